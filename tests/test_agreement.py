@@ -2,7 +2,7 @@
 
 import itertools
 import time
-from collections.abc import Generator
+from collections.abc import Iterator
 
 import numpy as np
 import pytest
@@ -184,10 +184,9 @@ def test_a_failure_that_is_noted_while_ranks_agree_is_raised_before_the_call_goe
     def on_rank(comm) -> None:
         engine, check = comm._core.calls, comm._core.check
 
-        def meanwhile(*args: object) -> Generator[bool, None, bool]:
+        def meanwhile(*args: object) -> Iterator[bool]:
             yield False
             engine.gate.shut(CommunicationError("noted meanwhile"))
-            return True
 
         check._agreement = meanwhile
         label = Label("all_reduce", 8)

@@ -93,10 +93,8 @@ class Control:
         packed = yield from self.bcast_steps(_pack(gathered or []), 0)
         return _unpack(packed)
 
-    def alike_steps(
-        self, numbers: Sequence[int], willing: bool = False
-    ) -> Result[tuple[bool, bool]]:
-        """Return, on every rank, whether all ranks bring the same integers, and whether all are willing; polled.
+    def alike_steps(self, numbers: Sequence[int]) -> Result[bool]:
+        """Return, on every rank, whether all ranks bring the same integers; polled.
 
         In the rounds of a dissemination barrier: D. Hensgen, R. Finkel, U. Manber, "Two algorithms for
         barrier synchronization", 1988. After round k a rank knows of the 2^(k+1) ranks up to itself.
@@ -104,10 +102,10 @@ class Control:
         transport = self._transport
         rank, size = transport.rank, transport.size
         alike = True
-        theirs = np.empty(len(numbers) + 2, np.int64)
+        theirs = np.empty(len(numbers) + 1, np.int64)
         distance = 1
         while distance < size:
-            mine = np.array([*numbers, alike, willing], np.int64)
+            mine = np.array([*numbers, alike], np.int64)
             peer = (rank - distance) % size
             receive = transport.irecv(theirs, peer, AGREEMENT_TAG)
             send = transport.isend(mine, (rank + distance) % size, AGREEMENT_TAG)
@@ -115,10 +113,9 @@ class Control:
                 yield False
             while not send():
                 yield False
-            alike = alike and mine[:-1].tobytes() == theirs[:-1].tobytes()
-            willing = willing and bool(theirs[-1])
+            alike = alike and mine.tobytes() == theirs.tobytes()
             distance *= 2
-        return alike, willing
+        return alike
 
     def send_steps(self, payload: bytes, dst: int) -> Steps:
         """Send bytes to one rank, polled."""

@@ -75,7 +75,8 @@ class AlgorithmRunner:
         decision: policy.Decision,
         deterministic: bool,
         choice: Choice,
-        otherwise: Start | None = None,
+        *,
+        direct_only: bool = False,
     ) -> Route:
         """Return what runs an algorithm.
 
@@ -92,9 +93,9 @@ class AlgorithmRunner:
         choice : Choice
             The decision, without what is known of the algorithm: the bytes that are moved at a time, and
             how the ranks of a node reach each other's arrays.
-        otherwise : callable, optional
-            What runs instead where not all ranks of the node have registered arrays. By default the algorithm
-            does, on any arrays.
+        direct_only : bool
+            Whether the steps do nothing, and return False, where not all ranks of the node have registered
+            arrays. By default the algorithm runs on any arrays.
         """
         pick, _, other = decision
         found = other or ALGORITHMS[call.collective][pick.algorithm]
@@ -113,7 +114,7 @@ class AlgorithmRunner:
         if Reach.DIRECT not in builds:
             schedule = self._schedule(builds[Reach.APART], call, pick)
             program = compiled(schedule, lengths_of(call, self._backend.rank))
-            start = partial(self._runner.steps, program, call.dtype, fold)
+            start: Start = partial(self._runner.steps, program, call.dtype, fold)
             return Route(replace(choice, segment=nbytes_of(schedule.segment, itemsize)), start)
         sharing = self._sharing
         assert sharing is not None
@@ -130,14 +131,14 @@ class AlgorithmRunner:
             },
             call.dtype,
             fold,
-            scratch=0 if otherwise else scratch,
-            plain=sharing.plain and otherwise is None,
+            scratch=0 if direct_only else scratch,
+            plain=sharing.plain and not direct_only,
             room=sharing.room,
-            otherwise=otherwise,
+            direct_only=direct_only,
         )
         start = partial(self._runner.formed, forms)
         segment = nbytes_of(likely.segment, itemsize)
-        reason = choice.reason if otherwise else f"{choice.reason}; {reached}"
+        reason = choice.reason if direct_only else f"{choice.reason}; {reached}"
         return Route(replace(choice, segment=segment, reason=reason), start)
 
     def _builds(self, call: Signature, found: Algorithm, deterministic: bool) -> dict[Reach, Build]:

@@ -110,7 +110,7 @@ class HostDispatch:
             return route
         way = f"{other.algorithm!r} where the arrays of all ranks are registered"
         choice = replace(route.choice, reason=f"{route.choice.reason}; {way}")
-        return replace(route, choice=choice, registered=self._registered(call, other, route))
+        return replace(route, choice=choice, registered=self._registered(call, other))
 
     def _native(self, call: Signature) -> Native | None:
         """Return the backend's own way, where all ranks have it without agreeing on it."""
@@ -135,11 +135,11 @@ class HostDispatch:
         own = replace(choice, algorithm=policy.NATIVE, reason=reason)
         return Route(own, _polled(native), native.run)
 
-    def _registered(self, call: Signature, decision: policy.Decision, plain: Route) -> Route:
-        """Return what carries a call out where its arrays are registered on all ranks; else `plain` does."""
+    def _registered(self, call: Signature, decision: policy.Decision) -> Route:
+        """Return what carries a call out where its arrays are registered on all ranks, and tells whether."""
         way = decision.algorithm
         choice = Choice(call.name, "host", self._backend.name, way, None, True, decision.reason)
-        own = self._own.route(call, call.summed, decision, False, choice, plain.start)
+        own = self._own.route(call, call.summed, decision, False, choice, direct_only=True)
         return with_pre_and_post(own, None, self._after(call, way))
 
     def registered(self, *arrays: Buffer) -> bool:

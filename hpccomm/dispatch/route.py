@@ -1,11 +1,11 @@
 """Routes: what a decision leads to, which runs."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from dataclasses import dataclass
+from typing import Any
 
 from hpccomm.contracts.backend import Blocking, Buffer, Start
 from hpccomm.contracts.choice import Choice
-from hpccomm.contracts.transport import Steps
 
 Before = Callable[[Buffer], Buffer]
 After = Callable[[Buffer], None]
@@ -24,8 +24,8 @@ class Route:
     run : Blocking or None
         Blocks in the backend's library; synchronous calls take it where it is there.
     registered : Route or None
-        What is faster where the arrays of all ranks are registered, and right where they are not. The ranks
-        must agree on it.
+        What is faster where the arrays of all ranks are registered. All ranks must come this way; the steps
+        return False, and have done nothing, where the arrays of some rank are not.
     planned : Route or None
         What a plan takes where all ranks have one, and have agreed on it.
     """
@@ -41,13 +41,15 @@ def with_pre_and_post(route: Route, before: Before | None, after: After | None) 
     """Return the route that does `before` to what is sent and `after` to what is received."""
     if before is None and after is None:
         return route
-    start, run = route.start, route.run
+    run = route.run
+    start: Callable[[Buffer, Buffer], Any] = route.start
 
-    def start_all(send: Buffer, recv: Buffer) -> Steps:
+    def start_all(send: Buffer, recv: Buffer) -> Generator[bool, None, Any]:
         given = before(send) if before else send  # kept here, since nobody else does
-        yield from start(given, recv)
-        if after:
+        done = yield from start(given, recv)
+        if after and done is not False:
             after(recv)
+        return done
 
     if run is None:
         return Route(route.choice, start_all)

@@ -55,7 +55,7 @@ def takes(comm: hpccomm.Communicator, x: np.ndarray) -> str:
     return comm.explain("all_reduce", x).algorithm
 
 
-def test_the_first_call_of_a_kind_decides_and_any_mixture_works_later(
+def test_calls_go_by_the_arrays_of_those_before_and_any_mixture_works(
     comm: hpccomm.Communicator,
 ) -> None:
     registered, plain = comm.empty(COUNT, np.float32), np.empty(COUNT, np.float32)
@@ -113,6 +113,56 @@ def test_what_a_plan_agrees_on_holds_for_that_plan_alone(comm: hpccomm.Communica
         reduced(comm, registered, lambda x=registered: comm.all_reduce(x))
         assert takes(comm, registered) == takes(comm, plain) == "shm"
         reduced(comm, plain, lambda x=plain: comm.all_reduce(x))
+
+
+@by_default_on(2)
+def test_what_was_called_before_does_not_decide_how_fast_a_call_is(
+    comm: hpccomm.Communicator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    registered = comm.empty(COUNT, np.float32), comm.empty(COUNT, np.float32)
+    plain = np.empty(COUNT, np.float32), np.empty(COUNT, np.float32)
+    ramp = np.arange(COUNT, dtype=np.float32) % 100
+
+    def met(name: str, arrays: tuple[np.ndarray, np.ndarray]) -> bool:
+        """Make a call, look at what came of it, and tell whether the next one looks for registered arrays."""
+        x, out = arrays
+        x[:] = ramp + comm.rank
+        if name == "broadcast":
+            call, out, expected = {"root": 1}, x, ramp + 1
+        elif name == "all_reduce":
+            call, expected = {"out": out}, ramp * comm.size + sum(range(comm.size))
+        else:
+            call = {"op": hpccomm.ReduceOp.AVG, "out": out}
+            expected = ramp + (comm.size - 1) / 2
+        collective = name.split()[0]
+        getattr(comm, collective)(x, **call)
+        assert np.array_equal(out, expected)
+        return comm.explain(collective, x, **call).algorithm == "shm"
+
+    for name in ("all_reduce", "broadcast", "all_reduce average"):
+        if name == "broadcast":  # the ranks need not compare their calls for that
+            monkeypatch.setattr(comm._core.check, "_setting", "off")
+        assert not any(met(name, plain) for _ in range(20))
+        took = [met(name, registered) for _ in range(17)]
+        assert all(took[took.index(True) :])  # soon, though the ranks do not meet in each call
+        took = [met(name, plain) for _ in range(18)]
+        assert not any(took[took.index(False) :])
+        # In turn they come to the faster way as well.
+        took = [met(name, registered if turn % 3 else plain) for turn in range(24)]
+        assert all(took[took.index(True) :])
+
+
+def test_calls_on_plain_arrays_seldom_meet() -> None:
+    from hpccomm.runtime.issue import Habit
+
+    habit, meetings = Habit(), []
+    for number in range(1, 1001):  # as `either` does
+        habit.left -= 1
+        if not habit.left:
+            meetings.append(number)
+            habit.met(False)
+    assert meetings[:6] == [1, 2, 4, 8, 16, 32]
+    assert len(meetings) <= 1000 / 16 + 4
 
 
 def test_asynchronous_calls_and_batches_stay_with_the_library(comm: hpccomm.Communicator) -> None:

@@ -72,7 +72,6 @@ class Check:
         self._control = control
         self._setting = CHECK_OFF if alone else setting
         self._known: set[int] = set()
-        self._registered: set[int] = set()  # of those, what all ranks had registered arrays for
         self._agreed = 0  # number of the last call that was agreed
         if self._setting != CHECK_OFF:
             engine.compare = self.wait
@@ -95,16 +94,10 @@ class Check:
         """Tell whether calls of that label need not be agreed any more."""
         return self._setting == CHECK_OFF or label.fingerprint in self._known
 
-    def learn(self, label: Label, *, registered: bool = False) -> None:
-        """Remember that calls of that label are agreed, and whether on `registered` arrays of all ranks."""
+    def learn(self, label: Label) -> None:
+        """Remember that calls of that label are agreed."""
         if len(self._known) < KNOWN:
             self._known.add(label.fingerprint)
-            if registered:
-                self._registered.add(label.fingerprint)
-
-    def registered(self, label: Label) -> bool:
-        """Tell whether calls of that label were agreed on registered arrays. The same on all ranks."""
-        return label.fingerprint in self._registered
 
     # Ways to agree.
 
@@ -137,27 +130,16 @@ class Check:
 
         return agreed()
 
-    def wait(self, label: Label, entry: Entry, registered: bool = False) -> bool:
-        """Agree on the call that has just begun, under its deadline.
-
-        Returns whether the arrays of all ranks are `registered`, as this rank's are.
-        """
+    def wait(self, label: Label, entry: Entry) -> None:
+        """Agree on the call that has just begun, under its deadline."""
         self.learn(label)
         engine = self._engine
         if engine.queue:  # what was started before agrees before
             with polled_part(engine, entry):
                 engine.drain(entry[TIMEOUT], engine.queue)
-        answers: list[bool] = []
-
-        def agreed() -> Steps:
-            number, digest = engine.number, engine.digest
-            answers.append((yield from self._agreement(label, number, digest, None, registered)))
-
-        drive_part(engine, entry, agreed())
+        drive_part(engine, entry, self._agreement(label, engine.number, engine.digest))
         if engine.gate.error is not None:  # the library's call, which may follow, would not see it
             raise engine.gate.error
-        self.learn(label, registered=answers[0])
-        return answers[0]
 
     def agree(self, what: str, wanted: Terms, error: HpccommError | None) -> None:
         """Raise on every rank unless all bring the same terms; a rank with an error raises that."""
@@ -219,24 +201,18 @@ class Check:
         number: int,
         digest: int,
         error: HpccommError | None = None,
-        registered: bool = False,
-    ) -> Result[bool]:
-        """Return steps that raise on every rank unless all of them make this call.
-
-        They return whether the arrays of all ranks are `registered`.
-        """
+    ) -> Steps:
+        """Return steps that raise on every rank unless all of them make this call."""
         site = self._engine.site
 
-        def agreement() -> Result[bool]:
+        def agreement() -> Steps:
             compared = 0 if self._setting == CHECK_OFF else digest
             mine = (label.fingerprint, compared, error is not None)
-            alike, everywhere = yield from self._control.alike_steps(mine, registered)
-            if not alike:
+            if not (yield from self._control.alike_steps(mine)):
                 yield from self._compare(label, number, described(site), error)
             if error is not None:
                 raise error
             self._agreed = max(self._agreed, number)
-            return everywhere
 
         return agreement()
 

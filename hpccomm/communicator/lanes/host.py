@@ -11,11 +11,11 @@ from numpy.typing import NDArray
 
 from hpccomm.backends.control import Control
 from hpccomm.communicator.lanes.call import Call, PointToPoint, Recipe
-from hpccomm.communicator.lanes.check import Check, drive_part
+from hpccomm.communicator.lanes.check import Check
 from hpccomm.communicator.lanes.device_batch import check_messages
 from hpccomm.communicator.lanes.lane import ARRAYS, SELF_CHECK, Lane, wire_tag
 from hpccomm.communicator.lanes.planned import Messages, Numbered, PlannedCall, start_of
-from hpccomm.contracts.backend import Backend, Blocking, Buffer, both
+from hpccomm.contracts.backend import Backend, Blocking, Buffer, Start, both
 from hpccomm.contracts.choice import Choice
 from hpccomm.contracts.terms import of_message
 from hpccomm.contracts.transport import Request, Steps, Transport
@@ -27,11 +27,15 @@ from hpccomm.errors import UsageError
 from hpccomm.memory.cuda.streams import Queue
 from hpccomm.memory.views import Array, as_bytes, check_layout, empty_like_kind
 from hpccomm.runtime.engine import CallEngine
-from hpccomm.runtime.issue import Issue
+from hpccomm.runtime.issue import Habit, Issue, either, meeting
 from hpccomm.runtime.operation import Label, Operation, as_one, together
 from hpccomm.runtime.planned import Diversion, blocked, exchanging
 from hpccomm.runtime.stats import Tally
 from hpccomm.runtime.work import Work
+
+HABITS = 4096
+"""Signatures of calls that may be on registered arrays are told apart up to so many; others share what is
+noted of them."""
 
 MESSAGES = 1024
 """Recipes of messages that are kept; a program that sends more different ones makes them again."""
@@ -63,16 +67,31 @@ class HostLane(Lane):
         self.dispatch = dispatch
         self._backend = backend
         self._messages: dict[object, Recipe[Route]] = {}
+        self._habits: dict[int, Habit] = {}
 
     def _carrying(self, label: Label, tally: Tally, route: Route, ordered: bool) -> Issue:
-        if route.run is not None:
-            return self._calls.blocking(label, tally, route.run.call)
-        return self._calls.polling(label, tally, route.start, ordered=ordered)
+        calls, run = self._calls, route.run
+        if route.registered is not None:
+            habit = self._habit(label)
+            meets = calls.polling(label, tally, self._meeting(route, habit))
+            return either(habit, meets, self._carrying(label, tally, _on_arrays(route), ordered))
+        if run is not None:
+            return calls.blocking(label, tally, run.call)
+        return calls.polling(label, tally, route.start, ordered=ordered)
 
-    def _settled(self, route: Route, label: Label) -> Route:
-        if route.registered is None:
-            return route
-        return route.registered if self._check.registered(label) else self._plain(route)
+    def _meeting(self, route: Route, habit: Habit) -> Start:
+        assert route.registered is not None
+        return meeting(self._calls, route.registered.start, route.start, route.run, habit)
+
+    def _habit(self, label: Label) -> Habit:
+        return self._habits.setdefault(label.fingerprint % HABITS, Habit())
+
+    def settled(self, recipe: Recipe[Route]) -> Route:
+        """Return the route that the next call takes, as far as that is known. Local."""
+        route = recipe.route
+        if route.registered is not None and self._habit(recipe.label).registered:
+            return route.registered
+        return route
 
     def _arguments(self, route: Route) -> Callable[[Any, Any], tuple[Any, ...]]:
         # What may go one way or the other is given arrays.
@@ -87,7 +106,7 @@ class HostLane(Lane):
             return check.steps(label, lambda: start(send, recv))
 
         if route.registered is not None:
-            return Route(route.choice, agreed_start, Blocking(self._either(route, label)))
+            start, run = self._meeting(route, self._habit(label)), None
         if run is None:
             return Route(route.choice, agreed_start)
 
@@ -98,34 +117,6 @@ class HostLane(Lane):
             run.call(*arguments)
 
         return Route(route.choice, agreed_start, Blocking(agreed_run, run.arguments))
-
-    def _plain(self, route: Route) -> Route:
-        """Return a route for arrays that need not be registered, which takes the arrays as arguments."""
-        run = route.run
-        if run is None:
-            return route
-
-        def on_arrays(send: Buffer, recv: Buffer) -> None:
-            run.call(*run.arguments(send, recv))
-
-        return Route(route.choice, route.start, Blocking(on_arrays))
-
-    def _either(self, route: Route, label: Label) -> Callable[[Buffer, Buffer], None]:
-        """Return what has the ranks agree on a call and goes the way that suits the arrays of all of them."""
-        calls, check, run, registered = self._calls, self._check, route.run, route.registered
-        assert registered is not None
-
-        def either(send: Buffer, recv: Buffer) -> None:
-            entry = calls.current
-            assert entry is not None  # of this very call
-            if check.wait(label, entry, self.dispatch.registered(send, recv)):
-                drive_part(calls, entry, registered.start(send, recv))
-            elif run is None:
-                drive_part(calls, entry, route.start(send, recv))
-            else:
-                run.call(*run.arguments(send, recv))
-
-        return either
 
     def message(self, message: PointToPoint) -> Call:
         """Return a point-to-point call."""
@@ -272,7 +263,12 @@ class HostLane(Lane):
                 return call
             route = route.planned
         else:
-            route = route.registered if willing else replace(route, registered=None)
+            start = self._meeting(route, Habit())
+            route = (
+                Route(route.registered.choice, start)
+                if willing
+                else replace(route, registered=None)
+            )
         taken = self._agreeing(route, label) if self._check.always(label) else route
         issue = self._carrying(label, recipe.tally, taken, recipe.ordered)
         own = replace(recipe, route=route, issue=issue, arguments=self._arguments(route))
@@ -347,6 +343,16 @@ class HostLane(Lane):
 
 
 _NOTHING: Steps = iter(())
+
+
+def _on_arrays(route: Route) -> Route:
+    """Return a route for arrays that need not be registered, which takes the arrays as arguments."""
+    run = route.run
+    if run is None:
+        return replace(route, registered=None)
+    call, arguments = run.call, run.arguments
+    on_arrays = Blocking(lambda send, recv: call(*arguments(send, recv)))
+    return replace(route, run=on_arrays, registered=None)
 
 
 def _operation(call: Call, label: Label) -> Operation:

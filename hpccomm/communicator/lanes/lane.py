@@ -113,7 +113,7 @@ class Lane(ABC):
         ordered: bool = True,
     ) -> Recipe[Any]:
         tally = self._calls.reports.stats.tally(label.name, label.nbytes)
-        bare = self._carrying(label, tally, self._settled(route, label), ordered)
+        bare = self._carrying(label, tally, route, ordered)
         arguments = self._arguments(route)
         recipe = Recipe(self, route, label, tally, bare, apart, resolved, ordered, arguments)
         if resolved is not None and resolved.recv != "new":
@@ -130,11 +130,9 @@ class Lane(ABC):
             if not check.known(label) or check.always(label):
                 agreeing()(*arguments)
             else:  # what the ranks have agreed on since this recipe was made counts
-                settled = self._settled(route, label)
-                self._carrying(label, tally, settled, ordered)(*arguments)
+                bare(*arguments)
             if check.known(label):
-                settled = self._settled(route, label)
-                recipe.issue = self._carrying(label, tally, settled, ordered)
+                recipe.issue = bare
 
         if check.always(label):
             recipe.issue = agreeing()
@@ -149,12 +147,8 @@ class Lane(ABC):
         """Return what carries out the calls of a route."""
 
     def settled(self, recipe: Recipe[Any]) -> Any:
-        """Return the route that calls take, as far as the ranks have agreed on it. Local."""
-        return self._settled(recipe.route, recipe.label)
-
-    def _settled(self, route: Any, label: Label) -> Any:
-        """Return the route of calls of that label that need not be agreed any more."""
-        return route
+        """Return the route that the next call takes, as far as that is known. Local."""
+        return recipe.route
 
     def _arguments(self, route: Any) -> Callable[[Any, Any], tuple[Any, ...]]:
         """Return what gives the arguments with which the calls of a route on host arrays are issued."""
@@ -177,8 +171,7 @@ class Lane(ABC):
         label = recipe.apart if async_op else recipe.label
         check.learn(label)
         if not async_op and check.known(label) and not check.always(label):
-            settled = self._settled(recipe.route, label)
-            recipe.issue = self._carrying(label, recipe.tally, settled, recipe.ordered)
+            recipe.issue = self._carrying(label, recipe.tally, recipe.route, recipe.ordered)
         return call
 
     def bind(

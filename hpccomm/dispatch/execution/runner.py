@@ -1,6 +1,6 @@
 """Runs programs over a transport."""
 
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from itertools import cycle
 from typing import Any
 
@@ -72,8 +72,10 @@ class Runner:
         buffers = (scratch if send is None else send, scratch if recv is None else recv, scratch)
         return self._program(program, tag, fold, buffers)
 
-    def formed(self, forms: Variants, send: Buffer, recv: Buffer) -> Steps:
+    def formed(self, forms: Variants, send: Buffer, recv: Buffer) -> Generator[bool, None, bool]:
         """Run the form that fits what the ranks of the node reach of each other, polled.
+
+        The steps return whether there is one, which is the same on all ranks.
 
         Parameters
         ----------
@@ -104,17 +106,16 @@ class Runner:
                     yield from exchanges.late(each)
             found = forms.learned(exchanges.table, exposure, self._results)
             turns = found.turns
-            if forms.otherwise is not None and found.reach is not Reach.DIRECT:
-                yield from forms.otherwise(send, recv)
+            if forms.direct_only and found.reach is not Reach.DIRECT:
                 exposure.withdraw()
-                return
+                return False
             if turns is None:
                 program = found.program
                 buffers = self._reached(found, exposure, forms, send, recv)
                 if not isinstance(program, MemoryProgram):
                     yield from self._program(program, tag, forms.fold, buffers)
                     exposure.withdraw()
-                    return
+                    return True
                 turns = (
                     (buffers.actions(each.local, forms.fold), each.barrier)
                     for each in program.rounds
@@ -130,6 +131,7 @@ class Runner:
             keep(exposure, exchanges, send, recv)
             raise
         exposure.withdraw()
+        return True
 
     def _reached(
         self, found: Found, exposure: Exposure, forms: Variants, send: Buffer, recv: Buffer

@@ -16,7 +16,7 @@ from weakref import ref
 
 import numpy as np
 
-from hpccomm.contracts.backend import Buffer, Start
+from hpccomm.contracts.backend import Buffer
 from hpccomm.contracts.majority import odd_ones
 from hpccomm.contracts.transport import Exposure, Reach, Record, SharedMemory
 from hpccomm.dispatch.execution.program import MemoryProgram, Program
@@ -98,8 +98,8 @@ class Variants:
         Whether plain arrays may be reached, where they can be.
     room : int
         Bytes of such scratch that this process may have in use for all its calls.
-    otherwise : callable or None
-        ``otherwise(send, recv)`` gives the steps that take the place of all forms but the direct one.
+    direct_only : bool
+        Whether nothing is done unless all ranks of the node reach each other's arrays directly.
     """
 
     members: tuple[int, ...]
@@ -110,7 +110,7 @@ class Variants:
     scratch: int
     plain: bool
     room: int
-    otherwise: Start | None = None
+    direct_only: bool = False
     _last: tuple[bytes, Found] | None = field(init=False, default=None)
     _found: dict[bytes, Found] = field(init=False, default_factory=dict)
     _recent: _Recent | None = field(init=False, default=None)

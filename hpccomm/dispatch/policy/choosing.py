@@ -261,7 +261,7 @@ class Policy:
     ) -> Decision | None:
         """Choose what a call takes where its arrays are registered on all ranks.
 
-        Parameters are those of `decide`. None where that is the backend's own way as well, or is not known.
+        Parameters are those of `decide`. None where that does not depend on the arrays, or is not known.
         """
         if not (native and shared) or deterministic or call.individual or self.shape.ranks == 1:
             return None
@@ -272,8 +272,11 @@ class Policy:
         if asked.name != AUTO:
             return None
         row = self.table.find(call.collective, REGISTERED_CASE, call.nbytes)
-        if row is None or row.pick.algorithm == NATIVE or row.pick.algorithm not in names:
+        if row is None or row.pick.algorithm not in names:
             return None
+        known = ALGORITHMS[call.collective].get(row.pick.algorithm)
+        if known is None or not (known.shared or known.direct):
+            return None  # the arrays make no difference to its steps
         why = f"the fastest on registered arrays from {row.start} bytes on by {self.source}"
         return Decision(row.pick, why)
 
