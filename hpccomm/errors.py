@@ -20,8 +20,12 @@
 Each message says what was given, what would fit and what to do.
 """
 
+import copy
 import difflib
 from collections.abc import Iterable, Sequence
+from typing import TypeVar
+
+Error = TypeVar("Error", bound=BaseException)
 
 
 class HpccommError(Exception):
@@ -151,6 +155,24 @@ def nearest(given: str, names: Iterable[str]) -> str | None:
     spelled = {each[begin:]: name for each, name in lowered.items()}
     near = difflib.get_close_matches(given.lower()[begin:], spelled, n=1)
     return spelled[near[0]] if near else None
+
+
+def untied(error: Error) -> Error:
+    """Return a copy of an error of this tree, to be raised through frames that hold the error itself.
+
+    An error and a frame that it passes and that holds it are a cycle. Whatever such frames hold, arrays and objects
+    among it, would live until the garbage collector comes. The copy has the error's traceback and cause, and the
+    error keeps neither.
+    """
+    if not isinstance(error, HpccommError):
+        return error
+    copied = copy.copy(error)
+    copied.__traceback__, copied.__context__, copied.__cause__ = (
+        error.__traceback__, error.__context__, error.__cause__,
+    )  # fmt: skip
+    copied.__suppress_context__ = error.__suppress_context__
+    error.__traceback__ = error.__context__ = error.__cause__ = None
+    return copied
 
 
 def did_you_mean(given: str, names: Iterable[str], advice: str) -> str:

@@ -13,7 +13,7 @@ from hpccomm.communicator.lanes.lane import ARRAYS, OBJECTS, wire_tag
 from hpccomm.contracts.arrivals import ANY, Anything, Arrival, Arrivals, Wanted
 from hpccomm.contracts.terms import with_peers
 from hpccomm.contracts.transport import DTYPES, Steps, dtype_code, dtype_of, mismatch, other_dtype
-from hpccomm.errors import BufferMismatch, CommunicationError, UsageError
+from hpccomm.errors import BufferMismatch, CommunicationError, UsageError, untied
 from hpccomm.memory.views import as_bytes, check_dtype
 from hpccomm.runtime.operation import Label, Operation
 from hpccomm.settings import check_bool
@@ -98,7 +98,7 @@ class Message:
             self._check(objects=False)
             target = _target(core, out)
             if target is not None and (error := _misfit(self._arrival, target)) is not None:
-                raise error
+                raise untied(error)
             limit = core.limit(timeout)
             data = _new(self._arrival) if target is None else target
             self._received = True
@@ -199,7 +199,7 @@ def received(core: Core, out: Any, src: Rank, tag: Tag, timeout: float | None) -
             data = _new(arrival) if target is None else target
             yield from arrival.receive(None if error else data)
             if error is not None:
-                raise error
+                raise untied(error)
             results.append(data if out is None else out)
 
         label = Label("recv", 0 if target is None else target.nbytes, _terms(wanted))

@@ -8,7 +8,7 @@ from zlib import crc32
 
 from hpccomm.communicator.face import Face
 from hpccomm.communicator.shrinking import apart, grouped, own_ranks, shrunk
-from hpccomm.errors import CommunicatorAborted, RankMismatch, UsageError
+from hpccomm.errors import CommunicatorAborted, RankMismatch, UsageError, untied
 from hpccomm.runtime.engine import FINALIZED
 from hpccomm.runtime.starting import tell_unseen
 from hpccomm.settings import check_int, check_name
@@ -67,7 +67,7 @@ class Groups(Face):
                     json.loads(each) for each in core.control.all_gather(json.dumps(mine).encode())
                 ]
                 if error is not None:
-                    raise error
+                    raise untied(error)
                 refused = {r: each["error"] for r, each in enumerate(arguments) if "error" in each}
                 if refused:
                     whom = "; ".join(f"rank {rank}: {text}" for rank, text in refused.items())

@@ -18,7 +18,7 @@ from hpccomm.communicator.object_transfer import Frame
 from hpccomm.contracts.arrivals import ANY, Anything
 from hpccomm.contracts.terms import Terms, of_message, terms
 from hpccomm.contracts.transport import Steps
-from hpccomm.errors import CommunicationError, UsageError
+from hpccomm.errors import CommunicationError, UsageError, untied
 from hpccomm.reductions import PremulSum, ReduceOp, code_of, named
 from hpccomm.runtime.operation import Label, Operation
 from hpccomm.topology import check_rank
@@ -356,7 +356,7 @@ def _run(
     operation = Operation(label, whole, (frame,), ordered)
     core.calls.operate(core.check.operation(operation), limit)
     if error is not None:
-        raise error
+        raise untied(error)
     objects = []
     for rank, each in arrived.items():
         try:
@@ -383,6 +383,13 @@ def _dumped_each(values: Any, size: int) -> tuple[list[Frame], UsageError | None
     if len(objects) != size:
         wrong = UsageError(f"values has {len(objects)} objects; give {size}, one for each rank")
         return [transfer.failed(wrong)] * size, wrong
-    pairs = [_dumped(value) for value in objects]
-    errors = [error for _, error in pairs if error is not None]
-    return [frame for frame, _ in pairs], errors[0] if errors else None
+    frames, errors = list[Frame](), list[UsageError]()
+    for value in objects:
+        try:
+            frames.append(transfer.dump(value))
+        except UsageError as refused:
+            frames.append(transfer.failed(refused))
+            if not errors:
+                errors.append(refused)
+    # This frame, of which the error knows, holds it no more.
+    return frames, errors.pop() if errors else None

@@ -3,6 +3,7 @@
 import inspect
 from collections.abc import Callable
 from contextlib import ExitStack
+from copy import copy
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -157,11 +158,12 @@ class Planning:
         gone = core.calls.gate.error is not None or core.calls.closed
         if error is not None and (gone or not isinstance(error, Exception)):
             return  # the others cannot be told, or it is Ctrl-C, which is not to wait for them
-        own = error if error is None or isinstance(error, HpccommError) else _left_by(error)
+        # A copy: what goes on is the block's own error.
+        own = copy(error) if error is None or isinstance(error, HpccommError) else _left_by(error)
         try:
             made = agreed(core, tuple(self._steps), own, self._timeout)
         except HpccommError as raised:
-            if raised is own:  # all ranks know of it: the block's own error goes on
+            if own is not None and raised.args == own.args:  # all ranks know of it
                 return
             raise
         plan.become(*made)

@@ -339,7 +339,10 @@ class CallEngine:
                 yield
             except Exception as error:  # noqa: BLE001 (raised again)
                 raised = self.failure.raised(error, entry, perf_counter() - entry[BEGIN])
-                raise raised from error if raised is not error else error.__cause__
+                try:
+                    raise raised from error if raised is not error else error.__cause__
+                finally:
+                    del raised  # which has this frame in its traceback
 
     @contextmanager
     def part_of(
@@ -350,8 +353,8 @@ class CallEngine:
             try:
                 yield
             except CommunicationError as error:
-                raised = self.failure.raised(error, entry, perf_counter() - entry[BEGIN])
-                raise raised from error.__cause__
+                elapsed = perf_counter() - entry[BEGIN]
+                raise self.failure.raised(error, entry, elapsed) from error.__cause__
 
     # Deadlines.
 
@@ -425,11 +428,14 @@ class CallEngine:
             failure.note(error, keep)
         raised = failure.raised(error, entry, elapsed, harmless=harmless)
         self.reports.ended(entry, raised, elapsed)
-        if raised is error:
-            raise error
-        if raised is error.__cause__:  # what the watchdog, or another rank, found
-            raise raised from raised.__cause__
-        raise raised from error
+        try:
+            if raised is error:
+                raise error
+            if raised is error.__cause__:  # what the watchdog, or another rank, found
+                raise raised from raised.__cause__
+            raise raised from error
+        finally:
+            del error, raised  # which have this frame in their tracebacks
 
     def fail(self, error: BaseException) -> None:
         """Mark the communicator as failed: its waits end, later calls are refused. Local."""

@@ -94,7 +94,7 @@ def together(operations: tuple[Operation, ...]) -> Steps:
 
     Where a message has another size than its array, the others are completed before that is raised.
     """
-    mismatch: BufferMismatch | None = None
+    mismatch: list[BufferMismatch] = []
     ordered = [each.start for each in operations if each.ordered]
     under_way = [each.start() for each in operations if not each.ordered]
     if ordered:
@@ -106,15 +106,17 @@ def together(operations: tuple[Operation, ...]) -> Steps:
             try:
                 moved = next(steps, None)
             except BufferMismatch as error:
-                mismatch, moved = mismatch or error, None
+                moved = None
+                if not mismatch:
+                    mismatch.append(error)
             progress |= moved is not False
             if moved is not None:
                 left.append(steps)
         under_way = left
         if under_way:
             yield progress
-    if mismatch is not None:
-        raise mismatch
+    if mismatch:
+        raise mismatch.pop()  # this frame holds it no more
 
 
 def _in_turn(starts: list[Callable[[], Steps]]) -> Steps:

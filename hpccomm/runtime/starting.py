@@ -79,7 +79,9 @@ class Started(Task):
         if given_up is not None and error is calls.gate.error:
             error = given_up  # whoever waited has raised it, which shut the gate
         harmless = harmless_error(error, operation.ordered)
-        if not harmless:
+        if harmless:
+            self.forget()
+        else:
             calls.failure.note(error, (operation, self))
         raised = calls.failure.raised(error, self.entry, elapsed, harmless=harmless)
         if raised is not given_up and not isinstance(raised, CommunicatorAborted):

@@ -191,7 +191,7 @@ def completed(requests: list[Request]) -> Steps:
         if requests:
             yield len(requests) < before
     if lost:
-        raise lost[0]
+        raise lost.pop()  # this frame holds it no more
 
 
 def polled(steps: Steps) -> Request:
@@ -216,12 +216,13 @@ def at_once(operations: Iterable[Steps]) -> Steps:
 
 
 def _left(requests: list[Request], lost: list[BufferMismatch]) -> list[Request]:
-    """Move `requests` on; return those that are not complete, and note in `lost` what did not fit."""
+    """Move `requests` on; return those that are not complete, and note in `lost` the first that did not fit."""
     left = []
     for request in requests:
         try:
             if not request():
                 left.append(request)
         except BufferMismatch as error:
-            lost.append(error)
+            if not lost:
+                lost.append(error)
     return left

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
-from hpccomm.errors import CommunicationError, CommunicatorAborted, PeerLost, UsageError
+from hpccomm.errors import CommunicationError, CommunicatorAborted, PeerLost, UsageError, untied
 from hpccomm.memory.cuda import streams
 from hpccomm.memory.cuda.streams import Queue
 from hpccomm.runtime.abandoned import dropped
@@ -71,6 +71,8 @@ class Work:
             self._engine.wait(self._task, limit, lambda _: self._gave_up(limit))
         if self._task.error is not None:
             self._task.seen = True
+            if self._task.gate.error is None:  # nothing has failed, and its arrays may go
+                raise untied(self._task.error)
             raise self._task.error
         self._keep = ()
         return self._result

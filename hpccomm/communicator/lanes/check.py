@@ -23,6 +23,7 @@ from hpccomm.errors import (
     CommunicatorAborted,
     HpccommError,
     RankMismatch,
+    untied,
 )
 from hpccomm.runtime.engine import CallEngine
 from hpccomm.runtime.operation import COMPARED, Label, Operation, digested
@@ -146,7 +147,7 @@ class Check:
         engine = self._engine
         if engine.backend.size == 1:
             if error is not None:
-                raise error
+                raise untied(error)
             return
         refused: list[HpccommError] = []
         with engine.part_of(what, terms=wanted):
@@ -162,7 +163,7 @@ class Check:
             engine.drive(what, steps())
             if refused:
                 engine.digest = 0  # what differs is told: it is no reason for later calls
-                raise refused[0]
+                raise refused.pop()
 
     def end(self) -> CommunicationError | None:
         """Return what is wrong with the calls of all ranks, at the end of the communicator.
@@ -211,7 +212,7 @@ class Check:
             if not (yield from self._control.alike_steps(mine)):
                 yield from self._compare(label, number, described(site), error)
             if error is not None:
-                raise error
+                raise untied(error)
             self._agreed = max(self._agreed, number)
 
         return agreement()
