@@ -8,10 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hpccomm.communicator.pairing import unpaired
-from hpccomm.communicator.resolving import Lists
 from hpccomm.contracts.collectives import NOBODY, counterpart, ring
-from hpccomm.errors import UsageError
+from hpccomm.contracts.pairing import Exchanged, unpaired
+from hpccomm.errors import CommunicationError, RankMismatch, UsageError
 from hpccomm.schedules.algorithms import linear
 from hpccomm.schedules.schedule import Group, Schedule, Tuning
 from hpccomm.testing import Unproven, prove, run_ranks
@@ -105,19 +104,88 @@ def test_lists_that_are_not_symmetric_are_refused(peers: list[Peers]) -> None:
     with pytest.raises(UsageError, match="equally often"):
         prove("neighbor_all_to_all", "linear", 2, peers=peers)
     listed = [tuple(NOBODY if each is None else each for each in mine) for mine in peers]
-    everyone = [Lists((1,) * len(mine), (1,) * len(mine), mine) for mine in listed]
-    problem = unpaired(everyone, listed=True)
+    everyone = [Exchanged((1,) * len(mine), (1,) * len(mine), mine, True) for mine in listed]
+    problem = unpaired(everyone)
     assert problem is not None
     assert sorted(problem[1]) == [0, 1]
 
 
 def test_what_nobody_expects_is_told() -> None:
-    fits = [Lists((1, 2), (1, 3)), Lists((3, 4), (2, 4))]
-    assert unpaired(fits, listed=False) is None
+    fits = [Exchanged((1, 2), (1, 3), (), False), Exchanged((3, 4), (2, 4), (), False)]
+    assert unpaired(fits) is None
     wrong = [fits[0], fits[1]._replace(counts=(5, 4))]
-    problem = unpaired(wrong, listed=False)
+    problem = unpaired(wrong)
     assert problem is not None
     assert problem[0].startswith("rank 1 sends 5 elements to rank 0, which expects 3")
+
+
+# MPI 4.1, 8.6: "neighbor collective operations" need edges that both ends agree on; a block that is sent must be
+# expected as long (5.8, MPI_Alltoallv: "the type signature associated with sendcounts[j] ... must be equal").
+def exchange_v(comm: Any, outgoing: Sequence[int], incoming: Sequence[int]) -> None:
+    comm.all_to_all_v(np.ones(sum(outgoing)), outgoing, incoming)
+
+
+WRONG_LISTS = {
+    "right alone": (
+        lambda comm: comm.neighbor_all_to_all(np.ones(2), [(comm.rank + 1) % 3]),
+        "lists rank . as a peer 1 times",
+    ),
+    "one twice": (
+        lambda comm: comm.neighbor_all_to_all(
+            np.ones(4 - 2 * comm.rank), [[1, 1], [0], []][comm.rank]
+        ),
+        "lists rank . as a peer 2 times",
+    ),
+    "rows that nobody sends": (
+        lambda comm: exchange_v(comm, [0, 0, 0], [0, 0, 5 * (comm.rank == 0)]),
+        "rank 2 sends 0 elements to rank 0, which expects 5",
+    ),
+    "other rows for a neighbour": (
+        lambda comm: comm.neighbor_all_to_all(
+            np.ones(3), [None if comm.rank > 1 else 1 - comm.rank], [3], [3 - comm.rank]
+        ),
+        "rank 0 sends 3 elements to rank 1, which expects 2",
+    ),
+}
+
+
+@pytest.mark.parametrize("wrong", WRONG_LISTS)
+def test_lists_that_do_not_fit_are_found_in_the_first_call(wrong: str) -> None:
+    call, said = WRONG_LISTS[wrong]
+
+    def on_rank(comm: Any) -> None:
+        with pytest.raises(RankMismatch, match=said):
+            call(comm)
+
+    run_ranks(3, on_rank, timeout=60)
+
+
+@pytest.mark.parametrize("wrong", [each for each in WRONG_LISTS if "other" not in each])
+def test_lists_that_do_not_fit_are_found_later(wrong: str) -> None:
+    call, said = WRONG_LISTS[wrong]
+
+    def both(comm: Any) -> None:
+        call(comm)
+        comm.barrier()  # for those that wait for nobody
+
+    def on_rank(comm: Any) -> None:
+        for _ in range(2):  # of these signatures, which the ranks then know
+            comm.neighbor_all_to_all(np.ones(1), [(1, 0, None)[comm.rank]])
+            exchange_v(comm, [1, 1, 1], [1, 1, 1])
+        with pytest.raises(CommunicationError, match=said):
+            both(comm)
+
+    run_ranks(3, on_rank, timeout=60)
+
+
+def test_lists_in_a_batch_and_in_a_plan_are_compared() -> None:
+    def on_rank(comm: Any) -> None:
+        with pytest.raises(RankMismatch, match="lists rank"):
+            comm.plan("neighbor_all_to_all", np.ones(2), [(comm.rank + 1) % 3])
+        with pytest.raises(RankMismatch, match="lists rank"), comm.batch():
+            comm.neighbor_all_to_all(np.ones(2), [(comm.rank + 1) % 3])
+
+    run_ranks(3, on_rank, timeout=60)
 
 
 @pytest.mark.parametrize("peers", [[[0]], [[0], [2]], [[0], "1"]])

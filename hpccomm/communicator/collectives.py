@@ -356,8 +356,9 @@ class Collectives(Face):
         UsageError
             If an argument does not fit; before anything is sent.
         CommunicationError
-            If the call fails or its deadline passes, as it does if lists are not symmetric. `plan` finds
-            that before, and raises `RankMismatch` on every rank.
+            If the call fails or its deadline passes. `RankMismatch` on every rank if lists are not symmetric,
+            or a block is sent that is not expected: in the first call of a kind before anything is sent, later
+            after 0.3 s.
         """
         return listed(
             self._core,

@@ -1,6 +1,5 @@
 """What the methods of one communicator share, and how a collective call is carried out."""
 
-import json
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -11,13 +10,13 @@ from numpy import may_share_memory, ndarray
 from hpccomm.backends.control import Control
 from hpccomm.communicator.intake import Intake
 from hpccomm.communicator.lanes import Call, Check, DeviceLane, Lanes, Recipe, RefusingLane
-from hpccomm.communicator.pairing import unpaired
 from hpccomm.communicator.plan_tags import PlanTags
 from hpccomm.communicator.recipes import Recipes
 from hpccomm.communicator.resolving import NO_LISTS, Lists
 from hpccomm.contracts.backend import Backend
 from hpccomm.contracts.signature import Signature
 from hpccomm.contracts.terms import terms
+from hpccomm.contracts.transport import Steps
 from hpccomm.errors import HpccommError, RankMismatch, UsageError
 from hpccomm.runtime.engine import CallEngine
 from hpccomm.runtime.recorder import Site, caller
@@ -264,10 +263,15 @@ class Core:
 
     def agree_on_pairs(self, what: str, call: Signature) -> None:
         """Raise on every rank unless what each rank sends is what its peer expects."""
-        mine = json.dumps(Lists(call.counts, call.recv_counts, call.peers)).encode()
+        wrong: list[RankMismatch] = []
+
+        def steps() -> Steps:
+            try:
+                yield from self.check.paired((call,))
+            except RankMismatch as error:  # nothing has failed: all ranks know of it
+                wrong.append(RankMismatch(f"{what}: {error}", ranks=error.ranks))
+
         with self.calls.part_of(what):
-            payloads = self.control.all_gather(mine)
-        everyone = [Lists(*json.loads(each)) for each in payloads]
-        problem = unpaired(everyone, listed=call.description.peers)
-        if problem is not None:
-            raise RankMismatch(f"{what}: {problem[0]}", ranks=problem[1])
+            self.calls.drive(what, steps())
+        if wrong:
+            raise wrong[0]

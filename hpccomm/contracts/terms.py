@@ -3,7 +3,7 @@
 import json
 from array import array
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from zlib import crc32
 
@@ -27,6 +27,8 @@ class Terms:
         The ranks that a call waits for which is no collective; empty if that may be any.
     counted : bool
         Whether it is a message that its sender and its receiver count.
+    individual : tuple of Signature
+        The calls in which this rank has lists of its own. They must fit those of the others.
     """
 
     values: Mapping[str, object]
@@ -34,6 +36,7 @@ class Terms:
     nbytes: int = 0
     peers: tuple[int, ...] = ()
     counted: bool = False
+    individual: tuple[Signature, ...] = ()
 
 
 def written(values: object) -> str:
@@ -80,7 +83,9 @@ def of_call(call: Signature, algorithm: str, deterministic: bool, **more: object
     if what.prefix:
         values["exclusive"] = bool(call.exclusive)
     values |= {"algorithm": algorithm, "deterministic": deterministic, **more}
-    return terms(values, 0 if call.individual else call.nbytes)
+    if call.individual:
+        return replace(terms(values), individual=(call,))
+    return terms(values, call.nbytes)
 
 
 def of_message(dst: int | None, src: int | None, tag: int, *, counted: bool) -> Terms:
@@ -104,4 +109,6 @@ def joined(each: Sequence[Terms], async_op: int) -> Terms:
         "calls": [one.values for one in each],
         "async_op": bool(async_op),
     }
-    return Terms(values, crc32(prints.tobytes()), sum(one.nbytes for one in each))
+    individual = tuple([call for one in each for call in one.individual])
+    nbytes = sum(one.nbytes for one in each)
+    return Terms(values, crc32(prints.tobytes()), nbytes, individual=individual)

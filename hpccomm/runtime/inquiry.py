@@ -19,6 +19,7 @@ from math import inf
 from time import perf_counter, sleep
 from typing import TYPE_CHECKING
 
+from hpccomm.contracts.pairing import Between, exchanged
 from hpccomm.contracts.side import ANSWERED, Answer, Facts
 from hpccomm.errors import (
     CollectiveTimeout,
@@ -161,8 +162,12 @@ class Inquiry:
                     # What it told before tells whether it had come.
                     answer = Answer(answer.state, {**self.answers[rank].facts, **answer.facts})
                 self.answers[rank] = answer
-            counts = {rank: _counts(calls, rank) for rank in self.answers}
-            return judge({**facts(calls, entry[NUMBER], entry), "counts": counts}, self.answers)
+            mine = {
+                **facts(calls, entry[NUMBER], entry),
+                "counts": {rank: _counts(calls, rank) for rank in self.answers},
+                "between": {rank: _between(entry, rank) for rank in self.answers},
+            }
+            return judge(mine, self.answers)
 
     def _give_up(self, calls: "CallEngine", entry: Entry, error: CommunicationError) -> None:
         """End a call that cannot be completed, here and on the other ranks."""
@@ -294,8 +299,10 @@ def answer(calls: "CallEngine", question: Facts) -> Facts:
     if "dump" in question:
         dump.write(f"another rank: {question['dump']}")
         return {}
-    told = facts(calls, int(question.get("collective", 0)), None)
-    return {**told, "counts": _counts(calls, question.get("from"))}
+    number, rank = int(question.get("collective", 0)), question.get("from")
+    entry = find(calls.origin, number) if number else None
+    told = facts(calls, number, entry)
+    return {**told, "counts": _counts(calls, rank), "between": _between(entry, rank)}
 
 
 def facts(calls: "CallEngine", number: int, entry: Entry | None) -> Facts:
@@ -358,6 +365,14 @@ def _counts(calls: "CallEngine", rank: object) -> tuple[int, int]:
     if not isinstance(rank, int) or not 0 <= rank < calls.origin.size:
         return 0, 0
     return calls.traffic.between(rank)
+
+
+def _between(entry: Entry | None, rank: object) -> list[Between]:
+    """Return what this rank exchanges with another one in each call of lists of its own that belongs to a call."""
+    terms = None if entry is None else entry[LABEL].terms
+    if terms is None or not isinstance(rank, int):
+        return []
+    return [exchanged(call).between(rank) for call in terms.individual]
 
 
 def _peers(entry: Entry, rank: int, size: int) -> Sequence[int]:

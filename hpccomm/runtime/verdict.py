@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from hpccomm.contracts.majority import odd_ones
+from hpccomm.contracts.pairing import unfit
 from hpccomm.contracts.side import ANSWERED, GONE, SILENT, STOPPED, Answer, Facts
 from hpccomm.contracts.terms import written
 
@@ -84,12 +85,15 @@ def judge(mine: Facts, answers: Mapping[int, Answer]) -> Verdict:
         came |= {rank: each.facts for rank, each in answers.items() if rank not in absent}
     called = {rank: each for rank, each in sorted(came.items()) if each.get("record")}
     differing = _differing(called) if number else ()
+    lists = None if differing else _unfit(mine, called)
     if not absent and not differing:
         absent, came = fallen, {r: each for r, each in came.items() if r not in fallen}
 
-    crossed = () if differing else _crossed(mine, number, answers, absent)
+    crossed = () if differing or lists else _crossed(mine, number, answers, absent)
     if differing:
         text = f"the ranks call different things as number {number}: {side_by_side(called)}"
+    elif lists is not None:
+        text, differing = lists
     elif crossed:
         text = f"the ranks wait for each other: {_told(mine, number, absent, came)}"
         differing = crossed if len(answers) > len(crossed) else (mine["rank"], *crossed)
@@ -142,6 +146,17 @@ def _has_done(facts: Facts, number: int) -> bool:
 def _differing(called: Mapping[int, Facts]) -> tuple[int, ...]:
     """Return the ranks whose calls differ from what most have; all, if no call is that of most."""
     return odd_ones({rank: written(facts["record"]) for rank, facts in called.items()})
+
+
+def _unfit(mine: Facts, called: Mapping[int, Facts]) -> tuple[str, tuple[int, int]] | None:
+    """Return what does not fit between the lists of this rank and of another one, and the two; None if all does."""
+    for rank, facts in called.items():
+        own = () if rank == mine["rank"] else mine.get("between", {}).get(rank, ())
+        for here, there in zip(own, facts.get("between", ()), strict=False):
+            text = unfit(mine["rank"], here, rank, there)
+            if text is not None:
+                return text, (mine["rank"], rank)
+    return None
 
 
 def _crossed(

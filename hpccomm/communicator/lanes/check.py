@@ -7,7 +7,7 @@ but made in another order, are found at the next. One of 1,024 calls is agreed f
 
 import json
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from time import perf_counter
@@ -15,6 +15,8 @@ from typing import Any
 
 from hpccomm.backends.control import Control, Result
 from hpccomm.contracts.majority import odd_ones
+from hpccomm.contracts.pairing import BALANCE, Exchanged, balance, exchanged, unpaired
+from hpccomm.contracts.signature import Signature
 from hpccomm.contracts.terms import Terms, terms, written
 from hpccomm.contracts.transport import Steps
 from hpccomm.errors import (
@@ -213,9 +215,23 @@ class Check:
                 yield from self._compare(label, number, described(site), error)
             if error is not None:
                 raise untied(error)
+            if label.terms is not None and label.terms.individual:
+                yield from self.paired(label.terms.individual)
             self._agreed = max(self._agreed, number)
 
         return agreement()
+
+    def paired(self, calls: Sequence[Signature]) -> Steps:
+        """Return steps that raise on every rank unless the lists of all ranks fit each other."""
+        mine = BALANCE.pack(balance(calls, self._engine.backend.rank))
+        payloads = yield from self._control.all_gather_steps(mine)
+        if sum(BALANCE.unpack(each)[0] for each in payloads) % (1 << 64) == 0:
+            return
+        everyone = yield from self._exchanged([exchanged(call) for call in calls])
+        for lists in zip(*everyone.values(), strict=True):
+            problem = unpaired([Exchanged(*each) for each in lists])
+            if problem is not None:
+                raise RankMismatch(problem[0], ranks=problem[1])
 
     def _compare(
         self, label: Label, number: int, site: str, error: HpccommError | None

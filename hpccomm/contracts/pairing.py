@@ -1,0 +1,99 @@
+"""Whether calls in which each rank has lists of its own fit together: all to all with counts, and with neighbours."""
+
+import struct
+from collections.abc import Sequence
+from hashlib import blake2b
+from typing import NamedTuple
+
+from hpccomm.contracts.collectives import NOBODY
+from hpccomm.contracts.signature import Signature
+
+BALANCE = struct.Struct("<Q")
+"""A balance as bytes."""
+
+Between = tuple[Sequence[int], Sequence[int]]
+"""What a rank sends to another one and expects from it: elements of each block, in order."""
+
+
+class Exchanged(NamedTuple):
+    """The lists of one rank.
+
+    Attributes
+    ----------
+    counts, recv_counts : sequence of int
+        Elements of the blocks that it sends, and that it expects.
+    peers : sequence of int
+        The peer of each, or `NOBODY`; empty where each rank has one block, by rank.
+    listed : bool
+        Whether ranks list their peers.
+    """
+
+    counts: Sequence[int]
+    recv_counts: Sequence[int]
+    peers: Sequence[int]
+    listed: bool
+
+    def between(self, peer: int) -> Between:
+        """Return what this rank exchanges with another one."""
+        if not self.listed:
+            return [self.counts[peer]], [self.recv_counts[peer]]
+        blocks = [block for block, each in enumerate(self.peers) if each == peer]
+        return [self.counts[block] for block in blocks], [
+            self.recv_counts[block] for block in blocks
+        ]
+
+
+def exchanged(call: Signature) -> Exchanged:
+    """Return the lists of a call."""
+    return Exchanged(call.counts, call.recv_counts, call.peers, call.description.peers)
+
+
+def unfit(rank: int, mine: Between, peer: int, theirs: Between) -> str | None:
+    """Return what does not fit between two ranks; None if all does."""
+    (sends, expects), (sent, expected) = mine, theirs
+    if len(sends) != len(sent):
+        return (
+            f"rank {rank} lists rank {peer} as a peer {len(sends)} times, and rank {peer} lists "
+            f"rank {rank} {len(sent)} times; let both list each other equally often"
+        )
+    for one, other, leaving, coming in ((rank, peer, sends, expected), (peer, rank, sent, expects)):
+        for went, came in zip(leaving, coming, strict=True):
+            if went != came:
+                return (
+                    f"rank {one} sends {went} elements to rank {other}, which expects {came}; "
+                    "let send_counts of one be recv_counts of the other"
+                )
+    return None
+
+
+def unpaired(everyone: Sequence[Exchanged]) -> tuple[str, tuple[int, int]] | None:
+    """Return what does not fit, and the ranks concerned; None if all does. `everyone` has the lists of each rank."""
+    for rank, mine in enumerate(everyone):
+        peers = sorted(set(mine.peers) - {NOBODY, rank}) if mine.listed else range(rank)
+        for peer in peers:
+            text = unfit(rank, mine.between(peer), peer, everyone[peer].between(rank))
+            if text is not None:
+                return text, (rank, peer)
+    return None
+
+
+def balance(calls: Sequence[Signature], rank: int) -> int:
+    """Return a number of 64 bits, of which the sum over all ranks is 0 modulo 2^64 if the lists of all fit.
+
+    Each block that is sent adds a hash, and each that is expected subtracts it. Where lists do not fit, the sum is 0
+    by chance alone.
+    """
+    total = 0
+    for number, call in enumerate(calls):
+        mine = exchanged(call)
+        for peer in sorted(set(mine.peers) - {NOBODY}) if mine.listed else range(len(mine.counts)):
+            sends, expects = mine.between(peer)
+            for block, (went, came) in enumerate(zip(sends, expects, strict=True)):
+                total += _hash(number, rank, peer, block, went)
+                total -= _hash(number, peer, rank, block, came)
+    return total % (1 << 64)
+
+
+def _hash(*numbers: int) -> int:
+    packed = struct.pack(f"<{len(numbers)}q", *numbers)
+    return int.from_bytes(blake2b(packed, digest_size=8).digest(), "little")
