@@ -3,7 +3,9 @@
 import array
 import ctypes
 import mmap
-from typing import ClassVar
+import re
+from collections.abc import Callable
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -107,6 +109,136 @@ def test_what_is_no_array(x: object, says: str | None) -> None:
         buffers.view(x, "x")
 
 
+def released() -> memoryview:
+    view = memoryview(bytearray(8))
+    view.release()
+    return view
+
+
+@pytest.mark.parametrize(
+    ("make", "says"),
+    [
+        (released, "x .*memoryview.* cannot be shared: .*released"),
+        (lambda: ctypes.pointer(ctypes.c_double(1)), r"numpy.ctypeslib.as_array\(x, shape\)"),
+        (lambda: (ctypes.c_wchar * 2)(), "x .*c_wchar.* cannot be shared.*; give a NumPy array"),
+        (lambda: memoryview(bytearray(8)).cast("P"), "x .*memoryview.* cannot be shared"),
+    ],
+    ids=["released", "pointer", "wchar", "addresses"],
+)
+def test_buffers_that_numpy_does_not_read(make: Callable[[], object], says: str) -> None:
+    """What memoryview and NumPy raise of them are other errors: ValueError, BufferError."""
+    with pytest.raises(UsageError, match=says):
+        buffers.view(make(), "x")
+
+
+def checked(x: object, *, written: bool) -> np.ndarray[Any, Any]:
+    view = buffers.view(x, "x")
+    buffers.check_dtype("x", view.dtype)
+    buffers.check_layout(view, "x", written=written)
+    assert isinstance(view, np.ndarray)
+    return view
+
+
+def cured(x: object, *, written: bool) -> np.ndarray[Any, Any]:
+    """Return what the lines in the messages lead to, as a user would follow them."""
+    for _ in range(3):
+        try:
+            return checked(x, written=written)
+        except UsageError as error:
+            said = str(error)
+        found = re.search(r"c = (x\S*|numpy\S*|bytearray\S*?)(?:,|$)", said) or re.search(
+            r"(x\.\w+\(\)|numpy\.[\w.]+\(x[^)]*\))", said
+        )
+        assert found, said
+        x = eval(found[1], {"x": x, "numpy": np})
+    raise AssertionError(said)
+
+
+def foreign(library: str, make: Callable[[Any], object]) -> Callable[[], object]:
+    """Return what makes an array of a library, or skips."""
+    return lambda: make(pytest.importorskip(library))
+
+
+def frozen() -> np.ndarray[Any, Any]:
+    x = np.arange(3.0)
+    x.flags.writeable = False
+    return x
+
+
+def shown(x: Any) -> list[Any]:
+    """Return the values that an array has, as its own library says."""
+    if hasattr(x, "to_dense"):
+        return x.to_dense().clone().resolve_conj().resolve_neg().tolist()
+    return list(x) if isinstance(x, bytes) else np.asarray(getattr(x, "values", x)).tolist()
+
+
+LIBRARIES = {
+    "numpy": frozen,
+    "numpy.broadcast_to": lambda: np.broadcast_to(np.arange(3.0), (2, 3)),
+    "bytes": lambda: b"\0\1\2",
+    "memoryview": lambda: memoryview(np.arange(3.0)).toreadonly(),
+    "scalar": lambda: np.float64(3),
+    "dlpack": lambda: Foreign(np.arange(3.0), 1),
+    "jax": foreign("jax.numpy", lambda jnp: jnp.arange(3.0)),
+    "jax.bfloat16": foreign("jax.numpy", lambda jnp: jnp.arange(3, dtype=jnp.bfloat16)),
+    "jax.float8": foreign("jax.numpy", lambda jnp: jnp.ones(3).astype(jnp.float8_e5m2)),
+    "jax.int4": foreign("jax.numpy", lambda jnp: jnp.arange(3).astype(jnp.int4)),
+    "pandas.Series": foreign("pandas", lambda pd: pd.Series([0.0, 1.0, 2.0])),
+    "pandas.to_numpy": foreign("pandas", lambda pd: pd.Series([0.0, 1.0, 2.0]).to_numpy()),
+    "pandas.DataFrame": foreign("pandas", lambda pd: pd.DataFrame({"a": [0.0], "b": [1.0]})),
+    "pandas.to_numpy of a frame": foreign(
+        "pandas", lambda pd: pd.DataFrame({"a": [0.0, 1.0], "b": [1.0, 2.0]}).to_numpy()
+    ),
+    "polars.Series": foreign("polars", lambda pl: pl.Series([0.0, 1.0, 2.0])),
+    "polars.to_numpy": foreign("polars", lambda pl: pl.Series([0.0, 1.0, 2.0]).to_numpy()),
+    "pyarrow.array": foreign("pyarrow", lambda pa: pa.array([0.0, 1.0, 2.0])),
+    "pyarrow.to_numpy": foreign("pyarrow", lambda pa: pa.array([0.0, 1.0, 2.0]).to_numpy()),
+    "pyarrow.chunked_array": foreign("pyarrow", lambda pa: pa.chunked_array([[0.0], [1.0]])),
+    "xarray": foreign("xarray", lambda xr: xr.DataArray(np.arange(3.0))),
+    "torch.conj": foreign("torch", lambda torch: torch.tensor([1 + 2j]).conj()),
+    "torch.imag of conj": foreign("torch", lambda torch: torch.tensor([1 + 2j]).conj().imag),
+    "torch.neg of a view": foreign("torch", lambda torch: torch.tensor(1 + 2j).conj().imag[None]),
+    "torch.zeros": foreign("torch", lambda torch: torch._efficientzerotensor(3)),
+    "torch.T": foreign("torch", lambda torch: torch.arange(6.0).reshape(2, 3).T),
+    "torch.channels_last": foreign(
+        "torch", lambda torch: torch.ones(2, 3, 2, 2).to(memory_format=torch.channels_last)
+    ),
+    "torch.sparse": foreign("torch", lambda torch: torch.eye(2).to_sparse()),
+}
+
+
+@pytest.mark.parametrize("name", LIBRARIES)
+def test_the_lines_in_the_messages_lead_to_an_array_of_the_same_values(name: str) -> None:
+    x = LIBRARIES[name]()
+    values = shown(x)
+    for written in (False, True):
+        view = cured(x, written=written)
+        assert view.tolist() == values
+    view[...] = view  # it can be written
+
+
+def test_an_hdf5_dataset_has_a_line_that_reads_it(tmp_path) -> None:
+    h5py = pytest.importorskip("h5py")
+    with h5py.File(tmp_path / "x.h5", "w") as file:
+        file["x"] = np.arange(3.0)
+        with pytest.raises(UsageError, match=r"numpy\.asarray\(x\) makes a NumPy array of it"):
+            buffers.view(file["x"], "x")
+        assert cured(file["x"], written=True).tolist() == [0.0, 1.0, 2.0]
+
+
+def test_gradients_of_0_d_complex_tensors_have_the_sign_that_they_show(torch) -> None:
+    """PyTorch gives some of them as views that negate: their memory has the other sign."""
+    for loss in (
+        lambda x: (x.conj().imag * 3).sum(),
+        lambda x: -x.imag.sum() + x.real.sum(),
+        lambda x: torch.view_as_real(x)[..., 1].sum(),
+    ):
+        x = torch.tensor(1 + 2j, requires_grad=True)
+        loss(x).backward()
+        for part in (x.grad, x.grad.imag, x.grad.conj().imag, x.grad.real):
+            assert cured(part, written=False).tolist() == part.tolist()
+
+
 def test_a_device_array_is_no_host_array() -> None:
     class OnDevice:
         """In memory that nothing is asked of where there is no CuPy to ask."""
@@ -176,7 +308,8 @@ def test_what_is_written_is_copied_back() -> None:
     ("dtype", "error", "says"),
     [
         (">f4", UsageError, r"dtype >f4.*x\.astype\(x\.dtype\.newbyteorder\('='\)\)"),
-        ([("a", "i4"), ("b", ">i2")], UsageError, "byte order"),
+        ([("a", "i4"), ("b", ">i2")], UsageError, r"\('b', '>i2'\).*byte order"),
+        (">f8,>i4", UsageError, r"dtype \[\('f0', '>f8'\)"),
         ("O", UnsupportedDtype, r"\*_object calls"),
         ([("a", "O")], UnsupportedDtype, "not plain bytes"),
         ("V0", UnsupportedDtype, "not plain bytes"),

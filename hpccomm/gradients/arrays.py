@@ -6,15 +6,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpccomm.errors import UsageError
+from hpccomm.memory.foreign import host_array
 
 
 def host_view(x: object, what: str) -> NDArray[Any]:
-    """Return an array in host memory as a NumPy array over the same memory. Local.
+    """Return an array in host memory as a NumPy array over the same memory, in any layout. Local.
 
     Parameters
     ----------
     x : object
-        An ndarray, a memoryview, or an object with DLPack.
+        An ndarray, a memoryview, or an object with DLPack. What has its own gradient, such as a PyTorch
+        parameter, stands for its values.
     what : str
         What it is, for messages.
 
@@ -27,20 +29,11 @@ def host_view(x: object, what: str) -> NDArray[Any]:
         return x
     if is_on_device(x):
         raise UsageError(f"{what} lies on a device; give an array in host memory")
-    if isinstance(x, np.ma.MaskedArray):
-        raise UsageError(f"{what} is a masked array, whose mask would be lost; give its data")
-    if isinstance(x, np.ndarray):
-        return x.view(np.ndarray)
-    if isinstance(x, bytearray | memoryview):
-        return np.asarray(memoryview(x))
-    if not hasattr(x, "__dlpack__"):
+    if not isinstance(x, np.ndarray | bytearray | memoryview) and not hasattr(x, "__dlpack__"):
         raise UsageError(f"{what} is a {type(x).__name__}; give an array in host memory")
-    if getattr(x, "requires_grad", False):  # a PyTorch parameter; its values are what is wanted
+    if getattr(x, "requires_grad", False):
         x = x.detach()  # type: ignore[attr-defined]  # as all that have this attribute
-    try:
-        return np.from_dlpack(x)
-    except (BufferError, RuntimeError, TypeError, ValueError) as error:
-        raise UsageError(f"{what} cannot be shared by DLPack: {error}") from error
+    return host_array(x, what)
 
 
 def is_on_device(x: object) -> bool:

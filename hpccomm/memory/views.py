@@ -11,16 +11,14 @@ from numpy.typing import NDArray
 
 from hpccomm import dtypes
 from hpccomm.dtypes import DType
-from hpccomm.errors import BackendUnavailable, UnsupportedDtype, UsageError
+from hpccomm.errors import UnsupportedDtype, UsageError
 from hpccomm.memory.cuda import arrays as devices
 from hpccomm.memory.cuda.arrays import DeviceArray, on_device
+from hpccomm.memory.foreign import class_name, host_array
 
 Array = NDArray[Any]
 View = Array | DeviceArray
 """A view of an array. Both kinds have ``dtype``, ``shape`` and ``nbytes``."""
-
-_HOST_MEMORY = (1, 3, 11, 13)
-"""Memory that the host can read, in dlpack.h's numbers: plain, pinned by CUDA or ROCm, managed."""
 
 
 def view(x: object, name: str) -> View:
@@ -45,7 +43,7 @@ def view(x: object, name: str) -> View:
     if type(x) is np.ndarray:
         return x
     seen = devices.device_view(x, name)
-    return _host_view(x, name) if seen is None else seen
+    return host_array(x, name) if seen is None else seen
 
 
 def host_view(x: object, name: str) -> Array:
@@ -58,64 +56,10 @@ def host_view(x: object, name: str) -> Array:
     """
     if on_device(x):
         raise UsageError(
-            f"{name} is a device array ({_type(x)}), and this call takes arrays in host memory; "
+            f"{name} is a device array ({class_name(x)}), and this call takes arrays in host memory; "
             "copy it to a NumPy array first"
         )
-    return x if type(x) is np.ndarray else _host_view(x, name)
-
-
-def _host_view(x: object, name: str) -> Array:
-    # Subclasses may have other rules for shapes (numpy.matrix), so the view is a plain array.
-    array = x.view(np.ndarray) if isinstance(x, np.ndarray) else _foreign(x, name)
-    if isinstance(x, np.ma.MaskedArray):
-        raise UsageError(
-            f"{name} is a masked array, whose mask would be lost; give {name}.filled() or .data"
-        )
-    return array
-
-
-def _foreign(x: object, name: str) -> Array:
-    try:
-        # A bytes or memoryview object reaches NumPy by the buffer protocol, without a copy.
-        memory = memoryview(x)  # type: ignore[arg-type]  # tried on any object
-    except TypeError:
-        pass
-    else:
-        return np.asarray(memory)
-    if hasattr(x, "__dlpack__"):
-        return _from_dlpack(x, name)
-    advice = "; use numpy.asarray, or the *_object calls" if isinstance(x, list | tuple) else ""
-    raise UsageError(
-        f"{name} is {_shown(x)}; give a NumPy or CuPy array, "
-        f"or an object with the buffer protocol or DLPack{advice}"
-    )
-
-
-def _from_dlpack(x: Any, name: str) -> Array:
-    # DLPack does not carry these into NumPy.
-    named = devices.TORCH_ONLY.get(str(getattr(x, "dtype", None)))
-    if getattr(x, "requires_grad", False):
-        raise UsageError(f"{name} requires grad, and communication has none; give {name}.detach()")
-    try:
-        device, _ = x.__dlpack_device__()
-        if device not in _HOST_MEMORY:
-            raise BackendUnavailable(
-                f"{name} lies on a device that is not CUDA's ({_type(x)}); copy it to the CPU first"
-            )
-        if named is None:
-            return np.from_dlpack(x)
-        # NumPy's DLPack has no bfloat16 or float8, so their bytes are shared.
-        if not x.is_contiguous():
-            raise UsageError(
-                f"{name} is not C-contiguous; give c = {name}.contiguous(), and if the call writes to it, "
-                f"copy the result back by {name}.copy_(c)"
-            )
-        shared = np.from_dlpack(x.reshape(-1).view(sys.modules["torch"].uint8))
-        return shared.view(named).reshape(tuple(x.shape))
-    except UsageError:
-        raise
-    except (BufferError, RuntimeError, TypeError, ValueError) as error:
-        raise UsageError(f"{name} ({_type(x)}) cannot be shared by DLPack: {error}") from error
+    return x if type(x) is np.ndarray else host_array(x, name)
 
 
 def check_layout(array: View, name: str, *, written: bool) -> None:
@@ -130,27 +74,50 @@ def check_layout(array: View, name: str, *, written: bool) -> None:
         if not array.contiguous:
             raise UsageError(
                 f"{name} (shape {array.shape}, on device {array.device}) is not C-contiguous; "
-                + _copied(f"cupy.ascontiguousarray({name})", name, written)
+                + _copied(f"cupy.ascontiguousarray({name})", f"{name}[...] = c", written)
                 + f" ({name}.contiguous() copies a tensor)"
             )
         if written and not array.writable:
             raise UsageError(f"{name} is read-only and would be written; give a writable array")
         return
     flags = array.flags
+    if written and not flags.writeable:
+        raise UsageError(
+            f"{name} is read-only and would be written; give a copy, which gets the result: "
+            f"c = {_copies(array, name)[0]}"
+        )
     if not flags.c_contiguous:
+        copy, back = _copies(array, name)
         raise UsageError(
             f"{name} (shape {array.shape}, strides {array.strides}) is not C-contiguous; "
-            + _copied(f"numpy.ascontiguousarray({name})", name, written)
+            + _copied(copy, back, written)
         )
-    if written and not flags.writeable:
-        raise UsageError(f"{name} is read-only and would be written; give a writable array")
 
 
-def _copied(copy: str, name: str, written: bool) -> str:
+def _copies(array: Array, name: str) -> tuple[str, str]:
+    """Return the line that makes a copy `c` of what an array is a view of, and the line that copies it back."""
+    owner: Any = array.base
+    while isinstance(owner, np.ndarray):
+        owner = owner.base
+    writable, dlpack = array.flags.writeable, type(owner).__name__ == "PyCapsule"
+    if isinstance(owner, memoryview) and isinstance(owner.obj, bytes):
+        return f"bytearray({name})", ""
+    if isinstance(owner, memoryview) or (dlpack and not writable):
+        return f"numpy.asarray({name}).copy()", f"numpy.asarray({name})[...] = c"
+    if dlpack and "torch" in sys.modules:
+        return f"{name}.contiguous()", f"{name}.copy_(c)"
+    if dlpack:
+        return f"numpy.from_dlpack({name}).copy()", f"numpy.from_dlpack({name})[...] = c"
+    if writable:
+        return f"numpy.ascontiguousarray({name})", f"{name}[...] = c"
+    return f"{name}.copy()", ""
+
+
+def _copied(copy: str, back: str, written: bool) -> str:
     """Return the remedy for an array of another layout. What a call writes to a copy must be copied back."""
     if not written:
         return f"give {copy}"
-    return f"the call writes to it, so give a copy, c = {copy}, and copy the result back by {name}[...] = c"
+    return f"the call writes to it, so give a copy, c = {copy}, and copy the result back by {back}"
 
 
 def flat(array: Array) -> Array:
@@ -224,16 +191,6 @@ def check_dtype(name: str, dtype: DType) -> None:
         )
     if not dtypes.is_native(dtype):
         raise UsageError(
-            f"{name} has dtype {dtype.str}, which is not in this machine's byte order; "
+            f"{name} has dtype {dtype}, which is not in this machine's byte order; "
             f"convert it with {name}.astype({name}.dtype.newbyteorder('='))"
         )
-
-
-def _type(x: object) -> str:
-    kind = type(x)
-    return f"{kind.__module__}.{kind.__qualname__}"
-
-
-def _shown(x: object) -> str:
-    text = repr(x)
-    return text if len(text) <= 60 else f"a {_type(x)}"

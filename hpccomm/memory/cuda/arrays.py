@@ -1,15 +1,14 @@
 """Views of arrays in device memory, whichever library they belong to."""
 
-import sys
 from math import prod
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from hpccomm import dtypes
 from hpccomm.dtypes import DType
 from hpccomm.errors import UsageError
 from hpccomm.memory.cuda.library import cupy, unavailable
+from hpccomm.memory.foreign import TORCH_ONLY, check_tensor, is_tensor
 
 HOST, CUPY, TORCH, INTERFACE, DLPACK = range(5)
 
@@ -18,13 +17,6 @@ _DLPACK_CUDA, _DLPACK_MANAGED = 2, 13
 
 _kinds: dict[type, int] = {np.ndarray: HOST, type(None): HOST}
 """The kind of each class of arrays met so far."""
-
-TORCH_ONLY: dict[str, DType] = {
-    "torch.bfloat16": dtypes.BFLOAT16,
-    "torch.float8_e4m3fn": dtypes.FLOAT8_E4M3FN,
-    "torch.float8_e5m2": dtypes.FLOAT8_E5M2,
-}
-"""PyTorch's names of dtypes that NumPy itself lacks."""
 
 _torch_dtypes: dict[object, DType] = {}
 
@@ -102,7 +94,7 @@ def _learned(x: object) -> int:
         kind = HOST
     elif library == "cupy" and hasattr(cls, "__cuda_array_interface__"):
         kind = CUPY
-    elif hasattr(cls, "is_cuda") and hasattr(cls, "data_ptr"):
+    elif is_tensor(x):
         kind = TORCH
     elif hasattr(x, "__cuda_array_interface__"):
         kind = INTERFACE
@@ -152,20 +144,10 @@ def device_view(x: Any, name: str) -> DeviceArray | None:
 
 
 def _tensor(x: Any, name: str) -> DeviceArray:
-    if x.requires_grad:
-        raise UsageError(f"{name} requires grad, and communication has none; give {name}.detach()")
-    if x.layout is not sys.modules["torch"].strided:
-        raise UsageError(f"{name} has layout {x.layout}; give a dense tensor: {name}.to_dense()")
+    check_tensor(x, name)
     dtype = _torch_dtypes.get(x.dtype)
     if dtype is None:
         dtype = _torch_dtypes[x.dtype] = _torch_dtype(x, name)
-    # The memory of a lazy view holds other numbers than a read returns.
-    if x.is_neg():
-        raise UsageError(f"{name} is a view that negates what it reads; give {name}.resolve_neg()")
-    if dtype.kind == "c" and x.is_conj():
-        raise UsageError(
-            f"{name} is a view that conjugates what it reads; give {name}.resolve_conj()"
-        )
     return DeviceArray(
         x.data_ptr(), dtype, tuple(x.shape), x.is_contiguous(), True, x.get_device(), TORCH
     )

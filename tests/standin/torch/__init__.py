@@ -128,6 +128,11 @@ class Tensor:
     def is_neg(self) -> Any:
         return self._neg
 
+    def _is_zerotensor(self) -> bool:
+        return False
+
+    is_quantized = False
+
     def conj(self) -> Tensor:
         """Return a view of the same memory that only says that it is conjugated."""
         return Tensor(self._array, conj=not self._conj) if self._array.dtype.kind == "c" else self

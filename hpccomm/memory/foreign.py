@@ -1,0 +1,150 @@
+"""Arrays of other libraries in host memory: NumPy arrays over them, or the line that makes one."""
+
+import sys
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hpccomm import dtypes
+from hpccomm.dtypes import DType
+from hpccomm.errors import BackendUnavailable, UsageError
+
+Array = NDArray[Any]
+
+_HOST_MEMORY = (1, 3, 11, 13)
+"""Memory that the host can read, in dlpack.h's numbers: plain, pinned by CUDA or ROCm, managed."""
+
+_REFUSALS = (BufferError, NotImplementedError, RuntimeError, TypeError, ValueError)
+"""What libraries raise for memory that they do not share."""
+
+TORCH_ONLY: dict[str, DType] = {
+    "torch.bfloat16": dtypes.BFLOAT16,
+    "torch.float8_e4m3fn": dtypes.FLOAT8_E4M3FN,
+    "torch.float8_e5m2": dtypes.FLOAT8_E5M2,
+}
+"""PyTorch's names of dtypes that NumPy itself lacks."""
+
+
+def host_array(x: object, name: str) -> Array:
+    """Return a NumPy array over the host memory of an object, never a copy.
+
+    Raises
+    ------
+    UsageError
+        If it is no array, or one that cannot be shared. The message has the line that makes one.
+    BackendUnavailable
+        If it lies on a device.
+    """
+    # Subclasses may have other rules for shapes (numpy.matrix), so the view is a plain array.
+    array = x.view(np.ndarray) if isinstance(x, np.ndarray) else _foreign(x, name)
+    if isinstance(x, np.ma.MaskedArray):
+        raise UsageError(
+            f"{name} is a masked array, whose mask would be lost; give {name}.filled() or .data"
+        )
+    return array
+
+
+def _foreign(x: object, name: str) -> Array:
+    try:
+        # A bytes or memoryview object reaches NumPy by the buffer protocol, without a copy.
+        memory = memoryview(x)  # type: ignore[arg-type]  # tried on any object
+    except TypeError:
+        pass
+    except _REFUSALS as error:
+        raise _unshared(x, name, error) from error
+    else:
+        try:
+            return np.asarray(memory)
+        except _REFUSALS as error:
+            raise _unshared(x, name, error) from error
+    if hasattr(x, "__dlpack__"):
+        return _from_dlpack(x, name)
+    raise UsageError(
+        f"{name} is {_shown(x)}; give a NumPy or CuPy array, or an object with the buffer protocol or DLPack"
+        + _advice(x, name)
+    )
+
+
+def _from_dlpack(x: Any, name: str) -> Array:
+    if is_tensor(x):
+        check_tensor(x, name)
+    # DLPack does not carry these into NumPy.
+    lacking = TORCH_ONLY.get(str(getattr(x, "dtype", None)))
+    try:
+        device, _ = x.__dlpack_device__()
+        if device not in _HOST_MEMORY:
+            raise BackendUnavailable(
+                f"{name} lies on a device that is not CUDA's ({class_name(x)}); copy it to the CPU first"
+            )
+        if lacking is None:
+            return np.from_dlpack(x)
+        # NumPy's DLPack has no bfloat16 or float8, so their bits are shared.
+        torch = sys.modules["torch"]
+        bits = x.view(torch.int16 if lacking.itemsize == 2 else torch.uint8)
+        return np.from_dlpack(bits).view(lacking)
+    except _REFUSALS as error:
+        raise _unshared(x, name, error, " by DLPack") from error
+
+
+def _unshared(x: object, name: str, error: Exception, how: str = "") -> UsageError:
+    return UsageError(
+        f"{name} ({class_name(x)}) cannot be shared{how}: {str(error).rstrip('.')}"
+        + (_advice(x, name) or "; give a NumPy array")
+    )
+
+
+def _advice(x: object, name: str) -> str:
+    """Return what makes a NumPy array of an object, if anything does."""
+    if is_tensor(x):
+        return f"; {name}.view(torch.uint8) has its bytes, which can be moved"
+    if hasattr(x, "contents"):
+        line = f"numpy.ctypeslib.as_array({name}, shape)"
+    elif isinstance(x, list | tuple):
+        return "; use numpy.asarray, or the *_object calls"
+    elif hasattr(x, "__array__"):
+        line = f"numpy.asarray({name})"
+    else:
+        return ""
+    return f"; {line} makes a NumPy array of it"
+
+
+def is_tensor(x: object) -> bool:
+    """Return whether an object is a PyTorch tensor, on whatever device."""
+    cls = x.__class__
+    return hasattr(cls, "is_cuda") and hasattr(cls, "data_ptr")
+
+
+def check_tensor(x: Any, name: str) -> None:
+    """Raise unless the memory of a PyTorch tensor holds what a read of it returns. Neither DLPack nor a pointer tells.
+
+    Raises
+    ------
+    UsageError
+        With a line that gives such a tensor.
+    """
+    if x.requires_grad:
+        raise UsageError(f"{name} requires grad, and communication has none; give {name}.detach()")
+    if x.layout is not sys.modules["torch"].strided:
+        raise UsageError(f"{name} has layout {x.layout}; give a dense tensor: {name}.to_dense()")
+    if x.is_neg():
+        raise UsageError(f"{name} is a view that negates what it reads; give {name}.resolve_neg()")
+    if x.is_conj():
+        raise UsageError(
+            f"{name} is a view that conjugates what it reads; give {name}.resolve_conj()"
+        )
+    if x.is_quantized:
+        raise UsageError(f"{name} is quantized; give {name}.dequantize(), or {name}.int_repr()")
+    if x._is_zerotensor():  # noqa: SLF001 (there is no other way to ask)
+        raise UsageError(f"{name} stands for zeros and has no memory; give {name}.clone()")
+
+
+def class_name(x: object) -> str:
+    """Return the class of an object with its module."""
+    kind = type(x)
+    return f"{kind.__module__}.{kind.__qualname__}"
+
+
+def _shown(x: object) -> str:
+    text = repr(x)
+    return text if len(text) <= 60 and "\n" not in text else f"a {class_name(x)}"
