@@ -58,6 +58,28 @@ def test_a_message_of_another_dtype_names_both() -> None:
     run_ranks(2, on_rank, timeout=60)
 
 
+def test_dtypes_that_are_not_reduced_are_named_too() -> None:
+    pairs = {
+        "M8[s]": (np.int64, r"sent dates \(datetime64\), and the array has dtype int64"),
+        "m8[ms]": ("M8[s]", r"sent time spans \(timedelta64\).*has dtype datetime64\[s\]"),
+        "U2": ("m8[ms]", r"sent text \(str_\).*has dtype timedelta64\[ms\]"),
+        "S8": ("U2", r"sent bytes \(bytes_\).*has dtype <U2"),
+        "i4,f4": ("S8", r"sent a structured dtype.*has dtype \|S8"),
+        "i8": ("i4,f4", r"sent dtype int64.*has dtype \[\('f0', '<i4'\), \('f1', '<f4'\)\]"),
+    }
+
+    def on_rank(comm) -> None:
+        for sent, (taken, says) in pairs.items():
+            if comm.rank == 1:
+                comm.send(np.zeros(2, sent), 0)
+                continue
+            out = np.zeros(2, taken)
+            with pytest.raises(BufferMismatch, match=says):
+                comm.recv(out, 1)
+
+    run_ranks(2, on_rank, timeout=60)
+
+
 @pytest.mark.parametrize("verb", ["plan", "explain"])
 @pytest.mark.parametrize(("known", "src", "tag"), [(True, ANY, 0), (True, 1, ANY), (False, 1, 0)])
 def test_a_receive_of_an_unknown_message_is_neither_planned_nor_explained(

@@ -22,8 +22,23 @@ DTYPES = 32
 
 _CODES = {dtype: code for code, dtype in enumerate(REDUCIBLE, 1)}  # 0: no dtype
 _DTYPES = {code: dtype for dtype, code in _CODES.items()}
-_DTYPE_NAMES = {code: f"dtype {dtype}" for dtype, code in _CODES.items()}
-_FIRST_OTHER = len(_CODES) + 1
+_KINDS = {
+    "M": "dates (datetime64)",
+    "m": "time spans (timedelta64)",
+    "U": "text (str_)",
+    "S": "bytes (bytes_)",
+    "structured": "a structured dtype",
+    "other": "a dtype that is not reduced",
+}
+"""Other dtypes by their kind. Each kind has some of the codes that are left: most of its dtypes differ."""
+_EACH = (DTYPES - 1 - len(_CODES)) // len(_KINDS)
+_NAMES = [
+    "no array",
+    *(f"dtype {dtype}" for dtype in _CODES),
+    *(name for name in _KINDS.values() for _ in range(_EACH)),
+]
+_OWN: dict[int, str] = {}
+"""Of its own dtypes a process knows more than the kind."""
 
 Request = Callable[[], bool]
 """A transfer under way: tells whether it is complete; moves it on, never blocks.
@@ -341,8 +356,13 @@ def dtype_code(dtype: DType) -> int:
     known = _CODES.get(dtype)
     if known is not None:
         return known
-    # Structured ones, say: most of them differ here too.
-    return _FIRST_OTHER + crc32(repr(dtype).encode()) % (DTYPES - _FIRST_OTHER)
+    kinds = list(_KINDS)
+    kind = dtype.kind if dtype.kind in kinds else "other" if dtype.names is None else "structured"
+    which = kinds.index(kind) * _EACH + crc32(repr(dtype).encode()) % _EACH
+    code, name = 1 + len(_CODES) + which, f"dtype {dtype}"
+    if _OWN.setdefault(code, name) != name:  # several have this code
+        _OWN[code] = _KINDS[kind]
+    return code
 
 
 def dtype_of(tag: int) -> DType | None:
@@ -352,7 +372,8 @@ def dtype_of(tag: int) -> DType | None:
 
 def other_dtype(src: int, came: int, tag: int) -> BufferMismatch:
     """Return the error of a message of another dtype: that came with one tag, and not with `tag`."""
-    sent, taken = (_DTYPE_NAMES.get(each % DTYPES, "another dtype") for each in (came, tag))
+    sent, code = _NAMES[came % DTYPES], tag % DTYPES
+    taken = _OWN.get(code, _NAMES[code])
     error = BufferMismatch(
         f"rank {src} sent {sent}, and the array has {taken}; give an array of the dtype that is sent"
     )
