@@ -22,7 +22,7 @@ Each message says what was given, what would fit and what to do.
 
 import copy
 import difflib
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TypeVar
 
 Error = TypeVar("Error", bound=BaseException)
@@ -30,6 +30,15 @@ Error = TypeVar("Error", bound=BaseException)
 
 class HpccommError(Exception):
     """Root of the tree."""
+
+    def __init__(self, *args: object) -> None:
+        super().__init__(*args)
+        for notice in noticing:
+            notice(self)
+
+
+noticing: list[Callable[[HpccommError], None]] = []
+"""What takes note of each error that is made, in the thread that makes it: the flight recorder."""
 
 
 class ConfigurationError(HpccommError):

@@ -200,7 +200,7 @@ def _document(read: "DumpFolder", job: "Job", found: list["Fault"], status: int)
         "faults": [
             {
                 "sort": fault.sort,
-                "communicator": job.histories[fault.uid].group.name,
+                "communicator": job.histories[fault.uid].group.name if fault.uid else None,
                 "uid": fault.uid,
                 "collective": fault.number or None,
                 "operation": fault.operation,
@@ -222,6 +222,8 @@ def _document(read: "DumpFolder", job: "Job", found: list["Fault"], status: int)
                 "pid": dump.pid,
                 "reason": dump.reason,
                 "time": dump.time,
+                "raised": dump.raised and dump.raised.text,
+                "refused": dump.refused and dump.refused.text,
             }
             for rank, dump in job.dumps.items()
         },

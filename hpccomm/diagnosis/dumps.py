@@ -8,6 +8,27 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePath
 from typing import Any
 
+from hpccomm.errors import (
+    BufferMismatch,
+    CollectiveTimeout,
+    CommunicationError,
+    CommunicatorAborted,
+    PeerLost,
+    RankMismatch,
+    UnsupportedDtype,
+    UsageError,
+)
+
+FOLLOWING = frozenset(
+    each.__name__ for each in (CollectiveTimeout, PeerLost, CommunicatorAborted, CommunicationError)
+)
+"""Errors that say that a wait has ended."""
+
+REFUSING = frozenset(
+    each.__name__ for each in (UsageError, BufferMismatch, UnsupportedDtype, RankMismatch)
+)
+"""Errors after which the communicator can go on, as a rule."""
+
 
 @dataclass(frozen=True, slots=True)
 class RecordedCall:
@@ -61,6 +82,11 @@ class RecordedCall:
     def open(self) -> bool:
         """Whether it was not completed."""
         return self.state != "completed"
+
+    @property
+    def refused(self) -> bool:
+        """Whether it has raised what lets the communicator go on, so that it waits for nobody."""
+        return self.state == "failed" and _class(self.error) in REFUSING
 
     def waited(self, until: float) -> float:
         """Return the seconds that it took, or has taken at the Unix time `until`."""
@@ -120,6 +146,35 @@ class LastSeen:
 
 
 @dataclass(frozen=True, slots=True)
+class DumpedError:
+    """An error that a rank has raised.
+
+    Attributes
+    ----------
+    text : str
+        Its class and its words.
+    site : str
+        Where in the program.
+    ago : float
+        How many seconds before it was written down.
+    """
+
+    text: str
+    site: str
+    ago: float
+
+    @property
+    def follows(self) -> bool:
+        """Whether it says that a wait has ended, so that its cause is elsewhere."""
+        return _class(self.text) in FOLLOWING
+
+    @property
+    def line(self) -> str:
+        """Its first line."""
+        return self.text.strip().split("\n", maxsplit=1)[0]
+
+
+@dataclass(frozen=True, slots=True)
 class Dump:
     """What one rank has left.
 
@@ -145,6 +200,10 @@ class Dump:
         Where it was in each communicator, by uid.
     answers : mapping of str to mapping of int to LastSeen
         What other ranks answered when it waited for them, by uid and rank in the communicator.
+    raised : DumpedError or None
+        The exception that nobody caught, if one has ended the rank.
+    refused : DumpedError or None
+        What its last refused call raised, whether or not the program has caught it.
     entries : sequence of mapping
         The calls as they stand in the file.
     version : str
@@ -164,6 +223,8 @@ class Dump:
     calls: tuple[RecordedCall, ...]
     now: Mapping[str, LastSeen]
     answers: Mapping[str, Mapping[int, LastSeen]]
+    raised: DumpedError | None = None
+    refused: DumpedError | None = None
     entries: Sequence[Mapping[str, Any]] = ()
     version: str = ""
     job: str = ""
@@ -235,10 +296,24 @@ def _dump(document: Mapping[str, Any], path: Path) -> Dump:
         calls=calls,
         now=now,
         answers=answers,
+        raised=_error(document, "raised"),
+        refused=_error(document, "refused"),
         entries=entries,
         version=_text(document, "version"),
         job=_text(document, "job"),
     )
+
+
+def _error(document: Mapping[str, Any], key: str) -> DumpedError | None:
+    if document.get(key) is None:
+        return None
+    each = _mapping(document[key], key)
+    return DumpedError(_text(each, "error"), _text(each, "site"), _number(each, "ago") or 0.0)
+
+
+def _class(text: str) -> str:
+    """Return the class that the text of an error begins with."""
+    return text.partition(":")[0].strip()
 
 
 def _call(entry: object, number: int) -> RecordedCall:

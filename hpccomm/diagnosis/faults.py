@@ -5,6 +5,7 @@ differ, is what matters: what comes after it follows from it.
 """
 
 import json
+import re
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -13,8 +14,8 @@ from typing import Literal
 from hpccomm.diagnosis.dumps import RecordedCall
 from hpccomm.diagnosis.history import PATIENCE, History, Job, Waiting
 
-Sort = Literal["differing", "cycle", "missing", "late", "stuck"]
-"""``"differing"``: ranks called different things. ``"cycle"``: ranks wait for each other in several
+Sort = Literal["raised", "differing", "cycle", "missing", "late", "stuck"]
+"""``"raised"``: ranks raised an exception that nobody caught. ``"differing"``: ranks called different things. ``"cycle"``: ranks wait for each other in several
 communicators. ``"missing"``: ranks have not come. ``"late"``: they came late. ``"stuck"``: all have
 come, and it does not end."""
 
@@ -28,11 +29,11 @@ class Fault:
     sort : str
         See `Sort`.
     uid : str
-        The communicator.
+        The communicator; empty for an exception.
     number : int
-        The collective, 0 for a message.
+        The collective, 0 for a message and for an exception.
     operation : str
-        Its name, as most ranks called it.
+        Its name, as most ranks called it; of an exception its class.
     ranks : tuple of int
         The ranks to look at, as ranks of the job.
     waiting : tuple of int
@@ -100,7 +101,40 @@ def find(job: Job) -> list[Fault]:
             or not (held if each.uid in round_uids else inside).issuperset(each.ranks)
         ]
     held = {rank for rank, waits in waiting.items() if waits}
-    return sorted(faults, key=lambda fault: _importance(fault, held))
+    faults.sort(key=lambda fault: _importance(fault, held))
+    return list(_with_raised(job, faults))
+
+
+def _with_raised(job: Job, inferred: Sequence[Fault]) -> Iterator[Fault]:
+    """Yield what ranks raised, and what was inferred besides.
+
+    An exception outranks all that is inferred, unless it only says that a wait has ended: then what is
+    inferred says why. What follows from an exception says nothing more.
+    """
+    causes = [rank for rank, error in job.raised.items() if not error.follows]
+    if not causes:
+        yield from inferred
+        if not inferred:
+            yield from _raised(job, list(job.raised))
+        return
+    yield from _raised(job, causes)
+    for fault in inferred:
+        looked_at = fault.waiting if fault.sort == "missing" and not fault.number else fault.ranks
+        if fault.sort in ("differing", "cycle") or (
+            fault.sort == "missing" and not set(causes).intersection(fault.ranks, looked_at)
+        ):
+            yield fault
+
+
+def _raised(job: Job, ranks: Sequence[int]) -> Iterator[Fault]:
+    """Yield the errors of ranks, the first one first; equal ones together."""
+    alike: dict[str, list[int]] = {}
+    for rank in sorted(ranks, key=lambda each: -job.raised[each].ago):
+        alike.setdefault(re.sub(r"\d+", "#", job.raised[rank].text), []).append(rank)
+    for same in alike.values():
+        others = tuple(rank for rank in sorted(job.dumps) if rank not in job.raised)
+        name = job.raised[same[0]].text.partition(":")[0]
+        yield Fault("raised", "", 0, name, tuple(sorted(same)), others)
 
 
 def _importance(fault: Fault, held: set[int]) -> tuple[int, int, float]:
@@ -167,6 +201,8 @@ def _halted(job: Job, history: History) -> dict[int, int]:
         until = job.dumps[rank].time
         for number in sorted(calls):
             call = calls[number]
+            if job.gone_on(rank, call):
+                continue
             if call.open and (call.state == "failed" or call.waited(until) >= patience):
                 found[rank] = number
                 break

@@ -64,6 +64,9 @@ def read_folder(folder: Path) -> DumpFolder:
     for name in names:
         found = NAME.fullmatch(name)
         if found is None:
+            whole = re.match(r"\.rank_\d+", name)
+            if whole and f"{whole[0][1:]}.json" in names:
+                continue  # the dump before that is whole
             if name.startswith((".rank_", "rank_")):
                 passed_over.append(f"{name} is half-written: its process ended meanwhile")
             else:

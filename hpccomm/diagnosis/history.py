@@ -4,7 +4,7 @@ import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from hpccomm.diagnosis.dumps import Dump, LastSeen, Membership, RecordedCall
+from hpccomm.diagnosis.dumps import Dump, DumpedError, LastSeen, Membership, RecordedCall
 
 PATIENCE = 0.3
 """Seconds that a rank may wait, or come late, before anybody asks why."""
@@ -107,6 +107,11 @@ class Job:
         return not all(any(word in dump.reason for word in asked) for dump in self.dumps.values())
 
     @property
+    def raised(self) -> dict[int, DumpedError]:
+        """What ended ranks that did not catch it, by rank."""
+        return {rank: dump.raised for rank, dump in self.dumps.items() if dump.raised is not None}
+
+    @property
     def size(self) -> int:
         """Number of ranks."""
         return max(dump.world_size for dump in self.dumps.values())
@@ -134,6 +139,16 @@ class Job:
         ]
         return max(asked, key=lambda each: each[:2])[2] if asked else None
 
+    def gone_on(self, rank: int, call: RecordedCall) -> bool:
+        """Whether a call of a rank was refused, and the rank has left it: what it waits for comes later.
+
+        A mismatch ends some communicators, and others can be used afterwards.
+        """
+        if not call.refused:
+            return False
+        later = [each.began for each in self.dumps[rank].calls if each.uid == call.uid]
+        return not call.error.startswith("RankMismatch") or max(later) > call.began
+
     def waiting(self, rank: int) -> Iterator[Waiting]:
         """Yield the calls in which a rank has waited for others for longer than `PATIENCE`."""
         dump = self.dumps[rank]
@@ -143,7 +158,7 @@ class Job:
             if not call.open or (seconds < PATIENCE and call.state != "failed"):
                 continue
             history = self.histories.get(call.uid)
-            if history is None or (call.number and call.uid in first):
+            if history is None or (call.number and call.uid in first) or self.gone_on(rank, call):
                 continue
             if call.number:
                 first.add(call.uid)

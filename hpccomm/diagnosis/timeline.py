@@ -30,7 +30,7 @@ def lines(job: Job, faults: Sequence[Fault], last: int) -> Iterator[str]:
     last : int
         Collectives to show; fewer if they do not fit.
     """
-    wrong = list(dict.fromkeys(fault.uid for fault in faults))
+    wrong = list(dict.fromkeys(fault.uid for fault in faults if fault.uid))
     for wait in (wait for fault in faults for wait in fault.waits):
         wrong += [wait.call.uid] * (wait.call.uid not in wrong)
     shown = [job.histories[uid] for uid in wrong if job.histories[uid].numbers]

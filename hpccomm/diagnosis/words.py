@@ -3,13 +3,13 @@
 import re
 import textwrap
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from hpccomm.contracts.side import ANSWERED, Answer
 from hpccomm.diagnosis.dumps import RecordedCall
 from hpccomm.diagnosis.faults import Fault, sides
 from hpccomm.diagnosis.history import Job, Waiting
-from hpccomm.runtime.verdict import ranks_named, whereabouts
+from hpccomm.runtime.verdict import ranks_named, refusals, whereabouts
 
 _PLACE = re.compile(r"(?P<file>.+?)(?: line |:)(?P<line>\d+)(?:,? in (?P<name>\S+))?$")
 
@@ -29,13 +29,16 @@ def verdict(job: Job, faults: list[Fault]) -> Iterator[str]:
 def sentence(job: Job, fault: Fault) -> str:
     """Return what is wrong, and who is to be looked at."""
     say = {
+        "raised": _raised,
         "differing": _differing,
         "cycle": _cycle,
         "missing": _missing,
         "late": _late,
         "stuck": _stuck,
     }
-    return say[fault.sort](job, fault)
+    text = say[fault.sort](job, fault)
+    before = "" if fault.sort == "raised" else _refusals(job, fault.ranks)
+    return f"{text} {before}".rstrip()
 
 
 def call_name(job: Job, uid: str, number: int, operation: str) -> str:
@@ -87,6 +90,10 @@ def heard(job: Job, rank: int, uid: str) -> Answer | None:
         site = place(call.site) + (f" ({waiting})" if waiting else "")
         facts["now"] = {"operation": name, "collective": 0, "site": site}
         return Answer(ANSWERED, facts)
+    raised = job.raised.get(rank)
+    if raised is not None:
+        facts["failed"] = f"raised {raised.text.partition(':')[0]}{_at(raised.site)}"
+        return Answer(ANSWERED, facts)
     failed = [each for each in job.dumps[rank].calls if each.state == "failed" and each.uid == uid]
     ended = _ending(job.dumps[rank].reason)
     facts["failed"] = ended or (failed[-1].error if failed else "") or (seen and seen.failed)
@@ -111,6 +118,8 @@ def short(job: Job, rank: int, uid: str) -> str:
         return "no dump"
     if answer.state != ANSWERED:
         return answer.state
+    if rank in job.raised:
+        return str(answer.facts["failed"])
     now = answer.facts.get("now")
     text = now["operation"] if now else answer.facts.get("doing")
     return f"in {text}" if text else ""
@@ -137,6 +146,28 @@ def _waits(job: Job, wait: Waiting) -> str:
         f"{call_name(job, call.uid, call.number, call.operation)}{_at(call.site)} "
         f"for {ranks_named(wait.awaited)}"
     )
+
+
+def _raised(job: Job, fault: Fault) -> str:
+    first = max(fault.ranks, key=lambda rank: job.raised[rank].ago)
+    error = job.raised[first]
+    who = rank_on_node(job, first) if len(fault.ranks) == 1 else ranks_named(fault.ranks)
+    text = f"{who} raised, and nobody caught{_at(error.site)}: {error.line}"
+    followed = ranks_named(fault.waiting) if fault.waiting else ""
+    return _sentence(text.rstrip(".")) + (
+        f" {followed.capitalize()} ended with it." if followed else ""
+    )
+
+
+def _refusals(job: Job, ranks: Sequence[int]) -> str:
+    """Return which calls of ranks were refused before: who catches that goes on without them."""
+    found = {rank: job.dumps[rank].refused for rank in ranks if rank in job.dumps}
+    facts = {
+        rank: {"refused": {"error": each.line, "site": place(each.site), "ago": each.ago}}
+        for rank, each in found.items()
+        if each is not None
+    }
+    return _sentence(refusals(facts).removeprefix("; ").rstrip(".")) if facts else ""
 
 
 def _missing(job: Job, fault: Fault) -> str:

@@ -8,10 +8,12 @@ import logging
 import os
 import platform
 import threading
+import time
 import weakref
 from collections.abc import Callable, MutableMapping
 
 from hpccomm.contracts.side import Facts
+from hpccomm.runtime import dump
 from hpccomm.runtime.lifetime import after_fork
 from hpccomm.runtime.recorder import doing
 
@@ -26,8 +28,9 @@ _Key = tuple[str, int]  # uid and rank: ranks may be threads of one process
 _answering: dict[_Key, "weakref.WeakMethod[Answerer]"] = {}
 _closed: MutableMapping[_Key, Facts] = {}
 _lock = threading.Lock()
-_leaving = False
-_making = False
+_about: dict[str, object] = {}
+_said: dict[str, tuple[float, int]] = {}
+_ended = ""
 
 
 def register(uid: str, rank: int, answerer: Answerer) -> None:
@@ -48,16 +51,29 @@ def withdraw(uid: str, rank: int, last: Facts) -> None:
             _closed.pop(next(iter(_closed)))
 
 
+def note(**facts: object) -> None:
+    """Answer with these facts as well from now on; None takes one back. Takes no lock."""
+    _about.update(facts)
+
+
 def note_exit() -> None:
     """Answer from now on that the program of this process has ended."""
-    global _leaving
-    _leaving = True
+    note(leaving=True)
 
 
 def note_making(making: bool) -> None:
     """Answer from now on whether this process waits for others to make a communicator with it."""
-    global _making
-    _making = making
+    note(making=True if making else None)
+
+
+def say(what: str) -> tuple[float, int]:
+    """Return when this process first said something that one rank should say for all, and its number."""
+    return _said.setdefault(what, (time.monotonic(), os.getpid()))
+
+
+def ended() -> str:
+    """Return why another rank ends the job, as far as this one was told; empty if none does."""
+    return _ended
 
 
 def answer(question: Facts) -> Facts:
@@ -65,14 +81,18 @@ def answer(question: Facts) -> Facts:
 
     It has at least ``"host"``, ``"pid"``, and as ``"doing"`` where the main thread is. ``"leaving": True``
     says that the program has ended, ``"making": True`` that it waits for others to make a communicator,
+    ``"raised"`` which exception nobody caught, ``"said"`` when it said what the question names,
     ``"unknown": True`` that no such communicator has been made here, or
     that it is gone.
     """
+    global _ended
     process: dict[str, object] = {"host": platform.node(), "pid": os.getpid(), "doing": doing()}
-    if _leaving:
-        process["leaving"] = True
-    if _making:
-        process["making"] = True
+    process |= {name: fact for name, fact in _about.items() if fact is not None}
+    if "said" in question:
+        process["said"] = _said.get(question["said"])
+    if "end" in question:
+        _ended = question["end"]
+        dump.process.reason = dump.process.reason or _ended
     key = question.get("comm", ""), question.get("rank", -1)
     with _lock:
         method, closed = _answering.get(key), _closed.get(key)
@@ -90,5 +110,5 @@ def answer(question: Facts) -> Facts:
 def _after_fork() -> None:
     global _lock
     _lock = threading.Lock()  # a thread that is not here may have held it
-    _answering.clear()
-    _closed.clear()
+    for each in (_answering, _closed, _about, _said):
+        each.clear()

@@ -33,9 +33,11 @@ from hpccomm.runtime.recorder import (
     Entry,
     calls,
     line_of,
+    refused,
     stacks,
     unix_ns,
 )
+from hpccomm.runtime.stderr import Voice
 
 logger = logging.getLogger("hpccomm")
 
@@ -67,6 +69,8 @@ class Process:
         For dumps that nobody asked for; empty writes none.
     reason : str
         The first failure; others follow from it.
+    raised : mapping or None
+        The exception that nobody caught, if one ends the process: `Mishap.facts`, and its ``"stack"``.
     """
 
     rank: int = 0
@@ -74,6 +78,7 @@ class Process:
     job: str = ""
     directory: str = ""
     reason: str = ""
+    raised: Mapping[str, Any] | None = None
 
 
 process = Process()
@@ -87,10 +92,11 @@ def add(communicator: Recorded) -> None:
     _communicators.add(communicator)
 
 
-def write(reason: str) -> None:
+def write(reason: str, *, tell: bool = True) -> None:
     """Write the dump of a failure, where one is asked for. From any thread.
 
-    Whatever keeps it from being written is logged: it must not hide the failure.
+    Whatever keeps it from being written is logged: it must not hide the failure. With `tell`, one rank of
+    the job says where the dumps are.
     """
     process.reason = process.reason or reason
     if not process.directory:
@@ -101,17 +107,18 @@ def write(reason: str) -> None:
     except Exception as error:  # noqa: BLE001 (it must not hide the failure)
         logger.warning("the record of the last calls could not be written: %r", error)
         return
-    _tell(directory)
+    if tell:
+        _tell(directory)
 
 
 def _tell(directory: Path) -> None:
-    """Log, once, where the records are."""
+    """Log, once a job, where the records are."""
     global _told
     with _writing:
         told, _told = _told, True
-    if not told:
+    if not told and not Voice.before("where the last calls are"):
         logger.warning(
-            "the last calls of rank %d are in %s; see hpccomm explain", process.rank, directory
+            "the last calls are in %s: hpccomm explain %s says what they mean", directory, directory
         )
 
 
@@ -167,7 +174,7 @@ def write_to(directory: Path, reason: str) -> Path:
 def contents(reason: str) -> dict[str, Any]:
     """Return the dump as plain data."""
     shown = [each.flight_facts() for each in list(_communicators)]
-    entries = calls()
+    entries, lately = calls(), refused()
     return {
         "version": LAYOUT,
         "hpccomm": __version__,
@@ -191,6 +198,8 @@ def contents(reason: str) -> dict[str, Any]:
         "entries": [_entry(number, entry) for number, entry in enumerate(entries)],
         "now": {each["uid"]: each["now"] for each in shown},
         "answers": {each["uid"]: each["answers"] for each in shown},
+        "raised": process.raised,
+        "refused": None if lately is None else lately.facts(),
         "stacks": list(stacks()),
     }
 
@@ -263,4 +272,5 @@ def _after_fork() -> None:
     # The child has other calls, if any, and leaves the parent's file alone.
     global _communicators, _writing, _told
     process.rank, process.size, process.job, process.directory, process.reason = 0, 1, "", "", ""
+    process.raised = None
     _communicators, _writing, _told = weakref.WeakSet(), threading.Lock(), False

@@ -41,6 +41,7 @@ from hpccomm.runtime.recorder import (
     Site,
     forget,
     in_use,
+    in_words,
     record,
     site_of,
     user_frame,
@@ -137,6 +138,8 @@ class CallEngine:
     compare : callable
         ``compare(label, entry)`` raises on all ranks unless they have made the same calls so far. One of
         1,024 calls does so.
+    thread : int
+        The thread that has made the communicator.
     under_way : dict of Task to list
         Asynchronous calls that are not over, and their records.
     """
@@ -164,6 +167,7 @@ class CallEngine:
         self._operating: dict[tuple[str, int, int, bool], Issue] = {}
         self.inquiry = Inquiry()
         self.record = record if settings.record else forget
+        self.thread = threading.get_ident()
         watch(self)
         register(self.origin.uid, self.origin.rank, self.answer)
         dump.add(self)
@@ -322,7 +326,7 @@ class CallEngine:
         try:
             yield entry
         except BaseException as error:
-            entry[ERROR] = f"{type(error).__name__}: {error}"
+            entry[ERROR] = in_words(error)
             raise
         finally:
             self.current = None

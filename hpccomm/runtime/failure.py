@@ -17,7 +17,7 @@ from hpccomm.errors import (
 )
 from hpccomm.runtime import dump, lifetime
 from hpccomm.runtime.hooks import AbortHook, Hooks
-from hpccomm.runtime.recorder import SEQUENCE, Entry
+from hpccomm.runtime.recorder import SEQUENCE, Entry, in_words
 from hpccomm.runtime.reports import Reports
 from hpccomm.runtime.waiting import Gate
 
@@ -124,7 +124,7 @@ class Failure:
                 hook(error)
             except Exception:  # the other hooks must still be called
                 logger.exception("an abort hook of communicator %r failed", self._reports.name)
-        dump.write(f"{type(error).__name__}: {error}")
+        dump.write(in_words(error))
 
     def disown(self) -> CommunicatorAborted:
         """Refuse all use in a fork of the process, and return the error: MPI is lost there.
@@ -219,7 +219,7 @@ class Failure:
         remedy = "" if recovery in str(error) else f"; {recovery}"
         return CommunicatorAborted(
             f"communicator {self._reports.name!r} has failed and takes no more calls "
-            f"({type(error).__name__}: {error}){remedy}",
+            f"({in_words(error)}){remedy}",
             communicator=self._reports.name,
             rank=self._reports.rank,
             ranks=getattr(error, "ranks", ()),

@@ -25,6 +25,7 @@ from hpccomm.errors import (
     CollectiveTimeout,
     CommunicationError,
     CommunicatorAborted,
+    HpccommError,
     PeerLost,
     RankMismatch,
 )
@@ -42,8 +43,10 @@ from hpccomm.runtime.recorder import (
     described,
     doing,
     find,
+    in_words,
+    refused,
 )
-from hpccomm.runtime.stderr import write_stderr
+from hpccomm.runtime.stderr import Voice, write_stderr
 from hpccomm.runtime.verdict import Verdict, judge
 
 if TYPE_CHECKING:
@@ -251,9 +254,10 @@ class Inquiry:
         if entry is self._reported:
             return None
         self._reported = entry
-        write_stderr(
-            f"hpccomm: {error}\nhpccomm: the call waits on: HPCCOMM_ON_TIMEOUT or on_timeout is 'report'"
-        )
+        if not Voice.before(f"that call {entry[NUMBER]} of {calls.origin.uid} waits on"):
+            write_stderr(
+                f"hpccomm: {error}\nhpccomm: the call waits on: HPCCOMM_ON_TIMEOUT or on_timeout is 'report'"
+            )
         dump.write(str(error))
         return None
 
@@ -261,9 +265,10 @@ class Inquiry:
         self, calls: "CallEngine", entry: Entry, error: CommunicationError, why: str
     ) -> None:
         site = described(entry[SITE])
-        write_stderr(
-            f"hpccomm: {error}\nhpccomm: {f'in {site}: ' if site else ''}{why}, so the job ends now"
-        )
+        if not Voice.before("why the job ends"):
+            write_stderr(
+                f"hpccomm: {error}\nhpccomm: {f'in {site}: ' if site else ''}{why}, so the job ends now"
+            )
         dump.write(str(error))
         self._have_dumped(calls, error)
         calls.backend.end_job(f"{type(error).__name__} in {entry[LABEL].name}")
@@ -297,7 +302,7 @@ def answer(calls: "CallEngine", question: Facts) -> Facts:
         calls.inquiry.accusation = question["accuse"]
         return {}
     if "dump" in question:
-        dump.write(f"another rank: {question['dump']}")
+        dump.write(f"another rank: {question['dump']}", tell=False)  # who asks does
         return {}
     number, rank = int(question.get("collective", 0)), question.get("from")
     entry = find(calls.origin, number) if number else None
@@ -324,6 +329,7 @@ def facts(calls: "CallEngine", number: int, entry: Entry | None) -> Facts:
     error = None if calls.inquiry.late else calls.gate.error
     aborted = error is not None and isinstance(error.__cause__, CommunicatorAborted)
     waiting = [each[NUMBER] for each in calls.pending() if each[NUMBER]]
+    lately = refused(calls.thread if calls.backend.crowded else None)
     return {
         "rank": calls.origin.rank,
         "size": calls.origin.size,
@@ -334,9 +340,15 @@ def facts(calls: "CallEngine", number: int, entry: Entry | None) -> Facts:
         "site": "" if entry is None else described(entry[SITE]),
         "now": None if now is None else _now(calls, now),
         "doing": "" if calls.backend.crowded else doing(),
-        "failed": None if error is None else str(error.__cause__ or error),
+        "failed": None if error is None else _why(error.__cause__ or error),
         "closed": calls.closed or ("was aborted" if aborted else ""),
+        "refused": None if lately is None else lately.facts(),
     }
+
+
+def _why(error: BaseException) -> str:
+    """Return why a communicator has failed."""
+    return str(error) if isinstance(error, HpccommError) else in_words(error)
 
 
 def _record(entry: Entry) -> Facts:

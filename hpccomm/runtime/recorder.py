@@ -13,9 +13,10 @@ import time
 from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
-from types import CodeType, FrameType
+from types import CodeType, FrameType, TracebackType
 from typing import Any, NamedTuple
 
+from hpccomm.errors import CommunicationError, HpccommError, RankMismatch, noticing
 from hpccomm.runtime.lifetime import after_fork
 
 CAPACITY = 4096
@@ -90,6 +91,7 @@ def find(origin: Origin, number: int) -> Entry | None:
 def _after_fork() -> None:
     global _looking
     _calls.clear()
+    _refused.clear()
     _looking = threading.RLock()
 
 
@@ -117,6 +119,16 @@ def user_frame() -> FrameType | None:
 def site_of(frame: FrameType | None) -> Site | None:
     """Return where a frame is."""
     return None if frame is None else (frame.f_code, frame.f_lasti)
+
+
+def site_of_traceback(where: TracebackType | None) -> Site | None:
+    """Return the innermost place of a traceback that is the program's."""
+    site = None
+    while where is not None:
+        if _is_own(where.tb_frame):
+            site = where.tb_frame.f_code, where.tb_lasti
+        where = where.tb_next
+    return site
 
 
 def described(site: Site | None) -> str:
@@ -159,17 +171,19 @@ def doing() -> str:
     A program that waits is often in the standard library, and so is one whose signal is handled: the
     line of its own that led there says more.
     """
-    frame = frames().get(threading.main_thread().ident or 0)
-    return described(site_of(_own(frame) or _outside(frame)))
+    return described(site_of(_own(frames().get(threading.main_thread().ident or 0))))
 
 
 def _own(frame: FrameType | None) -> FrameType | None:
     """Return the innermost frame that is neither hpccomm's nor the standard library's."""
-    while frame is not None:
-        if not in_standard(frame) and not frame.f_code.co_filename.startswith(PACKAGE):
-            break
+    while frame is not None and not _is_own(frame):
         frame = frame.f_back
     return frame
+
+
+def _is_own(frame: FrameType) -> bool:
+    """Whether a frame is neither hpccomm's nor the standard library's."""
+    return not in_standard(frame) and not frame.f_code.co_filename.startswith(PACKAGE)
 
 
 def in_standard(frame: FrameType) -> bool:
@@ -185,6 +199,74 @@ def _outside(frame: FrameType | None) -> FrameType | None:
             break
         frame = frame.f_back
     return frame
+
+
+class Mishap(NamedTuple):
+    """An error of the program, as others are told of it.
+
+    Attributes
+    ----------
+    error : str
+        Its class and its words.
+    site : tuple or None
+        Where in the program.
+    moment : float
+        When, as ``time.perf_counter`` counts.
+    """
+
+    error: str
+    site: Site | None
+    moment: float
+
+    def facts(self) -> dict[str, object]:
+        """Return it as plain data."""
+        return {
+            "error": self.error,
+            "site": described(self.site),
+            "ago": round(time.perf_counter() - self.moment, 3),
+        }
+
+
+LONGEST_ERROR = 2000
+"""Characters that are kept of an error's words."""
+
+_refused: dict[int, Mishap] = {}  # by thread: the last call of each that was refused
+_REFUSALS = 64  # threads of which that is kept
+
+
+def in_words(error: BaseException) -> str:
+    """Return an error's class and its words, which `KeyboardInterrupt` and others do not have."""
+    return f"{type(error).__name__}: {error}".removesuffix(": ")
+
+
+def mishap(error: BaseException, site: Site | None) -> Mishap:
+    """Return an error as others are told of it."""
+    return Mishap(in_words(error)[:LONGEST_ERROR], site, time.perf_counter())
+
+
+def refused(thread: int | None = None) -> Mishap | None:
+    """Return the last call that was refused in a thread, or in any.
+
+    A refused call raises before anything is sent, or on all ranks, and the communicator goes on: if the
+    program catches that, nothing else tells why it does not make the call that others wait for.
+    """
+    if thread is not None:
+        return _refused.get(thread)
+    return max(list(_refused.values()), key=lambda each: each.moment, default=None)
+
+
+def _notice(error: HpccommError) -> None:
+    """Keep an error that refuses a call; those that end a communicator are in the records of its calls."""
+    if isinstance(error, CommunicationError) and not isinstance(error, RankMismatch):
+        return
+    frame = _own(caller(1))
+    if frame is not None:  # else it is made by a thread of hpccomm's
+        if len(_refused) >= _REFUSALS:
+            _refused.clear()
+        _refused[threading.get_ident()] = mishap(error, site_of(frame))
+
+
+noticing.append(_notice)
 
 
 _looking = threading.RLock()  # a signal's handler may look while its own thread does

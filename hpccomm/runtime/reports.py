@@ -13,6 +13,7 @@ from hpccomm.runtime.recorder import (
     SEQUENCE,
     TIMEOUT,
     Entry,
+    in_words,
 )
 from hpccomm.runtime.stats import Stats
 
@@ -60,7 +61,7 @@ class Reports:
         entry[ENDED] = elapsed
         name, nbytes, _ = entry[LABEL]
         if error is not None:
-            entry[ERROR] = f"{type(error).__name__}: {error}"
+            entry[ERROR] = in_words(error)
         tally = self.stats.tally(name, nbytes)
         tally.calls += 1
         tally.nbytes += nbytes

@@ -17,6 +17,9 @@ MOST_NAMED = 8
 BLOCKED_SECONDS = 0.25
 """A message that has waited so long is blocked: one that needs no receiver to be sent takes less."""
 
+MOST_REFUSALS = 2
+"""Refused calls that are told of."""
+
 LONGEST_QUOTED = 300
 """Characters of another rank's error."""
 
@@ -101,6 +104,9 @@ def judge(mine: Facts, answers: Mapping[int, Answer]) -> Verdict:
         text = _told(mine, number, absent, came)
     else:
         text = "All ranks have called it, and it is not done"
+    text += refusals(
+        {rank: answers[rank].facts if rank in answers else mine for rank in {*absent, *differing}}
+    )
     held_up = tuple(rank for rank, answer in absent.items() if _waits_before(answer, number))
     blamed = {rank: each for rank, each in absent.items() if rank not in held_up}
     if not blamed:
@@ -366,6 +372,23 @@ def _last(facts: Facts) -> str:
 def _named(now: Facts) -> str:
     operation, number = now["operation"], now["collective"]
     return f"{operation} #{number}" if number > 0 else str(operation)
+
+
+def refusals(facts: Mapping[int, Facts]) -> str:
+    """Return which calls were refused on ranks, the last of each; empty if none was.
+
+    A program that catches such an error goes on without the call that others wait for.
+    """
+    groups: dict[tuple[str, str], list[int]] = {}
+    for rank, each in sorted(facts.items()):
+        if lately := each.get("refused"):
+            groups.setdefault((lately["site"], lately["error"]), []).append(rank)
+    told = ""
+    for (site, error), ranks in list(groups.items())[:MOST_REFUSALS]:
+        ago = min(facts[rank]["refused"]["ago"] for rank in ranks)
+        at = f" at {site}" if site else ""
+        told += f"; {ranks_named(ranks)} had a call refused{at} {ago:.1f} s ago: {_quoted(error)}"
+    return told
 
 
 def _quoted(text: object) -> str:

@@ -54,7 +54,7 @@ def transcript(folder: Path) -> str:
         timeout=60,
     )
     # The launcher has much to say of its own.
-    own = ("hpccomm: ", "the last calls of rank")
+    own = ("hpccomm: ", "the last calls are")
     said = [line.strip() for line in job.stderr.splitlines() if line.strip().startswith(own)]
     return "\n".join(
         [

@@ -18,11 +18,10 @@ from typing import Any, NoReturn
 from hpccomm.backends.bootstrap import libmpi, presence, status
 from hpccomm.backends.bootstrap.node_sockets import refuse
 from hpccomm.errors import PeerLost
-from hpccomm.runtime import lifetime
-from hpccomm.runtime.dump import process
+from hpccomm.runtime import answering, lifetime
 from hpccomm.runtime.recorder import PACKAGE, frames, in_standard
 from hpccomm.runtime.statuses import Status
-from hpccomm.runtime.stderr import write_stderr
+from hpccomm.runtime.stderr import Voice, write_stderr
 
 ABORT_SECONDS = 2.0
 """How long MPI may take to end the job, before this process ends by itself."""
@@ -32,9 +31,13 @@ SETTLE_SECONDS = 0.05
 """What a process that leaves without ``MPI_Finalize`` gives to messages that are on their way."""
 LAST_WORDS_SECONDS = 0.5
 """What one that leaves so with another status than 0 gives to the others to raise what they have found."""
+HEARD_SECONDS = 0.1
+"""What others may take to tell whether they have said that they end."""
 TERMINATED_SECONDS = 0.2
 """What one that was sent SIGTERM, as all ranks are, gives to the others to write down what would be lost: some
 launchers kill them when the first one is gone, and all of them a quarter of a second after SIGTERM."""
+GATHERED_SECONDS = 0.3
+"""What the first rank that raises something waits for others that do, to tell of all at once."""
 FOLLOWED_SECONDS = 0.3
 """What a rank that has lost another waits for the launcher, which may be ending it for the same reason."""
 LOOK_SECONDS = 0.25
@@ -64,6 +67,7 @@ def install(mpi: Any) -> None:
     """Install what ends the job when this process fails. Once a process, of several ranks."""
     global _installed
     _installed = True
+    Voice.before = presence.said_before
     owner, rank = os.getpid(), mpi.COMM_WORLD.rank
     _hook_exceptions(mpi, owner)
     _hook_exit(mpi, owner, rank)
@@ -77,7 +81,10 @@ def install(mpi: Any) -> None:
 def end_job(mpi: Any, reason: str, with_status: int) -> NoReturn:
     """End all processes of the job with an exit status. From any thread."""
     _begin(with_status)
-    write_stderr(f"hpccomm: rank {mpi.COMM_WORLD.rank} ends the job: {reason}")
+    words = f"rank {mpi.COMM_WORLD.rank} ends the job: {reason}"
+    if not presence.said_before("that it ends the job"):
+        write_stderr(f"hpccomm: {words}")
+        presence.tell_end(words)
     _abort(mpi, with_status)
 
 
@@ -97,7 +104,9 @@ def end_process(last_words: str, with_status: int) -> NoReturn:
     """End this process at once; the launcher ends the job where it should. From any thread."""
     begun = time.monotonic()
     _begin(with_status)
-    write_stderr(last_words)
+    together = with_status in (Status.TERMINATED, Status.INTERRUPTED)  # all ranks, as a rule
+    if not together or presence.said_before("that it ends", HEARD_SECONDS) < presence.MOST_WORDS:
+        write_stderr(last_words)
     if with_status == Status.TERMINATED:
         time.sleep(max(0.0, begun + TERMINATED_SECONDS - time.monotonic()))
     _exit_now(with_status)
@@ -240,10 +249,16 @@ def _hook_exceptions(mpi: Any, owner: int) -> None:
         if isinstance(error, PeerLost):  # no second traceback beside the lost rank's own
             _lost = f", after {kind.__name__}: {error}"
             time.sleep(FOLLOWED_SECONDS)
-        lines = "".join(traceback.format_exception(kind, error, where))
-        process.reason = process.reason or f"{kind.__name__}: {error}"  # of what is written last
+        from hpccomm.runtime import raised  # needed once, at the end
+
+        kept = {**raised.note(error, where), "order": answering.say("what it raised")}
+        answering.note(raised=kept)
+        others = presence.raised(GATHERED_SECONDS)
+        if any(tuple(each["order"]) < kept["order"] for each in others.values()):
+            time.sleep(PATIENCE_SECONDS)  # that one tells of this error as well, and ends the job
+        lines = "\n".join(raised.report(error, where))
         write_stderr(f"hpccomm: rank {rank} raised:\n{lines}".rstrip())
-        end_job(mpi, f"{kind.__name__} was not caught", Status.RAISED)
+        end_job(mpi, f"{kind.__name__} was not caught{raised.beside(kept, others)}", Status.RAISED)
 
     sys.excepthook = hook
 

@@ -60,6 +60,10 @@ def abort(mpi: Any, status: int) -> None:
     if mpi_library is None:
         mpi.COMM_WORLD.Abort(status)
         return
+    if hasattr(mpi_library, "PMIx_Abort") and mpi_library.PMIx_Initialized():
+        # What MPI_Abort does, but for nine lines that say so.
+        mpi_library.PMIx_Abort(ctypes.c_int(status), None, None, ctypes.c_size_t(0))
+        return
     handle: int = mpi._handleof(mpi.COMM_WORLD)  # noqa: SLF001 (documented so)
     size: int = mpi._sizeof(mpi.COMM_WORLD)  # noqa: SLF001 (documented so)
     wide = size > ctypes.sizeof(ctypes.c_int)  # a pointer

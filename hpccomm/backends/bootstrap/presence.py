@@ -1,14 +1,17 @@
-"""Which ranks of the job are on this node, have ended, or have come to their end."""
+"""Which ranks of the job are on this node, have ended or come to their end, and what they say of it."""
 
 import os
 import time
 
 from hpccomm.backends.bootstrap.node_asking import ask
-from hpccomm.backends.bootstrap.node_sockets import present
-from hpccomm.contracts.side import ANSWERED, STOPPED
+from hpccomm.backends.bootstrap.node_sockets import Address, present
+from hpccomm.contracts.side import ANSWERED, STOPPED, Facts
+from hpccomm.runtime.answering import ended, say
 
 ANSWER_SECONDS = 0.5
 LOOK_SECONDS = 0.05
+MOST_WORDS = 8
+"""Ranks that say where a signal has found them."""
 
 _seen: set[int] = set()
 
@@ -38,10 +41,46 @@ def all_leave(seconds: float) -> bool:
     return not lingering
 
 
+def said_before(what: str, seconds: float = ANSWER_SECONDS) -> int:
+    """Return how many ranks of this node have said something before this one, which says it now.
+
+    Those that do not answer within so many seconds are not counted. One that ends the job has said all.
+    """
+    mine = say(what)
+    if ended():
+        return MOST_WORDS
+    answers = ask(_others(), {"said": what}, seconds).values()
+    return sum(tuple(each.facts.get("said") or mine) < mine for each in answers)
+
+
+def raised(seconds: float) -> dict[int, Facts]:
+    """Return what was raised on other ranks of this node, and nobody caught, by rank.
+
+    They are waited for so many seconds, or until all have raised something.
+    """
+    until = time.monotonic() + seconds
+    while True:
+        answers = ask(_others(), {}, ANSWER_SECONDS)
+        found = {
+            rank: each.facts["raised"] for rank, each in answers.items() if each.facts.get("raised")
+        }
+        if len(found) == len(answers) or time.monotonic() > until:
+            return found
+        time.sleep(LOOK_SECONDS)
+
+
+def tell_end(why: str) -> None:
+    """Tell the other ranks of this node that this one ends the job, and why: they need not say that they end."""
+    ask(_others(), {"end": why}, ANSWER_SECONDS)
+
+
+def _others() -> dict[int, Address]:
+    return {rank: each for rank, each in present().items() if each.pid != os.getpid()}
+
+
 def _lingering() -> list[str]:
     told = []
-    others = {rank: each for rank, each in present().items() if each.pid != os.getpid()}
-    for rank, answer in sorted(ask(others, {}, ANSWER_SECONDS).items()):
+    for rank, answer in sorted(ask(_others(), {}, ANSWER_SECONDS).items()):
         facts = answer.facts
         if answer.state == ANSWERED and not facts.get("leaving"):
             where = f" is at {facts['doing']}" if facts.get("doing") else " goes on"

@@ -41,8 +41,9 @@ from hpccomm.runtime.recorder import (
     Entry,
     calls,
     described,
+    refused,
 )
-from hpccomm.runtime.verdict import side_by_side
+from hpccomm.runtime.verdict import refusals, side_by_side
 from hpccomm.runtime.waiting import drive, spun
 from hpccomm.settings import CHECK_ALL, CHECK_OFF
 
@@ -238,7 +239,9 @@ class Check:
     ) -> Iterator[bool]:
         """Raise on every rank, with what each of them calls."""
         values = {} if label.terms is None else label.terms.values
-        mine = {"record": {"operation": label.name, **values}, "site": site}
+        lately = refused(self._engine.thread if self._engine.backend.crowded else None)
+        mine: dict[str, object] = {"record": {"operation": label.name, **values}, "site": site}
+        mine["refused"] = None if lately is None else lately.facts()
         if error is not None:
             mine["error"] = str(error)
         came = yield from self._exchanged(mine)
@@ -253,7 +256,8 @@ class Check:
         odd = _odd(came)
         if odd:
             raise RankMismatch(
-                f"the ranks call different things: {side_by_side(came)}; "
+                f"the ranks call different things: {side_by_side(came)}"
+                f"{refusals({rank: came[rank] for rank in odd})}; "
                 "make the same calls in the same order on all ranks",
                 ranks=odd,
             )

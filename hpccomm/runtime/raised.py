@@ -1,0 +1,92 @@
+"""An exception that nobody caught: what is kept of it, and what is printed."""
+
+import re
+import traceback
+from collections.abc import Iterator, Mapping
+from types import FrameType, TracebackType
+from typing import Any
+
+from hpccomm.runtime import dump
+from hpccomm.runtime.recorder import PACKAGE, in_standard, in_words, mishap, site_of_traceback
+from hpccomm.runtime.verdict import ranks_named
+from hpccomm.settings import read
+
+MOST_FRAMES = 8
+"""Lines of the program that are printed of a traceback: two of the outermost, and the innermost."""
+
+WITH_SOURCE = 2
+"""So many of them are printed with their text; of more only the innermost is."""
+
+MOST_LINES = 4
+"""Lines that are printed of an error's words."""
+
+
+MOST_OTHERS = 2
+"""Other errors of other ranks that are printed, a line each."""
+
+
+def note(error: BaseException, where: TracebackType | None) -> Mapping[str, Any]:
+    """Keep the exception that ends the process, for its dump and for other ranks; return what is kept."""
+    kept = mishap(error, site_of_traceback(where)).facts()
+    stack = "".join(traceback.format_exception(type(error), error, where))
+    dump.process.raised = {**kept, "stack": stack}
+    dump.process.reason = dump.process.reason or in_words(error)
+    return kept
+
+
+def report(error: BaseException, where: TracebackType | None) -> list[str]:
+    """Return the lines that are printed: the program's frames, and the error.
+
+    ``HPCCOMM_DEBUG`` shows all frames, and every word.
+    """
+    if read("HPCCOMM_DEBUG"):
+        return "".join(traceback.format_exception(type(error), error, where)).splitlines()
+    frames = list(_of_program(where)) or list(traceback.walk_tb(where))
+    left = len(frames) - MOST_FRAMES
+    lines = ["Traceback (most recent call last):"]
+    for number, (frame, line) in enumerate(frames):
+        if left > 0 and number == 2:
+            lines.append(f"  ... {left} more (HPCCOMM_DEBUG=1 shows them) ...")
+        if left > 0 and 2 <= number < 2 + left:
+            continue
+        each = traceback.FrameSummary(frame.f_code.co_filename, line, frame.f_code.co_name)
+        lines.append(f'  File "{each.filename}", line {line}, in {each.name}')
+        if each.line and (len(frames) <= WITH_SOURCE or number == len(frames) - 1):
+            lines.append(f"    {each.line}")
+    words = "".join(traceback.format_exception_only(error)).splitlines()
+    lines += words[:MOST_LINES]
+    if len(words) > MOST_LINES:
+        lines.append(f"... {len(words) - MOST_LINES} more lines")
+    cause = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
+    if cause is not None and str(cause) not in str(error):
+        lines.append(f"  caused by {in_words(cause).splitlines()[0]}")
+    return lines
+
+
+def beside(mine: Mapping[str, Any], others: Mapping[int, Mapping[str, Any]]) -> str:
+    """Return what other ranks raised, as what follows a sentence about this rank's error."""
+    groups: dict[str, list[int]] = {}
+    for rank, each in sorted(others.items()):
+        groups.setdefault(_kind(each["error"]), []).append(rank)
+    same = groups.pop(_kind(mine["error"]), [])
+    told = f"; {ranks_named(same)} raised the same" if same else ""
+    for ranks in list(groups.values())[:MOST_OTHERS]:
+        each = others[ranks[0]]
+        at = f" at {each['site']}" if each["site"] else ""
+        told += f"\nhpccomm: {ranks_named(ranks)} raised{at}: {each['error'].splitlines()[0]}"
+    return told
+
+
+def _kind(words: str) -> str:
+    """Return an error's words without numbers: those of ranks, of processes and of bytes differ."""
+    return re.sub(r"\d+", "#", words)
+
+
+def _of_program(where: TracebackType | None) -> Iterator[tuple[FrameType, int]]:
+    """Yield the frames of a traceback that are not hpccomm's, nor Python's own within a call of hpccomm."""
+    within = False
+    for frame, line in traceback.walk_tb(where):
+        file = frame.f_code.co_filename
+        within = file.startswith((PACKAGE, "<frozen ")) or (within and in_standard(frame))
+        if not within:
+            yield frame, line
