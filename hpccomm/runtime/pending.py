@@ -2,8 +2,12 @@
 
 What a call reads and writes must live until the device is done with it, and somebody must notice when
 it never is. An event behind each call tells, but recording one takes as long as issuing a small call:
-so calls that follow each other closely share one. The watchdog records the event of those that came
-last.
+so calls that follow each other closely share one. A thread records the event of those that came last.
+
+Whatever asks CUDA may wait in the driver for whoever waits there, and that is the thread which issues
+calls: a stream has room for about a thousand, and behind a lost rank none of them ends. So the watchdog
+asks CUDA for nothing. Another thread does (`PendingCalls.look`), and if it does not come back, the
+watchdog goes by the deadlines alone (`PendingCalls.beat`).
 """
 
 import threading
@@ -28,6 +32,10 @@ QUIET_SECONDS = 0.05
 KEPT_EVENTS = 256
 """Events that are kept for later calls."""
 
+MISSED_BEATS = 50
+"""So many times the watchdog finds a deadline passed, and no look since, before it goes by the deadline:
+5 seconds."""
+
 
 @dataclass(slots=True, eq=False)
 class PendingCall:
@@ -36,7 +44,7 @@ class PendingCall:
     Attributes
     ----------
     stream, holder : int and object
-        Where they are, and what keeps that stream until the event is recorded.
+        Where they are, and what keeps that stream until they are done.
     entry : list
         The record of the one whose deadline passes first.
     expires : float
@@ -46,7 +54,7 @@ class PendingCall:
     keep : list
         What must live until they are done.
     event : int
-        Comes after them; 0 as long as none was recorded.
+        Comes after them; 0 as long as none was recorded, which is while their stream is captured too.
     owner : object or None
         Ends the event with the call; None where it belongs to the `PendingCalls`.
     captured : bool
@@ -93,6 +101,8 @@ class PendingCalls:
 
     Attributes
     ----------
+    device : int
+        The parameter.
     entered : list or None
         While a call is being put on a stream, its record. The library may wait for peers in it: it
         connects them when they first need it.
@@ -104,7 +114,7 @@ class PendingCalls:
         check: Callable[[], None],
         lost: Callable[[PendingCall | None, CommunicationError | None], BaseException | None],
     ) -> None:
-        self._device = device
+        self.device = device
         self._check = check
         self._lost = lost
         self._is_capturing = streams.capture_query()
@@ -115,6 +125,8 @@ class PendingCalls:
         self._events: list[int] = []
         self._graphs: list[object] = []
         self._ended = False
+        self._giving_up = threading.Lock()  # once, from whichever thread is first
+        self._missed = 0  # beats since the last look, with a deadline that has passed
         self.entered: Entry | None = None
 
     def note(self, stream: int, holder: object, keep: object, entry: Entry) -> None:
@@ -141,7 +153,8 @@ class PendingCalls:
         with self._lock:
             call = self._open
             if call is not None and call.stream != stream:
-                self._mark(call)
+                self._put_away(call)  # a graph may be captured from that stream meanwhile
+                self._mark_later(call)
                 call = None
             if call is None:
                 call = self._open = pending_call(stream, holder, entry, keep)
@@ -152,6 +165,7 @@ class PendingCalls:
                     call.expires, call.entry = begin + entry[TIMEOUT], entry
             if begin - self._shared > MARK_SECONDS or nbytes >= MARK_BYTES or holder is None:
                 self._shared = begin
+                self._put_away(call)
                 self._mark(call)
                 self._let_go()
 
@@ -165,19 +179,39 @@ class PendingCalls:
                 streams.record(call.event, call.stream)
                 self._graphs.append(call)
             else:
+                self._put_away(call)
                 self._mark(call)
                 self._let_go()
 
-    def _mark(self, call: PendingCall) -> None:
-        """Record the event of a call. Under the lock."""
+    def _put_away(self, call: PendingCall) -> None:
+        """Have no further calls join a call. Under the lock."""
         if call is self._open:
             self._open = None
-        with streams.on_device(self._device):  # the default stream has the same number on each
-            if not call.event:
-                call.event = self._take()
-            streams.record(call.event, call.stream)
-        call.holder = None
         self._under_way.append(call)
+
+    def _mark(self, call: PendingCall) -> None:
+        """Record the event of a call. Under the lock."""
+        with streams.on_device(self.device):  # the default stream has the same number on each
+            event = call.event or self._take()
+            streams.record(event, call.stream)
+            call.event = event
+
+    def _mark_later(self, call: PendingCall) -> None:
+        """Record the event of a call, unless a graph is captured: then a later look does. Under the lock.
+
+        The event would become a part of the graph, or end the capture.
+        """
+        if not streams.undisturbed(call.stream):
+            return
+        try:
+            self._mark(call)
+        except RuntimeError as error:  # CUDA's: the capture has begun since
+            if getattr(error, "status", 0) not in streams.CAPTURE_ERRORS:
+                raise
+        if not streams.undisturbed(call.stream):
+            call.event = (
+                0  # a graph may have it: it must not be asked for, and another is recorded later
+            )
 
     def _take(self) -> int:
         return self._events.pop() if self._events else streams.make_event()
@@ -201,21 +235,30 @@ class PendingCalls:
     def _let_go(self) -> None:
         """Let go of what is done, up to the first that is not. Under the lock; short."""
         under_way = self._under_way
-        while under_way and (under_way[0].over or streams.ready(under_way[0].event)):
+        while under_way and self._is_done(under_way[0]):
             self._finish(under_way.popleft())
 
     def _sweep(self) -> None:
         """Let go of all that is done, whichever streams others still wait on. Under the lock."""
-        for _ in range(len(self._under_way)):
-            call = self._under_way.popleft()
-            if call.over or streams.ready(call.event):
+        for call in tuple(self._under_way):
+            if not call.event:
+                self._mark_later(call)
+            if self._is_done(call):
+                self._under_way.remove(call)
                 self._finish(call)
-            else:
-                self._under_way.append(call)
+
+    def _is_done(self, call: PendingCall) -> bool:
+        if call.over or not call.event:
+            return call.over
+        status = streams.event_status(call.event)
+        if status == streams.CAPTURED_EVENT and call.owner is None:
+            call.event = 0  # a graph has it
+            return False
+        return streams.come(status)
 
     def _finish(self, call: PendingCall) -> None:
         _end(call)
-        if call.owner is None:
+        if call.owner is None and call.event:
             self._give(call.event)
 
     def done(self, call: PendingCall) -> bool:
@@ -233,27 +276,21 @@ class PendingCalls:
     def idle(self) -> bool:
         """Tell whether nothing is under way, having recorded the events that are missing."""
         with self._lock:
-            if self._open is not None and streams.undisturbed(self._open.stream):
-                self._mark(self._open)
+            if self._open is not None:
+                self._put_away(self._open)
             self._sweep()
-            return not self._under_way and self._open is None
+            return not self._under_way
 
     def look(self, now: float) -> None:
-        """Look after what is under way: for the watchdog, from its thread."""
+        """Look after what is under way. From a thread of its own, which may wait in the driver here."""
         if self._ended:
             return
         try:
-            streams.look_from_here(self._device)
+            streams.look_from_here(self.device)
             with self._lock:
                 last = self._open
-                # An event that another thread records while a graph is captured would become a part of
-                # it, or end it: the next look tries again.
-                if (
-                    last is not None
-                    and now - last.entries[0][BEGIN] > QUIET_SECONDS
-                    and streams.undisturbed(last.stream)
-                ):
-                    self._mark(last)
+                if last is not None and now - last.entries[0][BEGIN] > QUIET_SECONDS:
+                    self._put_away(last)
                 self._sweep()
             self._check()
         except CommunicationError as error:
@@ -262,27 +299,39 @@ class PendingCalls:
         except RuntimeError as error:  # CUDA's: nothing that is asked of it will come any more
             self._give_up(None, CommunicationError(f"CUDA has failed: {error}"))
             return
-        for call in self._all():
-            if now > call.expires:
-                self._give_up(call, None)
-                return
+        self._missed = 0
+        overdue = self._overdue(now)
+        if overdue is not None:
+            self._give_up(overdue, None)
+
+    def beat(self, now: float) -> None:
+        """Go by the deadlines where `look` does not come back. For the watchdog; never blocks."""
+        overdue = None if self._ended else self._overdue(now)
+        self._missed = 0 if overdue is None else self._missed + 1
+        if self._missed > MISSED_BEATS:
+            self._give_up(overdue, None)
+
+    def _overdue(self, now: float) -> PendingCall | None:
+        return next((call for call in self._all() if now > call.expires and not call.over), None)
 
     def _all(self) -> tuple[PendingCall, ...]:
-        """Return what is under way, and what is being issued."""
-        with self._lock:
-            calls = [*self._under_way]
-            if self._open is not None:
-                calls.append(self._open)
-        entered = self.entered
+        """Return what is under way, and what is being issued. Without the lock, which others may hold."""
+        calls = [*self._under_way.copy()]  # in one step of the interpreter
+        last, entered = self._open, self.entered
+        if last is not None:
+            calls.append(last)
         if entered is not None:
             calls.append(pending_call(0, None, entered, None))
         return tuple(calls)
 
     def _give_up(self, call: PendingCall | None, error: CommunicationError | None) -> None:
+        if not self._giving_up.acquire(blocking=False):
+            return
         self._ended = True
         raised = self._lost(call, error)
         if raised is None:
             self._ended = False
+            self._giving_up.release()
             return
         for each in self._all():
             each.error = each.error or raised
@@ -310,7 +359,7 @@ class PendingCalls:
 def _end(call: PendingCall) -> None:
     """Note that a call is done."""
     call.over = True
-    call.keep = []
+    call.keep, call.holder = [], None
     now = time.perf_counter()
     for entry in call.entries:
         entry[ENDED] = now - entry[BEGIN]

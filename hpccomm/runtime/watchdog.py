@@ -1,14 +1,16 @@
 """The watchdog: a thread that looks, from time to time, after what nobody polls.
 
 That is the call that a communicator waits for longest (`CallEngine.look`), and what is under way on a
-device's streams (`PendingCalls`).
+device's streams (`PendingCalls`). Devices are asked from a thread of their own, since that may not come
+back: the watchdog sees to it.
 """
 
 import logging
 import threading
 import time
 import weakref
-from typing import Protocol
+from collections.abc import Callable
+from typing import Protocol, TypeVar
 
 from hpccomm.runtime.lifetime import after_fork, start_thread
 
@@ -24,20 +26,38 @@ class Watched(Protocol):
         """Look whether something has outlived its deadline. ``now`` is ``time.perf_counter()``."""
 
 
-class Watchdog:
-    """Looks after what is watched in one process."""
+class WatchedOnDevice(Watched, Protocol):
+    """Something whose `look` asks a device, and may not come back."""
 
-    def __init__(self) -> None:
-        self._watched: weakref.WeakSet[Watched] = weakref.WeakSet()
+    def beat(self, now: float) -> None:
+        """Look after it without asking the device."""
+
+
+T = TypeVar("T")
+
+
+class Watchdog:
+    """Looks after what is watched in one process.
+
+    Parameters
+    ----------
+    name : str
+        Of its thread.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._watched: weakref.WeakKeyDictionary[object, Callable[..., None]]
+        self._watched = weakref.WeakKeyDictionary()
         self._lock = threading.Lock()
         self._running = False
 
-    def add(self, watched: Watched) -> None:
-        """Look after `watched` from now on, as long as it lives."""
+    def add(self, watched: T, look: Callable[[T, float], None]) -> None:
+        """Call ``look(watched, now)`` from now on, as long as `watched` lives."""
         with self._lock:
-            self._watched.add(watched)
+            self._watched[watched] = look
             if not self._running:
-                self._running = start_thread("hpccomm-watch", self._run)
+                self._running = start_thread(self._name, self._run)
 
     def _run(self) -> None:
         while True:
@@ -47,23 +67,33 @@ class Watchdog:
     def _look(self, now: float) -> None:
         # In a function of its own, whose end lets go of what is watched.
         with self._lock:
-            watched = list(self._watched)
-        for each in watched:
+            watched = list(self._watched.items())
+        for each, look in watched:
             try:
-                each.look(now)
+                look(each, now)
             except Exception:  # the others must still be looked after
                 logger.exception("the watchdog failed")
 
 
-_watchdog = Watchdog()
+def _pair() -> tuple[Watchdog, Watchdog]:
+    return Watchdog("hpccomm-watch"), Watchdog("hpccomm-devices")
+
+
+_watchdog, _of_devices = _pair()
 
 
 def watch(watched: Watched) -> None:
     """Have the process's watchdog look after something as long as it lives."""
-    _watchdog.add(watched)
+    _watchdog.add(watched, type(watched).look)
+
+
+def watch_device(watched: WatchedOnDevice) -> None:
+    """Have what is under way on a device looked after, from a thread of devices and by the watchdog."""
+    _of_devices.add(watched, type(watched).look)
+    _watchdog.add(watched, type(watched).beat)
 
 
 @after_fork
 def _after_fork() -> None:
-    global _watchdog  # the child has no such thread; it may watch communicators of its own
-    _watchdog = Watchdog()
+    global _watchdog, _of_devices  # the child has no such threads; it may watch communicators of its own
+    _watchdog, _of_devices = _pair()

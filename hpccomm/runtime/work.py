@@ -175,7 +175,10 @@ class DeviceWork(Work):
                 raise
             self._raise()
         if not call.over or call.captured:
-            streams.order(call.event, self._current()[0])
+            with streams.on_device(
+                self._pending.device
+            ):  # whose default stream is meant, if it is that
+                streams.order(call.event, self._current()[0])
         return self._result
 
     def done(self) -> bool:

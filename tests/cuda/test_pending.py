@@ -149,11 +149,10 @@ def test_a_call_that_is_done_has_no_deadline_though_an_earlier_one_waits(stream)
 
 def test_trap_an_event_that_never_comes_for_an_error_is_no_event_that_is_not_ready(monkeypatch):
     event = streams.make_event()
-    runtime = cupy.cuda.runtime
     for status, expected in ((0, True), (streams.NOT_READY, False)):
-        monkeypatch.setattr(runtime, "eventQuery", lambda _, status=status: status)
+        monkeypatch.setattr(streams, "event_status", lambda _, status=status: status)
         assert streams.ready(event) is expected
-    monkeypatch.setattr(runtime, "eventQuery", lambda _: 700)
+    monkeypatch.setattr(streams, "event_status", lambda _: 700)
     with pytest.raises(CommunicationError, match="CUDA has failed"):
         streams.ready(event)
 
@@ -162,7 +161,7 @@ def test_an_error_of_the_device_is_told_by_the_watchdog(stream, monkeypatch):
     pending, told = pending_calls()
     release = busy(stream)
     noted(pending, stream, Label("all_reduce", MARK_BYTES))
-    monkeypatch.setattr(cupy.cuda.runtime, "eventQuery", lambda _: 700)
+    monkeypatch.setattr(streams, "event_status", lambda _: 700)
     pending.look(NOW)
     assert len(told) == 1
     assert "CUDA has failed" in str(told[0][1])
@@ -176,10 +175,10 @@ def test_a_device_that_has_failed_for_good_ends_the_communicator(stream, monkeyp
     pending, told = pending_calls()
     noted(pending, stream, Label("all_reduce", MARK_BYTES))
 
-    def lost(_device):
+    def lost():
         raise CUDARuntimeError(700)
 
-    monkeypatch.setattr(cupy.cuda.runtime, "setDevice", lost)
+    monkeypatch.setattr(cupy.cuda.runtime, "getDevice", lost)
     pending.look(NOW)
     assert len(told) == 1
     assert isinstance(told[0][1], CommunicationError)

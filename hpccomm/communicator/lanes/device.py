@@ -32,7 +32,7 @@ from hpccomm.memory.views import View, check_layout
 from hpccomm.runtime.engine import CallEngine
 from hpccomm.runtime.operation import Label, Operation
 from hpccomm.runtime.stats import Tally
-from hpccomm.runtime.watchdog import watch
+from hpccomm.runtime.watchdog import watch_device
 from hpccomm.runtime.work import Work
 
 
@@ -78,7 +78,7 @@ class DeviceLane(Lane):
         self.issuer = StreamIssuer(calls, backend, self.name, device, high_priority=high_priority)
         self.end = DeviceEnd(self.issuer, dispatch)
         if backend is not None:
-            watch(self.issuer.pending)
+            watch_device(self.issuer.pending)
 
     # What a call is made of.
 

@@ -289,15 +289,19 @@ class StreamIssuer:
         UsageError
             If a CUDA graph is being captured.
         """
-        if streams.capturing(queue[0]):
+        with streams.on_device(self.device):
+            captured = streams.capturing(queue[0])
+        if captured:
             raise UsageError(
                 f"{label.name} on device arrays cannot be captured in a CUDA graph: the host takes part in "
                 f"it, since it goes over {self._name!r}; call it outside of the capture, or use NCCL "
                 "(comm.backends and comm.explain say why it is not used)"
             )
         if not apart:
-            steps = partial(start, *addresses, queue[0])
-            return Operation(label, steps, (keep, queue), ordered)
+            begin = partial(start, *addresses, queue[0])
+            return Operation(
+                label, partial(streams.polled, self.device, begin), (keep, queue), ordered
+            )
         own = self.own_stream()
         with streams.on_device(self.device):
             ready, done = streams.owned_event(), streams.owned_event()
@@ -310,7 +314,8 @@ class StreamIssuer:
             while not streams.ready(done.ptr):
                 yield False
 
-        return Operation(label, steps_apart, (keep, ready, done), ordered)
+        polled = partial(streams.polled, self.device, steps_apart)
+        return Operation(label, polled, (keep, ready, done), ordered)
 
     # Failure.
 

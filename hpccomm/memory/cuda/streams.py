@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, TypeGuard
 
+from hpccomm.contracts.transport import Steps
 from hpccomm.errors import CommunicationError, UsageError
 from hpccomm.memory.cuda.arrays import CUPY, INTERFACE, TORCH, kind_of
 from hpccomm.memory.cuda.library import cupy, driver_library
@@ -15,6 +16,12 @@ NOT_READY = 600
 
 CAPTURE_ERRORS = range(900, 909)
 """cudaErrorStreamCaptureUnsupported and similar: CUDA does not answer while a graph is captured."""
+
+CAPTURED_EVENT = 907
+"""cudaErrorCapturedEvent: the event was recorded into a graph, and never comes."""
+
+_RELAXED = 2
+"""CU_STREAM_CAPTURE_MODE_RELAXED."""
 
 
 class _Foreign:
@@ -167,11 +174,43 @@ def look_from_here(device: int) -> None:
     If another thread captures a graph in the mode "global", PyTorch's default, a query would end the
     capture unless the mode of this thread is "relaxed".
     """
-    cupy().cuda.runtime.setDevice(device)
+    runtime = cupy().cuda.runtime
+    if runtime.getDevice() != device:  # CuPy holds the interpreter in setDevice, which may wait
+        runtime.setDevice(device)
+    _exchange_mode(ctypes.c_int(_RELAXED))
+
+
+def _exchange_mode(mode: ctypes.c_int) -> None:
+    """Exchange this thread's capture mode and `mode`."""
     driver = driver_library()
     if driver is not None:
-        relaxed = ctypes.c_int(2)  # CU_STREAM_CAPTURE_MODE_RELAXED; the former mode is left there
-        driver.cuThreadExchangeStreamCaptureMode(ctypes.byref(relaxed))
+        driver.cuThreadExchangeStreamCaptureMode(ctypes.byref(mode))
+
+
+def polled(device: int, start: Callable[[], Steps]) -> Steps:
+    """Return steps that use a device, for whichever thread moves them on.
+
+    Each step runs with the device current: in a thread without one, a call of CUDA makes a context on
+    device 0. And it ends no capture that another thread, or this one, has begun: its queries are allowed
+    in the mode "relaxed" alone. `start` is called at once.
+    """
+
+    def moved(step: Callable[[], Any]) -> Any:
+        mode = ctypes.c_int(_RELAXED)
+        with on_device(device):
+            _exchange_mode(mode)
+            try:
+                return step()
+            finally:
+                _exchange_mode(mode)
+
+    steps = moved(start)
+
+    def each() -> Steps:
+        while (progress := moved(lambda: next(steps, None))) is not None:
+            yield progress
+
+    return each()
 
 
 def _has_context(device: int) -> bool:
@@ -231,6 +270,23 @@ def order(event: int, stream: int) -> None:
     cupy().cuda.runtime.streamWaitEvent(stream, event)
 
 
+def event_status(event: int) -> int:
+    """Return what CUDA answers of an event: 0 once it has come. Ends no capture of any thread.
+
+    It is asked of the driver, because CuPy holds the interpreter meanwhile: where another thread waits in
+    the driver for room on a stream, the question may wait for that thread.
+    """
+    driver, status = driver_library(), -1
+    if driver is not None:
+        mode = ctypes.c_int(_RELAXED)
+        driver.cuThreadExchangeStreamCaptureMode(ctypes.byref(mode))
+        status = driver.cuEventQuery(ctypes.c_void_p(event))
+        driver.cuThreadExchangeStreamCaptureMode(ctypes.byref(mode))
+    if status not in (0, NOT_READY, CAPTURED_EVENT):  # a thread without a context may get no answer
+        status = cupy().cuda.runtime.eventQuery(event)
+    return status
+
+
 def ready(event: int) -> bool:
     """Return whether an event has come. Never blocks.
 
@@ -239,7 +295,11 @@ def ready(event: int) -> bool:
     CommunicationError
         If CUDA has failed; the event would never come.
     """
-    status: int = cupy().cuda.runtime.eventQuery(event)
+    return come(event_status(event))
+
+
+def come(status: int) -> bool:
+    """Return whether an event of that status has come; raises as `ready`."""
     if status == 0:
         return True
     if status == NOT_READY or status in CAPTURE_ERRORS:

@@ -32,6 +32,9 @@ from cupy._creation import *  # noqa: F403
 from cupy._dlpack import from_dlpack as from_dlpack
 from cupy._ufuncs import *  # noqa: F403
 from cupy.cuda.memory import _pool
+from standin import driver as _driver
+
+_driver.install()
 
 __version__ = "14.2.0"
 

@@ -11,6 +11,7 @@ STANDIN_DELAY            longest time in seconds by which work on a stream is la
 STANDIN_LATE_RANK        a rank that never comes to the creation of a communicator
 STANDIN_FAIL_INIT        a rank on which the creation of a communicator fails
 STANDIN_MEMORY           bytes of memory of a device (80 GiB)
+STANDIN_QUEUE            operations that a stream has room for; who puts more on it waits (no limit)
 ======================== =========================================================================
 
 An error that NCCL notices by itself comes from `standin.nccl.calls.fail`.
@@ -56,6 +57,11 @@ def nccl_version() -> int:
 def memory() -> int:
     """Return the bytes of a device's memory."""
     return int(os.environ.get("STANDIN_MEMORY", str(80 << 30)))
+
+
+def queue() -> float:
+    """Return how many operations a stream has room for."""
+    return float(os.environ.get("STANDIN_QUEUE", "inf"))
 
 
 def late() -> None:

@@ -27,6 +27,8 @@ class Device:
         Status of the error by which all of it was lost; 0 while there is none.
     streams : list
         Those that are alive, the legacy default stream first.
+    context : bool
+        Whether this process has a context on it, which takes some hundred MiB of its memory.
     """
 
     def __init__(self, number: int, physical: int) -> None:
@@ -34,6 +36,7 @@ class Device:
         self.physical = physical
         self.error = 0
         self.streams: list = []
+        self.context = False
 
     @property
     def uuid(self) -> bytes:
@@ -84,10 +87,30 @@ def count() -> int:
 def device(number: int | None = None) -> Device:
     """Return a device by its number, by default the calling thread's current one."""
     if number is None:
-        number = current()
+        number = touch()
     if not 0 <= number < count():
         raise CUDARuntimeError(101)
     return _all()[number]
+
+
+def touch() -> int:
+    """Make a context on the calling thread's current device, as most calls of the runtime do.
+
+    In a thread that never set a device that is device 0. Return its number.
+    """
+    number = current()
+    _all()[number].context = _local.touched = True
+    return number
+
+
+def has_current() -> bool:
+    """Tell whether the calling thread has a context, which it has after its first call of the runtime."""
+    return hasattr(_local, "touched")
+
+
+def contexts() -> list[int]:
+    """Return the devices on which this process has a context."""
+    return [each.number for each in _all() if each.context]
 
 
 def current() -> int:
@@ -97,7 +120,8 @@ def current() -> int:
 
 
 def use(number: int) -> None:
-    """Make a device the calling thread's current one."""
+    """Make a device the calling thread's current one, with a context, as from CUDA 12 on."""
     if not 0 <= number < count():
         raise CUDARuntimeError(101)
     _local.device = number
+    touch()

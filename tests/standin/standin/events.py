@@ -53,6 +53,11 @@ def create(flags: int) -> int:
 
 def find(pointer: int) -> Event:
     """Return an event by its number."""
+    devices.touch()
+    return _event(pointer)
+
+
+def _event(pointer: int) -> Event:
     try:
         return _by_pointer[pointer]
     except KeyError:
@@ -99,13 +104,19 @@ def _forbid_captured(event: Event) -> None:
         raise CUDARuntimeError(907)
 
 
-def query(pointer: int) -> int:
-    """Return 0 if an event has come or was never recorded, else a status. Raises nothing, as CUDA."""
+def query(pointer: int, *, driver: bool = False) -> int:
+    """Return 0 if an event has come or was never recorded, else a status. Raises nothing, as CUDA.
+
+    Asked of the driver it makes no context; a thread that has none current is refused.
+    """
     try:
         devices.count()
+        if driver and not devices.has_current():
+            return 201
         graphs.forbid_while_capturing()
-        event = find(pointer)
+        event = _event(pointer) if driver else find(pointer)
         _forbid_captured(event)
+        streams.await_driver(event.device, "" if driver else "eventQuery")
         if event.device.error:
             return event.device.error
     except CUDARuntimeError as error:

@@ -12,6 +12,7 @@ GLOBAL, THREAD_LOCAL, RELAXED = 0, 1, 2
 _numbers = itertools.count(0x7F30_0000_0000, 0x80)
 _graphs: dict[int, "Graph"] = {}
 _captures: list["Capture"] = []
+_local = threading.local()
 
 
 class Point(NamedTuple):
@@ -82,6 +83,11 @@ class Capture:
         """Spoil it."""
         self.invalid = True
 
+    def give_up(self) -> list["streams.Stream"]:
+        """End it without a graph; return the streams that belong to it."""
+        self.active = False
+        return list(self._clocks)
+
     def end(self, stream: streams.Stream) -> int:
         """End it, and return the number of the graph."""
         if stream is not self.origin:
@@ -121,6 +127,14 @@ def begin(stream: streams.Stream, mode: int) -> None:
     _captures.append(stream.capture)
 
 
+def forget() -> None:
+    """Give up the captures that a test has left, and the calling thread's mode."""
+    exchange_mode(GLOBAL)
+    while _captures:
+        for stream in _captures.pop().give_up():
+            stream.capture = None
+
+
 def end(stream: streams.Stream) -> int:
     """End the capture that began on a stream; return the number of the graph."""
     if stream.capture is None:
@@ -139,17 +153,27 @@ def status(stream: streams.Stream) -> int:
     return 2 if stream.capture.invalid else 1
 
 
+def exchange_mode(mode: int) -> int:
+    """Set the calling thread's capture mode, global at first, and return what it was."""
+    before = getattr(_local, "mode", GLOBAL)
+    _local.mode = mode
+    return before
+
+
 def forbid_while_capturing() -> None:
     """Refuse, and spoil the captures that forbid it, a call that CUDA holds to be unsafe then.
 
-    Such are all that wait for or ask about what runs, and that allocate or free memory: from any
-    thread while a capture in global mode is under way, from the same thread in thread-local mode.
+    Such are all that wait for or ask about what runs, and that allocate or free memory. The mode of the
+    calling thread says which captures forbid it: of a global one, those that this thread began unless
+    relaxed, and those that others began in global mode; of a thread-local one, the former; of a relaxed
+    one, none (CUDA Runtime API, cudaThreadExchangeStreamCaptureMode).
     """
-    me = threading.get_ident()
+    me, mine = threading.get_ident(), getattr(_local, "mode", GLOBAL)
     spoilt = [
         capture
         for capture in tuple(_captures)
-        if capture.mode == GLOBAL or (capture.mode == THREAD_LOCAL and capture.thread == me)
+        if mine != RELAXED
+        and (capture.mode != RELAXED if capture.thread == me else capture.mode == mine == GLOBAL)
     ]
     for capture in spoilt:
         capture.invalidate()

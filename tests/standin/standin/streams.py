@@ -67,6 +67,8 @@ class Stream:
         The capture that it belongs to.
     issued, completed : int
         Operations that were put on it, and that have run.
+    crowd : int
+        Threads that wait in the driver for room on it.
     """
 
     def __init__(self, device: devices.Device, flags: int, priority: int, pointer: int) -> None:
@@ -77,6 +79,7 @@ class Stream:
         self.capture: Any = None
         self.issued = 0
         self.completed = 0
+        self.crowd = 0
         self.condition = threading.Condition()
         self._queue: deque[Operation] = deque()
         self._running = False
@@ -145,6 +148,10 @@ class Stream:
 
     def _append(self, operation: Operation) -> None:
         with self.condition:
+            if len(self._queue) >= control.queue():  # about a thousand on a real one
+                self.crowd += 1
+                self.condition.wait_for(lambda: len(self._queue) < control.queue())
+                self.crowd -= 1
             self._queue.append(operation)
             self.issued += 1
             if self._running:
@@ -162,6 +169,7 @@ class Stream:
                     self._running = False
                     return
                 operation = self._queue.popleft()
+                self.condition.notify_all()
             control.late()
             try:
                 if not self.device.error:
@@ -190,6 +198,8 @@ def find(pointer: int, device: int | None = None) -> Stream:
     """Return a stream by its number; the default streams are those of `device`, else the current one."""
     found = _by_pointer.get(pointer)
     if found is not None:
+        if device is None:
+            devices.touch()
         return found
     there = devices.device(device)
     if pointer in (0, LEGACY):
@@ -215,6 +225,21 @@ def destroy(pointer: int) -> None:
             return
     # The legacy default stream must still wait for what runs.
     stream._append(lambda: stream.device.streams.remove(stream))
+
+
+def await_driver(device: devices.Device, what: str = "") -> None:
+    """Block while another thread is in the driver, where it waits for room on a stream of a device.
+
+    `what` is a function of CuPy that holds the interpreter's lock meanwhile: it would never return.
+    """
+    for stream in tuple(device.streams):
+        if stream.crowd and what:
+            control.violation(
+                f"{what} waits in the driver for another thread and holds the interpreter's lock: all of "
+                "Python stops"
+            )
+        with stream.condition:
+            stream.condition.wait_for(lambda stream=stream: not stream.crowd)
 
 
 def synchronize(device: devices.Device) -> None:

@@ -1,0 +1,281 @@
+"""CUDA's calls in threads that have no device, beside captures, and where a stream has no room left."""
+
+import threading
+
+import cupy
+import numpy as np
+import pytest
+from alone import alone
+from until import until
+
+from hpccomm.errors import CollectiveTimeout, CommunicatorAborted
+from hpccomm.memory.cuda import streams
+from hpccomm.runtime import pending
+from hpccomm.testing import run_ranks
+
+pytestmark = pytest.mark.standin
+
+runtime = cupy.cuda.runtime
+GLOBAL = runtime.streamCaptureModeGlobal
+
+
+def in_thread(function):
+    """Call it in a new thread; return what it returned."""
+    got = []
+    thread = threading.Thread(target=lambda: got.append(function()))
+    thread.start()
+    thread.join()
+    return got[0]
+
+
+class Held:
+    """A stream that goes no further until it is let."""
+
+    def __init__(self, pointer):
+        self._go = threading.Event()
+        runtime.launchHostFunc(pointer, lambda _: self._go.wait(60), None)
+        self.let_go = self._go.set
+
+
+# Which device.
+
+
+def elsewhere(waits):
+    """Wait for a call on device 0 while device 1 is current; both streams are the default one."""
+
+    def main(comm):
+        with cupy.cuda.Device(comm.device):
+            x = cupy.ones(1000)
+            cupy.cuda.Device().synchronize()
+            own = comm._core.lanes.device.issuer.own_stream()
+            held = Held(own)
+            works = waits(comm, x)
+        with cupy.cuda.Device(1):
+            for work in works:
+                work.wait()
+            other = cupy.cuda.Event(disable_timing=True)
+            other.record(cupy.cuda.Stream.null)
+            until(lambda: other.done)  # the default stream here has nothing to wait for
+        with cupy.cuda.Device(comm.device):
+            event = cupy.cuda.Event(disable_timing=True)
+            event.record(cupy.cuda.Stream.null)
+            early = event.done
+            held.let_go()
+            assert not early, "the default stream goes on before the call is done"
+            assert (x.get() == 1).all()
+
+    run_ranks(1, main, backend="nccl")
+
+
+def batched(comm, x):
+    with comm.batch(async_op=True) as batch:
+        comm.all_reduce(x)
+    return [batch.work]
+
+
+@pytest.mark.parametrize(
+    "waits",
+    [
+        lambda comm, x: [comm.all_reduce(x, async_op=True)],
+        batched,
+        lambda comm, x: [comm.broadcast(x, async_op=True), comm.all_reduce(x, async_op=True)],
+    ],
+    ids=["call", "batch", "two"],
+)
+def test_the_stream_that_waits_is_that_of_the_arrays_device(waits):
+    elsewhere(waits)
+
+
+CONTEXTS = """
+import threading
+import hpccomm
+from standin import devices
+from hpccomm.testing import run_ranks
+cupy.cuda.runtime.setDevice(1)
+
+def main(comm):
+    x = cupy.ones(200000)
+    work = comm.all_reduce(x, async_op=True)
+    while not work._task.over:  # by itself, in the thread of the process
+        pass
+    work.wait()
+    thread = threading.Thread(target=lambda: comm.all_reduce(x, async_op=True).wait())
+    thread.start()
+    thread.join()
+    comm.send_recv(x, 0, cupy.empty_like(x), 0, async_op=True).wait()
+    print(devices.contexts())
+
+comm = hpccomm.new_comm("loopback", device=1)
+main(comm)
+comm.finalize()
+"""
+
+
+def test_no_thread_makes_a_context_on_a_device_that_is_no_ranks():
+    done = alone(CONTEXTS)
+    assert done.stdout.strip() == "[1]", done.stderr
+
+
+# Captures.
+
+
+def by_itself(comm, x, stream):
+    """A call that the thread of the process moves on."""
+    work = comm.all_reduce(x, async_op=True, stream=stream)
+    until(lambda: work._task.over)
+    return work
+
+
+def in_another_thread(comm, x, stream):
+    """A call that another thread waits for."""
+    in_thread(lambda: comm.all_reduce(x, stream=stream))
+
+
+def looked_after(comm, x, stream):
+    """Calls over NCCL that another thread makes, which looks meanwhile which are done."""
+    in_thread(lambda: [comm.all_reduce(x, stream=stream) for _ in range(3)])
+
+
+@pytest.mark.parametrize(
+    ("backend", "calls"),
+    [("loopback", by_itself), ("loopback", in_another_thread), ("nccl", looked_after)],
+)
+def test_a_capture_in_global_mode_goes_on_beside_calls_of_other_threads(backend, calls):
+    """As PyTorch captures by default: a query from a thread that is not relaxed ends the capture."""
+
+    def main(comm):
+        with cupy.cuda.Device(comm.device):
+            x, y = cupy.ones(1 << 18), cupy.zeros(4)
+            stream, other = (cupy.cuda.Stream(non_blocking=True) for _ in range(2))
+            cupy.cuda.Device().synchronize()
+            kept = [calls(comm, x, other)]  # what a first call makes is there
+            with stream:
+                stream.begin_capture(GLOBAL)
+                kept.append(calls(comm, x, other))
+                cupy.add(y, 1.0, out=y)
+                graph = stream.end_capture()
+                graph.launch(stream)
+                stream.synchronize()
+            assert y.get().tolist() == [1.0] * 4
+            for work in filter(None, kept):
+                work.wait()
+
+    run_ranks(1, main, backend=backend)
+
+
+def test_a_thread_that_moves_a_call_on_keeps_its_own_mode():
+    from standin import graphs
+
+    def main(comm):
+        with cupy.cuda.Device(comm.device):
+            comm.all_reduce(cupy.ones(1 << 18))
+            return graphs.exchange_mode(graphs.GLOBAL)
+
+    assert run_ranks(1, main) == [graphs.GLOBAL]
+
+
+# Events that get into a graph.
+
+
+def call_elsewhere_meanwhile(comm, stream, x):
+    """A call on another stream, at which the event of those before is recorded."""
+    other = cupy.cuda.Stream(non_blocking=True)
+    stream.begin_capture(runtime.streamCaptureModeThreadLocal)
+    comm.all_reduce(x[:10], stream=other)
+    return stream
+
+
+def capture_begins_in_between(comm, stream, x, monkeypatch):
+    """The capture begins after the watchdog has seen that there is none."""
+    undisturbed = streams.undisturbed
+
+    def begins(number):
+        answer = undisturbed(number)
+        if answer and number == stream.ptr:
+            monkeypatch.setattr(streams, "undisturbed", undisturbed)
+            stream.begin_capture()  # relaxed: it ends in another thread
+        return answer
+
+    monkeypatch.setattr(streams, "undisturbed", begins)
+    until(stream.is_capturing)
+    return stream
+
+
+def default_stream(comm, stream, x):
+    """Calls on the default stream, which no other thread may use while a blocking stream is captured."""
+    comm.all_reduce(x[:10], stream=cupy.cuda.Stream.null)
+    comm.all_reduce(x[:10], stream=cupy.cuda.Stream.null)
+    blocking = cupy.cuda.Stream()
+    other = cupy.cuda.Stream(non_blocking=True)
+    blocking.begin_capture(runtime.streamCaptureModeThreadLocal)
+    comm.all_reduce(x[10:20], stream=other)
+    return blocking
+
+
+@pytest.mark.parametrize(
+    "how", [call_elsewhere_meanwhile, capture_begins_in_between, default_stream]
+)
+def test_an_event_that_a_graph_has_taken_is_recorded_again(how, monkeypatch):
+    """Else the call never is done, and its arrays are held until the deadline of finalize."""
+    monkeypatch.setattr(pending, "MARK_SECONDS", float("inf"))  # small calls get an event later
+    more = (monkeypatch,) if how is capture_begins_in_between else ()
+
+    def main(comm):
+        with cupy.cuda.Device(comm.device):
+            x = cupy.ones(1000)
+            stream = cupy.cuda.Stream(non_blocking=True)
+            cupy.cuda.Device().synchronize()
+            comm.all_reduce(x[:10], stream=stream)
+            comm.all_reduce(x[:10], stream=stream)  # has no event yet
+            how(comm, stream, x, *more).end_capture()
+            until(comm._core.lanes.device.issuer.pending.idle)
+
+    run_ranks(1, main, backend="nccl")
+
+
+# A stream with no room left.
+
+
+def small_calls(comm, x):
+    for _ in range(40):
+        comm.all_reduce(x[:10])
+
+
+def large_calls(comm, x):
+    for _ in range(40):
+        comm.all_reduce(x)
+
+
+def kernels_behind_a_call(comm, x):
+    comm.all_reduce(x[:10])
+    for _ in range(40):
+        cupy.add(x, 1.0, out=x)
+    comm.all_reduce(x[:10])
+
+
+@pytest.mark.parametrize("work", [small_calls, large_calls, kernels_behind_a_call])
+def test_a_lost_rank_is_noticed_though_the_streams_are_full(work, monkeypatch):
+    """A thread that waits in the driver for room waits for ever: nothing behind a lost rank ends."""
+    monkeypatch.setattr(pending, "MISSED_BEATS", 2)
+    noticed = threading.Event()
+
+    def main(comm):
+        with cupy.cuda.Device(comm.device):
+            x = cupy.ones(1 << 18, np.float32)
+            comm.all_reduce(x[:10])
+            comm.all_reduce(x)
+            cupy.cuda.Device().synchronize()
+            comm.barrier()
+            if comm.rank:
+                until(noticed.is_set)
+                comm.abort()
+                return
+            monkeypatch.setenv("STANDIN_QUEUE", "8")
+            comm.set_timeout(0.3)
+            try:
+                with pytest.raises((CollectiveTimeout, CommunicatorAborted)):
+                    work(comm, x)
+            finally:
+                noticed.set()
+
+    run_ranks(2, main, backend="nccl", timeout=30.0)

@@ -1,0 +1,57 @@
+"""The driver's library, as ctypes loads it: what hpccomm asks of it past the runtime."""
+
+import ctypes
+import struct
+from typing import Any
+
+from standin import control, devices, events, graphs
+from standin.errors import CUDARuntimeError
+
+NAME = "libcuda.so.1"
+
+
+class Driver:
+    """The functions. Numbers and addresses are Python's; what is given back is written by reference."""
+
+    def cuDeviceGet(self, handle: Any, ordinal: int) -> int:
+        if not 0 <= ordinal < devices.count():
+            return 101
+        handle._obj.value = ordinal
+        return 0
+
+    def cuDeviceGetUuid_v2(self, uuid: Any, handle: Any) -> int:
+        uuid._obj[:] = struct.unpack("16B", devices.device(handle.value).uuid)
+        return 0
+
+    def cuDevicePrimaryCtxGetState(self, device: int, flags: Any, active: Any) -> int:
+        active._obj.value = int(devices.device(device).context)
+        return 0
+
+    def cuThreadExchangeStreamCaptureMode(self, mode: Any) -> int:
+        mode._obj.value = graphs.exchange_mode(mode._obj.value)
+        return 0
+
+    def cuEventQuery(self, event: Any) -> int:
+        try:
+            return events.query(event.value, driver=True)
+        except CUDARuntimeError as error:
+            return error.status
+
+
+class Loader(ctypes.CDLL):
+    """ctypes.CDLL, that finds the stand-in for the driver under the driver's name."""
+
+    def __new__(cls, name: Any = None, *args: Any, **kwargs: Any) -> Any:
+        if name != NAME:
+            return super().__new__(cls)
+        if control.driver_missing():
+            raise OSError(f"{NAME}: cannot open shared object file: No such file or directory")
+        return _driver
+
+
+_driver = Driver()
+
+
+def install() -> None:
+    """Have ctypes find it."""
+    ctypes.CDLL = Loader  # type: ignore[misc]
