@@ -9,6 +9,7 @@ from hpccomm.errors import HpccommError, RankMismatch, UsageError
 from hpccomm.gradients.layout import BucketSettings
 from hpccomm.gradients.meaning import Meaning
 from hpccomm.gradients.parameters import Parameter
+from hpccomm.runtime.recorder import entered
 
 if TYPE_CHECKING:
     from hpccomm.communicator import Communicator
@@ -116,6 +117,7 @@ def agree(comm: "Communicator", model: Described | HpccommError, timeout: float 
         If another rank has an error, or the models differ. The message names parameters and ranks. It is
         raised on every rank, and the communicator can still be used.
     """
+    entered()
     failed = isinstance(model, HpccommError)
     mine = str(model) if isinstance(model, HpccommError) else model.described()
     told = sha256(repr(mine if isinstance(mine, str) else list(mine.items())).encode()).hexdigest()

@@ -17,6 +17,7 @@ from hpccomm.gradients.layout import Bucket, BucketSettings, layout
 from hpccomm.gradients.parameters import Named, Parameter, read
 from hpccomm.gradients.updates import check_fraction, parts
 from hpccomm.reductions import ReduceOp
+from hpccomm.runtime.recorder import entered
 from hpccomm.settings import check_bool, check_int
 
 if TYPE_CHECKING:
@@ -200,6 +201,7 @@ class LocalSteps:
             If a rank does not come within the deadline, or is lost. The communicator has failed then; the parameters
             are as they were.
         """
+        entered()
         begun = perf_counter()
         if not self._anchored:
             self._compare_anchors()
@@ -242,6 +244,7 @@ class LocalSteps:
         CommunicationError
             If a call fails or its deadline passes.
         """
+        entered()
         self._drop_anchor()
         with self._comm.batch(timeout=self._timeout):
             for flat in self._flats:

@@ -14,6 +14,7 @@ from hpccomm.gradients.meaning import Meaning
 from hpccomm.gradients.parameters import Parameter, read
 from hpccomm.gradients.step import Levels, Step
 from hpccomm.gradients.worker import Worker
+from hpccomm.runtime.recorder import entered
 
 if TYPE_CHECKING:
     from hpccomm.communicator import Communicator
@@ -76,6 +77,7 @@ class AgreedModel:
 
     def _between_steps(self) -> None:
         """Raise if a step is under way, or none can come."""
+        entered()
         self._check_alive()
         if self._open:
             raise UsageError("a step is under way; call wait() first")
@@ -219,6 +221,7 @@ class AgreedModel:
         CommunicationError
             If a call fails or its deadline passes.
         """
+        entered()
         kinds: dict[bool, list[NDArray[Any]]] = {}
         for parameter, array in self._arrays.items():
             kinds.setdefault(parameter.kind.on_device, []).append(array)

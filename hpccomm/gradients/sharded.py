@@ -16,6 +16,7 @@ from hpccomm.gradients.parameters import Named, Parameter, read
 from hpccomm.gradients.shards import Shard, StateOf, UpdateRule
 from hpccomm.gradients.updates import Update
 from hpccomm.reductions import ReduceOp
+from hpccomm.runtime.recorder import entered
 from hpccomm.settings import check_bool
 
 if TYPE_CHECKING:
@@ -211,6 +212,7 @@ class ShardedOptimizer:
         -----
         What `update` raises on a rank is raised there. The other ranks wait for it until their deadline.
         """
+        entered()
         if grads is not None:
             self._take(grads)
         number = self._steps + 1
@@ -270,6 +272,7 @@ class ShardedOptimizer:
         CommunicationError
             If a call fails or its deadline passes.
         """
+        entered()
         for name, array in self._arrays.items():
             np.copyto(self._parameters[name], array)
         with self._comm.batch(timeout=self._timeout):
@@ -302,6 +305,7 @@ class ShardedOptimizer:
         CommunicationError
             If a call fails or its deadline passes.
         """
+        entered()
         found: dict[str, dict[str, Array]] = {name: {} for name in self._parameters}
         for shard in self._shards:
             for what, part in shard.kept().items():

@@ -21,6 +21,7 @@ from hpccomm.gradients.model import Arrays, frozen_names
 from hpccomm.gradients.parameters import Named, read
 from hpccomm.gradients.reduced import ReducedGradients
 from hpccomm.gradients.step import Step
+from hpccomm.runtime.recorder import entered
 
 if TYPE_CHECKING:
     from hpccomm.communicator import Communicator
@@ -168,6 +169,7 @@ class GradientSync(ReducedGradients):
 
     def _begin(self, way: str) -> Step:
         """Begin a step, if none is under way; after another way of reducing, the ranks compare theirs first."""
+        entered()
         self._check_alive()
         step = self._now
         if not self._open:
@@ -384,6 +386,7 @@ class GradientSync(ReducedGradients):
             raise UsageError("a weight is given after a reduction has started; call weigh() first")
         if not isinstance(samples, int | float | np.number) or not isfinite(samples) or samples < 0:
             raise UsageError(f"the weight is {samples!r}; give a finite number of at least 0")
+        entered()
         weight = float(samples)
         total = float(
             self._comm.all_reduce(np.array([weight]), timeout=self._timeout, deterministic=True)[0]

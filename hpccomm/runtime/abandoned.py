@@ -6,7 +6,16 @@ Nothing here is collective or blocks: a `Work` is collected in any thread, at an
 import sys
 import warnings
 
-from hpccomm.runtime.recorder import ERROR, LABEL, SITE, Entry, described, line_of
+from hpccomm.runtime.recorder import (
+    BEGIN,
+    ERROR,
+    LABEL,
+    SITE,
+    Entry,
+    described,
+    line_of,
+    program_site,
+)
 
 _warned: dict[str | tuple[str, type[Warning], int], int] = {}
 """What was said, as the filters of `warnings` have it: by default once for each place in the program."""
@@ -19,7 +28,7 @@ def dropped(entry: Entry) -> None:
     """
     if sys.is_finalizing():
         return
-    site = entry[SITE]
+    site = program_site(entry[SITE], entry[BEGIN])
     where = described(site)
     failed = f"; the call has failed: {entry[ERROR]}" if entry[ERROR] else ""
     message = (

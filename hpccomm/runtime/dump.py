@@ -33,6 +33,7 @@ from hpccomm.runtime.recorder import (
     Entry,
     calls,
     line_of,
+    program_site,
     refused,
     stacks,
     unix_ns,
@@ -226,7 +227,7 @@ def _entry(record_id: int, entry: Entry) -> dict[str, Any]:
         state = "scheduled" if entry[MODE] is DEVICE else "started"
     else:
         state = "completed" if entry[ERROR] is None else "failed"
-    site = entry[SITE]
+    site = program_site(entry[SITE], entry[BEGIN])
     frame = [] if site is None else [_frame(site)]
     return {
         "record_id": record_id,

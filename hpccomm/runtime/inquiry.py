@@ -264,7 +264,7 @@ class Inquiry:
     def _end_job(
         self, calls: "CallEngine", entry: Entry, error: CommunicationError, why: str
     ) -> None:
-        site = described(entry[SITE])
+        site = described(entry[SITE], entry[BEGIN])
         if not Voice.before("why the job ends"):
             write_stderr(
                 f"hpccomm: {error}\nhpccomm: {f'in {site}: ' if site else ''}{why}, so the job ends now"
@@ -337,7 +337,7 @@ def facts(calls: "CallEngine", number: int, entry: Entry | None) -> Facts:
         "collective": calls.number,
         "done": min(waiting) - 1 if waiting else calls.number,
         "record": None if entry is None else _record(entry),
-        "site": "" if entry is None else described(entry[SITE]),
+        "site": "" if entry is None else described(entry[SITE], entry[BEGIN]),
         "now": None if now is None else _now(calls, now),
         "doing": "" if calls.backend.crowded else doing(),
         "failed": None if error is None else _why(error.__cause__ or error),
@@ -362,7 +362,7 @@ def _now(calls: "CallEngine", entry: Entry) -> Facts:
         "operation": entry[LABEL].name,
         "collective": entry[NUMBER],
         "since": round(perf_counter() - entry[BEGIN], 3),
-        "site": described(entry[SITE]),
+        "site": described(entry[SITE], entry[BEGIN]),
     }
     terms = entry[LABEL].terms
     task = next((each for each, its in calls.under_way.items() if its is entry), None)

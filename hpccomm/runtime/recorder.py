@@ -91,6 +91,7 @@ def find(origin: Origin, number: int) -> Entry | None:
 def _after_fork() -> None:
     global _looking
     _calls.clear()
+    _entrances.clear()
     _refused.clear()
     _looking = threading.RLock()
 
@@ -111,9 +112,46 @@ def called_from() -> Site | None:
     return frame.f_code, frame.f_lasti
 
 
+_entrances: deque[tuple[float, Site]] = deque(maxlen=CAPACITY)
+
+
+def entered() -> None:
+    """Note where the program is, which calls what makes calls of communicators for it, now or in a thread.
+
+    These are said to be made there: no line of hpccomm says anything to whoever reads of them.
+    """
+    frame = _own(caller(1))
+    if frame is not None:
+        _entrances.append((time.perf_counter(), (frame.f_code, frame.f_lasti)))
+
+
+def program_site(site: Site | None, moment: float | None = None) -> Site | None:
+    """Return a site as that of the program; None if that is not known.
+
+    Parameters
+    ----------
+    site : tuple or None
+        Where a call was made.
+    moment : float, optional
+        When, as ``time.perf_counter`` counts; by default now.
+    """
+    if site is None or not site[0].co_filename.startswith((PACKAGE, STANDARD)):
+        return site
+    if not site[0].co_filename.startswith(PACKAGE):
+        return None if _in_standard(site[0]) else site
+    entrances = [each for at, each in list(_entrances) if moment is None or at <= moment]
+    return entrances[-1] if entrances else None
+
+
 def user_frame() -> FrameType | None:
-    """Return the innermost frame of the calling thread outside hpccomm."""
-    return _outside(caller(1))
+    """Return the innermost frame of the calling thread outside hpccomm; in a thread of hpccomm's its own."""
+    frame = _outside(caller(1))
+    own = (
+        frame is not None
+        and in_standard(frame)
+        and threading.current_thread().name.startswith("hpccomm")
+    )
+    return caller(1) if own else frame
 
 
 def site_of(frame: FrameType | None) -> Site | None:
@@ -131,8 +169,12 @@ def site_of_traceback(where: TracebackType | None) -> Site | None:
     return site
 
 
-def described(site: Site | None) -> str:
-    """Return a site in words, such as ``"step(), train.py line 41"``; empty if it is not known."""
+def described(site: Site | None, moment: float | None = None) -> str:
+    """Return a site of the program in words, such as ``"step(), train.py line 41"``; empty if it is not known.
+
+    Parameters are those of `program_site`.
+    """
+    site = program_site(site, moment)
     if site is None:
         return ""
     code, _ = site
@@ -188,7 +230,11 @@ def _is_own(frame: FrameType) -> bool:
 
 def in_standard(frame: FrameType) -> bool:
     """Whether a frame is of Python's own library."""
-    file = frame.f_code.co_filename
+    return _in_standard(frame.f_code)
+
+
+def _in_standard(code: CodeType) -> bool:
+    file = code.co_filename
     return file.startswith((STANDARD, "<frozen ")) and "-packages" not in file
 
 

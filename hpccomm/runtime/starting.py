@@ -129,7 +129,7 @@ def tell_unseen(calls: "CallEngine") -> None:
     while unseen:
         task, entry = unseen.popleft()
         if not task.seen:
-            where = described(entry[SITE])
+            where = described(entry[SITE], entry[BEGIN])
             logger.error(
                 "%s%s failed, and neither wait() nor exception() of its Work was called: %s",
                 calls.reports.described(entry),

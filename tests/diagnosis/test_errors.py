@@ -202,3 +202,55 @@ def test_a_refused_message_or_plan_is_over_when_its_rank_goes_on(tmp_path: Path)
         (tmp_path / f"rank_{rank}.json").write_text(json.dumps(document))
     (fault,) = faults.find(history.join(read_folder(tmp_path).dumps))
     assert (fault.sort, fault.operation, fault.ranks) == ("missing", "scan", (2,))
+
+
+PLACES = """
+import sys
+from concurrent.futures import ThreadPoolExecutor
+import numpy as np
+import hpccomm
+from hpccomm.gradients import GradientSync, LocalSteps, ShardedOptimizer, sgd
+
+with hpccomm.new_comm(timeout=20, name="places") as comm:
+    def params():
+        return {name: np.ones(1000, np.float32) for name in "ab"}
+
+    sync = GradientSync(comm, params())
+    for name in "ba":
+        sync.gradients[name][...] = 1
+        sync.ready(name)
+    sync.wait()
+    sync.sync()
+    sync.check_consistency()
+    local = LocalSteps(comm, params(), every=1)
+    local.step()
+    shards = ShardedOptimizer(comm, params(), sgd(0.1))
+    shards.step()
+    shards.load_state(shards.gather_state())
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(comm.barrier).result()
+    hpccomm.dump(sys.argv[1])
+    comm.barrier()
+"""
+
+
+def test_places_are_lines_of_the_program(shared_job: Mpiexec, tmp_path: Path) -> None:
+    (tmp_path / "places.py").write_text(PLACES)
+    done = shared_job(2, "places.py", str(tmp_path / "dumps"), cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    for dump in read_folder(tmp_path / "dumps").dumps:
+        uid = next(uid for uid, group in dump.groups.items() if group.name == "places")
+        made = [call for call in dump.calls if call.uid == uid and call.number > 0]
+        assert {frame["filename"] for call in made for frame in call.frames} == {"places.py"}
+        lines = PLACES.splitlines()
+        at = [
+            (call.operation, lines[int(call.site.split()[-1]) - 1].strip())
+            for call in made
+            if call.site
+        ]
+        assert ("all_reduce", "sync.sync()") in at
+        assert {("all_reduce", "sync.ready(name)"), ("all_reduce", "sync.wait()")}.intersection(at)
+        assert ("all_reduce", "local.step()") in at
+        assert any(line == "shards.step()" for _, line in at)
+        assert any(line == "shards.load_state(shards.gather_state())" for _, line in at)
+        assert made[-1].site == ""  # a thread of Python's own makes it

@@ -284,7 +284,7 @@ class Check:
                 came = yield from self._exchanged(
                     {
                         "record": _record(there),
-                        "site": "" if there is None else described(there[SITE]),
+                        "site": "" if there is None else described(there[SITE], there[BEGIN]),
                     }
                 )
                 odd = _odd(came)
