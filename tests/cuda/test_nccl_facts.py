@@ -112,11 +112,8 @@ def test_what_is_missing_on_some_ranks_is_told_with_their_hosts():
     assert unfit(lacking) == "ranks 1-2 (node2): CuPy is not installed; install it"
 
 
-def test_an_old_cupy_and_a_missing_library_are_told_with_what_to_install(monkeypatch):
-    cupy, nccl = pytest.importorskip("cupy"), pytest.importorskip("cupy.cuda.nccl")
-    with monkeypatch.context() as patch:
-        patch.setattr(cupy, "__version__", "13.6.0")
-        assert "CuPy 13.6.0 is too old" in mine(0, 0).why_not
+def test_a_missing_library_is_told_with_what_to_install(monkeypatch):
+    nccl = pytest.importorskip("cupy.cuda.nccl")
     with monkeypatch.context() as patch:
         patch.setattr(nccl, "available", False)
         assert "pip install nvidia-nccl-cu12" in mine(0, 0).why_not

@@ -18,8 +18,7 @@ from hpccomm.memory.cuda.identity import identify
 SEVERAL_RANKS_SINCE = 23000
 """NCCL version that can have several ranks on one GPU."""
 
-CUPY_SINCE = 14
-"""CuPy's first version whose unique ids are bytes."""
+NO_NCCL = "CuPy finds no NCCL library; pip install nvidia-nccl-cu12 (or -cu13), for CuPy's own CUDA version"
 
 RANKS_A_GPU = 2
 """About as many fit on one with NCCL's own defaults."""
@@ -108,9 +107,8 @@ def mine(rank: int, device: int | None) -> Facts:
         return replace(facts, why_not=why_not or "it has no CUDA device")
     facts = replace(facts, visible=library.visible_devices(), device=device)
     cupy, nccl = library.cupy(), binding()
-    lacking = _lacking(cupy.__version__, getattr(nccl, "available", False))
-    if lacking:
-        return replace(facts, cupy=cupy.__version__, why_not=lacking)
+    if not getattr(nccl, "available", False):
+        return replace(facts, cupy=cupy.__version__, why_not=NO_NCCL)
     runtime = cupy.cuda.runtime
     try:
         properties = runtime.getDeviceProperties(device)
@@ -137,17 +135,6 @@ def mine(rank: int, device: int | None) -> Facts:
             "the device is healthy"
         )
         return replace(facts, why_not=why_not)
-
-
-def _lacking(cupy: str, available: bool) -> str:
-    if int(cupy.partition(".")[0]) < CUPY_SINCE:
-        return f"CuPy {cupy} is too old for NCCL here; pip install 'cupy-cuda12x>={CUPY_SINCE}' (or 13x)"
-    if not available:
-        return (
-            "CuPy finds no NCCL library; pip install nvidia-nccl-cu12 (or -cu13), for CuPy's own CUDA "
-            "version"
-        )
-    return ""
 
 
 def unfit(ranks: Sequence[Facts]) -> str:

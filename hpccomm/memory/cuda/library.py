@@ -2,6 +2,7 @@
 
 import ctypes
 import importlib.util
+import re
 from functools import cache
 from types import ModuleType
 from typing import Any
@@ -9,6 +10,10 @@ from typing import Any
 from hpccomm.errors import BackendUnavailable
 
 INSTALL = "pip install cupy-cuda12x nvidia-nccl-cu12 (or cupy-cuda13x nvidia-nccl-cu13)"
+
+SINCE = (14, 0, 1)
+"""CuPy's first version that can be used. 13 promotes the scalars of folds by their value, which makes
+sums of bfloat16 wrong, and cannot take another library's stream. 14.0.0 makes no float8 array."""
 
 
 @cache
@@ -19,8 +24,16 @@ def _found() -> tuple[ModuleType | None, int, str]:
     try:
         import cupy
         from cupy.cuda import runtime
-    except ImportError as error:
-        return None, 0, f"CuPy cannot be imported ({error}); {INSTALL}, for this machine's CUDA"
+    except Exception as error:  # noqa: BLE001 (it warns at import: any class under "-W error")
+        why = f"{type(error).__name__}: {error}"
+        return None, 0, f"CuPy cannot be imported ({why}); {INSTALL}, for this machine's CUDA"
+    if tuple(int(part) for part in re.findall(r"\d+", cupy.__version__)[:3]) < SINCE:
+        least = ".".join(map(str, SINCE))
+        return (
+            None,
+            0,
+            f"CuPy {cupy.__version__} is too old; pip install 'cupy-cuda12x>={least}' (or cupy-cuda13x)",
+        )
     try:
         count = int(runtime.getDeviceCount())
     except runtime.CUDARuntimeError as error:

@@ -1,6 +1,8 @@
 """A stand-in for CuPy: the part of it that hpccomm and its tests use, on a machine without a GPU."""
 
+import os
 import sys
+import warnings
 
 from numpy import bool_ as bool_
 from numpy import can_cast as can_cast
@@ -37,6 +39,10 @@ from standin import driver as _driver
 _driver.install()
 
 __version__ = "14.2.0"
+
+if os.environ.get("STANDIN_WARNING"):
+    # As CuPy 14.2's _environment.py does for several packages of CuPy, and for a library that fails to load.
+    warnings.warn(os.environ["STANDIN_WARNING"], UserWarning, stacklevel=1)
 
 
 def get_default_memory_pool() -> "cuda.MemoryPool":

@@ -12,6 +12,7 @@ STANDIN_LATE_RANK        a rank that never comes to the creation of a communicat
 STANDIN_FAIL_INIT        a rank on which the creation of a communicator fails
 STANDIN_MEMORY           bytes of memory of a device (80 GiB)
 STANDIN_QUEUE            operations that a stream has room for; who puts more on it waits (no limit)
+STANDIN_WARNING          what CuPy warns of when it is imported
 ======================== =========================================================================
 
 An error that NCCL notices by itself comes from `standin.nccl.calls.fail`.

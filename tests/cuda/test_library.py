@@ -1,0 +1,70 @@
+"""Which CuPy can be used, and what is said of one that cannot."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import cupy
+import numpy as np
+import pytest
+from conftest import launch_environment
+
+from hpccomm.errors import HpccommError
+from hpccomm.memory.cuda import library
+from hpccomm.testing import run_ranks
+
+HERE = Path(__file__).parent
+
+
+@pytest.fixture
+def look(monkeypatch: pytest.MonkeyPatch):
+    """Return what sets the version of CuPy, and has hpccomm look for it once more."""
+
+    def again(version: str) -> str:
+        monkeypatch.setattr(cupy, "__version__", version)
+        library._found.cache_clear()
+        return library.unavailable()
+
+    yield again
+    monkeypatch.undo()
+    library._found.cache_clear()
+
+
+@pytest.mark.parametrize("version", ["13.6.0", "13.0.0rc1", "14.0.0", "9.6.0"])
+def test_an_old_cupy_is_refused_by_every_way(look, version):
+    """13: no Stream.from_external (its first version: 14). 14.0.0: no float8 (_core/core.pyx, check_support)."""
+    assert f"CuPy {version} is too old; pip install 'cupy-cuda12x>=14.0.1'" in look(version)
+    for backend in ("loopback", "nccl"):
+        with pytest.raises(HpccommError, match="is too old"):
+            run_ranks(1, lambda comm: comm.all_reduce(cupy.ones(3, np.float32)), backend=backend)
+
+
+@pytest.mark.parametrize("version", ["14.0.1", "14.0.1rc1", "14.2.0", "15.0.0b1", "100.0"])
+def test_a_newer_cupy_is_taken(look, version):
+    assert look(version) == ""
+
+
+def in_python(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, *arguments],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env=launch_environment() | {"PYTHONPATH": os.environ.get("PYTHONPATH", "")} | variables,
+    )
+
+
+@pytest.mark.standin
+def test_a_cupy_that_warns_when_it_is_imported_can_be_tested():
+    """CuPy 14.2, _environment.py: _detect_duplicate_installation and _preload_libraries."""
+    shown = "multiple CuPy packages are installed"
+    collected = in_python(
+        "-m", "pytest", "--collect-only", "-q", "-p", "no:cacheprovider", __file__,
+        STANDIN_WARNING=shown,
+    )  # fmt: skip
+    assert collected.returncode == 0, collected.stdout
+    asked = "from hpccomm.memory.cuda import library; print(library.unavailable())"
+    told = in_python("-W", "error", "-c", asked, STANDIN_WARNING=shown)
+    assert f"CuPy cannot be imported (UserWarning: {shown})" in told.stdout, told.stderr
+    assert in_python("-c", asked, STANDIN_WARNING=shown).stdout.strip() == ""
