@@ -280,7 +280,7 @@ def test_what_is_made_while_another_thread_aborts_is_not_there(monkeypatch):
         genuine = communicators.new_communicator
         monkeypatch.setattr(communicators, "new_communicator", found)
         with pytest.raises(CommunicatorAborted, match="'ring' has no communicator"):
-            backend.native(SUM, "ring").needs.make()
+            backend._communicators.make("ring")
         until(lambda: pinned[0].comm == 0)  # aborted as well
 
     sound(on_ranks(1, main, timeout=LONG))

@@ -380,7 +380,7 @@ def test_host_memory_is_not_for_nccl():
         "from cupy.cuda import nccl\n"
         "c = nccl.NcclCommunicator(1, nccl.get_unique_id(), 0)\n"
         "x = np.zeros(4, np.float32)\n"
-        "c.allReduce(x.ctypes.data, x.ctypes.data, 4, 7, 0, 0)\n"
+        "c.allReduce(x.ctypes.data, x.ctypes.data, 4, 7, nccl.NCCL_AVG, 0)\n"
         "cupy.cuda.Stream.null.synchronize()\n"
     )
     assert "cudaErrorIllegalAddress" in done.stderr
@@ -406,3 +406,26 @@ def test_ranks_are_processes_too():
         for rank in range(3)
     ]
     assert [rank.communicate(timeout=60)[0].strip() for rank in ranks] == ["{6.0}"] * 3
+
+
+def test_one_rank_copies_on_the_current_device_and_has_no_factor_of_float8():
+    """Read in src/enqueue.cc (2.30: taskAppend) and src/device/onerank.cu; never run on a GPU."""
+
+    def main(rank, c, stream):
+        x = cupy.asarray(np.arange(4, dtype=np.float32))
+        y = cupy.zeros(4, np.float32)
+        assert c.allReduce(x.data.ptr, x.data.ptr, 4, FLOAT32, SUM, 12345) is None, "nothing to do"
+        told = [
+            status_of(c.allReduce, x.data.ptr, y.data.ptr, 4, datatype, op, stream.ptr)
+            for datatype in (10, 11)
+            for op in (SUM, AVG)
+        ]
+        assert told == [0, 4, 0, 4]
+        c.allReduce(x.data.ptr, y.data.ptr, 4, FLOAT32, AVG, stream.ptr)
+        assert y.get().tolist() == x.get().tolist()
+        assert not control.violations
+        with cupy.cuda.Device(1):
+            c.allReduce(x.data.ptr, y.data.ptr, 4, FLOAT32, SUM, 0)
+        assert "NCCL copies on the current device, 1, and not on that" in control.violations.pop()
+
+    sound(on_ranks(main, size=1))

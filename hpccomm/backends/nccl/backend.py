@@ -78,6 +78,8 @@ class NcclBackend:
 
     def native(self, call: Signature, algorithm: str) -> DeviceNative:
         """Return NCCL's own call by one of `algorithms`. Local."""
+        if self.size == 1:
+            return DeviceNative(collectives.copying(call, self.device))
         bind = collectives.bind(call, self.ability)
         communicators, made = self._communicators, self._communicators.made
         if algorithm == NATIVE:

@@ -10,11 +10,16 @@ from functools import partial
 from itertools import accumulate
 from typing import Any
 
+import numpy as np
+
 from hpccomm.backends.nccl import libnccl
 from hpccomm.backends.nccl.group import NcclGroup
 from hpccomm.backends.nccl.reductions import INT8, Ability, Reduction, reduction, with_op
 from hpccomm.contracts.device import Launch
 from hpccomm.contracts.signature import Signature
+from hpccomm.memory.cuda.memory import copy
+from hpccomm.memory.cuda.streams import on_device
+from hpccomm.reductions import PremulSum
 
 Bind = Callable[[Any], Launch]
 """``bind(communicator)`` gives the launch over it."""
@@ -47,8 +52,28 @@ def bind(call: Signature, ability: Ability) -> Bind:
     return bound
 
 
+def copying(call: Signature, device: int) -> Launch:
+    """Return the launch of a call between one rank, which is a copy. NCCL is not called.
+
+    NCCL's own way copies on the device that is current, whose default stream is another one than the
+    array's, and refuses averages of float8.
+    """
+    if call.description.in_place == "always":
+        return lambda _send, _recv, _stream: None
+    _, received = call.lengths(np.zeros(1, np.int64))
+    nbytes = int(received[0]) * call.dtype.itemsize
+
+    def launch(send: int, recv: int, stream: int) -> None:
+        with on_device(device):
+            copy(send, recv, nbytes, stream)
+
+    return launch
+
+
 def _bind(call: Signature, ability: Ability) -> Bind | None:
     maker = _MAKERS.get((call.collective, call.uniform))
+    if ability.size == 1 and isinstance(call.op, PremulSum):
+        return None  # a factor is no copy
     return None if maker is None else maker(call, ability)
 
 

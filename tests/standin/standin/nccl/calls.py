@@ -13,7 +13,7 @@ from standin.nccl import algorithms, rendezvous
 from standin.nccl.collectives import REDUCTIONS, Terms
 from standin.nccl.communicator import Call, Collective, Communicator, Message, overlapping
 from standin.nccl.post import Stopped
-from standin.nccl.reductions import DTYPES, FLOAT8, PREMUL
+from standin.nccl.reductions import AVG, DTYPES, FLOAT8, PREMUL
 
 SUCCESS, CUDA_ERROR, SYSTEM_ERROR, INTERNAL_ERROR = 0, 1, 2, 3
 INVALID_ARGUMENT, INVALID_USAGE, REMOTE_ERROR = 4, 5, 6
@@ -280,12 +280,38 @@ def _enter(
             return call
         if empty:
             return SUCCESS  # NCCL drops a collective of nothing
+        if communicator.size == 1 and isinstance(call, Collective):
+            return _alone(communicator, call, stream)
         if _group.depth:
             _group.calls.append((communicator, call, stream))
             return SUCCESS
         return _launch(communicator, [(call, stream)])
     finally:
         communicator.using.release()
+
+
+def _alone(communicator: Communicator, call: Collective, stream: int) -> int:
+    """Carry out a collective of one rank as NCCL's ncclLaunchOneRank does (device/onerank.cu).
+
+    At once, also in a group, on the current device, and nothing at all in place. A factor and an
+    average of floats take a kernel that a host function chooses by __CUDA_ARCH__: it has none of float8.
+    """
+    factor = call.terms.op in (PREMUL, AVG) and call.terms.kind in REDUCTIONS
+    if factor and call.terms.datatype in FLOAT8:
+        return INVALID_ARGUMENT
+    if call.send == call.recv and not factor:
+        return SUCCESS
+    try:
+        found = streams.find(stream)
+        if found.device is not communicator.device:
+            control.violation(
+                f"NCCL copies on the current device, {found.device.number}, and not on that of its "
+                f"communicator of one rank, {communicator.device.number}"
+            )
+        found.put(lambda: communicator.alone(call), ())
+    except CUDARuntimeError:
+        return CUDA_ERROR
+    return SUCCESS
 
 
 def _launch(communicator: Communicator, entries: list[tuple[Call, int]]) -> int:

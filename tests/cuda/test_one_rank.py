@@ -1,0 +1,99 @@
+"""A communicator of one rank over NCCL: its calls are copies, on its own device, and of every dtype.
+
+What NCCL does there: src/device/onerank.cu (2.19 to 2.30), which src/enqueue.cc calls for one rank
+before it sets a device.
+"""
+
+import cupy
+import numpy as np
+import pytest
+
+from hpccomm import dtypes
+from hpccomm.memory.cuda import library
+from hpccomm.reductions import ReduceOp, meaningful, premul_sum
+from hpccomm.testing import run_ranks
+
+FLOAT8 = (dtypes.FLOAT8_E4M3FN, dtypes.FLOAT8_E5M2)
+
+
+def values(dtype):
+    """Return 0, 1 and some more that every dtype has."""
+    return np.array([0, 1, 1, 0, 1] if dtype == dtypes.BOOL else [0, 1, 2, 3, 4], dtype)
+
+
+@pytest.mark.parametrize("dtype", dtypes.REDUCIBLE, ids=str)
+def test_trap_every_reduction_of_one_rank_gives_its_own_elements(dtype):
+    given = values(dtype)
+
+    def main(comm):
+        x = device_array(given)
+        for op in (each for each in ReduceOp if meaningful(each, dtype)):
+            for call in (comm.all_reduce, comm.reduce, comm.reduce_scatter):
+                for out in (x, empty(given)):
+                    got = call(x, op=op, out=out)
+                    assert host(got, dtype).tolist() == given.tolist(), (op, call)
+        comm.plan("all_reduce", x, op=ReduceOp.SUM)()
+        with comm.batch():
+            comm.all_reduce(x)
+        assert host(x, dtype).tolist() == given.tolist()
+
+    run_ranks(1, main, backend="nccl")
+
+
+@pytest.mark.parametrize("dtype", [*FLOAT8, dtypes.BFLOAT16, np.dtype(np.float32)], ids=str)
+def test_trap_a_factor_and_an_average_of_one_rank(dtype):
+    given = values(dtype)
+
+    def main(comm):
+        x = device_array(given)
+        for algorithm in ("native", "ring", "tree"):
+            average = comm.all_reduce(x, op=ReduceOp.AVG, out=empty(given), algorithm=algorithm)
+            assert host(average, dtype).tolist() == given.tolist()
+        product = comm.all_reduce(x, op=premul_sum(2), out=empty(given))
+        assert host(product, dtype).tolist() == (given.astype(np.float32) * 2).tolist()
+
+    run_ranks(1, main, backend="nccl")
+
+
+@pytest.mark.skipif(library.visible_devices() < 2, reason="needs a second device")
+@pytest.mark.parametrize("split", [False, True])
+def test_trap_another_device_is_the_current_one(split):
+    """On the default stream, which is another stream on each device."""
+
+    def calls(comm):
+        with cupy.cuda.Device(comm.device):
+            x, y, rows = cupy.arange(4.0), cupy.zeros(4), cupy.zeros((1, 4))
+        with cupy.cuda.Device(1 - comm.device):
+            found = [
+                comm.all_reduce(x, out=y),
+                comm.reduce(x, out=y),
+                comm.reduce_scatter(x, out=y),
+                comm.all_to_all(x, out=y),
+                comm.all_gather(x, out=rows),
+                comm.gather(x, out=rows),
+                comm.scatter(rows, out=y),
+                comm.broadcast(x),
+            ]
+        with cupy.cuda.Device(comm.device):
+            assert [each.ravel().get().tolist() for each in found] == [[0.0, 1.0, 2.0, 3.0]] * 8
+
+    def main(comm):
+        calls(comm.split(comm.rank) if split else comm)
+
+    run_ranks(1 + split, main, backend="nccl")
+
+
+def device_array(x):
+    """Return a device array with a host array's bits."""
+    return cupy.ndarray(x.shape, x.dtype, cupy.asarray(x.view(np.uint8)).data)
+
+
+def empty(x):
+    """Return a device array of zeros like a host array."""
+    return device_array(np.zeros_like(x))
+
+
+def host(x, dtype):
+    """Return a device array's elements."""
+    cupy.cuda.get_current_stream().synchronize()
+    return cupy.ndarray((x.size * dtype.itemsize,), np.uint8, x.data).get().view(dtype)
