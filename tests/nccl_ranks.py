@@ -1,4 +1,10 @@
-"""Threads as ranks with NCCL between their devices, without a communicator of hpccomm above it."""
+"""Ranks with NCCL between their devices: threads of this process, or the processes of an MPI job.
+
+NCCL refuses two ranks of one process on one GPU ("Duplicate GPU detected", init.cc). NCCL_HOSTID cannot
+make them look like two hosts, because it is read once per process. So tests whose ranks are threads
+are skipped where there are fewer GPUs than ranks. Those with the mark ``processes``, whose ranks share
+nothing, run under ``mpiexec`` as well.
+"""
 
 import threading
 import time
@@ -7,12 +13,17 @@ from typing import Any
 
 import pytest
 
+import hpccomm
+from hpccomm import testing
 from hpccomm.backends.control import Control
 from hpccomm.backends.loopback import LoopbackBackend, make_world
 from hpccomm.backends.nccl import open_nccl
 from hpccomm.errors import CollectiveTimeout
 from hpccomm.memory.cuda import library
 from hpccomm.runtime.waiting import Gate, drive
+
+in_job = False
+"""Whether the ranks are those of an MPI job, which runs the same test on all of them."""
 
 LEFT_SECONDS = 2.0
 """How long the others have after a rank has failed."""
@@ -56,15 +67,40 @@ class Rank:
         return Rank(host.rank, host.size, self.device, host, self.waits, control)
 
 
+def skip_where_ranks_share(devices):
+    """Skip a test whose ranks are threads, where there are fewer devices than that."""
+    there = library.visible_devices()
+    if devices > there:
+        pytest.skip(
+            f"NCCL wants a device for each of {devices} ranks of one process, and there are {there}"
+        )
+
+
+def run_ranks(n, function, *args, backend="loopback", timeout=60.0, **how):
+    """As `hpccomm.testing.run_ranks`; in an MPI job this process is one of the ranks.
+
+    It then returns only what this rank's call returned.
+    """
+    if in_job:
+        from mpi4py import MPI
+
+        if MPI.COMM_WORLD.size != n:
+            pytest.skip(f"runs on {n} ranks")
+        library = "mpi" if backend == "loopback" else backend
+        with hpccomm.new_comm(library, timeout=timeout, **how) as comm:
+            return [function(comm, *args)]
+    if backend == "nccl":
+        skip_where_ranks_share(n)
+    return testing.run_ranks(n, function, *args, backend=backend, timeout=timeout, **how)
+
+
 def on_ranks(n, function, *, timeout=20.0, devices=None, whole=30.0):
     """Return what ``function(rank)`` gave or raised on `n` ranks, each of them a thread.
 
     By default each has a device of its own; the test is skipped where there are too few.
     """
     devices = list(range(n)) if devices is None else devices
-    needed = 1 + max(device for device in devices if device is not None)
-    if needed > library.visible_devices():
-        pytest.skip(f"needs {needed} devices, and there are {library.visible_devices()}")
+    skip_where_ranks_share(1 + max(device for device in devices if device is not None))
     world = make_world(n)
     results: list[Any] = [TimeoutError("this rank was not done")] * n
 

@@ -5,8 +5,8 @@
     mpiexec -n 2 python -m pytest --with-mpi tests/cuda                          where there are GPUs
 
 In processes of their own: the stand-in is importable as ``cupy``, and other tests must not see it.
-Under ``--with-mpi`` each rank runs the tests that are marked ``mpi``, as one test with one outcome
-(see ``mpi_ranks``); without it, the others run. Those marked ``standin`` need the stand-in, those
+Under ``--with-mpi`` each rank runs the tests that are marked ``mpi`` or ``processes``, as one test with
+one outcome (see ``mpi_ranks``); without it, all but those marked ``mpi`` run. Those marked ``standin`` need the stand-in, those
 marked ``gpu`` a GPU. What cannot run is skipped, and says why.
 """
 
@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import nccl_ranks
 import pytest
 
 # pytest takes hooks and fixtures from here by their names.
@@ -65,6 +66,8 @@ def pytest_configure(config: pytest.Config) -> None:
     """Name the marks, and bring the ranks together."""
     config.addinivalue_line("markers", "standin: needs the stand-in for CuPy")
     config.addinivalue_line("markers", "gpu: needs a GPU")
+    config.addinivalue_line("markers", "processes: its ranks may be threads or processes")
+    nccl_ranks.in_job = bool(config.getoption("--with-mpi"))
     agree_outcomes(config)
 
 
@@ -105,7 +108,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker(pytest.mark.skip(reason="needs the stand-in: a fault is planted in it"))
         if item.get_closest_marker("gpu") and is_standin():
             item.add_marker(pytest.mark.skip(reason="needs a GPU"))
-        if ranks and not item.get_closest_marker("mpi"):
+        if ranks and not any(map(item.get_closest_marker, ("mpi", "processes"))):
             item.add_marker(pytest.mark.skip(reason="is for one process"))
 
 

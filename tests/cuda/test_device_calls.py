@@ -7,17 +7,18 @@ import threading
 
 import numpy as np
 import pytest
+from nccl_ranks import run_ranks
 from until import until
 
 import hpccomm
 from hpccomm.contracts.signature import Signature
 from hpccomm.errors import CollectiveTimeout, CommunicatorAborted
 from hpccomm.runtime.pending import PendingCalls
-from hpccomm.testing import run_ranks
 
 cupy = pytest.importorskip("cupy")
 
 
+@pytest.mark.processes
 def test_a_stream_lives_until_its_event_is_recorded():
     def main(comm):
         with cupy.cuda.Device(comm.device):
@@ -34,6 +35,7 @@ def test_a_stream_lives_until_its_event_is_recorded():
     run_ranks(2, main, backend="nccl")
 
 
+@pytest.mark.processes
 def test_a_plan_and_the_call_itself_do_the_same_and_count_alike():
     def main(comm):
         with cupy.cuda.Device(comm.device):
@@ -65,6 +67,7 @@ def test_a_plan_and_the_call_itself_do_the_same_and_count_alike():
     run_ranks(2, main, backend="nccl")
 
 
+@pytest.mark.processes
 def test_a_batch_keeps_its_order_whichever_ranks_are_in_place():
     def main(comm):
         with cupy.cuda.Device(comm.device):
@@ -91,6 +94,7 @@ def test_a_batch_keeps_its_order_whichever_ranks_are_in_place():
     run_ranks(2, main, backend="nccl")
 
 
+@pytest.mark.processes
 def test_calls_of_a_batch_that_share_what_one_writes_are_refused():
     def main(comm):
         with cupy.cuda.Device(comm.device):
@@ -122,6 +126,7 @@ def test_calls_of_a_batch_that_share_what_one_writes_are_refused():
     run_ranks(2, main, backend="nccl")
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize("backend", ["nccl", "loopback"])
 def test_an_asynchronous_batch_is_over_when_its_arrays_are_there(backend):
     def main(comm):
@@ -139,6 +144,7 @@ def test_an_asynchronous_batch_is_over_when_its_arrays_are_there(backend):
         run_ranks(2, main, backend=backend)
 
 
+@pytest.mark.processes
 def test_a_message_to_oneself_whose_other_end_is_missing_is_refused_before_nccl_is_called():
     def main(comm):
         with cupy.cuda.Device(comm.device):
@@ -165,6 +171,7 @@ def test_a_message_to_oneself_whose_other_end_is_missing_is_refused_before_nccl_
     run_ranks(2, main, backend="nccl")
 
 
+@pytest.mark.processes
 def test_a_call_that_a_capture_refuses_leaves_the_communicator_as_it_was():
     def main(comm):
         with cupy.cuda.Device(comm.device), cupy.cuda.Stream(non_blocking=True) as own:
@@ -184,6 +191,7 @@ def test_a_call_that_a_capture_refuses_leaves_the_communicator_as_it_was():
     run_ranks(2, main, backend="nccl")
 
 
+@pytest.mark.processes
 def test_ranks_that_plan_on_different_kinds_of_arrays_are_told():
     def main(comm):
         with cupy.cuda.Device(comm.device):
@@ -194,6 +202,7 @@ def test_ranks_that_plan_on_different_kinds_of_arrays_are_told():
     run_ranks(2, main, backend="nccl")
 
 
+@pytest.mark.processes
 def test_ranks_whose_first_asynchronous_calls_differ_are_told():
     def main(comm):
         with cupy.cuda.Device(comm.device):

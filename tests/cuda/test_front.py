@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 from chosen import each_value
+from nccl_ranks import run_ranks
 from together import Cases, run_all, run_over_mpi, skip_missing, together
 
 import front
-from hpccomm.testing import run_ranks
 from hpccomm.testing.conformance import devices
 from hpccomm.testing.conformance.devices import NCCL, STAGED, WAYS
 

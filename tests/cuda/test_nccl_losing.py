@@ -6,10 +6,10 @@ from operator import and_
 
 import numpy as np
 import pytest
+from nccl_ranks import run_ranks
 
 import hpccomm
 from hpccomm.backends.nccl.backend import NcclBackend
-from hpccomm.testing import run_ranks
 
 cupy = pytest.importorskip("cupy")
 

@@ -7,11 +7,11 @@ before it sets a device.
 import cupy
 import numpy as np
 import pytest
+from nccl_ranks import run_ranks
 
 from hpccomm import dtypes
 from hpccomm.memory.cuda import library
 from hpccomm.reductions import ReduceOp, meaningful, premul_sum
-from hpccomm.testing import run_ranks
 
 FLOAT8 = (dtypes.FLOAT8_E4M3FN, dtypes.FLOAT8_E5M2)
 

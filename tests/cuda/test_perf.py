@@ -12,6 +12,7 @@ from types import SimpleNamespace
 import cupy
 import numpy as np
 import pytest
+from nccl_ranks import run_ranks
 
 import hpccomm
 from hpccomm.bench.perf import flags, sweep
@@ -25,7 +26,6 @@ from hpccomm.errors import (
     UsageError,
 )
 from hpccomm.results import reader, table
-from hpccomm.testing import run_ranks
 
 MOVING = [name for name, collective in COLLECTIVES.items() if collective.moves]
 DEALT = {

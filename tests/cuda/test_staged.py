@@ -3,6 +3,7 @@
 import cupy
 import numpy as np
 import pytest
+from nccl_ranks import run_ranks
 
 from hpccomm.communicator.lanes.lane import ARRAYS, wire_tag
 from hpccomm.contracts.device import Piece, Span
@@ -16,7 +17,6 @@ from hpccomm.memory.cuda.pinned import Pool, copied
 from hpccomm.memory.cuda.streams import make_event, record
 from hpccomm.reductions import ReduceOp
 from hpccomm.runtime.waiting import drive
-from hpccomm.testing import run_ranks
 
 PART = 1 << 12
 """Bytes of a part here: small arrays have several."""

@@ -5,8 +5,9 @@ from itertools import product
 from typing import TYPE_CHECKING
 
 import pytest
+from nccl_ranks import run_ranks
 
-from hpccomm.testing import conformance, run_ranks
+from hpccomm.testing import conformance
 from hpccomm.testing.conformance import devices
 from hpccomm.testing.conformance.devices import WAYS
 
