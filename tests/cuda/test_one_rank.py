@@ -78,7 +78,10 @@ def test_trap_another_device_is_the_current_one(split):
             assert [each.ravel().get().tolist() for each in found] == [[0.0, 1.0, 2.0, 3.0]] * 8
 
     def main(comm):
-        calls(comm.split(comm.rank) if split else comm)
+        if not split:
+            return calls(comm)
+        with comm.split(comm.rank) as own:
+            return calls(own)
 
     run_ranks(1 + split, main, backend="nccl")
 
