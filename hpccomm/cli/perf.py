@@ -112,7 +112,9 @@ def _sources(options: Options) -> list["CommSource"]:
     names = options.backends
     if options.variants is not None:
         names = tuple(options.of_variant(each).backends[0] for each in options.variants)
-    return [CommSource(name, partial(_opened, name, options.timeout)) for name in names]
+    return [
+        CommSource(name, partial(_opened, name, options.timeout, options.device)) for name in names
+    ]
 
 
 def _launches(args: argparse.Namespace, variants: "tuple[Variant, Variant] | None") -> int:
@@ -129,12 +131,12 @@ def _launches(args: argparse.Namespace, variants: "tuple[Variant, Variant] | Non
     return launches.run(sys.argv[1:], command, args.launches, args.output, output.write, variants)
 
 
-def _opened(backend: str, timeout: int) -> "Communicator":
+def _opened(backend: str, timeout: int, device: int | None) -> "Communicator":
     """Return the communicator over a backend. Collective; blocks."""
     import hpccomm
 
-    comm = hpccomm.new_comm(backend, timeout=timeout or None, name=f"perf-{backend}")
     place = launched()
+    comm = hpccomm.new_comm(backend, device=device, timeout=timeout or None, name=f"perf-{backend}")
     if place is not None and place.size > comm.size and comm.mpi_comm is None:
         comm.abort()
         raise UsageError(

@@ -101,11 +101,13 @@ def share_of_node(ranks: "tuple[RankInfo, ...]", collective: str) -> float | Non
     Returns
     -------
     float or None
-        None on one node, for nodes with different numbers of ranks, and for collectives that have no such bound.
+        None on one node, for nodes with different numbers of ranks, where several groups share the link, and for
+        collectives that have no such bound.
     """
     sizes = Counter(rank.node for rank in ranks)
     nodes, total = len(sizes), len(ranks)
-    if nodes < 2 or len(set(sizes.values())) > 1 or collective not in _SHARES:
+    groups = {rank.group for rank in ranks}
+    if nodes < 2 or len({*sizes.values()}) > 1 or len(groups) > 1 or collective not in _SHARES:
         return None
     return _SHARES[collective](nodes, total, _leaving(ranks))
 

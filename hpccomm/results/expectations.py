@@ -213,8 +213,8 @@ def _of_link(text: str, link: Link, ports: int, info: RunInfo) -> tuple[Entry, .
             found.append(Entry(collective, busbw=link.data_rate * ports * share))
     if not found:
         raise UsageError(
-            f"--expect {text}: nodes have different numbers of ranks, so what a link carries is not known; "
-            "start as many ranks on each node, or give a file"
+            f"--expect {text}: nodes have different numbers of ranks, or groups of ranks share a link, so what it "
+            "carries is not known; start one group with as many ranks on each node, or give a file"
         )
     return tuple(found)
 

@@ -24,15 +24,21 @@ def fingerprint(info: RunInfo) -> dict[str, str]:
     Returns
     -------
     dict of str to str
-        By the name of each fact: ranks and nodes, how many ranks nodes have, the nodes' processors, cores,
+        By the name of each fact: ranks and nodes, how many ranks nodes and groups have, the nodes' processors, cores,
         memory and fabric, the devices, and the network of a simulation. Facts that are not known are absent.
     """
     sizes = Counter(Counter(rank.node for rank in info.ranks).values())
+    groups: dict[int, list[int]] = {}
+    for rank in info.ranks:
+        groups.setdefault(rank.group, []).append(rank.node)
     found = {
         "ranks": str(len(info.ranks)),
         "ranks of nodes": ", ".join(
             f"{number} x {ranks}" for ranks, number in sorted(sizes.items(), reverse=True)
         ),
+        "groups": "1"
+        if len(groups) == 1
+        else _counted(f"{len(on)} ranks on {len({*on})} nodes" for on in groups.values()),
         "devices": _counted(rank.device_info for rank in info.ranks),
         **{name: info.machine[name] for name in _OF_MACHINE if name in info.machine},
     }

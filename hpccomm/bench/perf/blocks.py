@@ -69,14 +69,11 @@ class TablePlan:
 
     Attributes
     ----------
-    ranks : int
-        Of the run; 0 before the first backend.
     versions : dict of str to str
         Of what the backends need.
     """
 
     def __init__(self, options: Options) -> None:
-        self.ranks = 0
         self.versions: dict[str, str] = {}
         self._options = options
         self._tables: dict[tuple[str, str, str], PerfTable] = {}
@@ -97,7 +94,6 @@ class TablePlan:
         memory : MemoryKind
             The arrays.
         """
-        self.ranks = comm.size
         self.versions |= memory.versions()
         graph = self._options.config.graph
         if graph and memory.name == DEVICE and memory.backend() != NCCL:
@@ -120,6 +116,11 @@ class TablePlan:
                 block = PerfTable(number, memory.backend(), collective, algorithm, pairs)
                 self._tables.setdefault(block.names, block)
                 self._used.add(algorithm)
+
+    @property
+    def names(self) -> list[tuple[str, ...]]:
+        """The tables and what is left out, so far."""
+        return [*self._tables, *((each,) for each in self._skipped)]
 
     def _leave_out(self, why: str, what: str) -> None:
         """Leave out a collective, which is an error if it is the only one."""

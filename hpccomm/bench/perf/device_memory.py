@@ -58,6 +58,7 @@ class DeviceMemory:
                 f"device arrays cannot be measured over {comm.backends['host']}: {why}"
             )
         self._comm = comm
+        self.barrier: Call = comm.barrier
         self._config = config
         self._backend = backend
         self.multiplies = backend == NCCL
@@ -223,7 +224,7 @@ class DeviceMemory:
 
     def _meet(self) -> None:
         self.settle()
-        self._comm.barrier()
+        self.barrier()
 
     def _back_to_back(self, calls: Sequence[Call], samples: bool) -> Timed:
         number = len(calls)
@@ -256,13 +257,13 @@ class DeviceMemory:
             issued += perf_counter() - began
             self.settle()
             seconds[position] = perf_counter() - began
-            self._comm.barrier()
+            self.barrier()
         return Timed(float(seconds.mean()), issued / len(calls), seconds)
 
     def _replayed(self, calls: Sequence[Call], samples: bool) -> Timed:
         """Record the block into a graph, and time its launches (``-G``)."""
         graph = self._captured(calls)
-        self._comm.barrier()  # as after other preparations
+        self.barrier()  # as after other preparations
         launch = [lambda: graph.launch(self._stream)] * self._config.graph
         timed = self._back_to_back(launch, samples)
         number = len(calls)

@@ -31,6 +31,7 @@ def run_info(
     device: DeviceDescription = ON_HOST,
     versions: Mapping[str, str] | None = None,
     series: Mapping[str, str] | None = None,
+    group: int = 0,
 ) -> RunInfo:
     """Gather the facts of a run. Collective; every rank gets them.
 
@@ -52,8 +53,10 @@ def run_info(
         Versions of libraries that not every run uses.
     series : mapping of str to str, optional
         The series that the run is a launch of.
+    group : int
+        Colour of this rank's group.
     """
-    found = comm.all_gather_object((_rank_info(comm, device), device.more, machine.facts()))
+    found = comm.all_gather_object((_rank_info(comm, device, group), device.more, machine.facts()))
     return RunInfo(
         started=datetime.now().astimezone(),
         user=origin.user(),
@@ -88,10 +91,10 @@ def together(nodes: Mapping[int, Mapping[str, str]]) -> dict[str, str]:
     return result
 
 
-def _rank_info(comm: "Communicator", device: DeviceDescription) -> RankInfo:
+def _rank_info(comm: "Communicator", device: DeviceDescription, group: int) -> RankInfo:
     return RankInfo(
         rank=comm.rank,
-        group=0,
+        group=group,
         host=origin.host(),
         node=comm.node,
         pid=os.getpid(),

@@ -21,6 +21,7 @@ from hpccomm.bench.perf.names import OPS, TYPES
 from hpccomm.bench.perf.options import Options
 from hpccomm.bench.perf.readers import ALL, integer, only, size, switch
 from hpccomm.bench.perf.sizes import Sizes
+from hpccomm.bench.perf.split import split
 from hpccomm.bench.perf.variants import name_of_variant, variant
 from hpccomm.dispatch import policy
 from hpccomm.errors import UsageError
@@ -201,6 +202,17 @@ OWN = (
         "(default HPCCOMM_ALGORITHM where it applies, else auto)",
         "algorithms",
     ),
+    Flag(
+        "--split HOW",
+        split,
+        "measure in groups of ranks at the same time: those whose numbers AND, OR, MOD or DIV a number are equal, "
+        "such as 'MOD 8', as with nccl-tests' NCCL_TESTS_SPLIT",
+    ),
+    Flag(
+        "--device N",
+        integer(0, _MOST),
+        "CUDA device of a process, as with nccl-tests' NCCL_TESTS_DEVICE (default its number on the node)",
+    ),
     Flag("--output FILE.h5", readers.file, "add the run, with all samples, to this file"),
     Flag("--csv FILE", readers.file, "add the rows to this file"),
     Flag(
@@ -379,6 +391,7 @@ def _not_interleaved(args: argparse.Namespace) -> Iterator[str]:
     contradicted = {
         "-J/--output_file": (args.json, "nccl-tests' JSON has no place for variants"),
         "--expect": (args.expected, "it is about tables of one variant"),
+        "--split": (args.split, "the variants are measured on all ranks"),
         "--min-bw": (args.least_busbw is not None, "it is about a table of one variant"),
         "-N/--run_cycles": (args.run_cycles != 1, "its passes are those of --passes"),
         "-M/--memory 1": (args.memory, "the variants share their arrays"),
@@ -416,6 +429,10 @@ def _contradictions(args: argparse.Namespace) -> Iterator[str]:
         yield (
             f"--budget {args.budget:g}s is the time of repetitions alone, which were not requested; give --sync "
             "or --ci too"
+        )
+    if args.split and (args.sync or args.interval):
+        yield (
+            "--split and --sync or --ci: groups do not start repetitions together; leave one of them out"
         )
     if args.launcher and not args.launches:
         yield "--launcher starts the launches of --launches, which was not given; give both or none"

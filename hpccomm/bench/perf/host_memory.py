@@ -35,6 +35,8 @@ class HostMemory:
         Whether averages of floats are sums of what was multiplied before (see `CheckedData`).
     slots : tuple of array
         What is measured on; another communicator of the same ranks may use them too.
+    barrier : callable
+        Where all ranks that measure meet: of the communicator, or of all groups.
     """
 
     name = HOST
@@ -45,6 +47,7 @@ class HostMemory:
     def __init__(self, comm: "Communicator", config: Config) -> None:
         self._comm = comm
         self._config = config
+        self.barrier: Call = comm.barrier
         self.slots: tuple[Array, ...] = ()
 
     def entered(self) -> AbstractContextManager[None]:
@@ -115,7 +118,7 @@ class HostMemory:
 
         Collective; blocks until all is done.
         """
-        config, barrier = self._config, self._comm.barrier
+        config, barrier = self._config, self.barrier
         mode = config.blocking_collectives
         after = barrier if mode == 1 else None
         calls = timing.repetitions(

@@ -81,7 +81,7 @@ class Line:
     config : Config
         The flags.
     ranks : int
-        Number of ranks.
+        Number of ranks; in a split run those of rank 0's group, whose bandwidths nccl-tests prints.
     sync : str
         How repetitions alone are started together.
     variant : str
@@ -128,7 +128,7 @@ class Line:
         samples = np.stack([each.samples for each in measured], axis=1)
         alone = [each.alone for each in measured if each.alone is not None]
         if not alone:
-            none = np.empty((0, self.ranks, 2))
+            none = np.empty((0, len(measured), 2))
             return MeasuredRow(result, samples, none, variant=self.variant)
         # Two ranks can be wrong in opposite ways.
         *_, second, worst = sorted([0.0, 0.0, *(each.clock_error for each in alone)])

@@ -156,7 +156,7 @@ class CaseRunner:
             operations[turn] = self._operation(trial, places)
         calls[0]()  # ahead of the block, this does what is needed on first use
         self._memory.settle()
-        self._comm.barrier()
+        self._memory.barrier()
         timed = self._memory.time(operations, self._samples)
         if timed.again is not None and in_place and self._config.graph > 1:
             # What was replayed has worked on its own results: it starts from known data once more.

@@ -12,6 +12,7 @@ from hpccomm.bench.perf.memory_kind import AUTO
 from hpccomm.bench.perf.names import NO_OP, OPS, TYPES
 from hpccomm.bench.perf.readers import ALL, ALL_ROOTS
 from hpccomm.bench.perf.sizes import Sizes
+from hpccomm.bench.perf.split import RankSplit
 from hpccomm.bench.perf.variants import Variant
 from hpccomm.errors import UsageError
 from hpccomm.reductions import meaningful
@@ -65,6 +66,10 @@ class Options:
         What the rows should have: a file, or the name of a link.
     near : float
         Part of it that is enough.
+    split : RankSplit or None
+        Groups of ranks that measure at the same time.
+    device : int or None
+        This rank's device; None for its number on the node.
     """
 
     collectives: tuple[Benchmark, ...]
@@ -89,6 +94,8 @@ class Options:
     variants: tuple[Variant, Variant] | None = None
     expected: str | None = None
     near: float = NEAR
+    split: RankSplit | None = None
+    device: int | None = None
 
     def of_variant(self, variant: Variant) -> "Options":
         """Return the options with what a variant sets."""

@@ -95,7 +95,7 @@ def measure_line(
     Parameters
     ----------
     comm : Communicator
-        Of the ranks.
+        Of all ranks.
     line : Line
         What is measured.
     bench : CaseRunner
