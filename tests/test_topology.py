@@ -40,6 +40,7 @@ def test_a_group_keeps_who_shares_a_node(keys: list[int], data: st.DataObject) -
         ({"PMI_RANK": "1", "PMI_SIZE": "2"}, ("MPICH", 1, 2)),
         ({"SLURM_PROCID": "0", "SLURM_STEP_NUM_TASKS": "4"}, ("srun", 0, 4)),
         ({"SLURM_PROCID": "0", "SLURM_NTASKS": "4"}, None),
+        ({"SLURM_PROCID": "0", "SLURM_STEP_NUM_TASKS": "1"}, None),
         ({"PMI_RANK": "one", "PMI_SIZE": "2"}, None),
         ({"OMPI_COMM_WORLD_SIZE": "8"}, None),
     ],

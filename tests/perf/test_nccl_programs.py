@@ -1,8 +1,10 @@
 """Programs of nccl-tests' names, and what scripts made for nccl-tests read of them."""
 
 import json
+import os
 import re
 import subprocess
+import sys
 
 import pytest
 
@@ -165,6 +167,88 @@ def test_other_programs_of_these_names_are_left_alone(tmp_path):
 def test_flags_that_do_not_fit_are_refused(capsys, words, message):
     assert nccl_tests.main(["broadcast_perf", *words]) == 2
     assert message in capsys.readouterr().err
+
+
+# What Slurm and the protocols of MPI libraries set for the task of a step (seen with Slurm 22.05).
+OF_A_JOB = {
+    "SLURM_JOB_ID": "7",
+    "SLURM_JOBID": "7",
+    "SLURM_NODELIST": "n1",
+    "SLURM_NTASKS": "1",
+    "SLURM_TASKS_PER_NODE": "1",
+}
+OF_A_STEP = OF_A_JOB | {"SLURM_PROCID": "0", "SLURM_STEP_ID": "0", "SLURM_STEP_NUM_TASKS": "1"}
+
+
+@pytest.mark.parametrize(
+    "variables",
+    [
+        pytest.param(OF_A_JOB, id="salloc"),
+        pytest.param(OF_A_STEP, id="srun"),
+        pytest.param(OF_A_STEP | {"PMIX_RANK": "0", "PMIX_NAMESPACE": "slurm.7"}, id="pmix"),
+        pytest.param(OF_A_STEP | {"PMI_RANK": "0", "PMI_SIZE": "1", "PMI_FD": "9"}, id="pmi2"),
+        pytest.param({"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "1"}, id="mpiexec -n 1"),
+    ],
+)
+def test_one_task_starts_a_rank_for_each_device(monkeypatch, launcher, variables):
+    """nccl-tests has them in the one process. No launcher may take the job's one slot, or ask for a step."""
+    started = []
+
+    class Replaced(Exception):
+        """The process is another program."""
+
+    def replace(file, words, environment):
+        started.append((file, words, environment))
+        raise Replaced
+
+    monkeypatch.setattr(os, "execvpe", replace)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("OMPI_MCA_btl", "self,sm")
+    with pytest.raises(Replaced):
+        nccl_tests.main(["all_reduce_perf", "-b", "8", "-g", "8"])
+    ((file, words, environment),) = started
+    assert words[:3] == [file, "-n", "8"]
+    assert words[-3:] == ["all_reduce_perf", "-b", "8"]
+    assert not environment.keys() & variables.keys() - {"SLURM_JOB_ID"}
+    assert environment["OMPI_MCA_btl"] == "self,sm"
+
+
+@pytest.mark.parametrize(
+    ("variables", "line"),
+    [
+        (
+            OF_A_STEP | {"SLURM_STEP_NUM_TASKS": "2", "SLURM_STEP_NUM_NODES": "2"},
+            "srun --mpi=pmix --overlap --overcommit --ntasks=16 --ntasks-per-node=8 ",
+        ),
+        (
+            OF_A_STEP | {"SLURM_STEP_NUM_TASKS": "2", "PMI_RANK": "0", "PMI_SIZE": "2"},
+            "srun --mpi=pmix --overlap --overcommit --ntasks=16 --ntasks-per-node=16 ",
+        ),
+        ({"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "2"}, "mpiexec -n 16 "),
+    ],
+)
+def test_several_tasks_get_a_line_that_starts_all_ranks(monkeypatch, capsys, variables, line):
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr("hpccomm.backends.bootstrap.mpi.vendor", lambda mpi: "Open MPI 5.0.11")
+    assert nccl_tests.main(["all_reduce_perf", "-b", "8", "-g", "8"]) == 2
+    said = capsys.readouterr().err
+    assert (
+        f"start all: {line}{sys.executable} -m hpccomm.cli.nccl_tests all_reduce_perf -b 8\n"
+        in said
+    )
+
+
+def test_without_a_launcher_a_job_gets_a_line_for_srun(monkeypatch, capsys, tmp_path):
+    for name, value in OF_A_STEP.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert nccl_tests.main(["all_reduce_perf", "-g", "8"]) == 2
+    said = capsys.readouterr().err
+    assert "no mpiexec is there to start them" in said
+    assert re.search(r"start all: srun --mpi=pmi\w+ --overlap --overcommit --ntasks=8 ", said)
 
 
 def test_a_program_ends_with_the_status_of_what_it_runs(programs):

@@ -9,10 +9,33 @@ import numpy as np
 import pytest
 from slurm_jobs import Slurm
 
+from hpccomm.bench.perf.programs import make
 from hpccomm.results.reader import read
 from hpccomm.results.writer import Writer
 
 SWEEP = ("all_reduce", "-b", "8", "-e", "8K", "-f", "32", "-n", "5")
+
+
+@pytest.mark.slow("starts Slurm, and ranks twice")
+def test_programs_of_nccl_tests_names_start_ranks_in_a_task(
+    slurm: Slurm, launcher: str, protocols: str
+) -> None:
+    """As ``--ntasks-per-node=1 --gpus-per-node=2`` has them; and the line for two tasks can be pasted."""
+    make(slurm.folder / "programs")
+    program = f"{slurm.folder}/programs/all_reduce_perf -b 8 -e 8 -n 2"
+    script = slurm.folder / "script.sh"
+    script.write_text(
+        f"srun -n1 --mpi=pmix {program} -g 2\n"
+        f"srun -n2 --overcommit --mpi=pmix {program} -g 2 2>said\n"
+        "eval $(sed -n 's/.*start all: //p' said)\n"
+    )
+    # The tests' own environment would let it start more ranks than there are slots.
+    slurm.environment = {
+        name: value for name, value in slurm.environment.items() if "_rmaps_" not in name
+    }
+    printed = slurm.ask("salloc", "--quiet", "-n1", "bash", str(script))
+    assert printed.count("#  Rank ") == 2 + 4, printed
+    assert printed.count("# Out of bounds values : 0 OK") == 2, printed
 
 
 @pytest.mark.slow("starts Slurm, and a job")

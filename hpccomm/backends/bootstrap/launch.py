@@ -29,7 +29,7 @@ class Launch:
     local_size: int | None = None
 
 
-OPEN_MPI = "Open MPI's mpiexec"
+OPEN_MPI, SRUN = "Open MPI's mpiexec", "Slurm's srun"
 
 # SLURM_NTASKS is no evidence: a plain script in a batch job has it too.
 _LAUNCHERS = (
@@ -45,22 +45,25 @@ _LAUNCHERS = (
         "PMI_SIZE",
         "MPI_LOCALNRANKS",
     ),
-    ("Slurm's srun", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", ""),
+    (SRUN, "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", ""),
 )
 
 
 def launched(environ: Mapping[str, str] | None = None) -> Launch | None:
     """Return what the launcher says, or None if there was none.
 
+    A step of Slurm with one task is none: all that runs in a shell of ``srun --pty`` has its variables.
     Reads the environment only; starts nothing.
     """
     values = os.environ if environ is None else environ
     for launcher, rank, size, local in _LAUNCHERS:
         try:
             on_node = int(values[local]) if local in values else None
-            return Launch(launcher, int(values[rank]), int(values[size]), on_node)
+            found = Launch(launcher, int(values[rank]), int(values[size]), on_node)
         except (KeyError, ValueError):
             continue
+        if launcher != SRUN or found.size > 1:
+            return found
     return None
 
 

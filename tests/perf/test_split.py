@@ -1,0 +1,167 @@
+"""Groups that measure at the same time, as nccl-tests splits ranks (src/common.cu and README.md of 2.19.6)."""
+
+import argparse
+import io
+import json
+import re
+from dataclasses import replace
+
+import pytest
+
+from hpccomm.bench.perf import flags, sweep
+from hpccomm.bench.perf.sources import kept
+from hpccomm.bench.perf.split import split
+from hpccomm.cli import nccl_tests
+from hpccomm.errors import UsageError
+from hpccomm.results import bounds, fingerprint, reader
+from hpccomm.testing import run_ranks
+
+
+def options(*words):
+    parser = argparse.ArgumentParser()
+    flags.add_arguments(parser)
+    return flags.options(parser.parse_args([*words]))
+
+
+# The colours of ranks 0 to 7, by C's operators, as `run` of common.cu computes them.
+COLOURS = {
+    "AND 0x7": [0, 1, 2, 3, 4, 5, 6, 7],
+    "AND0x1": [0, 1, 0, 1, 0, 1, 0, 1],
+    "&0b10": [0, 0, 2, 2, 0, 0, 2, 2],
+    "OR 0x7": [7, 7, 7, 7, 7, 7, 7, 7],
+    "or 1": [1, 1, 3, 3, 5, 5, 7, 7],
+    "| 0X3": [3, 3, 3, 3, 7, 7, 7, 7],
+    "MOD 3": [0, 1, 2, 0, 1, 2, 0, 1],
+    "%2": [0, 1, 0, 1, 0, 1, 0, 1],
+    "Div 4": [0, 0, 0, 0, 1, 1, 1, 1],
+    "/ 010": [0, 0, 0, 0, 0, 0, 0, 0],  # base 8
+}
+
+
+@pytest.mark.parametrize("text", COLOURS)
+def test_a_colour_is_nccl_tests(text):
+    assert [split(text).colour(rank) for rank in range(8)] == COLOURS[text]
+
+
+@pytest.mark.parametrize("text", ["", "MOD", "MOD 0", "DIV 0x0", "XOR 1", "AND 7x", "AND -1", "2"])
+def test_what_is_no_split_says_what_is(text):
+    with pytest.raises(argparse.ArgumentTypeError, match="AND, OR, MOD or DIV and a number"):
+        split(text)
+
+
+def measured(tmp_path, ranks, how, *words):
+    """Return the run, the JSON document and the table of four collectives in groups."""
+    out = io.StringIO()
+    files = {"output": tmp_path / "run.h5", "json": tmp_path / "run.json"}
+    given = options(
+        "all_reduce,all_gather,broadcast,send_recv",
+        *("-b", "96", "-e", "96", "-n", "3", "--split", how, *words),
+        *("--output", str(files["output"]), "-J", str(files["json"])),
+    )
+    wrong = run_ranks(
+        ranks,
+        lambda comm: sweep.run([kept(comm)], given, ("perf",), "none", out, io.StringIO()),
+    )
+    assert wrong == [0] * ranks
+    (run,) = reader.read(files["output"])
+    return run, json.loads(files["json"].read_text()), out.getvalue()
+
+
+def test_groups_measure_as_nccl_tests_prints_them(tmp_path):
+    """The time of a row is over the ranks of all groups; its bandwidth is that of rank 0's group."""
+    run, document, table = measured(tmp_path, 6, "MOD 3", "-r", "all", "-a", "3")
+    colours = [0, 1, 2, 0, 1, 2]
+    assert [rank.group for rank in run.info.ranks] == colours
+    assert [each["group"] for each in document["config"]["devices"]] == colours
+    shown = re.findall(r"^#  Rank +(\d+) Group +(\d+) Pid", table, re.MULTILINE)
+    assert [int(group) for _, group in shown[:6]] == colours
+    factors = {"all_reduce": 1.0, "all_gather": 0.5, "broadcast": 1.0, "send_recv": 1.0}
+    for number, row in enumerate(run.rows):
+        samples = run.samples(number)
+        assert samples.shape == (3, 6)
+        assert row.time == pytest.approx(samples.mean(axis=0).max() * 1e6)
+        assert row.busbw == pytest.approx(row.algbw * factors[row.collective])
+        assert row.wrong == 0
+    assert {row.root for row in run.rows if row.collective == "broadcast"} == {0, 1}
+
+
+def test_unequal_groups_have_the_figures_of_the_first(tmp_path):
+    """As nccl-tests has process 0's size of the group; roots are those that every group has."""
+    run, _, _ = measured(tmp_path, 5, "DIV 3", "-r", "all")
+    assert [rank.group for rank in run.info.ranks] == [0, 0, 0, 1, 1]
+    for row in run.rows:
+        if row.collective == "all_reduce":
+            assert row.busbw == pytest.approx(row.algbw * 4 / 3)
+    assert {row.root for row in run.rows if row.collective == "broadcast"} == {0, 1}
+    apart = tuple(replace(rank, node=rank.rank % 2) for rank in run.info.ranks[:4])
+    assert bounds.share_of_node(apart, "all_reduce") is None  # groups share the link
+    together = tuple(replace(rank, group=0) for rank in apart)
+    assert bounds.share_of_node(together, "all_reduce") == 1.5
+    assert (
+        fingerprint.fingerprint(run.info)["groups"]
+        == "1 x 2 ranks on 1 nodes, 1 x 3 ranks on 1 nodes"
+    )
+
+
+def test_groups_that_cannot_measure_the_same_are_refused():
+    def refused(ranks, *words):
+        given = options(*words)
+
+        def measure(comm):
+            with pytest.raises(UsageError) as error:
+                sweep.run([kept(comm)], given, (), "none", io.StringIO(), io.StringIO())
+            return str(error.value)
+
+        (said,) = set(run_ranks(ranks, measure))
+        return said
+
+    assert "groups of 4 and 3 ranks" in refused(7, "all_reduce,hypercube", "--split", "DIV 4")
+    assert "there are 2 ranks" in refused(5, "broadcast", "-r", "2", "--split", "DIV 3")
+    for words in (("--sync", "barrier"), ("--interleave", "ring", "native")):
+        with pytest.raises(UsageError, match=f"--split and {words[0]}|--split and --interleave"):
+            options("all_reduce", "--split", "MOD 2", *words)
+
+
+# What each of several ranks does that a launcher has started, once for each of the variables' values.
+PROGRAM = """
+import json, os, sys
+from hpccomm.cli.nccl_tests import main
+
+for variables in json.loads(sys.argv[1]):
+    os.environ.update(variables)
+    status = main(["all_gather_perf", "-b", "64", "-e", "64", "-n", "2"])
+    print("status", status, flush=True)
+    for name in variables:
+        del os.environ[name]
+"""
+
+
+@pytest.mark.slow("three ranks measure in groups four times")
+def test_programs_split_by_nccl_tests_variables(shared_job):
+    """Of two variables the mask counts; it is always of base 16 (``strtoul`` in common.cu)."""
+    cases = {
+        "0 1 2": {"NCCL_TESTS_SPLIT": "AND 0x7"},
+        "1 1 3": {"NCCL_TESTS_SPLIT": "|1"},
+        "0 1 0": {"NCCL_TESTS_SPLIT_MASK": "11", "NCCL_TESTS_SPLIT": "DIV 2"},
+        "0 0 2": {"NCCL_TESTS_SPLIT_MASK": "0x2", "NCCL_TESTS_SPLITMASK": "1"},
+        "": {"NCCL_TESTS_SPLIT": "FOO 2"},
+        " ": {"NCCL_TESTS_DEVICE": "x"},
+    }
+    done = shared_job(3, "-c", PROGRAM, json.dumps(list(cases.values())))
+    tables = done.stdout.split("# Collective test starting")[1:]
+    found = [" ".join(re.findall(r"Rank +\d+ Group +(\d+)", table)) for table in tables]
+    assert found == [*cases][:4], done.stderr
+    assert re.findall(r"status (\d)", done.stdout) == (["0"] * 4 + ["2"] * 2) * 3
+    assert done.stderr.count("NCCL_TESTS_SPLITMASK is no variable of nccl-tests") == 1
+    assert "did you mean NCCL_TESTS_SPLIT_MASK?" in done.stderr
+    assert done.stderr.count("'FOO 2' is no split") == 1
+    assert done.stderr.count("argument --device: 'x' is no integer") == 1
+
+
+def test_a_device_is_that_of_each_process_or_of_the_first_that_it_starts():
+    """``gpus[i] = gpu0 + i`` of each process (common.cu), which starts ranks in place of its devices."""
+    started = nccl_tests.launch_environment({"NCCL_TESTS_DEVICE": "2", "NCCL_TESTS_MIN_BW": "1"})
+    assert nccl_tests._flags(started, 3) == ["--min-bw=1", "--device=5"]
+    assert nccl_tests._flags({"NCCL_TESTS_DEVICE": "2"}, 3) == ["--device=2"]
+    assert nccl_tests._flags({"NCCL_TESTS_DEVICE": "-1"}, 3) == []
+    assert options("all_reduce", "--device", "2").device == 2
