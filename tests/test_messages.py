@@ -1,5 +1,6 @@
 """A message of another size is lost, and nothing else."""
 
+from threading import Event
 from typing import Any
 
 import numpy as np
@@ -108,3 +109,72 @@ def test_no_sender_is_no_sender_whatever_the_tag() -> None:
         assert out.tolist() == [0.0, 1.0, 2.0]
 
     run_ranks(2, on_rank, timeout=60)
+
+
+def in_a_ring(comm) -> None:
+    comm.recv(np.ones(1), (comm.rank + 1) % 3)
+
+
+def a_collective_among_them(comm) -> None:
+    if comm.rank:
+        comm.recv(np.ones(1), (comm.rank + 1) % 3)
+    comm.barrier()
+
+
+def objects_and_any_size(comm) -> None:
+    source = (comm.rank + 1) % 3
+    if comm.rank == 0:
+        comm.recv_object(source)
+    elif comm.rank == 1:
+        comm.recv(None, source)
+    else:
+        comm.send_recv(np.ones(1), 1, np.ones(1), 0, tag=5)
+
+
+@pytest.mark.parametrize("calls", [in_a_ring, a_collective_among_them, objects_and_any_size])
+def test_three_ranks_that_wait_for_each_other_need_no_deadline(calls: Any) -> None:
+    def on_rank(comm) -> None:
+        with pytest.raises(RankMismatch, match="the ranks wait for each other"):
+            calls(comm)
+
+    run_ranks(3, on_rank, timeout=60)
+
+
+OTHERS = {
+    "another tag": (lambda comm: comm.send(np.ones(2), 0, tag=7), "an array with tag 7"),
+    "an object": (lambda comm: comm.send_object("so", 0, tag=3), "an object with tag 3"),
+    "two of them": (
+        lambda comm: [comm.send(np.ones(2), 0, tag=1) for _ in range(2)],
+        "2 arrays with tag 1",
+    ),
+}
+
+
+@pytest.mark.parametrize("other", OTHERS)
+def test_messages_that_nobody_receives_are_told(other: str, monkeypatch: Any) -> None:
+    send, said = OTHERS[other]
+    told = Event()
+
+    def warning(text: str, *values: object) -> None:
+        if said in text % values:
+            told.set()
+
+    monkeypatch.setattr("hpccomm.runtime.inquiry.logger.warning", warning)
+
+    def on_rank(comm) -> str:
+        if comm.rank == 0:
+            comm.recv(np.ones(2), 1, tag=3)  # which comes later
+            with pytest.raises(
+                RankMismatch, match=f"rank 1 has sent {said}, which nobody receives"
+            ) as caught:
+                comm.recv(np.ones(2), 1, tag=3)
+            return str(caught.value)
+        send(comm)
+        assert told.wait(60)  # while rank 0 waits
+        comm.send(np.ones(2), 0, tag=3)
+        with pytest.raises(RankMismatch, match="wait for each other") as caught:
+            comm.barrier()
+        return str(caught.value)
+
+    run_ranks(2, on_rank, timeout=60)
+    assert told.is_set()

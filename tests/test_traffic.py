@@ -1,11 +1,11 @@
 """Counting messages, those of plans among them."""
 
-from hpccomm.runtime.traffic import Repeated, Traffic
+from hpccomm.runtime.traffic import OTHERS, PLANNED, Repeated, Traffic
 
 
 def test_what_a_plan_repeats_is_counted_while_it_lives_and_afterwards() -> None:
-    traffic = Traffic(3)
-    traffic.sent[1] += 1
+    traffic = Traffic()
+    traffic.cell(1, 4)[0] += 1
     exchange = Repeated(sources=(2, 2), targets=(1, 0))
 
     def plan() -> None:
@@ -14,7 +14,7 @@ def test_what_a_plan_repeats_is_counted_while_it_lives_and_afterwards() -> None:
     traffic.repeated(exchange, plan)
     plan()
     plan()
-    counted = [(2, 0), (3, 0), (0, 4)]
+    counted = [[(PLANNED, 2, 0)], [(4, 1, 0), (PLANNED, 2, 0)], [(PLANNED, 0, 4)]]
     assert [traffic.between(rank) for rank in range(3)] == counted
     del plan
     assert [traffic.between(rank) for rank in range(3)] == counted
@@ -22,4 +22,13 @@ def test_what_a_plan_repeats_is_counted_while_it_lives_and_afterwards() -> None:
         Repeated((), ()), test_what_a_plan_repeats_is_counted_while_it_lives_and_afterwards
     )
     assert [traffic.between(rank) for rank in range(3)] == counted
-    assert traffic.posted == [0, 0, 4]
+    assert traffic.cell(2, PLANNED) == [0, 4]
+
+
+def test_channels_beyond_those_that_are_told_apart_are_counted_together(monkeypatch) -> None:
+    monkeypatch.setattr("hpccomm.runtime.traffic.CHANNELS", 2)
+    traffic = Traffic()
+    for tag in (0, 1, 2, 3, 1):
+        traffic.cell(5, tag)[0] += 1
+    assert traffic.between(5) == [(0, 1, 0), (1, 2, 0), (OTHERS, 2, 0)]
+    assert traffic.between(4) == []

@@ -82,14 +82,30 @@ def test_who_waits_in_an_earlier_call_is_not_to_blame_but_for_want_of_others() -
 
 
 def test_of_two_neighbours_the_one_is_named_that_has_not_begun_its_part() -> None:
-    exchange = {"operation": "send_recv", "collective": 0, "since": 3, "src": 2, "dst": 1}
-    mine = {**facts(0, False, {"now": exchange}), "counts": {1: (5, 0), 2: (0, 5)}}
-    took = Answer(ANSWERED, facts(1, False, {"counts": (0, 5)}))
+    waits = [wait("dst", 1, 5, sure=False), wait("src", 2, 5)]
+    exchange = {"operation": "send_recv", "collective": 0, "since": 3, "waits": waits}
+    counts = {1: [(0, 5, 0)], 2: [(0, 0, 5)]}
+    mine = {**facts(0, False, {"now": exchange}), "counts": counts}
+    took = Answer(ANSWERED, facts(1, False, {"counts": [(0, 0, 5)]}))
     verdict = judge(mine, {1: took, **answered({2: "gone"})})
     assert (verdict.absent, mentioned(verdict.text)) == ((2,), {2})
 
 
-BLOCKED = {"operation": "recv", "collective": 0, "since": 0.3, "src": 0, "dst": None}
+def wait(
+    way: str, peer: int, number: int, channel: int = 0, *, sure: bool = True
+) -> dict[str, Any]:
+    return {
+        "way": way,
+        "peer": peer,
+        "channel": channel,
+        "number": number,
+        "of_all": number,
+        "sure": sure,
+        "told_apart": True,
+    }
+
+
+BLOCKED = {"operation": "recv", "collective": 0, "since": 0.3, "waits": [wait("src", 0, 5)]}
 
 
 @pytest.mark.parametrize(
@@ -101,12 +117,67 @@ def test_ranks_that_wait_for_each_other_differ(
     sent: int, held: bool, since: float, crossed: bool
 ) -> None:
     now = {"operation": "all_reduce", "collective": NUMBER, "site": "a", "held": True}
-    mine = {**MINE, "now": now, "counts": {1: (sent, 0), 2: (0, 0)}}
-    waits = facts(1, False, {"now": {**BLOCKED, "held": held, "since": since}, "counts": (0, 5)})
+    mine = {**MINE, "now": now, "counts": {1: [(0, sent, 0)], 2: []}}
+    now = {**BLOCKED, "held": held, "since": since}
+    waits = facts(1, False, {"now": now, "counts": [(0, 0, 5)]})
     verdict = judge(mine, {1: Answer(ANSWERED, waits), **answered({2: "waits"})})
     assert verdict.differing == ((1,) if crossed else ())
     assert verdict.missing == (1,)
     assert verdict.text.startswith("the ranks wait for each other") == crossed
+
+
+def waiting(
+    rank: int, waits: dict[str, Any], counts: list[tuple[int, int, int]], **now: Any
+) -> Any:
+    """Facts of a rank in a message, about its messages with the rank that asks."""
+    at = {"operation": "recv", "collective": 0, "since": 0.3, "held": True, "site": f"{rank}.py"}
+    return facts(rank, False, {"now": {**at, "waits": [waits], **now}, "counts": counts})
+
+
+@pytest.mark.parametrize("broken", ["", "free", "on its way", "stopped"])
+def test_a_round_of_ranks_is_found_by_the_chain_of_answers(broken: str) -> None:
+    """Rank 0 waits for 1, 1 for 2, 2 for 3 and 3 for 0; rank 0 has asked those for whom others wait."""
+    mine = {**waiting(0, wait("src", 1, 1), []), "counts": {1: [], 2: [], 3: []}}
+    since = 0.01 if broken == "free" else 0.3
+    third = waiting(3, wait("src", 0, 1), [], since=since)
+    chain = {
+        (1, 2): Answer(ANSWERED, waiting(2, wait("src", 3, 1), [(0, broken == "on its way", 0)])),
+        (2, 3): Answer(STOPPED if broken == "stopped" else ANSWERED, third),
+    }
+    verdict = judge(mine, {1: Answer(ANSWERED, waiting(1, wait("src", 2, 1), []))}, chain)
+    if broken:
+        assert verdict.differing == ()
+    else:
+        assert verdict.differing == (0, 1, 2, 3)
+        assert verdict.text == (
+            "the ranks wait for each other: rank 0 waits in recv at 0.py for rank 1; rank 1 waits in recv at "
+            "1.py for rank 2; rank 2 waits in recv at 2.py for rank 3; rank 3 waits in recv at 3.py for rank 0"
+        )
+
+
+@pytest.mark.parametrize(
+    ("channel", "said"),
+    [(14, "an array with tag 7"), (7, "an object with tag 3"), (9, "an object with tag 4")],
+)
+def test_messages_of_another_tag_or_kind_are_told_and_match_nothing(
+    channel: int, said: str
+) -> None:
+    mine = {**waiting(0, wait("src", 1, 1, 6), []), "counts": {1: [(6, 0, 1)]}}
+    sends = waiting(1, wait("src", 0, 1), [(channel, 1, 0)])
+    verdict = judge(mine, {1: Answer(ANSWERED, sends)})
+    assert verdict.differing == (0, 1)
+    assert f"rank 1 has sent {said}, which nobody receives" in verdict.text
+    assert "while an array with tag 3 is awaited" in verdict.unreceived
+    # Where channels are not told apart, any message may be the one.
+    assert judge(mine, {1: Answer(ANSWERED, {**sends, "counts": [(-2, 1, 0)]})}).differing == ()
+
+
+def test_a_send_that_may_be_done_holds_nobody_up() -> None:
+    mine = {**waiting(0, {}, []), "counts": {1: [(0, 1, 0)], 2: []}}
+    mine["now"] = {**mine["now"], "waits": [wait("dst", 1, 1, sure=False), wait("src", 2, 1)]}
+    peer = Answer(ANSWERED, waiting(1, wait("src", 0, 1, 4), []))
+    busy = Answer(ANSWERED, facts(2, False, {"counts": []}))
+    assert judge(mine, {1: peer, 2: busy}).differing == ()
 
 
 @given(st.lists(st.sampled_from(sorted(KINDS)), min_size=1, max_size=9))

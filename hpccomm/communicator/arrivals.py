@@ -11,7 +11,7 @@ from hpccomm.communicator.core import Core
 from hpccomm.communicator.face import Face
 from hpccomm.communicator.lanes.lane import ARRAYS, OBJECTS, wire_tag
 from hpccomm.contracts.arrivals import ANY, Anything, Arrival, Arrivals, Wanted
-from hpccomm.contracts.terms import with_peers
+from hpccomm.contracts.terms import Terms, of_message, with_peers
 from hpccomm.contracts.transport import DTYPES, Steps, dtype_code, dtype_of, mismatch, other_dtype
 from hpccomm.errors import BufferMismatch, CommunicationError, UsageError, untied
 from hpccomm.memory.views import as_bytes, check_dtype
@@ -249,7 +249,7 @@ def _next(core: Core, wanted: Wanted, *, block: bool) -> Generator[bool, None, A
         if not block:
             return None
         yield False
-    core.calls.traffic.posted[arrival.source] += 1
+    core.calls.traffic.cell(arrival.source, arrival.tag // DTYPES)[1] += 1
     return arrival
 
 
@@ -263,8 +263,13 @@ def _arrivals(core: Core) -> Arrivals:
     return arrivals
 
 
-def _terms(wanted: Wanted) -> Any:
-    return with_peers(() if wanted.src is None else (wanted.src,))
+def _terms(wanted: Wanted) -> Terms:
+    """Return whom a message is from; it is counted when it is there."""
+    channels = {tag // DTYPES for tag in wanted.tags}
+    if wanted.src is None or len(channels) != 1:
+        return with_peers(() if wanted.src is None else (wanted.src,))
+    (channel,) = channels
+    return of_message(None, wanted.src, channel // 2, channel, ahead=1)
 
 
 def _wanted(core: Core, src: Rank, tag: Tag, kind: int | None) -> Wanted:

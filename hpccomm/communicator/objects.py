@@ -17,7 +17,7 @@ from hpccomm.communicator.lanes.lane import OBJECTS, wire_tag
 from hpccomm.communicator.object_transfer import Frame
 from hpccomm.contracts.arrivals import ANY, Anything
 from hpccomm.contracts.terms import Terms, of_message, terms
-from hpccomm.contracts.transport import Steps
+from hpccomm.contracts.transport import DTYPES, Steps
 from hpccomm.errors import CommunicationError, UsageError, untied
 from hpccomm.reductions import PremulSum, ReduceOp, code_of, named
 from hpccomm.runtime.operation import Label, Operation
@@ -274,8 +274,8 @@ class Objects(Face):
             wire = wire_tag(tag, OBJECTS)
             frame = transfer.dump(value)
             steps = transfer.send(self._core.backend.messages, frame, peer, wire)
-            label = Label("send_object", frame.nbytes, of_message(peer, None, tag, counted=True))
-            self._core.calls.traffic.sent[peer] += 1
+            label = Label("send_object", frame.nbytes, of_message(peer, None, tag, wire // DTYPES))
+            self._core.calls.traffic.cell(peer, wire // DTYPES)[0] += 1
             _run(self._core, label, frame, steps, timeout, ordered=False)
 
     def recv_object(
@@ -311,8 +311,8 @@ class Objects(Face):
             tag = self._core.tag(tag)
             wire = wire_tag(tag, OBJECTS)
             steps = transfer.receive(self._core.backend.messages, peer, wire)
-            label = Label("recv_object", 0, of_message(None, peer, tag, counted=True))
-            self._core.calls.traffic.posted[peer] += 1
+            label = Label("recv_object", 0, of_message(None, peer, tag, wire // DTYPES))
+            self._core.calls.traffic.cell(peer, wire // DTYPES)[1] += 1
             return _run(self._core, label, Frame(), steps, timeout, ordered=False)[0]
 
 

@@ -10,6 +10,9 @@ from zlib import crc32
 from hpccomm.contracts.signature import Signature
 from hpccomm.reductions import code_of, name_of
 
+End = tuple[str, int, int]
+"""``"dst"`` or ``"src"``, the other rank, and the channel."""
+
 
 @dataclass(frozen=True, slots=True)
 class Terms:
@@ -25,8 +28,11 @@ class Terms:
         Bytes of the call where all ranks know the same number; else 0.
     peers : tuple of int
         The ranks that a call waits for which is no collective; empty if that may be any.
-    counted : bool
-        Whether it is a message that its sender and its receiver count.
+    ends : tuple of (str, int, int)
+        The ends of messages that their senders and receivers count: ``"dst"`` or ``"src"``, the other rank, and
+        the channel.
+    ahead : int
+        1 for a receive that is counted only when its message is there, else 0.
     individual : tuple of Signature
         The calls in which this rank has lists of its own. They must fit those of the others.
     """
@@ -35,7 +41,8 @@ class Terms:
     fingerprint: int
     nbytes: int = 0
     peers: tuple[int, ...] = ()
-    counted: bool = False
+    ends: tuple[End, ...] = ()
+    ahead: int = 0
     individual: tuple[Signature, ...] = ()
 
 
@@ -88,11 +95,15 @@ def of_call(call: Signature, algorithm: str, deterministic: bool, **more: object
     return terms(values, call.nbytes)
 
 
-def of_message(dst: int | None, src: int | None, tag: int, *, counted: bool) -> Terms:
-    """Return whom a message is for and from. No other rank has the same."""
+def of_message(
+    dst: int | None, src: int | None, tag: int, channel: int | None, ahead: int = 0
+) -> Terms:
+    """Return whom a message is for and from. No other rank has the same. `channel` is None where it is not counted."""
     values = {"dst": dst, "src": src, "tag": tag}
-    peers = tuple({each for each in (dst, src) if each is not None})
-    return Terms(values, hash((dst, src, tag)) & 0xFFFFFFFF, 0, peers, counted)
+    both = [(way, peer) for way, peer in (("dst", dst), ("src", src)) if peer is not None]
+    peers = tuple({peer for _, peer in both})
+    ends = () if channel is None else tuple([(way, peer, channel) for way, peer in both])
+    return Terms(values, hash((dst, src, tag)) & 0xFFFFFFFF, 0, peers, ends, ahead)
 
 
 @lru_cache(maxsize=1024)

@@ -151,7 +151,7 @@ class CallEngine:
         self.on_timeout = settings.on_timeout
         self.sequence = self.number = MAKING
         self.digest = 0
-        self.traffic = Traffic(backend.size)
+        self.traffic = Traffic()
         self.compare: Callable[[Label, Entry], object] = _uncompared
         self.origin = Origin(backend.uid, name, backend.rank, backend.size)
         self.site: Site | None = None

@@ -20,7 +20,7 @@ from time import perf_counter, sleep
 from typing import TYPE_CHECKING
 
 from hpccomm.contracts.pairing import Between, exchanged
-from hpccomm.contracts.side import ANSWERED, Answer, Facts
+from hpccomm.contracts.side import ANSWERED, Answer, Facts, SideChannel
 from hpccomm.errors import (
     CollectiveTimeout,
     CommunicationError,
@@ -47,6 +47,7 @@ from hpccomm.runtime.recorder import (
     refused,
 )
 from hpccomm.runtime.stderr import Voice, write_stderr
+from hpccomm.runtime.traffic import Counts, blocked_on
 from hpccomm.runtime.verdict import Verdict, judge
 
 if TYPE_CHECKING:
@@ -59,6 +60,9 @@ ASK_SECONDS = 0.3
 
 ANSWER_SECONDS = 0.5
 """How long their answers may take."""
+
+MOST_FOLLOWED = 256
+"""So many ranks are asked for whom other ranks wait."""
 
 LONGEST_SECONDS = 10.0
 """The longest time between two questions."""
@@ -99,6 +103,7 @@ class Inquiry:
         self._next = 0.0
         self._given_up: Entry | None = None
         self._reported: Entry | None = None
+        self._said = {""}
         self._lock = threading.Lock()
 
     # For the watchdog.
@@ -119,7 +124,11 @@ class Inquiry:
                 if error is not None:
                     self._give_up(calls, entry, error)
         elif waited > ASK_SECONDS and entry[LABEL].name != SHRINK and self._due(entry, now):
-            error = _found(self._asked(calls, entry), calls, entry, waited)
+            verdict = self._asked(calls, entry)
+            error = _found(verdict, calls, entry, waited)
+            if error is None and verdict is not None and verdict.unreceived not in self._said:
+                self._said.add(verdict.unreceived)
+                logger.warning("%s waits: %s", calls.reports.described(entry), verdict.unreceived)
             if error is not None and calls.waiting() is entry:
                 self._give_up(calls, entry, error)
 
@@ -165,12 +174,30 @@ class Inquiry:
                     # What it told before tells whether it had come.
                     answer = Answer(answer.state, {**self.answers[rank].facts, **answer.facts})
                 self.answers[rank] = answer
+            chain = self._followed(side, calls, question)
+            known = {*self.answers, *(peer for _, peer in chain)}
             mine = {
                 **facts(calls, entry[NUMBER], entry),
-                "counts": {rank: _counts(calls, rank) for rank in self.answers},
+                "counts": {rank: _counts(calls, rank) for rank in known},
                 "between": {rank: _between(entry, rank) for rank in self.answers},
             }
-            return judge(mine, self.answers)
+            return judge(mine, self.answers, chain)
+
+    def _followed(
+        self, side: SideChannel, calls: "CallEngine", question: Facts
+    ) -> dict[tuple[int, int], Answer]:
+        """Ask those for whom other ranks wait in messages, and so on; return the answers, by both ranks."""
+        chain: dict[tuple[int, int], Answer] = {}
+        front = list(self.answers.items())
+        while front and len(chain) < MOST_FOLLOWED:
+            rank, answer = front.pop(0)
+            for peer in blocked_on(answer):
+                if peer != calls.origin.rank and (rank, peer) not in chain:
+                    asked = {**question, "from": rank}
+                    chain[rank, peer] = side.ask([peer], asked, ANSWER_SECONDS)[peer]
+                    if peer not in self.answers:
+                        front.append((peer, chain[rank, peer]))
+        return chain
 
     def _give_up(self, calls: "CallEngine", entry: Entry, error: CommunicationError) -> None:
         """End a call that cannot be completed, here and on the other ranks."""
@@ -367,16 +394,14 @@ def _now(calls: "CallEngine", entry: Entry) -> Facts:
     terms = entry[LABEL].terms
     task = next((each for each, its in calls.under_way.items() if its is entry), None)
     now["held"] = (task is None or task.awaited) and len(calls.pending()) == 1
-    if terms is not None and terms.counted and not entry[NUMBER]:
-        now |= {key: terms.values[key] for key in ("dst", "src")}
+    if terms is not None and terms.ends and not entry[NUMBER]:
+        now["waits"] = calls.traffic.waits(terms)
     return now
 
 
-def _counts(calls: "CallEngine", rank: object) -> tuple[int, int]:
-    """Return how many messages were sent to a rank, and how many receives from it were begun."""
-    if not isinstance(rank, int) or not 0 <= rank < calls.origin.size:
-        return 0, 0
-    return calls.traffic.between(rank)
+def _counts(calls: "CallEngine", rank: object) -> Counts:
+    """Return how many messages were sent to a rank, and how many receives from it were begun, by channel."""
+    return calls.traffic.between(rank) if isinstance(rank, int) else []
 
 
 def _between(entry: Entry | None, rank: object) -> list[Between]:

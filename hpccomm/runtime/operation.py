@@ -1,7 +1,7 @@
 """Polled operations, and the names by which calls are counted and reported."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from hpccomm.contracts.terms import Terms, joined, with_peers
@@ -74,7 +74,7 @@ class Operation:
 def as_one(operations: tuple[Operation, ...], async_op: bool = False) -> Operation:
     """Return operations as one, which carries them out together."""
     ordered = [each.label.terms for each in operations if each.ordered and each.label.terms]
-    terms = joined(ordered, async_op) if ordered else with_peers(_peers(operations))
+    terms = joined(ordered, async_op) if ordered else _messages(operations)
     return Operation(
         Label("batch", sum(each.label.nbytes for each in operations), terms),
         lambda: together(operations),
@@ -83,10 +83,12 @@ def as_one(operations: tuple[Operation, ...], async_op: bool = False) -> Operati
     )
 
 
-def _peers(operations: tuple[Operation, ...]) -> tuple[int, ...]:
-    """Return the ranks that messages are for or from."""
+def _messages(operations: tuple[Operation, ...]) -> Terms:
+    """Return whom messages are for or from."""
     each = [operation.label.terms for operation in operations]
-    return tuple(sorted({peer for terms in each if terms for peer in terms.peers}))
+    peers = tuple(sorted({peer for terms in each if terms for peer in terms.peers}))
+    ends = tuple({end: None for terms in each if terms for end in terms.ends})
+    return replace(with_peers(peers), ends=ends)
 
 
 def together(operations: tuple[Operation, ...]) -> Steps:

@@ -3,19 +3,17 @@
 Pure functions of plain data, by which dumps of several ranks can be judged as well.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from hpccomm.contracts.majority import odd_ones
 from hpccomm.contracts.pairing import unfit
 from hpccomm.contracts.side import ANSWERED, GONE, SILENT, STOPPED, Answer, Facts
 from hpccomm.contracts.terms import written
+from hpccomm.runtime.traffic import BLOCKED_SECONDS, Counts, unmatched, unreceived
 
 MOST_NAMED = 8
 """Ranks, or groups of ranks, that are told of one by one."""
-
-BLOCKED_SECONDS = 0.25
-"""A message that has waited so long is blocked: one that needs no receiver to be sent takes less."""
 
 MOST_REFUSALS = 2
 """Refused calls that are told of."""
@@ -37,6 +35,8 @@ class Verdict:
         have closed the communicator; that are stopped; that did not answer.
     held_up : tuple of int
         Ranks that have not come since they wait in an earlier call, for others that are to blame.
+    unreceived : str
+        What has been sent that no receive was begun for, where another message is awaited.
     text : str
         The same in words.
     """
@@ -48,6 +48,7 @@ class Verdict:
     silent: tuple[int, ...]
     held_up: tuple[int, ...]
     text: str
+    unreceived: str = ""
 
     @property
     def absent(self) -> tuple[int, ...]:
@@ -55,7 +56,11 @@ class Verdict:
         return tuple(sorted({*self.missing, *self.gone, *self.stopped, *self.silent}))
 
 
-def judge(mine: Facts, answers: Mapping[int, Answer]) -> Verdict:
+Chain = Mapping[tuple[int, int], Answer]
+"""What a rank answered about its messages with another one that waits for it: by that one, and the rank."""
+
+
+def judge(mine: Facts, answers: Mapping[int, Answer], chain: Chain | None = None) -> Verdict:
     """Return why the call of this rank waits.
 
     A rank that had begun the call when it was last heard of, and whose process is gone or silent now, is
@@ -68,6 +73,8 @@ def judge(mine: Facts, answers: Mapping[int, Answer]) -> Verdict:
     answers : mapping of int to Answer
         Those of other ranks, about the call of the same number. The facts of one that does not answer
         are those that it gave last, if it gave any.
+    chain : mapping, optional
+        Those of ranks for which others wait.
     """
     number = mine["now"]["collective"] if mine["now"] else 0  # less than 0 while all of it is made
     absent: dict[int, Answer] = {}
@@ -92,18 +99,29 @@ def judge(mine: Facts, answers: Mapping[int, Answer]) -> Verdict:
     if not absent and not differing:
         absent, came = fallen, {r: each for r, each in came.items() if r not in fallen}
 
-    crossed = () if differing or lists else _crossed(mine, number, answers, absent)
+    crossed = () if differing or lists else _crossed(mine, answers, chain or {})
     if differing:
         text = f"the ranks call different things as number {number}: {side_by_side(called)}"
     elif lists is not None:
         text, differing = lists
     elif crossed:
-        text = f"the ranks wait for each other: {_told(mine, number, absent, came)}"
+        facts_of = {peer: each.facts for (_, peer), each in (chain or {}).items()}
+        facts_of |= {rank: each.facts for rank, each in answers.items()}
+        apart = len(crossed) > 1 or crossed[0] not in absent
+        how = _in_turn(mine, crossed, facts_of) if apart else _told(mine, number, absent, came)
+        text = f"the ranks wait for each other: {how}"
         differing = crossed if len(answers) > len(crossed) else (mine["rank"], *crossed)
     elif absent:
         text = _told(mine, number, absent, came)
     else:
         text = "All ranks have called it, and it is not done"
+    came_here, came_there = list[str](), list[str]()
+    for rank, counts in mine.get("counts", {}).items():
+        facts = answers[rank].facts if rank in answers else {}
+        there = facts.get("counts", [])
+        came_here += unreceived(mine, rank, there, counts)
+        came_there += unreceived(facts, mine["rank"], counts, there)
+    text = "; ".join([text, *came_here, *came_there])
     text += refusals(
         {rank: answers[rank].facts if rank in answers else mine for rank in {*absent, *differing}}
     )
@@ -120,7 +138,14 @@ def judge(mine: Facts, answers: Mapping[int, Answer]) -> Verdict:
         # What is no collective may wait for the others alone, and these may have ended rightly.
         missing, gone = (*missing, *gone), ()
     return Verdict(
-        missing, tuple(sorted(differing)), gone, of_state[STOPPED], of_state[SILENT], held_up, text
+        missing,
+        tuple(sorted(differing)),
+        gone,
+        of_state[STOPPED],
+        of_state[SILENT],
+        held_up,
+        text,
+        "; ".join(came_here),
     )
 
 
@@ -165,62 +190,64 @@ def _unfit(mine: Facts, called: Mapping[int, Facts]) -> tuple[str, tuple[int, in
     return None
 
 
-def _crossed(
-    mine: Facts, number: int, answers: Mapping[int, Answer], absent: Mapping[int, Answer]
-) -> tuple[int, ...]:
-    """Return the ranks that wait for this one, as it waits for them: none of them can go on.
+def _crossed(mine: Facts, answers: Mapping[int, Answer], chain: Chain) -> tuple[int, ...]:
+    """Return the ranks of a shortest round in which each waits for the next, from this one on; else none.
 
-    Those that have not come to this rank's collective are all blocked in messages with it, of which it
-    has begun no counterpart; or a message of each of two ranks waits for one of the other. A program whose
-    collective does not need those ranks might go on, but MPI allows every collective to wait for all.
+    None of them can go on: each is in a collective to which the next has not come, or blocked in a message
+    of which the next has begun no counterpart. A program whose collective does not need those ranks might go
+    on, but MPI allows every collective to wait for all.
     """
     own = mine["now"]
     if own is None or not own.get("held"):
         return ()
-    crossed = []
-    for rank in absent:
-        facts = answers[rank].facts
-        now = facts.get("now")
-        if answers[rank].state != ANSWERED or not now or not now.get("held"):
-            continue
-        if now["since"] < BLOCKED_SECONDS:
-            continue
-        sent, posted = mine["counts"][rank]
-        sent_here, posted_here = facts.get("counts", (0, 0))
-        theirs = _unmatched(now, mine["rank"], posted_here, sent, sent_here, posted)
-        ours = number > 0 or _unmatched(own, rank, posted, sent_here, sent, posted_here)
-        if theirs and ours:
-            crossed.append(rank)
-    return tuple(crossed) if len(crossed) == len(absent) else ()
+    me = mine["rank"]
+    told = {**{peer: answer for (_, peer), answer in chain.items()}, **answers}
+    known = {
+        me: mine,
+        **{rank: each.facts for rank, each in told.items() if each.state == ANSWERED},
+    }
+
+    def counts(waiter: int, peer: int) -> Counts | None:
+        """Return what a peer has of its messages with a rank that waits for it."""
+        if peer == me:
+            return mine["counts"][waiter]  # type: ignore[no-any-return]
+        asked = answers.get(peer) if waiter == me else chain.get((waiter, peer))
+        found: Counts | None = None if asked is None else asked.facts.get("counts")
+        return found
+
+    def awaited(rank: int) -> Iterator[int]:
+        """Give the ranks that a rank waits for in vain."""
+        now = known[rank]["now"]
+        if not now or not now.get("held") or (rank != me and now["since"] < BLOCKED_SECONDS):
+            return
+        if now["collective"] > 0:
+            late = now["collective"]
+            yield from (each for each, facts in known.items() if not _has_begun(facts, late))
+        for wait in now.get("waits", ()):
+            there = counts(rank, wait["peer"])
+            if wait["sure"] and there is not None and unmatched(wait, there):
+                yield wait["peer"]
+
+    reached: dict[int, tuple[int, ...]] = {me: ()}
+    front = [me]
+    while front:
+        rank = front.pop(0)
+        for peer in awaited(rank):
+            if peer == me and rank != me:
+                return reached[rank]
+            if peer in known and peer not in reached:
+                reached[peer] = (*reached[rank], peer)
+                front.append(peer)
+    return ()
 
 
 def _has_begun_its_part(mine: Facts, rank: int, answer: Answer) -> bool:
     """Whether a rank has begun all that this rank's message needs of it."""
     own = mine["now"]
-    if own is None or "src" not in own or answer.state != ANSWERED:
+    if own is None or "waits" not in own or answer.state != ANSWERED:
         return False
-    (sent, posted), (coming, taken) = mine["counts"][rank], answer.facts.get("counts", (0, 0))
-    return not _unmatched(own, rank, posted, coming, sent, taken)
-
-
-def _unmatched(now: Facts, peer: int, posted: int, coming: int, sent: int, taken: int) -> bool:
-    """Whether a message that a rank is blocked in has no counterpart at its peer.
-
-    Parameters
-    ----------
-    now : mapping
-        The call.
-    peer : int
-        The rank that is asked for.
-    posted, coming : int
-        How many receives from the peer the rank has begun, and how many messages the peer has begun to
-        send to it.
-    sent, taken : int
-        How many messages the rank has begun to send to the peer, and how many receives the peer has
-        begun from it.
-    """
-    waits = now.get("src") == peer and coming < posted
-    return waits or (now.get("dst") == peer and taken < sent)
+    there = answer.facts.get("counts", ())
+    return not any(unmatched(wait, there) for wait in own["waits"] if wait["peer"] == rank)
 
 
 # Words.
@@ -268,6 +295,17 @@ def _told(mine: Facts, number: int, absent: Mapping[int, Answer], came: Mapping[
         at = f" at {sites.pop()}" if len(sites) == 1 and "" not in sites else ""
         sentences.append(f"{ranks_named(sorted(came))} wait in it{at}")
     return "; ".join(sentences)
+
+
+def _in_turn(mine: Facts, crossed: Sequence[int], facts_of: Mapping[int, Facts]) -> str:
+    """Return which rank waits for which, in a round that begins with this one."""
+    ranks = (mine["rank"], *crossed)
+    told = []
+    for rank, peer in zip(ranks, (*crossed, mine["rank"]), strict=True):
+        now = (mine if rank == mine["rank"] else facts_of[rank])["now"]
+        at = f" at {now['site']}" if now.get("site") else ""
+        told.append(f"rank {rank} waits in {_named(now)}{at} for rank {peer}")
+    return "; ".join(told)
 
 
 def whereabouts(absent: Mapping[int, Answer], number: int, what: str) -> list[str]:

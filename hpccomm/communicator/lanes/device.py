@@ -149,7 +149,7 @@ class DeviceLane(Lane):
         route = self.dispatch.message(receives, sends, message.tag)
         nbytes = max((piece.data.nbytes for piece in (*sends, *receives)), default=0)
         label = Label(
-            message.name, nbytes, of_message(message.to, message.origin, message.tag, counted=False)
+            message.name, nbytes, of_message(message.to, message.origin, message.tag, None)
         )
         return Call(
             self._recipe(label, label, route, ordered=False),

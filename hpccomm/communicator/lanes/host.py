@@ -18,7 +18,7 @@ from hpccomm.communicator.lanes.planned import Messages, Numbered, PlannedCall, 
 from hpccomm.contracts.backend import Backend, Blocking, Buffer, Start, both
 from hpccomm.contracts.choice import Choice
 from hpccomm.contracts.terms import of_message
-from hpccomm.contracts.transport import Request, Steps, Transport
+from hpccomm.contracts.transport import DTYPES, Request, Steps, Transport
 from hpccomm.dispatch.host import HostDispatch
 from hpccomm.dispatch.policy import AUTO, NATIVE
 from hpccomm.dispatch.route import Route
@@ -31,6 +31,7 @@ from hpccomm.runtime.issue import Habit, Issue, either, meeting
 from hpccomm.runtime.operation import Label, Operation, as_one, together
 from hpccomm.runtime.planned import Diversion, blocked, exchanging
 from hpccomm.runtime.stats import Tally
+from hpccomm.runtime.traffic import PLANNED
 from hpccomm.runtime.work import Work
 
 HABITS = 4096
@@ -132,7 +133,7 @@ class HostLane(Lane):
                 self._messages.clear()
             wires = wire_tag(tag, ARRAYS, sent), wire_tag(tag, ARRAYS, taken)
             route = self._message_route(name, to, origin, wires, replaced)
-            label = Label(name, nbytes, of_message(to, origin, tag, counted=True))
+            label = Label(name, nbytes, of_message(to, origin, tag, wires[0] // DTYPES))
             recipe = self._messages[key] = self._recipe(label, label, route, ordered=False)
         return Call(recipe, send, recv, result, keep)
 
@@ -144,18 +145,19 @@ class HostLane(Lane):
         With `replaced`, what is received replaces what is sent.
         """
         transport, (outward, inward) = self._backend.messages, wires
-        sent, posted = self._calls.traffic.sent, self._calls.traffic.posted
-        isend = transport.isend
+        cell, isend = self._calls.traffic.cell, transport.isend
+        out = None if to is None else cell(to, outward // DTYPES)
+        into = None if origin is None else cell(origin, inward // DTYPES)
         receive = None if origin is None else transport.receiving(origin, inward)
 
         def start(send: Buffer, recv: Buffer) -> Steps:
             outgoing = send.copy() if replaced and send is not None else send
             sending: Request | None = None
-            if to is not None and outgoing is not None:
+            if out is not None and to is not None and outgoing is not None:
                 sending = isend(outgoing, to, outward)
-                sent[to] += 1
-            if origin is not None and receive is not None and recv is not None:
-                posted[origin] += 1
+                out[0] += 1
+            if into is not None and receive is not None and recv is not None:
+                into[1] += 1
                 return receive(recv, sending)
             return _NOTHING if sending is None else iter(sending, True)
 
@@ -296,14 +298,17 @@ class HostLane(Lane):
             return first
         operations = tuple(_operation(one.call, one.call.recipe.label) for one in calls)
         collectives = tuple(each for each in operations if each.ordered)
-        ends = [one for one in calls if not one.call.recipe.ordered]
-        messages = Messages(ends, transport)
+        messages = Messages([one for one in calls if not one.call.recipe.ordered], transport)
         start = start_of(
             self._calls, messages, partial(together, collectives) if collectives else None
         )
         whole = as_one(operations) if batched else operations[0]
+        label = whole.label
+        if label.terms is not None:  # whose messages have tags of their own
+            ends = tuple([(way, peer, PLANNED) for way, peer, _ in label.terms.ends])
+            label = label._replace(terms=replace(label.terms, ends=ends))
         route = Route(first.recipe.route.choice, start)
-        recipe = self._recipe(whole.label, whole.label, route, ordered=whole.ordered)
+        recipe = self._recipe(label, label, route, ordered=whole.ordered)
         alone = None if collectives or not messages.all_bound else messages
         result = None if batched else first.result
         return PlannedCall(recipe, None, None, result, whole.keep, messages=alone)

@@ -15,6 +15,7 @@ from hpccomm.contracts.backend import Buffer, Start
 from hpccomm.contracts.transport import DTYPES, Bound, Message, Steps, Transport
 from hpccomm.memory.views import overlap
 from hpccomm.runtime.engine import CallEngine
+from hpccomm.runtime.traffic import PLANNED
 from hpccomm.runtime.waiting import at_once, completed
 
 
@@ -118,14 +119,16 @@ def start_of(
     calls: CallEngine, messages: Messages, collectives: Callable[[], Steps] | None
 ) -> Start:
     """Return what starts the messages of a step, and beside them its collectives."""
-    posted, sent = calls.traffic.posted, calls.traffic.sent
+    cell = calls.traffic.cell
+    came = [cell(peer, PLANNED) for peer in messages.sources]
+    went = [cell(peer, PLANNED) for peer in messages.targets]
     exchange, loose = messages.bound, messages.loose
 
     def start(_send: Buffer, _recv: Buffer) -> Steps:
-        for peer in messages.sources:
-            posted[peer] += 1
-        for peer in messages.targets:
-            sent[peer] += 1
+        for each in came:
+            each[1] += 1
+        for each in went:
+            each[0] += 1
         for into, what in messages.copies:
             np.copyto(into, what)
         under_way = []
