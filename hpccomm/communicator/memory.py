@@ -39,10 +39,11 @@ class MemoryCalls(Face):
         dtype : dtype
             Of its elements, in the machine's byte order, without references to Python objects.
         device : int, optional
-            None is host memory. The number of this rank's device gives device memory from NCCL's allocator,
-            registered with this communicator. Calls on it, and on views of it, may need no intermediate
-            copies. If the library has no such memory, the result is an ordinary CuPy array, which
-            `explain` reports.
+            None is host memory. The number of this rank's device gives device memory from NCCL's allocator.
+            A plan of this communicator registers it, and needs no intermediate copies then, where the
+            arrays of all ranks lie at the same place in equal arrays of `empty`, or in views of them. All
+            other calls take it as an ordinary array, and it mixes with any. If the library has no such
+            memory, the result is an ordinary CuPy array, which `explain` reports.
 
         Returns
         -------

@@ -75,7 +75,7 @@ def agreed(
         whole = [step.calls[0] for step in steps]
         if not async_op:
             transport, whole = _bound(core, steps, everyone)
-        everywhere = map(all, zip(*(each.willing for each in everyone), strict=True))
+        everywhere = map(_alike, zip(*(each.willing for each in everyone), strict=True))
         for number, (step, call) in enumerate(zip(steps, whole, strict=True)):
             lane = call.recipe.lane
             if call.recipe.ordered:
@@ -94,6 +94,11 @@ def agreed(
         for step, calls in zip(steps, carried, strict=True)
     )
     return _carrying(core, steps, whole, limit, async_op), choices
+
+
+def _alike(each: Sequence[object]) -> object:
+    """Return what all ranks have brought, or False if they have not brought the same."""
+    return each[0] if each.count(each[0]) == len(each) else False
 
 
 def at_deadline(core: Core, route: Any, *, polled: bool = False) -> str:

@@ -76,15 +76,16 @@ class Announced(NamedTuple):
         The steps with collective calls, and what must be equal on all ranks.
     sends, receives : sequence of Sent
         The messages.
-    willing : sequence of bool
-        Of each step with collective calls, whether this rank may take the way that plans take where all may.
+    willing : sequence of object
+        Of each step with collective calls, what is true, and equal on all ranks, where they may take the way
+        that plans take.
     """
 
     sites: Sequence[str]
     collectives: Sequence[tuple[int, Mapping[str, Any]]]
     sends: Sequence[Sent]
     receives: Sequence[Sent]
-    willing: Sequence[bool] = ()
+    willing: Sequence[object] = ()
 
 
 def announced(steps: Sequence[Step], *, async_op: bool) -> Announced:

@@ -84,10 +84,13 @@ class DeviceNative:
         Puts it on a stream.
     needs : Preparation or None
         What must be there before; None where nothing more is needed.
+    registered : callable or None
+        Returns what puts it on a stream where `DeviceBackend.register` has registered its arrays.
     """
 
     launch: Launch
     needs: Preparation | None = None
+    registered: Callable[[], Launch] | None = None
 
 
 class DeviceBackend(Protocol):
@@ -128,13 +131,22 @@ class DeviceBackend(Protocol):
         """Return what besides the library decides its own choice (``NCCL_ALGO`` is set), or ''."""
 
     def empty(self, nbytes: int) -> object | None:
-        """Return registered device memory, or None where there is none to be had. Local.
+        """Return device memory that can be registered, or None where there is none to be had. Local.
 
         It has an attribute `pointer` and gives itself back once nobody holds it.
         """
 
-    def holds(self, pointer: int, nbytes: int) -> bool:
-        """Tell whether memory is registered with this communicator. Local."""
+    def place(self, pointer: int, nbytes: int) -> tuple[int, int, int] | None:
+        """Return where in such memory an array lies, or None. Local.
+
+        Arrays may be registered together where this is equal on all ranks.
+        """
+
+    def register(self, pointers: Sequence[int]) -> bool:
+        """Register the memory at these addresses on all ranks, or on none. Collective; blocks.
+
+        Returns whether it is registered.
+        """
 
     def check(self) -> None:
         """Raise if the library noticed that something failed. Local, from any thread."""
@@ -216,6 +228,9 @@ class DeviceRoute:
         What must be there before, on all ranks.
     grouped : Grouped or None
         The same in a group with others; None where it cannot stand in one.
+    registered : callable or None
+        Returns what puts it on a stream where its arrays are registered on all ranks; None where that makes
+        no difference.
     """
 
     choice: Choice
@@ -223,6 +238,7 @@ class DeviceRoute:
     start: DeviceStart | None = None
     needs: Preparation | None = None
     grouped: Grouped | None = None
+    registered: Callable[[], Launch] | None = None
 
 
 class DeviceDispatch(Protocol):

@@ -198,7 +198,8 @@ class NcclDispatch:
             begin = self._beginning(self._schedules.beginning(call, wide=False))
         elif call.in_place and not asked.in_place:
             begin = self._beginning(self._schedules.saved(call))
-        return _groupable(choice, pinned.launch, begin, pinned.needs)
+        way = _groupable(choice, pinned.launch, begin, pinned.needs)
+        return way if begin is not None else replace(way, registered=pinned.registered)
 
     def _beginning(self, begin: Begin) -> Begin:
         device = self._devices.device

@@ -160,35 +160,49 @@ def registered(backend, algorithm="native"):
 
 
 @pytest.mark.standin
-def test_registered_memory():
+def test_memory_is_registered_on_all_ranks_or_on_none(monkeypatch):
+    fails = threading.local()
+    register = libnccl.functions().ncclCommRegister
+
+    class Library:
+        """NCCL, that refuses to register memory on one rank."""
+
+        def __getattr__(self, name):
+            if name == "ncclCommRegister" and getattr(fails, "here", False):
+                return lambda *_: 3
+            return register if name == "ncclCommRegister" else getattr(library, name)
+
+    library, changed = libnccl.functions(), Library()
+    monkeypatch.setattr(libnccl, "functions", lambda: changed)
+
     def main(rank):
         backend = opened(rank)
         memory = backend.empty(4 * COUNT)
-        assert backend.holds(memory.pointer, 4 * COUNT)
-        assert backend.holds(memory.pointer + 400, 40)  # views count
-        assert not backend.holds(memory.pointer, 4 * COUNT + 1)
-        x = array_over(memory, rank.device)
-        x.fill(1)
-        assert summed(backend, x) == rank.size
-        assert registered(backend) == 1
-        backend.native(SUM, "ring").needs.make()  # made later, and knows it too
-        assert registered(backend, "ring") == 1
-        second = backend.empty(0)
-        assert registered(backend) == registered(backend, "ring") == 2
+        assert backend.place(memory.pointer, 4 * COUNT) == (0, 0, 4 * COUNT)
+        assert backend.place(memory.pointer + 400, 40) == (0, 400, 4 * COUNT)  # views count
+        assert backend.place(memory.pointer, 4 * COUNT + 1) is None
+        fails.here = rank.rank == 1
+        assert not backend.register([memory.pointer])
+        assert registered(backend, "registered") == 0
+        fails.here = False
+        assert backend.register([memory.pointer])
+        assert backend.register([memory.pointer])  # once
+        assert backend.place(memory.pointer, 4) == (1, 0, 4 * COUNT)
+        assert registered(backend, "registered") == 1
+        assert registered(backend) == 0, "what carries other calls knows no memory"
         # Released, and freed when memory is next asked for.
         pointer = memory.pointer
-        del memory, x
+        del memory
         gc.collect()
-        assert not backend.holds(pointer, 4)
+        assert backend.place(pointer, 4) is None
         third = backend.empty(16)
-        assert registered(backend) == 2
+        assert registered(backend, "registered") == 0
         backend.close()
         # What is held outlives the communicator, and goes in any order.
-        assert not backend.holds(third.pointer, 16)
+        assert backend.place(third.pointer, 16) is None
         y = array_over(third, rank.device)
         y.fill(3)
         assert float(y.get()[0]) == 3
-        del second
         del third, y
         return True
 
@@ -196,10 +210,28 @@ def test_registered_memory():
 
 
 @pytest.mark.standin
+def test_memory_is_not_registered_where_that_is_switched_off(monkeypatch):
+    monkeypatch.setenv("NCCL_LOCAL_REGISTER", "0")
+
+    def main(rank):
+        backend = opened(rank)
+        memory = backend.empty(64)
+        told = backend.register([memory.pointer])
+        backend.close()
+        del memory
+        return told
+
+    assert sound(on_ranks(2, main)) == [False] * 2
+
+
+@pytest.mark.standin
 def test_trap_to_free_memory_or_make_it_would_end_a_capture():
+    from standin import heap
+
     def main(rank):
         backend = opened(rank)
         memory = backend.empty(4 * COUNT)
+        pointer = memory.pointer
         del memory
         gc.collect()
         stream = cupy.cuda.Stream(non_blocking=True)
@@ -209,9 +241,9 @@ def test_trap_to_free_memory_or_make_it_would_end_a_capture():
             with pytest.raises(UsageError, match="make arrays before"):
                 backend.empty(16)
             stream.end_capture()
-        assert registered(backend) == 1
+        assert heap.find(pointer) is not None
         second = backend.empty(16)
-        assert registered(backend) == 1
+        assert second.pointer == pointer or heap.find(pointer) is None
         backend.close()
         del second
 
@@ -244,12 +276,12 @@ def test_no_registered_memory_where_the_library_has_none(monkeypatch):
 
     def main(rank):
         backend = opened(rank)
-        told = backend.empty(64), backend.holds(4096, 1)
+        told = backend.empty(64), backend.place(4096, 1)
         result = summed(backend, cupy.ones(COUNT, np.float32))
         backend.close()
         return (*told, result)
 
-    assert sound(on_ranks(1, main)) == [(None, False, 1.0)]
+    assert sound(on_ranks(1, main)) == [(None, None, 1.0)]
 
 
 @pytest.mark.standin

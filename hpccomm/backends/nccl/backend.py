@@ -6,7 +6,7 @@ from typing import Any
 
 from hpccomm.backends.nccl import collectives, errors, variables
 from hpccomm.backends.nccl.agreed_setup import Ranks
-from hpccomm.backends.nccl.communicators import ABORT_SECONDS, NATIVE, Communicators
+from hpccomm.backends.nccl.communicators import ABORT_SECONDS, NATIVE, REGISTERED, Communicators
 from hpccomm.backends.nccl.facts import Facts
 from hpccomm.backends.nccl.group import NcclGroup
 from hpccomm.backends.nccl.memory import NEEDED, NcclMemory, Registry
@@ -83,14 +83,12 @@ class NcclBackend:
         bind = collectives.bind(call, self.ability)
         communicators, made = self._communicators, self._communicators.made
         if algorithm == NATIVE:
-            return DeviceNative(bind(communicators.native))
-
-        def make() -> None:
-            if algorithm not in made:
-                communicators.make(algorithm)
-                self._registry.register(made[algorithm])
-
-        needs = Preparation(lambda: algorithm in made, make)
+            registered = cache(lambda: bind(made[REGISTERED]))
+            several = self.size > 1
+            return DeviceNative(
+                bind(communicators.native), registered=registered if several else None
+            )
+        needs = Preparation(lambda: algorithm in made, lambda: communicators.make(algorithm))
         # Its communicator need not exist before the first launch.
         bound = cache(lambda: bind(made[algorithm]))
         return DeviceNative(lambda send, recv, stream: bound()(send, recv, stream), needs)
@@ -118,20 +116,41 @@ class NcclBackend:
     # Memory.
 
     def empty(self, nbytes: int) -> NcclMemory | None:
-        """Return device memory from NCCL's allocator, registered; None where NCCL has none. Local.
+        """Return device memory that can be registered; None where NCCL has none. Local.
 
         Raises
         ------
         MemoryError
             If the device has none left.
         """
-        if not self.ability.functions >= NEEDED:
-            return None
-        return self._registry.empty(nbytes, list(self._communicators.made.values()))
+        return self._registry.empty(nbytes) if self.ability.functions >= NEEDED else None
 
-    def holds(self, pointer: int, nbytes: int) -> bool:
-        """Tell whether memory is registered with this communicator. Local."""
-        return self._registry.holds(pointer, nbytes)
+    def place(self, pointer: int, nbytes: int) -> tuple[int, int, int] | None:
+        """Return where in such memory an array lies; None if it does not. Local.
+
+        The number of the registration (0 where there is none), the offset and the bytes of the whole.
+        Ranks may register arrays together if these are equal.
+        """
+        return self._registry.place(pointer, nbytes)
+
+    def register(self, pointers: Sequence[int]) -> bool:
+        """Register the memory at these addresses on all ranks, or on none. Collective; blocks.
+
+        Returns
+        -------
+        bool
+            Whether it is registered. The same on all ranks.
+
+        Raises
+        ------
+        CommunicationError, CollectiveTimeout, CommunicatorAborted
+            If the communicator for that cannot be made.
+        """
+        self._communicators.make(REGISTERED)
+        done = self._registry.register(pointers, self._communicators.made[REGISTERED])
+        everywhere = all(map(bool, map(int, self._ranks.control.all_gather(b"%d" % done))))
+        self._registry.settle(pointers, everywhere=everywhere)
+        return everywhere
 
     # Failure and end.
 

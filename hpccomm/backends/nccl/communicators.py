@@ -26,6 +26,9 @@ NATIVE = "native"
 PINNED = {"ring": "Ring", "tree": "Tree"}
 """Algorithms that a communicator can be pinned to, as ``NCCL_ALGO`` spells them."""
 
+REGISTERED = "registered"
+"""Name of the communicator with which memory is registered. Its calls have registered memory on all ranks."""
+
 ABORT_SECONDS = 10.0
 """How long `Communicators.abort` waits for NCCL."""
 
@@ -130,7 +133,7 @@ class Communicators:
         self._process = os.getpid()
 
     def make(self, algorithm: str) -> None:
-        """Make the communicator of an algorithm of `PINNED`. Collective; blocks; idempotent.
+        """Make the communicator of an algorithm of `PINNED`, or `REGISTERED`. Collective; blocks; idempotent.
 
         Raises
         ------
@@ -154,7 +157,7 @@ class Communicators:
                 "give the same algorithm on all ranks",
                 ranks=tuple(range(len(requested))),
             )
-        made, why = new_communicator(self._ranks, PINNED[algorithm])
+        made, why = new_communicator(self._ranks, PINNED.get(algorithm))
         if made is None:
             raise CommunicationError(
                 f"NCCL's communicator for algorithm {algorithm!r} cannot be made ({why}); "

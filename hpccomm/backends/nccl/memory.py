@@ -1,4 +1,9 @@
-"""Device memory from NCCL's own allocator, registered with communicators.
+"""Device memory from NCCL's own allocator, which the ranks register together.
+
+What NCCL does is undefined where some ranks of a call pass registered memory and others do not, or pass it
+at another offset. On a node with NVSwitch a rank then waits where no abort reaches it. So memory is
+allocated by each rank alone, and registered when all ranks have agreed on it, with a communicator that
+carries nothing else.
 
 Memory is not freed when its last reference goes: the garbage collector runs at any moment, in any
 thread, during the capture of a graph or after a fork. It is freed at the next request for memory, or
@@ -9,7 +14,7 @@ import ctypes
 import weakref
 from collections import deque
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from hpccomm.backends.nccl import libnccl
@@ -26,23 +31,27 @@ class _Allocation:
     pointer: int
     nbytes: int
     device: int
-    handles: list[tuple[Any, int]] = field(default_factory=list)
+    number: int = 0  # of its registration, the same on all ranks; 0 where it is not registered
+    handle: tuple[Any, int] | None = None  # the communicator that it is registered with, and NCCL's
 
-    def register(self, communicator: Any) -> int:
+    def register(self, communicator: Any) -> bool:
+        """Return whether NCCL has it registered. It gives no handle where that is switched off."""
         handle = ctypes.c_void_p()
-        status: int = libnccl.functions().ncclCommRegister(
+        status = libnccl.functions().ncclCommRegister(
             communicator.comm, self.pointer, self.nbytes, ctypes.byref(handle)
         )
-        if status == 0:
-            self.handles.append((communicator, handle.value or 0))
-        return status
+        if status == 0 and handle.value:
+            self.handle = communicator, handle.value
+        return self.handle is not None
+
+    def deregister(self) -> None:
+        if self.handle is not None and self.handle[0].comm:  # else it has ended with it
+            libnccl.functions().ncclCommDeregister(self.handle[0].comm, self.handle[1])
+        self.number, self.handle = 0, None
 
     def free(self) -> None:
-        library = libnccl.functions()
-        for communicator, handle in self.handles:
-            if communicator.comm:  # else its registrations have ended with it
-                library.ncclCommDeregister(communicator.comm, handle)
-        library.ncclMemFree(self.pointer)
+        self.deregister()
+        libnccl.functions().ncclMemFree(self.pointer)
 
 
 _orphans: deque[_Allocation] = deque()
@@ -51,7 +60,7 @@ _orphans: deque[_Allocation] = deque()
 
 @dataclass(slots=True, weakref_slot=True, eq=False)
 class NcclMemory:
-    """Registered device memory.
+    """Device memory that can be registered.
 
     Attributes
     ----------
@@ -66,7 +75,7 @@ class NcclMemory:
 
 
 class Registry:
-    """The registered memory of one communicator.
+    """The memory of one communicator that can be registered.
 
     Parameters
     ----------
@@ -79,9 +88,10 @@ class Registry:
         self._blocks: dict[int, _Allocation] = {}
         self._released: deque[_Allocation] = deque()
         self._closed = False
+        self._registered = 0  # blocks so far
 
-    def empty(self, nbytes: int, communicators: Iterable[Any]) -> NcclMemory | None:
-        """Return new memory, registered with `communicators`; None if NCCL refuses. Local.
+    def empty(self, nbytes: int) -> NcclMemory:
+        """Return new memory. Local.
 
         It may wait for work on the device, if it frees released memory.
 
@@ -109,9 +119,6 @@ class Registry:
                     "pool keeps: cupy.get_default_memory_pool().free_all_blocks()"
                 )
             block = _Allocation(pointer.value, size, self._device)
-            if any(block.register(communicator) for communicator in communicators):
-                block.free()
-                return None
         self._blocks[block.pointer] = block
         memory = NcclMemory(block.pointer, nbytes)
         # At exit the system frees the process's memory, and NCCL may have ended before.
@@ -122,18 +129,41 @@ class Registry:
         self._blocks.pop(block.pointer, None)
         (_orphans if self._closed else self._released).append(block)
 
-    def register(self, communicator: Any) -> None:
-        """Register all memory with a communicator that was made later."""
-        for block in list(self._blocks.values()):
-            block.register(communicator)
-
-    def holds(self, pointer: int, nbytes: int) -> bool:
-        """Return whether an address range lies within registered memory. Local."""
+    def _block(self, pointer: int, nbytes: int) -> _Allocation | None:
+        if self._closed:
+            return None
         # A copy, because the garbage collector may release others meanwhile.
-        return not self._closed and any(
-            block.pointer <= pointer and pointer + nbytes <= block.pointer + block.nbytes
-            for block in tuple(self._blocks.values())
+        for block in tuple(self._blocks.values()):
+            if block.pointer <= pointer and pointer + nbytes <= block.pointer + block.nbytes:
+                return block
+        return None
+
+    def place(self, pointer: int, nbytes: int) -> tuple[int, int, int] | None:
+        """Return where an address range lies: the number of the registration, the offset and the block's size.
+
+        None if it does not lie within this memory. Local.
+        """
+        block = self._block(pointer, nbytes)
+        return None if block is None else (block.number, pointer - block.pointer, block.nbytes)
+
+    def register(self, pointers: Iterable[int], communicator: Any) -> bool:
+        """Register the blocks of addresses, if NCCL does; return whether all are. Local."""
+        blocks = [self._block(pointer, 1) for pointer in pointers]
+        return all(
+            each is not None and (each.handle or each.register(communicator)) for each in blocks
         )
+
+    def settle(self, pointers: Iterable[int], *, everywhere: bool) -> None:
+        """Number the blocks that all ranks have registered; else take those back that have no number yet."""
+        for pointer in pointers:
+            block = self._block(pointer, 1)
+            if block is None or block.number:
+                continue
+            if everywhere:
+                self._registered += 1
+                block.number = self._registered
+            else:
+                block.deregister()
 
     def sweep(self) -> None:
         """Free released memory after all work on the device is done. Blocks."""
@@ -153,5 +183,5 @@ class Registry:
         self._closed = True
         _orphans.extend(self._released)
         for block in (*self._blocks.values(), *self._released):
-            block.handles.clear()
+            block.handle = None
         self._released.clear()

@@ -237,13 +237,20 @@ def bind(
     operands: Operands,
     how: dict[str, Any],
     copy: Callable[[Any, Any], None] = np.copyto,
+    *,
+    planned: bool = False,
 ) -> Call:
-    """Return the call without arguments; `how` is passed on to it, ``copy(out, x)`` copies an array."""
+    """Return the call without arguments; `how` is passed on to it, ``copy(out, x)`` copies an array.
+
+    With `planned` it is a plan, which the ranks agree on here, if the collective has plans.
+    """
     steps = collective.steps
     if steps is not None:
         return _with_own_block(partial(steps, comm, operands), operands, copy)
     args, keywords = collective.arguments(operands)
     call: Call = partial(getattr(comm, collective.name), *args, **keywords, **how)
+    if planned:
+        call = comm.plan(collective.name, *args, **keywords, **how)
     x, out = operands.x, operands.out
     if collective.what.in_place != "always" or x is None or out is None or x is out:
         return call

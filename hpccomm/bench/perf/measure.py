@@ -19,7 +19,7 @@ from hpccomm.bench.perf.alone import Alone, AloneTimer
 from hpccomm.bench.perf.cases import PerfCase
 from hpccomm.bench.perf.collectives import Call, Operands, bind
 from hpccomm.bench.perf.layouts import Layout, Member, Segments
-from hpccomm.bench.perf.memory_kind import Array
+from hpccomm.bench.perf.memory_kind import DEVICE, Array
 from hpccomm.bench.perf.sources import MemoryKind
 from hpccomm.bench.perf.verification import CheckedData, Mismatch
 from hpccomm.results.schema import Config
@@ -259,7 +259,9 @@ class CaseRunner:
         how = self._how if case.collective.algorithms else {}
         arrays, in_place = self._arrays(trial, places), places[0] == places[1]
         operands = Operands(*arrays, case.op, trial.layout, member, in_place)
-        return bind(self._comm, case.collective, operands, how, self._memory.copy)
+        # Over NCCL it is plans that use registered memory.
+        planned = self._memory.name == DEVICE and self._config.local_register > 0
+        return bind(self._comm, case.collective, operands, how, self._memory.copy, planned=planned)
 
     def _verifies(self, case: PerfCase) -> bool:
         return self._config.validation > 0 and case.collective.moves

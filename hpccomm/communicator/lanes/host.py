@@ -251,7 +251,7 @@ class HostLane(Lane):
         route: Route = call.recipe.route
         return self.registered(call) if route.registered is not None else route.planned is not None
 
-    def agreed(self, call: Call, async_op: bool, *, willing: bool) -> Call:
+    def agreed(self, call: Call, async_op: bool, *, willing: object) -> Call:
         """Return a call of a plan on which the ranks have agreed, and note that they have.
 
         That is not noted where ranks also agree on registered arrays: other calls do so in their first one.

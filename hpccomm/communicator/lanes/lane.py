@@ -158,14 +158,17 @@ class Lane(ABC):
     def _agreeing(self, route: Any, label: Label) -> Any:
         """Return the route on which the ranks agree on the call before anything moves."""
 
-    def willing(self, call: Call) -> bool:
-        """Tell whether this rank may take the way that plans take where all ranks may. Local."""
+    def willing(self, call: Call) -> object:
+        """Return whether this rank may take the way that plans take where all ranks may. Local.
+
+        What is true, and the same on all ranks, in JSON. It takes part in no comparison if it is false.
+        """
         return False
 
-    def agreed(self, call: Call, async_op: bool, *, willing: bool) -> Call:
+    def agreed(self, call: Call, async_op: bool, *, willing: object) -> Call:
         """Return a call of a plan on which the ranks have agreed, and note that they have.
 
-        `willing` says that all of them are.
+        `willing` is what all of them are, or false. Collective; it may block.
         """
         recipe, check = call.recipe, self._check
         label = recipe.apart if async_op else recipe.label

@@ -11,6 +11,7 @@ STANDIN_DELAY            longest time in seconds by which work on a stream is la
 STANDIN_LATE_RANK        a rank that never comes to the creation of a communicator
 STANDIN_FAIL_INIT        a rank on which the creation of a communicator fails
 STANDIN_MEMORY           bytes of memory of a device (80 GiB)
+STANDIN_NVSWITCH         ``1``: ranks exchange registered memory at its first use, deaf to abort
 STANDIN_QUEUE            operations that a stream has room for; who puts more on it waits (no limit)
 STANDIN_WARNING          what CuPy warns of when it is imported
 ======================== =========================================================================
@@ -58,6 +59,11 @@ def nccl_version() -> int:
 def memory() -> int:
     """Return the bytes of a device's memory."""
     return int(os.environ.get("STANDIN_MEMORY", str(80 << 30)))
+
+
+def nvswitch() -> bool:
+    """Tell whether the devices of the machine are on an NVSwitch."""
+    return os.environ.get("STANDIN_NVSWITCH") == "1"
 
 
 def queue() -> float:

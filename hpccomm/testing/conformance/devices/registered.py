@@ -56,6 +56,30 @@ def calls(comm: Communicator) -> None:
 
 
 @REGISTERED.behaviour()
+def planned(comm: Communicator) -> None:
+    """Plans use that arrays are registered where all ranks' are, in the same place; other plans do not."""
+    with stream_of(comm):
+        whole, plain = comm.empty(3000, np.float32, device=comm.device), filled(comm, 1000)
+        odd = comm.rank % 2
+        alike = comm.plan("all_reduce", whole[500:1500])
+        mixed = comm.plan("all_reduce", plain if odd else whole[500:1500])
+        moved = comm.plan("all_reduce", whole[1500:2500] if odd else whole[500:1500])
+        used = alike.choices[0].registered
+        assert not used or comm.explain("all_reduce", whole).registered
+        for plan, x in (
+            (alike, whole[500:1500]),
+            (mixed, plain if odd else whole[500:1500]),
+            (moved, whole[1500:2500] if odd else whole[500:1500]),
+            (alike, whole[500:1500]),
+        ):
+            assert plan is alike or not plan.choices[0].registered, plan
+            x.fill(comm.rank + 1)
+            plan()
+            holds(x, full(ranks_sum(comm), 1000), "a plan")
+            comm.all_reduce(whole[:1500] if odd else filled(comm, 1500))  # beside it
+
+
+@REGISTERED.behaviour()
 def explained(comm: Communicator) -> None:
     """`explain` knows registered arrays and views of them; plain ones are none."""
     with stream_of(comm):

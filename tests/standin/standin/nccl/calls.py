@@ -326,6 +326,9 @@ def _launch(communicator: Communicator, entries: list[tuple[Call, int]]) -> int:
         first, others = found[0], [s for s in dict.fromkeys(found) if s is not found[0]]
         if any(stream.device is not communicator.device for stream in found):
             return CUDA_ERROR
+        for call in calls:
+            if isinstance(call, Collective):
+                communicator.registers(call)
         for other in others:
             first.after(other.mark())
         communicator.order(first)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from standin import control, devices, heap, streams
-from standin.nccl.collectives import Terms, outcome
+from standin.nccl.collectives import ROOTED_IN, ROOTED_OUT, Terms, outcome
 from standin.nccl.post import Mailbox, Stopped, post
 from standin.nccl.reductions import DTYPES, scaled
 
@@ -120,6 +120,7 @@ class Communicator:
         self._graphs_changed = threading.Condition()
         self._last: streams.Marker | None = None
         self._collectives = 0
+        self._exchanged: set[object] = set()
         self._sent: Counter[int] = Counter()
         self._received: Counter[int] = Counter()
 
@@ -169,6 +170,40 @@ class Communicator:
         """Notice an error: calls are refused, and what is under way is stuck until it is aborted."""
         self.error = self.error or status
 
+    def place(self, pointer: int, nbytes: int) -> tuple[int, int] | None:
+        """Return the offset and the size of the registered range that memory lies in, or None."""
+        for start, size in tuple(self.registered.values()):
+            if start <= pointer and pointer + nbytes <= start + size:
+                return pointer - start, size
+        return None
+
+    def places(self, call: Collective) -> list[object]:
+        """Return where the arrays of a call are registered. In place, the larger one is asked."""
+        given = call.terms.bytes_in(self.rank, self.size)
+        got = call.terms.bytes_out(self.rank, self.size)
+        spans = [(call.send, given), (call.recv, got)]
+        if _shared(call.send, given, call.recv, got):
+            spans = [max(spans, key=lambda span: span[1])]
+        return [self.place(*span) for span in spans if span[1]]
+
+    def registers(self, call: Collective) -> None:
+        """Do as NCCL does when it first sees registered memory on a node with NVSwitch.
+
+        The ranks of the node exchange it on the host, and whoever waits there looks at no abort (NCCL 2.30,
+        transport/nvls.cc: ncclNvlsLocalRegisterBuffer, misc/shmutils.cc: ncclShmemAllgather).
+        """
+        there = [place for place in self.places(call) if place is not None]
+        new = [place for place in there if (place, call.terms.kind) not in self._exchanged]
+        if control.nvswitch() and new:
+            self._exchanged.update((place, call.terms.kind) for place in new)
+            box = self._post.box((self.name, "nvls", self.rank))
+            number = len(self._exchanged)
+            for rank in range(self.size):
+                target = (self.name, "nvls", rank)
+                self._post.send(self.addresses[rank], target, (number, self.rank), b"")
+            for rank in range(self.size):
+                box.take((number, rank), lambda: False)
+
     def exchanged(self, kind: Hashable, mine: object, ranks: list[int]) -> list[object]:
         """Return what each of some ranks has given. Blocks until they have; for creations."""
         hub = ranks[0]
@@ -208,7 +243,8 @@ class Communicator:
         if call.factor is not None:
             with np.errstate(all="ignore"):
                 given = scaled(given.view(call.factor.dtype), call.factor)
-        self._send(0, ("in", number, self.rank), pickle.dumps((terms, given.tobytes())))
+        mine = terms, given.tobytes(), self.places(call)
+        self._send(0, ("in", number, self.rank), pickle.dumps(mine))
         if self.rank == 0:
             self._answer(number)
         got: str | bytes = pickle.loads(self._take(("out", number)))
@@ -219,12 +255,20 @@ class Communicator:
 
     def _answer(self, number: int) -> None:
         told = [pickle.loads(self._take(("in", number, rank))) for rank in range(self.size)]
-        terms = [rank_terms for rank_terms, _ in told]
+        terms = [rank_terms for rank_terms, _, _ in told]
+        places = [each for *_, each in told]
+        rooted = terms[0].kind in ROOTED_IN | ROOTED_OUT
+        mixed = len({place is None for each in places for place in each}) > 1
+        if mixed or (not rooted and any(each != places[0] for each in places)):
+            control.violation(
+                f"NCCL communicator {self.name}, {terms[0].kind}: registered on some ranks and not on "
+                f"others, or at other offsets: {places}"
+            )
         if len(set(terms)) > 1:
             differing = "; ".join(f"rank {rank}: {t}" for rank, t in enumerate(terms))
             answers: list = [f"call {number} differs between the ranks: {differing}"] * self.size
         else:
-            answers = outcome(terms[0], [data for _, data in told])
+            answers = outcome(terms[0], [data for _, data, _ in told])
         for rank, answer in enumerate(answers):
             self._send(rank, ("out", number), pickle.dumps(answer))
 
@@ -237,12 +281,17 @@ class Communicator:
             counter[message.peer] += 1
         for message, number in numbered:
             if not message.sends:
-                wanted = pickle.dumps((message.count, message.datatype))
+                there = self.place(message.pointer, message.nbytes) is not None
+                wanted = pickle.dumps((message.count, message.datatype, there))
                 self._send(message.peer, ("ready", self.rank, number), wanted)
         for message, number in numbered:
             if message.sends:
-                wanted = pickle.loads(self._take(("ready", message.peer, number)))
-                if wanted != (message.count, message.datatype):
+                *wanted, there = pickle.loads(self._take(("ready", message.peer, number)))
+                if there != (self.place(message.pointer, message.nbytes) is not None):
+                    control.violation(  # enqueue.cc: "We require users registering buffers on both sides"
+                        f"a message between ranks {self.rank} and {message.peer} is registered on one side"
+                    )
+                if wanted != [message.count, message.datatype]:
                     text = (
                         f"rank {self.rank} sends (count, datatype) {message.count, message.datatype} to "
                         f"rank {message.peer}, which receives {wanted}"

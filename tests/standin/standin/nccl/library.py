@@ -26,6 +26,8 @@ _SINCE = {
 }
 """Versions that the functions came with; the others were there before."""
 
+_PIECE = 2 << 20
+
 _allocated: dict[int, heap.Block] = {}
 
 TEXTS = {
@@ -82,8 +84,8 @@ class Library:
     # Memory
 
     def ncclMemAlloc(self, pointer: Any, size: Any) -> int:
-        try:
-            block = heap.malloc(_number(size))
+        try:  # in pieces of 2 MiB
+            block = heap.malloc(-(-_number(size) // _PIECE) * _PIECE)
         except CUDARuntimeError:
             return calls.CUDA_ERROR
         _allocated[block.pointer] = block
@@ -113,6 +115,9 @@ class Library:
         end = _number(pointer) + _number(size)
         if block is None or block.device < 0 or end > block.pointer + block.size:
             return calls.INVALID_ARGUMENT
+        if os.environ.get("NCCL_LOCAL_REGISTER") == "0":
+            _store(handle, 0)
+            return 0
         key = next(calls.handles)
         communicator.registered[key] = _number(pointer), _number(size)
         _store(handle, key)

@@ -1,0 +1,117 @@
+"""Registered device memory: on all ranks of a call or on none, whatever each rank passes.
+
+NCCL's user guide, User Buffer Registration: if a rank of a communicator passes registered buffers to a
+collective, all its ranks must, else the behaviour is undefined; with NVLS at the same offset. On a node
+with NVSwitch, those with such a buffer wait for the others deaf to any abort (NCCL 2.30,
+transport/nvls.cc: ncclNvlsLocalRegisterBuffer, misc/shmutils.cc: ncclShmemAllgather).
+"""
+
+import cupy
+import numpy as np
+import pytest
+
+from hpccomm.testing import run_ranks
+
+pytestmark = pytest.mark.standin
+
+COUNT = 1000
+
+
+@pytest.fixture(autouse=True)
+def nvswitch(monkeypatch):
+    """Have the stand-in wait as NCCL does on a node with NVSwitch."""
+    monkeypatch.setenv("STANDIN_NVSWITCH", "1")
+
+
+def one_rank(comm):
+    """The array of `empty` on one rank, and an ordinary one on the others."""
+    return (
+        comm.empty(COUNT, np.float32, device=comm.device) if comm.rank else cupy.empty(COUNT, "f")
+    )
+
+
+def other_offsets(comm):
+    """Views that begin elsewhere on each rank."""
+    return comm.empty(3 * COUNT, np.float32, device=comm.device)[comm.rank * COUNT :][:COUNT]
+
+
+def other_sizes(comm):
+    """At the same offset of arrays of different sizes."""
+    return comm.empty((1 + comm.rank) * COUNT, np.float32, device=comm.device)[:COUNT]
+
+
+MIXTURES = [one_rank, other_offsets, other_sizes]
+
+
+@pytest.mark.parametrize("mixture", MIXTURES)
+def test_ranks_may_pass_what_they_like(mixture):
+    def main(comm):
+        with cupy.cuda.Device(comm.device):
+            x = mixture(comm)
+            x.fill(1)
+            comm.all_reduce(x)
+            assert (x.get() == comm.size).all()
+            whole = comm.empty(COUNT, np.float32, device=comm.device)
+            plan = comm.plan("all_reduce", x)
+            assert not plan.choices[0].registered
+            both = comm.plan("all_reduce", whole)
+            assert both.choices[0].registered
+            gathered = comm.plan(
+                "all_gather", x, out=comm.empty((comm.size, COUNT), np.float32, device=comm.device)
+            )
+            for call in (plan, lambda: comm.all_reduce(x), plan):
+                x.fill(1)
+                call()
+                assert (x.get() == comm.size).all()
+            whole.fill(comm.rank)
+            both()
+            assert (whole.get() == sum(range(comm.size))).all()
+            x.fill(comm.rank)
+            assert (gathered().get() == np.arange(comm.size)[:, None]).all()
+            # Messages, of which one end alone has such an array.
+            peer = comm.size - 1 - comm.rank
+            comm.send_recv(x, peer, whole, peer)
+            assert (whole.get() == peer).all()
+            with comm.batch():
+                comm.all_reduce(x)
+
+    run_ranks(2, main, backend="nccl", timeout=30.0)
+
+
+def test_what_all_ranks_have_alike_is_registered_once():
+    from standin.nccl import calls
+
+    def main(comm):
+        with cupy.cuda.Device(comm.device):
+            whole = comm.empty((comm.size, COUNT), np.float32, device=comm.device)
+            x = comm.empty(COUNT, np.float32, device=comm.device)
+            plans = [
+                comm.plan("all_gather", whole[comm.rank], out=whole),  # in place: the own block
+                comm.plan("reduce_scatter", whole, out=x),
+                comm.plan("all_reduce", x, async_op=True),
+                comm.plan("broadcast", x[10:20]),
+                comm.plan("reduce", x, comm.size - 1),
+            ]
+            assert all(plan.choices[0].registered for plan in plans), plans
+            backend = comm._core.lanes.device.backend
+            made = backend._communicators.made
+            assert len(calls.find(made["registered"].comm).registered) == 2
+            for _ in range(2):
+                whole[comm.rank].fill(comm.rank)
+                plans[0]()
+                assert (whole.get() == np.arange(comm.size)[:, None]).all()
+                plans[1]()
+                assert (x.get() == comm.size * comm.rank).all()
+                plans[2]().wait()
+                assert (x.get() == comm.size * sum(range(comm.size))).all()
+                plans[3]()
+            # The memory of one rank is gone, and made anew: what the others have is no match for it.
+            del plans, whole
+            y = x if comm.rank else comm.empty(COUNT, np.float32, device=comm.device)
+            plan = comm.plan("all_reduce", y)
+            assert not plan.choices[0].registered
+            y.fill(1)
+            plan()
+            assert (y.get() == comm.size).all()
+
+    run_ranks(3, main, backend="nccl", timeout=30.0)
