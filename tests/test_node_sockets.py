@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable, Iterator
 
 import pytest
+from conftest import Mpiexec
 
 from hpccomm.backends.bootstrap import node_sockets
 from hpccomm.backends.bootstrap.launch import job_key, job_name
@@ -212,3 +213,36 @@ def test_a_job_is_named_by_its_launcher() -> None:
     assert odd != job_key(ranks | {"PMIX_NAMESPACE": "prterun-host-17@2"})
     assert odd.isalnum()
     assert job_key({}) == f"alone-{os.getpid()}"
+
+
+# What a launcher, a container or a wrapper may leave of the variables: all of rank 1's, none of rank 0's,
+# and of rank 2's those of a step that the job is in.
+SEES = """
+import os
+
+rank = int(os.environ.get("OMPI_COMM_WORLD_RANK", os.environ.get("PMI_RANK", "0")))
+for name in [*os.environ]:
+    if rank != 1 and name.startswith(("OMPI_COMM_WORLD_", "MPI_LOCAL")):
+        del os.environ[name]
+if rank == 2:
+    os.environ |= {"SLURM_PROCID": "5", "SLURM_STEP_NUM_TASKS": "9"}
+
+import hpccomm
+from hpccomm.backends.bootstrap.launch import job_key, job_name
+from hpccomm.backends.bootstrap.node_sockets import present
+from hpccomm.runtime.dump import process
+
+with hpccomm.new_comm(timeout=20) as comm:
+    here = sorted(present())
+    seen = comm.all_gather_object((job_key(), job_name(), process.job))
+    own = comm.all_gather_object((process.rank, process.size, here))
+    assert len(set(seen)) == 1, seen
+    assert own == [(rank, 3, [0, 1, 2]) for rank in range(3)], own
+    with hpccomm.new_comm(mpi_comm=comm.mpi_comm) as second:
+        assert second.all_gather_object(job_key()) == [seen[0][0]] * 3
+"""
+
+
+def test_ranks_that_see_different_variables_are_one_job(mpiexec: Mpiexec) -> None:
+    job = mpiexec(3, "-c", SEES)
+    assert job.returncode == 0, job.stderr

@@ -138,12 +138,17 @@ def _agree_backend(name: str, mpi_comm: Any) -> None:
     Ranks that open different ones would never meet.
     """
     launch = launched()
-    if launch is None or launch.size == 1 or seat.world is not None:
+    # What other backends do without MPI is no reason to start it, unless a launcher has several ranks.
+    starts = name in ("auto", "mpi", *backends.FOR_DEVICES) or (launch and launch.size > 1)
+    if not starts or seat.world is not None:
         return
     try:
         started = mpi.start()
     except BackendUnavailable:
         return  # `_open` says so, if it matters
+    # Not by the launcher's variables, which ranks may see differently.
+    if started.COMM_WORLD.size == 1:
+        return
     if mpi_comm is not None:
         usable = isinstance(mpi_comm, started.Intracomm) and mpi_comm != started.COMM_NULL
         if not usable:
@@ -160,12 +165,12 @@ def _describe_process(backend: Backend) -> None:
     """Say who this process is and where its records go, unless an earlier communicator did."""
     if process.job:
         return
-    launch = launched()
-    rank, size = (backend.rank, backend.size) if launch is None else (launch.rank, launch.size)
+    world = None if backend.mpi_comm is None else mpi.start().COMM_WORLD
+    ranks = world if world is not None and world.size > 1 else launched() or backend
     directory = settings.read("HPCCOMM_DUMP_DIR")
     if directory is None:  # ranks that are threads, or alone, have nothing to compare
         directory = "" if backend.crowded or backend.size == 1 else DIRECTORY
-    process.rank, process.size = rank, size
+    process.rank, process.size = ranks.rank, ranks.size
     # Ranks whose first communicators differ write into one folder, if the launcher names the job.
     process.job, process.directory = job_name() or backend.uid, str(directory)
     if not backend.crowded:

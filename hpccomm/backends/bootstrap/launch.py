@@ -67,12 +67,23 @@ def launched(environ: Mapping[str, str] | None = None) -> Launch | None:
     return None
 
 
+_agreed: dict[str, str] = {}
+
+
+def agree(**names: str) -> None:
+    """Take the ``key`` and the ``name`` of the job from another of its ranks, once: they may see other variables."""
+    global _agreed
+    _agreed = names | _agreed
+
+
 def job_key(environ: Mapping[str, str] | None = None) -> str:
     """Return what names the job among all jobs of its user: equal in its processes on one node.
 
     Letters, digits and ``._-``, at most 40 characters. A process that no launcher started is a job of
-    its own, named by its process id.
+    its own, named by its process id. Ranks that have met in MPI have one of them: see `agree`.
     """
+    if environ is None and "key" in _agreed:
+        return _agreed["key"]
     values = os.environ if environ is None else environ
     if launched(values) is None:
         return f"alone-{os.getpid()}"
@@ -84,6 +95,8 @@ def job_name(environ: Mapping[str, str] | None = None) -> str:
 
     Letters, digits and ``._-``, at most 40 characters. A later job may have the same.
     """
+    if environ is None and "name" in _agreed:
+        return _agreed["name"]
     values = os.environ if environ is None else environ
     launch = launched(values)
     if launch is None:

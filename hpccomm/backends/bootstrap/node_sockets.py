@@ -150,16 +150,19 @@ class _Connection:
 class NodeServer:
     """Answers the questions of this node's processes, in a thread that never ends.
 
+    Parameters
+    ----------
+    start : str
+        Of its name: the job and the rank.
+
     Attributes
     ----------
     address : Address
         Where it answers.
     """
 
-    def __init__(self) -> None:
-        launch = launched()
-        rank = launch.rank if launch else 0
-        name = f"{_base()}{rank}/{os.getpid()}-{secrets.token_hex(8)}"
+    def __init__(self, start: str) -> None:
+        name = f"{start}{os.getpid()}-{secrets.token_hex(8)}"
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self._socket.setblocking(False)
         self._socket.bind("\0" + name)
@@ -247,16 +250,24 @@ _server: NodeServer | None = None
 _lock = threading.Lock()
 
 
-def serve() -> Address:
+def serve(rank: int | None = None) -> Address:
     """Answer from now on; return where. Idempotent; from any thread.
 
     The address has no name where the system has no such sockets: then nobody can ask.
+
+    Parameters
+    ----------
+    rank : int, optional
+        Of this process in the job, where MPI says so; by default, and as long, what the launcher says.
     """
     global _server
     with _lock:
-        if _server is None:
+        launch = launched()
+        start = f"{_base()}{rank if rank is not None else launch.rank if launch else 0}/"
+        if _server is None or (rank is not None and not _server.address.name.startswith(start)):
+            refuse()  # under another name
             try:
-                _server = NodeServer()
+                _server = NodeServer(start)
             except OSError as error:
                 logger.debug("no side channel on this node: %s", error)
                 return Address("", os.getpid(), platform.node(), "")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from mpi4py import MPI
 
 from hpccomm.backends.bootstrap import mpi as bootstrap
-from hpccomm.backends.bootstrap.launch import launched
+from hpccomm.backends.bootstrap.launch import agree, job_key, job_name, launched
 from hpccomm.backends.bootstrap.node_sockets import serve
 from hpccomm.backends.mpi import ulfm
 from hpccomm.backends.mpi.arrivals import MpiArrivals
@@ -203,11 +203,17 @@ def make(mpi_comm: object) -> MpiBackend:
         )
     own = mpi_comm.Dup()
     shared = own.Split_type(MPI.COMM_TYPE_SHARED)
-    first = shared.bcast(own.rank)
+    first, key = shared.bcast((own.rank, job_key()))
     shared.Free()
-    mine = first, tried(), bootstrap.threads_limited(MPI), serve(), secrets.token_hex(8)
+    world, whole = MPI.COMM_WORLD, own.size == MPI.COMM_WORLD.size
+    if whole:
+        agree(key=key)
+    address = serve(world.rank if whole else None)
+    mine = first, tried(), bootstrap.threads_limited(MPI), address, secrets.token_hex(8), job_name()
     answers = own.allgather(mine)
-    nodes, right, limits, addresses, uids = zip(*answers, strict=True)
+    nodes, right, limits, addresses, uids, names = zip(*answers, strict=True)
+    if whole:
+        agree(name=names[0])
     limited = [f"rank {rank}: {limit}" for rank, limit in enumerate(limits) if limit]
     threaded = limited[0] if limited else ""
     topology = arrange(nodes)
