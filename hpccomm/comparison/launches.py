@@ -1,6 +1,6 @@
 """From runs to what is compared: a value for each launch and each case."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -8,6 +8,7 @@ import numpy as np
 
 from hpccomm.errors import ResultsError, UsageError
 from hpccomm.results import reader, repetitions
+from hpccomm.results.fingerprint import identity
 from hpccomm.results.run import Run, choose
 from hpccomm.results.schema import Row, Timing
 
@@ -118,6 +119,7 @@ def side(
     """
     found: dict[tuple[Path, str], Run] = {}  # a run that is named twice is one launch
     left_out: dict[str, None] = {}
+    measured: dict[Hashable, Run] = {}  # so is a copy
     there: dict[str, None] = {}
     for path in _files(paths):
         runs = reader.read(path)
@@ -132,7 +134,13 @@ def side(
                 there |= dict.fromkeys(its)
                 continue
             if run.status == "completed":
-                found[path.resolve(), run.name] = run
+                one = measured.setdefault(identity(run.info, run.rows), run)
+                if one is run or (one.path.resolve(), one.name) == (path.resolve(), run.name):
+                    found[path.resolve(), run.name] = run
+                else:
+                    left_out[
+                        f"{path} {run.name}: the same measurement as {one.name} of {one.path}"
+                    ] = None
             else:
                 left_out[f"{path} {run.name}: {run.status}"] = None
     if not found:
@@ -152,8 +160,8 @@ def on_both_sides(base: Side, new: Side) -> str:
     """Return a run that both sides have, unless as two variants; empty if there is none."""
     if base.variant != new.variant:
         return ""
-    of_base = {(run.path.resolve(), run.name) for run in base.runs}
-    both = (run for run in new.runs if (run.path.resolve(), run.name) in of_base)
+    of_base = {identity(run.info, run.rows) for run in base.runs}
+    both = (run for run in new.runs if identity(run.info, run.rows) in of_base)
     return next((f"{run.name} of {run.path}" for run in both), "")
 
 

@@ -1,9 +1,9 @@
 """Whether two runs can be compared: what of them must be equal, and what else differs."""
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 
-from hpccomm.results.schema import RunInfo
+from hpccomm.results.schema import Row, RunInfo
 
 _OF_MACHINE = ("processor", "cores", "memory", "fabric")
 """Facts of the nodes that belong to the fingerprint; a new kernel does not make another machine."""
@@ -45,6 +45,19 @@ def fingerprint(info: RunInfo) -> dict[str, str]:
     if "network" in info.simulation:
         found["simulated network"] = info.simulation["network"]
     return found
+
+
+UNKNOWN_LAUNCHER = "unknown"
+"""Launcher of a run whose log was imported: its start may be the time of the log's file."""
+
+
+def identity(info: RunInfo, rows: Sequence[Row]) -> Hashable:
+    """Return what two runs have in common only if they are one measurement: their figures, ranks and versions.
+
+    A log that is imported twice, and a copy of a results file, is no second launch.
+    """
+    started = None if info.launcher == UNKNOWN_LAUNCHER else info.started
+    return tuple(rows), info.ranks, started, frozenset(_circumstances(info).items())
 
 
 def _counted(names: Iterable[str]) -> str:

@@ -204,7 +204,7 @@ def test_a_run_counts_once_and_on_one_side(tmp_path):
 
 
 def test_runs_without_rows_are_no_launches(tmp_path):
-    base, new = (write(tmp_path / name, 6) for name in ("base.h5", "new.h5"))
+    base, new = (write(tmp_path / f"{seed}.h5", 6, seed=seed) for seed in (0, 1))
     with Writer(new, replace(data.example_info(), ranks=data.example_info().ranks[:2])):
         pass  # as `perf pairs` writes one
     status, out, _ = called("compare", str(base), str(new))
