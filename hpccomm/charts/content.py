@@ -47,11 +47,14 @@ class RunFacts(NamedTuple):
         Name and text of each.
     ranks : tuple of tuple
         Rank, host, node, cores, device.
+    heading : str
+        Of these.
     """
 
     title: str
     facts: tuple[tuple[str, str], ...]
     ranks: tuple[tuple[object, ...], ...]
+    heading: str
 
 
 def statements(
@@ -166,4 +169,7 @@ def facts(run: Run) -> RunFacts:
         for rank in info.ranks[:MOST_RANKS]
     )
     shown = tuple((name, text) for name, text in texts.items() if text)
-    return RunFacts(run.title, shown, ranks)
+    heading = f"{len(info.ranks)} ranks"
+    if len(ranks) < len(info.ranks):
+        heading += f", the first {len(ranks)} of them"
+    return RunFacts(run.title, shown, ranks, heading)

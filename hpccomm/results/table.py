@@ -13,7 +13,7 @@ from datetime import datetime
 import numpy as np
 
 from hpccomm.errors import UsageError
-from hpccomm.results import repetitions
+from hpccomm.results import placement, repetitions
 from hpccomm.results.bounds import Bound, bound, bounding_link, fabric_rate
 from hpccomm.results.schema import (
     SIMULATED_BACKEND,
@@ -43,8 +43,10 @@ def figure(value: float, width: int) -> str:
     return f"{value:{width}.{1 if width >= 7 else 0}e}"
 
 
-def run_header(info: RunInfo, collective: str, backend: str, algorithm: str) -> str:
-    """Return what stands before a table: versions, settings and where each rank runs."""
+def run_header(
+    info: RunInfo, collective: str, backend: str, algorithm: str, *, fold: bool = False
+) -> str:
+    """Return what stands before a table: versions, settings and where each rank runs; many ranks may be folded."""
     config = info.config
     versions = {"hpccomm": "unknown", **info.versions}
     # A results file does not keep their order.
@@ -84,14 +86,7 @@ def run_header(info: RunInfo, collective: str, backend: str, algorithm: str) -> 
         ]
         return "".join(line + "\n" for line in lines)
     lines += ["#", "# Using devices"]
-    devices: Sequence[DeviceInfo | None] = info.devices or (None,) * len(info.ranks)
-    lines += [
-        f"#  Rank {rank.rank:2d} Group {rank.group:2d} Pid {rank.pid:6d} on {rank.host:>10s} "
-        f"device {rank.device:2d} [{rank.device_hex or 'none'}] {rank.device_info}, "
-        + ("" if device is None else f"{device.uuid}, ")
-        + f"node {rank.node}, cores {rank.cores}"
-        for rank, device in zip(info.ranks, devices, strict=True)
-    ]
+    lines += placement.folded(info) if fold else placement.lines(info)
     slowest, fabric = bounding_link(info), fabric_rate(info)
     if slowest is not None:
         lines.append(f"# Link of a device: {slowest.link}, {slowest.peak:g} GB/s in one direction")
@@ -358,7 +353,7 @@ def run_text(
     for block, members in itertools.groupby(rows, key=lambda row: row.block):
         part = list(members)
         end = begin + len(part)
-        text += [run_header(info, *block), heading(info.config)]
+        text += [run_header(info, *block, fold=True), heading(info.config)]
         text += [line(info, half(out), half(inside)) for out, inside in lines(rows, begin, end)]
         if whole and (finished or end < len(rows)):
             text.append(footer(tallied(part), block[0], bound(info, block[0])))
