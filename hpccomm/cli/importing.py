@@ -5,27 +5,32 @@ import sys
 from datetime import datetime
 from pathlib import Path
 
-from hpccomm.bench.logs.imported import Told, collective_of
+from hpccomm.bench.logs.imported import LeftOut, Told, collective_of
 from hpccomm.bench.perf import readers
 from hpccomm.bench.perf.collectives import COLLECTIVES
 from hpccomm.bench.progress import watched
 from hpccomm.cli import output
 from hpccomm.cli.show import path
-from hpccomm.errors import ResultsError
+from hpccomm.errors import UsageError
 
 DESCRIPTION = """\
-Add what other benchmarks measured to a results file: the table or JSON (-J, versions 2 and 3) of nccl-tests, and
-what the OSU micro-benchmarks print. A log may have several runs, and tags of mpirun or srun before its lines.
+Add what other benchmarks measured to a results file: the tables and JSON of nccl-tests (-J, versions 2 and 3),
+rccl-tests (-Z) and mscclpp-test, and what the OSU micro-benchmarks print. A log may have several tables, what
+launchers and loggers put before its lines, and lines of others amid them; it may be packed by gzip. The printed bus
+bandwidth decides what a table is of: one that contradicts itself is left out. A line for each table says what became
+of it.
 """
 
 EXAMPLES = """\
 examples:
   hpccomm import all_reduce.log --output runs.h5
   hpccomm import *.json --output runs.h5
+  hpccomm import nightly.log.gz --dry-run           what there is, and what would be left out
   hpccomm import osu_allreduce.txt --ranks 64 --output runs.h5
   all_reduce_perf -b 8 -e 1G -f 2 -g 8 | hpccomm import - --output runs.h5
 
-The time of a run is that of its log, where the log does not say it.
+The time of a run is that of its log, where the log does not say it. A measurement that the file has already is not
+added again. Exit status 2 if a table is left out that more knowledge might mend.
 """
 
 
@@ -34,8 +39,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "logs", nargs="+", type=path, metavar="LOG", help="a log; - is standard input"
     )
+    parser.add_argument("--output", type=path, metavar="FILE.h5", help="the results file")
     parser.add_argument(
-        "--output", type=path, required=True, metavar="FILE.h5", help="the results file"
+        "--dry-run",
+        action="store_true",
+        help="store nothing, and say what would become of each table",
     )
     parser.add_argument(
         "--collective",
@@ -59,38 +67,49 @@ def run(args: argparse.Namespace) -> int:
     """Read and store; return the exit status."""
     from hpccomm.bench.logs import reading
 
+    if args.output is None and not args.dry_run:
+        raise UsageError("--output is missing; name the results file, or give --dry-run")
     # All logs are read before the first is stored.
-    runs = []
+    logs = []
     with watched("reading logs", len(args.logs)) as progress:
         for log in args.logs:
-            runs.append((log, reading.parse(*_read(log, args))))
+            logs.append((log, reading.parse(*_read(log, args))))
             progress.advance()
-    for log, found in runs:
-        for each, name in zip(found, reading.store(args.output, found), strict=True):
-            output.write(
-                f"{log}: {each.rows[0].collective if each.rows else 'nothing'}, {len(each.rows)} rows, "
-                f"{len(each.info.ranks)} ranks: {name} of {args.output}, {each.status}\n"
-            )
-    return 0
+    there = reading.Measurements(args.output)
+    mendable = False
+    for log, found in logs:
+        packed = f" ({found.packed})" if found.packed else ""
+        for each in found.found:
+            if isinstance(each, LeftOut):
+                output.write(f"{log}{packed}: line {each.line}: {each.what} left out: {each.why}\n")
+                mendable |= not each.unlike
+                continue
+            what = f"{each.rows[0].collective}, {len(each.rows)} rows, {len(each.info.ranks)} ranks"
+            if known := there.find(each):
+                output.write(f"{log}{packed}: {what} left out: the same measurement as {known}\n")
+                continue
+            name = "" if args.dry_run else reading.store(args.output, each)
+            place = f"{name} of {args.output}" if name else "would be stored"
+            there.add(each, f"{name} of {args.output}" if name else f"that of {log}")
+            output.write(f"{log}{packed}: {what}: {place}, {each.status}\n")
+            for note in each.notes:
+                output.write(f"{log}{packed}:   {note}\n")
+    return 2 if mendable else 0
 
 
-def _read(log: Path, args: argparse.Namespace) -> tuple[str, Told]:
-    """Return a log's text, and what is known beside it."""
+def _read(log: Path, args: argparse.Namespace) -> tuple[bytes, Told]:
+    """Return a log's bytes, and what is known beside it."""
     from hpccomm.results import origin
     from hpccomm.results.refusals import reported
 
     asked = {"collective": args.collective, "ranks": args.ranks}
-    try:
-        if str(log) == "-":
-            told = Told("standard input", datetime.now().astimezone(), origin.user(), **asked)
-            return sys.stdin.read(), told
-        with reported(log, "read"):
-            # Windows puts a mark of the encoding before the first line.
-            text, stat = log.read_text(encoding="utf-8-sig"), log.stat()
-    except UnicodeDecodeError as error:
-        raise ResultsError(f"{log} is not text: {error.reason}; give a log") from error
+    if str(log) == "-":
+        told = Told("standard input", datetime.now().astimezone(), origin.user(), **asked)
+        return sys.stdin.buffer.read(), told
+    with reported(log, "read"):
+        data, stat = log.read_bytes(), log.stat()
     try:
         owner = log.owner()
     except KeyError:  # a user id without a name
         owner = str(stat.st_uid)
-    return text, Told(str(log), datetime.fromtimestamp(stat.st_mtime).astimezone(), owner, **asked)
+    return data, Told(str(log), datetime.fromtimestamp(stat.st_mtime).astimezone(), owner, **asked)

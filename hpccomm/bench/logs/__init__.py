@@ -1,6 +1,8 @@
 """Logs of other benchmarks, as runs of a results file.
 
-- `imported`: what a log gives. `lines`: what launchers put before each line.
-- `nccl_text`, `nccl_json`: nccl-tests' table and JSON, which hpccomm prints too. `osu`: the OSU micro-benchmarks.
-- `reading`: which of them a log is.
+- `texts`: a file's bytes as text. `lines`: its lines, without what launchers put before each, and apart by who printed them.
+- `layout`: the columns of nccl-tests' table, and rows that have them. `nccl_text`: the tables of a log.
+- `documents`, `nccl_json`, `records`: JSON and CSV. `osu`: the OSU micro-benchmarks.
+- `figures`, `judged`: a table against its own figures. `causes`: why a program ended.
+- `imported`: what a log gives. `reading`: all of this, one after the other.
 """

@@ -1,5 +1,6 @@
 """A run that another program measured, with what a results file wants to know of it."""
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -7,11 +8,15 @@ from datetime import datetime
 import numpy as np
 
 from hpccomm.bench.perf.collectives import ALIASES
+from hpccomm.results.fingerprint import UNKNOWN_LAUNCHER
 from hpccomm.results.schema import Config, RankInfo, Row, RunInfo
 
 COMPLETED = "completed"
-CUT = "failed: the log ends before the run does"
-"""Status of a run whose log has no end."""
+INTERRUPTED = "failed: interrupted: "
+"""Beginning of the status of a run that did not come to its end; the cause follows."""
+
+CUT = INTERRUPTED + "the log ends before the run does"
+"""Status of a run whose log has no end, and no cause of it."""
 
 LIMIT = 1 << 63
 """Of the integers of a results file."""
@@ -21,6 +26,7 @@ NAMES = {
     "allreduce": "all_reduce",
     "allgather": "all_gather",
     "reducescatter": "reduce_scatter",
+    "reducescatterblock": "reduce_scatter",
     "bcast": "broadcast",
 }
 """Names that other programs have for a collective."""
@@ -42,6 +48,10 @@ class ImportedRun:
         ``"completed"``, or ``"failed: "`` and why.
     ended : datetime or None
         When it ended, if the log says so.
+    line : int
+        Where it begins in the log, from 1.
+    notes : list of str
+        What of it is not stored, and what of it the log does not say and its figures do.
     """
 
     info: RunInfo
@@ -49,6 +59,34 @@ class ImportedRun:
     samples: list[np.ndarray | None] = field(default_factory=list)
     status: str = COMPLETED
     ended: datetime | None = None
+    line: int = 1
+    notes: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class LeftOut:
+    """A table of a log that is not stored.
+
+    Attributes
+    ----------
+    line : int
+        Where it begins in the log, from 1.
+    what : str
+        The table.
+    why : str
+        The reason, and what to do.
+    unlike : bool
+        Whether nothing is wrong with it: hpccomm has no counterpart of what it measured.
+    """
+
+    line: int
+    what: str
+    why: str
+    unlike: bool = False
+
+
+Found = ImportedRun | LeftOut
+"""What becomes of a table."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +116,10 @@ class Told:
 
 def collective_of(name: str) -> str:
     """Return hpccomm's name of a collective, or of a program that measures one."""
-    name = name.rsplit("/", 1)[-1].removesuffix("_perf").lower()
+    name = re.split(r"[/\\]", name)[-1].lower()
+    name = re.sub(
+        r"_perf(?:_\w+)?(?:\.exe)?$", "", name
+    )  # all_reduce_perf_mpi, all_reduce_perf.exe
     return NAMES.get(name.replace("_", ""), name)
 
 
@@ -112,7 +153,7 @@ def run_info(
     return RunInfo(
         started=told.started,
         user=told.user,
-        launcher="unknown",
+        launcher=UNKNOWN_LAUNCHER,
         arguments=tuple(arguments),
         skipped=(),
         config=config,

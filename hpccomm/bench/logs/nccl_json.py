@@ -1,21 +1,27 @@
 """nccl-tests' JSON, versions 2 and 3, which ``-J`` of its programs and of `hpccomm perf` writes."""
 
-import json
-from dataclasses import fields
+from dataclasses import fields, replace
 from datetime import datetime
+from itertools import groupby
 from typing import Any
 
 import numpy as np
 
+from hpccomm.bench.logs.figures import Measured, exact
 from hpccomm.bench.logs.imported import (
+    COMPLETED,
     CUT,
-    LIMIT,
+    Found,
     ImportedRun,
+    LeftOut,
     Told,
     collective_of,
     unknown_ranks,
 )
+from hpccomm.bench.logs.judged import Unfit, judged, stored, unchecked
+from hpccomm.bench.perf.collectives import COLLECTIVES
 from hpccomm.errors import ResultsError
+from hpccomm.results.fingerprint import UNKNOWN_LAUNCHER
 from hpccomm.results.schema import (
     UNCHECKED,
     Config,
@@ -31,87 +37,162 @@ VERSIONS = (2, 3)
 
 _SETTINGS = {each.name for each in fields(Config)}
 
-
-def is_one(text: str) -> bool:
-    """Return whether a log is JSON."""
-    return text.lstrip().startswith("{")
+Block = tuple[str, str, str]
+"""Collective, backend and algorithm; hpccomm writes them, nccl-tests mostly nothing."""
 
 
-def parse(text: str, told: Told) -> list[ImportedRun]:
-    """Return the run of a document.
+def parse(document: dict[str, Any], told: Told, line: int) -> list[Found]:
+    """Return what becomes of a document.
 
     Raises
     ------
     ResultsError
+        If it is of another version.
+    ValueError, LookupError, TypeError, AttributeError, OverflowError
         If it is no such document.
     """
-    try:
-        document = json.loads(text, parse_int=_integer)
-        # What HDF5 cannot hold: half a surrogate pair is an error here, too.
-        if b"\\u0000" in json.dumps(document, ensure_ascii=False).encode():
-            raise ValueError("text has a null character")
-        if document["version"] not in VERSIONS:
-            raise ResultsError(
-                f"{told.name} is nccl-tests' JSON of version {document['version']}; versions "
-                f"{' and '.join(map(str, VERSIONS))} can be read"
-            )
-        return [_run(document, told)]
-    except (
-        *(ValueError, LookupError, TypeError, AttributeError),
-        *(OverflowError, RecursionError),
-    ) as error:
+    if document["version"] not in VERSIONS:
         raise ResultsError(
-            f"{told.name} is not nccl-tests' JSON: {type(error).__name__}: {error}; give a file that -J of its "
-            "programs has written"
-        ) from error
-
-
-def _integer(digits: str) -> int:
-    value = int(digits)
-    if not -LIMIT <= value < LIMIT:
-        raise ValueError(f"{digits} is out of range")
-    return value
-
-
-def _run(document: dict[str, Any], told: Told) -> ImportedRun:
+            f"{told.name} is nccl-tests' JSON of version {document['version']}; versions "
+            f"{' and '.join(map(str, VERSIONS))} can be read"
+        )
     settings = dict(document["config"])
     devices = settings.pop("devices", document.get("devices", []))
-    ranks = tuple(map(_rank, devices)) or unknown_ranks(told.ranks or 0)
-    results = document["results"]
-    if not ranks:
-        raise ResultsError(f"{told.name} does not say how many ranks there were; give --ranks")
-    ranks = _with_nodes(ranks)
-    rows, samples = [], []
-    for result in results:
-        for place in ("out_of_place", "in_place"):
-            half = result.get(place)
-            if half is not None:
-                rows.append(_row(result, half, place == "in_place", document, told))
-                samples.append(_samples(result.get(f"{place}_per_iter"), len(ranks)))
-    config = _config(settings, rows)
+    named = tuple(map(_rank, devices))
+    # Without MPI, or with several devices a process, only the first of each process is named.
+    share = _plain(settings.get("nthreads", 1)) * _plain(settings.get("ngpus", 1))
+    listed = list(dict.fromkeys([len(named) * share, len(named)])) if named else []
+    found: list[Found] = []
+    rows: list[Row] = []
+    samples: list[np.ndarray | None] = []
+    notes: list[str] = []
+    numbers: list[int] = []
+    results = [(_block(each, document), each) for each in document["results"]]
+    for block, members in groupby(results, key=lambda each: each[0]):
+        part = {number: each for number, (_, each) in enumerate(members, 1)}
+        measured = [row for number, each in part.items() for row in _halves(each, number)]
+        if not measured:
+            continue
+        host_time = any("cpu_time" in (each.get("out_of_place") or {}) for each in part.values())
+        try:
+            if block[0] and block[0] not in COLLECTIVES:
+                judgement = unchecked(block[0], measured, listed[0] if listed else told.ranks)
+            else:
+                judgement = judged(
+                    measured,
+                    told,
+                    name=block[0],
+                    listed=listed,
+                    timed=not host_time,
+                    counted=len(named) < 2 or not named[0].device < 0,
+                )
+        except Unfit as error:
+            found.append(LeftOut(line, f"{len(measured)} rows", str(error)))
+            continue
+        notes += judgement.notes
+        numbers.append(judgement.kind.ranks)
+        kept = stored(judgement, backend=block[1], algorithm=block[2], iterations=0, timed=False)
+        for row, source in zip(kept, judgement.rows, strict=True):
+            each = part[source.line]
+            times = int(each.get("actual_iterations", document["config"].get("iterations", 0)))
+            rows.append(replace(row, iterations=times))
+            place = "in_place" if row.in_place else "out_of_place"
+            samples.append(_samples(each.get(f"{place}_per_iter"), judgement.kind.ranks))
+    if not rows:
+        return found or [LeftOut(line, "a document", "has no rows")]
+    ranks = _ranks(named, numbers[0])
     environment = dict(each.split("=", 1) for each in document.get("env", []) if "=" in each)
     version = document.get("nccl_version")
     info = RunInfo(
         started=datetime.strptime(document["start_time"], TIME_FORMAT).astimezone(),
         user=told.user,
-        launcher="unknown",
+        launcher=UNKNOWN_LAUNCHER,
         arguments=tuple(map(str, document.get("args", []))),
         skipped=(),
-        config=config,
+        config=_config(settings, rows),
         ranks=ranks,
         versions={} if not version else {"nccl": _version(int(version))},
         environment=recorded_environment(environment),
         slurm=recorded_slurm(environment),
     )
-    ended, errors = document.get("end_time"), document.get("errors") or []
-    status = f"failed: {errors[0]}" if errors else "completed" if ended else CUT
-    return ImportedRun(
-        info,
-        rows,
-        samples,
-        status,
-        None if ended is None else datetime.strptime(ended, TIME_FORMAT).astimezone(),
+    ended = document.get("end_time")
+    ends = None if ended is None else datetime.strptime(ended, TIME_FORMAT).astimezone()
+    return [
+        ImportedRun(info, rows, samples, _status(document, rows), ends, line, notes),
+        *found,
+    ]
+
+
+def _status(document: dict[str, Any], rows: list[Row]) -> str:
+    wrong = (document.get("out_of_bounds") or {}).get("count") or 0
+    wrong = int(wrong) or sum(row.wrong for row in rows if row.wrong > 0)
+    errors = [each for each in document.get("errors") or [] if each]
+    if wrong:
+        return f"failed: {wrong} values are out of bounds"
+    if errors:
+        return f"failed: {errors[0]}"
+    if document.get("end_time") is None:
+        return CUT
+    if str((document.get("average_bus_bandwidth") or {}).get("okay")).lower() == "false":
+        return "failed: the average bus bandwidth is below what was asked for"
+    return COMPLETED
+
+
+def _ranks(named: tuple[RankInfo, ...], number: int) -> tuple[RankInfo, ...]:
+    """Return the ranks: those of a process have devices in sequence, of which the first is named."""
+    if not named or number % len(named):
+        return unknown_ranks(number)
+    hosts = list(dict.fromkeys(each.host for each in named))
+    share = number // len(named)
+    return tuple(
+        replace(
+            each,
+            rank=each.rank + place,
+            node=hosts.index(each.host),
+            device=each.device + place if each.device >= 0 else each.device,
+            device_hex=each.device_hex if not place else "",
+        )
+        for each in named
+        for place in range(share)
     )
+
+
+def _halves(result: dict[str, Any], number: int) -> list[Measured]:
+    """Return the rows of a result; their line is its number."""
+    rows = []
+    for place in ("out_of_place", "in_place"):
+        half = result.get(place)
+        if half is None:
+            continue
+        wrong = half.get("nwrong")
+        time, algbw, busbw = (
+            exact(float(_either(half, *names)))
+            for names in (("time", "cpu_time"), ("alg_bw", "algbw"), ("bus_bw", "busbw"))
+        )
+        rows.append(
+            Measured(
+                line=number,
+                dtype=str(result["type"]),
+                op=str(result.get("redop") or ""),
+                root=int(result.get("root", -1)),
+                size=int(result["size"]),
+                count=int(result["count"]),
+                in_place=place == "in_place",
+                time=time,
+                algbw=algbw,
+                busbw=busbw,
+                wrong=UNCHECKED if wrong is None else int(wrong),
+            )
+        )
+    return rows
+
+
+def _block(result: dict[str, Any], document: dict[str, Any]) -> Block:
+    words = str(result.get("experiment_name") or "").split()
+    if len(words) == 3:
+        return words[0], words[1], words[2]
+    program = str((document.get("args") or [""])[0])
+    return (collective_of(program) if "_perf" in program else ""), "nccl", "auto"
 
 
 def _version(code: int) -> str:
@@ -130,17 +211,6 @@ def _rank(device: dict[str, Any]) -> RankInfo:
         device_hex=str(device.get("device_hex", "")),
         device_info=str(device.get("device_info", "")),
         driver="",
-    )
-
-
-def _with_nodes(ranks: tuple[RankInfo, ...]) -> tuple[RankInfo, ...]:
-    hosts = list(dict.fromkeys(each.host for each in ranks))
-    return tuple(
-        RankInfo(
-            **{each.name: getattr(rank, each.name) for each in fields(rank)}
-            | {"node": hosts.index(rank.host)}
-        )
-        for rank in ranks
     )
 
 
@@ -164,48 +234,9 @@ def _plain(value: Any) -> int:
     return int({"true": 1, "false": 0}.get(value, value))
 
 
-def _row(
-    result: dict[str, Any],
-    half: dict[str, Any],
-    in_place: bool,
-    document: dict[str, Any],
-    told: Told,
-) -> Row:
-    # hpccomm writes collective, backend and algorithm there; nccl-tests mostly nothing.
-    named = str(result.get("experiment_name") or "").split()
-    block = tuple(named) if len(named) == 3 else (_collective(document, told), "nccl", "auto")
-    time = half["time"] if "time" in half else half["cpu_time"]
-    wrong = half.get("nwrong")
-    return Row(
-        collective=block[0],
-        backend=block[1],
-        algorithm=block[2],
-        dtype=str(result["type"]),
-        op=str(result.get("redop") or "none"),
-        root=int(result.get("root", -1)),
-        bytes=int(result["size"]),
-        count=int(result["count"]),
-        in_place=in_place,
-        time=float(time),
-        algbw=float(_either(half, "alg_bw", "algbw")),
-        busbw=float(_either(half, "bus_bw", "busbw")),
-        wrong=UNCHECKED if wrong is None else int(wrong),
-        iterations=int(result.get("actual_iterations", document["config"].get("iterations", 0))),
-    )
-
-
 def _either(half: dict[str, Any], *names: str) -> Any:
     """Return the value of the first of these keys that is there; versions spell it in two ways."""
     return half[next((name for name in names if name in half), names[0])]
-
-
-def _collective(document: dict[str, Any], told: Told) -> str:
-    if told.collective is not None:
-        return told.collective
-    for word in document.get("args", [])[:1]:
-        if str(word).endswith("_perf"):
-            return collective_of(str(word))
-    raise ResultsError(f"{told.name} does not say which collective it measured; give --collective")
 
 
 def _samples(repetitions: dict[str, Any] | None, ranks: int) -> np.ndarray | None:

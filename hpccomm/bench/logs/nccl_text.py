@@ -1,137 +1,278 @@
-"""nccl-tests' table: what its programs print, and what `hpccomm perf` prints.
-
-The columns are taken from the table's own heading, because they differ between versions: ``#wrong`` was once
-``error``, old tables have no ``root``, and per-iteration statistics and time stamps are optional.
-"""
+"""nccl-tests' table, and those of rccl-tests and mscclpp-test: what these programs and `hpccomm perf` print."""
 
 import re
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import datetime
+from itertools import pairwise
 from typing import Any
 
+from hpccomm.bench.logs import layout
+from hpccomm.bench.logs.causes import cause
+from hpccomm.bench.logs.figures import ITEMSIZES, Measured, possible
 from hpccomm.bench.logs.imported import (
+    COMPLETED,
     CUT,
-    LIMIT,
+    INTERRUPTED,
+    Found,
     ImportedRun,
+    LeftOut,
     Told,
     collective_of,
     run_info,
     unknown_ranks,
 )
-from hpccomm.bench.logs.lines import untagged
-from hpccomm.contracts.collectives import DESCRIPTIONS
-from hpccomm.errors import ResultsError
-from hpccomm.results.schema import UNCHECKED, Config, RankInfo, Row
-from hpccomm.results.table import TIME_FORMAT
+from hpccomm.bench.logs.judged import Unfit, judged, stored, unchecked
+from hpccomm.bench.logs.layout import MODERN, Cells, Layout
+from hpccomm.bench.logs.lines import Line
+from hpccomm.bench.perf.collectives import COLLECTIVES
+from hpccomm.results.schema import Config, RankInfo, Row
 
 _RANK = re.compile(
-    r"#\s+Rank\s+(?P<rank>\d+)\s+(?:Group\s+(?P<group>\d+)\s+)?Pid\s+(?P<pid>\d+)\s+on\s+(?P<host>\S+)\s+"
+    r"Rank\s+(?P<rank>\d+)\s+(?:Group\s+(?P<group>\d+)\s+)?(?:Pid\s+(?P<pid>\d+)\s+)?on\s+(?P<host>\S+)\s+"
     r"device\s+(?P<device>-?\d+)\s+\[(?P<hex>[^\]]*)\]\s*(?P<info>.*)"
 )
+_MANY = re.compile(r"#  (\d{1,9}) ranks on \d+ nodes?$")
 _STARTING = re.compile(r"# Collective test starting: (\S+)(?: backend (\S+) algorithm (\S+))?")
-_VERSION = re.compile(r"# (nccl-tests|hpccomm) version (\S+)(.*)")
-_OUT_OF_BOUNDS = re.compile(r"# Out of bounds values\s*:\s*(?:(\d+)\s+(OK|FAILED)|N/A)")
+_VERSION = re.compile(r"# (nccl-tests|hpccomm) version (\S+)(.*)|(rccl-tests): Version (\S+)")
+_CONFIG = re.compile(r"nThread\W|# minBytes\b.* kernel num:")
+_OUT_OF_BOUNDS = re.compile(
+    r"(?:^|#)\s*Out of bounds values\s*:\s*(?:(\d+)\s+(?:OK|FAILED)|N/A)(?!\S)"
+)
+_BANDWIDTH = re.compile(r"Avg bus bandwidth\s*:\s*\S+\s+FAILED")
+_CYCLE = re.compile(r"# Testing \d+ cycle")
+_COMMAND = re.compile(r"(?:^|[\s/\\])(\w+?)_perf\w*(?:\.exe)?(?=\s|$)")
 _SETTINGS = {
     "nThread": "nthreads",
     "nGpus": "ngpus",
     "minBytes": "minimum_bytes",
     "maxBytes": "maximum_bytes",
-    "warmup iters:": "warmup_iters",
-    "iters:": "iterations",
-    "agg iters:": "aggregated_iterations",
-    "validation:": "validation",
-    "graph:": "graph",
-    "unalign:": "unalign",
+    "warmup iters": "warmup_iters",
+    "warmupIters": "warmup_iters",
+    "iters": "iterations",
+    "agg iters": "aggregated_iterations",
+    "validation": "validation",
+    "graph": "graph",
+    "unalign": "unalign",
 }
-_FIRST = ("size", "count", "type")
-_HALF = ("time", "cputime")
-"""Columns that begin a half of the table."""
+_VERSIONS, _NAMED, _SET, _LISTED, _HEADED, _FILLED, _CLOSED = range(7)
+"""How far a table has come; its lines come in this order."""
 
 
 @dataclass(slots=True)
-class _Open:
-    """A run that is being read."""
+class _Table:
+    """A table that is being read."""
 
+    line: int
+    stage: int = -1
     versions: dict[str, str] = field(default_factory=dict)
-    collective: str = ""
     program: str = ""
+    collective: str = ""
     backend: str = "nccl"
     algorithm: str = "auto"
     config: Config | None = None
-    ranks: list[RankInfo] = field(default_factory=list)
-    columns: list[str] = field(default_factory=list)
-    rows: list[Row] = field(default_factory=list)
-    ended: bool = False
+    ranks: dict[int, RankInfo] = field(default_factory=dict)
+    folded: int = 0
+    layout: Layout | None = None
+    rows: list[Measured] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    begun: Cells | None = None
+    cycled: bool = False
+    wrong: int | None = None
+    slow: bool = False
+    mixed: bool = False
+    """Whether lines of several programs are in it."""
+
+    def cut(self) -> None:
+        """Name the row that was begun, and has not come to its end."""
+        if self.begun is not None:
+            texts = " ".join(text for _, text in self.begun.texts)
+            behind = f", then {self.begun.rest[:60]!r}" if self.begun.rest else ""
+            self.notes.append(f"line {self.begun.line}: a row is cut: {texts!r}{behind}")
+            self.begun = None
 
 
-def is_one(lines: list[str]) -> bool:
+def is_one(lines: Iterable[Line]) -> bool:
     """Return whether a log has such a table."""
-    return any(_is_heading(line) for line in lines)
+    return any(layout.heading(line.text, "") or _modern(line) for line in lines)
 
 
-def parse(text: str, told: Told) -> list[ImportedRun]:
-    """Return the runs of a log, in their order.
+def parse(lines: Sequence[Line], log: Sequence[Line], told: Told) -> list[Found]:
+    """Return what becomes of the tables of one stream of a log, in their order.
 
-    Raises
-    ------
-    ResultsError
-        If a line of a table cannot be read, or the log does not say what it measured and nor does the caller.
+    Parameters
+    ----------
+    lines : sequence of Line
+        The stream.
+    log : sequence of Line
+        All lines of the log, in which the cause of a failure is looked for.
+    told : Told
+        What the log may not say.
     """
-    runs: list[_Open] = []
-    lines = untagged(text)
-    for number, line in enumerate(lines, 1):
-        try:
-            _read(line, runs)
-        except (ValueError, LookupError, OverflowError) as error:
-            if number == len(lines):  # without its end: the program was killed while it printed it
-                continue
-            raise ResultsError(
-                f"line {number} of {told.name} is no line of nccl-tests' table: {line.strip()!r} ({error}); "
-                "give a log as it was printed"
-            ) from error
-    return [_finished(run, told) for run in runs if run.columns]
+    tables: list[_Table] = []
+    above = command = ""
+    for line in lines:
+        if layout.places(line.text):
+            above = line.text
+        if "#" not in line.text and (called := _COMMAND.findall(line.text)):
+            command = called[-1] if len(set(called)) == 1 else ""
+        _read(line, tables, above)
+        if tables and command and tables[-1].stage >= _SET and not tables[-1].program:
+            tables[-1].program, command = f"{command}_perf", ""
+    for table in tables:
+        table.cut()
+    headed = [table for table in tables if table.layout is not None]
+    ends = {one.line: other.line for one, other in pairwise(headed)}
+    found: list[Found] = []
+    for group in _apart(headed):
+        first = group[0]
+        if len(group) > 1 or first.mixed:
+            found.append(_interleaved(group))
+            continue
+        why = ""
+        if first.wrong is None:
+            end = ends.get(first.line, len(log) + 1)
+            why = cause(line for line in log if first.line <= line.number < end)
+        found.append(_finished(first, why, told))
+    return found
 
 
-def _read(line: str, runs: list[_Open]) -> None:
-    if not line.startswith("#"):
-        words = line.split()
-        # Size and count; other programs print lines that begin with one number.
-        is_row = len(words) > 2 and words[0].isdigit() and words[1].isdigit()
-        if is_row and runs and runs[-1].columns and not runs[-1].ended:
-            runs[-1].rows += _rows(words, runs[-1])
+def _modern(line: Line) -> Cells | None:
+    """Return a row of most versions, which is known without its heading."""
+    cells = MODERN.read(line.number, line.text)
+    return cells if cells is not None and cells.whole else None
+
+
+def _read(line: Line, tables: list[_Table], above: str) -> None:
+    text = line.text
+    columns = layout.heading(text, above)
+    if columns is not None:
+        table = _reached(_HEADED, line, tables)
+        table.layout = columns
+    elif version := _VERSION.search(text):
+        table = _reached(_VERSIONS if version[1] else _SET, line, tables, again=bool(version[4]))
+        table.versions[version[1] or version[4]] = version[2] or version[5]
+        table.versions |= _others(version[3] or "")
+        table.backend = "rccl" if version[4] else table.backend
+    elif starting := _STARTING.search(text):
+        table = _reached(_NAMED, line, tables)
+        table.program, table.collective = starting[1], collective_of(starting[1])
+        table.backend, table.algorithm = (
+            starting[2] or table.backend,
+            starting[3] or table.algorithm,
+        )
+    elif _CONFIG.search(text):
+        table = _reached(_SET, line, tables)
+        table.config = _config(text)
+    elif (rank := _RANK.search(text)) and text.lstrip()[:1] in "#R":
+        table = _reached(_LISTED, line, tables, again=True)
+        info = _rank(rank, table.ranks.values())
+        table.mixed |= info.rank in table.ranks
+        table.ranks[info.rank] = info
+    elif many := _MANY.search(text):
+        _reached(_LISTED, line, tables, again=True).folded = int(many[1])
+    elif bounds := _OUT_OF_BOUNDS.search(text):
+        if tables:
+            table = tables[-1]
+            table.cut()
+            table.mixed |= table.stage >= _CLOSED
+            table.stage, table.wrong = _CLOSED, int(bounds[1] or 0)
+    elif tables and _BANDWIDTH.search(text):
+        tables[-1].slow = True
+    elif tables and _CYCLE.search(text):
+        tables[-1].cycled = True
+    else:
+        _read_row(line, tables)
+
+
+def _reached(stage: int, line: Line, tables: list[_Table], *, again: bool = False) -> _Table:
+    """Return the table that a line of its head belongs to: another one where the last is that far already."""
+    last = tables[-1].stage if tables else _CLOSED
+    if last > stage or (last == stage and not again):
+        tables.append(_Table(line.number))
+    tables[-1].cut()
+    tables[-1].stage = stage
+    return tables[-1]
+
+
+def _read_row(line: Line, tables: list[_Table]) -> None:
+    """Take a line that is a row, part of one, or of no table."""
+    if (not tables or tables[-1].layout is None) and _modern(line):
+        if not tables:
+            tables.append(_Table(line.number))
+        tables[-1].layout = MODERN
+        tables[-1].notes.append(f"line {line.number}: the heading of its columns is lost")
+    table = tables[-1] if tables else None
+    if table is None or table.layout is None:
         return
-    if _begins(line, runs):
-        runs.append(_Open())
-    if not runs:
+    cells = table.layout.read(line.number, line.text)
+    if cells is None and table.begun is not None:
+        # Others have printed between its parts.
+        more = table.layout.read(line.number, line.text, table.begun)
+        if more is not None and len(more.texts) > len(table.begun.texts):
+            cells, table.begun = more, None
+    if cells is None:
+        if re.match(r"\s*\d+\s+\d+(\s|$)", line.text) and table.stage < _CLOSED:
+            table.notes.append(f"line {line.number}: is no row: {line.text.strip()[:80]!r}")
         return
-    run = runs[-1]
-    if version := _VERSION.match(line):
-        run.versions[version[1]] = version[2]
-        run.versions |= _others(version[3])
-    elif starting := _STARTING.match(line):
-        run.program, run.collective = starting[1], collective_of(starting[1])
-        run.backend, run.algorithm = starting[2] or run.backend, starting[3] or run.algorithm
-    elif line.startswith("# nThread"):
-        run.config = _config(line)
-    elif rank := _RANK.match(line):
-        run.ranks.append(_rank(rank, run.ranks))
-    elif _is_heading(line):
-        run.columns = line[1:].split()
-    elif _OUT_OF_BOUNDS.match(line):
-        run.ended = True
+    table.cut()
+    if not cells.whole:
+        table.begun = cells
+        return
+    try:
+        found = table.layout.measured(cells)
+    except (ValueError, OverflowError) as error:
+        table.notes.append(f"line {line.number}: is no row: {error}: {line.text.strip()[:80]!r}")
+        return
+    table.mixed |= table.stage >= _CLOSED or _steps_back(table, found)
+    table.stage = max(table.stage, _FILLED)
+    table.rows += found
 
 
-def _begins(line: str, runs: list[_Open]) -> bool:
-    """Return whether a line is the first of another run."""
-    if _VERSION.match(line):
-        return True
-    last = runs[-1] if runs else None
-    if _STARTING.match(line):
-        return last is None or bool(last.collective)
-    if line.startswith("# nThread"):
-        return last is None or last.config is not None
-    # A table whose head was cut off.
-    return _is_heading(line) and (last is None or bool(last.columns))
+def _steps_back(table: _Table, found: list[Measured]) -> bool:
+    """Whether a row cannot come after the last one if one program has printed both: sizes grow."""
+    if not table.rows or not found or "hpccomm" in table.versions:
+        return False
+    one, other = table.rows[-1], found[0]
+    cycled, table.cycled = table.cycled, False
+    if cycled or (one.dtype, one.op, one.root) != (other.dtype, other.op, other.root):
+        return False
+    # Blocks are rounded down: their sizes may be equal.
+    in_full = other.size == other.count * ITEMSIZES.get(other.dtype, 0)
+    return other.size < one.size or (in_full and 0 < other.size == one.size)
+
+
+def _apart(tables: list[_Table]) -> Iterable[list[_Table]]:
+    """Return the tables one by one, and together those of programs that have printed into each other.
+
+    Such a program's rows stand behind another one's heading or end. Where it began is not known: any table before
+    that has not come to its end may be of them.
+    """
+    group: list[_Table] = []
+    for table in tables:
+        if group and group[-1].stage >= _CLOSED:
+            yield from _split(group)
+            group = []
+        group.append(table)
+    yield from _split(group)
+
+
+def _split(group: list[_Table]) -> Iterable[list[_Table]]:
+    if any(table.mixed for table in group):
+        yield group
+    else:
+        yield from ([table] for table in group)
+
+
+def _interleaved(group: list[_Table]) -> LeftOut:
+    rows = sum(len({row.line for row in table.rows}) for table in group)
+    number = f"{len(group)} programs print" if len(group) > 1 else "several programs print"
+    return LeftOut(
+        group[0].line,
+        f"{rows} rows",
+        f"{number} into each other, and whose rows are whose cannot be told; build nccl-tests with MPI=1, where one "
+        "process prints for all, or run it with mpirun --tag-output or srun --label",
+    )
 
 
 def _others(text: str) -> dict[str, str]:
@@ -149,10 +290,10 @@ def _others(text: str) -> dict[str, str]:
 def _config(line: str) -> Config:
     values: dict[str, Any] = {}
     for key, name in _SETTINGS.items():
-        found = re.search(rf"(?<!warmup )(?<!agg ){re.escape(key)}\s*(-?\d+)", line)
+        found = re.search(rf"(?<!warmup )(?<!agg )\b{re.escape(key)}:?\s*(-?\d{{1,18}})\b", line)
         if found:
             values[name] = int(found[1])
-    step = re.search(r"step:\s*(\d+)\((factor|bytes)\)", line)
+    step = re.search(r"step:\s*(\d{1,18})\((factor|bytes)\)", line)
     size, unit = (int(step[1]), step[2]) if step else (0, "bytes")
     return Config(
         **{
@@ -167,7 +308,7 @@ def _config(line: str) -> Config:
     )
 
 
-def _rank(found: re.Match[str], before: list[RankInfo]) -> RankInfo:
+def _rank(found: re.Match[str], before: Iterable[RankInfo]) -> RankInfo:
     hosts = list(dict.fromkeys(each.host for each in before))
     host = found["host"]
     info = found["info"].strip()
@@ -177,7 +318,7 @@ def _rank(found: re.Match[str], before: list[RankInfo]) -> RankInfo:
         group=int(found["group"] or 0),
         host=host,
         node=int(cores[1]) if cores else ([*hosts, host].index(host)),
-        pid=int(found["pid"]),
+        pid=int(found["pid"] or 0),
         cores=cores[2] if cores else "",
         device=int(found["device"]),
         device_hex="" if found["hex"] == "none" else found["hex"],
@@ -186,90 +327,82 @@ def _rank(found: re.Match[str], before: list[RankInfo]) -> RankInfo:
     )
 
 
-def _is_heading(line: str) -> bool:
-    words = line[1:].split()
-    return line.startswith("#") and tuple(words[:3]) == _FIRST and "busbw" in words
-
-
-def _rows(words: list[str], run: _Open) -> list[Row]:
-    """Return the rows of one line of a table: out of place and in place, as far as they are there."""
-    columns = list(run.columns)
-    finished = 0.0
-    if columns[-1] == "timestamp":
-        columns.pop()
-        stamp = " ".join(words[-2:])
-        words = words[:-2]
-        finished = datetime.strptime(stamp, TIME_FORMAT).astimezone().timestamp()
-    if len(words) == len(columns) - 1:  # where nothing is reduced, some leave the cell empty
-        words = [*words[:3], "none", *words[3:]]
-    if len(words) != len(columns):
-        raise ValueError(f"{len(words)} cells for {len(columns)} columns")
-    halves = [at for at, name in enumerate(columns) if name in _HALF]
-    lead = dict(zip(columns[: halves[0]], words[: halves[0]], strict=True))
-    if max(int(lead["size"]), int(lead["count"])) >= LIMIT:
-        raise ValueError("its size is out of range")
-    found = []
-    for in_place, (begin, end) in enumerate(zip(halves, [*halves[1:], len(columns)], strict=True)):
-        cells = dict(zip(columns[begin:end], words[begin:end], strict=True))
-        time = cells.get("time", cells.get("cputime", "N/A"))
-        if time == "N/A":
-            continue
-        wrong = cells.get("#wrong", "N/A")  # an error's size, as old versions print, is no count
-        found.append(
-            Row(
-                collective=run.collective,
-                backend=run.backend,
-                algorithm=run.algorithm,
-                dtype=lead["type"],
-                op=lead.get("redop", "none"),
-                root=int(lead.get("root", -1)),
-                bytes=int(lead["size"]),
-                count=int(lead["count"]),
-                in_place=bool(in_place),
-                time=float(time),
-                algbw=float(cells["algbw"]),
-                busbw=float(cells["busbw"]),
-                wrong=UNCHECKED if wrong == "N/A" else int(float(wrong)),
-                iterations=0 if run.config is None else run.config.iterations,
-                finished=finished,
+def _finished(table: _Table, why: str, told: Told) -> Found:
+    """Return the run of a table, if its figures agree with what it is of."""
+    what = f"{len(table.rows)} rows" + (f" of {table.collective}" if table.collective else "")
+    assert table.layout is not None
+    if not table.rows:
+        reason = "; ".join([*table.notes, *([why] if why else [])])
+        return LeftOut(table.line, "a table", f"has no whole row{reason and ': ' + reason}")
+    name = collective_of(table.program) if table.program else ""
+    listed = tuple(table.ranks[rank] for rank in sorted(table.ranks))
+    try:
+        if name and name not in COLLECTIVES:
+            found = unchecked(name, table.rows, len(listed) or told.ranks)
+        else:
+            found = judged(
+                table.rows,
+                told,
+                name=name,
+                listed=[table.folded] if table.folded else _numbers(listed),
+                among=_candidates(table),
+                timed=not table.layout.host_time,
+                counted="hpccomm" not in table.versions,
             )
-        )
-    return found
-
-
-def _precise(row: Row, factor: float) -> Row:
-    """Return a row with bandwidths that follow from its time; the printed ones have two decimals."""
-    algbw = row.bytes / row.time / 1e3 if row.time else 0.0
-    return replace(row, algbw=algbw, busbw=algbw * factor)
-
-
-def _finished(run: _Open, told: Told) -> ImportedRun:
-    collective = run.collective or told.collective
-    if collective is None:
-        raise ResultsError(
-            f"{told.name} does not say which collective it measured, as versions of nccl-tests before 2.17.7; "
-            "give --collective"
-        )
-    sizes = [row.bytes for row in run.rows] or [0]
-    config = run.config or Config(
-        minimum_bytes=min(sizes),
-        maximum_bytes=max(sizes),
-        step_factor=0,
-        step_bytes=0,
-        iterations=0,
-        warmup_iters=0,
-    )
+    except Unfit as error:
+        return LeftOut(table.line, what, "; ".join([str(error), *table.notes]))
+    sizes = [row.size for row in table.rows]
     config = replace(
-        config,
-        report_cputime="cputime" in run.columns,
-        report_timestamps="timestamp" in run.columns,
+        table.config
+        or Config(
+            minimum_bytes=min(sizes),
+            maximum_bytes=max(sizes),
+            step_factor=0,
+            step_bytes=0,
+            iterations=0,
+            warmup_iters=0,
+        ),
+        report_cputime=table.layout.host_time,
+        report_timestamps="timestamp" in table.layout.columns,
     )
-    if not run.ranks and told.ranks is None:
-        raise ResultsError(f"{told.name} does not say how many ranks there were; give --ranks")
-    ranks = run.ranks or unknown_ranks(told.ranks or 1)
-    info = run_info(told, config, ranks, run.versions, [run.program or f"{collective}_perf"])
-    rows = [replace(row, collective=collective) for row in run.rows]
-    if collective in DESCRIPTIONS and not config.report_cputime:
-        rows = [_precise(row, DESCRIPTIONS[collective].bus_factor(len(ranks))) for row in rows]
-    status = "completed" if run.ended else CUT
-    return ImportedRun(info, rows, [None] * len(rows), status)
+    rows = stored(
+        found,
+        backend="mscclpp" if table.layout.of_mscclpp else table.backend,
+        algorithm=table.algorithm,
+        iterations=config.iterations,
+        timed=not config.report_cputime,
+    )
+    number = found.kind.ranks
+    known = listed and number in _numbers(listed) and len(listed) == listed[-1].rank + 1
+    ranks = listed if known else unknown_ranks(number)
+    program = table.program or f"{found.kind.collective}_perf"
+    info = run_info(told, config, ranks, table.versions, [program])
+    notes = [*table.notes, *found.notes]
+    return ImportedRun(
+        info, rows, [None] * len(rows), _status(table, rows, why), line=table.line, notes=notes
+    )
+
+
+def _candidates(table: _Table) -> Sequence[str]:
+    """Return what a table without a name may be; nccl-tests' all-to-all-v has always named itself."""
+    assert table.layout is not None
+    without = ("all_to_all_v",) if table.backend == "nccl" else ()
+    return table.layout.candidates or [each for each in possible(table.rows) if each not in without]
+
+
+def _numbers(ranks: Sequence[RankInfo]) -> list[int]:
+    """Return how many ranks a collective may have had: those of a group, or all, of which some may not be listed."""
+    groups = Counter(rank.group for rank in ranks)
+    last = max((rank.rank for rank in ranks), default=-1)
+    return [*dict.fromkeys([*groups.values(), len(ranks), last + 1])] if ranks else []
+
+
+def _status(table: _Table, rows: Sequence[Row], why: str) -> str:
+    wrong = table.wrong or sum(row.wrong for row in rows if row.wrong > 0)
+    if wrong:
+        return f"failed: {wrong} values are out of bounds"
+    if table.wrong is None:
+        return INTERRUPTED + why if why else CUT
+    if table.slow:
+        return "failed: the average bus bandwidth is below what was asked for"
+    return COMPLETED

@@ -5,118 +5,171 @@ scatter, all-gather and all-to-all, that of all ranks' messages together.
 """
 
 import re
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from hpccomm.bench.logs.imported import ImportedRun, Told, collective_of, run_info, unknown_ranks
-from hpccomm.bench.logs.lines import untagged
+from hpccomm.bench.logs.causes import cause
+from hpccomm.bench.logs.imported import (
+    COMPLETED,
+    INTERRUPTED,
+    Found,
+    ImportedRun,
+    LeftOut,
+    Told,
+    collective_of,
+    run_info,
+    unknown_ranks,
+)
+from hpccomm.bench.logs.lines import Line
 from hpccomm.bench.perf.collectives import COLLECTIVES
-from hpccomm.errors import ResultsError
 from hpccomm.results.schema import UNCHECKED, Config, Row
 
 _TITLE = re.compile(
-    r"#\s*OSU\s+(?:(MPI|NCCL|XCCL)(?:-[\w-]+)?[\s_]+)?(.*?)\s*Test(?:\s+v?([\d.]+))?\s*$",
+    r"#\s*OSU\s+(?:(MPI|NCCL|RCCL|XCCL)(?:-[\w-]+)?[\s_]+)?(.*?)\s*Test(?:\s+v?([\d.]+))?\s*$",
     re.IGNORECASE,
 )
 _DATATYPE = re.compile(r"#\s*Datatype:\s*MPI_(\w+)", re.IGNORECASE)
-_TYPES = {"CHAR": "uint8", "FLOAT": "float", "INT": "int32", "DOUBLE": "double"}
+_TYPES = {
+    "CHAR": "uint8",
+    "FLOAT": "float",
+    "INT": "int32",
+    "DOUBLE": "double",
+    "C_BOOL": "bool",
+    "INT8_T": "int8",
+    "BYTE": "uint8",
+}
 """nccl-tests' names of the types that OSU's ``-T`` takes."""
 
-OF_ALL = ("all_gather", "all_to_all", "gather", "scatter")
+OF_ALL = ("all_gather", "all_to_all", "all_to_all_v", "gather", "scatter")
 """Collectives whose size counts the messages of all ranks."""
+
+_OTHERS = re.compile(r"nThread\W|nccl-tests version|algbw\s+busbw")
+"""A line of another program, behind the last row."""
+
+_VERDICTS = {"Pass": 0, "Fail": 1}
+"""Values of the column Validation, with wrong elements: one at least."""
 
 
 @dataclass(slots=True)
 class _Open:
+    """A table that is being read."""
+
+    line: int
     library: str
     title: str
     version: str
     dtype: str = ""
     columns: list[str] = field(default_factory=list)
-    lines: list[list[float]] = field(default_factory=list)
+    rows: list[dict[str, float]] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    failed: str = ""
 
 
-def is_one(lines: list[str]) -> bool:
+def is_one(lines: Iterable[Line]) -> bool:
     """Return whether a log has a test of OSU."""
-    return any(_TITLE.match(line) for line in lines)
+    return any(_TITLE.search(line.text) for line in lines)
 
 
-def parse(text: str, told: Told) -> list[ImportedRun]:
-    """Return the runs of a log, in their order.
+def parse(lines: Sequence[Line], log: Sequence[Line], told: Told) -> list[Found]:
+    """Return what becomes of the tables of one stream of a log, in their order.
 
-    Raises
-    ------
-    ResultsError
-        If a line cannot be read, a test has no counterpart, or the number of ranks is not known.
+    Parameters
+    ----------
+    lines : sequence of Line
+        The stream.
+    log : sequence of Line
+        All lines of the log, in which the cause of a failure is looked for.
+    told : Told
+        What the log may not say.
     """
-    found: list[_Open] = []
-    for number, line in enumerate(untagged(text), 1):
-        words = line.split()
-        if title := _TITLE.match(line):
-            found.append(_Open(title[1] or "MPI", title[2], title[3] or ""))
-        elif not found or not words:
-            continue
-        elif datatype := _DATATYPE.match(line):
-            found[-1].dtype = _TYPES.get(datatype[1].upper(), datatype[1].lower())
-        elif line.startswith("#"):
-            if words[1:2] == ["Size"] or "Latency" in line:
-                found[-1].columns = _columns(line)
-        elif words[0].replace(".", "").isdigit() and found[-1].columns:
-            try:
-                found[-1].lines.append([float(word) for word in words[: len(found[-1].columns)]])
-            except ValueError as error:
-                raise ResultsError(
-                    f"line {number} of {told.name} is no line of OSU's: {line.strip()!r}; give a log as it "
-                    "was printed"
-                ) from error
-    return [_run(each, told) for each in found if each.lines]
+    tables: list[_Open] = []
+    table: _Open | None = None
+    for line in lines:
+        if title := _TITLE.search(line.text):
+            table = _Open(line.number, title[1] or "MPI", title[2], title[3] or "")
+            tables.append(table)
+        elif table is None or _OTHERS.search(line.text):
+            table = None
+        elif datatype := _DATATYPE.search(line.text):
+            table = _next(table, line, tables)
+            table.dtype = _TYPES.get(datatype[1].upper(), datatype[1].lower())
+        elif "#" in line.text:
+            comment = line.text[line.text.index("#") :]
+            if re.match(r"#\s*(?:Size|\S+ ?\w* ?\((?:us|MB/s)\))(?:\s|$)", comment):
+                table = _next(table, line, tables)
+                table.columns = _columns(comment)
+        elif table.columns:
+            _read_row(line, table)
+    ends = [*(each.line for each in tables[1:]), len(log) + 1]
+    return [
+        _finished(each, cause(line for line in log if each.line <= line.number < end), told)
+        for each, end in zip(tables, ends, strict=True)
+    ]
+
+
+def _next(table: _Open, line: Line, tables: list[_Open]) -> _Open:
+    """Return the table of this title that a line of its head begins: another one if it has rows."""
+    if not table.rows:
+        return table
+    tables.append(_Open(line.number, table.library, table.title, table.version, table.dtype))
+    return tables[-1]
 
 
 def _columns(line: str) -> list[str]:
     """Return the headings of columns, such as ``["Size", "Avg Latency(us)"]``; units may stand apart."""
     return [
-        re.sub(r"\s*\(", "(", each) for each in re.split(r"\s{2,}|\t", line[1:].strip()) if each
+        re.sub(r"\s*\(", "(", each)
+        for each in re.split(r"\s{2,}|\t|(?<=\))\s+", line[1:].strip())
+        if each
     ]
 
 
-def _run(run: _Open, told: Told) -> ImportedRun:
-    name = re.sub(r"(?i)latency|bandwidth|personalized exchange", "", run.title).strip(" _-")
-    name = name.replace(" ", "_").replace("-", "_")
-    pair = not name
-    collective = "send_recv" if pair else collective_of(name)
+def _read_row(line: Line, table: _Open) -> None:
+    words = line.text.split()
+    if not words or not re.fullmatch(r"\d+(?:\.\d+)?", words[0]):
+        return
+    row: dict[str, float] = {}
+    for name, word in zip(table.columns, words, strict=False):
+        if word in _VERDICTS and name == "Validation":
+            row[name] = _VERDICTS[word]
+        elif re.fullmatch(r"\d+(?:\.\d*)?", word):
+            row[name] = float(word)
+        else:
+            break
+    if len(row) < len(table.columns):
+        if len(words) <= len(table.columns):
+            table.notes.append(f"line {line.number}: a row is cut: {line.text.strip()[:80]!r}")
+        return
+    if row.get("Validation"):
+        table.failed = table.failed or f"failed: validation failed at {words[0]} B"
+    table.rows.append(row)
+
+
+def _finished(table: _Open, why: str, told: Told) -> Found:
+    what = f"OSU {table.title}"
+    # No name is left of latency and bandwidth between two ranks.
+    name = re.sub(r"(?i)\b(?:latency|bandwidth|personalized exchange)\b", "", table.title)
+    name = re.sub(r"[\s-]+", "_", name.strip(" _-"))
+    collective = collective_of(name) if name else "send_recv"
     if collective not in COLLECTIVES:
-        raise ResultsError(
-            f"{told.name} is of OSU's test {run.title!r}, which has no counterpart in hpccomm; leave it out"
-        )
-    size = 2 if pair else told.ranks
+        return LeftOut(table.line, what, "has no counterpart in hpccomm", unlike=True)
+    if not table.rows:
+        reason = "; ".join([*table.notes, *([why] if why else [])])
+        return LeftOut(table.line, what, f"has no whole row{reason and ': ' + reason}")
+    size = told.ranks if name else 2
     if size is None:
-        raise ResultsError(f"{told.name} does not say how many ranks there were; give --ranks")
-    what = COLLECTIVES[collective].what
-    dtype = run.dtype or ("float" if what.reduces else "uint8")
-    itemsize = {"float": 4, "int32": 4, "double": 8}.get(dtype, 1)
-    rows = []
-    for cells in run.lines:
-        line = dict(zip(run.columns, cells, strict=False))
-        nbytes = int(line.get("Size", 0)) * (size if collective in OF_ALL else 1)
-        seconds = _seconds(line, nbytes)
-        algbw = nbytes / seconds / 1e9 if seconds else 0.0
-        rows.append(
-            Row(
-                collective=collective,
-                backend=run.library.lower(),
-                algorithm="auto",
-                dtype=dtype,
-                op="sum" if what.reduces else "none",
-                root=0 if what.rooted else -1,
-                bytes=nbytes,
-                count=nbytes // itemsize,
-                in_place=False,
-                time=seconds * 1e6,
-                algbw=algbw,
-                busbw=algbw * what.bus_factor(size),
-                wrong=UNCHECKED,
-                iterations=int(line.get("Iterations", 0)),
-            )
+        return LeftOut(table.line, what, "does not say how many ranks there were; give --ranks")
+    if _column(table.columns) is None:
+        return LeftOut(
+            table.line,
+            what,
+            f"columns {', '.join(table.columns)} have neither an average latency nor a bandwidth",
+            unlike=True,
         )
+    notes = list(table.notes)
+    if told.collective not in (None, collective):
+        notes.append(f"--collective {told.collective} contradicts the log, and is not used")
+    rows = [_row(each, table, collective, size) for each in table.rows]
     sizes = [row.bytes for row in rows]
     config = Config(
         minimum_bytes=min(sizes),
@@ -125,20 +178,48 @@ def _run(run: _Open, told: Told) -> ImportedRun:
         step_bytes=0,
         iterations=max(row.iterations for row in rows),
         warmup_iters=0,
-        validation=0,
+        validation=int("Validation" in table.columns),
     )
-    versions = {"osu": run.version} if run.version else {}
-    info = run_info(told, config, unknown_ranks(size), versions, [f"osu {run.title}"])
-    return ImportedRun(info, rows, [None] * len(rows))
+    versions = {"osu": table.version} if table.version else {}
+    info = run_info(told, config, unknown_ranks(size), versions, [what])
+    status = table.failed or (INTERRUPTED + why if why else COMPLETED)
+    return ImportedRun(info, rows, [None] * len(rows), status, line=table.line, notes=notes)
+
+
+def _row(cells: dict[str, float], table: _Open, collective: str, size: int) -> Row:
+    what = COLLECTIVES[collective].what
+    dtype = table.dtype or ("float" if what.reduces else "uint8")
+    itemsize = {"float": 4, "int32": 4, "double": 8}.get(dtype, 1)
+    nbytes = int(cells.get("Size", 0)) * (size if collective in OF_ALL else 1)
+    seconds = _seconds(cells, nbytes)
+    algbw = nbytes / seconds / 1e9 if seconds else 0.0
+    return Row(
+        collective=collective,
+        backend=table.library.lower(),
+        algorithm="auto",
+        dtype=dtype,
+        op="sum" if what.reduces else "none",
+        root=0 if what.rooted else -1,
+        bytes=nbytes,
+        count=nbytes // itemsize,
+        in_place=False,
+        time=seconds * 1e6,
+        algbw=algbw,
+        busbw=algbw * what.bus_factor(size),
+        wrong=int(cells.get("Validation", UNCHECKED)),
+        iterations=int(cells.get("Iterations", 0)),
+    )
+
+
+def _column(names: Iterable[str]) -> str | None:
+    """Return the column with the time of one operation: its average latency, or the bandwidth of messages."""
+    known = ("Avg Latency(us)", "Latency(us)", "Bandwidth(MB/s)")
+    return next((name for name in names if name in known), None)
 
 
 def _seconds(line: dict[str, float], nbytes: int) -> float:
     """Return the time of one operation: the average latency, or what the bandwidth makes of a message."""
-    for name, value in line.items():
-        if name in ("Avg Latency(us)", "Latency(us)"):
-            return value * 1e-6
-        if name == "Bandwidth(MB/s)":  # 1e6 bytes
-            return nbytes / (value * 1e6) if value else 0.0
-    raise ResultsError(
-        f"OSU's columns {', '.join(line)} have neither an average latency nor a bandwidth"
-    )
+    name = _column(line)
+    if name == "Bandwidth(MB/s)":  # 1e6 bytes
+        return nbytes / (line[name] * 1e6) if line[name] else 0.0
+    return line[name or "Latency(us)"] * 1e-6

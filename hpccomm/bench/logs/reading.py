@@ -1,23 +1,52 @@
 """Which program a log is of, and its runs."""
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hpccomm.bench.logs import nccl_json, nccl_text, osu
-from hpccomm.bench.logs.imported import ImportedRun, Told
-from hpccomm.bench.logs.lines import untagged
+from hpccomm.bench.logs import documents, nccl_text, osu, records, texts
+from hpccomm.bench.logs.imported import Found, ImportedRun, LeftOut, Told
+from hpccomm.bench.logs.lines import Line, streams, together
 from hpccomm.errors import ResultsError
+from hpccomm.results.fingerprint import identity
 
 if TYPE_CHECKING:
     from os import PathLike
 
 
-def parse(text: str, told: Told) -> list[ImportedRun]:
+@dataclass(frozen=True, slots=True)
+class Log:
+    """What a log gives.
+
+    Attributes
+    ----------
+    found : list of ImportedRun or LeftOut
+        What becomes of each table, in their order; at least one is a run.
+    packed : str
+        What the log was packed or encoded as; empty for plain text.
+    """
+
+    found: list[Found]
+    packed: str = ""
+
+    @property
+    def runs(self) -> list[ImportedRun]:
+        """The tables that can be stored."""
+        return [each for each in self.found if isinstance(each, ImportedRun)]
+
+    @property
+    def left_out(self) -> list[LeftOut]:
+        """The others."""
+        return [each for each in self.found if isinstance(each, LeftOut)]
+
+
+def parse(data: bytes | str, told: Told) -> Log:
     """Return the runs of a log.
 
     Parameters
     ----------
-    text : str
+    data : bytes or str
         What the program printed or wrote.
     told : Told
         What the log may not say.
@@ -25,46 +54,114 @@ def parse(text: str, told: Told) -> list[ImportedRun]:
     Raises
     ------
     ResultsError
-        If it is of no program that is known, is damaged, has no rows, or lacks something that `told` does too.
+        If it is of no program that is known, or no table of it can be stored, with the reason of each.
     """
-    if "\0" in text:
-        raise ResultsError(f"{told.name} is not text: it has null characters; give a log")
-    lines = untagged(text)
-    if nccl_json.is_one(text):
-        runs = nccl_json.parse(text, told)
-    elif osu.is_one(lines):
-        runs = osu.parse(text, told)
-    elif nccl_text.is_one(lines):
-        runs = nccl_text.parse(text, told)
+    text, packed = texts.decoded(data, told.name) if isinstance(data, bytes) else (data, "")
+    if documents.is_one(text):
+        found = documents.parse(text, told)
+    elif records.is_csv(text):
+        found = _of_csv(text, told)
     else:
-        raise ResultsError(
-            f"{told.name} has no table of nccl-tests or OSU, and is no JSON; give what such a program printed"
-        )
-    if not any(run.rows for run in runs):
-        raise ResultsError(
-            f"{told.name} has no rows; give the log of a run that measured something"
-        )
-    return runs
+        found = _of_lines(text, told)
+    log = Log(found, packed)
+    if not log.runs:
+        raise ResultsError(_nothing(told.name, packed, log.left_out))
+    return log
 
 
-def store(path: "str | PathLike[str]", runs: list[ImportedRun]) -> list[str]:
-    """Add runs to a results file; return their names there.
+def _of_csv(text: str, told: Told) -> list[Found]:
+    try:
+        rows, notes = records.of_csv(text)
+        return records.parse(rows, notes, told)
+    except (ValueError, LookupError, OverflowError) as error:
+        raise ResultsError(
+            f"{told.name} is not rccl-tests' CSV: {type(error).__name__}: {error}; give a file that its -Z csv has "
+            "written"
+        ) from error
+
+
+def _of_lines(text: str, told: Told) -> list[Found]:
+    apart = streams(text)
+    (log,) = together(apart) if apart else ([],)
+    found = _tables(apart, log, told)
+    if len(apart) > 1 and not any(isinstance(each, ImportedRun) for each in found):
+        # What stands before each line does not say who printed it.
+        merged = _tables([log], log, told)
+        if any(isinstance(each, ImportedRun) for each in merged) or not found:
+            found = merged
+    return sorted(found, key=lambda each: each.line)
+
+
+def _tables(apart: Sequence[Sequence[Line]], log: Sequence[Line], told: Told) -> list[Found]:
+    found: list[Found] = []
+    for lines in apart:
+        for program in (osu, nccl_text):
+            if program.is_one(lines):
+                found += program.parse(lines, log, told)
+    return found
+
+
+def _nothing(name: str, packed: str, left_out: Sequence[LeftOut]) -> str:
+    shown = f"{name} ({packed})" if packed else name
+    if not left_out:
+        return (
+            f"{shown} has no table of nccl-tests, rccl-tests, mscclpp-test or OSU, and is no JSON of theirs; give "
+            "what such a program printed"
+        )
+    if len(left_out) == 1:
+        return f"{shown}, line {left_out[0].line}: {left_out[0].what}: {left_out[0].why}"
+    reasons = "".join(f"\n  line {each.line}: {each.what}: {each.why}" for each in left_out)
+    return (
+        f"{shown} has no table that can be stored; give another log, or what each lacks:{reasons}"
+    )
+
+
+class Measurements:
+    """What was measured already: a copy of a log is no other launch.
+
+    Parameters
+    ----------
+    path : path-like or None
+        The results file, which need not be there.
 
     Raises
     ------
     ResultsError
-        If it cannot be written. Runs that were added before stay.
+        If there is a file, and it cannot be read.
+    """
+
+    def __init__(self, path: "str | PathLike[str] | None") -> None:
+        self._known: dict[object, str] = {}
+        if path is not None and Path(path).is_file() and Path(path).stat().st_size:
+            from hpccomm.results import reader
+
+            for run in reader.read(Path(path)):
+                self._known.setdefault(identity(run.info, run.rows), f"{run.name} of {path}")
+
+    def find(self, run: ImportedRun) -> str:
+        """Return which one a run is; empty if it is none of them."""
+        return self._known.get(identity(run.info, run.rows), "")
+
+    def add(self, run: ImportedRun, name: str) -> None:
+        """Take a run as known."""
+        self._known.setdefault(identity(run.info, run.rows), name)
+
+
+def store(path: "str | PathLike[str]", run: ImportedRun) -> str:
+    """Add a run to a results file; return its name there.
+
+    Raises
+    ------
+    ResultsError
+        If it cannot be written.
     """
     from hpccomm.results.writer import Writer  # loads h5py
 
-    names = []
-    for run in runs:
-        repetitions = sum(len(each) for each in run.samples if each is not None)
-        writer = Writer(
-            Path(path), run.info, expected_rows=len(run.rows), expected_repetitions=repetitions
-        )
-        for row, samples in zip(run.rows, run.samples, strict=True):
-            writer.append(row, samples)
-        writer.end(run.status, run.ended or run.info.started)
-        names.append(writer.name)
-    return names
+    repetitions = sum(len(each) for each in run.samples if each is not None)
+    writer = Writer(
+        Path(path), run.info, expected_rows=len(run.rows), expected_repetitions=repetitions
+    )
+    for row, samples in zip(run.rows, run.samples, strict=True):
+        writer.append(row, samples)
+    writer.end(run.status, run.ended or run.info.started)
+    return writer.name

@@ -1,0 +1,76 @@
+"""JSON of a log: one value, several of them one after the other, or lines that are none between."""
+
+import json
+from typing import Any
+
+from hpccomm.bench.logs import nccl_json, records
+from hpccomm.bench.logs.imported import LIMIT, Found, Told
+from hpccomm.errors import ResultsError
+
+
+def is_one(text: str) -> bool:
+    """Return whether a log is JSON."""
+    begin = text.lstrip()
+    return begin.startswith("{") or (begin.startswith("[") and begin[1:].lstrip()[:1] in ("{", "]"))
+
+
+def parse(text: str, told: Told) -> list[Found]:
+    """Return what becomes of the documents of a log.
+
+    Raises
+    ------
+    ResultsError
+        If none can be read.
+    """
+    found: list[Found] = []
+    notes: list[str] = []
+    rows: list[tuple[int, records.Record]] = []
+    try:
+        for line, value in _values(text, notes):
+            # What HDF5 cannot hold: half a surrogate pair is an error here, too.
+            if b"\\u0000" in json.dumps(value, ensure_ascii=False).encode():
+                raise ValueError("text has a null character")
+            if records.is_one(value):
+                rows.append((line, value))
+            else:
+                found += nccl_json.parse(value, told, line)
+        return [*records.parse(rows, notes, told), *found]
+    except (
+        *(ValueError, LookupError, TypeError, AttributeError),
+        *(OverflowError, RecursionError),
+    ) as error:
+        raise ResultsError(
+            f"{told.name} is not nccl-tests' JSON: {type(error).__name__}: {error}; give a file that -J of its "
+            "programs has written"
+        ) from error
+
+
+def _values(text: str, notes: list[str]) -> list[tuple[int, Any]]:
+    """Return the values, those of a list one by one, with the lines that they begin in."""
+    decoder = json.JSONDecoder(parse_int=_integer)
+    found: list[tuple[int, Any]] = []
+    at, line, counted = 0, 1, 0
+    while at < len(text):
+        if text[at] in " \t\r\n,[]":
+            at += 1
+            continue
+        line, counted = line + text.count("\n", counted, at), at
+        try:
+            value, end = decoder.raw_decode(text, at)
+        except json.JSONDecodeError:
+            if not found or not records.is_one(found[-1][1]):
+                raise
+            end = text.find("\n", at) + 1 or len(text)
+            notes.append(f"line {line}: a record is cut: {text[at:end].strip()[:80]!r}")
+            at = end
+            continue
+        found.append((line, value))
+        at = end
+    return found
+
+
+def _integer(digits: str) -> int:
+    value = int(digits)
+    if not -LIMIT <= value < LIMIT:
+        raise ValueError(f"{digits} is out of range")
+    return value

@@ -1,0 +1,221 @@
+"""What printed figures say: which collective, on how many ranks, has this bus bandwidth.
+
+A printed figure stands for all numbers that print so. A row fits a collective on some ranks if some time, some
+algorithm bandwidth and some bus bandwidth that print so belong together (``GetBw`` of each of nccl-tests' programs).
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from hpccomm.bench.perf.collectives import COLLECTIVES
+from hpccomm.bench.perf.names import TYPES
+
+ITEMSIZES = {name: dtype.itemsize for name, dtype in TYPES.items()} | {
+    "char": 1,
+    "int": 4,
+    "fp8_e4m3": 1,
+    "fp8_e5m2": 1,  # of old versions, and of rccl-tests
+}
+"""Bytes of an element, by the name of its type."""
+
+_EXACT = 1e-6
+"""Part by which figures may be off that are printed in full: nccl-tests' JSON has six decimals."""
+
+MOST_RANKS = 1 << 16
+"""More are not looked for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """A printed number: the least and the most that print so, and what it reads."""
+
+    low: float
+    high: float
+    value: float
+
+    def times(self, factor: float) -> "Figure":
+        """Return it in another unit."""
+        return Figure(self.low * factor, self.high * factor, self.value * factor)
+
+    def refined(self, exact: float) -> float:
+        """Return a number that was computed if it prints so, else the printed one."""
+        return exact if self.low <= exact <= self.high else self.value
+
+
+def figure(text: str) -> Figure:
+    """Return a printed number.
+
+    Raises
+    ------
+    ValueError
+        If it is none.
+    """
+    value = float(text)
+    mantissa, _, exponent = text.lower().partition("e")
+    decimals = len(mantissa.partition(".")[2])
+    half = 0.5 * 10.0 ** (int(exponent or 0) - decimals) + abs(value) * 1e-9
+    return Figure(max(0.0, value - half), value + half, value)
+
+
+def exact(value: float) -> Figure:
+    """Return a number of JSON, which has at least six decimals."""
+    slack = _EXACT + abs(value) * _EXACT
+    return Figure(max(0.0, value - slack), value + slack, value)
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """Half a line of a table, as it is printed.
+
+    Attributes
+    ----------
+    line : int
+        Of the log, from 1.
+    dtype, op : str
+        As printed; empty if they are not.
+    root : int
+        -1 if there is none.
+    size, count : int
+        Bytes, and elements; `count` is -1 if it is not printed.
+    in_place : bool
+        Whether it is the half in place.
+    time, algbw, busbw : Figure
+        Microseconds, and 1e9 B/s.
+    wrong : int
+        -1 if it is not printed.
+    finished : float
+        When it was measured, since 1970 in seconds; 0 if it is not printed.
+    """
+
+    line: int
+    dtype: str
+    op: str
+    root: int
+    size: int
+    count: int
+    in_place: bool
+    time: Figure
+    algbw: Figure
+    busbw: Figure
+    wrong: int
+    finished: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """What was measured, on how many ranks; `carried` is the part of the size that algorithm bandwidth counts."""
+
+    collective: str
+    ranks: int
+    carried: float = 1.0
+
+    @property
+    def factor(self) -> float:
+        """Bus bandwidth over size / time."""
+        benchmark = COLLECTIVES[self.collective]
+        return benchmark.carried(self.ranks) * benchmark.factor(self.ranks)
+
+
+def _carried(collective: str, ranks: int) -> tuple[float, ...]:
+    """Return the parts of the size that algorithm bandwidth counts, in one version or another."""
+    if collective in ("all_gather", "reduce_scatter"):  # until June 2020 all but the rank's own
+        return (1.0, (ranks - 1) / ranks)
+    return (COLLECTIVES[collective].carried(ranks),)
+
+
+def kinds(collective: str, ranks: int) -> list[Kind]:
+    """Return a collective on some ranks, in each way of its bandwidth."""
+    return [Kind(collective, ranks, carried) for carried in _carried(collective, ranks)]
+
+
+def fits(row: Measured, kind: Kind, *, timed: bool = True, counted: bool = True) -> bool:
+    """Whether a row can be of this kind.
+
+    Parameters
+    ----------
+    timed : bool
+        Whether the bandwidth is that of the printed time, which may be the host's.
+    counted : bool
+        Whether the count is nccl-tests'.
+    """
+    what = COLLECTIVES[kind.collective].what
+    itemsize = ITEMSIZES.get(row.dtype, 0)
+    if counted and itemsize and row.count > 0 and kind.collective != "all_to_all_v":
+        parts = kind.ranks if what.blockwise else 1
+        if row.size != row.count * itemsize * parts:
+            return False
+    of_algbw = kind.factor / kind.carried if kind.carried else 0.0
+    if not _overlap(row.busbw, row.algbw.times(of_algbw)):
+        return False
+    # nccl-tests' all-to-all-v counts what the busiest rank has.
+    if not timed or kind.collective == "all_to_all_v":
+        return True
+    size = row.size / 1e3
+    base = Figure(
+        size / row.time.high if row.time.high else math.inf,
+        size / row.time.low if row.time.low else math.inf,
+        0.0,
+    )
+    return _overlap(row.algbw, base.times(kind.carried)) and _overlap(
+        row.busbw, base.times(kind.factor)
+    )
+
+
+def _overlap(one: Figure, other: Figure) -> bool:
+    return one.low <= other.high and other.low <= one.high
+
+
+OF_NCCL = (
+    *("all_reduce", "reduce_scatter", "all_gather", "broadcast", "reduce", "all_to_all"),
+    *("all_to_all_v", "gather", "scatter", "send_recv", "hypercube"),
+)
+"""What nccl-tests has a program for."""
+
+
+NOT_IN_PLACE = ("all_to_all", "all_to_all_v")
+"""What cannot be in place, and is measured so all the same."""
+
+
+def possible(rows: Sequence[Measured]) -> list[str]:
+    """Return the collectives of nccl-tests whose rows name a reduction and a root, and are verified, as these are."""
+    op = any(row.op not in ("", "none") for row in rows)
+    root = any(row.root >= 0 for row in rows)
+    found = [
+        name
+        for name in OF_NCCL
+        if (COLLECTIVES[name].reduces or COLLECTIVES[name].names_op) == op
+        and COLLECTIVES[name].rooted == root
+    ]
+    # hypercube leaves the reduction blank; since September 2022 all-to-all in place is not verified.
+    if not op and any(row.op for row in rows):
+        found = [name for name in found if name != "hypercube"]
+    verified = {row.in_place for row in rows if row.wrong >= 0}
+    if verified == {False} and any(row.in_place for row in rows):
+        return [name for name in found if name in NOT_IN_PLACE]
+    if True in verified:
+        return [name for name in found if name not in NOT_IN_PLACE]
+    return found
+
+
+def numbers_of_ranks(rows: Sequence[Measured], collective: str) -> Sequence[int]:
+    """Return the numbers of ranks that a table may be of, from sizes and counts, or from the bandwidths."""
+    benchmark = COLLECTIVES[collective]
+    if benchmark.what.blockwise and collective != "all_to_all_v":
+        sizes = {
+            row.size // (row.count * ITEMSIZES[row.dtype])
+            for row in rows
+            if row.count > 0 and row.size and row.dtype in ITEMSIZES
+        }
+        if sizes:
+            return sorted(each for each in sizes if each)
+    informative = [row for row in rows if row.algbw.low > 0]
+    if not informative or benchmark.factor(2) == benchmark.factor(3):
+        return ()  # whatever their number
+    # The sharpest row; whether the others fit is looked at afterwards.
+    row = min(informative, key=lambda row: (row.busbw.high - row.busbw.low) / row.busbw.high)
+    low, high = row.busbw.low / row.algbw.high, row.busbw.high / row.algbw.low
+    top = benchmark.factor(2) * 2  # (ranks - 1) / ranks is a half of it on 2 ranks
+    least = math.ceil(top / (top - low) - 1e-9) if low < top else MOST_RANKS + 1
+    most = math.floor(top / (top - high) + 1e-9) if high < top else MOST_RANKS
+    return range(max(1, least), min(most, MOST_RANKS) + 1)

@@ -1,0 +1,231 @@
+"""A table against its own figures: what it is of, and which of its rows are."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from hpccomm.bench.logs.figures import (
+    Kind,
+    Measured,
+    fits,
+    kinds,
+    numbers_of_ranks,
+    possible,
+)
+from hpccomm.bench.logs.imported import Told
+from hpccomm.bench.perf.collectives import COLLECTIVES
+from hpccomm.results.schema import Row
+
+_MOST_TRIED = 4096
+
+
+class Unfit(Exception):
+    """Why a table is not stored; caught where tables are told apart, never seen outside."""
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """What a table is of.
+
+    Attributes
+    ----------
+    kind : Kind
+        Collective and ranks.
+    rows : list of Measured
+        Those that are of this kind.
+    notes : list of str
+        What the log does not say and its figures do, what contradicts, and which rows are left out.
+    """
+
+    kind: Kind
+    rows: list[Measured]
+    notes: list[str]
+
+
+def judged(
+    rows: Sequence[Measured],
+    told: Told,
+    *,
+    name: str = "",
+    listed: Sequence[int] = (),
+    among: Sequence[str] = (),
+    timed: bool = True,
+    counted: bool = True,
+) -> Judged:
+    """Find the collective and the number of ranks that the figures of a table fit.
+
+    Parameters
+    ----------
+    rows : sequence of Measured
+        Its rows, at least one.
+    name : str
+        The collective that the log names, if it does.
+    listed : sequence of int
+        Numbers of ranks that follow from what the log lists; the first that fits counts.
+    among : sequence of str
+        What a table without a name may be; by default what of nccl-tests has such rows.
+    timed, counted : bool
+        As for `fits`.
+
+    Raises
+    ------
+    Unfit
+        If none fits, or several do.
+    """
+    names = [name] if name else list(among or possible(rows))
+    found: dict[str, list[tuple[list[Measured], Kind]]] = {}
+    # What the log lists counts most, then what the caller says, then what the figures are of.
+    for numbers in (listed, [told.ranks] if told.ranks else [], None):
+        for each in names:
+            tried = numbers_of_ranks(rows, each) if numbers is None else numbers
+            if len(tried) <= _MOST_TRIED:
+                found[each] = _fitting(rows, each, tried, timed=timed, counted=counted)
+        found = {each: fitting for each, fitting in found.items() if fitting}
+        if found:
+            break
+    collective = _chosen(rows, found, told, name, listed)
+    bad, kind = found[collective][0]
+    ranks = {each.ranks for _, each in found[collective]}
+    if numbers is None and len(ranks) > 1:
+        raise Unfit(
+            f"does not say how many ranks there were, and its bus bandwidth may be that of {min(ranks)} to "
+            f"{max(ranks)}; give --ranks"
+        )
+    notes = _contradicted(kind, told, name, listed)
+    if bad:
+        bad_lines = {row.line for row in bad}
+        notes += [_left_out(row, kind) for row in bad]
+        rows = [row for row in rows if row.line not in bad_lines]
+    return Judged(kind, list(rows), notes)
+
+
+def unchecked(collective: str, rows: Sequence[Measured], ranks: int | None) -> Judged:
+    """Return a table of what hpccomm does not know, whose figures cannot be checked.
+
+    Raises
+    ------
+    Unfit
+        If nobody says how many ranks there were.
+    """
+    if not ranks:
+        raise Unfit("does not say how many ranks there were; give --ranks")
+    return Judged(Kind(collective, ranks), list(rows), [])
+
+
+def _fitting(
+    rows: Sequence[Measured],
+    collective: str,
+    numbers: Iterable[int],
+    *,
+    timed: bool,
+    counted: bool,
+) -> list[tuple[list[Measured], Kind]]:
+    """Return the kinds that more than half of the rows fit, those with the fewest misfits, with these."""
+    tried = []
+    for ranks in numbers:
+        for kind in kinds(collective, ranks):
+            bad = [row for row in rows if not fits(row, kind, timed=timed, counted=counted)]
+            if 2 * len(bad) < len(rows):
+                tried.append((bad, kind))
+    least = min((len(bad) for bad, _ in tried), default=0)
+    return [each for each in tried if len(each[0]) == least]
+
+
+def _chosen(
+    rows: Sequence[Measured],
+    found: dict[str, list[tuple[list[Measured], Kind]]],
+    told: Told,
+    name: str,
+    listed: Sequence[int],
+) -> str:
+    if name in found:
+        return name
+    if not name and told.collective in found:
+        return str(told.collective)
+    if len(found) == 1:
+        return next(iter(found))
+    if found:
+        contradicted = f", and {told.collective} is none of them" if told.collective else ""
+        raise Unfit(
+            f"does not say which collective it measured, and may be of {' or '.join(found)}{contradicted}; give "
+            "--collective"
+        )
+    collective = name or told.collective or ""
+    ranks = [*listed, *([told.ranks] if told.ranks else [])]
+    if not ranks:
+        if not name and len(possible(rows)) != 1:
+            raise Unfit("does not say which collective it measured; give --collective and --ranks")
+        raise Unfit("does not say how many ranks there were; give --ranks")
+    if not collective:
+        raise Unfit(
+            f"has rows that are of no collective of nccl-tests on {ranks[0]} ranks: its bus bandwidth, or its sizes "
+            "and counts, contradict each other"
+        )
+    for kind in kinds(collective, ranks[0]):
+        for row in rows:
+            if not fits(row, kind):
+                raise Unfit(f"contradicts itself: {_why(row, kind)}")
+    raise Unfit(f"is not of {collective} on {ranks[0]} ranks")
+
+
+def _contradicted(kind: Kind, told: Told, name: str, listed: Sequence[int]) -> list[str]:
+    notes = []
+    if listed and kind.ranks not in listed:
+        notes.append(
+            f"{listed[0]} ranks are listed, and its bus bandwidth is that of {kind.ranks}: stored as {kind.ranks}"
+        )
+    elif not listed and kind.ranks != told.ranks:
+        notes.append(f"its figures are those of {kind.ranks} ranks")
+    if told.ranks not in (None, kind.ranks):
+        notes.append(f"--ranks {told.ranks} contradicts the log, and is not used")
+    if not name and kind.collective != told.collective:
+        notes.append(f"its figures are those of {kind.collective}")
+    if told.collective not in (None, kind.collective):
+        notes.append(f"--collective {told.collective} contradicts the log, and is not used")
+    return notes
+
+
+def _left_out(row: Measured, kind: Kind) -> str:
+    return f"line {row.line} is left out: {_why(row, kind)}"
+
+
+def _why(row: Measured, kind: Kind) -> str:
+    expected = row.size / row.time.value * kind.factor / 1e3 if row.time.value else 0.0
+    return (
+        f"{row.size} B with a count of {row.count} in {row.time.value:g} us and a bus bandwidth of "
+        f"{row.busbw.value:g} GB/s are not {kind.collective}'s on {kind.ranks} ranks, which would be {expected:.2f}"
+    )
+
+
+def stored(
+    found: Judged, *, backend: str, algorithm: str, iterations: int, timed: bool = True
+) -> list[Row]:
+    """Return the rows of a results file: printed figures, with the decimals that follow from the time.
+
+    The printed ones have two decimals at most. What was computed is taken where it prints so.
+    """
+    kind = found.kind
+    benchmark = COLLECTIVES.get(kind.collective)
+    rows = []
+    for row in found.rows:
+        known = timed and benchmark is not None and row.time.value
+        base = row.size / row.time.value / 1e3 if known else None
+        rows.append(
+            Row(
+                collective=kind.collective,
+                backend=backend,
+                algorithm=algorithm,
+                dtype=row.dtype,
+                op=row.op or ("sum" if benchmark is not None and benchmark.reduces else "none"),
+                root=row.root,
+                bytes=row.size,
+                count=row.count,
+                in_place=row.in_place,
+                time=row.time.value,
+                algbw=row.algbw.value if base is None else row.algbw.refined(base * kind.carried),
+                busbw=row.busbw.value if base is None else row.busbw.refined(base * kind.factor),
+                wrong=row.wrong,
+                iterations=iterations,
+                finished=row.finished,
+            )
+        )
+    return rows

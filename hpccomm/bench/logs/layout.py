@@ -1,0 +1,254 @@
+"""The columns of nccl-tests' table, as its heading names them, and the rows that have them.
+
+Versions differ: ``#wrong`` was once ``error`` and ``res``, old tables have no ``root`` or no ``redop``, the oldest
+one has milliseconds, per-iteration statistics and time stamps are optional, and mscclpp-test's has neither type nor
+reduction, and in place first.
+"""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from hpccomm.bench.logs.figures import Measured, figure
+from hpccomm.bench.logs.imported import LIMIT
+from hpccomm.results.schema import UNCHECKED
+from hpccomm.results.table import TIME_FORMAT
+
+_HEADING = re.compile(r"(?:size\s+count|bytes\s+N)\s.*\balgbw\s+busbw\b.*")
+_NAMES = {"bytes": "size", "N": "count", "op": "redop", "cputime": "time"}
+"""Names of columns in some versions, and the usual ones."""
+
+_ABSENT = "N/A"
+_NUMBER = r"(?:N/A|nan|inf|\d+(?:\.\d*)?(?:e[+-]?\d+)?)(?![\d.])"
+_CELLS = {
+    "size": r"\d+(?!\S)",
+    "count": r"\d+(?!\S)",
+    "type": r"(?:u?int|u?char|half|float|double|bfloat|fp?8|complex|bool)\w*(?!\S)",
+    "redop": r"[a-z]\w*(?!\S)",
+    "root": r"(?:-1|\d+)(?!\d)",
+    "error": _NUMBER + r"\*?",
+    "timestamp": r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d",
+}
+_SIZED = re.compile(r"(?<![\w.-])\d+\s+\d+\s+" + _CELLS["type"])
+"""How a row begins, wherever it stands in a line."""
+
+_BARE = re.compile(r"\s*\d+\s+\d+(?=\s)")
+"""How one of mscclpp-test begins."""
+
+_PLACES = re.compile(r"out-of-place|in-place")
+
+
+@dataclass(frozen=True, slots=True)
+class Cells:
+    """Cells of a row that are there.
+
+    Attributes
+    ----------
+    line : int
+        Of the log, where the row begins.
+    texts : tuple of (str, str)
+        The name of each column, and what stands there.
+    ends : tuple of int
+        Where each ends in its line.
+    whole : bool
+        Whether they are a whole row.
+    rest : str
+        What stands behind them.
+    """
+
+    line: int
+    texts: tuple[tuple[str, str], ...]
+    ends: tuple[int, ...]
+    whole: bool
+    rest: str
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """The columns of a table.
+
+    Attributes
+    ----------
+    columns : tuple of str
+        Their names, in their order.
+    ends : tuple of int
+        Where each ends in the heading's line; empty if the table has none.
+    in_place : tuple of bool
+        Whether each half is of arrays in place.
+    host_time : bool
+        Whether the time is the host's.
+    """
+
+    columns: tuple[str, ...]
+    ends: tuple[int, ...] = ()
+    in_place: tuple[bool, ...] = (False, True)
+    host_time: bool = False
+
+    @property
+    def of_mscclpp(self) -> bool:
+        """Whether rows have neither type nor reduction."""
+        return self.columns[2] == "time"
+
+    @property
+    def milliseconds(self) -> bool:
+        """Whether the time is in milliseconds."""
+        return "res" in self.columns
+
+    @property
+    def candidates(self) -> tuple[str, ...]:
+        """What a table without a name may be, where its columns say it; empty where they do not.
+
+        Before nccl-tests 2.13 (2022) each program had its own columns.
+        """
+        if self.of_mscclpp:
+            return ("all_gather", "all_reduce", "all_to_all", "send_recv")
+        if "redop" in self.columns:
+            return ()
+        if "root" in self.columns:
+            return ("broadcast", "gather", "scatter")
+        # Before there was hypercube (2021) the column was narrower; all_gather had its bandwidth then.
+        width = self.ends[2] - self.ends[1] if self.ends else 0
+        return ("all_gather",) if width <= 8 else ("all_gather", "send_recv", "hypercube")
+
+    def read(self, line: int, text: str, before: Cells | None = None) -> Cells | None:
+        """Return the cells of a row, or of its beginning; None if the line has none.
+
+        Parameters
+        ----------
+        line : int
+            Of the log.
+        text : str
+            The line. Words of others may stand before the row and behind it.
+        before : Cells, optional
+            Of a row that a line before has begun: the line may go on with it.
+        """
+        begin = (_BARE if self.of_mscclpp else _SIZED).search(text) if before is None else None
+        if before is None:
+            if begin is None or "#" in text[: begin.start()] or (self.of_mscclpp and begin.start()):
+                return None
+            at, texts, ends = begin.start(), [], []
+            line_of_row = line
+        elif not text[:1].isspace():
+            return None  # cells have blanks before them: this may be the rest of a number
+        else:
+            at, texts, ends = 0, [*before.texts], [*before.ends]
+            line_of_row = before.line
+        names = self.columns
+        done = len(texts)
+        if before is not None and "redop" in names and "redop" not in dict(texts):
+            done += done > names.index("redop")
+        for name in names[done:]:
+            cell = re.compile(rf"\s*({_CELLS.get(name, _NUMBER)})").match(text, at)
+            if cell is not None:
+                texts.append((name, cell[1]))
+                at = cell.end()
+                ends.append(at)
+            elif name != "redop":  # which some leave blank
+                break
+        rest = text[at:].strip()
+        whole = self._whole(texts, ends)
+        if whole and re.match(r"[\d.+-]+(?:\s|$)", rest):
+            return None  # more figures than columns: which is which?
+        return Cells(line_of_row, tuple(texts), tuple(ends), whole, rest)
+
+    def _whole(self, texts: Sequence[tuple[str, str]], ends: Sequence[int]) -> bool:
+        names = [name for name, _ in texts]
+        full = [name for name in self.columns if name != "redop" or "redop" in names]
+        if names == full:
+            return True
+        halves = names.count("busbw")
+        one = halves == 1 and names[-1] in ("busbw", "#wrong")
+        return one and (self.of_mscclpp or self._behind(names, ends))
+
+    def _behind(self, names: Sequence[str], ends: Sequence[int]) -> bool:
+        """Whether the only half of a row stands where the second one would."""
+        times = [end for name, end in zip(self.columns, self.ends, strict=False) if name == "time"]
+        if len(times) < 2:
+            return False
+        end = ends[names.index("time")] - ends[0] + self.ends[0]
+        return abs(end - times[1]) < abs(end - times[0])
+
+    def measured(self, cells: Cells) -> list[Measured]:
+        """Return the halves of a whole row that were measured.
+
+        Raises
+        ------
+        ValueError
+            If a number is out of range.
+        """
+        names = [name for name, _ in cells.texts]
+        lead = dict(cells.texts[: names.index("time")])
+        size, count = int(lead["size"]), int(lead["count"])
+        if max(size, count) >= LIMIT:
+            raise ValueError("its size is out of range")
+        stamp = dict(cells.texts).get("timestamp")
+        finished = datetime.strptime(stamp, TIME_FORMAT).astimezone().timestamp() if stamp else 0.0
+        begins = [at for at, name in enumerate(names) if name == "time"]
+        places = self.in_place
+        if len(begins) == 1 and len(places) > 1 and self._behind(names, cells.ends):
+            places = places[1:]
+        found = []
+        for begin, end, in_place in zip(begins, [*begins[1:], len(names)], places, strict=False):
+            half = dict(cells.texts[begin:end])
+            if _ABSENT in (half["time"], half["algbw"], half["busbw"]):
+                continue
+            time = figure(half["time"]).times(1e3 if self.milliseconds else 1.0)
+            wrong = half.get(
+                "#wrong", _ABSENT
+            )  # an error's size, as old versions print, is no count
+            found.append(
+                Measured(
+                    line=cells.line,
+                    dtype=lead.get("type", "int32"),  # mscclpp-test's
+                    op=lead.get("redop", ""),
+                    root=int(lead.get("root", -1)),
+                    size=size,
+                    count=count,
+                    in_place=in_place,
+                    time=time,
+                    algbw=figure(half["algbw"]),
+                    busbw=figure(half["busbw"]),
+                    wrong=UNCHECKED if wrong == _ABSENT else int(float(wrong)),
+                    finished=finished,
+                )
+            )
+        return found
+
+
+MODERN = Layout(
+    ("size", "count", "type", "redop", "root", *("time", "algbw", "busbw", "#wrong") * 2),
+)
+"""The columns of most versions, for rows whose heading is lost."""
+
+
+def heading(text: str, above: str) -> Layout | None:
+    """Return the columns that a line names; None if it is no heading.
+
+    Parameters
+    ----------
+    text : str
+        The line.
+    above : str
+        The last line that says which half is in place.
+    """
+    found = _HEADING.search(text)
+    if found is None:
+        return None
+    words = list(re.finditer(r"\S+", text[found.start() :]))
+    columns = tuple(_NAMES.get(word[0], word[0]) for word in words)
+    places = [place == "in-place" for place in _PLACES.findall(above)]
+    halves = columns.count("time")
+    if "size" not in columns or not halves or columns.index("time") < 2:
+        return None
+    return Layout(
+        columns,
+        tuple(found.start() + word.end() for word in words),
+        tuple(places) if len(places) == halves else (False, True)[:halves],
+        any(word[0] == "cputime" for word in words),
+    )
+
+
+def places(text: str) -> bool:
+    """Whether a line says which half is in place."""
+    return _PLACES.search(text) is not None

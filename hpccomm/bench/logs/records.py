@@ -1,0 +1,147 @@
+"""A record for each measurement: JSON of rccl-tests (``-Z json``, in lines or a list) and mscclpp-test, and rccl-tests' CSV."""
+
+import csv
+from itertools import groupby
+from typing import Any
+
+from hpccomm.bench.logs.figures import ITEMSIZES, Measured, exact
+from hpccomm.bench.logs.imported import (
+    COMPLETED,
+    Found,
+    ImportedRun,
+    LeftOut,
+    Told,
+    collective_of,
+    run_info,
+    unknown_ranks,
+)
+from hpccomm.bench.logs.judged import Unfit, judged, stored
+from hpccomm.bench.perf.collectives import COLLECTIVES
+from hpccomm.results.schema import UNCHECKED, Config
+
+_BANDWIDTH = "busbw"
+Record = dict[str, Any]
+
+
+def is_one(value: Any) -> bool:
+    """Whether a value of JSON is such a record."""
+    return isinstance(value, dict) and _BANDWIDTH in {key.lower() for key in value}
+
+
+def is_csv(text: str) -> bool:
+    """Whether a log is rccl-tests' CSV."""
+    names = [name.strip().strip('"').lower() for name in text.lstrip().split("\n", 1)[0].split(",")]
+    return len(names) > 8 and {"size", _BANDWIDTH, "inplace"} <= set(names)
+
+
+def of_csv(text: str) -> tuple[list[tuple[int, Record]], list[str]]:
+    """Return the records of a CSV with their lines, and what is said of lines that are none."""
+    table = csv.reader(text.lstrip().splitlines(), skipinitialspace=True)
+    names = next(table)
+    found, notes = [], []
+    for line, cells in enumerate(table, 2):
+        if len(cells) == len(names):
+            found.append((line, dict(zip(names, (cell.strip() for cell in cells), strict=True))))
+        elif cells:
+            notes.append(f"line {line}: a row is cut: {','.join(cells)!r}")
+    return found, notes
+
+
+def parse(records: list[tuple[int, Record]], notes: list[str], told: Told) -> list[Found]:
+    """Return what becomes of records, one after the other of a collective as a run.
+
+    Parameters
+    ----------
+    records : list of (int, dict)
+        Each with its line.
+    notes : list of str
+        What is said of lines that are none.
+
+    Raises
+    ------
+    ValueError, LookupError, TypeError, AttributeError, OverflowError
+        If one is no such record.
+    """
+    found: list[Found] = []
+    lowered = [
+        (line, {key.lower(): value for key, value in each.items()}) for line, each in records
+    ]
+    for (name, numbers), members in groupby(lowered, key=lambda each: _of(each[1])):
+        part = list(members)
+        found.append(_run(name, numbers, part, notes if not found else [], told))
+    return found
+
+
+def _of(record: Record) -> tuple[str, tuple[int, ...]]:
+    """Return the collective of a record, and the numbers of ranks that it may be of."""
+    name = collective_of(str(record.get("name") or record["collective"]))
+    devices = int(next((record[key] for key in ("gpusperrank", "gpus") if key in record), 1))
+    numbers = [int(record[key]) for key in ("ranks", "rankspernode") if key in record]
+    return name, tuple(dict.fromkeys(number * devices for number in numbers or [1]))
+
+
+def _run(
+    name: str,
+    numbers: tuple[int, ...],
+    part: list[tuple[int, Record]],
+    notes: list[str],
+    told: Told,
+) -> Found:
+    of_mscclpp = "kernel" in part[0][1]
+    line, what = part[0][0], f"{len(part)} rows of {name}"
+    if name not in COLLECTIVES:
+        return LeftOut(line, what, "has no counterpart in hpccomm", unlike=True)
+    blocks = numbers[0] if COLLECTIVES[name].what.blockwise else 1
+    rows = [_row(line, record, blocks) for line, record in part]
+    try:
+        judgement = judged(rows, told, name=name, listed=numbers)
+    except Unfit as error:
+        return LeftOut(line, what, str(error))
+    wrong = sum(row.wrong for row in rows if row.wrong > 0)
+    config = Config(
+        minimum_bytes=min(row.size for row in rows),
+        maximum_bytes=max(row.size for row in rows),
+        step_factor=0,
+        step_bytes=0,
+        iterations=0,
+        warmup_iters=0,
+    )
+    backend = "mscclpp" if of_mscclpp else "rccl"
+    algorithm = f"kernel {part[0][1]['kernel']}" if of_mscclpp else "auto"
+    kept = stored(judgement, backend=backend, algorithm=algorithm, iterations=0, timed=False)
+    return ImportedRun(
+        run_info(told, config, unknown_ranks(judgement.kind.ranks), {}, [f"{name}_perf"]),
+        kept,
+        [None] * len(kept),
+        f"failed: {wrong} values are out of bounds" if wrong else COMPLETED,
+        line=line,
+        notes=[*notes, *judgement.notes],
+    )
+
+
+def _row(line: int, record: Record, blocks: int) -> Measured:
+    dtype = str(record.get("type", "int32"))
+    size = int(record["size"])
+    wrong = str(record.get("wrong", record.get("#wrong", "N/A")))
+    return Measured(
+        line=line,
+        dtype=dtype,
+        op=str(record.get("redop") or ""),
+        root=-1,
+        size=size,
+        count=size // blocks // ITEMSIZES.get(dtype, 1),
+        in_place=_in_place(record),
+        time=exact(float(record["time"])),
+        algbw=exact(float(record["algbw"])),
+        busbw=exact(float(record[_BANDWIDTH])),
+        wrong=UNCHECKED if wrong == "N/A" else int(float(wrong)),
+    )
+
+
+def _in_place(record: Record) -> bool:
+    """Whether it was in place; mscclpp-test does not say it, and its source does (``inPlace_`` of each test)."""
+    if "inplace" in record:
+        return bool(int(record["inplace"]))
+    return record["name"] == "allgather" or (
+        record["name"] == "allreduce" and int(record["kernel"]) not in (2, 6, 7)
+    )

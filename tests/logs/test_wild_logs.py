@@ -1,0 +1,161 @@
+"""Logs as they lie in issue trackers and archives: each file of ``data`` gives what ``expected.toml`` says."""
+
+import argparse
+import os
+import re
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from hpccomm.bench.logs import reading
+from hpccomm.bench.logs.imported import Told
+from hpccomm.charts import content
+from hpccomm.cli import importing, show
+from hpccomm.comparison import launches
+from hpccomm.errors import ResultsError, UsageError
+from hpccomm.results import reader
+
+DATA = Path(__file__).parent / "data"
+EXPECTED = tomllib.loads((DATA / "expected.toml").read_text())["log"]
+
+
+def read(entry: dict) -> reading.Log:
+    parser = argparse.ArgumentParser()
+    importing.configure(parser)
+    file = str(DATA / entry["file"])
+    args = parser.parse_args([file, "--dry-run", *entry.get("options", "").split()])
+    data, told = importing._read(Path(file), args)
+    return reading.parse(
+        data, Told("the log", told.started, told.user, told.collective, told.ranks)
+    )
+
+
+@pytest.mark.parametrize("entry", EXPECTED, ids=lambda entry: entry["file"])
+def test_a_log_gives_what_it_prints(entry: dict) -> None:
+    if "refused" in entry:
+        with pytest.raises(ResultsError, match=re.escape(entry["refused"])):
+            read(entry)
+        return
+    log = read(entry)
+    tables = entry["table"]
+    found = [(run.info.ranks and run.rows[0].collective, len(run.info.ranks)) for run in log.runs]
+    assert found == [(table["collective"], table["ranks"]) for table in tables]
+    for run, table in zip(log.runs, tables, strict=True):
+        assert run.status.startswith(table["status"])
+        assert (run.status == "completed") == (table["status"] == "completed")
+        if "busbw" in table:
+            assert [
+                as_printed(row.busbw, text)
+                for row, text in zip(run.rows, table["busbw"], strict=True)
+            ] == table["busbw"]
+        if "busbw_at" in table:
+            assert [f"{row.busbw:.2f}" for row in run.rows] == table["busbw_at"]
+        if "times" in table:
+            assert [row.time for row in run.rows] == pytest.approx(table["times"])
+        for name, value in (
+            ("bytes", table.get("sizes")),
+            ("wrong", table.get("wrong")),
+        ):
+            assert value is None or [getattr(row, name) for row in run.rows] == value
+        for name in ("backend", "dtype"):
+            assert name not in table or {getattr(row, name) for row in run.rows} == {table[name]}
+        places = table.get("in_place", [False, True] if "busbw" in table else None)
+        assert places is None or sorted({row.in_place for row in run.rows}) == places
+    said = [f"{each.what}: {each.why}" for each in log.left_out]
+    assert len(said) == len(entry.get("left_out", []))
+    for one, pattern in zip(said, entry.get("left_out", []), strict=True):
+        assert pattern in one
+    notes = [note for run in log.runs for note in run.notes]
+    for pattern in entry.get("notes", []):
+        assert any(pattern in note for note in notes), notes
+    assert bool(notes) == bool(entry.get("notes"))
+
+
+def as_printed(value: float, text: str) -> str:
+    """Return a figure with as many decimals as another one."""
+    return f"{value:.{len(text.partition('.')[2])}f}"
+
+
+def test_a_copy_of_a_log_is_no_other_launch(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    log = DATA / "prefix_kubectl.txt"
+    copies = [tmp_path / f"{number}.log" for number in range(7)]
+    for number, copy in enumerate(copies):
+        copy.write_bytes(log.read_bytes())
+        os.utime(copy, (1e9 + number, 1e9 + number))
+    once, apart = tmp_path / "once.h5", [tmp_path / f"{copy.stem}.h5" for copy in copies]
+    assert call(*copies, DATA / "packed.txt.gz", "--output", once) == 0
+    assert call(copies[0], "--output", once) == 0
+    said = capsys.readouterr().out.splitlines()
+    assert len(said) == 9
+    assert [f"left out: the same measurement as run0001 of {once}" in line for line in said] == [
+        False,
+        *[True] * 8,
+    ]
+    assert len(reader.read(once)) == 1
+    # In files of their own they are one launch, too.
+    for copy, path in zip(copies, apart, strict=True):
+        call(copy, "--output", path)
+    found = launches.side(apart)
+    assert len(found.runs) == 1
+    assert [
+        why.endswith(f"the same measurement as run0001 of {apart[0]}") for why in found.left_out
+    ] == [True] * 6
+    assert launches.on_both_sides(launches.side(apart[:1]), launches.side(apart[1:]))
+
+
+def test_a_dry_run_says_what_would_become_of_each_table(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    suite, three = DATA / "osu_5.3_suite.txt", DATA / "nccl_2.13_three_unnamed.txt"
+    path = tmp_path / "runs.h5"
+    assert (
+        call(suite, "--ranks", 16, "--dry-run", "--output", path) == 0
+    )  # hpccomm has no such call
+    assert call(three, "--dry-run") == 2
+    said = capsys.readouterr().out.splitlines()
+    assert not path.exists()
+    assert sum("would be stored, completed" in line for line in said) == 7
+    assert sum("has no counterpart in hpccomm" in line for line in said) == 5
+    assert said[-1].startswith(f"{three}: line 45: 4 rows left out: does not say which collective")
+    with pytest.raises(UsageError, match="--output is missing"):
+        call(three)
+
+
+def call(*arguments: object) -> int:
+    parser = argparse.ArgumentParser()
+    importing.configure(parser)
+    return importing.run(parser.parse_args([str(argument) for argument in arguments]))
+
+
+def test_many_ranks_are_folded(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    log, path = tmp_path / "many.log", tmp_path / "runs.h5"
+    text = (DATA / "nccl_2.13_all_reduce.txt").read_text()
+    begin = text.index("#  Rank  0")
+    rank = "#  Rank {:4d} Group  0 Pid {:6d} on node-{:03d} device {:2d} [0x1b] NVIDIA H100 80GB HBM3\n"
+    listed = "".join(rank.format(n, 4000 + n, n // 8, n % 8) for n in range(1024))
+    row = "    67108864      16777216     float     sum      -1    900.0   74.57  148.98      0    900.0   74.57  148.98      0\n"
+    head = text[begin:].splitlines(keepends=True)[16:20]
+    log.write_text(text[:begin] + listed + "".join(head) + row)
+    assert call(log, "--output", path) == 0
+    (run,) = reader.read(path)
+    assert len(run.info.ranks) == 1024
+    assert content.facts(run).heading == "1024 ranks, the first 256 of them"
+    capsys.readouterr()
+    show.run(shown(path))
+    text = capsys.readouterr().out
+    before = text.split("67108864")[0].splitlines()
+    assert len(before) < 40
+    assert "#  1024 ranks on 128 nodes" in before
+    assert "#  Ranks 0 to 7 on node-000: 8 x NVIDIA H100 80GB HBM3" in before
+    # It can be imported again.
+    (again,) = reading.parse(text, Told("shown", run.info.started, "someone")).runs
+    assert (len(again.info.ranks), again.rows) == (1024, list(run.rows))
+
+
+def shown(path: Path) -> argparse.Namespace:
+    parser = argparse.ArgumentParser()
+    show.configure(parser)
+    return parser.parse_args([str(path)])
