@@ -66,6 +66,30 @@ def test_a_rank_that_ends_while_others_wait_is_named(
     assert not list(tmp_path.glob("core*"))
 
 
+@pytest.mark.slow("two deadlines in a row")
+def test_ranks_that_do_not_end_after_a_caught_failure_end_the_job(mpiexec: Mpiexec) -> None:
+    program = """
+import ctypes, os, signal
+import numpy as np
+import hpccomm
+
+comm = hpccomm.new_comm(timeout=1)
+comm.barrier(algorithm="dissemination")
+if comm.rank == 1:
+    os.kill(os.getpid(), signal.SIGSTOP)
+elif comm.rank == 2:
+    ctypes.PyDLL(None).sleep(60)  # holds the interpreter
+try:
+    comm.barrier(algorithm="dissemination")
+except hpccomm.CommunicationError:
+    print("caught")
+"""
+    job = mpiexec(4, "-c", program)
+    stopped = r"rank 1 \(pid \d+\) is stopped, by SIGSTOP or a debugger; rank 2 \(pid \d+\) does not answer"
+    check_ended(job, rf"ends the job: a communicator has failed.*: {stopped}", Status.ENDED)
+    assert job.stdout.count("caught") == 2
+
+
 @pytest.mark.thorough
 @pytest.mark.parametrize(("number", "status"), [(15, 143), (2, 130)])
 def test_a_signal_to_all_ranks_ends_them_with_a_line_each(

@@ -101,6 +101,11 @@ class Case:
     deadline: float
 
     @property
+    def returns(self) -> bool:
+        """Whether the ranks that catch an error return with status 0, while the faulty one is stopped for ever."""
+        return self.kind == "stop" and self.caught and self.variant % 2 == 1
+
+    @property
     def ulfm(self) -> bool:
         """Whether the job is started so that it survives the loss of a rank."""
         return self.kind == "lost"

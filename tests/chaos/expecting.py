@@ -100,7 +100,8 @@ def expected(case: Case) -> Expected:
         case "absent":
             return Expected(False, GONE, statuses, within=soon)
         case "stop":
-            return Expected(False, TIMEOUT, statuses, within=soon)
+            ended = frozenset({ENDED}) if case.returns else statuses
+            return Expected(False, TIMEOUT, ended, within=soon)
         case "overdue":
             return Expected(False, TIMEOUT, statuses, within=soon)
         case "cut_link":

@@ -42,7 +42,9 @@ STOP = replace(
     ranks=3,
     faulty=1,
     caught=True,
+    variant=0,
 )
+RETURNS = replace(STOP, variant=1)
 SHAPE = replace(STOP, kind="shape")
 LATE = replace(STOP, kind="late")
 SKIPPED = replace(STOP, kind="skipped")
@@ -92,6 +94,7 @@ BY_LAUNCHER = (
     [
         (STOP, job(STOP, error())),
         (STOP, job(STOP, None, 3, ENDED)),
+        (RETURNS, job(RETURNS, error(), 3, ENDED)),
         (STOP, job(STOP, {0: error()}, 3)),  # the job was ended before the other could tell
         (SHAPE, job(SHAPE, error("RankMismatch"))),
         (LATE, job(LATE, status=0)),
@@ -133,6 +136,7 @@ WRONG = event("wrong", iteration=3)
         (judging.CLASS, STOP, job(STOP, {0: error()})),  # rank 2 told nothing
         (judging.CLASS, STOP, job(STOP, None, 7)),
         (judging.STATUS, STOP, job(STOP, error(), 2)),
+        (judging.STATUS, RETURNS, job(RETURNS, error(), 0)),
         (judging.STATUS, LATE, job(LATE, status=7)),
         (judging.SLOW, STOP, job(STOP, error(), seconds=8.2)),
         (judging.UNNAMED, STOP, job(STOP, error(ranks=()))),

@@ -149,6 +149,8 @@ def main(folder: Path) -> None:
         record.note("leaves")
         if not case.caught:
             raise
+        if case.returns:
+            return
         sys.exit(CAUGHT)
     record.note("done")
 

@@ -29,6 +29,8 @@ ALONE_SECONDS = 2.0
 """How long a rank that exits with a status other than 0 waits in ``MPI_Finalize`` for the others."""
 SETTLE_SECONDS = 0.05
 """What a process that leaves without ``MPI_Finalize`` gives to messages that are on their way."""
+STUCK_SECONDS = 2.0
+"""What one that leaves so with status 0 gives to others that do not answer, until it ends the job."""
 LAST_WORDS_SECONDS = 0.5
 """What one that leaves so with another status than 0 gives to the others to raise what they have found."""
 HEARD_SECONDS = 0.1
@@ -158,13 +160,17 @@ def finalize(mpi: Any, *, ours: bool, failed: bool, seconds: float) -> None:
         this has done so.
     failed : bool
         Whether a communicator has failed. Then ``MPI_Finalize`` might wait for ever, or meet what is left
-        under way: the process leaves without, and with the status of the program.
+        under way: the process leaves without, and with the status of the program. It ends the job if ranks
+        of its node are stopped, or do not answer.
     seconds : float
         How long it may take otherwise.
     """
     if failed:
         leaving = status.known() or 0
         _settle(mpi)
+        if leaving == 0 and (stuck := presence.stuck(STUCK_SECONDS)):
+            why = f"a communicator has failed, and the launcher would wait for ranks that do not end: {stuck}"
+            end_job(mpi, why, Status.ENDED)
         # Upon an error the launcher ends those that are stopped, or sleep, if this one does not sign off.
         if leaving == 0 or presence.all_leave(LAST_WORDS_SECONDS):
             libmpi.sign_off()

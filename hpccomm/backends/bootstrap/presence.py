@@ -2,10 +2,11 @@
 
 import os
 import time
+from collections.abc import Callable, Mapping
 
 from hpccomm.backends.bootstrap.node_asking import ask
 from hpccomm.backends.bootstrap.node_sockets import Address, present
-from hpccomm.contracts.side import ANSWERED, STOPPED, Facts
+from hpccomm.contracts.side import ANSWERED, SILENT, STOPPED, Answer, Facts
 from hpccomm.runtime.answering import ended, say
 
 ANSWER_SECONDS = 0.5
@@ -33,12 +34,20 @@ def not_at_their_end() -> str:
 
 def all_leave(seconds: float) -> bool:
     """Return whether all ranks of this node come to their exit within so many seconds."""
+    return not _still(_lingering, seconds)
+
+
+def stuck(seconds: float) -> str:
+    """Return in words which ranks of this node neither answer nor end within so many seconds; '' if none."""
+    return "; ".join(_still(_stuck, seconds))
+
+
+def _still(look: Callable[[], list[str]], seconds: float) -> list[str]:
+    """Return what is found until nothing is, or for so many seconds."""
     until = time.monotonic() + seconds
-    while lingering := bool(_lingering()):
-        if time.monotonic() > until:
-            break
+    while (found := look()) and time.monotonic() <= until:
         time.sleep(LOOK_SECONDS)
-    return not lingering
+    return found
 
 
 def said_before(what: str, seconds: float = ANSWER_SECONDS) -> int:
@@ -79,16 +88,27 @@ def _others() -> dict[int, Address]:
 
 
 def _lingering() -> list[str]:
-    told = []
-    for rank, answer in sorted(ask(_others(), {}, ANSWER_SECONDS).items()):
+    answers = ask(_others(), {}, ANSWER_SECONDS)
+    told = _silent(answers)
+    for rank, answer in answers.items():
         facts = answer.facts
         if answer.state == ANSWERED and not facts.get("leaving"):
             where = f" is at {facts['doing']}" if facts.get("doing") else " goes on"
-            told.append(f"rank {rank} (pid {facts.get('pid')}){where}")
-        elif answer.state == STOPPED:
-            told.append(
-                f"rank {rank} (pid {facts.get('pid')}) is stopped, by SIGSTOP or a debugger"
-            )
-        elif answer.state != ANSWERED and not facts.get("ending"):
-            told.append(f"rank {rank} (pid {facts.get('pid')}) does not answer")
+            told[rank] = f"rank {rank} (pid {facts.get('pid')}){where}"
+    return [told[rank] for rank in sorted(told)]
+
+
+def _stuck() -> list[str]:
+    return list(_silent(ask(_others(), {}, ANSWER_SECONDS)).values())
+
+
+def _silent(answers: Mapping[int, Answer]) -> dict[int, str]:
+    """Return by rank which of them are there, and neither answer nor are at their end."""
+    told = {}
+    for rank, answer in sorted(answers.items()):
+        who = f"rank {rank} (pid {answer.facts.get('pid')})"
+        if answer.state == STOPPED:
+            told[rank] = f"{who} is stopped, by SIGSTOP or a debugger"
+        elif answer.state == SILENT and not answer.facts.get("ending"):
+            told[rank] = f"{who} does not answer"
     return told
