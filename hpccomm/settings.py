@@ -317,7 +317,7 @@ VARIABLES: tuple[Variable, ...] = (
         _text("a directory"),
         None,
         "where each rank writes its last calls when something fails; empty writes none; "
-        "hpccomm-dumps by default, where ranks are processes",
+        "hpccomm-dumps by default, where ranks are processes; TMPDIR if it cannot be written to",
     ),
     Variable("HPCCOMM_DEBUG", _SWITCH, False, "log decisions to standard error"),
     Variable(

@@ -4,6 +4,7 @@ import gc
 import json
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable
@@ -138,6 +139,55 @@ def test_a_record_that_cannot_be_written_hides_no_failure(
 
     monkeypatch.setattr(dump, "contents", lambda _: 1 / 0)
     run_ranks(1, main)
+
+
+@pytest.mark.parametrize("where", ["/proc/none", "{}/file/folder", "{}/" + "long" * 64])
+def test_a_folder_that_cannot_be_written_to_is_replaced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    """Root may write into every folder of a disk: these refuse it, too."""
+    (tmp_path / "file").touch()
+    lines: list[str] = []
+    monkeypatch.setattr(dump.logger, "warning", lambda form, *words: lines.append(form % words))
+    monkeypatch.setattr(process, "directory", where.format(tmp_path))
+    monkeypatch.setattr(process, "job", "job")
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
+    monkeypatch.setattr(dump, "_told", False)
+    dump.write("first")
+    dump.write("second")
+    assert dump.dump().parent.name == "job"
+    (file,) = tmp_path.glob("temporary/hpccomm-dumps-*/job/rank_0.json")
+    (line,) = lines
+    assert f"the last calls are in {file.parent}, as {where.format(tmp_path)} cannot be" in line
+    # Where no folder takes it, one line says so.
+    monkeypatch.setattr(process, "directory", "/proc/none")
+    monkeypatch.setattr(tempfile, "tempdir", "/proc/none")
+    monkeypatch.setattr(dump, "_told", False)
+    dump.write("third")
+    dump.write("fourth", tell=False)
+    assert len(lines) == 2
+    assert "could not be written" in lines[1]
+
+
+def test_one_rank_says_where_the_records_are_if_not_where_they_belong(
+    tmp_path: Path, mpiexec: Mpiexec
+) -> None:
+    program = """
+import numpy as np
+from mpi4py import MPI
+import hpccomm
+
+comm = hpccomm.new_comm()
+try:
+    comm.recv(np.ones(1), 1 - comm.rank, timeout=0.2)
+except hpccomm.CollectiveTimeout:
+    MPI.COMM_WORLD.Barrier()
+"""
+    job = mpiexec(2, "-c", program, env={"HPCCOMM_DUMP_DIR": "/proc", "TMPDIR": str(tmp_path)})
+    assert job.returncode == 0, job.stderr
+    assert len({*tmp_path.glob("hpccomm-dumps-*/*/rank_*.json")}) == 2
+    assert job.stderr.count("the last calls are in") == 1, job.stderr
+    assert job.stderr.count("as /proc cannot be written to") == 1
 
 
 STUCK = """

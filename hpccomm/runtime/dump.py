@@ -96,31 +96,45 @@ def add(communicator: Recorded) -> None:
 def write(reason: str, *, tell: bool = True) -> None:
     """Write the dump of a failure, where one is asked for. From any thread.
 
-    Whatever keeps it from being written is logged: it must not hide the failure. With `tell`, one rank of
-    the job says where the dumps are.
+    Whatever keeps it from being written is logged: it must not hide the failure. One rank of the job says where
+    the dumps are, with `tell`, or that there are none.
     """
     process.reason = process.reason or reason
     if not process.directory:
         return
-    directory = Path(process.directory) / process.job
     try:
-        write_to(directory, process.reason)
+        file, why = _written(process.reason)
     except Exception as error:  # noqa: BLE001 (it must not hide the failure)
-        logger.warning("the record of the last calls could not be written: %r", error)
+        _tell(f"the record of the last calls could not be written: {error!r}")
         return
     if tell:
-        _tell(directory)
+        where = file.parent
+        _tell(f"the last calls are in {where}{why}: hpccomm explain {where} says what they mean")
 
 
-def _tell(directory: Path) -> None:
+def _tell(what: str) -> None:
     """Log, once a job, where the records are."""
     global _told
     with _writing:
         told, _told = _told, True
     if not told and not Voice.before("where the last calls are"):
-        logger.warning(
-            "the last calls are in %s: hpccomm explain %s says what they mean", directory, directory
-        )
+        logger.warning("%s", what)
+
+
+def _written(reason: str) -> tuple[Path, str]:
+    """Write the dump where dumps go, or else for temporary files; return the file, and why it is there."""
+    folder = Path(process.directory or DIRECTORY)
+    try:
+        return write_to(folder / process.job, reason), ""
+    except OSError as error:
+        import tempfile
+
+        # That of a user: another one could not write into it.
+        other = Path(tempfile.gettempdir()) / f"{DIRECTORY}-{os.getuid()}"
+        file = write_to(other / process.job, reason)
+        if process.directory:
+            process.directory = str(other)
+        return file, f", as {folder} cannot be written to ({error.strerror or error})"
 
 
 def dump(directory: str | os.PathLike[str] | None = None, *, reason: str = "on demand") -> Path:
@@ -133,7 +147,7 @@ def dump(directory: str | os.PathLike[str] | None = None, *, reason: str = "on d
     ----------
     directory : path, optional
         Where ``rank_<rank>.json`` goes; it is made. None takes ``HPCCOMM_DUMP_DIR``, or ``hpccomm-dumps``, and
-        in it the directory of the job.
+        in it the directory of the job; where that cannot be written to, a directory in ``TMPDIR``.
     reason : str
         Stored in the file.
 
@@ -147,8 +161,7 @@ def dump(directory: str | os.PathLike[str] | None = None, *, reason: str = "on d
     OSError
         If it cannot be written.
     """
-    where = Path(process.directory or DIRECTORY) / process.job
-    return write_to(where if directory is None else Path(directory), reason)
+    return _written(reason)[0] if directory is None else write_to(Path(directory), reason)
 
 
 def write_to(directory: Path, reason: str) -> Path:
