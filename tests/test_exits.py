@@ -256,27 +256,50 @@ else:
     assert "Traceback" not in job.stderr
 
 
+WAYS_OUT = {
+    "sys.exit(7)": 7,
+    "raise SystemExit(7)": 7,
+    "exit(7)": 7,
+    "raise type('Own', (SystemExit,), {})(7)": 7,
+    "sys.exit('a word')": 1,
+    "raise SystemExit": 0,
+    "pass": None,
+}
+
+
 def test_the_status_of_an_exit_is_known_at_exit_and_not_before() -> None:
-    program = """
-import atexit, sys
+    program = f"""
+import atexit, os, sys, threading
 from hpccomm.backends.bootstrap import status
 
 status.watch_for_it()
-atexit.register(lambda: print(status.known()))
 
 def caught():
-    try:
-        sys.exit(3)
-    except SystemExit:
-        print(status.known())
+    for raises in (lambda: sys.exit(3), lambda: exit(3)):
+        try:
+            raises()
+        except SystemExit as error:
+            error.code = 4
+            print(status.known(), error.code, flush=True)
 
 caught()
-sys.exit(7)
+thread = threading.Thread(target=sys.exit, args=(5,))
+thread.start()
+thread.join()
+for way in {list(WAYS_OUT)}:
+    if os.fork() == 0:
+        atexit.register(lambda: print(status.known(), flush=True))
+        exec(way)
+        break
+    print(os.waitstatus_to_exitcode(os.wait()[1]), flush=True)
 """
     job = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, timeout=60
     )
-    assert (job.returncode, job.stdout) == (7, "None\n7\n"), job.stderr
+    told = ["None 4", "None 4"]
+    for known in WAYS_OUT.values():
+        told += [str(known), str(known or 0)]
+    assert job.stdout.splitlines() == told, job.stderr
 
 
 def test_the_documentation_lists_the_statuses() -> None:

@@ -257,10 +257,12 @@ comm.finalize()
         assert job.stderr.count("has not called all_reduce") == 1, job.stderr
 
 
+@pytest.mark.parametrize("first", ["", "from mpi4py import MPI"])
 def test_after_a_caught_timeout_the_process_leaves_at_once_with_its_own_status(
-    mpiexec: Mpiexec,
+    mpiexec: Mpiexec, first: str
 ) -> None:
-    program = """
+    program = f"""
+{first}
 import sys
 import time
 import numpy as np
@@ -273,7 +275,7 @@ try:
     comm.barrier(timeout=0.1)
 except hpccomm.CollectiveTimeout:
     comm.abort()
-    print(f"caught at {time.time()}", flush=True)
+    print(f"caught at {{time.time()}}", flush=True)
     raise SystemExit(7)
 """
     job = mpiexec(2, "-c", program)

@@ -1,10 +1,11 @@
 """With which status this process is about to exit, as far as Python lets anybody know.
 
-Functions of `atexit` are not told. What is known: that an exception was not caught, and the argument of
-``sys.exit``. What is raised as ``SystemExit(n)`` without ``sys.exit`` stays unknown, except under
-``python -m mpi4py``.
+Functions of `atexit` are not told. What is known: that an exception was not caught, and the status of a
+``SystemExit`` that was not, raised by ``sys.exit`` or in another way.
 """
 
+import ctypes
+import gc
 import sys
 import threading
 from collections.abc import Callable
@@ -26,22 +27,6 @@ def note(status: int) -> None:
     _known = status
 
 
-class _Leaving(SystemExit):
-    """What ``sys.exit`` raises.
-
-    Somebody may catch it. Python drops it, with no function under way any more, only where it ends the
-    process; that is what tells.
-    """
-
-    def __del__(self) -> None:
-        if not hasattr(sys, "_getframe") or not _in_main_thread():
-            return
-        try:
-            sys._getframe(1)  # noqa: SLF001 (documented so)
-        except ValueError:  # nobody called: nothing but the interpreter is left
-            note(as_status(self.code))
-
-
 def as_status(code: object) -> int:
     """Return the exit status of ``sys.exit(code)``."""
     if code is None:
@@ -49,9 +34,33 @@ def as_status(code: object) -> int:
     return code & 0xFF if isinstance(code, int) else 1
 
 
+def _watch_code() -> None:
+    """Take note of the code of a ``SystemExit`` when the interpreter itself asks for it, to end the process.
+
+    Nothing else tells of one that was raised without ``sys.exit``. The attribute does what it did. Types of the
+    interpreter cannot be changed by assignment, but their names lie in a dictionary.
+    """
+    names: Any = gc.get_referents(SystemExit.__dict__)
+    if len(names) != 1 or not isinstance(names[0], dict):  # another interpreter
+        return
+    code = names[0]["code"]
+
+    def asked(error: SystemExit) -> object:
+        value: object = code.__get__(error)
+        if _in_main_thread():
+            try:
+                sys._getframe(1)  # noqa: SLF001 (documented so)
+            except ValueError:  # nobody asks: nothing but the interpreter is left
+                note(as_status(value))
+        return value
+
+    names[0]["code"] = property(asked, code.__set__, code.__delete__, code.__doc__)
+    ctypes.pythonapi.PyType_Modified(ctypes.py_object(SystemExit))
+
+
 def _exit(status: Any = None, /) -> NoReturn:
     """Exit the interpreter by raising SystemExit(status)."""
-    raise _Leaving(status) if _in_main_thread() else SystemExit(status)  # which ends a thread
+    raise SystemExit(status)
 
 
 def _in_main_thread() -> bool:
@@ -73,7 +82,8 @@ def watch_for_it() -> None:
     if _installed:
         return
     _installed = True
-    sys.exit = _exit
+    _watch_code()
+    sys.exit = _exit  # up to Python 3.11 its own makes no exception, which could be asked, where nobody catches it
     previous = sys.excepthook
 
     def hook(kind: type[BaseException], error: BaseException, where: TracebackType | None) -> None:
