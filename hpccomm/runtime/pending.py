@@ -103,6 +103,8 @@ class PendingCalls:
     ----------
     device : int
         The parameter.
+    capturing : callable
+        Returns whether a graph is captured from a stream.
     entered : list or None
         While a call is being put on a stream, its record. The library may wait for peers in it: it
         connects them when they first need it.
@@ -117,7 +119,7 @@ class PendingCalls:
         self.device = device
         self._check = check
         self._lost = lost
-        self._is_capturing = streams.capture_query()
+        self.capturing = streams.capture_query()
         self._lock = threading.Lock()
         self._open: PendingCall | None = None  # takes further calls, and has no event yet
         self._shared = 0.0  # when an event that calls share was recorded last
@@ -129,12 +131,14 @@ class PendingCalls:
         self._missed = 0  # beats since the last look, with a deadline that has passed
         self.entered: Entry | None = None
 
-    def note(self, stream: int, holder: object, keep: object, entry: Entry) -> None:
+    def note(
+        self, stream: int, holder: object, keep: object, entry: Entry, captured: bool = False
+    ) -> None:
         """Remember a call that was put on a stream just now. It costs each call, so it is short.
 
-        A stream without a holder may be gone when the call has returned: it is asked for nothing more.
+        `captured` says whether it was recorded into a graph. A stream without a holder may be gone when the call has returned: it is asked for nothing more.
         """
-        if self._is_capturing(stream):
+        if captured:
             self._graphs.append(keep)
             return
         call, begin, nbytes = self._open, entry[BEGIN], entry[LABEL].nbytes
@@ -170,10 +174,9 @@ class PendingCalls:
                 self._let_go()
 
     def note_alone(self, call: PendingCall) -> None:
-        """Remember a call as `note` does, with an event of its own."""
+        """Remember a call as `note` does, with an event of its own. Whether it is captured, it says."""
         call.owner = owner = streams.owned_event()
         call.event = owner.ptr
-        call.captured = bool(self._is_capturing(call.stream))
         with self._lock:
             if call.captured:
                 streams.record(call.event, call.stream)

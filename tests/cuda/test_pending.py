@@ -55,7 +55,8 @@ def noted(pending, stream, label=SMALL, timeout=30.0):
     """Note a call that was put on the stream just now; return a reference to what it holds."""
     held = Owner()
     seen = weakref.ref(held)
-    pending.note(stream.ptr, stream, held, entry(1, NOW, timeout, label))
+    captured = pending.capturing(stream.ptr)
+    pending.note(stream.ptr, stream, held, entry(1, NOW, timeout, label), captured)
     return seen
 
 

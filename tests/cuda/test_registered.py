@@ -10,6 +10,7 @@ import cupy
 import numpy as np
 import pytest
 
+from hpccomm.errors import RankMismatch
 from hpccomm.testing import run_ranks
 
 pytestmark = pytest.mark.standin
@@ -115,3 +116,50 @@ def test_what_all_ranks_have_alike_is_registered_once():
             assert (y.get() == comm.size).all()
 
     run_ranks(3, main, backend="nccl", timeout=30.0)
+
+
+# Calls that are captured: NCCL registers their arrays (NCCL_GRAPH_REGISTER is 1 by default).
+
+
+def call(comm, x):
+    comm.all_reduce(x)
+
+
+def batch(comm, x):
+    y = cupy.ones(10)
+    with comm.batch():
+        comm.all_reduce(x)
+        comm.broadcast(y)
+
+
+def apart(comm, x):
+    comm.all_reduce(x, async_op=True).wait()
+
+
+@pytest.mark.parametrize("calls", [call, batch, apart])
+def test_a_call_is_captured_on_all_ranks_or_on_none(calls):
+    def main(comm):
+        with cupy.cuda.Device(comm.device):
+            x = cupy.ones(COUNT, np.float32)
+            calls(comm, x)  # from now on such calls are not agreed
+            stream = cupy.cuda.Stream(non_blocking=True)
+            cupy.cuda.Device().synchronize()
+            with stream:
+                stream.begin_capture()
+                calls(comm, x)
+                graph = stream.end_capture()
+                x.fill(1)
+                graph.launch(stream)
+                assert (x.get() == comm.size).all()
+                if comm.rank:
+                    stream.begin_capture()
+
+                def both():
+                    calls(comm, x)
+                    comm.broadcast(x[:7])  # which is agreed, as it is the first of its kind
+
+                with pytest.raises(RankMismatch, match="captured"):
+                    both()
+            del graph
+
+    run_ranks(2, main, backend="nccl", timeout=30.0)

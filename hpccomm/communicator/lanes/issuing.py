@@ -12,6 +12,7 @@ from typing import Any, NoReturn
 from hpccomm.backends.control import Control
 from hpccomm.communicator.lanes.call import Call, pointers
 from hpccomm.contracts.device import DeviceBackend, DeviceStart, Launch
+from hpccomm.contracts.terms import terms
 from hpccomm.contracts.transport import Steps
 from hpccomm.errors import CommunicationError, UsageError
 from hpccomm.memory.cuda import streams
@@ -95,6 +96,7 @@ class StreamIssuer:
         (`noted` is False). A call costs a microsecond: nothing is looked up that can be known before.
         """
         calls, pending, note, nbytes = self.calls, self.pending, self.pending.note, label.nbytes
+        capturing = pending.capturing
         reports, origin, record = calls.reports, calls.origin, calls.record
         fingerprint = label.fingerprint & DIGEST
         pre, post, slow_call = reports.pre_hooks, reports.post_hooks, reports.slow_call
@@ -116,10 +118,13 @@ class StreamIssuer:
                     pre(reports.info(entry))
                 if noted and number & COMPARED == COMPARED:
                     calls.compare(label, entry)
+                captured = capturing(stream)
+                if captured and ordered:
+                    calls.compare(_captured(label), entry)
                 launch(send, recv, stream)
                 pending.entered = None
                 if noted:
-                    note(stream, holder, keep, entry)
+                    note(stream, holder, keep, entry, captured)
             except BaseException as error:  # noqa: BLE001 (raised again)
                 pending.entered = None
                 self._not_issued(error, entry, keep, stream)
@@ -186,6 +191,7 @@ class StreamIssuer:
                 entry = pending.entered
                 assert entry is not None
                 under_way = pending_call(own, self._own, entry, call.keep)
+                under_way.captured = pending.capturing(own)
                 pending.note_alone(under_way)
                 # A captured event belongs to the graph until the capture ends.
                 if not under_way.captured:
@@ -359,6 +365,16 @@ class StreamIssuer:
             "streams go on; results of its calls that were under way are undefined"
         )
         return error
+
+
+def _captured(label: Label) -> Label:
+    """Return the label of a call that is recorded into a graph.
+
+    NCCL registers the arrays of such calls, which all ranks must do or none (NCCL_GRAPH_REGISTER): so the
+    ranks agree on each of them.
+    """
+    assert label.terms is not None
+    return label._replace(terms=terms({**label.terms.values, "captured": True}))
 
 
 class _Agreement(Task):

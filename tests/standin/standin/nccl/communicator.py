@@ -257,9 +257,10 @@ class Communicator:
         told = [pickle.loads(self._take(("in", number, rank))) for rank in range(self.size)]
         terms = [rank_terms for rank_terms, _, _ in told]
         places = [each for *_, each in told]
+        there = {place is not None for each in places for place in each}
         rooted = terms[0].kind in ROOTED_IN | ROOTED_OUT
-        mixed = len({place is None for each in places for place in each}) > 1
-        if mixed or (not rooted and any(each != places[0] for each in places)):
+        apart = there == {True} and not rooted and any(each != places[0] for each in places)
+        if len(there) > 1 or apart:
             control.violation(
                 f"NCCL communicator {self.name}, {terms[0].kind}: registered on some ranks and not on "
                 f"others, or at other offsets: {places}"
