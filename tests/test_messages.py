@@ -1,13 +1,14 @@
 """A message of another size is lost, and nothing else."""
 
-from threading import Event
+from collections.abc import Callable, Iterator
+from threading import Event, Lock
 from typing import Any
 
 import numpy as np
 import pytest
 
 from hpccomm import ANY, RankMismatch, UsageError
-from hpccomm.errors import BufferMismatch
+from hpccomm.errors import BufferMismatch, CommunicationError
 from hpccomm.testing import run_ranks
 
 
@@ -178,3 +179,65 @@ def test_messages_that_nobody_receives_are_told(other: str, monkeypatch: Any) ->
 
     run_ranks(2, on_rank, timeout=60)
     assert told.is_set()
+
+
+class Interrupting:
+    """Ctrl-C comes while it is pickled."""
+
+    def __reduce__(self) -> Any:
+        raise KeyboardInterrupt
+
+
+class Wordless:
+    """Its error cannot be sent as UTF-8."""
+
+    def __reduce__(self) -> Any:
+        raise ValueError("\udcff")
+
+
+def giving() -> Iterator[int]:
+    yield 1
+    raise ZeroDivisionError("in the generator")
+
+
+def endless(a: int, b: int) -> int:
+    raise KeyboardInterrupt
+
+
+UNGIVEN: dict[str, tuple[type[BaseException], Callable[[Any], object], Callable[[Any], object]]] = {
+    # What rank 0 raises and does, and what rank 1 does.
+    "a message": (UsageError, lambda c: c.send_object(Lock(), 1), lambda c: c.recv_object(0)),
+    "to whom it may concern": (
+        UsageError, lambda c: c.send_object(Lock(), 1), lambda c: c.recv_object(ANY),
+    ),
+    "interrupted": (
+        KeyboardInterrupt, lambda c: c.send_object(Interrupting(), 1, tag=3), lambda c: c.recv_object(0, tag=3),
+    ),
+    "no text": (UsageError, lambda c: c.broadcast_object(Wordless()), lambda c: c.broadcast_object(None)),
+    "a generator": (
+        ZeroDivisionError, lambda c: c.scatter_object(giving()), lambda c: c.scatter_object(None),
+    ),
+    "a generator of all": (
+        ZeroDivisionError, lambda c: c.all_to_all_object(giving()), lambda c: c.all_to_all_object([1, 2]),
+    ),
+    "a fold": (
+        KeyboardInterrupt, lambda c: c.all_reduce_object(1, endless), lambda c: c.all_reduce_object(1, endless),
+    ),
+}  # fmt: skip
+
+
+def test_who_waits_for_an_object_hears_that_there_is_none() -> None:
+    def main(comm: Any) -> None:
+        for kind, (raises, gives, takes) in UNGIVEN.items():
+            if comm.rank == 0:
+                with pytest.raises(raises):
+                    gives(comm)
+                comm.send_object(kind, 1)
+            else:
+                with pytest.raises(
+                    (CommunicationError, UsageError), match=r"rank 0 could not|op .* failed"
+                ):
+                    takes(comm)
+                assert comm.recv_object(0) == kind, "it takes the next one"
+
+    run_ranks(2, main)

@@ -21,8 +21,9 @@ from hpccomm.communicator.core import Core
 from hpccomm.contracts.signature import Signature
 from hpccomm.contracts.transport import Steps, Transport
 from hpccomm.dispatch.policy import AUTO
-from hpccomm.errors import CommunicationError, UsageError
+from hpccomm.errors import CommunicationError, HpccommError, UsageError
 from hpccomm.reductions import named
+from hpccomm.runtime.recorder import in_words
 from hpccomm.runtime.waiting import completed
 
 Bytes = NDArray[np.uint8]
@@ -64,13 +65,13 @@ class Frame:
         Raises
         ------
         CommunicationError
-            If that rank could not pickle it.
+            If that rank could not pickle it, or what was to give it has raised.
         UsageError
             If it cannot be unpickled here, or if it is a fold that failed.
         """
         flag, body = self.inline[:1], self.inline[9 + 8 * len(_buffer_sizes(self.inline)) :]
         if flag == UNPICKLABLE:
-            raise CommunicationError(f"rank {rank} could not pickle its object: {body.decode()}")
+            raise CommunicationError(f"rank {rank} could not give its object: {body.decode()}")
         if flag == NOT_FOLDED_FOR_A_PEER:
             raise CommunicationError(body.decode())
         if flag == NOT_FOLDED:
@@ -114,9 +115,10 @@ def dump(value: object) -> Frame:
     return Frame(_inline(PICKLED, raws, body), raws)
 
 
-def failed(error: Exception, flag: bytes = UNPICKLABLE) -> Frame:
+def failed(error: BaseException, flag: bytes = UNPICKLABLE) -> Frame:
     """Return the frame that says that there is no object, and why."""
-    return Frame(_inline(flag, [], str(error).encode()))
+    words = str(error) if isinstance(error, HpccommError) else in_words(error)
+    return Frame(_inline(flag, [], words.encode(errors="backslashreplace")))
 
 
 def _inline(flag: bytes, buffers: Sequence[Bytes], body: bytes) -> bytes:
@@ -191,7 +193,7 @@ class Fold:
             kinds = f"{type(total).__qualname__} and {type(each).__qualname__}"
             try:
                 total = self.op(total, each)
-            except Exception as error:  # whatever the user's function raises
+            except BaseException as error:  # whatever the user's function raises
                 raise UsageError(
                     f"op {named(self.op)} failed on the fold of ranks 0 to {rank - 1} and the object of "
                     f"rank {rank}, of types {kinds}: {error!r}; give a function that takes the objects "

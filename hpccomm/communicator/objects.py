@@ -210,6 +210,8 @@ class Objects(Face):
             try:
                 return _run(self._core, label, frame, steps, timeout, error)[0]
             except UsageError as refused:
+                if fold.error is not None and not isinstance(fold.error, Exception):
+                    raise fold.error  # such as Ctrl-C, of which the others have heard
                 if fold.error is not None:
                     raise refused from fold.error
                 raise
@@ -264,7 +266,7 @@ class Objects(Face):
         Raises
         ------
         UsageError
-            If the object cannot be pickled. Nothing has been sent then.
+            If the object cannot be pickled. The receiver raises `CommunicationError` then, in the place of the object.
         CommunicationError
             If the call fails or its deadline passes.
         """
@@ -272,11 +274,13 @@ class Objects(Face):
             peer = check_rank("dst", dst, self._core.backend.size)
             tag = self._core.tag(tag)
             wire = wire_tag(tag, OBJECTS)
-            frame = transfer.dump(value)
+            frame, error = _dumped(value)
+            if error is not None and peer == self._core.backend.rank:
+                raise untied(error)  # nobody else waits for it
             steps = transfer.send(self._core.backend.messages, frame, peer, wire)
             label = Label("send_object", frame.nbytes, of_message(peer, None, tag, wire // DTYPES))
             self._core.calls.traffic.cell(peer, wire // DTYPES)[0] += 1
-            _run(self._core, label, frame, steps, timeout, ordered=False)
+            _run(self._core, label, frame, steps, timeout, error, ordered=False)
 
     def recv_object(
         self, src: int | Anything, tag: int | Anything = 0, *, timeout: float | None = None
@@ -338,7 +342,7 @@ def _run(
     frame: Frame,
     steps: transfer.Arriving,
     timeout: float | None,
-    error: UsageError | None = None,
+    error: BaseException | None = None,
     *,
     ordered: bool = True,
 ) -> list[Any]:
@@ -367,29 +371,42 @@ def _run(
     return objects
 
 
-def _dumped(value: Any) -> tuple[Frame, UsageError | None]:
+def _dumped(value: Any) -> tuple[Frame, BaseException | None]:
     try:
         return transfer.dump(value), None
-    except UsageError as error:
+    except BaseException as error:  # noqa: BLE001 (the others must hear of it; then it is raised)
         return transfer.failed(error), error
 
 
-def _dumped_each(values: Any, size: int) -> tuple[list[Frame], UsageError | None]:
+def _dumped_each(values: Any, size: int) -> tuple[list[Frame], BaseException | None]:
     try:
-        objects = list(values)
-    except TypeError:
-        wrong = UsageError(f"values is {values!r}; give a sequence of {size} objects")
+        objects = _listed(values, size)
+    except BaseException as wrong:  # noqa: BLE001 (a generator may raise anything; likewise)
         return [transfer.failed(wrong)] * size, wrong
-    if len(objects) != size:
-        wrong = UsageError(f"values has {len(objects)} objects; give {size}, one for each rank")
-        return [transfer.failed(wrong)] * size, wrong
-    frames, errors = list[Frame](), list[UsageError]()
+    frames, errors = list[Frame](), list[BaseException]()
     for value in objects:
-        try:
-            frames.append(transfer.dump(value))
-        except UsageError as refused:
-            frames.append(transfer.failed(refused))
-            if not errors:
-                errors.append(refused)
+        frame, error = _dumped(value)
+        frames.append(frame)
+        if error is not None and not errors:
+            errors.append(error)
+        del error
     # This frame, of which the error knows, holds it no more.
     return frames, errors.pop() if errors else None
+
+
+def _listed(values: Any, size: int) -> list[Any]:
+    """Return `size` objects.
+
+    Raises
+    ------
+    UsageError
+        If there are more or fewer, or it is no sequence.
+    """
+    try:
+        each = iter(values)
+    except TypeError:
+        raise UsageError(f"values is {values!r}; give a sequence of {size} objects") from None
+    objects = list(each)
+    if len(objects) != size:
+        raise UsageError(f"values has {len(objects)} objects; give {size}, one for each rank")
+    return objects
