@@ -1,5 +1,6 @@
 """A message of another size is lost, and nothing else."""
 
+import re
 from collections.abc import Callable, Iterator
 from threading import Event, Lock
 from typing import Any
@@ -241,3 +242,63 @@ def test_who_waits_for_an_object_hears_that_there_is_none() -> None:
                 assert comm.recv_object(0) == kind, "it takes the next one"
 
     run_ranks(2, main)
+
+
+def leave_an_array(comm) -> None:
+    if comm.rank == 2:
+        comm.send(np.ones(10), 0, tag=7)
+
+
+def leave_objects(comm) -> None:
+    if comm.rank == 1:
+        for number in range(3):
+            comm.send_object(number, 2, tag=4)
+    elif comm.rank == 2:
+        assert comm.recv_object(1, tag=4) == 0
+
+
+def leave_one_of_many_tags(comm) -> None:
+    for tag in range(5):
+        if comm.rank == 0:
+            comm.send_recv(np.ones(2), 1, np.ones(1), None, tag)
+        elif comm.rank == 1 and tag != 3:
+            assert comm.recv(None, ANY, tag).size == 2
+
+
+def leave_none(comm) -> None:
+    comm.send(np.ones(2), (comm.rank + 1) % 3, tag=comm.rank)
+    comm.probe().recv()
+    plan = comm.plan("send_recv", np.ones(1), (comm.rank + 1) % 3, np.ones(1), (comm.rank - 1) % 3)
+    plan()
+    comm.send_object("to itself", comm.rank)
+    comm.recv_object(ANY, ANY)
+
+
+LEFT = {
+    leave_an_array: r"rank 2 to rank 0 with tag 7: an array of 80 bytes, sent at .*py line \d+$",
+    leave_objects: r"rank 1 to rank 2 with tag 4: an object of \d+ bytes, sent at .*; nor 1 more$",
+    leave_one_of_many_tags: r"rank 0 to rank 1 with tag 3: an array of 16 bytes, sent at",
+    leave_none: None,
+}
+
+
+@pytest.mark.parametrize("call", LEFT)
+def test_messages_that_nobody_received_are_told_in_one_line_at_the_end(
+    call: Any, monkeypatch: Any
+) -> None:
+    told: list[str] = []
+    monkeypatch.setattr(
+        "hpccomm.communicator.lanes.check.logger.warning",
+        lambda text, *values: told.append(text % values),
+    )
+
+    def on_rank(comm) -> None:
+        with comm.dup() as whole:
+            call(whole)
+
+    run_ranks(3, on_rank, timeout=60)
+    said = LEFT[call]
+    assert len(told) == (said is not None)
+    if said is not None:
+        assert "ends, and nobody has received a message of" in told[0]
+        assert re.search(said, told[0]), told

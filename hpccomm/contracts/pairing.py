@@ -1,15 +1,18 @@
 """Whether calls in which each rank has lists of its own fit together: all to all with counts, and with neighbours."""
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from hashlib import blake2b
 from typing import NamedTuple
 
 from hpccomm.contracts.collectives import NOBODY
 from hpccomm.contracts.signature import Signature
 
-BALANCE = struct.Struct("<Q")
-"""A balance as bytes."""
+_BALANCE = struct.Struct("<Q")
+_MODULUS = 1 << 64
+
+Marks = tuple[int, ...]
+"""What is given or taken: who gives it, who takes it, and what it is."""
 
 Between = tuple[Sequence[int], Sequence[int]]
 """What a rank sends to another one and expects from it: elements of each block, in order."""
@@ -77,21 +80,31 @@ def unpaired(everyone: Sequence[Exchanged]) -> tuple[str, tuple[int, int]] | Non
     return None
 
 
-def balance(calls: Sequence[Signature], rank: int) -> int:
-    """Return a number of 64 bits, of which the sum over all ranks is 0 modulo 2^64 if the lists of all fit.
-
-    Each block that is sent adds a hash, and each that is expected subtracts it. Where lists do not fit, the sum is 0
-    by chance alone.
-    """
-    total = 0
+def blocks(calls: Sequence[Signature], rank: int) -> Iterator[tuple[Marks, Marks]]:
+    """Give what `balance` takes of each block of some calls: what is sent, and what is expected."""
     for number, call in enumerate(calls):
         mine = exchanged(call)
         for peer in sorted(set(mine.peers) - {NOBODY}) if mine.listed else range(len(mine.counts)):
             sends, expects = mine.between(peer)
             for block, (went, came) in enumerate(zip(sends, expects, strict=True)):
-                total += _hash(number, rank, peer, block, went)
-                total -= _hash(number, peer, rank, block, came)
-    return total % (1 << 64)
+                yield (number, rank, peer, block, went), (number, peer, rank, block, came)
+
+
+def balance(given: Iterable[tuple[Marks, Marks]]) -> bytes:
+    """Return a number of 64 bits: `balanced` tells whether all that ranks give is what others take.
+
+    Parameters
+    ----------
+    given : iterable of pairs of tuple of int
+        What a rank gives, of which a hash is added, and what it takes, of which one is subtracted.
+    """
+    total = sum(_hash(*gives) - _hash(*takes) for gives, takes in given)
+    return _BALANCE.pack(total % _MODULUS)
+
+
+def balanced(everyone: Iterable[bytes]) -> bool:
+    """Return whether all that ranks give is what others take. Where it is not, this is so by chance alone."""
+    return int(sum(_BALANCE.unpack(each)[0] for each in everyone)) % _MODULUS == 0
 
 
 def _hash(*numbers: int) -> int:

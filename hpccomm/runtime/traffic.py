@@ -6,11 +6,12 @@ What follows from them is told by pure functions of plain data.
 
 import weakref
 from collections import Counter, deque
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 from hpccomm.contracts.side import ANSWERED, Answer, Facts
 from hpccomm.contracts.terms import Terms
+from hpccomm.runtime.recorder import LABEL, ORIGIN, SITE, Origin, calls, described
 
 PLANNED, OTHERS = -1, -2
 """Channels of the messages of plans, and of those that are not told apart. Others are the transport's tag without
@@ -78,9 +79,10 @@ class Traffic:
         # Any thread may drop a plan, and must not count then: this list is changed in turn.
         weakref.finalize(plan, self._gone.append, exchange).atexit = False
 
-    def peers(self) -> list[int]:
-        """Return the ranks to which messages have begun to be sent, or receives from which."""
-        return sorted(self._cells.copy())
+    def everything(self) -> dict[int, Counts]:
+        """Return what `between` does, for each rank with which there were messages."""
+        peers = {peer for each in self._repeated for peer in (*each.came, *each.went)}
+        return {peer: self.between(peer) for peer in sorted({*self._cells, *peers})}
 
     def between(self, rank: int) -> Counts:
         """Return how many messages to a rank have begun, and how many receives from it, by channel.
@@ -166,12 +168,57 @@ def unreceived(waiter: Facts, sender: int, there: Counts, here: Counts) -> list[
         for channel, sent, _ in sorted(map(tuple, there)):
             left = sent - posted.get(channel, 0)
             if channel >= 0 and left > 0 and channel != awaited:
-                what = f"{left} {_KINDS[channel % 2][3:]}s" if left > 1 else _KINDS[channel % 2]
+                what = f"{left} {_kind(channel)[3:]}s" if left > 1 else _kind(channel)
                 found.append(
                     f"rank {sender} has sent {what} with tag {channel // 2}, which nobody receives, while "
-                    f"{_KINDS[awaited % 2]} with tag {awaited // 2} is awaited"
+                    f"{_kind(awaited)} with tag {awaited // 2} is awaited"
                 )
     return found
 
 
-_KINDS = "an array", "an object"
+class LeftOver(NamedTuple):
+    """Messages of one channel that nobody has received; the channel is `OTHERS` where it is not known."""
+
+    sender: int
+    receiver: int
+    channel: int
+    number: int
+
+
+def left_over(everyone: Mapping[int, Mapping[int, Counts]]) -> list[LeftOver]:
+    """Return which messages nobody has received, from what each rank has begun with each other one."""
+    found = []
+    for sender, peers in sorted(everyone.items()):
+        for receiver, there in peers.items():
+            here = everyone[receiver].get(sender, [])
+            sent = {channel: number for channel, number, _ in there}
+            taken = {channel: number for channel, _, number in here}
+            if OTHERS in {*sent, *taken}:
+                sent, taken = {OTHERS: sum(sent.values())}, {OTHERS: sum(taken.values())}
+            found += [
+                LeftOver(sender, receiver, channel, number - taken.get(channel, 0))
+                for channel, number in sorted(sent.items())
+                if number > taken.get(channel, 0)
+            ]
+    return found
+
+
+def in_words(lost: Sequence[LeftOver], origin: Origin) -> str:
+    """Return the first of some messages in words, and how many more there are. `origin` is its sender's."""
+    sender, receiver, channel, _ = lost[0]
+    what = _kind(channel) if channel >= 0 else "a message"
+    for entry in reversed(calls()):
+        terms = entry[LABEL].terms
+        if entry[ORIGIN] is origin and terms and ("dst", receiver, channel) in terms.ends:
+            size = f" of {entry[LABEL].nbytes} bytes" if len(terms.ends) == 1 else ""
+            site = described(entry[SITE])
+            what += f"{size}, sent at {site}" if site else size
+            break
+    more = sum(each.number for each in lost) - 1
+    which = f" with tag {channel // 2}" if channel >= 0 else ""
+    text = f"a message of rank {sender} to rank {receiver}{which}: {what}"
+    return f"{text}; nor {more} more" if more else text
+
+
+def _kind(channel: int) -> str:
+    return "an object" if channel % 2 else "an array"

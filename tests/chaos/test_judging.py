@@ -136,7 +136,7 @@ WRONG = event("wrong", iteration=3)
         (judging.CLASS, STOP, job(STOP, {0: error()})),  # rank 2 told nothing
         (judging.CLASS, STOP, job(STOP, None, 7)),
         (judging.STATUS, STOP, job(STOP, error(), 2)),
-        (judging.STATUS, RETURNS, job(RETURNS, error(), 0)),
+        (judging.STATUS, RETURNS, job(RETURNS, error(), 7)),
         (judging.STATUS, LATE, job(LATE, status=7)),
         (judging.SLOW, STOP, job(STOP, error(), seconds=8.2)),
         (judging.UNNAMED, STOP, job(STOP, error(ranks=()))),

@@ -15,7 +15,14 @@ from typing import Any
 
 from hpccomm.backends.control import Control, Result
 from hpccomm.contracts.majority import odd_ones
-from hpccomm.contracts.pairing import BALANCE, Exchanged, balance, exchanged, unpaired
+from hpccomm.contracts.pairing import (
+    Exchanged,
+    balance,
+    balanced,
+    blocks,
+    exchanged,
+    unpaired,
+)
 from hpccomm.contracts.signature import Signature
 from hpccomm.contracts.terms import Terms, terms, written
 from hpccomm.contracts.transport import Steps
@@ -43,6 +50,7 @@ from hpccomm.runtime.recorder import (
     described,
     refused,
 )
+from hpccomm.runtime.traffic import in_words, left_over
 from hpccomm.runtime.verdict import refusals, side_by_side
 from hpccomm.runtime.waiting import drive, spun
 from hpccomm.settings import CHECK_ALL, CHECK_OFF
@@ -178,6 +186,8 @@ class Check:
             return None
         try:
             self.agree("finalize", terms({"operation": "finalize"}), None)
+            with self._engine.part_of("finalize"):
+                self._engine.drive("finalize", self._received())
         except RankMismatch as error:
             return error
         except CommunicationError as error:
@@ -185,6 +195,26 @@ class Check:
             self._engine.fail(error)
             return error if self._raised_at_end(error) else None
         return None
+
+    def _received(self) -> Steps:
+        """Return steps that tell, in one line of all ranks, which messages nobody has received."""
+        engine, rank = self._engine, self._engine.origin.rank
+        mine = engine.traffic.everything()
+        marks = balance(
+            ((rank, peer, channel, sent), (peer, rank, channel, posted))
+            for peer, counts in mine.items()
+            for channel, sent, posted in counts
+        )
+        if balanced((yield from self._control.all_gather_steps(marks))):
+            return
+        came = yield from self._exchanged(list(mine.items()))
+        lost = left_over({each: dict(counts) for each, counts in came.items()})
+        if lost and lost[0].sender == rank:
+            logger.warning(
+                "communicator %r ends, and nobody has received %s",
+                engine.name,
+                in_words(lost, engine.origin),
+            )
 
     def _raised_at_end(self, error: CommunicationError) -> bool:
         """Whether what ends `end` is this rank's concern, and not a call that others have given up."""
@@ -224,9 +254,8 @@ class Check:
 
     def paired(self, calls: Sequence[Signature]) -> Steps:
         """Return steps that raise on every rank unless the lists of all ranks fit each other."""
-        mine = BALANCE.pack(balance(calls, self._engine.backend.rank))
-        payloads = yield from self._control.all_gather_steps(mine)
-        if sum(BALANCE.unpack(each)[0] for each in payloads) % (1 << 64) == 0:
+        mine = balance(blocks(calls, self._engine.backend.rank))
+        if balanced((yield from self._control.all_gather_steps(mine))):
             return
         everyone = yield from self._exchanged([exchanged(call) for call in calls])
         for lists in zip(*everyone.values(), strict=True):
