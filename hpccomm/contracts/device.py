@@ -154,8 +154,11 @@ class DeviceBackend(Protocol):
     def translate(self, error: Exception) -> HpccommError | None:
         """Return the library's `error` as one of hpccomm's, or None if it is not the library's."""
 
-    def abort(self, seconds: float = ...) -> None:
-        """End what is under way, within so many seconds. Local; from any thread; idempotent."""
+    def abort(self, seconds: float = ..., inside: Callable[[], bool] = ...) -> None:
+        """End what is under way, within so many seconds. Local; from any thread; idempotent.
+
+        `inside` returns whether a thread is in a call of the library.
+        """
 
     def release(self, seconds: float, *, leaving: bool = False) -> bool:
         """Free the library's communicators, which may last as long as graphs with their calls do.

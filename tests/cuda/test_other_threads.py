@@ -8,6 +8,7 @@ import pytest
 from alone import alone
 from until import until
 
+from hpccomm import CommOptions
 from hpccomm.errors import CollectiveTimeout, CommunicatorAborted
 from hpccomm.memory.cuda import streams
 from hpccomm.runtime import pending
@@ -279,3 +280,52 @@ def test_a_lost_rank_is_noticed_though_the_streams_are_full(work, monkeypatch):
                 noticed.set()
 
     run_ranks(2, main, backend="nccl", timeout=30.0)
+
+
+# An abort while a thread is inside NCCL.
+
+
+def batch_of(comm, x):
+    with comm.batch():
+        comm.broadcast(x)
+
+
+def all_gathered(comm, x):
+    comm.all_gather(x)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda comm, x: comm.broadcast(x),
+        batch_of,
+        all_gathered,
+        lambda c, x: c.broadcast(x, async_op=True),
+    ],
+    ids=["call", "batch", "gather", "async"],
+)
+def test_nccl_is_freed_when_no_thread_is_inside(call, monkeypatch):
+    """A thread that connects ranks in its first call, which a rank never makes, leaves before the abort.
+
+    ncclCommAbort frees what the thread uses (NCCL 2.30, init.cc: commReclaim), and waits for nobody.
+    ncclCommRevoke frees nothing.
+    """
+    noticed = threading.Event()
+
+    def main(comm):
+        with cupy.cuda.Device(comm.device):
+            x = cupy.ones(1000)
+            cupy.cuda.Device().synchronize()
+            if comm.rank:
+                until(noticed.is_set)
+                comm.abort()
+                return
+            comm.set_timeout(0.3)
+            try:
+                with pytest.raises((CollectiveTimeout, CommunicatorAborted)):
+                    call(comm, x)
+            finally:
+                noticed.set()
+
+    monkeypatch.setenv("STANDIN_CONNECT", "1")
+    run_ranks(2, main, backend="nccl", timeout=30.0, options=CommOptions(check="off"))

@@ -1,6 +1,6 @@
 """NCCL between the devices of one communicator's ranks."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any
 
@@ -168,13 +168,16 @@ class NcclBackend:
         """Return an error of NCCL or CUDA as one of hpccomm's; None if it is neither."""
         return errors.translate(error)
 
-    def abort(self, seconds: float = ABORT_SECONDS) -> None:
+    def abort(
+        self, seconds: float = ABORT_SECONDS, inside: Callable[[], bool] = lambda: False
+    ) -> None:
         """Abort all of its communicators. Local, from any thread; idempotent.
 
-        Waits at most so many seconds for NCCL, which continues in a thread after that.
+        Waits at most so many seconds for NCCL, which continues in a thread after that. `inside` returns
+        whether a thread is in a call.
         """
         self._registry.forget()
-        self._communicators.abort(seconds)
+        self._communicators.abort(seconds, inside)
         self._give_up_device()
 
     def release(self, seconds: float, *, leaving: bool = False) -> bool:

@@ -5,9 +5,10 @@ import os
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
-from hpccomm.backends.nccl import variables
+from hpccomm.backends.nccl import libnccl, variables
 from hpccomm.backends.nccl.agreed_setup import Ranks, agreed_setup
 from hpccomm.backends.nccl.libnccl import binding
 from hpccomm.backends.nccl.teardown import TeardownThread
@@ -36,7 +37,10 @@ POLL_SECONDS = 0.001
 """How often it looks meanwhile."""
 
 SETTLE_SECONDS = 0.01
-"""Time in which a call that has just begun leaves NCCL, or starts to wait inside it."""
+"""Time in which a call that has just begun enters NCCL."""
+
+LEAVE_SECONDS = 3.0
+"""So long an abort waits for a thread that is inside NCCL, which then goes on with freed memory."""
 
 
 def new_communicator(ranks: Ranks, algorithm: str | None) -> tuple[Any, str]:
@@ -107,6 +111,10 @@ def kept(communicator: Any) -> Any:
     return communicator
 
 
+def _nobody() -> bool:
+    return False
+
+
 class Communicators:
     """NCCL's communicators of one set of ranks.
 
@@ -170,7 +178,7 @@ class Communicators:
                 self.made[algorithm] = made
                 self._endings.append(ending)
         if ended:  # aborted by another thread meanwhile
-            ending.begin(_abort, made)
+            ending.begin(partial(_abort, inside=_nobody), made)
             raise CommunicatorAborted(
                 f"algorithm {algorithm!r} has no communicator: NCCL's were ended while it was made"
             )
@@ -206,15 +214,17 @@ class Communicators:
             time.sleep(POLL_SECONDS)
         return True
 
-    def abort(self, seconds: float = ABORT_SECONDS) -> None:
+    def abort(self, seconds: float = ABORT_SECONDS, inside: Callable[[], bool] = _nobody) -> None:
         """Abort all of them, with the calls under way. Local, from any thread; idempotent.
 
         Parameters
         ----------
         seconds : float
             How long to wait for NCCL, which continues in a thread if it takes longer.
+        inside : callable
+            Returns whether a thread is in a call of NCCL.
         """
-        if self._end(_abort) and not self._within(seconds):
+        if self._end(partial(_abort, inside=inside)) and not self._within(seconds):
             logger.warning(
                 "NCCL has not ended a communicator %.3g s after its abort; it continues in a thread",
                 seconds,
@@ -249,10 +259,20 @@ class Communicators:
         return not self._end(_destroy) or self._within(seconds)
 
 
-def _abort(communicator: Any) -> None:
-    # No new call begins. A call that has just begun has left NCCL by then, or waits in it for the other
-    # ranks, where NCCL's abort can reach it.
+def _abort(communicator: Any, inside: Callable[[], bool]) -> None:
+    """Abort a communicator once no thread is in a call of NCCL, whose memory that frees.
+
+    No new call begins. One that waits in NCCL for other ranks is released by a revocation, where NCCL has
+    that (from 2.28.7 on); the abort itself releases it too, but does not wait for it.
+    """
     time.sleep(SETTLE_SECONDS)
+    if inside():
+        revoke = getattr(libnccl.functions(), "ncclCommRevoke", None)
+        if revoke is not None:
+            revoke(communicator.comm, 0)
+        until = time.perf_counter() + LEAVE_SECONDS
+        while inside() and time.perf_counter() < until:
+            time.sleep(POLL_SECONDS)
     communicator.abort()
     let_go(communicator)
 

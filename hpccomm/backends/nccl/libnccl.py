@@ -36,6 +36,7 @@ FUNCTIONS: dict[str, tuple[Any, ...]] = {
     "ncclRecv": (c_void_p, c_size_t, c_int, c_int, *_END),
     "ncclCommGetAsyncError": (c_void_p, c_void_p),
     "ncclCommAbort": (c_void_p,),
+    "ncclCommRevoke": (c_void_p, c_int),
     "ncclCommDestroy": (c_void_p,),
 }
 """The functions and their arguments, as nccl.h has them. An older library lacks some."""

@@ -131,7 +131,8 @@ class DeviceEnd:
         _forget(self)
         if self._backend is not None:
             patience = GRAPH_SECONDS if self._pending.captured else LET_GO_SECONDS
-            self._backend.abort(min(patience, self._left()))
+            pending = self._pending
+            self._backend.abort(min(patience, self._left()), lambda: pending.entered is not None)
 
     def _left(self) -> float:
         """Return the seconds that are left to this process."""

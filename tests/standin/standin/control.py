@@ -11,6 +11,7 @@ STANDIN_DELAY            longest time in seconds by which work on a stream is la
 STANDIN_LATE_RANK        a rank that never comes to the creation of a communicator
 STANDIN_FAIL_INIT        a rank on which the creation of a communicator fails
 STANDIN_MEMORY           bytes of memory of a device (80 GiB)
+STANDIN_CONNECT          ``1``: the first call of a kind waits for all ranks before it returns
 STANDIN_NVSWITCH         ``1``: ranks exchange registered memory at its first use, deaf to abort
 STANDIN_QUEUE            operations that a stream has room for; who puts more on it waits (no limit)
 STANDIN_WARNING          what CuPy warns of when it is imported
@@ -59,6 +60,11 @@ def nccl_version() -> int:
 def memory() -> int:
     """Return the bytes of a device's memory."""
     return int(os.environ.get("STANDIN_MEMORY", str(80 << 30)))
+
+
+def connects() -> bool:
+    """Tell whether the first call of a kind connects the ranks."""
+    return os.environ.get("STANDIN_CONNECT") == "1"
 
 
 def nvswitch() -> bool:

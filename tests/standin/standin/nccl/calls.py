@@ -152,11 +152,25 @@ def destroy(handle: int) -> int:
     return SUCCESS
 
 
+def revoke(handle: int) -> int:
+    """End what is under way, and free nothing. From any thread; blocks."""
+    communicator = _communicators.get(handle)
+    if communicator is None:
+        return _not_there(handle, "revoked")
+    _stop(communicator)
+    return SUCCESS
+
+
 def abort(handle: int) -> int:
     """End what is under way, and the communicator when no graph has its calls. From any thread; blocks."""
     communicator = _communicators.pop(handle, None)
     if communicator is None:
         return _not_there(handle, "aborted")
+    if communicator.inside:
+        control.violation(
+            f"NCCL communicator {communicator.name} was aborted while a thread was in a call of it, which "
+            "goes on in freed memory"
+        )
     _ended.add(handle)
     _stop(communicator)
     communicator.outlive_graphs()
@@ -315,6 +329,14 @@ def _alone(communicator: Communicator, call: Collective, stream: int) -> int:
 
 
 def _launch(communicator: Communicator, entries: list[tuple[Call, int]]) -> int:
+    communicator.inside += 1
+    try:
+        return _launched(communicator, entries)
+    finally:
+        communicator.inside -= 1
+
+
+def _launched(communicator: Communicator, entries: list[tuple[Call, int]]) -> int:
     calls = tuple(call for call, _ in entries)
     if overlapping(calls, communicator.rank, communicator.size):
         control.violation(f"memory of calls that NCCL carries out at once overlaps: {calls}")
@@ -328,6 +350,7 @@ def _launch(communicator: Communicator, entries: list[tuple[Call, int]]) -> int:
             return CUDA_ERROR
         for call in calls:
             if isinstance(call, Collective):
+                communicator.connect(call)
                 communicator.registers(call)
         for other in others:
             first.after(other.mark())
@@ -338,6 +361,8 @@ def _launch(communicator: Communicator, entries: list[tuple[Call, int]]) -> int:
             other.after(first.mark())
     except CUDARuntimeError:
         return CUDA_ERROR
+    except Stopped:
+        return INTERNAL_ERROR
     return SUCCESS
 
 

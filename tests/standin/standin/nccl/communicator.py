@@ -97,6 +97,8 @@ class Communicator:
         What it noticed by itself; 0 while there is nothing.
     aborted : bool
         Whether it was aborted.
+    inside : int
+        Threads that are in a call of it.
     """
 
     def __init__(
@@ -110,6 +112,7 @@ class Communicator:
         self.algorithms = algorithms
         self.error = 0
         self.aborted = False
+        self.inside = 0
         self.using = threading.Lock()
         self.factors: dict[int, tuple[int, np.ndarray]] = {}
         self.registered: dict[int, tuple[int, int]] = {}
@@ -121,6 +124,7 @@ class Communicator:
         self._last: streams.Marker | None = None
         self._collectives = 0
         self._exchanged: set[object] = set()
+        self._connected: set[str] = set()
         self._sent: Counter[int] = Counter()
         self._received: Counter[int] = Counter()
 
@@ -185,6 +189,16 @@ class Communicator:
         if _shared(call.send, given, call.recv, got):
             spans = [max(spans, key=lambda span: span[1])]
         return [self.place(*span) for span in spans if span[1]]
+
+    def connect(self, call: Collective) -> None:
+        """Connect the ranks at the first call of a kind, which waits for all of them, or for an abort."""
+        kind = call.terms.kind
+        if control.connects() and kind not in self._connected:
+            for rank in range(self.size):
+                self._send(rank, ("connect", kind, self.rank), b"")
+            for rank in range(self.size):
+                self._take(("connect", kind, rank))
+            self._connected.add(kind)
 
     def registers(self, call: Collective) -> None:
         """Do as NCCL does when it first sees registered memory on a node with NVSwitch.

@@ -20,6 +20,7 @@ _SINCE = {
     "ncclCommRegister": 21900,
     "ncclCommDeregister": 21900,
     "ncclCommShrink": 22703,
+    "ncclCommRevoke": 22807,
     "ncclAlltoAll": 22803,
     "ncclGather": 22803,
     "ncclScatter": 22803,
@@ -172,6 +173,9 @@ class Library:
 
     def ncclCommAbort(self, comm: Any) -> int:
         return calls.abort(_number(comm))
+
+    def ncclCommRevoke(self, comm: Any, flags: Any) -> int:
+        return calls.revoke(_number(comm)) if not _number(flags) else calls.INVALID_ARGUMENT
 
     def ncclCommGetAsyncError(self, comm: Any, error: Any) -> int:
         return _given(calls.async_error(_number(comm)), error)
