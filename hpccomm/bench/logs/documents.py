@@ -1,10 +1,11 @@
 """JSON of a log: one value, several of them one after the other, or lines that are none between."""
 
 import json
+import re
 from typing import Any
 
 from hpccomm.bench.logs import nccl_json, records
-from hpccomm.bench.logs.imported import LIMIT, Found, Told
+from hpccomm.bench.logs.imported import LIMIT, Found, ImportedRun, Told
 from hpccomm.errors import ResultsError
 
 
@@ -34,6 +35,8 @@ def parse(text: str, told: Told) -> list[Found]:
                 rows.append((line, value))
             else:
                 found += nccl_json.parse(value, told, line)
+        if not rows and found and isinstance(found[-1], ImportedRun):
+            found[-1].notes.extend(notes)
         return [*records.parse(rows, notes, told), *found]
     except (
         *(ValueError, LookupError, TypeError, AttributeError),
@@ -58,15 +61,32 @@ def _values(text: str, notes: list[str]) -> list[tuple[int, Any]]:
         try:
             value, end = decoder.raw_decode(text, at)
         except json.JSONDecodeError:
-            if not found or not records.is_one(found[-1][1]):
-                raise
-            end = text.find("\n", at) + 1 or len(text)
-            notes.append(f"line {line}: a record is cut: {text[at:end].strip()[:80]!r}")
-            at = end
-            continue
+            if found and records.is_one(found[-1][1]):
+                end = text.find("\n", at) + 1 or len(text)
+                notes.append(f"line {line}: a record is cut: {text[at:end].strip()[:80]!r}")
+                at = end
+                continue
+            value, end = decoder.decode(_closed(text[at:])), len(text)
+            notes.append(f"line {line}: the document is cut behind its last whole result")
         found.append((line, value))
         at = end
     return found
+
+
+_WITHIN = re.compile(r'"(?:[^"\\]|\\.)*"|[{}\[\]]')
+
+
+def _closed(text: str) -> str:
+    """Return a document that was cut off, up to its last whole result."""
+    open_, last = [], 0
+    for token in _WITHIN.finditer(text):
+        if token[0] in "{[":
+            open_.append(token[0])
+        elif token[0] in "}]" and open_:
+            open_.pop()
+            if open_ == ["{", "["]:  # a result is whole
+                last = token.end()
+    return text[:last] + "]}" if last else text
 
 
 def _integer(digits: str) -> int:

@@ -36,7 +36,7 @@ class Figure:
 
     def times(self, factor: float) -> "Figure":
         """Return it in another unit."""
-        return Figure(self.low * factor, self.high * factor, self.value * factor)
+        return Figure(self.low * factor, self.high * factor, round(self.value * factor, 9))
 
     def refined(self, exact: float) -> float:
         """Return a number that was computed if it prints so, else the printed one."""

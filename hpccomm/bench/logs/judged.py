@@ -46,6 +46,7 @@ def judged(
     told: Told,
     *,
     name: str = "",
+    hint: str = "",
     listed: Sequence[int] = (),
     among: Sequence[str] = (),
     timed: bool = True,
@@ -59,6 +60,8 @@ def judged(
         Its rows, at least one.
     name : str
         The collective that the log names, if it does.
+    hint : str
+        One that it likely is, such as that of a command above the table: it counts if the figures fit.
     listed : sequence of int
         Numbers of ranks that follow from what the log lists; the first that fits counts.
     among : sequence of str
@@ -81,8 +84,10 @@ def judged(
                 found[each] = _fitting(rows, each, tried, timed=timed, counted=counted)
         found = {each: fitting for each, fitting in found.items() if fitting}
         if found:
+            least = min(len(fitting[0][0]) for fitting in found.values())
+            found = {each: best for each, best in found.items() if len(best[0][0]) == least}
             break
-    collective = _chosen(rows, found, told, name, listed)
+    collective = _chosen(rows, found, told, name or hint, listed, named=bool(name))
     bad, kind = found[collective][0]
     ranks = {each.ranks for _, each in found[collective]}
     if numbers is None and len(ranks) > 1:
@@ -90,11 +95,11 @@ def judged(
             f"does not say how many ranks there were, and its bus bandwidth may be that of {min(ranks)} to "
             f"{max(ranks)}; give --ranks"
         )
-    notes = _contradicted(kind, told, name, listed)
+    notes = _contradicted(kind, told, name or hint, listed)
     if bad:
-        bad_lines = {row.line for row in bad}
-        notes += [_left_out(row, kind) for row in bad]
-        rows = [row for row in rows if row.line not in bad_lines]
+        lines = {row.line: _left_out(row, kind) for row in reversed(bad)}
+        notes += reversed(lines.values())
+        rows = [row for row in rows if row.line not in lines]
     return Judged(kind, list(rows), notes)
 
 
@@ -136,11 +141,14 @@ def _chosen(
     told: Told,
     name: str,
     listed: Sequence[int],
+    *,
+    named: bool,
 ) -> str:
+    if told.collective in found and not named:
+        return str(told.collective)
     if name in found:
         return name
-    if not name and told.collective in found:
-        return str(told.collective)
+    name = name if named else ""
     if len(found) == 1:
         return next(iter(found))
     if found:
@@ -177,7 +185,7 @@ def _contradicted(kind: Kind, told: Told, name: str, listed: Sequence[int]) -> l
         notes.append(f"its figures are those of {kind.ranks} ranks")
     if told.ranks not in (None, kind.ranks):
         notes.append(f"--ranks {told.ranks} contradicts the log, and is not used")
-    if not name and kind.collective != told.collective:
+    if kind.collective not in (name, told.collective):
         notes.append(f"its figures are those of {kind.collective}")
     if told.collective not in (None, kind.collective):
         notes.append(f"--collective {told.collective} contradicts the log, and is not used")

@@ -16,8 +16,8 @@ from hpccomm.results.schema import UNCHECKED
 from hpccomm.results.table import TIME_FORMAT
 
 _HEADING = re.compile(r"(?:size\s+count|bytes\s+N)\s.*\balgbw\s+busbw\b.*")
-_NAMES = {"bytes": "size", "N": "count", "op": "redop", "cputime": "time"}
-"""Names of columns in some versions, and the usual ones."""
+_NAMES = {"bytes": "size", "N": "count", "op": "redop", "cputime": "time", "wrong": "#wrong"}
+"""Names of columns in some versions, and where ``#`` is lost; and the usual ones."""
 
 _ABSENT = "N/A"
 _NUMBER = r"(?:N/A|nan|inf|\d+(?:\.\d*)?(?:e[+-]?\d+)?)(?![\d.])"
@@ -104,7 +104,7 @@ class Layout:
         if self.of_mscclpp:
             return ("all_gather", "all_reduce", "all_to_all", "send_recv")
         if "redop" in self.columns:
-            return ()
+            return () if "root" in self.columns else ("all_reduce", "reduce_scatter", "all_to_all")
         if "root" in self.columns:
             return ("broadcast", "gather", "scatter")
         # Before there was hypercube (2021) the column was narrower; all_gather had its bandwidth then.
@@ -216,6 +216,9 @@ class Layout:
         return found
 
 
+OF_MSCCLPP = {True: ("all_gather",), False: ("all_to_all", "send_recv")}
+"""What mscclpp-test measures in place only, and out of place only; all_reduce depends on its kernel."""
+
 MODERN = Layout(
     ("size", "count", "type", "redop", "root", *("time", "algbw", "busbw", "#wrong") * 2),
 )
@@ -235,7 +238,7 @@ def heading(text: str, above: str) -> Layout | None:
     found = _HEADING.search(text)
     if found is None:
         return None
-    words = list(re.finditer(r"\S+", text[found.start() :]))
+    words = list(re.finditer(r"[\w#%]+(?!\S)", text[found.start() :]))
     columns = tuple(_NAMES.get(word[0], word[0]) for word in words)
     places = [place == "in-place" for place in _PLACES.findall(above)]
     halves = columns.count("time")

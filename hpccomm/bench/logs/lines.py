@@ -1,6 +1,7 @@
 """The lines of a log, without what launchers and loggers put before each, and apart by who printed them."""
 
 import re
+from collections import Counter
 from dataclasses import dataclass
 
 _TIME = r"\d\d:\d\d:\d\d(?:[.,]\d+)?"
@@ -47,6 +48,9 @@ _UNSTABLE = re.compile(rf"\[?{_CTIME}\]?|<std\w+>|[:\s]+$")
 _ROW = re.compile(r"\s*\d+\s+\d+\s")
 """How a row of nccl-tests begins."""
 
+_AMID = re.compile(r"(?<=\S)(\[(?:\d+,)*\d+\](?:<std\w+>)?:?)")
+"""A tag amid a row, of a launcher that tags each write."""
+
 
 @dataclass(frozen=True, slots=True)
 class Line:
@@ -71,23 +75,24 @@ def streams(text: str) -> list[list[Line]]:
     """
     found: dict[str, list[Line]] = {}
     begun: dict[str, Line] = {}
-    for number, raw in enumerate(re.split(r"\r*\n|\r", text), 1):
-        source, tag, rest = _untagged(raw)
+    stripped = [_untagged(raw) for raw in re.split(r"\r*\n|\r", text)]
+    unknown = _unknown_prefix([rest for _, _, rest in stripped])
+    for number, (source, tag, rest) in enumerate(stripped, 1):
+        rest = unknown.sub("", rest)
         pieces = [(source, rest)]
-        if tag.startswith("[") and (source in begun or _ROW.match(rest)):
-            # The tag amid the row has other digits, for it may be another rank's.
-            shape = re.sub(r"\d+", r"\\d+", re.escape(tag.strip()))
-            first, *more = re.split(rf"(?<=\S)({shape}) ?", rest)
+        if source in begun or _ROW.match(rest):
+            first, *more = _AMID.split(rest)
             pieces = [(source, first)]
-            pieces += [
-                (_source(each), part) for each, part in zip(more[::2], more[1::2], strict=True)
-            ]
+            # Of a log without tags before its lines all is one stream.
+            whose = source.removesuffix(_source(tag))
+            for each, piece in zip(more[::2], more[1::2], strict=True):
+                pieces.append((whose + _source(each) if tag else source, piece))
         for place, (source, piece) in enumerate(pieces):
             before = begun.pop(source, None)
             if before is not None and piece.lstrip().startswith("#"):
                 found.setdefault(source, []).append(before)
                 before = None
-            line = Line(before.number, before.text + piece) if before else Line(number, piece)
+            line = Line(before.number, f"{before.text} {piece}") if before else Line(number, piece)
             if place < len(pieces) - 1:
                 begun[source] = line
             else:
@@ -95,6 +100,16 @@ def streams(text: str) -> list[list[Line]]:
     for source, line in begun.items():
         found.setdefault(source, []).append(line)
     return list(found.values())
+
+
+def _unknown_prefix(lines: list[str]) -> re.Pattern[str]:
+    """Return the pattern of what stands before the ``#`` of most lines that have one, but for its digits."""
+    before = [line[: line.index("#")] for line in lines if "#" in line]
+    shapes = Counter(re.sub(r"\d+", "0", each) for each in before)
+    (shape, number), *_ = shapes.most_common(1) or [("", 0)]
+    if not shape.strip() or 2 * number < len(before):
+        return re.compile("^(?!)")
+    return re.compile("^" + r"\d+".join(map(re.escape, shape.split("0"))))
 
 
 def together(apart: list[list[Line]]) -> list[list[Line]]:

@@ -9,7 +9,7 @@ from typing import Any
 
 from hpccomm.bench.logs import layout
 from hpccomm.bench.logs.causes import cause
-from hpccomm.bench.logs.figures import ITEMSIZES, Measured, possible
+from hpccomm.bench.logs.figures import ITEMSIZES, OF_NCCL, Measured, possible
 from hpccomm.bench.logs.imported import (
     COMPLETED,
     CUT,
@@ -23,7 +23,7 @@ from hpccomm.bench.logs.imported import (
     unknown_ranks,
 )
 from hpccomm.bench.logs.judged import Unfit, judged, stored, unchecked
-from hpccomm.bench.logs.layout import MODERN, Cells, Layout
+from hpccomm.bench.logs.layout import MODERN, OF_MSCCLPP, Cells, Layout
 from hpccomm.bench.logs.lines import Line
 from hpccomm.bench.perf.collectives import COLLECTIVES
 from hpccomm.results.schema import Config, RankInfo, Row
@@ -33,15 +33,20 @@ _RANK = re.compile(
     r"device\s+(?P<device>-?\d+)\s+\[(?P<hex>[^\]]*)\]\s*(?P<info>.*)"
 )
 _MANY = re.compile(r"#  (\d{1,9}) ranks on \d+ nodes?$")
-_STARTING = re.compile(r"# Collective test starting: (\S+)(?: backend (\S+) algorithm (\S+))?")
+_STARTING = re.compile(
+    r"# Collective test starting: ([\w./\\-]+)(?: backend (\S+) algorithm (\S+))?"
+)
 _VERSION = re.compile(r"# (nccl-tests|hpccomm) version (\S+)(.*)|(rccl-tests): Version (\S+)")
 _CONFIG = re.compile(r"nThread\W|# minBytes\b.* kernel num:")
 _OUT_OF_BOUNDS = re.compile(
-    r"(?:^|#)\s*Out of bounds values\s*:\s*(?:(\d+)\s+(?:OK|FAILED)|N/A)(?!\S)"
+    r"(?:^|#)\s*Out of bounds values\s*:\s*(?:(\d+)\s+(?:OK|FAILED)|N/A)(?![`'*])"
 )
 _BANDWIDTH = re.compile(r"Avg bus bandwidth\s*:\s*\S+\s+FAILED")
 _CYCLE = re.compile(r"# Testing \d+ cycle")
-_COMMAND = re.compile(r"(?:^|[\s/\\])(\w+?)_perf\w*(?:\.exe)?(?=\s|$)")
+_COMMAND = re.compile(r"(?:^|[\s/\\])(\w+?_perf\w*(?:\.exe)?)(?=\s|$)")
+_LIKE_ROW = re.compile(r"\s*\d+\s+\d+(?:\s|$)|[^#]*(?:\s\d+\.\d\d?(?!\S)[^#]*){4}$")
+"""A line that looks like a row: two numbers, or four with decimals."""
+
 _SETTINGS = {
     "nThread": "nthreads",
     "nGpus": "ngpus",
@@ -67,7 +72,8 @@ class _Table:
     stage: int = -1
     versions: dict[str, str] = field(default_factory=dict)
     program: str = ""
-    collective: str = ""
+    hint: str = ""
+    """The collective of a command above it."""
     backend: str = "nccl"
     algorithm: str = "auto"
     config: Config | None = None
@@ -117,8 +123,8 @@ def parse(lines: Sequence[Line], log: Sequence[Line], told: Told) -> list[Found]
         if "#" not in line.text and (called := _COMMAND.findall(line.text)):
             command = called[-1] if len(set(called)) == 1 else ""
         _read(line, tables, above)
-        if tables and command and tables[-1].stage >= _SET and not tables[-1].program:
-            tables[-1].program, command = f"{command}_perf", ""
+        if tables and command and tables[-1].stage >= _SET:
+            tables[-1].hint, command = collective_of(command), ""
     for table in tables:
         table.cut()
     headed = [table for table in tables if table.layout is not None]
@@ -156,7 +162,7 @@ def _read(line: Line, tables: list[_Table], above: str) -> None:
         table.backend = "rccl" if version[4] else table.backend
     elif starting := _STARTING.search(text):
         table = _reached(_NAMED, line, tables)
-        table.program, table.collective = starting[1], collective_of(starting[1])
+        table.program = starting[1]
         table.backend, table.algorithm = (
             starting[2] or table.backend,
             starting[3] or table.algorithm,
@@ -212,7 +218,7 @@ def _read_row(line: Line, tables: list[_Table]) -> None:
         if more is not None and len(more.texts) > len(table.begun.texts):
             cells, table.begun = more, None
     if cells is None:
-        if re.match(r"\s*\d+\s+\d+(\s|$)", line.text) and table.stage < _CLOSED:
+        if _LIKE_ROW.match(line.text) and table.stage < _CLOSED:
             table.notes.append(f"line {line.number}: is no row: {line.text.strip()[:80]!r}")
         return
     table.cut()
@@ -329,12 +335,12 @@ def _rank(found: re.Match[str], before: Iterable[RankInfo]) -> RankInfo:
 
 def _finished(table: _Table, why: str, told: Told) -> Found:
     """Return the run of a table, if its figures agree with what it is of."""
-    what = f"{len(table.rows)} rows" + (f" of {table.collective}" if table.collective else "")
+    name = collective_of(table.program) if table.program else ""
+    what = f"{len(table.rows)} rows" + (f" of {name}" if name else "")
     assert table.layout is not None
     if not table.rows:
         reason = "; ".join([*table.notes, *([why] if why else [])])
         return LeftOut(table.line, "a table", f"has no whole row{reason and ': ' + reason}")
-    name = collective_of(table.program) if table.program else ""
     listed = tuple(table.ranks[rank] for rank in sorted(table.ranks))
     try:
         if name and name not in COLLECTIVES:
@@ -344,6 +350,7 @@ def _finished(table: _Table, why: str, told: Told) -> Found:
                 table.rows,
                 told,
                 name=name,
+                hint=table.hint,
                 listed=[table.folded] if table.folded else _numbers(listed),
                 among=_candidates(table),
                 timed=not table.layout.host_time,
@@ -384,10 +391,19 @@ def _finished(table: _Table, why: str, told: Told) -> Found:
 
 
 def _candidates(table: _Table) -> Sequence[str]:
-    """Return what a table without a name may be; nccl-tests' all-to-all-v has always named itself."""
+    """Return what a table without a name may be."""
     assert table.layout is not None
-    without = ("all_to_all_v",) if table.backend == "nccl" else ()
-    return table.layout.candidates or [each for each in possible(table.rows) if each not in without]
+    among = table.layout.candidates
+    if table.layout.of_mscclpp:
+        in_place = table.rows[0].in_place  # as its source has it
+        return [each for each in among if each not in OF_MSCCLPP[not in_place]]
+    if among and "redop" not in table.layout.columns:
+        return among
+    # nccl-tests' all-to-all-v has always named itself.
+    among = among or tuple(
+        each for each in OF_NCCL if each != "all_to_all_v" or table.backend != "nccl"
+    )
+    return [each for each in possible(table.rows) if each in among]
 
 
 def _numbers(ranks: Sequence[RankInfo]) -> list[int]:

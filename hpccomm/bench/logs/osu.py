@@ -191,8 +191,8 @@ def _row(cells: dict[str, float], table: _Open, collective: str, size: int) -> R
     dtype = table.dtype or ("float" if what.reduces else "uint8")
     itemsize = {"float": 4, "int32": 4, "double": 8}.get(dtype, 1)
     nbytes = int(cells.get("Size", 0)) * (size if collective in OF_ALL else 1)
-    seconds = _seconds(cells, nbytes)
-    algbw = nbytes / seconds / 1e9 if seconds else 0.0
+    time = _time(cells, nbytes)
+    algbw = nbytes / time / 1e3 if time else 0.0
     return Row(
         collective=collective,
         backend=table.library.lower(),
@@ -203,7 +203,7 @@ def _row(cells: dict[str, float], table: _Open, collective: str, size: int) -> R
         bytes=nbytes,
         count=nbytes // itemsize,
         in_place=False,
-        time=seconds * 1e6,
+        time=time,
         algbw=algbw,
         busbw=algbw * what.bus_factor(size),
         wrong=int(cells.get("Validation", UNCHECKED)),
@@ -217,9 +217,9 @@ def _column(names: Iterable[str]) -> str | None:
     return next((name for name in names if name in known), None)
 
 
-def _seconds(line: dict[str, float], nbytes: int) -> float:
-    """Return the time of one operation: the average latency, or what the bandwidth makes of a message."""
+def _time(line: dict[str, float], nbytes: int) -> float:
+    """Return the microseconds of one operation: the average latency, or what the bandwidth makes of a message."""
     name = _column(line)
     if name == "Bandwidth(MB/s)":  # 1e6 bytes
-        return nbytes / (line[name] * 1e6) if line[name] else 0.0
-    return line[name or "Latency(us)"] * 1e-6
+        return nbytes / line[name] if line[name] else 0.0
+    return line[name or "Latency(us)"]

@@ -2,6 +2,7 @@
 
 import bz2
 import gzip
+import json
 import lzma
 import re
 import zlib
@@ -32,6 +33,10 @@ _CONTROL = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b[@-Z\\-_]|\0")
 """Colours and other commands of a terminal, and the holes that a file system leaves in a log of a lost node."""
 
 
+_OF_DOCKER = re.compile(r'^\{"log": ?("(?:[^"\\]|\\.)*")', re.MULTILINE)
+"""A line that a container has printed, as Docker keeps it."""
+
+
 def decoded(data: bytes, name: str) -> tuple[str, str]:
     """Return the text of a log, and what it was packed or encoded as; empty for plain text.
 
@@ -60,4 +65,7 @@ def decoded(data: bytes, name: str) -> tuple[str, str]:
     if not encoding.startswith("utf-8"):
         found.append(encoding.upper())
     text = data.decode(encoding, "backslashreplace" if encoding.startswith("utf-8") else "replace")
+    if _OF_DOCKER.match(text):
+        found.append("Docker's JSON")
+        text = "".join(map(json.loads, _OF_DOCKER.findall(text)))
     return _CONTROL.sub("", text), ", ".join(found)
