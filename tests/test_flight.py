@@ -2,6 +2,7 @@
 
 import gc
 import json
+import platform
 import subprocess
 import sys
 import tempfile
@@ -15,7 +16,7 @@ import numpy as np
 import pytest
 
 import hpccomm
-from hpccomm.errors import CollectiveTimeout, CommunicationError, RankMismatch
+from hpccomm.errors import CollectiveTimeout, CommunicationError, PeerLost, RankMismatch
 from hpccomm.runtime import dump, recorder
 from hpccomm.runtime.dump import process
 from hpccomm.runtime.recorder import CAPACITY, ENDED, ERROR, LABEL, NUMBER, ORIGIN, SEQUENCE, SITE
@@ -295,3 +296,39 @@ def test_no_garbage_is_collected_while_the_interpreter_holds_its_lock(
         assert not gc.isenabled()
     finally:
         gc.enable()
+
+
+def test_a_call_that_ends_by_another_exception_ends_for_the_others() -> None:
+    met = threading.Barrier(2)
+    raised = [KeyboardInterrupt(), AssertionError(), ValueError("a handler's own")]
+
+    def ends_a_call(comm: hpccomm.Communicator, error: BaseException) -> None:
+        def hook(_: object) -> None:
+            raise error
+
+        comm.register_pre_hook(hook)
+        with pytest.raises(type(error)):
+            comm.all_reduce(np.ones(4))
+
+    def main(comm: hpccomm.Communicator) -> list[CommunicationError]:
+        told = []
+        for error in raised:
+            part = comm.dup()
+            part.all_reduce(np.ones(4))
+            if comm.rank == 1:
+                ends_a_call(part, error)  # it is caught, and the program goes on with `comm`
+            else:
+                told.append(caught(lambda part=part: part.all_reduce(np.ones(4))))
+            met.wait(60)
+            comm.barrier()
+        return told
+
+    begin = time.perf_counter()
+    told, _ = run_ranks(2, main)
+    assert time.perf_counter() - begin < 30  # of three deadlines of 60
+    for error, why in zip(told, raised, strict=True):
+        assert type(error) is PeerLost
+        assert error.ranks == (1,)
+        assert f"rank 1 on node {platform.node()}" in str(error)
+        assert f"has given up: {type(why).__name__}" in str(error)
+        assert "has not called" not in str(error)

@@ -211,7 +211,7 @@ class Objects(Face):
                 return _run(self._core, label, frame, steps, timeout, error)[0]
             except UsageError as refused:
                 if fold.error is not None and not isinstance(fold.error, Exception):
-                    raise fold.error  # such as Ctrl-C, of which the others have heard
+                    raise fold.error from None  # such as Ctrl-C, of which the others have heard
                 if fold.error is not None:
                     raise refused from fold.error
                 raise

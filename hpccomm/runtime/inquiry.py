@@ -354,7 +354,6 @@ def facts(calls: "CallEngine", number: int, entry: Entry | None) -> Facts:
     now = calls.waiting()
     # Who is late has not given up: it is somewhere else.
     error = None if calls.inquiry.late else calls.gate.error
-    aborted = error is not None and isinstance(error.__cause__, CommunicatorAborted)
     waiting = [each[NUMBER] for each in calls.pending() if each[NUMBER]]
     lately = refused(calls.thread if calls.backend.crowded else None)
     return {
@@ -368,9 +367,20 @@ def facts(calls: "CallEngine", number: int, entry: Entry | None) -> Facts:
         "now": None if now is None else _now(calls, now),
         "doing": "" if calls.backend.crowded else doing(),
         "failed": None if error is None else _why(error.__cause__ or error),
-        "closed": calls.closed or ("was aborted" if aborted else ""),
+        "closed": calls.closed or ("" if error is None else _left(error.__cause__ or error)),
         "refused": None if lately is None else lately.facts(),
     }
+
+
+def _left(error: BaseException) -> str:
+    """Return why this rank makes no more calls of a communicator, where the others cannot find it out themselves.
+
+    It has aborted it, or an exception of the program, a Ctrl-C or an error of a library has ended a call here.
+    """
+    if isinstance(error, CommunicatorAborted):
+        return "was aborted"
+    shared = isinstance(error, CollectiveTimeout | PeerLost | RankMismatch)
+    return "" if shared else f"left a call by {in_words(error)}"
 
 
 def _why(error: BaseException) -> str:
