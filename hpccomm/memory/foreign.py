@@ -1,4 +1,7 @@
-"""Arrays of other libraries in host memory: NumPy arrays over them, or the line that makes one."""
+"""NumPy arrays over host memory that is not NumPy's: at an address, or of another library's array.
+
+What NumPy cannot look at is refused with the line that makes an array of it.
+"""
 
 import sys
 from typing import Any
@@ -24,6 +27,37 @@ TORCH_ONLY: dict[str, DType] = {
     "torch.float8_e5m2": dtypes.FLOAT8_E5M2,
 }
 """PyTorch's names of dtypes that NumPy itself lacks."""
+
+
+class AddressedBytes:
+    """Memory from which NumPy makes an array of bytes without reading it.
+
+    It is the base of that array, and stays while views of it exist.
+
+    Parameters
+    ----------
+    pointer : int
+        Address.
+    nbytes : int
+        Size, at least 1.
+    owner : object
+        What must live as long.
+    """
+
+    __slots__ = ("__array_interface__", "__weakref__", "_owner")
+
+    def __init__(self, pointer: int, nbytes: int, owner: object = None) -> None:
+        self._owner = owner
+        self.__array_interface__ = {
+            "version": 3,
+            "typestr": "|u1",
+            "shape": (nbytes,),
+            "data": (pointer, False),
+        }
+
+    def array(self) -> NDArray[np.uint8]:
+        """Return the array."""
+        return np.asarray(self)
 
 
 def host_array(x: object, name: str) -> Array:

@@ -5,8 +5,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hpccomm.memory.addressed import AddressedBytes
 from hpccomm.memory.cuda.library import cupy
+from hpccomm.memory.foreign import AddressedBytes
 
 
 class DeviceBytes(np.ndarray[tuple[int], np.dtype[np.uint8]]):

@@ -18,7 +18,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from hpccomm.memory.addressed import AddressedBytes
+from hpccomm.memory.foreign import AddressedBytes
 from hpccomm.memory.shared import libc
 from hpccomm.memory.shared.ranges import FreeRanges, IdlePages
 

@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 from hpccomm.contracts.transport import Pages, Reach, Record
 from hpccomm.dtypes import DType
 from hpccomm.errors import CommunicationError
-from hpccomm.memory.addressed import AddressedBytes
 from hpccomm.memory.folding import FAR_BLOCK_BYTES
+from hpccomm.memory.foreign import AddressedBytes
 from hpccomm.memory.scratch import ScratchBuffer
 from hpccomm.memory.shared.heap import Heap
 from hpccomm.memory.shared.pages import PeerPages, RemoteMemory, ended

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from hpccomm.memory.addressed import AddressedBytes
+from hpccomm.memory.foreign import AddressedBytes
 from hpccomm.memory.shared import libc
 from hpccomm.memory.shared.heap import NAME
 
