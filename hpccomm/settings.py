@@ -10,7 +10,6 @@ import operator
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -103,7 +102,7 @@ class CommOptions:
     record: bool | None = None
     high_priority_stream: bool = False
     cuda_aware: bool | None = None
-    hints: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    hints: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         for each in fields(self):

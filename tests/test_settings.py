@@ -1,7 +1,10 @@
 """One spelling for each setting: keyword, then option, then variable, then default."""
 
+import copy
+import dataclasses
 import logging
 import math
+import pickle
 
 import pytest
 
@@ -111,6 +114,21 @@ def test_a_backend_that_is_no_name(backend: object) -> None:
 def test_options_that_do_not_fit(wrong: dict[str, object]) -> None:
     with pytest.raises(UsageError, match=r"options\."):
         CommOptions(**wrong)
+
+
+@pytest.mark.parametrize(
+    "again",
+    [
+        lambda x: pickle.loads(pickle.dumps(x)),
+        copy.deepcopy,
+        lambda x: type(x)(**dataclasses.asdict(x)),
+    ],
+    ids=["pickle", "deepcopy", "asdict"],
+)
+@pytest.mark.parametrize("given", [{}, {"segment": 1024, "hints": {"a": "b"}}])
+def test_options_can_be_copied_and_sent_to_other_processes(given, again) -> None:
+    options = CommOptions(**given)
+    assert again(options) == options
 
 
 def test_options_of_another_kind() -> None:
