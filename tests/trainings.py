@@ -99,6 +99,7 @@ def steps(comm: Communicator, case: Case, count: int = STEPS, hidden: int = 12) 
         op={"weighted": "weighted", "accumulate": "sum"}.get(case.mode, "average"),
         accumulate=2 if case.mode == "accumulate" else 1,
         deterministic=case.deterministic,
+        initial="ignore",
         **LAYOUTS[case.layout],
     )
     sync.broadcast_parameters()

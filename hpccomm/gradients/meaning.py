@@ -11,6 +11,21 @@ from hpccomm.settings import check_bool, check_int
 Combine = Literal["average", "sum", "weighted"]
 Unused = Literal["zero", "skip", "error"]
 Nonfinite = Literal["keep", "skip", "raise"]
+Initial = Literal["check", "broadcast", "ignore"]
+
+
+def check_choice(name: str, value: object, kind: object) -> None:
+    """Raise unless a setting is one of the texts that a Literal names.
+
+    Raises
+    ------
+    UsageError
+        With the texts, and the nearest one.
+    """
+    known = get_args(kind)
+    if value not in known:
+        advice = did_you_mean(str(value), known, f"give one of {', '.join(known)}")
+        raise UsageError(f"{name} is {value!r}; {advice}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +40,8 @@ class Meaning:
         What becomes of gradients that ranks do not have.
     nonfinite : {"keep", "skip", "raise"}
         What becomes of a step whose results are NaN or infinite somewhere.
+    initial : {"check", "broadcast", "ignore"}
+        What becomes of the values that parameters begin with on the ranks.
     deterministic : bool
         Fold the ranks' gradients in rank order, so that the bits do not depend on buckets, order or run.
     accumulate : int
@@ -42,6 +59,7 @@ class Meaning:
     op: Combine = "average"
     unused: Unused = "zero"
     nonfinite: Nonfinite = "keep"
+    initial: Initial = "check"
     deterministic: bool = False
     accumulate: int = 1
     check_every: int = 0
@@ -50,11 +68,13 @@ class Meaning:
     hierarchical: bool = False
 
     def __post_init__(self) -> None:
-        for name, kind in (("op", Combine), ("unused", Unused), ("nonfinite", Nonfinite)):
-            value, known = getattr(self, name), get_args(kind)
-            if value not in known:
-                advice = did_you_mean(str(value), known, f"give one of {', '.join(known)}")
-                raise UsageError(f"{name} is {value!r}; {advice}")
+        for name, kind in (
+            ("op", Combine),
+            ("unused", Unused),
+            ("nonfinite", Nonfinite),
+            ("initial", Initial),
+        ):
+            check_choice(name, getattr(self, name), kind)
         object.__setattr__(self, "deterministic", check_bool("deterministic", self.deterministic))
         count = check_int("accumulate", self.accumulate)
         if count < 1:

@@ -2,16 +2,16 @@
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields, replace
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from numpy.typing import NDArray
 
 from hpccomm.errors import HpccommError, UsageError, did_you_mean
 from hpccomm.gradients.agreement import Model, agree
+from hpccomm.gradients.consistency import check_alike
 from hpccomm.gradients.layout import Bucket, BucketSettings, layout
 from hpccomm.gradients.meaning import Meaning
-from hpccomm.gradients.parameters import Parameter, read
+from hpccomm.gradients.parameters import Parameter, check_writable, owners, read
 from hpccomm.gradients.step import Levels, Step
 from hpccomm.gradients.worker import Worker
 from hpccomm.runtime.recorder import entered
@@ -51,6 +51,7 @@ class AgreedModel:
         self._over = False  # closed
         self._readiness: list[str] | None = None
         self._arrays: Arrays = {}
+        self._owners: dict[str, Any] = {}  # parameters that have gradients of their own
         self._model: Model
         self._step: Step | None = None
         self._worker = Worker(comm.abort) if comm.background else None
@@ -61,9 +62,13 @@ class AgreedModel:
         """Take another model once all ranks agree on it; until then, the present one stays."""
         made: Model | HpccommError
         arrays: Arrays = {}
+        new: Arrays = {}
         try:
             self._between_steps()
             made, arrays = make()
+            new = {each: x for each, x in arrays.items() if each not in self._arrays}
+            if made.meaning.initial == "broadcast":
+                check_writable(new)
         except HpccommError as error:
             made = error
         except Exception as error:  # noqa: BLE001 (the other ranks must hear of it)
@@ -71,6 +76,10 @@ class AgreedModel:
             made.__cause__ = error
         agree(self._comm, made, self._timeout)
         assert isinstance(made, Model)
+        if made.meaning.initial == "broadcast":
+            self._broadcast(new, 0)
+        elif made.meaning.initial == "check" and self._comm.size > 1:
+            check_alike(self._comm, {each.name: x for each, x in new.items()}, self._timeout)
         self._readiness = None
         self._lay_out(made)
         self._arrays = arrays
@@ -99,12 +108,12 @@ class AgreedModel:
             worker=self._worker,
             levels=self._levels if model.meaning.hierarchical else None,
             timeout=self._timeout,
+            owners=self._owners,
         )
         if self._step is not None:
             step.adopt(self._step)
         before = None if self._step is None else self._model
         self._model, self._step = model, step
-        self._gradients = MappingProxyType(step.gradients)
         self._laid_out(before)
 
     def _laid_out(self, before: Model | None) -> None:
@@ -158,7 +167,13 @@ class AgreedModel:
         RankMismatch
             On the other ranks in that case, and on all ranks if they add different ones.
         """
-        self._agree(lambda: self._with(read([*self._pairs(), (name, array)], devices=True)))
+
+        def model() -> tuple[Model, Arrays]:
+            made = self._with(read([*self._pairs(), (name, array)], devices=True))
+            self._owners |= owners([(name, array)])
+            return made
+
+        self._agree(model)
 
     def remove(self, name: str) -> None:
         """Remove a parameter. Collective; blocks. The gradients get another layout.
@@ -194,7 +209,7 @@ class AgreedModel:
         What is written to them needs no copy. They are other arrays after `configure`, `add` and `remove`, and with
         ``order="ready"`` after the first reduction.
         """
-        return self._gradients
+        return self._now.views
 
     def close(self) -> None:
         """End the communicators that ``hierarchical=True`` made. Collective then; blocks."""
@@ -217,18 +232,28 @@ class AgreedModel:
         Raises
         ------
         UsageError
-            If `root` is no rank, or an array is read-only or not C-contiguous.
+            If `root` is no rank, or an array is read-only.
         CommunicationError
             If a call fails or its deadline passes.
         """
         entered()
-        kinds: dict[bool, list[NDArray[Any]]] = {}
-        for parameter, array in self._arrays.items():
-            kinds.setdefault(parameter.kind.on_device, []).append(array)
-        for arrays in kinds.values():
+        if root != self._comm.rank:
+            check_writable(self._arrays)
+        self._broadcast(self._arrays, root)
+
+    def _broadcast(self, parameters: Arrays, root: int) -> None:
+        kinds: dict[bool, list[tuple[NDArray[Any], NDArray[Any]]]] = {}
+        for parameter, array in parameters.items():
+            # Another layout, such as PyTorch's channels_last, goes through a copy.
+            flat = array if array.flags.c_contiguous else array.copy(order="C")
+            kinds.setdefault(parameter.on_device, []).append((array, flat))
+        for pairs in kinds.values():
             with self._comm.batch(timeout=self._timeout):
-                for array in arrays:
-                    self._comm.broadcast(array, root)
+                for _, flat in pairs:
+                    self._comm.broadcast(flat, root)
+            for array, flat in pairs:
+                if flat is not array and root != self._comm.rank:
+                    array[...] = flat
 
     def has_gradients(self, name: str | None = None) -> bool:
         """Return whether a gradient is there. Local.

@@ -118,3 +118,23 @@ def read(parameters: Named, *, devices: bool = False) -> dict[Parameter, NDArray
             )
         found[Parameter(name, view.shape, view.dtype, on_device)] = view
     return found
+
+
+def owners(pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:
+    """Return the parameters that have gradients of their own, in ``grad``, as PyTorch's have. Local."""
+    return {name: x for name, x in pairs if getattr(x, "requires_grad", False)}
+
+
+def check_writable(arrays: Mapping[Parameter, NDArray[Any]]) -> None:
+    """Raise unless all arrays can be written. Local.
+
+    Raises
+    ------
+    UsageError
+        With the name of one that cannot.
+    """
+    for parameter, array in arrays.items():
+        if not getattr(array.flags, "writeable", True):  # CuPy's arrays always are
+            raise UsageError(
+                f"parameter {parameter.name!r} is read-only and would be broadcast into; give a copy of it"
+            )

@@ -9,13 +9,13 @@ import numpy as np
 from hpccomm.errors import RankMismatch, UsageError
 from hpccomm.gradients.adaptive import Choice, Measurements, choose, merge
 from hpccomm.gradients.agreement import Model
-from hpccomm.gradients.consistency import differences
+from hpccomm.gradients.consistency import differences, listed, ranks_of
 from hpccomm.gradients.flat import clip
 from hpccomm.gradients.layout import mean_order, ordered
 from hpccomm.gradients.log import changes
 from hpccomm.gradients.model import AgreedModel, Arrays
 from hpccomm.gradients.record import Record
-from hpccomm.gradients.settling import settle_missing, settle_nonfinite
+from hpccomm.gradients.settling import settle_missing, settle_nonfinite, settle_written
 from hpccomm.gradients.statistics import Statistics
 from hpccomm.gradients.warm_up import WarmUp
 
@@ -83,6 +83,7 @@ class ReducedGradients(AgreedModel):
         meaning = self._model.meaning
         skipped = True  # also if this raises
         try:
+            settle_written(self._comm, step, self._timeout)
             if step.incomplete:
                 settle_missing(self._comm, step, meaning.unused, self._timeout)
             skipped = (meaning.nonfinite != "keep" or meaning.skips) and settle_nonfinite(
@@ -98,6 +99,7 @@ class ReducedGradients(AgreedModel):
             self.zero()
         else:
             step.copy_back()
+            step.results()
         if meaning.loss_scale is not None:
             self._scale, self._finite_steps = meaning.loss_scale.after(
                 self._scale, self._finite_steps, not skipped
@@ -213,10 +215,10 @@ class ReducedGradients(AgreedModel):
         found = differences(self._comm, arrays, self._timeout)
         if found:
             raise RankMismatch(
-                f"the ranks have drifted apart: {'; '.join(map(str, found))}; "
+                f"the ranks have drifted apart: {listed(found)}; "
                 "broadcast_parameters() gives all the same parameters again",
                 rank=self._comm.rank,
-                ranks=sorted({rank for each in found for rank in each.ranks}),
+                ranks=ranks_of(found),
             )
 
     def stats(self) -> Statistics:
@@ -257,4 +259,5 @@ class ReducedGradients(AgreedModel):
         ]
         norm = clip(views, float(limit))
         step.copy_back()
+        step.results()
         return norm

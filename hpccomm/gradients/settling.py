@@ -1,4 +1,4 @@
-"""What becomes of a step in which gradients are missing, or are not finite. All ranks decide alike."""
+"""What becomes of a step in which gradients are missing, not written or not finite. All ranks decide alike."""
 
 from typing import TYPE_CHECKING
 
@@ -11,6 +11,44 @@ from hpccomm.gradients.step import Step
 
 if TYPE_CHECKING:
     from hpccomm.communicator import Communicator
+
+MOST = 5
+"""Gradients that a message names."""
+
+
+def settle_written(comm: "Communicator", step: Step, timeout: float | None) -> None:
+    """Find out which gradients lie in buckets, but were not written since the last results. Collective then; blocks.
+
+    Their sum would be that of old results, and nothing would show it. All ranks have the same flags, so that nothing is
+    sent in other steps.
+
+    Raises
+    ------
+    UsageError
+        On every rank, if there are such gradients. The message has their names, the cause and what to do.
+    """
+    if not step.any_elsewhere and (step.any_written or not step.any_as_before):
+        return
+    every = comm.all_gather_object(step.unwritten(), timeout=timeout)
+    step.results([])
+    names = list(dict.fromkeys(name for found, _ in every for name in found))
+    ranks = [rank for rank, (found, _) in enumerate(every) if found]
+    if any(owned for _, owned in every):
+        cause = (
+            "zero_grad() and backward() made new tensors in .grad, which the step did not see and where no results "
+            "arrive; give them, by sync({name: parameter.grad, ...}) or ready(name, parameter.grad)"
+        )
+    else:
+        cause = (
+            "they have the bits of the last results; write them in each step, or give arrays to sync() or ready(). "
+            "zero() before a step says that equal ones are meant"
+        )
+    shown = ", ".join(map(repr, names[:MOST])) + f" and {len(names) - MOST} more" * (
+        len(names) > MOST
+    )
+    raise UsageError(
+        f"gradients that lie in buckets were not written since the last step: {shown} on {named(ranks)}; {cause}"
+    )
 
 
 def settle_missing(comm: "Communicator", step: Step, unused: Unused, timeout: float | None) -> None:

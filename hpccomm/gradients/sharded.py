@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from time import perf_counter
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,7 +11,9 @@ from numpy.typing import NDArray
 from hpccomm.errors import BufferMismatch, HpccommError, UsageError, did_you_mean
 from hpccomm.gradients.agreement import Terms, agree
 from hpccomm.gradients.arrays import host_view
+from hpccomm.gradients.consistency import check_alike
 from hpccomm.gradients.layout import KIB, MIB, BucketSettings, layout
+from hpccomm.gradients.meaning import Initial, check_choice
 from hpccomm.gradients.parameters import Named, Parameter, read
 from hpccomm.gradients.shards import Shard, StateOf, UpdateRule
 from hpccomm.gradients.updates import Update
@@ -35,7 +37,7 @@ class ShardedOptimizer:
     The bytes that are sent are those of an all-reduce.
 
     Making one is collective and blocks: the ranks compare their models and settings. Calls are made by one thread at
-    a time, the same ones on all ranks. All ranks must begin with the same parameters, see `broadcast_parameters`.
+    a time, the same ones on all ranks.
 
     Parameters
     ----------
@@ -54,6 +56,8 @@ class ShardedOptimizer:
         what an `Update` needs, and nothing for other functions.
     op : {"average", "sum"}
         How the ranks' gradients are reduced.
+    initial : {"check", "broadcast", "ignore"}
+        For the values that the parameters begin with, as in `GradientSync`.
     bucket_bytes, min_bucket_bytes : int
         Sizes in bytes, see `BucketSettings`. While one bucket is updated, others are sent.
     masters : bool
@@ -72,8 +76,8 @@ class ShardedOptimizer:
     UsageError
         If an argument does not fit.
     RankMismatch
-        On the other ranks in that case, and on all ranks if their parameters or settings differ. The message names
-        them and the ranks. The communicator can still be used.
+        On the other ranks in that case, and on all ranks if their parameters, with their values, or settings differ.
+        The message names them and the ranks. The communicator can still be used.
     CommunicationError
         If a rank does not come within the deadline, or is lost.
 
@@ -90,6 +94,7 @@ class ShardedOptimizer:
         *,
         state: StateOf | None = None,
         op: Combine = "average",
+        initial: Initial = "check",
         bucket_bytes: int = 25 * MIB,
         min_bucket_bytes: int = 64 * KIB,
         masters: bool = False,
@@ -106,10 +111,8 @@ class ShardedOptimizer:
         try:
             if not callable(update):
                 raise UsageError(f"update is {update!r}; give sgd(...), adam(...) or a function")
-            if op not in get_args(Combine):
-                raise UsageError(
-                    f"op is {op!r}; {did_you_mean(str(op), get_args(Combine), 'give average or sum')}"
-                )
+            check_choice("op", op, Combine)
+            check_choice("initial", initial, Initial)
             settings = BucketSettings(
                 bucket_bytes=bucket_bytes,
                 first_bucket_bytes=bucket_bytes,
@@ -124,6 +127,7 @@ class ShardedOptimizer:
                     "update": update.name if isinstance(update, Update) else _name(update),
                     "state": _name(state) if callable(state) else _dtypes(state),
                     "op": op,
+                    "initial": initial,
                     "bucket_bytes": bucket_bytes,
                     "min_bucket_bytes": min_bucket_bytes,
                     "masters": check_bool("masters", masters),
@@ -135,6 +139,8 @@ class ShardedOptimizer:
         agree(comm, made, timeout)
         assert isinstance(made, Terms)
         assert state is not None
+        if initial == "check" and comm.size > 1:
+            check_alike(comm, {each.name: array for each, array in arrays.items()}, timeout)
         self._shards = [
             Shard(comm, bucket, state, masters=masters)
             for bucket in layout(made.parameters, settings)
@@ -159,6 +165,8 @@ class ShardedOptimizer:
             )
             for shard in self._shards
         ]
+        if initial == "broadcast":
+            self.broadcast_parameters()
 
     @property
     def parameters(self) -> Mapping[str, Array]:

@@ -1,6 +1,6 @@
 """The gradients of one layout, and one step on them."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +17,7 @@ from hpccomm.gradients.layout import Bucket, by_need
 from hpccomm.gradients.reducer import MOST_URGENT, Reducer, Way
 from hpccomm.gradients.ways import Compressed, Plain, TwoLevel
 from hpccomm.gradients.worker import Worker
+from hpccomm.gradients.written import FLAGS, WRITTEN, Views, Written
 from hpccomm.reductions import ReduceOp
 
 if TYPE_CHECKING:
@@ -24,8 +25,8 @@ if TYPE_CHECKING:
 
 Array = NDArray[Any]
 
-OWN_FLAGS = 2
-"""Flags that are sent with each bucket: whether a gradient is missing, and whether one is not finite."""
+OWN_FLAGS = 2 + FLAGS
+"""Flags that are sent with each bucket: whether a gradient is missing, whether one is not finite, and `FLAGS`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,11 +64,15 @@ class Step:
         For a reduction on two levels.
     timeout : float or None
         Deadline of each call in seconds.
+    owners : mapping of str to object
+        As in `Written`.
 
     Attributes
     ----------
     gradients : dict of str to array
         Views of the buckets, by name.
+    views : Views
+        The same for users.
     nbytes : int
         Of all buckets.
     there : dict of str to bool
@@ -76,10 +81,14 @@ class Step:
         Gradients that are ready, in the order in which they became so.
     sources : dict of str to array
         Arrays that get the results, by name.
+    in_place : set of str
+        Gradients that were said to lie in their buckets.
     nonfinite : set of str
         This rank's gradients that were NaN or infinite, if that is watched.
     incomplete, any_nonfinite : bool
         Whether any rank lacked a gradient, or noted one that was not finite. Equal on all ranks.
+    any_written, any_as_before, any_elsewhere : bool
+        What the flags of `Written` tell of any rank and bucket. Equal on all ranks.
     factor : float or None
         What gradients are multiplied by before they are summed.
     memory_bytes : int
@@ -97,6 +106,7 @@ class Step:
         worker: Worker | None,
         levels: Levels | None,
         timeout: float | None,
+        owners: Mapping[str, Any],
     ) -> None:
         meaning = model.meaning
         devices = any(bucket.kind.on_device for bucket in buckets)
@@ -112,6 +122,7 @@ class Step:
             for flat in self.flats
             for each, view in zip(flat.bucket.parameters, flat.views, strict=True)
         }
+        self.views = Views(self.gradients)
         op = ReduceOp.AVG if meaning.op == "average" else ReduceOp.SUM
         self.memory_bytes = 0
         self._divisor = 1
@@ -144,6 +155,11 @@ class Step:
         self._unscale = 1.0
         self._seen: set[str] = set()
         self.sources: dict[str, Array] = {}
+        self.in_place: set[str] = set()
+        self._given = False  # an array was copied to a bucket
+        # On one rank a result is what was given.
+        self._written = Written(self.flats, owners) if comm.size > 1 else None
+        self.any_written = self.any_as_before = self.any_elsewhere = False
         self.end_micro()
 
     def _compressed(
@@ -216,7 +232,10 @@ class Step:
             raise UsageError(
                 f"the gradient of {name!r} was given before in this step; give it once"
             )
-        if array is not None:
+        if array is None:
+            self.in_place.add(name)
+        else:
+            self._given = True
             view = self.gradients[name]
             if self.there[name]:
                 view += array
@@ -236,13 +255,19 @@ class Step:
         self.reducer.advance(number, self.flats[number].bucket.nbytes)
 
     def _prepare(self, number: int) -> list[bool]:
-        """Make a bucket ready to be reduced. Return whether a gradient is missing, and whether one is not finite."""
+        """Make a bucket ready to be reduced, and return this rank's flags."""
         flat = self.flats[number]
         missing = bad = False
+        written = WRITTEN
+        if self._written is not None and self.in_place:
+            known = self.views.taken or self._given
+            written = self._written.flags(number, self.in_place, written=known)
         for parameter, view in zip(flat.bucket.parameters, flat.views, strict=True):
             if not self.there[parameter.name]:
                 view[...] = 0  # what is not there counts as 0
                 missing = True
+            elif self.factor == 0:
+                view[...] = 0  # also NaN, from no samples
             elif self._watch and not np.isfinite(view).all():
                 self.nonfinite.add(parameter.name)
                 bad = True
@@ -251,12 +276,15 @@ class Step:
             factor *= self._unscale
         if factor != 1:
             flat.scale(factor)
-        return [missing, bad]
+        return [missing, bad, *written]
 
     def _settle(self, number: int, told: list[bool]) -> None:
         """Take note of what the ranks told of a bucket that is reduced."""
         self.incomplete |= told[0]
         self.any_nonfinite |= told[1]
+        self.any_written |= told[2]
+        self.any_as_before |= told[3]
+        self.any_elsewhere |= told[4]
         factor = (1.0 if self._compressing else self._unscale) / self._divisor
         if factor != 1:
             self.flats[number].scale(factor)
@@ -289,6 +317,11 @@ class Step:
 
     def begin(self) -> None:
         """Forget the results of the last step."""
+        self.in_place.clear()
+        self._given = False
+        if self._written is not None:
+            self._written.begin()
+        self.any_written = self.any_as_before = self.any_elsewhere = False
         self.there = dict.fromkeys(self.gradients, False)
         self.sources.clear()
         self.nonfinite.clear()
@@ -304,11 +337,24 @@ class Step:
         """Set all gradients to 0."""
         for view in self.gradients.values():
             view[...] = 0
+        self.results([])
 
     def copy_back(self) -> None:
         """Write the results to the arrays that were given."""
         for name, array in self.sources.items():
             array[...] = self.gradients[name]
+
+    def results(self, names: Collection[str] | None = None) -> None:
+        """Take these gradients in buckets for results that nobody has written; None are those `in_place`."""
+        self.views.taken = False
+        if self._written is not None:
+            self._written.remember(self.in_place if names is None else names)
+
+    def unwritten(self) -> tuple[list[str], bool]:
+        """Return this rank's gradients in buckets that were not written, and whether their owners hold them."""
+        if self._written is None:
+            return [], False
+        return self._written.elsewhere or self._written.as_before, bool(self._written.owned)
 
     def adopt(self, other: "Step") -> None:
         """Take the gradients of another layout over, as far as this one has them."""

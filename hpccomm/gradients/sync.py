@@ -16,9 +16,9 @@ from hpccomm.gradients.compression.contract import Compressor
 from hpccomm.gradients.layout import MIB, BucketSettings, Order
 from hpccomm.gradients.log import Log, log_path
 from hpccomm.gradients.loss_scale import LossScale
-from hpccomm.gradients.meaning import Combine, Meaning, Nonfinite, Unused
+from hpccomm.gradients.meaning import Combine, Initial, Meaning, Nonfinite, Unused
 from hpccomm.gradients.model import Arrays, frozen_names
-from hpccomm.gradients.parameters import Named, read
+from hpccomm.gradients.parameters import Named, owners, read
 from hpccomm.gradients.reduced import ReducedGradients
 from hpccomm.gradients.step import Step
 from hpccomm.runtime.recorder import entered
@@ -54,6 +54,10 @@ class GradientSync(ReducedGradients):
         For steps whose results are NaN or infinite somewhere. ``"skip"`` sets them to 0 on all ranks, and the step
         returns False. ``"raise"`` raises UsageError on every rank, which names the gradients, and the ranks from
         which they come. Both read all gradients once more, ``"raise"`` twice.
+    initial : {"check", "broadcast", "ignore"}
+        For the values that the parameters begin with. ``"check"`` compares a hash of them, and raises RankMismatch on
+        every rank if they differ: updates alike would keep them apart. ``"broadcast"`` gives all ranks those of rank 0.
+        ``"ignore"`` sends nothing, for values that are set later.
     frozen : iterable of str
         Names of parameters without gradients. Gradients given for them are left as they are.
     order : {"reverse", "ready", "largest"}
@@ -89,7 +93,7 @@ class GradientSync(ReducedGradients):
     UsageError, ResultsError
         If an argument does not fit, or the log cannot be written.
     RankMismatch
-        On the other ranks in that case, and on all ranks if their parameters (names, shapes, dtypes, order) or
+        On the other ranks in that case, and on all ranks if their parameters (names, shapes, dtypes, order, values) or
         settings differ. The message names them and the ranks. The communicator can still be used.
     CommunicationError
         If a rank does not come within the deadline, or is lost.
@@ -112,6 +116,7 @@ class GradientSync(ReducedGradients):
         op: Combine = "average",
         unused: Unused = "zero",
         nonfinite: Nonfinite = "keep",
+        initial: Initial = "check",
         frozen: Iterable[str] = (),
         order: Order = "reverse",
         bucket_bytes: int = 25 * MIB,
@@ -130,7 +135,9 @@ class GradientSync(ReducedGradients):
     ) -> None:
 
         def model() -> tuple[Model, Arrays]:
-            arrays = read(parameters, devices=True)
+            pairs = list(parameters.items() if isinstance(parameters, Mapping) else parameters)
+            arrays = read(pairs, devices=True)
+            self._owners |= owners(pairs)
             if not arrays:
                 raise UsageError("there are no parameters; give at least one")
             settings = BucketSettings(
@@ -145,6 +152,7 @@ class GradientSync(ReducedGradients):
                 op=op,
                 unused=unused,
                 nonfinite=nonfinite,
+                initial=initial,
                 deterministic=deterministic,
                 accumulate=accumulate,
                 check_every=check_every,
@@ -223,7 +231,8 @@ class GradientSync(ReducedGradients):
         ------
         UsageError
             If an argument does not fit, or gradients were marked by `ready` in this step. On every rank, with
-            ``nonfinite="raise"``, if a result is NaN or infinite. The step is over then.
+            ``nonfinite="raise"``, if a result is NaN or infinite; and if gradients that lie in `gradients` were not
+            written since the last step (see :ref:`gradients-in-place`). The step is over then.
         RankMismatch
             On every rank, with ``unused="error"``, if a gradient is missing on any. The step is over then.
         CommunicationError
@@ -276,7 +285,7 @@ class GradientSync(ReducedGradients):
             Of the parameter.
         grad : array, optional
             Is copied; or added, if a gradient is there from earlier micro-steps. None means that the gradient lies
-            in `gradients` already.
+            in `gradients` already. A PyTorch parameter's own ``.grad`` gets the result in `wait` as well.
 
         Raises
         ------
@@ -292,10 +301,12 @@ class GradientSync(ReducedGradients):
                 f"{name!r} is ready too late: wait_for() was called; call wait() first"
             )
         step = self._now
-        array = step.given(name, grad)
+        owner = self._owners.get(name)
+        own = grad is not None and owner is not None and grad is owner.grad
+        array = step.given(name, grad, written=own)
         self._check_weighed()
         self._begin(READY)
-        step.mark(name, array, back=False)
+        step.mark(name, array, back=own)
         if self._reducing:
             if self._warm_up is not None:
                 self._warm_up.ready(name)
@@ -314,7 +325,7 @@ class GradientSync(ReducedGradients):
         Raises
         ------
         UsageError, RankMismatch
-            As in `sync`.
+            As in `sync`. The step is over then.
         CommunicationError
             If a reduction has failed or its deadline passes.
         """

@@ -1,5 +1,7 @@
 """PyTorch's parameters and gradients in host memory."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -16,7 +18,7 @@ def test_a_module_is_a_model_and_its_gradients_are_reduced_in_place() -> None:
         with torch.no_grad():
             module.weight.fill_(comm.rank)
             module.bias.fill_(1)
-        sync = GradientSync(comm, module.named_parameters())
+        sync = GradientSync(comm, module.named_parameters(), initial="ignore")
         sync.broadcast_parameters(root=1)
         assert (module.weight == 1).all()
         module(torch.full((1, 3), float(comm.rank))).sum().backward()
@@ -35,9 +37,149 @@ def test_a_module_is_a_model_and_its_gradients_are_reduced_in_place() -> None:
     run_ranks(2, body)
 
 
+DTYPES = ("float32", "float64", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2")
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("overlapped", [False, True])
+def test_parameters_of_any_dtype_and_layout_are_synchronised(dtype: str, overlapped: bool) -> None:
+    def body(comm: Communicator) -> None:
+        kind = getattr(torch, dtype)
+
+        def filled(value: float) -> dict[str, Any]:
+            """Tensors whose elements differ, so that another order of them would show."""
+            flat = (torch.arange(96) % 4 + value).reshape(2, 3, 4, 4)
+            return {
+                "plain": flat.to(kind),
+                "channels_last": flat.to(kind).to(memory_format=torch.channels_last),
+                "turned": flat[0, 0].to(kind).T,
+            }
+
+        model = {name: each.requires_grad_() for name, each in filled(comm.rank).items()}
+        sync = GradientSync(comm, model, op="sum", initial="broadcast")
+        for name, each in model.items():
+            assert each.detach().double().equal(filled(0)[name].double())
+        sync.check_consistency()
+        grads = filled(comm.rank)
+        if overlapped:
+            for name, grad in grads.items():
+                model[name].grad = grad
+                sync.ready(name, grad)  # the parameter's own gradient gets the result
+            sync.wait()
+        else:
+            sync.sync(grads)
+        total = {name: (2 * each.double() + 1) for name, each in filled(0).items()}
+        for name, grad in grads.items():
+            assert grad.double().equal(total[name]), name
+            assert np.array_equal(sync.gradients[name].astype("f8"), total[name].numpy())
+
+    run_ranks(2, body)
+
+
 def test_a_tensor_that_numpy_cannot_share_is_refused() -> None:
     def body(comm: Communicator) -> None:
-        with pytest.raises(UsageError, match="parameter 'w' cannot be shared by DLPack"):
-            GradientSync(comm, {"w": torch.zeros(3, dtype=torch.bfloat16)})
+        for tensor, says in (
+            (torch.zeros(3, device="meta"), "parameter 'w' .*cannot be shared by DLPack"),
+            (torch.ones(2, 2).to_sparse(), "parameter 'w' has layout torch.sparse_coo"),
+            (torch._efficientzerotensor(3), "parameter 'w' stands for zeros"),
+        ):
+            with pytest.raises(UsageError, match=says):
+                GradientSync(comm, {"w": tensor})
+        sync = GradientSync(comm, {"w": torch.zeros(3, dtype=torch.float64)})
+        lazy = torch.ones(3, dtype=torch.complex128).conj().imag
+        with pytest.raises(UsageError, match="the gradient of 'w' is a view that negates"):
+            sync.sync({"w": lazy})
 
     run_ranks(1, body)
+
+
+# PyTorch's zero_grad() sets .grad to None by default since version 2.0, and backward() then makes a new tensor.
+
+
+def attached(sync: GradientSync, module: Any) -> None:
+    for name, each in module.named_parameters():
+        each.grad = torch.from_numpy(sync.gradients[name])
+
+
+def hooked(sync: GradientSync, module: Any, own: bool) -> None:
+    for name, each in module.named_parameters():
+        each.register_post_accumulate_grad_hook(
+            lambda parameter, name=name: sync.ready(name, parameter.grad if own else None)
+        )
+
+
+def put_back(sync: GradientSync, module: Any) -> None:
+    """The hook of the documentation, which gives each gradient its place in the bucket again."""
+    for name, each in module.named_parameters():
+
+        def hook(parameter: Any, name: str = name, place: Any = each.grad) -> None:
+            if parameter.grad is not place:
+                place.copy_(parameter.grad)
+                parameter.grad = place
+            sync.ready(name)
+
+        each.register_post_accumulate_grad_hook(hook)
+
+
+def trained(comm: Communicator, way: str) -> bytes:
+    module = torch.nn.Linear(3, 2)
+    with torch.no_grad():
+        for each in module.parameters():
+            each.fill_(0.5)
+    sync = GradientSync(comm, module.named_parameters(), first_bucket_bytes=1, min_bucket_bytes=0)
+    descent = torch.optim.SGD(module.parameters(), 0.1)
+    attached(sync, module)
+    if way in ("hooks", "hooks with their own"):
+        hooked(sync, module, own=way != "hooks")
+    if way == "hooks that put it back":
+        put_back(sync, module)
+    for number in range(5):
+        if way == "zero()":
+            sync.zero()
+        elif way == "kept":
+            descent.zero_grad(set_to_none=False)
+        elif way == "one parameter":
+            module.bias.grad.zero_()
+            module.weight.grad = None
+        elif way != "from the second step" or number:
+            descent.zero_grad()
+        if way == "zero() and zero_grad()":
+            sync.zero()
+        x = torch.linspace(comm.rank, number + 1, 12).reshape(4, 3)
+        module(x).square().mean().backward()
+        if way == "given":
+            sync.sync({name: each.grad for name, each in module.named_parameters()})
+        elif way.startswith("hooks"):
+            sync.wait()
+        else:
+            sync.sync()
+        descent.step()
+    return module.weight.detach().numpy().tobytes()
+
+
+RIGHT = ("zero()", "kept", "given", "hooks with their own", "hooks that put it back")
+WRONG = {
+    "from the second step": "'bias', 'weight'",
+    "from the first step": "'bias', 'weight'",
+    "hooks": "'bias', 'weight'",
+    "zero() and zero_grad()": "'bias', 'weight'",
+    "one parameter": "'weight'",
+}
+
+
+@pytest.mark.parametrize("way", WRONG)
+def test_gradients_that_autograd_has_put_elsewhere_are_named_on_every_rank(way: str) -> None:
+    def body(comm: Communicator) -> str:
+        with pytest.raises(UsageError) as caught:
+            trained(comm, way)
+        comm.barrier()
+        return str(caught.value)
+
+    for said in run_ranks(2, body):
+        assert f"since the last step: {WRONG[way]} on ranks 0, 1; zero_grad()" in said
+        assert "sync({name: parameter.grad, ...})" in said
+
+
+def test_ways_that_keep_the_gradients_where_they_belong_train_alike() -> None:
+    weights = {each for way in RIGHT for each in run_ranks(2, trained, way)}
+    assert len(weights) == 1

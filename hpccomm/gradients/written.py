@@ -1,0 +1,138 @@
+"""Whether gradients that lie in buckets were written since the last results."""
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hpccomm.gradients.arrays import address
+from hpccomm.gradients.flat import FlatBucket
+
+SAMPLE = 1024
+"""Elements of a bucket that are looked at, but at least `LEAST` of each gradient."""
+LEAST = 8
+
+FLAGS = 3
+"""What a rank tells of a bucket: something was written, something is as it was, something lies elsewhere."""
+
+WRITTEN = [True, False, False]
+
+
+class Views(Mapping[str, NDArray[Any]]):
+    """The gradients of all buckets by name, as a program sees them.
+
+    Attributes
+    ----------
+    taken : bool
+        Whether one was taken since the last results. It may have been written then.
+    """
+
+    def __init__(self, views: Mapping[str, NDArray[Any]]) -> None:
+        self._views = views
+        self.taken = False
+
+    def __getitem__(self, name: str) -> NDArray[Any]:
+        self.taken = True
+        return self._views[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._views)
+
+    def __len__(self) -> int:
+        return len(self._views)
+
+
+class _Sample(NamedTuple):
+    """Elements of a bucket that are looked at: where they lie, where each gradient's begin, names and addresses."""
+
+    flat: FlatBucket
+    where: NDArray[np.intp]
+    starts: list[int]
+    held: list[tuple[str, int]]
+
+
+class Written:
+    """Looks at samples of buckets in host memory, before each reduction and after it.
+
+    Parameters
+    ----------
+    flats : sequence of FlatBucket
+        The buckets.
+    owners : mapping of str to object
+        Objects of which each has its gradient in ``grad``, such as PyTorch's parameters, by name.
+
+    Attributes
+    ----------
+    as_before, elsewhere : list of str
+        This rank's gradients that have the bits of the last result; and those that lie with their owners.
+    owned : bool
+        Whether any of them has an owner.
+    """
+
+    def __init__(self, flats: Sequence[FlatBucket], owners: Mapping[str, Any]) -> None:
+        self._owners = owners
+        self._samples = list(map(_sample, flats))
+        self.remember([])
+
+    def begin(self) -> None:
+        """Forget what was found in the last step."""
+        self.as_before, self.elsewhere = list[str](), list[str]()
+        self.owned = False
+
+    def remember(self, in_place: Collection[str]) -> None:
+        """Take what lies in the buckets for the results of a step; without gradients `in_place`, for written."""
+        self.begin()
+        self._last = [
+            each.flat.memory[each.where] if in_place and each.held else None
+            for each in self._samples
+        ]
+
+    def flags(self, number: int, in_place: Collection[str], *, written: bool) -> list[bool]:
+        """Look at a bucket that is about to be reduced, and return `FLAGS` flags for the other ranks.
+
+        `written` says that something was written, whatever lies here. Zeros, NaN and infinities that are as they were
+        tell nothing.
+        """
+        flat, where, starts, held = self._samples[number]
+        if not held or (written and not self._owners):
+            return WRITTEN
+        now, last = flat.memory[where], self._last[number]
+        alike = np.zeros(len(held), np.bool_)
+        if last is not None:
+            bits = f"u{now.itemsize}"
+            alike = np.logical_and.reduceat(now.view(bits) == last.view(bits), starts)
+        if not self._owners and not alike.all():  # as in most steps
+            return WRITTEN
+        tells = np.logical_and.reduceat(np.isfinite(now), starts)
+        tells &= np.logical_or.reduceat(now != 0, starts)
+        as_before, elsewhere = len(self.as_before), len(self.elsewhere)
+        for (name, place), same, telling in zip(held, alike.tolist(), tells.tolist(), strict=True):
+            if name not in in_place:
+                continue
+            owner = self._owners.get(name)
+            if owner is None or owner.grad is None:
+                written |= not same
+                if same and telling:
+                    self.as_before.append(name)
+                    self.owned |= owner is not None
+            elif owner.grad.data_ptr() == place or (telling and not same):  # or written by hand
+                written = True
+            elif bool((owner.grad != 0).any()):
+                self.elsewhere.append(name)
+                self.owned = True
+        return [written, len(self.as_before) > as_before, len(self.elsewhere) > elsewhere]
+
+
+def _sample(flat: FlatBucket) -> _Sample:
+    bucket = flat.bucket
+    each = zip(bucket.parameters, bucket.offsets, flat.views, strict=True)
+    held = [(p, offset, view) for p, offset, view in each if p.size and not p.on_device]
+    most = max(LEAST, SAMPLE // max(len(held), 1))
+    indices = [
+        offset + np.linspace(0, p.size - 1, min(most, p.size)).astype(np.intp)
+        for p, offset, _ in held
+    ]
+    starts = np.cumsum([0, *(part.size for part in indices)])[:-1].tolist()
+    where = np.concatenate([np.empty(0, np.intp), *indices])
+    return _Sample(flat, where, starts, [(p.name, address(view)) for p, _, view in held])
