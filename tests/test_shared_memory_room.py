@@ -17,6 +17,9 @@ from pathlib import Path
 import pytest
 from conftest import Mpiexec, launch_environment
 
+from hpccomm.backends.bootstrap import mpi
+from hpccomm.errors import BackendUnavailable
+
 MIB = 1 << 20
 
 # Whether a library's own shared memory gets along with these jobs is not the question here.
@@ -276,3 +279,72 @@ while True:
         while runs(pid.read_text()):
             assert time.monotonic() < deadline, f"rank {pid.name} is left"
             time.sleep(0.01)
+
+
+class Mpich:
+    """What is asked of a library before it starts."""
+
+    def __init__(self, device: str = "ch4:ucx ofi") -> None:
+        self.device = device
+
+    def get_vendor(self) -> tuple[str, tuple[int, int, int]]:
+        return "MPICH", (5, 0, 2)
+
+    def Get_library_version(self) -> str:  # noqa: N802 (mpi4py's name)
+        return f"MPICH Version:      5.0.2\nMPICH Device:       {self.device}\n"
+
+
+@pytest.mark.parametrize(
+    ("ranks", "variables", "device", "need"),
+    [
+        (11, {}, "ch4:ucx ofi", None),
+        (12, {}, "ch4:ucx ofi", "66 MiB of /dev/shm for 12 ranks on a node"),
+        (16, {}, "ch4:ucx ofi", "88 MiB of /dev/shm for 16 ranks on a node"),
+        (16, {"UCX_TLS": "^posix"}, "ch4:ucx ofi", None),
+        (16, {"MPIR_CVAR_CH4_NETMOD": "ofi"}, "ch4:ucx ofi", None),
+        (16, {}, "ch4:ofi", None),
+        (80, {}, "ch4:ofi", "88 MiB of /dev/shm for 80 ranks on a node"),
+        (16, {"HPCCOMM_LAUNCH_CHECK": "0"}, "ch4:ucx ofi", None),
+        # By srun, which does not say how many ranks the node has.
+        (16, {"MPI_LOCALNRANKS": "", "SLURM_STEP_NUM_NODES": "2"}, "ch4:ucx ofi", None),
+        (32, {"MPI_LOCALNRANKS": "", "SLURM_STEP_NUM_NODES": "2"}, "ch4:ucx ofi", "for 16 ranks"),
+    ],
+)
+def test_mpich_is_not_started_where_it_would_die_of_too_little_room(
+    monkeypatch: pytest.MonkeyPatch,
+    ranks: int,
+    variables: dict[str, str],
+    device: str,
+    need: str | None,
+) -> None:
+    """In 64 MiB, which a container has: MPICH 5.0.2 starts 11 ranks, and 12 are ended by signal 11.
+
+    One takes 5.14 MiB, as ``statvfs`` says while it runs; 1.02 MiB with ``UCX_TLS=^posix`` and with ch4:ofi.
+    """
+    everything = {"PMI_RANK": "0", "PMI_SIZE": str(ranks), "MPI_LOCALNRANKS": str(ranks)}
+    for name, value in (everything | variables).items():
+        monkeypatch.setenv(name, value)
+        if not value:
+            monkeypatch.delenv(name)
+    for name in [*os.environ]:
+        if name.startswith("OMPI_COMM_WORLD_"):
+            monkeypatch.delenv(name)
+    monkeypatch.setattr(mpi, "_room", lambda: 64 * MIB)
+    with (
+        contextlib.nullcontext()
+        if need is None
+        else pytest.raises(BackendUnavailable, match=f"MPICH takes about .*{need}.* 64 MiB: ")
+    ):
+        mpi._check_room(Mpich(device))
+
+
+def test_room_is_what_others_have_left(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(mpi, "SHARED", str(tmp_path))
+    before = mpi._room()
+    for name in ("mpich_shm_7_0", "ucx_shm_posix_7"):  # of ranks that have come first
+        (tmp_path / name).write_bytes(bytes(MIB))
+    assert mpi._room() == before
+    (tmp_path / "other").write_bytes(bytes(MIB))
+    assert mpi._room() <= before - MIB
+    monkeypatch.setattr(mpi, "SHARED", str(tmp_path / "nowhere"))
+    assert mpi._room() == float("inf")

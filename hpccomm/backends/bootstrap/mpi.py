@@ -5,6 +5,7 @@ hpccomm runs asynchronous calls and its watchdog in threads of its own, so it re
 """
 
 import logging
+import math
 import os
 import threading
 from functools import partial
@@ -103,6 +104,7 @@ def _initialize(mpi: Any) -> bool:
         return False
     import mpi4py
 
+    _check_room(mpi)
     rc = mpi4py.rc
     level = getattr(mpi, f"THREAD_{str(rc.thread_level).upper()}", mpi.THREAD_MULTIPLE)
     library = libmpi.library()
@@ -158,6 +160,59 @@ def _check_launch(mpi: Any) -> None:
         "(srun: --mpi=pmix or --mpi=pmi2, as it needs). "
         "HPCCOMM_LAUNCH_CHECK=0 lets single ranks pass"
     )
+
+
+SHARED = "/dev/shm"
+MIB = 1 << 20
+
+_OF_MPICH, _OF_UCX = 1.1 * MIB, 4.4 * MIB
+"""Bytes that each rank of a node takes in MPI_Init: of MPICH, and of UCX for its transport ``posix`` (MPICH 5.0.2)."""
+
+_OTHERWISE = ("UCX_TLS", "UCX_POSIX_DIR", "MPIR_CVAR_CH4_NETMOD")
+"""Variables that have UCX take none there, as those that set them are taken to know."""
+
+
+def _check_room(mpi: Any) -> None:
+    """Refuse to start MPICH where the node's shared memory is too small: it would die without a word."""
+    launch, version = launched(), mpi.Get_library_version()
+    if (
+        launch is None
+        or mpi.get_vendor()[0] != "MPICH"
+        or not settings.read("HPCCOMM_LAUNCH_CHECK")
+    ):
+        return
+    nodes = int(os.environ.get("SLURM_STEP_NUM_NODES", launch.size))
+    ranks = launch.local_size or -(-launch.size // nodes)
+    least, more = _OF_MPICH * ranks, 0.0
+    if "ch4:ucx" in version and not any(name in os.environ for name in _OTHERWISE):
+        more = _OF_UCX * ranks
+    room = _room()
+    if least + more <= room:
+        return
+    raise BackendUnavailable(
+        f"MPICH takes about {(least + more) / MIB:.0f} MiB of {SHARED} for {ranks} ranks on a node, and there are "
+        f"{room / MIB:.0f} MiB: it would die in MPI_Init. Make it larger (docker run --shm-size=1g, or mount -o "
+        f"remount,size=1g {SHARED}), start fewer ranks on a node"
+        + (f", or set UCX_TLS=^posix, with which it takes {least / MIB:.0f} MiB" if more else "")
+        + ". HPCCOMM_LAUNCH_CHECK=0 tries it"
+    )
+
+
+def _room() -> float:
+    """Return the bytes of shared memory that this job may take; infinite if unknown.
+
+    What its ranks have taken already counts, as they come one after another.
+    """
+    try:
+        system = os.statvfs(SHARED)
+        others = [
+            each.stat(follow_symlinks=False).st_blocks * 512
+            for each in os.scandir(SHARED)
+            if not each.name.startswith(("mpich_shm_", "ucx_shm_"))
+        ]
+    except OSError:  # there is none, or a file has gone meanwhile
+        return math.inf
+    return system.f_blocks * system.f_frsize - sum(others)
 
 
 def note_failure() -> None:
