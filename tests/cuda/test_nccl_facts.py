@@ -223,3 +223,38 @@ def test_trap_nccl_and_cuda_aware_mpi_never_have_one_device():
     for device in (77, 78):
         users.release(device, users.MPI)
     users.release(77, users.MPI)  # once too often does no harm
+
+
+@pytest.fixture
+def conf(tmp_path, monkeypatch):
+    """What writes NCCL's file of the user. NCCL reads it once, into C's environment."""
+    file = tmp_path / "nccl.conf"
+    monkeypatch.setenv("NCCL_CONF_FILE", str(file))
+    names = ("NCCL_ALGO", "NCCL_PROTO", variables.LAUNCH_ORDER)
+    for name in names:
+        monkeypatch.delenv(name, raising=False)
+    yield lambda text: file.write_text(f"# of the site\n{text}\n")
+    for name in names:
+        os.unsetenv(name)
+
+
+@pytest.mark.standin
+@pytest.mark.parametrize("read", [False, True])
+def test_trap_what_nccls_file_says_is_seen_and_outlives_a_pin(conf, read, monkeypatch):
+    """Which Python's os.environ does not show (NCCL 2.30, misc/param.cc: setEnvFile)."""
+    from standin import control
+
+    conf("NCCL_ALGO=Tree,Ring\nNCCL_PROTO=Simple\nNCCL_LAUNCH_ORDER_IMPLICIT=0")
+    control.forget_nccl()
+    if read:
+        assert control.nccl_env("NCCL_ALGO") == "Tree,Ring"
+    assert variables.equal_on_all() == {"NCCL_ALGO": "Tree,Ring", "NCCL_PROTO": "Simple"}
+    variables.order_launches(23203)
+    with pinned("Ring"):
+        assert control.nccl_env("NCCL_ALGO") == "Ring"
+        assert variables.algo() == "Tree,Ring"
+    assert variables.algo() == control.nccl_env("NCCL_ALGO") == "Tree,Ring"
+    assert control.nccl_env(variables.LAUNCH_ORDER) == "0"
+    assert "NCCL_ALGO" not in os.environ
+    monkeypatch.setenv("NCCL_PROTO", "LL")  # the environment goes before the file
+    assert variables.equal_on_all()["NCCL_PROTO"] == "LL"

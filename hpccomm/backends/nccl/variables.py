@@ -1,9 +1,18 @@
-"""NCCL's own environment variables. Only this module reads them."""
+"""NCCL's own environment variables. Only this module reads them.
 
+NCCL puts what its configuration files say into C's environment, which Python's ``os.environ`` does not
+show: ``NCCL_CONF_FILE`` or ``~/.nccl.conf``, then ``/etc/nccl.conf``. What is set already counts
+(NCCL 2.30, misc/param.cc: initEnvFunc). It does so when it first reads a variable.
+"""
+
+import ctypes
 import logging
 import os
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
 
 from hpccomm.errors import CommunicatorAborted
 
@@ -35,26 +44,58 @@ MISNAMED: Mapping[str, str] = {
 DEBUG_LEVELS = ("NONE", "VERSION", "WARN", "INFO", "ABORT", "TRACE")
 
 
+SITE_FILE = Path("/etc/nccl.conf")
+
+
+def _files() -> Iterator[Path]:
+    users = os.environ.get("NCCL_CONF_FILE") or os.path.expandvars("$HOME/.nccl.conf")
+    yield from (Path(users), SITE_FILE)
+
+
+@cache
+def _getenv() -> Any:
+    getenv = ctypes.CDLL(None).getenv
+    getenv.argtypes, getenv.restype = (ctypes.c_char_p,), ctypes.c_char_p
+    return getenv
+
+
+def value(name: str) -> str | None:
+    """Return what NCCL finds for a variable, now or once it has read its files; None if it is not set."""
+    there: bytes | None = _getenv()(name.encode())
+    if there is not None:
+        return os.fsdecode(there)
+    for file in _files():
+        try:
+            lines = file.read_text(errors="surrogateescape").splitlines()
+        except OSError:
+            continue
+        for line in lines:
+            found, equals, text = line.partition("=")
+            if equals and found == name:  # a comment begins with #
+                return text
+    return None
+
+
 def host_id() -> str:
     """Return the user's ``NCCL_HOSTID``, which NCCL takes for the host's name; empty if unset."""
-    return os.environ.get(HOST_ID, "")
+    return value(HOST_ID) or ""
 
 
 def several_ranks_a_gpu() -> bool:
     """Return whether the user allows several ranks on one GPU."""
-    return os.environ.get(SEVERAL_RANKS_A_GPU, "").strip() not in ("", "0")
+    return (value(SEVERAL_RANKS_A_GPU) or "").strip() not in ("", "0")
 
 
 def ctas_limited() -> bool:
     """Return whether the user limits NCCL's share of a GPU."""
-    return bool(os.environ.get(MAX_CTAS))
+    return bool(value(MAX_CTAS))
 
 
 def equal_on_all() -> dict[str, str]:
     """Return the variables that the user has set and that must be equal on all ranks."""
-    values = {name: os.environ.get(name, "") for name in EQUAL_ON_ALL}
+    values = {name: value(name) for name in EQUAL_ON_ALL}
     values[ALGO] = algo()
-    return {name: value for name, value in values.items() if value}
+    return {name: text for name, text in values.items() if text}
 
 
 def order_launches(version: int) -> None:
@@ -63,8 +104,8 @@ def order_launches(version: int) -> None:
     Otherwise two communicators whose kernels start in different orders on two devices wait for each
     other for ever. A value that the user has set stays.
     """
-    if version >= LAUNCH_ORDER_SINCE:
-        os.environ.setdefault(LAUNCH_ORDER, "1")
+    if version >= LAUNCH_ORDER_SINCE and value(LAUNCH_ORDER) is None:
+        os.environ[LAUNCH_ORDER] = "1"
 
 
 def warn_of_misnamed(environ: Mapping[str, str] | None = None) -> list[str]:
@@ -84,17 +125,17 @@ _changed = threading.Condition()
 _creating = 0  # threads that create communicators under `_value`
 _value: str | None = None
 _before: str | None = None
+_pythons = False  # whether `_before` is in os.environ
 
 
 def algo() -> str:
     """Return the user's own ``NCCL_ALGO``; empty if unset."""
     with _changed:
-        value = _before if _creating and _value is not None else os.environ.get(ALGO)
-    return value or ""
+        return (_before if _creating and _value is not None else value(ALGO)) or ""
 
 
 class Pin:
-    """Holds ``NCCL_ALGO`` at `value` while communicators are created; None leaves the user's value.
+    """Holds ``NCCL_ALGO`` at `wanted` while communicators are created; None leaves the user's value.
 
     NCCL reads the variable when it creates a communicator, for the life of that communicator. The
     variable belongs to the process, whose ranks may be threads that create one communicator together.
@@ -103,12 +144,12 @@ class Pin:
 
     Parameters
     ----------
-    value : str or None
+    wanted : str or None
         For ``NCCL_ALGO``.
     """
 
-    def __init__(self, value: str | None) -> None:
-        self._wanted = value
+    def __init__(self, wanted: str | None) -> None:
+        self._wanted = wanted
         self._held = False
         self._left = False
 
@@ -120,14 +161,15 @@ class Pin:
         CommunicatorAborted
             If `leave` was called before.
         """
-        global _creating, _value, _before
+        global _creating, _value, _before, _pythons
         with _changed:
             while _creating and _value != self._wanted and not self._left:
                 _changed.wait()
             if self._left:
                 raise CommunicatorAborted("the creation of a communicator was given up")
             if not _creating:
-                _value, _before = self._wanted, os.environ.get(ALGO)
+                _value, _before = self._wanted, value(ALGO)
+                _pythons = ALGO in os.environ
                 if _value is not None:
                     os.environ[ALGO] = _value
             _creating += 1
@@ -143,6 +185,8 @@ class Pin:
                 _creating -= 1
                 if not _creating and _value is not None:
                     os.environ.pop(ALGO, None)
-                    if _before is not None:
+                    if _before is not None and _pythons:
                         os.environ[ALGO] = _before
+                    elif _before is not None:  # NCCL reads its files once
+                        os.putenv(ALGO, _before)
             _changed.notify_all()

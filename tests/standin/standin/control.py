@@ -20,10 +20,12 @@ STANDIN_WARNING          what CuPy warns of when it is imported
 An error that NCCL notices by itself comes from `standin.nccl.calls.fail`.
 """
 
+import ctypes
 import os
 import random
 import sys
 import time
+from pathlib import Path
 
 
 def devices() -> list[int]:
@@ -87,6 +89,35 @@ def late() -> None:
 def rank_is(variable: str, rank: int) -> bool:
     """Tell whether `rank` is the one that a variable names."""
     return os.environ.get(variable, "") == str(rank)
+
+
+_C = ctypes.CDLL(None)
+_C.getenv.restype = ctypes.c_char_p
+_params: dict[str, str] = {}
+
+
+def nccl_env(name: str) -> str:
+    """Return a variable as NCCL reads it: from C's environment, once its files have been put there."""
+    if "files" not in _params:
+        _params["files"] = "read"
+        users = os.environ.get("NCCL_CONF_FILE") or os.path.expandvars("$HOME/.nccl.conf")
+        for file in map(Path, (users, "/etc/nccl.conf")):
+            for line in file.read_text().splitlines() if file.exists() else ():
+                variable, equals, text = line.partition("=")
+                if equals and not line.startswith("#"):
+                    _C.setenv(variable.encode(), text.encode(), 0)
+    found = _C.getenv(name.encode())
+    return "" if found is None else os.fsdecode(found)
+
+
+def nccl_param(name: str) -> str:
+    """Return a variable that NCCL reads once a process."""
+    return _params.setdefault(name, nccl_env(name))
+
+
+def forget_nccl() -> None:
+    """Have NCCL read its files and variables again, as in a new process."""
+    _params.clear()
 
 
 violations: list[str] = []

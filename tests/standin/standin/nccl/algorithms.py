@@ -1,6 +1,6 @@
 """NCCL_ALGO, as a communicator reads it while it is created."""
 
-import os
+from standin import control
 
 _KNOWN = ("tree", "ring", "collnetdirect", "collnetchain", "nvls", "nvlstree", "pat")
 _FUNCTIONS = {
@@ -48,4 +48,4 @@ class Allowed:
 
 def from_environment() -> Allowed:
     """Read it."""
-    return Allowed(os.environ.get("NCCL_ALGO", ""))
+    return Allowed(control.nccl_env("NCCL_ALGO"))

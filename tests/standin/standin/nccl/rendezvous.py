@@ -72,9 +72,9 @@ def myself(rank: int, size: int, device: bytes) -> Member:
         size,
         post().address,
         device,
-        os.environ.get("NCCL_HOSTID") or socket.gethostname(),
+        control.nccl_param("NCCL_HOSTID") or socket.gethostname(),
         control.nccl_version(),
-        os.environ.get("NCCL_MULTI_RANK_GPU_ENABLE") == "1",
+        control.nccl_param("NCCL_MULTI_RANK_GPU_ENABLE") == "1",
     )
 
 
