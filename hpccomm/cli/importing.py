@@ -11,7 +11,7 @@ from hpccomm.bench.perf.collectives import COLLECTIVES
 from hpccomm.bench.progress import watched
 from hpccomm.cli import output
 from hpccomm.cli.show import path
-from hpccomm.errors import UsageError
+from hpccomm.errors import ResultsError, UsageError
 
 DESCRIPTION = """\
 Add what other benchmarks measured to a results file: the tables and JSON of nccl-tests (-J, versions 2 and 3),
@@ -70,11 +70,16 @@ def run(args: argparse.Namespace) -> int:
     if args.output is None and not args.dry_run:
         raise UsageError("--output is missing; name the results file, or give --dry-run")
     # All logs are read before the first is stored.
-    logs = []
+    logs, unreadable = [], []
     with watched("reading logs", len(args.logs)) as progress:
         for log in args.logs:
-            logs.append((log, reading.parse(*_read(log, args))))
+            try:
+                logs.append((log, reading.parse(*_read(log, args))))
+            except ResultsError as error:
+                unreadable.append(str(error))
             progress.advance()
+    if unreadable:
+        raise ResultsError("\n".join(unreadable))
     there = reading.Measurements(args.output)
     mendable = False
     for log, found in logs:

@@ -137,14 +137,10 @@ def fits(row: Measured, kind: Kind, *, timed: bool = True, counted: bool = True)
     timed : bool
         Whether the bandwidth is that of the printed time, which may be the host's.
     counted : bool
-        Whether the count is nccl-tests'.
+        Whether reduction, root and count are as nccl-tests prints them.
     """
-    what = COLLECTIVES[kind.collective].what
-    itemsize = ITEMSIZES.get(row.dtype, 0)
-    if counted and itemsize and row.count > 0 and kind.collective != "all_to_all_v":
-        parts = kind.ranks if what.blockwise else 1
-        if row.size != row.count * itemsize * parts:
-            return False
+    if counted and not _belongs(row, kind):
+        return False
     of_algbw = kind.factor / kind.carried if kind.carried else 0.0
     if not _overlap(row.busbw, row.algbw.times(of_algbw)):
         return False
@@ -160,6 +156,23 @@ def fits(row: Measured, kind: Kind, *, timed: bool = True, counted: bool = True)
     return _overlap(row.algbw, base.times(kind.carried)) and _overlap(
         row.busbw, base.times(kind.factor)
     )
+
+
+def _belongs(row: Measured, kind: Kind) -> bool:
+    """Whether reduction, root, and size against count can be of this kind."""
+    benchmark = COLLECTIVES[kind.collective]
+    if (
+        row.op == "none"
+        if benchmark.reduces
+        else row.op not in ("", "none") and not benchmark.names_op
+    ):
+        return False
+    if benchmark.rooted != (row.root >= 0):
+        return False
+    itemsize = ITEMSIZES.get(row.dtype, 0)
+    if not itemsize or row.count <= 0 or kind.collective == "all_to_all_v":
+        return True
+    return row.size == row.count * itemsize * (kind.ranks if benchmark.what.blockwise else 1)
 
 
 def _overlap(one: Figure, other: Figure) -> bool:

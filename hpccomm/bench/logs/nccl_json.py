@@ -84,7 +84,7 @@ def parse(document: dict[str, Any], told: Told, line: int) -> list[Found]:
                     name=block[0],
                     listed=listed,
                     timed=not host_time,
-                    counted=len(named) < 2 or not named[0].device < 0,
+                    counted=len(_words(part[1])) != 3,
                 )
         except Unfit as error:
             found.append(LeftOut(line, f"{len(measured)} rows", str(error)))
@@ -187,8 +187,12 @@ def _halves(result: dict[str, Any], number: int) -> list[Measured]:
     return rows
 
 
+def _words(result: dict[str, Any]) -> list[str]:
+    return str(result.get("experiment_name") or "").split()
+
+
 def _block(result: dict[str, Any], document: dict[str, Any]) -> Block:
-    words = str(result.get("experiment_name") or "").split()
+    words = _words(result)
     if len(words) == 3:
         return words[0], words[1], words[2]
     program = str((document.get("args") or [""])[0])

@@ -44,8 +44,7 @@ _OUT_OF_BOUNDS = re.compile(
 _BANDWIDTH = re.compile(r"Avg bus bandwidth\s*:\s*\S+\s+FAILED")
 _CYCLE = re.compile(r"# Testing \d+ cycle")
 _COMMAND = re.compile(r"(?:^|[\s/\\])(\w+?_perf\w*(?:\.exe)?)(?=\s|$)")
-_LIKE_ROW = re.compile(r"\s*\d+\s+\d+(?:\s|$)|[^#]*(?:\s\d+\.\d\d?(?!\S)[^#]*){4}$")
-"""A line that looks like a row: two numbers, or four with decimals."""
+_DECIMALS = re.compile(r"(?<!\S)\d+\.\d+(?!\S)")
 
 _SETTINGS = {
     "nThread": "nthreads",
@@ -122,8 +121,9 @@ def parse(lines: Sequence[Line], log: Sequence[Line], told: Told) -> list[Found]
             above = line.text
         if "#" not in line.text and (called := _COMMAND.findall(line.text)):
             command = called[-1] if len(set(called)) == 1 else ""
+        before = len(tables)
         _read(line, tables, above)
-        if tables and command and tables[-1].stage >= _SET:
+        if command and len(tables) > before:
             tables[-1].hint, command = collective_of(command), ""
     for table in tables:
         table.cut()
@@ -218,7 +218,7 @@ def _read_row(line: Line, tables: list[_Table]) -> None:
         if more is not None and len(more.texts) > len(table.begun.texts):
             cells, table.begun = more, None
     if cells is None:
-        if _LIKE_ROW.match(line.text) and table.stage < _CLOSED:
+        if table.stage < _CLOSED and _like_row(line.text):
             table.notes.append(f"line {line.number}: is no row: {line.text.strip()[:80]!r}")
         return
     table.cut()
@@ -233,6 +233,13 @@ def _read_row(line: Line, tables: list[_Table]) -> None:
     table.mixed |= table.stage >= _CLOSED or _steps_back(table, found)
     table.stage = max(table.stage, _FILLED)
     table.rows += found
+
+
+def _like_row(text: str) -> bool:
+    """Whether a line looks like a row: it begins with two numbers, or has four with decimals."""
+    return "#" not in text and (
+        re.match(r"\s*\d+\s+\d+(?:\s|$)", text) is not None or len(_DECIMALS.findall(text)) >= 4
+    )
 
 
 def _steps_back(table: _Table, found: list[Measured]) -> bool:

@@ -94,7 +94,7 @@ def _run(
     blocks = numbers[0] if COLLECTIVES[name].what.blockwise else 1
     rows = [_row(line, record, blocks) for line, record in part]
     try:
-        judgement = judged(rows, told, name=name, listed=numbers)
+        judgement = judged(rows, told, name=name, listed=numbers, counted=False)
     except Unfit as error:
         return LeftOut(line, what, str(error))
     wrong = sum(row.wrong for row in rows if row.wrong > 0)
