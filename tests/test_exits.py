@@ -66,6 +66,28 @@ def test_a_rank_that_ends_while_others_wait_is_named(
     assert not list(tmp_path.glob("core*"))
 
 
+@pytest.mark.slow("what is under way is given two seconds")
+def test_a_rank_that_leaves_without_waiting_for_what_it_began_is_named(mpiexec: Mpiexec) -> None:
+    program = """
+import numpy as np
+import hpccomm
+
+comm = hpccomm.new_comm(timeout=60)
+comm.barrier()
+work = comm.all_reduce(np.ones(10), algorithm="ring", async_op=True)
+if comm.rank != 1:
+    try:
+        work.wait()
+    except hpccomm.PeerLost as error:
+        print(error)
+"""
+    job = mpiexec(3, "-c", program)
+    left = r"rank 1 on node \S+ \(pid \d+\) has come to the end of the program without waiting for "
+    said = rf"^all_reduce #2 .*: {left}all_reduce #2 at <string> line 7"
+    assert len(re.findall(said, job.stdout, re.MULTILINE)) == 2, job.stdout + job.stderr
+    assert job.returncode == 0, job.stderr
+
+
 @pytest.mark.slow("two deadlines in a row")
 def test_ranks_that_do_not_end_after_a_caught_failure_end_the_job(mpiexec: Mpiexec) -> None:
     program = """

@@ -180,6 +180,26 @@ def test_a_send_that_may_be_done_holds_nobody_up() -> None:
     assert judge(mine, {1: peer, 2: busy}).differing == ()
 
 
+@pytest.mark.parametrize("waited", [0.5, 3.0])
+def test_a_rank_that_leaves_without_waiting_for_what_it_began_is_blamed(waited: float) -> None:
+    now = {"operation": "all_reduce", "collective": NUMBER, "site": "a", "since": waited}
+    under_way = {"operation": "all_reduce", "collective": NUMBER, "site": "main(), b.py line 3"}
+    left = {"now": under_way, "done": NUMBER - 1, "leaving": True}
+    peers = {1: Answer(ANSWERED, facts(1, True, left)), **answered({2: "waits"})}
+    verdict = judge({**MINE, "now": now}, peers)
+    assert (verdict.gone, verdict.missing) == (((1,), ()) if waited > 2 else ((), (1,)))
+    said = "rank 1 on node n1 (pid 101) has come to the end of the program without waiting for all_reduce #7 at main(), b.py line 3"
+    assert verdict.text.startswith(said)
+    # One that has not come at all explains more, and one that was done is no reason.
+    assert judge({**MINE, "now": now}, {**peers, **answered({2: "missing"})}).absent == (2,)
+    done = Answer(ANSWERED, facts(1, True, {**left, "done": NUMBER}))
+    assert judge({**MINE, "now": now}, {1: done, **answered({2: "waits"})}).absent == ()
+    receives = {"operation": "recv", "collective": 0, "since": waited, "waits": [wait("src", 1, 1)]}
+    mine = {**facts(0, False, {"now": receives}), "counts": {1: [(0, 0, 1)]}}
+    sent = facts(1, False, {**left, "counts": [(0, 1, 0)]})
+    assert judge(mine, {1: Answer(ANSWERED, sent)}).absent == (1,)
+
+
 @given(st.lists(st.sampled_from(sorted(KINDS)), min_size=1, max_size=9))
 def test_those_are_blamed_who_keep_the_call_waiting_and_no_others(kinds: list[str]) -> None:
     of_rank = dict(enumerate(kinds, 1))

@@ -6,7 +6,7 @@ What follows from them is told by pure functions of plain data.
 
 import weakref
 from collections import Counter, deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from hpccomm.contracts.side import ANSWERED, Answer, Facts
@@ -174,6 +174,69 @@ def unreceived(waiter: Facts, sender: int, there: Counts, here: Counts) -> list[
                     f"{_kind(awaited)} with tag {awaited // 2} is awaited"
                 )
     return found
+
+
+Chain = Mapping[tuple[int, int], Answer]
+"""What a rank answered about its messages with another one that waits for it: by that one, and the rank."""
+
+
+def has_begun(facts: Facts, number: int) -> bool:
+    """Whether a rank has begun the call of that number; a message has none, and is never begun.
+
+    Nor is what belongs to the making of a communicator: there ranks number differently.
+    """
+    return number > 0 and (bool(facts.get("record")) or facts.get("collective", 0) >= number)
+
+
+def crossed_with(mine: Facts, answers: Mapping[int, Answer], chain: Chain) -> tuple[int, ...]:
+    """Return the ranks of a shortest round in which each waits for the next, from this one on; else none.
+
+    None of them can go on: each is in a collective to which the next has not come, or blocked in a message
+    of which the next has begun no counterpart. A program whose collective does not need those ranks might go
+    on, but MPI allows every collective to wait for all.
+    """
+    own = mine["now"]
+    if own is None or not own.get("held"):
+        return ()
+    me = mine["rank"]
+    told = {**{peer: answer for (_, peer), answer in chain.items()}, **answers}
+    known = {
+        me: mine,
+        **{rank: each.facts for rank, each in told.items() if each.state == ANSWERED},
+    }
+
+    def counts(waiter: int, peer: int) -> Counts | None:
+        """Return what a peer has of its messages with a rank that waits for it."""
+        if peer == me:
+            return mine["counts"][waiter]  # type: ignore[no-any-return]
+        asked = answers.get(peer) if waiter == me else chain.get((waiter, peer))
+        found: Counts | None = None if asked is None else asked.facts.get("counts")
+        return found
+
+    def awaited(rank: int) -> Iterator[int]:
+        """Give the ranks that a rank waits for in vain."""
+        now = known[rank]["now"]
+        if not now or not now.get("held") or (rank != me and now["since"] < BLOCKED_SECONDS):
+            return
+        if now["collective"] > 0:
+            late = now["collective"]
+            yield from (each for each, facts in known.items() if not has_begun(facts, late))
+        for wait in now.get("waits", ()):
+            there = counts(rank, wait["peer"])
+            if wait["sure"] and there is not None and unmatched(wait, there):
+                yield wait["peer"]
+
+    reached: dict[int, tuple[int, ...]] = {me: ()}
+    front = [me]
+    while front:
+        rank = front.pop(0)
+        for peer in awaited(rank):
+            if peer == me and rank != me:
+                return reached[rank]
+            if peer in known and peer not in reached:
+                reached[peer] = (*reached[rank], peer)
+                front.append(peer)
+    return ()
 
 
 class LeftOver(NamedTuple):

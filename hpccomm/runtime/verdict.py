@@ -3,20 +3,24 @@
 Pure functions of plain data, by which dumps of several ranks can be judged as well.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from hpccomm.contracts.majority import odd_ones
 from hpccomm.contracts.pairing import unfit
 from hpccomm.contracts.side import ANSWERED, GONE, SILENT, STOPPED, Answer, Facts
 from hpccomm.contracts.terms import written
-from hpccomm.runtime.traffic import BLOCKED_SECONDS, Counts, unmatched, unreceived
+from hpccomm.runtime.traffic import Chain, crossed_with, has_begun, unmatched, unreceived
 
 MOST_NAMED = 8
 """Ranks, or groups of ranks, that are told of one by one."""
 
 MOST_REFUSALS = 2
 """Refused calls that are told of."""
+
+LEFT_SECONDS = 2.0
+"""What a rank that has come to the end of the program had under way is given up when it has been awaited so long: the
+library may move it on in its finalisation."""
 
 LONGEST_QUOTED = 300
 """Characters of another rank's error."""
@@ -56,10 +60,6 @@ class Verdict:
         return tuple(sorted({*self.missing, *self.gone, *self.stopped, *self.silent}))
 
 
-Chain = Mapping[tuple[int, int], Answer]
-"""What a rank answered about its messages with another one that waits for it: by that one, and the rank."""
-
-
 def judge(mine: Facts, answers: Mapping[int, Answer], chain: Chain | None = None) -> Verdict:
     """Return why the call of this rank waits.
 
@@ -82,13 +82,16 @@ def judge(mine: Facts, answers: Mapping[int, Answer], chain: Chain | None = None
     for rank, answer in sorted(answers.items()):
         if mine.get("closed") and answer.facts.get("closed"):
             continue  # it ends the communicator too, or has done so: neither keeps the other waiting
+        left = answer.state == ANSWERED and bool(answer.facts.get("leaving"))
         if not number and _has_begun_its_part(mine, rank, answer):
+            if left:  # and does nothing more for it
+                fallen[rank] = answer
             continue
-        if not _has_begun(answer.facts, number):
+        if not has_begun(answer.facts, number):
             absent[rank] = answer
         elif answer.facts.get("failed"):
             fallen[rank] = answer
-        elif answer.state != ANSWERED and not _has_done(answer.facts, number):
+        elif (left or answer.state != ANSWERED) and not _has_done(answer.facts, number):
             (absent if answer.state == STOPPED else fallen)[rank] = answer
     came = {mine["rank"]: mine}
     if number:
@@ -99,7 +102,7 @@ def judge(mine: Facts, answers: Mapping[int, Answer], chain: Chain | None = None
     if not absent and not differing:
         absent, came = fallen, {r: each for r, each in came.items() if r not in fallen}
 
-    crossed = () if differing or lists else _crossed(mine, answers, chain or {})
+    crossed = () if differing or lists else crossed_with(mine, answers, chain or {})
     if differing:
         text = f"the ranks call different things as number {number}: {side_by_side(called)}"
     elif lists is not None:
@@ -134,6 +137,10 @@ def judge(mine: Facts, answers: Mapping[int, Answer], chain: Chain | None = None
         for state in (ANSWERED, GONE, STOPPED, SILENT)
     }
     missing, gone = of_state[ANSWERED], of_state[GONE]
+    waited = (mine["now"] or {}).get("since", LEFT_SECONDS)
+    if waited < LEFT_SECONDS and fallen and absent is fallen:
+        hasty = tuple(rank for rank in gone if fallen[rank].state == ANSWERED)
+        missing, gone = (*missing, *hasty), tuple(rank for rank in gone if rank not in hasty)
     if not number and len(gone) < len(answers):
         # What is no collective may wait for the others alone, and these may have ended rightly.
         missing, gone = (*missing, *gone), ()
@@ -161,14 +168,6 @@ def _state(answer: Answer) -> str:
     return GONE if answer.state == ANSWERED and left else answer.state
 
 
-def _has_begun(facts: Facts, number: int) -> bool:
-    """Whether a rank has begun the call of that number; a message has none, and is never begun.
-
-    Nor is what belongs to the making of a communicator: there ranks number differently.
-    """
-    return number > 0 and (bool(facts.get("record")) or facts.get("collective", 0) >= number)
-
-
 def _has_done(facts: Facts, number: int) -> bool:
     done: int = facts.get("done", 0)
     return done >= number
@@ -188,57 +187,6 @@ def _unfit(mine: Facts, called: Mapping[int, Facts]) -> tuple[str, tuple[int, in
             if text is not None:
                 return text, (mine["rank"], rank)
     return None
-
-
-def _crossed(mine: Facts, answers: Mapping[int, Answer], chain: Chain) -> tuple[int, ...]:
-    """Return the ranks of a shortest round in which each waits for the next, from this one on; else none.
-
-    None of them can go on: each is in a collective to which the next has not come, or blocked in a message
-    of which the next has begun no counterpart. A program whose collective does not need those ranks might go
-    on, but MPI allows every collective to wait for all.
-    """
-    own = mine["now"]
-    if own is None or not own.get("held"):
-        return ()
-    me = mine["rank"]
-    told = {**{peer: answer for (_, peer), answer in chain.items()}, **answers}
-    known = {
-        me: mine,
-        **{rank: each.facts for rank, each in told.items() if each.state == ANSWERED},
-    }
-
-    def counts(waiter: int, peer: int) -> Counts | None:
-        """Return what a peer has of its messages with a rank that waits for it."""
-        if peer == me:
-            return mine["counts"][waiter]  # type: ignore[no-any-return]
-        asked = answers.get(peer) if waiter == me else chain.get((waiter, peer))
-        found: Counts | None = None if asked is None else asked.facts.get("counts")
-        return found
-
-    def awaited(rank: int) -> Iterator[int]:
-        """Give the ranks that a rank waits for in vain."""
-        now = known[rank]["now"]
-        if not now or not now.get("held") or (rank != me and now["since"] < BLOCKED_SECONDS):
-            return
-        if now["collective"] > 0:
-            late = now["collective"]
-            yield from (each for each, facts in known.items() if not _has_begun(facts, late))
-        for wait in now.get("waits", ()):
-            there = counts(rank, wait["peer"])
-            if wait["sure"] and there is not None and unmatched(wait, there):
-                yield wait["peer"]
-
-    reached: dict[int, tuple[int, ...]] = {me: ()}
-    front = [me]
-    while front:
-        rank = front.pop(0)
-        for peer in awaited(rank):
-            if peer == me and rank != me:
-                return reached[rank]
-            if peer in known and peer not in reached:
-                reached[peer] = (*reached[rank], peer)
-                front.append(peer)
-    return ()
 
 
 def _has_begun_its_part(mine: Facts, rank: int, answer: Answer) -> bool:
@@ -362,7 +310,7 @@ def _sentence(ranks: Sequence[int], predicate: str, absent: Mapping[int, Answer]
 def _predicate(answer: Answer, number: int, what: str) -> str:
     """Return what is told of a rank that has not come, the same of ranks that are alike."""
     facts = answer.facts
-    begun = ", which {has} called it," if _has_begun(facts, number) else ""
+    begun = ", which {has} called it," if has_begun(facts, number) else ""
     if answer.state == GONE:
         return f"the {{process}} of {{who}}{begun} {{has}} ended{_last(facts)}"
     if answer.state == STOPPED:
@@ -376,6 +324,9 @@ def _predicate(answer: Answer, number: int, what: str) -> str:
         )
     if facts.get("failed"):
         return f"{{who}} {{has}} given up: {_quoted(facts['failed'])}"
+    if facts.get("leaving") and facts.get("now"):
+        call = f"{_named(facts['now'])} at {facts['now'].get('site')}".removesuffix(" at ")
+        return f"{{who}} {{has}} come to the end of the program without waiting for {call}"
     if facts.get("leaving"):
         return "{who} {has} come to the end of the program without this call"
     if facts.get("closed"):
