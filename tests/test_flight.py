@@ -2,6 +2,7 @@
 
 import gc
 import json
+import logging
 import platform
 import subprocess
 import sys
@@ -332,3 +333,29 @@ def test_a_call_that_ends_by_another_exception_ends_for_the_others() -> None:
         assert f"rank 1 on node {platform.node()}" in str(error)
         assert f"has given up: {type(why).__name__}" in str(error)
         assert "has not called" not in str(error)
+
+
+class Raising(logging.Handler):
+    """A handler of the program's."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        raise OSError("its disk is full")
+
+
+def test_a_logging_handler_that_raises_ends_neither_a_call_nor_the_watchdog(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def main(comm: hpccomm.Communicator) -> CommunicationError:
+        comm.register_abort_hook(lambda _: 1 / 0)  # which is logged, whoever ends the communicator
+        x = np.ones(4)
+        return caught(lambda: comm.all_gather_object(x) if comm.rank else comm.all_reduce(x))
+
+    monkeypatch.setattr(process, "directory", str(tmp_path))
+    logger, handler = logging.getLogger("hpccomm"), Raising()
+    logger.addHandler(handler)
+    try:
+        assert {type(each) for each in run_ranks(2, main)} == {RankMismatch}
+    finally:
+        logger.removeHandler(handler)
+    assert any(thread.name == "hpccomm-watch" for thread in threading.enumerate())
+    assert "a logging handler failed on it: OSError('its disk is full')" in capfd.readouterr().err

@@ -30,6 +30,7 @@ from hpccomm.runtime.dump import DIRECTORY, process, write
 from hpccomm.runtime.dump_signal import install
 from hpccomm.runtime.engine import CallEngine
 from hpccomm.runtime.lifetime import before_end
+from hpccomm.runtime.stderr import guard_logging
 from hpccomm.schedules.cost.network_files import dump, load, parse, typical
 from hpccomm.settings import CommOptions, Settings
 
@@ -119,6 +120,7 @@ def new_comm(
                 raise
             raise told from error
         settings.start_logging(opened.rank)
+        guard_logging()
         _describe_process(opened)
         logger.info("host arrays go over %s: %s", opened.name, why)
         control = Control(opened.collectives, CallEngine(called, opened, merged).drive)

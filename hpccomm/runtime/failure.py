@@ -17,7 +17,7 @@ from hpccomm.errors import (
 )
 from hpccomm.runtime import dump, lifetime
 from hpccomm.runtime.hooks import AbortHook, Hooks
-from hpccomm.runtime.recorder import SEQUENCE, Entry, in_words
+from hpccomm.runtime.recorder import SEQUENCE, Entry, in_words, unnotice
 from hpccomm.runtime.reports import Reports
 from hpccomm.runtime.waiting import Gate
 
@@ -112,6 +112,8 @@ class Failure:
             if tell:  # before the gate is shut: a call that it ends takes it back
                 self.told = error
             self.gate.shut(aborted)
+        if isinstance(error, RankMismatch):
+            unnotice()
         if isinstance(error, PeerLost) and self._backend.survival is not None:
             self._backend.survival.release()  # no other rank may wait for this one
         for release in self.releases:

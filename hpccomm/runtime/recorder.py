@@ -282,7 +282,11 @@ _REFUSALS = 64  # threads of which that is kept
 
 def in_words(error: BaseException) -> str:
     """Return an error's class and its words, which `KeyboardInterrupt` and others do not have."""
-    return f"{type(error).__name__}: {error}".removesuffix(": ")
+    try:
+        words = str(error)
+    except Exception:  # noqa: BLE001 (the program's class)
+        words = "its words could not be made"
+    return f"{type(error).__name__}: {words}".removesuffix(": ")
 
 
 def mishap(error: BaseException, site: Site | None) -> Mishap:
@@ -313,6 +317,13 @@ def _notice(error: HpccommError) -> None:
 
 
 noticing.append(_notice)
+
+
+def unnotice() -> None:
+    """Forget a mismatch that was made in this thread: it refuses no call, but ends a communicator."""
+    lately = _refused.get(threading.get_ident())
+    if lately is not None and lately.error.startswith(RankMismatch.__name__):
+        del _refused[threading.get_ident()]
 
 
 _looking = threading.RLock()  # a signal's handler may look while its own thread does

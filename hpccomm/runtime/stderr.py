@@ -1,6 +1,7 @@
 """Last words: to standard error, whatever state the process is in."""
 
 import contextlib
+import logging
 import os
 import sys
 from collections.abc import Callable
@@ -28,7 +29,28 @@ def write_stderr(text: str) -> None:
     It may be closed, its reader gone, or a signal have come while a stream was being flushed.
     """
     for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(AttributeError, OSError, RuntimeError, ValueError):
+        with contextlib.suppress(Exception):  # it may be an object of the program's
             stream.flush()
     with contextlib.suppress(OSError):
         os.write(STDERR, f"{text}\n".encode(errors="backslashreplace"))
+
+
+def guard_logging() -> None:
+    """Have what a logging handler of the program's raises end nothing: neither a call nor a thread. Idempotent.
+
+    A thread that watches calls, or the end of the job, may be what logs. The record is printed instead.
+    """
+    logger = logging.getLogger("hpccomm")
+    if "callHandlers" in vars(logger):
+        return
+    handle = logger.callHandlers
+
+    def guarded(record: logging.LogRecord) -> None:
+        try:
+            handle(record)
+        except Exception as error:  # noqa: BLE001 (whatever it raises)
+            write_stderr(
+                f"hpccomm: {record.getMessage()}\nhpccomm: a logging handler failed on it: {error!r}"
+            )
+
+    logger.callHandlers = guarded  # type: ignore[method-assign]
