@@ -8,7 +8,8 @@ each other's arrays: a `World` lists what they expose in a call.
 import secrets
 import threading
 from collections import Counter, defaultdict, deque
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -86,6 +87,15 @@ class World:
     exposed: dict[tuple[Context, int], Exposed] = field(default_factory=lambda: defaultdict(dict))
     windows: dict[Context, "Shared"] = field(default_factory=lambda: defaultdict(Shared))
     lock: threading.Lock = field(default_factory=threading.Lock)
+
+    @contextmanager
+    def box(self, key: _Key) -> Iterator[Mailbox]:
+        """Hold a mailbox, which is there while something is in it: programs may have a tag for each message."""
+        with self.lock:
+            box = self.mailboxes[key]
+            yield box
+            if not (box.messages or box.receives):
+                del self.mailboxes[key]
 
 
 def make_world(ranks: int, ranks_per_node: int | None = None) -> World:
@@ -242,8 +252,7 @@ class LoopbackTransport:
     def isend(self, data: NDArray[Any], dst: int, tag: int) -> Request:
         """Send a copy of `data`."""
         message = as_bytes(data).copy()
-        with self._world.lock:
-            box = self._world.mailboxes[(self._context, self.rank, dst, tag // self._codes)]
+        with self._world.box((self._context, self.rank, dst, tag // self._codes)) as box:
             if box.receives:
                 box.receives.popleft().message = tag, message
             else:
@@ -253,8 +262,7 @@ class LoopbackTransport:
     def irecv(self, data: NDArray[Any], src: int, tag: int) -> Request:
         """Begin to receive into `data`."""
         receive = _Receive(data, src, tag)
-        with self._world.lock:
-            box = self._world.mailboxes[(self._context, src, self.rank, tag // self._codes)]
+        with self._world.box((self._context, src, self.rank, tag // self._codes)) as box:
             if box.messages:
                 receive.message = box.messages.popleft()
             else:
@@ -281,12 +289,15 @@ class LoopbackTransport:
         """Take a message that has arrived; return None if there is none. Neither waits."""
         yield from ()
         with self._world.lock:
-            for (context, src, dst, _), box in self._world.mailboxes.items():
+            for key, box in self._world.mailboxes.items():
+                context, src, dst, _ = key
                 mine = context == self._context and dst == self.rank
                 if mine and box.messages and wanted.src in (None, src):
                     tag, message = box.messages[0]
                     if wanted.fits(tag):
                         box.messages.popleft()
+                        if not box.messages:
+                            del self._world.mailboxes[key]
                         return Arrival(src, tag, message.nbytes, partial(_copied, message))
         return None
 

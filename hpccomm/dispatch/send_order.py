@@ -1,5 +1,6 @@
 """Messages that leave in the order in which they were begun, whichever is ready first."""
 
+import threading
 from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any
@@ -12,14 +13,16 @@ class SendOrder:
     """The order of the messages of one communicator. They are begun by one thread at a time."""
 
     def __init__(self) -> None:
-        # How many have left, and how many were begun.
+        # How many have left, and how many were begun; where all have left, there is nothing to remember.
         self._counts: dict[tuple[int, int], list[int]] = defaultdict(lambda: [0, 0])
+        self._lock = threading.Lock()
 
     def take(self, dst: int, tag: int) -> int:
         """Return the place of a message that begins now, among those to one rank with one tag."""
-        counts = self._counts[dst, tag]
-        number = counts[1]
-        counts[1] = number + 1
+        with self._lock:
+            counts = self._counts[dst, tag]
+            number = counts[1]
+            counts[1] = number + 1
         return number
 
     def sent(
@@ -47,5 +50,8 @@ class SendOrder:
             while counts[0] != number:
                 yield False
             requests.append(transport.isend(data, peer, wire))
-            counts[0] += 1
+            with self._lock:
+                counts[0] += 1
+                if counts[0] == counts[1]:
+                    del self._counts[peer, tag]
         yield from completed(requests)

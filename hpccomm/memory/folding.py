@@ -25,6 +25,10 @@ FAR_BLOCK_BYTES = 512 * 1024
 """Block size for contributions that are read piece by piece: each read costs some microseconds."""
 
 
+_idle: list[NDArray[np.uint8]] = []
+"""Memory of accumulators that no fold uses now. There is as much as for the folds that have run at once."""
+
+
 Pair = Callable[..., object]
 
 
@@ -121,7 +125,7 @@ Contribution = Array | Pages
 class Folder:
     """Folds contributions in their order.
 
-    It owns the temporary memory, and allocates next to none in a call. One thread at a time may use it.
+    It allocates next to no memory in a call. One thread at a time may use it.
 
     Parameters
     ----------
@@ -141,7 +145,6 @@ class Folder:
     """
 
     __slots__ = (
-        "_accumulator",
         "_average",
         "_combine",
         "_exact",
@@ -158,7 +161,6 @@ class Folder:
         # Whether nothing is to be rounded in between.
         self._exact = self._wide == dtype
         self._average = Average(self._wide, average_over) if average_over else None
-        self._accumulator = np.empty(0, self._wide)
         # Floats overflow to infinity or NaN without a warning, as on every backend. Setting this once in
         # a context costs a call almost nothing; `np.errstate` costs a microsecond.
         self._run = Context().run
@@ -197,17 +199,25 @@ class Folder:
         average = self._average if final else None
         into = self._in_place if self._exact else self._widened
         step = max(1, (BLOCK_BYTES if arrays else FAR_BLOCK_BYTES) // self._wide.itemsize)
-        if self._accumulator.size < min(step, out.size):
-            self._accumulator = np.empty(step, self._wide)
+        try:
+            memory = _idle.pop()
+        except IndexError:
+            memory = np.empty(FAR_BLOCK_BYTES, np.uint8)
+        accumulator = memory[: min(step, out.size) * self._wide.itemsize].view(self._wide)
         for start in range(0, out.size, step):
             where = slice(start, min(start + step, out.size))
-            into(sources, where, out[where], average)
+            into(sources, where, out[where], average, accumulator[: where.stop - start])
+        _idle.append(memory)
 
     def _in_place(
-        self, sources: Sequence[Contribution], where: slice, out: Array, average: Average | None
+        self,
+        sources: Sequence[Contribution],
+        where: slice,
+        out: Array,
+        average: Average | None,
+        accumulator: Array,
     ) -> None:
         """Fold one block; the last contribution goes into `out`, which may be any of them."""
-        accumulator = self._accumulator[: out.size]
         last = len(sources) - 1
         left = sources[0][where]
         if not last:
@@ -223,10 +233,14 @@ class Folder:
             average(out)
 
     def _widened(
-        self, sources: Sequence[Contribution], where: slice, out: Array, average: Average | None
+        self,
+        sources: Sequence[Contribution],
+        where: slice,
+        out: Array,
+        average: Average | None,
+        accumulator: Array,
     ) -> None:
         """Fold one block in the wide dtype, and round once."""
-        accumulator = self._accumulator[: out.size]
         np.copyto(accumulator, sources[0][where])
         for source in sources[1:]:
             self._combine(accumulator, source[where], out=accumulator)

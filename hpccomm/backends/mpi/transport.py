@@ -4,9 +4,11 @@ A message that is longer than a posted receive may overwrite memory (Open MPI 5 
 posted that a message of another size could match.
 """
 
+import threading
 from collections import deque
 from functools import partial
 from typing import Any
+from weakref import WeakValueDictionary
 
 import numpy as np
 from mpi4py import MPI
@@ -68,7 +70,9 @@ class CheckedTransport:
         self._comm = comm
         self._isend = comm.Isend
         self._improbe = comm.Improbe
-        self._turns: dict[tuple[int, int], Turns] = {}
+        # As long as somebody receives by them, or may: a program may have a tag of its own for each message.
+        self._turns: WeakValueDictionary[tuple[int, int], Turns] = WeakValueDictionary()
+        self._lock = threading.Lock()
         self.rank: int = comm.rank
         self.size: int = comm.size
         # MPI promises at least 32767.
@@ -89,7 +93,8 @@ class CheckedTransport:
 
     def receiving(self, src: int, tag: int) -> Receiving:
         """Return what begins to receive such messages, as steps."""
-        turns = self._turns.setdefault((src, tag // self._codes), deque())
+        with self._lock:
+            turns = self._turns.setdefault((src, tag // self._codes), deque())
         wait, begin = self._receive, turns.append
 
         def receive(data: NDArray[Any], beside: Request | None = None, /) -> Steps:
@@ -131,8 +136,6 @@ class CheckedTransport:
                 if beside is not None:
                     yield from iter(beside, True)
                 raise
-            if self.persistent is not None and not turns:  # a plan's: no later one has its tag
-                self._turns.pop((src, tag // self._codes), None)
         if beside is not None and not beside():
             yield from iter(beside, True)
 

@@ -1,0 +1,120 @@
+"""Memory does not grow with use: with functions, tags and calls that a program never makes again.
+
+What is decided for a kind of call is kept for `core.KNOWN` kinds: memory is compared when as many are kept.
+"""
+
+import gc
+import tracemalloc
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from conftest import Mpiexec
+
+from hpccomm.testing import run_ranks
+
+BLOCK = 256 * 1024
+"""Bytes in which folds work: what one function may need while it is called."""
+
+FUNCTIONS = 10
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda comm, x, op: comm.all_reduce(x, op),
+        lambda comm, x, op: comm.all_reduce(x, op, deterministic=True),
+        lambda comm, x, op: comm.scan(x, op),
+    ],
+    ids=["all_reduce", "deterministic", "scan"],
+)
+def test_functions_share_the_memory_they_need_while_they_are_called(
+    call: Callable[[Any, Any, Any], Any],
+) -> None:
+    def program(comm) -> int:
+        x = np.zeros(BLOCK // 8)
+        for grown in (False, True):
+            if grown:
+                comm.barrier()
+                gc.collect()
+                before = tracemalloc.get_traced_memory()[0]
+                comm.barrier()
+            for _ in range(FUNCTIONS if grown else 2):
+                call(comm, x, lambda a, b: a + b)
+        comm.barrier()
+        gc.collect()
+        return tracemalloc.get_traced_memory()[0] - before
+
+    tracemalloc.start()
+    try:
+        grown = max(run_ranks(3, program))
+    finally:
+        tracemalloc.stop()
+    assert grown < FUNCTIONS * BLOCK / 2, "each keeps a block on some rank"
+
+
+TAGS = """
+import gc, sys, tracemalloc
+import numpy as np
+import hpccomm
+from hpccomm.communicator import core
+from hpccomm.communicator.lanes import host
+
+core.KNOWN = host.MESSAGES = 16  # kinds of calls that are known
+CALLS = 160
+
+def send_recv(comm, other, tag):
+    comm.send_recv(np.zeros(4), other, np.zeros(4), other, tag=tag)
+
+def asynchronous(comm, other, tag):
+    work = comm.recv(np.zeros(4), other, tag=tag, async_op=True)
+    comm.send(np.zeros(4), other, tag=tag)
+    work.wait()
+
+def in_a_batch(comm, other, tag):
+    with comm.batch():
+        comm.send(np.zeros(4), other, tag=tag)
+        comm.recv(np.zeros(4), other, tag=tag)
+
+def grown(comm):
+    tag, told = 0, {}
+    for exchange in send_recv, asynchronous, in_a_batch:
+        sizes = []
+        for _ in range(2):
+            for _ in range(CALLS):
+                exchange(comm, (comm.rank + 1) % comm.size, tag)
+                tag += 1
+            gc.collect()
+            sizes.append(tracemalloc.get_traced_memory()[0])
+        told[exchange.__name__] = sizes[1] - sizes[0]
+    return {name: size for name, size in told.items() if size > 200 * CALLS}
+
+tracemalloc.start()
+options = hpccomm.CommOptions(record=False)  # which keeps some calls
+"""
+
+
+def test_a_tag_that_is_used_once_is_forgotten(shared_job: Mpiexec) -> None:
+    job = shared_job(
+        2,
+        "-c",
+        TAGS
+        + "with hpccomm.new_comm(options=options) as comm:\n"
+        + "    kept = grown(comm)\n"
+        + "tracemalloc.stop()\n"
+        + "core.KNOWN = host.MESSAGES = 1024\n"
+        + "assert not kept, kept\n",
+    )
+    assert job.returncode == 0, job.stderr
+
+
+def test_also_between_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    names: dict[str, Any] = {}
+    monkeypatch.setattr("hpccomm.communicator.core.KNOWN", 0)  # so that what is set is undone
+    monkeypatch.setattr("hpccomm.communicator.lanes.host.MESSAGES", 0)
+    exec(TAGS, names)
+    try:
+        assert run_ranks(1, names["grown"], options=names["options"]) == [{}]
+    finally:
+        tracemalloc.stop()
