@@ -94,7 +94,11 @@ def heard(job: Job, rank: int, uid: str) -> Answer | None:
     if raised is not None:
         facts["failed"] = f"raised {raised.text.partition(':')[0]}{_at(raised.site)}"
         return Answer(ANSWERED, facts)
-    failed = [each for each in job.dumps[rank].calls if each.state == "failed" and each.uid == uid]
+    failed = [
+        each
+        for each in job.dumps[rank].calls
+        if each.state == "failed" and each.uid == uid and not job.gone_on(rank, each)
+    ]
     ended = _ending(job.dumps[rank].reason)
     facts["failed"] = ended or (failed[-1].error if failed else "") or (seen and seen.failed)
     facts["doing"] = "" if seen is None else place(seen.doing)

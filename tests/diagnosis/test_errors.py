@@ -254,3 +254,28 @@ def test_places_are_lines_of_the_program(shared_job: Mpiexec, tmp_path: Path) ->
         assert any(line == "shards.step()" for _, line in at)
         assert any(line == "shards.load_state(shards.gather_state())" for _, line in at)
         assert made[-1].site == ""  # a thread of Python's own makes it
+
+
+def test_of_the_calls_that_have_failed_the_last_is_why_a_rank_has_given_up(tmp_path: Path) -> None:
+    job = PlayedJob({"world": range(4)}, [loop("world", 5)] * 4)
+    job.programs[2] = job.programs[2][:4]
+    documents = job.documents()
+    last = documents[2]["entries"][-1]
+    # Messages whose other ends are not known, so that they say nothing of who is awaited.
+    batch = {
+        **last,
+        "is_p2p": True,
+        "collective_seq_id": 0,
+        "profiling_name": "mpi:batch",
+        "terms": {},
+    }
+    for error in ("CollectiveTimeout: the first", "CollectiveTimeout: the second"):
+        documents[2]["entries"].append({**batch, "state": "failed", "error": error})
+    for rank, document in documents.items():
+        (tmp_path / f"rank_{rank}.json").write_text(json.dumps(document))
+    joined = history.join(read_folder(tmp_path).dumps)
+    (fault,) = faults.find(joined)
+    assert (fault.sort, fault.ranks) == ("missing", (2,))
+    said = words.sentence(joined, fault)
+    assert said.startswith("Rank 2 on node n0 has given up: CollectiveTimeout: the second.")
+    assert "the first" not in said

@@ -88,7 +88,10 @@ def watch_for_it() -> None:
 
     def hook(kind: type[BaseException], error: BaseException, where: TracebackType | None) -> None:
         if uncaught(error):
+            from hpccomm.runtime import raised  # needed once, at the end
+
             note(1)
+            raised.note(error, where)
         previous(kind, error, where)
 
     sys.excepthook = hook
