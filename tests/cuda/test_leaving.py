@@ -153,9 +153,9 @@ def timed(end, timeout, gate):
 ending.DeviceEnd._drain = timed
 for each in comm, another:
     backend = each._core.lanes.device.backend
-    def abort(seconds, abort=backend.abort):
+    def abort(seconds, inside, abort=backend.abort):
         print("may abort for", seconds)
-        abort(seconds)
+        abort(seconds, inside)
     backend.abort = abort
 never = threading.Event()
 cupy.cuda.get_current_stream().launch_host_func(lambda _: never.wait(), None)

@@ -11,6 +11,7 @@ from until import until
 from hpccomm import CommOptions
 from hpccomm.errors import CollectiveTimeout, CommunicatorAborted
 from hpccomm.memory.cuda import streams
+from hpccomm.reductions import ReduceOp
 from hpccomm.runtime import pending
 from hpccomm.testing import run_ranks
 
@@ -149,6 +150,7 @@ def test_a_capture_in_global_mode_goes_on_beside_calls_of_other_threads(backend,
             x, y = cupy.ones(1 << 18), cupy.zeros(4)
             stream, other = (cupy.cuda.Stream(non_blocking=True) for _ in range(2))
             cupy.cuda.Device().synchronize()
+            cupy.add(y, 0.0, out=y)
             kept = [calls(comm, x, other)]  # what a first call makes is there
             with stream:
                 stream.begin_capture(GLOBAL)
@@ -329,3 +331,36 @@ def test_nccl_is_freed_when_no_thread_is_inside(call, monkeypatch):
 
     monkeypatch.setenv("STANDIN_CONNECT", "1")
     run_ranks(2, main, backend="nccl", timeout=30.0, options=CommOptions(check="off"))
+
+
+# Kernels that are loaded in a capture.
+
+
+@pytest.mark.parametrize("mode", [GLOBAL, runtime.streamCaptureModeThreadLocal])
+@pytest.mark.parametrize(
+    ("dtype", "op"), [("i4", ReduceOp.BOR), ("c8", ReduceOp.PROD), ("?", ReduceOp.SUM)]
+)
+def test_the_first_call_that_folds_may_be_captured(mode, dtype, op):
+    """CUDA refuses to load a kernel in a capture, which happens at its first use, unless relaxed."""
+    import cupy._arrays
+
+    def main(comm):
+        with cupy.cuda.Device(comm.device):
+            x = cupy.asarray(np.ones(100, dtype))
+            stream = cupy.cuda.Stream(non_blocking=True)
+            plan = comm.plan("all_reduce", x, op)
+            cupy.cuda.Device().synchronize()
+            comm.barrier()
+            if not comm.rank:
+                cupy._arrays._loaded.clear()
+            comm.barrier()
+            with stream:
+                stream.begin_capture(mode)
+                comm.barrier()
+                plan()
+                graph = stream.end_capture()
+            comm.barrier()  # a capture in global mode forbids the other ranks' threads what follows
+            graph.launch(stream)
+            return x.get(stream=stream)[0] == 1
+
+    assert all(run_ranks(2, main, backend="nccl"))

@@ -119,9 +119,13 @@ class StreamIssuer:
                 if noted and number & COMPARED == COMPARED:
                     calls.compare(label, entry)
                 captured = capturing(stream)
-                if captured and ordered:
-                    calls.compare(_captured(label), entry)
-                launch(send, recv, stream)
+                if captured:
+                    if ordered:
+                        calls.compare(_captured(label), entry)
+                    with streams.relaxed():  # a kernel of a fold may be loaded for the first time
+                        launch(send, recv, stream)
+                else:
+                    launch(send, recv, stream)
                 pending.entered = None
                 if noted:
                     note(stream, holder, keep, entry, captured)

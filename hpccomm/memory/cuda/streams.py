@@ -187,6 +187,17 @@ def _exchange_mode(mode: ctypes.c_int) -> None:
         driver.cuThreadExchangeStreamCaptureMode(ctypes.byref(mode))
 
 
+@contextmanager
+def relaxed() -> Iterator[None]:
+    """Let this thread do in the block what a capture under way forbids, such as to load a kernel."""
+    mode = ctypes.c_int(_RELAXED)
+    _exchange_mode(mode)
+    try:
+        yield
+    finally:
+        _exchange_mode(mode)
+
+
 def polled(device: int, start: Callable[[], Steps]) -> Steps:
     """Return steps that use a device, for whichever thread moves them on.
 
@@ -196,13 +207,8 @@ def polled(device: int, start: Callable[[], Steps]) -> Steps:
     """
 
     def moved(step: Callable[[], Any]) -> Any:
-        mode = ctypes.c_int(_RELAXED)
-        with on_device(device):
-            _exchange_mode(mode)
-            try:
-                return step()
-            finally:
-                _exchange_mode(mode)
+        with on_device(device), relaxed():
+            return step()
 
     steps = moved(start)
 

@@ -9,7 +9,7 @@ from cupy.cuda import runtime
 from cupy.cuda.device import Device
 from cupy.cuda.memory import MemoryPointer, alloc
 from cupy.cuda.stream import get_current_stream
-from standin import streams
+from standin import graphs, streams
 from standin.arrays import Layout, kernel
 
 _TYPES = frozenset("?bBhHiIlLqQefdFD")
@@ -383,6 +383,17 @@ def _operand(x: Any, device: int) -> Any:
     return x._layout
 
 
+_loaded: set[tuple[Any, ...]] = set()
+"""Kernels that this process has compiled and loaded, by device."""
+
+
+def _load(kernel: tuple[Any, ...]) -> None:
+    """Load a kernel upon its first use, which is refused where a capture forbids unsafe calls."""
+    if kernel not in _loaded:
+        graphs.forbid_while_capturing()
+        _loaded.add(kernel)
+
+
 def run(function: Any, out: ndarray, *inputs: Any) -> ndarray:
     """Put ``out[...] = function(*inputs)`` on the current stream."""
     device = runtime.getDevice()
@@ -391,6 +402,8 @@ def run(function: Any, out: ndarray, *inputs: Any) -> ndarray:
     stream = streams.find(get_current_stream().ptr)
     if stream.device.number != device:
         raise runtime.CUDARuntimeError(400)
+    name = getattr(function, "kernel", function.__qualname__)
+    _load((device, name, *(str(x.dtype) for x in (*inputs, out) if isinstance(x, ndarray))))
     if out.size:
         stream.put(kernel(function, layout, *values))
     return out

@@ -54,6 +54,7 @@ class ufunc:  # CuPy's name
             cast = [np.asarray(v).astype(t) for v, t in zip(values, inputs, strict=True)]
             return np.asarray(function(*cast)).astype(output)
 
+        computed.kernel = self.name  # type: ignore[attr-defined]
         return run(computed, out, *args)
 
     def _loop(self, args: Any, dtype: Any) -> tuple[list[np.dtype], np.dtype]:
