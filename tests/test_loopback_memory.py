@@ -7,7 +7,7 @@ import pytest
 
 from hpccomm import CommOptions, Communicator, UsageError
 from hpccomm.backends.loopback import LoopbackMemory, LoopbackTransport, make_world
-from hpccomm.errors import CollectiveTimeout, CommunicationError
+from hpccomm.errors import CollectiveTimeout, CommunicationError, RankMismatch
 from hpccomm.testing import run_ranks
 
 
@@ -75,3 +75,52 @@ def test_what_a_room_cuts_into_too_many_pieces_is_sent(monkeypatch: pytest.Monke
     wanted.clear()
     run_ranks(2, summed, 40_000, options=smallest)
     assert max(wanted) == 0
+
+
+SHARED = {
+    "all_reduce": lambda comm, x, out: comm.all_reduce(x),
+    "all_reduce into one array": lambda comm, x, out: comm.all_reduce(x.copy(), out=out),
+    "reduce at the root": lambda comm, x, out: comm.reduce(x),
+    "all_gather": lambda comm, x, out: comm.all_gather(x[: x.size // comm.size], out=out),
+    "scatter": lambda comm, x, out: comm.scatter(
+        x if comm.rank == 0 else None, out=out[: x.size // comm.size]
+    ),
+    "reduce_scatter": lambda comm, x, out: comm.reduce_scatter(x, out=out[: x.size // comm.size]),
+    "scan in overlapping parts": lambda comm, x, out: comm.scan(
+        x[comm.rank : comm.rank + 2], out=x[comm.rank : comm.rank + 2]
+    ),
+    "of registered memory": lambda comm, x, out: comm.all_reduce(x, algorithm="shm"),
+}
+
+
+@pytest.mark.parametrize("name", SHARED)
+def test_ranks_that_close_over_one_array_raise_before_anything_is_written(name: str) -> None:
+    x, out = np.arange(1200.0), np.zeros(1200)
+
+    def on_rank(comm: Communicator) -> str:
+        comm.all_reduce(np.ones(3))
+        with pytest.raises(RankMismatch) as caught:
+            SHARED[name](comm, x, out)
+        return str(caught.value)
+
+    for said in run_ranks(3, on_rank, timeout=60):
+        assert "writes to memory that rank" in said
+        assert "x.copy()" in said
+    assert x.tolist() == list(range(1200))
+    assert not out.any()
+
+
+def test_ranks_may_read_one_array_and_write_parts_of_one() -> None:
+    x, out = np.arange(6.0), np.zeros((3, 6))
+
+    def on_rank(comm: Communicator) -> None:
+        comm.all_reduce(x, out=out[comm.rank])
+        assert (comm.all_gather(x) == x).all()
+        comm.broadcast(x)
+        parts = comm.reduce_scatter(x, out=np.empty(2))
+        comm.gather(x, out=np.empty((3, 6)) if comm.rank == 0 else None)
+        comm.all_gather_v(x[:0], out=x[3:3])
+        assert parts.tolist() == (3 * x[2 * comm.rank :][:2]).tolist()
+
+    run_ranks(3, on_rank, timeout=60)
+    assert (out == 3 * x).all()

@@ -34,7 +34,9 @@ def run_ranks(
     function : callable
         Called once a rank, in a thread of its own, with that rank's `Communicator`.
     *args
-        The same objects for all ranks.
+        The same objects for all ranks. They may all read one array. If they write to memory that others have in the same
+        call, the first call of that kind raises `RankMismatch` on every rank; asynchronous calls, batches and messages
+        are not looked at.
     timeout : float
         Deadline of calls, and of the whole, in seconds.
     ranks_per_node : int, optional

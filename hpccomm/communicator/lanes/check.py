@@ -10,6 +10,7 @@ import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from itertools import permutations
 from time import perf_counter
 from typing import Any
 
@@ -34,6 +35,7 @@ from hpccomm.errors import (
     RankMismatch,
     untied,
 )
+from hpccomm.memory.views import View, address
 from hpccomm.runtime.engine import CallEngine
 from hpccomm.runtime.operation import COMPARED, Label, Operation, digested
 from hpccomm.runtime.recorder import (
@@ -262,6 +264,31 @@ class Check:
             problem = unpaired([Exchanged(*each) for each in lists])
             if problem is not None:
                 raise RankMismatch(problem[0], ranks=problem[1])
+
+    def apart(self, label: Label, send: View | None, recv: View | None) -> Steps:
+        """Return steps that raise on every rank if threads of one process write where others read or write.
+
+        A broadcast may have one array: all write the same.
+        """
+        if label.name == "broadcast":
+            return
+        spans = [(address(each), each.nbytes) for each in (recv, send) if each is not None]
+        came = yield from self._exchanged([recv is not None, spans])
+        for (one, (writes, mine)), (other, (_, theirs)) in permutations(came.items(), 2):
+            if not writes:
+                continue
+            start, size = mine[0]
+            shared = (
+                min(start + size, at + length) > max(start, at)
+                for at, length in theirs
+                if size and length
+            )
+            if any(shared):
+                raise RankMismatch(
+                    f"rank {one} writes to memory that rank {other} has in the same call; ranks are threads "
+                    "of one process here: give each an array of its own, such as x.copy()",
+                    ranks=(one, other),
+                )
 
     def _compare(
         self, label: Label, number: int, site: str, error: HpccommError | None

@@ -102,9 +102,15 @@ class HostLane(Lane):
 
     def _agreeing(self, route: Route, label: Label) -> Route:
         calls, check, start, run = self._calls, self._check, route.start, route.run
+        crowded = self._backend.crowded
 
         def agreed_start(send: Buffer, recv: Buffer) -> Steps:
-            return check.steps(label, lambda: start(send, recv))
+            def begun() -> Steps:
+                if crowded:
+                    yield from check.apart(label, send, recv)
+                yield from start(send, recv)
+
+            return check.steps(label, begun)
 
         if route.registered is not None:
             start, run = self._meeting(route, self._habit(label)), None
