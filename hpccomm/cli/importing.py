@@ -5,7 +5,7 @@ import sys
 from datetime import datetime
 from pathlib import Path
 
-from hpccomm.bench.logs.imported import LeftOut, Told, collective_of
+from hpccomm.bench.logs.imported import LeftOutTable, Told, collective_of
 from hpccomm.bench.perf import readers
 from hpccomm.bench.perf.collectives import COLLECTIVES
 from hpccomm.bench.progress import watched
@@ -80,12 +80,12 @@ def run(args: argparse.Namespace) -> int:
             progress.advance()
     if unreadable:
         raise ResultsError("\n".join(unreadable))
-    there = reading.Measurements(args.output)
+    there = reading.KnownRuns(args.output)
     mendable = False
     for log, found in logs:
         packed = f" ({found.packed})" if found.packed else ""
         for each in found.found:
-            if isinstance(each, LeftOut):
+            if isinstance(each, LeftOutTable):
                 output.write(f"{log}{packed}: line {each.line}: {each.what} left out: {each.why}\n")
                 mendable |= not each.unlike
                 continue

@@ -20,7 +20,7 @@ DATA = Path(__file__).parent / "data"
 EXPECTED = tomllib.loads((DATA / "expected.toml").read_text())["log"]
 
 
-def read(entry: dict) -> reading.Log:
+def read(entry: dict) -> reading.ReadLog:
     parser = argparse.ArgumentParser()
     importing.configure(parser)
     file = str(DATA / entry["file"])

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterable
 
-from hpccomm.bench.logs.lines import Line
+from hpccomm.bench.logs.lines import LogLine
 
 _FAILURES = re.compile(
     r"Test (?:CUDA|HIP|NCCL|CURAND) failure .*|Test timeout .*|(?:NCCL|CUDA|HIP|CuRAND) (?:failure|error) .*"
@@ -17,7 +17,7 @@ _WARNING = re.compile(r"NCCL WARN .*")
 _MOST = 200
 
 
-def cause(lines: Iterable[Line]) -> str:
+def cause(lines: Iterable[LogLine]) -> str:
     """Return the line that says why a program ended; empty if there is none.
 
     A failed call says more than the program's end, and both say more than a warning.

@@ -65,7 +65,7 @@ def exact(value: float) -> Figure:
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
+class PrintedRow:
     """Half a line of a table, as it is printed.
 
     Attributes
@@ -103,7 +103,7 @@ class Measured:
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
+class TableKind:
     """What was measured, on how many ranks; `carried` is the part of the size that algorithm bandwidth counts."""
 
     collective: str
@@ -124,12 +124,12 @@ def _carried(collective: str, ranks: int) -> tuple[float, ...]:
     return (COLLECTIVES[collective].carried(ranks),)
 
 
-def kinds(collective: str, ranks: int) -> list[Kind]:
+def kinds(collective: str, ranks: int) -> list[TableKind]:
     """Return a collective on some ranks, in each way of its bandwidth."""
-    return [Kind(collective, ranks, carried) for carried in _carried(collective, ranks)]
+    return [TableKind(collective, ranks, carried) for carried in _carried(collective, ranks)]
 
 
-def fits(row: Measured, kind: Kind, *, timed: bool = True, counted: bool = True) -> bool:
+def fits(row: PrintedRow, kind: TableKind, *, timed: bool = True, counted: bool = True) -> bool:
     """Whether a row can be of this kind.
 
     Parameters
@@ -158,7 +158,7 @@ def fits(row: Measured, kind: Kind, *, timed: bool = True, counted: bool = True)
     )
 
 
-def _belongs(row: Measured, kind: Kind) -> bool:
+def _belongs(row: PrintedRow, kind: TableKind) -> bool:
     """Whether reduction, root, and size against count can be of this kind."""
     benchmark = COLLECTIVES[kind.collective]
     if (
@@ -190,7 +190,7 @@ NOT_IN_PLACE = ("all_to_all", "all_to_all_v")
 """What cannot be in place, and is measured so all the same."""
 
 
-def possible(rows: Sequence[Measured]) -> list[str]:
+def possible(rows: Sequence[PrintedRow]) -> list[str]:
     """Return the collectives of nccl-tests whose rows name a reduction and a root, and are verified, as these are."""
     op = any(row.op not in ("", "none") for row in rows)
     root = any(row.root >= 0 for row in rows)
@@ -211,7 +211,7 @@ def possible(rows: Sequence[Measured]) -> list[str]:
     return found
 
 
-def numbers_of_ranks(rows: Sequence[Measured], collective: str) -> Sequence[int]:
+def numbers_of_ranks(rows: Sequence[PrintedRow], collective: str) -> Sequence[int]:
     """Return the numbers of ranks that a table may be of, from sizes and counts, or from the bandwidths."""
     benchmark = COLLECTIVES[collective]
     if benchmark.what.blockwise and collective != "all_to_all_v":

@@ -4,6 +4,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from typing import Any
 
 import numpy as np
 
@@ -64,7 +65,7 @@ class ImportedRun:
 
 
 @dataclass(frozen=True, slots=True)
-class LeftOut:
+class LeftOutTable:
     """A table of a log that is not stored.
 
     Attributes
@@ -85,7 +86,7 @@ class LeftOut:
     unlike: bool = False
 
 
-Found = ImportedRun | LeftOut
+Found = ImportedRun | LeftOutTable
 """What becomes of a table."""
 
 
@@ -140,6 +141,24 @@ def unknown_ranks(count: int) -> tuple[RankInfo, ...]:
         )
         for rank in range(count)
     )
+
+
+def settings_of(rows: Sequence[Row], **known: Any) -> Config:
+    """Return the settings of rows of which the log says no more."""
+    sizes = [row.bytes for row in rows]
+    unknown = {"step_factor": 0, "step_bytes": 0, "iterations": 0, "warmup_iters": 0}
+    sized = {"minimum_bytes": min(sizes), "maximum_bytes": max(sizes)}
+    return Config(**{**sized, **unknown, **known})
+
+
+def status_of(rows: Sequence[Row], wrong: int = 0) -> str:
+    """Return how a run ended whose log says how many of its values are `wrong`, or each row does."""
+    wrong = wrong or sum(row.wrong for row in rows if row.wrong > 0)
+    return f"failed: {wrong} values are out of bounds" if wrong else COMPLETED
+
+
+SLOW = "failed: the average bus bandwidth is below what was asked for"
+"""Status of a run that nccl-tests has found too slow."""
 
 
 def run_info(

@@ -4,8 +4,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from hpccomm.bench.logs.figures import (
-    Kind,
-    Measured,
+    PrintedRow,
+    TableKind,
     fits,
     kinds,
     numbers_of_ranks,
@@ -28,21 +28,21 @@ class Judged:
 
     Attributes
     ----------
-    kind : Kind
+    kind : TableKind
         Collective and ranks.
-    rows : list of Measured
+    rows : list of PrintedRow
         Those that are of this kind.
     notes : list of str
         What the log does not say and its figures do, what contradicts, and which rows are left out.
     """
 
-    kind: Kind
-    rows: list[Measured]
+    kind: TableKind
+    rows: list[PrintedRow]
     notes: list[str]
 
 
 def judged(
-    rows: Sequence[Measured],
+    rows: Sequence[PrintedRow],
     told: Told,
     *,
     name: str = "",
@@ -56,7 +56,7 @@ def judged(
 
     Parameters
     ----------
-    rows : sequence of Measured
+    rows : sequence of PrintedRow
         Its rows, at least one.
     name : str
         The collective that the log names, if it does.
@@ -74,8 +74,13 @@ def judged(
     Unfit
         If none fits, or several do.
     """
+    if name and name not in COLLECTIVES:  # what hpccomm does not know cannot be checked
+        number = next(iter(listed), told.ranks)
+        if not number:
+            raise Unfit("does not say how many ranks there were; give --ranks")
+        return Judged(TableKind(name, number), list(rows), [])
     names = [name] if name else list(among or possible(rows))
-    found: dict[str, list[tuple[list[Measured], Kind]]] = {}
+    found: dict[str, list[tuple[list[PrintedRow], TableKind]]] = {}
     # What the log lists counts most, then what the caller says, then what the figures are of.
     for numbers in (listed, [told.ranks] if told.ranks else [], None):
         for each in names:
@@ -103,27 +108,14 @@ def judged(
     return Judged(kind, list(rows), notes)
 
 
-def unchecked(collective: str, rows: Sequence[Measured], ranks: int | None) -> Judged:
-    """Return a table of what hpccomm does not know, whose figures cannot be checked.
-
-    Raises
-    ------
-    Unfit
-        If nobody says how many ranks there were.
-    """
-    if not ranks:
-        raise Unfit("does not say how many ranks there were; give --ranks")
-    return Judged(Kind(collective, ranks), list(rows), [])
-
-
 def _fitting(
-    rows: Sequence[Measured],
+    rows: Sequence[PrintedRow],
     collective: str,
     numbers: Iterable[int],
     *,
     timed: bool,
     counted: bool,
-) -> list[tuple[list[Measured], Kind]]:
+) -> list[tuple[list[PrintedRow], TableKind]]:
     """Return the kinds that more than half of the rows fit, those with the fewest misfits, with these."""
     tried = []
     for ranks in numbers:
@@ -136,8 +128,8 @@ def _fitting(
 
 
 def _chosen(
-    rows: Sequence[Measured],
-    found: dict[str, list[tuple[list[Measured], Kind]]],
+    rows: Sequence[PrintedRow],
+    found: dict[str, list[tuple[list[PrintedRow], TableKind]]],
     told: Told,
     name: str,
     listed: Sequence[int],
@@ -175,7 +167,7 @@ def _chosen(
     raise Unfit(f"is not of {collective} on {ranks[0]} ranks")
 
 
-def _contradicted(kind: Kind, told: Told, name: str, listed: Sequence[int]) -> list[str]:
+def _contradicted(kind: TableKind, told: Told, name: str, listed: Sequence[int]) -> list[str]:
     notes = []
     if listed and kind.ranks not in listed:
         notes.append(
@@ -192,11 +184,11 @@ def _contradicted(kind: Kind, told: Told, name: str, listed: Sequence[int]) -> l
     return notes
 
 
-def _left_out(row: Measured, kind: Kind) -> str:
+def _left_out(row: PrintedRow, kind: TableKind) -> str:
     return f"line {row.line} is left out: {_why(row, kind)}"
 
 
-def _why(row: Measured, kind: Kind) -> str:
+def _why(row: PrintedRow, kind: TableKind) -> str:
     expected = row.size / row.time.value * kind.factor / 1e3 if row.time.value else 0.0
     return (
         f"{row.size} B with a count of {row.count} in {row.time.value:g} us and a bus bandwidth of "

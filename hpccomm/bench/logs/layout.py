@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from hpccomm.bench.logs.figures import Measured, figure
+from hpccomm.bench.logs.figures import PrintedRow, figure, possible
 from hpccomm.bench.logs.imported import LIMIT
 from hpccomm.results.schema import UNCHECKED
 from hpccomm.results.table import TIME_FORMAT
@@ -65,7 +65,7 @@ class Cells:
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class Columns:
     """The columns of a table.
 
     Attributes
@@ -88,28 +88,32 @@ class Layout:
     @property
     def of_mscclpp(self) -> bool:
         """Whether rows have neither type nor reduction."""
-        return self.columns[2] == "time"
+        return self.columns[2:3] == ("time",)
 
     @property
     def milliseconds(self) -> bool:
         """Whether the time is in milliseconds."""
         return "res" in self.columns
 
-    @property
-    def candidates(self) -> tuple[str, ...]:
-        """What a table without a name may be, where its columns say it; empty where they do not.
+    def candidates(self, rows: Sequence[PrintedRow], backend: str) -> list[str]:
+        """Return what a table without a name may be.
 
-        Before nccl-tests 2.13 (2022) each program had its own columns.
+        Before nccl-tests 2.13 (2022) each program had its own columns. mscclpp-test's measure in place or not,
+        as their source has it. nccl-tests' all-to-all-v has always named itself.
         """
         if self.of_mscclpp:
-            return ("all_gather", "all_reduce", "all_to_all", "send_recv")
-        if "redop" in self.columns:
-            return () if "root" in self.columns else ("all_reduce", "reduce_scatter", "all_to_all")
-        if "root" in self.columns:
-            return ("broadcast", "gather", "scatter")
-        # Before there was hypercube (2021) the column was narrower; all_gather had its bandwidth then.
-        width = self.ends[2] - self.ends[1] if self.ends else 0
-        return ("all_gather",) if width <= 8 else ("all_gather", "send_recv", "hypercube")
+            in_place = ("all_gather",) if rows[0].in_place else ("all_to_all", "send_recv")
+            return [*in_place, "all_reduce"]
+        if "redop" not in self.columns:
+            if "root" in self.columns:
+                return ["broadcast", "gather", "scatter"]
+            # Before there was hypercube (2021) the column was narrower; all_gather had its bandwidth then.
+            narrow = not self.ends or self.ends[2] - self.ends[1] <= 8
+            return ["all_gather", *(() if narrow else ("send_recv", "hypercube"))]
+        unlike = {"all_to_all_v"} if backend == "nccl" else set()
+        if "root" not in self.columns:
+            unlike |= {"send_recv", "all_gather", "hypercube"}
+        return [each for each in possible(rows) if each not in unlike]
 
     def read(self, line: int, text: str, before: Cells | None = None) -> Cells | None:
         """Return the cells of a row, or of its beginning; None if the line has none.
@@ -169,7 +173,7 @@ class Layout:
         end = ends[names.index("time")] - ends[0] + self.ends[0]
         return abs(end - times[1]) < abs(end - times[0])
 
-    def measured(self, cells: Cells) -> list[Measured]:
+    def measured(self, cells: Cells) -> list[PrintedRow]:
         """Return the halves of a whole row that were measured.
 
         Raises
@@ -198,7 +202,7 @@ class Layout:
                 "#wrong", _ABSENT
             )  # an error's size, as old versions print, is no count
             found.append(
-                Measured(
+                PrintedRow(
                     line=cells.line,
                     dtype=lead.get("type", "int32"),  # mscclpp-test's
                     op=lead.get("redop", ""),
@@ -216,16 +220,13 @@ class Layout:
         return found
 
 
-OF_MSCCLPP = {True: ("all_gather",), False: ("all_to_all", "send_recv")}
-"""What mscclpp-test measures in place only, and out of place only; all_reduce depends on its kernel."""
-
-MODERN = Layout(
+MODERN = Columns(
     ("size", "count", "type", "redop", "root", *("time", "algbw", "busbw", "#wrong") * 2),
 )
 """The columns of most versions, for rows whose heading is lost."""
 
 
-def heading(text: str, above: str) -> Layout | None:
+def heading(text: str, above: str) -> Columns | None:
     """Return the columns that a line names; None if it is no heading.
 
     Parameters
@@ -244,7 +245,7 @@ def heading(text: str, above: str) -> Layout | None:
     halves = columns.count("time")
     if "size" not in columns or not halves or columns.index("time") < 2:
         return None
-    return Layout(
+    return Columns(
         columns,
         tuple(found.start() + word.end() for word in words),
         tuple(places) if len(places) == halves else (False, True)[:halves],

@@ -53,7 +53,7 @@ _AMID = re.compile(r"(?<=\S)(\[(?:\d+,)*\d+\](?:<std\w+>)?:?)")
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class LogLine:
     """A line.
 
     Attributes
@@ -68,13 +68,13 @@ class Line:
     text: str
 
 
-def streams(text: str) -> list[list[Line]]:
+def streams(text: str) -> list[list[LogLine]]:
     """Return the lines of a log, apart by the tag of who printed them, in the order of their beginning.
 
     A launcher that tags each write instead of each line has tags amid a row: such a row is put together.
     """
-    found: dict[str, list[Line]] = {}
-    begun: dict[str, Line] = {}
+    found: dict[str, list[LogLine]] = {}
+    begun: dict[str, LogLine] = {}
     stripped = [_untagged(raw) for raw in re.split(r"\r*\n|\r", text)]
     unknown = _unknown_prefix([rest for _, _, rest in stripped])
     for number, (source, tag, rest) in enumerate(stripped, 1):
@@ -92,7 +92,11 @@ def streams(text: str) -> list[list[Line]]:
             if before is not None and piece.lstrip().startswith("#"):
                 found.setdefault(source, []).append(before)
                 before = None
-            line = Line(before.number, f"{before.text} {piece}") if before else Line(number, piece)
+            line = (
+                LogLine(before.number, f"{before.text} {piece}")
+                if before
+                else LogLine(number, piece)
+            )
             if place < len(pieces) - 1:
                 begun[source] = line
             else:
@@ -112,7 +116,7 @@ def _unknown_prefix(lines: list[str]) -> re.Pattern[str]:
     return re.compile("^" + r"\d+".join(map(re.escape, shape.split("0"))))
 
 
-def together(apart: list[list[Line]]) -> list[list[Line]]:
+def together(apart: list[list[LogLine]]) -> list[list[LogLine]]:
     """Return all lines as one stream: where tags do not say who printed a line."""
     return [sorted((line for lines in apart for line in lines), key=lambda line: line.number)]
 

@@ -7,19 +7,20 @@ from typing import Any
 
 import numpy as np
 
-from hpccomm.bench.logs.figures import Measured, exact
+from hpccomm.bench.logs.figures import PrintedRow, exact
 from hpccomm.bench.logs.imported import (
     COMPLETED,
     CUT,
+    SLOW,
     Found,
     ImportedRun,
-    LeftOut,
+    LeftOutTable,
     Told,
     collective_of,
+    status_of,
     unknown_ranks,
 )
-from hpccomm.bench.logs.judged import Unfit, judged, stored, unchecked
-from hpccomm.bench.perf.collectives import COLLECTIVES
+from hpccomm.bench.logs.judged import Unfit, judged, stored
 from hpccomm.errors import ResultsError
 from hpccomm.results.fingerprint import UNKNOWN_LAUNCHER
 from hpccomm.results.schema import (
@@ -57,85 +58,78 @@ def parse(document: dict[str, Any], told: Told, line: int) -> list[Found]:
             f"{' and '.join(map(str, VERSIONS))} can be read"
         )
     settings = dict(document["config"])
-    devices = settings.pop("devices", document.get("devices", []))
-    named = tuple(map(_rank, devices))
+    named = tuple(map(_rank, settings.pop("devices", document.get("devices", []))))
     # Without MPI, or with several devices a process, only the first of each process is named.
     share = _plain(settings.get("nthreads", 1)) * _plain(settings.get("ngpus", 1))
     listed = list(dict.fromkeys([len(named) * share, len(named)])) if named else []
+    run = ImportedRun(_info(document, told, named), [], [], line=line)
     found: list[Found] = []
-    rows: list[Row] = []
-    samples: list[np.ndarray | None] = []
-    notes: list[str] = []
     numbers: list[int] = []
     results = [(_block(each, document), each) for each in document["results"]]
     for block, members in groupby(results, key=lambda each: each[0]):
-        part = {number: each for number, (_, each) in enumerate(members, 1)}
+        part = dict(enumerate((each for _, each in members), 1))
         measured = [row for number, each in part.items() for row in _halves(each, number)]
         if not measured:
             continue
-        host_time = any("cpu_time" in (each.get("out_of_place") or {}) for each in part.values())
         try:
-            if block[0] and block[0] not in COLLECTIVES:
-                judgement = unchecked(block[0], measured, listed[0] if listed else told.ranks)
-            else:
-                judgement = judged(
-                    measured,
-                    told,
-                    name=block[0],
-                    listed=listed,
-                    timed=not host_time,
-                    counted=len(_words(part[1])) != 3,
-                )
+            judgement = judged(
+                measured,
+                told,
+                name=block[0],
+                listed=listed,
+                timed="cpu_time" not in (part[1].get("in_place") or part[1]["out_of_place"]),
+                counted=len(_words(part[1])) != 3,
+            )
         except Unfit as error:
-            found.append(LeftOut(line, f"{len(measured)} rows", str(error)))
+            found.append(LeftOutTable(line, f"{len(measured)} rows", str(error)))
             continue
-        notes += judgement.notes
+        run.notes += judgement.notes
         numbers.append(judgement.kind.ranks)
         kept = stored(judgement, backend=block[1], algorithm=block[2], iterations=0, timed=False)
         for row, source in zip(kept, judgement.rows, strict=True):
             each = part[source.line]
             times = int(each.get("actual_iterations", document["config"].get("iterations", 0)))
-            rows.append(replace(row, iterations=times))
+            run.rows.append(replace(row, iterations=times))
             place = "in_place" if row.in_place else "out_of_place"
-            samples.append(_samples(each.get(f"{place}_per_iter"), judgement.kind.ranks))
-    if not rows:
-        return found or [LeftOut(line, "a document", "has no rows")]
-    ranks = _ranks(named, numbers[0])
+            run.samples.append(_samples(each.get(f"{place}_per_iter"), judgement.kind.ranks))
+    if not run.rows:
+        return found or [LeftOutTable(line, "a document", "has no rows")]
+    run.info = replace(
+        run.info, config=_config(settings, run.rows), ranks=_ranks(named, numbers[0])
+    )
+    if (ended := document.get("end_time")) is not None:
+        run.ended = datetime.strptime(ended, TIME_FORMAT).astimezone()
+    run.status = _status(document, run)
+    return [run, *found]
+
+
+def _info(document: dict[str, Any], told: Told, named: tuple[RankInfo, ...]) -> RunInfo:
     environment = dict(each.split("=", 1) for each in document.get("env", []) if "=" in each)
     version = document.get("nccl_version")
-    info = RunInfo(
+    return RunInfo(
         started=datetime.strptime(document["start_time"], TIME_FORMAT).astimezone(),
         user=told.user,
         launcher=UNKNOWN_LAUNCHER,
         arguments=tuple(map(str, document.get("args", []))),
         skipped=(),
-        config=_config(settings, rows),
-        ranks=ranks,
+        config=_config({}, []),
+        ranks=named or unknown_ranks(1),
         versions={} if not version else {"nccl": _version(int(version))},
         environment=recorded_environment(environment),
         slurm=recorded_slurm(environment),
     )
-    ended = document.get("end_time")
-    ends = None if ended is None else datetime.strptime(ended, TIME_FORMAT).astimezone()
-    return [
-        ImportedRun(info, rows, samples, _status(document, rows), ends, line, notes),
-        *found,
-    ]
 
 
-def _status(document: dict[str, Any], rows: list[Row]) -> str:
-    wrong = (document.get("out_of_bounds") or {}).get("count") or 0
-    wrong = int(wrong) or sum(row.wrong for row in rows if row.wrong > 0)
-    errors = [each for each in document.get("errors") or [] if each]
-    if wrong:
-        return f"failed: {wrong} values are out of bounds"
-    if errors:
+def _status(document: dict[str, Any], run: ImportedRun) -> str:
+    bad = status_of(run.rows, int((document.get("out_of_bounds") or {}).get("count") or 0))
+    if bad != COMPLETED:
+        return bad
+    if errors := [each for each in document.get("errors") or [] if each]:
         return f"failed: {errors[0]}"
-    if document.get("end_time") is None:
+    if run.ended is None:
         return CUT
-    if str((document.get("average_bus_bandwidth") or {}).get("okay")).lower() == "false":
-        return "failed: the average bus bandwidth is below what was asked for"
-    return COMPLETED
+    judged_slow = str((document.get("average_bus_bandwidth") or {}).get("okay")).lower() == "false"
+    return SLOW if judged_slow else COMPLETED
 
 
 def _ranks(named: tuple[RankInfo, ...], number: int) -> tuple[RankInfo, ...]:
@@ -157,7 +151,7 @@ def _ranks(named: tuple[RankInfo, ...], number: int) -> tuple[RankInfo, ...]:
     )
 
 
-def _halves(result: dict[str, Any], number: int) -> list[Measured]:
+def _halves(result: dict[str, Any], number: int) -> list[PrintedRow]:
     """Return the rows of a result; their line is its number."""
     rows = []
     for place in ("out_of_place", "in_place"):
@@ -170,7 +164,7 @@ def _halves(result: dict[str, Any], number: int) -> list[Measured]:
             for names in (("time", "cpu_time"), ("alg_bw", "algbw"), ("bus_bw", "busbw"))
         )
         rows.append(
-            Measured(
+            PrintedRow(
                 line=number,
                 dtype=str(result["type"]),
                 op=str(result.get("redop") or ""),

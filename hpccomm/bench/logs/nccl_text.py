@@ -1,286 +1,89 @@
-"""nccl-tests' table, and those of rccl-tests and mscclpp-test: what these programs and `hpccomm perf` print."""
+"""nccl-tests' tables, and those of rccl-tests, mscclpp-test and `hpccomm perf`, as runs."""
 
-import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from itertools import pairwise
-from typing import Any
 
-from hpccomm.bench.logs import layout
+from hpccomm.bench.logs import nccl_tables
 from hpccomm.bench.logs.causes import cause
-from hpccomm.bench.logs.figures import ITEMSIZES, OF_NCCL, Measured, possible
 from hpccomm.bench.logs.imported import (
     COMPLETED,
     CUT,
     INTERRUPTED,
+    SLOW,
     Found,
     ImportedRun,
-    LeftOut,
+    LeftOutTable,
     Told,
     collective_of,
     run_info,
+    settings_of,
+    status_of,
     unknown_ranks,
 )
-from hpccomm.bench.logs.judged import Unfit, judged, stored, unchecked
-from hpccomm.bench.logs.layout import MODERN, OF_MSCCLPP, Cells, Layout
-from hpccomm.bench.logs.lines import Line
-from hpccomm.bench.perf.collectives import COLLECTIVES
-from hpccomm.results.schema import Config, RankInfo, Row
+from hpccomm.bench.logs.judged import Unfit, judged, stored
+from hpccomm.bench.logs.lines import LogLine
+from hpccomm.bench.logs.nccl_tables import PrintedTable
+from hpccomm.results.schema import RankInfo
 
-_RANK = re.compile(
-    r"Rank\s+(?P<rank>\d+)\s+(?:Group\s+(?P<group>\d+)\s+)?(?:Pid\s+(?P<pid>\d+)\s+)?on\s+(?P<host>\S+)\s+"
-    r"device\s+(?P<device>-?\d+)\s+\[(?P<hex>[^\]]*)\]\s*(?P<info>.*)"
-)
-_MANY = re.compile(r"#  (\d{1,9}) ranks on \d+ nodes?$")
-_STARTING = re.compile(
-    r"# Collective test starting: ([\w./\\-]+)(?: backend (\S+) algorithm (\S+))?"
-)
-_VERSION = re.compile(r"# (nccl-tests|hpccomm) version (\S+)(.*)|(rccl-tests): Version (\S+)")
-_CONFIG = re.compile(r"nThread\W|# minBytes\b.* kernel num:")
-_OUT_OF_BOUNDS = re.compile(
-    r"(?:^|#)\s*Out of bounds values\s*:\s*(?:(\d+)\s+(?:OK|FAILED)|N/A)(?![`'*])"
-)
-_BANDWIDTH = re.compile(r"Avg bus bandwidth\s*:\s*\S+\s+FAILED")
-_CYCLE = re.compile(r"# Testing \d+ cycle")
-_COMMAND = re.compile(r"(?:^|[\s/\\])(\w+?_perf\w*(?:\.exe)?)(?=\s|$)")
-_DECIMALS = re.compile(r"(?<!\S)\d+\.\d+(?!\S)")
-
-_SETTINGS = {
-    "nThread": "nthreads",
-    "nGpus": "ngpus",
-    "minBytes": "minimum_bytes",
-    "maxBytes": "maximum_bytes",
-    "warmup iters": "warmup_iters",
-    "warmupIters": "warmup_iters",
-    "iters": "iterations",
-    "agg iters": "aggregated_iterations",
-    "validation": "validation",
-    "graph": "graph",
-    "unalign": "unalign",
-}
-_VERSIONS, _NAMED, _SET, _LISTED, _HEADED, _FILLED, _CLOSED = range(7)
-"""How far a table has come; its lines come in this order."""
+is_one = nccl_tables.is_one
 
 
-@dataclass(slots=True)
-class _Table:
-    """A table that is being read."""
-
-    line: int
-    stage: int = -1
-    versions: dict[str, str] = field(default_factory=dict)
-    program: str = ""
-    hint: str = ""
-    """The collective of a command above it."""
-    backend: str = "nccl"
-    algorithm: str = "auto"
-    config: Config | None = None
-    ranks: dict[int, RankInfo] = field(default_factory=dict)
-    folded: int = 0
-    layout: Layout | None = None
-    rows: list[Measured] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)
-    begun: Cells | None = None
-    cycled: bool = False
-    wrong: int | None = None
-    slow: bool = False
-    mixed: bool = False
-    """Whether lines of several programs are in it."""
-
-    def cut(self) -> None:
-        """Name the row that was begun, and has not come to its end."""
-        if self.begun is not None:
-            texts = " ".join(text for _, text in self.begun.texts)
-            behind = f", then {self.begun.rest[:60]!r}" if self.begun.rest else ""
-            self.notes.append(f"line {self.begun.line}: a row is cut: {texts!r}{behind}")
-            self.begun = None
-
-
-def is_one(lines: Iterable[Line]) -> bool:
-    """Return whether a log has such a table."""
-    return any(layout.heading(line.text, "") or _modern(line) for line in lines)
-
-
-def parse(lines: Sequence[Line], log: Sequence[Line], told: Told) -> list[Found]:
+def parse(lines: Sequence[LogLine], log: Sequence[LogLine], told: Told) -> list[Found]:
     """Return what becomes of the tables of one stream of a log, in their order.
 
     Parameters
     ----------
-    lines : sequence of Line
+    lines : sequence of LogLine
         The stream.
-    log : sequence of Line
+    log : sequence of LogLine
         All lines of the log, in which the cause of a failure is looked for.
     told : Told
         What the log may not say.
     """
-    tables: list[_Table] = []
-    above = command = ""
-    for line in lines:
-        if layout.places(line.text):
-            above = line.text
-        if "#" not in line.text and (called := _COMMAND.findall(line.text)):
-            command = called[-1] if len(set(called)) == 1 else ""
-        before = len(tables)
-        _read(line, tables, above)
-        if command and len(tables) > before:
-            tables[-1].hint, command = collective_of(command), ""
-    for table in tables:
-        table.cut()
-    headed = [table for table in tables if table.layout is not None]
-    ends = {one.line: other.line for one, other in pairwise(headed)}
+    tables = nccl_tables.read(lines)
+    ends = {one.line: other.line for one, other in pairwise(tables)}
     found: list[Found] = []
-    for group in _apart(headed):
+    for group in _apart(tables):
         first = group[0]
         if len(group) > 1 or first.mixed:
             found.append(_interleaved(group))
             continue
         why = ""
-        if first.wrong is None:
+        if not first.ended:
             end = ends.get(first.line, len(log) + 1)
             why = cause(line for line in log if first.line <= line.number < end)
         found.append(_finished(first, why, told))
     return found
 
 
-def _modern(line: Line) -> Cells | None:
-    """Return a row of most versions, which is known without its heading."""
-    cells = MODERN.read(line.number, line.text)
-    return cells if cells is not None and cells.whole else None
-
-
-def _read(line: Line, tables: list[_Table], above: str) -> None:
-    text = line.text
-    columns = layout.heading(text, above)
-    if columns is not None:
-        table = _reached(_HEADED, line, tables)
-        table.layout = columns
-    elif version := _VERSION.search(text):
-        table = _reached(_VERSIONS if version[1] else _SET, line, tables, again=bool(version[4]))
-        table.versions[version[1] or version[4]] = version[2] or version[5]
-        table.versions |= _others(version[3] or "")
-        table.backend = "rccl" if version[4] else table.backend
-    elif starting := _STARTING.search(text):
-        table = _reached(_NAMED, line, tables)
-        table.program = starting[1]
-        table.backend, table.algorithm = (
-            starting[2] or table.backend,
-            starting[3] or table.algorithm,
-        )
-    elif _CONFIG.search(text):
-        table = _reached(_SET, line, tables)
-        table.config = _config(text)
-    elif (rank := _RANK.search(text)) and text.lstrip()[:1] in "#R":
-        table = _reached(_LISTED, line, tables, again=True)
-        info = _rank(rank, table.ranks.values())
-        table.mixed |= info.rank in table.ranks
-        table.ranks[info.rank] = info
-    elif many := _MANY.search(text):
-        _reached(_LISTED, line, tables, again=True).folded = int(many[1])
-    elif bounds := _OUT_OF_BOUNDS.search(text):
-        if tables:
-            table = tables[-1]
-            table.cut()
-            table.mixed |= table.stage >= _CLOSED
-            table.stage, table.wrong = _CLOSED, int(bounds[1] or 0)
-    elif tables and _BANDWIDTH.search(text):
-        tables[-1].slow = True
-    elif tables and _CYCLE.search(text):
-        tables[-1].cycled = True
-    else:
-        _read_row(line, tables)
-
-
-def _reached(stage: int, line: Line, tables: list[_Table], *, again: bool = False) -> _Table:
-    """Return the table that a line of its head belongs to: another one where the last is that far already."""
-    last = tables[-1].stage if tables else _CLOSED
-    if last > stage or (last == stage and not again):
-        tables.append(_Table(line.number))
-    tables[-1].cut()
-    tables[-1].stage = stage
-    return tables[-1]
-
-
-def _read_row(line: Line, tables: list[_Table]) -> None:
-    """Take a line that is a row, part of one, or of no table."""
-    if (not tables or tables[-1].layout is None) and _modern(line):
-        if not tables:
-            tables.append(_Table(line.number))
-        tables[-1].layout = MODERN
-        tables[-1].notes.append(f"line {line.number}: the heading of its columns is lost")
-    table = tables[-1] if tables else None
-    if table is None or table.layout is None:
-        return
-    cells = table.layout.read(line.number, line.text)
-    if cells is None and table.begun is not None:
-        # Others have printed between its parts.
-        more = table.layout.read(line.number, line.text, table.begun)
-        if more is not None and len(more.texts) > len(table.begun.texts):
-            cells, table.begun = more, None
-    if cells is None:
-        if table.stage < _CLOSED and _like_row(line.text):
-            table.notes.append(f"line {line.number}: is no row: {line.text.strip()[:80]!r}")
-        return
-    table.cut()
-    if not cells.whole:
-        table.begun = cells
-        return
-    try:
-        found = table.layout.measured(cells)
-    except (ValueError, OverflowError) as error:
-        table.notes.append(f"line {line.number}: is no row: {error}: {line.text.strip()[:80]!r}")
-        return
-    table.mixed |= table.stage >= _CLOSED or _steps_back(table, found)
-    table.stage = max(table.stage, _FILLED)
-    table.rows += found
-
-
-def _like_row(text: str) -> bool:
-    """Whether a line looks like a row: it begins with two numbers, or has four with decimals."""
-    return "#" not in text and (
-        re.match(r"\s*\d+\s+\d+(?:\s|$)", text) is not None or len(_DECIMALS.findall(text)) >= 4
-    )
-
-
-def _steps_back(table: _Table, found: list[Measured]) -> bool:
-    """Whether a row cannot come after the last one if one program has printed both: sizes grow."""
-    if not table.rows or not found or "hpccomm" in table.versions:
-        return False
-    one, other = table.rows[-1], found[0]
-    cycled, table.cycled = table.cycled, False
-    if cycled or (one.dtype, one.op, one.root) != (other.dtype, other.op, other.root):
-        return False
-    # Blocks are rounded down: their sizes may be equal.
-    in_full = other.size == other.count * ITEMSIZES.get(other.dtype, 0)
-    return other.size < one.size or (in_full and 0 < other.size == one.size)
-
-
-def _apart(tables: list[_Table]) -> Iterable[list[_Table]]:
+def _apart(tables: list[PrintedTable]) -> Iterable[list[PrintedTable]]:
     """Return the tables one by one, and together those of programs that have printed into each other.
 
     Such a program's rows stand behind another one's heading or end. Where it began is not known: any table before
     that has not come to its end may be of them.
     """
-    group: list[_Table] = []
+    group: list[PrintedTable] = []
     for table in tables:
-        if group and group[-1].stage >= _CLOSED:
+        if group and group[-1].ended:
             yield from _split(group)
             group = []
         group.append(table)
     yield from _split(group)
 
 
-def _split(group: list[_Table]) -> Iterable[list[_Table]]:
+def _split(group: list[PrintedTable]) -> Iterable[list[PrintedTable]]:
     if any(table.mixed for table in group):
         yield group
     else:
         yield from ([table] for table in group)
 
 
-def _interleaved(group: list[_Table]) -> LeftOut:
+def _interleaved(group: list[PrintedTable]) -> LeftOutTable:
     rows = sum(len({row.line for row in table.rows}) for table in group)
     number = f"{len(group)} programs print" if len(group) > 1 else "several programs print"
-    return LeftOut(
+    return LeftOutTable(
         group[0].line,
         f"{rows} rows",
         f"{number} into each other, and whose rows are whose cannot be told; build nccl-tests with MPI=1, where one "
@@ -288,129 +91,56 @@ def _interleaved(group: list[_Table]) -> LeftOut:
     )
 
 
-def _others(text: str) -> dict[str, str]:
-    """Return versions such as ``nccl-library=22907``, where it is 2.29.7, and ``numpy=2.4.1``."""
-    found = dict(word.split("=", 1) for word in text.split() if "=" in word)
-    code = found.pop("nccl-library", "")
-    found.pop("nccl-headers", None)
-    if code.isdigit():
-        # Up to 2.8 the number had a digit less for the major version.
-        major = 10000 if int(code) >= 10000 else 1000
-        found["nccl"] = f"{int(code) // major}.{int(code) % major // 100}.{int(code) % 100}"
-    return found
-
-
-def _config(line: str) -> Config:
-    values: dict[str, Any] = {}
-    for key, name in _SETTINGS.items():
-        found = re.search(rf"(?<!warmup )(?<!agg )\b{re.escape(key)}:?\s*(-?\d{{1,18}})\b", line)
-        if found:
-            values[name] = int(found[1])
-    step = re.search(r"step:\s*(\d{1,18})\((factor|bytes)\)", line)
-    size, unit = (int(step[1]), step[2]) if step else (0, "bytes")
-    return Config(
-        **{
-            "minimum_bytes": 0,
-            "maximum_bytes": 0,
-            "iterations": 0,
-            "warmup_iters": 0,
-            "step_factor": size if unit == "factor" else 0,
-            "step_bytes": size if unit == "bytes" else 0,
-        }
-        | values
-    )
-
-
-def _rank(found: re.Match[str], before: Iterable[RankInfo]) -> RankInfo:
-    hosts = list(dict.fromkeys(each.host for each in before))
-    host = found["host"]
-    info = found["info"].strip()
-    cores = re.search(r", node (\d+), cores (\S*)$", info)
-    return RankInfo(
-        rank=int(found["rank"]),
-        group=int(found["group"] or 0),
-        host=host,
-        node=int(cores[1]) if cores else ([*hosts, host].index(host)),
-        pid=int(found["pid"] or 0),
-        cores=cores[2] if cores else "",
-        device=int(found["device"]),
-        device_hex="" if found["hex"] == "none" else found["hex"],
-        device_info=info[: cores.start()] if cores else info,
-        driver="",
-    )
-
-
-def _finished(table: _Table, why: str, told: Told) -> Found:
+def _finished(table: PrintedTable, why: str, told: Told) -> Found:
     """Return the run of a table, if its figures agree with what it is of."""
     name = collective_of(table.program) if table.program else ""
     what = f"{len(table.rows)} rows" + (f" of {name}" if name else "")
-    assert table.layout is not None
     if not table.rows:
         reason = "; ".join([*table.notes, *([why] if why else [])])
-        return LeftOut(table.line, "a table", f"has no whole row{reason and ': ' + reason}")
+        return LeftOutTable(table.line, "a table", f"has no whole row{reason and ': ' + reason}")
     listed = tuple(table.ranks[rank] for rank in sorted(table.ranks))
     try:
-        if name and name not in COLLECTIVES:
-            found = unchecked(name, table.rows, len(listed) or told.ranks)
-        else:
-            found = judged(
-                table.rows,
-                told,
-                name=name,
-                hint=table.hint,
-                listed=[table.folded] if table.folded else _numbers(listed),
-                among=_candidates(table),
-                timed=not table.layout.host_time,
-                counted="hpccomm" not in table.versions,
-            )
+        found = judged(
+            table.rows,
+            told,
+            name=name,
+            hint=table.hint,
+            listed=[table.folded] if table.folded else _numbers(listed),
+            among=table.layout.candidates(table.rows, table.backend),
+            timed=not table.layout.host_time,
+            counted="hpccomm" not in table.versions,
+        )
     except Unfit as error:
-        return LeftOut(table.line, what, "; ".join([str(error), *table.notes]))
-    sizes = [row.size for row in table.rows]
-    config = replace(
-        table.config
-        or Config(
-            minimum_bytes=min(sizes),
-            maximum_bytes=max(sizes),
-            step_factor=0,
-            step_bytes=0,
-            iterations=0,
-            warmup_iters=0,
-        ),
-        report_cputime=table.layout.host_time,
-        report_timestamps="timestamp" in table.layout.columns,
-    )
+        return LeftOutTable(table.line, what, "; ".join([str(error), *table.notes]))
     rows = stored(
         found,
         backend="mscclpp" if table.layout.of_mscclpp else table.backend,
         algorithm=table.algorithm,
-        iterations=config.iterations,
-        timed=not config.report_cputime,
+        iterations=0 if table.config is None else table.config.iterations,
+        timed=not table.layout.host_time,
+    )
+    config = replace(
+        table.config or settings_of(rows),
+        report_cputime=table.layout.host_time,
+        report_timestamps="timestamp" in table.layout.columns,
     )
     number = found.kind.ranks
-    known = listed and number in _numbers(listed) and len(listed) == listed[-1].rank + 1
-    ranks = listed if known else unknown_ranks(number)
+    whole = listed and len(listed) == listed[-1].rank + 1 and number in _numbers(listed)
+    ranks = listed if whole else unknown_ranks(number)
     program = table.program or f"{found.kind.collective}_perf"
-    info = run_info(told, config, ranks, table.versions, [program])
-    notes = [*table.notes, *found.notes]
+    status = status_of(rows, table.wrong or 0)
+    if status == COMPLETED and not table.ended:
+        status = INTERRUPTED + why if why else CUT
+    elif status == COMPLETED and table.slow:
+        status = SLOW
     return ImportedRun(
-        info, rows, [None] * len(rows), _status(table, rows, why), line=table.line, notes=notes
+        run_info(told, config, ranks, table.versions, [program]),
+        rows,
+        [None] * len(rows),
+        status,
+        line=table.line,
+        notes=[*table.notes, *found.notes],
     )
-
-
-def _candidates(table: _Table) -> Sequence[str]:
-    """Return what a table without a name may be."""
-    assert table.layout is not None
-    among = table.layout.candidates
-    if table.layout.of_mscclpp:
-        in_place = table.rows[0].in_place  # as its source has it
-        return [each for each in among if each not in OF_MSCCLPP[not in_place]]
-    if among and "redop" not in table.layout.columns:
-        return among
-    # nccl-tests' all-to-all-v has always named itself.
-    among = among or tuple(
-        each for each in OF_NCCL if each != "all_to_all_v" or table.backend != "nccl"
-    )
-    return [each for each in possible(table.rows) if each in among]
 
 
 def _numbers(ranks: Sequence[RankInfo]) -> list[int]:
@@ -418,14 +148,3 @@ def _numbers(ranks: Sequence[RankInfo]) -> list[int]:
     groups = Counter(rank.group for rank in ranks)
     last = max((rank.rank for rank in ranks), default=-1)
     return [*dict.fromkeys([*groups.values(), len(ranks), last + 1])] if ranks else []
-
-
-def _status(table: _Table, rows: Sequence[Row], why: str) -> str:
-    wrong = table.wrong or sum(row.wrong for row in rows if row.wrong > 0)
-    if wrong:
-        return f"failed: {wrong} values are out of bounds"
-    if table.wrong is None:
-        return INTERRUPTED + why if why else CUT
-    if table.slow:
-        return "failed: the average bus bandwidth is below what was asked for"
-    return COMPLETED

@@ -14,15 +14,16 @@ from hpccomm.bench.logs.imported import (
     INTERRUPTED,
     Found,
     ImportedRun,
-    LeftOut,
+    LeftOutTable,
     Told,
     collective_of,
     run_info,
+    settings_of,
     unknown_ranks,
 )
-from hpccomm.bench.logs.lines import Line
+from hpccomm.bench.logs.lines import LogLine
 from hpccomm.bench.perf.collectives import COLLECTIVES
-from hpccomm.results.schema import UNCHECKED, Config, Row
+from hpccomm.results.schema import UNCHECKED, Row
 
 _TITLE = re.compile(
     r"#\s*OSU\s+(?:(MPI|NCCL|RCCL|XCCL)(?:-[\w-]+)?[\s_]+)?(.*?)\s*Test(?:\s+v?([\d.]+))?\s*$",
@@ -65,19 +66,19 @@ class _Open:
     failed: str = ""
 
 
-def is_one(lines: Iterable[Line]) -> bool:
+def is_one(lines: Iterable[LogLine]) -> bool:
     """Return whether a log has a test of OSU."""
     return any(_TITLE.search(line.text) for line in lines)
 
 
-def parse(lines: Sequence[Line], log: Sequence[Line], told: Told) -> list[Found]:
+def parse(lines: Sequence[LogLine], log: Sequence[LogLine], told: Told) -> list[Found]:
     """Return what becomes of the tables of one stream of a log, in their order.
 
     Parameters
     ----------
-    lines : sequence of Line
+    lines : sequence of LogLine
         The stream.
-    log : sequence of Line
+    log : sequence of LogLine
         All lines of the log, in which the cause of a failure is looked for.
     told : Told
         What the log may not say.
@@ -107,7 +108,7 @@ def parse(lines: Sequence[Line], log: Sequence[Line], told: Told) -> list[Found]
     ]
 
 
-def _next(table: _Open, line: Line, tables: list[_Open]) -> _Open:
+def _next(table: _Open, line: LogLine, tables: list[_Open]) -> _Open:
     """Return the table of this title that a line of its head begins: another one if it has rows."""
     if not table.rows:
         return table
@@ -124,7 +125,7 @@ def _columns(line: str) -> list[str]:
     ]
 
 
-def _read_row(line: Line, table: _Open) -> None:
+def _read_row(line: LogLine, table: _Open) -> None:
     words = line.text.split()
     if not words or not re.fullmatch(r"\d+(?:\.\d+)?", words[0]):
         return
@@ -152,15 +153,17 @@ def _finished(table: _Open, why: str, told: Told) -> Found:
     name = re.sub(r"[\s-]+", "_", name.strip(" _-"))
     collective = collective_of(name) if name else "send_recv"
     if collective not in COLLECTIVES:
-        return LeftOut(table.line, what, "has no counterpart in hpccomm", unlike=True)
+        return LeftOutTable(table.line, what, "has no counterpart in hpccomm", unlike=True)
     if not table.rows:
         reason = "; ".join([*table.notes, *([why] if why else [])])
-        return LeftOut(table.line, what, f"has no whole row{reason and ': ' + reason}")
+        return LeftOutTable(table.line, what, f"has no whole row{reason and ': ' + reason}")
     size = told.ranks if name else 2
     if size is None:
-        return LeftOut(table.line, what, "does not say how many ranks there were; give --ranks")
+        return LeftOutTable(
+            table.line, what, "does not say how many ranks there were; give --ranks"
+        )
     if _column(table.columns) is None:
-        return LeftOut(
+        return LeftOutTable(
             table.line,
             what,
             f"columns {', '.join(table.columns)} have neither an average latency nor a bandwidth",
@@ -170,14 +173,10 @@ def _finished(table: _Open, why: str, told: Told) -> Found:
     if told.collective not in (None, collective):
         notes.append(f"--collective {told.collective} contradicts the log, and is not used")
     rows = [_row(each, table, collective, size) for each in table.rows]
-    sizes = [row.bytes for row in rows]
-    config = Config(
-        minimum_bytes=min(sizes),
-        maximum_bytes=max(sizes),
+    config = settings_of(
+        rows,
         step_factor=2,
-        step_bytes=0,
         iterations=max(row.iterations for row in rows),
-        warmup_iters=0,
         validation=int("Validation" in table.columns),
     )
     versions = {"osu": table.version} if table.version else {}

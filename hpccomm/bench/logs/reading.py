@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hpccomm.bench.logs import documents, nccl_text, osu, records, texts
-from hpccomm.bench.logs.imported import Found, ImportedRun, LeftOut, Told
-from hpccomm.bench.logs.lines import Line, streams, together
+from hpccomm.bench.logs.imported import Found, ImportedRun, LeftOutTable, Told
+from hpccomm.bench.logs.lines import LogLine, streams, together
 from hpccomm.errors import ResultsError
 from hpccomm.results.fingerprint import identity
 
@@ -16,12 +16,12 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Log:
+class ReadLog:
     """What a log gives.
 
     Attributes
     ----------
-    found : list of ImportedRun or LeftOut
+    found : list of ImportedRun or LeftOutTable
         What becomes of each table, in their order; at least one is a run.
     packed : str
         What the log was packed or encoded as; empty for plain text.
@@ -36,12 +36,12 @@ class Log:
         return [each for each in self.found if isinstance(each, ImportedRun)]
 
     @property
-    def left_out(self) -> list[LeftOut]:
+    def left_out(self) -> list[LeftOutTable]:
         """The others."""
-        return [each for each in self.found if isinstance(each, LeftOut)]
+        return [each for each in self.found if isinstance(each, LeftOutTable)]
 
 
-def parse(data: bytes | str, told: Told) -> Log:
+def parse(data: bytes | str, told: Told) -> ReadLog:
     """Return the runs of a log.
 
     Parameters
@@ -63,7 +63,7 @@ def parse(data: bytes | str, told: Told) -> Log:
         found = _of_csv(text, told)
     else:
         found = _of_lines(text, told)
-    log = Log(found, packed)
+    log = ReadLog(found, packed)
     if not log.runs:
         raise ResultsError(_nothing(told.name, packed, log.left_out))
     return log
@@ -92,7 +92,7 @@ def _of_lines(text: str, told: Told) -> list[Found]:
     return sorted(found, key=lambda each: each.line)
 
 
-def _tables(apart: Sequence[Sequence[Line]], log: Sequence[Line], told: Told) -> list[Found]:
+def _tables(apart: Sequence[Sequence[LogLine]], log: Sequence[LogLine], told: Told) -> list[Found]:
     found: list[Found] = []
     for lines in apart:
         for program in (osu, nccl_text):
@@ -101,7 +101,7 @@ def _tables(apart: Sequence[Sequence[Line]], log: Sequence[Line], told: Told) ->
     return found
 
 
-def _nothing(name: str, packed: str, left_out: Sequence[LeftOut]) -> str:
+def _nothing(name: str, packed: str, left_out: Sequence[LeftOutTable]) -> str:
     shown = f"{name} ({packed})" if packed else name
     if not left_out:
         return (
@@ -116,7 +116,7 @@ def _nothing(name: str, packed: str, left_out: Sequence[LeftOut]) -> str:
     )
 
 
-class Measurements:
+class KnownRuns:
     """What was measured already: a copy of a log is no other launch.
 
     Parameters

@@ -4,20 +4,21 @@ import csv
 from itertools import groupby
 from typing import Any
 
-from hpccomm.bench.logs.figures import ITEMSIZES, Measured, exact
+from hpccomm.bench.logs.figures import ITEMSIZES, PrintedRow, exact
 from hpccomm.bench.logs.imported import (
-    COMPLETED,
     Found,
     ImportedRun,
-    LeftOut,
+    LeftOutTable,
     Told,
     collective_of,
     run_info,
+    settings_of,
+    status_of,
     unknown_ranks,
 )
 from hpccomm.bench.logs.judged import Unfit, judged, stored
 from hpccomm.bench.perf.collectives import COLLECTIVES
-from hpccomm.results.schema import UNCHECKED, Config
+from hpccomm.results.schema import UNCHECKED
 
 _BANDWIDTH = "busbw"
 Record = dict[str, Any]
@@ -75,7 +76,7 @@ def parse(records: list[tuple[int, Record]], notes: list[str], told: Told) -> li
 def _of(record: Record) -> tuple[str, tuple[int, ...]]:
     """Return the collective of a record, and the numbers of ranks that it may be of."""
     name = collective_of(str(record.get("name") or record["collective"]))
-    devices = int(next((record[key] for key in ("gpusperrank", "gpus") if key in record), 1))
+    devices = int(record.get("gpusperrank") or record.get("gpus") or 1)
     numbers = [int(record[key]) for key in ("ranks", "rankspernode") if key in record]
     return name, tuple(dict.fromkeys(number * devices for number in numbers or [1]))
 
@@ -90,40 +91,27 @@ def _run(
     of_mscclpp = "kernel" in part[0][1]
     line, what = part[0][0], f"{len(part)} rows of {name}"
     if name not in COLLECTIVES:
-        return LeftOut(line, what, "has no counterpart in hpccomm", unlike=True)
+        return LeftOutTable(line, what, "has no counterpart in hpccomm", unlike=True)
     blocks = numbers[0] if COLLECTIVES[name].what.blockwise else 1
     rows = [_row(line, record, blocks) for line, record in part]
     try:
         judgement = judged(rows, told, name=name, listed=numbers, counted=False)
     except Unfit as error:
-        return LeftOut(line, what, str(error))
-    wrong = sum(row.wrong for row in rows if row.wrong > 0)
-    config = Config(
-        minimum_bytes=min(row.size for row in rows),
-        maximum_bytes=max(row.size for row in rows),
-        step_factor=0,
-        step_bytes=0,
-        iterations=0,
-        warmup_iters=0,
-    )
+        return LeftOutTable(line, what, str(error))
     backend = "mscclpp" if of_mscclpp else "rccl"
     algorithm = f"kernel {part[0][1]['kernel']}" if of_mscclpp else "auto"
     kept = stored(judgement, backend=backend, algorithm=algorithm, iterations=0, timed=False)
-    return ImportedRun(
-        run_info(told, config, unknown_ranks(judgement.kind.ranks), {}, [f"{name}_perf"]),
-        kept,
-        [None] * len(kept),
-        f"failed: {wrong} values are out of bounds" if wrong else COMPLETED,
-        line=line,
-        notes=[*notes, *judgement.notes],
-    )
+    ranks = unknown_ranks(judgement.kind.ranks)
+    info = run_info(told, settings_of(kept), ranks, {}, [f"{name}_perf"])
+    notes = [*notes, *judgement.notes]
+    return ImportedRun(info, kept, [None] * len(kept), status_of(kept), line=line, notes=notes)
 
 
-def _row(line: int, record: Record, blocks: int) -> Measured:
+def _row(line: int, record: Record, blocks: int) -> PrintedRow:
     dtype = str(record.get("type", "int32"))
     size = int(record["size"])
     wrong = str(record.get("wrong", record.get("#wrong", "N/A")))
-    return Measured(
+    return PrintedRow(
         line=line,
         dtype=dtype,
         op=str(record.get("redop") or ""),
