@@ -93,6 +93,13 @@ def _leave() -> None:
         raise interrupted
 
 
+def run_exit_steps(which: ExitStep) -> None:
+    """Run some of the steps already, where the program does itself what they prepare. They run at the exit again."""
+    for each, step in tuple(_exit_steps):
+        if each is which:
+            step()
+
+
 def leaving() -> bool:
     """Whether the program has ended and the steps of the exit run."""
     return _leaving

@@ -15,10 +15,10 @@ from typing import Any
 from hpccomm import settings
 from hpccomm.backends.bootstrap import ends, libmpi, presence, status
 from hpccomm.backends.bootstrap.launch import launched
-from hpccomm.errors import BackendUnavailable, LaunchError
+from hpccomm.errors import BackendUnavailable, CommunicatorAborted, LaunchError
 from hpccomm.runtime import answering
 from hpccomm.runtime.engine import everyone
-from hpccomm.runtime.lifetime import ExitStep, at_exit
+from hpccomm.runtime.lifetime import ExitStep, at_exit, leaving, run_exit_steps
 from hpccomm.runtime.statuses import Status
 
 logger = logging.getLogger("hpccomm")
@@ -52,6 +52,9 @@ def start() -> Any:
             _ours, _owner = _initialize(mpi), os.getpid()
             status.watch_for_it()
             at_exit(ExitStep.MPI, partial(_finalize, mpi))
+            # What is attached to COMM_SELF goes first when MPI is finalised (MPI 4.1, section 11.2.4).
+            key = mpi.Comm.Create_keyval(delete_fn=_finalised_by_program)
+            mpi.COMM_SELF.Set_attr(key, None)
             _check_launch(mpi)
             _started = mpi
             if abort and mpi.COMM_WORLD.size > 1:  # a single rank's own exit ends the job
@@ -248,6 +251,20 @@ def _finalize(mpi: Any) -> None:
         answering.note_exit()  # whatever the status: the others may be waiting to leave together
     seconds = _patience or settings.DEFAULT_TIMEOUT
     ends.finalize(mpi, ours=_ours, failed=failed, seconds=seconds)
+
+
+def _finalised_by_program(*_: object) -> None:
+    """Have communicators take no more calls: MPI's would end the process. Local."""
+    if leaving():
+        return
+    for calls in everyone():
+        if calls.backend.mpi_comm is None or calls.closed:
+            continue
+        why = "calls were under way when MPI was finalised; wait for them before: nobody can make a new one after"
+        if calls.under_way:
+            calls.fail(CommunicatorAborted(why, communicator=calls.name, rank=calls.origin.rank))
+        calls.close("cannot be used any more: the program has finalised MPI")
+    run_exit_steps(ExitStep.THREADS)
 
 
 def end_started_job(reason: str) -> None:
