@@ -15,6 +15,7 @@ from hypothesis import given
 
 from hpccomm.bench.logs import reading
 from hpccomm.bench.logs.imported import ImportedRun, Told
+from hpccomm.bench.perf.collectives import COLLECTIVES
 from hpccomm.cli import importing
 from hpccomm.errors import ResultsError
 from hpccomm.results import nccl_json, reader, table
@@ -202,6 +203,21 @@ def test_what_hpccomm_prints_comes_back(stored: list[Row], statistics: bool) -> 
         for value, expected in ((row.algbw, original.algbw), (row.busbw, original.busbw)):
             assert table.figure(value, 6) == table.figure(expected, 6)
     assert all(run.info.ranks == facts.ranks for run in runs)
+
+
+@pytest.mark.parametrize("name", COLLECTIVES)
+def test_every_collective_of_hpccomm_comes_back(name: str) -> None:
+    what = COLLECTIVES[name]
+    size = (1 << 20) if what.moves else 0
+    algbw = size / 50.0 / 1e3 * what.carried(4)
+    op, dtype = ("sum" if what.reduces else "none"), ("float" if what.moves else "none")
+    row = Row(
+        *(name, "mpi", "auto", dtype, op, 0 if what.rooted else -1, size, size // 4, False, 50.0),
+        *(algbw, algbw * what.factor(4), 0, 7),
+    )
+    (run,) = runs_of(table.run_text(info(), [row], lambda _: None, finished=True))
+    assert run.rows == [row]
+    assert run.notes == []
 
 
 @given(st.lists(rows, min_size=1, max_size=6), st.booleans())

@@ -24,7 +24,7 @@ _NUMBER = r"(?:N/A|nan|inf|\d+(?:\.\d*)?(?:e[+-]?\d+)?)(?![\d.])"
 _CELLS = {
     "size": r"\d+(?!\S)",
     "count": r"\d+(?!\S)",
-    "type": r"(?:u?int|u?char|half|float|double|bfloat|fp?8|complex|bool)\w*(?!\S)",
+    "type": r"(?:none|u?int|u?char|half|float|double|bfloat|fp?8|complex|bool)\w*(?!\S)",
     "redop": r"[a-z]\w*(?!\S)",
     "root": r"(?:-1|\d+)(?!\d)",
     "error": _NUMBER + r"\*?",

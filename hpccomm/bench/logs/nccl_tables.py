@@ -83,6 +83,8 @@ class PrintedTable:
         Whether its average bus bandwidth is too low.
     mixed : bool
         Whether lines of several programs are in it.
+    behind : list of int
+        Lines of rows and ends behind its own end, which may be another program's.
     stage : int
         How far it has come.
     begun : Cells or None
@@ -109,6 +111,7 @@ class PrintedTable:
     wrong: int | None = None
     slow: bool = False
     mixed: bool = False
+    behind: list[int] = field(default_factory=list)
 
     @property
     def ended(self) -> bool:
@@ -144,7 +147,7 @@ def read(lines: Sequence[LogLine]) -> list[PrintedTable]:
             tables[-1].hint, command = collective_of(command), ""
     for table in tables:
         table.cut()
-    return [table for table in tables if table.layout.columns]
+    return [table for table in tables if table.layout.columns or table.notes]
 
 
 def _modern(line: LogLine) -> Cells | None:
@@ -185,8 +188,10 @@ def _read(line: LogLine, tables: list[PrintedTable], above: str) -> None:
         if tables:
             table = tables[-1]
             table.cut()
-            table.mixed |= table.stage >= _CLOSED
-            table.stage, table.wrong = _CLOSED, int(bounds[1] or 0)
+            if table.ended:
+                table.behind.append(line.number)
+            else:
+                table.stage, table.wrong = _CLOSED, int(bounds[1] or 0)
     elif tables and _BANDWIDTH.search(text):
         tables[-1].slow = True
     elif tables and _CYCLE.search(text):
@@ -209,14 +214,17 @@ def _reached(
 
 def _read_row(line: LogLine, tables: list[PrintedTable]) -> None:
     """Take a line that is a row, part of one, or of no table."""
-    if (not tables or not tables[-1].layout.columns) and _modern(line):
+    if not tables or not tables[-1].layout.columns:
+        row = MODERN.read(line.number, line.text)
+        if row is None:
+            return
         if not tables:
             tables.append(PrintedTable(line.number))
-        tables[-1].layout = MODERN
         tables[-1].notes.append(f"line {line.number}: the heading of its columns is lost")
-    table = tables[-1] if tables else None
-    if table is None or not table.layout.columns:
-        return
+        if not row.whole:
+            return
+        tables[-1].layout = MODERN
+    table = tables[-1]
     cells = table.layout.read(line.number, line.text)
     if cells is None and table.begun is not None:
         # Others have printed between its parts.
@@ -236,8 +244,11 @@ def _read_row(line: LogLine, tables: list[PrintedTable]) -> None:
     except (ValueError, OverflowError) as error:
         table.notes.append(f"line {line.number}: is no row: {error}: {line.text.strip()[:80]!r}")
         return
-    table.mixed |= table.stage >= _CLOSED or _steps_back(table, found)
-    table.stage = max(table.stage, _FILLED)
+    if table.ended:
+        table.behind.append(line.number)
+        return
+    table.mixed |= _steps_back(table, found)
+    table.stage = _FILLED
     table.rows += found
 
 
@@ -256,9 +267,10 @@ def _steps_back(table: PrintedTable, found: list[PrintedRow]) -> bool:
     cycled, table.cycled = table.cycled, False
     if cycled or (one.dtype, one.op, one.root) != (other.dtype, other.op, other.root):
         return False
-    # Blocks are rounded down: their sizes may be equal.
+    # Blocks are rounded down: sizes that grow by few bytes may be equal, and those below the first block.
     in_full = other.size == other.count * ITEMSIZES.get(other.dtype, 0)
-    return other.size < one.size or (in_full and 0 < other.size == one.size)
+    doubles = table.config is not None and table.config.step_factor > 1
+    return other.size < one.size or (0 < other.size == one.size and (in_full or doubles))
 
 
 def _others(text: str) -> dict[str, str]:

@@ -29,6 +29,9 @@ from hpccomm.results.schema import RankInfo
 
 is_one = nccl_tables.is_one
 
+_MOST_NOTES = 3
+"""Of a table without rows."""
+
 
 def parse(lines: Sequence[LogLine], log: Sequence[LogLine], told: Told) -> list[Found]:
     """Return what becomes of the tables of one stream of a log, in their order.
@@ -47,6 +50,10 @@ def parse(lines: Sequence[LogLine], log: Sequence[LogLine], told: Told) -> list[
     found: list[Found] = []
     for group in _apart(tables):
         first = group[0]
+        first.notes += [
+            f"line {number}: what stands behind the end of the table is left out"
+            for number in first.behind
+        ]
         if len(group) > 1 or first.mixed:
             found.append(_interleaved(group))
             continue
@@ -74,19 +81,19 @@ def _apart(tables: list[PrintedTable]) -> Iterable[list[PrintedTable]]:
 
 
 def _split(group: list[PrintedTable]) -> Iterable[list[PrintedTable]]:
-    if any(table.mixed for table in group):
+    if any(table.mixed or (table.behind and len(group) > 1) for table in group):
         yield group
     else:
         yield from ([table] for table in group)
 
 
 def _interleaved(group: list[PrintedTable]) -> LeftOutTable:
-    rows = sum(len({row.line for row in table.rows}) for table in group)
+    rows = sum(len({row.line for row in table.rows}) + len(table.behind) for table in group)
     number = f"{len(group)} programs print" if len(group) > 1 else "several programs print"
     return LeftOutTable(
         group[0].line,
-        f"{rows} rows",
-        f"{number} into each other, and whose rows are whose cannot be told; build nccl-tests with MPI=1, where one "
+        f"{rows} lines",
+        f"{number} into each other, and whose row is whose cannot be told; build nccl-tests with MPI=1, where one "
         "process prints for all, or run it with mpirun --tag-output or srun --label",
     )
 
@@ -96,7 +103,7 @@ def _finished(table: PrintedTable, why: str, told: Told) -> Found:
     name = collective_of(table.program) if table.program else ""
     what = f"{len(table.rows)} rows" + (f" of {name}" if name else "")
     if not table.rows:
-        reason = "; ".join([*table.notes, *([why] if why else [])])
+        reason = "; ".join([*table.notes[:_MOST_NOTES], *([why] if why else [])])
         return LeftOutTable(table.line, "a table", f"has no whole row{reason and ': ' + reason}")
     listed = tuple(table.ranks[rank] for rank in sorted(table.ranks))
     try:
