@@ -207,6 +207,7 @@ LIBRARIES = {
 }
 
 
+@pytest.mark.slow("the first array of a library imports it")
 @pytest.mark.parametrize("name", LIBRARIES)
 def test_the_lines_in_the_messages_lead_to_an_array_of_the_same_values(name: str) -> None:
     x = LIBRARIES[name]()

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from hpccomm.gradients.arrays import address
+from hpccomm.gradients.arrays import address, host_view
 from hpccomm.gradients.flat import FlatBucket
 
 SAMPLE = 1024
@@ -44,12 +44,12 @@ class Views(Mapping[str, NDArray[Any]]):
 
 
 class _Sample(NamedTuple):
-    """Elements of a bucket that are looked at: where they lie, where each gradient's begin, names and addresses."""
+    """Elements of a bucket that are looked at: where they lie, where each gradient's begin, and the gradients."""
 
     flat: FlatBucket
     where: NDArray[np.intp]
-    starts: list[int]
-    held: list[tuple[str, int]]
+    starts: NDArray[np.intp]
+    held: list[tuple[str, NDArray[Any]]]
 
 
 class Written:
@@ -84,7 +84,7 @@ class Written:
         """Take what lies in the buckets for the results of a step; without gradients `in_place`, for written."""
         self.begin()
         self._last = [
-            each.flat.memory[each.where] if in_place and each.held else None
+            each.flat.memory.take(each.where) if in_place and each.held else None
             for each in self._samples
         ]
 
@@ -97,17 +97,20 @@ class Written:
         flat, where, starts, held = self._samples[number]
         if not held or (written and not self._owners):
             return WRITTEN
-        now, last = flat.memory[where], self._last[number]
+        now, last = flat.memory.take(where), self._last[number]
         alike = np.zeros(len(held), np.bool_)
         if last is not None:
             bits = f"u{now.itemsize}"
-            alike = np.logical_and.reduceat(now.view(bits) == last.view(bits), starts)
-        if not self._owners and not alike.all():  # as in most steps
+            same_bits = now.view(bits) == last.view(bits)
+            if not self._owners and not same_bits.all():  # as in most steps
+                return WRITTEN
+            alike = np.logical_and.reduceat(same_bits, starts)
+        elif not self._owners:
             return WRITTEN
         tells = np.logical_and.reduceat(np.isfinite(now), starts)
         tells &= np.logical_or.reduceat(now != 0, starts)
         as_before, elsewhere = len(self.as_before), len(self.elsewhere)
-        for (name, place), same, telling in zip(held, alike.tolist(), tells.tolist(), strict=True):
+        for (name, view), same, telling in zip(held, alike.tolist(), tells.tolist(), strict=True):
             if name not in in_place:
                 continue
             owner = self._owners.get(name)
@@ -116,9 +119,11 @@ class Written:
                 if same and telling:
                     self.as_before.append(name)
                     self.owned |= owner is not None
-            elif owner.grad.data_ptr() == place or (telling and not same):  # or written by hand
+            elif owner.grad.data_ptr() == address(view) or (
+                telling and not same
+            ):  # or written by hand
                 written = True
-            elif bool((owner.grad != 0).any()):
+            elif not np.array_equal(host_view(owner.grad, f"the gradient of {name!r}"), view):
                 self.elsewhere.append(name)
                 self.owned = True
         return [written, len(self.as_before) > as_before, len(self.elsewhere) > elsewhere]
@@ -133,6 +138,6 @@ def _sample(flat: FlatBucket) -> _Sample:
         offset + np.linspace(0, p.size - 1, min(most, p.size)).astype(np.intp)
         for p, offset, _ in held
     ]
-    starts = np.cumsum([0, *(part.size for part in indices)])[:-1].tolist()
+    starts = np.cumsum([0, *(part.size for part in indices)], dtype=np.intp)[:-1]
     where = np.concatenate([np.empty(0, np.intp), *indices])
-    return _Sample(flat, where, starts, [(p.name, address(view)) for p, _, view in held])
+    return _Sample(flat, where, starts, [(p.name, view) for p, _, view in held])

@@ -78,7 +78,10 @@ def check_layout(array: View, name: str, *, written: bool) -> None:
                 + f" ({name}.contiguous() copies a tensor)"
             )
         if written and not array.writable:
-            raise UsageError(f"{name} is read-only and would be written; give a writable array")
+            raise UsageError(
+                f"{name} is read-only and would be written; give a copy, which gets the result: "
+                f"c = cupy.array({name})"
+            )
         return
     flags = array.flags
     if written and not flags.writeable:

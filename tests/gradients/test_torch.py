@@ -167,6 +167,7 @@ WRONG = {
 }
 
 
+@pytest.mark.slow("the first backward pass loads much of PyTorch")
 @pytest.mark.parametrize("way", WRONG)
 def test_gradients_that_autograd_has_put_elsewhere_are_named_on_every_rank(way: str) -> None:
     def body(comm: Communicator) -> str:
@@ -178,6 +179,21 @@ def test_gradients_that_autograd_has_put_elsewhere_are_named_on_every_rank(way: 
     for said in run_ranks(2, body):
         assert f"since the last step: {WRONG[way]} on ranks 0, 1; zero_grad()" in said
         assert "sync({name: parameter.grad, ...})" in said
+
+
+def test_gradients_that_are_copied_by_hand_may_be_the_same_in_every_step() -> None:
+    def body(comm: Communicator) -> None:
+        module = torch.nn.Linear(3, 2)
+        sync = GradientSync(comm, module.named_parameters(), initial="broadcast")
+        views = dict(sync.gradients)
+        for _ in range(3):
+            module.zero_grad()
+            module(torch.ones(1, 3)).sum().backward()
+            for name, each in module.named_parameters():
+                views[name][...] = each.grad
+            assert sync.sync()
+
+    run_ranks(2, body)
 
 
 def test_ways_that_keep_the_gradients_where_they_belong_train_alike() -> None:
