@@ -3,11 +3,18 @@
 import re
 import subprocess
 import sys
+import threading
+import time
+import types
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
 from conftest import Mpiexec
 
+import hpccomm
+from hpccomm.backends.bootstrap import lingering
 from hpccomm.diagnosis.meanings import TABLE
 from hpccomm.runtime.statuses import Status
 
@@ -36,6 +43,9 @@ comm.all_reduce(np.zeros(10), algorithm=sys.argv[1])
 
 LOST = r"rank 1 on node \S+ \(pid \d+\) has come to the end of the program"
 
+THREAD = "threading.Thread(target=time.sleep, args=(60,), name='loader').start()"
+LEFT_WITH_6 = "rank 1 exits with status 6, and its thread 'loader' has kept it for"
+
 ENDS = {
     # What rank 1 does; what is told; the status of the job where the others' call is native, or pairwise.
     "exception": ("1 / 0", "rank 1 raised:\nTraceback", 1, 1),
@@ -43,6 +53,14 @@ ENDS = {
     "sys.exit(0)": ("sys.exit(0)", LOST, 3, 1),
     "os._exit(4)": ("os._exit(4)", r"rank 1 leaves by os._exit\(4\)", 4, 4),
     "os._exit(0)": ("os._exit(0)", r"rank 1 leaves by os._exit\(0\)", 3, 1),
+    "a thread and sys.exit(6)": (f"{THREAD}; sys.exit(6)", LEFT_WITH_6, 6, 6),
+    "a thread and SystemExit": (f"{THREAD}; raise SystemExit(6)", LEFT_WITH_6, 6, 6),
+    "a thread and sys.exit(0)": (
+        f"{THREAD}; sys.exit(0)",
+        f"{LOST} without this call, but for its thread",
+        3,
+        1,
+    ),
 }
 
 
@@ -110,6 +128,52 @@ except hpccomm.CommunicationError:
     stopped = r"rank 1 \(pid \d+\) is stopped, by SIGSTOP or a debugger; rank 2 \(pid \d+\) does not answer"
     check_ended(job, rf"ends the job: a communicator has failed.*: {stopped}", Status.ENDED)
     assert job.stdout.count("caught") == 2
+
+
+@pytest.mark.slow("the 2 s that a rank which leaves so waits for the others")
+def test_a_rank_that_a_thread_keeps_from_its_exit_ends_the_job(mpiexec: Mpiexec) -> None:
+    job = mpiexec(2, "-c", f"{WAITS}    {THREAD}; sys.exit(6){REST}", "native")
+    check_ended(job, LEFT_WITH_6, 6)
+    assert "Traceback" not in job.stderr
+
+
+def test_a_thread_that_may_communicate_is_known_by_what_it_uses() -> None:
+    """A program whose main thread has returned may train on in another one."""
+    comm, go = hpccomm.new_comm("loopback"), threading.Event()
+    box = types.SimpleNamespace(parts=[{"comm": comm}])
+
+    def step() -> object:
+        return hpccomm.__version__
+
+    def closing(of: object) -> Callable[[], object]:
+        def waits() -> object:
+            return go.wait(60) and of
+
+        return waits
+
+    def calls() -> None:
+        go.wait(60)
+        step()
+
+    ways: list[tuple[Callable[..., object], tuple[object, ...], bool]] = [
+        (time.sleep, (0,), False),
+        (go.wait, (60,), False),
+        (closing([1, {"two": 2}]), (), False),
+        (closing(comm), (), True),
+        (closing(box), (), True),
+        (calls, (), True),
+        (partial(go.wait, 60), (), False),
+        (lambda _: go.wait(60), (comm,), True),
+    ]
+    try:
+        for target, arguments, known in ways:
+            thread = threading.Thread(target=target, args=arguments)
+            thread.start()
+            frame = sys._current_frames().get(thread.ident or 0)
+            assert lingering._communicates(thread, frame) is known, target
+    finally:
+        go.set()
+        comm.finalize()
 
 
 @pytest.mark.thorough

@@ -120,7 +120,7 @@ def entered() -> None:
 
     These are said to be made there: no line of hpccomm says anything to whoever reads of them.
     """
-    frame = _own(caller(1))
+    frame = own_frame(caller(1))
     if frame is not None:
         _entrances.append((time.perf_counter(), (frame.f_code, frame.f_lasti)))
 
@@ -213,10 +213,10 @@ def doing() -> str:
     A program that waits is often in the standard library, and so is one whose signal is handled: the
     line of its own that led there says more.
     """
-    return described(site_of(_own(frames().get(threading.main_thread().ident or 0))))
+    return described(site_of(own_frame(frames().get(threading.main_thread().ident or 0))))
 
 
-def _own(frame: FrameType | None) -> FrameType | None:
+def own_frame(frame: FrameType | None) -> FrameType | None:
     """Return the innermost frame that is neither hpccomm's nor the standard library's."""
     while frame is not None and not _is_own(frame):
         frame = frame.f_back
@@ -309,7 +309,7 @@ def _notice(error: HpccommError) -> None:
     """Keep an error that refuses a call; those that end a communicator are in the records of its calls."""
     if isinstance(error, CommunicationError) and not isinstance(error, RankMismatch):
         return
-    frame = _own(caller(1))
+    frame = own_frame(caller(1))
     if frame is not None:  # else it is made by a thread of hpccomm's
         if len(_refused) >= _REFUSALS:
             _refused.clear()

@@ -327,8 +327,9 @@ def _predicate(answer: Answer, number: int, what: str) -> str:
     if facts.get("leaving") and facts.get("now"):
         call = f"{_named(facts['now'])} at {facts['now'].get('site')}".removesuffix(" at ")
         return f"{{who}} {{has}} come to the end of the program without waiting for {call}"
-    if facts.get("leaving"):
-        return "{who} {has} come to the end of the program without this call"
+    if facts.get("leaving") or facts.get("over"):
+        left = f", but for {_quoted(facts['over'])}" if facts.get("over") else ""
+        return f"{{who}} {{has}} come to the end of the program without this call{left}"
     if facts.get("closed"):
         return f"{{who}} {{has}} no use of the communicator any more: it {_quoted(facts['closed'])}"
     if facts.get("unknown"):

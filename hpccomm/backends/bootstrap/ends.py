@@ -22,6 +22,7 @@ from hpccomm.runtime import answering, lifetime
 from hpccomm.runtime.recorder import PACKAGE, frames, in_standard
 from hpccomm.runtime.statuses import Status
 from hpccomm.runtime.stderr import Voice, write_stderr
+from hpccomm.runtime.watchdog import watch
 
 ABORT_SECONDS = 2.0
 """How long MPI may take to end the job, before this process ends by itself."""
@@ -58,6 +59,7 @@ _ender = 0  # the thread that ends the process
 _lost = ""  # what the uncaught error says that tells of a lost rank
 _handled = -math.inf  # when the main thread last handled SIGINT, of time.monotonic
 _installed = False
+_main: "_MainThread | None" = None
 
 
 def installed() -> bool:
@@ -67,14 +69,32 @@ def installed() -> bool:
 
 def install(mpi: Any) -> None:
     """Install what ends the job when this process fails. Once a process, of several ranks."""
-    global _installed
+    global _installed, _main
     _installed = True
     Voice.before = presence.said_before
+    _main = _MainThread(mpi)
+    watch(_main)
     owner, rank = os.getpid(), mpi.COMM_WORLD.rank
     _hook_exceptions(mpi, owner)
     _hook_exit(mpi, owner, rank)
     if threading.current_thread() is threading.main_thread():
         _hook_signals(owner, rank)
+
+
+class _MainThread:
+    """Looks whether the program has come to its end while another thread of it keeps the process."""
+
+    def __init__(self, mpi: Any) -> None:
+        self._mpi, self._over = mpi, 0.0
+
+    def look(self, now: float) -> None:
+        """Look: for the watchdog."""
+        if threading.main_thread().is_alive() or lifetime.leaving():
+            return
+        self._over = self._over or now
+        from hpccomm.backends.bootstrap import lingering  # needed by few, at the end
+
+        lingering.look(self._mpi, now - self._over)
 
 
 # The ends.
@@ -99,6 +119,7 @@ def end_with(mpi: Any, last_words: str, with_status: int) -> NoReturn:
         end_process(last_words, with_status)
     _begin(with_status)
     write_stderr(last_words)
+    presence.tell_end(last_words)
     _abort(mpi, with_status)
 
 

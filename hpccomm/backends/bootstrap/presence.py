@@ -83,6 +83,20 @@ def tell_end(why: str) -> None:
     ask(_others(), {"end": why}, ANSWER_SECONDS)
 
 
+def others_go_on(size: int) -> bool:
+    """Whether some of the other ranks have not come to the end of their program.
+
+    Parameters
+    ----------
+    size : int
+        Ranks of the job. Of those on other nodes nothing is known: they go on.
+    """
+    answers = ask(_others(), {}, ANSWER_SECONDS)
+    facts = [each.facts for each in answers.values()]
+    far = len(answers) + len(gone()) < size - 1
+    return far or not all(each.get("leaving") or each.get("over") for each in facts)
+
+
 def _others() -> dict[int, Address]:
     return {rank: each for rank, each in present().items() if each.pid != os.getpid()}
 
@@ -94,6 +108,8 @@ def _lingering() -> list[str]:
         facts = answer.facts
         if answer.state == ANSWERED and not facts.get("leaving"):
             where = f" is at {facts['doing']}" if facts.get("doing") else " goes on"
+            if facts.get("over"):
+                where = f" has come to its end, but for {facts['over']}"
             told[rank] = f"rank {rank} (pid {facts.get('pid')}){where}"
     return [told[rank] for rank in sorted(told)]
 
