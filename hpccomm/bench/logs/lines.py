@@ -34,7 +34,7 @@ _OTHERS = (
     # kubectl --timestamps, ts, journald, syslog, Python's logging, a container's CRI
     rf"\[?{_STAMP}\]?(?: (?:stdout|stderr) [FP])?(?: - [\w.]+(?= - ))?"
     rf"(?:,? ?-? ?\[?{_LEVEL}\]?:?)?(?: -| \||:)?(?:[ \t]|{_TABLE})",
-    rf"\[? *\d+\.\d+\] ?{_TABLE}",  # dmesg, ts -s
+    r"\[ *\d+\.\d+\] ?|\d{10}\.\d+ ",  # since the system began, and since 1970: journald, ts
     rf"{_LEVEL}:[\w.]*: ?",  # Python's logging without a time
     rf"\[?{_LEVEL}\]?(?: -|:)? {_TABLE}",
     r"(?:> ?)+",  # a quotation
