@@ -94,7 +94,10 @@ class _MainThread:
         self._over = self._over or now
         from hpccomm.backends.bootstrap import lingering  # needed by few, at the end
 
-        lingering.look(self._mpi, now - self._over)
+        world = self._mpi.COMM_WORLD
+        why = lingering.look(world.rank, world.size, now - self._over, ALONE_SECONDS)
+        if why:
+            end_with(self._mpi, why, status.known() or 0)
 
 
 # The ends.

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
-from hpccomm.backends.bootstrap import ends, presence, status
+from hpccomm.backends.bootstrap import presence, status
 from hpccomm.runtime import answering
 from hpccomm.runtime.recorder import described, frames, in_standard, own_frame, site_of
 
@@ -21,33 +21,34 @@ MOST_VALUES = 100
 """Of each container."""
 
 
-def look(mpi: Any, seconds: float) -> None:
-    """Tell the other ranks, or end the job, where the program has ended so many seconds ago.
+def look(rank: int, size: int, seconds: float, limit: float) -> str:
+    """Tell the other ranks that this one's program has ended so many seconds ago; return why the job must end.
 
-    One that leaves with a status other than 0 has failed, and the job ends with it, unless the other ranks have
-    come to their end as well. One that has returned is as good as gone for the others if none of its threads knows
-    of anything of hpccomm's: else a thread may go on to communicate.
+    One that leaves with a status other than 0 has failed, and the job ends with it after `limit` seconds, unless the
+    other ranks have come to their end as well. One that has returned is as good as gone for the others then if none
+    of its threads knows of anything of hpccomm's: else a thread may go on to communicate.
     """
     main = threading.main_thread()
     threads = [each for each in threading.enumerate() if not each.daemon and each is not main]
     if not threads:
-        return
+        return ""
     at = frames()
     where = described(site_of(own_frame(at.get(threads[0].ident or 0))))
     thread = f"its thread {threads[0].name!r}{f' at {where}' if where else ''}"
     answering.note(over=thread)
-    if seconds < ends.ALONE_SECONDS:
-        return
+    if seconds < limit:
+        return ""
     leaving = status.known() or 0
-    if leaving and presence.others_go_on(mpi.COMM_WORLD.size):
-        ends.end_with(
-            mpi,
-            f"hpccomm: rank {mpi.COMM_WORLD.rank} exits with status {leaving}, and {thread} has kept it for "
-            f"{seconds:.0f} s, while other ranks go on. The job ends with that status",
-            leaving,
-        )
-    if not leaving and not any(_communicates(each, at.get(each.ident or 0)) for each in threads):
-        answering.note_exit()
+    if not leaving:
+        if not any(_communicates(each, at.get(each.ident or 0)) for each in threads):
+            answering.note_exit()
+        return ""
+    if not presence.others_go_on(size):
+        return ""
+    return (
+        f"hpccomm: rank {rank} exits with status {leaving}, and {thread} has kept it for {seconds:.0f} s, while other "
+        "ranks go on. The job ends with that status"
+    )
 
 
 def _communicates(thread: threading.Thread, frame: types.FrameType | None) -> bool:
