@@ -44,12 +44,24 @@ class Views(Mapping[str, NDArray[Any]]):
 
 
 class _Sample(NamedTuple):
-    """Elements of a bucket that are looked at: where they lie, where each gradient's begin, and the gradients."""
+    """Elements of a bucket that are looked at.
+
+    Attributes
+    ----------
+    flat : FlatBucket
+        The bucket.
+    where : ndarray of int
+        Where they lie.
+    starts : ndarray of int
+        Which of them are the first of each gradient.
+    held : list of tuple
+        Name, view and address of each gradient.
+    """
 
     flat: FlatBucket
     where: NDArray[np.intp]
     starts: NDArray[np.intp]
-    held: list[tuple[str, NDArray[Any]]]
+    held: list[tuple[str, NDArray[Any], int]]
 
 
 class Written:
@@ -110,7 +122,9 @@ class Written:
         tells = np.logical_and.reduceat(np.isfinite(now), starts)
         tells &= np.logical_or.reduceat(now != 0, starts)
         as_before, elsewhere = len(self.as_before), len(self.elsewhere)
-        for (name, view), same, telling in zip(held, alike.tolist(), tells.tolist(), strict=True):
+        for (name, view, place), same, telling in zip(
+            held, alike.tolist(), tells.tolist(), strict=True
+        ):
             if name not in in_place:
                 continue
             owner = self._owners.get(name)
@@ -119,9 +133,7 @@ class Written:
                 if same and telling:
                     self.as_before.append(name)
                     self.owned |= owner is not None
-            elif owner.grad.data_ptr() == address(view) or (
-                telling and not same
-            ):  # or written by hand
+            elif owner.grad.data_ptr() == place or (telling and not same):  # or written by hand
                 written = True
             elif not np.array_equal(host_view(owner.grad, f"the gradient of {name!r}"), view):
                 self.elsewhere.append(name)
@@ -140,4 +152,4 @@ def _sample(flat: FlatBucket) -> _Sample:
     ]
     starts = np.cumsum([0, *(part.size for part in indices)], dtype=np.intp)[:-1]
     where = np.concatenate([np.empty(0, np.intp), *indices])
-    return _Sample(flat, where, starts, [(p.name, view) for p, _, view in held])
+    return _Sample(flat, where, starts, [(p.name, view, address(view)) for p, _, view in held])
