@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from importlib import import_module
+from pathlib import Path
 
 import ml_dtypes
 import numpy as np
@@ -38,11 +39,12 @@ def public(module):
 
 @pytest.fixture(scope="module")
 def real():
-    """What the real CuPy looks like, from a process that has it."""
+    """What the real CuPy looks like, from a process that has it: ``STANDIN_REAL_PYTHON`` or this Python."""
     names = [name for module in ("cupy", *EXACT) for name in public(module)]
     names += [f"cupy:{name}.types" for name in cupy._loops.TYPES]
+    names += [f"nccl:{name}" for each in OF_THE_RULES.values() for name in each]
     done = subprocess.run(
-        [sys.executable, surface.__file__],
+        [os.environ.get("STANDIN_REAL_PYTHON", sys.executable), surface.__file__],
         input=json.dumps(names),
         env={name: value for name, value in os.environ.items() if name != "PYTHONPATH"},
         capture_output=True,
@@ -85,6 +87,125 @@ def test_status_7_of_nccl_is_a_key_error():
     nccl = import_module("cupy.cuda.nccl")
     with pytest.raises(KeyError):
         nccl.NcclError(7)
+
+
+# Which rules it keeps, and how they are known.
+
+COMPARED = "compared"
+"""The installed library has the names that the rule is of; what they do was read in its source."""
+
+READ = "read"
+"""In the source alone. Nobody has seen a GPU keep any of the rules."""
+
+RULES = {
+    1: (
+        "Memory is registered on all ranks of a call at one offset; with NVSwitch a rank waits deaf to aborts",
+        "NCCL user guide, User Buffer Registration; NCCL 2.30 transport/nvls.cc:966, misc/shmutils.cc:51",
+        READ,
+        "test_registered_memory_is_for_all_ranks_of_a_call_at_one_offset",
+    ),
+    2: (
+        "A thread's first call makes a context on device 0; number 0 is the current device's null stream",
+        "CUDA Runtime API, cudaSetDevice and Initialization; Stream synchronization behavior",
+        READ,
+        "test_the_first_call_of_a_thread_makes_a_context_on_device_0",
+    ),
+    3: (
+        "One rank: on the current device, nothing in place, no factor of float8",
+        "NCCL 2.30 enqueue.cc:3040, device/onerank.cu:79",
+        READ,
+        "test_one_rank_copies_on_the_current_device_and_has_no_factor_of_float8",
+    ),
+    4: (
+        "A stream has room for so much; a launch, a record and a copy wait for room",
+        "PyTorch pull requests 97066 and 122732 (a watchdog stuck in a CUDA call)",
+        READ,
+        "test_a_stream_has_room_for_so_much_and_whoever_puts_more_on_it_waits",
+    ),
+    5: (
+        "The capture mode of a thread says which captures unsafe calls of it end",
+        "CUDA Runtime API, cudaThreadExchangeStreamCaptureMode",
+        READ,
+        "test_the_mode_of_a_thread_says_which_captures_forbid_it",
+    ),
+    6: (
+        "A kernel is loaded at its first use, which is an unsafe call",
+        "CUDA Programming Guide, Lazy Loading; CuPy compiles at the first use",
+        READ,
+        "test_a_kernel_is_loaded_at_its_first_use_which_a_capture_may_forbid",
+    ),
+    7: (
+        "NCCL reads its files once, and most variables; NCCL_ALGO for each communicator",
+        "NCCL 2.30 misc/param.cc (initEnvFunc, ncclLoadParam), misc/utils.cc:125, graph/tuning.cc:458",
+        COMPARED,
+        "test_trap_what_nccls_file_says_is_seen_and_outlives_a_pin",
+    ),
+    8: (
+        "An abort frees what a thread in a call uses; a revocation frees nothing",
+        "NCCL 2.30 init.cc: commReclaim, ncclCommRevoke (from 2.28.7 on)",
+        COMPARED,
+        "test_an_abort_while_a_thread_is_in_a_call_is_seen",
+    ),
+    9: (
+        "ncclMemAlloc gives pieces of 2 MiB; no handle where NCCL_LOCAL_REGISTER is 0",
+        "NCCL 2.30 allocator.cc, register/register.cc",
+        COMPARED,
+        "test_memory_is_not_registered_where_that_is_switched_off",
+    ),
+    10: (
+        "Collectives of a group run by size",
+        "NCCL 2.30 enqueue.cc: ncclTaskCollSorter",
+        READ,
+        "test_collectives_of_a_group_run_by_size_and_not_in_the_order_of_the_calls",
+    ),
+    11: (
+        "cudaFree and cudaFreeHost wait for the device",
+        "CUDA Runtime API, cudaFree; CUDA Programming Guide, Implicit Synchronization",
+        READ,
+        "test_to_free_memory_waits_for_the_device",
+    ),
+    12: (
+        "CuPy may warn when it is imported",
+        "CuPy 14.2 _environment.py:286",
+        READ,
+        "test_a_cupy_that_warns_when_it_is_imported_can_be_tested",
+    ),
+    13: (
+        "CuPy's eventQuery holds the interpreter's lock, and may wait in the driver",
+        "CuPy 14.2 cupy_backends/cuda/api/runtime.pyx:1077",
+        READ,
+        "test_a_stream_has_room_for_so_much_and_whoever_puts_more_on_it_waits",
+    ),
+    14: (
+        "Ranks of one host on one GPU are refused: before 2.30 by its address, then by its UUID",
+        "NCCL 2.28 init.cc:904, 2.30 init.cc:1052",
+        READ,
+        "test_instances_of_one_gpu_are_one_device_before_2_30",
+    ),
+}
+"""Rules that are easily missed: what, the source, how it is known, and what shows that it is kept."""
+
+OF_THE_RULES = {
+    7: ("NCCL_CONF_FILE", "NCCL_ALGO", "NCCL_HOSTID", "NCCL_LAUNCH_ORDER_IMPLICIT", "/.nccl.conf"),
+    8: ("ncclCommRevoke", "ncclCommAbort"),
+    9: ("NCCL_LOCAL_REGISTER", "ncclMemAlloc", "ncclCommRegister"),
+}
+"""Names that the library must have for a rule to be compared."""
+
+
+def test_each_rule_has_a_test_and_a_source():
+    tests = "".join(file.read_text() for file in Path(__file__).parent.glob("test_*.py"))
+    assert sorted(RULES) == list(range(1, 15))
+    for number, (rule, source, known, test) in RULES.items():
+        assert rule, number
+        assert source, number
+        assert (known == COMPARED) == (number in OF_THE_RULES)
+        assert tests.count(test) > 1, (number, test)
+
+
+def test_nccl_has_what_the_compared_rules_are_of(real):
+    lacking = [name for names in OF_THE_RULES.values() for name in names if not real["nccl"][name]]
+    assert lacking == []
 
 
 # Arrays.

@@ -74,7 +74,8 @@ def malloc(size: int) -> Block:
 def free(block: Block) -> None:
     """Give memory back, as cudaFree does: once all that runs on the device is through."""
     graphs.forbid_while_capturing()
-    streams.synchronize(devices.device(block.device))
+    for stream in tuple(devices.device(block.device).streams):
+        stream.mark().wait()
     block.bytes[:] = POISON
     _drop(block)
 
@@ -87,7 +88,10 @@ def pinned(size: int) -> Block:
 
 
 def unpin(block: Block) -> None:
-    """Give pinned memory back."""
+    """Give pinned memory back, as cudaFreeHost does: once all that runs on the device is through."""
+    graphs.forbid_while_capturing()
+    for stream in tuple(devices.device().streams):
+        stream.mark().wait()
     block.bytes[:] = POISON
     _drop(block)
 

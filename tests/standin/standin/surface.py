@@ -8,6 +8,7 @@ import inspect
 import json
 import re
 import sys
+from pathlib import Path
 
 
 def arguments(function: object) -> list[str] | None:
@@ -40,6 +41,15 @@ def described(name: str) -> object:
     return {"arguments": arguments(found) if callable(found) else None}
 
 
+def in_nccl(words: list[str]) -> dict[str, bool]:
+    """Tell which words stand in the NCCL library that CuPy has loaded."""
+    importlib.import_module("cupy.cuda.nccl")
+    with Path("/proc/self/maps").open() as maps:
+        files = {line.split()[-1] for line in maps if "libnccl" in line}
+    library = b"".join(Path(file).read_bytes() for file in files)
+    return {word: word.encode() in library for word in words}
+
+
 def texts(package: str) -> dict[str, object]:
     """Return the texts of errors."""
     nccl = importlib.import_module(f"{package}.cuda.nccl")
@@ -58,7 +68,8 @@ if __name__ == "__main__":
     json.dump(
         {
             "version": cupy.__version__,
-            "names": {name: described(name) for name in names},
+            "names": {name: described(name) for name in names if not name.startswith("nccl:")},
+            "nccl": in_nccl([name[5:] for name in names if name.startswith("nccl:")]),
             "texts": texts("cupy"),
         },
         sys.stdout,

@@ -70,7 +70,7 @@ def init(size: int, unique: bytes, rank: int) -> tuple[int, int]:
         while True:
             time.sleep(60)
     allowed = algorithms.from_environment()
-    status, table = rendezvous.meet(unique, rendezvous.myself(rank, size, device.uuid))
+    status, table = rendezvous.meet(unique, rendezvous.myself(rank, size, device))
     if status:
         return status, 0
     if not allowed.valid:
@@ -210,8 +210,17 @@ def group_end() -> int:
     for communicator, call, stream in calls:
         together.setdefault(communicator, []).append((call, stream))
     for communicator, entries in together.items():
+        # As NCCL has them run: by size, the largest first, and not in the order of the calls.
+        entries.sort(key=lambda entry: _first(communicator, entry[0]))
         error = error or _launch(communicator, entries)
     return error
+
+
+def _first(communicator: Communicator, call: Call) -> int:
+    if isinstance(call, Message):
+        return 1
+    rank, size = communicator.rank, communicator.size
+    return -max(call.terms.bytes_in(rank, size), call.terms.bytes_out(rank, size))
 
 
 def collective(handle: int, terms: Terms, send: int, recv: int, stream: int) -> int:

@@ -8,7 +8,7 @@ import struct
 import threading
 from dataclasses import dataclass
 
-from standin import control
+from standin import control, devices
 from standin.nccl.post import post, read
 
 ID_BYTES = 128
@@ -25,6 +25,7 @@ class Member:
     size: int
     address: str
     device: bytes
+    bus: str
     host: str
     version: int
     shares: bool
@@ -65,13 +66,14 @@ def _receive(connection: socket.socket) -> object:
     return None if data is None else pickle.loads(data)
 
 
-def myself(rank: int, size: int, device: bytes) -> Member:
+def myself(rank: int, size: int, device: devices.Device) -> Member:
     """Return what this rank tells the others."""
     return Member(
         rank,
         size,
         post().address,
-        device,
+        device.uuid,
+        device.bus,
         control.nccl_param("NCCL_HOSTID") or socket.gethostname(),
         control.nccl_version(),
         control.nccl_param("NCCL_MULTI_RANK_GPU_ENABLE") == "1",
@@ -100,6 +102,8 @@ def refusal(table: list[Member]) -> int:
     if len({(member.size, member.version) for member in table}) > 1:
         return INVALID_USAGE
     shared = all(member.shares for member in table) and table[0].version >= 23000
-    if len({(member.host, member.device) for member in table}) < len(table) and not shared:
+    by_bus = table[0].version < 23000  # so that instances of one GPU (MIG) are refused
+    gpus = {(member.host, member.bus if by_bus else member.device) for member in table}
+    if len(gpus) < len(table) and not shared:
         return INVALID_USAGE  # Duplicate GPU detected
     return 0

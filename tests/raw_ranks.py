@@ -1,0 +1,48 @@
+"""Threads as ranks with the bare NCCL of CuPy between them."""
+
+import threading
+
+import cupy
+from cupy.cuda import nccl
+
+
+def on_ranks(function, size=3, devices=None):
+    """Return what ``function(rank, communicator, stream)`` gives on ranks that are threads."""
+    unique = nccl.get_unique_id()
+    results = [None] * size
+
+    def main(rank):
+        with cupy.cuda.Device(rank if devices is None else devices[rank]):
+            try:
+                communicator = nccl.NcclCommunicator(size, unique, rank)
+                stream = cupy.cuda.Stream(non_blocking=True)
+                with stream:
+                    results[rank] = function(rank, communicator, stream)
+                communicator.destroy()
+            except BaseException as error:  # noqa: BLE001 (given to the test)
+                results[rank] = error
+
+    threads = [threading.Thread(target=main, args=(rank,), daemon=True) for rank in range(size)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+        assert not thread.is_alive()
+    return results
+
+
+def sound(results):
+    """Return results of which none is an exception."""
+    for result in results:
+        if isinstance(result, BaseException):
+            raise result
+    return results
+
+
+def status_of(function, *arguments):
+    """Return the status with which NCCL refuses a call; 0 if it does not."""
+    try:
+        function(*arguments)
+    except nccl.NcclError as error:
+        return error.status
+    return 0
