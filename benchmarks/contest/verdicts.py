@@ -1,5 +1,9 @@
 """Verdicts on figures that have a limit: one line each, in a form that other programs can search for."""
 
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 PASS, FAIL, INFO = "PASS", "FAIL", "INFO"
 
 
@@ -24,6 +28,15 @@ class Verdicts:
     def note(self, text: str) -> None:
         """Say what was measured where no limit holds."""
         self._say(INFO, text)
+
+    @contextmanager
+    def part(self, name: str) -> Iterator[None]:
+        """Have an error of the block fail that part alone: what follows it is still checked."""
+        try:
+            yield
+        except Exception as error:  # noqa: BLE001 (whatever it is, the next part may be right)
+            traceback.print_exc()
+            self.limit(False, f"{name}: {type(error).__name__}: {error}".partition("\n")[0])
 
     def _say(self, verdict: str, text: str) -> None:
         if self._shown:

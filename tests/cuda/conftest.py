@@ -66,6 +66,8 @@ def pytest_configure(config: pytest.Config) -> None:
     """Name the marks, and bring the ranks together."""
     config.addinivalue_line("markers", "standin: needs the stand-in for CuPy")
     config.addinivalue_line("markers", "gpu: needs a GPU")
+    if not config.pluginmanager.hasplugin("pytest_mpi"):
+        config.addinivalue_line("markers", "mpi: needs pytest-mpi")
     config.addinivalue_line("markers", "processes: its ranks may be threads or processes")
     nccl_ranks.in_job = bool(config.getoption("--with-mpi"))
     agree_outcomes(config)
@@ -78,8 +80,10 @@ class Skipped(pytest.Module):
         pytest.skip(absent(), allow_module_level=True)
 
 
-def pytest_addoption(parser: pytest.Parser) -> None:
-    """Let a run take a share of the conformance suite."""
+def pytest_addoption(parser: pytest.Parser, pluginmanager: pytest.PytestPluginManager) -> None:
+    """Let a run take a share of the conformance suite, and do without pytest-mpi in one process."""
+    if not pluginmanager.hasplugin("pytest_mpi"):
+        parser.addoption("--with-mpi", action="store_const", const=False, help="takes pytest-mpi")
     parser.addoption(
         "--share",
         default="0/1",
@@ -99,6 +103,7 @@ def pytest_pycollect_makemodule(
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave out what is for another kind of run."""
     ranks = config.getoption("--with-mpi")
+    with_mpi = config.pluginmanager.hasplugin("pytest_mpi")
     # A communicator that failed over CUDA-aware MPI keeps NCCL from the device: those come last.
     items.sort(key=lambda item: "[mpi-" in item.name or "-mpi]" in item.name)
     for item in items:
@@ -110,6 +115,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker(pytest.mark.skip(reason="needs a GPU"))
         if ranks and not any(map(item.get_closest_marker, ("mpi", "processes"))):
             item.add_marker(pytest.mark.skip(reason="is for one process"))
+        if not with_mpi and item.get_closest_marker("mpi"):
+            item.add_marker(pytest.mark.skip(reason="needs pytest-mpi"))
 
 
 @pytest.fixture(autouse=True, scope="module")

@@ -62,7 +62,6 @@ def test_front(
 
 
 @pytest.mark.thorough
-@pytest.mark.standin  # NCCL refuses ranks of one process on one GPU
 @pytest.mark.parametrize("size", [1, 3])
 @pytest.mark.parametrize(
     ("backend", "cases"),

@@ -46,7 +46,6 @@ def dealt() -> Iterator["ParameterSet"]:
             yield pytest.param(name, size, way, marks=[] if turn else pytest.mark.thorough)
 
 
-@pytest.mark.standin  # NCCL refuses ranks of one process on one GPU
 @pytest.mark.parametrize(("name", "size", "way"), list(dealt()))
 def test_what_only_devices_do(name: str, size: int, way: str) -> None:
     case = CASES[way][name]

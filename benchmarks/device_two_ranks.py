@@ -1,0 +1,158 @@
+"""Two ranks over NCCL, which may share one GPU: calls of each kind, and a rank that is lost.
+
+Run it on two ranks::
+
+    mpiexec -n 2 python benchmarks/device_two_ranks.py
+    mpiexec -n 2 python benchmarks/device_two_ranks.py --lose stop
+    mpiexec --with-ft ulfm -n 2 python benchmarks/device_two_ranks.py --lose kill
+
+With ``--lose`` rank 1 is stopped, or killed, while rank 0 puts call after call on its stream. NCCL's
+kernels wait for ever then, and a launch blocks when the driver's queue is full. Rank 0 must raise within
+its deadline all the same. Then the job ends. A launcher kills rank 0 as well when a rank is killed, unless
+it tolerates that. A verdict stands in a line of its own; the exit status is 1 if one fails.
+"""
+
+import argparse
+import os
+import signal
+import sys
+import threading
+import time
+from contextlib import suppress
+
+import numpy as np
+
+import hpccomm
+from contest.bare_nccl import shares_a_device, versions
+from contest.verdicts import Verdicts
+from hpccomm import dtypes
+
+CALLS = 2000
+"""More than a stream's queue has room for."""
+BEFORE = 100
+"""Calls that rank 1 makes before it is lost."""
+MARGIN = 10.0
+"""Seconds after it within which the error must have come."""
+
+
+def main() -> None:
+    """Check and print."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--lose", choices=("stop", "kill"), help="lose rank 1 in this way")
+    parser.add_argument(
+        "--timeout", type=float, default=10.0, help="seconds of its calls' deadline"
+    )
+    arguments = parser.parse_args()
+    lose = arguments.lose
+
+    with hpccomm.new_comm("nccl", timeout=arguments.timeout if lose else 60.0) as comm:
+        verdicts = Verdicts(shown=comm.rank == 0)
+        if comm.rank == 0:
+            print(f"# {comm.size} ranks; {versions()}")
+        shared = shares_a_device(comm)
+        if lose:
+            lost(comm, verdicts, lose, arguments.timeout)
+        calls(comm, verdicts)
+        if shared:
+            verdicts.note("the ranks share a GPU")
+    sys.exit(verdicts.failed)
+
+
+def calls(comm: hpccomm.Communicator, verdicts: Verdicts) -> None:
+    """Make calls of each kind."""
+    import cupy
+
+    rank, size = comm.rank, comm.size
+    with cupy.cuda.Device(comm.device):
+        with verdicts.part("all_reduce"):
+            wrong = []
+            for count in (1, 1000, 1 << 20):
+                x = comm.all_reduce(cupy.full(count, rank + 1, np.float32))
+                wrong += [] if (x == size * (size + 1) / 2).all() else [count]
+            agreed(comm, verdicts, not wrong, "all_reduce of 4 bytes, 4 kB and 4 MiB")
+        with verdicts.part("an uneven all_to_all"):
+            counts = [rank + 1 + peer for peer in range(size)]
+            sent = cupy.concatenate([cupy.full(n, 10.0 * rank + to) for to, n in enumerate(counts)])
+            got = comm.all_to_all_v(sent, counts)
+            expected = np.concatenate(
+                [np.full(peer + 1 + rank, 10.0 * peer + rank) for peer in range(size)]
+            )
+            agreed(comm, verdicts, got.get().tolist() == expected.tolist(), "an uneven all_to_all")
+        with verdicts.part("messages"):
+            x, y, z = cupy.full(1000, rank), cupy.zeros(1000, int), cupy.zeros(1000, int)
+            comm.send_recv(x, rank, y, rank)
+            comm.send_recv(x, (rank + 1) % size, z, (rank - 1) % size)
+            right = bool((y == rank).all() and (z == (rank - 1) % size).all())
+            agreed(comm, verdicts, right, "messages to oneself and to the next rank")
+        with verdicts.part("sums in rank order"):
+            given = [
+                np.random.default_rng(seed).normal(size=1000).astype(dtypes.BFLOAT16)
+                for seed in range(size)
+            ]
+            total = given[0].astype(np.float32)
+            for each in given[1:]:
+                total = total + each.astype(np.float32)
+            x = cupy.ndarray(1000, given[rank].dtype, cupy.asarray(given[rank].view("u1")).data)
+            summed = comm.all_reduce(x, deterministic=True)
+            bits = cupy.ndarray(summed.nbytes, np.uint8, summed.data).get()
+            right = bits.tobytes() == total.astype(dtypes.BFLOAT16).tobytes()
+            agreed(comm, verdicts, right, "all_reduce of bfloat16 in rank order, bit for bit")
+
+
+def agreed(comm: hpccomm.Communicator, verdicts: Verdicts, right: bool, text: str) -> None:
+    """Say whether all ranks are right. Collective."""
+    verdicts.limit(all(comm.all_gather_object(right)), text)
+
+
+def lost(comm: hpccomm.Communicator, verdicts: Verdicts, how: str, timeout: float) -> None:
+    """Lose rank 1 with calls queued; ends the process."""
+    import cupy
+
+    other = comm.broadcast_object(os.getpid() if comm.rank == 1 else None, root=1)
+    issued = 0
+    begin, told = time.perf_counter(), "nothing"
+    with cupy.cuda.Device(comm.device):
+        x = cupy.ones(1000, np.float32)
+        comm.all_reduce(x)
+        cupy.cuda.get_current_stream().synchronize()
+        comm.barrier()
+        if comm.rank == 1:
+            for _ in range(BEFORE):
+                comm.all_reduce(x)
+            cupy.cuda.get_current_stream().synchronize()
+            os.kill(os.getpid(), signal.SIGSTOP if how == "stop" else signal.SIGKILL)
+            time.sleep(600)
+        name = f"a rank is lost ({how}) with {CALLS} calls queued"
+        # Should the main thread be stuck in the driver for ever, the verdict is known all the same.
+        limit = timeout + 2 * MARGIN
+        stuck = threading.Timer(limit, ended, (verdicts, other, f"{name}: stuck for {limit:g} s"))
+        stuck.daemon = True
+        stuck.start()
+        try:
+            for issued in range(CALLS):
+                begin = time.perf_counter() if issued == BEFORE else begin
+                comm.all_reduce(x)
+            cupy.cuda.get_current_stream().synchronize()
+            comm.barrier()
+        except hpccomm.HpccommError as error:
+            told = type(error).__name__
+        took = time.perf_counter() - begin
+        stuck.cancel()
+    right = told != "nothing" and took <= timeout + MARGIN
+    text = f"{name}: {told} after {took:.1f} s, at call {issued} (at most {timeout + MARGIN:g} s)"
+    verdicts.limit(right, text)
+    ended(verdicts, other, "")
+
+
+def ended(verdicts: Verdicts, other: int, wrong: str) -> None:
+    """End both processes; rank 0 calls this."""
+    if wrong:
+        verdicts.limit(False, wrong)
+    sys.stdout.flush()
+    with suppress(ProcessLookupError):
+        os.kill(other, signal.SIGKILL)
+    os._exit(verdicts.failed)
+
+
+if __name__ == "__main__":
+    main()
