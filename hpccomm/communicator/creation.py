@@ -80,7 +80,7 @@ def new_comm(
     BackendUnavailable
         If the backend cannot run here.
     LaunchError
-        If a job of N processes came up as N jobs of one.
+        If a job of N processes came up as N jobs of one, or if this process is no rank, but was started by one.
     ConfigurationError
         On every rank, if settings or versions differ between ranks.
     UsageError
@@ -105,6 +105,8 @@ def new_comm(
     arrival = Arrival(called, merged.timeout)
     # Threads as ranks poll, and raise by themselves.
     alone = seat.world is not None or merged.backend == "loopback"
+    if not alone:
+        mpi.check_own()
     with nullcontext() if alone else arrival.awaited():
         with arrival.apart(), suppress(BackendUnavailable):  # which is raised, if it matters, below
             if not alone:

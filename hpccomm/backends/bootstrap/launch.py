@@ -7,6 +7,10 @@ import socket
 import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
+
+LIBRARY = re.compile(r"/libmpi[^/\n]*\.so[^/\n]*$", re.MULTILINE)
+"""An MPI library, in /proc/PID/maps."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +113,37 @@ def job_name(environ: Mapping[str, str] | None = None) -> str:
     if re.fullmatch(r"[\w.-]{1,40}", key, re.ASCII):
         return key
     return hashlib.blake2b(key.encode(), digest_size=12).hexdigest()
+
+
+_OF_ONE_RANK = (
+    *("PMIX_NAMESPACE", "PMIX_RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMI_FD"),
+    *("SLURM_JOB_ID", "SLURM_STEP_ID", "SLURM_PROCID"),
+)
+"""Variables that tell a rank from all others, as far as a launcher does."""
+
+
+def started_by() -> int:
+    """Return the process that is this rank, and which has started the present one; 0 if there is none.
+
+    Whatever a rank starts has its variables: a worker of multiprocessing, a subprocess, a fork. The first process
+    above this one that has them too and has loaded an MPI library is the rank. Local; reads /proc.
+    """
+    mine = {name: os.environb.get(name.encode()) for name in _OF_ONE_RANK}
+    launcher, above = _peer(os.environ.get("PMI_FD", "")), os.getppid()
+    # Hydra's proxy has all variables of a rank whose program has started it.
+    while above not in (0, launcher):
+        folder = Path(f"/proc/{above}")
+        try:
+            lines = (folder / "environ").read_bytes().split(b"\0")
+            theirs = dict(line.split(b"=", 1) for line in lines if b"=" in line)
+            if mine != {name: theirs.get(name.encode()) for name in mine}:
+                break  # it is the launcher's
+            if LIBRARY.search((folder / "maps").read_text(errors="replace")):
+                return above
+            above = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
+        except OSError:  # it is another user's, or gone
+            break
+    return 0
 
 
 def _parent(values: Mapping[str, str]) -> str:

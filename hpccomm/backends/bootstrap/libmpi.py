@@ -7,14 +7,13 @@ thread of Python can watch them. Called by ctypes they let go of it.
 import contextlib
 import ctypes
 import os
-import re
 import select
 import time
 from functools import cache
 from pathlib import Path
 from typing import Any
 
-_LIBRARY = re.compile(r"/libmpi[^/]*\.so[^/]*$")
+from hpccomm.backends.bootstrap.launch import LIBRARY
 
 _LAUNCHED_WITH = "OMPI_MCA_mpi_ft_enable"
 
@@ -32,7 +31,7 @@ def loaded() -> list[ctypes.CDLL]:
     except OSError:  # missing or hidden: nothing is known then
         return []
     libraries = []
-    for path in sorted({line.split()[-1] for line in lines if _LIBRARY.search(line)}):
+    for path in sorted({line.split()[-1] for line in lines if LIBRARY.search(line)}):
         with contextlib.suppress(OSError):  # replaced meanwhile, or in another place than it was
             libraries.append(ctypes.CDLL(path))
     return libraries

@@ -14,7 +14,8 @@ from typing import Any
 
 from hpccomm import settings
 from hpccomm.backends.bootstrap import ends, libmpi, presence, status
-from hpccomm.backends.bootstrap.launch import launched
+from hpccomm.backends.bootstrap.launch import launched, started_by
+from hpccomm.backends.bootstrap.node_sockets import present
 from hpccomm.errors import BackendUnavailable, CommunicatorAborted, LaunchError
 from hpccomm.runtime import answering
 from hpccomm.runtime.engine import everyone
@@ -29,6 +30,40 @@ _owner = 0  # the process that started it
 _ours = False  # whether hpccomm has started MPI, so that mpi4py does not finalise it
 _failed = False
 _patience = 0.0  # seconds that finalisation may take
+
+
+def check_own() -> None:
+    """Raise unless this process may be a rank of its job. Local; before it tells others that it is.
+
+    Raises
+    ------
+    BackendUnavailable
+        If another process has started MPI, and this one was forked from it.
+    LaunchError
+        If it only has the variables of a rank that has started it, or of one that is there already.
+    """
+    if _started is not None and _owner != os.getpid():
+        raise BackendUnavailable(
+            "MPI was started by the process that this one was forked from, and cannot be used "
+            "here; communicate in the parent, and pass this process what it needs"
+        )
+    launch = launched()
+    if _started is not None or launch is None or not settings.read("HPCCOMM_LAUNCH_CHECK"):
+        return
+    other, here = started_by(), present().get(launch.rank)
+    if not other and (here is None or here.pid == os.getpid()):
+        return
+    told = (
+        f"it has the variables of rank {launch.rank} from process {other}, which has started it and is that rank"
+        if other
+        else f"process {here.pid if here else ''} is rank {launch.rank} already, whose variables it has"
+    )
+    raise LaunchError(
+        f"this process ({os.getpid()}) is no rank of the job: {told}. Communicate there, and pass this process what it "
+        "needs. If it imports a program that calls new_comm, as workers of multiprocessing do, have the program call "
+        'it below if __name__ == "__main__". To make this process a job of its own, start it without the variables '
+        "OMPI_*, PMIX_*, PMI_* and SLURM_*. HPCCOMM_LAUNCH_CHECK=0 lets it pass"
+    )
 
 
 def start() -> Any:
@@ -59,11 +94,6 @@ def start() -> Any:
             _started = mpi
             if abort and mpi.COMM_WORLD.size > 1:  # a single rank's own exit ends the job
                 ends.install(mpi)
-        if _owner != os.getpid():
-            raise BackendUnavailable(
-                "MPI was started by the process that this one was forked from, and cannot be used "
-                "here; communicate in the parent, and pass this process what it needs"
-            )
         if _started.Is_finalized():
             raise BackendUnavailable(
                 "MPI is already finalised in this process; make communicators before that"
