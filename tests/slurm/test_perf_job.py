@@ -16,26 +16,39 @@ from hpccomm.results.writer import Writer
 SWEEP = ("all_reduce", "-b", "8", "-e", "8K", "-f", "32", "-n", "5")
 
 
-@pytest.mark.slow("starts Slurm, and ranks twice")
+PROGRAM = "programs/all_reduce_perf -b 8 -e 8 -n 2 -g 2"
+
+
+@pytest.mark.slow("starts Slurm, and ranks")
+@pytest.mark.parametrize(
+    ("lines", "ranks"),
+    [
+        (f"srun -n1 --mpi=pmix {PROGRAM}", 2),
+        pytest.param(PROGRAM, 2, marks=pytest.mark.thorough),
+        pytest.param(
+            f"srun -n2 --overcommit --mpi=pmix {PROGRAM} 2>said\n"
+            "eval $(sed -n 's/.*start all: //p' said)",
+            4,
+            marks=pytest.mark.thorough,
+        ),
+    ],
+    ids=["step", "job", "pasted"],
+)
 def test_programs_of_nccl_tests_names_start_ranks_in_a_task(
-    slurm: Slurm, launcher: str, protocols: str
+    slurm: Slurm, launcher: str, protocols: str, lines: str, ranks: int
 ) -> None:
-    """As ``--ntasks-per-node=1 --gpus-per-node=2`` has them; and the line for two tasks can be pasted."""
+    """As ``--ntasks-per-node=1 --gpus-per-node=2`` has them; for two tasks the line can be pasted."""
     make(slurm.folder / "programs")
-    program = f"{slurm.folder}/programs/all_reduce_perf -b 8 -e 8 -n 2"
     script = slurm.folder / "script.sh"
-    script.write_text(
-        f"srun -n1 --mpi=pmix {program} -g 2\n"
-        f"srun -n2 --overcommit --mpi=pmix {program} -g 2 2>said\n"
-        "eval $(sed -n 's/.*start all: //p' said)\n"
-    )
+    script.write_text(f"#!/bin/bash\n{lines}\n")
     # The tests' own environment would let it start more ranks than there are slots.
     slurm.environment = {
         name: value for name, value in slurm.environment.items() if "_rmaps_" not in name
     }
-    printed = slurm.ask("salloc", "--quiet", "-n1", "bash", str(script))
-    assert printed.count("#  Rank ") == 2 + 4, printed
-    assert printed.count("# Out of bounds values : 0 OK") == 2, printed
+    job = slurm.submit("--ntasks-per-node=1", str(script))
+    assert job.ended() == "COMPLETED", job.printed()
+    assert job.printed().count("#  Rank ") == ranks, job.printed()
+    assert "# Out of bounds values : 0 OK" in job.printed(), job.printed()
 
 
 @pytest.mark.slow("starts Slurm, and a job")
