@@ -220,6 +220,7 @@ def test_trap_a_capture_in_thread_local_mode_is_not_broken_by_the_watchdog(strea
     held = last_of_two(pending, default)
     capturing = cupy.cuda.Stream()
     x = cupy.zeros(4, np.float32)
+    cupy.add(x, np.float32(0), out=x)  # a kernel is loaded before a capture
     default.synchronize()
     with capturing:
         capturing.begin_capture(cupy.cuda.runtime.streamCaptureModeThreadLocal)
@@ -244,6 +245,7 @@ def test_trap_calls_before_a_capture_and_in_it_are_apart(stream):
     default = cupy.cuda.Stream.null
     before = last_of_two(pending, default)  # has no event when the capture begins
     x = cupy.zeros(4, np.float32)
+    cupy.add(x, np.float32(0), out=x)  # a kernel is loaded before a capture
     default.synchronize()
     capturing = cupy.cuda.Stream()
     with capturing:
