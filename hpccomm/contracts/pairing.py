@@ -51,6 +51,11 @@ def exchanged(call: Signature) -> Exchanged:
     return Exchanged(call.counts, call.recv_counts, call.peers, call.description.peers)
 
 
+def between(calls: Sequence[Signature], peer: int) -> list[Between]:
+    """Return what a rank exchanges with another one in each of some calls."""
+    return [exchanged(call).between(peer) for call in calls]
+
+
 def unfit(rank: int, mine: Between, peer: int, theirs: Between) -> str | None:
     """Return what does not fit between two ranks; None if all does."""
     (sends, expects), (sent, expected) = mine, theirs

@@ -11,6 +11,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, MutableMapping
+from typing import Any
 
 from hpccomm.contracts.side import Facts
 from hpccomm.runtime import dump
@@ -76,6 +77,20 @@ def ended() -> str:
     return _ended
 
 
+def communicators() -> list[Any]:
+    """Return the communicators that answer here."""
+    with _lock:
+        methods = [each() for each in _answering.values()]
+    return [method.__self__ for method in methods if method is not None]  # type: ignore[attr-defined]
+
+
+def across() -> Facts:
+    """Return what this process does on each communicator, and whether its program has one thread alone."""
+    threads = [each for each in threading.enumerate() if not each.name.startswith("hpccomm")]
+    told = [each.answer({"across": True}) for each in communicators()]
+    return {"across": told, "alone": len(threads) == 1}
+
+
 def answer(question: Facts) -> Facts:
     """Return this process's answer. From any thread; never blocks for long, never raises.
 
@@ -90,6 +105,13 @@ def answer(question: Facts) -> Facts:
     process |= {name: fact for name, fact in _about.items() if fact is not None}
     if "said" in question:
         process["said"] = _said.get(question["said"])
+    if "across" in question:
+        process |= across()
+    if "in" in question:  # of a communicator in which who asks may not be
+        for each in communicators():
+            if each.origin.uid == question["in"]:
+                each.inquiry.accusation = question["accuse"]
+        return process
     if "end" in question:
         _ended = question["end"]
         dump.process.reason = dump.process.reason or _ended

@@ -19,8 +19,8 @@ from math import inf
 from time import perf_counter, sleep
 from typing import TYPE_CHECKING
 
-from hpccomm.contracts.pairing import Between, exchanged
-from hpccomm.contracts.side import ANSWERED, Answer, Facts, SideChannel
+from hpccomm.contracts.pairing import Between, between
+from hpccomm.contracts.side import ANSWERED, Answer, Facts
 from hpccomm.errors import (
     CollectiveTimeout,
     CommunicationError,
@@ -47,7 +47,7 @@ from hpccomm.runtime.recorder import (
     refused,
 )
 from hpccomm.runtime.stderr import Voice, write_stderr
-from hpccomm.runtime.traffic import Counts, blocked_on
+from hpccomm.runtime.traffic import followed
 from hpccomm.runtime.verdict import Verdict, judge
 
 if TYPE_CHECKING:
@@ -60,9 +60,6 @@ ASK_SECONDS = 0.3
 
 ANSWER_SECONDS = 0.5
 """How long their answers may take."""
-
-MOST_FOLLOWED = 256
-"""So many ranks are asked for whom other ranks wait."""
 
 LONGEST_SECONDS = 10.0
 """The longest time between two questions."""
@@ -93,12 +90,15 @@ class Inquiry:
         What another rank found, which nobody here has acted upon.
     late : bool
         Whether another rank has given up to wait for this one.
+    awaited : tuple of int
+        The ranks that have not come, as far as it is known.
     """
 
     def __init__(self) -> None:
         self.answers: dict[int, Answer] = {}
         self.accusation: Facts | None = None
         self.late = False
+        self.awaited: tuple[int, ...] = ()
         self._entry: Entry | None = None
         self._next = 0.0
         self._given_up: Entry | None = None
@@ -126,6 +126,11 @@ class Inquiry:
         elif waited > ASK_SECONDS and entry[LABEL].name != SHRINK and self._due(entry, now):
             verdict = self._asked(calls, entry)
             error = _found(verdict, calls, entry, waited)
+            if error is None and verdict is not None and verdict.missing:
+                from hpccomm.runtime import across
+
+                what = calls.reports.described(entry)
+                error = across.found(calls, verdict.missing, what, ANSWER_SECONDS)
             if error is None and verdict is not None and verdict.unreceived not in self._said:
                 self._said.add(verdict.unreceived)
                 logger.warning("%s waits: %s", calls.reports.described(entry), verdict.unreceived)
@@ -174,30 +179,22 @@ class Inquiry:
                     # What it told before tells whether it had come.
                     answer = Answer(answer.state, {**self.answers[rank].facts, **answer.facts})
                 self.answers[rank] = answer
-            chain = self._followed(side, calls, question)
+            chain = followed(
+                self.answers,
+                origin.rank,
+                lambda peer, rank: side.ask([peer], {**question, "from": rank}, ANSWER_SECONDS)[
+                    peer
+                ],
+            )
             known = {*self.answers, *(peer for _, peer in chain)}
             mine = {
                 **facts(calls, entry[NUMBER], entry),
-                "counts": {rank: _counts(calls, rank) for rank in known},
+                "counts": {rank: calls.traffic.between(rank) for rank in known},
                 "between": {rank: _between(entry, rank) for rank in self.answers},
             }
-            return judge(mine, self.answers, chain)
-
-    def _followed(
-        self, side: SideChannel, calls: "CallEngine", question: Facts
-    ) -> dict[tuple[int, int], Answer]:
-        """Ask those for whom other ranks wait in messages, and so on; return the answers, by both ranks."""
-        chain: dict[tuple[int, int], Answer] = {}
-        front = list(self.answers.items())
-        while front and len(chain) < MOST_FOLLOWED:
-            rank, answer = front.pop(0)
-            for peer in blocked_on(answer):
-                if peer != calls.origin.rank and (rank, peer) not in chain:
-                    asked = {**question, "from": rank}
-                    chain[rank, peer] = side.ask([peer], asked, ANSWER_SECONDS)[peer]
-                    if peer not in self.answers:
-                        front.append((peer, chain[rank, peer]))
-        return chain
+            verdict = judge(mine, self.answers, chain)
+            self.awaited = verdict.missing
+            return verdict
 
     def _give_up(self, calls: "CallEngine", entry: Entry, error: CommunicationError) -> None:
         """End a call that cannot be completed, here and on the other ranks."""
@@ -320,6 +317,8 @@ class Inquiry:
             return
         self._given_up = entry
         calls.reports.attribute(error, entry, perf_counter() - entry[BEGIN])
+        if "all" in accusation:  # who has found it does not reach them
+            self.tell(calls, entry, error)
         self.end(calls, entry, error)
 
 
@@ -333,8 +332,13 @@ def answer(calls: "CallEngine", question: Facts) -> Facts:
         return {}
     number, rank = int(question.get("collective", 0)), question.get("from")
     entry = find(calls.origin, number) if number else None
-    told = facts(calls, number, entry)
-    return {**told, "counts": _counts(calls, rank), "between": _between(entry, rank)}
+    told = dict(facts(calls, number, entry))
+    if "across" in question:
+        from hpccomm.runtime.across import more_facts
+
+        told |= more_facts(calls)
+    counts = calls.traffic.between(rank) if isinstance(rank, int) else []
+    return {**told, "counts": counts, "between": _between(entry, rank)}
 
 
 def facts(calls: "CallEngine", number: int, entry: Entry | None) -> Facts:
@@ -409,17 +413,12 @@ def _now(calls: "CallEngine", entry: Entry) -> Facts:
     return now
 
 
-def _counts(calls: "CallEngine", rank: object) -> Counts:
-    """Return how many messages were sent to a rank, and how many receives from it were begun, by channel."""
-    return calls.traffic.between(rank) if isinstance(rank, int) else []
-
-
 def _between(entry: Entry | None, rank: object) -> list[Between]:
     """Return what this rank exchanges with another one in each call of lists of its own that belongs to a call."""
     terms = None if entry is None else entry[LABEL].terms
     if terms is None or not isinstance(rank, int):
         return []
-    return [exchanged(call).between(rank) for call in terms.individual]
+    return between(terms.individual, rank)
 
 
 def _peers(entry: Entry, rank: int, size: int) -> Sequence[int]:

@@ -23,6 +23,9 @@ CHANNELS = 1024
 BLOCKED_SECONDS = 0.25
 """A message that has waited so long is blocked: one that needs no receiver to be sent takes less."""
 
+MOST_FOLLOWED = 256
+"""So many ranks are asked for whom other ranks wait."""
+
 Counts = list[tuple[int, int, int]]
 """By channel: how many messages have begun to be sent, and how many receives have begun."""
 
@@ -127,6 +130,32 @@ def blocked_on(answer: Answer) -> tuple[int, ...]:
     if answer.state != ANSWERED or not now or not now.get("held") or now["since"] < BLOCKED_SECONDS:
         return ()
     return tuple({wait["peer"] for wait in now.get("waits", ()) if wait["sure"]})
+
+
+def followed(
+    answers: Mapping[int, Answer], me: int, ask: Callable[[int, int], Answer]
+) -> dict[tuple[int, int], Answer]:
+    """Ask those for whom other ranks wait in messages, and so on; return what they answer, by both ranks.
+
+    Parameters
+    ----------
+    answers : mapping of int to Answer
+        Those of the ranks that were asked before.
+    me : int
+        This rank.
+    ask : callable
+        ``ask(peer, rank)`` returns what a rank answers about its messages with another one.
+    """
+    chain: dict[tuple[int, int], Answer] = {}
+    front = list(answers.items())
+    while front and len(chain) < MOST_FOLLOWED:
+        rank, answer = front.pop(0)
+        for peer in blocked_on(answer):
+            if peer != me and (rank, peer) not in chain:
+                chain[rank, peer] = ask(peer, rank)
+                if peer not in answers:
+                    front.append((peer, chain[rank, peer]))
+    return chain
 
 
 def unmatched(wait: Facts, there: Counts) -> bool:

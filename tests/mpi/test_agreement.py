@@ -1,6 +1,7 @@
 """The same over MPI, whose own collectives would write beyond the smaller array."""
 
 import time
+from collections.abc import Callable
 from itertools import product
 from random import Random
 from typing import Any
@@ -119,6 +120,47 @@ def test_messages_that_wait_for_ranks_which_wait_for_them_are_a_mismatch(
         with pytest.raises(RankMismatch, match="wait for each other") as caught:
             call(comm, np.ones(100_000))
         assert 1 in caught.value.ranks
+        assert (caught.value.elapsed or 0) < 30  # before the deadline
+    comm.abort()
+    mpi_comm.Barrier()
+
+
+def barrier(comm: hpccomm.Communicator) -> Callable[[], object]:
+    return lambda: comm.barrier(algorithm="dissemination")
+
+
+def in_two_orders(comm: hpccomm.Communicator) -> list[Callable[[], object]]:
+    calls = [barrier(comm.dup()), barrier(comm.dup())]
+    return calls[::-1] if comm.rank == 1 else calls
+
+
+def a_message_before_a_barrier(comm: hpccomm.Communicator) -> list[Callable[[], object]]:
+    first, second = comm.dup(), comm.dup()
+    if comm.rank == 1:
+        return [lambda: first.recv(np.ones(3), 0), barrier(second)]
+    return [barrier(second), *[lambda: first.send(np.ones(3), 1)] * (comm.rank == 0)]
+
+
+def each_its_own_pair_first(comm: hpccomm.Communicator) -> list[Callable[[], object]]:
+    pairs = [comm.split_ranks(pair) for pair in ([0, 1], [1, 2], [2, 0])]
+    mine = (pairs[comm.rank], pairs[comm.rank - 1]) if comm.rank < 3 else ()
+    return [barrier(each) for each in mine if each is not None]
+
+
+@by_default_on(3)
+@pytest.mark.mpi(min_size=3)
+@pytest.mark.parametrize(
+    "calls", [in_two_orders, a_message_before_a_barrier, each_its_own_pair_first]
+)
+def test_communicators_that_are_called_in_another_order_are_a_mismatch(
+    mpi_comm: Any, calls: Callable[[hpccomm.Communicator], list[Callable[[], object]]]
+) -> None:
+    unchecked = hpccomm.CommOptions(self_check=False)
+    comm = hpccomm.new_comm(mpi_comm=mpi_comm, timeout=60, options=unchecked)
+    mine = calls(comm)
+    if mine:
+        with pytest.raises(RankMismatch, match="in several communicators: rank") as caught:
+            [each() for each in mine]
         assert (caught.value.elapsed or 0) < 30  # before the deadline
     comm.abort()
     mpi_comm.Barrier()

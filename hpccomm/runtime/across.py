@@ -1,0 +1,173 @@
+"""Ranks that wait for each other in several communicators, which they call in another order.
+
+A rank of which a call waits in vain may wait in another communicator itself, and so on: who follows that and comes
+back to itself has found a round. Its program must have one thread alone, since another one might make the call.
+This is loaded when a call waits long.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from hpccomm.contracts.side import ANSWERED, Facts
+from hpccomm.errors import RankMismatch
+from hpccomm.runtime import answering
+from hpccomm.runtime.traffic import BLOCKED_SECONDS, unmatched
+
+if TYPE_CHECKING:
+    from hpccomm.runtime.engine import CallEngine
+
+MOST_ASKED = 64
+"""So many ranks are asked."""
+
+MOST_AWAITED = 8
+"""So many of those are followed for whom one rank waits."""
+
+
+def found(
+    calls: "CallEngine", late: Sequence[int], described: str, seconds: float
+) -> RankMismatch | None:
+    """Return the error of a call that waits for ranks which wait for this one elsewhere; None if none do.
+
+    Parameters
+    ----------
+    calls : CallEngine
+        The communicator's.
+    late : sequence of int
+        Its ranks that have not come.
+    described : str
+        The call.
+    seconds : float
+        How long an answer may take.
+    """
+    here = answering.across()
+    own = next((each for each in here["across"] if each["uid"] == calls.origin.uid), None)
+    if calls.backend.crowded or not here["alone"] or own is None or not _held([own], 0.0):
+        return None
+    engines = (calls, *answering.communicators())
+
+    def ask(member: int, question: Facts) -> Facts | None:
+        for engine in engines:
+            side, members = engine.backend.side, list(engine.backend.members)
+            if side is not None and member in members:
+                rank = members.index(member)
+                asked = {"comm": engine.origin.uid, **question}
+                answer = side.ask([rank], asked, seconds)[rank]
+                return answer.facts if answer.state == ANSWERED else None
+        return None
+
+    members = calls.backend.members
+    waits = in_a_round(
+        here["across"],
+        own,
+        [members[each] for each in late],
+        lambda member: ask(member, {"across": True}),
+    )
+    if not waits:
+        return None
+    told = "; ".join(map(_told, waits))
+    error = RankMismatch(
+        f"{described}: the ranks wait for each other in several communicators: {told}; "
+        "call the communicators in one order on all ranks",
+        ranks=[late[[members[each] for each in late].index(waits[1]["member"])]],
+    )
+    for each in waits[1:]:
+        accusation = {
+            "kind": "RankMismatch",
+            "collective": each["now"]["collective"],
+            "text": str(error),
+            "ranks": [each["rank"]],
+            "all": True,
+        }
+        ask(each["member"], {"accuse": accusation, "in": each["uid"]})
+    return error
+
+
+def more_facts(calls: "CallEngine") -> Facts:
+    """Return what a communicator answers beside the rest."""
+    return {
+        "uid": calls.origin.uid,
+        "members": list(calls.backend.members),
+        "awaited": list(calls.inquiry.awaited),
+        "traffic": list(calls.traffic.everything().items()),
+    }
+
+
+def in_a_round(
+    here: Sequence[Facts],
+    own: Facts,
+    late: Sequence[int],
+    ask: Callable[[int], Facts | None],
+) -> list[Facts]:
+    """Return the waits of a round of ranks, of which each waits for the next; the first is `own`. Empty if there is none.
+
+    Parameters
+    ----------
+    here : sequence of mapping
+        What this rank does on each of its communicators.
+    own : mapping
+        Of these, that in which it waits.
+    late : sequence of int
+        The ranks, as the job numbers them, which have not come to that.
+    ask : callable
+        Returns the answer of such a rank, if it answers.
+    """
+    front = [(each, [own]) for each in late[:MOST_AWAITED]]
+    reached: set[int] = set()
+    while front and len(reached) < MOST_ASKED:
+        member, path = front.pop(0)
+        if member in reached:
+            continue
+        reached.add(member)
+        facts = ask(member)
+        if facts is None or not facts.get("alone"):
+            continue
+        there = facts["across"]
+        # What is true of each when it answers stays so: it is held up by the next.
+        wait = _held(there, BLOCKED_SECONDS)
+        if wait is None or not _awaits(path[-1], there):
+            continue
+        path = [*path, {**wait, "member": member}]
+        if _awaits(wait, here):
+            # Within one communicator its own verdict tells more.
+            return path if len({each["uid"] for each in path}) > 1 else []
+        front += [(each, path) for each in _awaited(wait)]
+    return []
+
+
+def _held(there: Sequence[Facts], seconds: float) -> Facts | None:
+    """Return where a rank is held up."""
+    for each in there:
+        now = each["now"]
+        if now and now["held"] and now["since"] >= seconds and not each["failed"]:
+            return each
+    return None
+
+
+def _awaits(wait: Facts, there: Sequence[Facts]) -> bool:
+    """Whether a rank waits in vain for another one, which does this on its communicators."""
+    own = next((each for each in there if each["uid"] == wait["uid"]), None)
+    if own is None or own["rank"] == wait["rank"]:
+        return False
+    now = wait["now"]
+    if now["collective"] > 0:
+        return bool(own["collective"] < now["collective"])
+    counts = dict(own["traffic"]).get(wait["rank"], [])
+    ends = [end for end in now.get("waits", ()) if end["sure"] and end["peer"] == own["rank"]]
+    return any(unmatched(end, counts) for end in ends)
+
+
+def _awaited(wait: Facts) -> Iterator[int]:
+    """Give the ranks for which one may wait, as the job numbers them."""
+    now, members = wait["now"], wait["members"]
+    if now["collective"] > 0:
+        ranks = wait["awaited"] or [each for each in range(len(members)) if each != wait["rank"]]
+    else:
+        ranks = [end["peer"] for end in now.get("waits", ()) if end["sure"]]
+    yield from (members[each] for each in ranks[:MOST_AWAITED])
+
+
+def _told(wait: Facts) -> str:
+    now = wait["now"]
+    call = f"{now['operation']} #{now['collective']}" if now["collective"] > 0 else now["operation"]
+    at = f" at {now['site']}" if now["site"] else ""
+    return f"rank {wait['rank']} of {wait['communicator']!r} waits in {call}{at}"
