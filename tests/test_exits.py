@@ -395,3 +395,30 @@ def test_the_documentation_lists_the_statuses() -> None:
     assert listed == sorted(Status)
     told = {each.name for each in TABLE}
     assert {f"status {int(each)}" for each in Status if each != Status.DONE} <= told
+
+
+PYTEST = """
+import os, sys, threading
+import numpy as np
+import hpccomm
+
+def test_that_ends(capfd):
+    comm = hpccomm.new_comm()
+    for number in range(2):
+        print("said before", flush=True)
+        os.write(2, b"warned before\\n")
+        if comm.rank == number == 1:
+            threading.Event().wait()
+        comm.all_reduce(np.zeros(10), algorithm="native", timeout=60 - 59.5 * number)
+"""
+
+
+def test_what_pytest_captured_is_told_where_the_job_ends(mpiexec: Mpiexec, tmp_path: Path) -> None:
+    (tmp_path / "test_with_capfd.py").write_text(PYTEST)
+    (tmp_path / "test_alone.py").write_text(PYTEST.replace("capfd", ""))
+    for file in "test_alone.py", "test_with_capfd.py":
+        job = mpiexec(2, "-m", "pytest", "-q", "-p", "no:cacheprovider", tmp_path / file)
+        check_ended(job, "rank 0 ends the job", Status.ENDED)
+        assert "deadline is 0.5 s" in job.stderr
+        assert "warned before" in job.stderr
+        assert "said before" in job.stdout

@@ -1,6 +1,7 @@
 """Last words: to standard error, whatever state the process is in."""
 
 import contextlib
+import gc
 import logging
 import os
 import sys
@@ -33,6 +34,21 @@ def write_stderr(text: str) -> None:
             stream.flush()
     with contextlib.suppress(OSError):
         os.write(STDERR, f"{text}\n".encode(errors="backslashreplace"))
+
+
+def uncapture() -> None:
+    """Let go what pytest has captured of this process, which ends: it would be lost, with all that is said last."""
+    module = sys.modules.get("_pytest.capture")
+    for each in gc.get_objects() if module is not None else ():
+        if type(each) is module.CaptureManager:  # type: ignore[union-attr]  # it is there
+            with contextlib.suppress(Exception):  # it may be another version's
+                each.suspend(in_=False)
+                captured = [each.read_global_capture()]
+                if each._capture_fixture is not None:  # noqa: SLF001 (there is no other way)
+                    captured.append(each._capture_fixture.readouterr())  # noqa: SLF001
+                for texts in captured:
+                    for descriptor, text in enumerate(texts, 1):
+                        os.write(descriptor, text.encode(errors="backslashreplace"))
 
 
 def guard_logging() -> None:

@@ -21,7 +21,7 @@ from hpccomm.errors import PeerLost
 from hpccomm.runtime import answering, lifetime
 from hpccomm.runtime.recorder import PACKAGE, frames, in_standard
 from hpccomm.runtime.statuses import Status
-from hpccomm.runtime.stderr import Voice, write_stderr
+from hpccomm.runtime.stderr import Voice, uncapture, write_stderr
 from hpccomm.runtime.watchdog import watch
 
 ABORT_SECONDS = 2.0
@@ -151,6 +151,7 @@ def _begin(with_status: int) -> None:
             time.sleep(2 * PATIENCE_SECONDS)
         _exit_now(with_status)
     _ender = threading.get_ident()
+    uncapture()
     with contextlib.suppress(RuntimeError):  # too late for threads
         patience = threading.Timer(PATIENCE_SECONDS, _exit_now, (with_status,))
         patience.daemon = True
@@ -303,6 +304,7 @@ def _hook_exit(mpi: Any, owner: int, rank: int) -> None:
             )
             if status:
                 end_with(mpi, last_words, status)
+            uncapture()
             write_stderr(last_words)
             libmpi.sign_off()  # else launchers end the others, one of them without a word
         _exit_now(status)
