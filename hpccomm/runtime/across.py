@@ -6,15 +6,12 @@ This is loaded when a call waits long.
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING
+from typing import Any
 
 from hpccomm.contracts.side import ANSWERED, Facts
 from hpccomm.errors import RankMismatch
 from hpccomm.runtime import answering
 from hpccomm.runtime.traffic import BLOCKED_SECONDS, unmatched
-
-if TYPE_CHECKING:
-    from hpccomm.runtime.engine import CallEngine
 
 MOST_ASKED = 64
 """So many ranks are asked."""
@@ -23,15 +20,13 @@ MOST_AWAITED = 8
 """So many of those are followed for whom one rank waits."""
 
 
-def found(
-    calls: "CallEngine", late: Sequence[int], described: str, seconds: float
-) -> RankMismatch | None:
+def found(calls: Any, late: Sequence[int], described: str, seconds: float) -> RankMismatch | None:
     """Return the error of a call that waits for ranks which wait for this one elsewhere; None if none do.
 
     Parameters
     ----------
     calls : CallEngine
-        The communicator's.
+        The communicator's (any, since that knows of this module).
     late : sequence of int
         Its ranks that have not come.
     described : str
@@ -82,7 +77,7 @@ def found(
     return error
 
 
-def more_facts(calls: "CallEngine") -> Facts:
+def more_facts(calls: Any) -> Facts:
     """Return what a communicator answers beside the rest."""
     return {
         "uid": calls.origin.uid,
