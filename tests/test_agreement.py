@@ -45,6 +45,9 @@ SHAPES = {
     "scan": lambda comm, a, b: comm.scan(np.ones((a, b)), async_op=True).wait(),
     "all_to_all": lambda comm, a, b: comm.all_to_all(np.ones((2, a, b))),
     "reduce_scatter_v": lambda comm, a, b: comm.reduce_scatter_v(np.ones((4, a, b)), [1, 3]),
+    "all_to_all_v": lambda comm, a, b: comm.all_to_all_v(
+        np.ones((3, a, b)), [1, 2] if comm.rank else [2, 1]
+    ),
     "all_gather_v": lambda comm, a, b: comm.all_gather_v(np.ones((1 + comm.rank, a, b))),
     "plan": lambda comm, a, b: comm.plan("all_reduce", np.ones((a, b)))(),
 }

@@ -407,7 +407,7 @@ def _shape(resolved: Resolved) -> dict[str, object]:
     call, shape = resolved.call, resolved.shape
     what = call.description
     known = what.in_place == "always" or not what.root_sends
-    if what.sends == "nothing" or call.individual or not known:
+    if what.sends == "nothing" or what.peers or not known:
         return {}
     # Ranks have rows of their own; a result of blocks begins with their number.
     extents = shape if call.uniform and what.sends != "block" else shape[1:]
