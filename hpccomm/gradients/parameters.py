@@ -93,10 +93,9 @@ def read(parameters: Named, *, devices: bool = False) -> dict[Parameter, NDArray
     UnsupportedDtype
         If an array has no real floating dtype.
     """
-    pairs = parameters.items() if isinstance(parameters, Mapping) else parameters
     names: set[str] = set()
     found: dict[Parameter, NDArray[Any]] = {}
-    for number, pair in enumerate(pairs):
+    for number, pair in enumerate(pairs_of(parameters)):
         if not isinstance(pair, tuple) or len(pair) != 2:
             raise UsageError(f"parameter {number} is no pair of name and array; give (name, array)")
         name, array = pair
@@ -118,6 +117,11 @@ def read(parameters: Named, *, devices: bool = False) -> dict[Parameter, NDArray
             )
         found[Parameter(name, view.shape, view.dtype, on_device)] = view
     return found
+
+
+def pairs_of(parameters: Named) -> list[tuple[str, Any]]:
+    """Return a model as pairs of name and array, whichever way it was given. Local; not checked."""
+    return list(parameters.items() if isinstance(parameters, Mapping) else parameters)
 
 
 def owners(pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:

@@ -14,9 +14,10 @@ from hpccomm.gradients.arrays import host_view
 from hpccomm.gradients.consistency import check_alike
 from hpccomm.gradients.layout import KIB, MIB, BucketSettings, layout
 from hpccomm.gradients.meaning import Initial, check_choice
-from hpccomm.gradients.parameters import Named, Parameter, read
+from hpccomm.gradients.parameters import Named, Parameter, owners, pairs_of, read
 from hpccomm.gradients.shards import Shard, StateOf, UpdateRule
 from hpccomm.gradients.updates import Update
+from hpccomm.gradients.written import elsewhere
 from hpccomm.reductions import ReduceOp
 from hpccomm.runtime.recorder import entered
 from hpccomm.settings import check_bool
@@ -118,7 +119,9 @@ class ShardedOptimizer:
                 first_bucket_bytes=bucket_bytes,
                 min_bucket_bytes=min_bucket_bytes,
             )
-            arrays = _arrays(parameters, written=check_bool("write_back", write_back))
+            pairs = pairs_of(parameters)
+            arrays = _arrays(pairs, written=check_bool("write_back", write_back))
+            self._owners = owners(pairs)
             if state is None:
                 state = dict(update.state) if isinstance(update, Update) else {}
             made = Terms(
@@ -212,7 +215,8 @@ class ShardedOptimizer:
         Raises
         ------
         UsageError, BufferMismatch
-            If a gradient does not fit. Nothing has been sent then, and nothing has changed.
+            If a gradient does not fit, or lies in a PyTorch parameter's ``.grad`` and not in `gradients`. Nothing has
+            been sent then, and nothing has changed.
         CommunicationError
             If a call fails or its deadline passes. The communicator has failed then.
 
@@ -223,6 +227,11 @@ class ShardedOptimizer:
         entered()
         if grads is not None:
             self._take(grads)
+        elif lost := elsewhere(self._owners, self._gradients):
+            raise UsageError(
+                f"the gradients of {', '.join(map(repr, lost))} are not in `gradients`: zero_grad() and backward() made "
+                "new tensors in .grad; give them, by step({name: parameter.grad, ...})"
+            )
         number = self._steps + 1
         works = [self._timed(reduce) for reduce, _ in self._plans]
         collected = []

@@ -18,7 +18,7 @@ from hpccomm.gradients.log import Log, log_path
 from hpccomm.gradients.loss_scale import LossScale
 from hpccomm.gradients.meaning import Combine, Initial, Meaning, Nonfinite, Unused
 from hpccomm.gradients.model import Arrays, frozen_names
-from hpccomm.gradients.parameters import Named, owners, read
+from hpccomm.gradients.parameters import Named, owners, pairs_of, read
 from hpccomm.gradients.reduced import ReducedGradients
 from hpccomm.gradients.step import Step
 from hpccomm.runtime.recorder import entered
@@ -135,7 +135,7 @@ class GradientSync(ReducedGradients):
     ) -> None:
 
         def model() -> tuple[Model, Arrays]:
-            pairs = list(parameters.items() if isinstance(parameters, Mapping) else parameters)
+            pairs = pairs_of(parameters)
             arrays = read(pairs, devices=True)
             self._owners |= owners(pairs)
             if not arrays:

@@ -153,3 +153,14 @@ def _sample(flat: FlatBucket) -> _Sample:
     starts = np.cumsum([0, *(part.size for part in indices)], dtype=np.intp)[:-1]
     where = np.concatenate([np.empty(0, np.intp), *indices])
     return _Sample(flat, where, starts, [(p.name, view, address(view)) for p, _, view in held])
+
+
+def elsewhere(owners: Mapping[str, Any], views: Mapping[str, NDArray[Any]]) -> list[str]:
+    """Return the gradients that their owners have somewhere else, with other values than in their places."""
+    return [
+        name
+        for name, owner in owners.items()
+        if owner.grad is not None
+        and owner.grad.data_ptr() != address(views[name])
+        and not np.array_equal(host_view(owner.grad, f"the gradient of {name!r}"), views[name])
+    ]

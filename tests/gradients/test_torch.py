@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from hpccomm import Communicator, UsageError
-from hpccomm.gradients import GradientSync
+from hpccomm.gradients import GradientSync, ShardedOptimizer, sgd
 from hpccomm.testing import run_ranks
 
 torch = pytest.importorskip("torch")
@@ -179,6 +179,33 @@ def test_gradients_that_autograd_has_put_elsewhere_are_named_on_every_rank(way: 
     for said in run_ranks(2, body):
         assert f"since the last step: {WRONG[way]} on ranks 0, 1; zero_grad()" in said
         assert "sync({name: parameter.grad, ...})" in said
+
+
+def test_an_optimiser_whose_state_is_divided_looks_for_them_too() -> None:
+    def body(comm: Communicator) -> bytes:
+        module = torch.nn.Linear(3, 2)
+        model = dict(module.named_parameters())
+        optimizer = ShardedOptimizer(comm, model, sgd(0.1), initial="broadcast")
+
+        def backward() -> None:
+            module(torch.full((1, 3), comm.rank + 1.0)).square().sum().backward()
+
+        for name, each in model.items():
+            each.grad = torch.from_numpy(optimizer.gradients[name])
+        backward()
+        optimizer.step()  # in place
+        module.zero_grad()
+        backward()
+        before = module.weight.detach().clone()
+        with pytest.raises(
+            UsageError, match="gradients of 'weight', 'bias' are not in `gradients`"
+        ):
+            optimizer.step()
+        assert module.weight.equal(before)
+        optimizer.step({name: each.grad for name, each in model.items()})
+        return module.weight.detach().numpy().tobytes()
+
+    assert len(set(run_ranks(2, body))) == 1
 
 
 def test_gradients_that_are_copied_by_hand_may_be_the_same_in_every_step() -> None:
