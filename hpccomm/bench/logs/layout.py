@@ -51,6 +51,8 @@ class Cells:
         The name of each column, and what stands there.
     ends : tuple of int
         Where each ends in its line.
+    following : int
+        The first column that is not there.
     whole : bool
         Whether they are a whole row.
     rest : str
@@ -58,10 +60,11 @@ class Cells:
     """
 
     line: int
-    texts: tuple[tuple[str, str], ...]
-    ends: tuple[int, ...]
-    whole: bool
-    rest: str
+    texts: tuple[tuple[str, str], ...] = ()
+    ends: tuple[int, ...] = ()
+    following: int = 0
+    whole: bool = False
+    rest: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +118,7 @@ class Columns:
             unlike |= {"send_recv", "all_gather", "hypercube"}
         return [each for each in possible(rows) if each not in unlike]
 
-    def read(self, line: int, text: str, before: Cells | None = None) -> Cells | None:
+    def read(self, line: int, text: str) -> Cells | None:
         """Return the cells of a row, or of its beginning; None if the line has none.
 
         Parameters
@@ -124,25 +127,34 @@ class Columns:
             Of the log.
         text : str
             The line. Words of others may stand before the row and behind it.
-        before : Cells, optional
-            Of a row that a line before has begun: the line may go on with it.
         """
-        begin = (_BARE if self.of_mscclpp else _SIZED).search(text) if before is None else None
-        if before is None:
-            if begin is None or "#" in text[: begin.start()] or (self.of_mscclpp and begin.start()):
-                return None
-            at, texts, ends = begin.start(), [], []
-            line_of_row = line
-        elif not text[:1].isspace():
-            return None  # cells have blanks before them: this may be the rest of a number
-        else:
-            at, texts, ends = 0, [*before.texts], [*before.ends]
-            line_of_row = before.line
-        names = self.columns
-        done = len(texts)
-        if before is not None and "redop" in names and "redop" not in dict(texts):
-            done += done > names.index("redop")
-        for name in names[done:]:
+        begin = (_BARE if self.of_mscclpp else _SIZED).search(text)
+        if begin is None or "#" in text[: begin.start()] or (self.of_mscclpp and begin.start()):
+            return None
+        return self._cells(Cells(line), text, begin.start())
+
+    def go_on(self, before: Cells, text: str) -> Cells | None:
+        """Return a row with the cells that a later line has of it; None if it has none.
+
+        A row is printed in a few writes, and others print between. Within one it is cut.
+        """
+        if before.following not in self._writes or not text[:1].isspace() or _SIZED.search(text):
+            return None
+        found = self._cells(before, text, 0)
+        if found is None or found.following not in self._writes or found.texts == before.texts:
+            return None
+        return found
+
+    @property
+    def _writes(self) -> set[int]:
+        """Columns that begin a write of nccl-tests, and the end."""
+        begins = ("time", "i_min", "timestamp")
+        return {len(self.columns), *(at for at, name in enumerate(self.columns) if name in begins)}
+
+    def _cells(self, before: Cells, text: str, at: int) -> Cells | None:
+        """Return the cells with those from a place in a line on."""
+        texts, ends, following = [*before.texts], [*before.ends], before.following
+        for name in self.columns[following:]:
             cell = re.compile(rf"\s*({_CELLS.get(name, _NUMBER)})").match(text, at)
             if cell is not None:
                 texts.append((name, cell[1]))
@@ -150,11 +162,12 @@ class Columns:
                 ends.append(at)
             elif name != "redop":  # which some leave blank
                 break
+            following += 1
         rest = text[at:].strip()
         whole = self._whole(texts, ends)
         if whole and re.match(r"[\d.+-]+(?:\s|$)", rest):
             return None  # more figures than columns: which is which?
-        return Cells(line_of_row, tuple(texts), tuple(ends), whole, rest)
+        return Cells(before.line, tuple(texts), tuple(ends), following, whole, rest)
 
     def _whole(self, texts: Sequence[tuple[str, str]], ends: Sequence[int]) -> bool:
         names = [name for name, _ in texts]

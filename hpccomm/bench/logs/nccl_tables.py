@@ -228,9 +228,9 @@ def _read_row(line: LogLine, tables: list[PrintedTable]) -> None:
     cells = table.layout.read(line.number, line.text)
     if cells is None and table.begun is not None:
         # Others have printed between its parts.
-        more = table.layout.read(line.number, line.text, table.begun)
-        if more is not None and len(more.texts) > len(table.begun.texts):
-            cells, table.begun = more, None
+        cells = table.layout.go_on(table.begun, line.text)
+        if cells is not None:
+            table.begun = None
     if cells is None:
         if table.stage < _CLOSED and _like_row(line.text):
             table.notes.append(f"line {line.number}: is no row: {line.text.strip()[:80]!r}")
@@ -255,7 +255,8 @@ def _read_row(line: LogLine, tables: list[PrintedTable]) -> None:
 def _like_row(text: str) -> bool:
     """Whether a line looks like a row: it begins with two numbers, or has four with decimals."""
     return "#" not in text and (
-        re.match(r"\s*\d+\s+\d+(?:\s|$)", text) is not None or len(_DECIMALS.findall(text)) >= 4
+        re.match(r"\s*\d+(?:\s+\d+(?:\s|$)|\s*$)", text) is not None
+        or len(_DECIMALS.findall(text)) >= 4
     )
 
 
