@@ -2,14 +2,16 @@
 
 import argparse
 import os
+import random
 import re
 import tomllib
+from datetime import datetime
 from pathlib import Path
 
 import pytest
 
 from hpccomm.bench.logs import reading
-from hpccomm.bench.logs.imported import Told
+from hpccomm.bench.logs.imported import ImportedRun, Told
 from hpccomm.charts import content
 from hpccomm.cli import importing, show
 from hpccomm.comparison import launches
@@ -159,3 +161,34 @@ def shown(path: Path) -> argparse.Namespace:
     parser = argparse.ArgumentParser()
     show.configure(parser)
     return parser.parse_args([str(path)])
+
+
+def test_no_run_has_rows_of_two_programs() -> None:
+    """Programs that print into each other line by line, in any order."""
+    texts = [
+        (DATA / f"nccl_2.19_{name}.txt").read_text() for name in ("one_rank", "too_slow", "cycles")
+    ]
+    known = Told("the log", datetime.now().astimezone(), "someone")
+    alone = [figures(reading.parse(text, known).runs[0]) for text in texts]
+    refused = 0
+    for seed in range(200):
+        chance = random.Random(seed)
+        programs = [text.splitlines() for text in chance.sample(texts, chance.choice((2, 3)))]
+        burst, mixed = chance.choice((1, 4, 16)), []
+        while any(programs):
+            program = chance.choice(list(filter(None, programs)))
+            number = chance.randint(1, burst)
+            mixed += program[:number]
+            del program[:number]
+        try:
+            log = reading.parse("\n".join(mixed), known)
+        except ResultsError:
+            refused += 1
+            continue
+        for run in log.runs:
+            assert any(figures(run) <= rows for rows in alone), "\n".join(mixed)
+    assert refused > 100
+
+
+def figures(run: ImportedRun) -> set[tuple[object, ...]]:
+    return {(row.bytes, row.in_place, row.time, row.algbw, row.busbw) for row in run.rows}

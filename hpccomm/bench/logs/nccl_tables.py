@@ -85,6 +85,10 @@ class PrintedTable:
         Whether lines of several programs are in it.
     behind : list of int
         Lines of rows and ends behind its own end, which may be another program's.
+    ends : int
+        How many ends have come.
+    began : int
+        The stage of its first line.
     stage : int
         How far it has come.
     begun : Cells or None
@@ -112,6 +116,8 @@ class PrintedTable:
     slow: bool = False
     mixed: bool = False
     behind: list[int] = field(default_factory=list)
+    ends: int = 0
+    began: int = 0
 
     @property
     def ended(self) -> bool:
@@ -133,7 +139,7 @@ def is_one(lines: Iterable[LogLine]) -> bool:
 
 
 def read(lines: Sequence[LogLine]) -> list[PrintedTable]:
-    """Return the tables of one stream of a log that have columns, in their order."""
+    """Return the tables of one stream of a log, in their order, and heads without a table."""
     tables: list[PrintedTable] = []
     above = command = ""
     for line in lines:
@@ -147,7 +153,7 @@ def read(lines: Sequence[LogLine]) -> list[PrintedTable]:
             tables[-1].hint, command = collective_of(command), ""
     for table in tables:
         table.cut()
-    return [table for table in tables if table.layout.columns or table.notes]
+    return tables
 
 
 def _modern(line: LogLine) -> Cells | None:
@@ -188,6 +194,7 @@ def _read(line: LogLine, tables: list[PrintedTable], above: str) -> None:
         if tables:
             table = tables[-1]
             table.cut()
+            table.ends += 1
             if table.ended:
                 table.behind.append(line.number)
             else:
@@ -206,7 +213,7 @@ def _reached(
     """Return the table that a line of its head belongs to: another one where the last is that far already."""
     last = tables[-1].stage if tables else _CLOSED
     if last > stage or (last == stage and not again):
-        tables.append(PrintedTable(line.number))
+        tables.append(PrintedTable(line.number, began=stage))
     tables[-1].cut()
     tables[-1].stage = stage
     return tables[-1]
@@ -219,8 +226,9 @@ def _read_row(line: LogLine, tables: list[PrintedTable]) -> None:
         if row is None:
             return
         if not tables:
-            tables.append(PrintedTable(line.number))
+            tables.append(PrintedTable(line.number, began=_FILLED))
         tables[-1].notes.append(f"line {line.number}: the heading of its columns is lost")
+        tables[-1].mixed |= len(tables) > 1 and not tables[-2].ended
         if not row.whole:
             return
         tables[-1].layout = MODERN

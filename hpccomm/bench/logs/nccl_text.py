@@ -65,31 +65,39 @@ def parse(lines: Sequence[LogLine], log: Sequence[LogLine], told: Told) -> list[
     return found
 
 
-def _apart(tables: list[PrintedTable]) -> Iterable[list[PrintedTable]]:
+def _apart(tables: Sequence[PrintedTable]) -> Iterable[list[PrintedTable]]:
     """Return the tables one by one, and together those of programs that have printed into each other.
 
-    Such a program's rows stand behind another one's heading or end. Where it began is not known: any table before
-    that has not come to its end may be of them.
+    Such programs begin before others end: their tables are one group until as many have ended as have begun.
     """
+    first = min((table.began for table in tables), default=0)
     group: list[PrintedTable] = []
+    begun = 0
     for table in tables:
-        if group and group[-1].ended:
-            yield from _split(group)
-            group = []
+        if group and begun <= 0:
+            yield from _split(group, first)
+            group, begun = [], 0
         group.append(table)
-    yield from _split(group)
+        begun += (table.began == first) - table.ends
+    yield from _split(group, first)
 
 
-def _split(group: list[PrintedTable]) -> Iterable[list[PrintedTable]]:
-    if any(table.mixed or (table.behind and len(group) > 1) for table in group):
+def _split(group: list[PrintedTable], first: int) -> Iterable[list[PrintedTable]]:
+    """Return a group as one if its programs have printed into each other: nothing else explains it."""
+    begun = sum(table.began == first for table in group)
+    if any(table.mixed for table in group) or (
+        # Rows behind another's end, and parts of a head that do not begin as one.
+        begun > 1 and any(table.behind or table.began > first for table in group)
+    ):
         yield group
     else:
-        yield from ([table] for table in group)
+        yield from ([table] for table in group if table.layout.columns or table.notes)
 
 
 def _interleaved(group: list[PrintedTable]) -> LeftOutTable:
     rows = sum(len({row.line for row in table.rows}) + len(table.behind) for table in group)
-    number = f"{len(group)} programs print" if len(group) > 1 else "several programs print"
+    programs = sum(1 for table in group if table.layout.columns)
+    number = f"{programs} programs print" if programs > 1 else "several programs print"
     return LeftOutTable(
         group[0].line,
         f"{rows} lines",

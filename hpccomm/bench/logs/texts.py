@@ -17,6 +17,7 @@ _PACKED: dict[bytes, tuple[str, Callable[[bytes], bytes] | None]] = {
     b"\x28\xb5\x2f\xfd": ("Zstandard", None),
     b"PK\x03\x04": ("zip", None),
     b"\x89HDF": ("an HDF5 file", None),
+    b"\x7fELF": ("a program", None),
 }
 """What a file begins with, its name, and what unpacks it."""
 
