@@ -86,6 +86,7 @@ def open_device_lane(
             control,
             calls.drive,
             device,
+            name=calls.name,
             parent=parent.backend if parent is not None and left_out else None,
             left_out=left_out,
             settling=None if parent is None else parent.settling,

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from hpccomm.backends.nccl import variables
+from hpccomm.backends.nccl import libnccl, variables
 from hpccomm.backends.nccl.facts import Facts, crowded, mine, named, unfit, unpacked, version_text
 from hpccomm.errors import CommunicatorAborted
 from hpccomm.memory.cuda import users
@@ -116,6 +116,7 @@ def test_a_missing_library_is_told_with_what_to_install(monkeypatch):
     nccl = pytest.importorskip("cupy.cuda.nccl")
     with monkeypatch.context() as patch:
         patch.setattr(nccl, "available", False)
+        patch.setattr(libnccl, "functions", lambda: None)
         assert "pip install nvidia-nccl-cu12" in mine(0, 0).why_not
     assert mine(0, 0).why_not == ""
 

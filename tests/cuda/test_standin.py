@@ -166,7 +166,7 @@ RULES = {
     ),
     12: (
         "CuPy may warn when it is imported",
-        "CuPy 14.2 _environment.py:286",
+        "CuPy 14.2 _environment.py:592 and 677 (line 286 is for Windows)",
         READ,
         "test_a_cupy_that_warns_when_it_is_imported_can_be_tested",
     ),

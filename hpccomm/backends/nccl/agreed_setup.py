@@ -31,6 +31,8 @@ class Ranks:
         Small messages between them.
     drive : callable
         Waits for polled steps, under the communicator's deadline.
+    name : str
+        The communicator's.
     """
 
     rank: int
@@ -38,6 +40,7 @@ class Ranks:
     device: int
     control: Control
     drive: Drive
+    name: str = ""
 
 
 class BackgroundTask:

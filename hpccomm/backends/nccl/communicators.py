@@ -85,7 +85,8 @@ def new_communicator(ranks: Ranks, algorithm: str | None) -> tuple[Any, str]:
     def make() -> Any:
         pin.enter()
         try:
-            return kept(library.NcclCommunicator(ranks.size, payload, ranks.rank))
+            named = {"name": ranks.name} if hasattr(library, "TAKES_NAME") else {}
+            return kept(library.NcclCommunicator(ranks.size, payload, ranks.rank, **named))
         finally:
             pin.leave()
 

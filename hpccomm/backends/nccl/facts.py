@@ -107,7 +107,7 @@ def mine(rank: int, device: int | None) -> Facts:
         return replace(facts, why_not=why_not or "it has no CUDA device")
     facts = replace(facts, visible=library.visible_devices(), device=device)
     cupy, nccl = library.cupy(), binding()
-    if not getattr(nccl, "available", False):
+    if not nccl.get_version():
         return replace(facts, cupy=cupy.__version__, why_not=NO_NCCL)
     runtime = cupy.cuda.runtime
     try:

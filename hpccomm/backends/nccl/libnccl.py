@@ -1,52 +1,132 @@
-"""The NCCL library: CuPy's binding, and by ctypes the functions that CuPy does not offer."""
+"""The NCCL library: one table of its functions, by ctypes, and what makes communicators with it.
+
+ctypes lets go of the interpreter's lock in each call. CuPy's binding makes the communicators as long as
+CuPy has one; without it `own_binding` does.
+"""
 
 import ctypes
+import importlib.util
 import sys
-from ctypes import c_char_p, c_int, c_size_t, c_void_p
+from ctypes import c_char, c_char_p, c_int, c_size_t, c_uint, c_void_p
 from functools import cache
 from importlib import import_module
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple
 
 from hpccomm.memory.cuda.library import cupy
 
 HOST_IMMEDIATE = 1
 """ncclScalarHostImmediate: a scalar in host memory that is read before the call returns."""
 
+
+class UniqueId(ctypes.Structure):
+    """ncclUniqueId."""
+
+    _fields_ = (("internal", c_char * 128),)
+
+
+class CommConfig(ctypes.Structure):
+    """ncclConfig_t as of 2.28. A newer NCCL takes it, because members are only ever added at its end."""
+
+    _fields_ = (
+        ("size", c_size_t),
+        ("magic", c_uint),
+        ("version", c_uint),
+        ("blocking", c_int),
+        ("cgaClusterSize", c_int),
+        ("minCTAs", c_int),
+        ("maxCTAs", c_int),
+        ("netName", c_char_p),
+        ("splitShare", c_int),
+        ("trafficClass", c_int),
+        ("commName", c_char_p),
+        ("collnetEnable", c_int),
+        ("CTAPolicy", c_int),
+        ("shrinkShare", c_int),
+        ("nvlsCTAs", c_int),
+        ("nChannelsPerNetPeer", c_int),
+        ("nvlinkCentricSched", c_int),
+    )
+
+
+CONFIG_SINCE = 22800
+"""NCCL version that has all members of `CommConfig`."""
+
+CONFIG_MAGIC = 0xCAFEBEEF
+UNDEFINED = -(2**31)
+"""NCCL_CONFIG_UNDEF_INT: NCCL decides."""
+
+
+def config(name: str) -> CommConfig:
+    """Return the settings of a new communicator: its name, which NCCL's messages and tools show."""
+    numbers = {member: UNDEFINED for member, kind in CommConfig._fields_ if kind is c_int}
+    made = CommConfig(**numbers)
+    made.size, made.magic, made.version = ctypes.sizeof(made), CONFIG_MAGIC, CONFIG_SINCE
+    made.commName = name.encode()
+    return made
+
+
+class Function(NamedTuple):
+    """A function of NCCL.
+
+    Attributes
+    ----------
+    since : int
+        NCCL version that it came with, as its code.
+    arguments : tuple
+        Their types, of ctypes.
+    result : type
+        A status, unless it returns a text.
+    """
+
+    since: int
+    arguments: tuple[Any, ...]
+    result: Any = c_int
+
+
 _MOVE = (c_void_p, c_void_p, c_size_t, c_int)  # send, receive, count, datatype
 _END = (c_void_p, c_void_p)  # communicator, stream
 
-FUNCTIONS: dict[str, tuple[Any, ...]] = {
-    "ncclMemAlloc": (c_void_p, c_size_t),
-    "ncclMemFree": (c_void_p,),
-    "ncclCommRegister": (c_void_p, c_void_p, c_size_t, c_void_p),
-    "ncclCommDeregister": (c_void_p, c_void_p),
-    "ncclRedOpCreatePreMulSum": (c_void_p, c_void_p, c_int, c_int, c_void_p),
-    "ncclRedOpDestroy": (c_int, c_void_p),
-    "ncclAlltoAll": (*_MOVE, *_END),
-    "ncclGather": (*_MOVE, c_int, *_END),
-    "ncclScatter": (*_MOVE, c_int, *_END),
-    "ncclCommShrink": (c_void_p, c_void_p, c_int, c_void_p, c_void_p, c_int),
-    # For a communicator that CuPy does not own, which shrinking makes:
-    "ncclAllReduce": (*_MOVE, c_int, *_END),
-    "ncclReduce": (*_MOVE, c_int, c_int, *_END),
-    "ncclBroadcast": (*_MOVE, c_int, *_END),
-    "ncclReduceScatter": (*_MOVE, c_int, *_END),
-    "ncclAllGather": (*_MOVE, *_END),
-    "ncclSend": (c_void_p, c_size_t, c_int, c_int, *_END),
-    "ncclRecv": (c_void_p, c_size_t, c_int, c_int, *_END),
-    "ncclCommGetAsyncError": (c_void_p, c_void_p),
-    "ncclCommAbort": (c_void_p,),
-    "ncclCommRevoke": (c_void_p, c_int),
-    "ncclCommDestroy": (c_void_p,),
+FUNCTIONS: dict[str, Function] = {
+    "ncclGetVersion": Function(20400, (c_void_p,)),
+    "ncclGetErrorString": Function(20400, (c_int,), c_char_p),
+    "ncclGetLastError": Function(21300, (c_void_p,), c_char_p),
+    "ncclGetUniqueId": Function(20400, (c_void_p,)),
+    "ncclCommInitRankConfig": Function(21400, (c_void_p, c_int, UniqueId, c_int, c_void_p)),
+    "ncclCommShrink": Function(22703, (c_void_p, c_void_p, c_int, c_void_p, c_void_p, c_int)),
+    "ncclCommGetAsyncError": Function(20400, (c_void_p, c_void_p)),
+    "ncclCommRevoke": Function(22807, (c_void_p, c_int)),
+    "ncclCommAbort": Function(20400, (c_void_p,)),
+    "ncclCommDestroy": Function(20400, (c_void_p,)),
+    "ncclMemAlloc": Function(21900, (c_void_p, c_size_t)),
+    "ncclMemFree": Function(21900, (c_void_p,)),
+    "ncclCommRegister": Function(21900, (c_void_p, c_void_p, c_size_t, c_void_p)),
+    "ncclCommDeregister": Function(21900, (c_void_p, c_void_p)),
+    "ncclRedOpCreatePreMulSum": Function(21100, (c_void_p, c_void_p, c_int, c_int, c_void_p)),
+    "ncclRedOpDestroy": Function(21100, (c_int, c_void_p)),
+    "ncclGroupStart": Function(20400, ()),
+    "ncclGroupEnd": Function(20400, ()),
+    "ncclAllReduce": Function(20400, (*_MOVE, c_int, *_END)),
+    "ncclReduce": Function(20400, (*_MOVE, c_int, c_int, *_END)),
+    "ncclBroadcast": Function(20400, (*_MOVE, c_int, *_END)),
+    "ncclReduceScatter": Function(20400, (*_MOVE, c_int, *_END)),
+    "ncclAllGather": Function(20400, (*_MOVE, *_END)),
+    "ncclSend": Function(20700, (c_void_p, c_size_t, c_int, c_int, *_END)),
+    "ncclRecv": Function(20700, (c_void_p, c_size_t, c_int, c_int, *_END)),
+    "ncclAlltoAll": Function(22803, (*_MOVE, *_END)),
+    "ncclGather": Function(22803, (*_MOVE, c_int, *_END)),
+    "ncclScatter": Function(22803, (*_MOVE, c_int, *_END)),
 }
-"""The functions and their arguments, as nccl.h has them. An older library lacks some."""
+"""All functions of NCCL that hpccomm calls, as nccl.h declares them. An older library lacks some."""
 
-ON_STREAM = frozenset(name for name, arguments in FUNCTIONS.items() if arguments[-2:] == _END)
+ON_STREAM = frozenset(
+    name for name, function in FUNCTIONS.items() if function.arguments[-2:] == _END
+)
 """Those of them that go on a stream."""
 
 
 def binding() -> Any:
-    """Return the module ``cupy.cuda.nccl``. CuPy itself does not import it.
+    """Return ``cupy.cuda.nccl``, which CuPy itself does not import; without it `own_binding`.
 
     Raises
     ------
@@ -54,32 +134,49 @@ def binding() -> Any:
         If device arrays cannot be used here.
     """
     cupy()
-    return import_module("cupy.cuda.nccl")
+    found = _of_cupy()
+    return import_module("hpccomm.backends.nccl.own_binding") if found is None else found
+
+
+def _of_cupy() -> Any:
+    """Return CuPy's binding of NCCL; None if it has none, or finds no library for it."""
+    try:
+        module = import_module("cupy.cuda.nccl")
+    except ImportError:
+        return None
+    return module if getattr(module, "available", False) else None
+
+
+def _path() -> str:
+    """Return the file through which NCCL's functions are found; '' if there is none."""
+    of_cupy = _of_cupy()
+    if of_cupy is not None:
+        # A lookup in an extension module also searches the libraries that it is linked to. So this is
+        # the NCCL whose communicators CuPy holds, whichever others are loaded.
+        module = sys.modules[of_cupy.NcclCommunicator.__module__]
+        path = getattr(module, "__file__", None) or ""
+        return path if path.endswith(".so") else ""
+    wheel = importlib.util.find_spec("nvidia") and importlib.util.find_spec("nvidia.nccl")
+    folders = (wheel.submodule_search_locations if wheel else None) or ()
+    wheels = (Path(folder) / "lib" / "libnccl.so.2" for folder in folders)
+    return next((str(path) for path in wheels if path.exists()), "libnccl.so.2")
 
 
 @cache
 def functions() -> Any:
-    """Return the NCCL library that CuPy has loaded, with typed functions; None if it is not found.
+    """Return the NCCL library that communicators are of, with typed functions; None without one.
 
     Each function is an attribute and returns NCCL's status. Functions that the library lacks are missing.
     """
-    module = sys.modules[binding().NcclCommunicator.__module__]
-    path = getattr(module, "__file__", None) or ""
-    if not path.endswith(".so"):
-        return None
+    path = _path()
     try:
-        # A lookup in an extension module also searches the libraries that it is linked to. So this is
-        # the NCCL whose communicators CuPy holds, whichever others are loaded.
-        library = ctypes.CDLL(path)
+        library = ctypes.CDLL(path) if path else None
     except OSError:
         return None
-    for name, arguments in FUNCTIONS.items():
+    for name, declared in FUNCTIONS.items():
         function = getattr(library, name, None)
         if function is not None:
-            function.argtypes, function.restype = arguments, c_int
-    last = getattr(library, "ncclGetLastError", None)
-    if last is not None:
-        last.argtypes, last.restype = (c_void_p,), c_char_p
+            function.argtypes, function.restype = declared.arguments, declared.result
     return library
 
 
@@ -90,7 +187,7 @@ def present() -> tuple[str, ...]:
 
 
 def check(status: int) -> None:
-    """Raise CuPy's error for a status other than success."""
+    """Raise the binding's error for a status other than success."""
     if status:
         raise binding().NcclError(status)
 

@@ -26,6 +26,7 @@ def open_nccl(
     drive: Drive,
     device: int | None,
     *,
+    name: str = "",
     parent: object = None,
     left_out: Sequence[int] = (),
     settling: Callable[[], Steps] | None = None,
@@ -45,6 +46,8 @@ def open_nccl(
         Waits for polled steps, under the communicator's deadline.
     device : int or None
         CUDA device of this rank; None if it has none.
+    name : str
+        The communicator's, by which NCCL knows it where hpccomm makes it without CuPy's binding.
     parent : NcclBackend, optional
         That of the communicator from which this one is shrunk. NCCL's shrink is used if NCCL has it
         and the parent has not failed.
@@ -83,7 +86,7 @@ def open_nccl(
             fear = crowded(facts)
             if fear and backend.rank == 0:
                 logger.warning("%s", fear)
-            ranks = Ranks(backend.rank, backend.size, own.device, control, drive)
+            ranks = Ranks(backend.rank, backend.size, own.device, control, drive, name)
             native, why = _communicator(ranks, parent, left_out, settling)
             if native is not None:
                 opened = NcclBackend(ranks, facts, native)

@@ -10,7 +10,7 @@ from typing import Any
 
 from standin import control, devices, heap
 from standin.errors import CUDARuntimeError
-from standin.nccl import calls
+from standin.nccl import calls, rendezvous
 from standin.nccl.collectives import Terms
 from standin.nccl.reductions import DTYPES
 
@@ -30,6 +30,9 @@ _SINCE = {
 _PIECE = 2 << 20
 
 _allocated: dict[int, heap.Block] = {}
+
+names: list[str] = []
+"""commName of the communicators that were made with settings."""
 
 TEXTS = {
     0: b"no error",
@@ -158,6 +161,20 @@ class Library:
         return calls.drop_factor(_number(comm), _number(op))
 
     # Communicators
+
+    def ncclGetUniqueId(self, unique: Any) -> int:
+        ctypes.memmove(ctypes.addressof(unique._obj), rendezvous.unique_id(), 128)
+        return 0
+
+    def ncclCommInitRankConfig(
+        self, made: Any, size: Any, unique: Any, rank: Any, config: Any
+    ) -> int:
+        if config is not None:  # init.cc, parseCommConfig
+            settings = config._obj
+            if settings.magic != 0xCAFEBEEF or settings.size > 4096:
+                return calls.INVALID_ARGUMENT
+            names.append((settings.commName or b"").decode())
+        return _given(calls.init(_number(size), bytes(unique), _number(rank)), made)
 
     def ncclCommShrink(
         self, comm: Any, exclude: Any, count: Any, made: Any, config: Any, flags: Any

@@ -1,0 +1,87 @@
+"""NCCL without CuPy's binding of it: communicators are made and used by NCCL's own functions.
+
+CuPy means to give its binding up (cupy issues 2244, 9575).
+"""
+
+import sys
+from importlib import import_module
+
+import cupy
+import numpy as np
+import pytest
+from nccl_ranks import run_ranks
+
+import hpccomm
+from hpccomm.backends.nccl import libnccl, own_binding
+from hpccomm.backends.nccl.raw_communicator import RawCommunicator
+
+nccl = pytest.importorskip("cupy.cuda.nccl")
+
+
+@pytest.fixture(params=["absent", "without a library"])
+def no_binding(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Take CuPy's binding away."""
+    if request.param == "absent":
+        monkeypatch.setitem(sys.modules, "cupy.cuda.nccl", None)
+    else:
+        monkeypatch.setattr(nccl, "available", False)
+
+
+def every_kind(comm):
+    """Make calls of each kind, and communicators of each."""
+    size, rank = comm.size, comm.rank
+    with cupy.cuda.Device(comm.device):
+        x = cupy.full(4, rank + 1, np.float32)
+        made = comm._core.lanes.device.backend._communicators.native
+        assert comm.all_reduce(x).get().tolist() == [size * (size + 1) / 2] * 4
+        assert comm.all_gather(cupy.full(1, rank)).ravel().get().tolist() == list(range(size))
+        average = comm.all_reduce(cupy.full(2, rank, np.float32), op=hpccomm.premul_sum(0.5))
+        assert average.get().tolist() == [sum(range(size)) / 2] * 2
+        ring = comm.all_reduce(cupy.ones(4), algorithm="ring")
+        assert ring.get().tolist() == [size] * 4
+        y = cupy.zeros(1, int)
+        comm.send_recv(cupy.full(1, rank), (rank + 1) % size, y, (rank - 1) % size)
+        assert y.get().tolist() == [(rank - 1) % size]
+        with comm.batch():
+            a, b = comm.all_reduce(cupy.ones(1)), comm.broadcast(cupy.full(1, rank), root=1)
+        assert [a.get().tolist(), b.get().tolist()] == [[size], [1]]
+        with comm.split(0, name="half") as half:
+            assert half.all_reduce(cupy.ones(1)).get().tolist() == [size]
+        with pytest.raises(hpccomm.UsageError):
+            comm.all_reduce(cupy.ones(4), algorithm="nothing")
+    return type(made)
+
+
+def test_calls_of_each_kind_without_cupys_binding(no_binding):
+    assert libnccl.binding() is own_binding
+    assert run_ranks(2, every_kind, backend="nccl") == [RawCommunicator] * 2
+
+
+@pytest.mark.standin
+def test_nccl_knows_a_communicator_by_its_name(no_binding, monkeypatch):
+    library = import_module("standin.nccl.library")
+    del library.names[:]
+    run_ranks(2, every_kind, backend="nccl")
+    assert {"world", "half"} <= set(library.names)
+    del library.names[:]
+    monkeypatch.setenv("STANDIN_NCCL_VERSION", "22703")  # whose settings have another length
+    run_ranks(2, every_kind, backend="nccl")
+    assert library.names == []
+
+
+def test_what_it_raises_is_what_cupys_binding_raises(no_binding):
+    for status in (1, 4, 5):
+        assert own_binding.NcclError(status).status == status
+        assert str(own_binding.NcclError(status)) in str(nccl.NcclError(status))
+    with pytest.raises(own_binding.NcclError) as caught:
+        own_binding.groupEnd()  # without a beginning
+    from hpccomm.backends.nccl.errors import translate
+
+    error = translate(caught.value)
+    assert isinstance(error, hpccomm.CommunicationError)
+    assert "invalid usage" in str(error)
+
+
+def test_cupys_binding_makes_the_communicators_as_long_as_there_is_one():
+    assert libnccl.binding() is nccl
+    assert run_ranks(2, every_kind, backend="nccl") == [nccl.NcclCommunicator] * 2

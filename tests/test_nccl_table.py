@@ -1,0 +1,184 @@
+"""hpccomm's table of NCCL's functions is what nccl.h declares and what libnccl exports.
+
+``nccl_headers.tsv`` has what `declared` finds in nccl.h of the wheels nvidia-nccl-cu12 2.25.1, 2.28.9 and
+2.32.3, whether their libraries export it (nm -D), and sizes of structures by gcc. Where a wheel is installed,
+its own header and library are looked at too; they need no driver::
+
+    python tests/test_nccl_table.py nccl.h libnccl.so.2      prints the lines of another version
+"""
+
+import ctypes
+import importlib.util
+import re
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from hpccomm.backends.nccl import errors, libnccl, reductions
+from hpccomm.backends.nccl.libnccl import FUNCTIONS, CommConfig
+
+KINDS = {
+    ctypes.c_void_p: "p", ctypes.c_size_t: "z", ctypes.c_int: "i", libnccl.UniqueId: "u",
+}  # fmt: skip
+"""Pointer, size, number, and an id by value."""
+
+MEMBERS = {"size_t": ctypes.c_size_t, "int": ctypes.c_int, "char *": ctypes.c_char_p}
+MEMBERS |= {"unsigned int": ctypes.c_uint}
+
+
+def declared(header: str) -> dict[str, str]:
+    """Return what a header declares: arguments of functions, values of enums, members of ncclConfig_t."""
+    text = re.sub(r"/\*.*?\*/|//[^\n]*", " ", header, flags=re.DOTALL)
+    found: dict[str, str] = {}
+    for result, name, listed in re.findall(
+        r"(ncclResult_t|const char\s*\*)\s+(nccl\w+)\s*\(([^()]*)\)\s*;", text
+    ):
+        given = [each for each in listed.split(",") if each.strip() not in ("", "void")]
+        found[name] = ("t" if "char" in result else "i") + "".join(map(kind, given))
+    numbers = dict(re.findall(r"#define\s+(NCCL_\w+)\s+(0x[0-9a-f]+|\d+)\b", text))
+    found["version"] = str(
+        int(numbers["NCCL_MAJOR"]) * 10000
+        + int(numbers["NCCL_MINOR"]) * 100
+        + int(numbers["NCCL_PATCH"])
+    )
+    found |= {f"={n}": value for n, value in re.findall(r"\b(nccl\w+)\s*=\s*(\d+)", text)}
+    body = re.search(r"struct ncclConfig_v\d+\s*\{(.*?)\}", text, re.DOTALL)
+    assert body is not None
+    members = re.findall(r"(?:const )?(size_t|unsigned int|int|char \*)\s*(\w+);", body[1])
+    found["ncclConfig_t"] = ",".join(f"{name}:{of}" for of, name in members)
+    magic = re.search(r"0xcafebeef", text)
+    found["magic"] = magic[0] if magic else ""
+    return found
+
+
+def kind(argument: str) -> str:
+    """Return an argument's kind."""
+    if "*" in argument or re.search(r"\b(ncclComm_t|cudaStream_t|ncclWindow_t)\b", argument):
+        return "p"
+    if "ncclUniqueId" in argument:
+        return "u"
+    return "z" if "size_t" in argument else "i"
+
+
+def recorded() -> dict[str, dict[str, str]]:
+    """Return what was found, by version."""
+    by_version: dict[str, dict[str, str]] = {}
+    for line in Path(__file__).with_name("nccl_headers.tsv").read_text("utf-8").splitlines():
+        version, name, value = line.split("\t")
+        by_version.setdefault(version, {})[name] = value
+    return by_version
+
+
+RECORDED = recorded()
+
+
+def installed() -> Path | None:
+    """Return the folder of an installed wheel."""
+    found = importlib.util.find_spec("nvidia") and importlib.util.find_spec("nvidia.nccl")
+    folders = list((found.submodule_search_locations if found else None) or ())
+    return Path(folders[0]) if folders else None
+
+
+def agree(found: dict[str, str]) -> None:
+    """Compare the table with what a header declares."""
+    version = int(found["version"])
+    for name, function in FUNCTIONS.items():
+        assert (name in found) == (version >= function.since), name
+        if name in found:
+            result = "i" if function.result is ctypes.c_int else "t"
+            assert found[name] == result + "".join(map(KINDS.__getitem__, function.arguments)), name
+    numbers = {
+        "ncclInt8": reductions.INT8, "ncclUint8": reductions.UINT8,
+        "ncclInt32": reductions.INT32, "ncclUint32": reductions.UINT32,
+        "ncclInt64": reductions.INT64, "ncclUint64": reductions.UINT64,
+        "ncclFloat16": reductions.FLOAT16, "ncclFloat32": reductions.FLOAT32,
+        "ncclFloat64": reductions.FLOAT64, "ncclBfloat16": reductions.BFLOAT16,
+        "ncclFloat8e4m3": reductions.FLOAT8_E4M3, "ncclFloat8e5m2": reductions.FLOAT8_E5M2,
+        "ncclSum": reductions.SUM, "ncclProd": reductions.PROD, "ncclMax": reductions.MAX,
+        "ncclMin": reductions.MIN, "ncclAvg": reductions.AVG,
+        "ncclScalarHostImmediate": libnccl.HOST_IMMEDIATE,
+        "ncclRemoteError": errors.REMOTE, "ncclInProgress": 7,
+    }  # fmt: skip
+    assert {name: int(found[f"={name}"]) for name in numbers} == numbers
+    members = [each.split(":") for each in found["ncclConfig_t"].split(",")]
+    own = [(name, of) for name, of in CommConfig._fields_]
+    theirs = [(name, MEMBERS[of]) for name, of in members]
+    shorter = min(len(own), len(theirs))
+    assert own[:shorter] == theirs[:shorter]
+    assert len(theirs) >= len(own) or version < libnccl.CONFIG_SINCE
+    assert int(found["magic"], 16) == libnccl.CONFIG_MAGIC
+
+
+@pytest.mark.parametrize("version", RECORDED)
+def test_the_table_is_what_the_header_declares_and_the_library_exports(version):
+    found = RECORDED[version]
+    agree(found)
+    for name, function in FUNCTIONS.items():
+        assert (name in found["exports"].split(",")) == (int(version) >= function.since), name
+
+    class Theirs(ctypes.Structure):
+        _fields_ = tuple(
+            (name, MEMBERS[of])
+            for name, of in (each.split(":") for each in found["ncclConfig_t"].split(","))
+        )
+
+    assert ctypes.sizeof(Theirs) == int(found["sizeof ncclConfig_t"])
+    assert ctypes.sizeof(libnccl.UniqueId) == int(found["sizeof ncclUniqueId"])
+
+
+def test_a_configuration_is_as_long_as_the_version_that_it_names():
+    made = libnccl.config("world.1")
+    assert made.version == libnccl.CONFIG_SINCE
+    assert made.size == int(RECORDED["22809"]["sizeof ncclConfig_t"])
+    assert made.commName == b"world.1"
+    assert made.blocking == made.nvlinkCentricSched == -(2**31)
+    assert made.netName is None
+
+
+@pytest.mark.skipif(installed() is None, reason="no wheel of NCCL is installed")
+def test_the_table_is_what_the_installed_wheel_has():
+    folder = installed()
+    assert folder is not None
+    found = declared((folder / "include/nccl.h").read_text("utf-8"))
+    agree(found)
+    if known := RECORDED.get(found["version"]):
+        assert {name: known[name] for name in found if name in known} == {
+            name: value for name, value in found.items() if name in known
+        }
+    library = ctypes.CDLL(str(folder / "lib/libnccl.so.2"))
+    for name, function in FUNCTIONS.items():
+        assert hasattr(library, name) == (int(found["version"]) >= function.since), name
+
+
+def main(header: Path, library: Path) -> None:
+    """Print the lines of a version."""
+    found = declared(header.read_text("utf-8"))
+    version = found["version"]
+    kept = {name: value for name, value in found.items() if name in FUNCTIONS or name[0] == "="}
+    kept |= {name: found[name] for name in ("version", "ncclConfig_t", "magic")}
+    listed = subprocess.run(["nm", "-D", library], capture_output=True, text=True, check=True)
+    kept["exports"] = ",".join(
+        n for n in FUNCTIONS if re.search(rf" [TW] {n}$", listed.stdout, re.M)
+    )
+    with tempfile.TemporaryDirectory() as folder:
+        for name in ("cuda_runtime.h", "cuda_fp16.h", "cuda_bf16.h", "cuda_fp8.h"):
+            text = "typedef void* cudaStream_t; typedef void* cudaEvent_t;"
+            Path(folder, name).write_text(text if "runtime" in name else "", encoding="utf-8")
+        for name in ("ncclConfig_t", "ncclUniqueId"):
+            program = f'#include <stdio.h>\n#include "{header.resolve()}"\nint main(){{printf("%zu",sizeof({name}));}}'
+            Path(folder, "size.c").write_text(program, encoding="utf-8")
+            subprocess.run(
+                ["gcc", "-w", f"-I{folder}", f"{folder}/size.c", "-o", f"{folder}/size"], check=True
+            )
+            kept[f"sizeof {name}"] = subprocess.run(
+                [f"{folder}/size"], capture_output=True, text=True, check=True
+            ).stdout
+    for name, value in kept.items():
+        print(f"{version}\t{name}\t{value}")
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), Path(sys.argv[2]))
