@@ -21,8 +21,9 @@ from hpccomm.schedules.cost.network_files import typical
 from hpccomm.schedules.schedule import Tuning, world
 from hpccomm.topology import Topology
 
-DEFAULT_SEGMENT = 4 << 20
-"""Bytes. Each segment is a launch of some microseconds, for which a link of 100 GB/s moves half a MiB."""
+DEFAULT_SEGMENT = 32 << 20
+"""Bytes. Segments follow each other on one stream, so there is no pipeline to win: each is a launch of some ten
+microseconds, in which NVLink moves several MiB. They bound the scratch."""
 
 MOST_SEGMENTS = 1 << 10
 """An array is cut into about so many at most: their number is the length of a program."""
