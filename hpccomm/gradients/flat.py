@@ -63,8 +63,16 @@ class FlatBucket:
 
     def tell(self, flags: Sequence[bool]) -> None:
         """Note this rank's flags for the other ranks."""
-        for number, flag in enumerate(flags):
-            self._flags[number] = self._mark if flag else 0.0
+        told = np.array(flags, self.memory.dtype) * self.memory.dtype.type(self._mark)
+        behind: Any = self._flags[: len(told)]
+        if is_on_device(behind):
+            behind.set(told)  # one copy
+        else:
+            behind[:] = told
+
+    def finite(self) -> bool:
+        """Tell whether all gradients are finite. On a device it waits once, for all of them."""
+        return bool(np.isfinite(self.gradients).all())
 
     def told(self) -> list[bool]:
         """Return which flags any rank has set, once reduced. They are equal on all ranks."""

@@ -91,7 +91,13 @@ def settle_nonfinite(
     UsageError
         On every rank, if `nonfinite` is ``"raise"``.
     """
-    bad = [name for name, view in step.gradients.items() if not np.isfinite(view).all()]
+    odd = [flat for flat in step.flats if not flat.finite()]
+    bad = [
+        each.name
+        for flat in odd
+        for each, view in zip(flat.bucket.parameters, flat.views, strict=True)
+        if not np.isfinite(view).all()
+    ]
     if not bad and not step.any_nonfinite:
         return False
     if nonfinite == "raise":

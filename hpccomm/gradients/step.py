@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from hpccomm.dtypes import BFLOAT16, FLOAT32
 from hpccomm.errors import BufferMismatch, UsageError, did_you_mean
 from hpccomm.gradients.agreement import Model
 from hpccomm.gradients.arrays import address, device_view, host_view, is_on_device, overlap
@@ -14,6 +15,7 @@ from hpccomm.gradients.compression.contract import Compressor
 from hpccomm.gradients.compression.exchange import Ranks
 from hpccomm.gradients.flat import flat_buckets
 from hpccomm.gradients.layout import Bucket, by_need
+from hpccomm.gradients.parameters import Kind
 from hpccomm.gradients.reducer import MOST_URGENT, Reducer, Way
 from hpccomm.gradients.ways import Compressed, Plain, TwoLevel
 from hpccomm.gradients.worker import Worker
@@ -43,6 +45,15 @@ class Levels:
 
     node: "Communicator"
     leaders: "Communicator | None"
+
+
+def _summed(kind: Kind) -> bool:
+    """Tell whether an average is taken by a sum, and a factor afterwards.
+
+    NCCL's averages of floats multiply each contribution first, which its algorithm over an NVSwitch, NVLS,
+    cannot do (NCCL 2.30, include/device.h: ncclNvlsSupported). A sum of float16 or float8 may overflow.
+    """
+    return kind.on_device and kind.dtype in (FLOAT32, np.dtype(np.float64), BFLOAT16)
 
 
 class Step:
@@ -123,27 +134,34 @@ class Step:
             for each, view in zip(flat.bucket.parameters, flat.views, strict=True)
         }
         self.views = Views(self.gradients)
-        op = ReduceOp.AVG if meaning.op == "average" else ReduceOp.SUM
+        average = meaning.op == "average"
         self.memory_bytes = 0
-        self._divisor = 1
+        divisors = dict.fromkeys((flat.bucket.kind for flat in self.flats), 1)
         self._ranks: Ranks | None = None  # among which this rank exchanges what is compressed
         self._compressing = compressor is not None
         self._together: list[Callable[[], Any]] = []
         deterministic = meaning.deterministic
         if compressor is None:
+            ops = dict.fromkeys(divisors, ReduceOp.AVG if average else ReduceOp.SUM)
+            for kind in ops:
+                if average and not deterministic and _summed(kind):
+                    ops[kind], divisors[kind] = ReduceOp.SUM, comm.size
             ways: list[Way] = [
-                Plain(flat, comm, op, deterministic=deterministic, timeout=timeout)
+                Plain(
+                    flat, comm, ops[flat.bucket.kind], deterministic=deterministic, timeout=timeout
+                )
                 for flat in self.flats
             ]
             if model.settings.bucketing:
                 self._together = [
                     comm.plan("all_reduce", x, op, deterministic=deterministic, timeout=timeout)
-                    for x in regions
+                    for x, op in zip(regions, ops.values(), strict=True)
                 ]
         else:
-            if meaning.op == "average":
-                self._divisor = comm.size
+            if average:
+                divisors = dict.fromkeys(divisors, comm.size)
             ways = self._compressed(comm, compressor, levels, timeout)
+        self._divisors = [divisors[flat.bucket.kind] for flat in self.flats]
         self.reducer = Reducer(ways, urgent, self._prepare, self._settle, worker)
         self.nbytes = sum(bucket.nbytes for bucket in buckets)
         self.there = dict.fromkeys(self.gradients, False)
@@ -262,13 +280,14 @@ class Step:
         if self._written is not None and self.in_place:
             known = self.views.taken or self._given
             written = self._written.flags(number, self.in_place, written=known)
+        watch = self._watch and not flat.finite()
         for parameter, view in zip(flat.bucket.parameters, flat.views, strict=True):
             if not self.there[parameter.name]:
                 view[...] = 0  # what is not there counts as 0
                 missing = True
             elif self.factor == 0:
                 view[...] = 0  # also NaN, from no samples
-            elif self._watch and not np.isfinite(view).all():
+            elif watch and not np.isfinite(view).all():
                 self.nonfinite.add(parameter.name)
                 bad = True
         factor = 1.0 if self.factor is None else self.factor
@@ -285,7 +304,7 @@ class Step:
         self.any_written |= told[2]
         self.any_as_before |= told[3]
         self.any_elsewhere |= told[4]
-        factor = (1.0 if self._compressing else self._unscale) / self._divisor
+        factor = (1.0 if self._compressing else self._unscale) / self._divisors[number]
         if factor != 1:
             self.flats[number].scale(factor)
 

@@ -5,7 +5,10 @@ from typing import TYPE_CHECKING, Any
 import cupy
 import numpy as np
 import pytest
+from cupy.cuda.nccl import NCCL_AVG as AVG
+from cupy.cuda.nccl import NCCL_SUM as SUM
 
+from hpccomm.dtypes import BFLOAT16
 from hpccomm.errors import RankMismatch, UsageError
 from hpccomm.gradients import GradientSync
 from hpccomm.gradients.compression import TopK
@@ -144,3 +147,40 @@ def test_parameters_on_host_and_device_come_from_the_root(comm: "hpccomm.Communi
     GradientSync(comm, model, initial="ignore").broadcast_parameters(root)
     cupy.cuda.get_current_stream().synchronize()
     assert all((cupy.asnumpy(array) == root).all() for array in model.values())
+
+
+@pytest.mark.standin
+def test_averages_are_sums_and_a_factor_where_that_is_exact_enough(
+    comm: "hpccomm.Communicator", way: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """NVLS has sums of floats and no averages (NCCL 2.30, include/device.h: ncclNvlsSupported)."""
+    from standin.nccl import calls
+
+    seen: list[int] = []
+    collective = calls.collective
+    monkeypatch.setattr(
+        calls, "collective", lambda c, terms, *r: seen.append(terms.op) or collective(c, terms, *r)
+    )
+    for dtype, averages in (("f4", False), ("f8", False), (BFLOAT16, False), ("f2", True)):
+        sync = GradientSync(comm, {"a": cupy.zeros(4, dtype)})
+        seen.clear()
+        sync.gradients["a"].set(np.full(4, comm.rank, dtype))
+        assert sync.sync()
+        assert (cupy.asnumpy(sync.gradients["a"]).astype("f8") == (comm.size - 1) / 2).all()
+        if way == "nccl" and comm.size > 1:
+            assert seen == [AVG if averages else SUM], dtype
+
+
+@pytest.mark.standin
+def test_a_step_waits_for_the_device_once_a_bucket_and_not_once_a_parameter(
+    comm: "hpccomm.Communicator", monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = {f"p{number}": cupy.zeros(3, "f4") for number in range(20)}
+    sync = GradientSync(comm, model, nonfinite="raise")
+    waits: list[int] = []
+    get = cupy.ndarray.get
+    monkeypatch.setattr(cupy.ndarray, "get", lambda x, *a, **k: waits.append(1) or get(x, *a, **k))
+    for name in model:
+        sync.ready(name, cupy.ones(3, "f4"))
+    assert sync.wait()
+    assert len(waits) < 8, len(waits)
