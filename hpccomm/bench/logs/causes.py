@@ -1,7 +1,7 @@
 """Why a program has ended, as its log says."""
 
 import re
-from collections.abc import Iterable
+from collections.abc import Sequence
 
 from hpccomm.bench.logs.lines import LogLine
 
@@ -10,22 +10,39 @@ _FAILURES = re.compile(
     r"|DATA VALIDATION ERROR.*|Invalid number of GPUs.*|Segmentation fault.*|[Oo]ut of [Mm]emory.*"
 )
 _ENDS = re.compile(
-    r"[^#]*(?:exited on signal|exited with (?:status|exit code|code) [1-9]|\bCANCELLED\b|oom-kill|Killed$).*"
-    r"|Test failure .*|(?:srun|slurmstepd|prterun|mpirun): error: .*"
+    r"exited on signal|exited with (?:status|exit code|code) [1-9]|\bCANCELLED\b|oom-kill|Killed$|Test failure "
+    r"|(?:srun|slurmstepd|prterun|mpirun): error: "
 )
 _WARNING = re.compile(r"NCCL WARN .*")
 _MOST = 200
 
 
-def cause(lines: Iterable[LogLine]) -> str:
+def cause(
+    log: Sequence[LogLine], begin: int, end: int | None, last: int | None, *, warned: bool
+) -> str:
     """Return the line that says why a program ended; empty if there is none.
 
     A failed call says more than the program's end, and both say more than a warning.
+
+    Parameters
+    ----------
+    log : sequence of LogLine
+        All lines.
+    begin, end : int
+        The first line of the program, and the one behind its last; None for the end of the log.
+    last : int or None
+        The line of its last row: a warning before that was none of the cause.
+    warned : bool
+        Whether warnings count.
     """
-    kinds = (_FAILURES, _ENDS, _WARNING)
-    found = [""] * len(kinds)
-    for line in lines:
-        for place, kind in enumerate(kinds):
-            if not found[place] and (match := kind.search(line.text)):
-                found[place] = match[0].strip()[:_MOST]
-    return next(filter(None, found), "")
+    failure = ended = warning = ""
+    for line in log:
+        if line.number < begin or (end is not None and line.number >= end):
+            continue
+        if not failure and (found := _FAILURES.search(line.text)):
+            failure = found[0]
+        elif not ended and _ENDS.search(line.text):
+            ended = line.text
+        elif warned and not warning and line.number >= (last or begin):
+            warning = found[0] if (found := _WARNING.search(line.text)) else ""
+    return (failure or ended or warning).strip()[:_MOST]

@@ -59,8 +59,8 @@ def parse(lines: Sequence[LogLine], log: Sequence[LogLine], told: Told) -> list[
             continue
         why = ""
         if not first.ended:
-            end = ends.get(first.line, len(log) + 1)
-            why = cause(line for line in log if first.line <= line.number < end)
+            last = first.rows[-1].line if first.rows else None
+            why = cause(log, first.line, ends.get(first.line), last, warned=True)
         found.append(_finished(first, why, told))
     return found
 

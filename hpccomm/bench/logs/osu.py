@@ -56,6 +56,8 @@ class _Open:
     """A table that is being read."""
 
     line: int
+    last: int
+    """Its last row, or its first line."""
     library: str
     title: str
     version: str
@@ -87,7 +89,7 @@ def parse(lines: Sequence[LogLine], log: Sequence[LogLine], told: Told) -> list[
     table: _Open | None = None
     for line in lines:
         if title := _TITLE.search(line.text):
-            table = _Open(line.number, title[1] or "MPI", title[2], title[3] or "")
+            table = _Open(line.number, line.number, title[1] or "MPI", title[2], title[3] or "")
             tables.append(table)
         elif table is None or _OTHERS.search(line.text):
             table = None
@@ -101,9 +103,9 @@ def parse(lines: Sequence[LogLine], log: Sequence[LogLine], told: Told) -> list[
                 table.columns = _columns(comment)
         elif table.columns:
             _read_row(line, table)
-    ends = [*(each.line for each in tables[1:]), len(log) + 1]
+    ends = [*(each.line for each in tables[1:]), None]
     return [
-        _finished(each, cause(line for line in log if each.line <= line.number < end), told)
+        _finished(each, cause(log, each.last, end, None, warned=False), told)
         for each, end in zip(tables, ends, strict=True)
     ]
 
@@ -112,7 +114,9 @@ def _next(table: _Open, line: LogLine, tables: list[_Open]) -> _Open:
     """Return the table of this title that a line of its head begins: another one if it has rows."""
     if not table.rows:
         return table
-    tables.append(_Open(line.number, table.library, table.title, table.version, table.dtype))
+    tables.append(
+        _Open(line.number, line.number, table.library, table.title, table.version, table.dtype)
+    )
     return tables[-1]
 
 
@@ -144,6 +148,7 @@ def _read_row(line: LogLine, table: _Open) -> None:
     if row.get("Validation"):
         table.failed = table.failed or f"failed: validation failed at {words[0]} B"
     table.rows.append(row)
+    table.last = line.number
 
 
 def _finished(table: _Open, why: str, told: Told) -> Found:
