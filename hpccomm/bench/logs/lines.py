@@ -77,8 +77,13 @@ def streams(text: str) -> list[list[LogLine]]:
     begun: dict[str, LogLine] = {}
     stripped = [_untagged(raw) for raw in re.split(r"\r*\n|\r", text)]
     unknown = _unknown_prefix([rest for _, _, rest in stripped])
+    before_rows = [match[0] for _, _, rest in stripped if (match := unknown.match(rest))]
+    # Of few forms it says who printed a line; of many it is a time.
+    says_who = 4 * len(set(before_rows)) <= len(before_rows)
     for number, (source, tag, rest) in enumerate(stripped, 1):
-        rest = unknown.sub("", rest)
+        if match := unknown.match(rest):
+            source += match[0] if says_who else ""
+            rest = rest[match.end() :]
         pieces = [(source, rest)]
         if source in begun or _ROW.match(rest):
             first, *more = _AMID.split(rest)
