@@ -275,3 +275,19 @@ def test_a_stream_that_only_its_number_is_known_of_is_asked_for_nothing_later():
     del own
     gc.collect()
     until(pending.idle)
+
+
+@pytest.mark.gpu
+def test_the_driver_answers_about_an_event_in_a_thread_without_a_context(stream):
+    import ctypes
+
+    from hpccomm.memory.cuda.library import driver_library
+
+    event, answers = streams.make_event(), []
+    streams.record(event, stream.ptr)
+    stream.synchronize()
+    ask = driver_library().cuEventQuery
+    thread = threading.Thread(target=lambda: answers.append(ask(ctypes.c_void_p(event))))
+    thread.start()
+    thread.join()
+    assert answers == [0]
