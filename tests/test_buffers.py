@@ -4,6 +4,7 @@ import array
 import ctypes
 import mmap
 import re
+import warnings
 from collections.abc import Callable
 from typing import Any, ClassVar
 
@@ -238,6 +239,66 @@ def test_gradients_of_0_d_complex_tensors_have_the_sign_that_they_show(torch) ->
         loss(x).backward()
         for part in (x.grad, x.grad.imag, x.grad.conj().imag, x.grad.real):
             assert cured(part, written=False).tolist() == part.tolist()
+
+
+@pytest.mark.parametrize("kind", ["zeros", "fake", "functional", "storage given back"])
+def test_torch_tensors_without_memory(torch, kind: str) -> None:
+    """Each has the address 0, and NumPy's DLPack takes memory of its own for it, with what lies there."""
+    if kind == "zeros":
+        x = torch._efficientzerotensor(3)
+    elif kind == "fake":
+        with torch._subclasses.fake_tensor.FakeTensorMode():
+            x = torch.ones(3)
+    elif kind == "functional":
+        x = torch._to_functional_tensor(torch.ones(3))
+    else:
+        x = torch.ones(3)
+        x.untyped_storage().resize_(0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # PyTorch's, of looking at a fake's address
+        with pytest.raises(UsageError, match="x has no memory"):
+            buffers.view(x, "x")
+
+
+def test_torch_tensors_and_jax_arrays_that_are_traced_are_refused(torch) -> None:
+    jax = pytest.importorskip("jax")
+
+    def refused(x: Any) -> Any:
+        with pytest.raises(UsageError, match=r"outside of jit, vmap and grad|cannot be shared"):
+            buffers.view(x, "x")
+        return x.sum()
+
+    torch.func.vmap(refused)(torch.ones(2, 3))
+    jax.jit(refused)(jax.numpy.ones(3))
+    jax.vmap(refused)(jax.numpy.ones((2, 3)))
+    jax.grad(refused)(jax.numpy.ones(3))
+    gone = jax.numpy.ones(3)
+    gone.delete()
+    with pytest.raises(UsageError, match="cannot be shared"):
+        buffers.view(gone, "x")
+
+
+class Faulty:
+    """An array of a library whose own code fails."""
+
+    def __dlpack__(self, **options: object) -> object:
+        raise KeyError("a fault of the library")
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return 1, 0
+
+
+class Moved(Faulty):
+    """One that does not know where it lies."""
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        raise ZeroDivisionError
+
+
+@pytest.mark.parametrize("x", [Faulty(), Moved()], ids=["memory", "device"])
+def test_faults_of_other_libraries_are_usage_errors(x: object) -> None:
+    with pytest.raises(UsageError, match=r"x .* cannot be shared"):
+        buffers.view(x, "x")
 
 
 def test_a_device_array_is_no_host_array() -> None:

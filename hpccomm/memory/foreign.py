@@ -11,15 +11,12 @@ from numpy.typing import NDArray
 
 from hpccomm import dtypes
 from hpccomm.dtypes import DType
-from hpccomm.errors import BackendUnavailable, UsageError
+from hpccomm.errors import BackendUnavailable, HpccommError, UsageError
 
 Array = NDArray[Any]
 
 _HOST_MEMORY = (1, 3, 11, 13)
 """Memory that the host can read, in dlpack.h's numbers: plain, pinned by CUDA or ROCm, managed."""
-
-_REFUSALS = (BufferError, NotImplementedError, RuntimeError, TypeError, ValueError)
-"""What libraries raise for memory that they do not share."""
 
 TORCH_ONLY: dict[str, DType] = {
     "torch.bfloat16": dtypes.BFLOAT16,
@@ -81,19 +78,22 @@ def host_array(x: object, name: str) -> Array:
 
 def _foreign(x: object, name: str) -> Array:
     try:
-        # A bytes or memoryview object reaches NumPy by the buffer protocol, without a copy.
-        memory = memoryview(x)  # type: ignore[arg-type]  # tried on any object
-    except TypeError:
-        pass
-    except _REFUSALS as error:
-        raise _unshared(x, name, error) from error
-    else:
         try:
+            # A bytes or memoryview object reaches NumPy by the buffer protocol, without a copy.
+            memory = memoryview(x)  # type: ignore[arg-type]  # tried on any object
+        except TypeError:
+            if hasattr(x, "__dlpack__"):
+                return _from_dlpack(x, name)
+        else:
             return np.asarray(memory)
-        except _REFUSALS as error:
-            raise _unshared(x, name, error) from error
-    if hasattr(x, "__dlpack__"):
-        return _from_dlpack(x, name)
+    except HpccommError:
+        raise
+    except Exception as error:  # whatever another library raises
+        how = " by DLPack" if is_tensor(x) else ""
+        raise UsageError(
+            f"{name} ({class_name(x)}) cannot be shared{how}: {str(error).rstrip('.')}"
+            + (_advice(x, name) or "; give a NumPy array")
+        ) from error
     raise UsageError(
         f"{name} is {_shown(x)}; give a NumPy or CuPy array, or an object with the buffer protocol or DLPack"
         + _advice(x, name)
@@ -105,33 +105,26 @@ def _from_dlpack(x: Any, name: str) -> Array:
         check_tensor(x, name)
     # DLPack does not carry these into NumPy.
     lacking = TORCH_ONLY.get(str(getattr(x, "dtype", None)))
-    try:
-        device, _ = x.__dlpack_device__()
-        if device not in _HOST_MEMORY:
-            raise BackendUnavailable(
-                f"{name} lies on a device that is not CUDA's ({class_name(x)}); copy it to the CPU first"
-            )
-        if lacking is None:
-            return np.from_dlpack(x)
-        # NumPy's DLPack has no bfloat16 or float8, so their bits are shared.
-        torch = sys.modules["torch"]
-        bits = x.view(torch.int16 if lacking.itemsize == 2 else torch.uint8)
-        return np.from_dlpack(bits).view(lacking)
-    except _REFUSALS as error:
-        raise _unshared(x, name, error, " by DLPack") from error
-
-
-def _unshared(x: object, name: str, error: Exception, how: str = "") -> UsageError:
-    return UsageError(
-        f"{name} ({class_name(x)}) cannot be shared{how}: {str(error).rstrip('.')}"
-        + (_advice(x, name) or "; give a NumPy array")
-    )
+    device, _ = x.__dlpack_device__()
+    if device not in _HOST_MEMORY:
+        raise BackendUnavailable(
+            f"{name} lies on a device that is not CUDA's ({class_name(x)}); copy it to the CPU first"
+        )
+    if lacking is None:
+        return np.from_dlpack(x)
+    # NumPy's DLPack has no bfloat16 or float8, so their bits are shared.
+    torch = sys.modules["torch"]
+    bits = x.view(torch.int16 if lacking.itemsize == 2 else torch.uint8)
+    return np.from_dlpack(bits).view(lacking)
 
 
 def _advice(x: object, name: str) -> str:
     """Return what makes a NumPy array of an object, if anything does."""
     if is_tensor(x):
-        return f"; {name}.view(torch.uint8) has its bytes, which can be moved"
+        known = hasattr(np, str(getattr(x, "dtype", "")).removeprefix("torch."))
+        return "" if known else f"; {name}.view(torch.uint8) has its bytes, which can be moved"
+    if "Tracer" in type(x).__name__:  # of JAX
+        return "; it has no values yet: communicate outside of jit, vmap and grad"
     if hasattr(x, "contents"):
         line = f"numpy.ctypeslib.as_array({name}, shape)"
     elif isinstance(x, list | tuple):
@@ -169,8 +162,12 @@ def check_tensor(x: Any, name: str) -> None:
         )
     if x.is_quantized:
         raise UsageError(f"{name} is quantized; give {name}.dequantize(), or {name}.int_repr()")
-    if x._is_zerotensor():  # noqa: SLF001 (there is no other way to ask)
-        raise UsageError(f"{name} stands for zeros and has no memory; give {name}.clone()")
+    if (
+        x.numel() and not x.data_ptr()
+    ):  # zeros that are not stored, fakes, storage that was given back
+        stored = x._is_zerotensor()  # noqa: SLF001 (there is no other way to ask)
+        cure = f"{name}.clone()" if stored else "a tensor that has"
+        raise UsageError(f"{name} has no memory, and cannot be shared by DLPack; give {cure}")
 
 
 def class_name(x: object) -> str:

@@ -77,7 +77,10 @@ def _lies_on_device(x: object, kind: int) -> bool:
     where = getattr(x, "__dlpack_device__", None)
     if where is None:
         return hasattr(x, "__cuda_array_interface__")
-    memory = where()[0]
+    try:
+        memory = where()[0]
+    except Exception:  # noqa: BLE001 (what another library raises is an error where its memory is looked for)
+        return False
     return memory == _DLPACK_CUDA or (memory == _DLPACK_MANAGED and not unavailable())
 
 

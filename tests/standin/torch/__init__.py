@@ -128,9 +128,6 @@ class Tensor:
     def is_neg(self) -> Any:
         return self._neg
 
-    def _is_zerotensor(self) -> bool:
-        return False
-
     is_quantized = False
 
     def conj(self) -> Tensor:
