@@ -179,7 +179,7 @@ def _describe_process(backend: Backend) -> None:
     process.job, process.directory = job_name() or backend.uid, str(directory)
     if not backend.crowded:
         install()
-        before_end(partial(write, "the process was ended"))
+        before_end(partial(write, "the process was ended", tell=False))
 
 
 def _open(merged: Settings, mpi_comm: Any) -> tuple[Backend, str]:

@@ -20,8 +20,11 @@ from hpccomm.errors import (
 )
 
 FOLLOWING = frozenset(
-    each.__name__ for each in (CollectiveTimeout, PeerLost, CommunicatorAborted, CommunicationError)
-)
+    each.__name__
+    for each in (
+        CollectiveTimeout, PeerLost, CommunicatorAborted, CommunicationError, KeyboardInterrupt,
+    )
+)  # fmt: skip
 """Errors that say that a wait has ended."""
 
 REFUSING = frozenset(
@@ -128,6 +131,8 @@ class LastSeen:
         The call of this communicator that it was in, and where in the program.
     failed : str
         Why it takes part no more; empty if it does.
+    left : bool
+        Whether its program had come to its end.
     host : str
         Its host.
     pid : int
@@ -141,6 +146,7 @@ class LastSeen:
     operation: str = ""
     site: str = ""
     failed: str = ""
+    left: bool = False
     host: str = ""
     pid: int = 0
 
@@ -202,6 +208,8 @@ class Dump:
         What other ranks answered when it waited for them, by uid and rank in the communicator.
     raised : DumpedError or None
         The exception that nobody caught, if one has ended the rank.
+    ended : str
+        Its last words, where it has ended by itself or by a signal.
     refused : DumpedError or None
         What its last refused call raised, whether or not the program has caught it.
     entries : sequence of mapping
@@ -225,6 +233,7 @@ class Dump:
     answers: Mapping[str, Mapping[int, LastSeen]]
     raised: DumpedError | None = None
     refused: DumpedError | None = None
+    ended: str = ""
     entries: Sequence[Mapping[str, Any]] = ()
     version: str = ""
     job: str = ""
@@ -298,6 +307,7 @@ def _dump(document: Mapping[str, Any], path: Path) -> Dump:
         answers=answers,
         raised=_error(document, "raised"),
         refused=_error(document, "refused"),
+        ended=_text(document, "ended"),
         entries=entries,
         version=_text(document, "version"),
         job=_text(document, "job"),
@@ -373,6 +383,7 @@ def _seen(facts: Mapping[str, Any], state: str = "answered") -> LastSeen:
         operation=_text(call, "operation"),
         site=_text(call, "site"),
         failed=_text(facts, "failed") or _text(facts, "closed"),
+        left=facts.get("leaving") is True or _text(facts, "closed").startswith("was left"),
         host=_text(facts, "host"),
         pid=_whole(facts, "pid") or 0,
     )

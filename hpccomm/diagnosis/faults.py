@@ -14,8 +14,8 @@ from typing import Literal
 from hpccomm.diagnosis.dumps import RecordedCall
 from hpccomm.diagnosis.history import PATIENCE, History, Job, Waiting
 
-Sort = Literal["raised", "differing", "cycle", "missing", "late", "stuck"]
-"""``"raised"``: ranks raised an exception that nobody caught. ``"differing"``: ranks called different things. ``"cycle"``: ranks wait for each other in several
+Sort = Literal["raised", "differing", "cycle", "missing", "late", "stuck", "ended"]
+"""``"ended"``: ranks have ended by themselves, and nothing tells why. ``"raised"``: ranks raised an exception that nobody caught. ``"differing"``: ranks called different things. ``"cycle"``: ranks wait for each other in several
 communicators. ``"missing"``: ranks have not come. ``"late"``: they came late. ``"stuck"``: all have
 come, and it does not end."""
 
@@ -116,6 +116,8 @@ def _with_raised(job: Job, inferred: Sequence[Fault]) -> Iterator[Fault]:
         yield from inferred
         if not inferred:
             yield from _raised(job, list(job.raised))
+        if not inferred and not job.raised:
+            yield from _ended(job)
         return
     yield from _raised(job, causes)
     for fault in inferred:
@@ -124,6 +126,18 @@ def _with_raised(job: Job, inferred: Sequence[Fault]) -> Iterator[Fault]:
             fault.sort == "missing" and not set(causes).intersection(fault.ranks, looked_at)
         ):
             yield fault
+
+
+def _ended(job: Job) -> Iterator[Fault]:
+    """Yield the ranks that have ended by themselves; to be ended by a signal is nothing wrong."""
+    words = {rank: dump.ended for rank, dump in sorted(job.dumps.items()) if dump.ended}
+    ended = [rank for rank, said in words.items() if not any(each in said for each in SIGNALS)]
+    if ended:
+        yield Fault("ended", "", 0, "", tuple(ended))
+
+
+SIGNALS = ("was sent SIGTERM", "was interrupted")
+"""What the last words of ranks say that were ended from outside, or for another rank."""
 
 
 def _raised(job: Job, ranks: Sequence[int]) -> Iterator[Fault]:

@@ -22,6 +22,8 @@ def verdict(job: Job, faults: list[Fault]) -> Iterator[str]:
             f"Nothing wrong is found: the ranks agree in all {calls} collectives that are recorded, "
             "and nobody waits for anybody."
         )
+        said = {dump.ended for dump in job.dumps.values() if dump.ended}
+        yield from (_sentence(each.rstrip(".")) for each in sorted(said)[:2])
     for fault in faults:
         yield sentence(job, fault)
 
@@ -35,9 +37,10 @@ def sentence(job: Job, fault: Fault) -> str:
         "missing": _missing,
         "late": _late,
         "stuck": _stuck,
+        "ended": _ended,
     }
     text = say[fault.sort](job, fault)
-    before = "" if fault.sort == "raised" else _refusals(job, fault.ranks)
+    before = "" if fault.sort in ("raised", "ended") else _refusals(job, fault.ranks)
     return f"{text} {before}".rstrip()
 
 
@@ -90,6 +93,8 @@ def heard(job: Job, rank: int, uid: str) -> Answer | None:
         site = place(call.site) + (f" ({waiting})" if waiting else "")
         facts["now"] = {"operation": name, "collective": 0, "site": site}
         return Answer(ANSWERED, facts)
+    if seen is not None and seen.left:
+        return Answer(ANSWERED, {**facts, "leaving": True})
     raised = job.raised.get(rank)
     if raised is not None:
         facts["failed"] = f"raised {raised.text.partition(':')[0]}{_at(raised.site)}"
@@ -99,7 +104,7 @@ def heard(job: Job, rank: int, uid: str) -> Answer | None:
         for each in job.dumps[rank].calls
         if each.state == "failed" and each.uid == uid and not job.gone_on(rank, each)
     ]
-    ended = _ending(job.dumps[rank].reason)
+    ended = job.dumps[rank].ended.removeprefix(f"rank {rank} ") or _ending(job.dumps[rank].reason)
     facts["failed"] = ended or (failed[-1].error if failed else "") or (seen and seen.failed)
     facts["doing"] = "" if seen is None else place(seen.doing)
     return Answer(ANSWERED, facts)
@@ -161,6 +166,12 @@ def _raised(job: Job, fault: Fault) -> str:
     return _sentence(text.rstrip(".")) + (
         f" {followed.capitalize()} ended with it." if followed else ""
     )
+
+
+def _ended(job: Job, fault: Fault) -> str:
+    first, more = fault.ranks[0], len(fault.ranks) - 1
+    others = f"; {more} more ended by themselves" if more else ""
+    return _sentence(f"{job.dumps[first].ended.rstrip('.')}{others}")
 
 
 def _refusals(job: Job, ranks: Sequence[int]) -> str:

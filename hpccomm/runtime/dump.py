@@ -72,6 +72,8 @@ class Process:
         The first failure; others follow from it.
     raised : mapping or None
         The exception that nobody caught, if one ends the process: `Mishap.facts`, and its ``"stack"``.
+    ended : str
+        The last words of a process that ends by itself, or by a signal.
     """
 
     rank: int = 0
@@ -80,6 +82,7 @@ class Process:
     directory: str = ""
     reason: str = ""
     raised: Mapping[str, Any] | None = None
+    ended: str = ""
 
 
 process = Process()
@@ -107,9 +110,18 @@ def write(reason: str, *, tell: bool = True) -> None:
     except Exception as error:  # noqa: BLE001 (it must not hide the failure)
         _tell(f"the record of the last calls could not be written: {error!r}")
         return
-    if tell:
+    if tell or why:
         where = file.parent
         _tell(f"the last calls are in {where}{why}: hpccomm explain {where} says what they mean")
+
+
+def meaning() -> str:
+    """Return where the dumps are, for a process's last words; empty if there are none, or somebody has said so."""
+    if not process.directory or _told:
+        return ""
+    return (
+        f"; hpccomm explain {Path(process.directory) / process.job} says what its last calls mean"
+    )
 
 
 def _tell(what: str) -> None:
@@ -213,6 +225,7 @@ def contents(reason: str) -> dict[str, Any]:
         "now": {each["uid"]: each["now"] for each in shown},
         "answers": {each["uid"]: each["answers"] for each in shown},
         "raised": process.raised,
+        "ended": process.ended,
         "refused": None if lately is None else lately.facts(),
         "stacks": list(stacks()),
     }
@@ -286,5 +299,5 @@ def _after_fork() -> None:
     # The child has other calls, if any, and leaves the parent's file alone.
     global _communicators, _writing, _told
     process.rank, process.size, process.job, process.directory, process.reason = 0, 1, "", "", ""
-    process.raised = None
+    process.raised, process.ended = None, ""
     _communicators, _writing, _told = weakref.WeakSet(), threading.Lock(), False

@@ -11,18 +11,17 @@ from hpccomm.runtime.recorder import PACKAGE, in_standard, in_words, mishap, sit
 from hpccomm.runtime.verdict import ranks_named
 from hpccomm.settings import read
 
-MOST_FRAMES = 8
-"""Lines of the program that are printed of a traceback: two of the outermost, and the innermost."""
+MOST_FRAMES = 4
+"""Lines of the program that are printed of a traceback; of more, one of the outermost and two of the innermost."""
 
 WITH_SOURCE = 2
 """So many of them are printed with their text; of more only the innermost is."""
 
-MOST_LINES = 4
-"""Lines that are printed of an error's words."""
-
+MOST_LINES = 6
+"""Lines of frames and words together."""
 
 MOST_OTHERS = 2
-"""Other errors of other ranks that are printed, a line each."""
+"""Other errors of other ranks that are printed."""
 
 
 def note(error: BaseException, where: TracebackType | None) -> Mapping[str, Any]:
@@ -42,25 +41,26 @@ def report(error: BaseException, where: TracebackType | None) -> list[str]:
     if read("HPCCOMM_DEBUG"):
         return "".join(traceback.format_exception(type(error), error, where)).splitlines()
     frames = list(_of_program(where)) or list(traceback.walk_tb(where))
-    left = len(frames) - MOST_FRAMES
-    lines = ["Traceback (most recent call last):"]
+    lines = []
+    left = len(frames) - MOST_FRAMES + 1 if len(frames) > MOST_FRAMES else 0
     for number, (frame, line) in enumerate(frames):
-        if left > 0 and number == 2:
+        if left and number == 1:
             lines.append(f"  ... {left} more (HPCCOMM_DEBUG=1 shows them) ...")
-        if left > 0 and 2 <= number < 2 + left:
+        if 1 <= number <= left:
             continue
         each = traceback.FrameSummary(frame.f_code.co_filename, line, frame.f_code.co_name)
         lines.append(f'  File "{each.filename}", line {line}, in {each.name}')
         if each.line and (len(frames) <= WITH_SOURCE or number == len(frames) - 1):
             lines.append(f"    {each.line}")
     words = "".join(traceback.format_exception_only(error)).splitlines()
-    lines += words[:MOST_LINES]
-    if len(words) > MOST_LINES:
-        lines.append(f"... {len(words) - MOST_LINES} more lines")
+    most = max(1, MOST_LINES - len(lines))
+    lines += words[:most]
+    if len(words) > most:
+        lines[-1] += f" ... ({len(words) - most} more lines)"
     cause = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
     if cause is not None and str(cause) not in str(error):
-        lines.append(f"  caused by {in_words(cause).splitlines()[0]}")
-    return lines
+        lines[-1] += f" (caused by {in_words(cause).splitlines()[0]})"
+    return ["Traceback (most recent call last):", *lines]
 
 
 def beside(mine: Mapping[str, Any], others: Mapping[int, Mapping[str, Any]]) -> str:
@@ -73,7 +73,7 @@ def beside(mine: Mapping[str, Any], others: Mapping[int, Mapping[str, Any]]) -> 
     for ranks in list(groups.values())[:MOST_OTHERS]:
         each = others[ranks[0]]
         at = f" at {each['site']}" if each["site"] else ""
-        told += f"\nhpccomm: {ranks_named(ranks)} raised{at}: {each['error'].splitlines()[0]}"
+        told += f"; {ranks_named(ranks)} raised{at}: {each['error'].splitlines()[0]}"
     return told
 
 

@@ -175,7 +175,7 @@ def test_the_last_refused_call_is_told_of_the_rank_that_is_missed(tmp_path: Path
     ("error", "sorts"),
     [
         ("RuntimeError: sense", ["raised"]),
-        ("KeyboardInterrupt", ["raised"]),
+        ("KeyboardInterrupt", ["missing"]),
         ("hpccomm's RankMismatch: plan", ["raised"]),
         ("CollectiveTimeout: all_reduce #5", ["missing"]),
         ("PeerLost: rank 1", ["missing"]),
@@ -186,6 +186,49 @@ def test_what_only_says_that_a_wait_has_ended_is_no_cause(
 ) -> None:
     _, found = played(tmp_path, raised={**REFUSAL, "error": error})
     assert [each.sort for each in found] == sorts
+
+
+def test_what_a_rank_said_last_is_told_of_it(tmp_path: Path) -> None:
+    job, (fault,) = played(tmp_path, ended="rank 2 leaves by os._exit(4), without finalising MPI")
+    assert "Rank 2 on node n0 has given up: leaves by os._exit(4)" in words.sentence(job, fault)
+
+
+def test_a_rank_that_has_left_has_not_given_up_what_others_found(tmp_path: Path) -> None:
+    now = {
+        "world": {
+            "closed": "was left: the program of this rank has ended",
+            "failed": "rank 2 is lost",
+        }
+    }
+    job, (fault,) = played(tmp_path, now=now)
+    assert "Rank 2 on node n0 has come to the end of the program without this call" in (
+        words.sentence(job, fault)
+    )
+
+
+@pytest.mark.parametrize(
+    ("ended", "sorts"),
+    [
+        (
+            "rank 1 has waited for 3 s in MPI_Finalize: rank 2 is at a.py line 7. The job ends now",
+            ["ended"],
+        ),
+        ("rank 1 exits with status 3, and has waited for the others for 2 s", ["ended"]),
+        ("rank 1 ends: it was sent SIGTERM", []),
+        ("rank 1 was interrupted at a.py, line 7", []),
+    ],
+)
+def test_a_rank_that_ended_by_itself_is_no_sign_that_nothing_is_wrong(
+    tmp_path: Path, ended: str, sorts: list[str]
+) -> None:
+    documents = PlayedJob({"world": range(3)}, [loop("world", 5)] * 3).documents()
+    documents[1]["ended"] = ended
+    for rank, document in documents.items():
+        (tmp_path / f"rank_{rank}.json").write_text(json.dumps(document))
+    joined = history.join(read_folder(tmp_path).dumps)
+    found = faults.find(joined)
+    assert [each.sort for each in found] == sorts
+    assert any(f"R{ended[1:]}" in each for each in words.verdict(joined, found))
 
 
 def test_a_refused_message_or_plan_is_over_when_its_rank_goes_on(tmp_path: Path) -> None:
@@ -220,6 +263,8 @@ with hpccomm.new_comm(timeout=20, name="places") as comm:
         sync.gradients[name][...] = 1
         sync.ready(name)
     sync.wait()
+    for name in "ba":
+        sync.gradients[name][...] = 3
     sync.sync()
     sync.check_consistency()
     local = LocalSteps(comm, params(), every=1)

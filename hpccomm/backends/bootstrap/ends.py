@@ -19,6 +19,7 @@ from hpccomm.backends.bootstrap import libmpi, presence, status
 from hpccomm.backends.bootstrap.node_sockets import refuse
 from hpccomm.errors import PeerLost
 from hpccomm.runtime import answering, lifetime
+from hpccomm.runtime.dump import meaning, process
 from hpccomm.runtime.recorder import PACKAGE, frames, in_standard
 from hpccomm.runtime.statuses import Status
 from hpccomm.runtime.stderr import Voice, uncapture, write_stderr
@@ -105,10 +106,10 @@ class _MainThread:
 
 def end_job(mpi: Any, reason: str, with_status: int) -> NoReturn:
     """End all processes of the job with an exit status. From any thread."""
-    _begin(with_status)
     words = f"rank {mpi.COMM_WORLD.rank} ends the job: {reason}"
+    _begin(with_status, words)
     if not presence.said_before("that it ends the job"):
-        write_stderr(f"hpccomm: {words}")
+        write_stderr(f"hpccomm: {words}{meaning()}")
         presence.tell_end(words)
     _abort(mpi, with_status)
 
@@ -120,8 +121,8 @@ def end_with(mpi: Any, last_words: str, with_status: int) -> NoReturn:
     """
     if libmpi.survives():
         end_process(last_words, with_status)
-    _begin(with_status)
-    write_stderr(last_words)
+    _begin(with_status, last_words)
+    write_stderr(f"{last_words}{meaning()}")
     presence.tell_end(last_words)
     _abort(mpi, with_status)
 
@@ -129,7 +130,7 @@ def end_with(mpi: Any, last_words: str, with_status: int) -> NoReturn:
 def end_process(last_words: str, with_status: int) -> NoReturn:
     """End this process at once; the launcher ends the job where it should. From any thread."""
     begun = time.monotonic()
-    _begin(with_status)
+    _begin(with_status, last_words)
     together = with_status in (Status.TERMINATED, Status.INTERRUPTED)  # all ranks, as a rule
     if not together or presence.said_before("that it ends", HEARD_SECONDS) < presence.MOST_WORDS:
         write_stderr(last_words)
@@ -143,7 +144,7 @@ def _abort(mpi: Any, with_status: int) -> NoReturn:
     _exit_now(with_status)
 
 
-def _begin(with_status: int) -> None:
+def _begin(with_status: int, last_words: str) -> None:
     """Begin an end of this process, which will come. The first one counts: another thread's waits for it."""
     global _ender
     if not _ending.acquire(blocking=False):
@@ -152,6 +153,7 @@ def _begin(with_status: int) -> None:
         _exit_now(with_status)
     _ender = threading.get_ident()
     uncapture()
+    process.ended = last_words.removeprefix("hpccomm: ")
     with contextlib.suppress(RuntimeError):  # too late for threads
         patience = threading.Timer(PATIENCE_SECONDS, _exit_now, (with_status,))
         patience.daemon = True
