@@ -16,6 +16,7 @@ from hpccomm.communicator.lanes.ending import DeviceEnd
 from hpccomm.communicator.lanes.issuing import IssueOnStream, StreamIssuer
 from hpccomm.communicator.lanes.lane import SELF_CHECK, Lane
 from hpccomm.communicator.lanes.planned import Numbered
+from hpccomm.communicator.lanes.registering import on_registered, places
 from hpccomm.contracts.choice import Choice
 from hpccomm.contracts.device import DeviceBackend, DeviceDispatch, DeviceRoute, Piece, Span
 from hpccomm.contracts.terms import of_message, terms
@@ -28,7 +29,7 @@ from hpccomm.memory.cuda.arrays import DeviceArray
 from hpccomm.memory.cuda.library import cupy
 from hpccomm.memory.cuda.memory import clear
 from hpccomm.memory.cuda.streams import Queue
-from hpccomm.memory.views import View, check_layout, overlap
+from hpccomm.memory.views import View, check_layout
 from hpccomm.runtime.engine import CallEngine
 from hpccomm.runtime.operation import Label, Operation
 from hpccomm.runtime.stats import Tally
@@ -353,42 +354,25 @@ class DeviceLane(Lane):
 
     # Memory.
 
-    def _places(self, call: Call) -> list[Any]:
-        """Return where a call's arrays that have elements lie in memory that can be registered, or None."""
-        backend, arrays = self.backend, (call.send, call.recv)
-        there: list[Any] = [each for each in arrays if each is not None and each.nbytes]
-        whole: Any = max(there, key=lambda each: each.nbytes, default=None)
-        if len(there) > 1 and all(overlap(each, whole) for each in there):
-            there = [whole]  # in place: the own block lies elsewhere on each rank
-        return [backend and backend.place(each.pointer, each.nbytes) for each in there]
-
     def registered(self, call: Call) -> bool:
         """Tell whether a call's arrays on this rank can be registered with the library. Local."""
-        places = self._places(call)
-        return bool(places) and all(places)
+        return bool(places(call, self.backend))
 
     def willing(self, call: Call) -> object:
         """Return where this rank's arrays lie, if they can be registered: ranks must find the same."""
-        if call.recipe.route.registered is None:
-            return False
-        return self.registered(call) and self._places(call)
+        return call.recipe.route.registered is not None and places(call, self.backend)
 
     def agreed(self, call: Call, async_op: bool, *, willing: object) -> Call:
         """Return a call of a plan on which the ranks have agreed, on registered arrays if they can be."""
         call = super().agreed(call, async_op, willing=willing)
-        recipe, what = call.recipe, "registering arrays"
         if not willing:
             return call
         assert self.backend is not None
-        with self._calls.part_of(what):
-            if not self.backend.register([p for p in pointers(call) if p]):
+        with self._calls.part_of("registering arrays"):
+            if not self.backend.register([pointer for pointer in pointers(call) if pointer]):
                 self._log_ordinary(f"{self.name} registers no memory here; plans take it as it is")
                 return call
-        route = recipe.route
-        choice = replace(route.choice, registered=True)
-        route = replace(
-            route, choice=choice, launch=route.registered(), registered=None, grouped=None
-        )
+        recipe, route = call.recipe, on_registered(call.recipe.route)
         taken = self._agreeing(route, recipe.label) if self._check.always(recipe.label) else route
         issue = self._carrying(recipe.label, recipe.tally, taken, recipe.ordered)
         return replace(call, recipe=replace(recipe, route=route, issue=issue))
