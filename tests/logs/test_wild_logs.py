@@ -8,7 +8,9 @@ import tomllib
 from datetime import datetime
 from pathlib import Path
 
+import hypothesis.strategies as st
 import pytest
+from hypothesis import given
 
 from hpccomm.bench.logs import reading
 from hpccomm.bench.logs.imported import ImportedRun, Told
@@ -192,3 +194,27 @@ def test_no_run_has_rows_of_two_programs() -> None:
 
 def figures(run: ImportedRun) -> set[tuple[object, ...]]:
     return {(row.bytes, row.in_place, row.time, row.algbw, row.busbw) for row in run.rows}
+
+
+@given(
+    st.sampled_from([entry["file"] for entry in EXPECTED]),
+    st.lists(
+        st.tuples(st.integers(0, 4000), st.sampled_from([b"", b"9", b"x\n", b"\xff", b'"'])),
+        max_size=5,
+    ),
+    st.integers(0, 4000),
+)
+def test_a_damaged_log_is_read_or_refused(
+    file: str, changes: list[tuple[int, bytes]], length: int
+) -> None:
+    data = (DATA / file).read_bytes()
+    for at, piece in changes:
+        data = data[:at] + piece + data[at + 1 :]
+    known = Told(
+        "the log", datetime.now().astimezone(), "someone", ranks=2, collective="all_reduce"
+    )
+    try:
+        log = reading.parse(data[:length], known)
+    except ResultsError:
+        return
+    assert all(run.rows for run in log.runs)

@@ -11,7 +11,7 @@ from hpccomm.bench.logs.figures import (
     numbers_of_ranks,
     possible,
 )
-from hpccomm.bench.logs.imported import Told
+from hpccomm.bench.logs.imported import LIMIT, Told
 from hpccomm.bench.perf.collectives import COLLECTIVES
 from hpccomm.results.schema import Row
 
@@ -74,6 +74,8 @@ def judged(
     Unfit
         If none fits, or several do.
     """
+    if len(name) > 32 or not all(map(_storable, rows)):
+        raise Unfit("has names or numbers that no program prints")
     if name and name not in COLLECTIVES:  # what hpccomm does not know cannot be checked
         number = next(iter(listed), told.ranks)
         if not number:
@@ -106,6 +108,14 @@ def judged(
         notes += reversed(lines.values())
         rows = [row for row in rows if row.line not in lines]
     return Judged(kind, list(rows), notes)
+
+
+def _storable(row: PrintedRow) -> bool:
+    """Whether a results file can hold a row."""
+    numbers = (row.root, row.size, row.count, row.wrong)
+    return (
+        all(-LIMIT <= each < LIMIT for each in numbers) and max(len(row.dtype), len(row.op)) <= 32
+    )
 
 
 def _fitting(

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from hpccomm.bench.logs.figures import PrintedRow, figure, possible
-from hpccomm.bench.logs.imported import LIMIT
 from hpccomm.results.schema import UNCHECKED
 from hpccomm.results.table import TIME_FORMAT
 
@@ -191,14 +190,12 @@ class Columns:
 
         Raises
         ------
-        ValueError
-            If a number is out of range.
+        ValueError, OverflowError
+            If a number or time is none.
         """
         names = [name for name, _ in cells.texts]
         lead = dict(cells.texts[: names.index("time")])
         size, count = int(lead["size"]), int(lead["count"])
-        if max(size, count) >= LIMIT:
-            raise ValueError("its size is out of range")
         stamp = dict(cells.texts).get("timestamp")
         finished = datetime.strptime(stamp, TIME_FORMAT).astimezone().timestamp() if stamp else 0.0
         begins = [at for at, name in enumerate(names) if name == "time"]
@@ -258,6 +255,8 @@ def heading(text: str, above: str) -> Columns | None:
     halves = columns.count("time")
     if "size" not in columns or not halves or columns.index("time") < 2:
         return None
+    if columns.count("algbw") != halves or columns.count("busbw") != halves:
+        return None  # damaged
     return Columns(
         columns,
         tuple(found.start() + word.end() for word in words),

@@ -13,8 +13,8 @@ from hpccomm.bench.logs.lines import LogLine
 from hpccomm.results.schema import Config, RankInfo
 
 _RANK = re.compile(
-    r"Rank\s+(?P<rank>\d+)\s+(?:Group\s+(?P<group>\d+)\s+)?(?:Pid\s+(?P<pid>\d+)\s+)?on\s+(?P<host>\S+)\s+"
-    r"device\s+(?P<device>-?\d+)\s+\[(?P<hex>[^\]]*)\]\s*(?P<info>.*)"
+    r"Rank\s+(?P<rank>\d{1,9})\s+(?:Group\s+(?P<group>\d{1,9})\s+)?(?:Pid\s+(?P<pid>\d{1,9})\s+)?on\s+(?P<host>\S+)\s+"
+    r"device\s+(?P<device>-?\d{1,9})\s+\[(?P<hex>[^\]]*)\]\s*(?P<info>.*)"
 )
 _MANY = re.compile(r"#  (\d{1,9}) ranks on \d+ nodes?$")
 _STARTING = re.compile(

@@ -131,13 +131,13 @@ def _columns(line: str) -> list[str]:
 
 def _read_row(line: LogLine, table: _Open) -> None:
     words = line.text.split()
-    if not words or not re.fullmatch(r"\d+(?:\.\d+)?", words[0]):
+    if not words or not re.fullmatch(r"\d{1,15}(?:\.\d+)?", words[0]):
         return
     row: dict[str, float] = {}
     for name, word in zip(table.columns, words, strict=False):
         if word in _VERDICTS and name == "Validation":
             row[name] = _VERDICTS[word]
-        elif re.fullmatch(r"\d+(?:\.\d*)?", word):
+        elif re.fullmatch(r"\d{1,15}(?:\.\d*)?", word):
             row[name] = float(word)
         else:
             break

@@ -68,5 +68,12 @@ def decoded(data: bytes, name: str) -> tuple[str, str]:
     text = data.decode(encoding, "backslashreplace" if encoding.startswith("utf-8") else "replace")
     if _OF_DOCKER.match(text):
         found.append("Docker's JSON")
-        text = "".join(map(json.loads, _OF_DOCKER.findall(text)))
+        text = "".join(map(_unquoted, _OF_DOCKER.findall(text)))
     return _CONTROL.sub("", text), ", ".join(found)
+
+
+def _unquoted(text: str) -> str:
+    try:
+        return str(json.loads(text, strict=False))
+    except ValueError:  # a damaged line stays as it is
+        return f"{text[1:-1]}\n"
