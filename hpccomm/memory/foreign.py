@@ -71,7 +71,7 @@ def host_array(x: object, name: str) -> Array:
     array = x.view(np.ndarray) if isinstance(x, np.ndarray) else _foreign(x, name)
     if isinstance(x, np.ma.MaskedArray):
         raise UsageError(
-            f"{name} is a masked array, whose mask would be lost; give {name}.filled() or .data"
+            f"{name} is a masked array, whose mask would be lost; give {_variable(name)}.filled() or .data"
         )
     return array
 
@@ -120,20 +120,26 @@ def _from_dlpack(x: Any, name: str) -> Array:
 
 def _advice(x: object, name: str) -> str:
     """Return what makes a NumPy array of an object, if anything does."""
+    of = _variable(name)
     if is_tensor(x):
         known = hasattr(np, str(getattr(x, "dtype", "")).removeprefix("torch."))
-        return "" if known else f"; {name}.view(torch.uint8) has its bytes, which can be moved"
+        return "" if known else f"; {of}.view(torch.uint8) has its bytes, which can be moved"
     if "Tracer" in type(x).__name__:  # of JAX
         return "; it has no values yet: communicate outside of jit, vmap and grad"
     if hasattr(x, "contents"):
-        line = f"numpy.ctypeslib.as_array({name}, shape)"
+        line = f"numpy.ctypeslib.as_array({of}, shape)"
     elif isinstance(x, list | tuple):
         return "; use numpy.asarray, or the *_object calls"
     elif hasattr(x, "__array__"):
-        line = f"numpy.asarray({name})"
+        line = f"numpy.asarray({of})"
     else:
         return ""
     return f"; {line} makes a NumPy array of it"
+
+
+def _variable(name: str) -> str:
+    """Return what stands for an array in a line of code; some names are phrases."""
+    return "array" if " " in name else name
 
 
 def is_tensor(x: object) -> bool:
@@ -150,23 +156,24 @@ def check_tensor(x: Any, name: str) -> None:
     UsageError
         With a line that gives such a tensor.
     """
+    of = _variable(name)
     if x.requires_grad:
-        raise UsageError(f"{name} requires grad, and communication has none; give {name}.detach()")
+        raise UsageError(f"{name} requires grad, and communication has none; give {of}.detach()")
     if x.layout is not sys.modules["torch"].strided:
-        raise UsageError(f"{name} has layout {x.layout}; give a dense tensor: {name}.to_dense()")
+        raise UsageError(f"{name} has layout {x.layout}; give a dense tensor: {of}.to_dense()")
     if x.is_neg():
-        raise UsageError(f"{name} is a view that negates what it reads; give {name}.resolve_neg()")
+        raise UsageError(f"{name} is a view that negates what it reads; give {of}.resolve_neg()")
     if x.is_conj():
         raise UsageError(
-            f"{name} is a view that conjugates what it reads; give {name}.resolve_conj()"
+            f"{name} is a view that conjugates what it reads; give {of}.resolve_conj()"
         )
     if x.is_quantized:
-        raise UsageError(f"{name} is quantized; give {name}.dequantize(), or {name}.int_repr()")
+        raise UsageError(f"{name} is quantized; give {of}.dequantize(), or {of}.int_repr()")
     if (
         x.numel() and not x.data_ptr()
     ):  # zeros that are not stored, fakes, storage that was given back
         stored = x._is_zerotensor()  # noqa: SLF001 (there is no other way to ask)
-        cure = f"{name}.clone()" if stored else "a tensor that has"
+        cure = f"{of}.clone()" if stored else "a tensor that has"
         raise UsageError(f"{name} has no memory, and cannot be shared by DLPack; give {cure}")
 
 
