@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from hpccomm.contracts.choice import Choice
@@ -242,6 +242,11 @@ class DeviceRoute:
     needs: Preparation | None = None
     grouped: Grouped | None = None
     registered: Callable[[], Launch] | None = None
+
+    def on_registered(self) -> "DeviceRoute":
+        """Return the way of a plan whose arrays are registered on all ranks. `registered` must be there."""
+        assert self.registered is not None
+        return DeviceRoute(replace(self.choice, registered=True), self.registered())
 
 
 class DeviceDispatch(Protocol):

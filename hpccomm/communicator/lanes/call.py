@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 from hpccomm.communicator.resolving import Resolved
 from hpccomm.contracts.backend import both
-from hpccomm.contracts.device import DeviceRoute
+from hpccomm.contracts.device import DeviceBackend, DeviceRoute
 from hpccomm.dispatch.route import Route
 from hpccomm.memory.cuda.streams import Queue
-from hpccomm.memory.views import View
+from hpccomm.memory.views import View, overlap
 from hpccomm.runtime.operation import Label
 from hpccomm.runtime.stats import Tally
 
@@ -136,3 +136,19 @@ class PointToPoint(NamedTuple):
     result: Any
     keep: tuple[Any, ...]
     queue: Queue | None
+
+
+def places(call: Call, backend: DeviceBackend | None) -> list[tuple[int, int, int]]:
+    """Return where a call's arrays lie in memory that can be registered; empty if one of them does not.
+
+    Ranks must find the same. In place the larger array counts, since the own block lies elsewhere on each.
+    """
+    arrays: tuple[Any, Any] = (call.send, call.recv)
+    there = [each for each in arrays if each is not None and each.nbytes]
+    if backend is None or not there:
+        return []
+    whole = max(there, key=lambda each: each.nbytes)
+    if all(overlap(each, whole) for each in there):
+        there = [whole]
+    found = [backend.place(each.pointer, each.nbytes) for each in there]
+    return [each for each in found if each is not None] if all(found) else []

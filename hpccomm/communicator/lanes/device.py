@@ -9,14 +9,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpccomm.backends.control import Control
-from hpccomm.communicator.lanes.call import Call, PointToPoint, pointers
+from hpccomm.communicator.lanes.call import Call, PointToPoint, places, pointers
 from hpccomm.communicator.lanes.check import Check
 from hpccomm.communicator.lanes.device_batch import as_one, check_batch, check_own, check_step
 from hpccomm.communicator.lanes.ending import DeviceEnd
 from hpccomm.communicator.lanes.issuing import IssueOnStream, StreamIssuer
 from hpccomm.communicator.lanes.lane import SELF_CHECK, Lane
 from hpccomm.communicator.lanes.planned import Numbered
-from hpccomm.communicator.lanes.registering import on_registered, places
 from hpccomm.contracts.choice import Choice
 from hpccomm.contracts.device import DeviceBackend, DeviceDispatch, DeviceRoute, Piece, Span
 from hpccomm.contracts.terms import of_message, terms
@@ -372,7 +371,7 @@ class DeviceLane(Lane):
             if not self.backend.register([pointer for pointer in pointers(call) if pointer]):
                 self._log_ordinary(f"{self.name} registers no memory here; plans take it as it is")
                 return call
-        recipe, route = call.recipe, on_registered(call.recipe.route)
+        recipe, route = call.recipe, call.recipe.route.on_registered()
         taken = self._agreeing(route, recipe.label) if self._check.always(recipe.label) else route
         issue = self._carrying(recipe.label, recipe.tally, taken, recipe.ordered)
         return replace(call, recipe=replace(recipe, route=route, issue=issue))
