@@ -70,6 +70,12 @@ def calls(comm: hpccomm.Communicator, verdicts: Verdicts) -> None:
                 x = comm.all_reduce(cupy.full(count, rank + 1, np.float32))
                 wrong += [] if (x == size * (size + 1) / 2).all() else [count]
             agreed(comm, verdicts, not wrong, "all_reduce of 4 bytes, 4 kB and 4 MiB")
+        for algorithm in ("ring", "tree"):
+            with verdicts.part(f"all_reduce by {algorithm}"):
+                x = comm.all_reduce(cupy.full(1000, rank + 1, np.float32), algorithm=algorithm)
+                right = bool((x == size * (size + 1) / 2).all())
+                how = comm.explain("all_reduce", x, algorithm=algorithm).reason
+                agreed(comm, verdicts, right, f"all_reduce by {algorithm} ({how})")
         with verdicts.part("an uneven all_to_all"):
             counts = [rank + 1 + peer for peer in range(size)]
             sent = cupy.concatenate([cupy.full(n, 10.0 * rank + to) for to, n in enumerate(counts)])

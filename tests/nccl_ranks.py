@@ -17,7 +17,7 @@ import hpccomm
 from hpccomm import testing
 from hpccomm.backends.control import Control
 from hpccomm.backends.loopback import LoopbackBackend, make_world
-from hpccomm.backends.nccl import open_nccl
+from hpccomm.backends.nccl import collectives, open_nccl
 from hpccomm.errors import CollectiveTimeout
 from hpccomm.memory.cuda import library
 from hpccomm.runtime.waiting import Gate, drive
@@ -65,6 +65,12 @@ class Rank:
         host = self.host.group(ranks, label)
         control = Control(host.collectives, self.waits.drive)
         return Rank(host.rank, host.size, self.device, host, self.waits, control)
+
+
+@pytest.fixture
+def pinned(monkeypatch):
+    """Have NCCL held to an algorithm by a communicator of its own, as below 2.32."""
+    monkeypatch.setattr(collectives, "selectable", lambda call, ability: False)
 
 
 def skip_where_ranks_share(devices):

@@ -18,15 +18,18 @@ from pathlib import Path
 import pytest
 
 from hpccomm.backends.nccl import errors, libnccl, reductions
-from hpccomm.backends.nccl.libnccl import FUNCTIONS, CommConfig
+from hpccomm.backends.nccl.libnccl import FUNCTIONS, CallConfig, CommConfig
 
 KINDS = {
     ctypes.c_void_p: "p", ctypes.c_size_t: "z", ctypes.c_int: "i", libnccl.UniqueId: "u",
 }  # fmt: skip
 """Pointer, size, number, and an id by value."""
 
-MEMBERS = {"size_t": ctypes.c_size_t, "int": ctypes.c_int, "char *": ctypes.c_char_p}
-MEMBERS |= {"unsigned int": ctypes.c_uint}
+MEMBERS = {
+    "size_t": ctypes.c_size_t, "int": ctypes.c_int, "unsignedint": ctypes.c_uint,
+    "char*": ctypes.c_char_p, "uint64_t": ctypes.c_uint64, "cudaEvent_t": ctypes.c_void_p,
+    "ncclConfigExt_t*": ctypes.c_void_p,
+}  # fmt: skip
 
 
 def declared(header: str) -> dict[str, str]:
@@ -45,10 +48,11 @@ def declared(header: str) -> dict[str, str]:
         + int(numbers["NCCL_PATCH"])
     )
     found |= {f"={n}": value for n, value in re.findall(r"\b(nccl\w+)\s*=\s*(\d+)", text)}
-    body = re.search(r"struct ncclConfig_v\d+\s*\{(.*?)\}", text, re.DOTALL)
-    assert body is not None
-    members = re.findall(r"(?:const )?(size_t|unsigned int|int|char \*)\s*(\w+);", body[1])
-    found["ncclConfig_t"] = ",".join(f"{name}:{of}" for of, name in members)
+    for name in ("ncclConfig", "ncclCollConfig"):
+        body = re.search(rf"struct {name}_v\d+\s*\{{(.*?)\}}", text, re.DOTALL)
+        members = re.findall(r"(?:const )?(\w+(?: int)?\s*\*?)\s*\b(\w+);", body[1] if body else "")
+        listed = (f"{name}:{of.replace(' ', '')}" for of, name in members)
+        found[f"{name}_t"] = ",".join(listed)
     magic = re.search(r"0xcafebeef", text)
     found["magic"] = magic[0] if magic else ""
     return found
@@ -61,6 +65,12 @@ def kind(argument: str) -> str:
     if "ncclUniqueId" in argument:
         return "u"
     return "z" if "size_t" in argument else "i"
+
+
+def members(listed: str) -> list[tuple[str, type]]:
+    """Return the members of a structure, with their types of ctypes."""
+    pairs = (each.split(":") for each in listed.split(",") if each)
+    return [(name, MEMBERS[of]) for name, of in pairs]
 
 
 def recorded() -> dict[str, dict[str, str]]:
@@ -103,12 +113,14 @@ def agree(found: dict[str, str]) -> None:
         "ncclRemoteError": errors.REMOTE, "ncclInProgress": 7,
     }  # fmt: skip
     assert {name: int(found[f"={name}"]) for name in numbers} == numbers
-    members = [each.split(":") for each in found["ncclConfig_t"].split(",")]
-    own = [(name, of) for name, of in CommConfig._fields_]
-    theirs = [(name, MEMBERS[of]) for name, of in members]
-    shorter = min(len(own), len(theirs))
-    assert own[:shorter] == theirs[:shorter]
-    assert len(theirs) >= len(own) or version < libnccl.CONFIG_SINCE
+    for kind, name, since in (
+        (CommConfig, "ncclConfig_t", libnccl.CONFIG_SINCE),
+        (CallConfig, "ncclCollConfig_t", libnccl.CALL_CONFIG_SINCE),
+    ):
+        own, theirs = list(kind._fields_), members(found[name])
+        shorter = min(len(own), len(theirs))
+        assert own[:shorter] == theirs[:shorter]
+        assert len(theirs) >= len(own) or version < since
     assert int(found["magic"], 16) == libnccl.CONFIG_MAGIC
 
 
@@ -119,13 +131,9 @@ def test_the_table_is_what_the_header_declares_and_the_library_exports(version):
     for name, function in FUNCTIONS.items():
         assert (name in found["exports"].split(",")) == (int(version) >= function.since), name
 
-    class Theirs(ctypes.Structure):
-        _fields_ = tuple(
-            (name, MEMBERS[of])
-            for name, of in (each.split(":") for each in found["ncclConfig_t"].split(","))
-        )
-
-    assert ctypes.sizeof(Theirs) == int(found["sizeof ncclConfig_t"])
+    for name in ("ncclConfig_t", "ncclCollConfig_t"):
+        theirs = type("Theirs", (ctypes.Structure,), {"_fields_": members(found[name])})
+        assert ctypes.sizeof(theirs) == int(found[f"sizeof {name}"])
     assert ctypes.sizeof(libnccl.UniqueId) == int(found["sizeof ncclUniqueId"])
 
 
@@ -136,6 +144,12 @@ def test_a_configuration_is_as_long_as_the_version_that_it_names():
     assert made.commName == b"world.1"
     assert made.blocking == made.nvlinkCentricSched == -(2**31)
     assert made.netName is None
+    made = libnccl.call_config("ring")
+    assert made.version == libnccl.CALL_CONFIG_SINCE
+    assert made.size == int(RECORDED["23203"]["sizeof ncclCollConfig_t"])
+    assert (made.algSelection, made.forceAlgSelection) == (b"ring", 1)
+    assert made.minCTAs == made.CTAPolicy == -(2**31)
+    assert made.ext is made.launchCompletionEvent is None
 
 
 @pytest.mark.skipif(installed() is None, reason="no wheel of NCCL is installed")
@@ -158,7 +172,7 @@ def main(header: Path, library: Path) -> None:
     found = declared(header.read_text("utf-8"))
     version = found["version"]
     kept = {name: value for name, value in found.items() if name in FUNCTIONS or name[0] == "="}
-    kept |= {name: found[name] for name in ("version", "ncclConfig_t", "magic")}
+    kept |= {name: found[name] for name in ("version", "ncclConfig_t", "ncclCollConfig_t", "magic")}
     listed = subprocess.run(["nm", "-D", library], capture_output=True, text=True, check=True)
     kept["exports"] = ",".join(
         n for n in FUNCTIONS if re.search(rf" [TW] {n}$", listed.stdout, re.M)
@@ -167,7 +181,12 @@ def main(header: Path, library: Path) -> None:
         for name in ("cuda_runtime.h", "cuda_fp16.h", "cuda_bf16.h", "cuda_fp8.h"):
             text = "typedef void* cudaStream_t; typedef void* cudaEvent_t;"
             Path(folder, name).write_text(text if "runtime" in name else "", encoding="utf-8")
-        for name in ("ncclConfig_t", "ncclUniqueId"):
+        kept["sizeof ncclCollConfig_t"] = "0"
+        for name in (
+            "ncclConfig_t",
+            "ncclUniqueId",
+            *["ncclCollConfig_t"] * bool(found["ncclCollConfig_t"]),
+        ):
             program = f'#include <stdio.h>\n#include "{header.resolve()}"\nint main(){{printf("%zu",sizeof({name}));}}'
             Path(folder, "size.c").write_text(program, encoding="utf-8")
             subprocess.run(

@@ -86,11 +86,14 @@ class DeviceNative:
         What must be there before; None where nothing more is needed.
     registered : callable or None
         Returns what puts it on a stream where `DeviceBackend.register` has registered its arrays.
+    how : str
+        How the library is held to the algorithm; '' where it chooses itself.
     """
 
     launch: Launch
     needs: Preparation | None = None
     registered: Callable[[], Launch] | None = None
+    how: str = ""
 
 
 class DeviceBackend(Protocol):

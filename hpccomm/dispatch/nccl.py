@@ -188,8 +188,8 @@ class NcclDispatch:
 
     def _natively(self, call: Signature, asked: Signature, name: str, reason: str) -> DeviceRoute:
         pinned = self._devices.native(asked, name)
-        # A pinned one has a communicator of its own, made with another NCCL_ALGO.
-        setting = self._devices.reason() if name == policy.NATIVE else ""
+        # NCCL_ALGO holds for NCCL's own choice alone.
+        setting = self._devices.reason() if name == policy.NATIVE else pinned.how
         choice = self._choice(call.name, name, f"{reason}; {setting}" if setting else reason, None)
         if not call.elements:
             return _groupable(choice, _nothing, needs=pinned.needs)

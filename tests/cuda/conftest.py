@@ -30,12 +30,14 @@ from mpi_ranks import (
     pytest_terminal_summary,
 )
 from mpi_ranks import pytest_configure as agree_outcomes
+from nccl_ranks import pinned
 
 if TYPE_CHECKING:
     import hpccomm
 
 __all__ = [
     "mpi_comm",
+    "pinned",
     "pytest_collection_finish",
     "pytest_exception_interact",
     "pytest_runtest_makereport",

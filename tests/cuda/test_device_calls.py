@@ -171,6 +171,7 @@ def test_a_message_to_oneself_whose_other_end_is_missing_is_refused_before_nccl_
     run_ranks(2, main, backend="nccl")
 
 
+@pytest.mark.usefixtures("pinned")
 @pytest.mark.processes
 def test_a_call_that_a_capture_refuses_leaves_the_communicator_as_it_was():
     def main(comm):

@@ -201,6 +201,7 @@ def pinned(backend):
     }
 
 
+@pytest.mark.usefixtures("pinned")
 @pytest.mark.standin
 @pytest.mark.parametrize("users_own", [None, "allreduce:tree,ring"])
 def test_trap_ring_and_tree_are_made_under_nccl_algo_which_is_restored(monkeypatch, users_own):
@@ -227,6 +228,7 @@ def test_trap_ring_and_tree_are_made_under_nccl_algo_which_is_restored(monkeypat
     assert os.environ.get("NCCL_ALGO") == users_own
 
 
+@pytest.mark.usefixtures("pinned")
 @pytest.mark.standin
 def test_a_pinned_communicator_that_fails_is_told_on_all(monkeypatch):
     def main(rank):
@@ -245,6 +247,7 @@ def test_a_pinned_communicator_that_fails_is_told_on_all(monkeypatch):
     assert sound(on_ranks(2, main, timeout=LONG)) == [3.0, 3.0]
 
 
+@pytest.mark.usefixtures("pinned")
 def test_trap_ranks_that_pin_different_algorithms_are_told_before_nccl_is_called():
     """NCCL connects them as if they were of one mind."""
 

@@ -6,11 +6,17 @@ from typing import Any
 
 from hpccomm.backends.nccl import collectives, errors, variables
 from hpccomm.backends.nccl.agreed_setup import Ranks
-from hpccomm.backends.nccl.communicators import ABORT_SECONDS, NATIVE, REGISTERED, Communicators
+from hpccomm.backends.nccl.communicators import (
+    ABORT_SECONDS,
+    NATIVE,
+    PINNED,
+    REGISTERED,
+    Communicators,
+)
 from hpccomm.backends.nccl.facts import Facts
 from hpccomm.backends.nccl.group import NcclGroup
 from hpccomm.backends.nccl.memory import NEEDED, NcclMemory, Registry
-from hpccomm.backends.nccl.raw_communicator import RawCommunicator, shrunk
+from hpccomm.backends.nccl.raw_communicator import RawCommunicator, SelectingCalls, shrunk
 from hpccomm.backends.nccl.reductions import INT8, Ability
 from hpccomm.contracts.device import DeviceNative, Piece, Preparation
 from hpccomm.contracts.signature import Signature
@@ -88,10 +94,18 @@ class NcclBackend:
             return DeviceNative(
                 bind(communicators.native), registered=registered if several else None
             )
+        # NCCL_ALGO leaves a communicator only some algorithms, but for one that is pinned.
+        if collectives.selectable(call, self.ability) and not self.reason():
+            selecting = bind(SelectingCalls(communicators.native, PINNED[algorithm]))
+            return DeviceNative(selecting, how="each call names it to NCCL")
         needs = Preparation(lambda: algorithm in made, lambda: communicators.make(algorithm))
         # Its communicator need not exist before the first launch.
         bound = cache(lambda: bind(made[algorithm]))
-        return DeviceNative(lambda send, recv, stream: bound()(send, recv, stream), needs)
+        return DeviceNative(
+            lambda send, recv, stream: bound()(send, recv, stream),
+            needs,
+            how="on a communicator of its own",
+        )
 
     def exchange(self, receives: Sequence[Piece], sends: Sequence[Piece], stream: int) -> None:
         """Put messages on the stream that run at the same time. Never blocks the host."""

@@ -45,6 +45,12 @@ def algorithms(call: Signature, ability: Ability) -> tuple[str, ...]:
     return ("native", *(PINNABLE.get(call.collective, ()) if call.uniform else ()))
 
 
+def selectable(call: Signature, ability: Ability) -> bool:
+    """Tell whether each call can name its algorithm, on a communicator that is pinned to none."""
+    name = "".join(word.title() for word in call.collective.split("_"))
+    return call.collective in PINNABLE and f"nccl{name}Config" in ability.functions
+
+
 def bind(call: Signature, ability: Ability) -> Bind:
     """Return what binds a call to a communicator. The call must be one that has `algorithms`."""
     bound = _bind(call, ability)

@@ -7,11 +7,11 @@ CuPy has one; without it `own_binding` does.
 import ctypes
 import importlib.util
 import sys
-from ctypes import c_char, c_char_p, c_int, c_size_t, c_uint, c_void_p
+from ctypes import c_char, c_char_p, c_int, c_size_t, c_uint, c_uint64, c_void_p
 from functools import cache
 from importlib import import_module
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from hpccomm.memory.cuda.library import cupy
 
@@ -49,20 +49,58 @@ class CommConfig(ctypes.Structure):
     )
 
 
+class CallConfig(ctypes.Structure):
+    """ncclCollConfig_t as of 2.32: settings of one collective."""
+
+    _fields_ = (
+        ("size", c_size_t),
+        ("magic", c_uint),
+        ("version", c_uint),
+        ("ext", c_void_p),
+        ("minCTAs", c_int),
+        ("maxCTAs", c_int),
+        ("nvlsCTAs", c_int),
+        ("cgaClusterSize", c_int),
+        ("algSelection", c_char_p),
+        ("forceAlgSelection", c_int),
+        ("CTAPolicy", c_int),
+        ("userProfilerTag", c_uint64),
+        ("launchCompletionEvent", c_void_p),
+    )
+
+
 CONFIG_SINCE = 22800
 """NCCL version that has all members of `CommConfig`."""
+
+CALL_CONFIG_SINCE = 23200
+"""NCCL version that has all members of `CallConfig`. 2.30 and 2.31 have shorter ones."""
 
 CONFIG_MAGIC = 0xCAFEBEEF
 UNDEFINED = -(2**31)
 """NCCL_CONFIG_UNDEF_INT: NCCL decides."""
 
 
+Settings = TypeVar("Settings", CommConfig, CallConfig)
+
+
 def config(name: str) -> CommConfig:
     """Return the settings of a new communicator: its name, which NCCL's messages and tools show."""
-    numbers = {member: UNDEFINED for member, kind in CommConfig._fields_ if kind is c_int}
-    made = CommConfig(**numbers)
-    made.size, made.magic, made.version = ctypes.sizeof(made), CONFIG_MAGIC, CONFIG_SINCE
+    made = _settings(CommConfig, CONFIG_SINCE)
     made.commName = name.encode()
+    return made
+
+
+def call_config(algorithm: str) -> CallConfig:
+    """Return the settings of a call: its algorithm, by NCCL's name. NCCL refuses what it cannot do."""
+    made = _settings(CallConfig, CALL_CONFIG_SINCE)
+    made.algSelection, made.forceAlgSelection = algorithm.encode(), 1
+    return made
+
+
+def _settings(kind: type[Settings], since: int) -> Settings:
+    """Return settings that leave all to NCCL."""
+    made = kind(**{name: UNDEFINED for name, of in kind._fields_ if of is c_int})
+    made.size, made.magic, made.version = ctypes.sizeof(made), CONFIG_MAGIC, since
     return made
 
 
@@ -116,6 +154,16 @@ FUNCTIONS: dict[str, Function] = {
     "ncclAlltoAll": Function(22803, (*_MOVE, *_END)),
     "ncclGather": Function(22803, (*_MOVE, c_int, *_END)),
     "ncclScatter": Function(22803, (*_MOVE, c_int, *_END)),
+}
+FUNCTIONS |= {
+    f"{name}Config": Function(CALL_CONFIG_SINCE, (*FUNCTIONS[name].arguments, c_void_p))
+    for name in (
+        "ncclAllReduce",
+        "ncclReduce",
+        "ncclBroadcast",
+        "ncclReduceScatter",
+        "ncclAllGather",
+    )
 }
 """All functions of NCCL that hpccomm calls, as nccl.h declares them. An older library lacks some."""
 

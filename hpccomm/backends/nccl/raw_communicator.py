@@ -64,6 +64,41 @@ class RawCommunicator:
             self.comm = 0
 
 
+class SelectingCalls:
+    """A communicator's collectives, each by an algorithm that its own settings name.
+
+    Parameters
+    ----------
+    communicator : NcclCommunicator or RawCommunicator
+        Of NCCL 2.32 or later.
+    algorithm : str
+        NCCL's name of it.
+    """
+
+    def __init__(self, communicator: Any, algorithm: str) -> None:
+        self._communicator = communicator
+        self._settings = libnccl.call_config(algorithm)
+
+    @property
+    def comm(self) -> int:
+        """NCCL's pointer; 0 once the communicator is ended."""
+        return int(self._communicator.comm)
+
+    def __getattr__(self, name: str) -> Callable[..., None]:
+        """Return a collective by CuPy's name, which takes what CuPy's takes."""
+        known = f"nccl{name[:1].upper()}{name[1:]}Config"
+        if known not in libnccl.FUNCTIONS:
+            raise AttributeError(name)
+        function, check = getattr(libnccl.functions(), known), libnccl.check
+        settings, communicator = ctypes.byref(self._settings), self._communicator
+
+        def call(*arguments: int) -> None:
+            *first, stream = arguments
+            check(function(*first, communicator.comm, stream, settings))
+
+        return call
+
+
 def shrunk(parent: Any, exclude: Sequence[int]) -> RawCommunicator:
     """Return the communicator of those ranks of `parent` that are not in `exclude`.
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from standin import control, devices, heap
 from standin.errors import CUDARuntimeError
-from standin.nccl import calls, rendezvous
+from standin.nccl import algorithms, calls, rendezvous
 from standin.nccl.collectives import Terms
 from standin.nccl.reductions import DTYPES
 
@@ -24,6 +24,13 @@ _SINCE = {
     "ncclAlltoAll": 22803,
     "ncclGather": 22803,
     "ncclScatter": 22803,
+    **dict.fromkeys(
+        (
+            f"nccl{kind}Config"
+            for kind in ("AllReduce", "Reduce", "Broadcast", "ReduceScatter", "AllGather")
+        ),
+        23200,
+    ),
 }
 """Versions that the functions came with; the others were there before."""
 
@@ -57,6 +64,25 @@ def _store(reference: Any, value: int) -> None:
     """Write through ctypes.byref or ctypes.pointer."""
     target = reference._obj if hasattr(reference, "_obj") else reference.contents
     target.value = value
+
+
+selected: list[tuple[str, str]] = []
+"""Collectives that were called with settings, and the algorithms that these named."""
+
+
+def _selected(kind: str, comm: Any, config: Any) -> int:
+    """Return the status with which NCCL refuses a call's settings: names by commas, in any case."""
+    settings = config._obj
+    if settings.size < 72 or settings.magic != 0xCAFEBEEF:
+        return calls.INVALID_ARGUMENT
+    text = (settings.algSelection or b"").decode()
+    selected.append((kind, text))
+    allowed = algorithms.Allowed(text)
+    communicator = calls.find(_number(comm))
+    left = communicator is None or communicator.algorithms.permits(kind)
+    if settings.forceAlgSelection and not (allowed.valid and allowed.permits(kind) and left):
+        return calls.INVALID_ARGUMENT
+    return 0
 
 
 def _given(status_and_value: tuple[int, int], reference: Any) -> int:
@@ -241,6 +267,31 @@ class Library:
 
     def ncclAllGather(self, send, recv, count, datatype, comm, stream) -> int:
         return _call("all_gather", send, recv, count, datatype, comm, stream)
+
+    def ncclAllReduceConfig(self, send, recv, count, datatype, op, comm, stream, config) -> int:
+        return _selected("all_reduce", comm, config) or self.ncclAllReduce(
+            send, recv, count, datatype, op, comm, stream
+        )
+
+    def ncclReduceConfig(self, send, recv, count, datatype, op, root, comm, stream, config) -> int:
+        return _selected("reduce", comm, config) or self.ncclReduce(
+            send, recv, count, datatype, op, root, comm, stream
+        )
+
+    def ncclBroadcastConfig(self, send, recv, count, datatype, root, comm, stream, config) -> int:
+        return _selected("broadcast", comm, config) or self.ncclBroadcast(
+            send, recv, count, datatype, root, comm, stream
+        )
+
+    def ncclReduceScatterConfig(self, send, recv, count, datatype, op, comm, stream, config) -> int:
+        return _selected("reduce_scatter", comm, config) or self.ncclReduceScatter(
+            send, recv, count, datatype, op, comm, stream
+        )
+
+    def ncclAllGatherConfig(self, send, recv, count, datatype, comm, stream, config) -> int:
+        return _selected("all_gather", comm, config) or self.ncclAllGather(
+            send, recv, count, datatype, comm, stream
+        )
 
     def ncclAlltoAll(self, send, recv, count, datatype, comm, stream) -> int:
         return _call("all_to_all", send, recv, count, datatype, comm, stream)

@@ -1,0 +1,92 @@
+"""How NCCL is held to an algorithm: by settings of each call from 2.32 on, below that by communicators.
+
+The settings are ncclCollConfig_t's algSelection and forceAlgSelection, as nccl.h of 2.32.3 describes them.
+"""
+
+from importlib import import_module
+
+import cupy
+import numpy as np
+import pytest
+from nccl_ranks import run_ranks
+
+import hpccomm
+
+pytestmark = pytest.mark.standin
+
+BY_CALL, BY_COMMUNICATOR = "each call names it to NCCL", "on a communicator of its own"
+
+
+@pytest.fixture
+def selected():
+    """Return what calls named to the stand-in's NCCL."""
+    found = import_module("standin.nccl.library").selected
+    del found[:]
+    return found
+
+
+def by_algorithms(comm):
+    """Make calls by an algorithm; return how NCCL is held to it, and which communicators that took."""
+    size = comm.size
+    with cupy.cuda.Device(comm.device):
+        x = cupy.ones(4, np.float32)
+        for algorithm in ("ring", "tree"):
+            got = comm.all_reduce(x, out=cupy.zeros(4, np.float32), algorithm=algorithm)
+            assert got.get().tolist() == [size] * 4
+        half = comm.all_reduce(
+            x, op=hpccomm.premul_sum(0.5), out=cupy.zeros(4, np.float32), algorithm="ring"
+        )
+        assert half.get().tolist() == [size / 2] * 4
+        for call in (comm.all_gather, comm.reduce_scatter, comm.broadcast, comm.reduce):
+            call(cupy.ones(4), algorithm="ring")
+        plan = comm.plan("all_reduce", x, algorithm="ring")
+        assert plan().get().tolist() == [size] * 4
+        with comm.batch():
+            summed = comm.all_reduce(cupy.ones(2), algorithm="ring")
+        assert summed.get().tolist() == [size] * 2
+        reason = comm.explain("all_reduce", x, algorithm="ring").reason
+        assert "named" not in comm.explain("all_reduce", x).reason
+    return reason, sorted(comm._core.lanes.device.backend._communicators.made)
+
+
+def test_from_2_32_on_each_call_names_its_algorithm(selected):
+    for reason, made in run_ranks(2, by_algorithms, backend="nccl"):
+        assert BY_CALL in reason
+        assert made == ["native"], "no communicator is made for it"
+    kinds = ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce")
+    assert {kind for kind, _ in selected} == set(kinds)
+    assert {text for _, text in selected} == {"Ring", "Tree"}
+
+
+@pytest.mark.parametrize(
+    "variables",
+    [
+        {"STANDIN_NCCL_VERSION": "23105"},  # whose settings of a call are shorter
+        {"STANDIN_NCCL_VERSION": "22501"},
+        {"NCCL_ALGO": "allreduce:tree"},  # which leaves the communicator no ring
+    ],
+)
+def test_else_a_communicator_is_pinned(selected, variables, monkeypatch):
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    for reason, made in run_ranks(2, by_algorithms, backend="nccl"):
+        assert BY_COMMUNICATOR in reason
+        assert made == ["native", "ring", "tree"]
+    assert selected == []
+
+
+def test_a_captured_call_needs_no_communicator_that_was_made_before(selected):
+    def main(comm):
+        with cupy.cuda.Device(comm.device), cupy.cuda.Stream(non_blocking=True) as own:
+            x, out = cupy.ones(4), cupy.zeros(4)
+            comm.all_reduce(x, out=out)
+            own.synchronize()
+            own.begin_capture(cupy.cuda.runtime.streamCaptureModeThreadLocal)
+            comm.all_reduce(x, out=out, algorithm="ring")
+            graph = own.end_capture()
+            out.fill(0)
+            graph.launch(own)
+            assert out.get(own).tolist() == [comm.size] * 4
+
+    run_ranks(2, main, backend="nccl")
+    assert set(selected) == {("all_reduce", "Ring")}
