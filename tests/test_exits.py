@@ -20,6 +20,9 @@ from hpccomm.runtime.statuses import Status
 
 SHM = Path("/dev/shm")
 
+MOST_LINES = 15
+"""Of a job with a single fault, the launcher's own lines among them."""
+
 RANK = """
 import os
 rank = int(os.environ.get("OMPI_COMM_WORLD_RANK", os.environ.get("PMI_RANK", "0")))
@@ -67,6 +70,7 @@ ENDS = {
 def check_ended(job: subprocess.CompletedProcess[str], told: str, status: int) -> None:
     assert job.returncode == status, job.stderr
     assert re.search(told, job.stderr), job.stderr
+    assert len(job.stderr.splitlines()) <= MOST_LINES, job.stderr
 
 
 @pytest.mark.thorough

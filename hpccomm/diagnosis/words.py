@@ -5,10 +5,10 @@ import textwrap
 import time
 from collections.abc import Iterator, Sequence
 
-from hpccomm.contracts.side import ANSWERED, Answer
+from hpccomm.contracts.side import ANSWERED, STOPPED, Answer
 from hpccomm.diagnosis.dumps import RecordedCall
 from hpccomm.diagnosis.faults import Fault, sides
-from hpccomm.diagnosis.history import Job, Waiting
+from hpccomm.diagnosis.history import Job, Waiting, answered
 from hpccomm.runtime.verdict import ranks_named, refusals, whereabouts
 
 _PLACE = re.compile(r"(?P<file>.+?)(?: line |:)(?P<line>\d+)(?:,? in (?P<name>\S+))?$")
@@ -266,6 +266,10 @@ def _late(job: Job, fault: Fault) -> str:
         f"{rank_on_node(job, rank)} came {fault.seconds:.2f} s after the others to {what}"
         f"{_at(call.site)}; it was the last by so much in {often} of {of} collectives"
     )
+    history = job.histories[fault.uid]
+    answers = (answered(dump, history.group, rank) for dump in job.dumps.values())
+    if any(each is not None and each.state == STOPPED for each in answers):
+        text += f". Rank {rank} was stopped meanwhile, by SIGSTOP or a debugger"
     return _sentence(f"{text}. {clock_caveat(job)}" if job.hosts > 1 else text)
 
 

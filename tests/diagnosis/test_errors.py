@@ -231,6 +231,19 @@ def test_a_rank_that_ended_by_itself_is_no_sign_that_nothing_is_wrong(
     assert any(f"R{ended[1:]}" in each for each in words.verdict(joined, found))
 
 
+def test_a_late_rank_that_was_stopped_is_said_to_have_been(tmp_path: Path) -> None:
+    job = PlayedJob({"world": range(3)}, [loop("world", 5)] * 3)
+    job.delays[1, 3] = 2.0
+    documents = job.documents()
+    documents[0]["answers"]["world"]["1"] = {"state": "stopped", "host": "n0"}
+    for rank, document in documents.items():
+        (tmp_path / f"rank_{rank}.json").write_text(json.dumps(document))
+    joined = history.join(read_folder(tmp_path).dumps)
+    (fault,) = faults.find(joined)
+    assert fault.sort == "late"
+    assert "Rank 1 was stopped meanwhile, by SIGSTOP" in words.sentence(joined, fault)
+
+
 def test_a_refused_message_or_plan_is_over_when_its_rank_goes_on(tmp_path: Path) -> None:
     made = [Made("world", "plan"), Made("world", "barrier"), Made("world", "scan")]
     job = PlayedJob({"world": range(3)}, [made, made, made[:2]])
