@@ -180,6 +180,29 @@ def test_a_send_that_may_be_done_holds_nobody_up() -> None:
     assert judge(mine, {1: peer, 2: busy}).differing == ()
 
 
+def test_who_is_at_the_end_of_a_chain_is_blamed_and_not_those_that_wait() -> None:
+    """Rank 0 waits for 1, 1 for 2, and that for 3, which is elsewhere; its own message to 1 may be done."""
+    mine = {**waiting(0, wait("src", 1, 1), []), "counts": {1: [], 2: [], 3: []}}
+    second = waiting(2, wait("dst", 3, 1, sure=False), [])
+    chain = {
+        (1, 2): Answer(ANSWERED, second),
+        (2, 3): Answer(
+            ANSWERED, facts(3, False, {"doing": "read(), load.py line 2", "counts": []})
+        ),
+    }
+    first = {1: Answer(ANSWERED, waiting(1, wait("src", 2, 1), []))}
+    verdict = judge(mine, first, chain)
+    assert (verdict.absent, verdict.held_up, verdict.differing) == ((3,), (1,), ())
+    assert verdict.text.endswith(
+        "rank 3 on node n1 (pid 103) is in read(), load.py line 2, and has not taken part in what they wait for"
+    )
+    gone = chain | {(2, 3): Answer(GONE, {"host": "n1", "pid": 103})}
+    assert judge(mine, first, gone).absent == (3,)
+    # What has been received there holds nobody up.
+    taken = chain | {(2, 3): Answer(ANSWERED, facts(3, False, {"counts": [(0, 0, 1)]}))}
+    assert judge(mine, first, taken).absent == (1,)
+
+
 @pytest.mark.parametrize("waited", [0.5, 3.0])
 def test_a_rank_that_leaves_without_waiting_for_what_it_began_is_blamed(waited: float) -> None:
     now = {"operation": "all_reduce", "collective": NUMBER, "site": "a", "since": waited}

@@ -130,7 +130,8 @@ class Inquiry:
                 from hpccomm.runtime import across
 
                 what = calls.reports.described(entry)
-                error = across.found(calls, verdict.missing, what, ANSWER_SECONDS)
+                late = (*verdict.missing, *verdict.held_up)
+                error = across.found(calls, late, what, ANSWER_SECONDS)
             if error is None and verdict is not None and verdict.unreceived not in self._said:
                 self._said.add(verdict.unreceived)
                 logger.warning("%s waits: %s", calls.reports.described(entry), verdict.unreceived)

@@ -129,7 +129,40 @@ def blocked_on(answer: Answer) -> tuple[int, ...]:
     now = answer.facts.get("now")
     if answer.state != ANSWERED or not now or not now.get("held") or now["since"] < BLOCKED_SECONDS:
         return ()
-    return tuple({wait["peer"] for wait in now.get("waits", ()) if wait["sure"]})
+    return tuple({wait["peer"] for wait in now.get("waits", ())})
+
+
+def in_vain(rank: int, answer: Answer, mine: Facts, chain: "Chain") -> list[int]:
+    """Return the ranks for whose messages a rank waits in vain; where these are none, to which its own may not be done."""
+    found: dict[bool, list[int]] = {True: [], False: []}
+    for wait in answer.facts["now"]["waits"]:
+        peer = wait["peer"]
+        there = chain.get((rank, peer))
+        counts = mine["counts"].get(rank) if peer == mine["rank"] else None
+        if there is not None:
+            counts = there.facts.get("counts", [])
+        if counts is not None and unmatched(wait, counts):
+            found[wait["sure"]].append(peer)
+    return found[True] or found[False]
+
+
+def ends_of(rank: int, answer: Answer, mine: Facts, chain: "Chain") -> dict[int, Answer]:
+    """Return those at the ends of the chain of ranks for which a rank waits, unless one of that is this rank."""
+    me = mine["rank"]
+    ends, seen, front = dict[int, Answer](), {rank}, [(rank, answer)]
+    while front:
+        waiter, told = front.pop()
+        for peer in in_vain(waiter, told, mine, chain) if blocked_on(told) else ():
+            if peer == me:
+                return {}
+            if peer not in seen:
+                seen.add(peer)
+                there = chain[waiter, peer]
+                if blocked_on(there):
+                    front.append((peer, there))
+                else:
+                    ends[peer] = there
+    return ends
 
 
 def followed(

@@ -10,7 +10,14 @@ from hpccomm.contracts.majority import odd_ones
 from hpccomm.contracts.pairing import unfit
 from hpccomm.contracts.side import ANSWERED, GONE, SILENT, STOPPED, Answer, Facts
 from hpccomm.contracts.terms import written
-from hpccomm.runtime.traffic import Chain, crossed_with, has_begun, unmatched, unreceived
+from hpccomm.runtime.traffic import (
+    Chain,
+    crossed_with,
+    ends_of,
+    has_begun,
+    unmatched,
+    unreceived,
+)
 
 MOST_NAMED = 8
 """Ranks, or groups of ranks, that are told of one by one."""
@@ -129,7 +136,14 @@ def judge(mine: Facts, answers: Mapping[int, Answer], chain: Chain | None = None
         {rank: answers[rank].facts if rank in answers else mine for rank in {*absent, *differing}}
     )
     held_up = tuple(rank for rank, answer in absent.items() if _waits_before(answer, number))
-    blamed = {rank: each for rank, each in absent.items() if rank not in held_up}
+    ends: dict[int, Answer] = {}
+    if chain and not number and not differing:
+        behind = {rank: ends_of(rank, each, mine, chain) for rank, each in absent.items()}
+        held_up = tuple(rank for rank, found in behind.items() if found)
+        ends = {rank: each for found in behind.values() for rank, each in found.items()}
+        sentences = whereabouts(ends, 0, "taken part in what they wait for") if ends else []
+        text = "; ".join([text, *sentences])
+    blamed = {rank: each for rank, each in absent.items() if rank not in held_up} | ends
     if not blamed:
         held_up, blamed = (), absent
     of_state = {
