@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from hpccomm.contracts.side import ANSWERED, STOPPED, Answer
 from hpccomm.diagnosis.dumps import RecordedCall
-from hpccomm.diagnosis.faults import Fault, sides
+from hpccomm.diagnosis.faults import SIGNALS, Fault, sides
 from hpccomm.diagnosis.history import Job, Waiting, answered
 from hpccomm.runtime.verdict import ranks_named, refusals, whereabouts
 
@@ -104,7 +104,10 @@ def heard(job: Job, rank: int, uid: str) -> Answer | None:
         for each in job.dumps[rank].calls
         if each.state == "failed" and each.uid == uid and not job.gone_on(rank, each)
     ]
-    ended = job.dumps[rank].ended.removeprefix(f"rank {rank} ") or _ending(job.dumps[rank].reason)
+    ended = job.dumps[rank].ended.removeprefix(f"rank {rank} ")
+    if any(each in ended for each in SIGNALS) and seen is not None and seen.doing:
+        ended = ""  # that is how the job ended, and where the rank was says more
+    ended = ended or _ending(job.dumps[rank].reason)
     facts["failed"] = ended or (failed[-1].error if failed else "") or (seen and seen.failed)
     facts["doing"] = "" if seen is None else place(seen.doing)
     return Answer(ANSWERED, facts)

@@ -193,6 +193,15 @@ def test_what_a_rank_said_last_is_told_of_it(tmp_path: Path) -> None:
     assert "Rank 2 on node n0 has given up: leaves by os._exit(4)" in words.sentence(job, fault)
 
 
+def test_a_rank_that_was_ended_with_the_job_is_where_it_was(tmp_path: Path) -> None:
+    for ended in ("rank 2 ends: it was sent SIGTERM", "rank 2 was interrupted at a.py, line 7"):
+        job, (fault,) = played(tmp_path, ended=ended)
+        said = words.sentence(job, fault)
+        assert said.startswith(
+            "Rank 2 on node n0 is in step(), train.py line 41, and has not called"
+        )
+
+
 def test_a_rank_that_has_left_has_not_given_up_what_others_found(tmp_path: Path) -> None:
     now = {
         "world": {
