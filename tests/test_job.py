@@ -241,7 +241,9 @@ else:
 try:
     work = comm.all_reduce(x, **how)
     x = work.wait() if {call!r} == "async" else x
-except hpccomm.CollectiveTimeout:
+except (hpccomm.CollectiveTimeout, hpccomm.CommunicatorAborted) as error:
+    # Rank 1 may be so late that it finds the communicator failed.
+    assert comm.rank == 1 or type(error) is hpccomm.CollectiveTimeout
     assert {setting!r} == "raise" and {call!r} != "native"
     raise SystemExit(9)
 assert (x == 2).all()

@@ -61,6 +61,7 @@ _LAUNCHER_ENDED = re.compile(
 )
 """Words of launchers that end a job, of Open MPI, and of the planted exception."""
 _HYDRA_KILLED = "EXIT CODE: 9"
+_MPICH_FINALIZE = "Fatal error in internal_Finalize"
 _INTERNAL = re.compile(
     r"the watchdog failed|could not be ended cleanly|an abort hook of|a step of the exit failed"
     r"|Exception in thread|Exception ignored|Timeout \(\d+:\d\d:\d\d\)!"
@@ -114,6 +115,8 @@ def judge(case: Case, seen: Seen) -> Verdict:
     told_of = outcomes(seen) or "hpccomm: " in seen.stderr
     if statuses is not None and told_of and _HYDRA_KILLED in seen.stdout:
         statuses |= {9}  # MPICH's launcher tells of the ranks that it has killed then
+    if statuses is not None and told_of and _MPICH_FINALIZE in seen.stderr:
+        statuses |= {15}  # of a rank that stood in MPI_Finalize when the job ended: MPI_ERR_OTHER
     if statuses is not None and seen.status not in statuses:
         allowed = ", ".join(map(str, sorted(statuses)))
         found.append((STATUS, f"status {seen.status}, not {allowed}"))

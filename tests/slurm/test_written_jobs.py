@@ -35,8 +35,12 @@ def mpich() -> Path:
     ],
 )
 def test_ranks_start(
-    slurm: Slurm, protocols: str, request: pytest.FixtureRequest, start: str
+    slurm: Slurm, protocols: str, launcher: str, request: pytest.FixtureRequest, start: str
 ) -> None:
+    sites = subprocess.run([launcher, "--version"], capture_output=True, text=True, check=True)
+    open_mpi = "Open MPI" in sites.stdout
+    if start == "pmix" and not open_mpi:
+        pytest.skip("the library of this environment starts by pmi2")
     # The library decides between the two protocols, in the job.
     words = ("--mpi", start) if start == "mpiexec" else ()
     library = str(request.getfixturevalue("mpich")) if start == "pmi2" else ""
@@ -56,7 +60,7 @@ def test_ranks_start(
     assert len(run.info.ranks) == 2
     assert {row.bytes for row in run.rows} == {8, 256, 8192}
     assert run.info.slurm["SLURM_JOB_ID"] == job.number
-    assert ("MPICH" in str(run.info.versions)) == (start == "pmi2")
+    assert ("MPICH" in str(run.info.versions)) == (start == "pmi2" or not open_mpi)
 
 
 def test_status_of_perf_is_that_of_the_job(slurm: Slurm, protocols: str) -> None:
