@@ -90,10 +90,7 @@ class NcclBackend:
         communicators, made = self._communicators, self._communicators.made
         if algorithm == NATIVE:
             registered = cache(lambda: bind(made[REGISTERED]))
-            several = self.size > 1
-            return DeviceNative(
-                bind(communicators.native), registered=registered if several else None
-            )
+            return DeviceNative(bind(communicators.native), registered=registered)
         # NCCL_ALGO leaves a communicator only some algorithms, but for one that is pinned.
         if collectives.selectable(call, self.ability) and not self.reason():
             selecting = bind(SelectingCalls(communicators.native, PINNED[algorithm]))

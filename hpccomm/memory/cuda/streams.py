@@ -282,14 +282,16 @@ def event_status(event: int) -> int:
     It is asked of the driver, because CuPy holds the interpreter meanwhile: where another thread waits in
     the driver for room on a stream, the question may wait for that thread.
     """
-    driver, status = driver_library(), -1
-    if driver is not None:
-        mode = ctypes.c_int(_RELAXED)
-        driver.cuThreadExchangeStreamCaptureMode(ctypes.byref(mode))
-        status = driver.cuEventQuery(ctypes.c_void_p(event))
-        driver.cuThreadExchangeStreamCaptureMode(ctypes.byref(mode))
+    driver, runtime = driver_library(), cupy().cuda.runtime
+    if driver is None:
+        status: int = runtime.eventQuery(event)
+        return status
+    mode = ctypes.c_int(_RELAXED)
+    driver.cuThreadExchangeStreamCaptureMode(ctypes.byref(mode))
+    status = driver.cuEventQuery(ctypes.c_void_p(event))
     if status not in (0, NOT_READY, CAPTURED_EVENT):  # a thread without a context may get no answer
-        status = cupy().cuda.runtime.eventQuery(event)
+        status = runtime.eventQuery(event)
+    driver.cuThreadExchangeStreamCaptureMode(ctypes.byref(mode))
     return status
 
 
