@@ -16,7 +16,7 @@
 #   bandwidth, overlap     beside a bare loop of CuPy's calls, and beside a matrix product
 #
 #   --preflight            only look: installs nothing, needs no network, takes less than 20 seconds
-#   --stages NAME[,...]    some of these; perf means every perf-N. Default: all
+#   --stages NAME[,...]    some of these; perf and conformance mean all of theirs. Default: all
 #   --ranks N[,N...]       numbers of ranks (default 1,2,4); where there are fewer GPUs they share them, by
 #                          MPS where it may be started
 #   --seconds S            begin no stage that might not have ended by then

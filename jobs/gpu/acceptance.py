@@ -70,7 +70,11 @@ def parsed() -> argparse.Namespace:
     if unknown:
         kinds = dict.fromkeys(stage.kind for stage in every)
         parser.error(f"--stages takes some of {','.join(kinds)}; not '{unknown[0]}'")
-    options.chosen = [s for s in every if not named or s.name in named or s.kind in named]
+    exact = {stage.name for stage in every}
+    kinds = {
+        word for word in named if word not in exact
+    }  # "tests" is a stage, "perf" means all of them
+    options.chosen = [s for s in every if not named or s.name in named or s.kind in whole]
     options.named = bool(named)
     options.every = every
     if options.output is None:

@@ -24,7 +24,11 @@ JOB_SECONDS = 6.0
 GPU, CUPY, NCCL, JOB, TORCH = "GPU", "CuPy", "NCCL", "mpiexec", "torch"
 """Needs that no single package meets."""
 
-TRIAL = 'from mpi4py import MPI; print(f"size={MPI.COMM_WORLD.size}")'
+TRIAL = """
+from mpi4py import MPI
+library = MPI.Get_library_version().split(chr(10))[0].split(",")[0].rstrip(chr(0) + " ")
+print(f"size={MPI.COMM_WORLD.size} {library}")
+"""
 
 
 @dataclass
@@ -120,18 +124,20 @@ def look(python: str, environment: Mapping[str, str], launchers: Iterable[str]) 
     probing = threading.Thread(target=probe)
     probing.start()
     tried = tuple(dict.fromkeys(filter(None, map(shutil.which, launchers))))
-    mpiexec, variables = "", {}
+    mpiexec, library, variables = "", "", {}
     for launcher in tried:
         variables = site_library(launcher, python, environment)
         words = [launcher, "-n", "2", python, "-c", TRIAL]
-        if captured(words, JOB_SECONDS, {**environment, **variables}).count("size=2") == 2:
-            mpiexec = launcher
+        said = re.findall("size=2 (.*)", captured(words, JOB_SECONDS, {**environment, **variables}))
+        if len(said) == 2:
+            mpiexec, library = launcher, said[0].strip()
             break
     probing.join()
     found: dict[str, Any] = json.loads(printed[-1]) if printed else {}
     if "driver" not in found:
-        found = {"python": "", "packages": {}, "nccl_packages": [], "torch": "", "mpi": ""}
+        found = {"python": "", "packages": {}, "nccl_packages": [], "torch": ""}
         found["driver"] = {"devices": 0, "cuda": 0, "why": f"{python} does not answer"}
+    found["mpi"] = library
     late = f"not imported within {PROBE_SECONDS:g} s: try once more"
     found.setdefault("cupy", {"version": "", "nccl": 0, "files": [], "devices": [], "why": late})
     return Found(python, found, mpiexec, tried, variables if mpiexec else {})

@@ -25,7 +25,6 @@ def main() -> None:
         ],
         "driver": {"devices": 1, "cuda": 12, "why": ""} if standin else driver(),
         "torch": version("torch"),
-        "mpi": mpi_library(),
     }
     # What is known so far is printed, should CuPy or a driver hang.
     print(json.dumps(found), flush=True)
@@ -56,18 +55,6 @@ def driver() -> dict[str, object]:
     elif not count.value:
         why = "no GPU is visible"
     return {"devices": count.value, "cuda": number.value // 1000, "why": why}
-
-
-def mpi_library() -> str:
-    """Return the version of the MPI library that mpi4py loads; '' if it loads none."""
-    try:
-        import mpi4py
-
-        mpi4py.rc.initialize = False
-        from mpi4py import MPI
-    except Exception:  # noqa: BLE001 (there is none)
-        return ""
-    return MPI.Get_library_version().split("\n")[0].split(",")[0].rstrip("\0 ")
 
 
 def cupy() -> dict[str, object]:

@@ -202,9 +202,9 @@ from hpccomm.communicator.lanes import ending
 ending.GRAPH_SECONDS = {GRAPH_SECONDS}
 backend = comm._core.lanes.device.backend
 def telling(name, end):
-    def told(seconds, **how):
+    def told(seconds, *inside, **how):
         print(name, seconds)
-        return end(seconds, **how)
+        return end(seconds, *inside, **how)
     setattr(backend, name, told)
 telling("release", backend.release)
 telling("abort", backend.abort)
