@@ -71,9 +71,8 @@ def parsed() -> argparse.Namespace:
         kinds = dict.fromkeys(stage.kind for stage in every)
         parser.error(f"--stages takes some of {','.join(kinds)}; not '{unknown[0]}'")
     exact = {stage.name for stage in every}
-    kinds = {
-        word for word in named if word not in exact
-    }  # "tests" is a stage, "perf" means all of them
+    # "tests" is a stage; "perf" is none, and means all of them.
+    whole = {word for word in named if word not in exact}
     options.chosen = [s for s in every if not named or s.name in named or s.kind in whole]
     options.named = bool(named)
     options.every = every
