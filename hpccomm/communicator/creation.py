@@ -131,7 +131,7 @@ def new_comm(
         device = devices.choose(device, place, devices.visible_devices())
         tables = _tables(opened, control, merged)
     if not alone and opened.mpi_comm is not None:
-        mpi.note_present(merged.timeout)
+        mpi.note_present(merged.timeout, opened)
     # What follows polls, or sees to its own deadlines: what passes them there can be raised.
     return make(opened, called, merged, device, tables=tables)
 

@@ -68,8 +68,11 @@ def note_making(making: bool) -> None:
 
 
 def say(what: str) -> tuple[float, int]:
-    """Return when this process first said something that one rank should say for all, and its number."""
-    return _said.setdefault(what, (time.monotonic(), os.getpid()))
+    """Return when this process first said something that one rank should say for all, and its number.
+
+    Where clocks of hosts differ, two ranks may say it; never none.
+    """
+    return _said.setdefault(what, (time.time(), os.getpid()))
 
 
 def ended() -> str:

@@ -110,7 +110,7 @@ def write(reason: str, *, tell: bool = True) -> None:
     except Exception as error:  # noqa: BLE001 (it must not hide the failure)
         _tell(f"the record of the last calls could not be written: {error!r}")
         return
-    if tell or why:
+    if tell:
         where = file.parent
         _tell(f"the last calls are in {where}{why}: hpccomm explain {where} says what they mean")
 

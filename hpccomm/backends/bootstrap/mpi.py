@@ -16,6 +16,7 @@ from hpccomm import settings
 from hpccomm.backends.bootstrap import ends, libmpi, presence, status
 from hpccomm.backends.bootstrap.launch import launched, started_by
 from hpccomm.backends.bootstrap.node_sockets import present
+from hpccomm.contracts.backend import Backend
 from hpccomm.errors import BackendUnavailable, CommunicatorAborted, LaunchError
 from hpccomm.runtime import answering
 from hpccomm.runtime.engine import everyone
@@ -254,11 +255,11 @@ def note_failure() -> None:
     _failed = True
 
 
-def note_present(seconds: float) -> None:
+def note_present(seconds: float, backend: Backend) -> None:
     """Remember that a communicator has been made: who is here, and its deadline, for finalisation."""
     global _patience
     _patience = max(_patience, seconds)
-    presence.note()
+    presence.note(backend)
 
 
 def _finalize(mpi: Any) -> None:

@@ -2,10 +2,12 @@
 
 import os
 import time
+import weakref
 from collections.abc import Callable, Mapping
 
 from hpccomm.backends.bootstrap.node_asking import ask
 from hpccomm.backends.bootstrap.node_sockets import Address, present
+from hpccomm.contracts.backend import Backend
 from hpccomm.contracts.side import ANSWERED, SILENT, STOPPED, Answer, Facts
 from hpccomm.runtime.answering import ended, say
 
@@ -15,11 +17,18 @@ MOST_WORDS = 8
 """Ranks that say where a signal has found them."""
 
 _seen: set[int] = set()
+_widest: "weakref.ref[Backend] | None" = (
+    None  # of the communicators that were made the one of most ranks
+)
 
 
-def note() -> None:
-    """Remember who is here. Local; ranks that have made a communicator together see each other."""
+def note(backend: Backend) -> None:
+    """Remember who is here, and a backend. Local; ranks that have made a communicator together see each other."""
+    global _widest
     _seen.update(present())
+    widest = None if _widest is None else _widest()
+    if widest is None or backend.size > widest.size:
+        _widest = weakref.ref(backend)
 
 
 def gone() -> set[int]:
@@ -51,25 +60,28 @@ def _still(look: Callable[[], list[str]], seconds: float) -> list[str]:
 
 
 def said_before(what: str, seconds: float = ANSWER_SECONDS) -> int:
-    """Return how many ranks of this node have said something before this one, which says it now.
+    """Return how many ranks have said something before this one, which says it now.
 
-    Those that do not answer within so many seconds are not counted. One that ends the job has said all.
+    Those that do not answer within so many seconds are not counted. One that ends the job has said all. In less than
+    the usual time, as in handlers of signals, those of this node alone are asked.
     """
     mine = say(what)
     if ended():
         return MOST_WORDS
-    answers = ask(_others(), {"said": what}, seconds).values()
+    question = {"said": what}
+    near = seconds < ANSWER_SECONDS
+    answers = (ask(_others(), question, seconds) if near else _ask_all(question)).values()
     return sum(tuple(each.facts.get("said") or mine) < mine for each in answers)
 
 
 def raised(seconds: float) -> dict[int, Facts]:
-    """Return what was raised on other ranks of this node, and nobody caught, by rank.
+    """Return what was raised on other ranks, and nobody caught, by rank.
 
     They are waited for so many seconds, or until all have raised something.
     """
     until = time.monotonic() + seconds
     while True:
-        answers = ask(_others(), {}, ANSWER_SECONDS)
+        answers = _ask_all({})
         found = {
             rank: each.facts["raised"] for rank, each in answers.items() if each.facts.get("raised")
         }
@@ -79,8 +91,18 @@ def raised(seconds: float) -> dict[int, Facts]:
 
 
 def tell_end(why: str) -> None:
-    """Tell the other ranks of this node that this one ends the job, and why: they need not say that they end."""
-    ask(_others(), {"end": why}, ANSWER_SECONDS)
+    """Tell the other ranks that this one ends the job, and why: they need not say that they end."""
+    _ask_all({"end": why})
+
+
+def _ask_all(question: Facts) -> dict[int, Answer]:
+    """Ask the other ranks; those on other nodes by the side channel of the communicator of most ranks."""
+    near, widest = _others(), None if _widest is None else _widest()
+    if widest is None or widest.side is None or len(near) >= widest.size - 1:
+        return ask(near, question, ANSWER_SECONDS)
+    others = [rank for rank in range(widest.size) if rank != widest.rank]
+    answers = widest.side.ask(others, question, ANSWER_SECONDS)
+    return {widest.members[rank]: each for rank, each in answers.items()}
 
 
 def others_go_on(size: int) -> bool:
