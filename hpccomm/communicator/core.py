@@ -1,5 +1,6 @@
 """What the methods of one communicator share, and how a collective call is carried out."""
 
+import json
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -17,9 +18,12 @@ from hpccomm.contracts.backend import Backend
 from hpccomm.contracts.signature import Signature
 from hpccomm.contracts.terms import terms
 from hpccomm.contracts.transport import Steps
-from hpccomm.errors import HpccommError, RankMismatch, UsageError
-from hpccomm.runtime.engine import CallEngine
+from hpccomm.errors import CommunicationError, HpccommError, RankMismatch, UsageError
+from hpccomm.runtime.abandoned import dropped_communicator
+from hpccomm.runtime.engine import FINALIZED, CallEngine, everyone
+from hpccomm.runtime.lifetime import leaving
 from hpccomm.runtime.recorder import Site, caller
+from hpccomm.runtime.starting import tell_unseen
 from hpccomm.schedules.registry import AnyAlgorithm
 from hpccomm.settings import Settings, check_bool, check_int, check_seconds
 
@@ -33,6 +37,9 @@ Make = Callable[
 ]
 """Makes the communicator over a backend; see `making.make`."""
 
+
+_dropped: "list[Core]" = []
+"""Communicators over MPI that this process has dropped and not finalized. They are ended when ranks meet."""
 
 KNOWN = 1024
 """Kinds of calls that are known; a program that makes more different ones has them checked again."""
@@ -81,7 +88,14 @@ class Core:
         Tags for the messages of plans.
     take, give : callable
         ``take()`` and ``give(None)`` take and give back `CallEngine.turn`.
+    made : bool
+        Whether the communicator is made, and somebody has it.
+    site : tuple or None
+        Where in the program it was made; None of one that is a node's.
     """
+
+    made = False
+    site: Site | None = None
 
     def __init__(
         self,
@@ -113,6 +127,27 @@ class Core:
         self.plan_tags = PlanTags(backend, calls)
         self._gate = calls.gate
         self.take, self.give = calls.turn.pop, calls.turn.append
+
+    def __del__(self) -> None:
+        calls = self.calls if self.made else None
+        if calls is None or calls.closed or calls.gate.error is not None or leaving():
+            return
+        self.node_comm = None  # which somebody may have, and which else is dropped as well
+        if not self.backend.crowded:
+            _dropped.append(self)
+        if self.site is not None:
+            dropped_communicator(calls.name, self.site)
+
+    def close(self) -> None:
+        """End the communicator, but not its node's. Collective; blocks. All ranks have agreed to it."""
+        calls = self.calls
+        for window in tuple(self.windows):
+            window.close()
+        self.lanes.device.close()
+        calls.close(FINALIZED)
+        tell_unseen(calls)
+        with calls.beside_watchdog("finalize", ordered=True):
+            self.backend.close()
 
     def collective(
         self,
@@ -275,3 +310,43 @@ class Core:
             self.calls.drive(what, steps())
         if wrong:
             raise wrong[0]
+
+
+@contextmanager
+def counting() -> Iterator[None]:
+    """Have the library's error in a block that makes communicators say how many there are."""
+    try:
+        yield
+    except CommunicationError as error:
+        if type(error) is CommunicationError:
+            there = sum(
+                each.backend.mpi_comm is not None and not each.closed for each in everyone()
+            )
+            error.args = (
+                f"no communicator could be made: this process has {there} that are not finalized, with those of their "
+                f"nodes, and has dropped {len(_dropped)} of them. A library has place for some hundreds, so finalize "
+                f"those that are done with. {error}",
+            )
+        raise
+
+
+def end_dropped(backend: Backend, control: Control) -> None:
+    """End communicators of some of these ranks that each of their ranks has dropped. Collective; blocks.
+
+    No destructor is collective, so this is done where the ranks meet to make another communicator: MPI
+    libraries have place for so many at a time.
+    """
+    among = set(backend.members)
+    mine = {
+        core.backend.uid: core
+        for core in tuple(_dropped)
+        if among.issuperset(core.backend.members) and not core.calls.under_way
+    }
+    everyone = control.all_gather(json.dumps(list(mine)).encode())
+    votes = Counter(uid for each in everyone for uid in json.loads(each))
+    ended = [core for uid, core in mine.items() if votes[uid] == core.backend.size]
+    # In one order on all ranks; those of nodes before the wholes, by which they ask each other.
+    for core in sorted(ended, key=lambda core: (core.backend.size, core.backend.uid)):
+        _dropped.remove(core)
+        if core.calls.gate.error is None:
+            core.close()

@@ -20,6 +20,7 @@ from hpccomm.backends.control import Control
 from hpccomm.backends.loopback import seat
 from hpccomm.backends.mpi import ended_making
 from hpccomm.communicator import Communicator
+from hpccomm.communicator.core import counting, end_dropped
 from hpccomm.communicator.making import make
 from hpccomm.contracts.backend import Backend
 from hpccomm.dispatch import policy
@@ -107,7 +108,7 @@ def new_comm(
     alone = seat.world is not None or merged.backend == "loopback"
     if not alone:
         mpi.check_own()
-    with nullcontext() if alone else arrival.awaited():
+    with counting(), nullcontext() if alone else arrival.awaited():
         with arrival.apart(), suppress(BackendUnavailable):  # which is raised, if it matters, below
             if not alone:
                 mpi.load()
@@ -127,13 +128,15 @@ def new_comm(
         logger.info("host arrays go over %s: %s", opened.name, why)
         control = Control(opened.collectives, CallEngine(called, opened, merged).drive)
         _agree(opened, control, merged)
+        end_dropped(opened, control)
         place = opened.topology.local_rank(opened.rank)
         device = devices.choose(device, place, devices.visible_devices())
         tables = _tables(opened, control, merged)
     if not alone and opened.mpi_comm is not None:
         mpi.note_present(merged.timeout, opened)
     # What follows polls, or sees to its own deadlines: what passes them there can be raised.
-    return make(opened, called, merged, device, tables=tables)
+    with counting():
+        return make(opened, called, merged, device, tables=tables)
 
 
 def _agree_backend(name: str, mpi_comm: Any) -> None:

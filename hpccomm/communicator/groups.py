@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 from zlib import crc32
 
+from hpccomm.communicator.core import counting, end_dropped
 from hpccomm.communicator.face import Face
 from hpccomm.communicator.shrinking import apart, grouped, own_ranks, shrunk
 from hpccomm.errors import CommunicatorAborted, RankMismatch, UsageError, untied
@@ -62,6 +63,7 @@ class Groups(Face):
         core = self._core
         with core.calls.one_call():
             core.agree("split", {}, None)
+            end_dropped(core.backend, core.control)
             with core.calls.part_of("split"):
                 arguments = [
                     json.loads(each) for each in core.control.all_gather(json.dumps(mine).encode())
@@ -116,6 +118,7 @@ class Groups(Face):
             error = UsageError(f"ranks is {ranks!r}; give a sequence of ranks")
         with core.calls.one_call():
             core.agree("split_ranks", {"ranks": members}, error)
+            end_dropped(core.backend, core.control)
             if core.backend.rank not in members:
                 core.groups += 1
                 apart(core)
@@ -138,6 +141,7 @@ class Groups(Face):
         check_name(name)
         with self._core.calls.one_call():
             self._core.agree("dup", {}, None)
+            end_dropped(self._core.backend, self._core.control)
             return self._group(list(range(self._core.backend.size)), name, "dup{}")
 
     def shrink(
@@ -253,15 +257,9 @@ class Groups(Face):
             if unraised is not None:
                 raise unraised
             return
-        for window in tuple(core.windows):
-            window.close()
         if core.node_comm is not None:
             core.node_comm.finalize()
-        core.lanes.device.close()
-        calls.close(FINALIZED)
-        tell_unseen(calls)
-        with calls.beside_watchdog("finalize", ordered=True):
-            core.backend.close()
+        core.close()
 
     def abort(self) -> None:
         """End the waits of this process and mark the communicator as failed.
@@ -293,11 +291,11 @@ class Groups(Face):
         self, members: list[int], label: int, name: str, left_out: tuple[int, ...] = ()
     ) -> "Communicator":
         core = self._core
-        with core.calls.beside_watchdog("making a group"):
+        with counting(), core.calls.beside_watchdog("making a group"):
             if left_out:
                 backend = core.backend.group(members, label)
             else:
                 backend = grouped(core.backend, members, label)
         settings = replace(core.settings, timeout=core.calls.timeout)
-        with own_ranks(core.calls):
+        with counting(), own_ranks(core.calls):
             return core.make(backend, name, settings, core.device, core.lanes.device, left_out)

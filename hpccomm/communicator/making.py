@@ -15,6 +15,7 @@ from hpccomm.dispatch.host import HostDispatch
 from hpccomm.dispatch.policy import Tables
 from hpccomm.errors import CommunicationError
 from hpccomm.runtime.engine import CallEngine
+from hpccomm.runtime.recorder import site_of, user_frame
 from hpccomm.settings import Settings
 
 
@@ -85,6 +86,7 @@ def make(
         if settings.self_check:
             _check(core)
         calls.opened()
+        core.made, core.site = True, None if of_node else site_of(user_frame())
         return Communicator(core)
     except BaseException:
         if node_comm is not None:

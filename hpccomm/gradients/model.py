@@ -56,7 +56,12 @@ class AgreedModel:
         self._step: Step | None = None
         self._worker = Worker(comm.abort) if comm.background else None
         self._levels: Levels | None = None
-        self._agree(make)
+        try:
+            self._agree(make)
+        except BaseException:
+            if self._levels is not None and self._levels.leaders is not None:
+                self._levels.leaders.abort()  # which nobody will have
+            raise
 
     def _agree(self, make: Callable[[], tuple[Model, Arrays]]) -> None:
         """Take another model once all ranks agree on it; until then, the present one stays."""

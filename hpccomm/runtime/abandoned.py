@@ -1,6 +1,6 @@
-"""Asynchronous calls that nobody asked about: what is said when their `Work` is dropped.
+"""What is said when a `Work` is dropped that nobody asked, or a communicator that nobody has ended.
 
-Nothing here is collective or blocks: a `Work` is collected in any thread, at any time.
+Nothing here is collective or blocks: they are collected in any thread, at any time.
 """
 
 import sys
@@ -12,6 +12,7 @@ from hpccomm.runtime.recorder import (
     LABEL,
     SITE,
     Entry,
+    Site,
     described,
     line_of,
     program_site,
@@ -35,5 +36,19 @@ def dropped(entry: Entry) -> None:
         f"the Work of an asynchronous {entry[LABEL].name}{f' at {where}' if where else ''} was dropped, and "
         f"nobody waited for it: whether its result was there is not known{failed}; keep it and call wait()"
     )
+    _warn(message, site)
+
+
+def dropped_communicator(name: str, site: Site) -> None:
+    """Warn that a communicator is collected that was neither finalized nor aborted, likewise."""
+    if not sys.is_finalizing():
+        _warn(
+            f"communicator {name!r}, made at {described(site)}, was dropped without finalize(): what it has of the MPI "
+            "library is kept until its ranks make another communicator; use it in a with statement, or finalize it",
+            site,
+        )
+
+
+def _warn(message: str, site: Site | None) -> None:
     file, line = ("<unknown>", 1) if site is None else (site[0].co_filename, line_of(site))
     warnings.warn_explicit(message, ResourceWarning, file, line, registry=_warned)
