@@ -30,7 +30,7 @@ def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     figures.add_arguments(parser, "all_reduce 65536 registered time")
-    parser.add_argument("--turns", type=int, default=41, help="of each (%(default)s)")
+    parser.add_argument("--turns", type=int, default=21, help="of each (%(default)s)")
     request = parser.parse_args()
     measured = {}
     with hpccomm.new_comm() as mixed, mixed.dup() as pure:
@@ -42,7 +42,7 @@ def main() -> None:
             other, mine = arrays if kind == "registered" else reversed(arrays)
             before = bound(mixed, collective, other, "auto")
             contenders = [bound(comm, collective, mine, "auto") for comm in (mixed, pure)]
-            calls = max(10, min(500, TURN_BYTES // nbytes))
+            calls = max(10, min(200, TURN_BYTES // nbytes))
             turns = []
             for _ in range(request.turns):
                 seconds(before, OTHERS)
