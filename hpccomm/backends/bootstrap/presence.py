@@ -3,7 +3,7 @@
 import os
 import time
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 from hpccomm.backends.bootstrap.node_asking import ask
 from hpccomm.backends.bootstrap.node_sockets import Address, present
@@ -43,20 +43,23 @@ def not_at_their_end() -> str:
 
 def all_leave(seconds: float) -> bool:
     """Return whether all ranks of this node come to their exit within so many seconds."""
-    return not _still(_lingering, seconds)
+    until = time.monotonic() + seconds
+    while lingering := bool(_lingering()):
+        if time.monotonic() > until:
+            break
+        time.sleep(LOOK_SECONDS)
+    return not lingering
 
 
 def stuck(seconds: float) -> str:
     """Return in words which ranks of this node neither answer nor end within so many seconds; '' if none."""
-    return "; ".join(_still(_stuck, seconds))
-
-
-def _still(look: Callable[[], list[str]], seconds: float) -> list[str]:
-    """Return what is found until nothing is, or for so many seconds."""
     until = time.monotonic() + seconds
-    while (found := look()) and time.monotonic() <= until:
+    found = _stuck()
+    while found and time.monotonic() <= until:
         time.sleep(LOOK_SECONDS)
-    return found
+        again = _stuck()  # one that was slow once is not
+        found = [each for each in found if each in again]
+    return "; ".join(found)
 
 
 def said_before(what: str, seconds: float = ANSWER_SECONDS) -> int:
