@@ -428,3 +428,37 @@ def test_what_pytest_captured_is_told_where_the_job_ends(mpiexec: Mpiexec, tmp_p
         assert "deadline is 0.5 s" in job.stderr
         assert "warned before" in job.stderr
         assert "said before" in job.stdout
+
+
+HANDLER = """
+import os, signal, threading
+import numpy as np
+import hpccomm
+
+with hpccomm.new_comm(timeout=40) as comm:
+    other = comm.dup()
+    x, peer = np.zeros(10), 1 - comm.rank
+    comm.all_reduce(x, algorithm="ring")
+    ways = (
+        lambda: comm.all_reduce(x, async_op=True).wait(),
+        lambda: comm.all_reduce(x, algorithm="ring"),
+        lambda: comm.recv(x, 1) if comm.rank == 0 else comm.send(x, 0),
+        lambda: comm.all_gather_object(comm.rank),
+    )
+    for number, way in enumerate(ways):
+        if comm.rank == 0:
+            # The other rank comes only when the handler has run.
+            before = signal.signal(signal.SIGUSR2, lambda *_: other.send(np.array([number]), 1))
+            threading.Timer(0.05, os.kill, (os.getpid(), signal.SIGUSR2)).start()
+            way()
+            signal.signal(signal.SIGUSR2, before)
+        else:
+            assert other.recv(np.array([-1]), 0)[0] == number
+            way()
+    other.finalize()
+"""
+
+
+def test_a_handler_of_the_program_runs_while_a_call_polls(shared_job: Mpiexec) -> None:
+    job = shared_job(2, "-c", HANDLER)
+    assert job.returncode == 0, job.stderr
