@@ -48,7 +48,7 @@ from hpccomm.runtime.recorder import (
 )
 from hpccomm.runtime.stderr import Voice, write_stderr
 from hpccomm.runtime.traffic import followed
-from hpccomm.runtime.verdict import Verdict, judge
+from hpccomm.runtime.verdict import MOST_NAMED, Verdict, judge
 
 if TYPE_CHECKING:
     from hpccomm.runtime.engine import CallEngine
@@ -132,9 +132,10 @@ class Inquiry:
                 what = calls.reports.described(entry)
                 late = (*verdict.missing, *verdict.held_up)
                 error = across.found(calls, late, what, ANSWER_SECONDS)
-            if error is None and verdict is not None and verdict.unreceived not in self._said:
-                self._said.add(verdict.unreceived)
-                logger.warning("%s waits: %s", calls.reports.described(entry), verdict.unreceived)
+            said = "" if error is not None or verdict is None else verdict.unreceived
+            if said not in self._said and len(self._said) <= MOST_NAMED:  # some wait so by design
+                self._said.add(said)
+                logger.warning("%s waits: %s", calls.reports.described(entry), said)
             if error is not None and calls.waiting() is entry:
                 self._give_up(calls, entry, error)
 
