@@ -13,6 +13,7 @@ from typing import Literal
 
 from hpccomm.diagnosis.dumps import RecordedCall
 from hpccomm.diagnosis.history import PATIENCE, History, Job, Waiting
+from hpccomm.errors import RankMismatch
 
 Sort = Literal["raised", "differing", "cycle", "missing", "late", "stuck", "ended"]
 """``"ended"``: ranks have ended by themselves, and nothing tells why. ``"raised"``: ranks raised an exception that nobody caught. ``"differing"``: ranks called different things. ``"cycle"``: ranks wait for each other in several
@@ -111,7 +112,12 @@ def _with_raised(job: Job, inferred: Sequence[Fault]) -> Iterator[Fault]:
     An exception outranks all that is inferred, unless it only says that a wait has ended: then what is
     inferred says why. What follows from an exception says nothing more.
     """
-    causes = [rank for rank, error in job.raised.items() if not error.follows]
+    told = any(fault.sort in ("differing", "cycle") for fault in inferred)  # as a mismatch tells
+    causes = [
+        rank
+        for rank, error in job.raised.items()
+        if not error.follows and not (told and error.text.startswith(RankMismatch.__name__))
+    ]
     if not causes:
         yield from inferred
         if not inferred:

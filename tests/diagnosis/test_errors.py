@@ -240,6 +240,17 @@ def test_a_rank_that_ended_by_itself_is_no_sign_that_nothing_is_wrong(
     assert any(f"R{ended[1:]}" in each for each in words.verdict(joined, found))
 
 
+def test_a_mismatch_that_the_calls_show_is_told_once(tmp_path: Path) -> None:
+    job = PlayedJob({"world": range(3)}, [loop("world", 5)] * 3)
+    job.change(1, 3, count=3)
+    documents = job.documents()
+    documents[1]["raised"] = {**REFUSAL, "error": "RankMismatch: the ranks call different things"}
+    for rank, document in documents.items():
+        (tmp_path / f"rank_{rank}.json").write_text(json.dumps(document))
+    found = faults.find(history.join(read_folder(tmp_path).dumps))
+    assert [each.sort for each in found] == ["differing"]
+
+
 def test_a_late_rank_that_was_stopped_is_said_to_have_been(tmp_path: Path) -> None:
     job = PlayedJob({"world": range(3)}, [loop("world", 5)] * 3)
     job.delays[1, 3] = 2.0

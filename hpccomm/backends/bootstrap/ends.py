@@ -108,9 +108,8 @@ def end_job(mpi: Any, reason: str, with_status: int) -> NoReturn:
     """End all processes of the job with an exit status. From any thread."""
     words = f"rank {mpi.COMM_WORLD.rank} ends the job: {reason}"
     _begin(with_status, words)
-    if not presence.said_before("that it ends the job"):
+    if not presence.said_before("that it ends the job", end=words):
         write_stderr(f"hpccomm: {words}{meaning()}")
-        presence.tell_end(words)
     _abort(mpi, with_status)
 
 

@@ -62,16 +62,17 @@ def stuck(seconds: float) -> str:
     return "; ".join(found)
 
 
-def said_before(what: str, seconds: float = ANSWER_SECONDS) -> int:
+def said_before(what: str, seconds: float = ANSWER_SECONDS, *, end: str = "") -> int:
     """Return how many ranks have said something before this one, which says it now.
 
     Those that do not answer within so many seconds are not counted. One that ends the job has said all. In less than
-    the usual time, as in handlers of signals, those of this node alone are asked.
+    the usual time, as in handlers of signals, those of this node alone are asked. With `end` they are told why this
+    rank ends the job, as by `tell_end`.
     """
     mine = say(what)
     if ended():
         return MOST_WORDS
-    question = {"said": what}
+    question = {"said": what} | ({"end": end} if end else {})
     near = seconds < ANSWER_SECONDS
     answers = (ask(_others(), question, seconds) if near else _ask_all(question)).values()
     return sum(tuple(each.facts.get("said") or mine) < mine for each in answers)
