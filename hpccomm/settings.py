@@ -329,7 +329,8 @@ VARIABLES: tuple[Variable, ...] = (
         "HPCCOMM_LAUNCH_CHECK",
         _SWITCH,
         True,
-        "refuse N jobs of one rank where one job of N was started, and MPICH where /dev/shm is too small",
+        "refuse N jobs of one rank where one job of N was started, what a rank has started as a rank, and MPICH where "
+        "/dev/shm is too small",
     ),
     Variable("HPCCOMM_MPIEXEC", _PATH, None, "the site's mpiexec, for the scripts of jobs/"),
     Variable("HPCCOMM_VENV", _PATH, None, "virtual environment of the scripts of jobs/"),

@@ -25,6 +25,10 @@ FAR_BLOCK_BYTES = 512 * 1024
 """Block size for contributions that are read piece by piece: each read costs some microseconds."""
 
 
+SMALL_BYTES = 16 * 1024
+"""Memory of so little is had faster than it is kept."""
+
+
 _idle: list[NDArray[np.uint8]] = []
 """Memory of accumulators that no fold uses now. There is as much as for the folds that have run at once."""
 
@@ -198,14 +202,18 @@ class Folder:
         """Fold block by block, so that each element passes through memory once."""
         average = self._average if final else None
         into = self._in_place if self._exact else self._widened
-        step = max(1, (BLOCK_BYTES if arrays else FAR_BLOCK_BYTES) // self._wide.itemsize)
+        wide, size = self._wide, out.size
+        if size * wide.itemsize <= SMALL_BYTES:
+            into(sources, slice(0, size), out, average, np.empty(size, wide))
+            return
+        step = (BLOCK_BYTES if arrays else FAR_BLOCK_BYTES) // wide.itemsize
         try:
             memory = _idle.pop()
         except IndexError:
             memory = np.empty(FAR_BLOCK_BYTES, np.uint8)
-        accumulator = memory[: min(step, out.size) * self._wide.itemsize].view(self._wide)
-        for start in range(0, out.size, step):
-            where = slice(start, min(start + step, out.size))
+        accumulator = memory[: step * wide.itemsize].view(wide)
+        for start in range(0, size, step):
+            where = slice(start, min(start + step, size))
             into(sources, where, out[where], average, accumulator[: where.stop - start])
         _idle.append(memory)
 
