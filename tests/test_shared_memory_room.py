@@ -121,7 +121,7 @@ except hpccomm.ConfigurationError as error:
 @pytest.mark.parametrize(
     "spare",
     [
-        pytest.param(8 * MIB, id="none", marks=pytest.mark.thorough),
+        pytest.param(12 * MIB, id="none", marks=pytest.mark.thorough),
         pytest.param(80 * MIB, id="one segment"),
     ],
 )

@@ -63,6 +63,8 @@ def abort(mpi: Any, status: int) -> None:
         # What MPI_Abort does, but for nine lines that say so.
         mpi_library.PMIx_Abort(ctypes.c_int(status), None, None, ctypes.c_size_t(0))
         return
+    # As MPI_Abort of MPICH does, which fails while another thread is in MPI_Finalize.
+    abort_by_hydra(status)
     handle: int = mpi._handleof(mpi.COMM_WORLD)  # noqa: SLF001 (documented so)
     size: int = mpi._sizeof(mpi.COMM_WORLD)  # noqa: SLF001 (documented so)
     wide = size > ctypes.sizeof(ctypes.c_int)  # a pointer
@@ -99,8 +101,8 @@ def sign_off() -> bool:
     return False
 
 
-def abort_unstarted(status: int) -> None:
-    """Have Hydra end the job with a status, while MPI is not up. Other launchers take this process's."""
+def abort_by_hydra(status: int) -> None:
+    """Have Hydra end the job with a status, also while MPI is not up. Other launchers take this process's."""
     descriptor = os.environ.get("PMI_FD", "")
     if descriptor.isdigit() and _hydra():
         with contextlib.suppress(OSError):

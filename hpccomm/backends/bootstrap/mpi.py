@@ -303,5 +303,5 @@ def end_started_job(reason: str) -> None:
     if _started is not None:
         ends.end_job(_started, reason, Status.ENDED)
     # MPI itself did not start; the launcher ends the job when a process fails.
-    libmpi.abort_unstarted(Status.ENDED)
+    libmpi.abort_by_hydra(Status.ENDED)
     ends.end_process(f"hpccomm: this process ends: {reason}", Status.ENDED)
