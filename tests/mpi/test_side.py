@@ -38,7 +38,7 @@ def backend(
     if request.param == "nodes":
         host = f"host {mpi_comm.rank}"
         own = replace(node_sockets.serve(), network=host)
-        monkeypatch.setattr(module, "serve", lambda: own)
+        monkeypatch.setattr(module, "serve", lambda rank: own)
         monkeypatch.setattr(node_sockets, "network", lambda: host)
     made = module.make(mpi_comm)
     if made.threaded:
