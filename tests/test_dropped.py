@@ -15,6 +15,7 @@ from conftest import Mpiexec
 
 import hpccomm
 from hpccomm.communicator import core
+from hpccomm.runtime import answering
 from hpccomm.testing import run_ranks
 
 
@@ -140,3 +141,15 @@ def test_the_error_of_a_library_without_place_counts_them(monkeypatch) -> None:
         raise hpccomm.CommunicationError("full")
     with pytest.raises(hpccomm.PeerLost, match=r"^gone$"), core.counting():
         raise hpccomm.PeerLost("gone")
+
+
+def test_nobody_answers_for_one_that_is_gone() -> None:
+    def act(comm) -> None:
+        gc.collect()
+        before = len(answering._answering)
+        for _ in range(5):
+            comm.dup().barrier()
+        gc.collect()
+        assert len(answering._answering) == before
+
+    assert len(warned(act)) == 5

@@ -39,7 +39,7 @@ def register(uid: str, rank: int, answerer: Answerer) -> None:
     key = uid, rank
     with _lock:
         _closed.pop(key, None)
-        _answering[key] = weakref.WeakMethod(answerer)
+        _answering[key] = weakref.WeakMethod(answerer, lambda _: _answering.pop(key, None))
 
 
 def withdraw(uid: str, rank: int, last: Facts) -> None:

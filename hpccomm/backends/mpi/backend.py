@@ -86,7 +86,7 @@ class MpiBackend:
             self._ulfm.add(self._user)
         self.survival: Survival | None = self._ulfm
         self.recovery = ulfm.GO_ON if self._ulfm is not None else ulfm.REMEDY
-        self._groups: Counter[tuple[object, ...]] = Counter()  # made so far, by label and ranks
+        self._groups: Counter[str] = Counter()  # made so far, by label and ranks
 
     def native(self, signature: Signature) -> Native | None:
         """Return the library's own call, or None."""
@@ -114,7 +114,7 @@ class MpiBackend:
         if memory is not None:
             memory = memory.group(ranks, comm.rank) if _crowded(topology) else None
         # All members have made as many groups of these ranks before.
-        alike = label, *ranks
+        alike = group_uid(self.uid, ranks, label)
         self._groups[alike] += 1
         uid = group_uid(self.uid, ranks, (label, self._groups[alike]))
         side = self._side.group(ranks, comm.rank)
