@@ -34,8 +34,8 @@ _CONTROL = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b[@-Z\\-_]|\0")
 """Colours and other commands of a terminal, and the holes that a file system leaves in a log of a lost node."""
 
 
-_OF_DOCKER = re.compile(r'^\{"log": ?("(?:[^"\\]|\\.)*")', re.MULTILINE)
-"""A line that a container has printed, as Docker keeps it."""
+_OF_A_LINE = ("log", "msg", "message", "MESSAGE")
+"""Keys of what was printed, where each line is an object of JSON: Docker's, loggers', journald's."""
 
 
 def decoded(data: bytes, name: str) -> tuple[str, str]:
@@ -66,14 +66,20 @@ def decoded(data: bytes, name: str) -> tuple[str, str]:
     if not encoding.startswith("utf-8"):
         found.append(encoding.upper())
     text = data.decode(encoding, "backslashreplace" if encoding.startswith("utf-8") else "replace")
-    if _OF_DOCKER.match(text):
-        found.append("Docker's JSON")
-        text = "".join(map(_unquoted, _OF_DOCKER.findall(text)))
+    if _within(text.partition("\n")[0]) is not None:
+        found.append("lines in JSON")
+        lines = [
+            line if (within := _within(line)) is None else within for line in text.splitlines()
+        ]
+        text = "\n".join(line.removesuffix("\n") for line in lines)
     return _CONTROL.sub("", text), ", ".join(found)
 
 
-def _unquoted(text: str) -> str:
+def _within(line: str) -> str | None:
+    """Return what was printed, of a line that is such an object; a damaged one is none."""
     try:
-        return str(json.loads(text, strict=False))
-    except ValueError:  # a damaged line stays as it is
-        return f"{text[1:-1]}\n"
+        value = json.loads(line, strict=False)
+    except (ValueError, RecursionError):
+        return None
+    printed = [value.get(key) for key in _OF_A_LINE] if isinstance(value, dict) else []
+    return next((each for each in printed if isinstance(each, str)), None)
