@@ -78,8 +78,9 @@ def run(args: argparse.Namespace) -> int:
             except ResultsError as error:
                 unreadable.append(str(error))
             progress.advance()
-    if unreadable:
-        raise ResultsError("\n".join(unreadable))
+    refused = ResultsError("; ".join(unreadable))
+    if unreadable and not args.dry_run:
+        raise refused
     there = reading.KnownRuns(args.output)
     mendable = False
     for log, found in logs:
@@ -99,6 +100,8 @@ def run(args: argparse.Namespace) -> int:
             output.write(f"{log}{packed}: {what}: {place}, {each.status}\n")
             for note in each.notes:
                 output.write(f"{log}{packed}:   {note}\n")
+    if unreadable:
+        raise refused
     return 2 if mendable else 0
 
 

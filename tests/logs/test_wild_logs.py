@@ -114,7 +114,9 @@ def test_a_dry_run_says_what_would_become_of_each_table(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     suite, three = DATA / "osu_5.3_suite.txt", DATA / "nccl_2.13_three_unnamed.txt"
-    path = tmp_path / "runs.h5"
+    path, two = tmp_path / "runs.h5", tmp_path / "two.log"
+    scatter = (DATA / "nccl_2.13_scatter.txt").read_text()
+    two.write_text(scatter * 2)
     assert (
         call(suite, "--ranks", 16, "--dry-run", "--output", path) == 0
     )  # hpccomm has no such call
@@ -124,6 +126,12 @@ def test_a_dry_run_says_what_would_become_of_each_table(
     assert sum("would be stored, completed" in line for line in said) == 7
     assert sum("has no counterpart in hpccomm" in line for line in said) == 5
     assert said[-1].startswith(f"{three}: line 45: 4 rows left out: does not say which collective")
+    # A log that has none does not hide what becomes of the others.
+    none = tmp_path / "none.log"
+    none.write_text("# Using devices\n")
+    with pytest.raises(ResultsError, match=r"none\.log has no table.*; .*: line 1: .*; line 21: "):
+        call(none, two, DATA / "packed.txt.gz", "--dry-run")
+    assert "packed.txt.gz (gzip): all_reduce, 8 rows" in capsys.readouterr().out
     with pytest.raises(UsageError, match="--output is missing"):
         call(three)
 

@@ -110,9 +110,9 @@ def _nothing(name: str, packed: str, left_out: Sequence[LeftOutTable]) -> str:
         )
     if len(left_out) == 1:
         return f"{shown}, line {left_out[0].line}: {left_out[0].what}: {left_out[0].why}"
-    reasons = "".join(f"\n  line {each.line}: {each.what}: {each.why}" for each in left_out)
+    reasons = "; ".join(f"line {each.line}: {each.what}: {each.why}" for each in left_out)
     return (
-        f"{shown} has no table that can be stored; give another log, or what each lacks:{reasons}"
+        f"{shown} has no table that can be stored; give another log, or what each lacks: {reasons}"
     )
 
 
