@@ -7,7 +7,7 @@
 - `parameters`: the model as data. `layout`: which gradient lies in which bucket; pure functions. `arrays`: host and device.
 - `meaning`: what a reduction does. `agreement`: whether all ranks have the same model and settings.
 - `settling`: missing gradients, NaN and infinities. `consistency`: whether arrays are the same on all ranks.
-- `flat`: a bucket's memory; `written`: whether anybody has written to it. `step`: the gradients of one layout, and one step on them.
+- `flat`: a bucket's memory; `written`: whether it was written to. `step`: the gradients of one layout, and one step on them.
 - `ways`: how a bucket is reduced. `reducer`: in which order and thread; `worker`: the thread.
 - `compression`: how to send less. `loss_scale`: a factor for the loss.
 - `sharded`: an optimiser whose state is divided among the ranks; `shards`: a bucket of it; `updates`: its rules.

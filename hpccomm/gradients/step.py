@@ -364,7 +364,7 @@ class Step:
             array[...] = self.gradients[name]
 
     def results(self, names: Collection[str] | None = None) -> None:
-        """Take these gradients in buckets for results that nobody has written; None are those `in_place`."""
+        """Take these gradients in buckets for results that were not written; None are those `in_place`."""
         self.views.taken = False
         if self._written is not None:
             self._written.remember(self.in_place if names is None else names)

@@ -72,7 +72,7 @@ class Written:
     flats : sequence of FlatBucket
         The buckets.
     owners : mapping of str to object
-        Objects of which each has its gradient in ``grad``, such as PyTorch's parameters, by name.
+        Objects with their gradients in ``grad``, such as PyTorch's parameters, by name.
 
     Attributes
     ----------

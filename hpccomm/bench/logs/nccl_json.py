@@ -133,7 +133,7 @@ def _status(document: dict[str, Any], run: ImportedRun) -> str:
 
 
 def _ranks(named: tuple[RankInfo, ...], number: int) -> tuple[RankInfo, ...]:
-    """Return the ranks: those of a process have devices in sequence, of which the first is named."""
+    """Return the ranks: those of a process have devices in sequence, and the first is named."""
     if not named or number % len(named):
         return unknown_ranks(number)
     hosts = list(dict.fromkeys(each.host for each in named))

@@ -101,7 +101,7 @@ def _interleaved(group: list[PrintedTable]) -> LeftOutTable:
     return LeftOutTable(
         group[0].line,
         f"{rows} lines",
-        f"{number} into each other, and whose row is whose cannot be told; build nccl-tests with MPI=1, where one "
+        f"{number} into each other, and nothing says whose row is whose; build nccl-tests with MPI=1, where one "
         "process prints for all, or run it with mpirun --tag-output or srun --label",
     )
 
@@ -159,7 +159,7 @@ def _finished(table: PrintedTable, why: str, told: Told) -> Found:
 
 
 def _numbers(ranks: Sequence[RankInfo]) -> list[int]:
-    """Return how many ranks a collective may have had: those of a group, or all, of which some may not be listed."""
+    """Return how many ranks a collective may have had: those of a group, or all; some may not be listed."""
     groups = Counter(rank.group for rank in ranks)
     last = max((rank.rank for rank in ranks), default=-1)
     return [*dict.fromkeys([*groups.values(), len(ranks), last + 1])] if ranks else []
