@@ -245,6 +245,28 @@ def test_json_comes_back(stored: list[Row], old: bool) -> None:
         np.testing.assert_allclose(each, samples, rtol=1e-12)
 
 
+@pytest.mark.parametrize("colours", [(0, 1, 0, 1), (0, 0, 0, 1), (0, 0, 1, 1)])
+def test_groups_of_json_are_all_stored(colours: tuple[int, ...]) -> None:
+    size = colours.count(0)
+    facts = info()
+    facts = replace(
+        facts,
+        ranks=tuple(
+            replace(rank, group=colour) for rank, colour in zip(facts.ranks, colours, strict=True)
+        ),
+    )
+    samples = np.arange(12.0).reshape(3, 4) * 1e-6
+    words = {"collective": "all_gather", "backend": "mpi", "algorithm": "auto", "dtype": "float"}
+    more = {"op": "none", "root": -1, "count": 1 << 18, "in_place": False}
+    row = row_of(1 << 20, 50.0, **words, **more, wrong=0, iterations=7)
+    row = replace(row, busbw=row.algbw * (size - 1) / size)
+    document = nccl_json.document(facts, [row], lambda _: samples, ended=WHEN)
+    (run,) = runs_of(json.dumps(document), TOLD)
+    assert (run.rows, run.notes) == ([row], [])
+    assert tuple(rank.group for rank in run.info.ranks) == colours
+    assert [each.shape for each in run.samples] == [(3, 4)]
+
+
 @pytest.mark.parametrize(
     ("title", "ranks", "collective", "sizes", "op", "root"),
     [

@@ -1,6 +1,7 @@
 """A run that another program measured, with what a results file wants to know of it."""
 
 import re
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -141,6 +142,13 @@ def unknown_ranks(count: int) -> tuple[RankInfo, ...]:
         )
         for rank in range(count)
     )
+
+
+def group_sizes(ranks: Sequence[RankInfo]) -> list[int]:
+    """Return how many ranks a collective may have had: those of a group, or all; some may not be listed."""
+    groups = Counter(rank.group for rank in ranks)
+    last = max((rank.rank for rank in ranks), default=-1)
+    return [*dict.fromkeys([*groups.values(), len(ranks), last + 1])] if ranks else []
 
 
 def settings_of(rows: Sequence[Row], **known: Any) -> Config:

@@ -17,6 +17,7 @@ from hpccomm.bench.logs.imported import (
     LeftOutTable,
     Told,
     collective_of,
+    group_sizes,
     status_of,
     unknown_ranks,
 )
@@ -61,7 +62,8 @@ def parse(document: dict[str, Any], told: Told, line: int) -> list[Found]:
     named = tuple(map(_rank, settings.pop("devices", document.get("devices", []))))
     # Without MPI, or with several devices a process, only the first of each process is named.
     share = _plain(settings.get("nthreads", 1)) * _plain(settings.get("ngpus", 1))
-    listed = list(dict.fromkeys([len(named) * share, len(named)])) if named else []
+    sizes = group_sizes(named)
+    listed = list(dict.fromkeys([*(size * share for size in sizes), *sizes]))
     run = ImportedRun(_info(document, told, named), [], [], line=line)
     found: list[Found] = []
     numbers: list[int] = []
@@ -91,7 +93,8 @@ def parse(document: dict[str, Any], told: Told, line: int) -> list[Found]:
             times = int(each.get("actual_iterations", document["config"].get("iterations", 0)))
             run.rows.append(replace(row, iterations=times))
             place = "in_place" if row.in_place else "out_of_place"
-            run.samples.append(_samples(each.get(f"{place}_per_iter"), judgement.kind.ranks))
+            times_us = each.get(f"{place}_per_iter")
+            run.samples.append(_samples(times_us, len(_ranks(named, judgement.kind.ranks))))
     if not run.rows:
         return found or [LeftOutTable(line, "a document", "has no rows")]
     run.info = replace(
@@ -133,11 +136,12 @@ def _status(document: dict[str, Any], run: ImportedRun) -> str:
 
 
 def _ranks(named: tuple[RankInfo, ...], number: int) -> tuple[RankInfo, ...]:
-    """Return the ranks: those of a process have devices in sequence, and the first is named."""
-    if not named or number % len(named):
+    """Return all ranks, where a group has so many: those of a process have devices in sequence, the first is named."""
+    sizes = group_sizes(named)
+    share = 1 if number in sizes else next((number // n for n in sizes if not number % n), 0)
+    if not share:
         return unknown_ranks(number)
     hosts = list(dict.fromkeys(each.host for each in named))
-    share = number // len(named)
     return tuple(
         replace(
             each,

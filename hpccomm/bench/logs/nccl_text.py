@@ -1,6 +1,5 @@
 """nccl-tests' tables, and those of rccl-tests, mscclpp-test and `hpccomm perf`, as runs."""
 
-from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from itertools import pairwise
@@ -17,6 +16,7 @@ from hpccomm.bench.logs.imported import (
     LeftOutTable,
     Told,
     collective_of,
+    group_sizes,
     run_info,
     settings_of,
     status_of,
@@ -25,7 +25,6 @@ from hpccomm.bench.logs.imported import (
 from hpccomm.bench.logs.judged import Unfit, judged, stored
 from hpccomm.bench.logs.lines import LogLine
 from hpccomm.bench.logs.nccl_tables import PrintedTable
-from hpccomm.results.schema import RankInfo
 
 is_one = nccl_tables.is_one
 
@@ -120,7 +119,7 @@ def _finished(table: PrintedTable, why: str, told: Told) -> Found:
             told,
             name=name,
             hint=table.hint,
-            listed=[table.folded] if table.folded else _numbers(listed),
+            listed=[table.folded] if table.folded else group_sizes(listed),
             among=table.layout.candidates(table.rows, table.backend),
             timed=not table.layout.host_time,
             counted="hpccomm" not in table.versions,
@@ -140,7 +139,7 @@ def _finished(table: PrintedTable, why: str, told: Told) -> Found:
         report_timestamps="timestamp" in table.layout.columns,
     )
     number = found.kind.ranks
-    whole = listed and len(listed) == listed[-1].rank + 1 and number in _numbers(listed)
+    whole = listed and len(listed) == listed[-1].rank + 1 and number in group_sizes(listed)
     ranks = listed if whole else unknown_ranks(number)
     program = table.program or f"{found.kind.collective}_perf"
     status = status_of(rows, table.wrong or 0)
@@ -156,10 +155,3 @@ def _finished(table: PrintedTable, why: str, told: Told) -> Found:
         line=table.line,
         notes=[*table.notes, *found.notes],
     )
-
-
-def _numbers(ranks: Sequence[RankInfo]) -> list[int]:
-    """Return how many ranks a collective may have had: those of a group, or all; some may not be listed."""
-    groups = Counter(rank.group for rank in ranks)
-    last = max((rank.rank for rank in ranks), default=-1)
-    return [*dict.fromkeys([*groups.values(), len(ranks), last + 1])] if ranks else []
