@@ -246,9 +246,10 @@ def test_json_comes_back(stored: list[Row], old: bool) -> None:
 
 
 @pytest.mark.parametrize("colours", [(0, 1, 0, 1), (0, 0, 0, 1), (0, 0, 1, 1)])
-def test_groups_of_json_are_all_stored(colours: tuple[int, ...]) -> None:
-    size = colours.count(0)
-    facts = info()
+@pytest.mark.parametrize("share", [1, 2])
+def test_groups_of_json_are_all_stored(colours: tuple[int, ...], share: int) -> None:
+    size = colours.count(0) * share
+    facts = info(ngpus=share)
     facts = replace(
         facts,
         ranks=tuple(
@@ -263,8 +264,10 @@ def test_groups_of_json_are_all_stored(colours: tuple[int, ...]) -> None:
     document = nccl_json.document(facts, [row], lambda _: samples, ended=WHEN)
     (run,) = runs_of(json.dumps(document), TOLD)
     assert (run.rows, run.notes) == ([row], [])
-    assert tuple(rank.group for rank in run.info.ranks) == colours
-    assert [each.shape for each in run.samples] == [(3, 4)]
+    assert [rank.group for rank in run.info.ranks] == [
+        each for each in colours for _ in range(share)
+    ]
+    assert [each.shape for each in run.samples] == [(3, 4 * share)]
 
 
 @pytest.mark.parametrize(

@@ -94,11 +94,12 @@ def parse(document: dict[str, Any], told: Told, line: int) -> list[Found]:
             run.rows.append(replace(row, iterations=times))
             place = "in_place" if row.in_place else "out_of_place"
             times_us = each.get(f"{place}_per_iter")
-            run.samples.append(_samples(times_us, len(_ranks(named, judgement.kind.ranks))))
+            ranks = _ranks(named, judgement.kind.ranks, share)
+            run.samples.append(_samples(times_us, len(ranks)))
     if not run.rows:
         return found or [LeftOutTable(line, "a document", "has no rows")]
     run.info = replace(
-        run.info, config=_config(settings, run.rows), ranks=_ranks(named, numbers[0])
+        run.info, config=_config(settings, run.rows), ranks=_ranks(named, numbers[0], share)
     )
     if (ended := document.get("end_time")) is not None:
         run.ended = datetime.strptime(ended, TIME_FORMAT).astimezone()
@@ -135,10 +136,11 @@ def _status(document: dict[str, Any], run: ImportedRun) -> str:
     return SLOW if judged_slow else COMPLETED
 
 
-def _ranks(named: tuple[RankInfo, ...], number: int) -> tuple[RankInfo, ...]:
+def _ranks(named: tuple[RankInfo, ...], number: int, share: int) -> tuple[RankInfo, ...]:
     """Return all ranks, where a group has so many: those of a process have devices in sequence, the first is named."""
     sizes = group_sizes(named)
-    share = 1 if number in sizes else next((number // n for n in sizes if not number % n), 0)
+    if number not in [size * share for size in sizes]:
+        share = 1 if number in sizes else next((number // n for n in sizes if not number % n), 0)
     if not share:
         return unknown_ranks(number)
     hosts = list(dict.fromkeys(each.host for each in named))
