@@ -4,6 +4,8 @@ What is decided for a kind of call is kept for `core.KNOWN` kinds: memory is com
 """
 
 import gc
+import subprocess
+import sys
 import tracemalloc
 from collections.abc import Callable
 from typing import Any
@@ -95,26 +97,27 @@ options = hpccomm.CommOptions(record=False)  # which keeps some calls
 """
 
 
-def test_a_tag_that_is_used_once_is_forgotten(shared_job: Mpiexec) -> None:
-    job = shared_job(
+def test_a_tag_that_is_used_once_is_forgotten(mpiexec: Mpiexec) -> None:
+    job = mpiexec(  # of its own: what others have left in a shared one may ask for memory meanwhile
         2,
         "-c",
         TAGS
         + "with hpccomm.new_comm(options=options) as comm:\n"
         + "    kept = grown(comm)\n"
-        + "tracemalloc.stop()\n"
-        + "core.KNOWN = host.MESSAGES = 1024\n"
         + "assert not kept, kept\n",
     )
     assert job.returncode == 0, job.stderr
 
 
-def test_also_between_threads(monkeypatch: pytest.MonkeyPatch) -> None:
-    names: dict[str, Any] = {}
-    monkeypatch.setattr("hpccomm.communicator.core.KNOWN", 0)  # so that what is set is undone
-    monkeypatch.setattr("hpccomm.communicator.lanes.host.MESSAGES", 0)
-    exec(TAGS, names)
-    try:
-        assert run_ranks(1, names["grown"], options=names["options"]) == [{}]
-    finally:
-        tracemalloc.stop()
+def test_also_between_threads() -> None:
+    # In a process of its own: threads of other tests may ask for memory meanwhile.
+    program = (
+        TAGS
+        + """
+from hpccomm.testing import run_ranks
+
+kept = run_ranks(1, grown, options=options)
+assert kept == [{}], kept
+"""
+    )
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=60)

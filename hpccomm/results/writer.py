@@ -15,9 +15,10 @@ import fcntl
 import logging
 import math
 import os
+import signal
 import time
-from collections.abc import Callable
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from datetime import datetime
 from io import FileIO
 from pathlib import Path
@@ -262,7 +263,8 @@ class Writer:
             os.fsync(self._open.fileno())
         self._check_there()
         try:
-            self._take(self._replaced(self._compressed, 0)[0])
+            with _without_interrupts():
+                self._take(self._replaced(self._compressed, 0)[0])
         except ResultsError as error:
             # Nothing is lost: the run is whole in the form that it was measured in.
             _log.warning("run %s stays uncompressed: %s", self.name, error)
@@ -343,8 +345,9 @@ class Writer:
             return larger
 
         extra = layout.reserved_bytes(room, self._ranks)
-        file, self._space = self._replaced(enlarge, extra)
-        self._take(file)
+        with _without_interrupts():
+            file, self._space = self._replaced(enlarge, extra)
+            self._take(file)
 
     def _compressed(self, source: h5py.Group, target: h5py.Group) -> None:
         layout.compress(source, target, self.name)
@@ -399,3 +402,13 @@ def _next_name(runs: h5py.Group) -> str:
     """Return the name after the highest ``runNNNN`` of the file."""
     numbers = [int(name[3:]) for name in runs if name[:3] == "run" and name[3:].isdigit()]
     return f"run{max(numbers, default=0) + 1:04d}"
+
+
+@contextmanager
+def _without_interrupts() -> Iterator[None]:
+    """Hold back Ctrl-C: the path names the new file before the writer has it."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
