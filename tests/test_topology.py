@@ -38,6 +38,7 @@ def test_a_group_keeps_who_shares_a_node(keys: list[int], data: st.DataObject) -
         ({}, None),
         ({"OMPI_COMM_WORLD_RANK": "3", "OMPI_COMM_WORLD_SIZE": "8"}, ("Open MPI", 3, 8)),
         ({"PMI_RANK": "1", "PMI_SIZE": "2"}, ("MPICH", 1, 2)),
+        ({"PMI_RANK": "1", "PMI_SIZE": "2", "SLURM_PROCID": "1"}, ("srun", 1, 2)),  # --mpi=pmi2
         ({"SLURM_PROCID": "0", "SLURM_STEP_NUM_TASKS": "4"}, ("srun", 0, 4)),
         ({"SLURM_PROCID": "0", "SLURM_NTASKS": "4"}, None),
         ({"SLURM_PROCID": "0", "SLURM_STEP_NUM_TASKS": "1"}, None),

@@ -6,7 +6,7 @@ import re
 import socket
 import struct
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 LIBRARY = re.compile(r"/libmpi[^/\n]*\.so[^/\n]*$", re.MULTILINE)
@@ -34,6 +34,7 @@ class Launch:
 
 
 OPEN_MPI, SRUN = "Open MPI's mpiexec", "Slurm's srun"
+HYDRA = "a PMI launcher (MPICH's or Intel MPI's mpiexec)"
 
 # SLURM_NTASKS is no evidence: a plain script in a batch job has it too.
 _LAUNCHERS = (
@@ -43,12 +44,7 @@ _LAUNCHERS = (
         "OMPI_COMM_WORLD_SIZE",
         "OMPI_COMM_WORLD_LOCAL_SIZE",
     ),
-    (
-        "a PMI launcher (MPICH's or Intel MPI's mpiexec)",
-        "PMI_RANK",
-        "PMI_SIZE",
-        "MPI_LOCALNRANKS",
-    ),
+    (HYDRA, "PMI_RANK", "PMI_SIZE", "MPI_LOCALNRANKS"),
     (SRUN, "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", ""),
 )
 
@@ -66,6 +62,8 @@ def launched(environ: Mapping[str, str] | None = None) -> Launch | None:
             found = Launch(launcher, int(values[rank]), int(values[size]), on_node)
         except (KeyError, ValueError):
             continue
+        if launcher == HYDRA and on_node is None and values.get("SLURM_PROCID") == values[rank]:
+            return replace(found, launcher=SRUN) if found.size > 1 else found  # by --mpi=pmi2
         if launcher != SRUN or found.size > 1:
             return found
     return None
