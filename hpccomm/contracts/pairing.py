@@ -26,7 +26,7 @@ class Exchanged(NamedTuple):
     counts, recv_counts : sequence of int
         Elements of the blocks that it sends, and that it expects.
     peers : sequence of int
-        The peer of each, or `NOBODY`; empty where each rank has one block, by rank.
+        The peer of each, or ``NOBODY``; empty where each rank has one block, by rank.
     listed : bool
         Whether ranks list their peers.
     """
