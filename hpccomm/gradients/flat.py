@@ -63,12 +63,12 @@ class FlatBucket:
 
     def tell(self, flags: Sequence[bool]) -> None:
         """Note this rank's flags for the other ranks."""
-        told = np.array(flags, self.memory.dtype) * self.memory.dtype.type(self._mark)
-        behind: Any = self._flags[: len(told)]
+        marks = [self._mark if flag else 0.0 for flag in flags]
+        behind: Any = self._flags[: len(marks)]
         if is_on_device(behind):
-            behind.set(told)  # one copy
+            behind.set(np.array(marks, self.memory.dtype))  # one copy
         else:
-            behind[:] = told
+            behind[:] = marks
 
     def finite(self) -> bool:
         """Tell whether all gradients are finite. On a device it waits once, for all of them."""

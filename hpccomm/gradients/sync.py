@@ -177,10 +177,10 @@ class GradientSync(ReducedGradients):
 
     def _begin(self, way: str) -> Step:
         """Begin a step, if none is under way; after another way of reducing, the ranks compare theirs first."""
-        entered()
         self._check_alive()
         step = self._now
         if not self._open:
+            entered()
             if way != self._way and self._reducing:
                 self._compare_ways(way)
             if self._reduced:

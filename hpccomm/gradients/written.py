@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from hpccomm.gradients.arrays import address, host_view
 from hpccomm.gradients.flat import FlatBucket
 
-SAMPLE = 1024
+SAMPLE = 256
 """Elements of a bucket that are looked at, but at least `LEAST` of each gradient."""
 LEAST = 8
 
@@ -63,6 +63,10 @@ class _Sample(NamedTuple):
     starts: NDArray[np.intp]
     held: list[tuple[str, NDArray[Any], int]]
 
+    def now(self) -> NDArray[Any]:
+        """Return the elements as they are."""
+        return self.flat.memory.take(self.where, mode="clip")  # which needs no buffer
+
 
 class Written:
     """Looks at samples of buckets in host memory, before each reduction and after it.
@@ -85,20 +89,19 @@ class Written:
     def __init__(self, flats: Sequence[FlatBucket], owners: Mapping[str, Any]) -> None:
         self._owners = owners
         self._samples = list(map(_sample, flats))
+        self.as_before, self.elsewhere = list[str](), list[str]()
         self.remember([])
 
     def begin(self) -> None:
         """Forget what was found in the last step."""
-        self.as_before, self.elsewhere = list[str](), list[str]()
         self.owned = False
+        if self.as_before or self.elsewhere:
+            self.as_before, self.elsewhere = [], []
 
     def remember(self, in_place: Collection[str]) -> None:
         """Take what lies in the buckets for the results of a step; without gradients `in_place`, for written."""
         self.begin()
-        self._last = [
-            each.flat.memory.take(each.where) if in_place and each.held else None
-            for each in self._samples
-        ]
+        self._last = [each.now() if in_place and each.held else None for each in self._samples]
 
     def flags(self, number: int, in_place: Collection[str], *, written: bool) -> list[bool]:
         """Look at a bucket that is about to be reduced, and return `FLAGS` flags for the other ranks.
@@ -106,16 +109,19 @@ class Written:
         `written` says that something was written, whatever lies here. Zeros, NaN and infinities that are as they were
         tell nothing.
         """
-        flat, where, starts, held = self._samples[number]
+        sample = self._samples[number]
+        _, _, starts, held = sample
         if not held or (written and not self._owners):
             return WRITTEN
-        now, last = flat.memory.take(where), self._last[number]
+        now, last = sample.now(), self._last[number]
         alike = np.zeros(len(held), np.bool_)
         if last is not None:
+            if not self._owners and now.tobytes() != last.tobytes():  # as in most steps
+                return WRITTEN
+            if not self._owners and not now.any():
+                return [written, False, False]
             bits = f"u{now.itemsize}"
             same_bits = now.view(bits) == last.view(bits)
-            if not self._owners and not same_bits.all():  # as in most steps
-                return WRITTEN
             alike = np.logical_and.reduceat(same_bits, starts)
         elif not self._owners:
             return WRITTEN

@@ -12,6 +12,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from types import CodeType, FrameType, TracebackType
 from typing import Any, NamedTuple
@@ -138,7 +139,7 @@ def program_site(site: Site | None, moment: float | None = None) -> Site | None:
     if site is None or not site[0].co_filename.startswith((PACKAGE, STANDARD)):
         return site
     if not site[0].co_filename.startswith(PACKAGE):
-        return None if _in_standard(site[0]) else site
+        return None if _of_standard(site[0].co_filename) else site
     entrances = [each for at, each in list(_entrances) if moment is None or at <= moment]
     return entrances[-1] if entrances else None
 
@@ -163,7 +164,7 @@ def site_of_traceback(where: TracebackType | None) -> Site | None:
     """Return the innermost place of a traceback that is the program's."""
     site = None
     while where is not None:
-        if _is_own(where.tb_frame):
+        if _of_program(where.tb_frame.f_code.co_filename):
             site = where.tb_frame.f_code, where.tb_lasti
         where = where.tb_next
     return site
@@ -218,23 +219,23 @@ def doing() -> str:
 
 def own_frame(frame: FrameType | None) -> FrameType | None:
     """Return the innermost frame that is neither hpccomm's nor the standard library's."""
-    while frame is not None and not _is_own(frame):
+    while frame is not None and not _of_program(frame.f_code.co_filename):
         frame = frame.f_back
     return frame
 
 
-def _is_own(frame: FrameType) -> bool:
-    """Whether a frame is neither hpccomm's nor the standard library's."""
-    return not in_standard(frame) and not frame.f_code.co_filename.startswith(PACKAGE)
+@cache
+def _of_program(file: str) -> bool:
+    """Whether a file is neither hpccomm's nor the standard library's."""
+    return not _of_standard(file) and not file.startswith(PACKAGE)
 
 
 def in_standard(frame: FrameType) -> bool:
     """Whether a frame is of Python's own library."""
-    return _in_standard(frame.f_code)
+    return _of_standard(frame.f_code.co_filename)
 
 
-def _in_standard(code: CodeType) -> bool:
-    file = code.co_filename
+def _of_standard(file: str) -> bool:
     return file.startswith((STANDARD, "<frozen ")) and "-packages" not in file
 
 
