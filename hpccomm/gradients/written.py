@@ -116,10 +116,11 @@ class Written:
         now, last = sample.now(), self._last[number]
         alike = np.zeros(len(held), np.bool_)
         if last is not None:
-            if not self._owners and now.tobytes() != last.tobytes():  # as in most steps
-                return WRITTEN
-            if not self._owners and not now.any():
-                return [written, False, False]
+            if not self._owners:
+                if (found := now.tobytes()) != last.tobytes():  # as in most steps
+                    return WRITTEN
+                if found.count(0) == len(found):
+                    return [written, False, False]
             bits = f"u{now.itemsize}"
             same_bits = now.view(bits) == last.view(bits)
             alike = np.logical_and.reduceat(same_bits, starts)
