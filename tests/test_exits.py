@@ -15,6 +15,7 @@ from conftest import Mpiexec
 
 import hpccomm
 from hpccomm.backends.bootstrap import lingering
+from hpccomm.backends.bootstrap.status import as_status
 from hpccomm.diagnosis.meanings import TABLE
 from hpccomm.runtime.statuses import Status
 
@@ -294,6 +295,12 @@ hpccomm.new_comm(timeout=1)
     job = mpiexec(3, "-c", program, folder)
     check_ended(job, "Rank 1 has not come to new_comm, or ended before", Status.ENDED)
     assert "its deadline is 1 s" in job.stderr
+
+
+def test_a_status_is_what_the_interpreter_makes_of_it() -> None:
+    # Python's library reference, sys.exit: None is 0, an integer its last byte, "any other object" is 1.
+    codes = (None, 0, 3, 256 + 7, True, "words", 2.5)
+    assert [as_status(code) for code in codes] == [0, 0, 3, 7, 1, 1, 1]
 
 
 @pytest.mark.slow("the deadline of 1 s, and the 3 s that MPI's start may take")

@@ -4,9 +4,10 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from bokeh.models import ColumnDataSource
 from damage import called
 
-from hpccomm.charts import curves
+from hpccomm.charts import curves, page
 from hpccomm.results import reader
 
 from .data import SIZES, write
@@ -24,6 +25,20 @@ def test_curves_are_named_by_what_differs_and_cross_where_times_are_equal(tmp_pa
     (crossing,) = curves.crossovers(drawn)
     assert crossing.size == pytest.approx(10_000, rel=0.2)  # straight between 8 and 32 KiB
     assert (crossing.before, crossing.after) == ("ring", "tree")
+
+
+def test_a_chart_has_the_rows_of_one_collective(tmp_path):
+    (one,) = reader.read(write(tmp_path / "run.h5", {"ring": (2.0, 1.0)}))
+    other = tuple(replace(row, collective="broadcast", time=9 * row.time) for row in one.rows)
+    both = replace(one, rows=one.rows + other, timings=one.timings * 2)
+    alone, mixed = page._over_size([one]), page._over_size([both])
+    assert [chart.title for chart in mixed] == ["all_reduce", "broadcast"]
+    assert str(data(mixed[0].root)) == str(data(alone[0].root))
+
+
+def data(figure):
+    """What a figure draws."""
+    return [source.data for source in figure.select({"type": ColumnDataSource})]
 
 
 def test_curves_do_not_cross_where_one_takes_no_time():

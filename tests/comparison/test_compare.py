@@ -158,8 +158,11 @@ def test_what_did_not_complete_is_left_out_and_what_is_wrong_fails(tmp_path):
     wrong = tmp_path / "wrong.h5"
     with Writer(wrong, data.example_info()) as writer:
         writer.append(data.example_row(0, wrong=3), None)
-    status, out, _ = called("compare", str(base), str(wrong))
+    xml = tmp_path / "cases.xml"
+    status, out, _ = called("compare", str(base), str(wrong), "--junit", str(xml))
     assert (status, "1 wrong" in out, "Only on the base side" in out) == (1, True, True)
+    suite = ET.parse(xml).getroot()
+    assert int(suite.get("failures")) == len([*suite.iter("failure")]) == 1
     nothing = tmp_path / "none"
     nothing.mkdir()
     with pytest.raises(ResultsError, match=r"holds no file \*.h5"):

@@ -234,6 +234,16 @@ def test_gradients_are_views_of_the_buckets_and_nothing_is_copied() -> None:
     run_ranks(2, body)
 
 
+def test_memory_of_python_is_an_array() -> None:
+    def body(comm: Communicator) -> None:
+        sync = GradientSync(comm, {"w": np.zeros(4, np.float32)}, op="sum")
+        given = memoryview(np.arange(4, dtype=np.float32) + comm.rank)
+        sync.sync({"w": given})
+        assert given.tolist() == [1, 3, 5, 7]
+
+    run_ranks(2, body)
+
+
 def test_the_norm_is_clipped_in_the_given_arrays_as_well() -> None:
     def body(comm: Communicator) -> None:
         sync = GradientSync(
