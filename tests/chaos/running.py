@@ -293,7 +293,7 @@ def _files_left(folder: Path) -> Iterator[str]:
     listing = folder / "shm" / "left"
     shared = listing.read_text().splitlines() if listing.exists() else []
     yield from (f"/dev/shm/{name}" for name in shared if not name.startswith(LAUNCHERS_OWN))
-    for part, meant in (("tmp", LAUNCHERS_OWN), ("work", ("hpccomm-dumps",))):
+    for part, meant in (("tmp", (*LAUNCHERS_OWN, "hpccomm-dumps")), ("work", ("hpccomm-dumps",))):
         for path in (folder / part).iterdir():
             if not path.name.startswith(meant):
                 yield f"{part}/{path.name}"
