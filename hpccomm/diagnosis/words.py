@@ -130,7 +130,7 @@ def short(job: Job, rank: int, uid: str) -> str:
         return "no dump"
     if answer.state != ANSWERED:
         return answer.state
-    if rank in job.raised:
+    if rank in job.raised and answer.facts.get("failed"):
         return str(answer.facts["failed"])
     now = answer.facts.get("now")
     text = now["operation"] if now else answer.facts.get("doing")
