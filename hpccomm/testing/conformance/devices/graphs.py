@@ -130,6 +130,8 @@ def captured_asynchronously(comm: Communicator) -> None:
     with stream_of(comm) as stream:
         x, y = filled(comm), filled(comm)
         comm.all_reduce(x, async_op=True).wait()
+        y *= 2  # a kernel must not be loaded in a capture
+        x += y
         with capture(stream) as graph:
             work = comm.all_reduce(x, async_op=True)
             y *= 2
