@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from hpccomm import dtypes
+from hpccomm.contracts.device import Span
 from hpccomm.errors import BackendUnavailable, UnsupportedDtype, UsageError
 from hpccomm.memory import views as buffers
 
@@ -433,3 +434,11 @@ def test_overlap() -> None:
     assert not buffers.overlap(x[:5], x[5:])
     assert not buffers.overlap(x[:0], x)
     assert buffers.overlap(x, x)
+
+
+def test_spans_that_touch_have_no_memory_in_common() -> None:
+    one, behind, amid = (Span(at, 4, np.dtype(np.float64)) for at in (64, 96, 88))
+    assert not one.overlaps(behind)
+    assert not behind.overlaps(one)
+    assert one.overlaps(amid)
+    assert amid.overlaps(behind)
