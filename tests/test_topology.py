@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from hpccomm.backends.bootstrap.device import choose
 from hpccomm.backends.bootstrap.launch import Launch, launched
 from hpccomm.errors import UsageError
+from hpccomm.memory.cuda.streams import _is_number
 from hpccomm.topology import Topology, arrange
 
 
@@ -74,3 +75,8 @@ def test_devices_are_dealt_out_by_local_rank() -> None:
 def test_a_device_that_is_not_there(requested: object, visible: int, says: str) -> None:
     with pytest.raises(UsageError, match=f"device is .*{says}"):
         choose(requested, 0, visible)
+
+
+@pytest.mark.parametrize("stream", [-1, True, 1 << 64, None, 1.0])
+def test_a_number_that_is_no_stream(stream: object) -> None:
+    assert not _is_number(stream)
