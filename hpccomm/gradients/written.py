@@ -114,18 +114,15 @@ class Written:
         if not held or (written and not self._owners):
             return WRITTEN
         now, last = sample.now(), self._last[number]
+        if not self._owners:
+            if last is None or (found := now.tobytes()) != last.tobytes():  # as in most steps
+                return WRITTEN
+            if found.count(0) == len(found):  # zeros, quickly
+                return [written, False, False]
         alike = np.zeros(len(held), np.bool_)
         if last is not None:
-            if not self._owners:
-                if (found := now.tobytes()) != last.tobytes():  # as in most steps
-                    return WRITTEN
-                if found.count(0) == len(found):
-                    return [written, False, False]
             bits = f"u{now.itemsize}"
-            same_bits = now.view(bits) == last.view(bits)
-            alike = np.logical_and.reduceat(same_bits, starts)
-        elif not self._owners:
-            return WRITTEN
+            alike = np.logical_and.reduceat(now.view(bits) == last.view(bits), starts)
         tells = np.logical_and.reduceat(np.isfinite(now), starts)
         tells &= np.logical_or.reduceat(now != 0, starts)
         as_before, elsewhere = len(self.as_before), len(self.elsewhere)
