@@ -91,28 +91,30 @@ def sign_off() -> bool:
             if not mpi_library.PMIx_Initialized() or mpi_library.PMIx_Finalize(None, 0):
                 break
         return not mpi_library.PMIx_Initialized()
-    descriptor = os.environ.get("PMI_FD", "")
-    # Slurm's PMI-2 has such a variable too, and speaks otherwise.
-    if descriptor.isdigit() and "SLURM_PMI2_SRUN_PORT" not in os.environ and _hydra():
+    hydra = _hydra()
+    if hydra is not None:
         with contextlib.suppress(OSError, ValueError):
-            os.write(int(descriptor), b"cmd=finalize\n")
-            ready, _, _ = select.select([int(descriptor)], [], [], ACKNOWLEDGED_SECONDS)
-            return bool(ready) and b"finalize_ack" in os.read(int(descriptor), 4096)
+            os.write(hydra, b"cmd=finalize\n")
+            ready, _, _ = select.select([hydra], [], [], ACKNOWLEDGED_SECONDS)
+            return bool(ready) and b"finalize_ack" in os.read(hydra, 4096)
     return False
 
 
 def abort_by_hydra(status: int) -> None:
     """Have Hydra end the job with a status, also while MPI is not up. Other launchers take this process's."""
-    descriptor = os.environ.get("PMI_FD", "")
-    if descriptor.isdigit() and _hydra():
+    hydra = _hydra()
+    if hydra is not None:
         with contextlib.suppress(OSError):
-            os.write(int(descriptor), b"cmd=abort exitcode=%d\n" % status)
+            os.write(hydra, b"cmd=abort exitcode=%d\n" % status)
             time.sleep(ACKNOWLEDGED_SECONDS)
 
 
-def _hydra() -> bool:
-    """Whether Hydra, the launcher of MPICH and its descendants, started this process."""
-    return "MPI_LOCALNRANKS" in os.environ
+def _hydra() -> int | None:
+    """Return what this process talks to Hydra by, the launcher of MPICH and its descendants; None if another started it."""
+    descriptor = os.environ.get("PMI_FD", "")
+    # Slurm's PMI-2 has such a variable too, and speaks otherwise.
+    own = "MPI_LOCALNRANKS" in os.environ and "SLURM_PMI2_SRUN_PORT" not in os.environ
+    return int(descriptor) if own and descriptor.isdigit() else None
 
 
 def exit_at_once() -> None:
