@@ -199,6 +199,13 @@ def launcher() -> str:
 
 
 @pytest.fixture(scope="session")
+def open_mpi(launcher: str) -> bool:
+    """Whether `launcher` is Open MPI's."""
+    asked = subprocess.run([launcher, "--version"], capture_output=True, text=True, check=False)
+    return "Open MPI" in asked.stdout
+
+
+@pytest.fixture(scope="session")
 def mpiexec(launcher: str) -> Mpiexec:
     """Start ``python ARGUMENTS`` on n ranks: ``mpiexec(2, "-m", "hpccomm", "perf", ...)``.
 

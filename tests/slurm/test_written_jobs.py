@@ -35,10 +35,8 @@ def mpich() -> Path:
     ],
 )
 def test_ranks_start(
-    slurm: Slurm, protocols: str, launcher: str, request: pytest.FixtureRequest, start: str
+    slurm: Slurm, protocols: str, open_mpi: bool, request: pytest.FixtureRequest, start: str
 ) -> None:
-    sites = subprocess.run([launcher, "--version"], capture_output=True, text=True, check=True)
-    open_mpi = "Open MPI" in sites.stdout
     if start == "pmix" and not open_mpi:
         pytest.skip("the library of this environment starts by pmi2")
     # The library decides between the two protocols, in the job.
