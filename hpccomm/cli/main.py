@@ -49,6 +49,10 @@ VERBS: dict[str, tuple[str, str]] = {
     ),
     "tune": ("hpccomm.cli.tune", 'measure the table by which algorithm="auto" chooses'),
     "fit": ("hpccomm.cli.fit", "fit a cluster's description to the times of a stored run"),
+    "doctor": (
+        "hpccomm.cli.doctor",
+        "look for what is wrong with the nodes of a job, outside the program",
+    ),
     "explain": (
         "hpccomm.cli.explain",
         "say what the dumps of a failed job, or an error message, mean",

@@ -1,0 +1,39 @@
+"""The facts of a node, as one tree of JSON types: the sources by name."""
+
+import time
+from collections.abc import Callable, Collection
+from pathlib import Path
+from typing import Any
+
+from hpccomm.doctor.reading import why
+from hpccomm.doctor.sources import limits
+
+Tree = dict[str, Any]
+
+SOURCES: dict[str, Callable[[Path], Tree]] = {
+    "limits": limits.gather,
+}
+"""What reads the facts below each name of a node's tree."""
+
+
+def gather(only: Collection[str] = (), root: Path = Path("/")) -> Tree:
+    """Return the tree of this node. Local; reads only.
+
+    Parameters
+    ----------
+    only : collection of str
+        Names of the sources to ask; all of them if empty.
+    root : Path
+        Of the file system.
+    """
+    tree: Tree = {"seconds": {}}
+    for name, source in SOURCES.items():
+        if only and name not in only:
+            continue
+        began = time.perf_counter()
+        try:
+            tree[name] = source(root)
+        except Exception as error:  # noqa: BLE001 (one source that fails must not hide the others)
+            tree[name] = {"unread": {"": f"the source failed: {why(error)}"}}
+        tree["seconds"][name] = round(time.perf_counter() - began, 3)
+    return tree

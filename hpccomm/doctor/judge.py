@@ -1,0 +1,119 @@
+"""From the trees of nodes to diagnoses: pure."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from hpccomm.doctor.rule import Rule
+
+Tree = Mapping[str, Any]
+
+STATUSES = ("fail", "warn", "skipped", "ok")
+"""The worst first."""
+
+
+@dataclass(frozen=True, slots=True)
+class Diagnosis:
+    """What a rule found.
+
+    Attributes
+    ----------
+    rule : Rule
+        The rule.
+    status : {"fail", "warn", "skipped", "ok"}
+        Its result.
+    evidence : tuple of str
+        The faults, a sentence each.
+    reason : str
+        Why it was skipped.
+    nodes : tuple of str
+        The names of the nodes with this result.
+    """
+
+    rule: Rule
+    status: Literal["fail", "warn", "skipped", "ok"]
+    evidence: tuple[str, ...] = ()
+    reason: str = ""
+    nodes: tuple[str, ...] = ()
+
+
+def judge(trees: Mapping[str, Tree], rules: Sequence[Rule]) -> list[Diagnosis]:
+    """Apply rules to the trees of nodes, by name. Nodes with the same result share a diagnosis."""
+    found = []
+    for rule in rules:
+        if rule.over_nodes:
+            found.append(_over_nodes(rule, trees))
+            continue
+        alike: dict[tuple[Any, ...], list[str]] = {}
+        for node, tree in trees.items():
+            alike.setdefault(_of_node(rule, tree), []).append(node)
+        found += [Diagnosis(rule, *result, nodes=tuple(nodes)) for result, nodes in alike.items()]
+    return found
+
+
+def _of_node(rule: Rule, tree: Tree) -> tuple[Any, ...]:
+    values = []
+    for path in rule.reads:
+        value = at(tree, path.rstrip("?"))
+        if value is MISSING and not path.endswith("?"):
+            return ("skipped", (), missing(tree, path))
+        values.append(None if value is MISSING else value)
+    return _result(rule, values)
+
+
+def _over_nodes(rule: Rule, trees: Mapping[str, Tree]) -> Diagnosis:
+    nodes = tuple(trees)
+    if len(trees) == 1:
+        return Diagnosis(rule, "skipped", reason="the job has one node", nodes=nodes)
+    values = []
+    for path in rule.reads:
+        each = {node: at(tree, path.rstrip("?")) for node, tree in trees.items()}
+        known = {node: value for node, value in each.items() if value is not MISSING}
+        if len(known) < len(trees) and not path.endswith("?"):
+            node = next(node for node in trees if node not in known)
+            reason = f"{node}: {missing(trees[node], path)}"
+            return Diagnosis(rule, "skipped", reason=reason, nodes=nodes)
+        values.append(known)
+    return Diagnosis(rule, *_result(rule, values), nodes=nodes)
+
+
+def _result(rule: Rule, values: list[Any]) -> tuple[Any, ...]:
+    evidence = tuple(rule.fails(*values))
+    return (rule.severity if evidence else "ok", evidence, "")
+
+
+MISSING = object()
+"""What stands for a fact that a tree does not have."""
+
+
+def at(tree: Tree, path: str) -> Any:
+    """Return the fact at a path, or `MISSING`. With stars, the list of those that are there."""
+    if "*" not in path:
+        return next(_reached(tree, path.split(".")), MISSING)
+    return list(_reached(tree, path.split("."))) or MISSING
+
+
+def _reached(value: Any, parts: list[str]) -> Iterator[Any]:
+    if not parts:
+        yield value
+        return
+    first, *rest = parts
+    if first == "*":
+        items = value.values() if isinstance(value, dict) else value
+        for item in items if isinstance(value, dict | list) else ():
+            yield from _reached(item, rest)
+    elif isinstance(value, Mapping) and first in value:
+        yield from _reached(value[first], rest)
+
+
+def missing(tree: Tree, path: str) -> str:
+    """Return why a tree does not have a fact: the reason that its source gives for it, or for what it is part of."""
+    source, _, fact = path.partition(".")
+    if source not in tree:
+        return f"{source} was not looked at"
+    unread = tree[source].get("unread", {}) if isinstance(tree[source], Mapping) else {}
+    parts = fact.split(".")
+    for end in range(len(parts), -1, -1):
+        if (name := ".".join(parts[:end])) in unread:
+            return str(unread[name])
+    return f"there is no {path.replace('.*', '')} here"

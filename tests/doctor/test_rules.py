@@ -1,0 +1,62 @@
+"""Each rule fires on a planted tree, and does not on the same tree without the fault.
+
+Each module of planted_trees has ``SOUND``, the facts of a sound node by source, and ``FAULTS``: by the id of a rule,
+the facts to plant, by their paths. A pair of such dicts is what both trees have beyond ``SOUND``, and the fault. A rule
+that compares nodes gets the sound tree on one, and the fault on the other.
+"""
+
+import copy
+import importlib
+from pathlib import Path
+
+import pytest
+
+from hpccomm.doctor import judge
+from hpccomm.doctor.rules import RULES
+
+PLANTED = [
+    importlib.import_module(f"planted_trees.{path.stem}")
+    for path in sorted((Path(__file__).parents[1] / "planted_trees").glob("*.py"))
+]
+SOUND = {source: facts for module in PLANTED for source, facts in module.SOUND.items()}
+FAULTS = {rule: fault for module in PLANTED for rule, fault in module.FAULTS.items()}
+BY_ID = {rule.id: rule for rule in RULES}
+
+
+def planted(tree, facts):
+    """A copy of a tree with other facts; a number leads into a list."""
+    tree = copy.deepcopy(tree)
+    for path, value in facts.items():
+        *folders, last = path.split(".")
+        into = tree
+        for folder in folders:
+            into = into[int(folder)] if isinstance(into, list) else into.setdefault(folder, {})
+        into[int(last) if isinstance(into, list) else last] = value
+    return tree
+
+
+def judged(rule, tree, other):
+    (found,) = judge.judge({"n0": tree, "n1": other} if rule.over_nodes else {"n1": other}, [rule])
+    return found
+
+
+@pytest.mark.parametrize("rule", RULES, ids=BY_ID)
+def test_a_rule_fires_on_its_fault_alone(rule):
+    assert rule.id in FAULTS, f"{rule.id} has no fault in tests/planted_trees"
+    both, fault = FAULTS[rule.id] if isinstance(FAULTS[rule.id], tuple) else ({}, FAULTS[rule.id])
+    sound = planted(SOUND, both)
+    well = judged(rule, sound, sound)
+    assert well.status == "ok", well
+    ill = judged(rule, sound, planted(sound, fault))
+    assert ill.status == rule.severity, ill
+    assert all(sentence and "None" not in sentence for sentence in ill.evidence)
+
+
+def test_each_fault_has_a_rule_and_each_rule_its_words():
+    assert set(FAULTS) == set(BY_ID)
+    assert len(BY_ID) == len(RULES)
+    for rule in RULES:
+        assert rule.question.endswith("?"), rule.id
+        assert rule.remedy, rule.id
+        assert rule.reads, rule.id
+        assert rule.severity in ("warn", "fail")
