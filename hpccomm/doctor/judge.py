@@ -1,7 +1,7 @@
 """From the trees of nodes to diagnoses: pure."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from hpccomm.doctor.rule import Rule
@@ -44,19 +44,19 @@ def judge(trees: Mapping[str, Tree], rules: Sequence[Rule]) -> list[Diagnosis]:
         if rule.over_nodes:
             found.append(_over_nodes(rule, trees))
             continue
-        alike: dict[tuple[Any, ...], list[str]] = {}
+        alike: dict[Diagnosis, list[str]] = {}
         for node, tree in trees.items():
             alike.setdefault(_of_node(rule, tree), []).append(node)
-        found += [Diagnosis(rule, *result, nodes=tuple(nodes)) for result, nodes in alike.items()]
+        found += [replace(result, nodes=tuple(nodes)) for result, nodes in alike.items()]
     return found
 
 
-def _of_node(rule: Rule, tree: Tree) -> tuple[Any, ...]:
+def _of_node(rule: Rule, tree: Tree) -> Diagnosis:
     values = []
     for path in rule.reads:
         value = at(tree, path.rstrip("?"))
         if value is MISSING and not path.endswith("?"):
-            return ("skipped", (), missing(tree, path))
+            return Diagnosis(rule, "skipped", reason=missing(tree, path))
         values.append(None if value is MISSING else value)
     return _result(rule, values)
 
@@ -74,12 +74,12 @@ def _over_nodes(rule: Rule, trees: Mapping[str, Tree]) -> Diagnosis:
             reason = f"{node}: {missing(trees[node], path)}"
             return Diagnosis(rule, "skipped", reason=reason, nodes=nodes)
         values.append(known)
-    return Diagnosis(rule, *_result(rule, values), nodes=nodes)
+    return replace(_result(rule, values), nodes=nodes)
 
 
-def _result(rule: Rule, values: list[Any]) -> tuple[Any, ...]:
+def _result(rule: Rule, values: list[Any]) -> Diagnosis:
     evidence = tuple(rule.fails(*values))
-    return (rule.severity if evidence else "ok", evidence, "")
+    return Diagnosis(rule, rule.severity if evidence else "ok", evidence)
 
 
 MISSING = object()

@@ -2,7 +2,11 @@
 
 import importlib
 import importlib.util
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, NamedTuple
+
+from hpccomm.extras import install_command
 
 LANE = {1: 0.25, 2: 0.5, 3: 0.985, 4: 1.969, 5: 3.938, 6: 7.563}
 """GB/s of one lane in one direction, by generation of PCI Express, after its line code."""
@@ -34,19 +38,35 @@ def fastest_link(uuid: str) -> Link | None:
     uuid : str
         The device's, as NVIDIA's tools print it. Device numbers depend on what the process sees.
     """
-    if importlib.util.find_spec("pynvml") is None:
+    try:
+        with opened() as nvml:
+            handle = nvml.nvmlDeviceGetHandleByUUID(uuid)
+            active = _active_nvlinks(nvml, handle)
+            return _nvlink(nvml, handle, active) if active else _pci_express(nvml, handle)
+    except LookupError:  # also a virtual device, or one that is too new for this library
         return None
+
+
+@contextmanager
+def opened() -> Iterator[Any]:
+    """Give the module ``pynvml``, with its library up.
+
+    Raises
+    ------
+    LookupError
+        If there is none, or no driver, or if a call in the block fails (NVMLError).
+    """
+    if importlib.util.find_spec("pynvml") is None:
+        raise LookupError(f"NVML is not to be had: {install_command('nvml')}")
     nvml: Any = importlib.import_module("pynvml")
     try:
         nvml.nvmlInit()
-    except nvml.NVMLError:  # no driver
-        return None
+    except nvml.NVMLError as error:
+        raise LookupError(f"NVML does not start: {error}") from error
     try:
-        handle = nvml.nvmlDeviceGetHandleByUUID(uuid)
-        active = _active_nvlinks(nvml, handle)
-        return _nvlink(nvml, handle, active) if active else _pci_express(nvml, handle)
-    except nvml.NVMLError:  # a virtual device, or one that is too new for this library
-        return None
+        yield nvml
+    except nvml.NVMLError as error:
+        raise LookupError(f"NVML: {error}") from error
     finally:
         nvml.nvmlShutdown()
 
