@@ -6,12 +6,18 @@ from pathlib import Path
 from typing import Any
 
 from hpccomm.doctor.reading import why
-from hpccomm.doctor.sources import limits
+from hpccomm.doctor.sources import cpu, infiniband, kfd, limits, network, nvlink, pci
 
 Tree = dict[str, Any]
 
 SOURCES: dict[str, Callable[[Path], Tree]] = {
     "limits": limits.gather,
+    "cpu": cpu.gather,
+    "pci": pci.gather,
+    "network": network.gather,
+    "infiniband": infiniband.gather,
+    "nvlink": nvlink.gather,
+    "kfd": kfd.gather,
 }
 """What reads the facts below each name of a node's tree."""
 

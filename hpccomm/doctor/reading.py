@@ -1,5 +1,6 @@
 """How a source reads: what can be read becomes a fact, what cannot is named with the reason."""
 
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -32,6 +33,19 @@ class Reading:
             If it cannot be read.
         """
         return self.path(name).read_text(errors="replace").strip()
+
+    def line(self, file: Path) -> str | None:
+        """Return the text of a file that need not be there; None where it is not, or cannot be read.
+
+        Why it cannot be read is kept under its path.
+        """
+        try:
+            return file.read_text(errors="replace").strip()
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            self.miss(str(file.relative_to(self.root)), error.strerror or str(error))
+            return None
 
     def matches(self, name: str, pattern: str) -> Iterator[Path]:
         """Yield what matches a pattern in a folder, in order; nothing where there is no such folder."""
@@ -86,3 +100,8 @@ def why(error: Exception) -> str:
     if isinstance(error, OSError) and error.strerror:
         return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
     return f"{type(error).__name__}: {error}"
+
+
+def whole(text: str | None) -> int | None:
+    """Return the number that a file holds; None where it holds another text, or is not there."""
+    return int(text) if text and re.fullmatch(r"-?\d+", text) else None

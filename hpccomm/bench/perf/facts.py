@@ -3,7 +3,7 @@
 import os
 import platform
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from datetime import datetime
 from importlib import metadata
 from typing import TYPE_CHECKING
@@ -98,23 +98,12 @@ def _rank_info(comm: "Communicator", device: DeviceDescription, group: int) -> R
         host=origin.host(),
         node=comm.node,
         pid=os.getpid(),
-        cores=ranges(os.sched_getaffinity(0)),
+        cores=machine.ranges(os.sched_getaffinity(0)),
         device=device.device,
         device_hex=device.device_hex,
         device_info=device.device_info,
         driver=device.driver,
     )
-
-
-def ranges(numbers: Iterable[int]) -> str:
-    """Print numbers as ranges, such as ``0-3,8``."""
-    parts: list[list[int]] = []
-    for number in sorted(numbers):
-        if parts and parts[-1][-1] + 1 == number:
-            parts[-1][1:] = [number]
-        else:
-            parts.append([number])
-    return ",".join("-".join(map(str, part)) for part in parts)
 
 
 def versions() -> dict[str, str]:

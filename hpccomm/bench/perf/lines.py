@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from hpccomm.backends.bootstrap.machine import ranges
 from hpccomm.bench.perf.cases import PerfCase
-from hpccomm.bench.perf.facts import ranges
 from hpccomm.bench.perf.measure import Measured
 from hpccomm.bench.rows import rates
 from hpccomm.results import repetitions

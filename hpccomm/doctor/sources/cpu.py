@@ -1,0 +1,60 @@
+"""Sockets, NUMA nodes, cores and their threads, and on which of them this process may run."""
+
+import re
+from collections import defaultdict
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from hpccomm.backends.bootstrap.machine import numbers, ranges
+from hpccomm.doctor.reading import Reading
+
+_CPUS, _NODES = "/sys/devices/system/cpu", "/sys/devices/system/node"
+
+
+def gather(root: Path = Path("/")) -> dict[str, Any]:
+    """Return ``allowed`` and ``online`` (lists such as ``0-3,8``), ``sockets``, ``cores`` and ``nodes``.
+
+    A core is the list of its threads. A NUMA node has its CPUs, the bytes of its memory, and its distances to the
+    nodes in their order.
+    """
+    reading = Reading(root)
+    reading.file("allowed", "/proc/self/status", _allowed)
+    reading.file("online", f"{_CPUS}/online")
+    reading.take("cores", lambda: sorted(set(_each(reading, "thread_siblings_list")), key=numbers))
+    reading.take("sockets", lambda: _sockets(reading))
+    reading.take("nodes", lambda: list(_nodes(reading)))
+    return reading.facts()
+
+
+def _allowed(status: str) -> str:
+    found = re.search(r"^Cpus_allowed_list:\s*(\S+)", status, re.MULTILINE)
+    if found is None:
+        raise LookupError("/proc/self/status has no line Cpus_allowed_list")
+    return found[1]
+
+
+def _each(reading: Reading, file: str) -> list[str]:
+    """Return a file of the topology of each CPU that is online."""
+    cpus = numbers(reading.text(f"{_CPUS}/online"))
+    return [reading.text(f"{_CPUS}/cpu{cpu}/topology/{file}") for cpu in cpus]
+
+
+def _sockets(reading: Reading) -> list[dict[str, Any]]:
+    of = defaultdict(list)
+    cpus = numbers(reading.text(f"{_CPUS}/online"))
+    for cpu, socket in zip(cpus, _each(reading, "physical_package_id"), strict=True):
+        of[int(socket)].append(cpu)
+    return [{"socket": socket, "cpus": ranges(of[socket])} for socket in sorted(of)]
+
+
+def _nodes(reading: Reading) -> Iterable[dict[str, Any]]:
+    for node in numbers(reading.text(f"{_NODES}/online")):
+        folder = f"{_NODES}/node{node}"
+        memory = re.search(r"MemTotal:\s*(\d+) kB", reading.text(f"{folder}/meminfo"))
+        yield {
+            "node": node,
+            "cpus": reading.text(f"{folder}/cpulist"),
+            "bytes": int(memory[1]) * 1024 if memory else 0,
+            "distances": [int(word) for word in reading.text(f"{folder}/distance").split()],
+        }

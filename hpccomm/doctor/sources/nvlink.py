@@ -1,0 +1,54 @@
+"""NVLink and the GPUs that it connects, from NVIDIA's management library (the package ``nvidia-ml-py``)."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from hpccomm.doctor.reading import Reading
+from hpccomm.memory.cuda.nvml import opened
+
+
+def gather(root: Path = Path("/")) -> dict[str, Any]:
+    """Return ``gpus``: name, PCI address and ``links``, each with its state, version and what is at its other end."""
+    reading = Reading(root)
+    reading.take("gpus", _gpus)
+    return reading.facts()
+
+
+def _gpus() -> list[dict[str, Any]]:
+    with opened() as nvml:
+        handles = map(nvml.nvmlDeviceGetHandleByIndex, range(nvml.nvmlDeviceGetCount()))
+        return [_gpu(nvml, handle) for handle in handles]
+
+
+def _gpu(nvml: Any, handle: Any) -> dict[str, Any]:
+    return {
+        "name": nvml.nvmlDeviceGetName(handle),
+        "pci": address(nvml.nvmlDeviceGetPciInfo(handle)),
+        "links": list(_links(nvml, handle)),
+    }
+
+
+def _links(nvml: Any, handle: Any) -> Iterator[dict[str, Any]]:
+    for number in range(nvml.NVML_NVLINK_MAX_LINKS):
+        try:
+            up = nvml.nvmlDeviceGetNvLinkState(handle, number) == nvml.NVML_FEATURE_ENABLED
+        except nvml.NVMLError:  # there are no more, or none at all
+            return
+        link: dict[str, Any] = {"link": number, "up": up}
+        for fact, ask in (
+            ("version", lambda at: nvml.nvmlDeviceGetNvLinkVersion(handle, at)),
+            ("to", lambda at: address(nvml.nvmlDeviceGetNvLinkRemotePciInfo(handle, at))),
+        ):
+            try:
+                link[fact] = ask(number)
+            except (
+                nvml.NVMLError
+            ):  # a link that is down, or whose other end a virtual machine hides
+                continue
+        yield link
+
+
+def address(info: Any) -> str:
+    """Return a PCI address as sysfs spells it; NVML has more digits and capitals."""
+    return f"{info.domain:04x}:{info.bus:02x}:{info.device:02x}.0"

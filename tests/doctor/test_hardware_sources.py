@@ -1,0 +1,202 @@
+"""What is read about processors, PCI, networks and links, from planted trees.
+
+Formats: Linux, Documentation/ABI (sysfs-class-net, sysfs-class-infiniband, sysfs-bus-pci, sysfs-devices-system-cpu)
+and Documentation/networking/statistics.rst; amdkfd's properties as ROCm's documentation prints them.
+"""
+
+import struct
+import sys
+from types import SimpleNamespace
+
+import pytest
+from planted_sysfs import cpus, pci, plant, rdma
+
+from hpccomm.doctor.sources import cpu, infiniband, kfd, network, nvlink
+from hpccomm.doctor.sources import pci as pci_source
+
+
+def test_sockets_nodes_cores_and_what_is_allowed(tmp_path):
+    cpus(tmp_path, ["0-3,8-11", "4-7,12-15"], sockets=2, threads=2, allowed="0-1,8-9")
+    facts = cpu.gather(tmp_path)
+    assert facts["allowed"] == "0-1,8-9"
+    assert facts["cores"][:2] == ["0,8", "1,9"]
+    assert len(facts["cores"]) == 8
+    assert facts["sockets"] == [
+        {"socket": 0, "cpus": "0-3,8-11"},
+        {"socket": 1, "cpus": "4-7,12-15"},
+    ]
+    assert facts["nodes"][1]["distances"] == [32, 10]
+    assert facts["nodes"][0]["bytes"] == 65536000 * 1024
+    assert "unread" not in facts
+
+
+def test_what_is_hidden_is_named(tmp_path):
+    facts = cpu.gather(tmp_path)
+    assert set(facts) == {"unread"}
+    assert "No such file" in facts["unread"]["nodes"]
+    for source in (pci_source, network, infiniband, kfd):
+        assert source.gather(tmp_path)["unread"]
+
+
+def acs(control):
+    """A configuration space with an extended capability before that of Access Control Services."""
+    head = struct.pack("<I", 0x0001 | 1 << 16 | 0x148 << 20)
+    own = struct.pack("<IHH", 0x000D | 1 << 16, 0x5F, control)
+    return bytes(256) + head + bytes(0x44) + own + bytes(8)
+
+
+def test_the_way_to_a_device_and_its_link(tmp_path):
+    gpu = pci(
+        tmp_path, "0000:17/17:01.0/18:00.0/19:04.0/1a:00.0", "0x030200", 1,
+        vendor="0x10de", current_link_speed="16.0 GT/s PCIe", max_link_speed="32.0 GT/s PCIe",
+        current_link_width="16", max_link_width="16", local_cpulist="4-7",
+    )  # fmt: skip
+    plant(tmp_path, {f"{gpu.rpartition('/')[0]}/config": acs(0x1D)})
+    plant(
+        tmp_path, {"/proc/cmdline": "quiet iommu=pt", "/sys/kernel/iommu_groups/3/type": "identity"}
+    )
+    pci(tmp_path, "0000:17/17:02.0/20:00.0", "0x010802")  # an NVMe drive
+    facts = pci_source.gather(tmp_path)
+    (device,) = facts["devices"]
+    assert device["path"] == [
+        *("pci0000:17", "0000:17:01.0", "0000:18:00.0", "0000:19:04.0", "0000:1a:00.0"),
+    ]
+    assert (device["speed"], device["max_speed"], device["width"]) == (16.0, 32.0, 16)
+    assert (device["node"], device["cpus"], device["vendor"]) == (1, "4-7", "0x10de")
+    assert [bridge["address"] for bridge in facts["bridges"]] == device["path"][1:-1]
+    assert [bridge.get("acs") for bridge in facts["bridges"]] == [None, None, 0x1D]
+    assert facts["iommu"] == {"units": [], "modes": ["identity"], "kernel": ["iommu=pt"]}
+    assert facts["unread"]["bridges.acs"].endswith("No such file or directory")
+
+
+ROUTES = """Iface	Destination	Gateway 	Flags	RefCnt	Use	Metric	Mask		MTU	Window	IRTT
+eth0	00000000	010200C0	0003	0	0	0	00000000	0	0	0
+eth0	000200C0	00000000	0001	0	0	0	00FFFFFF	0	0	0"""
+
+
+def test_interfaces_bonds_and_losses_that_rise(tmp_path):
+    one, two = (pci(tmp_path, f"0000:00/00:03.1/01:00.{number}", "0x020000") for number in (0, 1))
+    for name, device in (("eth0", one), ("eth1", two)):
+        plant(tmp_path, {
+            f"{device}/net/{name}/device": f"-> {device}",
+            f"{device}/net/{name}/speed": "25000", f"{device}/net/{name}/mtu": "9000",
+            f"{device}/net/{name}/operstate": "up", f"{device}/net/{name}/carrier_changes": "2",
+            f"{device}/net/{name}/statistics/rx_dropped": "7",
+            f"/sys/class/net/{name}": f"-> {device}/net/{name}",
+        })  # fmt: skip
+    plant(tmp_path, {
+        "/sys/devices/virtual/net/bond0/bonding/slaves": "eth0 eth1",
+        "/sys/devices/virtual/net/bond0/speed": "-1",
+        "/sys/class/net/bond0": "-> /sys/devices/virtual/net/bond0",
+        f"{one}/net/eth0/master": "-> /sys/devices/virtual/net/bond0",
+        "/sys/devices/virtual/net/lo/mtu": "65536",
+        "/sys/class/net/lo": "-> /sys/devices/virtual/net/lo",
+        "/proc/net/route": ROUTES,
+    })  # fmt: skip
+    file = tmp_path / f"{two}/net/eth1/statistics/rx_dropped".lstrip("/")
+    facts = network.gather(tmp_path, wait=lambda: file.write_text("12\n"))
+    bond, eth0, eth1 = facts["devices"]
+    assert (bond["name"], bond["members"]) == ("bond0", ["eth0", "eth1"])
+    assert "speed" not in bond
+    assert (eth0["pci"], eth0["bond"], eth0["rising"]) == ("0000:01:00.0", "bond0", {})
+    assert (eth1["speed"], eth1["mtu"], eth1["rising"]) == (25000, 9000, {"rx_dropped": 5})
+    assert facts["routes"] == {"networks": {"eth0": ["192.0.2.0/24"]}, "gateways": ["192.0.2.1"]}
+
+
+def test_adapters_for_rdma(tmp_path):
+    device = pci(tmp_path, "0000:9b/9b:01.0/9c:00.0", "0x020700")
+    rdma(tmp_path, device, "mlx5_0", **{
+        "gids/0": "fe80:0000:0000:0000:a288:c203:00f1:1234", "gid_attrs/types/0": "IB/RoCE v1",
+        "gids/3": "0000:0000:0000:0000:0000:ffff:0a01:0203", "gid_attrs/types/3": "RoCE v2",
+        "gid_attrs/ndevs/3": "ens1", "gids/4": ":".join(["0000"] * 8),
+    })  # fmt: skip
+    plant(tmp_path, {
+        "/sys/module/nvidia_peermem/version": "570.124",
+        "/proc/driver/nvidia/version": "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  570.124",
+        "/proc/sys/kernel/osrelease": "5.15.0-105-generic",
+    })  # fmt: skip
+    error = tmp_path / f"{device}/infiniband/mlx5_0/ports/1/counters/symbol_error".lstrip("/")
+    facts = infiniband.gather(tmp_path, wait=lambda: error.write_text("2\n"))
+    (port,) = facts["ports"]
+    assert (port["device"], port["port"], port["pci"]) == ("mlx5_0", 1, "0000:9c:00.0")
+    assert (port["state"], port["phys_state"], port["link_layer"]) == (
+        "ACTIVE",
+        "LinkUp",
+        "InfiniBand",
+    )
+    assert (port["rate"], port["width"], port["generation"]) == (400.0, 4, "NDR")
+    assert port["counters"] == {"link_downed": 3, "symbol_error": 2}
+    assert port["rising"] == {"symbol_error": 2}
+    assert port["gids"] == [
+        {"index": 0, "type": "IB/RoCE v1", "ndev": None, "prefix": "fe80::"},
+        {"index": 3, "type": "RoCE v2", "ndev": "ens1", "address": "10.1.2.3"},
+    ]
+    assert facts["gpudirect"] == {"nvidia_peermem": "570.124", "nv_mem": None, "dma_buf": True}
+
+
+@pytest.mark.parametrize(
+    ("text", "rate"),
+    [
+        ("10 Gb/sec (4X)", (10.0, 4, "SDR")),
+        ("40 Gb/sec (4X QDR)", (40.0, 4, "QDR")),
+        ("100 Gb/sec (2X HDR)", (100.0, 2, "HDR")),
+        ("2.5 Gb/sec (1X)", (2.5, 1, "SDR")),
+    ],
+)
+def test_rates_with_their_lanes(tmp_path, text, rate):
+    # rate_show in drivers/infiniband/core/sysfs.c of Linux prints these.
+    rdma(tmp_path, pci(tmp_path, "0000:00/00:03.0", "0x020700"), "mlx5_0", rate=text)
+    (port,) = infiniband.gather(tmp_path, wait=lambda: None)["ports"]
+    assert (port["rate"], port["width"], port["generation"]) == rate
+
+
+class NVMLError(Exception):
+    pass
+
+
+def test_nvlink_and_what_is_at_its_other_end(monkeypatch):
+    place = SimpleNamespace
+
+    def state(handle, link):
+        if link >= 3:
+            raise NVMLError("Invalid Argument")
+        return int(link < 2)
+
+    def remote(handle, link):
+        if link == 1:
+            raise NVMLError("Not Supported")
+        return place(domain=0, bus=0xC4, device=0)
+
+    library = SimpleNamespace(
+        NVMLError=NVMLError, NVML_NVLINK_MAX_LINKS=18, NVML_FEATURE_ENABLED=1,
+        nvmlInit=lambda: None, nvmlShutdown=lambda: None, nvmlDeviceGetCount=lambda: 1,
+        nvmlDeviceGetHandleByIndex=lambda index: index, nvmlDeviceGetName=lambda handle: "NVIDIA A100",
+        nvmlDeviceGetPciInfo=lambda handle: place(domain=0, bus=7, device=0),
+        nvmlDeviceGetNvLinkState=state, nvmlDeviceGetNvLinkVersion=lambda handle, link: 3,
+        nvmlDeviceGetNvLinkRemotePciInfo=remote,
+        __spec__=SimpleNamespace(),
+    )  # fmt: skip
+    monkeypatch.setitem(sys.modules, "pynvml", library)
+    (gpu,) = nvlink.gather()["gpus"]
+    assert (gpu["name"], gpu["pci"]) == ("NVIDIA A100", "0000:07:00.0")
+    assert gpu["links"] == [
+        {"link": 0, "up": True, "version": 3, "to": "0000:c4:00.0"},
+        {"link": 1, "up": True, "version": 3},
+        {"link": 2, "up": False, "version": 3, "to": "0000:c4:00.0"},
+    ]
+
+
+def test_links_between_gpus_of_amd(tmp_path):
+    nodes = "/sys/class/kfd/kfd/topology/nodes"
+    plant(tmp_path, {
+        f"{nodes}/0/properties": "cpu_cores_count 64\nsimd_count 0",
+        f"{nodes}/1/properties": "simd_count 880\nlocation_id 17152\ndomain 0",
+        f"{nodes}/2/properties": "simd_count 880\nlocation_id 9728\ndomain 0",
+        f"{nodes}/1/io_links/0/properties": "type 2\nnode_from 1\nnode_to 0",
+        f"{nodes}/1/io_links/1/properties": "type 11\nnode_from 1\nnode_to 2",
+        f"{nodes}/2/p2p_links/0/properties": "type 2\nnode_from 2\nnode_to 1",
+    })  # fmt: skip
+    assert kfd.gather(tmp_path)["gpus"] == [
+        {"pci": "0000:43:00.0", "links": [{"kind": "XGMI", "to": "0000:26:00.0"}]},
+        {"pci": "0000:26:00.0", "links": [{"kind": "PCIe", "to": "0000:43:00.0"}]},
+    ]
