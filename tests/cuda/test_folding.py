@@ -1,5 +1,7 @@
 """Folds in device memory: what comes out is what the host's come to."""
 
+from importlib import import_module
+
 import cupy
 import numpy as np
 import pytest
@@ -8,6 +10,7 @@ from hpccomm import dtypes
 from hpccomm.errors import UsageError
 from hpccomm.memory.cuda.folding import DeviceElements, DeviceFolder
 from hpccomm.memory.cuda.memory import Scratch
+from hpccomm.memory.cuda.narrow import AT_ONCE
 from hpccomm.memory.folding import Folder
 from hpccomm.memory.folding import premultiply as premultiply_on_host
 from hpccomm.reductions import PremulSum, ReduceOp, identity, meaningful
@@ -84,6 +87,43 @@ def test_any_contribution_may_be_the_target(dtype, number):
     expected = on_host(ReduceOp.SUM, dtype, contributions)
     for target in range(number):
         assert same(folded(ReduceOp.SUM, dtype, contributions, target=target), expected)
+
+
+@pytest.mark.parametrize("dtype", dtypes.NARROW, ids=str)
+@pytest.mark.parametrize("number", [AT_ONCE, AT_ONCE + 1, 3 * AT_ONCE])
+def test_many_contributions_are_rounded_once(dtype, number):
+    contributions = [values(dtype, 200, seed) for seed in range(number)]
+    for op, average_over in ((ReduceOp.PROD, 0), (ReduceOp.AVG, number)):
+        expected = on_host(op, dtype, contributions, average_over)
+        assert same(folded(op, dtype, contributions, average_over), expected)
+        assert same(folded(op, dtype, contributions, average_over, number - 1), expected)
+
+
+@pytest.mark.standin
+@pytest.mark.parametrize("dtype", dtypes.NARROW, ids=str)
+def test_a_fold_of_narrow_floats_is_one_kernel(dtype, monkeypatch):
+    kernels, run = [], import_module("cupy._arrays").run
+
+    def counted(function, out, *inputs):
+        kernels.append(function)
+        return run(function, out, *inputs)
+
+    contributions = [values(dtype, 50, seed) for seed in range(4)]
+    for module in ("_elementwise", "_ufuncs"):
+        monkeypatch.setattr(import_module(f"cupy.{module}"), "run", counted)
+    folded(ReduceOp.AVG, dtype, contributions, 4)
+    assert len(kernels) == 1
+
+
+@pytest.mark.parametrize("dtype", [dtypes.FLOAT8_E4M3FN, dtypes.FLOAT8_E5M2], ids=str)
+@pytest.mark.parametrize("op", [ReduceOp.SUM, ReduceOp.PROD], ids=lambda op: op.value)
+def test_each_pair_of_float8_is_folded_as_ml_dtypes_rounds_it(op, dtype):
+    each = np.arange(256, dtype=np.uint8).view(dtype)
+    pairs = [x.ravel() for x in np.meshgrid(each, each)]
+    ufunc = np.add if op is ReduceOp.SUM else np.multiply
+    with np.errstate(all="ignore"):
+        expected = ufunc(*(x.astype(np.float32) for x in pairs)).astype(dtype)
+    assert same(folded(op, dtype, pairs), expected)
 
 
 def test_a_contribution_may_be_folded_with_itself():

@@ -1,13 +1,14 @@
 """Folding contributions in device memory, as `hpccomm.memory.folding` does in the host's.
 
-This uses only CuPy's elementwise functions. Each is a kernel with one rounded operation, so float32 and
-float64 give the same bits as on the host.
+This uses CuPy's elementwise functions. Each is a kernel with one rounded operation, so float32 and
+float64 give the same bits as on the host. Floats that are accumulated in float32 have kernels of their
+own, in `hpccomm.memory.cuda.narrow`.
 
 All work goes to CuPy's current stream, and nothing blocks.
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -19,7 +20,7 @@ from hpccomm.errors import UsageError
 from hpccomm.memory.cuda.arrays import wrapped
 from hpccomm.memory.cuda.library import cupy
 from hpccomm.memory.cuda.memory import Scratch
-from hpccomm.memory.cuda.narrow import carrier, narrow, widen
+from hpccomm.memory.cuda.narrow import AT_ONCE, COMBINED, MULTIPLIED, carrier, kernel
 from hpccomm.memory.cuda.streams import capturing, make_stream, on_device
 from hpccomm.memory.folding import UFUNC
 from hpccomm.memory.op_trial import check_fit
@@ -30,6 +31,8 @@ BLOCK = 1 << 22
 
 Combine = Callable[[Any, Any, Any], object]
 """``combine(a, b, out)``."""
+
+_ONE = np.float32(1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,31 +71,19 @@ class DeviceElements:
             out = data if target == source else self.at(target, count)
             module.multiply(data, dtype.type(op.factor), out=out)
             return
-        factor, empty = np.float32(op.factor.real), self.scratch.empty
-        for start, some in _blocks(count):
-            offset = start * dtype.itemsize
-            wide = empty(some, FLOAT32)
-            widen(self.at(source + offset, some), dtype, wide, empty)
-            module.multiply(wide, factor, out=wide)
-            narrow(wide, self.at(target + offset, some), dtype, empty)
+        data, out = self.at(source, count), self.at(target, count)
+        factor = np.float32(op.factor.real)
+        kernel((dtype,), dtype, last=MULTIPLIED)(data, factor, data if target == source else out)
 
     def to_float32(self, source: int, target: int, count: int) -> None:
         """Write elements of a narrow float at `source` as float32 to `target`, apart from it."""
-        for elements, wide in self._with_float32(source, target, count):
-            widen(elements, self.dtype, wide, self.scratch.empty)
+        wide = wrapped(target, count, FLOAT32, self.device)
+        kernel((self.dtype,), FLOAT32)(self.at(source, count), _ONE, wide)
 
     def from_float32(self, source: int, target: int, count: int) -> None:
-        """Round float32 at `source`, which is overwritten, to elements of a narrow float at `target`."""
-        for elements, wide in self._with_float32(target, source, count):
-            narrow(wide, elements, self.dtype, self.scratch.empty)
-
-    def _with_float32(self, pointer: int, wide: int, count: int) -> Iterator[tuple[Any, Any]]:
-        """Return each block of elements at `pointer`, and that of as many float32 at `wide`."""
-        for start, some in _blocks(count):
-            yield (
-                self.at(pointer + start * self.dtype.itemsize, some),
-                wrapped(wide + start * FLOAT32.itemsize, some, FLOAT32, self.device),
-            )
+        """Round float32 at `source` to elements of a narrow float at `target`, apart from it."""
+        wide = wrapped(source, count, FLOAT32, self.device)
+        kernel((FLOAT32,), self.dtype)(wide, _ONE, self.at(target, count))
 
     def divide(self, total: Any, contributions: int) -> None:
         """Divide sums by the number of contributions, in place; integers towards zero."""
@@ -138,12 +129,13 @@ class DeviceFolder:
         arrays of this dtype.
     """
 
-    __slots__ = ("_average_over", "_combine", "_elements", "_seen", "_wide")
+    __slots__ = ("_average_over", "_combine", "_elements", "_exact", "_op", "_seen")
 
     def __init__(self, op: Op, elements: DeviceElements, average_over: int = 0) -> None:
         dtype = elements.dtype
         self._elements = elements
-        self._wide = replace(elements, dtype=accumulator(op, dtype))
+        self._exact = accumulator(op, dtype) == dtype
+        self._op = op
         self._average_over = average_over
         if isinstance(op, ReduceOp | PremulSum):
             self._seen, self._combine = carrier(dtype), _named(op)
@@ -167,10 +159,9 @@ class DeviceFolder:
         """
         average = self._average_over if final else 0
         dtype, device = self._elements.dtype, self._elements.device
-        exact = self._wide.dtype == dtype
-        fold = self._exactly if exact else self._widened
-        whole = exact and not (average and dtypes.is_integer(dtype))
-        for start, some in _blocks(count, count if whole else BLOCK):
+        fold = self._exactly if self._exact else self._widened
+        scratch = average and dtypes.is_integer(dtype) if self._exact else len(sources) > AT_ONCE
+        for start, some in _blocks(count, BLOCK if scratch else count):
             # One array object per place. CuPy treats two objects as arrays that overlap.
             at = {
                 pointer: wrapped(pointer + start * dtype.itemsize, some, self._seen, device)
@@ -196,19 +187,21 @@ class DeviceFolder:
 
     def _widened(self, sources: list[Any], out: Any, average: int) -> None:
         """Fold in float32, and round once."""
-        empty, dtype = self._elements.scratch.empty, self._elements.dtype
-        total = empty(out.size, FLOAT32)
-        widen(sources[0], dtype, total, empty)
-        other = empty(out.size, FLOAT32) if len(sources) > 1 else None
-        for source in sources[1:]:
-            widen(source, dtype, other, empty)
-            self._combine(total, other, total)
-        if average:
-            self._wide.divide(total, average)
-        narrow(total, out, dtype, empty)
+        dtype, op = self._elements.dtype, self._op
+        combined = COMBINED[op if isinstance(op, ReduceOp) else ReduceOp.SUM]
+        given = [dtype] * len(sources)
+        while len(sources) > AT_ONCE:
+            total = (
+                sources[0]
+                if given[0] == FLOAT32
+                else self._elements.scratch.empty(out.size, FLOAT32)
+            )
+            kernel(tuple(given[:AT_ONCE]), FLOAT32, combined)(*sources[:AT_ONCE], _ONE, total)
+            sources, given = [total, *sources[AT_ONCE:]], [FLOAT32, *given[AT_ONCE:]]
+        kernel(tuple(given), dtype, combined)(*sources, np.float32(average or 1), out)
 
 
-def _blocks(count: int, step: int = BLOCK) -> Iterator[tuple[int, int]]:
+def _blocks(count: int, step: int) -> Iterator[tuple[int, int]]:
     """Return the start and the length of each block of at most `step` elements."""
     return ((start, min(step, count - start)) for start in range(0, count, max(step, 1)))
 

@@ -1,27 +1,35 @@
-"""Floats for which CuPy has no arithmetic: bfloat16 and the two float8, handled as bits.
+"""Floats that are accumulated in float32, in device memory: one kernel reads, computes and rounds.
 
-CuPy has no float8, and only some versions have bfloat16. Integer operations widen them to float32 and
-round them back, to nearest with ties to even, as `ml_dtypes` does on the host. The bits are the same,
-except for which NaN they are.
+CuPy has no float8, and only some versions have bfloat16. So kernels take their bits, widen them to
+float32 and round the result to nearest with ties to even, as `ml_dtypes` does on the host. The bits are
+the same, except for which NaN they are.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from functools import cache
 from typing import Any
 
 import numpy as np
 
 from hpccomm import dtypes
-from hpccomm.dtypes import FLOAT32, DType
+from hpccomm.dtypes import DType
 from hpccomm.memory.cuda.library import cupy
+from hpccomm.reductions import ReduceOp
 
-Empty = Callable[[int, DType], Any]
-"""``empty(count, dtype)`` gives scratch on the current stream."""
+AT_ONCE = 16
+"""Most contributions that one kernel takes. Each number of them is a kernel to compile."""
 
-_BITS = np.dtype(np.uint32)
-_MAGNITUDE = np.uint32(0x7FFF_FFFF)
-_INFINITY = np.uint32(0x7F80_0000)
-_LAST = np.uint32(31)
+COMBINED = {
+    ReduceOp.SUM: "__fadd_rn(t, s)",
+    ReduceOp.AVG: "__fadd_rn(t, s)",
+    ReduceOp.PROD: "__fmul_rn(t, s)",
+    ReduceOp.MIN: "((t != t) | (t < s)) ? t : s",
+    ReduceOp.MAX: "((t != t) | (t > s)) ? t : s",
+}
+"""How a kernel combines what it has, t, with the next contribution, s. A NaN stays."""
+
+DIVIDED, MULTIPLIED = "__fdiv_rn(t, c)", "__fmul_rn(t, c)"
+"""What a kernel does with its number c before it rounds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,32 +40,71 @@ class Format:
     ----------
     bits : dtype
         Unsigned integers of its size.
+    sign : int
+        Place of its sign.
     dropped : int
         Bits of float32's fraction that it lacks.
-    rebias : int
-        Bias of float32's exponent less its own.
+    scale : int
+        Bits of the float32 by which a value is multiplied, as its exponent has another bias.
     special : int
         The smallest magnitude that is infinite or NaN.
     overflow : int
         The result for a magnitude that is too large.
     nan : int
         The NaN that replaces every NaN.
+    half : int
+        What is added before bits are dropped, besides the last kept bit: a little less than half of that
+        bit, so that ties round to even, and the difference of the biases. It wraps in 32 bits.
+    normal : int
+        Bits of the smallest float32 that does not become subnormal.
+    anchor : int
+        Bits of a float32 whose last bit is the smallest subnormal, so that adding it rounds there.
     """
 
     bits: DType
+    sign: int
     dropped: int
-    rebias: int
+    scale: int
     special: int
     overflow: int
     nan: int
+    half: int
+    normal: int
+    anchor: int
+
+
+def _format(
+    bits: DType, dropped: int, rebias: int, special: int, overflow: int, nan: int
+) -> Format:
+    half = ((1 << (dropped - 1)) - 1 - (rebias << 23)) % (1 << 32)
+    # Subnormals of bfloat16 are float32's, which need no care.
+    normal = (rebias + 1) << 23 if rebias else 0
+    anchor = (rebias + 1 + dropped) << 23
+    sign, scale = 8 * bits.itemsize - 1, (127 + rebias) << 23
+    return Format(bits, sign, dropped, scale, special, overflow, nan, half, normal, anchor)
 
 
 FORMATS = {
-    dtypes.BFLOAT16: Format(np.dtype(np.uint16), 16, 0, 0x7F80, 0x7F80, 0x7FC0),
-    dtypes.FLOAT8_E4M3FN: Format(np.dtype(np.uint8), 20, 120, 0x7F, 0x7F, 0x7F),
-    dtypes.FLOAT8_E5M2: Format(np.dtype(np.uint8), 21, 112, 0x7C, 0x7C, 0x7E),
+    dtypes.BFLOAT16: _format(np.dtype(np.uint16), 16, 0, 0x7F80, 0x7F80, 0x7FC0),
+    dtypes.FLOAT8_E4M3FN: _format(np.dtype(np.uint8), 20, 120, 0x7F, 0x7F, 0x7F),
+    dtypes.FLOAT8_E5M2: _format(np.dtype(np.uint8), 21, 112, 0x7C, 0x7C, 0x7E),
 }
-"""The formats handled here. float16 is not among them, because CuPy computes with it."""
+"""The formats handled as bits. float16 is not among them, because CuPy has it."""
+
+# Each operand stands in parentheses. Infinity and NaN have an exponent of all ones, which scaling loses.
+_WIDENED = """
+b = x{n}; m = b & ((1u << {sign}) - 1u);
+s = (m < {special}u) ? __fmul_rn(__uint_as_float(m << {dropped}), __uint_as_float({scale}u)) : __uint_as_float((m << {dropped}) | 0x7f800000u);
+s = __uint_as_float(__float_as_uint(s) | ((b >> {sign}) << 31));
+"""
+_ROUNDED = """
+b = __float_as_uint(t); m = b & 0x7fffffffu;
+r = ((m + {half}u) + ((m >> {dropped}) & 1u)) >> {dropped};
+r = (r > {overflow}u) ? {overflow}u : r;
+r = (m < {normal}u) ? (__float_as_uint(__fadd_rn(__uint_as_float(m), __uint_as_float({anchor}u))) - {anchor}u) : r;
+r = (m > 0x7f800000u) ? {nan}u : r;
+y = r | ((b >> 31) << {sign});
+"""
 
 
 def carrier(dtype: DType) -> DType:
@@ -66,109 +113,43 @@ def carrier(dtype: DType) -> DType:
     return dtype if known is None else known.bits
 
 
-def widen(source: Any, dtype: DType, wide: Any, empty: Empty) -> None:
-    """Write elements of `dtype` as float32. On CuPy's current stream; never blocks.
+def operation(
+    sources: tuple[DType, ...], target: DType, combined: str = "", last: str = DIVIDED
+) -> str:
+    """Return the kernel's text for one element: x0, x1, ... and c give y."""
+    text = ["unsigned int b, m, r; float s, t;"]
+    for number, source in enumerate(sources):
+        known = FORMATS.get(source)
+        text.append(_WIDENED.format(n=number, **asdict(known)) if known else f"s = x{number};")
+        text.append(f"t = {combined if number else 's'};")
+    known = FORMATS.get(target)
+    return "\n".join(
+        (*text, f"t = {last};", _ROUNDED.format(**asdict(known)) if known else "y = t;")
+    )
+
+
+@cache
+def kernel(
+    sources: tuple[DType, ...], target: DType, combined: str = "", last: str = DIVIDED
+) -> Any:
+    """Return ``kernel(x0, x1, ..., c, out)``, which puts one kernel on CuPy's current stream.
 
     Parameters
     ----------
-    source : cupy.ndarray, 1-D of ``carrier(dtype)``
-        What is read.
-    dtype : dtype
-        One of `hpccomm.dtypes.NARROW`.
-    wide : cupy.ndarray, 1-D of float32, as long
-        Overwritten.
-    empty : callable
-        Gives scratch.
+    sources : tuple of dtype
+        Of the contributions: float32, or of `hpccomm.dtypes.NARROW`. Arrays are of their `carrier`.
+    target : dtype
+        Of the result, as well.
+    combined : str
+        Of `COMBINED`.
+    last : str
+        `DIVIDED` or `MULTIPLIED`: what is done with the float32 c before the one rounding.
     """
-    module = cupy()
-    known = FORMATS.get(dtype)
-    if known is None:
-        module.copyto(wide, source)
-        return
-    bits = wide.view(_BITS)
-    if not known.rebias:
-        module.left_shift(source, np.uint32(known.dropped), out=bits)
-        return
-    size = 8 * known.bits.itemsize - 1
-    rest = empty(wide.size, _BITS)
-    module.bitwise_and(source, known.bits.type((1 << size) - 1), out=rest)
-    # Scaling does not preserve an exponent of all ones. `rest` is 1 where the value is infinite or NaN.
-    module.left_shift(rest, np.uint32(known.dropped), out=bits)
-    module.subtract(np.uint32(known.special - 1), rest, out=rest)
-    module.right_shift(rest, _LAST, out=rest)
-    module.multiply(rest, _INFINITY, out=rest)
-    module.multiply(wide, np.float32(2.0**known.rebias), out=wide)
-    module.bitwise_or(bits, rest, out=bits)
-    module.right_shift(source, known.bits.type(size), out=rest)
-    module.left_shift(rest, _LAST, out=rest)
-    module.bitwise_or(bits, rest, out=bits)
-
-
-def narrow(wide: Any, target: Any, dtype: DType, empty: Empty) -> None:
-    """Round float32 to elements of `dtype`. On CuPy's current stream; never blocks.
-
-    Parameters
-    ----------
-    wide : cupy.ndarray, 1-D of float32
-        What is rounded; it is overwritten.
-    target : cupy.ndarray, 1-D of ``carrier(dtype)``, as long
-        Overwritten.
-    dtype : dtype
-        One of `hpccomm.dtypes.NARROW`.
-    empty : callable
-        Gives scratch.
-    """
-    module = cupy()
-    known = FORMATS.get(dtype)
-    if known is None:
-        module.copyto(target, wide, casting="unsafe")
-        return
-    size = np.uint32(8 * known.bits.itemsize - 1)
-    bits, magnitude = wide.view(_BITS), empty(wide.size, _BITS)
-    result, rest = empty(wide.size, _BITS), empty(wide.size, _BITS)
-    module.bitwise_and(bits, _MAGNITUDE, out=magnitude)
-    module.right_shift(bits, _LAST, out=bits)
-    module.left_shift(bits, size, out=bits)  # the sign, at its place
-    dropped = known.dropped
-    # Half of the last kept bit, a little less where that bit is 0, so that ties round to even.
-    # The 32-bit arithmetic may wrap, which cancels.
-    half = (1 << (dropped - 1)) - 1 - (known.rebias << 23)
-    module.right_shift(magnitude, np.uint32(dropped), out=result)
-    module.bitwise_and(result, np.uint32(1), out=result)
-    module.add(result, magnitude, out=result)
-    module.add(result, np.uint32(half % (1 << 32)), out=result)
-    module.right_shift(result, np.uint32(dropped), out=result)
-    module.minimum(result, np.uint32(known.overflow), out=result)
-    if known.rebias:
-        _subnormal(magnitude, result, rest, empty(wide.size, _BITS), known)
-    module.subtract(_INFINITY, magnitude, out=magnitude)
-    module.right_shift(magnitude, _LAST, out=magnitude)  # 1 where there is a NaN
-    _replace(result, magnitude, np.uint32(known.nan), rest)
-    module.bitwise_or(result, bits, out=result)
-    module.copyto(target, result, casting="unsafe")
-
-
-def _subnormal(magnitude: Any, result: Any, rest: Any, small: Any, known: Format) -> None:
-    """Put the subnormal results into `result`.
-
-    Adding a number whose last bit is the smallest subnormal rounds the value at that bit.
-    """
-    module = cupy()
-    # float32's exponent of the smallest subnormal's 1, plus as many as its fraction has bits.
-    anchor = np.uint32((known.rebias + 1 + known.dropped) << 23)
-    smallest_normal = np.uint32((known.rebias + 1) << 23)
-    module.add(magnitude.view(FLOAT32), anchor.view(FLOAT32), out=rest.view(FLOAT32))
-    module.subtract(rest, anchor, out=rest)
-    module.subtract(rest, result, out=rest)
-    module.subtract(magnitude, smallest_normal, out=small)
-    module.right_shift(small, _LAST, out=small)
-    module.multiply(rest, small, out=rest)
-    module.add(result, rest, out=result)
-
-
-def _replace(result: Any, where: Any, value: np.uint32, rest: Any) -> None:
-    """Put `value` in `result` where `where` is 1 and not 0."""
-    module = cupy()
-    module.subtract(value, result, out=rest)
-    module.multiply(rest, where, out=rest)
-    module.add(result, rest, out=result)
+    given = [f"{carrier(source)} x{number}" for number, source in enumerate(sources)]
+    return cupy().ElementwiseKernel(
+        ", ".join((*given, "float32 c")),
+        f"{carrier(target)} y",
+        operation(sources, target, combined, last),
+        f"hpccomm_{len(sources)}_{sources[-1]}_to_{target}",
+        no_return=True,
+    )
