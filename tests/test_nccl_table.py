@@ -114,7 +114,7 @@ def agree(found: dict[str, str]) -> None:
     }  # fmt: skip
     assert {name: int(found[f"={name}"]) for name in numbers} == numbers
     for kind, name, since in (
-        (CommConfig, "ncclConfig_t", libnccl.CONFIG_SINCE),
+        (CommConfig, "ncclConfig_t", libnccl.ORDER_SINCE),
         (CallConfig, "ncclCollConfig_t", libnccl.CALL_CONFIG_SINCE),
     ):
         own, theirs = list(kind._fields_), members(found[name])
@@ -138,12 +138,14 @@ def test_the_table_is_what_the_header_declares_and_the_library_exports(version):
 
 
 def test_a_configuration_is_as_long_as_the_version_that_it_names():
-    made = libnccl.config("world.1")
-    assert made.version == libnccl.CONFIG_SINCE
-    assert made.size == int(RECORDED["22809"]["sizeof ncclConfig_t"])
-    assert made.commName == b"world.1"
-    assert made.blocking == made.nvlinkCentricSched == -(2**31)
-    assert made.netName is None
+    for version, since in ((22809, libnccl.CONFIG_SINCE), (23203, libnccl.ORDER_SINCE)):
+        made = libnccl.config("world.1", version)
+        assert made.version == since
+        assert made.size == int(RECORDED[str(version)]["sizeof ncclConfig_t"])
+        assert made.commName == b"world.1"
+        assert made.blocking == made.nvlinkCentricSched == made.nvlsHostMode == -(2**31)
+        assert made.netName is None
+        assert made.launchOrderImplicit == (1 if since == libnccl.ORDER_SINCE else -(2**31))
     made = libnccl.call_config("ring")
     assert made.version == libnccl.CALL_CONFIG_SINCE
     assert made.size == int(RECORDED["23203"]["sizeof ncclCollConfig_t"])

@@ -3,6 +3,7 @@
 CuPy means to give its binding up (cupy issues 2244, 9575).
 """
 
+import os
 import sys
 from importlib import import_module
 
@@ -12,7 +13,7 @@ import pytest
 from nccl_ranks import run_ranks
 
 import hpccomm
-from hpccomm.backends.nccl import libnccl, own_binding
+from hpccomm.backends.nccl import libnccl, own_binding, variables
 from hpccomm.backends.nccl.raw_communicator import RawCommunicator
 
 nccl = pytest.importorskip("cupy.cuda.nccl")
@@ -67,6 +68,22 @@ def test_nccl_knows_a_communicator_by_its_name(no_binding, monkeypatch):
     monkeypatch.setenv("STANDIN_NCCL_VERSION", "22703")  # whose settings have another length
     run_ranks(2, every_kind, backend="nccl")
     assert library.names == []
+
+
+@pytest.mark.standin
+def test_order_of_launches_is_the_communicators_own_where_nccl_has_that(no_binding, monkeypatch):
+    """Else it is a variable, which other users of NCCL in the process read as well."""
+    library = import_module("standin.nccl.library")
+    monkeypatch.delenv(variables.LAUNCH_ORDER, raising=False)
+    del library.orders[:]
+    run_ranks(2, every_kind, backend="nccl")
+    assert set(library.orders) == {1}
+    assert variables.LAUNCH_ORDER not in os.environ
+    del library.orders[:]
+    monkeypatch.setenv("STANDIN_NCCL_VERSION", "22809")
+    run_ranks(2, every_kind, backend="nccl")
+    assert library.orders == []
+    assert os.environ.pop(variables.LAUNCH_ORDER) == "1"
 
 
 def test_what_it_raises_is_what_cupys_binding_raises(no_binding):

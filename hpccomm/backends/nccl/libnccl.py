@@ -26,7 +26,7 @@ class UniqueId(ctypes.Structure):
 
 
 class CommConfig(ctypes.Structure):
-    """ncclConfig_t as of 2.28. A newer NCCL takes it, because members are only ever added at its end."""
+    """ncclConfig_t as of 2.32; up to graphUsageMode it is that of 2.28. Members are added at its end."""
 
     _fields_ = (
         ("size", c_size_t),
@@ -46,6 +46,15 @@ class CommConfig(ctypes.Structure):
         ("nvlsCTAs", c_int),
         ("nChannelsPerNetPeer", c_int),
         ("nvlinkCentricSched", c_int),
+        ("graphUsageMode", c_int),
+        ("numRmaCtx", c_int),
+        ("maxP2pPeers", c_int),
+        ("graphStreamOrdering", c_int),
+        ("launchOrderImplicit", c_int),
+        ("numRmaSig", c_int),
+        ("rmaEagerInit", c_int),
+        ("hostCftMode", c_int),
+        ("nvlsHostMode", c_int),
     )
 
 
@@ -70,7 +79,10 @@ class CallConfig(ctypes.Structure):
 
 
 CONFIG_SINCE = 22800
-"""NCCL version that has all members of `CommConfig`."""
+"""NCCL version that has the first members of `CommConfig`."""
+
+ORDER_SINCE = 23200
+"""NCCL version that has all of them. 2.29 to 2.31 take those of 2.28."""
 
 CALL_CONFIG_SINCE = 23200
 """NCCL version that has all members of `CallConfig`. 2.30 and 2.31 have shorter ones."""
@@ -83,11 +95,24 @@ UNDEFINED = -(2**31)
 Settings = TypeVar("Settings", CommConfig, CallConfig)
 
 
-def config(name: str) -> CommConfig:
-    """Return the settings of a new communicator: its name, which NCCL's messages and tools show."""
-    made = _settings(CommConfig, CONFIG_SINCE)
+def config(name: str, version: int) -> CommConfig:
+    """Return the settings of a new communicator, for a version of NCCL.
+
+    They have its name, which NCCL's messages and tools show. From 2.32 on they order its calls with those
+    of others, unless the user's variable for that says otherwise, which NCCL puts before.
+    """
+    made = _settings(CommConfig, ORDER_SINCE if version >= ORDER_SINCE else CONFIG_SINCE)
     made.commName = name.encode()
+    if version >= ORDER_SINCE:
+        made.launchOrderImplicit = 1
+    else:
+        made.size = CommConfig.graphUsageMode.offset
     return made
+
+
+def orders_calls(version: int) -> bool:
+    """Tell whether `config` orders the calls of communicators, as CuPy's binding does not make them."""
+    return version >= ORDER_SINCE and _of_cupy() is None
 
 
 def call_config(algorithm: str) -> CallConfig:

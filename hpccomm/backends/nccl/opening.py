@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from hpccomm.backends.control import Control, Drive
-from hpccomm.backends.nccl import variables
+from hpccomm.backends.nccl import libnccl, variables
 from hpccomm.backends.nccl.agreed_setup import Ranks, agreed_setup
 from hpccomm.backends.nccl.backend import NcclBackend
 from hpccomm.backends.nccl.communicators import kept, new_communicator
@@ -75,7 +75,8 @@ def open_nccl(
         if not _warned:
             _warned = True
             variables.warn_of_misnamed()
-        variables.order_launches(own.nccl)
+        if not libnccl.orders_calls(own.nccl):
+            variables.order_launches(own.nccl)
         own = replace(own, why_not=users.claim(own.device, users.NCCL))
     claimed = not own.why_not
     opened: NcclBackend | None = None

@@ -46,7 +46,8 @@ def get_unique_id() -> bytes:
 def NcclCommunicator(size: int, unique_id: bytes, rank: int, *, name: str = "") -> RawCommunicator:  # noqa: N802 (CuPy's name)
     """Make a communicator; blocks until all ranks do. NCCL knows it by `name` from 2.28 on."""
     made, of = ctypes.c_void_p(), libnccl.UniqueId.from_buffer_copy(unique_id)
-    settings = libnccl.config(name) if get_version() >= libnccl.CONFIG_SINCE else None
+    version = get_version()
+    settings = libnccl.config(name, version) if version >= libnccl.CONFIG_SINCE else None
     given: Any = None if settings is None else ctypes.byref(settings)
     libnccl.check(
         libnccl.functions().ncclCommInitRankConfig(ctypes.byref(made), size, of, rank, given)

@@ -41,6 +41,9 @@ _allocated: dict[int, heap.Block] = {}
 names: list[str] = []
 """commName of the communicators that were made with settings."""
 
+orders: list[int] = []
+"""launchOrderImplicit of them, where it is theirs."""
+
 TEXTS = {
     0: b"no error",
     1: b"unhandled cuda error (run with NCCL_DEBUG=INFO for details)",
@@ -200,6 +203,8 @@ class Library:
             if settings.magic != 0xCAFEBEEF or settings.size > 4096:
                 return calls.INVALID_ARGUMENT
             names.append((settings.commName or b"").decode())
+            if settings.size >= 104:
+                orders.append(settings.launchOrderImplicit)
         return _given(calls.init(_number(size), bytes(unique), _number(rank)), made)
 
     def ncclCommShrink(
@@ -314,6 +319,9 @@ def _call(
     *, op: Any = 0, root: Any = 0,
 ) -> int:  # fmt: skip
     terms = Terms(kind, _number(count), _number(datatype), _number(op), _number(root))
+    checked = os.environ.get("NCCL_CHECK_POINTERS") == "1"  # NCCL 2.30 misc/argcheck.cc, ArgsCheck
+    if checked and kind in ("gather", "scatter") and not (_number(send) and _number(recv)):
+        return calls.INVALID_ARGUMENT
     return calls.collective(_number(comm), terms, _number(send), _number(recv), _number(stream))
 
 
