@@ -253,8 +253,9 @@ EACH = [
 
 
 @pytest.mark.parametrize("own", [True, False], ids=["nccl-2.28", "older"])
-def test_trap_all_to_all_gather_and_scatter_of_nccls_own_from_2_28(own):
+def test_trap_all_to_all_gather_and_scatter_of_nccls_own_from_2_28(own, monkeypatch):
     """Every collective, with them and without."""
+    monkeypatch.setenv("NCCL_CHECK_POINTERS", "1")  # addresses of 0 are refused
 
     def main(rank):
         backend, why = rank.open()

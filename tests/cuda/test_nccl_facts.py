@@ -54,6 +54,15 @@ def test_trap_gpu_that_two_ranks_have_is_found_by_its_uuid():
     assert "NCCL_HOSTID" in why
 
 
+def test_instances_of_a_gpu_are_one_gpu_for_nccl_before_2_30():
+    """NCCL 2.28 init.cc:904 compares addresses; 2.30 init.cc:1052 UUIDs."""
+    instances = ranks(2, name="NVIDIA H100 80GB HBM3 MIG 1g.10gb", pci="0000:01:00.0")
+    assert unfit(instances) == ""
+    why = unfit([replace(each, nccl=22809) for each in instances])
+    assert "ranks 0-1 have instances (MIG) of the same GPU" in why
+    assert "which NCCL 2.30 and later take for several" in why
+
+
 def test_trap_several_ranks_a_gpu_from_nccl_2_30():
     shared = ranks(2, uuid="GPU-0", device=0, visible=1)
     assert "at most as many ranks on a host as it has GPUs" in unfit(shared)

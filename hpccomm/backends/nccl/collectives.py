@@ -184,9 +184,10 @@ def _by_ctypes(name: str, call: Signature, *root: int) -> Bind:
 
     def bind(communicator: Any) -> Launch:
         function, check = getattr(libnccl.functions(), name), libnccl.check
-        # The pointer is looked up each time: it is 0 once the communicator is aborted.
+        # The pointer is looked up each time: it is 0 once the communicator is aborted. NCCL_CHECK_POINTERS
+        # has NCCL refuse an address of 0, also where it is not used.
         return lambda send, recv, stream: check(
-            function(send, recv, nbytes, INT8, *root, communicator.comm, stream)
+            function(send or recv, recv or send, nbytes, INT8, *root, communicator.comm, stream)
         )
 
     return bind

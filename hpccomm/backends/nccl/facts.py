@@ -184,14 +184,22 @@ def _unequal(ranks: Sequence[Facts], key: Callable[[Facts], str]) -> str:
 def _doubled(ranks: Sequence[Facts]) -> str:
     """Look for a GPU that ranks would share. NCCL refuses that unless the user allows it."""
     shared = []
+
     # Ranks on one GPU are on one host, unless NCCL_HOSTID makes NCCL see several hosts.
-    for (uuid, _), alike in _grouped(ranks, lambda each: (each.uuid, each.host_id or each.host)):
+    # Before 2.30 NCCL knows a GPU by its address, which all of its instances (MIG) have.
+    def gpu(each: Facts) -> tuple[str, str]:
+        by_address = each.nccl < SEVERAL_RANKS_SINCE and " MIG " in each.name
+        return each.pci if by_address else each.uuid, each.host_id or each.host
+
+    for _, alike in _grouped(ranks, gpu):
         allowed = all(each.several and each.nccl >= SEVERAL_RANKS_SINCE for each in alike)
         if len(alike) > 1 and not allowed:
             one = alike[0]
+            mig = len({each.uuid for each in alike}) > 1
             shared.append(
-                f"{named(each.rank for each in alike)} have the same GPU ({one.name} {uuid}, device "
-                f"{one.device} of the {one.visible} that rank {one.rank} sees on {one.host})"
+                f"{named(each.rank for each in alike)} have {'instances (MIG) of ' * mig}the same GPU ({one.name} "
+                f"{one.uuid}, device {one.device} of the {one.visible} that rank {one.rank} sees on {one.host}"
+                f"){', which NCCL 2.30 and later take for several' * mig}"
             )
     if not shared:
         return ""
