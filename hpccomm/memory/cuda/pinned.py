@@ -1,6 +1,7 @@
 """Pinned host memory, which a device copies from and to while the host continues."""
 
 from threading import Lock
+from weakref import WeakSet
 
 from hpccomm.errors import CommunicationError
 from hpccomm.memory.cuda.aliases import aliased
@@ -8,7 +9,10 @@ from hpccomm.memory.cuda.library import cupy
 from hpccomm.memory.cuda.streams import drop_event, on_device, ready
 
 KEPT_BYTES = 64 << 20
-"""Bytes that stay pinned for later calls. Memory beyond that is freed when it is given back."""
+"""Bytes that stay pinned for later calls, or as many as calls had at one time lately."""
+
+_FORGETS = 8
+"""What calls had at one time counts for 2 to this power less with each block that is taken."""
 
 _STEP = 1 << 20
 """Larger blocks are multiples of it, smaller blocks powers of two, so that later calls can use them."""
@@ -42,7 +46,7 @@ class PinnedBlock:
         If the system has no more.
     """
 
-    __slots__ = ("bytes", "pointer")
+    __slots__ = ("__weakref__", "bytes", "pointer")
 
     def __init__(self, nbytes: int, device: int) -> None:
         cuda = cupy().cuda
@@ -62,17 +66,20 @@ class PinnedBlock:
 class Pool:
     """Pinned memory that calls reuse. Any thread may use it.
 
-    Pinning takes the kernel about as long as copying, so blocks are kept.
+    Pinning takes the kernel about as long as copying, and freeing waits for the device. So blocks are kept,
+    as many as calls need at one time. What no call has needed for long is freed.
 
     Parameters
     ----------
     kept : int
-        Bytes that are kept for later calls.
+        Bytes that are kept in any case.
     """
 
     def __init__(self, kept: int = KEPT_BYTES) -> None:
         self._kept = kept
+        self._needed = 0  # bytes at one time, lately
         self._lock = Lock()
+        self._out: WeakSet[PinnedBlock] = WeakSet()  # weakly: a call that fails gives nothing back
         self._free: list[PinnedBlock] = []
         self._copying: list[tuple[int, PinnedBlock]] = []
 
@@ -87,19 +94,32 @@ class Pool:
         size = _rounded(nbytes)
         with self._lock:
             self._sweep()
-            for number, block in enumerate(self._free):
-                if size <= block.bytes.size <= 2 * size:
-                    return self._free.pop(number)
-        return PinnedBlock(size, device)
+            fitting = (each for each in self._free if size <= each.bytes.size <= 2 * size)
+            block = next(fitting, None)
+            if block is not None:
+                self._free.remove(block)
+        if block is None:
+            block = PinnedBlock(size, device)
+        with self._lock:
+            self._out.add(block)
+            out = sum(each.bytes.size for each in self._out)
+            self._needed = max(out, self._needed - (self._needed >> _FORGETS))
+        return block
 
     def give_back(self, block: PinnedBlock, event: int | None = None) -> None:
         """Take a block back. With an `event`, which this ends, the block is in use until that event."""
+        freed = []
         with self._lock:
             if event is None:
                 self._keep(block)
             else:
                 self._copying.append((event, block))
                 self._sweep()
+            held = sum(each.bytes.size for each in self._free)
+            while held > max(self._kept, self._needed):
+                freed.append(self._free.pop(0))
+                held -= freed[-1].bytes.size
+        del block, freed  # without the lock: CUDA waits for the device
 
     def _sweep(self) -> None:
         """Take back the blocks whose event has come."""
@@ -113,9 +133,8 @@ class Pool:
         self._copying = left
 
     def _keep(self, block: PinnedBlock) -> None:
-        held = sum(each.bytes.size for each in self._free)
-        if held + block.bytes.size <= self._kept:
-            self._free.append(block)
+        self._out.discard(block)
+        self._free.append(block)
 
 
 def _rounded(nbytes: int) -> int:
