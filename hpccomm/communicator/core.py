@@ -65,7 +65,7 @@ class Core:
     device : int or None
         CUDA device of this rank.
     node_comm : Communicator or None
-        That of this node; None where it is itself that of a node.
+        That of this node; None where all ranks are on one node.
     make : callable
         Makes a communicator over a backend.
 

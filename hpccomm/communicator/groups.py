@@ -213,9 +213,12 @@ class Groups(Face):
 
     @property
     def node_comm(self) -> "Communicator":
-        """The communicator of this node's ranks, made together with this one."""
+        """The communicator of this node's ranks, made together with this one.
+
+        Where all ranks are on one node, it is this communicator itself. It ends with this one.
+        """
         of_node = self._core.node_comm
-        if of_node is None:  # it is itself that of a node
+        if of_node is None:
             return self  # type: ignore[return-value]  # every Groups is a Communicator
         return of_node
 

@@ -30,7 +30,7 @@ def make(
     tables: Tables,
     of_node: bool = False,
 ) -> Communicator:
-    """Return the communicator over `backend`, with that of its node. Collective; blocks.
+    """Return the communicator over `backend`, with that of its node if there are several. Collective; blocks.
 
     Parameters
     ----------
@@ -58,7 +58,7 @@ def make(
     """
     calls = CallEngine(name, backend, settings)
     node_comm: Communicator | None = None
-    if backend.size > 1 and not of_node:
+    if backend.topology.num_nodes > 1 and not of_node:
         with calls.beside_watchdog("making the node's communicator", ordered=True):
             group = grouped(backend, backend.topology.neighbours(backend.rank), 0)
         with own_ranks(calls):

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from nccl_ranks import on_ranks, sound
+from nccl_ranks import on_ranks, run_ranks, sound
 from until import until
 
 from hpccomm.backends.nccl import facts, opening
@@ -67,6 +67,29 @@ def never_asked(monkeypatch):
         raise AssertionError("NCCL was called")
 
     monkeypatch.setattr(nccl, "get_unique_id", ask)
+
+
+@pytest.mark.standin
+def test_a_node_that_is_the_world_has_no_nccl_communicator_of_its_own(monkeypatch):
+    """Each takes NCCL's setup and buffers once more."""
+    began = []
+    make = nccl.NcclCommunicator
+
+    def counted(size, *of, **keywords):
+        began.append(size)
+        return make(size, *of, **keywords)
+
+    monkeypatch.setattr(nccl, "NcclCommunicator", counted)
+
+    def main(comm):
+        with cupy.cuda.Device(comm.device):
+            x = cupy.full(2, comm.rank + 1, np.float32)
+            assert comm.node_comm.backends["cuda"] == "nccl"
+            assert comm.node_comm.explain("all_reduce", x).backend == "nccl"
+            return comm.node_comm.all_reduce(x).get().tolist()
+
+    assert run_ranks(2, main, backend="nccl") == [[3, 3]] * 2
+    assert began == [2, 2]
 
 
 def test_trap_ranks_on_one_gpu_are_told_before_nccl_is_called(never_asked, monkeypatch):
