@@ -2,26 +2,37 @@
 
 import argparse
 import json
-import platform
-from typing import Any
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
+import hpccomm
+from hpccomm.bench.progress import watched
 from hpccomm.cli import output
+from hpccomm.cli.show import path
 from hpccomm.errors import UsageError, did_you_mean
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from hpccomm.doctor.judge import Diagnosis
+    from hpccomm.doctor.rule import Rule
 
 DESCRIPTION = """\
 Look for what is wrong with the nodes of a job, outside the program: MPI, limits, GPUs, network, Slurm. It
-only reads, and needs no root. What it cannot look at it skips, with the reason. Under mpiexec or srun all
-nodes are looked at, and rank 0 reports."""
+only reads, and needs no root. What it cannot look at it skips, with the reason. Under mpiexec or srun it
+looks at all nodes and ranks, and rank 0 reports: start it as the program is started."""
 
 EXAMPLES = """\
 examples:
   hpccomm doctor
   mpiexec -n 4 hpccomm doctor
-  srun --ntasks-per-node=1 hpccomm doctor --json > golden.json
-  hpccomm doctor --only limits,mpi.binding
+  srun hpccomm doctor --json > golden.json
+  srun hpccomm doctor --against golden.json
+  mpiexec -n 8 hpccomm doctor --nccl --only nccl,gpus
   hpccomm doctor --list
 
-Exit status: 0 if nothing fails (warnings are printed), 1 if something does, 2 if it could not look.
+Exit status: 0 if nothing fails (warnings may be printed), 1 if something does, 2 if it could not look.
 """
 
 
@@ -31,29 +42,49 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add("--json", action="store_true", help="print JSON for scripts: the facts and the diagnoses")
     add("--only", default="", metavar="AREA|ID,...", help="only these areas, or these rules")
     add("--list", action="store_true", help="list the rules, and look at nothing")
+    add(
+        "--against",
+        type=path,
+        metavar="FILE.json",
+        help="compare each node with the first one of this file, which --json has written",
+    )
+    add(
+        "--nccl",
+        action="store_true",
+        help="also let NCCL (2.31 or later) check the GPUs of the job, by a communicator over all ranks",
+    )
 
 
 def run(args: argparse.Namespace) -> int:
     """Gather, judge and report; return the exit status."""
-    from hpccomm.doctor import facts, judge, words
+    from hpccomm.doctor import job, judge, words
 
     rules = chosen(args.only)
     if args.list:
-        lines = [f"{rule.id:28} {rule.severity:5} {rule.question}" for rule in rules]
-        output.write("\n".join(lines) + "\n")
+        if output.speaks():
+            lines = [f"{rule.id:28} {rule.severity:5} {rule.question}" for rule in rules]
+            output.write("\n".join(lines) + "\n")
         return 0
+    golden = None if args.against is None else _golden(args.against)
     sources = {source for rule in rules for source in rule.sources}
-    trees = {platform.node(): facts.gather(sources)}
+    with watched("looking"):
+        trees = job.gather(sources, nccl=args.nccl)
+    if not output.speaks():
+        if why := job.problem(trees):
+            output.warn(f"hpccomm doctor: on {next(iter(trees))}: {why}\n")
+        return 0
     found = judge.judge(trees, rules)
+    if golden is not None:
+        found += judge.against(trees, golden, args.against.name, rules)
     status = int(any(each.status == "fail" for each in found))
     if args.json:
         output.write(json.dumps(_document(trees, found, status), indent=1) + "\n")
     else:
-        output.write("\n".join(words.lines(found, len(trees))) + "\n")
+        output.write("\n".join([*words.head(trees), "", *words.lines(found, trees)]) + "\n")
     return status
 
 
-def chosen(only: str) -> tuple[Any, ...]:
+def chosen(only: str) -> "Sequence[Rule]":
     """Return the rules that are asked for.
 
     Raises
@@ -64,33 +95,49 @@ def chosen(only: str) -> tuple[Any, ...]:
     from hpccomm.doctor.rules import RULES
 
     words = [word for word in only.split(",") if word]
-    areas = dict.fromkeys(rule.area for rule in RULES)
+    areas = list(dict.fromkeys(rule.area for rule in RULES))
+    known = [*areas, *(rule.id for rule in RULES)]
     for word in words:
-        if word not in areas and all(word != rule.id for rule in RULES):
-            near = did_you_mean(
-                word, [*areas, *(rule.id for rule in RULES)], f"the areas are {', '.join(areas)}"
-            )
+        if word not in known:
+            near = did_you_mean(word, known, f"the areas are {', '.join(areas)}")
             raise UsageError(
                 f"--only {word!r} is neither an area nor a rule; {near} (--list has all)"
             )
-    return tuple(rule for rule in RULES if not words or rule.area in words or rule.id in words)
+    return [rule for rule in RULES if not words or rule.area in words or rule.id in words]
 
 
-def _document(trees: dict[str, Any], found: list[Any], status: int) -> dict[str, Any]:
+def _golden(file: Path) -> dict[str, Any]:
+    try:
+        document = json.loads(file.read_text(encoding="utf-8"))
+        tree: dict[str, Any] = next(iter(document["nodes"].values()))
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, StopIteration) as error:
+        raise UsageError(
+            f"--against {file} has no facts of a node ({type(error).__name__}: {error}); give a file that "
+            "hpccomm doctor --json has written"
+        ) from error
+    return tree
+
+
+def _document(trees: dict[str, Any], found: "Sequence[Diagnosis]", status: int) -> dict[str, Any]:
+    diagnoses = [
+        {
+            "id": each.rule.id,
+            "question": each.rule.question,
+            "status": each.status,
+            "nodes": each.nodes,
+            "evidence": each.evidence,
+            "reason": each.reason,
+            "remedy": each.rule.remedy,
+            "page": each.rule.page,
+        }
+        for each in found
+    ]
+    made = datetime.now().astimezone().isoformat(timespec="seconds")
     return {
+        "schema": 1,
+        "hpccomm": hpccomm.__version__,
+        "made": made,
         "status": status,
-        "diagnoses": [
-            {
-                "id": each.rule.id,
-                "question": each.rule.question,
-                "status": each.status,
-                "nodes": each.nodes,
-                "evidence": each.evidence,
-                "reason": each.reason,
-                "remedy": each.rule.remedy,
-                "page": each.rule.page,
-            }
-            for each in found
-        ],
+        "diagnoses": diagnoses,
         "nodes": trees,
     }

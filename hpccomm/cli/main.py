@@ -74,7 +74,7 @@ arguments, and ``run(arguments) -> int``, which returns the exit status. One tha
 command line has ``arranged(words)``, which puts ``--`` between its own flags and that.
 """
 
-COLLECTIVE = ("perf", "perf pairs", "tune")
+COLLECTIVE = ("perf", "perf pairs", "tune", "doctor")
 """Verbs that are run by all ranks of a job, and let rank 0 speak for all."""
 
 SILENCE = 3.0

@@ -6,12 +6,30 @@ from pathlib import Path
 from typing import Any
 
 from hpccomm.doctor.reading import why
-from hpccomm.doctor.sources import cpu, infiniband, kfd, limits, network, nvlink, pci
+from hpccomm.doctor.sources import (
+    cpu,
+    gpus,
+    host,
+    infiniband,
+    kernel_log,
+    kfd,
+    limits,
+    network,
+    nvlink,
+    packages,
+    pci,
+    slurm,
+)
 
 Tree = dict[str, Any]
 
 SOURCES: dict[str, Callable[[Path], Tree]] = {
+    "host": host.gather,
     "limits": limits.gather,
+    "kernel_log": kernel_log.gather,
+    "packages": packages.gather,
+    "slurm": slurm.gather,
+    "gpus": gpus.gather,
     "cpu": cpu.gather,
     "pci": pci.gather,
     "network": network.gather,

@@ -51,6 +51,22 @@ def judge(trees: Mapping[str, Tree], rules: Sequence[Rule]) -> list[Diagnosis]:
     return found
 
 
+def against(
+    trees: Mapping[str, Tree], golden: Tree, name: str, rules: Sequence[Rule]
+) -> list[Diagnosis]:
+    """Lay each node beside another that is as it should be, by the rules of the area ``alike``."""
+    return [
+        replace(
+            _over_nodes(rule, {name: golden, node: tree}),
+            rule=replace(rule, id=f"against.{rule.id.partition('.')[2]}"),
+            nodes=(node,),
+        )
+        for rule in rules
+        if rule.area == "alike"
+        for node, tree in trees.items()
+    ]
+
+
 def _of_node(rule: Rule, tree: Tree) -> Diagnosis:
     values = []
     for path in rule.reads:
@@ -74,6 +90,10 @@ def _over_nodes(rule: Rule, trees: Mapping[str, Tree]) -> Diagnosis:
             reason = f"{node}: {missing(trees[node], path)}"
             return Diagnosis(rule, "skipped", reason=reason, nodes=nodes)
         values.append(known)
+    if not any(values):
+        return Diagnosis(
+            rule, "skipped", reason=missing(trees[nodes[0]], rule.reads[0]), nodes=nodes
+        )
     return replace(_result(rule, values), nodes=nodes)
 
 
@@ -107,13 +127,19 @@ def _reached(value: Any, parts: list[str]) -> Iterator[Any]:
 
 
 def missing(tree: Tree, path: str) -> str:
-    """Return why a tree does not have a fact: the reason that its source gives for it, or for what it is part of."""
-    source, _, fact = path.partition(".")
-    if source not in tree:
-        return f"{source} was not looked at"
-    unread = tree[source].get("unread", {}) if isinstance(tree[source], Mapping) else {}
-    parts = fact.split(".")
-    for end in range(len(parts), -1, -1):
-        if (name := ".".join(parts[:end])) in unread:
-            return str(unread[name])
-    return f"there is no {path.replace('.*', '')} here"
+    """Return why a tree does not have a fact: the reason that is kept for it, or for what it is part of."""
+    parts = path.rstrip("?").split(".")
+    here: Any = tree
+    if parts[0] not in tree:
+        return str(tree.get("unread", {}).get(parts[0], f"{parts[0]} was not looked at"))
+    for at_part, part in enumerate(parts):
+        unread = here.get("unread", {}) if isinstance(here, Mapping) else {}
+        for end in range(len(parts), at_part - 1, -1):
+            if (name := ".".join(parts[at_part:end])) in unread:
+                return str(unread[name])
+        if isinstance(here, list) or part == "*":
+            items = list(here.values() if isinstance(here, Mapping) else here)
+            here = items[0] if items else {}
+        else:
+            here = here.get(part, {}) if isinstance(here, Mapping) else {}
+    return f"there is no {'.'.join(part for part in parts if part != '*')} here"

@@ -99,7 +99,13 @@ def why(error: Exception) -> str:
     """Return in a few words why something cannot be read."""
     if isinstance(error, OSError) and error.strerror:
         return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
-    return f"{type(error).__name__}: {error}"
+    return str(error.args[0]) if error.args else type(error).__name__
+
+
+def fields(text: str) -> dict[str, str]:
+    """Return the lines ``name: value`` or ``name value`` of a file such as /proc/meminfo."""
+    found = re.finditer(r"^([^:\s]+):?[ \t]+(.*)$", text, re.MULTILINE)
+    return {line[1]: line[2] for line in found}
 
 
 def whole(text: str | None) -> int | None:

@@ -1,8 +1,11 @@
-"""A rule: which facts it reads, and what in them is a fault."""
+"""A rule: which facts it reads, and what in them is a fault. Its words are in ``rules.tsv`` beside this module."""
 
-from collections.abc import Callable, Iterable
+import csv
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Literal
+from functools import cache
+from importlib import resources
+from typing import Any, Literal
 
 Severity = Literal["warn", "fail"]
 
@@ -52,3 +55,28 @@ class Rule:
     def sources(self) -> set[str]:
         """The sources that it needs: the first parts of the paths."""
         return {path.partition(".")[0] for path in self.reads}
+
+
+@cache
+def rows(name: str) -> tuple[Mapping[str, str], ...]:
+    """Return the rows of a table of this package, by its header."""
+    text = (resources.files("hpccomm.doctor") / name).read_text(encoding="utf-8")
+    return tuple(csv.DictReader(text.splitlines(), delimiter="\t", quoting=csv.QUOTE_NONE))
+
+
+def rules(checks: Mapping[str, tuple[Any, ...]]) -> tuple[Rule, ...]:
+    """Return rules: for each id its function and the paths that it reads; the words are in ``rules.tsv``."""
+    words = {row["id"]: row for row in rows("rules.tsv")}
+    return tuple(
+        Rule(
+            name,
+            words[name]["question"],
+            tuple(reads),
+            fails,
+            "fail" if words[name]["severity"] == "fail" else "warn",
+            words[name]["remedy"],
+            words[name]["page"] or "docs/doctor.rst",
+            words[name]["over"] == "nodes",
+        )
+        for name, (fails, *reads) in checks.items()
+    )

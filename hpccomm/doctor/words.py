@@ -1,25 +1,59 @@
 """Diagnoses as lines of text."""
 
+import collections
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
-from hpccomm.doctor.judge import Diagnosis
+from hpccomm.doctor.judge import MISSING, Diagnosis, at
 
 WIDTH = 110
 
+_SHOWN = (
+    "host.kernel",
+    "host.cpu",
+    "cpu.online",
+    "mpi.library",
+    "gpus.driver",
+    "gpus.devices.*.name",
+    "ranks.*.nccl",
+)
 
-def lines(found: Sequence[Diagnosis], nodes: int) -> Iterator[str]:
+
+def head(trees: Mapping[str, Any]) -> Iterator[str]:
+    """Yield what was looked at: each fact once, with the nodes that have another."""
+    ranks = sum(len(tree.get("ranks", "?")) for tree in trees.values())
+    yield f"{ranks} rank{'s' * (ranks > 1)} on {len(trees)} node{'s' * (len(trees) > 1)}: {_names(list(trees))}"
+    for path in _SHOWN:
+        alike: dict[str, list[str]] = {}
+        for node, tree in trees.items():
+            if (value := at(tree, path)) is not MISSING:
+                items = value if isinstance(value, list) else [value]
+                alike.setdefault(", ".join(dict.fromkeys(map(str, items))), []).append(node)
+        for value, nodes in alike.items():
+            where = f" ({_names(nodes)})" if len(alike) > 1 else ""
+            yield f"  {path.replace('.*', ''):14} {value}{where}"
+
+
+def lines(found: Sequence[Diagnosis], trees: Mapping[str, Any]) -> Iterator[str]:
     """Yield the report: faults first, then what was skipped and why, then what is well."""
+    nodes = len(trees)
     for status in ("fail", "warn"):
         for each in found:
             if each.status == status:
                 yield from _fault(each, nodes)
-    skipped: dict[tuple[str, tuple[str, ...]], list[str]] = {}
+    sizes = collections.Counter(each.rule.area for each in found)
+    skipped: dict[tuple[str, tuple[str, ...]], dict[str, list[str]]] = {}
     for each in found:
         if each.status == "skipped":
-            skipped.setdefault((each.reason, each.nodes), []).append(each.rule.id)
-    for (reason, of), ids in skipped.items():
-        yield from _wrapped(f"{'skipped':8} {', '.join(ids)}{_where(of, nodes)}: {reason}")
+            area, _, name = each.rule.id.partition(".")
+            skipped.setdefault((each.reason, each.nodes), {}).setdefault(area, []).append(name)
+    for (reason, of), areas in skipped.items():
+        ids = "; ".join(
+            f"{area}: {', '.join(names) if len(names) < sizes[area] else f'all {len(names)}'}"
+            for area, names in areas.items()
+        )
+        yield from _wrapped(f"{'skipped':8} {reason}{_where(of, nodes)} ({ids})")
     well: dict[str, list[str]] = {}
     for each in found:
         if each.status == "ok" and len(each.nodes) == nodes:
@@ -37,10 +71,11 @@ def _fault(each: Diagnosis, nodes: int) -> Iterator[str]:
 
 
 def _where(names: Sequence[str], nodes: int) -> str:
-    if nodes == 1 or len(names) == nodes:
-        return ""
-    shown = ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
-    return f" on {len(names)} of {nodes} nodes ({shown})"
+    return "" if len(names) == nodes else f" on {len(names)} of {nodes} nodes ({_names(names)})"
+
+
+def _names(nodes: Sequence[str]) -> str:
+    return ", ".join(nodes[:4]) + (f" and {len(nodes) - 4} more" if len(nodes) > 4 else "")
 
 
 def _wrapped(text: str, indent: str = "") -> list[str]:

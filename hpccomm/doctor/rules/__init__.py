@@ -1,7 +1,14 @@
 """The rules: one module an area, each with its tuple ``RULES``."""
 
 from hpccomm.doctor.rule import Rule
-from hpccomm.doctor.rules import limits
+from hpccomm.doctor.rules import gpus, host, limits, mpi, nccl, slurm
 
-RULES: tuple[Rule, ...] = (*limits.RULES,)
+RULES: tuple[Rule, ...] = (
+    *mpi.RULES,
+    *limits.RULES,
+    *host.RULES,
+    *gpus.RULES,
+    *nccl.RULES,
+    *slurm.RULES,
+)
 """All rules, in the order in which they are shown."""

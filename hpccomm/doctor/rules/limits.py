@@ -1,25 +1,111 @@
-"""Limits of the process and of the container that it runs in."""
+"""Limits of the process and of the group that it runs in."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
-from hpccomm.doctor.rule import Rule
+from hpccomm.backends.bootstrap.machine import numbers
+from hpccomm.doctor.rule import rules
 
-ENOUGH_FILES = 4096
-"""Open MPI and NCCL keep several sockets and files open for each peer."""
+Facts = Mapping[str, Any]
+
+MIB = 1 << 20
+
+FILES_A_RANK = 8
+"""Sockets, pipes and files that a rank may hold for each other rank: a generous estimate."""
+
+THREADS_A_RANK = 128
+"""Threads of MPI, NCCL, OpenMP and Python in a rank: likewise."""
+
+SHARED_A_RANK = 16 * MIB
+"""What MPI and NCCL take of /dev/shm for a rank; MPICH with UCX takes 5.5 MiB before the program begins."""
 
 
-def _few_files(soft: int | None) -> Iterator[str]:
-    if soft is not None and soft < ENOUGH_FILES:
-        yield f"{soft:,} files may be open at once, and {ENOUGH_FILES:,} are a sound minimum"
+def _memlock(soft: int | None, ports: Sequence[Facts]) -> Iterator[str]:
+    if soft is not None and any(port.get("state") == "ACTIVE" for port in ports):
+        yield f"{soft / MIB:,.0f} MiB may be locked, and {ports[0]['device']} reaches locked memory only"
 
 
-RULES = (
-    Rule(
-        "limits.open_files",
-        "May enough files and sockets be open?",
-        ("limits.open_files.soft",),
-        _few_files,
-        "warn",
-        "raise it: ulimit -n 65536 in the job script, or LimitNOFILE= of slurmd and sshd",
-    ),
-)
+def _files(soft: int | None, world: int | None) -> Iterator[str]:
+    needed = 256 + FILES_A_RANK * (world or 1)
+    if soft is not None and soft < needed:
+        yield f"{soft:,} files may be open at once; a job of {world or 1:,} ranks may need {needed:,}"
+
+
+def _processes(soft: int | None, ranks: Sequence[Any]) -> Iterator[str]:
+    needed = THREADS_A_RANK * len(ranks)
+    if soft is not None and soft < needed:
+        yield f"{soft:,} processes and threads are allowed; {len(ranks)} ranks may need {needed:,}"
+
+
+def _pids(group: Facts, ranks: Sequence[Any]) -> Iterator[str]:
+    needed = THREADS_A_RANK * len(ranks)
+    if group["limit"] is not None and group["limit"] - group["used"] < needed:
+        yield f"{group['used']:,} of the {group['limit']:,} threads of the control group are there already; {len(ranks)} ranks may need {needed:,}"
+
+
+def _memory(group: Facts) -> Iterator[str]:
+    if (
+        group["limit"] is not None
+        and (free := group["limit"] - group["used"]) < group["limit"] / 10
+    ):
+        yield f"{free / MIB:,.0f} MiB are left of the {group['limit'] / MIB:,.0f} MiB of the control group"
+
+
+def _oom_kills(group: Facts) -> Iterator[str]:
+    if group["oom_kills"]:
+        yield f"the kernel has killed {group['oom_kills']} processes of this control group for want of memory"
+
+
+def _cpu(group: Facts, cores: Sequence[str], allowed: str) -> Iterator[str]:
+    quota, seen = group["quota"], len(numbers(allowed))
+    if quota is not None and quota < seen:
+        yield f"the control group has the time of {quota:g} processors, and {len(cores)} ranks see {seen}"
+        if group["throttled"]:
+            yield f"it was stopped {group['throttled']:,} times for having used its time up"
+
+
+def _shared(room: Facts, ranks: Sequence[Any]) -> Iterator[str]:
+    needed = SHARED_A_RANK * len(ranks) + 64 * MIB
+    if room["free"] < needed:
+        yield f"/dev/shm has {room['free'] / MIB:,.0f} of {room['bytes'] / MIB:,.0f} MiB free; {len(ranks)} ranks may need {needed / MIB:,.0f}"
+
+
+def _no_shared(room: Facts, ranks: Sequence[Any]) -> Iterator[str]:
+    if room["free"] < (least := 8 * MIB * len(ranks)):
+        yield f"/dev/shm has {room['free'] / MIB:,.0f} MiB free; {len(ranks)} ranks need {least / MIB:,.0f} at the least, and die by SIGBUS where it ends"
+
+
+def _ptrace(scope: int, peers: Sequence[Facts] | None) -> Iterator[str]:
+    if scope and not peers:  # several ranks have tried it
+        yield f"kernel.yama.ptrace_scope is {scope}: a rank reads the memory of another only if that one allows it"
+
+
+def _pages(peers: Sequence[Facts]) -> Iterator[str]:
+    yield from sorted({each["plain"] for each in peers if each.get("plain")})
+
+
+def _mapped(peers: Sequence[Facts]) -> Iterator[str]:
+    yield from sorted({each["mapped"] for each in peers if each.get("mapped")})
+
+
+def _ports(ports: Sequence[int], world: int | None) -> Iterator[str]:
+    first, last = ports
+    if (room := last - first + 1) < (needed := 1024 + FILES_A_RANK * (world or 1)):
+        yield f"connections may have the {room:,} ports {first} to {last}; a job of {world or 1:,} ranks may need {needed:,} on a node"
+
+
+RULES = rules({
+    "limits.memlock": (_memlock, "limits.memlock.soft", "infiniband.ports"),
+    "limits.open_files": (_files, "limits.open_files.soft", "mpi.world?"),
+    "limits.processes": (_processes, "limits.processes.soft", "ranks"),
+    "limits.threads_of_group": (_pids, "limits.pids", "ranks"),
+    "limits.memory": (_memory, "limits.memory"),
+    "limits.oom_kills": (_oom_kills, "limits.memory"),
+    "limits.cpu_time": (_cpu, "limits.cpu", "ranks.*.cores", "cpu.allowed"),
+    "limits.shared_memory": (_shared, "limits.shared_memory", "ranks"),
+    "limits.no_shared_memory": (_no_shared, "limits.shared_memory", "ranks"),
+    "limits.ptrace_scope": (_ptrace, "limits.ptrace_scope", "ranks.*.peers?"),
+    "limits.peers_pages": (_pages, "ranks.*.peers"),
+    "limits.peers_memory": (_mapped, "ranks.*.peers"),
+    "limits.ports": (_ports, "limits.ports", "mpi.world?"),
+})  # fmt: skip

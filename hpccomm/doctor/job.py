@@ -1,0 +1,138 @@
+"""The trees of all nodes of a job, gathered by MPI in a process of its own; of this node alone where MPI fails."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Collection, Mapping
+from typing import Any, NamedTuple
+
+from hpccomm.backends.bootstrap.launch import launched
+from hpccomm.doctor import facts, in_mpi, nccl_report, rank
+
+PATIENCE = 60.0
+"""Seconds that MPI may take to start, gather and end."""
+
+_LAST = 12
+"""Lines that are kept of what a process printed before it failed."""
+
+
+class Heard(NamedTuple):
+    """What the process that used MPI reported.
+
+    Attributes
+    ----------
+    news : dict
+        The last value of each kind: ``phase``, ``missing``, ``trees``, ``nccl``.
+    failure : str
+        How it failed, and where; empty if it ended well.
+    printed : str
+        Its standard output and error.
+    """
+
+    news: Mapping[str, Any]
+    failure: str
+    printed: str
+
+
+def gather(sources: Collection[str], *, nccl: bool = False) -> dict[str, Any]:
+    """Return the trees by the names of the nodes: rank 0 of all nodes; elsewhere, and if MPI fails, of this node.
+
+    Every process of the job calls it. Blocks, for `PATIENCE` at the longest.
+
+    Parameters
+    ----------
+    sources : collection of str
+        What to gather.
+    nccl : bool
+        Whether to let NCCL run its own diagnostics.
+    """
+    heard = _heard(["nccl"] if nccl else [], sources)
+    trees: dict[str, Any] = heard.news.get("trees") or {}
+    if not trees:
+        tree = facts.gather(sources) | {"ranks": [{"rank": 0} | rank.gather()], "mpi": {}}
+        trees = in_mpi.named([(os.uname().nodename, tree)])
+    place, missing = launched(), heard.news.get("missing", "")
+    for tree in trees.values():
+        mpi = tree["mpi"]
+        mpi["missing"] = missing
+        if missing:
+            mpi["unread"] = {"": "mpi4py loads no MPI library"}
+        else:
+            mpi["failure"] = heard.failure
+            if not mpi.get("started"):
+                mpi["unread"] = {"": "MPI did not start"}
+        if place is not None and place.size > 1 and mpi.get("world", 1) == 1:
+            del tree["ranks"]
+            tree["unread"] = {
+                "ranks": f"the {place.size} processes of the job do not see each other"
+            }
+        tree["nccl"] = (
+            nccl_report.facts(heard.printed, heard.news.get("nccl"))
+            if nccl
+            else nccl_report.UNASKED
+        )
+    return trees
+
+
+def problem(trees: Mapping[str, Any]) -> str:
+    """Return why MPI did not start, where that is so: what a rank says that does not report."""
+    (mpi,) = (
+        {id(tree["mpi"]): tree["mpi"] for tree in trees.values()}.values()
+        if len(trees) == 1
+        else ({},)
+    )
+    return str(mpi.get("missing") or mpi.get("failure") or "")
+
+
+def _heard(more: list[str], sources: Collection[str]) -> Heard:
+    report, printed = os.memfd_create("report"), os.memfd_create("printed")
+    os.set_inheritable(report, True)
+    command = [
+        sys.executable,
+        "-m",
+        "hpccomm.doctor.in_mpi",
+        str(report),
+        ",".join(sorted(sources)),
+        *more,
+    ]
+    environment = dict(os.environ) | (nccl_report.ENVIRONMENT if more else {})
+    # PMI's socket is a descriptor that a rank inherits from its launcher.
+    with subprocess.Popen(
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=printed,
+        stderr=printed,
+        close_fds=False,
+        env=environment,
+    ) as process:
+        try:
+            status: int | None = process.wait(PATIENCE)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            status = None
+    said = _text(printed)
+    news: dict[str, Any] = {}
+    for line in _text(report).splitlines():
+        news |= json.loads(line)
+    return Heard(news, _failure(status, news, said), said)
+
+
+def _text(descriptor: int) -> str:
+    with open(descriptor, "rb") as file:
+        file.seek(0)
+        return file.read().decode(errors="replace")
+
+
+def _failure(status: int | None, news: Mapping[str, Any], said: str) -> str:
+    if status == 0 and (news.get("phase") == "" or "missing" in news):
+        return ""
+    how = f"ended with status {status}"
+    if status is None:
+        how = f"did not come back within {PATIENCE:g} s"
+    elif status < 0:
+        how = f"was killed by {signal.Signals(-status).name}"
+    lines = [line.strip() for line in said.splitlines() if line.strip(" -*")]
+    more = f"; it printed: {' / '.join(lines[-_LAST:])}" if lines else ""
+    return f"{news.get('phase') or 'the process'} {how}{more}"

@@ -1,0 +1,133 @@
+"""The facts of one rank: its binding, what it has loaded, its variables, and MPI as it sees it."""
+
+import importlib
+import importlib.util
+import os
+import re
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+from hpccomm.backends.bootstrap import launch, mpi
+from hpccomm.backends.bootstrap.cuda_aware import aware
+from hpccomm.backends.nccl.facts import version_text
+from hpccomm.doctor.reading import Reading, fields
+from hpccomm.doctor.sources.slurm import VARIABLES
+from hpccomm.results.schema import recorded_environment
+
+_LIBRARIES = re.compile(
+    r"/(lib(?:mpi|nccl|cuda|ucp|fabric|psm2|psm3|ibverbs|pmix|pmi2?))(?:-abi)?[.\-_\d]*\.so[^/]*$"
+)
+"""Of the files that a process has mapped, those that are kept."""
+
+_NAMESPACES = ("ipc", "mnt", "net", "pid", "user")
+
+_FLAVOURS = {"pmix": "PMIX_RANK", "pmi": "PMI_RANK"}
+"""How a launcher may speak to its ranks, and the variable that shows it."""
+
+
+def gather(root: Path = Path("/")) -> dict[str, Any]:
+    """Return what needs no MPI. Local."""
+    reading = Reading(root)
+    reading.put("pid", os.getpid())
+    reading.file(
+        "cores", "/proc/self/status", lambda text: fields(text)["Cpus_allowed_list"].strip()
+    )
+    reading.take("nccl", _nccl)  # before the libraries: it loads one
+    reading.file("libraries", "/proc/self/maps", libraries)
+    reading.take(
+        "namespaces",
+        lambda: {
+            name: str(reading.path(f"/proc/self/ns/{name}").readlink()) for name in _NAMESPACES
+        },
+    )
+    slurm = {name: os.environ[name] for name in VARIABLES if name in os.environ}
+    reading.put("variables", recorded_environment(os.environ) | slurm)
+    reading.put("pmi", [flavour for flavour, name in _FLAVOURS.items() if name in os.environ])
+    return reading.facts()
+
+
+def _nccl() -> str:
+    """Return the version of the NCCL that CuPy loads."""
+    if importlib.util.find_spec("cupy") is None:
+        raise LookupError("CuPy is not installed")
+    try:
+        version = importlib.import_module("cupy.cuda.nccl").get_version()
+    except (ImportError, AttributeError) as error:
+        raise LookupError(f"CuPy finds no NCCL library: {error}") from error
+    return version_text(version)
+
+
+def libraries(maps: str) -> dict[str, list[str]]:
+    """Return the paths of the libraries that are mapped, by their short names."""
+    found: dict[str, set[str]] = {}
+    for path in {line.split(maxsplit=5)[-1] for line in maps.splitlines()}:
+        if match := _LIBRARIES.search(path):
+            found.setdefault(match[1], set()).add(path)
+    return {name: sorted(paths) for name, paths in sorted(found.items())}
+
+
+def of_mpi(library: Any) -> dict[str, Any]:
+    """Return what MPI says of itself and of the job. Local; MPI is up.
+
+    Parameters
+    ----------
+    library : module
+        ``mpi4py.MPI``.
+    """
+    reading = Reading()
+    place = launch.launched()
+    name, version = library.get_vendor()
+    cuda, why = aware(library, None)
+    for fact, value in {
+        "started": True,
+        "vendor": name,
+        "version": ".".join(map(str, version)),
+        "library": " ".join(mpi.library_name(library).split()),
+        "world": library.COMM_WORLD.size,
+        "thread_level": library.Query_thread(),
+        "thread_multiple": library.THREAD_MULTIPLE,
+        "cuda_aware": cuda,
+        "cuda_aware_why": why,
+        "launcher": place.launcher if place else None,
+        "launched": place.size if place else 1,
+    }.items():
+        reading.put(fact, value)
+    reading.take("mpiexec", _mpiexec)
+    return reading.facts()
+
+
+def _mpiexec() -> dict[str, str]:
+    """Return where the mpiexec of PATH is, and whose it is."""
+    path = shutil.which("mpiexec") or shutil.which("mpirun")
+    if path is None:
+        raise LookupError("PATH has no mpiexec")
+    try:
+        asked = subprocess.run(
+            [path, "--version"],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=3,
+            check=False,
+        )
+    except subprocess.TimeoutExpired as error:
+        raise LookupError(f"{path} --version does not answer") from error
+    name, version = origin(asked.stdout + asked.stderr)
+    return {"path": path, "vendor": name, "version": version}
+
+
+_MARKS = (
+    *(("Open MPI", "Open MPI"), ("OpenRTE", "Open MPI"), ("PRRTE", "Open MPI")),
+    *(("Intel(R) MPI", "Intel MPI"), ("HYDRA", "MPICH")),
+)
+
+
+def origin(said: str) -> tuple[str, str]:
+    """Return the name, as mpi4py spells it, and the version of the library that a launcher is of; empty if unknown."""
+    name = next((name for mark, name in _MARKS if mark in said), "")
+    version = re.search(r"\b\d+\.\d+\.\d+\b", said)
+    # PRRTE and Intel's launcher count otherwise than their libraries.
+    known = version is not None and ("Open MPI)" in said or name == "MPICH")
+    return name, version[0] if version and known else ""

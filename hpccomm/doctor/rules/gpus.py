@@ -1,0 +1,206 @@
+"""NVIDIA's GPUs: driver and software, memory errors, clocks, links, and what the kernel has logged of them."""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from hpccomm.doctor.rule import rows, rules
+
+Facts = Mapping[str, Any]
+
+SLOWED = {
+    0x08: "hardware slowdown",
+    0x20: "heat (software)",
+    0x40: "heat (hardware)",
+    0x80: "power brake",
+}
+"""Bits of nvmlClocksEventReason*; the power cap (4) is usual at work."""
+
+PEERS = {
+    1: "the chipset does not support it",
+    2: "the GPU does not support it",
+    3: "the way between them does not",
+    4: "it is switched off in the driver",
+    5: "it is not supported",
+}
+"""NVML's nvmlGpuP2PStatus_t."""
+
+XIDS = {int(row["xid"]): row for row in rows("xids.tsv")}
+"""Faults that NVIDIA's driver logs, with whose they are: ``gpu``, ``program``, or ``note`` (no fault by itself)."""
+
+
+def _module(on_bus: int, module: bool) -> Iterator[str]:
+    if on_bus and not module:
+        yield f"{on_bus} NVIDIA devices are on the bus, and there is no /proc/driver/nvidia"
+
+
+def _seen(on_bus: int, count: int) -> Iterator[str]:
+    if count < on_bus:
+        yield f"{on_bus} GPUs are on the bus, and the driver shows {count}: the others are lost, or this container has only these"
+
+
+def _cuda(packages: Mapping[str, str], cuda: int, begins: str) -> Iterator[str]:
+    for name, version in packages.items():
+        wheel = re.fullmatch(begins + r"(\d+)x?", name)
+        if wheel and int(wheel[1]) > cuda // 1000:
+            yield f"{name} {version} needs CUDA {wheel[1]}, and the driver has CUDA {cuda // 1000}.{cuda % 1000 // 10}"
+
+
+def _cupy(packages: Mapping[str, str], cuda: int) -> Iterator[str]:
+    yield from _cuda(packages, cuda, "cupy-cuda")
+
+
+def _nccl(packages: Mapping[str, str], cuda: int) -> Iterator[str]:
+    yield from _cuda(packages, cuda, "nvidia-nccl-cu")
+
+
+def _one_cupy(packages: Mapping[str, str]) -> Iterator[str]:
+    names = [name for name in packages if name == "cupy" or name.startswith("cupy-cuda")]
+    if len(names) > 1:
+        yield f"{' and '.join(names)} are installed over each other, into one folder cupy"
+
+
+def _uncorrected(counts: Facts) -> Iterator[str]:
+    for index, device in counts.items():
+        if device.get("uncorrected"):
+            yield f"GPU {index} has had {device['uncorrected']} uncorrected memory errors since it was reset"
+
+
+def _remap_failed(devices: Facts) -> Iterator[str]:
+    for index, device in devices.items():
+        if "remapped" in device and device["remapped"][3]:
+            yield f"GPU {index} could not replace a row of its memory"
+
+
+def _remap_pending(devices: Facts) -> Iterator[str]:
+    for index, device in devices.items():
+        if "remapped" in device and device["remapped"][2]:
+            yield f"GPU {index} replaces a row of its memory when it is reset"
+
+
+def _ecc(devices: Facts) -> Iterator[str]:
+    states = {index: device["ecc"] for index, device in devices.items() if "ecc" in device}
+    off = [index for index, (now, _) in states.items() if not now]
+    if 0 < len(off) < len(states):
+        yield f"ECC is off on GPU {', '.join(off)}, and on with the others"
+    for index, (now, then) in states.items():
+        if now != then:
+            yield f"ECC of GPU {index} goes {'on' if then else 'off'} when it is reset"
+
+
+def _slowed(devices: Facts) -> Iterator[str]:
+    for index, device in devices.items():
+        if why := [name for bit, name in SLOWED.items() if device.get("clock_reasons", 0) & bit]:
+            yield f"GPU {index} lowers its clock for: {', '.join(why)}"
+
+
+def _listed(devices: Facts, fact: str, bad: Any, sentence: str) -> Iterator[str]:
+    if found := [
+        index for index, device in devices.items() if fact in device and bad(device[fact])
+    ]:
+        yield sentence.format(", ".join(found))
+
+
+def _persistence(devices: Facts) -> Iterator[str]:
+    yield from _listed(
+        devices, "persistence", lambda on: not on, "persistence mode is off on GPU {}"
+    )
+
+
+def _mig(devices: Facts) -> Iterator[str]:
+    yield from _listed(devices, "mig", any, "MIG is on, or will be after a reset, on GPU {}")
+
+
+def _prohibited(devices: Facts) -> Iterator[str]:
+    yield from _listed(
+        devices, "compute_mode", lambda mode: mode == 2, "the compute mode is Prohibited on GPU {}"
+    )
+
+
+def _in_use(devices: Facts) -> Iterator[str]:
+    yield from _listed(devices, "processes", bool, "other processes compute on GPU {}")
+
+
+def _models(devices: Facts) -> Iterator[str]:
+    names = {device["name"] for device in devices.values() if "name" in device}
+    if len(names) > 1:
+        yield f"the node has {', '.join(sorted(names))}"
+
+
+def _link(devices: Facts, _: Any) -> Iterator[str]:
+    for index, device in devices.items():
+        if link := device.get("link"):
+            now = (link["generation"], link["width"])
+            most = (link["most_generation"], link["most_width"])
+            if now != most:
+                yield f"GPU {index} is at work by PCI Express {now[0]} x{now[1]}, and can have {most[0]} x{most[1]}"
+
+
+def _peers(peers: Facts) -> Iterator[str]:
+    found: dict[str, list[str]] = {}
+    for pair, ways in peers.items():
+        for way, status in ways.items():
+            if status:
+                found.setdefault(f"{way}: {PEERS.get(status, f'status {status}')}", []).append(pair)
+    for why, pairs in found.items():
+        more = f" and {len(pairs) - 4} more" if len(pairs) > 4 else ""
+        yield f"between GPUs {', '.join(pairs[:4])}{more}, {why}"
+
+
+def _visible(variables: Sequence[Mapping[str, str]], count: int) -> Iterator[str]:
+    for value in sorted(
+        {each["CUDA_VISIBLE_DEVICES"] for each in variables if "CUDA_VISIBLE_DEVICES" in each}
+    ):
+        words = value.split(",")
+        if bad := [word for word in words if word.strip().isdigit() and int(word) >= count]:
+            yield f"CUDA_VISIBLE_DEVICES={value} names {', '.join(bad)}, and there are {count} GPUs: what is listed after it is invisible"
+
+
+def _xids(found: Sequence[Facts], whose: str) -> Iterator[str]:
+    for each in found:
+        row = XIDS.get(each["xid"])
+        if (row["whose"] if row else "program") == whose:
+            meaning = (
+                row["meaning"]
+                if row
+                else "not in hpccomm's table; NVIDIA's catalogue of Xids has it"
+            )
+            what = f"; {row['remedy']}" if row and row["remedy"] else ""
+            yield f"Xid {each['xid']} of {each['device']}, {each['times']} times: {meaning}{what}"
+
+
+def _xid(found: Sequence[Facts]) -> Iterator[str]:
+    yield from _xids(found, "gpu")
+
+
+def _xid_program(found: Sequence[Facts]) -> Iterator[str]:
+    yield from _xids(found, "program")
+
+
+def _lost(found: Sequence[str]) -> Iterator[str]:
+    yield from found
+
+
+RULES = rules({
+    "gpus.module": (_module, "gpus.on_bus", "gpus.module"),
+    "gpus.seen": (_seen, "gpus.on_bus", "gpus.count"),
+    "gpus.cupy": (_cupy, "packages", "gpus.cuda"),
+    "gpus.nccl": (_nccl, "packages", "gpus.cuda"),
+    "gpus.one_cupy": (_one_cupy, "packages"),
+    "gpus.memory_errors": (_uncorrected, "gpus.devices"),
+    "gpus.remap_failed": (_remap_failed, "gpus.devices"),
+    "gpus.remap_pending": (_remap_pending, "gpus.devices"),
+    "gpus.ecc": (_ecc, "gpus.devices"),
+    "gpus.slowed": (_slowed, "gpus.devices"),
+    "gpus.persistence": (_persistence, "gpus.devices"),
+    "gpus.mig": (_mig, "gpus.devices"),
+    "gpus.prohibited": (_prohibited, "gpus.devices"),
+    "gpus.in_use": (_in_use, "gpus.devices"),
+    "gpus.models": (_models, "gpus.devices"),
+    "gpus.link": (_link, "gpus.devices", "gpus.devices.*.link"),
+    "gpus.peers": (_peers, "gpus.peers"),
+    "gpus.visible": (_visible, "ranks.*.variables", "gpus.count"),
+    "gpus.xid": (_xid, "kernel_log.xids"),
+    "gpus.xid_program": (_xid_program, "kernel_log.xids"),
+    "gpus.lost": (_lost, "kernel_log.lost"),
+})  # fmt: skip

@@ -1,0 +1,160 @@
+"""The node itself: processors, clock, memory, containers; and nodes that differ."""
+
+import collections
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from hpccomm.backends.bootstrap.machine import numbers
+from hpccomm.doctor.rule import Rule, rows, rules
+
+Facts = Mapping[str, Any]
+GIB = 1 << 30
+
+_SAVING = {"powersave", "conservative", "power", "balance_power"}
+_OWN_GOVERNOR = {"intel_pstate", "amd-pstate-epp"}
+"""Drivers under which ``powersave`` is the governor that follows the load: the preference decides there."""
+
+
+def _governors(governors: Facts, driver: str | None, preferences: Facts | None) -> Iterator[str]:
+    own = driver in _OWN_GOVERNOR and preferences
+    for name, number in (preferences if own and preferences else governors).items():
+        if name in _SAVING:
+            yield f"{number} processors have the {'preference' if own else 'governor'} {name} (driver {driver or 'unknown'})"
+
+
+def _clock_source(source: str) -> Iterator[str]:
+    if source in ("hpet", "acpi_pm", "jiffies"):
+        yield f"the clock source is {source}: each reading of the time takes about a microsecond"
+
+
+def _huge_pages(mode: str) -> Iterator[str]:
+    if mode == "never":
+        yield "transparent huge pages are off (never); NumPy asks for them for large arrays"
+
+
+def _numa_balancing(on: int, nodes: Sequence[Any]) -> Iterator[str]:
+    if on and len(nodes) > 1:
+        yield f"the kernel moves pages between the {len(nodes)} NUMA nodes while ranks use them (kernel.numa_balancing is {on})"
+
+
+def _memory(available: int, memory: int) -> Iterator[str]:
+    if available < memory / 10:
+        yield f"{available / GIB:.1f} of {memory / GIB:.1f} GiB of memory are available"
+
+
+def _swap(swap: int, free: int) -> Iterator[str]:
+    if swap - free > GIB:
+        yield f"{(swap - free) / GIB:.1f} GiB of memory are swapped out"
+
+
+def _busy(load: float, online: str) -> Iterator[str]:
+    if load > 1.2 * (number := len(numbers(online))):
+        yield f"{load:.0f} processes have run or waited in the last minute, on {number} processors"
+
+
+def _killed(killed: Sequence[str]) -> Iterator[str]:
+    if killed:
+        names = ", ".join(
+            f"{name} ({times})" for name, times in collections.Counter(killed).most_common(5)
+        )
+        yield f"for want of memory the kernel has killed {names} since it was started"
+
+
+def _machine_checks(found: Sequence[str]) -> Iterator[str]:
+    if found:
+        yield f"the kernel's log has {len(found)} of them, such as {found[-1]!r:.120}"
+
+
+def _namespaces(ranks: Sequence[int], namespaces: Sequence[Facts]) -> Iterator[str]:
+    for kind in ("pid", "user", "net"):
+        kinds = {each[kind] for each in namespaces}
+        if len(kinds) > 1:
+            yield f"{len(ranks)} ranks are in {len(kinds)} namespaces of the sort {kind}"
+
+
+def _one_machine(boots: Mapping[str, str]) -> Iterator[str]:
+    machines: dict[str, list[str]] = {}
+    for node, boot in boots.items():
+        machines.setdefault(boot, []).append(node)
+    for nodes in machines.values():
+        if len(nodes) > 1:
+            yield f"{', '.join(nodes)} are one machine (one boot_id), in containers or namespaces of their own"
+
+
+AHEAD = 0.5
+"""Seconds that clocks may differ. Logs are laid side by side by them."""
+
+
+def _clocks(clocks: Mapping[str, Facts]) -> Iterator[str]:
+    for node, clock in clocks.items():
+        if abs(clock["ahead"]) - clock["uncertain"] > AHEAD:
+            yield f"{node} is {abs(clock['ahead']):.1f} s {'ahead' if clock['ahead'] > 0 else 'behind'}"
+
+
+def _synchronised(states: Mapping[str, bool]) -> Iterator[str]:
+    if wrong := [node for node, state in states.items() if not state]:
+        yield f"the kernel says that the clock is not synchronised on {', '.join(wrong)}"
+
+
+def _odd(values: Mapping[str, Any]) -> Iterator[str]:
+    """Say which nodes have another value than most. A dict of values is compared item by item."""
+    if all(isinstance(value, dict) for value in values.values()):
+        for name in sorted({name for value in values.values() for name in value}):
+            yield from (
+                f"{name}: {text}"
+                for text in _odd({node: value.get(name) for node, value in values.items()})
+            )
+        return
+    alike: dict[str, list[str]] = {}
+    for node, value in values.items():
+        alike.setdefault(_shown(value), []).append(node)
+    if len(alike) > 1:
+        groups = sorted(alike.items(), key=lambda group: -len(group[1]))
+        yield "; ".join(f"{_named(nodes, len(values))}: {value}" for value, nodes in groups)
+
+
+def _named(nodes: Sequence[str], of: int) -> str:
+    return f"{len(nodes)} of {of} nodes" if len(nodes) > max(2, of / 2) else ", ".join(nodes)
+
+
+def _shown(value: Any) -> str:
+    """Return a value as text: bytes to a tenth of a GiB, since no two kernels keep the same for themselves."""
+    if isinstance(value, list):
+        return ", ".join(dict.fromkeys(map(_shown, value)))
+    if isinstance(value, int) and abs(value) >= GIB:
+        return f"{value / GIB:.1f} GiB"
+    return "none" if value is None else str(value)
+
+
+ALIKE = tuple(
+    Rule(
+        f"alike.{row['id']}",
+        f"Do all nodes have the same {row['what']}?",
+        tuple(row["path"].split()),
+        _odd,
+        "fail" if row["severity"] == "fail" else "warn",
+        row["remedy"],
+        over_nodes=True,
+    )
+    for row in rows("alike.tsv")
+)
+"""What must be equal on all nodes, and on a node and the one that it is compared with."""
+
+RULES = (
+    *rules({
+        "host.governor": (_governors, "host.governors", "host.cpufreq_driver?", "host.preferences?"),
+        "host.clock_source": (_clock_source, "host.clock_source"),
+        "host.huge_pages": (_huge_pages, "host.thp"),
+        "host.numa_balancing": (_numa_balancing, "host.numa_balancing", "cpu.nodes"),
+        "host.memory": (_memory, "host.available", "host.memory"),
+        "host.swap": (_swap, "host.swap", "host.swap_free"),
+        "host.busy": (_busy, "host.load", "cpu.online"),
+        "host.killed": (_killed, "kernel_log.killed"),
+        "host.machine_checks": (_machine_checks, "kernel_log.machine_checks"),
+        "host.namespaces": (_namespaces, "ranks.*.rank", "ranks.*.namespaces"),
+        "host.one_machine": (_one_machine, "host.boot_id"),
+        "host.clocks": (_clocks, "host.clock"),
+        "host.clock_synchronised": (_synchronised, "host.clock_synchronised"),
+    }),
+    *ALIKE,
+)  # fmt: skip

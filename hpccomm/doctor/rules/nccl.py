@@ -1,0 +1,46 @@
+"""NCCL: which library a rank has, and what NCCL's own diagnostics say."""
+
+import re
+from collections.abc import Iterator, Sequence
+
+from hpccomm.doctor.rule import rules
+
+CHECKS = {
+    "nccl.says_p2p": "p2p",
+    "nccl.says_net_bw": "net bw",
+    "nccl.says_inventory": "GPU inventory",
+    "nccl.says_driver": "CUDA driver version",
+    "nccl.says_ecc": "ECC",
+    "nccl.says_nvlink": "NVLink",
+    "nccl.says_environment": "NCCL environment",
+}
+"""NCCL's checks by the rules that translate them (NCCL's guide, Diagnostics and RAS)."""
+
+
+def _one_library(_: Sequence[str], libraries: Sequence[Sequence[str]]) -> Iterator[str]:
+    yield from sorted(
+        {f"a rank has mapped {' and '.join(paths)}" for paths in libraries if len(paths) > 1}
+    )
+
+
+def _one_version(versions: Sequence[str]) -> Iterator[str]:
+    if len(set(versions)) > 1:
+        yield f"ranks of this node have NCCL {', '.join(sorted(set(versions)))}"
+
+
+def _stack(versions: Sequence[str], soft: int | None) -> Iterator[str]:
+    for version in sorted(set(versions)):
+        if soft is None and [*map(int, re.findall(r"\d+", version))][:2] < [2, 28]:
+            yield f"the stack is unlimited, for which NCCL {version} gives its threads a small one"
+
+
+def _says(sentences: Sequence[str]) -> Iterator[str]:
+    yield from sentences
+
+
+RULES = rules({
+    "nccl.one_library": (_one_library, "ranks.*.nccl", "ranks.*.libraries.libnccl"),
+    "nccl.one_version": (_one_version, "ranks.*.nccl"),
+    "nccl.stack": (_stack, "ranks.*.nccl", "limits.stack.soft"),
+    **{name: (_says, f"nccl.says.{check}") for name, check in CHECKS.items()},
+})  # fmt: skip

@@ -1,0 +1,118 @@
+"""Slurm: whether it answers, how it starts MPI, how it confines jobs, and whether what it gave is what runs."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from hpccomm.backends.bootstrap.machine import numbers
+from hpccomm.doctor.rule import rules
+from hpccomm.doctor.rules.mpi import SPEAKS
+
+Facts = Mapping[str, Any]
+
+
+def _number(variables: Mapping[str, str], name: str) -> int | None:
+    text = variables.get(name, "")
+    return int(text) if text.isdigit() else None
+
+
+def _answers(problems: Sequence[str]) -> Iterator[str]:
+    yield from problems
+
+
+def _mpi_types(types: Sequence[str], vendor: str) -> Iterator[str]:
+    needed = SPEAKS.get(vendor, ())
+    if needed and not any(each.startswith(needed) for each in types):
+        yield f"{vendor} needs {' or '.join(needed)}, and srun --mpi=list has {', '.join(types) or 'nothing'}"
+
+
+def _confined(config: Facts) -> Iterator[str]:
+    if config.get("ProctrackType") != "proctrack/cgroup":
+        yield f"ProctrackType is {config.get('ProctrackType')}: processes that leave their job's tree outlive it"
+    if not {"task/cgroup", "task/affinity"} & set(config.get("TaskPlugin", "").split(",")):
+        yield f"TaskPlugin is {config.get('TaskPlugin')}: jobs may use each other's processors and devices"
+
+
+def _gres(config: Facts, node: Facts, on_bus: int) -> Iterator[str]:
+    if on_bus and "gpu" not in config.get("GresTypes", ""):
+        yield f"the node has {on_bus} NVIDIA devices, and GresTypes is {config.get('GresTypes') or 'empty'}"
+    elif on_bus and "gpu" not in node.get("Gres", ""):
+        yield f"the node has {on_bus} NVIDIA devices, and Slurm's Gres of it is {node.get('Gres') or 'empty'}"
+
+
+def _node_state(node: Facts) -> Iterator[str]:
+    state = node.get("State", "")
+    if any(word in state for word in ("DOWN", "DRAIN", "FAIL", "NOT_RESPONDING")):
+        yield f"the node is {state}" + (f": {node['Reason']}" if "Reason" in node else "")
+
+
+def _memlock(config: Facts, soft: int | None, ports: Sequence[Facts]) -> Iterator[str]:
+    sent = config.get("PropagateResourceLimits", "ALL") == "ALL" and "MEMLOCK" not in config.get(
+        "PropagateResourceLimitsExcept", ""
+    )
+    if sent and soft is not None and ports:
+        yield f"jobs take the limit of locked memory of the shell that submits them: {soft / (1 << 20):,.0f} MiB here"
+
+
+def _tasks(variables: Mapping[str, str], world: int) -> Iterator[str]:
+    step = _number(variables, "SLURM_STEP_NUM_TASKS")
+    for name in (
+        ("SLURM_STEP_NUM_TASKS", "SLURM_NTASKS") if step and step > 1 else ("SLURM_NTASKS",)
+    ):
+        if (tasks := _number(variables, name)) and tasks != world:
+            yield f"{name} is {tasks}, and MPI_COMM_WORLD has {world} rank{'s' * (world > 1)}"
+            return
+
+
+def _nodes(variables: Mapping[str, str], nodes: int) -> Iterator[str]:
+    number = _number(variables, "SLURM_JOB_NUM_NODES")
+    if number and number != nodes:
+        yield f"the job has {number} nodes, and its ranks are on {nodes}"
+
+
+def _cpus(
+    ranks: Sequence[int], cores: Sequence[str], variables: Sequence[Mapping[str, str]], _: Facts
+) -> Iterator[str]:
+    for rank, listed, own in zip(ranks, cores, variables, strict=True):
+        asked = _number(own, "SLURM_CPUS_PER_TASK")
+        if asked and len(numbers(listed)) < asked:
+            yield f"SLURM_CPUS_PER_TASK is {asked}, and rank {rank} may use {len(numbers(listed))} (cores {listed})"
+            return
+
+
+def _given(cores: Sequence[str], variables: Mapping[str, str]) -> Iterator[str]:
+    own = {cpu for listed in cores for cpu in numbers(listed)}
+    given = _number(variables, "SLURM_CPUS_ON_NODE")
+    if given and len(own) > given:
+        yield f"Slurm gave the job {given} processors of this node, and its ranks may run on {len(own)}"
+    elif given and len(own) < min(given, 2 * len(cores)):
+        yield f"Slurm gave the job {given} processors of this node, and its {len(cores)} ranks may run on {len(own)}"
+
+
+def _gpus(variables: Mapping[str, str], count: int) -> Iterator[str]:
+    given = _number(variables, "SLURM_GPUS_ON_NODE")
+    if given is not None and given > count:
+        yield f"SLURM_GPUS_ON_NODE is {given}, and the driver shows {count}"
+
+
+def _components(variables: Mapping[str, str], world: int) -> Iterator[str]:
+    parts = _number(variables, "SLURM_HET_SIZE") or 1
+    tasks = [_number(variables, f"SLURM_NTASKS_HET_GROUP_{part}") for part in range(parts)]
+    known = [number for number in tasks if number]
+    if parts > 1 and (len(known) < parts or sum(known) != world):
+        yield f"the job has {parts} components{f' of {known} tasks' if known else ''}, and MPI_COMM_WORLD has {world} ranks"
+
+
+RULES = rules({
+    "slurm.answers": (_answers, "slurm.problems"),
+    "slurm.node": (_node_state, "slurm.node"),
+    "slurm.mpi_types": (_mpi_types, "slurm.mpi_types", "mpi.vendor"),
+    "slurm.confined": (_confined, "slurm.config"),
+    "slurm.gres": (_gres, "slurm.config", "slurm.node", "gpus.on_bus"),
+    "slurm.memlock": (_memlock, "slurm.config", "limits.memlock.soft", "infiniband.ports"),
+    "slurm.tasks": (_tasks, "slurm.variables", "mpi.world"),
+    "slurm.cpus_per_task": (_cpus, "ranks.*.rank", "ranks.*.cores", "ranks.*.variables", "slurm.variables"),
+    "slurm.cpus": (_given, "ranks.*.cores", "slurm.variables"),
+    "slurm.gpus": (_gpus, "slurm.variables", "gpus.count"),
+    "slurm.components": (_components, "slurm.variables", "mpi.world"),
+    "slurm.nodes": (_nodes, "slurm.variables", "mpi.nodes"),
+})  # fmt: skip

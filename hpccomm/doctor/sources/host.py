@@ -1,0 +1,97 @@
+"""The node itself: its kernel, processors, memory and clock, and whether a container surrounds this process."""
+
+import collections
+import ctypes
+import os
+import re
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from hpccomm.doctor.reading import Reading, fields
+
+_MEMORY = {
+    "memory": "MemTotal",
+    "available": "MemAvailable",
+    "swap": "SwapTotal",
+    "swap_free": "SwapFree",
+}
+
+_SCALING = {"governors": "scaling_governor", "preferences": "energy_performance_preference"}
+
+_TIME_ERROR = 5
+"""Of adjtimex(2): the clock is not synchronised."""
+
+_MARKS = ("/.dockerenv", "/run/.containerenv", "/singularity", "/.singularity.d")
+
+
+def gather(root: Path = Path("/")) -> dict[str, Any]:
+    """Return the facts of the host."""
+    reading = Reading(root)
+    reading.file("kernel", "/proc/sys/kernel/osrelease")
+    reading.file(
+        "os", "/etc/os-release", lambda text: re.findall(r'^PRETTY_NAME="?([^"\n]*)', text, re.M)[0]
+    )
+    reading.file("boot_id", "/proc/sys/kernel/random/boot_id")
+    reading.file(
+        "cpu",
+        "/proc/cpuinfo",
+        lambda text: " ".join(re.findall(r"^model name\s*:(.*)$", text, re.M)[0].split()),
+    )
+    reading.file(
+        "virtual",
+        "/proc/cpuinfo",
+        lambda text: bool(re.search(r"^flags\s*:.*\bhypervisor\b", text, re.M)),
+    )
+    for fact, name in _MEMORY.items():
+        reading.take(fact, partial(_memory, reading, name))
+    reading.file(
+        "thp",
+        "/sys/kernel/mm/transparent_hugepage/enabled",
+        lambda text: re.findall(r"\[(\w+)\]", text)[0],
+    )
+    reading.file("numa_balancing", "/proc/sys/kernel/numa_balancing", int)
+    for fact, name in _SCALING.items():
+        reading.take(fact, partial(_policies, reading, name))
+    reading.file("cpufreq_driver", "/sys/devices/system/cpu/cpu0/cpufreq/scaling_driver")
+    reading.file("clock_source", "/sys/devices/system/clocksource/clocksource0/current_clocksource")
+    reading.take("clock_synchronised", _synchronised)
+    reading.file("load", "/proc/loadavg", lambda text: float(text.split()[0]))
+    reading.put("container", _container(reading))
+    return reading.facts()
+
+
+def _memory(reading: Reading, name: str) -> int:
+    return int(fields(reading.text("/proc/meminfo"))[name].split()[0]) * 1024
+
+
+def _policies(reading: Reading, name: str) -> dict[str, int]:
+    """Return how many processors have which policy."""
+    files = list(reading.matches("/sys/devices/system/cpu", f"cpu[0-9]*/cpufreq/{name}"))
+    if not files:
+        raise LookupError("the kernel does not scale the processors' clock here")
+    return dict(collections.Counter(file.read_text().strip() for file in files))
+
+
+def _synchronised() -> bool:
+    libc = ctypes.CDLL(None, use_errno=True)
+    state: int = libc.adjtimex(ctypes.create_string_buffer(512))  # without a mode it only reads
+    if state < 0:
+        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+    return state != _TIME_ERROR
+
+
+def _container(reading: Reading) -> list[str]:
+    """Return the signs of a container around this process."""
+    found = [mark for mark in _MARKS if reading.path(mark).exists()]
+    found += [
+        f"variable {name}"
+        for name in ("container", "APPTAINER_NAME", "SINGULARITY_NAME")
+        if name in os.environ
+    ]
+    try:
+        if reading.text("/proc/self/uid_map").split() != ["0", "0", "4294967295"]:
+            found.append("a user namespace")
+    except OSError:  # a kernel without them
+        return found
+    return found

@@ -1,0 +1,59 @@
+"""What the kernel has logged since it was started: faults of GPUs (Xid), killed processes, machine checks."""
+
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+from hpccomm.doctor.reading import Reading
+
+_XID = re.compile(r"NVRM: Xid \((?:PCI:)?([0-9a-fA-F:.]+)\): (\d+)(.*)")
+_LOST = re.compile(r"NVRM:.*fallen off the bus.*")
+_KILLED = re.compile(
+    r"(?:Out of memory|Memory cgroup out of memory).*Killed process \d+ \(([^)]*)\)"
+)
+_MACHINE_CHECK = re.compile(
+    r"\[Hardware Error\]: (?:Machine check|Uncorrected|CPU \d+: Machine Check).*", re.IGNORECASE
+)
+
+
+def gather(root: Path = Path("/")) -> dict[str, Any]:
+    """Return what is in the log; ``xids`` by device and number, with how often and the first text."""
+    reading = Reading(root)
+    try:
+        text = _log(reading.path("/dev/kmsg"))
+    except OSError as error:
+        reading.miss(
+            "",
+            f"the kernel's log, /dev/kmsg, is closed to this process ({error.strerror}); root sees it",
+        )
+        return reading.facts()
+    xids: dict[tuple[str, int], dict[str, Any]] = {}
+    for device, number, more in _XID.findall(text):
+        new = {"device": device, "xid": int(number), "times": 0, "text": more.strip(", ")[:160]}
+        xids.setdefault((device, int(number)), new)["times"] += 1
+    reading.put("xids", list(xids.values()))
+    reading.put("lost", sorted(set(_LOST.findall(text)))[:16])
+    reading.put("killed", sorted(_KILLED.findall(text)))
+    reading.put("machine_checks", _MACHINE_CHECK.findall(text)[:16])
+    return reading.facts()
+
+
+def _log(file: Path) -> str:
+    """Return all records; the device gives one for each read, and an error for one that was overwritten meanwhile."""
+    descriptor = os.open(file, os.O_RDONLY | os.O_NONBLOCK)
+    records = []
+    try:
+        while True:
+            try:
+                record = os.read(descriptor, 1 << 16)
+            except BlockingIOError:
+                break
+            except BrokenPipeError:
+                continue
+            if not record:
+                break
+            records.append(record)
+    finally:
+        os.close(descriptor)
+    return b"".join(records).decode(errors="replace")
