@@ -1,0 +1,149 @@
+"""From the facts of a node, as `hpccomm.doctor` reads them, to its hardware."""
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from hpccomm.backends.bootstrap.machine import numbers
+from hpccomm.hardware.node import Component, NodeHardware, NumaDomain
+
+SOURCES = ("cpu", "pci", "network", "infiniband", "nvlink", "kfd")
+"""What the doctor must have read."""
+
+VENDORS = {"0x10de": "NVIDIA", "0x1002": "AMD", "0x8086": "Intel"}
+
+_ACCELERATOR = re.compile(r"0x(0302|0380|12)")
+_DISPLAY = ("0x10de", "0x1002")
+"""Makers whose displays compute; that of a server's management controller does not."""
+
+NVLINK, XGMI = {1: 20.0, 2: 25.0, 3: 25.0, 4: 25.0, 5: 50.0}, 50.0
+"""1e9 B/s of one link in one direction: of NVIDIA by version, and of AMD's MI200 (their data sheets)."""
+
+GENERATIONS = {2.5: 1, 5.0: 2, 8.0: 3, 16.0: 4, 32.0: 5, 64.0: 6}
+"""Of PCI Express, by GT/s."""
+
+
+def hardware(name: str, tree: Mapping[str, Any]) -> NodeHardware:
+    """Return the hardware of a node.
+
+    Parameters
+    ----------
+    name : str
+        The host's.
+    tree : mapping
+        Its facts, by source.
+    """
+    domains = tuple(_domains(tree.get("cpu", {})))
+    gpus = tuple(_gpus(tree, domains))
+    names = {gpu.address: gpu.name for gpu in gpus}
+    nvidia, amd = (
+        [
+            (names[gpu["pci"]], names.get(link.get("to")), link.get("version", 0))
+            for gpu in tree.get(source, {}).get("gpus", ())
+            for link in gpu["links"]
+            if gpu["pci"] in names and link.get("up", link.get("kind") == "XGMI")
+        ]
+        for source in ("nvlink", "kfd")
+    )
+    # What has no GPU of this node at its other end leads to a switch, which a virtual machine may hide.
+    links = Counter((own, to) for own, to, _ in (*nvidia, *amd) if to is not None)
+    switched = Counter(own for own, to, _ in nvidia if to is None)
+    newest = max((version for *_, version in nvidia), default=0)
+    kind, rate = ("XGMI", XGMI) if amd else ("NV", NVLINK.get(newest, 25.0))
+    return NodeHardware(
+        name, domains, (*gpus, *_nics(tree, domains)), links, switched, kind, rate,
+        tuple(_unread(tree, gpus)),
+    )  # fmt: skip
+
+
+def _domains(cpu: Mapping[str, Any]) -> Iterator[NumaDomain]:
+    sockets = {
+        each: socket["socket"]
+        for socket in cpu.get("sockets", ())
+        for each in numbers(socket["cpus"])
+    }
+    firsts = {numbers(core)[0] for core in cpu.get("cores", ())}
+    whole = [{"node": 0, "cpus": cpu.get("online", ""), "bytes": 0, "distances": [10]}]
+    for node in cpu.get("nodes", whole):
+        cpus = tuple(numbers(node["cpus"]))
+        yield NumaDomain(
+            node["node"],
+            cpus,
+            sockets.get(cpus[0]) if cpus else None,
+            len(firsts & set(cpus)),
+            node["bytes"],
+            tuple(node["distances"]),
+        )
+
+
+def _domain(device: Mapping[str, Any], domains: Sequence[NumaDomain]) -> int | None:
+    """Return the NUMA node of a device; the kernel says -1 in virtual machines, and where there is one alone."""
+    if device.get("node", -1) >= 0:
+        return int(device["node"])
+    return domains[0].number if len(domains) == 1 else None
+
+
+def _gpus(tree: Mapping[str, Any], domains: Sequence[NumaDomain]) -> Iterator[Component]:
+    names = {gpu["pci"]: gpu["name"] for gpu in tree.get("nvlink", {}).get("gpus", ())}
+    number = 0
+    for device in tree.get("pci", {}).get("devices", ()):
+        kind, vendor = device["class"], device["vendor"]
+        if not (_ACCELERATOR.match(kind) or (kind.startswith("0x03") and vendor in _DISPLAY)):
+            continue
+        at = device["address"]
+        words = names.get(at) or f"{VENDORS.get(vendor, vendor)} {device['device']}"
+        yield Component(
+            f"GPU{number}", "gpu", at, tuple(device["path"]), _domain(device, domains), words, lanes(device)
+        )  # fmt: skip
+        number += 1
+
+
+def lanes(device: Mapping[str, Any]) -> str:
+    """Return the connection of a device at the most that it can have: an idle one lowers its speed."""
+    generation = GENERATIONS.get(device.get("max_speed", 0.0))
+    return f"PCIe {generation} x{device['width']}" if generation and device.get("width") else ""
+
+
+def _nics(tree: Mapping[str, Any], domains: Sequence[NumaDomain]) -> Iterator[Component]:
+    devices = {device["address"]: device for device in tree.get("pci", {}).get("devices", ())}
+    ports = tree.get("infiniband", {}).get("ports", ())
+    interfaces = tree.get("network", {}).get("devices", ())
+    several = Counter(port["device"] for port in ports)
+    found = [
+        (
+            f"{port['device']}:{port['port']}" if several[port["device"]] > 1 else port["device"],
+            port.get("pci"),
+            port.get("rate", 0.0) if port.get("state") == "ACTIVE" else 0.0,
+            f"{port.get('link_layer', 'RDMA')} {port.get('generation', '')} {port.get('state', '')}",
+        )
+        for port in ports
+    ]
+    rdma = {port.get("pci") for port in ports}
+    found += [
+        (
+            each["name"],
+            each.get("pci"),
+            each.get("speed", 0) / 1000 if each.get("state") == "up" else 0.0,
+            f"interface {each.get('state', '')}",
+        )
+        for each in interfaces
+        if each.get("pci") not in rdma
+    ]
+    for name, at, rate, words in found:
+        device = devices.get(at)
+        if device is not None and not device.get("virtual"):
+            yield Component(
+                name, "nic", at, tuple(device["path"]), _domain(device, domains),
+                " ".join(words.split()), lanes(device), rate,
+            )  # fmt: skip
+
+
+def _unread(tree: Mapping[str, Any], gpus: Sequence[Component]) -> Iterator[str]:
+    for source in ("cpu", "pci", "network"):
+        for fact, why in tree.get(source, {}).get("unread", {}).items():
+            if fact in ("", "cores", "sockets", "nodes", "devices"):
+                yield f"{source} {fact}: {why}".replace(" :", ":")
+    why = tree.get("nvlink", {}).get("unread", {}).get("gpus")
+    if why and any(gpu.words.startswith("NVIDIA") for gpu in gpus):
+        yield f"NVLink: {why}"

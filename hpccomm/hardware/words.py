@@ -1,0 +1,117 @@
+"""The hardware of nodes, and NCCL's graphs, as text."""
+
+from collections.abc import Iterator, Sequence
+
+from hpccomm.backends.bootstrap.machine import ranges
+from hpccomm.hardware.nccl_files import NcclGraph
+from hpccomm.hardware.node import LETTERS, Component, NodeHardware, rank
+
+
+def lines(node: NodeHardware, names: Sequence[str] = ()) -> Iterator[str]:
+    """Yield the lines about a node: its NUMA nodes, the matrix with its legend, the components.
+
+    Parameters
+    ----------
+    node : NodeHardware
+        What it is made of.
+    names : sequence of str
+        The names of the nodes that are like it; by default its own.
+    """
+    yield f"{', '.join(names or [node.name])}: {summary(node)}"
+    for domain in node.domains:
+        inside = ", ".join(each.name for each in node.inside(domain.number))
+        socket = "" if domain.socket is None else f"socket {domain.socket}, "
+        memory = f", {domain.memory / 2**30:.0f} GiB" if domain.memory else ""
+        yield f"  NUMA {domain.number}: {socket}CPUs {ranges(domain.cpus) or 'none'}{memory}" + (
+            f"; {inside}" if inside else ""
+        )
+    if node.components:
+        yield ""
+        yield from table(node)
+        yield ""
+        for each in node.components:
+            rate = f"{each.rate:g} Gb/s" if each.rate else ""
+            facts = filter(None, (each.address, each.words, each.lanes, rate, linked(node, each)))
+            yield f"  {each.name}: {', '.join(facts)}"
+    for why in node.unread:
+        yield f"  not known: {why}"
+
+
+def linked(node: NodeHardware, gpu: Component) -> str:
+    """Return how many NVLinks a GPU has; empty if it has none."""
+    kind = "NVLinks" if node.link_kind == "NV" else node.link_kind
+    if gpu.name in node.switched:
+        return f"{node.switched[gpu.name]} {kind} to switches"
+    count = sum(count for (name, _), count in node.links.items() if name == gpu.name)
+    return f"{count} {kind}" if count else ""
+
+
+def summary(node: NodeHardware) -> str:
+    """Return what a node has, in numbers."""
+    sockets = len({domain.socket for domain in node.domains} - {None})
+    cores = sum(domain.cores for domain in node.domains)
+    threads = sum(len(domain.cpus) for domain in node.domains)
+    counts = {
+        "sockets": sockets,
+        "NUMA nodes": len(node.domains),
+        "cores": cores,
+        "CPUs": threads,
+        "GPUs": len(node.of_kind("gpu")),
+        "NICs": len(node.of_kind("nic")),
+    }
+    return ", ".join(
+        f"{count} {what if count > 1 else what[:-1]}" for what, count in counts.items() if count
+    )
+
+
+def table(node: NodeHardware) -> Iterator[str]:
+    """Yield the matrix of `NodeHardware.between`, in the form of ``nvidia-smi topo -m``, and what its letters mean."""
+    names = [each.name for each in node.components]
+    domains = {domain.number: domain for domain in node.domains}
+    matrix = node.matrix()
+    head = ["", *names, "CPU Affinity", "NUMA"]
+    rows = [head]
+    for each, letters in zip(node.components, matrix, strict=True):
+        home = domains.get(each.domain if each.domain is not None else -1)
+        near = [ranges(home.cpus), str(home.number)] if home else ["", "unknown"]
+        rows.append([each.name, *letters, *near])
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for cells in rows:
+        padded = (f"{cell:<{width}}" for cell, width in zip(cells, widths, strict=True))
+        yield "  " + "  ".join(padded).rstrip()
+    used = {rank(letters) for row in matrix for letters in row}
+    yield ""
+    for at, (key, meaning) in enumerate(LETTERS.items()):
+        if at in used:
+            yield f"  {key:4} = {meaning}"
+
+
+def graph_lines(graphs: Sequence[NcclGraph]) -> Iterator[str]:
+    """Yield the lines about graphs of NCCL: each way through the node once, with its channels."""
+    for graph in graphs:
+        count = len(graph.channels)
+        (inside, near), (outside, far) = graph.inside, graph.outside
+        yield (
+            f"{graph.name}: {count} channel{'s' * (count > 1)} of {inside:g} GB/s inside the node ({near})"
+            + (f", {outside:g} GB/s to the network ({far})" if leaves(graph) else "")
+        )
+        if graph.meaning and (leaves(graph) or not graph.ring):
+            yield f"  {graph.meaning}"
+        for passed, channels in graph.alike().items():
+            way = " -> ".join(passed) + (f" -> {passed[0]}" if is_closed(graph, passed) else "")
+            yield f"  {numbered(channels)}: {way}"
+
+
+def numbered(channels: Sequence[int]) -> str:
+    """Return the numbers of channels in words."""
+    return f"channel{'s' * (len(channels) > 1)} {ranges(channels)}"
+
+
+def leaves(graph: NcclGraph) -> bool:
+    """Whether a graph has network adapters."""
+    return any(part.startswith("NIC") for channel in graph.channels for part in channel)
+
+
+def is_closed(graph: NcclGraph, passed: Sequence[str]) -> bool:
+    """Whether a channel is a ring inside the node."""
+    return graph.ring and len(passed) > 1 and not passed[0].startswith("NIC")

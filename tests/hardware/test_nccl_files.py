@@ -1,0 +1,127 @@
+"""NCCL's and RCCL's topologies and graphs: excerpts of published ones, each of which names its source."""
+
+from pathlib import Path
+
+import pytest
+
+from hpccomm.cli.main import main
+from hpccomm.errors import UsageError
+from hpccomm.hardware import cluster, picture, words
+from hpccomm.hardware.nccl_files import read_graphs, read_topology
+
+FILES = Path(__file__).parent / "nccl"
+
+
+def connections(name):
+    """The letters between the components of a file, above the diagonal, by their names."""
+    node = read_topology(FILES / name)
+    parts = node.components
+    return {
+        (one.name, other.name): node.between(one, other)
+        for at, one in enumerate(parts)
+        for other in parts[at + 1 :]
+    }
+
+
+def test_a_dgx_a100():
+    found = connections("dgx_a100.xml")
+    # As nvidia-smi topo -m has it there: NVIDIA/DCGM issue 149.
+    assert found["GPU0", "GPU1"] == "NV12"
+    assert found["GPU0", "mlx5_0"] == found["GPU1", "mlx5_0"] == "PXB"
+    assert found["GPU0", "mlx5_4"] == "SYS"
+    assert found["mlx5_4", "mlx5_5"] == "PIX"
+    node = read_topology(FILES / "dgx_a100.xml")
+    assert [domain.number for domain in node.domains] == [0, 3]
+    assert node.domains[1].cpus == (*range(48, 64), *range(176, 192))
+    nic = next(each for each in node.components if each.name == "mlx5_5")
+    assert (nic.rate, nic.lanes, nic.domain) == (100.0, "PCIe 4 x16", 0)
+    assert "bandwidth = 240000000000.0" in cluster.described(node, 2, 2)
+
+
+def test_a_file_for_virtual_machines_has_parts_without_names():
+    found = connections("ndv4.xml")
+    assert found["GPU0", "NIC0"] == found["GPU1", "NIC1"] == "PIX"
+    assert found["GPU0", "GPU1"] == "SYS"
+
+
+def test_direct_links_and_an_interface_without_pci():
+    found = connections("dgx1.xml")
+    assert found["GPU0", "GPU1"] == "NV1"
+    assert found["GPU1", "GPU2"] == "NV2"
+    assert found["GPU0", "bond0"] == "PHB"  # NCCL has no letters for NODE
+
+
+def test_gpus_of_amd_and_links_whose_other_end_is_not_there():
+    found = connections("mi100.xml")
+    assert found["GPU0", "GPU2"] == "XGMI"
+    assert found["GPU2", "mlx5_0"] == "SYS"
+
+
+def test_links_whose_speed_is_hidden():
+    found = connections("t4.xml")
+    assert (found["GPU0", "mlx5_0"], found["GPU0", "GPU4"]) == ("PIX", "PHB")
+    assert {each.lanes for each in read_topology(FILES / "t4.xml").components} == {""}
+
+
+def test_rings_say_by_which_adapter_they_enter_and_leave():
+    (graph,) = read_graphs(FILES / "h800_graph.xml")  # those without channels are left out
+    assert list(words.graph_lines([graph])) == [
+        "ring: 3 channels of 24 GB/s inside the node (NVL), 24 GB/s to the network (PXN)",
+        "  the data enters the node by the 1st NIC and leaves it by the last",
+        "  channels 0,2: NIC 0 -> GPU 0 -> GPU 7 -> GPU 6 -> GPU 5 -> GPU 4 -> GPU 3 -> GPU 2 -> GPU 1 -> NIC 0",
+        "  channel 1: NIC 1 -> GPU 7 -> GPU 6 -> GPU 5 -> GPU 4 -> GPU 3 -> GPU 2 -> GPU 1 -> GPU 0 -> NIC 1",
+    ]
+
+
+def test_rings_of_one_node_are_closed_and_trees_are_not():
+    lines = list(words.graph_lines(read_graphs(FILES / "ncv4_graph.xml")))
+    assert lines[:2] == [
+        "ring: 2 channels of 12 GB/s inside the node (SYS)",
+        "  channel 0: GPU 0 -> GPU 1 -> GPU 2 -> GPU 3 -> GPU 0",
+    ]
+    assert lines[3].startswith("balanced tree: 2 channels of 12 GB/s")
+    assert lines[-1] == "  channel 1: GPU 1 -> GPU 0 -> GPU 3 -> GPU 2"
+    tree = list(words.graph_lines(read_graphs(FILES / "socket_graph.xml")))
+    assert tree[-1] == "  channels 0-1: NIC 3 -> GPU 0 -> GPU 1 -> GPU 2 -> GPU 3 -> NIC 3"
+
+
+@pytest.mark.parametrize("name", sorted(each.name for each in FILES.glob("*.xml")))
+def test_each_is_drawn(name):
+    pytest.importorskip("matplotlib")
+    from hpccomm.schedules.draw.drawing import rendered
+
+    if name.endswith("_graph.xml"):
+        figure = picture.draw_graphs(read_graphs(FILES / name))
+    else:
+        figure = picture.draw(read_topology(FILES / name))
+    assert b">GPU" in rendered(figure, "svg")
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("<graphs/>", "has <graphs> at its top, where <system> is expected; --nccl-graph reads it"),
+        ("<html/>", "give a file that NCCL wrote (NCCL_TOPO_DUMP_FILE=FILE)"),
+        ("NCCL INFO", "is not XML"),
+        (None, "No such file"),
+    ],
+)
+def test_another_file_is_refused(tmp_path, text, complaint):
+    file = tmp_path / "t.xml"
+    if text is not None:
+        file.write_text(text)
+    with pytest.raises(UsageError, match=complaint.replace("(", r"\(").replace(")", r"\)")):
+        read_topology(file)
+
+
+def test_the_verb_shows_and_draws_them(tmp_path, capsys):
+    pytest.importorskip("matplotlib")
+    drawn = tmp_path / "node.svg"
+    assert main(["topo", "--nccl-topo", str(FILES / "dgx1.xml"), "--output", str(drawn)]) == 0
+    rows = [line.split()[:5] for line in capsys.readouterr().out.splitlines()]
+    assert ["GPU1", "NV1", "X", "NV2", "PHB"] in rows
+    assert ">bond0<" in drawn.read_text()
+    assert main(["topo", "--nccl-graph", str(FILES / "ncv4_graph.xml"), "--json"]) == 0
+    assert '"name": "ring"' in capsys.readouterr().out
+    assert main(["topo", "--nccl-graph", str(FILES / "dgx1.xml")]) == 2
+    assert "--nccl-topo reads it" in capsys.readouterr().err
