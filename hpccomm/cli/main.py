@@ -54,6 +54,10 @@ VERBS: dict[str, tuple[str, str]] = {
         "look for what is wrong with the nodes of a job, outside the program",
     ),
     "topo": ("hpccomm.cli.topo", "show what a node is made of, and what connects it"),
+    "env": (
+        "hpccomm.cli.env",
+        "say what is wrong with the variables of NCCL, MPI and hpccomm that are set",
+    ),
     "explain": (
         "hpccomm.cli.explain",
         "say what the dumps of a failed job, or an error message, mean",
@@ -75,7 +79,7 @@ arguments, and ``run(arguments) -> int``, which returns the exit status. One tha
 command line has ``arranged(words)``, which puts ``--`` between its own flags and that.
 """
 
-COLLECTIVE = ("perf", "perf pairs", "tune", "doctor", "topo")
+COLLECTIVE = ("perf", "perf pairs", "tune", "doctor", "topo", "env")
 """Verbs that are run by all ranks of a job, and let rank 0 speak for all."""
 
 SILENCE = 3.0

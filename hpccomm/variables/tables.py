@@ -1,0 +1,128 @@
+"""The tables of variables, read from the files beside this module."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+LIBRARIES = {
+    "nccl": "NCCL",
+    "openmpi": "Open MPI",
+    "mpich": "MPICH",
+    "ucx": "UCX",
+    "libfabric": "libfabric",
+    "cuda": "CUDA",
+}
+"""The files, and the names of the libraries."""
+
+
+@dataclass(frozen=True, slots=True)
+class KnownVariable:
+    """One variable of a library: a line of its table.
+
+    Attributes
+    ----------
+    library : str
+        Whose it is.
+    name : str
+        Its name.
+    kind : str
+        How its text is read: ``int`` and ``switch`` (C's strtoll, base 0), ``truth`` (1, true, 0, false), ``decimal``,
+        ``word`` (case does not count), ``exact`` (it does), ``words`` (a list), ``functions`` (as NCCL_ALGO),
+        ``devices`` (names or their beginnings), ``path``, ``yesno``, ``size``, ``text``.
+    fits : str
+        What fits, such as ``0 to 31, -1 auto``.
+    default, since : str
+        In words; `since` is a version.
+    status : str
+        ``live``, ``plug-in`` (a plug-in reads it), ``deprecated``, ``removed``, ``never`` (no version ever read it),
+        ``foreign`` (another program's).
+    until, instead : str
+        The version that ended it (``after 2.4.8`` is the last one that had it), and what to use.
+    ranks : str
+        ``equal`` where it must be the same on all ranks, ``free`` where it may differ.
+    option : str
+        The field of ncclConfig_t that it overrides.
+    caution : str
+        ``VALUE,...: why not in production``; ``set`` stands for any value.
+    source : str
+        Where the line is from: NCCL's ``guide`` or ``source``, ``ompi_info``, ...
+    meaning : str
+        What it does.
+    """
+
+    library: str
+    name: str
+    kind: str
+    fits: str
+    default: str
+    since: str
+    status: str
+    until: str
+    instead: str
+    ranks: str
+    option: str
+    caution: str
+    source: str
+    meaning: str
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigField:
+    """A field of ncclConfig_t: its name, kind and range, first version, the variable that overrides it, meaning."""
+
+    name: str
+    kind: str
+    fits: str
+    since: str
+    variable: str
+    meaning: str
+
+
+def _rows(file: str) -> list[list[str]]:
+    text = Path(__file__).with_name(f"{file}.tsv").read_text(encoding="utf-8")
+    return [line.split("\t") for line in text.splitlines()[1:]]
+
+
+@cache
+def known() -> Mapping[str, KnownVariable]:
+    """Return all variables by their names."""
+    lines = (KnownVariable(LIBRARIES[file], *row) for file in LIBRARIES for row in _rows(file))
+    return {line.name: line for line in lines}
+
+
+@cache
+def config_fields() -> Mapping[str, ConfigField]:
+    """Return the fields of ncclConfig_t that a program sets, by their names, in their order."""
+    return {row[0]: ConfigField(*row) for row in _rows("config")}
+
+
+def version_code(text: str) -> int:
+    """Return a version of NCCL as its code: 2.30.5 is 23005. 0 if the text has none, or says "or before"."""
+    found = re.search(r"(\d+)\.(\d+)(?:\.(\d+))?", text)
+    if not found or "before" in text:
+        return 0
+    return int(found[1]) * 10000 + int(found[2]) * 100 + int(found[3] or 0)
+
+
+def fitting(fits: str, number: float) -> bool:
+    """Return whether a number is in a range in words, such as ``0 to 31, -1 auto`` or ``bytes, -1 auto``."""
+    for part in fits.split(","):
+        words = part.split() or [""]
+        try:
+            first = int(words[0], 0)
+        except ValueError:  # a unit, or "any number"
+            if number >= 0 or words[0] == "any":
+                return True
+            continue
+        match words[1:]:
+            case ["to", last, *_]:
+                inside = first <= number <= int(last, 0)
+            case ["or", "more" | "more;", *_]:
+                inside = number >= first
+            case _:
+                inside = number == first
+        if inside:
+            return True
+    return False

@@ -1,0 +1,76 @@
+"""The table of NCCL's variables is what the installed NCCL has; it needs no driver.
+
+``nccl_constants.txt`` has the names in NCCL's strings that are constants of its interface, not variables.
+"""
+
+import importlib.util
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from hpccomm.variables import known
+from hpccomm.variables.conf import VariableSetting
+from hpccomm.variables.judging import Surroundings, judge
+from hpccomm.variables.tables import version_code
+
+_found = importlib.util.find_spec("nvidia") and importlib.util.find_spec("nvidia.nccl")
+FOLDERS = list((_found.submodule_search_locations if _found else None) or ())
+CONSTANTS = set(Path(__file__).with_name("nccl_constants.txt").read_text().split())
+
+pytestmark = pytest.mark.skipif(not FOLDERS, reason="no wheel of NCCL is installed")
+
+
+def test_every_name_in_the_library_is_in_the_table():
+    folder = Path(FOLDERS[0])
+    header = (folder / "include/nccl.h").read_text("utf-8")
+    major, minor, patch = (
+        int(re.search(rf"NCCL_{part} (\d+)", header)[1]) for part in ("MAJOR", "MINOR", "PATCH")
+    )
+    version = major * 10000 + minor * 100 + patch
+    parts = (folder / "lib/libnccl.so.2").read_bytes().split(b"NCCL_")[1:]
+    names = {"NCCL_" + re.match(rb"[A-Z0-9_]*", part)[0].decode() for part in parts} - {"NCCL_"}
+    table = known()
+    assert sorted(names - set(table) - CONSTANTS) == []
+    assert CONSTANTS & set(table) == {"NCCL_GRAPH", "NCCL_NVLS"}  # also subsystems of the log
+    for name, each in table.items():
+        if each.library == "NCCL" and each.status == "live" and version_code(each.since) <= version:
+            assert name in names, f"{name} is not in NCCL any more"
+        gone = judge(VariableSetting(name, "1"), Surroundings(version))
+        if gone.verdict in ("removed", "newer"):
+            assert name not in names - CONSTANTS, f"{name} is in NCCL"
+
+
+READ = """
+import ctypes, sys
+library, value, length = ctypes.CDLL(sys.argv[1]), ctypes.c_char_p(), ctypes.c_int()
+if not hasattr(library, "ncclParamGetParameter"):
+    sys.exit("too old")
+library.ncclParamGetParameter(sys.argv[2].encode(), ctypes.byref(value), ctypes.byref(length))
+print(value.value.decode())
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "read"),
+    [
+        ("NCCL_SET_THREAD_NAME=True", "TRUE"), ("NCCL_SET_THREAD_NAME=yes", "FALSE"),
+        ("NCCL_SET_THREAD_NAME=f", "FALSE"), ("NCCL_DEBUG=info", "INFO"), ("NCCL_DEBUG=DEBUG", "<unknown>"),
+        ("NCCL_DEBUG_SUBSYS=coll, net", "COLL,NET"), ("NCCL_DEBUG_SUBSYS=COLLS", "INIT,ENV,BOOTSTRAP"),
+    ],
+)  # fmt: skip
+def test_a_value_does_not_fit_where_nccl_goes_by_the_default(text, read):
+    name, _, value = text.partition("=")
+    library = Path(FOLDERS[0]) / "lib/libnccl.so.2"
+    job = subprocess.run(
+        [sys.executable, "-c", READ, library, name],
+        env=os.environ | {name: value}, capture_output=True, text=True,
+    )  # fmt: skip
+    if job.stderr.strip() == "too old":
+        pytest.skip("this NCCL does not say what it reads")
+    assert job.stdout.strip() == read, job.stderr
+    fits = judge(VariableSetting(name, value), Surroundings()).verdict in ("ok", "caution")
+    assert fits == (read not in ("<unknown>", "INIT,ENV,BOOTSTRAP") and value != "yes")

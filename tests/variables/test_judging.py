@@ -1,0 +1,278 @@
+"""Verdicts on variables: against what C, NCCL's source and the programs of other projects do with them.
+
+Sources: NVIDIA/nccl 2.30.7 (misc/param.cc, misc/utils.cc, graph/tuning.cc, graph/paths.cc) and its guide.
+"""
+
+import ctypes
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hpccomm import settings
+from hpccomm.variables import conf, differing, here, judge_all, known, presets
+from hpccomm.variables.conf import VariableSetting
+from hpccomm.variables.judging import FAULTS, Surroundings, judge
+from hpccomm.variables.reading import number
+from hpccomm.variables.tables import config_fields, fitting, version_code
+
+RAILS = Surroundings(
+    23203,
+    {
+        "NCCL_IB_HCA": tuple(f"mlx5_{at}" for at in range(12)),
+        "NCCL_SOCKET_IFNAME": ("docker0", "eth0", "lo"),
+    },
+)
+
+
+def verdict(text, machine=RAILS):
+    name, _, value = text.partition("=")
+    found = judge(VariableSetting(name, value), machine)
+    assert found is not None
+    return found
+
+
+@given(
+    st.one_of(st.from_regex(r"\s{0,2}[+-]?(0[xX]?)?[0-9a-fkM.]{0,6}", fullmatch=True), st.text())
+)
+def test_numbers_are_read_as_c_reads_them(text):
+    raw = text.encode("utf-8", "surrogatepass").split(b"\0")[0]
+    strtoll = ctypes.CDLL(None).strtoll
+    strtoll.restype, end = ctypes.c_longlong, ctypes.c_char_p()
+    value = strtoll(raw, ctypes.byref(end), 0)
+    if raw.isascii() and abs(value) < 2**62:
+        found, rest = number(raw.decode())
+        assert found == value
+        assert not rest or rest.encode() == end.value or (not found and rest.encode() == raw)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected", "substitute"),
+    [
+        ("NCCL_NVLINK_DISABLE=1", "unknown", "NCCL_P2P_DISABLE=1"),
+        ("NCCL_TIMEOUT=600", "unknown", "HPCCOMM_TIMEOUT"),
+        ("NCCL_DEBUG_LOG_DIR=/tmp", "unknown", "NCCL_DEBUG_FILE="),
+        ("NCCL_DEBUG=DEBUG", "misfit", "VERSION,WARN,ATTN,INFO"),
+        ("NCCL_MIN_NRINGS=4", "deprecated", "NCCL_MIN_CTAS"),
+        ("NCCL_MAX_NRINGS=4", "deprecated", "NCCL_MAX_CTAS"),
+    ],
+)
+def test_the_variables_of_older_guides_have_the_right_substitute(text, expected, substitute):
+    found = verdict(text)
+    assert (found.verdict, found.fault) == (expected, True)
+    assert substitute in found.remedy
+
+
+@pytest.mark.parametrize(
+    ("text", "expected", "words", "remedy"),
+    [
+        ("NCCL_BUFFSIZE=8M", "misread", "reads 8:", "NCCL_BUFFSIZE=8388608"),
+        ("NCCL_BUFFSIZE=4KiB", "misread", "reads 4:", "NCCL_BUFFSIZE=4096"),
+        ("NCCL_IB_DISABLE=true", "misread", "reads 0 (off)", "NCCL_IB_DISABLE=1"),
+        ('NCCL_IB_DISABLE="1"', "misread", "reads 0 (off)", "NCCL_IB_DISABLE=1"),
+        ("NCCL_IB_DISABLE=false", "ok", "", ""),
+        ("NCCL_IB_TIMEOUT=022", "misread", "reads 18", "NCCL_IB_TIMEOUT=22"),
+        ("NCCL_IB_TIMEOUT=0x16", "ok", "", ""),
+        ("NCCL_IB_TIMEOUT=auto", "misread", "reads 0:", "give one of 0 to 31"),
+        ("NCCL_IB_TIMEOUT=40", "misfit", "out of range", "0 to 31"),
+        ("NCCL_IB_TC=-1", "ok", "", ""),
+        ("NCCL_P2P_LEVEL=nvl", "misfit", "'nvl'", "NCCL_P2P_LEVEL=NVL"),
+        ("NCCL_NETDEVS_POLICY=max:2", "ok", "", ""),
+        ("NCCL_NETDEVS_POLICY=MAX:x", "misfit", "default (AUTO)", "MAX:N"),
+        ("NCCL_CTA_POLICY=efficiency|ZERO", "ok", "", ""),
+        ("NCCL_DEBUG_SUBSYS=^INIT,COLLS", "misfit", "'COLLS'", "INIT,COLL"),
+        ("NCCL_ALGO=allreduce:tree,rng", "misfit", "'rng'", "ring,tree"),
+        ("NCCL_ALGO=ring;allreduce:tree", "caution", "removes choices", ""),
+        ("NCCL_ALGO=allreduce:tree;ring", "misfit", "'ring'", ""),
+        ("NCCL_SET_THREAD_NAME=True", "ok", "", ""),
+        ("NCCL_SET_THREAD_NAME=yes", "misfit", "default (0)", "true"),
+        ("NCCL_IB_HCA=mlx5_1", "prefix", "mlx5_10, mlx5_11", "NCCL_IB_HCA==mlx5_1"),
+        ("NCCL_IB_HCA=^mlx5_1:1", "prefix", "mlx5_10", "NCCL_IB_HCA=^=mlx5_1:1"),
+        ("NCCL_IB_HCA==mlx5_1", "ok", "", ""),
+        ("NCCL_IB_HCA=mlx5", "ok", "", ""),
+        ("NCCL_IB_HCA==mlx5_2,=mlx5_3", "misfit", "stand once", "NCCL_IB_HCA==mlx5_2,mlx5_3"),
+        ("NCCL_SOCKET_IFNAME=ib0", "misfit", "no device here", "docker0, eth0, lo"),
+        ("NCCL_SOCKET_IFNAME=^docker,lo", "ok", "", ""),
+        ("NCCL_IB_DISABEL=1", "unknown", "no such", "NCCL_IB_DISABLE?"),
+        ("NCCL_TREE_THRESHOLD=0", "removed", "2.4.8", "NCCL_ALGO"),
+        ("NCCL_ASYNC_ERROR_HANDLING=1", "foreign", "PyTorch", "TORCH_NCCL_ASYNC_ERROR_HANDLING"),
+        ("NCCL_FASTRAK_IFNAME=eth1", "foreign", "Google", ""),
+        ("NCCL_TESTS_MIN_BW=1", "foreign", "nccl-tests", ""),
+        ("NCCL_CTRAN_ENABLE=1", "foreign", "NCCLX", ""),
+        ("NCCL_DEBUG=INFO", "caution", "many lines", "production"),
+        ("NCCL_P2P_DISABLE=1", "caution", "NVLink", "production"),
+        ("NCCL_BUFFSIZE=", "ok", "empty", ""),
+        ("OMPI_MCA_oob_tcp_if_include=eth0", "caution", "Open MPI 5.0", "PRTE_MCA_prte_if_include"),
+        ("UCX_RNDV_THRESH=8k", "ok", "", ""),
+        ("UCX_UNIFIED_MODE=perhaps", "misfit", "default (n)", "y,n"),
+        ("CUDA_LAUNCH_BLOCKING=1", "caution", "overlap", "production"),
+    ],
+)  # fmt: skip
+def test_a_value_and_its_verdict(text, expected, words, remedy):
+    found = verdict(text)
+    assert (found.verdict, found.fault) == (expected, expected in FAULTS)
+    assert words in found.words
+    assert remedy in found.remedy
+    if re.fullmatch(r"[A-Z_]+=\S+", found.remedy) and expected != "unknown":
+        assert verdict(found.remedy).verdict in ("ok", "caution"), "the remedy helps"
+
+
+def test_what_a_version_does_not_have():
+    old, new = Surroundings(22809), Surroundings(23203)
+    assert verdict("NCCL_IB_OOO_RQ=1", old).verdict == "newer"
+    assert verdict("NCCL_IB_OOO_RQ=1", new).verdict == "ok"
+    assert verdict("NCCL_MLOPART_RDMA_ENABLE=1", Surroundings(23102)).verdict == "ok"
+    assert verdict("NCCL_MLOPART_RDMA_ENABLE=1", Surroundings(23200)).verdict == "removed"
+    assert verdict("NCCL_GIN_NCONTEXTS=1", Surroundings(22907)).verdict == "ok"  # "after 2.29.7"
+    assert verdict("NCCL_GIN_NCONTEXTS=1", Surroundings(23003)).verdict == "removed"
+
+
+def test_a_beginning_may_match_more_where_the_devices_are_not_known():
+    found = verdict("NCCL_IB_HCA=mlx5_1", Surroundings())
+    assert (found.verdict, found.remedy) == ("caution", "NCCL_IB_HCA==mlx5_1")
+
+
+def test_what_a_program_sets_is_overridden():
+    found = verdict("NCCL_MAX_CTAS=4", Surroundings(options=("maxCTAs",)))
+    assert (found.verdict, found.fault) == ("overrides", True)
+    assert not verdict("NCCL_MAX_CTAS=4", Surroundings(options=("minCTAs",))).fault
+
+
+def test_values_of_unknown_names_are_not_kept():
+    found = judge_all([VariableSetting("NCCL_API_TOKEN", "hidden")], Surroundings())
+    assert [each.value for each in found] == [""]
+    assert judge_all([VariableSetting("AWS_SECRET_ACCESS_KEY", "hidden")], Surroundings()) == []
+
+
+def test_sockets_of_a_connection_are_bounded_together():
+    both = [VariableSetting(n, "16") for n in ("NCCL_SOCKET_NTHREADS", "NCCL_NSOCKS_PERTHREAD")]
+    assert [each.verdict for each in judge_all(both, Surroundings())] == ["ok", "misfit"]
+
+
+def test_the_files_are_read_as_nccl_reads_them(tmp_path: Path):
+    own, site = tmp_path / "own.conf", tmp_path / "site.conf"
+    own.write_text(
+        "# NCCL_ALGO=x\nNCCL_IB_TIMEOUT=22\nNCCL_NET = IB\nexport NCCL_PROTO=LL\nnonsense\n"
+    )
+    site.write_text("NCCL_IB_TIMEOUT=19\nNCCL_BUFFSIZE=8M\r\n")
+    environ = {"NCCL_CONF_FILE": str(own), "NCCL_BUFFSIZE": "4194304", "HOME": str(tmp_path)}
+    found = judge_all(conf.settings(environ, site), Surroundings())
+    by_name = {(each.name, each.place): each for each in found}
+    assert by_name["NCCL_IB_TIMEOUT", str(own)].verdict == "ok"
+    assert by_name["NCCL_IB_TIMEOUT", str(site)].verdict == "shadowed"
+    assert by_name["NCCL_BUFFSIZE", "environment"].verdict == "ok"
+    assert by_name["NCCL_BUFFSIZE", str(site)].verdict == "shadowed"
+    for name in ("NCCL_NET", "NCCL_PROTO"):  # the spaces are part of the name
+        assert by_name[name, str(own)].verdict == "unknown"
+    assert ("NCCL_ALGO", str(own)) not in by_name
+    (tmp_path / ".nccl.conf").write_text("NCCL_NET=Socket\n")
+    assert ("NCCL_NET", "Socket") in [
+        each[:2] for each in conf.settings({"HOME": str(tmp_path)}, site)
+    ]
+    missing = judge_all(conf.settings({"NCCL_CONF_FILE": "~/nccl.conf"}, site), here())
+    assert (missing[0].verdict, "~" in missing[0].words) == ("misfit", True)
+
+
+def test_devices_are_those_of_the_machine(tmp_path: Path):
+    for name in ("mlx5_1", "mlx5_10"):
+        (tmp_path / "sys/class/infiniband" / name).mkdir(parents=True)
+    machine = here(nccl=0, root=tmp_path)
+    assert verdict("NCCL_IB_HCA=mlx5_1", machine).verdict == "prefix"
+
+
+def test_ranks_are_compared():
+    ranks = [
+        {"NCCL_BUFFSIZE": "1", "NCCL_IB_TC": "1", "NCCL_DEBUG_FILE": "a", "HPCCOMM_X": "1"},
+        {},
+    ]
+    assert [each[:2] for each in differing(ranks, ["HPCCOMM_X"])] == [
+        ("HPCCOMM_X", "differs"), ("NCCL_BUFFSIZE", "differs"), ("NCCL_IB_TC", "uneven"),
+    ]  # fmt: skip
+    assert differing(ranks)[0][2] == {"1": [0], None: [1]}
+    assert differing([ranks[0], ranks[0]]) == []
+
+
+def test_the_tables_are_sound():
+    table = known()
+    kinds = {"int", "switch", "truth", "decimal", "word", "exact", "words", "functions", "devices"}
+    for name, each in table.items():
+        assert each.kind in kinds | {"path", "yesno", "size", "text"}, name
+        assert each.status in ("live", "plug-in", "deprecated", "removed", "never", "foreign"), name
+        assert each.ranks in ("", "equal", "free"), name
+        assert each.meaning, name
+        assert not each.option or each.option in config_fields(), name
+        assert (each.status in ("removed",)) <= bool(each.until), name
+        assert (each.library == "NCCL" and each.status == "live") <= bool(each.since), name
+        new = re.match(r"(NCCL_\w+)(=|$)", each.instead)
+        assert new is None or table[new[1]].status in ("live", "deprecated"), name
+        if each.kind == "switch":
+            assert fitting(each.fits, 0), name
+    for field in config_fields().values():
+        assert not field.variable or table[field.variable].option == field.name
+        assert version_code(field.since)
+
+
+@pytest.mark.skipif(
+    not Path(sys.executable).with_name("ompi_info").exists(), reason="no Open MPI is installed here"
+)
+def test_open_mpi_has_the_parameters_of_the_table():
+    def parameters(program, *words):
+        command = [Path(sys.executable).with_name(program), "--param", *words]
+        return subprocess.run(
+            command, capture_output=True, text=True, check=True, timeout=60
+        ).stdout
+
+    theirs = parameters("ompi_info", "all", "all", "--level", "9", "--parsable")
+    launcher = parameters("prte_info", "all:all")
+    for name, each in known().items():
+        parameter = re.sub(r"^(OMPI|PRTE)_MCA_", "", name)
+        if each.source == "ompi_info":
+            assert f":param:{parameter}:value:" in theirs, name
+        elif each.source == "prte_info":
+            assert f'"{parameter}"' in launcher, name
+        elif each.status == "removed":
+            assert f":param:{parameter}:value:" not in theirs, name
+
+
+@pytest.mark.skipif(shutil.which("mpichversion") is None, reason="no MPICH is installed here")
+def test_mpich_has_the_variables_of_the_table():
+    library = next(Path(shutil.which("mpichversion")).parents[1].glob("lib/libmpi.so*"))
+    text = library.read_bytes()
+    for name, each in known().items():
+        if each.source == "cvars":
+            assert name.removeprefix("MPIR_CVAR_").encode() in text, name
+
+
+FACTS = {"roce": "mlx5_0,mlx5_1", "roce_rate": 200.0, "nic": "eth0", "nic_speed": 100.0}
+
+
+@pytest.mark.parametrize("preset", presets.PRESETS)
+def test_a_preset_gives_few_lines_which_are_sound(preset):
+    facts = FACTS | {"ib": "mlx5_0", "ib_rate": 400.0, "gpus": 8, "translating": 3}
+    facts |= {"nccl": 23203, "nccl_text": "2.32.3"}
+    lines = list(presets.preset(preset, facts))
+    exports = [line.removeprefix("export ") for line in lines if line.startswith("export ")]
+    assert 1 <= len(exports) <= 5
+    assert all(line.startswith(("#", "export ")) for line in lines)
+    for each in exports:
+        if each.startswith("NCCL_"):
+            assert not verdict(each, Surroundings(23203)).fault, each
+        else:
+            assert each.partition("=")[0] in [variable.name for variable in settings.VARIABLES]
+    assert all("not set:" in line for line in presets.preset(preset, {}) if line.startswith("#  "))
+
+
+def test_the_deadline_of_a_model_is_a_multiple_of_what_the_link_needs():
+    lines = list(presets.for_model(10**10, 4, FACTS))
+    # 2 * 3/4 * 10 GB are 15 GB, at 25 GB/s 0.6 s.
+    assert "export HPCCOMM_TIMEOUT=60" in lines
+    assert any("15 GB in 0.6 s" in line for line in lines)
+    assert "export NCCL_IB_QPS_PER_CONNECTION=4" in lines
+    assert "export HPCCOMM_TIMEOUT=600" in presets.for_model(10**11, 4, FACTS)
+    small = presets.for_model(1000, 4, {"nic": "eth0", "nic_speed": 100.0})
+    assert not any("NTHREADS=" in line for line in small)
