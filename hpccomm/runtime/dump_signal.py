@@ -7,12 +7,16 @@ library. faulthandler's handler runs at once and needs no lock. It writes to a p
 import faulthandler
 import logging
 import os
+import select
 import signal
 
 from hpccomm.runtime.dump import dump
 from hpccomm.runtime.lifetime import after_fork, start_thread
 
 logger = logging.getLogger("hpccomm")
+
+QUIET_SECONDS = 0.05
+"""Nothing more comes of a signal after so long."""
 
 _installed = False
 
@@ -30,6 +34,9 @@ def install() -> None:
 
 def _serve(reading: int) -> None:
     while os.read(reading, 1 << 16):
+        # The handler writes a stack in pieces: all of them are one signal.
+        while select.select([reading], [], [], QUIET_SECONDS)[0] and os.read(reading, 1 << 16):
+            pass
         try:
             dump(reason="SIGUSR1")
         except Exception as error:  # noqa: BLE001 (the next signal must still be heard)
