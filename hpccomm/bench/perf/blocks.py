@@ -112,6 +112,11 @@ class TablePlan:
             if why:
                 self._leave_out(f"{why}; start others", f"{collective.name} on {comm.size} ranks")
                 continue
+            batched = self._options.config.aggregated_iterations
+            if collective.steps and batched > 1 and comm.size > 2:
+                why = f"{collective.name} sends what its last step received, and -m {batched} issues all at once"
+                self._leave_out(f"{why}; leave -m out", f"{collective.name} in batches of -m")
+                continue
             for algorithm, pairs in self._algorithms(comm, memory, collective):
                 block = PerfTable(number, memory.backend(), collective, algorithm, pairs)
                 self._tables.setdefault(block.names, block)
