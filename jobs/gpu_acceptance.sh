@@ -19,18 +19,19 @@
 #   --stages NAME[,...]    some of these; perf and conformance mean all of theirs. Default: all
 #   --ranks N[,N...]       numbers of ranks (default 1,2,4); where there are fewer GPUs they share them, by
 #                          MPS where it may be started
-#   --seconds S            begin no stage that might not have ended by then
+#   --seconds S            end by then. A stage that is not done is repeated by the next run; none begins with
+#                          less than half of its time
 #   --output FOLDER        for the log, the summary and the results (default results/gpu-acceptance-COMMIT)
 #   --again                forget what the folder has
 #   --no-install           use only what is here
-#   --no-mps               start no MPS
+#   --no-mps               start no MPS. Where ranks share GPUs, a verdict says whether by MPS
 #   --stand-in             try this script without a GPU, on the stand-in for CuPy of the tests: what it
 #                          then says is about the script alone, and no figure has a limit
 #
 # Packages that the Python at hand has (HPCCOMM_PYTHON, else python3) are used as they are. What chosen
 # stages lack is installed beside them, in an environment of this script's own (HPCCOMM_VENV, else .venv-gpu
-# in the checkout). Without a way to PyPI: PIP_NO_INDEX=1 PIP_FIND_LINKS=FOLDER with wheels; --preflight names
-# them. What cannot be had drops the stages that need it, and no others.
+# in the checkout). Without a way to PyPI: PIP_NO_INDEX=1 PIP_FIND_LINKS=FOLDER with wheels; --preflight
+# prints the command that fetches them. What cannot be had drops the stages that need it, and no others.
 #
 # A verdict is a line: PASS, FAIL, INFO where no limit holds, SKIP for a stage that cannot run here. Exit
 # status 0: none failed; 1: some did, or a stage that --stages names cannot run; 2: nothing could be done;

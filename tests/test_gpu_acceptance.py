@@ -1,11 +1,13 @@
 """jobs/gpu_acceptance.sh: what it says and does where there is no GPU, and its own logic on the stand-in."""
 
 import ctypes
+import os
 import re
 import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -16,6 +18,7 @@ from hpccomm.results import reader
 
 CHECKOUT = Path(__file__).parents[1]
 SCRIPT = CHECKOUT / "jobs/gpu_acceptance.sh"
+PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
 VERDICT = re.compile(r"^ +((?:PASS|FAIL|INFO|SKIP)  .*)$", re.MULTILINE)
 
 WITHOUT_MPI = {"HPCCOMM_MPIEXEC": "/nowhere/mpiexec", "MPI4PY_LIBMPI": "/nowhere/lib"}
@@ -91,7 +94,7 @@ def test_trap_a_fresh_clone_is_told_what_is_missing_and_no_index_is_asked_for_th
         (clone / "jobs/gpu" / path.name).write_bytes(path.read_bytes())
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", bare], check=True)
     wheels.mkdir()
-    tag = f"cp{sys.version_info.major}{sys.version_info.minor}"
+    tag = f"cp{PYTHON.replace('.', '')}"
     for name in (
         "ml_dtypes-0.5.3-py3-none-any",
         "numpy-1.26.0-py3-none-any",
@@ -120,9 +123,12 @@ def test_trap_a_fresh_clone_is_told_what_is_missing_and_no_index_is_asked_for_th
         r"pytest-mpi: pytest-mpi>=0.6, from nowhere; for tests, conformance",
         r"perf-2 +480 s   drops: GPU, CuPy, NCCL, numpy, mpi4py, h5py, tqdm, mpiexec",
         r"one +90 s   drops: GPU, CuPy, NCCL, numpy",
+        rf"python3 -m pip download .* --python-version {PYTHON} .* 'numpy>=2.0' .* 'cupy-cuda12x>=14.0.1' .*",
     ):
         assert re.search(rf"^   {line}$", done.stdout, re.MULTILINE), (line, done.stdout)
     assert "hpccomm[" not in done.stdout + done.stderr
+    (fetched,) = re.findall("pip download .*", done.stdout)
+    assert "ml_dtypes" not in fetched, "its wheel is here"
     assert sorted(path.name for path in tmp_path.iterdir()) == ["bare", "clone", "wheels"]
     seconds = [int(n) for n in re.findall(r"^   \S+ +(\d+) s   ", done.stdout, re.MULTILINE)]
     assert len(seconds) >= 20
@@ -144,7 +150,7 @@ def test_stages_of_one_process_need_no_mpi_and_a_second_run_goes_on(tmp_path: Pa
     assert "PASS  a global capture beside 50 staged calls: whole" in text
 
     done, verdicts = accept(
-        tmp_path, "--stand-in", "--stages", "one,graphs,overlap", "--seconds", "300"
+        tmp_path, "--stand-in", "--stages", "one,graphs,overlap", "--seconds", "200"
     )
     assert done.returncode == 3, done.stdout + done.stderr
     assert "== one: done before" in done.stdout
@@ -155,7 +161,7 @@ def test_stages_of_one_process_need_no_mpi_and_a_second_run_goes_on(tmp_path: Pa
     summary = (tmp_path / "out/summary.md").read_text(encoding="utf-8")
     assert "Nothing here ran on a GPU." in summary
     assert all(verdict in summary for verdict in verdicts)
-    assert "Not run:\n\n```\noverlap: not begun" in summary
+    assert "Not run:\n\n```text\noverlap: not begun" in summary
     for fact in ("device 0", "driver", "NCCL", "CuPy", "MPI", "commit"):
         assert fact in summary
     # Figures of one page belong to one device.
@@ -164,27 +170,105 @@ def test_stages_of_one_process_need_no_mpi_and_a_second_run_goes_on(tmp_path: Pa
     assert "has results of another commit, device or library" in done.stderr
 
 
+def left_by(folder: Path) -> list[str]:
+    """Return the processes that have a folder of dumps there."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/environ"):
+        with suppress(OSError):
+            if os.fsencode(folder) in path.read_bytes():
+                found.append(path.parent.name)
+    return found
+
+
 @pytest.mark.slow("two jobs of two ranks that open NCCL, one after the other")
-def test_a_run_that_is_stopped_leaves_what_it_had(tmp_path: Path, launcher: str) -> None:
-    out = tmp_path / "out"
+@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL])
+def test_a_run_that_is_stopped_leaves_what_it_had(
+    tmp_path: Path, launcher: str, how: signal.Signals
+) -> None:
+    out, dumps = tmp_path / "out", tmp_path / "dumps"
     running = subprocess.Popen(
         ["bash", SCRIPT, "--stand-in", "--stages", "two", "--output", out],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
-        env=environment(HPCCOMM_MPIEXEC=launcher),
+        env=environment(HPCCOMM_MPIEXEC=launcher, HPCCOMM_DUMP_DIR=str(dumps)),
     )
     partial = out / "two.part"
     until(lambda: partial.exists() and "in rank order" in partial.read_text("utf-8"))
-    running.send_signal(signal.SIGTERM)
-    assert running.wait(60) == 130
-    summary = (out / "summary.md").read_text(encoding="utf-8")
-    for verdict in (
-        "INFO  2 ranks share 1 GPU(s) by NCCL_MULTI_RANK_GPU_ENABLE=1",
-        "PASS  all_reduce of bfloat16 in rank order, bit for bit",
-        "INFO  two: SIGTERM after ",
-    ):
-        assert verdict in summary
+    assert left_by(dumps)
+    running.send_signal(how)
+    assert running.wait(60) == (130 if how == signal.SIGTERM else -how)
+    until(lambda: not left_by(dumps))  # a rank would keep the GPU from the next run
     assert not (out / "two.txt").exists(), "it is not done"
+    # Of a script that is killed the next summary has them.
+    summary = out / ("summary.md" if how == signal.SIGTERM else "two.part")
+    verdicts = ["PASS  all_reduce of bfloat16 in rank order, bit for bit"]
+    if how == signal.SIGTERM:
+        verdicts += ["INFO  two: SIGTERM after ", "INFO  2 ranks share 1 GPU(s) by NCCL_MULTI_RANK"]
+    assert all(verdict in summary.read_text(encoding="utf-8") for verdict in verdicts)
+
+
+def own(program: str, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    """Run a program beside the script's modules."""
+    return subprocess.run(
+        [sys.executable, "-c", program, *arguments],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env=environment(PYTHONPATH=str(SCRIPT.with_name("gpu")), **variables),
+    )
+
+
+@pytest.mark.thorough
+def test_a_stage_that_the_time_is_too_short_for_is_left_to_another_run(tmp_path: Path) -> None:
+    program = """
+import sys
+import acceptance
+from stages import Command, Stage
+
+sleep = Command(("-c", "import time; print('PASS  begun', flush=True); time.sleep(60)"))
+acceptance.stages = lambda *_, **__: [Stage("sleep", 19, (sleep,)), Stage("next", 19, (sleep,))]
+acceptance.GRACE = 1
+sys.exit(acceptance.main())
+"""
+    done = own(program, "--stand-in", "--seconds", "16", "--output", str(tmp_path))
+    assert done.returncode == 3, done.stdout + done.stderr
+    summary = (tmp_path / "summary.md").read_text(encoding="utf-8")
+    assert "PASS  begun" in summary
+    assert "INFO  sleep: --seconds were over after" in summary
+    assert "next: not begun" in summary
+    assert "FAIL" not in summary
+    assert not (tmp_path / "sleep.txt").exists(), "it is not done"
+
+
+@pytest.mark.parametrize(
+    ("status", "wanted", "text", "asked"),
+    [
+        (None, True, "without MPS (no nvidia-cuda-mps-control here)", []),
+        (0, False, "without MPS (--no-mps)", []),
+        (1, True, "without MPS (it may not be started here)", ["-d"]),
+        (0, True, "under MPS", ["-d", "quit"]),
+    ],
+)
+def test_mps_is_started_where_it_may_be(
+    tmp_path: Path, status: int | None, wanted: bool, text: str, asked: list[str]
+) -> None:
+    """``-d`` and ``quit`` are of nvidia-cuda-mps-control's manual page."""
+    said = tmp_path / "said"
+    said.touch()
+    if status is not None:
+        control = tmp_path / "nvidia-cuda-mps-control"
+        control.write_text(
+            f"#!/bin/sh\n{{ [ $# = 1 ] && echo $1 || cat; }} >> {said}\nexit {status}\n"
+        )
+        control.chmod(0o755)
+    program = f"""
+import surroundings
+with surroundings.mps({wanted}) as (variables, text):
+    print(text, len(variables))
+"""
+    done = own(program, PATH=f"{tmp_path}:/usr/bin:/bin")
+    assert f"{text} {2 if text == 'under MPS' else 0}\n" in done.stdout, done.stderr
+    assert said.read_text().split() == asked
 
 
 @pytest.mark.thorough
@@ -221,7 +305,9 @@ def test_ranks_share_a_device_as_the_version_lets_them(tmp_path: Path) -> None:
     done, verdicts = accept(
         tmp_path, "--stand-in", "--stages", "two,overlap", STANDIN_NCCL_VERSION="22501"
     )
-    assert verdicts[0] == "INFO  2 ranks share 1 GPU(s) by a NCCL_HOSTID of its own for each"
+    assert verdicts[0].startswith(
+        "INFO  2 ranks share 1 GPU(s) by a NCCL_HOSTID of its own for each"
+    )
     for how, error in (("stop", "CollectiveTimeout"), ("kill", "PeerLost")):
         lost = f"PASS  a rank is lost ({how}) with 2000 calls queued: {error} after"
         assert any(verdict.startswith(lost) for verdict in verdicts), verdicts

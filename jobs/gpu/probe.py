@@ -24,7 +24,7 @@ def main() -> None:
             if version(name)
         ],
         "driver": {"devices": 1, "cuda": 12, "why": ""} if standin else driver(),
-        "torch": version("torch"),
+        "torch": "the stand-in" if standin else version("torch"),
     }
     # What is known so far is printed, should CuPy or a driver hang.
     print(json.dumps(found), flush=True)

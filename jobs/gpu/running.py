@@ -1,6 +1,7 @@
 """Commands with a time limit, whose output goes to the terminal and to the log."""
 
 import contextlib
+import ctypes
 import os
 import re
 import signal
@@ -15,8 +16,10 @@ from typing import TextIO
 VERDICT = re.compile(r"(?:PASS|FAIL|INFO)  ")
 STOPPED = 124
 """Exit status of a command that took too long, as timeout has it."""
-GRACE = 15.0
-"""Seconds that a command has to end by itself when it is told to."""
+GRACE = 10.0
+"""Seconds that a command has to end by itself when it is asked to."""
+PR_SET_PDEATHSIG = 1
+LIBC = ctypes.CDLL(None)
 
 
 class GivesUp(Exception):
@@ -41,10 +44,9 @@ OUT = Output()
 say = OUT.say
 
 
-class Running:
-    """The command that runs now, so that it does not outlive an interrupted script."""
-
-    process: subprocess.Popen[str] | None = None
+def ends_with_the_script() -> None:
+    """Have the kernel end this process when the script is killed: it would keep the GPU from the next run."""
+    LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
 def limited(
@@ -68,8 +70,8 @@ def limited(
         env=dict(environment),
         cwd=cwd,
         start_new_session=True,
+        preexec_fn=ends_with_the_script,
     )
-    Running.process = process
 
     def read() -> None:
         assert process.stdout is not None
@@ -86,7 +88,6 @@ def limited(
         status = STOPPED
     finally:
         end(process)
-        Running.process = None
         # What was printed is whole then; a rank that lives on must not hold it up.
         reading.join(10)
     return status
@@ -113,12 +114,17 @@ def listen() -> None:
         signal.signal(number, interrupted)
 
 
-def captured(words: Sequence[str], seconds: float, environment: Mapping[str, str]) -> str:
+def captured(
+    words: Sequence[str],
+    seconds: float,
+    environment: Mapping[str, str],
+    stderr: int = subprocess.DEVNULL,
+) -> str:
     """Return what a command prints on standard output within its time; what it has printed until then."""
     try:
         done = subprocess.run(
-            list(words), stdin=subprocess.DEVNULL, capture_output=True, text=True,
-            errors="replace", timeout=seconds, env=dict(environment), check=False,
+            list(words), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=stderr,
+            text=True, errors="replace", timeout=seconds, env=dict(environment), check=False,
         )  # fmt: skip
     except subprocess.TimeoutExpired as error:
         return (error.stdout or b"").decode(errors="replace")

@@ -103,8 +103,8 @@ def stages(ranks: Sequence[int], *, standin: bool) -> list[Stage]:
         ),
         Stage(
             "torch",
-            300,
-            (pytest(0, "tests/cuda/test_front.py", "--all"),),
+            180,
+            (pytest(0, "tests/cuda/test_front.py", "-k", "frameworks", "--all"),),
             (*HPCCOMM, *TESTS, "torch"),
         ),
         Stage("bandwidth", 540, (bandwidth(standin),), (*mpi, *RESULTS)),

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import preflight
 from preflight import CHECKOUT, Found, Lack
-from running import GivesUp, captured, elapsed, limited, say
+from running import GRACE, captured, elapsed, limited, say
 
 INSTALL_SECONDS = 480.0
 
@@ -23,8 +23,9 @@ def venv() -> Path:
 
 def interpreter(base: str) -> str:
     """Return the Python of that environment, if an earlier run made it over this base; else the base."""
-    mark = venv() / "base"
-    return str(venv() / "bin/python") if mark.exists() and mark.read_text("utf-8") == base else base
+    mark, python = venv() / "base", venv() / "bin/python"
+    made = mark.exists() and mark.read_text("utf-8") == base and python.exists()
+    return str(python) if made else base
 
 
 def environment(standin: bool) -> dict[str, str]:
@@ -51,19 +52,18 @@ def launchers(python: str) -> list[str]:
 
 
 def own_environment(base: str) -> str:
-    """Make the environment that missing packages go into; return its Python.
+    """Make the environment that missing packages go into; return its Python, or '' if there can be none.
 
-    It sees what the base sees. What is installed goes before that.
+    It sees what the base sees, its pip too. What is installed goes before that.
     """
     folder = venv()
     python = str(folder / "bin" / "python")
-    if captured([python, "-c", "import pip; print(1)"], 20, os.environ).strip() != "1":
-        say(f"== making {folder} over {base}")
-        words = [base, "-m", "venv", "--clear", "--system-site-packages", str(folder)]
-        if limited(words, 120, os.environ, CHECKOUT):
-            raise GivesUp(
-                f"cannot make a virtual environment at {folder}. Set HPCCOMM_VENV to another folder."
-            )
+    say(f"== making {folder} over {base}")
+    # Without pip: systems that leave out ensurepip cannot make one with it.
+    words = [base, "-m", "venv", "--clear", "--system-site-packages", "--without-pip", str(folder)]
+    if limited(words, 120, os.environ, CHECKOUT):
+        say("   it cannot be made: set HPCCOMM_VENV to another folder")
+        return ""
     own = captured(
         [python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"], 20, os.environ
     )
@@ -78,31 +78,35 @@ def own_environment(base: str) -> str:
     if nested:
         lines.append(f"import site; site.PREFIXES.append({prefix!r})")
     Path(own.strip(), "of_the_base.pth").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    if captured([python, "-c", "import pip; print(1)"], 20, os.environ).strip() != "1":
+        limited([python, "-m", "ensurepip"], 120, os.environ, CHECKOUT)
     (folder / "base").write_text(base, encoding="utf-8")
     return python
 
 
 @contextmanager
-def mps(wanted: bool, variables: dict[str, str]) -> Iterator[None]:
-    """Have MPS run meanwhile, where it may: without it, ranks on one GPU take turns of milliseconds."""
+def mps(wanted: bool) -> Iterator[tuple[dict[str, str], str]]:
+    """Have MPS run meanwhile, where it may: without it, ranks on one GPU take turns of milliseconds.
+
+    Gives the variables by which ranks reach it, and a text that says whether there is one.
+    """
     control = shutil.which("nvidia-cuda-mps-control")
-    if not wanted or control is None or "CUDA_MPS_PIPE_DIRECTORY" in os.environ:
-        yield
+    if "CUDA_MPS_PIPE_DIRECTORY" in os.environ:
+        yield {}, "under the MPS that CUDA_MPS_PIPE_DIRECTORY names"
         return
-    with tempfile.TemporaryDirectory(prefix="mps-") as folder:
-        own = {"CUDA_MPS_PIPE_DIRECTORY": folder, "CUDA_MPS_LOG_DIRECTORY": folder}
-        started = limited([control, "-d"], 20, {**os.environ, **own}, CHECKOUT) == 0
-        say(f"== MPS {'runs' if started else 'may not be started here: ranks take turns on a GPU'}")
-        if started:
-            variables |= own
+    if not wanted or control is None:
+        yield {}, f"without MPS ({'no nvidia-cuda-mps-control here' if wanted else '--no-mps'})"
+        return
+    with tempfile.TemporaryDirectory(prefix="mps-", ignore_cleanup_errors=True) as folder:
+        variables = dict.fromkeys(("CUDA_MPS_PIPE_DIRECTORY", "CUDA_MPS_LOG_DIRECTORY"), folder)
+        around = {**os.environ, **variables}
+        if limited([control, "-d"], 20, around, CHECKOUT):
+            yield {}, "without MPS (it may not be started here)"
+            return
         try:
-            yield
+            yield variables, "under MPS"
         finally:
-            if started:
-                for name in own:
-                    variables.pop(name, None)
-                quit_words = ["sh", "-c", f"echo quit | {control}"]
-                limited(quit_words, 20, {**os.environ, **own}, CHECKOUT)
+            limited(["sh", "-c", f"echo quit | {control}"], 20, around, CHECKOUT)
 
 
 def installed(found: Found, lacks: dict[str, Lack], options: argparse.Namespace) -> Found:
@@ -117,10 +121,12 @@ def installed(found: Found, lacks: dict[str, Lack], options: argparse.Namespace)
         return found
     made = found.python == str(venv() / "bin/python")
     python = found.python if made else own_environment(found.python)
+    if not python:
+        return found
     say(f"== installing {' '.join(wanted)}")
     words = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
     words += ["--retries", "1", "--timeout", "15", *wanted]
-    seconds = min(INSTALL_SECONDS, options.seconds - elapsed())
+    seconds = min(INSTALL_SECONDS, options.seconds - elapsed() - GRACE)
     if limited(words, seconds, os.environ, CHECKOUT):
         say("   pip could not install these (see above): stages that need them drop")
     return preflight.look(python, environment(False), launchers(python))
