@@ -120,16 +120,8 @@ def _golden(file: Path) -> dict[str, Any]:
 
 def _document(trees: dict[str, Any], found: "Sequence[Diagnosis]", status: int) -> dict[str, Any]:
     diagnoses = [
-        {
-            "id": each.rule.id,
-            "question": each.rule.question,
-            "status": each.status,
-            "nodes": each.nodes,
-            "evidence": each.evidence,
-            "reason": each.reason,
-            "remedy": each.rule.remedy,
-            "page": each.rule.page,
-        }
+        {name: getattr(each.rule, name) for name in ("id", "question", "remedy", "page")}
+        | {name: getattr(each, name) for name in ("status", "nodes", "evidence", "reason")}
         for each in found
     ]
     made = datetime.now().astimezone().isoformat(timespec="seconds")

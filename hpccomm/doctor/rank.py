@@ -44,7 +44,6 @@ def gather(root: Path = Path("/")) -> dict[str, Any]:
     )
     slurm = {name: os.environ[name] for name in VARIABLES if name in os.environ}
     reading.put("variables", recorded_environment(os.environ) | slurm)
-    reading.put("pmi", [flavour for flavour, name in _FLAVOURS.items() if name in os.environ])
     return reading.facts()
 
 
@@ -92,6 +91,7 @@ def of_mpi(library: Any) -> dict[str, Any]:
         "cuda_aware_why": why,
         "launcher": place.launcher if place else None,
         "launched": place.size if place else 1,
+        "pmi": [flavour for flavour, variable in _FLAVOURS.items() if variable in os.environ],
     }.items():
         reading.put(fact, value)
     reading.take("mpiexec", _mpiexec)

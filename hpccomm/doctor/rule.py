@@ -80,3 +80,8 @@ def rules(checks: Mapping[str, tuple[Any, ...]]) -> tuple[Rule, ...]:
         )
         for name, (fails, *reads) in checks.items()
     )
+
+
+def many(number: int, what: str) -> str:
+    """Return a number with its noun, such as ``1 rank`` or ``2 ranks``."""
+    return f"{number:,} {what}{'s' * (number != 1)}"

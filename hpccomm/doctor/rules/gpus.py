@@ -1,7 +1,8 @@
 """NVIDIA's GPUs: driver and software, memory errors, clocks, links, and what the kernel has logged of them."""
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from hpccomm.doctor.rule import rows, rules
@@ -39,43 +40,17 @@ def _seen(on_bus: int, count: int) -> Iterator[str]:
         yield f"{on_bus} GPUs are on the bus, and the driver shows {count}: the others are lost, or this container has only these"
 
 
-def _cuda(packages: Mapping[str, str], cuda: int, begins: str) -> Iterator[str]:
+def _cuda(begins: str, packages: Mapping[str, str], cuda: int) -> Iterator[str]:
     for name, version in packages.items():
         wheel = re.fullmatch(begins + r"(\d+)x?", name)
         if wheel and int(wheel[1]) > cuda // 1000:
             yield f"{name} {version} needs CUDA {wheel[1]}, and the driver has CUDA {cuda // 1000}.{cuda % 1000 // 10}"
 
 
-def _cupy(packages: Mapping[str, str], cuda: int) -> Iterator[str]:
-    yield from _cuda(packages, cuda, "cupy-cuda")
-
-
-def _nccl(packages: Mapping[str, str], cuda: int) -> Iterator[str]:
-    yield from _cuda(packages, cuda, "nvidia-nccl-cu")
-
-
 def _one_cupy(packages: Mapping[str, str]) -> Iterator[str]:
     names = [name for name in packages if name == "cupy" or name.startswith("cupy-cuda")]
     if len(names) > 1:
         yield f"{' and '.join(names)} are installed over each other, into one folder cupy"
-
-
-def _uncorrected(counts: Facts) -> Iterator[str]:
-    for index, device in counts.items():
-        if device.get("uncorrected"):
-            yield f"GPU {index} has had {device['uncorrected']} uncorrected memory errors since it was reset"
-
-
-def _remap_failed(devices: Facts) -> Iterator[str]:
-    for index, device in devices.items():
-        if "remapped" in device and device["remapped"][3]:
-            yield f"GPU {index} could not replace a row of its memory"
-
-
-def _remap_pending(devices: Facts) -> Iterator[str]:
-    for index, device in devices.items():
-        if "remapped" in device and device["remapped"][2]:
-            yield f"GPU {index} replaces a row of its memory when it is reset"
 
 
 def _ecc(devices: Facts) -> Iterator[str]:
@@ -94,31 +69,23 @@ def _slowed(devices: Facts) -> Iterator[str]:
             yield f"GPU {index} lowers its clock for: {', '.join(why)}"
 
 
-def _listed(devices: Facts, fact: str, bad: Any, sentence: str) -> Iterator[str]:
+STATES: dict[str, tuple[str, Callable[[Any], Any], str]] = {
+    "memory_errors": ("uncorrected", bool, "uncorrected memory errors since the last reset: GPU {}"),
+    "remap_failed": ("remapped", lambda rows: rows[3], "a row of memory could not be replaced: GPU {}"),
+    "remap_pending": ("remapped", lambda rows: rows[2], "a row of memory is replaced at the next reset: GPU {}"),
+    "persistence": ("persistence", lambda on: not on, "persistence mode is off on GPU {}"),
+    "mig": ("mig", any, "MIG is on, or will be after a reset, on GPU {}"),
+    "prohibited": ("compute_mode", lambda mode: mode == 2, "the compute mode is Prohibited on GPU {}"),
+    "in_use": ("processes", bool, "other processes compute on GPU {}"),
+}  # fmt: skip
+"""Rules about one fact of each device: what in it is a fault, and the sentence for the devices that have it."""
+
+
+def _state(fact: str, bad: Callable[[Any], Any], sentence: str, devices: Facts) -> Iterator[str]:
     if found := [
         index for index, device in devices.items() if fact in device and bad(device[fact])
     ]:
         yield sentence.format(", ".join(found))
-
-
-def _persistence(devices: Facts) -> Iterator[str]:
-    yield from _listed(
-        devices, "persistence", lambda on: not on, "persistence mode is off on GPU {}"
-    )
-
-
-def _mig(devices: Facts) -> Iterator[str]:
-    yield from _listed(devices, "mig", any, "MIG is on, or will be after a reset, on GPU {}")
-
-
-def _prohibited(devices: Facts) -> Iterator[str]:
-    yield from _listed(
-        devices, "compute_mode", lambda mode: mode == 2, "the compute mode is Prohibited on GPU {}"
-    )
-
-
-def _in_use(devices: Facts) -> Iterator[str]:
-    yield from _listed(devices, "processes", bool, "other processes compute on GPU {}")
 
 
 def _models(devices: Facts) -> Iterator[str]:
@@ -156,7 +123,7 @@ def _visible(variables: Sequence[Mapping[str, str]], count: int) -> Iterator[str
             yield f"CUDA_VISIBLE_DEVICES={value} names {', '.join(bad)}, and there are {count} GPUs: what is listed after it is invisible"
 
 
-def _xids(found: Sequence[Facts], whose: str) -> Iterator[str]:
+def _xids(whose: str, found: Sequence[Facts]) -> Iterator[str]:
     for each in found:
         row = XIDS.get(each["xid"])
         if (row["whose"] if row else "program") == whose:
@@ -169,38 +136,20 @@ def _xids(found: Sequence[Facts], whose: str) -> Iterator[str]:
             yield f"Xid {each['xid']} of {each['device']}, {each['times']} times: {meaning}{what}"
 
 
-def _xid(found: Sequence[Facts]) -> Iterator[str]:
-    yield from _xids(found, "gpu")
-
-
-def _xid_program(found: Sequence[Facts]) -> Iterator[str]:
-    yield from _xids(found, "program")
-
-
-def _lost(found: Sequence[str]) -> Iterator[str]:
-    yield from found
-
-
 RULES = rules({
     "gpus.module": (_module, "gpus.on_bus", "gpus.module"),
     "gpus.seen": (_seen, "gpus.on_bus", "gpus.count"),
-    "gpus.cupy": (_cupy, "packages", "gpus.cuda"),
-    "gpus.nccl": (_nccl, "packages", "gpus.cuda"),
+    "gpus.cupy": (partial(_cuda, "cupy-cuda"), "packages", "gpus.cuda"),
+    "gpus.nccl": (partial(_cuda, "nvidia-nccl-cu"), "packages", "gpus.cuda"),
     "gpus.one_cupy": (_one_cupy, "packages"),
-    "gpus.memory_errors": (_uncorrected, "gpus.devices"),
-    "gpus.remap_failed": (_remap_failed, "gpus.devices"),
-    "gpus.remap_pending": (_remap_pending, "gpus.devices"),
+    **{f"gpus.{name}": (partial(_state, *state), "gpus.devices") for name, state in STATES.items()},
     "gpus.ecc": (_ecc, "gpus.devices"),
     "gpus.slowed": (_slowed, "gpus.devices"),
-    "gpus.persistence": (_persistence, "gpus.devices"),
-    "gpus.mig": (_mig, "gpus.devices"),
-    "gpus.prohibited": (_prohibited, "gpus.devices"),
-    "gpus.in_use": (_in_use, "gpus.devices"),
     "gpus.models": (_models, "gpus.devices"),
     "gpus.link": (_link, "gpus.devices", "gpus.devices.*.link"),
     "gpus.peers": (_peers, "gpus.peers"),
     "gpus.visible": (_visible, "ranks.*.variables", "gpus.count"),
-    "gpus.xid": (_xid, "kernel_log.xids"),
-    "gpus.xid_program": (_xid_program, "kernel_log.xids"),
-    "gpus.lost": (_lost, "kernel_log.lost"),
+    "gpus.xid": (partial(_xids, "gpu"), "kernel_log.xids"),
+    "gpus.xid_program": (partial(_xids, "program"), "kernel_log.xids"),
+    "gpus.lost": (tuple, "kernel_log.lost"),
 })  # fmt: skip

@@ -1,10 +1,11 @@
 """Limits of the process and of the group that it runs in."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from hpccomm.backends.bootstrap.machine import numbers
-from hpccomm.doctor.rule import rules
+from hpccomm.doctor.rule import many, rules
 
 Facts = Mapping[str, Any]
 
@@ -20,6 +21,10 @@ SHARED_A_RANK = 16 * MIB
 """What MPI and NCCL take of /dev/shm for a rank; MPICH with UCX takes 5.5 MiB before the program begins."""
 
 
+LEAST_SHARED = 8 * MIB
+"""A rank of several on a node hardly comes by with less."""
+
+
 def _memlock(soft: int | None, ports: Sequence[Facts]) -> Iterator[str]:
     if soft is not None and any(port.get("state") == "ACTIVE" for port in ports):
         yield f"{soft / MIB:,.0f} MiB may be locked, and {ports[0]['device']} reaches locked memory only"
@@ -28,19 +33,19 @@ def _memlock(soft: int | None, ports: Sequence[Facts]) -> Iterator[str]:
 def _files(soft: int | None, world: int | None) -> Iterator[str]:
     needed = 256 + FILES_A_RANK * (world or 1)
     if soft is not None and soft < needed:
-        yield f"{soft:,} files may be open at once; a job of {world or 1:,} ranks may need {needed:,}"
+        yield f"{soft:,} files may be open at once; a job of {many(world or 1, 'rank')} may need {needed:,}"
 
 
 def _processes(soft: int | None, ranks: Sequence[Any]) -> Iterator[str]:
     needed = THREADS_A_RANK * len(ranks)
     if soft is not None and soft < needed:
-        yield f"{soft:,} processes and threads are allowed; {len(ranks)} ranks may need {needed:,}"
+        yield f"{soft:,} processes and threads are allowed; {many(len(ranks), 'rank')} may need {needed:,}"
 
 
 def _pids(group: Facts, ranks: Sequence[Any]) -> Iterator[str]:
     needed = THREADS_A_RANK * len(ranks)
     if group["limit"] is not None and group["limit"] - group["used"] < needed:
-        yield f"{group['used']:,} of the {group['limit']:,} threads of the control group are there already; {len(ranks)} ranks may need {needed:,}"
+        yield f"{group['used']:,} of the {group['limit']:,} threads of the control group are there already; {many(len(ranks), 'rank')} may need {needed:,}"
 
 
 def _memory(group: Facts) -> Iterator[str]:
@@ -59,20 +64,20 @@ def _oom_kills(group: Facts) -> Iterator[str]:
 def _cpu(group: Facts, cores: Sequence[str], allowed: str) -> Iterator[str]:
     quota, seen = group["quota"], len(numbers(allowed))
     if quota is not None and quota < seen:
-        yield f"the control group has the time of {quota:g} processors, and {len(cores)} ranks see {seen}"
+        yield f"the control group has the time of {quota:g} processors, and {many(len(cores), 'rank')} may run on {seen}"
         if group["throttled"]:
             yield f"it was stopped {group['throttled']:,} times for having used its time up"
 
 
 def _shared(room: Facts, ranks: Sequence[Any]) -> Iterator[str]:
     needed = SHARED_A_RANK * len(ranks) + 64 * MIB
-    if room["free"] < needed:
-        yield f"/dev/shm has {room['free'] / MIB:,.0f} of {room['bytes'] / MIB:,.0f} MiB free; {len(ranks)} ranks may need {needed / MIB:,.0f}"
+    if LEAST_SHARED * (len(ranks) > 1) * len(ranks) <= room["free"] < needed:
+        yield f"/dev/shm has {room['free'] / MIB:,.0f} of {room['bytes'] / MIB:,.0f} MiB free; {many(len(ranks), 'rank')} may need {needed / MIB:,.0f}"
 
 
 def _no_shared(room: Facts, ranks: Sequence[Any]) -> Iterator[str]:
-    if room["free"] < (least := 8 * MIB * len(ranks)):
-        yield f"/dev/shm has {room['free'] / MIB:,.0f} MiB free; {len(ranks)} ranks need {least / MIB:,.0f} at the least, and die by SIGBUS where it ends"
+    if len(ranks) > 1 and room["free"] < (least := LEAST_SHARED * len(ranks)):
+        yield f"/dev/shm has {room['free'] / MIB:,.0f} MiB free, and {len(ranks)} ranks take {least / MIB:,.0f} or more: where it ends, they die by SIGBUS"
 
 
 def _ptrace(scope: int, peers: Sequence[Facts] | None) -> Iterator[str]:
@@ -80,18 +85,14 @@ def _ptrace(scope: int, peers: Sequence[Facts] | None) -> Iterator[str]:
         yield f"kernel.yama.ptrace_scope is {scope}: a rank reads the memory of another only if that one allows it"
 
 
-def _pages(peers: Sequence[Facts]) -> Iterator[str]:
-    yield from sorted({each["plain"] for each in peers if each.get("plain")})
-
-
-def _mapped(peers: Sequence[Facts]) -> Iterator[str]:
-    yield from sorted({each["mapped"] for each in peers if each.get("mapped")})
+def _unreached(kind: str, peers: Sequence[Facts]) -> list[str]:
+    return sorted({each[kind] for each in peers if each.get(kind)})
 
 
 def _ports(ports: Sequence[int], world: int | None) -> Iterator[str]:
     first, last = ports
     if (room := last - first + 1) < (needed := 1024 + FILES_A_RANK * (world or 1)):
-        yield f"connections may have the {room:,} ports {first} to {last}; a job of {world or 1:,} ranks may need {needed:,} on a node"
+        yield f"connections may have the {room:,} ports {first} to {last}; a job of {many(world or 1, 'rank')} may need {needed:,} on a node"
 
 
 RULES = rules({
@@ -105,7 +106,7 @@ RULES = rules({
     "limits.shared_memory": (_shared, "limits.shared_memory", "ranks"),
     "limits.no_shared_memory": (_no_shared, "limits.shared_memory", "ranks"),
     "limits.ptrace_scope": (_ptrace, "limits.ptrace_scope", "ranks.*.peers?"),
-    "limits.peers_pages": (_pages, "ranks.*.peers"),
-    "limits.peers_memory": (_mapped, "ranks.*.peers"),
+    "limits.peers_pages": (partial(_unreached, "plain"), "ranks.*.peers"),
+    "limits.peers_memory": (partial(_unreached, "mapped"), "ranks.*.peers"),
     "limits.ports": (_ports, "limits.ports", "mpi.world?"),
 })  # fmt: skip

@@ -8,7 +8,7 @@ from typing import Any
 from hpccomm.backends.bootstrap.launch import SRUN
 from hpccomm.backends.bootstrap.machine import numbers
 from hpccomm.backends.nccl.facts import named
-from hpccomm.doctor.rule import rules
+from hpccomm.doctor.rule import many, rules
 
 Facts = Mapping[str, Any]
 
@@ -54,9 +54,8 @@ _TO_FABRIC = {
 }
 
 
-def _said(text: str) -> Iterator[str]:
-    if text:
-        yield text
+def _said(text: str) -> list[str]:
+    return [text] if text else []
 
 
 def _launch(launched: int, world: int, launcher: str | None, library: str) -> Iterator[str]:
@@ -83,12 +82,10 @@ def _threads(level: int, multiple: int) -> Iterator[str]:
         yield f"MPI gives {LEVELS[level] if level < len(LEVELS) else level}: one thread at a time may call it"
 
 
-def _pmi(
-    launcher: str | None, launched: int, vendor: str, flavours: Sequence[Sequence[str]]
-) -> Iterator[str]:
-    needed, given = SPEAKS.get(vendor, ()), {each for listed in flavours for each in listed}
-    if launcher == SRUN and launched > 1 and needed and not given & set(needed):
-        yield f"{vendor} meets its launcher by {' or '.join(needed)}, and srun offers {', '.join(sorted(given)) or 'neither PMIx nor PMI'}"
+def _pmi(launcher: str | None, launched: int, vendor: str, given: Sequence[str]) -> Iterator[str]:
+    needed = SPEAKS.get(vendor, ())
+    if launcher == SRUN and launched > 1 and needed and not set(given) & set(needed):
+        yield f"{vendor} meets its launcher by {' or '.join(needed)}, and srun offers {', '.join(given) or 'neither PMIx nor PMI'}"
 
 
 def _cores(ranks: Sequence[int], cores: Sequence[str], online: str) -> Iterator[str]:
@@ -129,7 +126,7 @@ def _numa(ranks: Sequence[int], cores: Sequence[str], nodes: Sequence[Facts]) ->
 def _oversubscribed(cores: Sequence[str]) -> Iterator[str]:
     own = {cpu for listed in cores for cpu in numbers(listed)}
     if len(cores) > len(own):
-        yield f"{len(cores)} ranks have {len(own)} processors: ranks that wait take the time of those that work"
+        yield f"{len(cores)} ranks have {many(len(own), 'processor')}: ranks that wait take the time of those that work"
 
 
 def _kept_from(
@@ -176,7 +173,7 @@ RULES = rules({
     "mpi.loads": (_said, "mpi.missing"),
     "mpi.starts": (_said, "mpi.failure"),
     "mpi.launch": (_launch, "mpi.launched", "mpi.world", "mpi.launcher", "mpi.library"),
-    "mpi.pmi": (_pmi, "mpi.launcher", "mpi.launched", "mpi.vendor", "ranks.*.pmi"),
+    "mpi.pmi": (_pmi, "mpi.launcher", "mpi.launched", "mpi.vendor", "mpi.pmi"),
     "mpi.one_library": (_one_library, "ranks.*.libraries.libmpi"),
     "mpi.launcher": (_launcher, "mpi.mpiexec", "mpi.vendor", "mpi.version"),
     "mpi.threads": (_threads, "mpi.thread_level", "mpi.thread_multiple"),

@@ -34,13 +34,9 @@ def _stack(versions: Sequence[str], soft: int | None) -> Iterator[str]:
             yield f"the stack is unlimited, for which NCCL {version} gives its threads a small one"
 
 
-def _says(sentences: Sequence[str]) -> Iterator[str]:
-    yield from sentences
-
-
 RULES = rules({
     "nccl.one_library": (_one_library, "ranks.*.nccl", "ranks.*.libraries.libnccl"),
     "nccl.one_version": (_one_version, "ranks.*.nccl"),
     "nccl.stack": (_stack, "ranks.*.nccl", "limits.stack.soft"),
-    **{name: (_says, f"nccl.says.{check}") for name, check in CHECKS.items()},
+    **{name: (tuple, f"nccl.says.{check}") for name, check in CHECKS.items()},
 })  # fmt: skip

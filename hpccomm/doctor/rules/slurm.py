@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from hpccomm.backends.bootstrap.machine import numbers
-from hpccomm.doctor.rule import rules
+from hpccomm.doctor.rule import many, rules
 from hpccomm.doctor.rules.mpi import SPEAKS
 
 Facts = Mapping[str, Any]
@@ -13,10 +13,6 @@ Facts = Mapping[str, Any]
 def _number(variables: Mapping[str, str], name: str) -> int | None:
     text = variables.get(name, "")
     return int(text) if text.isdigit() else None
-
-
-def _answers(problems: Sequence[str]) -> Iterator[str]:
-    yield from problems
 
 
 def _mpi_types(types: Sequence[str], vendor: str) -> Iterator[str]:
@@ -53,13 +49,15 @@ def _memlock(config: Facts, soft: int | None, ports: Sequence[Facts]) -> Iterato
         yield f"jobs take the limit of locked memory of the shell that submits them: {soft / (1 << 20):,.0f} MiB here"
 
 
-def _tasks(variables: Mapping[str, str], world: int) -> Iterator[str]:
+def _tasks(variables: Mapping[str, str], world: int, launched: int) -> Iterator[str]:
+    if launched > 1 and world == 1:  # they are no job: another rule says so
+        return
     step = _number(variables, "SLURM_STEP_NUM_TASKS")
     for name in (
         ("SLURM_STEP_NUM_TASKS", "SLURM_NTASKS") if step and step > 1 else ("SLURM_NTASKS",)
     ):
         if (tasks := _number(variables, name)) and tasks != world:
-            yield f"{name} is {tasks}, and MPI_COMM_WORLD has {world} rank{'s' * (world > 1)}"
+            yield f"{name} is {tasks}, and MPI_COMM_WORLD has {many(world, 'rank')}"
             return
 
 
@@ -83,9 +81,9 @@ def _given(cores: Sequence[str], variables: Mapping[str, str]) -> Iterator[str]:
     own = {cpu for listed in cores for cpu in numbers(listed)}
     given = _number(variables, "SLURM_CPUS_ON_NODE")
     if given and len(own) > given:
-        yield f"Slurm gave the job {given} processors of this node, and its ranks may run on {len(own)}"
+        yield f"Slurm gave the job {given} of this node's processors, and its ranks may run on {len(own)}"
     elif given and len(own) < min(given, 2 * len(cores)):
-        yield f"Slurm gave the job {given} processors of this node, and its {len(cores)} ranks may run on {len(own)}"
+        yield f"Slurm gave the job {given} of this node's processors, and its {len(cores)} ranks may run on {len(own)}"
 
 
 def _gpus(variables: Mapping[str, str], count: int) -> Iterator[str]:
@@ -103,13 +101,13 @@ def _components(variables: Mapping[str, str], world: int) -> Iterator[str]:
 
 
 RULES = rules({
-    "slurm.answers": (_answers, "slurm.problems"),
+    "slurm.answers": (tuple, "slurm.problems"),
     "slurm.node": (_node_state, "slurm.node"),
     "slurm.mpi_types": (_mpi_types, "slurm.mpi_types", "mpi.vendor"),
     "slurm.confined": (_confined, "slurm.config"),
     "slurm.gres": (_gres, "slurm.config", "slurm.node", "gpus.on_bus"),
     "slurm.memlock": (_memlock, "slurm.config", "limits.memlock.soft", "infiniband.ports"),
-    "slurm.tasks": (_tasks, "slurm.variables", "mpi.world"),
+    "slurm.tasks": (_tasks, "slurm.variables", "mpi.world", "mpi.launched"),
     "slurm.cpus_per_task": (_cpus, "ranks.*.rank", "ranks.*.cores", "ranks.*.variables", "slurm.variables"),
     "slurm.cpus": (_given, "ranks.*.cores", "slurm.variables"),
     "slurm.gpus": (_gpus, "slurm.variables", "gpus.count"),

@@ -25,7 +25,7 @@ def gather(root: Path = Path("/")) -> dict[str, Any]:
     except OSError as error:
         reading.miss(
             "",
-            f"the kernel's log, /dev/kmsg, is closed to this process ({error.strerror}); root sees it",
+            f"the kernel's log, /dev/kmsg, is closed to this process ({error.strerror}): root of the host sees it",
         )
         return reading.facts()
     xids: dict[tuple[str, int], dict[str, Any]] = {}

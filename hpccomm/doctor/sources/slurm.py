@@ -4,14 +4,14 @@ import os
 import re
 import shutil
 import subprocess
-import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from hpccomm.doctor.reading import Reading
+from hpccomm.doctor.reading import Reading, why
 
 PATIENCE = 4.0
-"""Seconds for all commands together. A controller that is down lets its commands wait for minutes."""
+"""Seconds for each command; they run side by side. A controller that is down lets its commands wait for minutes."""
 
 _SETTINGS = (
     *(
@@ -82,10 +82,10 @@ def gather(root: Path = Path("/")) -> dict[str, Any]:  # noqa: ARG001 (Slurm is 
         reading.miss("", "Slurm is installed, and no cluster is configured here")
         return {"unread": reading.facts()["unread"]}
     reading.put(
-        "problems", [f"{' '.join(commands[name])}: {why}" for name, why in problems.items()]
+        "problems", [f"{' '.join(commands[name])}: {reason}" for name, reason in problems.items()]
     )
-    for name, why in problems.items():
-        reading.miss(name, f"{commands[name][0]}: {why}")
+    for name, reason in problems.items():
+        reading.miss(name, f"{commands[name][0]}: {reason}")
     if "config" in answers:
         pairs = re.findall(r"^(\S+) *= *(.*?) *$", answers["config"], re.MULTILINE)
         reading.put("config", {name: value for name, value in pairs if name in _SETTINGS})
@@ -100,32 +100,27 @@ def gather(root: Path = Path("/")) -> dict[str, Any]:  # noqa: ARG001 (Slurm is 
 
 def _answers(commands: dict[str, list[str]]) -> tuple[dict[str, str], dict[str, str]]:
     """Run the commands side by side; return what they print, and why others did not."""
-    answers, problems, running = {}, {}, {}
-    environment = os.environ | {"LC_ALL": "C"}
-    for name, command in commands.items():
-        try:
-            running[name] = subprocess.Popen(
-                command,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                text=True,
-                errors="replace",
-                env=environment,
-            )
-        except OSError as error:
-            problems[name] = error.strerror or str(error)
-    deadline = time.monotonic() + PATIENCE
-    for name, process in running.items():
-        with process:
-            try:
-                said, _ = process.communicate(timeout=max(0.1, deadline - time.monotonic()))
-            except subprocess.TimeoutExpired:
-                process.kill()
-                problems[name] = f"no answer within {PATIENCE:g} s"
-                continue
-        if process.returncode:
-            problems[name] = (said.strip().splitlines() or [f"status {process.returncode}"])[-1]
-        else:
-            answers[name] = said
+    answers, problems = {}, {}
+    with ThreadPoolExecutor(len(commands)) as pool:
+        for name, (said, problem) in zip(
+            commands, pool.map(_answer, commands.values()), strict=True
+        ):
+            if problem:
+                problems[name] = problem
+            else:
+                answers[name] = said
     return answers, problems
+
+
+def _answer(command: list[str]) -> tuple[str, str]:
+    """Return what a command prints, and why it failed."""
+    try:
+        done = subprocess.run(
+            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+            text=True, errors="replace", timeout=PATIENCE, check=False,
+        )  # fmt: skip
+    except (OSError, subprocess.TimeoutExpired) as error:
+        late = isinstance(error, subprocess.TimeoutExpired)
+        return "", f"no answer within {PATIENCE:g} s" if late else why(error)
+    lines = done.stdout.strip().splitlines() or [f"status {done.returncode}"]
+    return done.stdout, lines[-1] if done.returncode else ""
