@@ -14,6 +14,9 @@ from hpccomm.doctor import facts, in_mpi, nccl_report, rank
 PATIENCE = 60.0
 """Seconds that MPI may take to start, gather and end."""
 
+PROGRAM = (sys.executable, "-m", "hpccomm.doctor.in_mpi")
+"""What uses MPI."""
+
 _LAST = 12
 """Lines that are kept of what a process printed before it failed."""
 
@@ -89,14 +92,7 @@ def problem(trees: Mapping[str, Any]) -> str:
 def _heard(more: list[str], sources: Collection[str]) -> Heard:
     report, printed = os.memfd_create("report"), os.memfd_create("printed")
     os.set_inheritable(report, True)
-    command = [
-        sys.executable,
-        "-m",
-        "hpccomm.doctor.in_mpi",
-        str(report),
-        ",".join(sorted(sources)),
-        *more,
-    ]
+    command = [*PROGRAM, str(report), ",".join(sorted(sources)), *more]
     environment = dict(os.environ) | (nccl_report.ENVIRONMENT if more else {})
     # PMI's socket is a descriptor that a rank inherits from its launcher.
     with subprocess.Popen(

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
 from typing import Any, Literal
 
 from hpccomm.doctor.rule import Rule
@@ -135,8 +136,9 @@ def missing(tree: Tree, path: str) -> str:
     for at_part, part in enumerate(parts):
         unread = here.get("unread", {}) if isinstance(here, Mapping) else {}
         for end in range(len(parts), at_part - 1, -1):
-            if (name := ".".join(parts[at_part:end])) in unread:
-                return str(unread[name])
+            name = ".".join(parts[at_part:end])
+            if reasons := [unread[key] for key in unread if fnmatchcase(key, name)]:
+                return str(reasons[0])
         if isinstance(here, list) or part == "*":
             items = list(here.values() if isinstance(here, Mapping) else here)
             here = items[0] if items else {}

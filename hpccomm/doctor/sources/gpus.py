@@ -2,14 +2,44 @@
 
 import itertools
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from hpccomm.doctor.reading import Reading
 from hpccomm.memory.cuda import nvml
 
-_READ, _WRITE = 0, 1
-"""NVML_P2P_CAPS_INDEX_READ and _WRITE; the package has a tuple for the first."""
+
+def _text(value: str | bytes) -> str:
+    return value.decode() if isinstance(value, bytes) else value
+
+
+_OF_DEVICE: dict[str, tuple[str, tuple[int, ...], Callable[[Any], Any]]] = {
+    "name": ("nvmlDeviceGetName", (), _text),
+    "uuid": ("nvmlDeviceGetUUID", (), _text),
+    "bus": ("nvmlDeviceGetPciInfo", (), lambda info: _text(info.busId).lower()),
+    "vbios": ("nvmlDeviceGetVbiosVersion", (), _text),
+    "persistence": ("nvmlDeviceGetPersistenceMode", (), bool),
+    "mig": ("nvmlDeviceGetMigMode", (), list),
+    "ecc": ("nvmlDeviceGetEccMode", (), list),
+    "remapped": ("nvmlDeviceGetRemappedRows", (), list),
+    "uncorrected": ("nvmlDeviceGetTotalEccErrors", (1, 0), int),  # uncorrected, volatile
+    "clock_reasons": ("nvmlDeviceGetCurrentClocksEventReasons", (), int),
+    "compute_mode": ("nvmlDeviceGetComputeMode", (), int),
+    "processes": ("nvmlDeviceGetComputeRunningProcesses", (), len),
+    "busy": ("nvmlDeviceGetUtilizationRates", (), lambda rates: int(rates.gpu)),
+}
+"""The facts of a device: the function of NVML, its arguments after the device, and what is kept of its result."""
+
+_OF_LINK = {
+    "generation": "nvmlDeviceGetCurrPcieLinkGeneration",
+    "most_generation": "nvmlDeviceGetMaxPcieLinkGeneration",
+    "width": "nvmlDeviceGetCurrPcieLinkWidth",
+    "most_width": "nvmlDeviceGetMaxPcieLinkWidth",
+}
+
+_WAYS = {"read": 0, "write": 1}
+"""NVML's nvmlGpuP2PCapsIndex_t; the package has a tuple for the first."""
 
 AT_WORK = 20
 """Percent of the time with a kernel, from which on a GPU is under load: an idle one lowers its link."""
@@ -33,7 +63,7 @@ def gather(root: Path = Path("/")) -> dict[str, Any]:
         return reading.facts()
     try:
         with nvml.opened() as library:
-            _ask(reading, library)
+            _devices(reading, library)
     except LookupError as error:
         reading.miss("", str(error.args[0]))
     return reading.facts()
@@ -46,78 +76,38 @@ def _line(file: Path) -> str:
         return ""
 
 
-def _ask(reading: Reading, library: Any) -> None:
-    def take(
-        fact: str, name: str, *arguments: Any, made: Callable[[Any], Any] = lambda value: value
-    ) -> Any:
-        def read() -> Any:
-            try:
-                return made(getattr(library, name)(*arguments))
-            except library.NVMLError as error:
-                raise LookupError(f"NVML: {error}") from error
-            except AttributeError as error:
-                raise LookupError(f"this nvidia-ml-py has no {name}") from error
-
-        return reading.take(fact, read)
-
-    take("driver", "nvmlSystemGetDriverVersion", made=_text)
-    take("cuda", "nvmlSystemGetCudaDriverVersion_v2")
-    handles = [
-        library.nvmlDeviceGetHandleByIndex(index) for index in range(library.nvmlDeviceGetCount())
-    ]
-    reading.put("count", len(handles))
-    for index, handle in enumerate(handles):
-        for fact, name, made in (
-            ("name", "nvmlDeviceGetName", _text),
-            ("uuid", "nvmlDeviceGetUUID", _text),
-            ("bus", "nvmlDeviceGetPciInfo", lambda info: _text(info.busId).lower()),
-            ("vbios", "nvmlDeviceGetVbiosVersion", _text),
-            ("persistence", "nvmlDeviceGetPersistenceMode", bool),
-            ("mig", "nvmlDeviceGetMigMode", list),
-            ("ecc", "nvmlDeviceGetEccMode", list),
-            ("remapped", "nvmlDeviceGetRemappedRows", list),
-            ("clock_reasons", "nvmlDeviceGetCurrentClocksEventReasons", int),
-            ("compute_mode", "nvmlDeviceGetComputeMode", int),
-            ("processes", "nvmlDeviceGetComputeRunningProcesses", len),
-        ):
-            take(f"devices.{index}.{fact}", name, handle, made=made)
-        uncorrected = (library.NVML_MEMORY_ERROR_TYPE_UNCORRECTED, library.NVML_VOLATILE_ECC)
-        take(f"devices.{index}.uncorrected", "nvmlDeviceGetTotalEccErrors", handle, *uncorrected)
-        _link(reading, library, index, handle)
-    pairs = itertools.permutations(range(len(handles)), 2)
-    if len(handles) > 1:
-        reading.put("peers", {})
-    for one, other in pairs:
-        for kind, number in (("read", _READ), ("write", _WRITE)):
-            take(
-                f"peers.{one}-{other}.{kind}",
-                "nvmlDeviceGetP2PStatus",
-                handles[one],
-                handles[other],
-                number,
-            )
-
-
-def _link(reading: Reading, library: Any, index: int, handle: Any) -> None:
-    """Keep what the device's place on PCI Express gives, if it is under load."""
+def _ask(library: Any, name: str, *arguments: Any) -> Any:
+    """Return what a function of NVML returns; it raises LookupError where NVML cannot say."""
     try:
-        busy = library.nvmlDeviceGetUtilizationRates(handle).gpu
-        if busy < AT_WORK:
-            reading.miss(
-                "devices.*.link", "an idle GPU lowers its link: look while the GPUs are at work"
-            )
-            return
-        link = {
-            "generation": library.nvmlDeviceGetCurrPcieLinkGeneration(handle),
-            "most_generation": library.nvmlDeviceGetMaxPcieLinkGeneration(handle),
-            "width": library.nvmlDeviceGetCurrPcieLinkWidth(handle),
-            "most_width": library.nvmlDeviceGetMaxPcieLinkWidth(handle),
-        }
+        return getattr(library, name)(*arguments)
     except library.NVMLError as error:
-        reading.miss("devices.*.link", f"NVML: {error}")
-        return
-    reading.put(f"devices.{index}.link", link)
+        raise LookupError(f"NVML: {error}") from error
+    except AttributeError as error:
+        raise LookupError(f"this nvidia-ml-py has no {name}") from error
 
 
-def _text(value: str | bytes) -> str:
-    return value.decode() if isinstance(value, bytes) else value
+def _devices(reading: Reading, library: Any) -> None:
+    reading.take("driver", lambda: _text(_ask(library, "nvmlSystemGetDriverVersion")))
+    reading.take("cuda", lambda: _ask(library, "nvmlSystemGetCudaDriverVersion_v2"))
+    count = _ask(library, "nvmlDeviceGetCount")
+    handles = [_ask(library, "nvmlDeviceGetHandleByIndex", index) for index in range(count)]
+    reading.put("count", count)
+    for index, handle in enumerate(handles):
+        for fact, (name, more, kept) in _OF_DEVICE.items():
+            read = partial(_ask, library, name, handle, *more)
+            reading.take(f"devices.{index}.{fact}", lambda kept=kept, read=read: kept(read()))  # type: ignore[misc]
+        reading.take(f"devices.{index}.link", partial(_link, library, handle))
+    for one, other in itertools.permutations(range(count), 2):
+        for way, number in _WAYS.items():
+            ends = handles[one], handles[other]
+            reading.take(
+                f"peers.{one}-{other}.{way}",
+                partial(_ask, library, "nvmlDeviceGetP2PStatus", *ends, number),
+            )
+
+
+def _link(library: Any, handle: Any) -> dict[str, int]:
+    """Return what the device's place on PCI Express gives, if it is under load."""
+    if _ask(library, "nvmlDeviceGetUtilizationRates", handle).gpu < AT_WORK:
+        raise LookupError("an idle GPU lowers its link: look while the GPUs are at work")
+    return {fact: _ask(library, name, handle) for fact, name in _OF_LINK.items()}

@@ -8,7 +8,7 @@ from typing import Any
 from hpccomm.doctor.reading import Reading
 
 _XID = re.compile(r"NVRM: Xid \((?:PCI:)?([0-9a-fA-F:.]+)\): (\d+)(.*)")
-_LOST = re.compile(r"NVRM:.*fallen off the bus.*")
+_LOST = re.compile(r"NVRM: (?!Xid).*fallen off the bus.*")
 _KILLED = re.compile(
     r"(?:Out of memory|Memory cgroup out of memory).*Killed process \d+ \(([^)]*)\)"
 )

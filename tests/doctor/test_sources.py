@@ -1,0 +1,326 @@
+"""What the sources read, from planted files, and from commands and libraries that answer as the real ones.
+
+Formats: proc_pid_limits(5) and Linux's admin-guide (cgroup-v1/memory, cgroup-v2, abi/testing/dev-kmsg, mm/transhuge);
+NVIDIA's lines of Xid as in its catalogue; what Slurm 22.05's scontrol and srun print.
+"""
+
+import inspect
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from hpccomm.doctor import facts, judge, nccl_report, rank
+from hpccomm.doctor.rules.gpus import SLOWED
+from hpccomm.doctor.sources import gpus, host, kernel_log, limits, slurm
+
+LIMITS = """\
+Limit                     Soft Limit           Hard Limit           Units
+Max stack size            8388608              unlimited            bytes
+Max processes             96365                96365                processes
+Max open files            1024                 524288               files
+Max locked memory         65536                65536                bytes
+"""
+
+
+def plant(root: Path, files: dict[str, str]) -> None:
+    for name, text in files.items():
+        file = root / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text)
+
+
+def test_limits_of_the_process(tmp_path):
+    plant(tmp_path, {"proc/self/limits": LIMITS, "proc/sys/kernel/yama/ptrace_scope": "1\n"})
+    found = limits.gather(tmp_path)
+    assert found["memlock"] == {"soft": 65536, "hard": 65536}
+    assert found["stack"] == {"soft": 8388608, "hard": None}
+    assert found["ptrace_scope"] == 1
+    assert "No such file" in found["unread"]["ports"]
+    assert "cgroup" in found["unread"]["memory"]
+
+
+def test_the_narrowest_group_counts_in_version_2(tmp_path):
+    top = "sys/fs/cgroup"
+    plant(tmp_path, {
+        "proc/self/cgroup": "0::/slurm/job_7\n",
+        f"{top}/cgroup.controllers": "cpu memory pids\n",
+        f"{top}/slurm/memory.max": "1073741824\n",
+        f"{top}/slurm/memory.current": "900000000\n",
+        f"{top}/slurm/memory.stat": "anon 1\ninactive_file 100000000\n",
+        f"{top}/slurm/memory.events": "low 0\noom 3\noom_kill 2\n",
+        f"{top}/slurm/job_7/memory.max": "max\n",
+        f"{top}/slurm/job_7/cpu.max": "150000 100000\n",
+        f"{top}/slurm/job_7/cpu.stat": "usage_usec 5\nnr_throttled 9\n",
+        f"{top}/slurm/job_7/pids.max": "500\n",
+        f"{top}/slurm/job_7/pids.current": "12\n",
+    })  # fmt: skip
+    found = limits.gather(tmp_path)
+    assert found["memory"] == {"limit": 1 << 30, "used": 800000000, "oom_kills": 2}
+    assert found["cpu"] == {"quota": 1.5, "throttled": 9}
+    assert found["pids"] == {"limit": 500, "used": 12}
+
+
+def test_version_1_and_a_container_that_sees_its_group_as_the_top(tmp_path):
+    top = "sys/fs/cgroup"
+    plant(tmp_path, {
+        "proc/self/cgroup": "4:memory:/docker/abc\n1:cpu,cpuacct:/docker/abc\n0::/\n",
+        f"{top}/memory/memory.limit_in_bytes": "536870912\n",
+        f"{top}/memory/memory.usage_in_bytes": "100\n",
+        f"{top}/memory/memory.oom_control": "oom_kill_disable 0\nunder_oom 0\noom_kill 1\n",
+        f"{top}/cpu/cpu.cfs_quota_us": "-1\n",
+        f"{top}/cpu/cpu.cfs_period_us": "100000\n",
+    })  # fmt: skip
+    found = limits.gather(tmp_path)
+    assert found["memory"] == {"limit": 1 << 29, "used": 100, "oom_kills": 1}
+    assert found["cpu"] == {"quota": None, "throttled": 0}
+    assert "no control group for pids" in found["unread"]["pids"]
+    plant(tmp_path, {f"{top}/memory/memory.limit_in_bytes": "9223372036854771712\n"})
+    assert limits.gather(tmp_path)["memory"]["limit"] is None
+
+
+def test_the_host(tmp_path):
+    plant(tmp_path, {
+        "proc/meminfo": "MemTotal:       16 kB\nMemAvailable:    8 kB\nSwapTotal:       0 kB\nSwapFree:        0 kB\n",
+        "sys/kernel/mm/transparent_hugepage/enabled": "always madvise [never]\n",
+        "sys/devices/system/cpu/cpu0/cpufreq/scaling_governor": "powersave\n",
+        "sys/devices/system/cpu/cpu1/cpufreq/scaling_governor": "performance\n",
+        "etc/os-release": 'NAME="Rocky Linux"\nPRETTY_NAME="Rocky Linux 9.4 (Blue Onyx)"\n',
+        "proc/cpuinfo": "model name\t: AMD  EPYC 9654\nflags\t\t: fpu hypervisor tsc\n",
+        "proc/self/uid_map": "         0       1000          1\n",
+        ".dockerenv": "",
+    })  # fmt: skip
+    found = host.gather(tmp_path)
+    assert (found["memory"], found["available"]) == (16384, 8192)
+    assert found["thp"] == "never"
+    assert found["governors"] == {"powersave": 1, "performance": 1}
+    assert found["os"].startswith("Rocky Linux 9.4")
+    assert (found["cpu"], found["virtual"]) == ("AMD EPYC 9654", True)
+    assert found["container"] == ["/.dockerenv", "a user namespace"]
+    assert "does not scale" in found["unread"]["preferences"]
+
+
+KERNEL = """\
+6,339,5140900,-;NVRM: loading NVIDIA UNIX x86_64 Kernel Module  535.104.05
+4,901,8813442,-;NVRM: Xid (PCI:0000:3b:00): 79, pid=1234, name=python, GPU has fallen off the bus.
+4,902,8813443,-;NVRM: Xid (PCI:0000:3b:00): 79, pid=1234, name=python, GPU has fallen off the bus.
+4,903,8813444,-;NVRM: Xid (0000:5e:00.0): 31, Ch 00000010
+4,904,8813445,-;NVRM: GPU 0000:3b:00.0: GPU has fallen off the bus.
+3,905,8813446,-;Memory cgroup out of memory: Killed process 4711 (python3) total-vm:9kB, anon-rss:8kB
+0,906,8813447,-;mce: [Hardware Error]: CPU 3: Machine Check: 0 Bank 7: be00000000800400
+"""
+
+
+def test_the_kernel_s_log(tmp_path):
+    plant(tmp_path, {"dev/kmsg": KERNEL})
+    found = kernel_log.gather(tmp_path)
+    by_number = {each["xid"]: each for each in found["xids"]}
+    assert (by_number[79]["device"], by_number[79]["times"]) == ("0000:3b:00", 2)
+    assert by_number[31]["device"] == "0000:5e:00.0"
+    assert len(found["lost"]) == 1, "a Xid is not told twice"
+    assert found["killed"] == ["python3"]
+    assert len(found["machine_checks"]) == 1
+    closed = kernel_log.gather(tmp_path / "nowhere")
+    assert set(closed) == {"unread"}
+
+
+@pytest.fixture
+def commands(tmp_path, monkeypatch):
+    """Write commands that come first in PATH."""
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    for name in slurm.VARIABLES:
+        monkeypatch.delenv(name, raising=False)
+
+    def write(**scripts):
+        for name, script in scripts.items():
+            (tmp_path / name).write_text(f"#!/bin/sh\n{script}\n")
+            (tmp_path / name).chmod(0o755)
+
+    return write
+
+
+def test_slurm_by_its_commands(commands, monkeypatch):
+    monkeypatch.setenv("SLURM_JOB_ID", "7")
+    monkeypatch.setenv("SLURM_NTASKS", "4")
+    commands(
+        scontrol="""case $2 in
+config) printf 'Configuration data as of now\\nMpiDefault              = pmix\\nSecretKey               = x\\n' ;;
+*) echo "NodeName=n1 Arch=x86_64 CPUTot=64 Gres=gpu:h100:8 State=MIXED+DRAIN Reason=Xid 79" ;;
+esac""",
+        srun="printf 'MPI plugin types are...\\n\\tpmix\\n\\tpmi2\\nspecific pmix plugin versions available: pmix_v4\\n'",
+    )
+    found = slurm.gather()
+    assert found["config"] == {"MpiDefault": "pmix"}
+    assert found["node"]["Gres"] == "gpu:h100:8"
+    assert found["mpi_types"] == ["pmix", "pmi2"]
+    assert found["variables"] == {"SLURM_JOB_ID": "7", "SLURM_NTASKS": "4"}
+    assert found["problems"] == []
+
+
+def test_a_controller_that_is_down_is_a_fact_and_no_wait(commands, monkeypatch):
+    monkeypatch.setattr(slurm, "PATIENCE", 0.2)
+    commands(scontrol="exec sleep 60", srun="echo 'srun: error: no' >&2; exit 1")
+    found = slurm.gather()
+    assert found["problems"] == [
+        "scontrol show config: no answer within 0.2 s",
+        *[each for each in found["problems"] if "show node" in each],
+        "srun --mpi=list: srun: error: no",
+    ]
+    assert "config" not in found
+    assert "no answer" in found["unread"]["config"]
+
+
+def test_slurm_without_a_cluster_is_none(commands):
+    fatal = "echo 'srun: fatal: Could not establish a configuration source' >&2; exit 1"
+    commands(scontrol=fatal, srun=fatal)
+    assert slurm.gather() == {
+        "unread": {"": "Slurm is installed, and no cluster is configured here"}
+    }
+
+
+class NVMLError(Exception):
+    pass
+
+
+def nvml_double(busy: int) -> SimpleNamespace:
+    """An NVML with two devices; the second cannot tell its ECC."""
+
+    def ecc_mode(handle):
+        if handle:
+            raise NVMLError("Not Supported")
+        return [1, 1]
+
+    return SimpleNamespace(
+        NVMLError=NVMLError,
+        nvmlInit=lambda: None,
+        nvmlShutdown=lambda: None,
+        nvmlSystemGetDriverVersion=lambda: "580.65.06",
+        nvmlSystemGetCudaDriverVersion_v2=lambda: 13000,
+        nvmlDeviceGetCount=lambda: 2,
+        nvmlDeviceGetHandleByIndex=lambda index: index,
+        nvmlDeviceGetName=lambda handle: "NVIDIA H100 80GB HBM3",
+        nvmlDeviceGetUUID=lambda handle: f"GPU-{handle}",
+        nvmlDeviceGetPciInfo=lambda handle: SimpleNamespace(busId=b"00000000:3B:00.0"),
+        nvmlDeviceGetVbiosVersion=lambda handle: "96.00",
+        nvmlDeviceGetPersistenceMode=lambda handle: 1,
+        nvmlDeviceGetMigMode=lambda device: [0, 0],
+        nvmlDeviceGetEccMode=ecc_mode,
+        nvmlDeviceGetRemappedRows=lambda device: (0, 0, 0, 0),
+        nvmlDeviceGetTotalEccErrors=lambda handle, errortype, countertype: (
+            10 * errortype + countertype
+        ),
+        nvmlDeviceGetCurrentClocksEventReasons=lambda handle: 4,
+        nvmlDeviceGetComputeMode=lambda handle: 0,
+        nvmlDeviceGetComputeRunningProcesses=lambda handle: [object()],
+        nvmlDeviceGetUtilizationRates=lambda handle: SimpleNamespace(gpu=busy, memory=0),
+        nvmlDeviceGetCurrPcieLinkGeneration=lambda handle: 3,
+        nvmlDeviceGetMaxPcieLinkGeneration=lambda handle: 5,
+        nvmlDeviceGetCurrPcieLinkWidth=lambda handle: 16,
+        nvmlDeviceGetMaxPcieLinkWidth=lambda handle: 16,
+        nvmlDeviceGetP2PStatus=lambda device1, device2, p2pindex: p2pindex,
+    )
+
+
+@pytest.fixture
+def with_driver(tmp_path):
+    plant(tmp_path, {
+        "proc/driver/nvidia/version": "NVRM version: NVIDIA UNIX x86_64 Kernel Module  580.65.06\n",
+        "sys/bus/pci/devices/0000:3b:00.0/vendor": "0x10de\n",
+        "sys/bus/pci/devices/0000:3b:00.0/class": "0x030200\n",
+        "sys/bus/pci/devices/0000:3c:00.0/vendor": "0x10de\n",
+        "sys/bus/pci/devices/0000:3c:00.0/class": "0x068000\n",
+    })  # fmt: skip
+    return tmp_path
+
+
+def test_gpus_by_nvml(with_driver, monkeypatch):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: object())
+    monkeypatch.setitem(sys.modules, "pynvml", nvml_double(busy=90))
+    found = gpus.gather(with_driver)
+    assert (found["on_bus"], found["module"], found["count"]) == (1, True, 2)
+    first, second = found["devices"]["0"], found["devices"]["1"]
+    assert first["ecc"] == [1, 1]
+    assert first["uncorrected"] == 10, "uncorrected is type 1, volatile is counter 0"
+    assert first["link"] == {"generation": 3, "most_generation": 5, "width": 16, "most_width": 16}
+    assert "ecc" not in second
+    assert found["unread"]["devices.1.ecc"] == "NVML: Not Supported"
+    assert found["peers"] == {"0-1": {"read": 0, "write": 1}, "1-0": {"read": 0, "write": 1}}
+
+
+def test_an_idle_gpu_s_link_is_not_judged(with_driver, monkeypatch):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: object())
+    monkeypatch.setitem(sys.modules, "pynvml", nvml_double(busy=0))
+    tree = {"gpus": gpus.gather(with_driver)}
+    assert judge.at(tree, "gpus.devices.*.link") is judge.MISSING
+    assert "an idle GPU" in judge.missing(tree, "gpus.devices.*.link")
+
+
+def test_the_double_of_nvml_is_as_the_package():
+    """Names and parameters, against nvidia-ml-py."""
+    real = pytest.importorskip("pynvml")
+    for name, function in vars(nvml_double(0)).items():
+        if name != "NVMLError":
+            theirs = inspect.signature(getattr(real, name)).parameters
+            assert list(inspect.signature(function).parameters) == [
+                each.lower() for each in theirs
+            ], name
+    assert real.NVML_MEMORY_ERROR_TYPE_UNCORRECTED == 1
+    assert real.NVML_VOLATILE_ECC == 0
+    assert real.NVML_P2P_CAPS_INDEX_WRITE == 1
+    reasons = ("HwSlowdown", "SwThermalSlowdown", "HwThermalSlowdown", "HwPowerBrakeSlowdown")
+    assert list(SLOWED) == [getattr(real, f"nvmlClocksEventReason{name}") for name in reasons]
+    assert all(hasattr(real, name) for name, *_ in gpus._OF_DEVICE.values())
+
+
+def test_libraries_of_a_process_and_whose_a_launcher_is():
+    maps = """\
+7f00-7f01 r-xp 00000000 08:01 11   /opt/openmpi/lib/libmpi.so.40.40.5
+7f01-7f02 r--p 00000000 08:01 11   /opt/openmpi/lib/libmpi.so.40.40.5
+7f02-7f03 r-xp 00000000 08:01 12   /opt/openmpi/lib/libmpi_cxx.so.40
+7f03-7f04 r-xp 00000000 08:01 13   /with space/libnccl.so.2
+7f04-7f05 r-xp 00000000 08:01 14   /usr/lib/libcuda.so.580.65.06
+7f05-7f06 rw-p 00000000 00:00 0
+"""
+    assert rank.libraries(maps) == {
+        "libcuda": ["/usr/lib/libcuda.so.580.65.06"],
+        "libmpi": ["/opt/openmpi/lib/libmpi.so.40.40.5"],
+        "libnccl": ["/with space/libnccl.so.2"],
+    }
+    assert rank.origin("mpiexec (Open MPI) 5.0.11\n") == ("Open MPI", "5.0.11")
+    assert rank.origin("HYDRA build details:\n    Version:      5.0.2\n") == ("MPICH", "5.0.2")
+    assert rank.origin("Intel(R) MPI Library for Linux* OS, Version 2021.17 Build 2025") == (
+        "Intel MPI",
+        "",
+    )
+    assert rank.origin("mpirun (IBM Spectrum MPI) 10.4.0.6") == ("", "")
+
+
+DIAGNOSTICS = """\
+n42:12345 NCCL DIAG === NCCL Diagnostics ===
+n42:12345 NCCL DIAG [INFO] p2p: only 52/56 GPU-to-GPU peer accesses passed verification
+n42:12345 NCCL DIAG [OK]   ECC: no uncorrected volatile errors across 8 ranks in comm 0x1234
+n42:12345 NCCL DIAG [INFO] NCCL environment: mismatch across 8 ranks in comm 0x1234 for NCCL_DEBUG
+n42:12345 NCCL DIAG [INFO] NCCL environment: NCCL_DEBUG=INFO on rank(s) {0,1,2,3}
+n42:12345 NCCL DIAG RAS diagnostics completed in 12.3 ms across 8 RAS peers
+"""
+
+
+def test_nccl_s_own_diagnostics_are_read():
+    """The lines of NCCL's guide, Diagnostics and RAS."""
+    said = nccl_report.facts(DIAGNOSTICS, "")["says"]
+    assert said["p2p"] == ["only 52/56 GPU-to-GPU peer accesses passed verification"]
+    assert said["ECC"] == []
+    assert said["NCCL environment"][1] == "NCCL_DEBUG=INFO on rank(s) {0,1,2,3}"
+    assert nccl_report.facts("", "CuPy is not installed")["unread"] == {"": "CuPy is not installed"}
+    assert "2.31" in nccl_report.facts("NCCL version 2.28.3", "")["unread"][""]
+
+
+def test_a_source_that_fails_leaves_the_others(monkeypatch):
+    def broken(root):
+        raise RuntimeError("it fell over")
+
+    monkeypatch.setitem(facts.SOURCES, "host", broken)
+    tree = facts.gather(["host", "packages"])
+    assert "it fell over" in tree["host"]["unread"][""]
+    assert tree["packages"]["python"]
