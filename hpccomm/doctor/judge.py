@@ -85,16 +85,11 @@ def _over_nodes(rule: Rule, trees: Mapping[str, Tree]) -> Diagnosis:
     values = []
     for path in rule.reads:
         each = {node: at(tree, path.rstrip("?")) for node, tree in trees.items()}
-        known = {node: value for node, value in each.items() if value is not MISSING}
-        if len(known) < len(trees) and not path.endswith("?"):
-            node = next(node for node in trees if node not in known)
-            reason = f"{node}: {missing(trees[node], path)}"
+        lacking = [node for node, value in each.items() if value is MISSING]
+        if lacking and not (path.endswith("?") and len(lacking) < len(trees)):
+            reason = missing(trees[lacking[0]], path)
             return Diagnosis(rule, "skipped", reason=reason, nodes=nodes)
-        values.append(known)
-    if not any(values):
-        return Diagnosis(
-            rule, "skipped", reason=missing(trees[nodes[0]], rule.reads[0]), nodes=nodes
-        )
+        values.append({node: None if node in lacking else value for node, value in each.items()})
     return replace(_result(rule, values), nodes=nodes)
 
 

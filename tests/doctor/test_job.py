@@ -1,0 +1,188 @@
+"""What the doctor says of a job: nodes side by side, MPI that fails, and the command line on this machine."""
+
+import json
+import sys
+
+import pytest
+from planted_trees.node import SOUND
+
+from hpccomm.cli.main import main
+from hpccomm.doctor import in_mpi, job, judge, words
+from hpccomm.doctor.rules import RULES
+
+
+def nodes(**odd):
+    """Trees of n0 to n3; what is odd on n3 is given by its paths, with __ for dots."""
+    trees = {f"n{number}": json.loads(json.dumps(SOUND)) for number in range(4)}
+    for number, tree in enumerate(trees.values()):
+        tree["host"]["boot_id"] = f"boot {number}"
+        tree["mpi"]["nodes"] = 4
+        tree["slurm"]["variables"] = {}
+    for path, value in odd.items():
+        source, fact = path.split("__")
+        trees["n3"][source][fact] = value
+    return trees
+
+
+def faults(found):
+    return {each.rule.id: each for each in found if each.status in ("warn", "fail")}
+
+
+def test_equal_nodes_are_told_once_and_the_odd_one_by_name():
+    assert faults(judge.judge(nodes(), RULES)) == {}
+    found = judge.judge(nodes(gpus__driver="570.12", host__thp="never"), RULES)
+    assert set(faults(found)) == {"alike.driver", "alike.huge_pages", "host.huge_pages"}
+    assert faults(found)["alike.driver"].evidence == ("3 of 4 nodes: 580.65.06; n3: 570.12",)
+    assert faults(found)["host.huge_pages"].nodes == ("n3",)
+    text = "\n".join([*words.head(nodes(gpus__driver="570.12")), *words.lines(found, nodes())])
+    assert text.count("580.65.06 (n0, n1, n2)") == 1
+    assert "host.huge_pages on 1 of 4 nodes (n3)" in text
+    assert "remedy: echo madvise" in text
+
+
+def test_dicts_are_compared_item_by_item_and_a_node_without_a_fact_is_odd():
+    trees = nodes()
+    trees["n2"]["packages"]["mpi4py"] = "4.0.3"
+    del trees["n1"]["packages"]["cupy-cuda12x"]
+    del trees["n3"]["gpus"]["count"]
+    found = faults(judge.judge(trees, [rule for rule in RULES if rule.area == "alike"]))
+    assert found["alike.packages"].evidence == (
+        "cupy-cuda12x: 3 of 4 nodes: 14.2.0; n1: none",
+        "mpi4py: 3 of 4 nodes: 4.1.2; n2: 4.0.3",
+    )
+    assert found["alike.gpu_count"].evidence == ("3 of 4 nodes: 2; n3: none",)
+
+
+def test_a_golden_node_names_what_differs():
+    golden = json.loads(json.dumps(SOUND))
+    golden["host"]["kernel"] = "5.15.0-91-generic"
+    found = judge.against(nodes(), golden, "golden.json", RULES)
+    (diagnosis, *others) = [each for each in found if each.status == "warn"]
+    assert diagnosis.rule.id == "against.kernel"
+    assert diagnosis.evidence == ("golden.json: 5.15.0-91-generic; n0: 5.15.0-122-generic",)
+    assert len(others) == 3
+
+
+def test_what_was_not_looked_at_is_skipped_with_its_reason():
+    tree = json.loads(json.dumps(SOUND))
+    tree["kernel_log"] = {"unread": {"": "the log is closed"}}
+    tree["limits"] = {"unread": {"memory": "no group is to be seen"}}
+    found = {each.rule.id: each for each in judge.judge({"n0": tree}, RULES)}
+    assert found["gpus.xid"].reason == "the log is closed"
+    assert found["limits.memory"].reason == "no group is to be seen"
+    assert found["limits.ports"].reason == "there is no limits.ports here"
+    assert found["host.clocks"].reason == "the job has one node"
+    del tree["ranks"]
+    tree["unread"] = {"ranks": "MPI did not start"}
+    (diagnosis,) = judge.judge({"n0": tree}, [rule for rule in RULES if rule.id == "mpi.cores"])
+    assert diagnosis.reason == "MPI did not start"
+
+
+def test_nodes_of_one_name_are_kept_apart():
+    assert list(in_mpi.named([("n", {}), ("m", {}), ("n", {}), ("n", {})])) == [
+        "n",
+        "m",
+        "n#2",
+        "n#3",
+    ]
+
+
+FAILURES = {
+    "it aborts": ("say(phase='MPI_Init'); print('no such component'); os.abort()", "MPI_Init was killed by SIGABRT; it printed: no such component"),
+    "it ends": ("say(phase='MPI_Init'); sys.exit(16)", "MPI_Init ended with status 16"),
+    "it hangs": ("say(phase='MPI_Init'); time.sleep(60)", "MPI_Init did not come back within 0.5 s"),
+    "it has no Python": ("raise SystemExit('no module')", "the process ended with status 1; it printed: no module"),
+}  # fmt: skip
+
+
+@pytest.fixture
+def child(monkeypatch):
+    """Put a program in the place of the one that uses MPI."""
+
+    def put(program):
+        start = (
+            "import json, os, sys, time\n"
+            "def say(**news): os.write(int(sys.argv[1]), (json.dumps(news) + '\\n').encode())\n"
+        )
+        monkeypatch.setattr(job, "PROGRAM", (sys.executable, "-c", start + program))
+
+    return put
+
+
+@pytest.mark.parametrize(("program", "failure"), FAILURES.values(), ids=FAILURES)
+def test_mpi_that_fails_is_a_finding(child, monkeypatch, program, failure):
+    if "sleep" in program:
+        monkeypatch.setattr(job, "PATIENCE", 0.5)
+    child(program)
+    trees = job.gather(["packages"])
+    (tree,) = trees.values()
+    assert tree["mpi"]["failure"] == failure
+    assert tree["packages"]["python"], "what needs no MPI is there"
+    found = {each.rule.id: each for each in judge.judge(trees, RULES)}
+    assert found["mpi.starts"].evidence == (failure,)
+    assert found["mpi.threads"].reason == "MPI did not start"
+
+
+def test_a_missing_library_is_a_finding(child, capsys):
+    child("say(phase='loads'); say(missing='no MPI library can be loaded')")
+    assert main(["doctor", "--only", "mpi"]) == 1
+    printed = capsys.readouterr().out
+    assert "FAIL     mpi.loads: Does mpi4py load an MPI library?" in printed
+    assert "no MPI library can be loaded" in printed
+    assert "mpi4py loads no MPI library (mpi: starts, launch" in printed
+
+
+def test_trees_come_with_a_failure_at_the_end(child):
+    child(
+        "say(trees={'n0': {'mpi': {'started': True, 'world': 2}, 'ranks': []}}); say(phase='MPI_Finalize'); os.abort()"
+    )
+    (tree,) = job.gather([]).values()
+    assert tree["mpi"]["failure"] == "MPI_Finalize was killed by SIGABRT"
+    assert tree["mpi"]["started"]
+
+
+@pytest.mark.slow("MPI is started twice")
+def test_this_machine_and_a_saved_tree(tmp_path, capsys):
+    """Once for real, and once against what that saved."""
+    assert main(["doctor", "--json"]) in (0, 1)
+    saved = capsys.readouterr().out
+    document = json.loads(saved)
+    (tree,) = document["nodes"].values()
+    assert tree["mpi"]["world"] == 1
+    assert tree["ranks"][0]["libraries"]["libmpi"]
+    assert tree["host"]["kernel"]
+    assert {each["status"] for each in document["diagnoses"]} <= set(judge.STATUSES)
+    file = tmp_path / "golden.json"
+    file.write_text(saved.replace(tree["host"]["kernel"], "4.18.0"))
+    main(["doctor", "--only", "alike", "--against", str(file)])
+    printed = capsys.readouterr().out
+    assert "against.kernel" in printed
+    assert (
+        f"golden.json: 4.18.0; {next(iter(document['nodes']))}: {tree['host']['kernel']}" in printed
+    )
+
+
+@pytest.mark.slow("a job of its own, with a process beside each rank")
+def test_every_rank_is_looked_at_and_one_reports(mpiexec):
+    done = mpiexec(2, "-m", "hpccomm", "doctor", "--only", "mpi,limits", "--json")
+    document = json.loads(done.stdout[done.stdout.index("{") :])
+    (tree,) = document["nodes"].values()
+    assert [each["rank"] for each in tree["ranks"]] == [0, 1]
+    assert tree["mpi"]["world"] == tree["mpi"]["launched"] == 2
+    statuses = {each["id"]: each["status"] for each in document["diagnoses"]}
+    assert statuses["mpi.launch"] == "ok"
+    assert statuses["limits.peers_memory"] in ("ok", "warn")
+
+
+def test_the_command_line_says_what_is_wrong_with_it(capsys, tmp_path):
+    assert main(["doctor", "--list", "--only", "limits.memlock,nccl"]) == 0
+    listed = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in listed] == [
+        "limits.memlock",
+        *[rule.id for rule in RULES if rule.area == "nccl"],
+    ]
+    assert main(["doctor", "--only", "limts"]) == 2
+    assert "did you mean limits?" in capsys.readouterr().err
+    (tmp_path / "empty.json").write_text("{}")
+    assert main(["doctor", "--against", str(tmp_path / "empty.json")]) == 2
+    assert "hpccomm doctor --json has written" in capsys.readouterr().err
