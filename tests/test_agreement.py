@@ -10,6 +10,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from hpccomm import CommOptions
+from hpccomm.communicator.lanes import HostLane
 from hpccomm.communicator.lanes.check import drive_part
 from hpccomm.errors import CollectiveTimeout, CommunicationError, RankMismatch
 from hpccomm.runtime.operation import Label
@@ -197,3 +198,26 @@ def test_a_failure_that_is_noted_while_ranks_agree_is_raised_before_the_call_goe
             check.wait(label, engine.begun(label, BLOCKING, 60.0))
 
     run_ranks(1, on_rank)
+
+
+def test_a_self_check_that_is_wrong_on_one_rank_is_an_error_on_all(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    tried = HostLane.tried
+
+    def wrong(lane, given, control):
+        rank, name = lane._calls.backend.rank, lane._calls.name
+        for choice, result in tried(lane, given, control):
+            yield choice, result + (rank == 1 and name == "unlucky")
+
+    monkeypatch.setattr(HostLane, "tried", wrong)
+
+    def on_rank(comm) -> str:
+        with pytest.raises(CommunicationError, match="does not compute correctly") as caught:
+            comm.dup(name="unlucky")
+        comm.barrier()
+        return str(caught.value)
+
+    said = run_ranks(3, on_rank, timeout=30)
+    assert all("self-check of communicator 'unlucky': rank 1: " in each for each in said)
+    assert all("gave [4.0, 7.0, 10.0, 13.0] and [3.0, 6.0, 9.0, 12.0]" in each for each in said)

@@ -95,19 +95,26 @@ def make(
 
 
 def _check(core: Core) -> None:
-    """Reduce a few numbers on each way that there is, and look at the results."""
-    backend, name = core.backend, core.calls.name
+    """Reduce a few numbers on each way that there is, and look at the results.
+
+    The ranks agree on what they found, so that none makes calls, or ends, while another is at it.
+    """
+    backend, name, wrong = core.backend, core.calls.name, ""
     expected = np.arange(4.0) * backend.size + sum(range(backend.size))
     mine = np.arange(4.0) + backend.rank
     for lane in (core.lanes.host, core.lanes.device):
         for choice, result in lane.tried(mine, core.control):
-            if not np.array_equal(result, expected):
-                raise CommunicationError(
-                    f"self-check of communicator {name!r}: {choice.algorithm} all_reduce "
-                    f"of {lane.memory} arrays over {choice.backend} gave {result.tolist()} and "
-                    f"{expected.tolist()} is right; this installation does not compute correctly "
-                    "between these ranks",
-                    communicator=name,
-                    rank=backend.rank,
-                    operation="self-check",
+            if not wrong and not np.array_equal(result, expected):
+                wrong = (
+                    f"{choice.algorithm} all_reduce of {lane.memory} arrays over {choice.backend} gave "
+                    f"{result.tolist()} and {expected.tolist()} is right"
                 )
+    wrong = core.control.objections(wrong)
+    if wrong:
+        raise CommunicationError(
+            f"self-check of communicator {name!r}: {wrong}; this installation does not compute correctly "
+            "between these ranks",
+            communicator=name,
+            rank=backend.rank,
+            operation="self-check",
+        )

@@ -12,8 +12,8 @@ from hpccomm.errors import BackendUnavailable
 INSTALL = "pip install cupy-cuda12x nvidia-nccl-cu12 (or cupy-cuda13x nvidia-nccl-cu13)"
 
 SINCE = (14, 0, 1)
-"""CuPy's first version that can be used. 13 promotes the scalars of folds by their value, which makes
-sums of bfloat16 wrong, and cannot take another library's stream. 14.0.0 makes no float8 array."""
+"""CuPy's first version that can be used. 13 promotes scalars by their value, and cannot take another
+library's stream. 14.0.0 makes no float8 array."""
 
 
 @cache

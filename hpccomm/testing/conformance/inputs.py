@@ -107,7 +107,8 @@ def reduced(
     ----------
     op : ReduceOp
         SUM and AVG get small integers, PROD powers of two, the others any values. Integer dtypes
-        get their full range, because wrapping is exact too.
+        get their full range, because wrapping is exact too. AVG of floats gets an element of one sign on all
+        ranks, since shares that are rounded may not cancel.
     size : int
         Number of ranks.
     shape : tuple of int
@@ -147,6 +148,10 @@ def reduced(
             values = random.integers(-magnitude, magnitude + 1, shape)
             if dtype.kind == "c":
                 values = values + 1j * random.integers(-magnitude, magnitude + 1, shape)
+            if op is ReduceOp.AVG:
+                sign = np.random.default_rng([seed, size]).choice((-1, 1), shape)
+                values = sign * (abs(values.real) + 1j * abs(values.imag))
+                values = values if dtype.kind == "c" else values.real
         arrays.append(np.ascontiguousarray(np.asarray(values).astype(dtype)).reshape(shape))
     return arrays
 
@@ -234,7 +239,7 @@ def _divided(total: Array, size: int) -> Array:
     return np.array(quotients, dtype=total.dtype).reshape(total.shape)
 
 
-def tolerance(op: ReduceOp, dtype: npt.DTypeLike) -> float:
+def tolerance(op: ReduceOp, dtype: npt.DTypeLike, size: int) -> float:
     """Return the relative error that a reduction of `reduced` inputs may have.
 
     Parameters
@@ -243,16 +248,18 @@ def tolerance(op: ReduceOp, dtype: npt.DTypeLike) -> float:
         The operation.
     dtype : dtype
         Of the arrays.
+    size : int
+        Number of ranks.
 
     Returns
     -------
     float
-        One unit in the last place for AVG of floats, whose division may be a multiplication by
-        the reciprocal; else 0.
+        For AVG of floats, whose division may be a multiplication of each contribution by the reciprocal:
+        half a unit in the last place for the reciprocal, for the product, and for each sum. Else 0.
     """
     dtype = np.dtype(dtype)
     if op is ReduceOp.AVG and dtype.kind not in "iu":
-        return float(float_info(dtype).eps)
+        return float(float_info(dtype).eps) * (size + 1) / 2
     return 0.0
 
 
