@@ -105,8 +105,8 @@ class Trial:
                 same_bits(outcome, wanted, what)
             else:
                 op = part.ask.op
-                named = isinstance(op, ReduceOp)
-                rtol = tolerance(op, part.ask.dtype, part.size) if named else 0.0
+                size = part.size
+                rtol = tolerance(op, part.ask.dtype, size) if isinstance(op, ReduceOp) else 0.0
                 equal(outcome, wanted, what, rtol=rtol)
         if given is not None and x is not target:
             stays = given.copy()
