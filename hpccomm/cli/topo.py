@@ -88,22 +88,18 @@ def run(args: argparse.Namespace) -> int:
 
 def _gathered() -> tuple[dict[str, "NodeHardware"], list["BoundRank"]]:
     """Return the nodes of the job by host, and its ranks; of a process that no launcher started, this node."""
-    from hpccomm.doctor import facts
-    from hpccomm.hardware.binding import this_rank
+    from hpccomm.doctor import facts, job
+    from hpccomm.hardware.binding import bound_ranks
     from hpccomm.hardware.facts import SOURCES, hardware
 
-    host = platform.node()
     place = launched()
     if place is None or place.size == 1:
-        return {host: hardware(host, facts.gather(SOURCES))}, []
-    import hpccomm
-
-    with hpccomm.new_comm("mpi", name="topo") as comm:
-        tree = facts.gather(SOURCES) if comm.local_rank == 0 else None
-        own = (this_rank(comm.rank, comm.local_rank, host), tree)
-        found = comm.all_gather_object(own)
-    nodes = {bound.host: hardware(bound.host, tree) for bound, tree in found if tree is not None}
-    return nodes, [bound for bound, _ in found]
+        trees = {platform.node(): facts.gather(SOURCES)}
+    else:
+        trees = job.gather(SOURCES)
+        if why := job.problem(trees):
+            output.warn(f"hpccomm topo: on {next(iter(trees))}, MPI does not start: {why}\n")
+    return {host: hardware(host, tree) for host, tree in trees.items()}, bound_ranks(trees)
 
 
 def _show_nodes(

@@ -1,10 +1,9 @@
 """Where the ranks of a job run, how far from their GPU and network adapter, and what would be nearer."""
 
-import os
 from collections.abc import Iterator, Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from hpccomm.backends.bootstrap.machine import ranges
+from hpccomm.backends.bootstrap.machine import numbers, ranges
 from hpccomm.hardware.node import Component, NodeHardware
 
 
@@ -30,10 +29,17 @@ class BoundRank(NamedTuple):
     visible: str = ""
 
 
-def this_rank(rank: int, local_rank: int, host: str) -> BoundRank:
-    """Return where this process may run."""
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES", "")
-    return BoundRank(rank, local_rank, host, tuple(sorted(os.sched_getaffinity(0))), visible)
+def bound_ranks(trees: Mapping[str, Mapping[str, Any]]) -> list[BoundRank]:
+    """Return the ranks of a job, from the facts of its nodes."""
+    found = [
+        BoundRank(
+            each["rank"], local, host, tuple(numbers(each["cores"])),
+            each.get("variables", {}).get("CUDA_VISIBLE_DEVICES", ""),
+        )
+        for host, tree in trees.items()
+        for local, each in enumerate(tree.get("ranks", ()))
+    ]  # fmt: skip
+    return sorted(found)
 
 
 def gpu_of(bound: BoundRank, node: NodeHardware) -> Component | None:

@@ -64,7 +64,7 @@ def _domains(cpu: Mapping[str, Any]) -> Iterator[NumaDomain]:
         for each in numbers(socket["cpus"])
     }
     firsts = {numbers(core)[0] for core in cpu.get("cores", ())}
-    whole = [{"node": 0, "cpus": cpu.get("online", ""), "bytes": 0, "distances": [10]}]
+    whole = [{"node": 0, "cpus": cpu.get("online", "")}]
     for node in cpu.get("nodes", whole):
         cpus = tuple(numbers(node["cpus"]))
         yield NumaDomain(
@@ -72,8 +72,8 @@ def _domains(cpu: Mapping[str, Any]) -> Iterator[NumaDomain]:
             cpus,
             sockets.get(cpus[0]) if cpus else None,
             len(firsts & set(cpus)),
-            node["bytes"],
-            tuple(node["distances"]),
+            node.get("bytes", 0),
+            tuple(node.get("distances", ())),
         )
 
 
@@ -88,15 +88,21 @@ def _gpus(tree: Mapping[str, Any], domains: Sequence[NumaDomain]) -> Iterator[Co
     names = {gpu["pci"]: gpu["name"] for gpu in tree.get("nvlink", {}).get("gpus", ())}
     number = 0
     for device in tree.get("pci", {}).get("devices", ()):
-        kind, vendor = device["class"], device["vendor"]
-        if not (_ACCELERATOR.match(kind) or (kind.startswith("0x03") and vendor in _DISPLAY)):
+        if not is_gpu(device):
             continue
-        at = device["address"]
+        vendor, at = device["vendor"], device["address"]
         words = names.get(at) or f"{VENDORS.get(vendor, vendor)} {device['device']}"
         yield Component(
             f"GPU{number}", "gpu", at, tuple(device["path"]), _domain(device, domains), words, lanes(device)
         )  # fmt: skip
         number += 1
+
+
+def is_gpu(device: Mapping[str, Any]) -> bool:
+    """Whether a device on PCI computes: an accelerator, or a display of a maker whose displays do."""
+    kind = device["class"]
+    shows = kind.startswith("0x03") and device["vendor"] in _DISPLAY
+    return shows or _ACCELERATOR.match(kind) is not None
 
 
 def lanes(device: Mapping[str, Any]) -> str:

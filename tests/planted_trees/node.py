@@ -107,7 +107,6 @@ SOUND = {
         "mpiexec": {"path": "/opt/openmpi/bin/mpiexec", "vendor": "Open MPI", "version": "5.0.11"},
     },
     "ranks": [rank(0), rank(1)],
-    "infiniband": {"ports": [{"device": "mlx5_0", "port": 1, "state": "ACTIVE"}]},
     "gpus": {
         "on_bus": 2,
         "module": True,

@@ -1,12 +1,14 @@
 """The rules: one module an area, each with its tuple ``RULES``."""
 
 from hpccomm.doctor.rule import Rule
-from hpccomm.doctor.rules import gpus, host, limits, mpi, nccl, slurm
+from hpccomm.doctor.rules import gpus, host, limits, mpi, nccl, network, pcie, slurm
 
 RULES: tuple[Rule, ...] = (
     *mpi.RULES,
     *limits.RULES,
     *host.RULES,
+    *network.RULES,
+    *pcie.RULES,
     *gpus.RULES,
     *nccl.RULES,
     *slurm.RULES,

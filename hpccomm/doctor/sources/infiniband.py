@@ -56,6 +56,7 @@ def _port(reading: Reading, port: Path) -> dict[str, Any]:
         "port": whole(port.name),
         "pci": address(device / "device"),
         "firmware": reading.line(device / "fw_ver"),
+        "type": reading.line(device / "hca_type"),
         "state": _name(reading.line(port / "state")),
         "phys_state": _name(reading.line(port / "phys_state")),
         "link_layer": reading.line(port / "link_layer"),

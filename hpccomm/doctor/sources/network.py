@@ -2,7 +2,7 @@
 
 import ipaddress
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
 
@@ -18,18 +18,21 @@ LOSSES = (
 )
 """Counters of packets that did not arrive (Documentation/networking/statistics.rst of Linux)."""
 
+IFF_UP = 1
+"""The flag of an interface that is switched on (linux/if.h)."""
+
 
 def gather(root: Path = Path("/"), wait: Callable[[], None] = pause) -> dict[str, Any]:
     """Return ``devices``, and ``routes``: the IPv4 ``networks`` of each interface, and the ``gateways``.
 
-    Interfaces that are no hardware are left out, but for bonds. A device has its name, PCI address, speed in Mb/s,
+    Virtual interfaces are left out, but for bonds and those that reach a network, as in containers. A device has its name, PCI address, speed in Mb/s,
     MTU, state, its losses, and which of them rose between two readings. A bond has its ``members``.
     """
     reading = Reading(root)
-    reading.take("routes", lambda: _routes(reading))
-    folders = [folder for folder in reading.matches(_NET, "*") if _is_real(folder)]
+    reached = (reading.take("routes", lambda: _routes(reading)) or {}).get("networks", {})
+    folders = [folder for folder in reading.matches(_NET, "*") if _matters(folder, reached)]
     if not folders:
-        reading.miss("devices", f"{_NET} has no interface of hardware")
+        reading.miss("devices", f"{_NET} has no interface that reaches a network")
         return reading.facts()
     before = [_losses(reading, folder) for folder in folders]
     wait()
@@ -42,12 +45,15 @@ def gather(root: Path = Path("/"), wait: Callable[[], None] = pause) -> dict[str
     return reading.facts()
 
 
-def _is_real(folder: Path) -> bool:
-    return (folder / "device").exists() or (folder / "bonding").exists()
+def _matters(folder: Path, reached: Collection[str]) -> bool:
+    if (folder / "device").exists() or (folder / "bonding").exists():
+        return True
+    return folder.name in reached and not (folder / "bridge").exists()
 
 
 def _device(reading: Reading, folder: Path) -> dict[str, Any]:
     speed = whole(reading.line(folder / "speed"))
+    flags = int(reading.line(folder / "flags") or "0", 16)
     facts = {
         "name": folder.name,
         "pci": address(folder / "device"),
@@ -55,7 +61,7 @@ def _device(reading: Reading, folder: Path) -> dict[str, Any]:
         "mtu": whole(reading.line(folder / "mtu")),
         "duplex": reading.line(folder / "duplex"),
         "state": reading.line(folder / "operstate"),
-        "carrier_changes": whole(reading.line(folder / "carrier_changes")),
+        "on": bool(flags & IFF_UP),
         "bond": (folder / "master").resolve().name if (folder / "master").exists() else None,
         "members": (reading.line(folder / "bonding/slaves") or "").split() or None,
     }
@@ -63,7 +69,9 @@ def _device(reading: Reading, folder: Path) -> dict[str, Any]:
 
 
 def _losses(reading: Reading, folder: Path) -> dict[str, int]:
-    read = {name: whole(reading.line(folder / "statistics" / name)) for name in LOSSES}
+    files = {name: folder / "statistics" / name for name in LOSSES}
+    files["carrier_changes"] = folder / "carrier_changes"
+    read = {name: whole(reading.line(file)) for name, file in files.items()}
     return {name: value for name, value in read.items() if value is not None}
 
 

@@ -70,12 +70,12 @@ def _bridge(reading: Reading, folder: Path) -> dict[str, Any]:
     try:
         acs = acs_control((folder / "config").read_bytes())
     except OSError as error:
-        reading.miss("bridges.acs", why(error))
+        reading.miss("bridges.*.acs", why(error))
         return facts
     if acs is not None:
         facts["acs"] = acs
     elif (folder / "config").stat().st_size > 256:
-        reading.miss("bridges.acs", "only root reads the extended configuration of a bridge")
+        reading.miss("bridges.*.acs", "only root reads the extended configuration of a bridge")
     return facts
 
 

@@ -1,0 +1,64 @@
+"""PCI Express: whether connections are as wide as what hangs on them, and whether GPUs reach their peers through it."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from hpccomm.doctor.rule import rules
+from hpccomm.hardware.facts import hardware, is_gpu
+
+Facts = Mapping[str, Any]
+List = Sequence[Facts]
+
+REDIRECT = 0x0C
+"""Bits of ACS that send what one peer writes to another up to the processor (P2P Request and Completion Redirect)."""
+
+
+def _adapter(ports: List, devices: List) -> Iterator[str]:
+    by_address = {each["address"]: each for each in devices}
+    rates: dict[str, float] = {}
+    for port in ports:
+        if port.get("state") == "ACTIVE" and port.get("pci") in by_address:
+            rates[port["pci"]] = rates.get(port["pci"], 0.0) + port.get("rate", 0.0)
+    for address, rate in rates.items():
+        link = by_address[address]
+        speed, width = link.get("speed", 0.0), link.get("width", 0)
+        # From the third generation on 128 of 130 bits are data, before 8 of 10.
+        room = speed * width * (128 / 130 if speed >= 8 else 0.8)
+        if 0 < room < rate:
+            yield f"{address} has ports of {rate:g} Gb/s on {width} lanes of {speed:g} GT/s, which carry {room:.0f} Gb/s"
+
+
+def _lanes(devices: List) -> Iterator[str]:
+    for each in filter(is_gpu, devices):
+        if 0 < each.get("width", 0) < each.get("max_width", 0):
+            yield f"the GPU at {each['address']} has {each['width']} of {each['max_width']} lanes"
+
+
+def _acs(bridges: Sequence[int], devices: List) -> Iterator[str]:
+    count = sum(bool(control & REDIRECT) for control in bridges)
+    if count and any(map(is_gpu, devices)):
+        yield f"{count} of {len(bridges)} bridges send what peers exchange up to the processor (ACS redirect)"
+
+
+def _iommu(modes: Sequence[str], devices: List) -> Iterator[str]:
+    translated = [mode for mode in modes if mode.startswith("DMA")]
+    if translated and any(map(is_gpu, devices)):
+        yield f"the IOMMU translates addresses of devices ({', '.join(translated)})"
+
+
+def _near(devices: List, nodes: List, ports: List) -> Iterator[str]:
+    tree = {"pci": {"devices": devices}, "cpu": {"nodes": nodes}, "infiniband": {"ports": ports}}
+    node = hardware("", tree)
+    for gpu in node.of_kind("gpu"):
+        near = [nic for nic in node.nearest(gpu, "nic") if nic.rate]
+        if near and node.between(gpu, near[0]) == "SYS" and gpu.domain is not None:
+            yield f"the GPU at {gpu.address} (NUMA {gpu.domain}) reaches {near[0].name} by another NUMA node only"
+
+
+RULES = rules({
+    "pcie.adapter": (_adapter, "infiniband.ports", "pci.devices"),
+    "pcie.lanes": (_lanes, "pci.devices"),
+    "pcie.acs": (_acs, "pci.bridges.*.acs", "pci.devices"),
+    "pcie.iommu": (_iommu, "pci.iommu.modes", "pci.devices"),
+    "pcie.near": (_near, "pci.devices", "cpu.nodes", "infiniband.ports"),
+})  # fmt: skip
