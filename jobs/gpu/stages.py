@@ -96,7 +96,7 @@ def stages(ranks: Sequence[int], *, standin: bool) -> list[Stage]:
             Stage(
                 f"conformance-{part}",
                 500,
-                (pytest(2, SUITE, "--all", "--share", f"{part}/{SHARES}"),),
+                (pytest(2, SUITE, "--all", "--exactly", "--share", f"{part}/{SHARES}"),),
                 (*mpi, *TESTS, "pytest-mpi"),
             )
             for part in range(SHARES)

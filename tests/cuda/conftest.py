@@ -92,6 +92,9 @@ def pytest_addoption(parser: pytest.Parser, pluginmanager: pytest.PytestPluginMa
         metavar="I/N",
         help="with --all, of the conformance suite cases I, I + N, ... and those that run by default",
     )
+    parser.addoption(
+        "--exactly", action="store_true", help="with --share, without those that run by default"
+    )
 
 
 def pytest_pycollect_makemodule(

@@ -3,7 +3,7 @@
 By default two ranks take some cases, in which each value of each parameter is seen once, and each
 behaviour by NCCL and by one of the ways of host arrays, or by all where devices alone have it. Other
 numbers of ranks see each behaviour by one way, and more where it takes more than two ranks. ``--all``
-takes all cases, or with ``--share`` more of them.
+takes all cases, or with ``--share`` more of them. With ``--exactly`` the shares make up all cases together.
 """
 
 from collections.abc import Hashable, Iterable
@@ -76,7 +76,11 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         if config.getoption("--all"):
             part, number = map(int, config.getoption("--share").split("/"))
             taken = {(way, case.name) for way, case in runs}
-            runs += [run for run in EVERY[part::number] if (run[0], run[1].name) not in taken]
+            share = EVERY[part::number]
+            if config.getoption("--exactly"):
+                runs = share
+            else:
+                runs += [run for run in share if (run[0], run[1].name) not in taken]
             parts = [(way, case.name, [case]) for way, case in runs if case.min_size <= size]
         else:
             parts = [
