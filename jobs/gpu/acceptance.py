@@ -8,7 +8,6 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from datetime import UTC, datetime
 from pathlib import Path
 
 import preflight
@@ -19,6 +18,7 @@ from running import (
     STOPPED,
     VERDICT,
     GivesUp,
+    date,
     elapsed,
     give_up,
     limited,
@@ -132,8 +132,7 @@ class Acceptance:
 
     def write(self, name: str, lines: Sequence[str], seconds: float) -> None:
         """Write a stage's verdicts."""
-        now = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
-        text = "\n".join([f"# {name}: {seconds:.0f} s, {now}, {os.uname().nodename}", *lines])
+        text = "\n".join([f"# {name}: {seconds:.0f} s, {date()}, {os.uname().nodename}", *lines])
         partial = self.file(name).with_suffix(".new")
         partial.write_text(text + "\n", encoding="utf-8")
         partial.replace(self.file(name))
@@ -145,11 +144,8 @@ class Acceptance:
         names += [stage.name for stage in self.options.every]
         verdicts = [line for name in names for line in self.verdicts(name)]
         standin = self.options.stand_in
-        date = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
-        lines = [
-            f"## hpccomm on {'the stand-in for CuPy, no GPU' if standin else 'GPUs'}, {date}",
-            "",
-        ]
+        on = "the stand-in for CuPy, no GPU" if standin else "GPUs"
+        lines = [f"## hpccomm on {on}, {date()}", ""]
         lines += ["Nothing here ran on a GPU.", ""] if standin else []
         lines += ["```text", *preflight.facts(self.found), "```", "", "```text", *verdicts, "```"]
         if left:
@@ -225,6 +221,8 @@ class Acceptance:
             nonlocal counts, judged, failed
             if re.search(r"\d+ (passed|failed|skipped)", line):
                 counts = line.strip("= ")
+            if command.title and line.startswith(("FAILED ", "ERROR ")):
+                add(f"#   {line}")
             if VERDICT.match(line) and not command.title:
                 judged, failed = True, failed or line.startswith("FAIL")
                 # Of a stand-in no figure says anything; of ranks that share a GPU, few do.
@@ -298,6 +296,7 @@ class Acceptance:
         # MPS may start where no rank can then use it.
         tried = [(way, True) for way in ways if variables] + [(way, False) for way in ways]
         taken: Sharing | None = None
+        began = time.monotonic()
         for sharing in tried:
             way, under_mps = sharing
             if variables and not under_mps:
@@ -313,7 +312,8 @@ class Acceptance:
             text = f"{ranks} ranks cannot share {self.found.devices} GPU(s): NCCL refused (see the log)"
         path = self.folder / "sharing.json"
         path.write_text(json.dumps({**known, str(ranks): taken}), encoding="utf-8")
-        self.write(f"sharing-{ranks}", [shown(f"{'INFO' if taken else 'FAIL'}  {text}")], 0)
+        verdict = shown(f"{'INFO' if taken else 'FAIL'}  {text}")
+        self.write(f"sharing-{ranks}", [verdict], time.monotonic() - began)
         return bool(taken)
 
 
@@ -360,9 +360,8 @@ def main() -> int:
                 "  --preflight says what is missing beside it; --stand-in tries this script without one."
             )
         begin(options, found)
-    date = datetime.now(UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
     say(
-        f"== hpccomm on {'the STAND-IN for ' if standin else ''}GPUs, {date}: preflight, which installs nothing"
+        f"== hpccomm on {'the STAND-IN for ' if standin else ''}GPUs, {date()}: preflight, which installs nothing"
     )
     preflight.report(found, lacks, options.chosen)
     say(f"== that took {elapsed():.1f} s")

@@ -59,32 +59,32 @@ def driver() -> dict[str, object]:
 
 def cupy() -> dict[str, object]:
     """Return CuPy's version, NCCL's, the library files that are loaded, and why it cannot be used, or ''."""
-    told: dict[str, object] = {"version": "", "nccl": 0, "files": [], "devices": [], "why": ""}
+    facts: dict[str, object] = {"version": "", "nccl": 0, "files": [], "devices": [], "why": ""}
     try:
         import cupy
 
-        told["version"] = cupy.__version__
+        facts["version"] = cupy.__version__
         from cupy.cuda import nccl
 
-        told["nccl"] = nccl.get_version()
+        facts["nccl"] = nccl.get_version()
         maps = Path("/proc/self/maps").read_text(encoding="utf-8").split()
-        told["files"] = sorted({path for path in maps if "libnccl" in path})
+        facts["files"] = sorted({path for path in maps if "libnccl" in path})
         from hpccomm.memory.cuda import library
         from hpccomm.memory.cuda.identity import identify
 
-        told["why"] = library.unavailable()
-        if not told["why"]:
-            told["devices"] = [
+        facts["why"] = library.unavailable()
+        if not facts["why"]:
+            facts["devices"] = [
                 f"{each.name}, {each.pci}, {each.uuid}"
                 for each in map(identify, range(library.visible_devices()))
             ]
             a = cupy.ones((4, 4), "f")  # takes the compiler, its headers, and cuBLAS
             if float((a @ a + a).sum()) != 80:
                 raise ValueError("a product of matrices is wrong")
-    except Exception as error:  # noqa: BLE001 (told as what is missing)
+    except Exception as error:  # noqa: BLE001 (it is what is missing)
         traceback.print_exc()
-        told["why"] = f"{type(error).__name__}: {error}".partition("\n")[0]
-    return told
+        facts["why"] = f"{type(error).__name__}: {error}".partition("\n")[0]
+    return facts
 
 
 if __name__ == "__main__":

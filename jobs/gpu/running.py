@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TextIO
 
@@ -131,6 +132,11 @@ def captured(
     except OSError:
         return ""
     return done.stdout
+
+
+def date() -> str:
+    """Return the date and the time as text."""
+    return datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
 
 
 def elapsed() -> float:

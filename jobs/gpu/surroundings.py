@@ -69,11 +69,11 @@ def own_environment(base: str) -> str:
     )
     # A virtual environment sees the system's packages, but not those of another virtual environment
     # that it is made with. Prefixes are where CuPy looks for NVIDIA's libraries.
-    tell = (
+    ask = (
         "import json, site, sys;"
         "print(json.dumps([site.getsitepackages(), sys.prefix, sys.prefix != sys.base_prefix]))"
     )
-    seen, prefix, nested = json.loads(captured([base, "-c", tell], 20, os.environ))
+    seen, prefix, nested = json.loads(captured([base, "-c", ask], 20, os.environ))
     lines = [path for path in seen if path != own.strip()]
     if nested:
         lines.append(f"import site; site.PREFIXES.append({prefix!r})")
