@@ -17,6 +17,7 @@ from hpccomm.comparison.verdict import MEANINGS
 from hpccomm.contracts.collectives import DESCRIPTIONS
 from hpccomm.diagnosis.meanings import TABLE as EXPLAINED
 from hpccomm.dispatch.policy import CASES
+from hpccomm.doctor.rules import RULES
 from hpccomm.dtypes import REDUCIBLE
 from hpccomm.reductions import ReduceOp, meaningful
 from hpccomm.results.csv_text import stored_columns
@@ -232,6 +233,14 @@ def meanings() -> Iterator[Line]:
         yield f"``{each.name}``", each.meaning, causes, remedies
 
 
+def checks() -> Iterator[Line]:
+    """Rules of the doctor."""
+    yield "check", "asks", "a fault is", "what to do"
+    for rule in RULES:
+        remedy = rule.remedy.replace("*", "\\*")
+        yield f"``{rule.id}``", rule.question, f"``{rule.severity}``", remedy
+
+
 TABLES = {
     make.__name__: make
     for make in (
@@ -257,6 +266,7 @@ TABLES = {
         training_buckets,
         training_notes,
         meanings,
+        checks,
     )
 }
 
