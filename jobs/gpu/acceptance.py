@@ -186,7 +186,9 @@ class Acceptance:
                     add(shown(f"FAIL  {stage.name}: {text}"))
         except (KeyboardInterrupt, Late) as why:
             took = time.monotonic() - began
-            text = f"{why or '--seconds were over'} after {took:.0f} s; the next run repeats it"
+            text = (
+                f"{str(why) or '--seconds were over'} after {took:.0f} s; the next run repeats it"
+            )
             add(shown(f"INFO  {stage.name}: {text}"))
             raise
         self.write(stage.name, lines, time.monotonic() - began)
