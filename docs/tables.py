@@ -26,6 +26,7 @@ from hpccomm.results.schema import TIMING_LOCATION, Timing, columns
 from hpccomm.results.training import TrainingBucket, TrainingFacts, TrainingNote, TrainingStep
 from hpccomm.schedules.algorithms import ALGORITHMS
 from hpccomm.settings import VARIABLES
+from hpccomm.variables.tables import config_fields
 
 HERE = Path(__file__).parent
 sys.path.append(str(HERE.parent / "benchmarks"))
@@ -47,6 +48,15 @@ def variables() -> Iterator[Line]:
     for variable in VARIABLES:
         default = "" if variable.default is None else _spelled(variable.default)
         yield f"``{variable.name}``", variable.kind.fits, default, variable.meaning
+
+
+def nccl_config() -> Iterator[Line]:
+    """Fields of ncclConfig_t."""
+    yield "field", "takes", "NCCL", "variable that overrides it", "meaning"
+    for each in config_fields().values():
+        if each.fits:
+            variable = f"``{each.variable}``" if each.variable else ""
+            yield f"``{each.name}``", each.fits, each.since, variable, each.meaning
 
 
 def algorithms() -> Iterator[Line]:
@@ -245,6 +255,7 @@ TABLES = {
     make.__name__: make
     for make in (
         variables,
+        nccl_config,
         algorithms,
         families,
         reductions,

@@ -85,6 +85,10 @@ class CommOptions:
     cuda_aware : bool or None
         Whether the MPI library takes device addresses. None takes ``HPCCOMM_CUDA_AWARE``, or the
         library's own statement.
+    nccl_config : mapping of str to int or str
+        Fields of NCCL's ``ncclConfig_t`` by their names, such as ``{"maxCTAs": 8, "trafficClass": 3}``, for the
+        communicators of device arrays. NCCL's own variables override them. A field that the installed NCCL does not
+        have raises `ConfigurationError`. Where device arrays do not go over NCCL, they have no effect.
     hints : mapping of str to str
         Options of the backend. An unknown key raises `UsageError`.
     """
@@ -102,6 +106,7 @@ class CommOptions:
     record: bool | None = None
     high_priority_stream: bool = False
     cuda_aware: bool | None = None
+    nccl_config: Mapping[str, int | str] = field(default_factory=dict)
     hints: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -197,6 +202,14 @@ def _check_hints(name: str, value: object) -> Mapping[str, str]:
         if not isinstance(key, str) or not isinstance(text, str):
             raise UsageError(f"{name}: {key!r}: {text!r} is not a pair of strings")
     return value
+
+
+def _check_nccl_config(name: str, value: object) -> Mapping[str, int | str]:
+    if value == {}:
+        return {}
+    from hpccomm.variables.config import checked  # its tables are read where they are needed
+
+    return checked(name, value)
 
 
 def _switch(text: str) -> bool:
@@ -344,6 +357,7 @@ _CHECKS: Mapping[str, Callable[[str, object], object]] = {
     "self_check": check_bool,
     "high_priority_stream": check_bool,
     "hints": _check_hints,
+    "nccl_config": _check_nccl_config,
     **{each.name.removeprefix("HPCCOMM_").lower(): each.kind.check for each in VARIABLES},
 }
 """Checks an option and returns it as its own type. None is accepted where it is the default."""
@@ -386,13 +400,16 @@ class Settings:
     high_priority_stream: bool
     cuda_aware: bool | None
     self_check: bool
+    nccl_config: Mapping[str, int | str]
     hints: Mapping[str, str]
 
     def agreed(self) -> dict[str, object]:
         """Return those that must be equal on all ranks, as plain data."""
         agreed = {each.name: getattr(self, each.name) for each in fields(self)}
         del agreed["slow_call"], agreed["high_priority_stream"], agreed["record"]
-        return agreed | {"hints": dict(sorted(self.hints.items()))}
+        for name in ("hints", "nccl_config"):
+            agreed[name] = dict(sorted(getattr(self, name).items()))
+        return agreed
 
 
 def merge(backend: str, timeout: float | None, options: CommOptions | None) -> Settings:

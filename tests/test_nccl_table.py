@@ -19,6 +19,8 @@ import pytest
 
 from hpccomm.backends.nccl import errors, libnccl, reductions
 from hpccomm.backends.nccl.libnccl import FUNCTIONS, CallConfig, CommConfig
+from hpccomm.variables.config import members as known_fields
+from hpccomm.variables.tables import config_fields
 
 KINDS = {
     ctypes.c_void_p: "p", ctypes.c_size_t: "z", ctypes.c_int: "i", libnccl.UniqueId: "u",
@@ -138,14 +140,18 @@ def test_the_table_is_what_the_header_declares_and_the_library_exports(version):
 
 
 def test_a_configuration_is_as_long_as_the_version_that_it_names():
-    for version, since in ((22809, libnccl.CONFIG_SINCE), (23203, libnccl.ORDER_SINCE)):
-        made = libnccl.config("world.1", version)
-        assert made.version == since
+    for version in map(int, RECORDED):
+        made = libnccl.config("world.1", version, {"maxCTAs": 8, "netName": "IB"})
+        assert made.version == version
         assert made.size == int(RECORDED[str(version)]["sizeof ncclConfig_t"])
-        assert made.commName == b"world.1"
+        assert made.commName == (b"world.1" if version >= libnccl.CONFIG_SINCE else None)
+        assert (made.maxCTAs, made.netName) == (8, b"IB")
         assert made.blocking == made.nvlinkCentricSched == made.nvlsHostMode == -(2**31)
-        assert made.netName is None
-        assert made.launchOrderImplicit == (1 if since == libnccl.ORDER_SINCE else -(2**31))
+        assert made.launchOrderImplicit == (1 if version >= libnccl.ORDER_SINCE else -(2**31))
+        fields = [name for name, _ in members(RECORDED[str(version)]["ncclConfig_t"])][3:]
+        assert list(config_fields())[: known_fields(version)] == fields
+    assert libnccl.config("", 23203, {}).netName is None
+    assert libnccl.config("", 23203, {"launchOrderImplicit": 0}).launchOrderImplicit == 0
     made = libnccl.call_config("ring")
     assert made.version == libnccl.CALL_CONFIG_SINCE
     assert made.size == int(RECORDED["23203"]["sizeof ncclCollConfig_t"])

@@ -162,3 +162,30 @@ def test_every_variable_says_what_it_is() -> None:
         assert variable.kind.fits
         assert variable.meaning
         assert read(variable.name) == variable.default
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({"maxCTA": 8}, "did you mean maxCTAs"),
+        ({"maxCTAs": 0}, "give 1 to 64"),
+        ({"maxCTAs": "8"}, "give 1 to 64"),
+        ({"netName": 3}, "give IB, Socket"),
+        ({"blocking": 0}, "give 1"),
+        ({"commName": "a"}, "new_comm(name=)"),
+        ("maxCTAs=8", "give a mapping"),
+    ],
+)
+def test_fields_of_nccls_configuration_that_do_not_fit(given, says) -> None:
+    with pytest.raises(UsageError) as caught:
+        CommOptions(nccl_config=given)
+    assert "nccl_config" in str(caught.value)
+    assert says in str(caught.value)
+
+
+def test_fields_of_nccls_configuration_are_agreed_on() -> None:
+    one = merge("mpi", None, CommOptions(nccl_config={"maxCTAs": 8, "minCTAs": True}))
+    other = merge("mpi", None, CommOptions(nccl_config={"minCTAs": 1, "maxCTAs": 8}))
+    assert one.agreed() == other.agreed()
+    assert list(one.agreed()["nccl_config"].items()) == [("maxCTAs", 8), ("minCTAs", 1)]
+    assert merge("mpi", None, None).nccl_config == {}

@@ -90,6 +90,7 @@ def open_device_lane(
             parent=parent.backend if parent is not None and left_out else None,
             left_out=left_out,
             settling=None if parent is None else parent.settling,
+            config=settings.nccl_config,
         )
         if backend_of_device is None:
             return None, None, why

@@ -136,19 +136,23 @@ def test_names_of_ranks_and_versions():
     assert [version_text(code) for code in (23203, 2708, 0)] == ["2.32.3", "2.7.8", "none"]
 
 
-def test_trap_names_that_nccl_does_not_read_are_warned_of(caplog):
-    environ = {
+def test_trap_variables_that_nccl_reads_otherwise_are_warned_of(caplog, monkeypatch):
+    wrong = {
         "NCCL_TIMEOUT": "5",
         "NCCL_MIN_NRINGS": "4",
         "NCCL_DEBUG": "DEBUG",
-        "NCCL_ALGO": "Ring",
+        "NCCL_BUFFSIZE": "8M",
     }
+    for name, text in (wrong | {"NCCL_ALGO": "Ring", "NCCL_MAX_CTAS": "4"}).items():
+        monkeypatch.setenv(name, text)
     with caplog.at_level(logging.WARNING, "hpccomm"):
-        found = variables.warn_of_misnamed(environ)
-    assert found == ["NCCL_TIMEOUT", "NCCL_MIN_NRINGS", "NCCL_DEBUG"]
-    assert "NCCL_MIN_NCHANNELS" in caplog.text
-    assert "HPCCOMM_TIMEOUT" in caplog.text
-    assert variables.warn_of_misnamed({"NCCL_DEBUG": "info"}) == []
+        assert set(variables.warn(23203, ())) >= set(wrong)
+        assert "NCCL_MAX_CTAS" not in caplog.text
+        assert "NCCL_MAX_CTAS" in variables.warn(23203, ("maxCTAs",))
+    assert len(caplog.messages) == len(set(caplog.messages)) + len(wrong)
+    assert any("NCCL_BUFFSIZE=8M: NCCL reads 8" in line for line in caplog.messages)
+    assert any("NCCL_MIN_CTAS" in line for line in caplog.messages)
+    assert any("HPCCOMM_TIMEOUT" in line for line in caplog.messages)
 
 
 def test_trap_launches_are_ordered_from_2_26_unless_the_user_says(monkeypatch):

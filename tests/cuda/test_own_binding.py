@@ -99,6 +99,43 @@ def test_what_it_raises_is_what_cupys_binding_raises(no_binding):
     assert "invalid usage" in str(error)
 
 
+@pytest.mark.standin
+def test_settings_of_the_program_reach_each_communicator(monkeypatch):
+    """CuPy's binding takes none of them: NcclConfig has split_share alone (cupy_backends/cuda/libs/nccl.pyx)."""
+    library = import_module("standin.nccl.library")
+    del library.configs[:]
+    options = hpccomm.CommOptions(
+        nccl_config={"maxCTAs": 8, "netName": "Socket", "CTAPolicy": True}
+    )
+    assert run_ranks(2, every_kind, backend="nccl", options=options) == [RawCommunicator] * 2
+    assert {config["commName"] for config in library.configs} >= {b"world", b"half"}
+    for config in library.configs:
+        assert {"maxCTAs": 8, "netName": b"Socket", "CTAPolicy": 1}.items() <= config.items()
+    assert options.nccl_config["maxCTAs"] == 8
+
+
+@pytest.mark.standin
+def test_a_field_that_nccl_does_not_have_yet_is_refused_on_all_ranks(monkeypatch):
+    monkeypatch.setenv("STANDIN_NCCL_VERSION", "22809")
+    options = hpccomm.CommOptions(nccl_config={"maxP2pPeers": 4, "maxCTAs": 8})
+    with pytest.raises(hpccomm.ConfigurationError) as caught:
+        run_ranks(2, every_kind, backend="nccl", options=options)
+    assert "maxP2pPeers came with NCCL 2.30.3, and NCCL 2.28.9 is installed" in str(caught.value)
+    assert "maxCTAs" not in str(caught.value)
+
+
+@pytest.mark.standin
+def test_variables_are_judged_once_a_process(monkeypatch, caplog):
+    monkeypatch.setattr("hpccomm.backends.nccl.opening._warned", False)
+    monkeypatch.setenv("NCCL_MAX_CTAS", "4")
+    options = hpccomm.CommOptions(nccl_config={"maxCTAs": 8})
+    for _ in range(2):
+        run_ranks(2, lambda comm: comm.rank, backend="nccl", options=options)
+    about = [line for line in caplog.messages if line.startswith("NCCL_MAX_CTAS=4")]
+    assert len(about) == 1
+    assert "overrides maxCTAs" in about[0]
+
+
 def test_cupys_binding_makes_the_communicators_as_long_as_there_is_one():
     assert libnccl.binding() is nccl
     assert run_ranks(2, every_kind, backend="nccl") == [nccl.NcclCommunicator] * 2

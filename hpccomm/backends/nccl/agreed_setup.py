@@ -6,8 +6,8 @@ blocked in NCCL, so that none hangs.
 """
 
 import threading
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from hpccomm.backends.control import Control, Drive
@@ -33,6 +33,8 @@ class Ranks:
         Waits for polled steps, under the communicator's deadline.
     name : str
         The communicator's.
+    config : mapping of str to int or str
+        Fields of ncclConfig_t that the program sets.
     """
 
     rank: int
@@ -41,6 +43,7 @@ class Ranks:
     control: Control
     drive: Drive
     name: str = ""
+    config: Mapping[str, int | str] = field(default_factory=dict)
 
 
 class BackgroundTask:

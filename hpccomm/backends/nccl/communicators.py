@@ -85,8 +85,9 @@ def new_communicator(ranks: Ranks, algorithm: str | None) -> tuple[Any, str]:
     def make() -> Any:
         pin.enter()
         try:
-            named = {"name": ranks.name} if hasattr(library, "TAKES_NAME") else {}
-            return kept(library.NcclCommunicator(ranks.size, payload, ranks.rank, **named))
+            maker = libnccl.own_binding() if ranks.config else library
+            settings = (ranks.name, ranks.config) if hasattr(maker, "TAKES_SETTINGS") else ()
+            return kept(maker.NcclCommunicator(ranks.size, payload, ranks.rank, *settings))
         finally:
             pin.leave()
 

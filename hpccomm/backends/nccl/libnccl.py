@@ -7,6 +7,7 @@ CuPy has one; without it `own_binding` does.
 import ctypes
 import importlib.util
 import sys
+from collections.abc import Mapping
 from ctypes import c_char, c_char_p, c_int, c_size_t, c_uint, c_uint64, c_void_p
 from functools import cache
 from importlib import import_module
@@ -26,7 +27,7 @@ class UniqueId(ctypes.Structure):
 
 
 class CommConfig(ctypes.Structure):
-    """ncclConfig_t as of 2.32; up to graphUsageMode it is that of 2.28. Members are added at its end."""
+    """ncclConfig_t as of 2.32. Members are added at its end: an older NCCL has the first of them."""
 
     _fields_ = (
         ("size", c_size_t),
@@ -79,10 +80,10 @@ class CallConfig(ctypes.Structure):
 
 
 CONFIG_SINCE = 22800
-"""NCCL version that has the first members of `CommConfig`."""
+"""NCCL version from which communicators get settings of hpccomm's own: their name."""
 
 ORDER_SINCE = 23200
-"""NCCL version that has all of them. 2.29 to 2.31 take those of 2.28."""
+"""NCCL version from which they also order their calls."""
 
 CALL_CONFIG_SINCE = 23200
 """NCCL version that has all members of `CallConfig`. 2.30 and 2.31 have shorter ones."""
@@ -95,18 +96,25 @@ UNDEFINED = -(2**31)
 Settings = TypeVar("Settings", CommConfig, CallConfig)
 
 
-def config(name: str, version: int) -> CommConfig:
+def config(name: str, version: int, given: Mapping[str, int | str]) -> CommConfig:
     """Return the settings of a new communicator, for a version of NCCL.
 
     They have its name, which NCCL's messages and tools show. From 2.32 on they order its calls with those
-    of others, unless the user's variable for that says otherwise, which NCCL puts before.
+    of others, unless the user's variable for that says otherwise, which NCCL puts before. `given` has fields
+    that the program sets.
     """
-    made = _settings(CommConfig, ORDER_SINCE if version >= ORDER_SINCE else CONFIG_SINCE)
-    made.commName = name.encode()
+    from hpccomm.variables.config import members  # its tables are read where they are needed
+
+    made = _settings(CommConfig, version)
+    last = CommConfig._fields_[2 + members(version)][0]  # behind size, magic and version
+    field = getattr(CommConfig, last)
+    made.size = -(-(field.offset + field.size) // 8) * 8  # as C aligns it
+    if version >= CONFIG_SINCE:
+        made.commName = name.encode()
     if version >= ORDER_SINCE:
         made.launchOrderImplicit = 1
-    else:
-        made.size = CommConfig.graphUsageMode.offset
+    for each, value in given.items():
+        setattr(made, each, value.encode() if isinstance(value, str) else value)
     return made
 
 
@@ -208,7 +216,12 @@ def binding() -> Any:
     """
     cupy()
     found = _of_cupy()
-    return import_module("hpccomm.backends.nccl.own_binding") if found is None else found
+    return own_binding() if found is None else found
+
+
+def own_binding() -> Any:
+    """Return hpccomm's own binding."""
+    return import_module("hpccomm.backends.nccl.own_binding")
 
 
 def _of_cupy() -> Any:

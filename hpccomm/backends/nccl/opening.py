@@ -1,7 +1,7 @@
 """Creation of a communicator's NCCL backend."""
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -10,9 +10,10 @@ from hpccomm.backends.nccl import libnccl, variables
 from hpccomm.backends.nccl.agreed_setup import Ranks, agreed_setup
 from hpccomm.backends.nccl.backend import NcclBackend
 from hpccomm.backends.nccl.communicators import kept, new_communicator
-from hpccomm.backends.nccl.facts import crowded, mine, unfit, unpacked
+from hpccomm.backends.nccl.facts import crowded, mine, unfit, unpacked, version_text
 from hpccomm.contracts.backend import Backend
 from hpccomm.contracts.transport import Steps
+from hpccomm.errors import ConfigurationError
 from hpccomm.memory.cuda import users
 
 logger = logging.getLogger("hpccomm")
@@ -30,6 +31,7 @@ def open_nccl(
     parent: object = None,
     left_out: Sequence[int] = (),
     settling: Callable[[], Steps] | None = None,
+    config: Mapping[str, int | str] | None = None,
 ) -> tuple[NcclBackend | None, str]:
     """Make the NCCL backend for the ranks of a host backend. Collective over them; blocks.
 
@@ -56,6 +58,9 @@ def open_nccl(
     settling : callable, optional
         Returns steps that end when no call is under way on the parent, or when it has failed. NCCL's
         shrink could wait for ever for such a call.
+    config : mapping of str to int or str, optional
+        Fields of ncclConfig_t that the program sets, equal on all ranks. CuPy's binding takes none of them, so
+        that hpccomm makes the communicator itself. One that is shrunk has those of its parent.
 
     Returns
     -------
@@ -66,6 +71,8 @@ def open_nccl(
 
     Raises
     ------
+    ConfigurationError
+        On all ranks, if NCCL does not have a field of `config`.
     CollectiveTimeout
         If a rank did not call before the deadline.
     """
@@ -74,8 +81,8 @@ def open_nccl(
     if not own.why_not:
         if not _warned:
             _warned = True
-            variables.warn_of_misnamed()
-        if not libnccl.orders_calls(own.nccl):
+            variables.warn(own.nccl, config or ())
+        if not libnccl.orders_calls(own.nccl) and "launchOrderImplicit" not in (config or ()):
             variables.order_launches(own.nccl)
         own = replace(own, why_not=users.claim(own.device, users.NCCL))
     claimed = not own.why_not
@@ -84,10 +91,13 @@ def open_nccl(
         facts = tuple(unpacked(each) for each in control.all_gather(own.packed()))
         why = unfit(facts)
         if not why:
+            _refuse_newer(config or {}, own.nccl)
             fear = crowded(facts)
             if fear and backend.rank == 0:
                 logger.warning("%s", fear)
-            ranks = Ranks(backend.rank, backend.size, own.device, control, drive, name)
+            ranks = Ranks(
+                backend.rank, backend.size, own.device, control, drive, name, config or {}
+            )
             native, why = _communicator(ranks, parent, left_out, settling)
             if native is not None:
                 opened = NcclBackend(ranks, facts, native)
@@ -97,6 +107,18 @@ def open_nccl(
         if claimed and opened is None:
             users.release(own.device, users.NCCL)
     return opened, why
+
+
+def _refuse_newer(config: Mapping[str, int | str], nccl: int) -> None:
+    """Raise for fields that this NCCL does not have."""
+    if config:
+        from hpccomm.variables.config import newer  # its tables are read where they are needed
+
+        if missing := newer(config, nccl):
+            raise ConfigurationError(
+                f"options.nccl_config: {missing}, and NCCL {version_text(nccl)} is installed; leave "
+                "it out, or install a later NCCL"
+            )
 
 
 def _communicator(

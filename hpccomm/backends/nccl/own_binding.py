@@ -1,6 +1,7 @@
 """What ``cupy.cuda.nccl`` offers, by NCCL's own functions: for a CuPy without a binding of NCCL."""
 
 import ctypes
+from collections.abc import Mapping
 from typing import Any
 
 from hpccomm.backends.nccl import libnccl
@@ -9,9 +10,8 @@ from hpccomm.backends.nccl.raw_communicator import RawCommunicator
 available = True
 """As in CuPy's; `get_version` is 0 where there is no library."""
 
-
-TAKES_NAME = True
-"""Unlike CuPy's, it makes communicators that NCCL knows by a name."""
+TAKES_SETTINGS = True
+"""Unlike CuPy's, it makes communicators with a name and with fields of ncclConfig_t."""
 
 
 class NcclError(RuntimeError):
@@ -43,14 +43,24 @@ def get_unique_id() -> bytes:
     return bytes(made)
 
 
-def NcclCommunicator(size: int, unique_id: bytes, rank: int, *, name: str = "") -> RawCommunicator:  # noqa: N802 (CuPy's name)
-    """Make a communicator; blocks until all ranks do. NCCL knows it by `name` from 2.28 on."""
+def NcclCommunicator(  # noqa: N802 (CuPy's name)
+    size: int,
+    unique_id: bytes,
+    rank: int,
+    name: str = "",
+    given: Mapping[str, int | str] | None = None,
+) -> RawCommunicator:
+    """Make a communicator; blocks until all ranks do.
+
+    NCCL knows it by `name` from 2.28 on. `given` has fields of ncclConfig_t, all of which its version has.
+    """
     made, of = ctypes.c_void_p(), libnccl.UniqueId.from_buffer_copy(unique_id)
     version = get_version()
-    settings = libnccl.config(name, version) if version >= libnccl.CONFIG_SINCE else None
-    given: Any = None if settings is None else ctypes.byref(settings)
+    settings: Any = None
+    if given or version >= libnccl.CONFIG_SINCE:
+        settings = ctypes.byref(libnccl.config(name, version, given or {}))
     libnccl.check(
-        libnccl.functions().ncclCommInitRankConfig(ctypes.byref(made), size, of, rank, given)
+        libnccl.functions().ncclCommInitRankConfig(ctypes.byref(made), size, of, rank, settings)
     )
     return RawCommunicator(made.value or 0)
 

@@ -9,9 +9,8 @@ import ctypes
 import logging
 import os
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 from hpccomm.errors import CommunicatorAborted
@@ -32,25 +31,6 @@ match each other."""
 LAUNCH_ORDER_SINCE = 22600
 """First NCCL version with `LAUNCH_ORDER`."""
 
-MISNAMED: Mapping[str, str] = {
-    "NCCL_NVLINK_DISABLE": "NCCL_P2P_DISABLE=1 or NCCL_P2P_LEVEL",
-    "NCCL_TIMEOUT": "timeout= of hpccomm.new_comm, or HPCCOMM_TIMEOUT",
-    "NCCL_DEBUG_LOG_DIR": "NCCL_DEBUG_FILE",
-    "NCCL_MIN_NRINGS": "NCCL_MIN_NCHANNELS, its name today",
-    "NCCL_MAX_NRINGS": "NCCL_MAX_NCHANNELS, its name today",
-}
-"""Names that look like NCCL's variables but are not, with the right ones."""
-
-DEBUG_LEVELS = ("NONE", "VERSION", "WARN", "INFO", "ABORT", "TRACE")
-
-
-SITE_FILE = Path("/etc/nccl.conf")
-
-
-def _files() -> Iterator[Path]:
-    users = os.environ.get("NCCL_CONF_FILE") or os.path.expandvars("$HOME/.nccl.conf")
-    yield from (Path(users), SITE_FILE)
-
 
 @cache
 def _getenv() -> Any:
@@ -64,14 +44,11 @@ def value(name: str) -> str | None:
     there: bytes | None = _getenv()(name.encode())
     if there is not None:
         return os.fsdecode(there)
-    for file in _files():
-        try:
-            lines = file.read_text(errors="surrogateescape").splitlines()
-        except OSError:
-            continue
-        for line in lines:
-            found, equals, text = line.partition("=")
-            if equals and found == name:  # a comment begins with #
+    from hpccomm.variables.conf import conf_files, conf_lines
+
+    for file in conf_files(os.environ):
+        for found, text in conf_lines(file):
+            if found == name:
                 return text
     return None
 
@@ -108,17 +85,28 @@ def order_launches(version: int) -> None:
         os.environ[LAUNCH_ORDER] = "1"
 
 
-def warn_of_misnamed(environ: Mapping[str, str] | None = None) -> list[str]:
-    """Log a warning for each misnamed variable or wrong value; return the names."""
-    present = os.environ if environ is None else environ
-    wrong = [name for name in MISNAMED if name in present]
-    for name in wrong:
-        logger.warning("NCCL has no variable %s; set %s", name, MISNAMED[name])
-    level = present.get("NCCL_DEBUG", "")
-    if level and level.upper() not in DEBUG_LEVELS:
-        wrong.append("NCCL_DEBUG")
-        logger.warning("NCCL_DEBUG is %r; give one of %s", level, ", ".join(DEBUG_LEVELS))
-    return wrong
+def warn(nccl: int, options: Collection[str]) -> list[str]:
+    """Log a warning for each of NCCL's variables that should be changed; return their names.
+
+    Parameters
+    ----------
+    nccl : int
+        Its version, as its code.
+    options : collection of str
+        Fields of ncclConfig_t that the program sets.
+    """
+    from hpccomm.variables import (
+        here,
+        judge_all,
+        settings,
+    )  # the tables: a host-only program needs none
+
+    found = judge_all(settings(), here(nccl, options))
+    wrong = [each for each in found if each.fault and each.name.startswith("NCCL_")]
+    for each in wrong:
+        shown = f"{each.name}={each.value}" if each.value else each.name
+        logger.warning("%s: %s; %s (hpccomm env says more)", shown, each.words, each.remedy)
+    return [each.name for each in wrong]
 
 
 _changed = threading.Condition()

@@ -41,6 +41,9 @@ _allocated: dict[int, heap.Block] = {}
 names: list[str] = []
 """commName of the communicators that were made with settings."""
 
+configs: list[dict[str, Any]] = []
+"""What the program set in these settings, by the members' names."""
+
 orders: list[int] = []
 """launchOrderImplicit of them, where it is theirs."""
 
@@ -203,6 +206,15 @@ class Library:
             if settings.magic != 0xCAFEBEEF or settings.size > 4096:
                 return calls.INVALID_ARGUMENT
             names.append((settings.commName or b"").decode())
+            own = [
+                name
+                for name, _ in settings._fields_
+                if getattr(type(settings), name).offset < settings.size
+            ]
+            values = {name: getattr(settings, name) for name in own[3:]}
+            configs.append(
+                {n: value for n, value in values.items() if value not in (None, -(2**31))}
+            )
             if settings.size >= 104:
                 orders.append(settings.launchOrderImplicit)
         return _given(calls.init(_number(size), bytes(unique), _number(rank)), made)
