@@ -65,7 +65,7 @@ def library(tmp_path, monkeypatch):
 
     yield pynvml
     assert pynvml.under_way == 0  # what was begun was ended
-    monkeypatch.delitem(sys.modules, "pynvml")
+    del sys.modules["pynvml"]  # not by monkeypatch, which would put it back
 
 
 def device(links=(), speed=None, generation=5):
