@@ -4,6 +4,7 @@ import argparse
 import dataclasses
 import json
 import platform
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,8 +16,10 @@ from hpccomm.errors import UsageError
 
 if TYPE_CHECKING:
     from hpccomm.hardware.binding import BoundRank
-    from hpccomm.hardware.nccl_files import NcclGraph
     from hpccomm.hardware.node import NodeHardware
+
+Shown = tuple[dict[str, Any], list[str], Callable[[], Any]]
+"""What is shown: as JSON, as lines, and how its figure is made."""
 
 DESCRIPTION = """\
 Show sockets, NUMA nodes, cores, GPUs and network adapters of a node, and what connects them, in the form
@@ -53,36 +56,32 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="show the rings and trees of this file, which NCCL wrote (NCCL_GRAPH_DUMP_FILE)",
     )
     add("--output", type=path, metavar="FILE", help="draw it too, as FILE.svg or FILE.png")
-    add(
-        "--cluster",
-        type=path,
-        metavar="FILE",
-        help="write nodes like this one for hpccomm simulate",
-    )
+    add("--cluster", type=path, metavar="FILE", help="write such nodes for hpccomm simulate")
     add("--json", action="store_true", help="print JSON for scripts instead of text")
 
 
 def run(args: argparse.Namespace) -> int:
     """Show it; return the exit status."""
-    if args.output is not None:
-        from hpccomm.schedules.draw import drawing
+    from hpccomm.schedules.draw import drawing
 
+    if args.output is not None:
         drawing.check_place(args.output)
-    if args.nccl_graph is not None:
-        if args.cluster is not None:
-            raise UsageError(
-                "--cluster needs a node, and a graph has none; give --nccl-topo, or neither"
-            )
-        return _show_graphs(args) if output.speaks() else 0
-    if args.nccl_topo is None:
-        nodes, ranks = _gathered()
+    if args.nccl_graph is not None and args.cluster is not None:
+        raise UsageError("--cluster needs a node, and a graph has none; give --nccl-topo instead")
+    nodes, ranks = ({}, []) if args.nccl_topo or args.nccl_graph else _gathered()
     if not output.speaks():
         return 0
     if args.nccl_topo is not None:
         from hpccomm.hardware.nccl_files import read_topology
 
-        nodes, ranks = {args.nccl_topo.name: read_topology(args.nccl_topo)}, []
-    _show_nodes(args, nodes, ranks)
+        nodes = {args.nccl_topo.name: read_topology(args.nccl_topo)}
+    document, lines, draw = _of_nodes(args, nodes, ranks) if nodes else _of_graphs(args.nccl_graph)
+    if args.output is not None:
+        with watched(f"drawing {args.output.name}"):
+            drawing.save(draw(), args.output)
+        lines.append(f"Drawn in {args.output}")
+    output.write(json.dumps(document, indent=1) if args.json else "\n".join(lines).rstrip())
+    output.write("\n")
     return 0
 
 
@@ -102,10 +101,10 @@ def _gathered() -> tuple[dict[str, "NodeHardware"], list["BoundRank"]]:
     return {host: hardware(host, tree) for host, tree in trees.items()}, bound_ranks(trees)
 
 
-def _show_nodes(
+def _of_nodes(
     args: argparse.Namespace, nodes: dict[str, "NodeHardware"], ranks: list["BoundRank"]
-) -> None:
-    from hpccomm.hardware import binding, cluster, words
+) -> Shown:
+    from hpccomm.hardware import binding, cluster, picture, words
 
     first = next(iter(nodes.values()))
     alike: list[list[NodeHardware]] = []
@@ -121,58 +120,28 @@ def _show_nodes(
         per_node = len(ranks) // len(nodes) or len(first.of_kind("gpu")) or 1
         output.write_file(args.cluster, cluster.described(first, len(nodes), per_node))
         lines.append(f"Written to {args.cluster}: {len(nodes)} x {per_node} ranks")
-    if args.output is not None:
-        from hpccomm.hardware import picture
-
-        _draw(args.output, picture.draw(first))
-        lines.append(f"Drawn in {args.output}")
-    if args.json:
-        output.write(json.dumps(_document(nodes, ranks), indent=1) + "\n")
-    else:
-        output.write("\n".join(lines).rstrip() + "\n")
+    return document(nodes, ranks), lines, lambda: picture.draw(first)
 
 
-def _show_graphs(args: argparse.Namespace) -> int:
-    from hpccomm.hardware import words
-    from hpccomm.hardware.nccl_files import read_graphs
-
-    graphs: list[NcclGraph] = read_graphs(args.nccl_graph)
-    if args.output is not None:
-        from hpccomm.hardware import picture
-
-        _draw(args.output, picture.draw_graphs(graphs))
-    if args.json:
-        document = [dataclasses.asdict(graph) for graph in graphs]
-        output.write(json.dumps({"graphs": document}, indent=1) + "\n")
-    else:
-        lines = list(words.graph_lines(graphs)) or ["no graph has a channel"]
-        output.write("\n".join(lines) + "\n")
-    return 0
-
-
-def _draw(file: Path, figure: Any) -> None:
-    from hpccomm.schedules.draw import drawing
-
-    with watched(f"drawing {file.name}"):
-        drawing.save(figure, file)
-
-
-def _document(nodes: dict[str, "NodeHardware"], ranks: list["BoundRank"]) -> dict[str, Any]:
+def document(nodes: dict[str, "NodeHardware"], ranks: list["BoundRank"]) -> dict[str, Any]:
+    """Return what ``--json`` prints of nodes and ranks."""
     from hpccomm.hardware import binding
 
-    found = []
-    for node in nodes.values():
-        own = {name: getattr(node, name) for name in ("name", "switched", "link_kind", "unread")}
-        own |= {
-            name: [dataclasses.asdict(each) for each in getattr(node, name)]
-            for name in ("domains", "components")
-        }
-        own["links"] = [[*ends, count] for ends, count in node.links.items()]
-        found.append(own | {"matrix": node.matrix()})
     bound = []
     for each in ranks:
         node = nodes[each.host]
         gpu, nic = binding.gpu_of(each, node), binding.nic_of(each, node)
         near = {"gpu": gpu and gpu.name, "nic": nic and nic.name}
         bound.append({**each._asdict(), "domains": binding.homes(each, node), **near})
+    found = [dataclasses.asdict(node) | {"matrix": node.matrix()} for node in nodes.values()]
     return {"nodes": found, "ranks": bound}
+
+
+def _of_graphs(file: Path) -> Shown:
+    from hpccomm.hardware import picture, words
+    from hpccomm.hardware.nccl_files import read_graphs
+
+    graphs = read_graphs(file)
+    lines = list(words.graph_lines(graphs)) or ["no graph has a channel"]
+    found = {"graphs": [dataclasses.asdict(graph) for graph in graphs]}
+    return found, lines, lambda: picture.draw_graphs(graphs)

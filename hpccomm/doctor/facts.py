@@ -12,7 +12,6 @@ from hpccomm.doctor.sources import (
     host,
     infiniband,
     kernel_log,
-    kfd,
     limits,
     network,
     nvlink,
@@ -35,7 +34,6 @@ SOURCES: dict[str, Callable[[Path], Tree]] = {
     "network": network.gather,
     "infiniband": infiniband.gather,
     "nvlink": nvlink.gather,
-    "kfd": kfd.gather,
 }
 """What reads the facts below each name of a node's tree."""
 

@@ -56,8 +56,7 @@ def inside(node: NodeHardware) -> float:
     if not gpus:
         return 0.0
     name = gpus[0].name
-    direct = sum(count for (one, _), count in node.links.items() if one == name)
-    links = node.switched.get(name, 0) or direct
+    links = node.switched.get(name, 0) or sum(node.links.get(name, {}).values())
     if links:
         return links * node.link_rate * 1e9 * INSIDE
     found = re.fullmatch(r"PCIe (\d) x(\d+)", gpus[0].lanes)

@@ -6,9 +6,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from hpccomm.backends.bootstrap.machine import numbers
-from hpccomm.hardware.node import Component, NodeHardware, NumaDomain
+from hpccomm.hardware.node import Component, NodeHardware, NumaDomain, connected
 
-SOURCES = ("cpu", "pci", "network", "infiniband", "nvlink", "kfd")
+SOURCES = ("cpu", "pci", "network", "infiniband", "nvlink")
 """What the doctor must have read."""
 
 VENDORS = {"0x10de": "NVIDIA", "0x1002": "AMD", "0x8086": "Intel"}
@@ -37,23 +37,18 @@ def hardware(name: str, tree: Mapping[str, Any]) -> NodeHardware:
     domains = tuple(_domains(tree.get("cpu", {})))
     gpus = tuple(_gpus(tree, domains))
     names = {gpu.address: gpu.name for gpu in gpus}
-    nvidia, amd = (
-        [
-            (names[gpu["pci"]], names.get(link.get("to")), link.get("version", 0))
-            for gpu in tree.get(source, {}).get("gpus", ())
-            for link in gpu["links"]
-            if gpu["pci"] in names and link.get("up", link.get("kind") == "XGMI")
-        ]
-        for source in ("nvlink", "kfd")
-    )
+    up = [
+        (names[gpu["pci"]], link)
+        for gpu in tree.get("nvlink", {}).get("gpus", ())
+        for link in gpu["links"]
+        if gpu["pci"] in names and link["up"]
+    ]
     # What has no GPU of this node at its other end leads to a switch, which a virtual machine may hide.
-    links = Counter((own, to) for own, to, _ in (*nvidia, *amd) if to is not None)
-    switched = Counter(own for own, to, _ in nvidia if to is None)
-    newest = max((version for *_, version in nvidia), default=0)
-    kind, rate = ("XGMI", XGMI) if amd else ("NV", NVLINK.get(newest, 25.0))
+    links, switched = connected((own, names.get(link.get("to")), 1) for own, link in up)
+    newest = max((link.get("version", 0) for _, link in up), default=0)
     return NodeHardware(
-        name, domains, (*gpus, *_nics(tree, domains)), links, switched, kind, rate,
-        tuple(_unread(tree, gpus)),
+        name, domains, (*gpus, *_nics(tree, domains)), links, switched, "NV",
+        NVLINK.get(newest, 25.0), tuple(_unread(tree, gpus)),
     )  # fmt: skip
 
 
@@ -86,16 +81,12 @@ def _domain(device: Mapping[str, Any], domains: Sequence[NumaDomain]) -> int | N
 
 def _gpus(tree: Mapping[str, Any], domains: Sequence[NumaDomain]) -> Iterator[Component]:
     names = {gpu["pci"]: gpu["name"] for gpu in tree.get("nvlink", {}).get("gpus", ())}
-    number = 0
-    for device in tree.get("pci", {}).get("devices", ()):
-        if not is_gpu(device):
-            continue
+    for number, device in enumerate(filter(is_gpu, tree.get("pci", {}).get("devices", ()))):
         vendor, at = device["vendor"], device["address"]
         words = names.get(at) or f"{VENDORS.get(vendor, vendor)} {device['device']}"
         yield Component(
             f"GPU{number}", "gpu", at, tuple(device["path"]), _domain(device, domains), words, lanes(device)
         )  # fmt: skip
-        number += 1
 
 
 def is_gpu(device: Mapping[str, Any]) -> bool:

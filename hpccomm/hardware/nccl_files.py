@@ -3,18 +3,18 @@
 RCCL writes the same. What elements and attributes mean is in NCCL's sources, graph/xml.cc and include/graph.h.
 """
 
-import dataclasses
 import re
 from collections import Counter
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 from xml.etree import ElementTree as ET
 
 from hpccomm.errors import UsageError
 from hpccomm.files.regular import read_text
 from hpccomm.hardware.facts import GENERATIONS, NVLINK, XGMI
-from hpccomm.hardware.node import Component, NodeHardware, NumaDomain
+from hpccomm.hardware.node import Component, NodeHardware, NumaDomain, connected
 
 PATTERNS = {
     1: ("balanced tree", "the 1st GPU meets the parent and one child, the 2nd GPU the other child"),
@@ -69,23 +69,23 @@ def read_graphs(file: Path) -> list[NcclGraph]:
     UsageError
         If it is none.
     """
-    graphs = []
-    for graph in _root(file, "graphs", "NCCL_GRAPH_DUMP_FILE").iter("graph"):
-        name, meaning = PATTERNS.get(int(graph.get("pattern", 0)), ("unknown pattern", ""))
-        inside, outside = (
-            (float(graph.get(f"speed{where}", 0)), graph.get(f"type{where}", "?"))
-            for where in ("intra", "inter")
-        )
-        channels = tuple(
-            tuple(f"{_PARTS.get(part.tag, part.tag)} {part.get('dev')}" for part in channel)
-            for channel in graph.iter("channel")
-        )
-        if channels:
-            graphs.append(NcclGraph(name, meaning, inside, outside, channels))
-    return graphs
+    with _reading(file, "graphs", "NCCL_GRAPH_DUMP_FILE") as root:
+        graphs = [_graph(graph) for graph in root.iter("graph")]
+    return [graph for graph in graphs if graph.channels]
 
 
-_PARTS = {"gpu": "GPU", "net": "NIC"}
+def _graph(graph: ET.Element) -> NcclGraph:
+    parts = {"gpu": "GPU", "net": "NIC"}
+    inside, outside = (
+        (float(graph.get(f"speed{where}", 0)), graph.get(f"type{where}", "?"))
+        for where in ("intra", "inter")
+    )
+    channels = tuple(
+        tuple(f"{parts.get(part.tag, part.tag)} {part.get('dev')}" for part in channel)
+        for channel in graph.iter("channel")
+    )
+    known = PATTERNS.get(int(graph.get("pattern", 0)), ("unknown pattern", ""))
+    return NcclGraph(*known, inside, outside, channels)
 
 
 def read_topology(file: Path) -> NodeHardware:
@@ -96,79 +96,71 @@ def read_topology(file: Path) -> NodeHardware:
     UsageError
         If it is none.
     """
-    processors = _root(file, "system", "NCCL_TOPO_DUMP_FILE").findall("cpu")
+    with _reading(file, "system", "NCCL_TOPO_DUMP_FILE") as root:
+        return _topology(file.name, root.findall("cpu"))
+
+
+def _topology(name: str, processors: Sequence[ET.Element]) -> NodeHardware:
     hosts = len({cpu.get("host_hash") for cpu in processors})
     domains: list[NumaDomain] = []
     found: list[tuple[Component, ET.Element]] = []
     for at, cpu in enumerate(processors):
         number = int(cpu.get("numaid", -1)) if hosts == 1 else at
         domains.append(NumaDomain(number, _cpus(cpu.get("affinity", ""))))
-        found += _below(cpu, (f"cpu {number}",), number, "", "")
+        found += _below(cpu, Component("", "", "", (f"cpu {number}",), number))
     components = _named([component for component, _ in found])
     gpus = {each.address: each.name for each in components if each.kind == "gpu"}
-    links, switched, kind = Counter[tuple[str, str]](), Counter[str](), "NV"
-    for component, (_, element) in zip(components, found, strict=True):
-        for link in (*element.iter("nvlink"), *element.iter("xgmi")):
-            to, count = link.get("target", ""), int(link.get("count", 1))
-            if to in gpus:
-                links[component.name, gpus[to]] += count
-                kind = "XGMI" if link.tag == "xgmi" else kind
-            elif link.get("tclass", "").startswith("0x0680"):
-                switched[component.name] += count
+    ends = [
+        (component.name, link)
+        for component, (_, element) in zip(components, found, strict=True)
+        for link in (*element.iter("nvlink"), *element.iter("xgmi"))
+        if link.get("target") in gpus or link.get("tclass", "").startswith("0x0680")
+    ]
+    links, switched = connected(
+        (own, gpus.get(link.get("target", "")), int(link.get("count", 1))) for own, link in ends
+    )
+    kind = "XGMI" if any(link.tag == "xgmi" for _, link in ends) else "NV"
     components.sort(key=lambda each: (each.kind, _natural(each.name)))
     domains.sort(key=lambda each: each.number)
     new = any(each.words.startswith("sm_1") for each in components)  # Blackwell and later
     rate = XGMI if kind == "XGMI" else NVLINK[5 if new else 4]
-    return NodeHardware(file.name, tuple(domains), tuple(components), links, switched, kind, rate)
+    return NodeHardware(name, tuple(domains), tuple(components), links, switched, kind, rate)
 
 
-def _below(
-    element: ET.Element, path: tuple[str, ...], domain: int, lanes: str, address: str
-) -> Iterator[tuple[Component, ET.Element]]:
-    """Yield the GPUs and NICs below an element, each with its own."""
+def _below(element: ET.Element, above: Component) -> Iterator[tuple[Component, ET.Element]]:
+    """Yield the GPUs and NICs below an element, each with its own. `above` has what they take from it."""
     for number, part in enumerate(element):
+        get = part.get
         if part.tag == "pci":
-            at, kind = part.get("busid", ""), part.get("class", "")
+            at, path = get("busid", ""), above.path
             # NCCL writes the upper port of each switch; the lower one is between it and what is below.
             port = (f"{path[-1]} to {at}",) if len(path) > 1 else ()
-            here = (*path, *port, at)
-            found = list(_below(part, here, domain, _lanes(part), at))
-            if not found and kind.startswith(
-                ("0x03", "0x02", "0x12")
-            ):  # a file for virtual machines
-                which = "nic" if kind.startswith("0x02") else "gpu"
-                found = [(Component("", which, at, here, domain, "", _lanes(part)), part)]
-            yield from found
+            kind = "nic" if get("class", "").startswith("0x02") else "gpu"
+            own = replace(above, kind=kind, address=at, path=(*path, *port, at), lanes=_lanes(part))
+            below = list(_below(part, own))
+            # A file for virtual machines has no more than this.
+            alone = not below and re.match("0x(02|03|12)", get("class", ""))
+            yield from [(own, part)] if alone else below
         elif part.tag == "gpu":
-            kind = f"gfx{part.get('gcn')}" if part.get("gcn") else f"sm_{part.get('sm')}"
-            words = f"{kind}, rank {part.get('rank', '?')}"
-            yield (
-                Component(f"GPU{part.get('dev')}", "gpu", address, path, domain, words, lanes),
-                part,
-            )
+            sort = f"gfx{get('gcn')}" if get("gcn") else f"sm_{get('sm')}"
+            words = f"{sort}, rank {get('rank', '?')}"
+            yield replace(above, kind="gpu", name=f"GPU{get('dev')}", words=words), part
         elif part.tag == "nic":
-            here = path if address else (*path, f"nic {number}")
-            yield from _below(part, here, domain, lanes, address)
+            path = above.path if above.address else (*above.path, f"nic {number}")
+            yield from _below(part, replace(above, path=path))
         elif part.tag == "net":
-            rate = float(part.get("speed", 0)) / 1000
-            words = f"port {part.get('port', '?')}, GPUDirect {'yes' if part.get('gdr') == '1' else 'no'}"
-            name = part.get("name") or f"NIC{part.get('dev')}"
-            yield Component(name, "nic", address, path, domain, words, lanes, rate), part
+            words = f"port {get('port', '?')}, GPUDirect {'yes' if get('gdr') == '1' else 'no'}"
+            name, rate = get("name") or f"NIC{get('dev')}", float(get("speed", 0)) / 1000
+            yield replace(above, kind="nic", name=name, words=words, rate=rate), part
 
 
-def _named(components: list[Component]) -> list[Component]:
+def _named(components: Sequence[Component]) -> list[Component]:
     """Name those that have no name, and tell apart those that share one."""
-    seen = Counter[str]()
-    result = []
+    seen, result = Counter[str](), []
     for each in components:
-        name = each.name
-        if not name:
-            seen[each.kind] += 1
-            name = f"{each.kind.upper()}{seen[each.kind] - 1}"
-        seen[name] += 1
-        result.append(
-            dataclasses.replace(each, name=name if seen[name] == 1 else f"{name}.{seen[name]}")
-        )
+        name = each.name or f"{each.kind.upper()}{seen[each.kind]}"
+        seen.update((each.kind, name))
+        result.append(replace(each, name=name if seen[name] == 1 else f"{name}.{seen[name]}"))
     return result
 
 
@@ -188,18 +180,20 @@ def _natural(name: str) -> list[tuple[str, int]]:
     return [(text, int(number or 0)) for text, number in re.findall(r"(\D*)(\d*)", name)]
 
 
-def _root(file: Path, tag: str, variable: str) -> ET.Element:
+@contextmanager
+def _reading(file: Path, tag: str, variable: str) -> Iterator[ET.Element]:
+    """Give the top element of a file, and say what is wrong with one that NCCL has not written."""
+    advice = f"give a file that NCCL wrote ({variable}=FILE)"
     try:
-        root = ET.fromstring(read_text(str(file)))
-    except (OSError, UnicodeDecodeError) as error:
-        why = getattr(error, "strerror", None) or "it is not text"
-        raise UsageError(f"cannot read {file}: {why}; give a file that NCCL wrote") from None
-    except ET.ParseError as error:
-        raise UsageError(
-            f"{file} is not XML: {error}; give a file that NCCL wrote ({variable}=FILE)"
-        ) from None
+        root = ET.fromstring(read_text(file))
+        if root.tag == tag:
+            yield root
+    except (OSError, ValueError, ET.ParseError) as error:
+        why = getattr(error, "strerror", None) or error
+        raise UsageError(f"{file} cannot be read: {why}; {advice}") from error
     if root.tag != tag:
         other = {"graphs": "--nccl-graph reads it", "system": "--nccl-topo reads it"}
-        advice = other.get(root.tag, f"give a file that NCCL wrote ({variable}=FILE)")
-        raise UsageError(f"{file} has <{root.tag}> at its top, where <{tag}> is expected; {advice}")
-    return root
+        raise UsageError(
+            f"{file} has <{root.tag}> at its top, where <{tag}> is expected; "
+            f"{other.get(root.tag, advice)}"
+        )

@@ -1,6 +1,6 @@
 """The hardware of one node, and the letters by which ``nvidia-smi topo -m`` names what connects two of its parts."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 LETTERS = {
@@ -92,7 +92,7 @@ class NodeHardware:
     components : tuple of Component
         GPUs, then network adapters.
     links : mapping
-        How many NVLinks (or of AMD's) connect two GPUs directly, by their names, both ways.
+        How many NVLinks (or of AMD's) lead from a GPU directly to another, by the names of both.
     switched : mapping
         How many NVLinks of a GPU lead to switches, by its name.
     link_kind : str
@@ -106,7 +106,7 @@ class NodeHardware:
     name: str = field(compare=False)
     domains: tuple[NumaDomain, ...]
     components: tuple[Component, ...]
-    links: Mapping[tuple[str, str], int] = field(default_factory=dict)
+    links: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     switched: Mapping[str, int] = field(default_factory=dict)
     link_kind: str = "NV"
     link_rate: float = 25.0
@@ -124,7 +124,7 @@ class NodeHardware:
         """Return the letters for what connects two components."""
         if one == other:
             return "X"
-        links = self.links.get((one.name, other.name), 0) or min(
+        links = self.links.get(one.name, {}).get(other.name, 0) or min(
             self.switched.get(one.name, 0), self.switched.get(other.name, 0)
         )
         if links:
@@ -146,6 +146,18 @@ class NodeHardware:
         """Return the other components of a kind that are nearest to one: several if they are alike."""
         near = {each: rank(self.between(one, each)) for each in self.of_kind(kind) if each != one}
         return [each for each, far in near.items() if far == min(near.values())]
+
+
+def connected(
+    ends: Iterable[tuple[str, str | None, int]],
+) -> tuple[dict[str, dict[str, int]], dict[str, int]]:
+    """Return `NodeHardware.links` and `NodeHardware.switched`, from how many links lead from a GPU to another, or to a switch (None)."""
+    links: dict[str, dict[str, int]] = {}
+    switched: dict[str, int] = {}
+    for own, to, count in ends:
+        into, name = (switched, own) if to is None else (links.setdefault(own, {}), to)
+        into[name] = into.get(name, 0) + count
+    return links, switched
 
 
 def rank(letters: str) -> int:

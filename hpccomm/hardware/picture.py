@@ -123,7 +123,8 @@ def _inside(
 
 def _links(axes: Any, node: NodeHardware, places: dict[str, tuple[float, float]]) -> None:
     """Draw NVLink: arcs between GPUs that it connects directly, a foot under those that switches connect."""
-    for (one, other), count in node.links.items():
+    pairs = ((one, *to) for one, ends in node.links.items() for to in ends.items())
+    for one, other, count in pairs:
         if places[one] < places[other]:
             far = abs(places[one][0] - places[other][0]) / (WIDTH + GAP)
             bow = {"connectionstyle": f"arc3,rad={0.35 / far**0.7:.2f}"}

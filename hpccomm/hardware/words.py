@@ -42,7 +42,7 @@ def linked(node: NodeHardware, gpu: Component) -> str:
     kind = "NVLinks" if node.link_kind == "NV" else node.link_kind
     if gpu.name in node.switched:
         return f"{node.switched[gpu.name]} {kind} to switches"
-    count = sum(count for (name, _), count in node.links.items() if name == gpu.name)
+    count = sum(node.links.get(gpu.name, {}).values())
     return f"{count} {kind}" if count else ""
 
 

@@ -1,7 +1,7 @@
 """What is read about processors, PCI, networks and links, from planted trees.
 
 Formats: Linux, Documentation/ABI (sysfs-class-net, sysfs-class-infiniband, sysfs-bus-pci, sysfs-devices-system-cpu)
-and Documentation/networking/statistics.rst; amdkfd's properties as ROCm's documentation prints them.
+and Documentation/networking/statistics.rst.
 """
 
 import struct
@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import pytest
 from planted_sysfs import cpus, pci, plant, rdma
 
-from hpccomm.doctor.sources import cpu, infiniband, kfd, network, nvlink
+from hpccomm.doctor.sources import cpu, infiniband, network, nvlink
 from hpccomm.doctor.sources import pci as pci_source
 
 
@@ -34,7 +34,7 @@ def test_what_is_hidden_is_named(tmp_path):
     facts = cpu.gather(tmp_path)
     assert set(facts) == {"unread"}
     assert "No such file" in facts["unread"]["nodes"]
-    for source in (pci_source, network, infiniband, kfd):
+    for source in (pci_source, network, infiniband):
         assert source.gather(tmp_path)["unread"]
 
 
@@ -184,20 +184,4 @@ def test_nvlink_and_what_is_at_its_other_end(monkeypatch):
         {"link": 0, "up": True, "version": 3, "to": "0000:c4:00.0"},
         {"link": 1, "up": True, "version": 3},
         {"link": 2, "up": False, "version": 3, "to": "0000:c4:00.0"},
-    ]
-
-
-def test_links_between_gpus_of_amd(tmp_path):
-    nodes = "/sys/class/kfd/kfd/topology/nodes"
-    plant(tmp_path, {
-        f"{nodes}/0/properties": "cpu_cores_count 64\nsimd_count 0",
-        f"{nodes}/1/properties": "simd_count 880\nlocation_id 17152\ndomain 0",
-        f"{nodes}/2/properties": "simd_count 880\nlocation_id 9728\ndomain 0",
-        f"{nodes}/1/io_links/0/properties": "type 2\nnode_from 1\nnode_to 0",
-        f"{nodes}/1/io_links/1/properties": "type 11\nnode_from 1\nnode_to 2",
-        f"{nodes}/2/p2p_links/0/properties": "type 2\nnode_from 2\nnode_to 1",
-    })  # fmt: skip
-    assert kfd.gather(tmp_path)["gpus"] == [
-        {"pci": "0000:43:00.0", "links": [{"kind": "XGMI", "to": "0000:26:00.0"}]},
-        {"pci": "0000:26:00.0", "links": [{"kind": "PCIe", "to": "0000:43:00.0"}]},
     ]

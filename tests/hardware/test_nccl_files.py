@@ -102,7 +102,8 @@ def test_each_is_drawn(name):
     [
         ("<graphs/>", "has <graphs> at its top, where <system> is expected; --nccl-graph reads it"),
         ("<html/>", "give a file that NCCL wrote (NCCL_TOPO_DUMP_FILE=FILE)"),
-        ("NCCL INFO", "is not XML"),
+        ("NCCL INFO", "cannot be read: syntax error"),
+        ('<system><cpu numaid="?"/></system>', "invalid literal for int"),
         (None, "No such file"),
     ],
 )

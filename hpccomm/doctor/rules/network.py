@@ -1,7 +1,7 @@
 """Networks: interfaces of the kernel, InfiniBand, RoCE, and whether nodes reach each other."""
 
 import statistics
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import combinations
 from typing import Any
 
@@ -36,26 +36,32 @@ def _no_link(devices: List) -> Iterator[str]:
             yield f"{each['name']}{of} is switched on and has no link"
 
 
-def _slow(devices: List) -> Iterator[str]:
-    for each in devices:
-        if each.get("state") == "up" and each.get("speed", 1000) < 1000:
-            yield f"{each['name']} runs at {each['speed']} Mb/s"
+def _each(sentence: str, fault: Callable[[Facts], Any]) -> Callable[[List], Iterator[str]]:
+    """Return what says a sentence of each device or port with a fault; ``{found}`` in it is what `fault` returned."""
+
+    def fails(items: List) -> Iterator[str]:
+        for each in items:
+            if found := fault(each):
+                yield sentence.format(**each, found=found)
+
+    return fails
 
 
-def _half(devices: List) -> Iterator[str]:
-    for each in devices:
-        if each.get("duplex") == "half":
-            yield f"{each['name']} sends or receives, and not both at once (duplex: half)"
+def _rose(*names: str) -> Callable[[Facts], str]:
+    """Return what says which counters rose, of these or of all."""
+    return lambda each: ", ".join(
+        f"{name} +{rise}"
+        for name, rise in each["rising"].items()
+        if name in (names or each["rising"])
+    )
 
 
-def _losses(devices: List) -> Iterator[str]:
-    for each in devices:
-        if rising := each.get("rising"):
-            yield f"{each['name']} lost packets while it was looked at: {_counts(rising)}"
+def _is_slow(device: Facts) -> bool:
+    return bool(device.get("state") == "up" and device.get("speed", 1000) < 1000)
 
 
-def _counts(rising: Mapping[str, int]) -> str:
-    return ", ".join(f"{name} +{rise}" for name, rise in rising.items())
+def _is_half(device: Facts) -> bool:
+    return bool(device.get("duplex") == "half")
 
 
 def _reach(routes: Mapping[str, Facts]) -> Iterator[str]:
@@ -95,16 +101,12 @@ def _active(port: Facts) -> bool:
     return bool(port.get("state") == "ACTIVE")
 
 
-def _state(ports: List) -> Iterator[str]:
-    for port in ports:
-        if port.get("phys_state") == "LinkUp" and not _active(port):
-            yield f"{_name(port)} has a link, and is in the state {port.get('state')}"
+def _waits(port: Facts) -> bool:
+    return port.get("phys_state") == "LinkUp" and port.get("state") not in (None, "ACTIVE")
 
 
-def _polling(ports: List) -> Iterator[str]:
-    for port in ports:
-        if port.get("phys_state") == "Polling":
-            yield f"{_name(port)} looks for a link and finds none (Polling)"
+def _polls(port: Facts) -> bool:
+    return bool(port.get("phys_state") == "Polling")
 
 
 def _rate(ports: List) -> Iterator[str]:
@@ -122,12 +124,6 @@ def _rate(ports: List) -> Iterator[str]:
                 yield f"{_name(port)} runs at {port['rate']:g} Gb/s{lanes}; the best of its sort at {best:g}"
 
 
-def _damage(ports: List) -> Iterator[str]:
-    for port in ports:
-        if rising := {name: rise for name, rise in port["rising"].items() if name in DAMAGE}:
-            yield f"errors of {_name(port)} rose while it was looked at: {_counts(rising)}"
-
-
 def _went_down(ports: List) -> Iterator[str]:
     times = [port["counters"].get("link_downed", 0) for port in ports]
     usual = statistics.median(times)
@@ -136,25 +132,18 @@ def _went_down(ports: List) -> Iterator[str]:
             yield f"{_name(port)} went down {count} times since its start; the ports mostly {usual:g} times"
 
 
-def _resent(ports: List) -> Iterator[str]:
-    for port in ports:
-        if rising := {name: rise for name, rise in port["rising"].items() if name in RESENT}:
-            yield f"{_name(port)} sent again while it was looked at: {_counts(rising)}"
+def _is_roce(port: Facts) -> bool:
+    return _active(port) and port.get("link_layer") == "Ethernet"
 
 
-def _gid(ports: List) -> Iterator[str]:
-    for port in _roce(ports):
-        if not any("address" in gid and gid["type"] == "RoCE v2" for gid in port.get("gids", ())):
-            yield f"{_name(port)} has no GID of the type RoCE v2 with an IPv4 address"
-
-
-def _roce(ports: List) -> list[Facts]:
-    return [port for port in ports if _active(port) and port.get("link_layer") == "Ethernet"]
+def _lacks_gid(port: Facts) -> bool:
+    gids = port.get("gids", ())
+    return _is_roce(port) and not any("address" in gid and gid["type"] == "RoCE v2" for gid in gids)
 
 
 def _packets(ports: List, devices: List) -> Iterator[str]:
     mtu = {each["name"]: each.get("mtu", FULL_PACKETS) for each in devices}
-    for port in _roce(ports):
+    for port in filter(_is_roce, ports):
         for name in sorted({gid.get("ndev") or "" for gid in port.get("gids", ())} & mtu.keys()):
             if mtu[name] < FULL_PACKETS:
                 yield f"{_name(port)} is by {name}, whose MTU is {mtu[name]}"
@@ -165,22 +154,23 @@ def _gpudirect(ports: List, gpudirect: Facts, gpus: int) -> Iterator[str]:
         yield "neither nvidia_peermem nor dma-buf is there, so that messages of GPUs pass the host's memory"
 
 
-_PORTS = "infiniband.ports"
+_DEVICES, _ROUTES, _PORTS = "network.devices", "network.routes", "infiniband.ports"
+_PORT = "{device} port {port}"
 
 RULES = rules({
-    "network.link": (_no_link, "network.devices"),
-    "network.speed": (_slow, "network.devices"),
-    "network.duplex": (_half, "network.devices"),
-    "network.losses": (_losses, "network.devices"),
-    "network.reach": (_reach, "network.routes"),
-    "network.rails": (_rails, _PORTS, "network.routes?"),
-    "infiniband.state": (_state, _PORTS),
-    "infiniband.link": (_polling, _PORTS),
+    "network.link": (_no_link, _DEVICES),
+    "network.speed": (_each("{name} runs at {speed} Mb/s", _is_slow), _DEVICES),
+    "network.duplex": (_each("{name} either sends or receives (duplex: half)", _is_half), _DEVICES),
+    "network.losses": (_each("{name} lost packets while it was looked at: {found}", _rose()), _DEVICES),
+    "network.reach": (_reach, _ROUTES),
+    "network.rails": (_rails, _PORTS, f"{_ROUTES}?"),
+    "infiniband.state": (_each(f"{_PORT} has a link, and is in the state {{state}}", _waits), _PORTS),
+    "infiniband.link": (_each(f"{_PORT} looks for a link and finds none (Polling)", _polls), _PORTS),
     "infiniband.rate": (_rate, _PORTS),
-    "infiniband.errors": (_damage, _PORTS),
+    "infiniband.errors": (_each(f"errors of {_PORT} rose while it was looked at: {{found}}", _rose(*DAMAGE)), _PORTS),
     "infiniband.went_down": (_went_down, _PORTS),
-    "infiniband.resent": (_resent, _PORTS),
+    "infiniband.resent": (_each(f"{_PORT} sent again while it was looked at: {{found}}", _rose(*RESENT)), _PORTS),
     "infiniband.gpudirect": (_gpudirect, _PORTS, "infiniband.gpudirect", "gpus.count"),
-    "roce.gid": (_gid, _PORTS),
-    "roce.packets": (_packets, _PORTS, "network.devices"),
+    "roce.gid": (_each(f"{_PORT} has no GID of the type RoCE v2 with an IPv4 address", _lacks_gid), _PORTS),
+    "roce.packets": (_packets, _PORTS, _DEVICES),
 })  # fmt: skip

@@ -107,15 +107,13 @@ def _counters(reading: Reading, port: Path) -> dict[str, int]:
 
 def _gpudirect(reading: Reading) -> dict[str, Any]:
     """Return the versions of the modules for peer memory, and whether dma-buf can take their place."""
-    facts: dict[str, Any] = {}
-    for name, file in (
-        ("nvidia_peermem", "/sys/module/nvidia_peermem/version"),
-        ("nv_mem", "/sys/kernel/mm/memory_peers/nv_mem/version"),
-    ):
-        version = reading.line(reading.path(file))
-        if version is None and reading.path(file).parent.exists():
-            version = "unknown"
-        facts[name] = version
+    modules = {
+        "nvidia_peermem": "/sys/module/nvidia_peermem",
+        "nv_mem": "/sys/kernel/mm/memory_peers/nv_mem",
+    }
+    facts: dict[str, Any] = {
+        name: reading.line(reading.path(folder) / "version") for name, folder in modules.items()
+    }
     driver = reading.line(reading.path("/proc/driver/nvidia/version"))
     kernel = re.match(
         r"(\d+)\.(\d+)", reading.line(reading.path("/proc/sys/kernel/osrelease")) or ""
