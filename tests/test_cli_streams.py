@@ -99,7 +99,14 @@ def test_rank_0_speaks_for_a_verb_that_all_ranks_run_and_others_print_where_they
     for rank in "01":
         monkeypatch.setenv("OMPI_COMM_WORLD_RANK", rank)
         monkeypatch.setenv("OMPI_COMM_WORLD_SIZE", "2")
-        for words in ("perf --help", "perf pairs --help", "tune --help", "perf --links links"):
+        for words in (
+            "perf --help",
+            "perf pairs --help",
+            "perf memory --help",
+            "perf copy --help",
+            "tune --help",
+            "perf --links links",
+        ):
             status, out, _ = called(*words.split())
             assert (status, out != "") == (0, rank == "0"), words
         for words in ("perf all_reduce --iters 0", "perf pairs --budget -1", "tune --segments x"):

@@ -33,6 +33,8 @@ VERBS: dict[str, tuple[str, str]] = {
         "hpccomm.cli.pairs",
         "measure every pair of ranks, and name the node, rank or pair that is slow",
     ),
+    "perf memory": ("hpccomm.cli.memory", "measure the node's memory, by cores and NUMA nodes"),
+    "perf copy": ("hpccomm.cli.copies", "measure copies to, from and between the node's GPUs"),
     "show": (
         "hpccomm.cli.show",
         "print a stored run as its table, or what a training's gradients cost",
@@ -79,7 +81,7 @@ arguments, and ``run(arguments) -> int``, which returns the exit status. One tha
 command line has ``arranged(words)``, which puts ``--`` between its own flags and that.
 """
 
-COLLECTIVE = ("perf", "perf pairs", "tune", "doctor", "topo", "env")
+COLLECTIVE = ("perf", "perf pairs", "perf memory", "perf copy", "tune", "doctor", "topo", "env")
 """Verbs that are run by all ranks of a job, and let rank 0 speak for all."""
 
 SILENCE = 3.0

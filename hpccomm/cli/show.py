@@ -141,6 +141,7 @@ def run(args: argparse.Namespace) -> int:
         describe,
         pairs,
         pairs_text,
+        rates,
         reader,
         table,
         training_file,
@@ -177,10 +178,14 @@ def run(args: argparse.Namespace) -> int:
         trainings, lost = training_file.examine(file, examined)
     status = told(file, [*examined.damage, *lost])
     chosen = training_file.choose(examined.runs, trainings, args.run)
-    if args.expected is not None and (isinstance(chosen, Training) or pairs.GROUP in chosen.groups):
-        what = "a training" if isinstance(chosen, Training) else "of pairs of ranks"
+    if args.expected is not None and (
+        isinstance(chosen, Training) or pairs.GROUP in chosen.groups or rates.are_rates(chosen.rows)
+    ):
+        what = (
+            "a training" if isinstance(chosen, Training) else "of pairs of ranks, memory or links"
+        )
         raise UsageError(
-            f"--expect: {chosen.name} is {what}, and has no rows that could be compared; name another run by --run"
+            f"--expect: {chosen.name} is {what}, and has no rows of collectives; name another run by --run"
         )
     listing = describe.listing(examined.runs, trainings, chosen)
     if isinstance(chosen, Training):
@@ -194,6 +199,10 @@ def run(args: argparse.Namespace) -> int:
         return status
     with watched(f"showing {chosen.name}", len(chosen.rows)) as progress:
         samples = WholeSamples(chosen, progress)
+        if rates.are_rates(chosen.rows):
+            text = rates.text(chosen.info, chosen.rows, samples)
+            output.write(listing + describe.facts(chosen) + text)
+            return told(file, samples.damage()) or status
         text = ""
         # A run of two variants has measured them in turns; each has a table to itself.
         for variant, indices in chosen.by_variant().items():

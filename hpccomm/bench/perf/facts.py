@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 import hpccomm
-from hpccomm.backends.bootstrap import machine
+from hpccomm.backends.bootstrap import machine as node
 from hpccomm.bench.perf.memory_kind import ON_HOST, DeviceDescription
 from hpccomm.files.regular import as_utf8
 from hpccomm.results import origin
@@ -32,6 +32,7 @@ def run_info(
     versions: Mapping[str, str] | None = None,
     series: Mapping[str, str] | None = None,
     group: int = 0,
+    machine: Mapping[str, str] | None = None,
 ) -> RunInfo:
     """Gather the facts of a run. Collective; every rank gets them.
 
@@ -55,8 +56,11 @@ def run_info(
         The series that the run is a launch of.
     group : int
         Colour of this rank's group.
+    machine : mapping of str to str
+        Further facts of this node.
     """
-    found = comm.all_gather_object((_rank_info(comm, device, group), device.more, machine.facts()))
+    of_node = node.facts() | dict(machine or {})
+    found = comm.all_gather_object((_rank_info(comm, device, group), device.more, of_node))
     return RunInfo(
         started=datetime.now().astimezone(),
         user=origin.user(),
@@ -98,7 +102,7 @@ def _rank_info(comm: "Communicator", device: DeviceDescription, group: int) -> R
         host=origin.host(),
         node=comm.node,
         pid=os.getpid(),
-        cores=machine.ranges(os.sched_getaffinity(0)),
+        cores=node.ranges(os.sched_getaffinity(0)),
         device=device.device,
         device_hex=device.device_hex,
         device_info=device.device_info,

@@ -13,14 +13,14 @@ LANE = {1: 0.25, 2: 0.5, 3: 0.985, 4: 1.969, 5: 3.938, 6: 7.563}
 
 
 class Link(NamedTuple):
-    """The connection of a device to others.
+    """What data of a device pass through.
 
     Attributes
     ----------
     name : str
         Such as ``NVLink, 18 of 26.562 GB/s`` or ``PCI Express 5 x16``.
     peak : float
-        Total bandwidth in one direction, in 1e9 B/s.
+        Total bandwidth in one direction, in 1e9 B/s; 0 if unknown.
     """
 
     name: str
@@ -44,6 +44,32 @@ def fastest_link(uuid: str) -> Link | None:
             active = _active_nvlinks(nvml, handle)
             return _nvlink(nvml, handle, active) if active else _pci_express(nvml, handle)
     except LookupError:  # also a virtual device, or one that is too new for this library
+        return None
+
+
+def path(one: str, other: str | None) -> Link | None:
+    """Return what data pass through from a device to another one, to the host (None), or within its own memory.
+
+    To another device that is the NVLinks that lead to it or to a switch, and without any the slower one of their slots.
+    The peak of a memory is that of reads and writes together; that of NVLink-C2C is not known. See `fastest_link`.
+    """
+    try:
+        with opened() as nvml:
+            handle = nvml.nvmlDeviceGetHandleByUUID(one)
+            if other == one:
+                clock = nvml.nvmlDeviceGetMaxClockInfo(handle, nvml.NVML_CLOCK_MEM)
+                bits = nvml.nvmlDeviceGetMemoryBusWidth(handle)
+                # A line of the bus carries two bits in each of so many million cycles.
+                return Link(f"memory, {bits} bits at {clock} MHz", 2 * clock * bits / 8 / 1000)
+            if other is None:
+                chip = _field(nvml, handle, "NVML_FI_DEV_C2C_LINK_COUNT")
+                return Link("NVLink-C2C", 0.0) if chip else _pci_express(nvml, handle)
+            peer = nvml.nvmlDeviceGetHandleByUUID(other)
+            active = _active_nvlinks(nvml, handle, nvml.nvmlDeviceGetPciInfo(peer).busId)
+            slots = _pci_express(nvml, handle), _pci_express(nvml, peer)
+            slower = min(filter(None, slots), key=lambda slot: slot.peak, default=None)
+            return _nvlink(nvml, handle, active) if active else slower
+    except LookupError:
         return None
 
 
@@ -71,20 +97,33 @@ def opened() -> Iterator[Any]:
         nvml.nvmlShutdown()
 
 
-def _active_nvlinks(nvml: Any, handle: Any) -> int:
+def _active_nvlinks(nvml: Any, handle: Any, peer: bytes | None = None) -> int:
+    """Return how many links are up, or how many of them lead to a switch or to a peer's address."""
     active = 0
     for number in range(nvml.NVML_NVLINK_MAX_LINKS):
         try:
-            active += nvml.nvmlDeviceGetNvLinkState(handle, number) == nvml.NVML_FEATURE_ENABLED
+            up = nvml.nvmlDeviceGetNvLinkState(handle, number) == nvml.NVML_FEATURE_ENABLED
         except nvml.NVMLError:  # there are no more, or none at all
             break
+        if up and peer is not None:
+            end = nvml.nvmlDeviceGetNvLinkRemoteDeviceType(handle, number)
+            up = end == nvml.NVML_NVLINK_DEVICE_TYPE_SWITCH or (
+                nvml.nvmlDeviceGetNvLinkRemotePciInfo(handle, number).busId == peer
+            )
+        active += up
     return active
 
 
 def _nvlink(nvml: Any, handle: Any, active: int) -> Link | None:
-    (field,) = nvml.nvmlDeviceGetFieldValues(handle, [nvml.NVML_FI_DEV_NVLINK_SPEED_MBPS_COMMON])
-    speed = field.value.uiVal / 1000 if field.nvmlReturn == nvml.NVML_SUCCESS else 0.0
+    speed = _field(nvml, handle, "NVML_FI_DEV_NVLINK_SPEED_MBPS_COMMON") / 1000
     return Link(f"NVLink, {active} of {speed:g} GB/s", active * speed) if speed else None
+
+
+def _field(nvml: Any, handle: Any, name: str) -> int:
+    """Return a field's value; 0 if the device, or an older package, does not tell it."""
+    number = getattr(nvml, name, None)
+    fields = [] if number is None else nvml.nvmlDeviceGetFieldValues(handle, [number])
+    return sum(each.value.uiVal for each in fields if each.nvmlReturn == nvml.NVML_SUCCESS)
 
 
 def _pci_express(nvml: Any, handle: Any) -> Link | None:

@@ -72,6 +72,10 @@ def deviceCanAccessPeer(device: int, peerDevice: int) -> int:
     return 0
 
 
+def deviceEnablePeerAccess(peerDevice: int) -> None:
+    raise CUDARuntimeError(217)  # cudaErrorPeerAccessUnsupported
+
+
 def getDeviceProperties(device: int) -> dict[str, Any]:
     there = devices.device(device)
     return {
@@ -180,6 +184,17 @@ def memcpyAsync(dst: int, src: int, size: int, kind: int, stream: int) -> None:
 def _rows(ptr: int, pitch: int, width: int, height: int, device: bool | None) -> np.ndarray:
     data = heap.view(ptr, pitch * (height - 1) + width, device)
     return np.ndarray((height, width), np.uint8, data, 0, (pitch, 1))
+
+
+def memcpyPeerAsync(
+    dst: int, dstDevice: int, src: int, srcDevice: int, size: int, stream: int
+) -> None:
+    for pointer, device in ((dst, dstDevice), (src, srcDevice)):
+        block = heap.find(pointer)
+        if block is None or block.device != devices.device(device).number:
+            raise CUDARuntimeError(1)
+    if size:
+        streams.find(stream).put(_copy(dst, src, size, memcpyDeviceToDevice))
 
 
 def memcpy2DAsync(

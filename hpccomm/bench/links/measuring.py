@@ -1,0 +1,121 @@
+"""Measures bandwidths on all ranks at once, stores each as a row, and prints the table."""
+
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+import hpccomm
+from hpccomm.backends.bootstrap.launch import launched
+from hpccomm.bench.perf import facts
+from hpccomm.bench.perf.root import on_root
+from hpccomm.bench.progress import Progress, terminal
+from hpccomm.results.rates import COUNTED, text
+from hpccomm.results.schema import Config, Row
+from hpccomm.results.writer import Writer
+
+if TYPE_CHECKING:
+    from hpccomm.communicator import Communicator
+
+Repeated = tuple[NDArray[np.float64], int]
+"""Seconds of each repetition on this rank, and how many elements are wrong."""
+
+
+class Rate(NamedTuple):
+    """One bandwidth that is measured; every rank has its part in it.
+
+    Attributes
+    ----------
+    what : str
+        A name of `hpccomm.results.rates.COUNTED`.
+    where : str
+        Of what cores, memory or devices.
+    nbytes : int
+        Size of this rank's arrays.
+    repeat : callable
+        Measures so many repetitions.
+    """
+
+    what: str
+    where: str
+    nbytes: int
+    repeat: Callable[[int], Repeated]
+
+
+def run(
+    plan: "Callable[[Communicator], tuple[Sequence[Rate], Mapping[str, str]]]",
+    pick: Callable[[NDArray[np.float64]], Any],
+    iterations: int,
+    output: Path | None,
+    write: Callable[[str], None],
+) -> int:
+    """Measure, store and print. Collective; blocks.
+
+    Parameters
+    ----------
+    plan : callable
+        Returns what is measured, the same on all ranks, and facts of this node for the record.
+    pick : callable
+        Which of the times of the repetitions counts. Each is that of the slowest rank.
+    iterations : int
+        Repetitions of each.
+    output : Path or None
+        A results file that gets the run.
+    write : callable
+        Prints, on rank 0.
+
+    Returns
+    -------
+    int
+        The exit status: 1 if anything was wrong.
+    """
+    place, rows, samples = launched(), list[Row](), list[NDArray[np.float64]]()
+    backend = "loopback" if place is None or place.size == 1 else "mpi"  # one process needs no MPI
+    with hpccomm.new_comm(backend, name="perf-links") as comm, ExitStack() as opened:
+        rates, machine = plan(comm)
+        sizes = [rate.nbytes for rate in rates]
+        config = Config(min(sizes), max(sizes), 0, 0, iterations, 1)
+        launcher = "none" if place is None else place.launcher
+        command = ("hpccomm", *sys.argv[1:])
+        info = facts.run_info(comm, config, (), command, launcher, machine=machine)
+
+        writer: Writer | None = None
+        if output is not None:
+            made = partial(Writer, output, info, expected_rows=len(rates))
+            writer = on_root(comm, lambda: opened.enter_context(made()))
+        progress = Progress(terminal(), len(rates))
+        opened.callback(progress.close)
+        for rate in rates:
+            progress.show(f"{rate.what}: {rate.where}")
+            found = comm.gather_object((rate.nbytes, *rate.repeat(iterations)))
+            if found is not None:
+                samples.append(np.stack([seconds for _, seconds, _ in found], axis=1))
+                seconds = float(pick(samples[-1].max(axis=1)))
+                nbytes = sum(size for size, *_ in found) // comm.num_nodes
+                wrong = sum(wrong for *_, wrong in found)
+                rows.append(_row(rate, nbytes, seconds, wrong, iterations))
+            on_root(comm, lambda: writer and writer.append(rows[-1], samples[-1]))
+            progress.advance()
+
+        def end() -> None:
+            opened.close()  # here, so that a file that cannot be completed is an error on every rank
+            write(text(info, rows, samples.__getitem__))
+
+        on_root(comm, end)
+        return int(comm.broadcast_object(any(row.wrong for row in rows)))
+
+
+def _row(rate: Rate, nbytes: int, seconds: float, wrong: int, iterations: int) -> Row:
+    """Return a row; its bytes are those of a node."""
+    kind = ("numpy", "double", 8) if rate.what.startswith("memory") else ("cupy", "uint8", 1)
+    backend, dtype, itemsize = kind
+    case = rate.what, backend, rate.where, dtype, "none", -1, nbytes, nbytes // itemsize, False
+    algbw = nbytes / seconds / 1e9
+    figures = seconds * 1e6, algbw, algbw * COUNTED[rate.what]
+    return Row(*case, *figures, wrong, iterations, time.time())

@@ -1,0 +1,167 @@
+"""Bandwidth of a node's memory: STREAM's Copy and Add, and updates in place, by cores and NUMA nodes.
+
+Arrays are larger than the caches. Where an array is written that was not read, caches read it all the same, which STREAM
+does not count. An update in place has no such reads, and neither has an all-reduce in shared memory.
+Each core has a thread that is bound to it, and arrays of its own, whose pages lie in the NUMA node of the core that
+first writes to them. The threads run at the same time: NumPy lets go of the interpreter while it copies and adds.
+"""
+
+import math
+import mmap
+import os
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from functools import partial
+from itertools import cycle, islice, product, repeat
+from pathlib import Path
+from threading import Barrier
+from time import perf_counter
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hpccomm.backends.bootstrap.machine import numbers
+from hpccomm.bench.links.measuring import Rate, Repeated
+from hpccomm.bench.perf.memory_use import PAGE, available, spelled
+from hpccomm.bench.perf.timing import no_garbage_collection
+from hpccomm.doctor.sources import cpu
+from hpccomm.errors import UsageError
+
+if TYPE_CHECKING:
+    from hpccomm.communicator import Communicator
+
+KERNELS: dict[str, tuple[Callable[..., object], Callable[..., object]]] = {
+    "memory_copy": (lambda a, _, c: np.copyto(c, a), lambda a, *_: a),
+    "memory_add": (lambda a, b, c: np.add(a, b, out=c), lambda a, b, _: a + b),
+    "memory_update": (lambda _a, _b, c: np.add(c, 1.0, out=c), lambda _a, _b, passes: passes - 1.0),
+}
+"""What is done with three arrays, and what the third one, which begins with -1, then has."""
+
+_BEYOND = 4
+"""An array is so many times as large as the caches: STREAM's rule."""
+
+_LEAST = 8 << 20
+"""Bytes that each core has of an array at least."""
+
+_LONG = 0.05
+"""Seconds that a repetition takes at least, since threads do not start together to the microsecond."""
+
+_DEADLINE = 60.0
+
+
+def plan(comm: "Communicator", nbytes: int | None) -> tuple[list[Rate], dict[str, str]]:
+    """Return what is measured on these ranks. Collective.
+
+    One process measures 1, 2, 4, ... and all cores that it may use, with memory of their own NUMA node. Where there are
+    several nodes it then measures the cores of each with the memory of each. Several ranks measure their cores at once;
+    those that may use the same cores share them out.
+
+    Parameters
+    ----------
+    comm : Communicator
+        Of the ranks.
+    nbytes : int or None
+        Size of an array over all cores of a rank; by default four times the caches of the cores.
+
+    Raises
+    ------
+    UsageError
+        If the arrays do not fit into the memory that is available.
+    """
+    nodes = numa_nodes(os.sched_getaffinity(0))
+    cores = [core for node in nodes.values() for core in node]
+    there = comm.all_gather_object((comm.node, {*cores}))
+    sharing = [k for k, (node, its) in enumerate(there) if node == comm.node and its & {*cores}]
+    turn = sharing.index(comm.rank)
+    mine = cores[turn :: len(sharing)] or [cores[turn % len(cores)]]
+    most = max(comm.all_gather_object(len(mine)))
+    counts = sorted({min(most, 2**power) for power in range(most.bit_length() + 1)})
+    ranks = f"{comm.local_size} ranks of " if comm.size > 1 else ""
+    teams = {f"{ranks}{count} core{'s' * (count > 1)}": (mine[:count],) * 2 for count in counts}
+    for one, other in product(nodes, nodes) if comm.size == 1 < len(nodes) else ():
+        owners = list(islice(cycle(nodes[other]), len(nodes[one])))
+        teams[f"cores of node {one}, memory of node {other}"] = nodes[one], owners
+    rates = []
+    for where, (team, owners) in teams.items():
+        size = nbytes or max(_BEYOND * caches(team), _LEAST * len(team))
+        each = size // len(team) // PAGE * PAGE or PAGE
+        room = available() // comm.local_size // 3 // PAGE * PAGE
+        if each * len(team) > room:
+            raise UsageError(
+                f"a rank has room for three arrays of {spelled(room)}, and they would be larger: give -b {room} or less, "
+                "or fewer ranks a node"
+            )
+        for what in KERNELS:
+            measure = partial(_repeat, comm, what, team, owners, each)
+            rates.append(Rate(what, where, each * len(team), measure))
+    return rates, {}
+
+
+def numa_nodes(allowed: set[int], root: Path = Path("/")) -> dict[int, list[int]]:
+    """Return the CPUs that may be used, one of each core, by NUMA node. `root` is the file system's."""
+    facts = cpu.gather(root)
+    threads = [allowed.intersection(numbers(core)) for core in facts.get("cores", ())]
+    cores = {min(core) for core in threads if core} or allowed
+    nodes = {node["node"]: numbers(node["cpus"]) for node in facts.get("nodes", ())}
+    found = {node: sorted(cores.intersection(cpus)) for node, cpus in nodes.items()}
+    return {node: its for node, its in found.items() if its} or {0: sorted(cores)}
+
+
+def caches(cores: Iterable[int], root: Path = Path("/")) -> int:
+    """Return the bytes of all caches that some cores have; 0 if the kernel does not list them."""
+    found, names = dict[str, str](), ("level", "type", "shared_cpu_list", "size")
+    for core in cores:
+        for cache in (root / f"sys/devices/system/cpu/cpu{core}/cache").glob("index*"):
+            *key, size = ((cache / name).read_text().strip() for name in names)
+            found[str(key)] = size
+    return sum(int(size.removesuffix("K")) << 10 for size in found.values())
+
+
+def _repeat(
+    comm: "Communicator", what: str, cores: list[int], owners: list[int], nbytes: int, times: int
+) -> Repeated:
+    """Measure the cores of all ranks, from the first that begins to the last that ends on the node. Collective."""
+    begun, ended = np.zeros((2, len(cores), times + 1))
+    gate, passes = Barrier(len(cores) + 1, timeout=_DEADLINE), 1
+    kernel, expected = KERNELS[what]
+
+    def work(number: int, arrays: NDArray[np.float64]) -> None:
+        os.sched_setaffinity(0, {cores[number]})
+        for turn in range(times + 1):
+            gate.wait()
+            begun[number, turn] = perf_counter()
+            for _ in range(passes):
+                kernel(*arrays)
+            ended[number, turn] = perf_counter()
+            gate.wait()
+
+    with ThreadPoolExecutor(len(cores)) as pool, no_garbage_collection():
+        parts = list(pool.map(_arrays, owners, repeat(nbytes)))
+        for number, arrays in enumerate(parts):
+            pool.submit(work, number, arrays)
+        for turn in range(times + 1):
+            comm.barrier()
+            gate.wait()
+            gate.wait()
+            if turn == 0:  # which warms up, and shows how long one pass takes
+                took = ended[:, 0].max() - begun[:, 0].min()
+                passes = math.ceil(_LONG / max(comm.all_gather_object(float(took))))
+    stamps = comm.all_gather_object((comm.node, begun.min(axis=0), ended.max(axis=0)))
+    begun, ended = np.stack([its for node, *its in stamps if node == comm.node], axis=1)
+    done = 1 + times * passes
+    wrong = sum(int(np.count_nonzero(c != expected(a, b, done))) for a, b, c in parts)
+    return (ended.max(axis=0) - begun.min(axis=0))[1:] / passes, wrong
+
+
+def _arrays(owner: int, nbytes: int) -> NDArray[np.float64]:
+    """Return three new arrays of float64, ``(3, nbytes // 8)``, whose pages lie where the core `owner` is."""
+    os.sched_setaffinity(0, {owner})
+    memory = mmap.mmap(-1, 3 * nbytes)  # new pages: those of malloc may lie elsewhere already
+    with suppress(OSError):
+        memory.madvise(mmap.MADV_HUGEPAGE)
+    arrays = np.frombuffer(memory, np.float64).reshape(3, -1)
+    arrays[0] = np.arange(nbytes // 8) % 1021
+    arrays[1:] = [[3.0], [-1.0]]
+    return arrays

@@ -1,0 +1,164 @@
+"""`hpccomm perf copy`: what is copied, how often, between which ends, and that wrong bytes are found.
+
+How often, and which direction counts, are nvbandwidth's: ``WARMUP_COUNT`` and ``doMemcpyCore`` in memcpy.cpp,
+``defaultLoopCount`` in common.h, and "Bidirectional Host <-> Device Bandwidth Tests" in its README. The stand-in shows
+no speed.
+"""
+
+import re
+
+import cupy
+import numpy as np
+import pytest
+from damage import called
+
+from hpccomm.bench.links import copies
+from hpccomm.bench.links.measuring import Rate
+from hpccomm.memory.cuda import nvml
+from hpccomm.results import reader
+
+pytestmark = pytest.mark.standin
+
+WARM, TIMED = 4, 16
+runtime = cupy.cuda.runtime
+
+
+@pytest.fixture
+def two(monkeypatch):
+    """Two devices are seen."""
+    monkeypatch.setattr(copies, "visible_devices", lambda: 2)
+
+
+@pytest.fixture
+def put(monkeypatch):
+    """Copies on streams and marks, in the order in which they were put there."""
+    found = []
+
+    def note(name, real, stream):
+        def noted(*arguments):
+            found.append((name, arguments[stream]))
+            return real(*arguments)
+
+        monkeypatch.setattr(runtime, real.__name__, noted)
+
+    note("copy", runtime.memcpyAsync, 4)
+    note("mark", runtime.eventRecord, 1)
+    return found
+
+
+def rows(out):
+    """Return what, where, wrong bytes, and all that follows."""
+    lines = (re.split(r" {2,}", line.strip()) for line in out.splitlines() if line[0] != "#")
+    return [(line[0], line[1], line[5], line[6:]) for line in lines]
+
+
+def test_every_copy_is_verified_stored_and_shown(two, tmp_path):
+    path = tmp_path / "links.h5"
+    status, out, err = called("perf", "copy", "-b", "4K,8K", "-n", "2", "--output", str(path))
+    assert status == 0, err
+    found = {(what, where) for what, where, *_ in rows(out)}
+    host = {"pinned", "pinned, both ways", "pageable"}
+    assert found == {
+        *(
+            (f"{way}", f"GPU {gpu}, {how}")
+            for way in ("host_to_device", "device_to_host")
+            for gpu in (0, 1)
+            for how in host
+        ),
+        *(("device_copy", f"GPU {gpu}") for gpu in (0, 1)),
+        *(
+            ("device_to_device", f"GPU {a} to GPU {b}{how}")
+            for a, b in ((0, 1), (1, 0))
+            for how in ("", ", both ways")
+        ),
+    }
+    assert {wrong for _, _, wrong, _ in rows(out)} == {"0"}
+    (run,) = reader.read(path)
+    assert len(run.rows) == 2 * len(found)
+    for row in run.rows:
+        # A copy within a device is read and written there; over a link its bytes count once.
+        times = 2 if row.collective == "device_copy" else 1
+        assert row.busbw == pytest.approx(times * row.bytes / row.time / 1e3)
+    status, shown, _ = called("show", str(path))
+    assert status == 0
+    assert out[out.index("# what") :] in shown
+
+
+def test_copies_are_warmed_up_timed_back_to_back_and_go_both_ways_all_the_while(monkeypatch, put):
+    one_way, both_ways = copies.CopyEnds(None, 0), copies.CopyEnds(None, 0, both=True)
+    seconds, wrong = copies._repeat(one_way, copies.os.sched_getaffinity(0), 4096, TIMED)
+    assert (len(seconds), wrong) == (TIMED, 0)
+    ours = [each for each in put if each[1] == put[0][1]]
+    assert [name for name, _ in ours[: WARM + 1 + 2 * TIMED]] == [
+        *["copy"] * WARM, "mark", *["copy", "mark"] * TIMED,
+    ]  # fmt: skip
+    del put[:]
+    copies._repeat(both_ways, copies.os.sched_getaffinity(0), 4096, TIMED)
+    ours, others = put[0][1], put[1][1]
+    assert ours != others
+    last = max(at for at, each in enumerate(put) if each == ("copy", ours))
+    before = put[:last].count(("copy", others))
+    after = put[last:].count(("copy", others))
+    assert before >= WARM + TIMED - 1
+    assert after >= TIMED
+
+
+def test_so_many_are_timed_as_nvbandwidth_does_and_the_median_counts(monkeypatch):
+    def repeat(times):
+        seen.append(times)
+        return np.array([*[1e-3] * (times - 1), 1.0]), 0
+
+    def plan(comm, sizes):
+        seen.append(sizes)
+        return [Rate("host_to_device", "GPU 0, pinned", 10**9, repeat)], {}
+
+    seen = []
+    monkeypatch.setattr(copies, "plan", plan)
+    _, out, _ = called("perf", "copy")
+    assert seen == [(256 << 20,), TIMED]
+    assert "1000000000      1000.0  1000.00" in out
+
+
+def test_bytes_that_did_not_come_are_wrong(monkeypatch):
+    monkeypatch.setattr(copies, "visible_devices", lambda: 1)
+    monkeypatch.setattr(runtime, "memcpyAsync", lambda *arguments: None)
+    status, out, _ = called("perf", "copy", "-b", "4K", "-n", "2")
+    assert status == 1
+    for what, where, wrong, _ in rows(out):
+        assert wrong == str(4096 * (1 + ("both" in where))), (what, where)
+
+
+def test_a_line_has_its_path_and_the_share_of_its_peak(monkeypatch, two, tmp_path):
+    peaks = {"host": 63.0, "own": 3352.0, "peer": 450.0}
+
+    def path(one, other):
+        kind = "host" if other is None else "own" if one == other else "peer"
+        return nvml.Link(f"path of {kind}", peaks[kind])
+
+    monkeypatch.setattr(nvml, "path", path)
+    monkeypatch.setattr(runtime, "deviceCanAccessPeer", lambda one, other: int(one == 0))
+    monkeypatch.setattr(runtime, "deviceEnablePeerAccess", lambda peer: None)
+    file = tmp_path / "links.h5"
+    status, out, err = called("perf", "copy", "-b", "1M", "-n", "1", "--output", str(file))
+    assert status == 0, err
+    (run,) = reader.read(file)
+    for row, (what, where, _, rest) in zip(run.rows, rows(out), strict=True):
+        if where.startswith("GPU 1 to GPU 0"):
+            assert rest == ["through the host's memory"]
+            continue
+        kind = {"device_copy": "own", "device_to_device": "peer"}.get(what, "host")
+        share = f"{row.busbw / peaks[kind]:.0%}"
+        assert rest == [share, f"path of {kind}: {peaks[kind]:g} GB/s"]
+
+
+def test_a_source_gets_access_to_its_peer(monkeypatch, two):
+    """nvbandwidth's writes: the context is the source's. Access that is there already is no fault (704)."""
+    asked = []
+
+    def enable(peer):
+        asked.append((runtime.getDevice(), peer))
+        raise runtime.CUDARuntimeError(704)
+
+    monkeypatch.setattr(runtime, "deviceEnablePeerAccess", enable)
+    assert called("perf", "copy", "-b", "4K", "-n", "1")[0] == 0
+    assert set(asked) == {(0, 1), (1, 0)}
