@@ -13,7 +13,7 @@ from hpccomm.backends.bootstrap import launch, mpi
 from hpccomm.backends.bootstrap.cuda_aware import aware
 from hpccomm.backends.nccl.facts import version_text
 from hpccomm.doctor.reading import Reading, fields
-from hpccomm.doctor.sources.slurm import VARIABLES
+from hpccomm.doctor.sources import slurm
 from hpccomm.results.schema import recorded_environment
 
 _LIBRARIES = re.compile(
@@ -42,8 +42,7 @@ def gather(root: Path = Path("/")) -> dict[str, Any]:
             name: str(reading.path(f"/proc/self/ns/{name}").readlink()) for name in _NAMESPACES
         },
     )
-    slurm = {name: os.environ[name] for name in VARIABLES if name in os.environ}
-    reading.put("variables", recorded_environment(os.environ) | slurm)
+    reading.put("variables", recorded_environment(os.environ) | slurm.variables())
     return reading.facts()
 
 

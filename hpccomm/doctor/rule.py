@@ -1,13 +1,17 @@
 """A rule: which facts it reads, and what in them is a fault. Its words are in ``rules.tsv`` beside this module."""
 
 import csv
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
 from typing import Any, Literal
 
 Severity = Literal["warn", "fail"]
+Facts = Mapping[str, Any]
+Texts = Sequence[str]
+Found = Iterator[str]
+"""What a rule's function gets, and what it returns: the evidence, a sentence each."""
 
 
 @dataclass(frozen=True, slots=True)

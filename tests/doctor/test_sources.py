@@ -129,7 +129,7 @@ def test_the_kernel_s_log(tmp_path):
 def commands(tmp_path, monkeypatch):
     """Write commands that come first in PATH."""
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
-    for name in slurm.VARIABLES:
+    for name in slurm.variables():
         monkeypatch.delenv(name, raising=False)
 
     def write(**scripts):

@@ -1,13 +1,11 @@
 """NVIDIA's GPUs: driver and software, memory errors, clocks, links, and what the kernel has logged of them."""
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
-from hpccomm.doctor.rule import rows, rules
-
-Facts = Mapping[str, Any]
+from hpccomm.doctor.rule import Facts, Found, rows, rules
 
 SLOWED = {
     0x08: "hardware slowdown",
@@ -30,30 +28,30 @@ XIDS = {int(row["xid"]): row for row in rows("xids.tsv")}
 """Faults that NVIDIA's driver logs, with whose they are: ``gpu``, ``program``, or ``note`` (no fault by itself)."""
 
 
-def _module(on_bus: int, module: bool) -> Iterator[str]:
+def _module(on_bus: int, module: bool) -> Found:
     if on_bus and not module:
         yield f"{on_bus} NVIDIA devices are on the bus, and there is no /proc/driver/nvidia"
 
 
-def _seen(on_bus: int, count: int) -> Iterator[str]:
+def _seen(on_bus: int, count: int) -> Found:
     if count < on_bus:
         yield f"{on_bus} GPUs are on the bus, and the driver shows {count}: the others are lost, or this container has only these"
 
 
-def _cuda(begins: str, packages: Mapping[str, str], cuda: int) -> Iterator[str]:
+def _cuda(begins: str, packages: Facts, cuda: int) -> Found:
     for name, version in packages.items():
         wheel = re.fullmatch(begins + r"(\d+)x?", name)
         if wheel and int(wheel[1]) > cuda // 1000:
             yield f"{name} {version} needs CUDA {wheel[1]}, and the driver has CUDA {cuda // 1000}.{cuda % 1000 // 10}"
 
 
-def _one_cupy(packages: Mapping[str, str]) -> Iterator[str]:
+def _one_cupy(packages: Facts) -> Found:
     names = [name for name in packages if name == "cupy" or name.startswith("cupy-cuda")]
     if len(names) > 1:
         yield f"{' and '.join(names)} are installed over each other, into one folder cupy"
 
 
-def _ecc(devices: Facts) -> Iterator[str]:
+def _ecc(devices: Facts) -> Found:
     states = {index: device["ecc"] for index, device in devices.items() if "ecc" in device}
     off = [index for index, (now, _) in states.items() if not now]
     if 0 < len(off) < len(states):
@@ -63,7 +61,7 @@ def _ecc(devices: Facts) -> Iterator[str]:
             yield f"ECC of GPU {index} goes {'on' if then else 'off'} when it is reset"
 
 
-def _slowed(devices: Facts) -> Iterator[str]:
+def _slowed(devices: Facts) -> Found:
     for index, device in devices.items():
         if why := [name for bit, name in SLOWED.items() if device.get("clock_reasons", 0) & bit]:
             yield f"GPU {index} lowers its clock for: {', '.join(why)}"
@@ -81,20 +79,20 @@ STATES: dict[str, tuple[str, Callable[[Any], Any], str]] = {
 """Rules about one fact of each device: what in it is a fault, and the sentence for the devices that have it."""
 
 
-def _state(fact: str, bad: Callable[[Any], Any], sentence: str, devices: Facts) -> Iterator[str]:
+def _state(fact: str, bad: Callable[[Any], Any], sentence: str, devices: Facts) -> Found:
     if found := [
         index for index, device in devices.items() if fact in device and bad(device[fact])
     ]:
         yield sentence.format(", ".join(found))
 
 
-def _models(devices: Facts) -> Iterator[str]:
+def _models(devices: Facts) -> Found:
     names = {device["name"] for device in devices.values() if "name" in device}
     if len(names) > 1:
         yield f"the node has {', '.join(sorted(names))}"
 
 
-def _link(devices: Facts, _: Any) -> Iterator[str]:
+def _link(devices: Facts, _: Any) -> Found:
     for index, device in devices.items():
         if link := device.get("link"):
             now = (link["generation"], link["width"])
@@ -103,7 +101,7 @@ def _link(devices: Facts, _: Any) -> Iterator[str]:
                 yield f"GPU {index} is at work by PCI Express {now[0]} x{now[1]}, and can have {most[0]} x{most[1]}"
 
 
-def _peers(peers: Facts) -> Iterator[str]:
+def _peers(peers: Facts) -> Found:
     found: dict[str, list[str]] = {}
     for pair, ways in peers.items():
         for way, status in ways.items():
@@ -114,7 +112,7 @@ def _peers(peers: Facts) -> Iterator[str]:
         yield f"between GPUs {', '.join(pairs[:4])}{more}, {why}"
 
 
-def _visible(variables: Sequence[Mapping[str, str]], count: int) -> Iterator[str]:
+def _visible(variables: Sequence[Facts], count: int) -> Found:
     for value in sorted(
         {each["CUDA_VISIBLE_DEVICES"] for each in variables if "CUDA_VISIBLE_DEVICES" in each}
     ):
@@ -123,7 +121,7 @@ def _visible(variables: Sequence[Mapping[str, str]], count: int) -> Iterator[str
             yield f"CUDA_VISIBLE_DEVICES={value} names {', '.join(bad)}, and there are {count} GPUs: what is listed after it is invisible"
 
 
-def _xids(whose: str, found: Sequence[Facts]) -> Iterator[str]:
+def _xids(whose: str, found: Sequence[Facts]) -> Found:
     for each in found:
         row = XIDS.get(each["xid"])
         if (row["whose"] if row else "program") == whose:

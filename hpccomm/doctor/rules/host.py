@@ -1,13 +1,12 @@
 """The node itself: processors, clock, memory, containers; and nodes that differ."""
 
 import collections
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from hpccomm.backends.bootstrap.machine import numbers
-from hpccomm.doctor.rule import Rule, rows, rules
+from hpccomm.doctor.rule import Facts, Found, Rule, Texts, rows, rules
 
-Facts = Mapping[str, Any]
 GIB = 1 << 30
 
 _SAVING = {"powersave", "conservative", "power", "balance_power"}
@@ -15,44 +14,44 @@ _OWN_GOVERNOR = {"intel_pstate", "amd-pstate-epp"}
 """Drivers under which ``powersave`` is the governor that follows the load: the preference decides there."""
 
 
-def _governors(governors: Facts, driver: str | None, preferences: Facts | None) -> Iterator[str]:
+def _governors(governors: Facts, driver: str | None, preferences: Facts | None) -> Found:
     own = driver in _OWN_GOVERNOR and preferences
     for name, number in (preferences if own and preferences else governors).items():
         if name in _SAVING:
             yield f"{number} processors have the {'preference' if own else 'governor'} {name} (driver {driver or 'unknown'})"
 
 
-def _clock_source(source: str) -> Iterator[str]:
+def _clock_source(source: str) -> Found:
     if source in ("hpet", "acpi_pm", "jiffies"):
         yield f"the clock source is {source}: each reading of the time takes about a microsecond"
 
 
-def _huge_pages(mode: str) -> Iterator[str]:
+def _huge_pages(mode: str) -> Found:
     if mode == "never":
         yield "transparent huge pages are off (never); NumPy asks for them for large arrays"
 
 
-def _numa_balancing(on: int, nodes: Sequence[Any]) -> Iterator[str]:
+def _numa_balancing(on: int, nodes: Sequence[Any]) -> Found:
     if on and len(nodes) > 1:
         yield f"the kernel moves pages between the {len(nodes)} NUMA nodes while ranks use them (kernel.numa_balancing is {on})"
 
 
-def _memory(available: int, memory: int) -> Iterator[str]:
+def _memory(available: int, memory: int) -> Found:
     if available < memory / 10:
         yield f"{available / GIB:.1f} of {memory / GIB:.1f} GiB of memory are available"
 
 
-def _swap(swap: int, free: int) -> Iterator[str]:
+def _swap(swap: int, free: int) -> Found:
     if swap - free > GIB:
         yield f"{(swap - free) / GIB:.1f} GiB of memory are swapped out"
 
 
-def _busy(load: float, online: str) -> Iterator[str]:
+def _busy(load: float, online: str) -> Found:
     if load > 1.2 * (number := len(numbers(online))):
         yield f"{load:.0f} processes have run or waited in the last minute, on {number} processors"
 
 
-def _killed(killed: Sequence[str]) -> Iterator[str]:
+def _killed(killed: Texts) -> Found:
     if killed:
         names = ", ".join(
             f"{name} ({times})" for name, times in collections.Counter(killed).most_common(5)
@@ -60,19 +59,19 @@ def _killed(killed: Sequence[str]) -> Iterator[str]:
         yield f"for want of memory the kernel has killed {names} since it was started"
 
 
-def _machine_checks(found: Sequence[str]) -> Iterator[str]:
+def _machine_checks(found: Texts) -> Found:
     if found:
         yield f"the kernel's log has {len(found)} of them, such as {found[-1]!r:.120}"
 
 
-def _namespaces(ranks: Sequence[int], namespaces: Sequence[Facts]) -> Iterator[str]:
+def _namespaces(ranks: Sequence[int], namespaces: Sequence[Facts]) -> Found:
     for kind in ("pid", "user", "net"):
         kinds = {each[kind] for each in namespaces}
         if len(kinds) > 1:
             yield f"{len(ranks)} ranks are in {len(kinds)} namespaces of the sort {kind}"
 
 
-def _one_machine(boots: Mapping[str, str]) -> Iterator[str]:
+def _one_machine(boots: Facts) -> Found:
     machines: dict[str, list[str]] = {}
     for node, boot in boots.items():
         machines.setdefault(boot, []).append(node)
@@ -85,18 +84,18 @@ AHEAD = 0.5
 """Seconds that clocks may differ. Logs are laid side by side by them."""
 
 
-def _clocks(clocks: Mapping[str, Facts]) -> Iterator[str]:
+def _clocks(clocks: Facts) -> Found:
     for node, clock in clocks.items():
         if abs(clock["ahead"]) - clock["uncertain"] > AHEAD:
             yield f"{node} is {abs(clock['ahead']):.1f} s {'ahead' if clock['ahead'] > 0 else 'behind'}"
 
 
-def _synchronised(states: Mapping[str, bool]) -> Iterator[str]:
+def _synchronised(states: Facts) -> Found:
     if wrong := [node for node, state in states.items() if not state]:
         yield f"the kernel says that the clock is not synchronised on {', '.join(wrong)}"
 
 
-def _odd(values: Mapping[str, Any]) -> Iterator[str]:
+def _odd(values: Facts) -> Found:
     """Say which nodes have another value than most. A dict of values is compared item by item."""
     if all(isinstance(value, dict) for value in values.values()):
         for name in sorted({name for value in values.values() for name in value}):
@@ -113,7 +112,7 @@ def _odd(values: Mapping[str, Any]) -> Iterator[str]:
         yield "; ".join(f"{_named(nodes, len(values))}: {value}" for value, nodes in groups)
 
 
-def _named(nodes: Sequence[str], of: int) -> str:
+def _named(nodes: Texts, of: int) -> str:
     return f"{len(nodes)} of {of} nodes" if len(nodes) > max(2, of / 2) else ", ".join(nodes)
 
 

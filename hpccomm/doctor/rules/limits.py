@@ -1,13 +1,11 @@
 """Limits of the process and of the group that it runs in."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
 from hpccomm.backends.bootstrap.machine import numbers
-from hpccomm.doctor.rule import many, rules
-
-Facts = Mapping[str, Any]
+from hpccomm.doctor.rule import Facts, Found, Texts, many, rules
 
 MIB = 1 << 20
 
@@ -25,30 +23,30 @@ LEAST_SHARED = 8 * MIB
 """A rank of several on a node hardly comes by with less."""
 
 
-def _memlock(soft: int | None, ports: Sequence[Facts]) -> Iterator[str]:
+def _memlock(soft: int | None, ports: Sequence[Facts]) -> Found:
     if soft is not None and any(port.get("state") == "ACTIVE" for port in ports):
         yield f"{soft / MIB:,.0f} MiB may be locked, and {ports[0]['device']} reaches locked memory only"
 
 
-def _files(soft: int | None, world: int | None) -> Iterator[str]:
+def _files(soft: int | None, world: int | None) -> Found:
     needed = 256 + FILES_A_RANK * (world or 1)
     if soft is not None and soft < needed:
         yield f"{soft:,} files may be open at once; a job of {many(world or 1, 'rank')} may need {needed:,}"
 
 
-def _processes(soft: int | None, ranks: Sequence[Any]) -> Iterator[str]:
+def _processes(soft: int | None, ranks: Sequence[Any]) -> Found:
     needed = THREADS_A_RANK * len(ranks)
     if soft is not None and soft < needed:
         yield f"{soft:,} processes and threads are allowed; {many(len(ranks), 'rank')} may need {needed:,}"
 
 
-def _pids(group: Facts, ranks: Sequence[Any]) -> Iterator[str]:
+def _pids(group: Facts, ranks: Sequence[Any]) -> Found:
     needed = THREADS_A_RANK * len(ranks)
     if group["limit"] is not None and group["limit"] - group["used"] < needed:
         yield f"{group['used']:,} of the {group['limit']:,} threads of the control group are there already; {many(len(ranks), 'rank')} may need {needed:,}"
 
 
-def _memory(group: Facts) -> Iterator[str]:
+def _memory(group: Facts) -> Found:
     if (
         group["limit"] is not None
         and (free := group["limit"] - group["used"]) < group["limit"] / 10
@@ -56,12 +54,12 @@ def _memory(group: Facts) -> Iterator[str]:
         yield f"{free / MIB:,.0f} MiB are left of the {group['limit'] / MIB:,.0f} MiB of the control group"
 
 
-def _oom_kills(group: Facts) -> Iterator[str]:
+def _oom_kills(group: Facts) -> Found:
     if group["oom_kills"]:
         yield f"the kernel has killed {group['oom_kills']} processes of this control group for want of memory"
 
 
-def _cpu(group: Facts, cores: Sequence[str], allowed: str) -> Iterator[str]:
+def _cpu(group: Facts, cores: Texts, allowed: str) -> Found:
     quota, seen = group["quota"], len(numbers(allowed))
     if quota is not None and quota < seen:
         yield f"the control group has the time of {quota:g} processors, and {many(len(cores), 'rank')} may run on {seen}"
@@ -69,18 +67,18 @@ def _cpu(group: Facts, cores: Sequence[str], allowed: str) -> Iterator[str]:
             yield f"it was stopped {group['throttled']:,} times for having used its time up"
 
 
-def _shared(room: Facts, ranks: Sequence[Any]) -> Iterator[str]:
+def _shared(room: Facts, ranks: Sequence[Any]) -> Found:
     needed = SHARED_A_RANK * len(ranks) + 64 * MIB
     if LEAST_SHARED * (len(ranks) > 1) * len(ranks) <= room["free"] < needed:
         yield f"/dev/shm has {room['free'] / MIB:,.0f} of {room['bytes'] / MIB:,.0f} MiB free; {many(len(ranks), 'rank')} may need {needed / MIB:,.0f}"
 
 
-def _no_shared(room: Facts, ranks: Sequence[Any]) -> Iterator[str]:
+def _no_shared(room: Facts, ranks: Sequence[Any]) -> Found:
     if len(ranks) > 1 and room["free"] < (least := LEAST_SHARED * len(ranks)):
         yield f"/dev/shm has {room['free'] / MIB:,.0f} MiB free, and {len(ranks)} ranks take {least / MIB:,.0f} or more: where it ends, they die by SIGBUS"
 
 
-def _ptrace(scope: int, peers: Sequence[Facts] | None) -> Iterator[str]:
+def _ptrace(scope: int, peers: Sequence[Facts] | None) -> Found:
     if scope and not peers:  # several ranks have tried it
         yield f"kernel.yama.ptrace_scope is {scope}: a rank reads the memory of another only if that one allows it"
 
@@ -89,7 +87,7 @@ def _unreached(kind: str, peers: Sequence[Facts]) -> list[str]:
     return sorted({each[kind] for each in peers if each.get(kind)})
 
 
-def _ports(ports: Sequence[int], world: int | None) -> Iterator[str]:
+def _ports(ports: Sequence[int], world: int | None) -> Found:
     first, last = ports
     if (room := last - first + 1) < (needed := 1024 + FILES_A_RANK * (world or 1)):
         yield f"connections may have the {room:,} ports {first} to {last}; a job of {many(world or 1, 'rank')} may need {needed:,} on a node"

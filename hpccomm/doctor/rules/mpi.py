@@ -2,55 +2,34 @@
 
 import re
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
 
 from hpccomm.backends.bootstrap.launch import SRUN
 from hpccomm.backends.bootstrap.machine import numbers
 from hpccomm.backends.nccl.facts import named
-from hpccomm.doctor.rule import many, rules
-
-Facts = Mapping[str, Any]
+from hpccomm.doctor.rule import Facts, Found, Texts, many, rules
 
 SPEAKS = {"Open MPI": ("pmix",), "MPICH": ("pmi", "pmix"), "Intel MPI": ("pmi", "pmix")}
 """By which interfaces a library may meet its launcher: those of Slurm's plug-ins of that name."""
 
-LEVELS = (
-    "MPI_THREAD_SINGLE",
-    "MPI_THREAD_FUNNELED",
-    "MPI_THREAD_SERIALIZED",
-    "MPI_THREAD_MULTIPLE",
-)
+LEVELS = ("MPI_THREAD_SINGLE", "MPI_THREAD_FUNNELED", "MPI_THREAD_SERIALIZED")
 
 _ONE_FAMILY = {"MPICH", "Intel MPI"}
 """Their launchers start each other's programs."""
 
 _TO_SHARED_MEMORY = {
     "OMPI_MCA_btl": ("sm", "vader"),
-    "UCX_TLS": ("all", "shm", "sm", "posix", "sysv", "cma", "knem", "xpmem"),
+    "UCX_TLS": ("sm", "shm", "all", "posix", "sysv", "cma", "knem", "xpmem"),
 }
-"""Variables that list transports, and those that stay on the node. A list that begins with ^ excludes."""
+"""Variables that list transports, and how the names of those begin that stay on the node.
+
+In a list that begins with ^, which excludes, the first two stand for all of them.
+"""
 
 _TO_FABRIC = {
     "OMPI_MCA_pml": ("ucx", "cm"),
-    "UCX_TLS": (
-        "all",
-        "ib",
-        "rc",
-        "rc_x",
-        "rc_v",
-        "dc",
-        "dc_x",
-        "ud",
-        "ud_x",
-        "ud_v",
-        "rc_verbs",
-        "rc_mlx5",
-        "dc_mlx5",
-        "ud_verbs",
-        "ud_mlx5",
-    ),
-    "FI_PROVIDER": ("verbs", "psm2", "psm3", "opx", "efa", "cxi", "mlx", "ucx"),
+    "UCX_TLS": ("ib", "all", "rc", "dc", "ud"),
+    "FI_PROVIDER": ("verbs", "psm", "opx", "efa", "cxi", "mlx", "ucx"),
 }
 
 
@@ -58,18 +37,18 @@ def _said(text: str) -> list[str]:
     return [text] if text else []
 
 
-def _launch(launched: int, world: int, launcher: str | None, library: str) -> Iterator[str]:
+def _launch(launched: int, world: int, launcher: str | None, library: str) -> Found:
     if launched > 1 and world == 1:
         yield f"{launcher} has started {launched} processes, and {library} sees one rank in each: they are {launched} jobs of their own"
 
 
-def _one_library(libraries: Sequence[Sequence[str]]) -> Iterator[str]:
+def _one_library(libraries: Sequence[Texts]) -> Found:
     yield from sorted(
         {f"a rank has mapped {' and '.join(paths)}" for paths in libraries if len(paths) > 1}
     )
 
 
-def _launcher(mpiexec: Facts, vendor: str, version: str) -> Iterator[str]:
+def _launcher(mpiexec: Facts, vendor: str, version: str) -> Found:
     other = mpiexec["vendor"]
     if other and other != vendor and {other, vendor} != _ONE_FAMILY:
         yield f"{mpiexec['path']} is of {other}, and mpi4py loads {vendor} {version}"
@@ -77,18 +56,18 @@ def _launcher(mpiexec: Facts, vendor: str, version: str) -> Iterator[str]:
         yield f"{mpiexec['path']} is of {other} {mpiexec['version']}, and mpi4py loads {version}"
 
 
-def _threads(level: int, multiple: int) -> Iterator[str]:
+def _threads(level: int, multiple: int) -> Found:
     if level < multiple:
-        yield f"MPI gives {LEVELS[level] if level < len(LEVELS) else level}: one thread at a time may call it"
+        yield f"MPI gives {LEVELS[level]}: one thread at a time may call it"
 
 
-def _pmi(launcher: str | None, launched: int, vendor: str, given: Sequence[str]) -> Iterator[str]:
+def _pmi(launcher: str | None, launched: int, vendor: str, given: Texts) -> Found:
     needed = SPEAKS.get(vendor, ())
     if launcher == SRUN and launched > 1 and needed and not set(given) & set(needed):
         yield f"{vendor} meets its launcher by {' or '.join(needed)}, and srun offers {', '.join(given) or 'neither PMIx nor PMI'}"
 
 
-def _cores(ranks: Sequence[int], cores: Sequence[str], online: str) -> Iterator[str]:
+def _cores(ranks: Sequence[int], cores: Texts, online: str) -> Found:
     alike = defaultdict(list)
     for rank, listed in zip(ranks, cores, strict=True):
         alike[tuple(numbers(listed))].append(rank)
@@ -97,9 +76,7 @@ def _cores(ranks: Sequence[int], cores: Sequence[str], online: str) -> Iterator[
             yield f"{named(those)} are bound to {'core' if len(own) == 1 else 'cores'} {', '.join(map(str, own))} together"
 
 
-def _hardware_threads(
-    ranks: Sequence[int], cores: Sequence[str], siblings: Sequence[str]
-) -> Iterator[str]:
+def _hardware_threads(ranks: Sequence[int], cores: Texts, siblings: Texts) -> Found:
     core_of = {cpu: number for number, listed in enumerate(siblings) for cpu in numbers(listed)}
     on = defaultdict(list)
     for rank, listed in zip(ranks, cores, strict=True):
@@ -112,7 +89,7 @@ def _hardware_threads(
                 yield f"{named(those)} run on the hardware threads {siblings[core]} of one core"
 
 
-def _numa(ranks: Sequence[int], cores: Sequence[str], nodes: Sequence[Facts]) -> Iterator[str]:
+def _numa(ranks: Sequence[int], cores: Texts, nodes: Sequence[Facts]) -> Found:
     if 1 < len(nodes) <= len(ranks):
         wide = []
         for rank, listed in zip(ranks, cores, strict=True):
@@ -123,35 +100,34 @@ def _numa(ranks: Sequence[int], cores: Sequence[str], nodes: Sequence[Facts]) ->
             yield f"{named(wide)} may run on several of the {len(nodes)} NUMA nodes"
 
 
-def _oversubscribed(cores: Sequence[str]) -> Iterator[str]:
+def _oversubscribed(cores: Texts) -> Found:
     own = {cpu for listed in cores for cpu in numbers(listed)}
     if len(cores) > len(own):
         yield f"{len(cores)} ranks have {many(len(own), 'processor')}: ranks that wait take the time of those that work"
 
 
-def _kept_from(
-    variables: Sequence[Mapping[str, str]], table: Mapping[str, Sequence[str]]
-) -> Iterator[tuple[str, str]]:
-    """Yield the variables whose lists have none of the words."""
-    for name, words in table.items():
+def _kept_from(variables: Sequence[Facts], table: Mapping[str, tuple[str, ...]]) -> Found:
+    """Yield the variables that keep MPI from what the table names, as they are set."""
+    for name, begins in table.items():
         for value in sorted({each[name] for each in variables if name in each}):
-            listed = re.split(r"[,:;]", value)
+            words = re.split(r"[,:;]", value.lstrip("^"))
             if value.startswith("^"):
-                if set(words) <= {value[1:], *listed}:
-                    yield name, value
-            elif not set(words) & {word.strip("\\") for word in listed}:
-                yield name, value
+                kept = bool(set(begins[:2]) & set(words))
+            else:
+                kept = not any(word.startswith(begins) for word in words)
+            if kept:
+                yield f"{name}={value}"
 
 
-def _shared_memory(variables: Sequence[Mapping[str, str]], ranks: Sequence[int]) -> Iterator[str]:
+def _shared_memory(variables: Sequence[Facts], ranks: Sequence[int]) -> Found:
     if len(ranks) > 1:
-        for name, value in _kept_from(variables, _TO_SHARED_MEMORY):
-            yield f"{name}={value} leaves out shared memory: the {len(ranks)} ranks of the node talk by the network"
+        for setting in _kept_from(variables, _TO_SHARED_MEMORY):
+            yield f"{setting} leaves out shared memory: the {len(ranks)} ranks of the node talk by the network"
 
 
 def _fabric(
-    ports: Sequence[Facts], libraries: Sequence[Facts], variables: Sequence[Mapping[str, str]]
-) -> Iterator[str]:
+    ports: Sequence[Facts], libraries: Sequence[Facts], variables: Sequence[Facts]
+) -> Found:
     active = [port["device"] for port in ports if port.get("state") == "ACTIVE"]
     if not active:
         return
@@ -160,11 +136,11 @@ def _fabric(
         for each in libraries
     ):
         yield f"{active[0]} is active, and MPI has loaded neither UCX nor libfabric nor libibverbs: it goes over TCP"
-    for name, value in _kept_from(variables, _TO_FABRIC):
-        yield f"{name}={value} keeps MPI from {active[0]}"
+    for setting in _kept_from(variables, _TO_FABRIC):
+        yield f"{setting} keeps MPI from {active[0]}"
 
 
-def _cuda(count: int, aware: bool, why: str) -> Iterator[str]:
+def _cuda(count: int, aware: bool, why: str) -> Found:
     if count and not aware:
         yield why
 

@@ -1,9 +1,9 @@
 """NCCL: which library a rank has, and what NCCL's own diagnostics say."""
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
-from hpccomm.doctor.rule import rules
+from hpccomm.doctor.rule import Found, Texts, rules
 
 CHECKS = {
     "nccl.says_p2p": "p2p",
@@ -17,18 +17,18 @@ CHECKS = {
 """NCCL's checks by the rules that translate them (NCCL's guide, Diagnostics and RAS)."""
 
 
-def _one_library(_: Sequence[str], libraries: Sequence[Sequence[str]]) -> Iterator[str]:
+def _one_library(_: Texts, libraries: Sequence[Texts]) -> Found:
     yield from sorted(
         {f"a rank has mapped {' and '.join(paths)}" for paths in libraries if len(paths) > 1}
     )
 
 
-def _one_version(versions: Sequence[str]) -> Iterator[str]:
+def _one_version(versions: Texts) -> Found:
     if len(set(versions)) > 1:
         yield f"ranks of this node have NCCL {', '.join(sorted(set(versions)))}"
 
 
-def _stack(versions: Sequence[str], soft: int | None) -> Iterator[str]:
+def _stack(versions: Texts, soft: int | None) -> Found:
     for version in sorted(set(versions)):
         if soft is None and [*map(int, re.findall(r"\d+", version))][:2] < [2, 28]:
             yield f"the stack is unlimited, for which NCCL {version} gives its threads a small one"

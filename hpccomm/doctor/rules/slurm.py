@@ -1,47 +1,44 @@
 """Slurm: whether it answers, how it starts MPI, how it confines jobs, and whether what it gave is what runs."""
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from hpccomm.backends.bootstrap.machine import numbers
-from hpccomm.doctor.rule import many, rules
+from hpccomm.doctor.rule import Facts, Found, Texts, many, rules
 from hpccomm.doctor.rules.mpi import SPEAKS
 
-Facts = Mapping[str, Any]
 
-
-def _number(variables: Mapping[str, str], name: str) -> int | None:
+def _number(variables: Facts, name: str) -> int | None:
     text = variables.get(name, "")
     return int(text) if text.isdigit() else None
 
 
-def _mpi_types(types: Sequence[str], vendor: str) -> Iterator[str]:
+def _mpi_types(types: Texts, vendor: str) -> Found:
     needed = SPEAKS.get(vendor, ())
     if needed and not any(each.startswith(needed) for each in types):
         yield f"{vendor} needs {' or '.join(needed)}, and srun --mpi=list has {', '.join(types) or 'nothing'}"
 
 
-def _confined(config: Facts) -> Iterator[str]:
+def _confined(config: Facts) -> Found:
     if config.get("ProctrackType") != "proctrack/cgroup":
         yield f"ProctrackType is {config.get('ProctrackType')}: processes that leave their job's tree outlive it"
     if not {"task/cgroup", "task/affinity"} & set(config.get("TaskPlugin", "").split(",")):
         yield f"TaskPlugin is {config.get('TaskPlugin')}: jobs may use each other's processors and devices"
 
 
-def _gres(config: Facts, node: Facts, on_bus: int) -> Iterator[str]:
+def _gres(config: Facts, node: Facts, on_bus: int) -> Found:
     if on_bus and "gpu" not in config.get("GresTypes", ""):
         yield f"the node has {on_bus} NVIDIA devices, and GresTypes is {config.get('GresTypes') or 'empty'}"
     elif on_bus and "gpu" not in node.get("Gres", ""):
         yield f"the node has {on_bus} NVIDIA devices, and Slurm's Gres of it is {node.get('Gres') or 'empty'}"
 
 
-def _node_state(node: Facts) -> Iterator[str]:
+def _node_state(node: Facts) -> Found:
     state = node.get("State", "")
     if any(word in state for word in ("DOWN", "DRAIN", "FAIL", "NOT_RESPONDING")):
         yield f"the node is {state}" + (f": {node['Reason']}" if "Reason" in node else "")
 
 
-def _memlock(config: Facts, soft: int | None, ports: Sequence[Facts]) -> Iterator[str]:
+def _memlock(config: Facts, soft: int | None, ports: Sequence[Facts]) -> Found:
     sent = config.get("PropagateResourceLimits", "ALL") == "ALL" and "MEMLOCK" not in config.get(
         "PropagateResourceLimitsExcept", ""
     )
@@ -49,7 +46,7 @@ def _memlock(config: Facts, soft: int | None, ports: Sequence[Facts]) -> Iterato
         yield f"jobs take the limit of locked memory of the shell that submits them: {soft / (1 << 20):,.0f} MiB here"
 
 
-def _tasks(variables: Mapping[str, str], world: int, launched: int) -> Iterator[str]:
+def _tasks(variables: Facts, world: int, launched: int) -> Found:
     if launched > 1 and world == 1:  # they are no job: another rule says so
         return
     step = _number(variables, "SLURM_STEP_NUM_TASKS")
@@ -61,15 +58,13 @@ def _tasks(variables: Mapping[str, str], world: int, launched: int) -> Iterator[
             return
 
 
-def _nodes(variables: Mapping[str, str], nodes: int) -> Iterator[str]:
+def _nodes(variables: Facts, nodes: int) -> Found:
     number = _number(variables, "SLURM_JOB_NUM_NODES")
     if number and number != nodes:
         yield f"the job has {number} nodes, and its ranks are on {nodes}"
 
 
-def _cpus(
-    ranks: Sequence[int], cores: Sequence[str], variables: Sequence[Mapping[str, str]], _: Facts
-) -> Iterator[str]:
+def _cpus(ranks: Sequence[int], cores: Texts, variables: Sequence[Facts], _: Facts) -> Found:
     for rank, listed, own in zip(ranks, cores, variables, strict=True):
         asked = _number(own, "SLURM_CPUS_PER_TASK")
         if asked and len(numbers(listed)) < asked:
@@ -77,7 +72,7 @@ def _cpus(
             return
 
 
-def _given(cores: Sequence[str], variables: Mapping[str, str]) -> Iterator[str]:
+def _given(cores: Texts, variables: Facts) -> Found:
     own = {cpu for listed in cores for cpu in numbers(listed)}
     given = _number(variables, "SLURM_CPUS_ON_NODE")
     if given and len(own) > given:
@@ -86,13 +81,13 @@ def _given(cores: Sequence[str], variables: Mapping[str, str]) -> Iterator[str]:
         yield f"Slurm gave the job {given} of this node's processors, and its {len(cores)} ranks may run on {len(own)}"
 
 
-def _gpus(variables: Mapping[str, str], count: int) -> Iterator[str]:
+def _gpus(variables: Facts, count: int) -> Found:
     given = _number(variables, "SLURM_GPUS_ON_NODE")
     if given is not None and given > count:
         yield f"SLURM_GPUS_ON_NODE is {given}, and the driver shows {count}"
 
 
-def _components(variables: Mapping[str, str], world: int) -> Iterator[str]:
+def _components(variables: Facts, world: int) -> Found:
     parts = _number(variables, "SLURM_HET_SIZE") or 1
     tasks = [_number(variables, f"SLURM_NTASKS_HET_GROUP_{part}") for part in range(parts)]
     known = [number for number in tasks if number]

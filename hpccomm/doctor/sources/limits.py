@@ -3,10 +3,10 @@
 import math
 import os
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from hpccomm.doctor.reading import Reading, fields
 
@@ -54,8 +54,36 @@ def _room(folder: Path) -> dict[str, int]:
     }
 
 
-def _groups(reading: Reading, controller: str) -> Iterator[tuple[Path, bool]]:
-    """Yield the folders of this process's control group and of those around it, and whether they are of version 2.
+class _Group(NamedTuple):
+    """A control group: its folder, the names of its files, and its limit."""
+
+    folder: Path
+    names: Mapping[str, str]
+    limit: float
+
+    def number(self, name: str) -> float:
+        return _number(self.folder / self.names[name])
+
+    def line(self, name: str, key: str) -> int:
+        """Return the number of a line; 0 where there is none."""
+        file = self.folder / self.names[name]
+        return int(fields(file.read_text()).get(key, 0)) if file.exists() else 0
+
+
+_NEW = {
+    "memory": "memory.max", "used": "memory.current", "events": "memory.events", "idle": "inactive_file",
+    "cpu": "cpu.max", "pids": "pids.max",
+}  # fmt: skip
+_OLD = {
+    "memory": "memory.limit_in_bytes", "used": "memory.usage_in_bytes", "events": "memory.oom_control",
+    "idle": "total_inactive_file", "cpu": "cpu.cfs_quota_us", "pids": "pids.max",
+}  # fmt: skip
+_BOTH = {"stat": "memory.stat", "throttled": "cpu.stat", "tasks": "pids.current"}
+"""The files of version 2, of version 1, and of both."""
+
+
+def _narrowest(reading: Reading, controller: str) -> _Group:
+    """Return the group with the lowest limit: this process's, or one around it.
 
     Raises
     ------
@@ -64,38 +92,30 @@ def _groups(reading: Reading, controller: str) -> Iterator[tuple[Path, bool]]:
     """
     top = reading.path("/sys/fs/cgroup")
     unified = (top / "cgroup.controllers").exists()
+    names = (_NEW if unified else _OLD) | _BOTH
     for line in reading.text("/proc/self/cgroup").splitlines():
-        _, names, path = line.split(":", 2)
-        if unified and not names:
-            base = top
-        elif controller in names.split(","):
-            base = top / controller
-        else:
+        _, controllers, path = line.split(":", 2)
+        if unified != (not controllers) or not (unified or controller in controllers.split(",")):
             continue
+        base = top if unified else top / controller
         inner = base / path.lstrip("/")
         # A container sees its own group as the top, under the path that it has outside.
         inner = inner if inner.is_dir() else base
-        while inner != base:
-            yield inner, unified
-            inner = inner.parent
-        yield base, unified
-        return
+        around = [inner, *inner.parents[: len(inner.relative_to(base).parts)]]
+        groups = [_Group(each, names, _limit_of(each / names[controller])) for each in around]
+        return min(groups, key=lambda group: group.limit)
     raise LookupError(f"no control group for {controller} is to be seen")
 
 
-def _narrowest(
-    reading: Reading, controller: str, limit: Callable[[Path, bool], float]
-) -> tuple[float, Path, bool]:
-    """Return the lowest limit of the groups, the group that has it, and whether it is of version 2."""
-    groups = list(_groups(reading, controller))
-    limits = []
-    for folder, unified in groups:
-        try:
-            limits.append(limit(folder, unified))
-        except FileNotFoundError:  # the root group has none
-            limits.append(math.inf)
-    lowest = min(limits)
-    return lowest, *groups[limits.index(lowest)]
+def _limit_of(file: Path) -> float:
+    """Return a group's limit; infinite without one, as in the root group. That of cpu is in processors."""
+    if not file.exists():
+        return math.inf
+    if file.name == "cpu.max":
+        quota, period = file.read_text().split()
+        return math.inf if quota == "max" else int(quota) / int(period)
+    limit = _number(file)
+    return limit / _number(file.with_name("cpu.cfs_period_us")) if "quota" in file.name else limit
 
 
 def _number(file: Path) -> float:
@@ -104,42 +124,24 @@ def _number(file: Path) -> float:
     return number if number < _NO_LIMIT else math.inf
 
 
-def _lines(file: Path) -> dict[str, str]:
-    return fields(file.read_text()) if file.exists() else {}
-
-
 def _memory(reading: Reading) -> dict[str, int | None]:
-    lowest, folder, unified = _narrowest(
-        reading,
-        "memory",
-        lambda group, new: _number(group / ("memory.max" if new else "memory.limit_in_bytes")),
-    )
-    events = _lines(folder / ("memory.events" if unified else "memory.oom_control"))
-    found: dict[str, int | None] = {"limit": None, "oom_kills": int(events.get("oom_kill", 0))}
-    if lowest < math.inf:
-        used = _number(folder / ("memory.current" if unified else "memory.usage_in_bytes"))
-        # The kernel drops such pages of files before it kills.
-        idle = _lines(folder / "memory.stat").get(
-            "inactive_file" if unified else "total_inactive_file", "0"
-        )
-        found |= {"limit": int(lowest), "used": max(0, int(used) - int(idle))}
-    return found
+    group = _narrowest(reading, "memory")
+    kills = group.line("events", "oom_kill")
+    if group.limit == math.inf:
+        return {"limit": None, "oom_kills": kills}
+    # The kernel drops such pages of files before it kills.
+    used = int(group.number("used")) - group.line("stat", group.names["idle"])
+    return {"limit": int(group.limit), "used": max(0, used), "oom_kills": kills}
 
 
 def _cpu(reading: Reading) -> dict[str, float | int | None]:
-    def limit(group: Path, unified: bool) -> float:
-        if not unified:
-            return _number(group / "cpu.cfs_quota_us") / _number(group / "cpu.cfs_period_us")
-        quota, period = (group / "cpu.max").read_text().split()
-        return math.inf if quota == "max" else int(quota) / int(period)
-
-    lowest, folder, _ = _narrowest(reading, "cpu", limit)
-    throttled = int(_lines(folder / "cpu.stat").get("nr_throttled", 0))
-    return {"quota": None if lowest == math.inf else lowest, "throttled": throttled}
+    group = _narrowest(reading, "cpu")
+    quota = None if group.limit == math.inf else group.limit
+    return {"quota": quota, "throttled": group.line("throttled", "nr_throttled")}
 
 
 def _pids(reading: Reading) -> dict[str, int | None]:
-    lowest, folder, _ = _narrowest(reading, "pids", lambda group, _: _number(group / "pids.max"))
-    if lowest == math.inf:
+    group = _narrowest(reading, "pids")
+    if group.limit == math.inf:
         return {"limit": None}
-    return {"limit": int(lowest), "used": int(_number(folder / "pids.current"))}
+    return {"limit": int(group.limit), "used": int(group.number("tasks"))}

@@ -13,60 +13,30 @@ from hpccomm.doctor.reading import Reading, why
 PATIENCE = 4.0
 """Seconds for each command; they run side by side. A controller that is down lets its commands wait for minutes."""
 
-_SETTINGS = (
-    *(
-        "AccountingStorageTRES",
-        "GresTypes",
-        "JobAcctGatherType",
-        "LaunchParameters",
-        "MpiDefault",
-        "MpiParams",
-    ),
-    *(
-        "PrologFlags",
-        "ProctrackType",
-        "PropagateResourceLimits",
-        "PropagateResourceLimitsExcept",
-        "SelectType",
-    ),
-    *(
-        "SelectTypeParameters",
-        "SLURM_VERSION",
-        "SlurmctldHost[0]",
-        "SrunPortRange",
-        "TaskPlugin",
-        "TaskPluginParam",
-    ),
+_SETTINGS = re.compile(
+    r"GresTypes|LaunchParameters|MpiDefault|MpiParams|PrologFlags|ProctrackType|PropagateResourceLimits(Except)?|"
+    r"SelectType(Parameters)?|SLURM_VERSION|SrunPortRange|TaskPlugin(Param)?"
 )
-_OF_NODE = ("CPUTot", "CPUAlloc", "Gres", "RealMemory", "State", "Reason")
+_OF_NODE = re.compile(r"CPUTot|CPUAlloc|Gres|RealMemory|State|Reason")
+_VARIABLES = re.compile(
+    r"SLURM_(JOB_ID|STEP_ID|NTASKS|STEP_NUM_(TASKS|NODES)|JOB_NUM_NODES|CPUS_(ON_NODE|PER_TASK)|GPUS_ON_NODE|"
+    r"HET_SIZE|NTASKS_HET_GROUP_\d+|MPI_TYPE|OVERCOMMIT)"
+)
 
-VARIABLES = (
-    *(
-        "SLURM_JOB_ID",
-        "SLURM_STEP_ID",
-        "SLURM_NTASKS",
-        "SLURM_STEP_NUM_TASKS",
-        "SLURM_JOB_NUM_NODES",
-    ),
-    *(
-        "SLURM_STEP_NUM_NODES",
-        "SLURM_CPUS_ON_NODE",
-        "SLURM_CPUS_PER_TASK",
-        "SLURM_GPUS_ON_NODE",
-        "SLURM_HET_SIZE",
-    ),
-    *("SLURM_MPI_TYPE", "SLURM_NTASKS_HET_GROUP_0", "SLURM_NTASKS_HET_GROUP_1", "SLURM_OVERCOMMIT"),
-)
+
+def variables() -> dict[str, str]:
+    """Return Slurm's variables that are facts: none that names a user or a path."""
+    return {name: os.environ[name] for name in sorted(os.environ) if _VARIABLES.fullmatch(name)}
 
 
 def gather(root: Path = Path("/")) -> dict[str, Any]:  # noqa: ARG001 (Slurm is asked by its commands)
     """Return the facts, as far as its commands answer in time."""
     reading = Reading()
-    variables = {name: os.environ[name] for name in VARIABLES if name in os.environ}
-    if shutil.which("scontrol") is None and not variables:
+    given = variables()
+    if shutil.which("scontrol") is None and not given:
         reading.miss("", "there is no Slurm here")
         return reading.facts()
-    reading.put("variables", variables)
+    reading.put("variables", given)
     node = os.environ.get("SLURMD_NODENAME") or os.uname().nodename.partition(".")[0]
     commands = {
         "config": ["scontrol", "show", "config"],
@@ -74,24 +44,19 @@ def gather(root: Path = Path("/")) -> dict[str, Any]:  # noqa: ARG001 (Slurm is 
         "mpi_types": ["srun", "--mpi=list"],
     }
     answers, problems = _answers(commands)
-    if (
-        problems
-        and not variables
-        and all("configuration source" in each for each in problems.values())
-    ):
+    unconfigured = "configuration source" in " ".join(problems.values())
+    if unconfigured and not given:
         reading.miss("", "Slurm is installed, and no cluster is configured here")
         return {"unread": reading.facts()["unread"]}
-    reading.put(
-        "problems", [f"{' '.join(commands[name])}: {reason}" for name, reason in problems.items()]
-    )
+    reading.put("problems", [f"{' '.join(commands[name])}: {problems[name]}" for name in problems])
     for name, reason in problems.items():
         reading.miss(name, f"{commands[name][0]}: {reason}")
     if "config" in answers:
         pairs = re.findall(r"^(\S+) *= *(.*?) *$", answers["config"], re.MULTILINE)
-        reading.put("config", {name: value for name, value in pairs if name in _SETTINGS})
+        reading.put("config", {name: value for name, value in pairs if _SETTINGS.fullmatch(name)})
     if "node" in answers:
         pairs = re.findall(r"(\w+)=(\S+)", answers["node"])
-        reading.put("node", {name: value for name, value in pairs if name in _OF_NODE})
+        reading.put("node", {name: value for name, value in pairs if _OF_NODE.fullmatch(name)})
     if "mpi_types" in answers:
         lines = [line.removeprefix("srun:").strip() for line in answers["mpi_types"].splitlines()]
         reading.put("mpi_types", [line for line in lines if re.fullmatch(r"[\w/]+", line)])
