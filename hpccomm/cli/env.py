@@ -44,7 +44,6 @@ _FREE = (
     *("HPCCOMM_MPIEXEC", "HPCCOMM_VENV", "HPCCOMM_PYTHON"),
 )
 """Variables of hpccomm that may differ between ranks."""
-_WIDTH = 110
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -162,10 +161,7 @@ def _lines(entry: Mapping[str, Any], size: int) -> Iterator[str]:
     value = f"={entry['value']}" if entry["value"] else ""
     yield f"{entry['verdict']:10} {entry['name']}{value}{where}"
     for text in filter(None, (entry["words"], entry["remedy"] and f"-> {entry['remedy']}")):
-        yield from textwrap.wrap(
-            text, _WIDTH, initial_indent=" " * 11, subsequent_indent=" " * 11,
-            break_long_words=False, break_on_hyphens=False,
-        )  # fmt: skip
+        yield textwrap.indent(textwrap.fill(text, 99, break_on_hyphens=False), " " * 11)
 
 
 def _saved(file: Path) -> list[dict[str, Any]]:
@@ -183,7 +179,7 @@ def _changes(*reports: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     for name in sorted({each["name"] for report in reports for each in report}):
         values = [{each["value"] for each in of if each["name"] == name} for of in reports]
         if values[0] != values[1]:
-            before, now = (" or ".join(sorted(each)) or "not set" for each in values)
+            before, now = (" or ".join(sorted(map(repr, each))) or "not set" for each in values)
             yield f"changed    {name}: {before} before, {now} now"
 
 

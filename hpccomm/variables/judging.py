@@ -16,10 +16,6 @@ FAULTS = (
 """Verdicts of what should be changed. The others are ``ok``, ``foreign`` (another program's), ``caution`` (not for
 production), ``shadowed`` (another place has a value that counts), ``uneven`` (differs between ranks, and may)."""
 
-SOCKETS = "NCCL_SOCKET_NTHREADS", "NCCL_NSOCKS_PERTHREAD"
-MOST_SOCKETS = 64
-"""Limit of NCCL for the product of the two (NCCL's guide)."""
-
 NEAR = 0.8
 """Likeness from which a known name may have been meant; difflib's 0.6 finds one for most words."""
 
@@ -103,13 +99,6 @@ def judge_all(found: Iterable[VariableSetting], machine: Surroundings) -> list[V
         elif counts.value not in (setting.value, ""):
             words = f"{counts.name}={counts.value} of {counts.place} counts"
             shadowed.append(VariableVerdict(*setting, "shadowed", words, "remove one of the two"))
-    threads, sockets = (number(verdicts[n].value)[0] if n in verdicts else 1 for n in SOCKETS)
-    if threads * sockets > MOST_SOCKETS:
-        at = SOCKETS[1] if SOCKETS[1] in verdicts else SOCKETS[0]
-        of = verdicts[at]
-        words = f"{' x '.join(SOCKETS)} is {threads * sockets}, and NCCL has at most {MOST_SOCKETS}"
-        remedy = f"make the product at most {MOST_SOCKETS}"
-        verdicts[at] = VariableVerdict(of.name, of.value, of.place, "misfit", words, remedy)
     return [*verdicts.values(), *shadowed]
 
 

@@ -41,10 +41,8 @@ def misfit(variable: KnownVariable, text: str) -> tuple[str, str, str]:
         case "size":
             right = re.fullmatch(r"(?i)auto|inf|\d+(\.\d+)?[kmgt]?i?b?", text.strip())
             return _unless(bool(right), variable)
-        case "word" | "exact" | "words":
+        case "word" | "exact" | "words" | "functions":
             return _words(variable, text)
-        case "functions":
-            return _functions(variable, text)
         case _:
             return "", "", ""
 
@@ -81,42 +79,23 @@ def _integer(variable: KnownVariable, text: str) -> tuple[str, str, str]:
     return "", "", ""
 
 
+_FUNCTION = "(broadcast|reduce|allgather|reducescatter|allreduce)"
+
+
 def _words(variable: KnownVariable, text: str) -> tuple[str, str, str]:
     fits = variable.fits.split(",")
-    folded = {each.upper(): each for each in fits}
-    parts = [text] if variable.kind != "words" else re.split(r"[,|]", text.removeprefix("^"))
-    for part in parts:
-        word = part.strip() if variable.kind == "words" else part
-        name, colon, count = word.partition(":")
-        if colon and f"{name.upper()}:N" in folded and count.isdigit() and int(count):
-            continue
-        near = folded.get(word.upper())
-        if near is None or (variable.kind == "exact" and near != word):
-            default = f"; it goes by the default ({variable.default})" if len(parts) == 1 else ""
-            return (
-                "misfit",
-                f"{variable.library} does not know {word!r}{default}",
-                near or variable.fits,
-            )
-    return "", "", ""
-
-
-_FUNCTIONS = ("broadcast", "reduce", "allgather", "reducescatter", "allreduce")
-
-
-def _functions(variable: KnownVariable, text: str) -> tuple[str, str, str]:
-    fits = variable.fits.lower().split(",")
-    for at, part in enumerate(text.split(";")):
-        function, colon, listed = part.rpartition(":")
-        wrong = next(
-            (each for each in listed.removeprefix("^").split(",") if each.lower() not in fits), None
-        )
-        if (colon and function.lower() not in _FUNCTIONS) or (at and not colon):
-            wrong = function or part
-        if wrong is not None:
-            return (
-                "misfit",
-                f"{variable.library} does not know {wrong!r}: an error since 2.24, and ignored before",
-                variable.fits,
-            )
-    return "", "", ""
+    word = f"({'|'.join(map(re.escape, fits))})".replace(":N", ":[1-9][0-9]*")
+    pattern = {
+        "words": f"\\^?{word}([,|] *{word})*",
+        "functions": f"({_FUNCTION}:)?\\^?{word}(,{word})*(;{_FUNCTION}:\\^?{word}(,{word})*)*",
+    }.get(variable.kind, word)
+    if re.fullmatch(pattern, text, 0 if variable.kind == "exact" else re.IGNORECASE):
+        return "", "", ""
+    alike = next((each for each in fits if each.lower() == text.lower()), variable.fits)
+    pieces = [text] if pattern == word else re.split(r"[;:,|^]", text.removeprefix("^"))
+    known = f"(?i) *({word}|{_FUNCTION})"
+    wrong = next((each for each in pieces if not re.fullmatch(known, each)), text)
+    after = f"it goes by the default ({variable.default})"
+    if variable.kind == "functions":
+        after = "an error since 2.24, and ignored before"
+    return "misfit", f"{variable.library} does not know {wrong!r}: {after}", alike

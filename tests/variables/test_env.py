@@ -58,7 +58,7 @@ def test_a_saved_report_is_compared(monkeypatch, capsys, tmp_path):
     assert main(["env", "--against", str(saved)]) == 0
     monkeypatch.setenv("NCCL_IB_TC", "96")
     assert main(["env", "--against", str(saved)]) == 1
-    assert "changed    NCCL_IB_TC: 106 before, 96 now" in capsys.readouterr().out
+    assert "changed    NCCL_IB_TC: '106' before, '96' now" in capsys.readouterr().out
     saved.write_text("{}")
     assert main(["env", "--against", str(saved)]) == 2
 

@@ -88,7 +88,8 @@ def test_the_variables_of_older_guides_have_the_right_substitute(text, expected,
         ("NCCL_DEBUG_SUBSYS=^INIT,COLLS", "misfit", "'COLLS'", "INIT,COLL"),
         ("NCCL_ALGO=allreduce:tree,rng", "misfit", "'rng'", "ring,tree"),
         ("NCCL_ALGO=ring;allreduce:tree", "caution", "removes choices", ""),
-        ("NCCL_ALGO=allreduce:tree;ring", "misfit", "'ring'", ""),
+        ("NCCL_ALGO=allreduce:tree;ring", "misfit", "since 2.24", "ring,tree"),
+        ("NCCL_PROTO=^LL128;allreduce:ll128", "caution", "corrupts", ""),
         ("NCCL_SET_THREAD_NAME=True", "ok", "", ""),
         ("NCCL_SET_THREAD_NAME=yes", "misfit", "default (0)", "true"),
         ("NCCL_IB_HCA=mlx5_1", "prefix", "mlx5_10, mlx5_11", "NCCL_IB_HCA==mlx5_1"),
@@ -147,11 +148,6 @@ def test_values_of_unknown_names_are_not_kept():
     found = judge_all([VariableSetting("NCCL_API_TOKEN", "hidden")], Surroundings())
     assert [each.value for each in found] == [""]
     assert judge_all([VariableSetting("AWS_SECRET_ACCESS_KEY", "hidden")], Surroundings()) == []
-
-
-def test_sockets_of_a_connection_are_bounded_together():
-    both = [VariableSetting(n, "16") for n in ("NCCL_SOCKET_NTHREADS", "NCCL_NSOCKS_PERTHREAD")]
-    assert [each.verdict for each in judge_all(both, Surroundings())] == ["ok", "misfit"]
 
 
 def test_the_files_are_read_as_nccl_reads_them(tmp_path: Path):
