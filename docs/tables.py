@@ -1,6 +1,7 @@
 """Tables of the documentation that are made from the code, so that no fact stands twice."""
 
 import json
+import re
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -234,13 +235,26 @@ def training_notes() -> Iterator[Line]:
 
 
 def meanings() -> Iterator[Line]:
-    """Errors, what libraries say, and exit statuses."""
+    """Errors and exit statuses of hpccomm, and what it passes on of MPI."""
     yield "message", "means", "usual causes", "what to do"
     for each in EXPLAINED:
-        causes, remedies = (
-            " ".join(text).replace("`", "``") for text in (each.causes, each.remedies)
-        )
-        yield f"``{each.name}``", each.meaning, causes, remedies
+        if each.causes:
+            causes, remedies = (
+                " ".join(text).replace("`", "``") for text in (each.causes, each.remedies)
+            )
+            yield f"``{each.name}``", each.meaning, causes, remedies
+
+
+def messages() -> Iterator[Line]:
+    """What launchers, libraries, batch systems, drivers and the kernel say."""
+    yield "message", "kind", "means", "what to do"
+    for each in EXPLAINED:
+        if not each.causes and each.remedies:
+            meaning, remedies = (
+                re.sub(r"([\\`*_|])", r"\\\1", text)
+                for text in (each.meaning, "; ".join(each.remedies))
+            )
+            yield f"``{each.name}`` ({each.component})", each.kind, meaning, remedies
 
 
 def checks() -> Iterator[Line]:
@@ -278,6 +292,7 @@ TABLES = {
         training_notes,
         meanings,
         checks,
+        messages,
     )
 }
 

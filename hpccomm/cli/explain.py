@@ -1,7 +1,9 @@
-"""``hpccomm explain``: what the dumps of a failed job, or an error message, mean."""
+"""``hpccomm explain``: what a log, the dumps of a failed job, or a message mean."""
 
 import argparse
+import io
 import json
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -9,6 +11,7 @@ from hpccomm.bench.progress import watched
 from hpccomm.cli import output
 from hpccomm.cli.show import path
 from hpccomm.errors import UsageError, did_you_mean
+from hpccomm.files.regular import open_regular
 
 if TYPE_CHECKING:
     from hpccomm.diagnosis.faults import Fault
@@ -16,12 +19,15 @@ if TYPE_CHECKING:
     from hpccomm.diagnosis.history import Job
 
 DESCRIPTION = """\
-Say what went wrong in a job, from the flight dumps that its ranks wrote (HPCCOMM_DUMP_DIR): who is
-missing or differs, since which collective, and where in the program; then draw the last collectives.
-Or say what an error of hpccomm means, its usual causes and what to do."""
+Say what went wrong in a job. From its log (a file, packed or not, or standard input): the first cause, its
+line, what to do, what follows from it and what is harmless. From the flight dumps that its ranks wrote
+(HPCCOMM_DUMP_DIR): who is missing or differs, since which collective, and where in the program; then draw the
+last collectives. Or what a message means, of hpccomm, NCCL, CUDA, MPI libraries, Slurm or the kernel."""
 
 EXAMPLES = """\
 examples:
+  hpccomm explain slurm-1234.out
+  mpiexec -n 4 python train.py 2>&1 | tee job.log | hpccomm explain -
   hpccomm explain hpccomm-dumps
   hpccomm explain hpccomm-dumps --last 80 --output timeline.svg
   hpccomm explain hpccomm-dumps --json
@@ -29,6 +35,7 @@ examples:
   hpccomm explain CollectiveTimeout
   hpccomm explain "hpccomm.errors.RankMismatch: all_reduce #7 ..."
   hpccomm explain "status 3"
+  hpccomm explain "NVRM: Xid (PCI:0000:3b:00): 79"
 
 Ranks are those of the whole job. Exit status: 0 if nothing wrong is found (and after the meaning of a
 message), 1 if something is, 2 if nothing can be read.
@@ -38,7 +45,11 @@ message), 1 if something is, 2 if nothing can be read.
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the arguments."""
     parser.add_argument(
-        "subject", metavar="DIR|MESSAGE", help="a directory of dumps, or a text that names an error"
+        "subject",
+        metavar="LOG|DIR|MESSAGE",
+        nargs="?",
+        help="a log, - for standard input (also without any, if something is piped in), a directory of "
+        "dumps, or a text that names or quotes a message",
     )
     parser.add_argument(
         "--last",
@@ -73,12 +84,33 @@ def _several(text: str) -> int:
 
 def run(args: argparse.Namespace) -> int:
     """Explain it; return the exit status."""
-    folder = Path(args.subject)
+    if args.subject == "-" or (args.subject is None and not sys.stdin.isatty()):
+        return _explain_log(sys.stdin.buffer, "standard input", args)
+    if args.subject is None:
+        raise UsageError("say what to explain: a log, a directory of dumps, or a message in quotes")
+    place = Path(args.subject)
     try:
-        there = bool(args.subject) and folder.exists()
+        there = bool(args.subject) and place.exists()
     except (OSError, ValueError):  # a long message is no path
         there = False
-    return _explain_dumps(folder, args) if there else _explain_message(args)
+    if not there:
+        return _explain_message(args)
+    if place.is_dir():
+        return _explain_dumps(place, args)
+    with open_regular(place) as file, io.BufferedReader(file) as log:
+        return _explain_log(log, str(place), args)
+
+
+def _explain_log(log: io.BufferedReader, name: str, args: argparse.Namespace) -> int:
+    from hpccomm.diagnosis.log import reading, words
+
+    if args.output or args.pytorch:
+        raise UsageError(f"--output and --pytorch need a directory of dumps, and {name} is a log")
+    with watched(f"reading {name}"):
+        report = reading.read(log, name)
+    told = json.dumps(words.document(report), indent=1) if args.json else words.lines(report)
+    output.write((told if isinstance(told, str) else "\n".join(told)) + "\n")
+    return report.status
 
 
 def _explain_message(args: argparse.Namespace) -> int:
@@ -92,13 +124,16 @@ def _explain_message(args: argparse.Namespace) -> int:
     found = meanings.matching(args.subject)
     if not found:
         known = [each.name for each in meanings.TABLE]
-        advice = did_you_mean(args.subject, known, f"known are {', '.join(known)}")
+        own = [each.name for each in meanings.TABLE if each.component == "hpccomm"]
+        advice = did_you_mean(
+            args.subject, known, f"known are {', '.join(own)} and many of libraries"
+        )
         raise UsageError(
-            f"{args.subject!r:.80} is neither a directory of dumps nor does it name an error that is "
-            f"known; {advice}"
+            f"{args.subject!r:.80} is neither a log nor a directory of dumps, nor does it name or quote a "
+            f"message that is known; {advice}"
         )
     if args.json:
-        fields = ("name", "meaning", "causes", "remedies")
+        fields = ("name", "component", "kind", "meaning", "causes", "remedies", "check", "source")
         explained = [{name: getattr(each, name) for name in fields} for each in found]
         output.write(json.dumps(explained, indent=1) + "\n")
     else:

@@ -62,7 +62,7 @@ VERBS: dict[str, tuple[str, str]] = {
     ),
     "explain": (
         "hpccomm.cli.explain",
-        "say what the dumps of a failed job, or an error message, mean",
+        "say what a log, the dumps of a failed job, or a message mean, and what to do",
     ),
     "slurm": ("hpccomm.cli.slurm", "write a batch script for Slurm that runs perf"),
     "report": (

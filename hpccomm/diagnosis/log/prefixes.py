@@ -1,0 +1,64 @@
+"""Whose a line of a log is: what launchers, batch systems and libraries put before it."""
+
+import re
+from typing import NamedTuple
+
+_DAY = r"(?:\w{3} )?\w{3} [ \d]\d \d\d:\d\d:\d\d(?: \d{4})?"
+_ISO = r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d+)?(?:Z|[+-]\d\d:?\d\d)?"
+
+_FORMS = (
+    rf"\[?(?P<time>{_ISO})\]? ?(?:std(?:out|err) [FP] )?",  # kubectl, CRI, NCCL
+    rf"\[(?P<day>{_DAY})\]",  # mpiexec --output timestamp
+    # mpiexec --tag-output; --output of Open MPI 5: tag, tag-detailed, tag-fullname, rank
+    r"\[(?:[^\[\]@]*@)?(?:\d+,)?(?P<tag>\d+)\](?:\[(?P<taghost>[\w.-]+):\d+\])?<std(?:out|err|diag)>:? ?",
+    r"(?:<std(?:out|err|diag)>:? ?)",
+    r"\[(?:rank|default)?(?P<torch>\d+)\]:? ?",  # torchrun, MPICH's -l
+    r"\s{0,6}(?P<srun>\d+)(?:@(?P<at>[\w.-]+))?: ",  # srun -l, -prepend-pattern of MPICH
+    r"\[?pod/(?P<pod>[\w.-]+)(?:/[\w.-]+)?\]? ",  # kubectl --prefix
+    rf"{_DAY} (?P<syslog>[\w.-]+) kernel: ",
+    r"\[ *\d+\.\d+\] ?",  # since the system began
+    r"\[(?P<ompi>[\w.-]+):(?P<opid>\d+)(?::\d+)*\] ",  # Open MPI, UCX
+    r"(?P<nccl>[\w.-]+):(?P<pid>\d+):\d+ (?:\[-?\d+\] )?",
+    r'\{"(?:log|msg|message)":\s*"',  # a line in JSON
+)
+_PREFIX = re.compile("|".join(f"(?:{form})" for form in _FORMS))
+_RANK, _HOST = ("tag", "torch", "srun"), ("taghost", "at", "pod", "syslog", "ompi", "nccl")
+
+
+class LineOrigin(NamedTuple):
+    """Where a line comes from.
+
+    Attributes
+    ----------
+    tag : str
+        What tells whose it is, the same for all lines of a rank; empty if nothing does.
+    rank : int or None
+    host : str
+        Empty if it is not said.
+    process : str
+        ``host:pid``, if a library says it.
+    time : str
+        As it stands there; it sorts within a host.
+    """
+
+    tag: str = ""
+    rank: int | None = None
+    host: str = ""
+    process: str = ""
+    time: str = ""
+
+
+def split(line: str) -> tuple[LineOrigin, str]:
+    """Return whose a line is, and the rest of it."""
+    tag, facts = "", dict[str, str]()
+    while (found := _PREFIX.match(line)) and found.end():
+        said = {name: value for name, value in found.groupdict().items() if value is not None}
+        if said.keys() & {"tag", "torch", "srun", "pod"}:
+            tag += found[0]
+        facts = said | facts
+        line = line[found.end() :]
+    ranks = [int(facts[name]) for name in _RANK if name in facts]
+    host = next((facts[name] for name in _HOST if name in facts), "")
+    pid = facts.get("pid") or facts.get("opid")
+    process = f"{host}:{pid}" if pid else ""
+    return LineOrigin(tag, ranks[0] if ranks else None, host, process, facts.get("time", "")), line

@@ -1,0 +1,191 @@
+"""A log is read in pieces; only lines with a word of a known message are looked at."""
+
+import bz2
+import gzip
+import io
+import lzma
+import re
+import zlib
+from collections import defaultdict
+from collections.abc import Iterator
+from typing import cast
+
+from hpccomm.diagnosis.log import prefixes, tracebacks
+from hpccomm.diagnosis.log.prefixes import LineOrigin
+from hpccomm.diagnosis.log.report import LogReport, Sighting
+from hpccomm.diagnosis.log.scan import WordScanner
+from hpccomm.diagnosis.meanings import TABLE
+from hpccomm.errors import ResultsError
+
+PIECE = 1 << 22
+"""Bytes that are read at a time."""
+
+AHEAD = 1 << 16
+"""Bytes that the end of a traceback may lie behind its beginning."""
+
+LONGEST = 1 << 12
+"""Bytes of a line, or of a message of several lines, that are looked at."""
+
+ENOUGH = 20_000
+"""Of a message that was seen so often, more are only counted."""
+
+_NCCL_RANK = " nranks "
+_RANK = re.compile(r"\brank (\d+) nranks ")
+_RAISED_BY = re.compile(r"\brank (\d+) raised:\s*$")
+_CONTROL = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|\0")
+_PACKED = {b"\x1f\x8b": gzip.open, b"BZh": bz2.open, b"\xfd7zXZ": lzma.open}
+_FOREIGN = {
+    b"\x28\xb5\x2f\xfd": "packed by Zstandard: zstd -dc FILE | hpccomm explain -",
+    b"PK\x03\x04": "a zip archive: unpack it",
+    b"\x89HDF": "an HDF5 file: hpccomm show reads those of hpccomm",
+    b"\x7fELF": "a program",
+}
+_EXCEPTION = next(each for each in TABLE if each.name == "python-exception")
+
+
+def read(stream: io.BufferedReader, name: str) -> LogReport:
+    """Read a log.
+
+    Parameters
+    ----------
+    stream : binary stream
+        Packed by gzip, bzip2 or xz, or not.
+    name : str
+        What it is called.
+
+    Raises
+    ------
+    ResultsError
+        If it is no log.
+    """
+    begin = stream.peek(8)[:8]
+    for magic, what in _FOREIGN.items():
+        if begin.startswith(magic):
+            raise ResultsError(f"{name} is no log but {what}")
+    reader = _LogReader(LogReport(name))
+    unpack = next((each for magic, each in _PACKED.items() if begin.startswith(magic)), None)
+    unpacked = cast("io.BufferedReader", unpack(stream)) if unpack else stream
+    data = b""
+    for data, end in _pieces(unpacked, reader.report):
+        reader.take(data, end)
+    reader.report.lines += bool(data) and not data.endswith(b"\n")
+    return reader.report
+
+
+def _pieces(stream: io.BufferedReader, report: LogReport) -> Iterator[tuple[bytes, int]]:
+    """Yield pieces, each with the place up to which it is new; what follows that is there to look ahead."""
+    rest, over = b"", False
+    while not over:
+        parts, size = [rest], 0
+        try:
+            while size < PIECE and not over:
+                parts.append(stream.read1(PIECE))
+                size += len(parts[-1])
+                over = not parts[-1]
+        except (OSError, EOFError, lzma.LZMAError, zlib.error) as error:
+            report.damage = str(error)
+            over = True
+        data = b"".join(parts)
+        ahead = 0 if over else max(len(data) - AHEAD, 0)
+        end = len(data) if over else data.rfind(b"\n", 0, ahead) + 1 or ahead
+        yield data, end
+        rest = data[end:]
+
+
+class _LogReader:
+    """Takes a log piece by piece, and fills a report."""
+
+    def __init__(self, report: LogReport) -> None:
+        self.report = report
+        self._rows = defaultdict[str, set[int]](set)
+        for row, each in enumerate(TABLE):
+            for word in each.words:
+                self._rows[word].add(row)
+        self._scanner = WordScanner([*self._rows, *tracebacks.BEGINS, _NCCL_RANK])
+        self._usual: dict[frozenset[str], Sighting | None] = {}
+        """What lines with some words were last; they are only counted once it was seen often enough."""
+        self._raised = 0
+        """The line of the last exception to which a traceback was read."""
+        self._covered = 0
+        """The last line of the last message."""
+
+    def take(self, data: bytes, end: int) -> None:
+        """Take a piece."""
+        counted, start, last = 0, 0, -1
+        words: set[str] = set()
+        for at, word in self._scanner.places(data, end):
+            if at > last:
+                self._look(data, start, last, words)
+                start, last = _line(data, at)
+                self.report.lines += data.count(b"\n", counted, start)
+                counted, words = start, set()
+            words.add(word)
+        self._look(data, start, last, words)
+        self.report.lines += data.count(b"\n", counted, end)
+
+    def _look(self, data: bytes, start: int, end: int, words: set[str]) -> None:
+        """Look at a line that has some of the words."""
+        number = self.report.lines + 1
+        if number <= self._covered:
+            return
+        usual = self._usual.get(key := frozenset(words))
+        often = usual is not None and usual.count >= ENOUGH
+        if usual and often and usual.message.pattern.search(_text(data[start:end])):
+            usual.count += 1
+            return
+        rows = sorted({row for word in words for row in self._rows.get(word, ())})
+        size = LONGEST if any(TABLE[row].spans for row in rows) else end - start
+        origin, text = prefixes.split(_text(data[start : start + size]))
+        if _NCCL_RANK in words and (found := _RANK.search(text)):
+            self.report.ranks[origin.process] = int(found[1])
+        if words.intersection(tracebacks.BEGINS) and number > self._raised:
+            self._take_traceback(data, start, number, origin)
+        elif number > self._raised or not text.startswith(" "):
+            self._usual[key] = self._take_message(rows, number, text, origin)
+
+    def _take_message(
+        self, rows: list[int], number: int, text: str, origin: LineOrigin, place: str = ""
+    ) -> Sighting | None:
+        """Take up the first message that begins in the first line of a text."""
+        end = text.find("\n") % (len(text) + 1)
+        for message in map(TABLE.__getitem__, rows):
+            found = message.pattern.search(text, 0, len(text) if message.spans else end)
+            if found is None or found.start() > end:
+                continue
+            said = text[: text.find("\n", found.end()) % (len(text) + 1)]
+            self._covered = number + said.count("\n")
+            details = {name: value for name, value in found.groupdict().items() if value}
+            return self.report.add(message, number, said, origin, details, place)
+        return None
+
+    def _take_traceback(self, data: bytes, start: int, number: int, origin: LineOrigin) -> None:
+        before = _text(data[max(start - 200, 0) : start])
+        lines = []
+        for offset, line in enumerate(_text(data[start : start + AHEAD]).split("\n")):
+            whose, rest = prefixes.split(line)
+            if whose.tag == origin.tag:
+                lines.append((number + offset, rest))
+        found = tracebacks.read(lines)
+        if found is None:
+            return
+        if said := _RAISED_BY.search(before):
+            origin = origin._replace(rank=int(said[1]))
+        self._raised = found.line
+        rows = [
+            row for row, each in enumerate(TABLE) if any(word in found.text for word in each.words)
+        ]
+        if self._take_message(rows, found.line, found.text, origin, found.place) is None:
+            text = found.text.partition("\n")[0]
+            self.report.add(_EXCEPTION, found.line, text, origin, {"what": text}, found.place)
+
+
+def _line(data: bytes, at: int) -> tuple[int, int]:
+    """Return where the line around a place begins and ends; a terminal's return to its begin divides lines too."""
+    floor, ceiling = max(at - LONGEST, 0), at + LONGEST
+    start = max(data.rfind(b"\n", floor, at), data.rfind(b"\r", floor, at), floor - 1) + 1
+    ends = [found for each in (b"\n", b"\r") if (found := data.find(each, at, ceiling)) >= 0]
+    return start, min([*ends, len(data), ceiling])
+
+
+def _text(data: bytes) -> str:
+    return _CONTROL.sub("", data.decode("utf-8", "backslashreplace")).replace("\r\n", "\n")

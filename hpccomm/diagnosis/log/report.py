@@ -1,0 +1,136 @@
+"""What was seen in a log: causes before consequences, and repetitions as one."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from hpccomm.diagnosis.log.prefixes import LineOrigin
+from hpccomm.diagnosis.meanings import KINDS, Explanation
+
+WRONG = KINDS[:3]
+"""Kinds that say that something is wrong."""
+
+MOST_FORMS = 50
+"""Forms of a message that are kept apart; such as exceptions of Python with different texts."""
+
+
+@dataclass(slots=True)
+class Sighting:
+    """A message, or a form of it, wherever it stands in a log.
+
+    Attributes
+    ----------
+    message : Explanation
+    line : int
+        Of its first, from 1; so are text, rank and place.
+    text : str
+    rank : int or None
+    place : str
+        Where in the user's program, from a traceback; empty without.
+    details : dict
+        What the groups of the message hold.
+    count : int
+    ranks : set of int
+        Those that are known to have said it, or of whom it was said.
+    hosts : dict
+        For each known host, the time and the line of its first.
+    """
+
+    message: Explanation
+    line: int
+    text: str
+    rank: int | None
+    place: str
+    details: dict[str, str]
+    count: int = 0
+    ranks: set[int] = field(default_factory=set)
+    hosts: dict[str, tuple[str, int]] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class LogReport:
+    """What was seen in a log.
+
+    Attributes
+    ----------
+    name : str
+        Of the log.
+    lines : int
+        How many it has.
+    damage : str
+        Why it could not be read to its end; empty if it could.
+    sightings : dict
+        By the message's name and form.
+    ranks : dict
+        Ranks by ``host:pid``, as far as NCCL has said them.
+    """
+
+    name: str
+    lines: int = 0
+    damage: str = ""
+    sightings: dict[tuple[str, str], Sighting] = field(default_factory=dict)
+    ranks: dict[str, int] = field(default_factory=dict)
+
+    def add(
+        self,
+        message: Explanation,
+        line: int,
+        text: str,
+        origin: LineOrigin,
+        details: dict[str, str],
+        place: str = "",
+    ) -> Sighting:
+        """Take up a message; return what is known of it."""
+        named = details.get("rank")
+        rank = int(named) if named else origin.rank
+        if rank is None:
+            rank = self.ranks.get(origin.process)
+        key = (message.name, details.get("what", ""))
+        if key not in self.sightings and len(self.sightings) >= MOST_FORMS:
+            forms = [each for each in self.sightings if each[0] == message.name]
+            key = forms[-1] if len(forms) >= MOST_FORMS else key
+        seen = self.sightings.get(key)
+        if seen is None:
+            seen = Sighting(message, line, text.strip(), rank, place, details)
+            self.sightings[key] = seen
+        seen.count += 1
+        seen.ranks.update(_listed(details.get("ranks", "")))
+        if rank is not None:
+            seen.ranks.add(rank)
+        host = details.get("host") or origin.host
+        if host and (host not in seen.hosts or _earlier(origin.time, seen.hosts[host][0])):
+            seen.hosts[host] = (origin.time, line)
+        return seen
+
+    @property
+    def status(self) -> int:
+        """1 if something is wrong, else 0."""
+        return int(any(each.message.kind in WRONG for each in self.sightings.values()))
+
+    def of(self, *kinds: str) -> list[Sighting]:
+        """Return what is of some kinds: by kind, then in the order of the log."""
+        found = [each for each in self.sightings.values() if each.message.kind in kinds]
+        return sorted(found, key=lambda each: (kinds.index(each.message.kind), each.line))
+
+    def first_by_host(self) -> dict[str, tuple[int, str]]:
+        """Return line and message of each host's first cause.
+
+        The clocks of hosts differ, so that times are compared within a host only.
+        """
+        firsts: dict[str, tuple[str, int, str]] = {}
+        for each in self.of("cause"):
+            for host, (time, line) in each.hosts.items():
+                before = firsts.get(host)
+                if before is None or _earlier(time, before[0]):
+                    firsts[host] = (time, line, each.message.name)
+        return {host: (line, name) for host, (_, line, name) in firsts.items()}
+
+
+def _earlier(time: str, than: str) -> bool:
+    return bool(time and than and time < than)
+
+
+def _listed(ranks: str) -> Iterator[int]:
+    """Yield the ranks of a list such as ``0-3,7``."""
+    for part in filter(None, ranks.split(",")):
+        first, _, last = part.strip("[] ").partition("-")
+        yield from range(int(first), min(int(last or first), int(first) + 99999) + 1)

@@ -1,0 +1,74 @@
+"""Python's tracebacks in a log: the exception, and the line of the user's program."""
+
+import re
+from collections.abc import Iterable
+from typing import NamedTuple
+
+BEGIN = "Traceback (most recent call last)"
+FATAL = "Fatal Python error: "
+BEGINS = (BEGIN, FATAL)
+"""How a traceback begins, and what faulthandler writes, whose first frame is the innermost."""
+
+MOST_SAID = 10
+"""Lines of an exception that are read."""
+
+_FRAME = re.compile(r'\s*File "(?P<file>[^"]+)", line (?P<line>\d+)(?:,)? in (?P<name>\S+)')
+_FOREIGN = re.compile(
+    r"site-packages|dist-packages|/lib(?:64)?/python\d|^<|\.p[yx]x?d$|\.pyx$|/hpccomm/(?:backends|bench|cli|communicator|dispatch|gradients|memory|runtime)/"
+)
+_RAISED = re.compile(r"(?:[\w.]*\.)?\w+(?:: .*)?$")
+
+
+class Traceback(NamedTuple):
+    """What a traceback says.
+
+    Attributes
+    ----------
+    line : int
+        The number of the line that has the exception.
+    text : str
+        The exception, and lines after it that may belong to it.
+    place : str
+        Where in the user's program, such as ``train.py line 41, in step``; empty if it is in none of its files.
+    """
+
+    line: int
+    text: str
+    place: str
+
+
+def read(lines: Iterable[tuple[int, str]]) -> Traceback | None:
+    """Read a traceback.
+
+    Parameters
+    ----------
+    lines : iterable of (int, str)
+        Lines of one rank, from the traceback's first on, with their numbers. Those of two ranks may be
+        mixed where nothing tells them apart.
+
+    Returns
+    -------
+    Traceback or None
+        None if it has no end.
+    """
+    place, raised = "", 0
+    said: list[str] = []
+    for number, line in lines:
+        frame = _FRAME.match(line)
+        if raised and (FATAL not in said[0]):  # the exception may have several lines
+            if not line.strip() or frame or BEGIN in line or len(said) > MOST_SAID:
+                break
+            said.append(line)
+        elif frame is not None:
+            if not _FOREIGN.search(frame["file"]) and not (raised and place):
+                name = frame["file"].rpartition("/")[2]
+                place = f"{name} line {frame['line']}, in {frame['name']}".replace(
+                    ", in <module>", ""
+                )
+        elif FATAL in line:
+            raised, said = number, [line[line.index(FATAL) :]]
+        elif raised and (line.startswith("Extension modules") or (place and not line.strip())):
+            break
+        elif not raised and not line.startswith(" ") and BEGIN not in line and _RAISED.match(line):
+            raised, said = number, [line.strip()]
+    return Traceback(raised, "\n".join(said), place) if raised else None

@@ -1,0 +1,138 @@
+"""What is said about a log: the first cause, what to do, what follows from it, what is harmless."""
+
+import textwrap
+from collections.abc import Iterator
+from typing import Any
+
+from hpccomm.diagnosis.log.report import WRONG, LogReport, Sighting
+from hpccomm.runtime.verdict import ranks_named
+
+WIDTH = 110
+MOST_REMEDIES = 4
+MOST_LISTED = 3
+"""Further causes, consequences, warnings, and harmless messages that are told, each."""
+
+_TITLES = {
+    "cause": "Also",
+    "error": "Said of it",
+    "consequence": "Follows from it",
+    "warning": "Worth a look",
+    "harmless": "Harmless",
+}
+
+
+def lines(report: LogReport) -> list[str]:
+    """Return a report as text."""
+    wrong = report.of(*WRONG)
+    read = f"{report.name}: {report.lines:,} line{'s' * (report.lines != 1)}"
+    told = [f"{read}, and then it is damaged: {report.damage}" if report.damage else read]
+    told += _first(report, wrong[0]) if wrong else _nothing(report)
+    for kind, title in _TITLES.items():
+        others = [
+            each
+            for each in report.of(kind)
+            if each not in wrong[:1] and "dumps" not in each.details
+        ]
+        told += _listed(title, others)
+    firsts = report.first_by_host()
+    if len(set(firsts.values())) > 1 and len({name for _, name in firsts.values()}) > 1:
+        each = [f"{host} line {line}" for host, (line, _) in sorted(firsts.items())]
+        told += _wrapped(
+            f"The clocks of hosts differ. The first cause on each: {', '.join(each[:6])}", 0
+        )
+    return told
+
+
+def document(report: LogReport) -> dict[str, Any]:
+    """Return a report for JSON."""
+    found = [*report.of(*WRONG), *report.of("warning", "harmless", "unknown")]
+    return {
+        "status": report.status,
+        "name": report.name,
+        "lines": report.lines,
+        "damage": report.damage,
+        "first": next((each.message.name for each in report.of(*WRONG)), None),
+        "found": [_fields(each) for each in found],
+    }
+
+
+def _fields(each: Sighting) -> dict[str, Any]:
+    message = each.message
+    return {
+        "name": message.name,
+        "component": message.component,
+        "kind": message.kind,
+        "meaning": message.meaning,
+        "remedies": message.remedies,
+        "check": message.check,
+        "source": message.source,
+        "line": each.line,
+        "text": each.text,
+        "place": each.place,
+        "details": each.details,
+        "count": each.count,
+        "rank": each.rank,
+        "ranks": sorted(each.ranks),
+        "hosts": {host: line for host, (_, line) in each.hosts.items()},
+    }
+
+
+def _first(report: LogReport, first: Sighting) -> Iterator[str]:
+    message = first.message
+    named = {
+        "cause": "First cause",
+        "error": "It failed, and no line says why",
+        "consequence": "Only consequences are here; look for the cause in the logs of other ranks and hosts",
+    }
+    yield f"{named[message.kind]}: {_where(first)}"
+    yield f"  {textwrap.shorten(first.text, 2 * WIDTH, placeholder=' ...')}"
+    yield from _wrapped(f"{message.component}: {message.meaning}", 2)
+    for number, remedy in enumerate(message.remedies[:MOST_REMEDIES], 1):
+        yield from _wrapped(f"{number}. {remedy}", 4)
+    if message.check:
+        yield f"  confirm by: hpccomm doctor --only {message.check}"
+    dumps = next((each for each in report.of("harmless") if "dumps" in each.details), None)
+    if dumps is not None:
+        yield f"  more: hpccomm explain {dumps.details['dumps']}"
+
+
+def _nothing(report: LogReport) -> Iterator[str]:
+    yield "Nothing in it is known to be wrong."
+    unknown = report.of("unknown")
+    if unknown:
+        yield "No message of the table is in these lines, which speak of an error:"
+        for each in unknown[:MOST_LISTED]:
+            yield f"  line {each.line}: {textwrap.shorten(each.text, WIDTH, placeholder=' ...')}"
+
+
+def _listed(title: str, found: list[Sighting]) -> Iterator[str]:
+    for each in found[:MOST_LISTED]:
+        yield textwrap.shorten(
+            f"{title}: {_where(each)}: {each.message.meaning}", WIDTH, placeholder=" ..."
+        )
+    if len(found) > MOST_LISTED:
+        yield f"{title}: {len(found) - MOST_LISTED} more kinds of messages (--json lists them)"
+
+
+def _where(each: Sighting) -> str:
+    """Return where a message stands, who said it and how often."""
+    parts = [f"line {each.line:,}"]
+    if each.ranks:
+        parts.append(ranks_named(sorted(each.ranks)))
+    if each.hosts:
+        hosts = sorted(each.hosts)
+        parts.append(f"host {hosts[0]}" if len(hosts) == 1 else f"{len(hosts)} hosts")
+    if each.count > 1:
+        parts.append(f"{each.count:,} times")
+    return ", ".join(parts) + (f", at {each.place}" if each.place else "")
+
+
+def _wrapped(text: str, indent: int) -> list[str]:
+    return textwrap.wrap(
+        text,
+        WIDTH,
+        initial_indent=" " * indent,
+        subsequent_indent=" " * (indent + 2),
+        break_on_hyphens=False,
+        break_long_words=False,
+    )

