@@ -5,7 +5,7 @@ import io
 import json
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from hpccomm.bench.progress import watched
 from hpccomm.cli import output
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from hpccomm.diagnosis.faults import Fault
     from hpccomm.diagnosis.folder import DumpFolder
     from hpccomm.diagnosis.history import Job
+    from hpccomm.diagnosis.log.reading import LogStream
 
 DESCRIPTION = """\
 Say what went wrong in a job. From its log (a file, packed or not, or standard input): the first cause, its
@@ -85,7 +86,7 @@ def _several(text: str) -> int:
 def run(args: argparse.Namespace) -> int:
     """Explain it; return the exit status."""
     if args.subject == "-" or (args.subject is None and not sys.stdin.isatty()):
-        return _explain_log(sys.stdin.buffer, "standard input", args)
+        return _explain_log(cast("LogStream", sys.stdin.buffer), "standard input", args)
     if args.subject is None:
         raise UsageError("say what to explain: a log, a directory of dumps, or a message in quotes")
     place = Path(args.subject)
@@ -101,7 +102,7 @@ def run(args: argparse.Namespace) -> int:
         return _explain_log(log, str(place), args)
 
 
-def _explain_log(log: io.BufferedReader, name: str, args: argparse.Namespace) -> int:
+def _explain_log(log: "LogStream", name: str, args: argparse.Namespace) -> int:
     from hpccomm.diagnosis.log import reading, words
 
     if args.output or args.pytorch:

@@ -1,7 +1,8 @@
 """What messages mean: hpccomm's own errors, and what libraries, launchers and the kernel say. One table."""
 
+import csv
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from importlib import resources
@@ -12,7 +13,7 @@ KINDS = ("cause", "error", "consequence", "warning", "harmless")
 
 @dataclass(frozen=True)
 class Explanation:
-    """What a message means: a row of ``messages.tsv``.
+    """What a message means: a row of ``messages.tsv`` or ``xids.tsv``.
 
     Attributes
     ----------
@@ -67,25 +68,43 @@ class Explanation:
         return None if found is None else found.start()
 
 
-def _items(cell: str, mark: str) -> tuple[str, ...]:
+def _rows(file: str) -> list[dict[str, str]]:
+    text = resources.files(__package__).joinpath(file).read_text(encoding="utf-8")
+    return list(csv.DictReader(text.splitlines(), delimiter="\t", quoting=csv.QUOTE_NONE))
+
+
+XIDS = {int(row["xid"]): row for row in _rows("xids.tsv")}
+"""Faults that NVIDIA's driver logs, with whose they are: ``gpu``, ``program``, ``note`` (no fault by itself),
+``follows`` (from another fault) or ``test``."""
+
+_OF_XIDS = {"note": "warning", "follows": "consequence", "test": "harmless"}
+
+
+def _items(cell: str, mark: str = "; ") -> tuple[str, ...]:
     return tuple(filter(None, cell.split(mark)))
 
 
-def _table() -> tuple[Explanation, ...]:
-    text = resources.files(__package__).joinpath("messages.tsv").read_text(encoding="utf-8")
-    rows = []
-    for line in text.splitlines()[1:]:
-        name, component, kind, words, regex, meaning, causes, remedies, check, source = line.split(
-            "\t"
+def _table() -> Iterator[Explanation]:
+    for number, row in XIDS.items():
+        yield Explanation(
+            name=f"xid-{number}",
+            component="NVIDIA driver",
+            kind=_OF_XIDS.get(row["whose"], "cause"),
+            words=("NVRM: Xid",),
+            regex=rf"\bXid (?:\([^)]*\): )?(?P<what>{number})\b",
+            meaning=row["meaning"],
+            causes=(),
+            remedies=_items(row["remedy"]) or ("nothing, unless another fault follows",),
+            check="gpus.xid_program" if row["whose"] == "program" else "gpus.xid",
+            source="NVIDIA's catalogue of Xids",
         )
-        lists = _items(words, "|"), _items(causes, "; "), _items(remedies, "; ")
-        rows.append(
-            Explanation(name, component, kind, lists[0], regex, meaning, *lists[1:], check, source)
-        )
-    return tuple(rows)
+    for row in _rows("messages.tsv"):
+        words, causes = _items(row.pop("words"), "|"), _items(row.pop("causes"))
+        remedies = _items(row.pop("remedies"))
+        yield Explanation(words=words, causes=causes, remedies=remedies, **row)
 
 
-TABLE = _table()
+TABLE = tuple(_table())
 """Of the rows that fit a line, the first one counts."""
 
 

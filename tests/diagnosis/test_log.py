@@ -220,13 +220,13 @@ def test_the_doctor_makes_the_checks_that_would_confirm() -> None:
         assert set(filter(None, each.check.split(","))) <= known, each.name
 
 
-# NVIDIA's catalogue of Xids (docs.nvidia.com/deploy/xid-errors): those that Ampere and newer GPUs can have, with
-# the action that it names first. 43 and 45 are said not to be faults by themselves.
+# NVIDIA's catalogue of Xids (docs.nvidia.com/deploy/xid-errors), by the action that it names first: to restart the
+# program or to reset the GPU; none, after another fault (43, 45, 108, 137, 154), else, and test messages.
 XIDS = {
     "cause": "8 11 13 25 31 32 39 40 41 46 48 54 62 64 68 69 70 74 79 94 95 109 110 119 120 136 140 143 144 145 "
-    "146 147 148 149 150 155 156 158",
-    "consequence": "43 45 137 154",
-    "warning": "37 38 44 63 66 67 92 93 121 141 157 161",
+    "146 149 150 155 156 158",
+    "consequence": "43 45 108 137 154",
+    "warning": "37 38 44 63 66 67 92 93 121 141 161",
     "harmless": "106 107",
 }
 
@@ -234,7 +234,7 @@ XIDS = {
 @pytest.mark.parametrize("kind", XIDS)
 def test_xids_are_known_by_number(kind: str) -> None:
     for number in XIDS[kind].split():
-        (found,) = document(f"[  1.5] NVRM: Xid (PCI:0000:3b:00): {number}, pid=7, x\n".encode())[
+        (found,) = document(f"[  1.5] NVRM: Xid (PCI:0000:13:00): {number}, pid=79, x\n".encode())[
             "found"
         ]
         assert found["kind"] == kind, number
@@ -308,27 +308,28 @@ class Endless(io.RawIOBase):
         return True
 
     def readinto(self, buffer: Any) -> int:
-        length = min(len(buffer), len(self.block), self.left)
-        buffer[:length] = self.block[:length]
+        at = -self.left % len(self.block)
+        length = min(len(buffer), len(self.block) - at, self.left)
+        buffer[:length] = self.block[at : at + length]
         self.left -= length
         return length
 
 
 def test_memory_does_not_grow_with_the_log(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reading, "PIECE", 1 << 20)
+    monkeypatch.setattr(reading, "PIECE", 1 << 18)
     quiet = (
         b"[1,7]<stdout>: step 1234 loss 2.31 error 0.25 tokens/s 123456 grad norm 1.25, well\n"
         * 5000
     )
     last = b"[1,7]<stderr>: OSError: [Errno 28] No space left on device\n"
     peaks = []
-    for size in (4 << 20, 16 << 20):
+    for size in (2 << 20, 8 << 20):
         tracemalloc.start()
         report = reading.read(io.BufferedReader(Endless(quiet + last, size)), "log")  # type: ignore[arg-type]
         peaks.append(tracemalloc.get_traced_memory()[1])
         tracemalloc.stop()
         assert [each.message.name for each in report.of("cause")] == ["sys-no-space"]
-    assert max(peaks) < 20 << 20
+    assert max(peaks) < 10 << 20
     assert peaks[1] < 1.2 * peaks[0]
 
 

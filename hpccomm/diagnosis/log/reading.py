@@ -2,13 +2,12 @@
 
 import bz2
 import gzip
-import io
 import lzma
 import re
 import zlib
 from collections import defaultdict
-from collections.abc import Iterator
-from typing import cast
+from collections.abc import Callable, Iterator
+from typing import Any, Protocol
 
 from hpccomm.diagnosis.log import prefixes, tracebacks
 from hpccomm.diagnosis.log.prefixes import LineOrigin
@@ -33,7 +32,11 @@ _NCCL_RANK = " nranks "
 _RANK = re.compile(r"\brank (\d+) nranks ")
 _RAISED_BY = re.compile(r"\brank (\d+) raised:\s*$")
 _CONTROL = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|\0")
-_PACKED = {b"\x1f\x8b": gzip.open, b"BZh": bz2.open, b"\xfd7zXZ": lzma.open}
+_PACKED: dict[bytes, Callable[[Any], Any]] = {
+    b"\x1f\x8b": gzip.open,
+    b"BZh": bz2.open,
+    b"\xfd7zXZ": lzma.open,
+}
 _FOREIGN = {
     b"\x28\xb5\x2f\xfd": "packed by Zstandard: zstd -dc FILE | hpccomm explain -",
     b"PK\x03\x04": "a zip archive: unpack it",
@@ -43,12 +46,24 @@ _FOREIGN = {
 _EXCEPTION = next(each for each in TABLE if each.name == "python-exception")
 
 
-def read(stream: io.BufferedReader, name: str) -> LogReport:
+class LogStream(Protocol):
+    """What a log is read from: a buffered reader."""
+
+    def peek(self, size: int = ..., /) -> bytes:
+        """Return what comes next, and leave it there."""
+        ...
+
+    def read1(self, size: int = ..., /) -> bytes:
+        """Return what is there, or comes next."""
+        ...
+
+
+def read(stream: LogStream, name: str) -> LogReport:
     """Read a log.
 
     Parameters
     ----------
-    stream : binary stream
+    stream : LogStream
         Packed by gzip, bzip2 or xz, or not.
     name : str
         What it is called.
@@ -64,15 +79,14 @@ def read(stream: io.BufferedReader, name: str) -> LogReport:
             raise ResultsError(f"{name} is no log but {what}")
     reader = _LogReader(LogReport(name))
     unpack = next((each for magic, each in _PACKED.items() if begin.startswith(magic)), None)
-    unpacked = cast("io.BufferedReader", unpack(stream)) if unpack else stream
     data = b""
-    for data, end in _pieces(unpacked, reader.report):
+    for data, end in _pieces(unpack(stream) if unpack else stream, reader.report):
         reader.take(data, end)
     reader.report.lines += bool(data) and not data.endswith(b"\n")
     return reader.report
 
 
-def _pieces(stream: io.BufferedReader, report: LogReport) -> Iterator[tuple[bytes, int]]:
+def _pieces(stream: LogStream, report: LogReport) -> Iterator[tuple[bytes, int]]:
     """Yield pieces, each with the place up to which it is new; what follows that is there to look ahead."""
     rest, over = b"", False
     while not over:

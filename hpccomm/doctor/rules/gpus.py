@@ -5,7 +5,8 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
-from hpccomm.doctor.rule import Facts, Found, rows, rules
+from hpccomm.diagnosis.meanings import XIDS
+from hpccomm.doctor.rule import Facts, Found, rules
 
 SLOWED = {
     0x08: "hardware slowdown",
@@ -23,9 +24,6 @@ PEERS = {
     5: "it is not supported",
 }
 """NVML's nvmlGpuP2PStatus_t."""
-
-XIDS = {int(row["xid"]): row for row in rows("xids.tsv")}
-"""Faults that NVIDIA's driver logs, with whose they are: ``gpu``, ``program``, or ``note`` (no fault by itself)."""
 
 
 def _module(on_bus: int, module: bool) -> Found:
