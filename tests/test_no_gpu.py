@@ -7,6 +7,7 @@ They need an environment in which CuPy is installed, as ``.ci/run`` makes one::
 Where there are GPUs, these tests hide them.
 """
 
+import ctypes
 import importlib.util
 import re
 import subprocess
@@ -108,6 +109,40 @@ def test_nccl_by_variable_is_refused_alike(launch: Callable) -> None:
     assert job.returncode != 0
     assert "BackendUnavailable" in job.stderr
     assert CAUSE in job.stderr
+
+
+def test_a_communicator_of_cupy_is_refused_without_a_device(launch: Callable) -> None:
+    program = """
+from cupy.cuda.nccl import NcclCommunicator
+import hpccomm
+
+try:
+    hpccomm.new_comm(nccl=NcclCommunicator.__new__(NcclCommunicator))
+except hpccomm.BackendUnavailable as error:
+    print(f"refused: {error}")
+"""
+    job = launch(2, "-c", program)
+    passes(job)
+    refusals = re.findall(r"^refused: (.*)$", job.stdout, re.MULTILINE)
+    assert len(refusals) == 2
+    assert CAUSE in refusals[0]
+
+
+@pytest.mark.parametrize("owner", ["cupy.cuda.nccl.NcclCommunicator", "nccl.core.Communicator"])
+def test_what_owners_hold_is_found_and_asked_of_the_library_that_they_use(owner: str) -> None:
+    """An object without a communicator: to make one takes a device."""
+    from hpccomm.backends.nccl import borrowed
+
+    module, _, name = owner.rpartition(".")
+    of = getattr(pytest.importorskip(module), name)
+    made = borrowed.BorrowedCommunicator(of.__new__(of) if "cupy" in owner else of())
+    assert made.unfit(0, 1, 0) == borrowed.NOT_THERE
+    assert borrowed.another_library(made._owner) == borrowed.another_library(1 << 40) == ""
+    memory = ctypes.create_string_buffer(
+        1 << 20
+    )  # without what NCCL puts at both ends (argcheck.cc)
+    wrong = borrowed.BorrowedCommunicator(ctypes.addressof(memory))
+    assert "invalid argument" in wrong.unfit(0, 1, 0)
 
 
 def test_a_device_by_number_is_refused(launch: Callable) -> None:

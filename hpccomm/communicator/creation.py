@@ -26,7 +26,7 @@ from hpccomm.contracts.backend import Backend
 from hpccomm.dispatch import policy
 from hpccomm.dispatch.policy import Machine, Tables, stored, text
 from hpccomm.dispatch.sharing import memory_way, sharing
-from hpccomm.errors import BackendUnavailable, ConfigurationError, HpccommError
+from hpccomm.errors import BackendUnavailable, ConfigurationError, HpccommError, UsageError
 from hpccomm.runtime.dump import DIRECTORY, process, write
 from hpccomm.runtime.dump_signal import install
 from hpccomm.runtime.engine import CallEngine
@@ -48,6 +48,7 @@ def new_comm(
     name: str | None = None,
     timeout: float | None = None,
     options: CommOptions | None = None,
+    nccl: object = None,
 ) -> Communicator:
     """Make a communicator. Collective over `mpi_comm`; blocks.
 
@@ -70,6 +71,11 @@ def new_comm(
         ``HPCCOMM_TIMEOUT`` or 1800.
     options : CommOptions, optional
         The rest.
+    nccl : object, optional
+        An NCCL communicator that the program has of the same ranks, for device arrays: CuPy's
+        ``NcclCommunicator``, nccl4py's ``Communicator``, a process group of PyTorch, or the pointer as an
+        integer. Its owner ends it, after this communicator. None makes one. Given on all ranks, or on
+        none.
 
     Returns
     -------
@@ -88,7 +94,9 @@ def new_comm(
         If an argument does not fit.
     """
     global _warned
-    merged = settings.merge(backend, timeout, options)
+    if nccl is not None and backend not in ("auto", "nccl"):
+        raise UsageError(f"nccl is given and backend is {backend!r}; leave backend out")
+    merged = settings.merge(backend if nccl is None else "nccl", timeout, options)
     if merged.algorithm != policy.AUTO and merged.algorithm not in policy.names():
         raise ConfigurationError(
             f"algorithm (options.algorithm or HPCCOMM_ALGORITHM) is {merged.algorithm!r}; "
@@ -127,7 +135,7 @@ def new_comm(
         _describe_process(opened)
         logger.info("host arrays go over %s: %s", opened.name, why)
         control = Control(opened.collectives, CallEngine(called, opened, merged).drive)
-        _agree(opened, control, merged)
+        _agree(opened, control, merged, nccl)
         end_dropped(opened, control)
         place = opened.topology.local_rank(opened.rank)
         device = devices.choose(device, place, devices.visible_devices())
@@ -136,7 +144,7 @@ def new_comm(
         mpi.note_present(merged.timeout, opened)
     # What follows polls, or sees to its own deadlines: what passes them there can be raised.
     with counting():
-        return make(opened, called, merged, device, tables=tables)
+        return make(opened, called, merged, device, tables=tables, nccl=nccl)
 
 
 def _agree_backend(name: str, mpi_comm: Any) -> None:
@@ -204,10 +212,11 @@ def _open(merged: Settings, mpi_comm: Any) -> tuple[Backend, str]:
         ), f"a single rank needs no MPI, and there is none ({error})"
 
 
-def _agree(backend: Backend, control: Control, merged: Settings) -> None:
+def _agree(backend: Backend, control: Control, merged: Settings, nccl: object) -> None:
     """Raise on every rank unless all have the same settings and versions."""
     mine = {
         **merged.agreed(),
+        "nccl": "None" if nccl is None else "given",
         "hpccomm": hpccomm.__version__,
         "numpy": np.__version__,
         "ml_dtypes": ml_dtypes.__version__,

@@ -282,6 +282,7 @@ class Groups(Face):
                 rank=self._core.backend.rank,
             )
         )
+        self._core.lanes.device.abandon()  # another thread may be at it
         if self._core.node_comm is not None:
             self._core.node_comm.abort()
 

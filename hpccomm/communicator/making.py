@@ -18,6 +18,8 @@ from hpccomm.runtime.engine import CallEngine
 from hpccomm.runtime.recorder import site_of, user_frame
 from hpccomm.settings import Settings
 
+NODE = "new_comm had nccl=, which is not the node's; comm.split(comm.node) takes them"
+
 
 def make(
     backend: Backend,
@@ -29,6 +31,7 @@ def make(
     *,
     tables: Tables,
     of_node: bool = False,
+    nccl: object = None,
 ) -> Communicator:
     """Return the communicator over `backend`, with that of its node if there are several. Collective; blocks.
 
@@ -50,6 +53,8 @@ def make(
         What ``"auto"`` goes by.
     of_node : bool
         Whether it is made as that of its node, which has no other one.
+    nccl : object
+        NCCL's communicator that the program has of these ranks; None makes one.
 
     Raises
     ------
@@ -61,8 +66,11 @@ def make(
     if backend.topology.num_nodes > 1 and not of_node:
         with calls.beside_watchdog("making the node's communicator", ordered=True):
             group = grouped(backend, backend.topology.neighbours(backend.rank), 0)
+        lane = None if nccl is None else RefusingLane(name, NODE)
         with own_ranks(calls):
-            node_comm = make(group, f"{name}.node", settings, device, tables=tables, of_node=True)
+            node_comm = make(
+                group, f"{name}.node", settings, device, lane, tables=tables, of_node=True
+            )
     try:
         if settings.shared_memory == "off":  # calls, messages and `empty` find none to use
             backend.collectives.shared = backend.messages.shared = None
@@ -80,6 +88,7 @@ def make(
             parent,
             left_out,
             tell=not of_node,
+            nccl_comm=nccl,
         )
         lanes, again = Lanes(host, on_device), partial(make, tables=tables)
         core = Core(backend, calls, control, check, settings, lanes, device, node_comm, again)

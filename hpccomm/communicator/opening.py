@@ -45,6 +45,7 @@ def open_device_lane(
     left_out: tuple[int, ...],
     *,
     tell: bool,
+    nccl_comm: object,
 ) -> DeviceLane | RefusingLane:
     """Return the lane of device arrays. Collective; blocks; the same on all ranks.
 
@@ -60,6 +61,8 @@ def open_device_lane(
         Ranks that the parent is shrunk by.
     tell : bool
         Whether to warn of a way that is slower than it could be.
+    nccl_comm : object
+        NCCL's communicator that the program has; None makes one.
 
     Raises
     ------
@@ -91,6 +94,7 @@ def open_device_lane(
             left_out=left_out,
             settling=None if parent is None else parent.settling,
             config=settings.nccl_config,
+            given=nccl_comm,
         )
         if backend_of_device is None:
             return None, None, why

@@ -33,7 +33,7 @@ class NcclBackend:
         Its ranks; their devices are claimed for NCCL.
     facts : tuple of Facts
         Of each rank.
-    native : NcclCommunicator
+    native : NcclCommunicator or RawCommunicator
         NCCL's communicator of these ranks.
 
     Attributes
@@ -48,6 +48,8 @@ class NcclBackend:
         Each rank's device and software.
     version : int
         NCCL's, as its code.
+    shrinkable : bool
+        Whether NCCL can shrink its communicator.
     """
 
     name = "nccl"
@@ -65,6 +67,9 @@ class NcclBackend:
             min(each.capability for each in facts),
             frozenset.intersection(*(frozenset(each.functions) for each in facts)),
         )
+        # What is shrunk from the program's own might share memory with it, by the program's settings.
+        own = not getattr(native, "borrowed", False)
+        self.shrinkable = own and "ncclCommShrink" in self.ability.functions
         self._ranks = ranks
         self._communicators = Communicators(ranks, native)
         self._registry = Registry(ranks.device)

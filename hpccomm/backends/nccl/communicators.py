@@ -226,7 +226,10 @@ class Communicators:
         inside : callable
             Returns whether a thread is in a call of NCCL.
         """
-        if self._end(partial(_abort, inside=inside)) and not self._within(seconds):
+        first = self._end(partial(_abort, inside=inside))
+        # The program may end what it has lent once this returns, whichever thread was first.
+        waits = first or getattr(self.native, "borrowed", False)
+        if waits and not self._within(seconds) and first:
             logger.warning(
                 "NCCL has not ended a communicator %.3g s after its abort; it continues in a thread",
                 seconds,
@@ -269,9 +272,7 @@ def _abort(communicator: Any, inside: Callable[[], bool]) -> None:
     """
     time.sleep(SETTLE_SECONDS)
     if inside():
-        revoke = getattr(libnccl.functions(), "ncclCommRevoke", None)
-        if revoke is not None:
-            revoke(communicator.comm, 0)
+        libnccl.revoke(communicator.comm)
         until = time.perf_counter() + LEAVE_SECONDS
         while inside() and time.perf_counter() < until:
             time.sleep(POLL_SECONDS)

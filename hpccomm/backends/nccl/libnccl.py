@@ -166,6 +166,9 @@ FUNCTIONS: dict[str, Function] = {
     "ncclCommInitRankConfig": Function(21400, (c_void_p, c_int, UniqueId, c_int, c_void_p)),
     "ncclCommShrink": Function(22703, (c_void_p, c_void_p, c_int, c_void_p, c_void_p, c_int)),
     "ncclCommGetAsyncError": Function(20400, (c_void_p, c_void_p)),
+    "ncclCommCount": Function(20400, (c_void_p, c_void_p)),
+    "ncclCommUserRank": Function(20400, (c_void_p, c_void_p)),
+    "ncclCommCuDevice": Function(20400, (c_void_p, c_void_p)),
     "ncclCommRevoke": Function(22807, (c_void_p, c_int)),
     "ncclCommAbort": Function(20400, (c_void_p,)),
     "ncclCommDestroy": Function(20400, (c_void_p,)),
@@ -276,6 +279,14 @@ def check(status: int) -> None:
     """Raise the binding's error for a status other than success."""
     if status:
         raise binding().NcclError(status)
+
+
+def revoke(pointer: int) -> bool:
+    """End what is under way on a communicator, and free nothing; return whether NCCL has that. Blocks."""
+    function = getattr(functions(), "ncclCommRevoke", None)
+    if function is not None:
+        function(pointer, 0)
+    return function is not None
 
 
 def last_error() -> str:

@@ -32,6 +32,7 @@ def open_nccl(
     left_out: Sequence[int] = (),
     settling: Callable[[], Steps] | None = None,
     config: Mapping[str, int | str] | None = None,
+    given: object = None,
 ) -> tuple[NcclBackend | None, str]:
     """Make the NCCL backend for the ranks of a host backend. Collective over them; blocks.
 
@@ -61,6 +62,9 @@ def open_nccl(
     config : mapping of str to int or str, optional
         Fields of ncclConfig_t that the program sets, equal on all ranks. CuPy's binding takes none of them, so
         that hpccomm makes the communicator itself. One that is shrunk has those of its parent.
+    given : object, optional
+        NCCL's communicator of these ranks, which the program has and will end. None makes one. All ranks
+        give one, or none does.
 
     Returns
     -------
@@ -77,7 +81,12 @@ def open_nccl(
         If a rank did not call before the deadline.
     """
     global _warned
-    own = mine(backend.rank, device)
+    own, borrowed = mine(backend.rank, device), None
+    if given is not None and not own.why_not:
+        from hpccomm.backends.nccl.borrowed import borrow
+
+        borrowed, why_not = borrow(given, backend.rank, backend.size, own.device)
+        own = replace(own, why_not=why_not)
     if not own.why_not:
         if not _warned:
             _warned = True
@@ -98,7 +107,9 @@ def open_nccl(
             ranks = Ranks(
                 backend.rank, backend.size, own.device, control, drive, name, config or {}
             )
-            native, why = _communicator(ranks, parent, left_out, settling)
+            native, why = borrowed and kept(borrowed), ""
+            if native is None:
+                native, why = _communicator(ranks, parent, left_out, settling)
             if native is not None:
                 opened = NcclBackend(ranks, facts, native)
             else:
@@ -125,11 +136,7 @@ def _communicator(
     settling: Callable[[], Steps] | None,
 ) -> tuple[Any, str]:
     """Return NCCL's communicator: shrunk from the parent's if possible, else a new one."""
-    if (
-        isinstance(parent, NcclBackend)
-        and left_out
-        and "ncclCommShrink" in parent.ability.functions
-    ):
+    if isinstance(parent, NcclBackend) and left_out and parent.shrinkable:
         if settling is not None:
             ranks.drive("shrink", settling())
         sound = ranks.control.all_gather(b"+" if parent.sound else b"")

@@ -18,15 +18,16 @@ class RawCommunicator:
     pointer : int
         NCCL's.
 
-    Attributes
-    ----------
-    comm : int
-        NCCL's pointer; 0 once the communicator is destroyed or aborted.
     """
 
     def __init__(self, pointer: int) -> None:
-        self.comm = pointer
+        self._pointer = pointer
         self._library = libnccl.functions()
+
+    @property
+    def comm(self) -> int:
+        """NCCL's pointer; 0 once the communicator is destroyed or aborted."""
+        return self._pointer
 
     def __getattr__(self, name: str) -> Callable[..., None]:
         """Return a call that goes on a stream, by CuPy's name: ``allReduce`` is ``ncclAllReduce``.
@@ -53,15 +54,15 @@ class RawCommunicator:
 
     def abort(self) -> None:
         """End it, whatever is under way."""
-        if self.comm:
-            self._library.ncclCommAbort(self.comm)
-            self.comm = 0
+        if self._pointer:
+            self._library.ncclCommAbort(self._pointer)
+            self._pointer = 0
 
     def destroy(self) -> None:
         """Free it."""
-        if self.comm:
-            self._library.ncclCommDestroy(self.comm)
-            self.comm = 0
+        if self._pointer:
+            self._library.ncclCommDestroy(self._pointer)
+            self._pointer = 0
 
 
 class SelectingCalls:

@@ -446,6 +446,10 @@ class DeviceLane(Lane):
         """Wait until what is under way is done, and free the library's communicators. Blocks."""
         self.end.close()
 
+    def abandon(self) -> None:
+        """End what is under way, as the communicator has failed. From any thread; idempotent."""
+        self.end.abandon()
+
 
 def _array(call: Call) -> Any:
     """Return the array whose framework's stream is meant."""

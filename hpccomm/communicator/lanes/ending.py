@@ -52,7 +52,7 @@ class DeviceEnd:
         self._closed = False
         if backend is not None:
             self._calls.failure.translators.append(backend.translate)
-            self._calls.failure.releases.append(self._abandon)
+            self._calls.failure.releases.append(self.abandon)
             _remember(self)
 
     def close(self) -> None:
@@ -123,16 +123,15 @@ class DeviceEnd:
             self._issuer.forget_failure()
             raise
 
-    def _abandon(self) -> None:
-        """Release the device: the communicator has failed. From any thread."""
-        if self._process != os.getpid():
+    def abandon(self) -> None:
+        """Release the device: the communicator has failed. From any thread; idempotent."""
+        if self._backend is None or self._closed or self._process != os.getpid():
             return
         keep(*self._pending.abandon())
         _forget(self)
-        if self._backend is not None:
-            patience = GRAPH_SECONDS if self._pending.captured else LET_GO_SECONDS
-            pending = self._pending
-            self._backend.abort(min(patience, self._left()), lambda: pending.entered is not None)
+        patience = GRAPH_SECONDS if self._pending.captured else LET_GO_SECONDS
+        pending = self._pending
+        self._backend.abort(min(patience, self._left()), lambda: pending.entered is not None)
 
     def _left(self) -> float:
         """Return the seconds that are left to this process."""

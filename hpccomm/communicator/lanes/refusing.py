@@ -32,6 +32,9 @@ class RefusingLane:
         self.reason = reason
         self._communicator = communicator
 
+    def abandon(self) -> None:
+        """Do nothing."""
+
     def fitting(self, _x: View | None, _out: View | None) -> NoReturn:
         """Refuse a call's arrays.
 

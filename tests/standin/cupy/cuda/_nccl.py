@@ -123,13 +123,12 @@ class NcclCommunicator:
             self._comm = 0
 
     def _told(self, attribute: str) -> Any:
-        found = calls.find(self._comm)
-        if found is None:
-            raise NcclError(calls.INVALID_ARGUMENT)
-        return getattr(found, attribute)
+        status, value = calls.told(self._comm, attribute)
+        check_status(status)
+        return value
 
     def device_id(self) -> int:
-        return self._told("device").number
+        return self._told("device")
 
     def rank_id(self) -> int:
         return self._told("rank")

@@ -153,10 +153,16 @@ def destroy(handle: int) -> int:
 
 
 def revoke(handle: int) -> int:
-    """End what is under way, and free nothing. From any thread; blocks."""
+    """End what is under way, and free nothing. From any thread; blocks.
+
+    Once; later calls are refused, and the owner can still end it (init.cc: ncclCommRevoke).
+    """
     communicator = _communicators.get(handle)
     if communicator is None:
         return _not_there(handle, "revoked")
+    if communicator.revoked:
+        return INVALID_ARGUMENT
+    communicator.revoked = True
     _stop(communicator)
     return SUCCESS
 
@@ -185,8 +191,16 @@ def _not_there(handle: int, what: str) -> int:
 
 def async_error(handle: int) -> tuple[int, int]:
     """Return a status, and that of what the communicator noticed by itself. From any thread."""
+    return told(handle, "error")
+
+
+def told(handle: int, attribute: str) -> tuple[int, int]:
+    """Return a status, and what a communicator tells of itself."""
     communicator = _communicators.get(handle)
-    return (INVALID_ARGUMENT, 0) if communicator is None else (SUCCESS, communicator.error)
+    if communicator is None:
+        return _not_there(handle, f"asked for its {attribute}"), 0
+    value = getattr(communicator, attribute)
+    return SUCCESS, value.number if attribute == "device" else value
 
 
 def group_start() -> int:
@@ -296,6 +310,8 @@ def _enter(
         control.violation(f"two threads used NCCL communicator {communicator.name} at once")
         return INVALID_USAGE
     try:
+        if communicator.revoked:
+            return INVALID_USAGE  # enqueue.cc: ncclEnqueueCheck
         if communicator.error:
             return communicator.error
         call = made(communicator)

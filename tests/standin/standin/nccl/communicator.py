@@ -97,6 +97,8 @@ class Communicator:
         What it noticed by itself; 0 while there is nothing.
     aborted : bool
         Whether it was aborted.
+    revoked : bool
+        Whether it was revoked.
     inside : int
         Threads that are in a call of it.
     """
@@ -112,6 +114,7 @@ class Communicator:
         self.algorithms = algorithms
         self.error = 0
         self.aborted = False
+        self.revoked = False
         self.inside = 0
         self.using = threading.Lock()
         self.factors: dict[int, tuple[int, np.ndarray]] = {}

@@ -241,24 +241,13 @@ class Library:
         return _given(calls.async_error(_number(comm)), error)
 
     def ncclCommCount(self, comm: Any, count: Any) -> int:
-        return self._told(comm, count, "size")
+        return _given(calls.told(_number(comm), "size"), count)
 
     def ncclCommUserRank(self, comm: Any, rank: Any) -> int:
-        return self._told(comm, rank, "rank")
+        return _given(calls.told(_number(comm), "rank"), rank)
 
     def ncclCommCuDevice(self, comm: Any, device: Any) -> int:
-        communicator = calls.find(_number(comm))
-        if communicator is None:
-            return calls.INVALID_ARGUMENT
-        _store(device, communicator.device.number)
-        return 0
-
-    def _told(self, comm: Any, reference: Any, attribute: str) -> int:
-        communicator = calls.find(_number(comm))
-        if communicator is None:
-            return calls.INVALID_ARGUMENT
-        _store(reference, getattr(communicator, attribute))
-        return 0
+        return _given(calls.told(_number(comm), "device"), device)
 
     # Groups
 

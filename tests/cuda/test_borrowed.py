@@ -1,0 +1,354 @@
+"""NCCL communicators that the program has, and that `new_comm` takes: their owner ends them.
+
+The owners are as their sources have them: cupy 14.2 (cupy_backends/cuda/libs/nccl.pyx), nccl4py 0.6
+(nccl/core/communicator.py), PyTorch's ProcessGroupNCCL.cpp (getCommPtr). Revocation: NCCL's nccl.h,
+ncclCommRevoke, and enqueue.cc, ncclEnqueueCheck.
+"""
+
+import gc
+import logging
+import re
+import sys
+import time
+from types import SimpleNamespace
+
+import cupy
+import numpy as np
+import pytest
+from nccl_ranks import run_ranks
+
+import hpccomm
+from hpccomm.backends.nccl import borrowed
+
+nccl = pytest.importorskip("cupy.cuda.nccl")
+
+
+class OfNccl4py:
+    """Has the pointer as nccl4py's Communicator has it: 0 once it is ended."""
+
+    def __init__(self, own):
+        self._own = own
+
+    @property
+    def ptr(self):
+        return self._own.comm
+
+
+class OfTorch:
+    """Has it as a process group of PyTorch: that of the current device, 0 if there is none."""
+
+    def __init__(self, own=None):
+        self._own = own
+
+    def _get_backend(self, device):
+        assert device.type == "cuda"
+        return self.Backend(self)
+
+    class Backend:
+        def __init__(self, group):
+            self._group = group
+
+        def _comm_ptr(self):
+            own, device = self._group._own, cupy.cuda.runtime.getDevice()
+            return own.comm if own is not None and own.device_id() == device else 0
+
+
+@pytest.fixture(autouse=True)
+def torch(monkeypatch):
+    """Have PyTorch imported, as where there is a process group."""
+    there = SimpleNamespace(device=lambda kind: SimpleNamespace(type=kind))
+    monkeypatch.setitem(sys.modules, "torch", there)
+
+
+OWNERS = {
+    "cupy": lambda own: own,
+    "nccl4py": OfNccl4py,
+    "torch": OfTorch,
+    "backend of torch": lambda own: OfTorch.Backend(OfTorch(own)),
+    "pointer": lambda own: own.comm,
+}
+
+
+def made(world, *, size=None, rank=None):
+    """Return CuPy's communicator of the ranks of `world`, on this rank's device."""
+    size, rank = size or world.size, world.rank if rank is None else rank
+    with cupy.cuda.Device(world.rank):
+        alone = size == 1
+        unique = nccl.get_unique_id() if world.rank == 0 or alone else None
+        unique = unique if alone else world.broadcast_object(unique)
+        return nccl.NcclCommunicator(size, unique, rank)
+
+
+def summed(call, rank, size):
+    """Tell whether a sum of the ranks' numbers is right."""
+    with cupy.cuda.Device(rank):
+        x = cupy.full(3, rank + 1, np.float32)
+        call(x)
+        return x.get().tolist() == [size * (size + 1) / 2] * 3
+
+
+def by_owner(own):
+    """Return the owner's own sum in place."""
+    return lambda x: own.allReduce(
+        x.data.ptr, x.data.ptr, x.size, nccl.NCCL_FLOAT32, nccl.NCCL_SUM, cupy.cuda.Stream.null.ptr
+    )
+
+
+def communicators():
+    """Return the communicators that the stand-in's NCCL has in this process."""
+    from standin.nccl import calls
+
+    return set(calls.all_communicators())
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize("owner", OWNERS)
+def test_calls_go_over_it_and_it_stays(owner):
+    def main(world):
+        own, rank, size = made(world), world.rank, world.size
+        with hpccomm.new_comm(nccl=OWNERS[owner](own), timeout=30.0) as comm:
+            assert comm.backends["cuda"] == "nccl"
+            assert summed(comm.all_reduce, rank, size)
+            with cupy.cuda.Device(rank):
+                x = cupy.full(2, rank, np.float32)
+                work = comm.all_reduce(x, op=hpccomm.premul_sum(0.5), async_op=True)
+                work.wait(block=True)
+                assert x.get().tolist() == [sum(range(size)) / 2] * 2
+                y = cupy.zeros(1, int)
+                comm.send_recv(cupy.full(1, rank), (rank + 1) % size, y, (rank - 1) % size)
+                with comm.batch():
+                    z = comm.all_gather(cupy.full(1, rank))
+                    comm.broadcast(x, root=1)
+                assert y.get().tolist() == [(rank - 1) % size]
+                assert z.ravel().get().tolist() == list(range(size))
+            assert summed(by_owner(own), rank, size)
+            assert summed(comm.all_reduce, rank, size)
+        assert summed(by_owner(own), rank, size)
+        own.destroy()
+
+    run_ranks(2, main)
+
+
+@pytest.mark.standin
+def test_nccl_makes_no_communicator_and_those_of_groups_are_hpccomms():
+    before = communicators()
+
+    def main(world):
+        own, rank, size = made(world), world.rank, world.size
+        counts = []
+
+        def count():
+            world.barrier()
+            counts.append(len(communicators() - before))
+            world.barrier()
+
+        count()
+        with hpccomm.new_comm(nccl=own, device=rank) as comm:
+            count()
+            with pytest.raises(hpccomm.BackendUnavailable, match=r"comm.split\(comm.node\)"):
+                summed(comm.node_comm.all_reduce, rank, size)
+            with comm.split(0) as group, comm.dup() as twin:
+                assert summed(group.all_reduce, rank, size)
+                assert summed(twin.all_reduce, rank, size)
+            if rank < 2:
+                with comm.shrink([2]) as left:  # not by NCCL's, which may share memory with it
+                    assert summed(left.all_reduce, rank, 2)
+                    assert not any("shrunk" in each.name for each in communicators())
+            count()
+            assert summed(comm.all_reduce, rank, size)
+        count()
+        own.destroy()
+        count()
+        return counts
+
+    assert run_ranks(3, main, ranks_per_node=2) == [[3, 3, 3, 3, 0]] * 3
+
+
+def test_a_ring_and_registered_memory_work_beside_it(pinned):
+    def main(world):
+        own, rank, size = made(world), world.rank, world.size
+        with hpccomm.new_comm(nccl=own) as comm, cupy.cuda.Device(rank):
+            ring = comm.all_reduce(cupy.ones(4), algorithm="ring")
+            assert ring.get().tolist() == [size] * 4
+            x = comm.empty(4, np.float32, device=comm.device)
+            x.fill(1)
+            plan = comm.plan("all_reduce", x)
+            plan()
+            assert plan.choices[0].registered
+            assert x.get().tolist() == [size] * 4
+            del x, plan
+        assert summed(by_owner(own), rank, size)
+        own.destroy()
+
+    run_ranks(2, main)
+
+
+def misfits(world):
+    """Return communicators that do not fit, with the error's words for each."""
+    other = 1 - world.rank
+    ended = made(world)
+    ended.destroy()
+    alone, turned, fitting = made(world, size=1, rank=0), made(world, rank=other), made(world)
+    return [
+        (alone, {}, "rank(s 0-1| 0).*nccl= is of size 1 and mpi_comm of 2"),
+        (turned, {}, "the ranks in another order"),
+        (fitting, {"device": other}, "rank 0 .*: nccl= is on device 0 and not on 1; give device=0"),
+        (ended, {}, "has been ended"),
+        (OfTorch(), {}, "PyTorch has not made it for this device"),
+        (fitting if world.rank else ended, {}, "rank 0 .*has been ended"),
+        (OfTorch.Backend(None), {}, "is not to be used .AttributeError"),
+        ("world", {}, "AttributeError.*give CuPy's or nccl4py's, a process group"),
+        (True, {}, "nccl= has been ended"),
+    ], [alone, turned, fitting]
+
+
+def test_what_does_not_fit_is_refused_on_every_rank_before_a_call():
+    def main(world):
+        cases, owned = misfits(world)
+        for given, how, words in cases:
+            with pytest.raises(hpccomm.BackendUnavailable) as caught:
+                hpccomm.new_comm(nccl=given, timeout=20.0, **how)
+            assert re.search(words, str(caught.value)), str(caught.value)
+            same = world.all_gather_object(str(caught.value))
+            assert len(set(same)) == 1
+        with hpccomm.new_comm(nccl=owned[-1]) as comm:  # nothing is left behind
+            assert summed(comm.all_reduce, world.rank, world.size)
+        for each in owned:
+            each.destroy()
+
+    run_ranks(2, main)
+
+
+@pytest.mark.standin
+def test_one_of_another_library_is_refused(monkeypatch):
+    owners = []
+    monkeypatch.setattr(borrowed, "another_library", lambda given: "of another" * (given in owners))
+
+    def main(world):
+        own = made(world)
+        owners.append(own)
+        with pytest.raises(hpccomm.BackendUnavailable, match=r"ranks 0-1 \(.*\): of another"):
+            hpccomm.new_comm(nccl=own)
+        own.destroy()
+
+    run_ranks(2, main)
+
+
+@pytest.mark.standin
+def test_one_that_has_failed_is_refused():
+    from standin.nccl import calls
+
+    def main(world):
+        own = made(world)
+        calls.find(own.comm).notice(7)  # ncclInProgress: it does not block, or is still being made
+        with pytest.raises(hpccomm.BackendUnavailable, match=r"in progress.*and blocks"):
+            hpccomm.new_comm(nccl=own)
+        world.barrier()
+        own.abort()
+
+    run_ranks(2, main)
+
+
+def test_given_on_some_ranks_alone_is_an_error_on_all():
+    def main(world):
+        own = made(world)
+        with pytest.raises(
+            hpccomm.ConfigurationError, match="nccl is 'given' on rank 0 and 'None'"
+        ):
+            hpccomm.new_comm("nccl", nccl=None if world.rank else own)
+        own.destroy()
+
+    run_ranks(2, main)
+
+
+def test_no_other_backend_takes_one():
+    with pytest.raises(hpccomm.UsageError, match="leave backend out"):
+        hpccomm.new_comm("loopback", nccl=1 << 40)
+
+
+def lost(world, own):
+    """Have rank 0 call alone until its deadline; return the stream."""
+    comm = hpccomm.new_comm(nccl=own, timeout=30.0)
+    assert summed(comm.all_reduce, world.rank, world.size)
+    stream = None
+    if world.rank == 0:
+        with cupy.cuda.Device(0):
+            stream = cupy.cuda.Stream(non_blocking=True)
+            comm.all_reduce(cupy.ones(3, np.float32), stream=stream, timeout=0.3)
+            with pytest.raises(hpccomm.CommunicationError):
+                comm.finalize()
+    world.barrier()
+    if world.rank:
+        comm.abort()
+    return stream
+
+
+@pytest.mark.processes
+def test_after_a_timeout_it_is_revoked_and_its_owner_ends_it():
+    def main(world):
+        own = made(world)
+        stream = lost(world, own)
+        if stream is not None:
+            stream.synchronize()
+        assert own.size() == 2  # it is there still
+        with pytest.raises(nccl.NcclError) as caught:
+            summed(by_owner(own), world.rank, 2)
+        assert caught.value.status == 5  # ncclInvalidUsage: communicator was revoked
+        own.destroy()
+
+    run_ranks(2, main)
+
+
+@pytest.mark.standin
+def test_where_nccl_cannot_revoke_its_owner_is_asked_to_abort(monkeypatch, caplog):
+    monkeypatch.setenv("STANDIN_NCCL_VERSION", "22703")
+
+    def main(world):
+        own = made(world)
+        stream = lost(world, own)
+        assert own.size() == 2
+        if stream is not None:
+            assert not stream.done
+        own.abort()
+        if stream is not None:
+            stream.synchronize()
+
+    with caplog.at_level(logging.WARNING, "hpccomm"):
+        run_ranks(2, main)
+    assert "let its owner abort it" in caplog.text
+
+
+def test_a_call_after_its_owner_has_ended_it_is_an_error():
+    def main(world):
+        own = made(world)
+        comm = hpccomm.new_comm(nccl=own)
+        summed(comm.all_reduce, world.rank, world.size)
+        world.barrier()
+        own.destroy()
+        with pytest.raises(hpccomm.CommunicationError, match="has been ended"):
+            summed(comm.all_reduce, world.rank, world.size)
+        comm.abort()
+
+    run_ranks(2, main)
+
+
+@pytest.mark.standin
+@pytest.mark.parametrize("end", [hpccomm.Communicator.finalize, hpccomm.Communicator.abort])
+def test_the_owners_object_lives_as_long_as_the_communicator(end):
+    """CuPy's destructor ends NCCL's communicator."""
+
+    before = communicators()
+
+    def main(world):
+        comm = hpccomm.new_comm(nccl=made(world))
+        gc.collect()
+        assert summed(comm.all_reduce, world.rank, world.size)
+        end(comm)
+        deadline = time.monotonic() + 5
+        while communicators() - before and time.monotonic() < deadline:
+            time.sleep(0.01)  # an abort goes on in a thread
+        world.barrier()
+        gc.collect()
+        return communicators() - before
+
+    assert set() in run_ranks(2, main)
