@@ -215,8 +215,8 @@ def _facts() -> dict[str, Any]:
             facts[kind] = ",".join(sorted(names))
             facts[f"{kind}_rate"] = max(facts.get(f"{kind}_rate", 0), port.get("rate", 0))
     links = network.gather(wait=at_once).get("devices", ())
-    up = [(each["speed"], each["name"]) for each in links if "speed" in each]
-    if up:
+    up = [(each.get("speed", 0), each["name"]) for each in links if each.get("state") == "up"]
+    if any(speed for speed, _ in up):
         facts["nic_speed"], facts["nic"] = max(up)
         facts["nic_speed"] /= 1000
     kinds = [each.read_text() for each in Path("/sys/kernel/iommu_groups").glob("*/type")]

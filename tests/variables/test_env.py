@@ -82,6 +82,33 @@ def test_presets_and_models_print_lines_for_a_shell(capsys):
     assert main(["env", "--preset", "infinyband"]) == 2
 
 
+def test_presets_rest_on_what_is_up(monkeypatch, capsys):
+    def port(device, layer, state="ACTIVE", rate=200.0):
+        return {"device": device, "port": 1, "link_layer": layer, "state": state, "rate": rate}
+
+    ports = [
+        port("mlx5_1", "Ethernet"),
+        port("mlx5_0", "Ethernet"),
+        port("mlx5_2", "Ethernet", "DOWN"),
+    ]
+    links = [
+        {"name": "eth0", "state": "up", "speed": 25000}, {"name": "eth1", "state": "down", "speed": 100000},
+        {"name": "eth2", "state": "up"},
+    ]  # fmt: skip
+    sources = "hpccomm.doctor.sources"
+    monkeypatch.setattr(f"{sources}.infiniband.gather", lambda wait: {"ports": ports})
+    monkeypatch.setattr(f"{sources}.network.gather", lambda wait: {"devices": links})
+    assert main(["env", "--preset", "roce"]) == 0
+    out = capsys.readouterr().out
+    assert "here: mlx5_0,mlx5_1 active, Ethernet, 200 Gb/s" in out
+    assert "export NCCL_IB_HCA==mlx5_0,mlx5_1\n" in out
+    assert "export NCCL_SOCKET_IFNAME==eth0\n" in out
+    assert "# NCCL_IB_TC: " in out
+    assert "export NCCL_IB_TC" not in out
+    assert main(["env", "--preset", "infiniband"]) == 0
+    assert "not set: no active InfiniBand port" in capsys.readouterr().out
+
+
 RANK = """
 import os, sys
 from hpccomm.backends.bootstrap.launch import launched
