@@ -86,7 +86,7 @@ def problem(trees: Mapping[str, Any]) -> str:
         if len(trees) == 1
         else ({},)
     )
-    return str(mpi.get("missing") or mpi.get("failure") or "")
+    return str(mpi.get("missing") or mpi.get("failure") or "").partition("; it printed")[0]
 
 
 def _heard(more: list[str], sources: Collection[str]) -> Heard:

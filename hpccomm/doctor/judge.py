@@ -59,7 +59,11 @@ def against(
     return [
         replace(
             _over_nodes(rule, {name: golden, node: tree}),
-            rule=replace(rule, id=f"against.{rule.id.partition('.')[2]}"),
+            rule=replace(
+                rule,
+                id=f"against.{rule.id.partition('.')[2]}",
+                question=f"{rule.question[:-1]} as {name}?",
+            ),
             nodes=(node,),
         )
         for rule in rules

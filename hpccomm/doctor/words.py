@@ -12,6 +12,7 @@ WIDTH = 110
 _SHOWN = (
     "host.kernel",
     "host.cpu",
+    "host.container",
     "cpu.online",
     "mpi.library",
     "gpus.driver",
@@ -27,7 +28,7 @@ def head(trees: Mapping[str, Any]) -> Iterator[str]:
     for path in _SHOWN:
         alike: dict[str, list[str]] = {}
         for node, tree in trees.items():
-            if (value := at(tree, path)) is not MISSING:
+            if (value := at(tree, path)) not in (MISSING, []):
                 items = value if isinstance(value, list) else [value]
                 alike.setdefault(", ".join(dict.fromkeys(map(str, items))), []).append(node)
         for value, nodes in alike.items():

@@ -64,3 +64,25 @@ def test_each_fault_has_a_rule_and_each_rule_its_words():
         assert rule.remedy, rule.id
         assert rule.reads, rule.id
         assert rule.severity in ("warn", "fail")
+
+
+TRANSPORTS = {
+    "OMPI_MCA_btl=^sm": ("Open MPI", True),
+    "OMPI_MCA_btl=^ofi": ("Open MPI", False),
+    "OMPI_MCA_btl=self,sm": ("Open MPI", False),
+    "UCX_TLS=tcp": ("Open MPI", False),  # ob1 does not read it
+    "OMPI_MCA_pml=ucx UCX_TLS=rc_x,self": ("Open MPI", True),
+    "OMPI_MCA_pml=ucx UCX_TLS=rc,shm": ("Open MPI", False),
+    "I_MPI_FABRICS=ofi": ("Intel MPI", True),
+    "I_MPI_FABRICS=shm:ofi": ("Intel MPI", False),
+    "MPICH=x": ("MPICH", False),
+}
+"""What Open MPI's, UCX's and Intel MPI's guides say of these variables."""
+
+
+@pytest.mark.parametrize("setting", TRANSPORTS)
+def test_a_list_of_transports_is_read_as_the_library_reads_it(setting):
+    vendor, fires = TRANSPORTS[setting]
+    variables = dict(each.split("=", 1) for each in setting.split())
+    tree = planted(SOUND, {"mpi.vendor": vendor, "ranks.0.variables": variables})
+    assert (judged(BY_ID["mpi.shared_memory"], SOUND, tree).status == "warn") is fires

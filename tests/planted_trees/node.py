@@ -165,7 +165,7 @@ FAULTS = {
     "mpi.hardware_threads": {"ranks.0.cores": "1", "ranks.1.cores": "5"},
     "mpi.numa": {"ranks.1.cores": "0-7"},
     "mpi.oversubscribed": {"ranks.0.cores": "0", "ranks.1.cores": "0"},
-    "mpi.shared_memory": {"ranks.0.variables": {"UCX_TLS": "rc_x,self"}},
+    "mpi.shared_memory": {"ranks.0.variables": {"OMPI_MCA_btl": "tcp,self"}},
     "mpi.fabric": {"ranks.0.variables": {"OMPI_MCA_pml": "ob1"}},
     "mpi.cuda": {"mpi.cuda_aware": False},
     "limits.memlock": {"limits.memlock.soft": 64 << 10},

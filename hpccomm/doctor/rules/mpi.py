@@ -2,7 +2,7 @@
 
 import re
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from hpccomm.backends.bootstrap.launch import SRUN
 from hpccomm.backends.bootstrap.machine import numbers
@@ -20,6 +20,7 @@ _ONE_FAMILY = {"MPICH", "Intel MPI"}
 _TO_SHARED_MEMORY = {
     "OMPI_MCA_btl": ("sm", "vader"),
     "UCX_TLS": ("sm", "shm", "all", "posix", "sysv", "cma", "knem", "xpmem"),
+    "I_MPI_FABRICS": ("shm",),
 }
 """Variables that list transports, and how the names of those begin that stay on the node.
 
@@ -106,9 +107,12 @@ def _oversubscribed(cores: Texts) -> Found:
         yield f"{len(cores)} ranks have {many(len(own), 'processor')}: ranks that wait take the time of those that work"
 
 
-def _kept_from(variables: Sequence[Facts], table: Mapping[str, tuple[str, ...]]) -> Found:
+def _kept_from(
+    variables: Sequence[Facts], names: Iterable[str], table: Mapping[str, tuple[str, ...]]
+) -> Found:
     """Yield the variables that keep MPI from what the table names, as they are set."""
-    for name, begins in table.items():
+    for name in names:
+        begins = table[name]
         for value in sorted({each[name] for each in variables if name in each}):
             words = re.split(r"[,:;]", value.lstrip("^"))
             if value.startswith("^"):
@@ -119,10 +123,12 @@ def _kept_from(variables: Sequence[Facts], table: Mapping[str, tuple[str, ...]])
                 yield f"{name}={value}"
 
 
-def _shared_memory(variables: Sequence[Facts], ranks: Sequence[int]) -> Found:
-    if len(ranks) > 1:
-        for setting in _kept_from(variables, _TO_SHARED_MEMORY):
-            yield f"{setting} leaves out shared memory: the {len(ranks)} ranks of the node talk by the network"
+def _shared_memory(vendor: str, variables: Sequence[Facts], ranks: Sequence[int]) -> Found:
+    by_ucx = any("ucx" in each.get("OMPI_MCA_pml", "") for each in variables)
+    read = {"Open MPI": "UCX_TLS" if by_ucx else "OMPI_MCA_btl", "Intel MPI": "I_MPI_FABRICS"}
+    if len(ranks) > 1 and vendor in read:
+        for setting in _kept_from(variables, [read[vendor]], _TO_SHARED_MEMORY):
+            yield f"{setting} leaves out shared memory for the {len(ranks)} ranks of the node"
 
 
 def _fabric(
@@ -136,8 +142,8 @@ def _fabric(
         for each in libraries
     ):
         yield f"{active[0]} is active, and MPI has loaded neither UCX nor libfabric nor libibverbs: it goes over TCP"
-    for setting in _kept_from(variables, _TO_FABRIC):
-        yield f"{setting} keeps MPI from {active[0]}"
+    for setting in _kept_from(variables, _TO_FABRIC, _TO_FABRIC):
+        yield f"{setting} names nothing that reaches {active[0]}"
 
 
 def _cuda(count: int, aware: bool, why: str) -> Found:
@@ -157,7 +163,7 @@ RULES = rules({
     "mpi.hardware_threads": (_hardware_threads, "ranks.*.rank", "ranks.*.cores", "cpu.cores"),
     "mpi.numa": (_numa, "ranks.*.rank", "ranks.*.cores", "cpu.nodes"),
     "mpi.oversubscribed": (_oversubscribed, "ranks.*.cores"),
-    "mpi.shared_memory": (_shared_memory, "ranks.*.variables", "ranks.*.rank"),
+    "mpi.shared_memory": (_shared_memory, "mpi.vendor", "ranks.*.variables", "ranks.*.rank"),
     "mpi.fabric": (_fabric, "infiniband.ports", "ranks.*.libraries", "ranks.*.variables"),
     "mpi.cuda": (_cuda, "gpus.count", "mpi.cuda_aware", "mpi.cuda_aware_why"),
 })  # fmt: skip
