@@ -57,7 +57,7 @@ def rdma(root: Path, device: str, name: str, ports: int = 1, **files: str) -> No
 def cpus(
     root: Path, nodes: list[str], sockets: int = 1, threads: int = 1, allowed: str = ""
 ) -> None:
-    """Plant processors: the CPUs of each NUMA node, of which each half or so belongs to a socket."""
+    """Plant processors: the CPUs of each NUMA node. The nodes are shared out among the sockets in their order."""
     from hpccomm.backends.bootstrap.machine import numbers, ranges
 
     every = sorted(cpu for node in nodes for cpu in numbers(node))

@@ -24,7 +24,7 @@ from hpccomm.doctor import facts
 from hpccomm.doctor.sources import twice
 from hpccomm.hardware import binding, cluster, picture, words
 from hpccomm.hardware.facts import SOURCES, hardware
-from hpccomm.hardware.node import NumaDomain
+from hpccomm.hardware.node import NodeHardware, NumaDomain
 from hpccomm.schedules.cost.network_files import load, parse
 
 TWO = ["0-23,48-71", "24-47,72-95"]
@@ -145,21 +145,18 @@ def test_ranks_without_gpus_are_spread_over_the_numa_nodes(tmp_path):
     assert binding.wanted(4, node) == [0, 0, 1, 1]
 
 
-@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="taskset is Linux's")
-def test_the_line_for_mpiexec_binds_each_rank(tmp_path):
-    """The shell's part of it, run here: the rank takes its own list of CPUs."""
-    domains = (NumaDomain(0, tuple(sorted(os.sched_getaffinity(0))[:1])), NumaDomain(1, (10_000,)))
-    node = hardware("n1", {})
-    node = type(node)("n1", domains, ())
-    mpiexec, _ = binding.commands(2, [1, 0], node)
-    script = re.search(r"sh -c '(.*)'", mpiexec)[1].replace("PROGRAM", "taskset -cp $$")
-    for name in ("OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID"):
-        script_of = script.replace("taskset -cp $$", "nproc")
-        ran = subprocess.run(
-            ["sh", "-c", script_of], env={"PATH": os.environ["PATH"], name: "1"},
-            capture_output=True, text=True, check=True,
-        )  # fmt: skip
-        assert ran.stdout == "1\n"
+@pytest.mark.parametrize("variable", ["OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID"])
+@pytest.mark.parametrize("number", [0, 1])
+def test_the_line_for_mpiexec_binds_each_rank(variable, number):
+    """The shell's part of it, run here as a rank: it takes its own list of CPUs, and the other's is none."""
+    own = (min(os.sched_getaffinity(0)),)
+    node = NodeHardware("n1", (NumaDomain(0, own), NumaDomain(1, (10_000,))), ())
+    homes = [0, 1] if number == 0 else [1, 0]
+    mpiexec, _ = binding.commands(2, homes, node)
+    script = re.search(r"sh -c '(.*)'", mpiexec)[1].replace("PROGRAM", "nproc")
+    environment = {"PATH": os.environ["PATH"], variable: str(number)}
+    ran = subprocess.run(["sh", "-c", script], env=environment, capture_output=True, check=True)
+    assert ran.stdout == b"1\n"
 
 
 def test_a_cluster_of_such_nodes_is_what_simulate_reads(tmp_path):
@@ -176,6 +173,7 @@ def test_a_cluster_of_such_nodes_is_what_simulate_reads(tmp_path):
     assert one.resized(30).nodes == 10  # the connection between nodes stands in it
 
 
+@pytest.mark.slow("the first picture loads matplotlib")
 def test_the_picture_has_each_part_in_its_numa_node(tmp_path):
     pytest.importorskip("matplotlib")
     from hpccomm.schedules.draw.drawing import rendered
@@ -208,6 +206,7 @@ def test_alone_it_starts_no_mpi(tmp_path):
     assert load(str(tmp_path / "c.toml")).nodes == 1
 
 
+@pytest.mark.slow("starts two ranks, and MPI beside each")
 def test_under_mpiexec_each_rank_says_where_it_runs(mpiexec):
     done = mpiexec(2, "-m", "hpccomm", "topo", "--json")
     assert done.returncode == 0, done.stderr
