@@ -1,6 +1,7 @@
 """What NVIDIA's management library tells of a device's links, by a library that answers as it does."""
 
 import sys
+from inspect import signature
 from types import SimpleNamespace
 
 import pytest
@@ -93,6 +94,20 @@ def library(tmp_path, monkeypatch):
 def device(links=(), speed=None, generation=5, chips=None, **more):
     facts = {"uuid": UUID, **more}
     return SimpleNamespace(links=links, speed=speed, generation=generation, chips=chips, **facts)
+
+
+def test_the_double_is_as_the_package():
+    """Names, numbers, and how many arguments functions take: nvidia-ml-py."""
+    real, double = pytest.importorskip("pynvml"), {}
+    exec(LIBRARY, double)
+    for name, value in double.items():
+        if name.startswith("NVML_"):
+            assert getattr(real, name) == value, name
+        elif name.startswith("nvml"):
+            ours, theirs = (
+                len(signature(each).parameters) for each in (value, getattr(real, name))
+            )
+            assert ours == theirs, name
 
 
 def test_nvlink_is_the_sum_of_the_links_that_are_up(library):

@@ -1,5 +1,6 @@
 """`hpccomm perf memory`: which cores and memory are measured, how bytes are counted, and what is found wrong."""
 
+import itertools
 import mmap
 import os
 import re
@@ -59,8 +60,13 @@ def test_the_limit_of_an_all_reduce_stands_beside_its_busbw(tmp_path):
         assert float(limit) == pytest.approx(2 * (n - 1) / n * size / seconds / 1e9, rel=0.01)
 
 
-def test_arrays_are_four_times_the_caches(tmp_path):
+def test_arrays_are_four_times_the_caches(monkeypatch, tmp_path):
     """STREAM's rule: "Each array must be at least 4 times the size of the available cache memory" (stream.c)."""
+    with monkeypatch.context() as patch:
+        patch.setattr(memory, "caches", lambda cores: 1 << 20)
+        patch.setattr(memory, "_LEAST", 0)
+        _, out, _ = called("perf", "memory", "-n", "1")
+    assert re.search(r"1 core +4194304 ", out)
     cache = "/sys/devices/system/cpu/cpu{}/cache/index{}/{}"
     facts = ("level", "type", "size", "shared_cpu_list")
     own = [
@@ -134,6 +140,34 @@ def test_what_was_not_done_is_wrong(monkeypatch, what):
     lines = [line.split() for line in out.splitlines() if line[0] != "#"]
     for name, *_, size, _, _, wrong in lines:
         assert int(wrong) == (int(size) // 16 if name == what else 0), name
+
+
+class Beside:
+    """A communicator with another rank on the node, which always begins 1 earlier and ends 2 later."""
+
+    node, rank = 0, 0
+
+    def barrier(self):
+        pass
+
+    def all_gather_object(self, mine):
+        if isinstance(mine, float):
+            return [mine]
+        node, begun, ended = mine
+        return [mine, (node, begun - 1, ended + 2), (node + 1, begun - 100, ended + 100)]
+
+
+def test_a_repetition_is_as_long_as_it_takes_all_of_the_node_and_counts_once_for_each_pass(
+    monkeypatch,
+):
+    """On a clock that goes on by 1 each time somebody looks at it."""
+    monkeypatch.setattr(memory, "_LONG", 30.0)
+    for cores, passes in ((1, 30), (2, 10)):
+        monkeypatch.setattr(memory, "perf_counter", itertools.count().__next__)
+        own = sorted(os.sched_getaffinity(0))[:1] * cores
+        seconds, wrong = memory._repeat(Beside(), "memory_update", own, own, 4096, 3)
+        assert wrong == 0
+        assert seconds.tolist() == [(2 * cores - 1 + 3) / passes] * 3
 
 
 def test_arrays_that_do_not_fit_are_refused_with_what_would():

@@ -83,11 +83,11 @@ def plan(comm: "Communicator", nbytes: int | None) -> tuple[list[Rate], dict[str
     for one, other in product(nodes, nodes) if comm.size == 1 < len(nodes) else ():
         owners = list(islice(cycle(nodes[other]), len(nodes[one])))
         teams[f"cores of node {one}, memory of node {other}"] = nodes[one], owners
-    rates = []
+    rates, free = [], min(comm.all_gather_object(available() // comm.local_size))
+    room = free // 3 // PAGE * PAGE
     for where, (team, owners) in teams.items():
         size = nbytes or max(_BEYOND * caches(team), _LEAST * len(team))
         each = size // len(team) // PAGE * PAGE or PAGE
-        room = available() // comm.local_size // 3 // PAGE * PAGE
         if each * len(team) > room:
             raise UsageError(
                 f"a rank has room for three arrays of {spelled(room)}, and they would be larger: give -b {room} or less, "
