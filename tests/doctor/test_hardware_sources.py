@@ -55,6 +55,7 @@ def test_the_way_to_a_device_and_its_link(tmp_path):
     plant(
         tmp_path, {"/proc/cmdline": "quiet iommu=pt", "/sys/kernel/iommu_groups/3/type": "identity"}
     )
+    plant(tmp_path, {f"{gpu}/iommu_group": "-> /sys/kernel/iommu_groups/3"})
     pci(tmp_path, "0000:17/17:02.0/20:00.0", "0x010802")  # an NVMe drive
     facts = pci_source.gather(tmp_path)
     (device,) = facts["devices"]
@@ -62,6 +63,7 @@ def test_the_way_to_a_device_and_its_link(tmp_path):
         *("pci0000:17", "0000:17:01.0", "0000:18:00.0", "0000:19:04.0", "0000:1a:00.0"),
     ]
     assert (device["speed"], device["max_speed"], device["width"]) == (16.0, 32.0, 16)
+    assert device["iommu_group"] == "3"
     assert (device["node"], device["cpus"], device["vendor"]) == (1, "4-7", "0x10de")
     assert [bridge["address"] for bridge in facts["bridges"]] == device["path"][1:-1]
     assert [bridge.get("acs") for bridge in facts["bridges"]] == [None, None, 0x1D]

@@ -85,6 +85,7 @@ def test_rings_of_one_node_are_closed_and_trees_are_not():
     assert tree[-1] == "  channels 0-1: NIC 3 -> GPU 0 -> GPU 1 -> GPU 2 -> GPU 3 -> NIC 3"
 
 
+@pytest.mark.slow("the first picture loads matplotlib")
 @pytest.mark.parametrize("name", sorted(each.name for each in FILES.glob("*.xml")))
 def test_each_is_drawn(name):
     pytest.importorskip("matplotlib")

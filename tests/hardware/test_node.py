@@ -132,6 +132,20 @@ def test_ranks_far_from_their_gpu_get_a_better_binding(tmp_path):
     assert "each rank runs in the NUMA node that is nearest" in line
 
 
+def test_ranks_are_read_from_the_facts_of_their_nodes():
+    trees = {
+        "n1": {"ranks": [{"rank": 2, "cores": "4-5", "variables": {"CUDA_VISIBLE_DEVICES": "1"}}]},
+        "n0": {"ranks": [{"rank": 0, "cores": "0-1"}, {"rank": 1, "cores": "2-3"}]},
+        "n2": {},
+    }
+    assert [(each.host, each.local_rank, each.cpus) for each in binding.bound_ranks(trees)] == [
+        ("n0", 0, (0, 1)),
+        ("n0", 1, (2, 3)),
+        ("n1", 0, (4, 5)),
+    ]
+    assert binding.bound_ranks(trees)[2].visible == "1"
+
+
 def test_what_a_rank_sees_decides_its_gpu(tmp_path):
     node = dgx_a100(tmp_path)
     assert binding.gpu_of(bound(0, [0], visible="2,0"), node).name == "GPU2"
@@ -206,6 +220,7 @@ def test_alone_it_starts_no_mpi(tmp_path):
     assert load(str(tmp_path / "c.toml")).nodes == 1
 
 
+@pytest.mark.thorough
 @pytest.mark.slow("starts two ranks, and MPI beside each")
 def test_under_mpiexec_each_rank_says_where_it_runs(mpiexec):
     done = mpiexec(2, "-m", "hpccomm", "topo", "--json")

@@ -66,6 +66,15 @@ SOUND = {
         ],
         "gpudirect": {"nvidia_peermem": "580.65.06", "nv_mem": None, "dma_buf": False},
     },
+    "nvlink": {
+        "gpus": [
+            {
+                "name": "NVIDIA A100-SXM4-40GB",
+                "pci": "0000:07:00.0",
+                "links": [{"link": number, "up": True, "version": 3} for number in range(12)],
+            }
+        ]
+    },
     "pci": {
         "devices": [
             device("0000:07:00.0", "0x030200", "0000:01:00.0", "0000:02:00.0"),
@@ -106,6 +115,7 @@ FAULTS = {
     "infiniband.gpudirect": {"infiniband.gpudirect.nvidia_peermem": None},
     "roce.gid": {"infiniband.ports.2.gids": ROCE[:1]},
     "roce.packets": {"network.devices.1.mtu": 1500},
+    "nvlink.lanes": {"nvlink.gpus.0.links.4.up": False},
     "pcie.adapter": {"pci.devices.1.width": 8},
     "pcie.lanes": {"pci.devices.0.width": 8},
     "pcie.acs": {"pci.bridges.1.acs": 0x1D},

@@ -1,8 +1,9 @@
-"""PCI Express: whether connections are as wide as what hangs on them, and whether GPUs reach their peers through it."""
+"""PCI Express and NVLink: whether connections are as wide as they can be, and whether GPUs reach their peers by them."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from hpccomm.backends.bootstrap.machine import ranges
 from hpccomm.doctor.rule import rules
 from hpccomm.hardware.facts import hardware, is_gpu
 
@@ -55,7 +56,16 @@ def _near(devices: List, nodes: List, ports: List) -> Iterator[str]:
             yield f"the GPU at {gpu.address} (NUMA {gpu.domain}) reaches {near[0].name} by another NUMA node only"
 
 
+def _nvlink(gpus: List) -> Iterator[str]:
+    for gpu in gpus:
+        down = [link["link"] for link in gpu["links"] if not link["up"]]
+        if 0 < len(down) < len(gpu["links"]):  # with all of them down, nothing is plugged in
+            count = f"{len(down)} of {len(gpu['links'])}"
+            yield f"{count} NVLinks of the GPU at {gpu['pci']} are down: {ranges(down)}"
+
+
 RULES = rules({
+    "nvlink.lanes": (_nvlink, "nvlink.gpus"),
     "pcie.adapter": (_adapter, "infiniband.ports", "pci.devices"),
     "pcie.lanes": (_lanes, "pci.devices"),
     "pcie.acs": (_acs, "pci.bridges.*.acs", "pci.devices"),

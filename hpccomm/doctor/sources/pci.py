@@ -59,7 +59,11 @@ def _device(reading: Reading, folder: Path) -> dict[str, Any]:
         "max_speed": _speed(reading.line(folder / "max_link_speed")),
         "width": whole(reading.line(folder / "current_link_width")),
         "max_width": whole(reading.line(folder / "max_link_width")),
-        "driver": (folder / "driver").resolve().name if (folder / "driver").exists() else None,
+        **{
+            name: (folder / name).resolve().name
+            for name in ("driver", "iommu_group")
+            if (folder / name).exists()
+        },
         "virtual": (folder / "physfn").exists() or None,
     }
     return {name: value for name, value in facts.items() if value is not None}
