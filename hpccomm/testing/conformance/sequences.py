@@ -148,7 +148,7 @@ def messages_of_a_plan_match_their_own(comm: Communicator) -> None:
 @SEQUENCES.behaviour(min_size=2, fails=True)
 def a_plan_times_out(comm: Communicator) -> None:
     """The deadline is that of all its calls together. Plans refuse then, and none can be made."""
-    deadline, late = 0.5, 0.45  # each message in time, and the two not, though a rank begins late
+    deadline, late = 0.5, 0.3
     x = np.zeros(3)
     with comm.planning(timeout=deadline) as plan:
         for _ in range(2):
@@ -157,7 +157,20 @@ def a_plan_times_out(comm: Communicator) -> None:
             elif comm.rank == 1:
                 comm.send(x, 0)
     other = comm.plan("send_recv", x, None, x, None)
-    comm.barrier()
+    beside, begun = comm.dup(), list[int]()
+
+    def hook(_: object) -> None:
+        if not begun:
+            begun.append(comm.rank)
+            if comm.rank == 0:
+                beside.send_object(None, 1)
+            else:
+                beside.recv_object(0)  # so that rank 0 waits for as long as this rank is late
+        if comm.rank == 1:
+            time.sleep(late)
+
+    if comm.rank < 2:
+        comm.register_pre_hook(hook)
     if comm.rank == 0:
         with takes(deadline + SOON, deadline / 2), raises(CollectiveTimeout, "recv"):
             plan()
@@ -167,6 +180,6 @@ def a_plan_times_out(comm: Communicator) -> None:
         with raises(CommunicatorAborted, comm.name), comm.planning():
             pass
     elif comm.rank == 1:
-        comm.register_pre_hook(lambda _: time.sleep(late))
         with suppress(CommunicationError):
             plan()
+    beside.finalize()
