@@ -31,6 +31,8 @@ verified: out of place those of the last one, in place those of the first and a 
 Combinations of `all` or of a list that do not exist, such as avg on bool or an algorithm on a
 collective that lacks it, are skipped, and the header lists them. Requested alone, they are an error.
 
+`perf pairs` measures what is between ranks, `perf memory` a node's memory, and `perf copy` the links of its GPUs.
+
 The exit status is 0 if everything is right, 1 if a result is wrong (rank, index, expected and actual
 value are on standard error) or a table is slower than it has to be (--min-bw, --expect), and 2 if the
 command failed: wrong usage or configuration, a file, a failed communication.
