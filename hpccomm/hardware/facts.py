@@ -17,8 +17,8 @@ _ACCELERATOR = re.compile(r"0x(0302|0380|12)")
 _DISPLAY = ("0x10de", "0x1002")
 """Makers whose displays compute; that of a server's management controller does not."""
 
-NVLINK, XGMI = {1: 20.0, 2: 25.0, 3: 25.0, 4: 25.0, 5: 50.0}, 50.0
-"""1e9 B/s of one link in one direction: of NVIDIA by version, and of AMD's MI200 (their data sheets)."""
+NVLINK, NVLINK_5, XGMI = 25.0, 50.0, 50.0
+"""1e9 B/s of one link in one direction: NVLink 2 to 4, NVLink 5, and AMD's of an MI200 (their data sheets)."""
 
 GENERATIONS = {2.5: 1, 5.0: 2, 8.0: 3, 16.0: 4, 32.0: 5, 64.0: 6}
 """Of PCI Express, by GT/s."""
@@ -37,18 +37,18 @@ def hardware(name: str, tree: Mapping[str, Any]) -> NodeHardware:
     domains = tuple(_domains(tree.get("cpu", {})))
     gpus = tuple(_gpus(tree, domains))
     names = {gpu.address: gpu.name for gpu in gpus}
-    up = [
-        (names[gpu["pci"]], link)
-        for gpu in tree.get("nvlink", {}).get("gpus", ())
-        for link in gpu["links"]
-        if gpu["pci"] in names and link["up"]
-    ]
+    nvidia = [gpu for gpu in tree.get("nvlink", {}).get("gpus", ()) if gpu["pci"] in names]
     # What has no GPU of this node at its other end leads to a switch, which a virtual machine may hide.
-    links, switched = connected((own, names.get(link.get("to")), 1) for own, link in up)
-    newest = max((link.get("version", 0) for _, link in up), default=0)
+    links, switched = connected(
+        (names[gpu["pci"]], names.get(link.get("to")), 1)
+        for gpu in nvidia
+        for link in gpu["links"]
+        if link["up"]
+    )
+    rate = max((gpu.get("rate", 0.0) for gpu in nvidia), default=0.0) or NVLINK
     return NodeHardware(
-        name, domains, (*gpus, *_nics(tree, domains)), links, switched, "NV",
-        NVLINK.get(newest, 25.0), tuple(_unread(tree, gpus)),
+        name, domains, (*gpus, *_nics(tree, domains)), links, switched, "NV", rate,
+        tuple(_unread(tree, gpus)),
     )  # fmt: skip
 
 

@@ -13,7 +13,7 @@ from xml.etree import ElementTree as ET
 
 from hpccomm.errors import UsageError
 from hpccomm.files.regular import read_text
-from hpccomm.hardware.facts import GENERATIONS, NVLINK, XGMI
+from hpccomm.hardware.facts import GENERATIONS, NVLINK, NVLINK_5, XGMI
 from hpccomm.hardware.node import Component, NodeHardware, NumaDomain, connected
 
 PATTERNS = {
@@ -123,7 +123,7 @@ def _topology(name: str, processors: Sequence[ET.Element]) -> NodeHardware:
     components.sort(key=lambda each: (each.kind, _natural(each.name)))
     domains.sort(key=lambda each: each.number)
     new = any(each.words.startswith("sm_1") for each in components)  # Blackwell and later
-    rate = XGMI if kind == "XGMI" else NVLINK[5 if new else 4]
+    rate = XGMI if kind == "XGMI" else NVLINK_5 if new else NVLINK
     return NodeHardware(name, tuple(domains), tuple(components), links, switched, kind, rate)
 
 

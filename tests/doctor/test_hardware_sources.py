@@ -4,6 +4,7 @@ Formats: Linux, Documentation/ABI (sysfs-class-net, sysfs-class-infiniband, sysf
 and Documentation/networking/statistics.rst.
 """
 
+import inspect
 import struct
 import sys
 from types import SimpleNamespace
@@ -170,20 +171,38 @@ def test_nvlink_and_what_is_at_its_other_end(monkeypatch):
             raise NVMLError("Not Supported")
         return place(domain=0, bus=0xC4, device=0)
 
-    library = SimpleNamespace(
-        NVMLError=NVMLError, NVML_NVLINK_MAX_LINKS=18, NVML_FEATURE_ENABLED=1,
-        nvmlInit=lambda: None, nvmlShutdown=lambda: None, nvmlDeviceGetCount=lambda: 1,
-        nvmlDeviceGetHandleByIndex=lambda index: index, nvmlDeviceGetName=lambda handle: "NVIDIA A100",
-        nvmlDeviceGetPciInfo=lambda handle: place(domain=0, bus=7, device=0),
-        nvmlDeviceGetNvLinkState=state, nvmlDeviceGetNvLinkVersion=lambda handle, link: 3,
-        nvmlDeviceGetNvLinkRemotePciInfo=remote,
-        __spec__=SimpleNamespace(),
-    )  # fmt: skip
+    field = place(nvmlReturn=0, value=place(uiVal=25_781))
+    names = {
+        "NVMLError": NVMLError,
+        "NVML_NVLINK_MAX_LINKS": 18,
+        "NVML_FEATURE_ENABLED": 1,
+        "NVML_FI_DEV_NVLINK_SPEED_MBPS_COMMON": 90,
+        "NVML_SUCCESS": 0,
+        "nvmlInit": lambda: None,
+        "nvmlShutdown": lambda: None,
+        "nvmlDeviceGetCount": lambda: 1,
+        "nvmlDeviceGetHandleByIndex": lambda index: index,
+        "nvmlDeviceGetName": lambda handle: "NVIDIA A100",
+        "nvmlDeviceGetPciInfo": lambda handle: place(domain=0, bus=7, device=0),
+        "nvmlDeviceGetNvLinkState": state,
+        "nvmlDeviceGetNvLinkRemotePciInfo": remote,
+        "nvmlDeviceGetFieldValues": lambda handle, fieldIds: [field],  # noqa: N803
+    }
+    try:
+        import pynvml  # the double is as the package, where that is installed
+    except ImportError:
+        pass
+    else:
+        for name, each in names.items():
+            if name.startswith("nvml"):
+                theirs = inspect.signature(getattr(pynvml, name)).parameters
+                assert len(inspect.signature(each).parameters) == len(theirs), name
+    library = SimpleNamespace(**names, __spec__=place())
     monkeypatch.setitem(sys.modules, "pynvml", library)
     (gpu,) = nvlink.gather()["gpus"]
-    assert (gpu["name"], gpu["pci"]) == ("NVIDIA A100", "0000:07:00.0")
+    assert (gpu["name"], gpu["pci"], gpu["rate"]) == ("NVIDIA A100", "0000:07:00.0", 25.781)
     assert gpu["links"] == [
-        {"link": 0, "up": True, "version": 3, "to": "0000:c4:00.0"},
-        {"link": 1, "up": True, "version": 3},
-        {"link": 2, "up": False, "version": 3, "to": "0000:c4:00.0"},
+        {"link": 0, "up": True, "to": "0000:c4:00.0"},
+        {"link": 1, "up": True},
+        {"link": 2, "up": False, "to": "0000:c4:00.0"},
     ]

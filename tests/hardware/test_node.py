@@ -34,8 +34,7 @@ NVLINK = {
             "name": "NVIDIA A100-SXM4-40GB",
             "pci": f"0000:{bus}:00.0",
             "links": [
-                {"link": at, "up": True, "version": 3, "to": f"0000:c{4 + at // 2}:00.0"}
-                for at in range(12)
+                {"link": at, "up": True, "to": f"0000:c{4 + at // 2}:00.0"} for at in range(12)
             ],
         }
         for bus in ("07", "0f", "47")
@@ -82,10 +81,7 @@ def test_a_virtual_machine_hides_its_numa_nodes(tmp_path):
 def test_direct_links_are_counted_and_those_that_are_down_are_not(tmp_path):
     tree = facts.gather(SOURCES, planted(tmp_path, BOARD, ["0-63"]))
     pair = ("0000:01:00.0", "0000:02:00.0")
-    links = [
-        [{"link": at, "up": at != 2, "version": 3, "to": other} for at in range(4)]
-        for other in pair[::-1]
-    ]
+    links = [[{"link": at, "up": at != 2, "to": other} for at in range(4)] for other in pair[::-1]]
     gpus = [
         {"name": "RTX 3090", "pci": own, "links": up} for own, up in zip(pair, links, strict=True)
     ]

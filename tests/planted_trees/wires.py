@@ -71,7 +71,7 @@ SOUND = {
             {
                 "name": "NVIDIA A100-SXM4-40GB",
                 "pci": "0000:07:00.0",
-                "links": [{"link": number, "up": True, "version": 3} for number in range(12)],
+                "links": [{"link": number, "up": True} for number in range(12)],
             }
         ]
     },

@@ -1,15 +1,16 @@
 """NVLink and the GPUs that it connects, from NVIDIA's management library (the package ``nvidia-ml-py``)."""
 
+import contextlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from hpccomm.doctor.reading import Reading
-from hpccomm.memory.cuda.nvml import opened
+from hpccomm.memory.cuda.nvml import nvlink_rate, opened
 
 
 def gather(root: Path = Path("/")) -> dict[str, Any]:
-    """Return ``gpus``: name, PCI address and ``links``, each with its state, version and what is at its other end."""
+    """Return ``gpus``: name, PCI address, the ``rate`` of a link in GB/s, and ``links``, each with what is at its other end."""
     reading = Reading(root)
     reading.take("gpus", _gpus)
     return reading.facts()
@@ -25,6 +26,7 @@ def _gpu(nvml: Any, handle: Any) -> dict[str, Any]:
     return {
         "name": nvml.nvmlDeviceGetName(handle),
         "pci": address(nvml.nvmlDeviceGetPciInfo(handle)),
+        "rate": nvlink_rate(nvml, handle),
         "links": list(_links(nvml, handle)),
     }
 
@@ -36,16 +38,9 @@ def _links(nvml: Any, handle: Any) -> Iterator[dict[str, Any]]:
         except nvml.NVMLError:  # there are no more, or none at all
             return
         link: dict[str, Any] = {"link": number, "up": up}
-        for fact, ask in (
-            ("version", lambda at: nvml.nvmlDeviceGetNvLinkVersion(handle, at)),
-            ("to", lambda at: address(nvml.nvmlDeviceGetNvLinkRemotePciInfo(handle, at))),
-        ):
-            try:
-                link[fact] = ask(number)
-            except (
-                nvml.NVMLError
-            ):  # a link that is down, or whose other end a virtual machine hides
-                continue
+        # A link that is down has no other end, and a virtual machine hides it.
+        with contextlib.suppress(nvml.NVMLError):
+            link["to"] = address(nvml.nvmlDeviceGetNvLinkRemotePciInfo(handle, number))
         yield link
 
 

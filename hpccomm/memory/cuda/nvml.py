@@ -114,8 +114,13 @@ def _active_nvlinks(nvml: Any, handle: Any, peer: bytes | None = None) -> int:
     return active
 
 
+def nvlink_rate(nvml: Any, handle: Any) -> float:
+    """Return what one NVLink of a device carries in one direction, in 1e9 B/s; 0 if the library does not know."""
+    return _field(nvml, handle, "NVML_FI_DEV_NVLINK_SPEED_MBPS_COMMON") / 1000
+
+
 def _nvlink(nvml: Any, handle: Any, active: int) -> Link | None:
-    speed = _field(nvml, handle, "NVML_FI_DEV_NVLINK_SPEED_MBPS_COMMON") / 1000
+    speed = nvlink_rate(nvml, handle)
     return Link(f"NVLink, {active} of {speed:g} GB/s", active * speed) if speed else None
 
 
