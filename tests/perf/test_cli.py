@@ -32,10 +32,10 @@ def printed(program):
     ("arguments", "said"),
     [
         ([], "VERB"),
-        (["gauge"], "hpccomm has no verb 'gauge'; the verbs are perf, perf pairs, show, "),
+        (["gauge"], "hpccomm has no verb 'gauge'; the verbs are perf, perf pairs, perf memory, "),
         (
             ["pref"],
-            "hpccomm has no verb 'pref'; did you mean perf? The verbs are perf, perf pairs, show, ",
+            "hpccomm has no verb 'pref'; did you mean perf? The verbs are perf, perf pairs, perf memory, ",
         ),
         (
             ["--vresion"],
