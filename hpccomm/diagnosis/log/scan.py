@@ -18,8 +18,8 @@ BLOCK = 1 << 17
 class WordScanner:
     """Finds words by looking pairs of bytes up in a table, for all words at once.
 
-    Each group of words has a bit for each of its three pairs. A place where the bits of three pairs in a row
-    are those of one group may be a word of it, and is compared. This is the idea of the Teddy algorithm
+    Each group of words has a bit for each of its three pairs. Where the bits of three pairs in a row are those
+    of one group, one of its words may stand, and the bytes are compared. This is the idea of the Teddy algorithm
     (Langdale, in Hyperscan), by whole arrays.
 
     Parameters
@@ -34,6 +34,9 @@ class WordScanner:
             self._words[word.encode()[:LENGTH]].append(word.encode())
         self._bits = np.zeros(1 << 16, np.uint32)
         starts = sorted(self._words)
+        self._starts = np.array(
+            sorted(int.from_bytes(start, "little") for start in starts), np.uint64
+        )
         for number, start in enumerate(starts):
             group = number * GROUPS // len(starts)
             for pair in range(LENGTH // 2):
@@ -51,11 +54,18 @@ class WordScanner:
                         yield begin + at, word.decode()
 
     def _candidates(self, block: bytes) -> list[int]:
+        """Return where the first `LENGTH` bytes of words stand in a block, in order."""
         found = []
         for odd in (0, 1):
             pairs = np.frombuffer(block, "<u2", max(len(block) - odd, 0) // 2, odd * bool(block))
-            bits = self._bits[pairs]
-            fits = bits[:-2] & (bits[1:-1] >> GROUPS) & (bits[2:] >> 2 * GROUPS)
-            found.append(2 * np.flatnonzero(fits & ((1 << GROUPS) - 1)) + odd)
+            bits = self._bits.take(pairs, mode="clip")  # which needs no check of each index
+            fits = bits[1:-1] >> GROUPS
+            fits &= bits[:-2]
+            fits &= bits[2:] >> 2 * GROUPS
+            at = np.flatnonzero(fits != 0)
+            first, second, third = (pairs[at + pair].astype(np.uint64) for pair in range(3))
+            values = first | (second << np.uint64(16)) | (third << np.uint64(32))
+            nearest = np.searchsorted(self._starts, values).clip(max=len(self._starts) - 1)
+            found.append(2 * at[self._starts[nearest] == values] + odd)
         places: list[int] = np.sort(np.concatenate(found)).tolist()
         return places
