@@ -31,6 +31,7 @@ from hpccomm.diagnosis.log.scan import WordScanner
 LOGS = Path(__file__).parent / "logs"
 with (LOGS / "cases.tsv").open(newline="") as table:
     CASES = {row["log"]: row["first"] for row in csv.DictReader(table, delimiter="\t")}
+WILD = LOGS.parents[1] / "logs" / "data"
 MOST_LINES = 15
 BY_NAME = {each.name: each for each in meanings.TABLE}
 SHARE = Path(sys.prefix) / "share"
@@ -69,6 +70,29 @@ def test_most_failures_are_there() -> None:
     made = [name for name in CASES if not name.startswith(("public", "healthy"))]
     assert len(made) >= 20
     assert len({CASES[name] for name in made}) >= 20
+
+
+FAILED = {
+    "nccl_2.19_out_of_bounds.txt": "nccl-tests-wrong",
+    "nccl_2017_broadcast.txt": "nccl-tests-wrong",
+    "nccl_2019_all_reduce_failed.txt": "nccl-tests-wrong",
+    "nccl_cut_by_cuda_failure.txt": "cuda-sticky",
+    "nccl_failed_then_repeated.txt": "nccl-system",
+    "nccl_signal.txt": "ompi-segv",
+    "nccl_time_limit.txt": "slurm-time",
+    "nccl_warnings_glued.txt": "nccl-ib-retry",
+    "osu_7.4_validation_fails.txt": "nccl-tests-wrong",
+    "osu_cut.txt": "slurm-killed",
+    "rccl_2019_asterisks.txt": "nccl-tests-wrong",
+}
+"""Of the logs of benchmarks that the import is tested with, from issue trackers and archives: those that failed."""
+
+
+def test_benchmarks_that_went_well_are_not_blamed() -> None:
+    logs = [path for path in WILD.iterdir() if path.suffix in (".txt", ".json", ".csv", ".gz")]
+    assert len(logs) > 80
+    for path in logs:
+        assert document(path.read_bytes())["first"] == FAILED.get(path.name), path
 
 
 @pytest.mark.parametrize(
