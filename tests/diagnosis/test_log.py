@@ -118,6 +118,24 @@ def test_what_is_said(case: str, said: str) -> None:
     assert said in "\n".join(words.lines(read((LOGS / f"{case}.log").read_bytes())))
 
 
+def test_tracebacks_of_two_ranks_are_told_apart() -> None:
+    frames = {
+        rank: [
+            "Traceback (most recent call last):",
+            f'  File "/app/train.py", line {40 + rank}, in step',
+            "    x = load()",
+            f"{error}: of rank {rank}",
+        ]
+        for rank, error in enumerate(("KeyError", "ValueError"))
+    }
+    mixed = [f"{rank}: {frames[rank][line]}" for line in range(4) for rank in (0, 1)]
+    found = document("\n".join(mixed).encode())["found"]
+    assert [(each["text"], each["rank"], each["place"], each["line"]) for each in found] == [
+        ("KeyError: of rank 0", 0, "train.py line 40, in step", 7),
+        ("ValueError: of rank 1", 1, "train.py line 41, in step", 8),
+    ]
+
+
 def test_consequences_alone_send_to_other_logs() -> None:
     told = words.lines(read(b"n1:7:9 [0] NCCL WARN Connection closed by remote peer n2<1>\n"))
     assert told[1].startswith("Only consequences are here; look for the cause in the logs of other")

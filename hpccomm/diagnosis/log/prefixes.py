@@ -13,7 +13,7 @@ _FORMS = (
     r"\[(?:[^\[\]@]*@)?(?:\d+,)?(?P<tag>\d+)\](?:\[(?P<taghost>[\w.-]+):\d+\])?<std(?:out|err|diag)>:? ?",
     r"(?:<std(?:out|err|diag)>:? ?)",
     r"\[(?:rank|default)?(?P<torch>\d+)\]:? ?",  # torchrun, MPICH's -l
-    r"\s{0,6}(?P<srun>\d+)(?:@(?P<at>[\w.-]+))?: ",  # srun -l, -prepend-pattern of MPICH
+    r"\s{0,6}(?P<srun>\d{1,6})(?:@(?P<at>[\w.-]+))?: ",  # srun -l, -prepend-pattern of MPICH
     r"\[?pod/(?P<pod>[\w.-]+)(?:/[\w.-]+)?\]? ",  # kubectl --prefix
     rf"{_DAY} (?P<syslog>[\w.-]+) kernel: ",
     r"\[ *\d+\.\d+\] ?",  # since the system began

@@ -118,10 +118,10 @@ class _LogReader:
         self._scanner = WordScanner([*self._rows, *tracebacks.BEGINS, _NCCL_RANK])
         self._usual: dict[frozenset[str], Sighting | None] = {}
         """What lines with some words were last; they are only counted once it was seen often enough."""
-        self._raised = 0
-        """The line of the last exception to which a traceback was read."""
-        self._covered = 0
-        """The last line of the last message."""
+        self._raised: dict[str, int] = {}
+        """By the tag of its lines, the line of the last exception to which a traceback was read."""
+        self._covered: dict[str, int] = {}
+        """By the tag of its lines, the last line of a message of several lines."""
 
     def take(self, data: bytes, end: int) -> None:
         """Take a piece."""
@@ -129,19 +129,19 @@ class _LogReader:
         words: set[str] = set()
         for at, word in self._scanner.places(data, end):
             if at > last:
-                self._look(data, start, last, words)
+                if words:
+                    self._look(data, start, last, words)
                 start, last = _line(data, at)
                 self.report.lines += data.count(b"\n", counted, start)
                 counted, words = start, set()
             words.add(word)
-        self._look(data, start, last, words)
+        if words:
+            self._look(data, start, last, words)
         self.report.lines += data.count(b"\n", counted, end)
 
     def _look(self, data: bytes, start: int, end: int, words: set[str]) -> None:
         """Look at a line that has some of the words."""
         number = self.report.lines + 1
-        if number <= self._covered:
-            return
         usual = self._usual.get(key := frozenset(words))
         often = usual is not None and usual.count >= ENOUGH
         if usual and often and usual.message.pattern.search(_text(data[start:end])):
@@ -152,9 +152,12 @@ class _LogReader:
         origin, text = prefixes.split(_text(data[start : start + size]))
         if _NCCL_RANK in words and (found := _RANK.search(text)):
             self.report.ranks[origin.process] = int(found[1])
-        if words.intersection(tracebacks.BEGINS) and number > self._raised:
+        raised = self._raised.get(origin.tag, 0)
+        if number == raised or number <= self._covered.get(origin.tag, 0):
+            return
+        if words.intersection(tracebacks.BEGINS) and number > raised:
             self._take_traceback(data, start, number, origin)
-        elif number > self._raised or not text.startswith(" "):
+        elif number > raised or not text.startswith(" "):
             self._usual[key] = self._take_message(rows, number, text, origin)
 
     def _take_message(
@@ -167,7 +170,8 @@ class _LogReader:
             if found is None or found.start() > end:
                 continue
             said = text[: text.find("\n", found.end()) % (len(text) + 1)]
-            self._covered = number + said.count("\n")
+            if not place and "\n" in said:
+                self._covered[origin.tag] = number + said.count("\n")
             details = {name: value for name, value in found.groupdict().items() if value}
             return self.report.add(message, number, said, origin, details, place)
         return None
@@ -184,7 +188,7 @@ class _LogReader:
             return
         if said := _RAISED_BY.search(before):
             origin = origin._replace(rank=int(said[1]))
-        self._raised = found.line
+        self._raised[origin.tag] = found.line
         rows = [
             row for row, each in enumerate(TABLE) if any(word in found.text for word in each.words)
         ]
