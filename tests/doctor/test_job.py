@@ -141,6 +141,25 @@ def test_trees_come_with_a_failure_at_the_end(child):
     assert tree["mpi"]["started"]
 
 
+def test_nccl_s_findings_are_translated(child, capsys):
+    """Lines of NCCL's guide, Diagnostics."""
+    tree = "{'mpi': {'started': True, 'world': 1}, 'ranks': []}"
+    child(
+        "assert os.environ['NCCL_RUN_DIAGNOSTICS'] == os.environ['NCCL_RUN_RAS_DIAGNOSTICS'] == '1'\n"
+        "assert sys.argv[3] == 'nccl'\n"
+        f"say(trees={{'n0': {tree}}}); say(nccl=''); say(phase='')\n"
+        "print('n0:1 NCCL DIAG [OK]   ECC: no uncorrected volatile errors across 8 ranks in comm 0x1')\n"
+        "print('n0:1 NCCL DIAG [INFO] p2p: only 52/56 GPU-to-GPU peer accesses passed verification')\n"
+    )
+    assert main(["doctor", "--nccl", "--only", "nccl.says_p2p,nccl.says_ecc,nccl.says_nvlink"]) == 0
+    printed = capsys.readouterr().out
+    assert "WARN     nccl.says_p2p" in printed
+    assert "only 52/56 GPU-to-GPU peer accesses passed verification" in printed
+    assert "remedy: look at gpus.peers, gpus.xid and the links" in printed
+    assert "ok       nccl: says_ecc" in printed
+    assert "(nccl: says_nvlink)" in printed
+
+
 @pytest.mark.slow("MPI is started twice")
 def test_this_machine_and_a_saved_tree(tmp_path, capsys):
     """Once for real, and once against what that saved."""

@@ -86,3 +86,9 @@ def test_a_list_of_transports_is_read_as_the_library_reads_it(setting):
     variables = dict(each.split("=", 1) for each in setting.split())
     tree = planted(SOUND, {"mpi.vendor": vendor, "ranks.0.variables": variables})
     assert (judged(BY_ID["mpi.shared_memory"], SOUND, tree).status == "warn") is fires
+
+
+@pytest.mark.parametrize("rule", ["slurm.tasks", "slurm.nodes", "slurm.components"])
+def test_a_process_alone_in_a_batch_job_is_not_the_job(rule):
+    alone = planted(SOUND, FAULTS[rule] | {"mpi.launcher": None, "mpi.launched": 1, "mpi.world": 1})
+    assert judged(BY_ID[rule], SOUND, alone).status == "ok"

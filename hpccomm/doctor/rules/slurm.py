@@ -46,8 +46,8 @@ def _memlock(config: Facts, soft: int | None, ports: Sequence[Facts]) -> Found:
         yield f"jobs take the limit of locked memory of the shell that submits them: {soft / (1 << 20):,.0f} MiB here"
 
 
-def _tasks(variables: Facts, world: int, launched: int) -> Found:
-    if launched > 1 and world == 1:  # they are no job: another rule says so
+def _tasks(variables: Facts, world: int, launched: int, launcher: str | None) -> Found:
+    if launcher is None or (launched > 1 and world == 1):  # alone, or no job: another rule says so
         return
     step = _number(variables, "SLURM_STEP_NUM_TASKS")
     for name in (
@@ -58,9 +58,9 @@ def _tasks(variables: Facts, world: int, launched: int) -> Found:
             return
 
 
-def _nodes(variables: Facts, nodes: int) -> Found:
+def _nodes(variables: Facts, nodes: int, launcher: str | None) -> Found:
     number = _number(variables, "SLURM_JOB_NUM_NODES")
-    if number and number != nodes:
+    if launcher is not None and number and number != nodes:
         yield f"the job has {number} nodes, and its ranks are on {nodes}"
 
 
@@ -87,11 +87,11 @@ def _gpus(variables: Facts, count: int) -> Found:
         yield f"SLURM_GPUS_ON_NODE is {given}, and the driver shows {count}"
 
 
-def _components(variables: Facts, world: int) -> Found:
+def _components(variables: Facts, world: int, launcher: str | None) -> Found:
     parts = _number(variables, "SLURM_HET_SIZE") or 1
     tasks = [_number(variables, f"SLURM_NTASKS_HET_GROUP_{part}") for part in range(parts)]
     known = [number for number in tasks if number]
-    if parts > 1 and (len(known) < parts or sum(known) != world):
+    if launcher is not None and parts > 1 and (len(known) < parts or sum(known) != world):
         yield f"the job has {parts} components{f' of {known} tasks' if known else ''}, and MPI_COMM_WORLD has {world} ranks"
 
 
@@ -102,10 +102,10 @@ RULES = rules({
     "slurm.confined": (_confined, "slurm.config"),
     "slurm.gres": (_gres, "slurm.config", "slurm.node", "gpus.on_bus"),
     "slurm.memlock": (_memlock, "slurm.config", "limits.memlock.soft", "infiniband.ports"),
-    "slurm.tasks": (_tasks, "slurm.variables", "mpi.world", "mpi.launched"),
+    "slurm.tasks": (_tasks, "slurm.variables", "mpi.world", "mpi.launched", "mpi.launcher"),
     "slurm.cpus_per_task": (_cpus, "ranks.*.rank", "ranks.*.cores", "ranks.*.variables", "slurm.variables"),
     "slurm.cpus": (_given, "ranks.*.cores", "slurm.variables"),
     "slurm.gpus": (_gpus, "slurm.variables", "gpus.count"),
-    "slurm.components": (_components, "slurm.variables", "mpi.world"),
-    "slurm.nodes": (_nodes, "slurm.variables", "mpi.nodes"),
+    "slurm.components": (_components, "slurm.variables", "mpi.world", "mpi.launcher"),
+    "slurm.nodes": (_nodes, "slurm.variables", "mpi.nodes", "mpi.launcher"),
 })  # fmt: skip
