@@ -19,9 +19,20 @@ import pytest
 
 import hpccomm
 from hpccomm.errors import CollectiveTimeout, CommunicationError, PeerLost, RankMismatch
+from hpccomm.gradients import GradientSync
 from hpccomm.runtime import dump, dump_signal, recorder
 from hpccomm.runtime.dump import process
-from hpccomm.runtime.recorder import CAPACITY, ENDED, ERROR, LABEL, NUMBER, ORIGIN, SEQUENCE, SITE
+from hpccomm.runtime.recorder import (
+    BEGIN,
+    CAPACITY,
+    ENDED,
+    ERROR,
+    LABEL,
+    NUMBER,
+    ORIGIN,
+    SEQUENCE,
+    SITE,
+)
 from hpccomm.testing import run_ranks
 
 Mpiexec = Callable[..., subprocess.CompletedProcess[str]]
@@ -68,6 +79,31 @@ def test_collectives_have_the_same_number_on_all_ranks_and_every_call_its_place(
         sequences = [sequence for _, _, sequence, _ in each]
         assert sequences == sorted(set(sequences))
         assert all("test_flight.py line" in site for name, n, _, site in each if n > 0), each
+
+
+def test_a_place_in_hpccomm_is_the_programs_line_that_led_there_and_no_older_one() -> None:
+    """Calls of a training name its line. A later one from hpccomm.testing, say, does not."""
+    scope: dict[str, Any] = {}
+    later = "def later(comm, x):\n    comm.all_reduce(x)\n"
+    exec(compile(later, f"{recorder.PACKAGE}testing/elsewhere.py", "exec"), scope)
+
+    def main(comm: hpccomm.Communicator) -> list[tuple[str, str]]:
+        before = len(of(comm))
+        x = np.ones(8, np.float32)
+        training = GradientSync(comm, {"x": x})
+        training.ready("x", x)
+        training.wait()
+        training.close()
+        scope["later"](comm, x)
+        return [
+            (entry[LABEL].name, recorder.described(entry[SITE], entry[BEGIN]))
+            for entry in of(comm)[before:]
+        ]
+
+    for *of_training, (_, last) in run_ranks(2, main):
+        assert of_training
+        assert all("test_flight.py line" in site for _, site in of_training), of_training
+        assert last == ""
 
 
 def test_the_last_calls_are_kept_and_no_more() -> None:

@@ -295,6 +295,23 @@ def test_ranks_that_end_a_communicator_together_do_not_lose_each_other() -> None
     assert judge({**MINE, **closed}, peers).absent == ()
 
 
+@pytest.mark.parametrize("closed", [False, True], ids=["not closed yet", "closed"])
+def test_a_call_that_others_have_left_by_their_own_error_is_no_mismatch_at_the_end(
+    closed: bool,
+) -> None:
+    """How soon they close the communicator after the error must not matter."""
+    ends = {"operation": "finalize"}
+    now = {**ends, "collective": NUMBER, "site": "a", "since": 3.0}
+    left = {"failed": "KeyError: 'x'", "closed": "left a call by KeyError: 'x'"}
+    more = {"closed": "is finalized"} if closed else {}
+    answer = Answer(ANSWERED, facts(1, True, {**left, **more}, None if closed else TERMS))
+    verdict = judge(facts(0, True, {"now": now}, ends), {1: answer})
+    assert (verdict.differing, verdict.gone) == ((), (1,))
+    # Who still is in that call differs.
+    waits = Answer(ANSWERED, facts(1, True, {"now": {**now, "operation": "all_reduce"}}))
+    assert judge(facts(0, True, {"now": now}, ends), {1: waits}).differing == (0, 1)
+
+
 def test_ranks_that_are_told_of_last_are_in_a_sentence_as_well() -> None:
     answers = answered(dict.fromkeys(range(1, 12), "missing"))
     for rank, answer in answers.items():

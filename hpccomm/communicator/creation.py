@@ -75,7 +75,7 @@ def new_comm(
         An NCCL communicator that the program has of the same ranks, for device arrays: CuPy's
         ``NcclCommunicator``, nccl4py's ``Communicator``, a process group of PyTorch, or the pointer as an
         integer. Its owner ends it, after this communicator. None makes one. Given on all ranks, or on
-        none.
+        none. `CommOptions.nccl_config` does not fit it: its owner has made it with settings of its own.
 
     Returns
     -------
@@ -97,6 +97,11 @@ def new_comm(
     if nccl is not None and backend not in ("auto", "nccl"):
         raise UsageError(f"nccl is given and backend is {backend!r}; leave backend out")
     merged = settings.merge(backend if nccl is None else "nccl", timeout, options)
+    if nccl is not None and merged.nccl_config:
+        raise UsageError(
+            f"nccl is given and options.nccl_config has {', '.join(merged.nccl_config)}, but a communicator that exists "
+            "keeps its owner's settings; leave nccl_config out, and have the owner set the fields; or leave nccl out"
+        )
     if merged.algorithm != policy.AUTO and merged.algorithm not in policy.names():
         raise ConfigurationError(
             f"algorithm (options.algorithm or HPCCOMM_ALGORITHM) is {merged.algorithm!r}; "

@@ -113,17 +113,29 @@ def called_from() -> Site | None:
     return frame.f_code, frame.f_lasti
 
 
-_entrances: deque[tuple[float, Site]] = deque(maxlen=CAPACITY)
+_entrances: deque[tuple[float, str, Site]] = deque(maxlen=CAPACITY)
 
 
 def entered() -> None:
     """Note where the program is, which calls what makes calls of communicators for it, now or in a thread.
 
-    These are said to be made there: no line of hpccomm says anything to whoever reads of them.
+    Calls that the package of the caller makes are said to be made there: no line of hpccomm says anything
+    to users who read of them. Calls that other packages of hpccomm make are not: they may be made long after.
     """
-    frame = own_frame(caller(1))
+    here = caller(1)
+    frame = own_frame(here)
     if frame is not None:
-        _entrances.append((time.perf_counter(), (frame.f_code, frame.f_lasti)))
+        moment, package = time.perf_counter(), _package_of(here.f_code.co_filename)
+        _entrances.append((moment, package, (frame.f_code, frame.f_lasti)))
+
+
+CALLED = ("communicator", "runtime")
+"""Packages of hpccomm that make calls only for others."""
+
+
+def _package_of(file: str) -> str:
+    """Return the name of the package of hpccomm that a file of it is in."""
+    return file[len(PACKAGE) :].partition(os.sep)[0]
 
 
 def program_site(site: Site | None, moment: float | None = None) -> Site | None:
@@ -140,19 +152,28 @@ def program_site(site: Site | None, moment: float | None = None) -> Site | None:
         return site
     if not site[0].co_filename.startswith(PACKAGE):
         return None if _of_standard(site[0].co_filename) else site
-    entrances = [each for at, each in list(_entrances) if moment is None or at <= moment]
-    return entrances[-1] if entrances else None
+    package = _package_of(site[0].co_filename)
+    for at, entered_package, entrance in reversed(list(_entrances)):
+        if entered_package == package and (moment is None or at <= moment):
+            return entrance
+    return None
 
 
 def user_frame() -> FrameType | None:
-    """Return the innermost frame of the calling thread outside hpccomm; in a thread of hpccomm's its own."""
-    frame = _outside(caller(1))
+    """Return the innermost frame of the calling thread outside hpccomm.
+
+    In a thread of hpccomm's it is the one of what calls the communicator there.
+    """
+    here = caller(1)
+    frame = _outside(here)
     own = (
         frame is not None
         and in_standard(frame)
         and threading.current_thread().name.startswith("hpccomm")
     )
-    return caller(1) if own else frame
+    while own and here.f_back is not None and _package_of(here.f_code.co_filename) in CALLED:
+        here = here.f_back
+    return here if own else frame
 
 
 def site_of(frame: FrameType | None) -> Site | None:

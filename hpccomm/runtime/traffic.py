@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from hpccomm.contracts.side import ANSWERED, Answer, Facts
 from hpccomm.contracts.terms import Terms
-from hpccomm.runtime.recorder import LABEL, ORIGIN, SITE, Origin, calls, described
+from hpccomm.runtime.recorder import BEGIN, LABEL, ORIGIN, SITE, Origin, calls, described
 
 PLANNED, OTHERS = -1, -2
 """Channels of the messages of plans, and of those that are not told apart. Others are the transport's tag without
@@ -336,7 +336,7 @@ def in_words(lost: Sequence[LeftOver], origin: Origin) -> str:
         terms = entry[LABEL].terms
         if entry[ORIGIN] is origin and terms and ("dst", receiver, channel) in terms.ends:
             size = f" of {entry[LABEL].nbytes} bytes" if len(terms.ends) == 1 else ""
-            site = described(entry[SITE])
+            site = described(entry[SITE], entry[BEGIN])
             what += f"{size}, sent at {site}" if site else size
             break
     more = sum(each.number for each in lost) - 1

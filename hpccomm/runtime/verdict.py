@@ -33,6 +33,10 @@ LONGEST_QUOTED = 300
 """Characters of another rank's error."""
 
 
+FINALIZE = "finalize"
+"""The call that ends a communicator."""
+
+
 @dataclass(frozen=True, slots=True)
 class Verdict:
     """Why a call waits.
@@ -103,7 +107,13 @@ def judge(mine: Facts, answers: Mapping[int, Answer], chain: Chain | None = None
     came = {mine["rank"]: mine}
     if number:
         came |= {rank: each.facts for rank, each in answers.items() if rank not in absent}
-    called = {rank: each for rank, each in sorted(came.items()) if each.get("record")}
+    # A rank that ends the communicator needs nothing of calls that others have left by errors of their own.
+    ending = (mine.get("record") or {}).get("operation") == FINALIZE
+    called = {
+        rank: each
+        for rank, each in sorted(came.items())
+        if each.get("record") and not (ending and each.get("closed"))
+    }
     differing = _differing(called) if number else ()
     lists = None if differing else _unfit(mine, called)
     if not absent and not differing:

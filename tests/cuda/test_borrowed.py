@@ -352,3 +352,18 @@ def test_the_owners_object_lives_as_long_as_the_communicator(end):
         return communicators() - before
 
     assert set() in run_ranks(2, main)
+
+
+def test_fields_of_nccls_configuration_beside_it_are_refused_before_anything_is_sent():
+    options = hpccomm.CommOptions(nccl_config={"maxCTAs": 8})
+
+    def main(world):
+        own = made(world)
+        for rank in range(world.size):  # one after the other: none waits for the others
+            if rank == world.rank:
+                with pytest.raises(hpccomm.UsageError, match=r"has maxCTAs.*leave nccl_config out"):
+                    hpccomm.new_comm(nccl=own, device=rank, options=options)
+            world.barrier()
+        own.destroy()
+
+    run_ranks(2, main)

@@ -53,7 +53,7 @@ from hpccomm.runtime.recorder import (
     refused,
 )
 from hpccomm.runtime.traffic import in_words, left_over
-from hpccomm.runtime.verdict import refusals, side_by_side
+from hpccomm.runtime.verdict import FINALIZE, refusals, side_by_side
 from hpccomm.runtime.waiting import drive, spun
 from hpccomm.settings import CHECK_ALL, CHECK_OFF
 
@@ -187,9 +187,9 @@ class Check:
         if self._setting == CHECK_OFF:
             return None
         try:
-            self.agree("finalize", terms({"operation": "finalize"}), None)
-            with self._engine.part_of("finalize"):
-                self._engine.drive("finalize", self._received())
+            self.agree(FINALIZE, terms({"operation": FINALIZE}), None)
+            with self._engine.part_of(FINALIZE):
+                self._engine.drive(FINALIZE, self._received())
         except RankMismatch as error:
             return error
         except CommunicationError as error:
