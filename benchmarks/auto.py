@@ -25,6 +25,7 @@ from hpccomm.bench.tune.measuring import Bench, Effort, spelled
 from hpccomm.bench.tune.verifying import SLOWER, Confirmation, verify
 from hpccomm.cli.tune import TUNED
 from hpccomm.dispatch.policy import AUTO, Pick
+from hpccomm.units import size
 
 HEADING = (
     f"#{'bytes':>11}  {'auto takes':<24}{'us':>11}{'native us':>11}{'ratio':>7}"
@@ -53,11 +54,9 @@ def main() -> int:
     )
     parser.add_argument("--collectives", type=readers.listed, default=TUNED, help="which (all)")
     parser.add_argument(
-        "-b", "--minbytes", type=readers.size, default=8, help="smallest size (%(default)s)"
+        "-b", "--minbytes", type=size, default=8, help="smallest size (%(default)s)"
     )
-    parser.add_argument(
-        "-e", "--maxbytes", type=readers.size, default=64 << 20, help="largest size (64M)"
-    )
+    parser.add_argument("-e", "--maxbytes", type=size, default=64 << 20, help="largest size (64M)")
     parser.add_argument(
         "-f",
         "--stepfactor",

@@ -25,6 +25,7 @@ from contest.bare_nccl import BareNccl, Call, shares_a_device, versions
 from contest.verdicts import Verdicts
 from hpccomm.bench.perf import flags, readers, sweep
 from hpccomm.bench.perf.sources import kept
+from hpccomm.units import size
 
 LEAST = 0.98
 """Of the bare loop's bandwidth."""
@@ -38,7 +39,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument(
         "--sizes",
-        type=lambda text: [readers.size(part) for part in readers.listed(text)],
+        type=lambda text: [size(part) for part in readers.listed(text)],
         default="1M,4M,16M,64M,256M",
         help="bytes, with K, M or G",
     )

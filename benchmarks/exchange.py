@@ -23,7 +23,6 @@ from mpi4py import MPI
 import hpccomm
 from contest import figures, rounds
 from contest.figures import Figure
-from hpccomm.bench.perf import readers
 
 if TYPE_CHECKING:
     from contest.rounds import Call
@@ -102,8 +101,8 @@ def main() -> None:
     measured: dict[str, Figure] = {}
     with hpccomm.new_comm() as comm:
         for figure in request.figures:
-            _, size, name, _ = figure.split()
-            mine, theirs = (Arrays(comm.rank, comm.size, readers.size(size)) for _ in range(2))
+            _, nbytes, name, _ = figure.split()
+            mine, theirs = (Arrays(comm.rank, comm.size, size(nbytes)) for _ in range(2))
             racing = [ours(name, comm, mine), bare(world, theirs)]
             times = rounds.compete(racing, world, request.rounds, request.calls)
             right = world.allreduce(mine.right() and theirs.right(), MPI.LAND)

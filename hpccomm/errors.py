@@ -25,6 +25,8 @@ import difflib
 from collections.abc import Callable, Iterable, Sequence
 from typing import TypeVar
 
+from hpccomm.units import ranks_named
+
 Error = TypeVar("Error", bound=BaseException)
 
 
@@ -133,7 +135,7 @@ class PeerLost(CommunicationError):
 
 def peers_lost(ranks: Sequence[int], recovery: str = "") -> PeerLost:
     """Return the error for ranks of a communicator whose processes have ended, and what can be done."""
-    whom = f"rank {ranks[0]} is" if len(ranks) == 1 else f"ranks {', '.join(map(str, ranks))} are"
+    whom = f"{ranks_named(ranks)} {'is' if len(ranks) == 1 else 'are'}"
     remedy = f"; {recovery}" if recovery else ""
     return PeerLost(f"{whom} lost: the process has ended{remedy}", ranks=ranks)
 

@@ -58,7 +58,7 @@ def cpus(
     root: Path, nodes: list[str], sockets: int = 1, threads: int = 1, allowed: str = ""
 ) -> None:
     """Plant processors: the CPUs of each NUMA node. The nodes are shared out among the sockets in their order."""
-    from hpccomm.backends.bootstrap.machine import numbers, ranges
+    from hpccomm.units import numbers, ranges
 
     every = sorted(cpu for node in nodes for cpu in numbers(node))
     cores = len(every) // threads

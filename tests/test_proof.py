@@ -190,7 +190,7 @@ def test_contributions_and_folds() -> None:
         2,
         lambda group: own_and_other(group, final=False),
         count=1,
-        match=r"recv\[0\] of rank 0 holds element 0 of ranks 0, 1 .* passed no final fold",
+        match=r"recv\[0\] of rank 0 holds element 0 of ranks 0 and 1 .* passed no final fold",
     )
     refused(
         "all_reduce",

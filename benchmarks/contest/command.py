@@ -20,6 +20,7 @@ from hpccomm.backends.bootstrap.launch import launched
 from hpccomm.bench.perf import facts, readers
 from hpccomm.dispatch import policy
 from hpccomm.schedules.draw.drawing import check_place, new_figure, save
+from hpccomm.units import size
 
 if TYPE_CHECKING:
     from mpi4py.MPI import Intracomm
@@ -41,7 +42,7 @@ def add_arguments(
     )
     parser.add_argument(
         "--sizes",
-        type=lambda text: tuple(readers.size(part) for part in readers.listed(text)),
+        type=lambda text: tuple(size(part) for part in readers.listed(text)),
         default=sizes,
         metavar="SIZE[,SIZE...]",
         help=f"bytes, with K, M or G (default {sizes})",

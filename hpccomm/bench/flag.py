@@ -16,7 +16,7 @@ class Flag:
         Letter if there is one, name, form of the value, and the default if there is one, separated by
         blanks: ``-b --minbytes SIZE 32M``.
     read : callable
-        Reads the value from text; raises ``ArgumentTypeError``.
+        Reads the value from text; raises ``ArgumentTypeError`` or ``ValueError``.
     meaning : str
         A phrase for the help.
     field : str
@@ -38,6 +38,13 @@ class Flag:
     def names(self) -> list[str]:
         """The letter if there is one, and the long name, with their dashes."""
         return [word for word in self.usage.split()[:2] if word.startswith("-")]
+
+    def value(self, text: str) -> Any:
+        """Read the value; argparse shows only what this error says."""
+        try:
+            return self.read(text)
+        except ValueError as error:
+            raise argparse.ArgumentTypeError(str(error)) from None
 
     @property
     def metavar(self) -> str:
@@ -65,7 +72,7 @@ def add_flags(parser: argparse.ArgumentParser, heading: str, flags: Sequence[Fla
             *flag.names,
             dest=flag.field or flag.names[-1].removeprefix("--"),
             metavar=flag.metavar,
-            type=flag.read,
+            type=flag.value,
             default=flag.default,
             required=flag.required,
             nargs=None if flag.values == 1 else flag.values,

@@ -14,9 +14,9 @@ from hpccomm.comparison.verdict import Comparison
 from hpccomm.errors import ConfigurationError
 from hpccomm.extras import install_command
 from hpccomm.results import pairs
-from hpccomm.results.describe import counted
 from hpccomm.results.run import Run
 from hpccomm.results.table import TIME_FORMAT
+from hpccomm.units import counted
 
 MOST_CURVES, MOST_CASES, MOST_ROWS, MOST_RUNS = 20, 20, 5_000, 20
 """What a chart, the history, the table and the list of runs show at most; the page says what it leaves out."""

@@ -7,8 +7,8 @@ import numpy as np
 
 from hpccomm.charts.curves import BANDWIDTH, Curve, Moment, Skew, crossovers
 from hpccomm.errors import ResultsError
-from hpccomm.results.archive import size_text
 from hpccomm.schedules.draw.drawing import new_figure
+from hpccomm.units import rounded_size, size_text
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -55,7 +55,7 @@ def over_size(title: str, drawn: Sequence[Curve]) -> "Figure":
     for crossing in crossovers(shown) if len(shown) > 1 else ():
         left.axvline(crossing.size, color="black", linestyle=":", linewidth=0.8)
         left.annotate(
-            _about(crossing.size),
+            rounded_size(crossing.size),
             (crossing.size, crossing.time),
             textcoords="offset points",
             xytext=(3, -12),
@@ -76,14 +76,6 @@ def over_size(title: str, drawn: Sequence[Curve]) -> "Figure":
     more = len(drawn) - len(shown)
     figure.suptitle(title + (f" ({more} more not drawn)" if more > 0 else ""), fontsize="medium")
     return figure
-
-
-def _about(size: float) -> str:
-    """Return a size that was not measured, in two digits."""
-    for unit, bits in (("GiB", 30), ("MiB", 20), ("KiB", 10)):
-        if size >= 1 << bits:
-            return f"{float(f'{size / (1 << bits):.2g}'):g} {unit}"
-    return f"{size:.0f} B"
 
 
 def skews(title: str, found: Skew) -> "Figure":

@@ -16,7 +16,7 @@ from hpccomm.bench.perf import readers
 from hpccomm.cli import output
 from hpccomm.cli.show import path
 from hpccomm.errors import ConfigurationError, HpccommError, UsageError, did_you_mean, nearest
-from hpccomm.schedules.draw.text import spans
+from hpccomm.units import ranges
 from hpccomm.variables import VariableVerdict, presets
 from hpccomm.variables.conf import ENVIRONMENT
 
@@ -141,7 +141,7 @@ def _joined(ranks: Sequence[Verdicts]) -> list[dict[str, Any]]:
     for name, verdict, by_value in variables.differing(values, equal):
         words = "must be equal on all ranks: " if verdict == "differs" else ""
         words += ", ".join(
-            f"{'not set' if value is None else value or 'empty'} on rank {spans(of)}"
+            f"{'not set' if value is None else value or 'empty'} on rank {ranges(of)}"
             for value, of in by_value.items()
         )
         remedy = "set it in one place for all ranks (mpiexec -x NAME, srun --export)"
@@ -151,12 +151,12 @@ def _joined(ranks: Sequence[Verdicts]) -> list[dict[str, Any]]:
         for each in of:
             joined.setdefault(VariableVerdict(**each), []).append(rank)
     found = sorted(joined.items(), key=lambda item: (not item[0].fault, item[0].name))
-    return [asdict(each) | {"fault": each.fault, "ranks": spans(of)} for each, of in found]
+    return [asdict(each) | {"fault": each.fault, "ranks": ranges(of)} for each, of in found]
 
 
 def _lines(entry: Mapping[str, Any], size: int) -> Iterator[str]:
     where = "" if entry["place"] in (ENVIRONMENT, "ranks") else f" in {entry['place']}"
-    if entry["ranks"] != spans(range(size)):
+    if entry["ranks"] != ranges(range(size)):
         where += f" on rank {entry['ranks']}"
     value = f"={entry['value']}" if entry["value"] else ""
     yield f"{entry['verdict']:10} {entry['name']}{value}{where}"

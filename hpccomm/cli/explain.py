@@ -12,6 +12,7 @@ from hpccomm.cli import output
 from hpccomm.cli.show import path
 from hpccomm.errors import UsageError, did_you_mean
 from hpccomm.files.regular import open_regular
+from hpccomm.units import ranks_named
 
 if TYPE_CHECKING:
     from hpccomm.diagnosis.faults import Fault
@@ -176,7 +177,6 @@ def _told(
 ) -> list[str]:
     """Return the lines that are printed: verdict, values side by side, timeline, files left out."""
     from hpccomm.diagnosis import timeline, words
-    from hpccomm.runtime import verdict
 
     told = []
     for sentence in words.verdict(job, found):
@@ -190,7 +190,7 @@ def _told(
         f"{read.path}: {len(read.dumps)} dumps of {job.size} ranks, the last of {words.clock(job)}"
     )
     if without:
-        told += words.wrapped(f"no dump of {verdict.ranks_named(tuple(without))}")
+        told += words.wrapped(f"no dump of {ranks_named(tuple(without))}")
     if job.hosts > 1 and not any(fault.sort == "late" for fault in found):
         told += words.wrapped(words.clock_caveat(job))
     return told + list(read.passed_over)

@@ -6,6 +6,7 @@ import sys
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, Self
 
+from hpccomm import units
 from hpccomm.backends.bootstrap.launch import launched
 from hpccomm.bench.perf import readers
 from hpccomm.bench.perf.memory_kind import DEVICE, HOST
@@ -39,8 +40,6 @@ examples:
   mpiexec -n 64 hpccomm perf pairs --threshold 90% --budget 30s --output pairs.h5
   hpccomm plot --pairs pairs.h5
 """
-
-_TIMES = {"us": 1e-6, "ms": 1e-3, "s": 1.0}
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -125,21 +124,14 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def expected(text: str) -> dict[str, float]:
     """Read what pairs should have: seconds and bytes a second."""
-    found: dict[str, float] = {}
-    for part in text.split(","):
-        name, _, value = part.partition("=")
-        try:
-            if name == "latency":
-                unit = next(each for each in _TIMES if value.endswith(each))
-                found["expected_latency"] = float(value.removesuffix(unit)) * _TIMES[unit]
-            elif name == "bandwidth":
-                scale = {"G": 1e9, "M": 1e6, "K": 1e3}.get(value[-1:].upper(), 1.0)
-                found["expected_bandwidth"] = float(value.rstrip("gGmMkK")) * scale
-            else:
-                raise ValueError
-        except (StopIteration, ValueError):
-            found["bad"] = 0.0
-    if any(not value > 0 for value in found.values()):
+    read = {"latency": units.seconds, "bandwidth": units.rate}
+    parts = [part.partition("=") for part in text.split(",")]
+    try:
+        found = {f"expected_{name}": read[name](value) for name, _, value in parts}
+    except (KeyError, ValueError):
+        found = {}
+    unitless = any(name == "latency" and not value.endswith("s") for name, _, value in parts)
+    if unitless or not found or not all(found.values()):
         raise argparse.ArgumentTypeError(
             f"{text!r} is no expectation; give latency=5us,bandwidth=10G or one of the two"
         )

@@ -13,6 +13,7 @@ from hpccomm.cli.show import case, path, told
 from hpccomm.errors import ResultsError, UsageError
 from hpccomm.extras import install_command
 from hpccomm.schedules.algorithms import ALGORITHMS
+from hpccomm.units import counted
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -58,17 +59,17 @@ _FLAGS = (
         "by default the first that has this algorithm (and a root, with --root), of "
         f"{', '.join(ALGORITHMS)}",
     ),
-    Flag("--ranks N 8", int, "number of ranks"),
-    Flag("--root RANK", int, "root of a rooted collective (default 0)"),
+    Flag("--ranks N 8", readers.integer(0), "number of ranks"),
+    Flag("--root RANK", readers.integer(0), "root of a rooted collective (default 0)"),
     Flag(
         "--count N",
-        int,
+        readers.integer(0),
         "elements of the array; of gathers and scatters, those of all ranks together (default one a "
         "rank)",
     ),
-    Flag("--segment N", int, "elements of a segment (default all of them)"),
-    Flag("--channels N 1", int, "rounds under way at the same time"),
-    Flag("--nodes N 1", int, "nodes that the ranks share as evenly as they can"),
+    Flag("--segment N", readers.integer(0), "elements of a segment (default all of them)"),
+    Flag("--channels N 1", readers.integer(0), "rounds under way at the same time"),
+    Flag("--nodes N 1", readers.integer(0), "nodes that the ranks share as evenly as they can"),
 )
 
 
@@ -221,7 +222,6 @@ def _runs(args: argparse.Namespace) -> int:
     """Draw stored runs; return the exit status."""
     from hpccomm.charts import curves, pictures
     from hpccomm.results import archive
-    from hpccomm.results.describe import counted
     from hpccomm.results.run import choose
     from hpccomm.schedules.draw import drawing
 

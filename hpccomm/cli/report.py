@@ -6,6 +6,7 @@ from pathlib import Path
 from hpccomm.cli import output
 from hpccomm.cli.show import case, moment, path
 from hpccomm.errors import ResultsError
+from hpccomm.units import counted
 
 DESCRIPTION = """\
 Write a report of stored runs: one page of HTML that needs no network, with verdicts, interactive charts of time
@@ -65,7 +66,6 @@ def run(args: argparse.Namespace) -> int:
     from hpccomm.comparison import launches
     from hpccomm.comparison.verdict import compare
     from hpccomm.results import archive
-    from hpccomm.results.describe import counted
 
     file = args.output or _named_as(args.files[0])
     collective, size, dtype = args.case or (None, None, None)

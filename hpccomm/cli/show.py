@@ -9,9 +9,9 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from hpccomm import units
 from hpccomm.bench.flag import add_flags
-from hpccomm.bench.perf import readers
-from hpccomm.bench.perf.flags import EXPECTATION, EXPECTED, NOTHING_EXPECTED
+from hpccomm.bench.perf.flags import EXPECTED, NOTHING_EXPECTED
 from hpccomm.cli import output
 from hpccomm.errors import UsageError
 
@@ -98,7 +98,7 @@ def case(text: str) -> tuple[str, int | None, str | None]:
         raise argparse.ArgumentTypeError(
             f"{text!r} names no collective; give one such as all_reduce:1M"
         )
-    return name, readers.size(size) if size else None, dtype or None
+    return name, units.size(size) if size else None, dtype or None
 
 
 _AGO = {"d": 1, "w": 7}
@@ -249,7 +249,7 @@ def _expected(args: argparse.Namespace, run: "Run") -> tuple[str, bool]:
 
     if args.expected is None:
         return "", False
-    expected = expectation(args.expected, run.info, EXPECTATION)
+    expected = expectation(args.expected, run.info)
     judge = Judge(expected, run.info, args.near or NEAR)
     text = ""
     for variant, indices in run.by_variant().items():

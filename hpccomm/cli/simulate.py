@@ -1,7 +1,6 @@
 """``hpccomm simulate``: collectives on a described cluster, in virtual time."""
 
 import argparse
-import math
 import sys
 
 from hpccomm.bench.flag import Flag, add_flags
@@ -20,6 +19,7 @@ from hpccomm.schedules.algorithms import ALGORITHMS
 from hpccomm.schedules.cost.network_files import load, ready
 from hpccomm.schedules.draw import drawing
 from hpccomm.settings import DEFAULT_SEGMENT
+from hpccomm.units import seconds
 
 DESCRIPTION = """\
 Time a collective on a cluster that need not exist. A description of its network says what a message
@@ -43,19 +43,6 @@ examples:
 
 MOST_RANKS = 1 << 20
 """Each takes memory and a line of the results file, with any model."""
-
-_SECONDS = "seconds, 0 or more, such as 1e-4"
-
-
-def _seconds(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is no time; give {_SECONDS}") from None
-    if not 0 <= value < math.inf:
-        raise argparse.ArgumentTypeError(f"{text} is out of range; give {_SECONDS}")
-    return value
-
 
 _FLAGS = (
     Flag(
@@ -88,7 +75,7 @@ _FLAGS = (
         "bytes of a segment, in which arrays are moved",
     ),
     Flag("--channels N 2", readers.integer(1), "segments that may be under way at the same time"),
-    Flag("--skew SECONDS 0", _seconds, "time within which the ranks enter a call, each at random"),
+    Flag("--skew SECONDS 0", seconds, "time within which the ranks enter a call, each at random"),
     Flag("--seed N 0", readers.integer(0), "seed of these random times"),
     Flag("--output FILE.h5", path, "add the run to this results file"),
     Flag("--plot FILE", path, "draw time and bus bandwidth against size, FILE.svg or FILE.png"),

@@ -170,7 +170,7 @@ def _checked(verb: str, words: Sequence[str], folder: Path) -> argparse.Namespac
         output_too = argparse.Namespace(**vars(given) | {"output": given.output or folder})
         flags.options(output_too)
         if given.expected is not None:
-            expectations.check(given.expected, flags.EXPECTATION)
+            expectations.check(given.expected)
     return given
 
 

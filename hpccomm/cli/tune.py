@@ -11,6 +11,7 @@ from hpccomm.bench.perf.sizes import Sizes
 from hpccomm.cli import output
 from hpccomm.contracts.collectives import DESCRIPTIONS
 from hpccomm.errors import UsageError
+from hpccomm.units import size
 
 TUNED = tuple(name for name, what in DESCRIPTIONS.items() if not what.peers)
 """Collectives that can be tuned. Where ranks list their peers, no size is known to all of them."""
@@ -32,18 +33,6 @@ examples:
 OUTPUT = "tuning.h5"
 
 
-def _seconds(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = 0.0
-    if not 0 < value < 3600:
-        raise argparse.ArgumentTypeError(
-            f"{text!r} is no time; give seconds above 0, such as 0.004"
-        )
-    return value
-
-
 def _segments(text: str) -> tuple[int, ...]:
     return tuple(map(readers.segment, readers.listed(text)))
 
@@ -54,8 +43,8 @@ _FLAGS = (
         readers.file,
         "the results file; one that holds runs gets one more",
     ),
-    Flag("-b --minbytes SIZE 8", readers.size, "smallest size", "minimum_bytes"),
-    Flag("-e --maxbytes SIZE 64M", readers.size, "largest size", "maximum_bytes"),
+    Flag("-b --minbytes SIZE 8", size, "smallest size", "minimum_bytes"),
+    Flag("-e --maxbytes SIZE 64M", size, "largest size", "maximum_bytes"),
     Flag(
         "-f --stepfactor N 4",
         readers.integer(2),
@@ -68,7 +57,7 @@ _FLAGS = (
     ),
     Flag(
         "--seconds S 0.004",
-        _seconds,
+        readers.duration,
         "about how long each time; a call that takes longer is made once",
     ),
     Flag(

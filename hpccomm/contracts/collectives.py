@@ -175,6 +175,20 @@ COLLECTIVES = tuple(DESCRIPTIONS)
 REDUCTIONS = frozenset(each.name for each in DESCRIPTIONS.values() if each.reduces)
 """Those that fold contributions."""
 
+_OF_NCCL_TESTS = (
+    *("all_reduce", "reduce_scatter", "all_gather", "broadcast", "reduce", "all_to_all"),
+    *("all_to_all_v", "gather", "scatter", "send_recv", "hypercube"),
+)
+
+# No data are known of which the fold of every first part is exact: a scan could not be verified.
+_VERIFIED = tuple(name for name, each in DESCRIPTIONS.items() if not each.prefix)
+
+MEASURED = tuple(dict.fromkeys((*_OF_NCCL_TESTS, *_VERIFIED)))
+"""What can be measured, in the order of ``all``: what nccl-tests has, then the others."""
+
+ALIASES = {"alltoall": "all_to_all", "alltoallv": "all_to_all_v", "sendrecv": "send_recv"}
+"""nccl-tests' names of collectives, where they are others."""
+
 ROOTED = frozenset(each.name for each in DESCRIPTIONS.values() if each.rooted)
 """Those that have a root."""
 

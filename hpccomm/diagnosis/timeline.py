@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from hpccomm.diagnosis.faults import Fault
 from hpccomm.diagnosis.history import History, Job
 from hpccomm.diagnosis.words import short
-from hpccomm.runtime.verdict import ranks_named
+from hpccomm.units import ranks_named
 
 MARKS = {
     "=": "completed",

@@ -9,7 +9,8 @@ from hpccomm.contracts.side import ANSWERED, STOPPED, Answer
 from hpccomm.diagnosis.dumps import RecordedCall
 from hpccomm.diagnosis.faults import SIGNALS, Fault, sides
 from hpccomm.diagnosis.history import Job, Waiting, answered
-from hpccomm.runtime.verdict import ranks_named, refusals, whereabouts
+from hpccomm.runtime.verdict import refusals, whereabouts
+from hpccomm.units import ranks_named
 
 _PLACE = re.compile(r"(?P<file>.+?)(?: line |:)(?P<line>\d+)(?:,? in (?P<name>\S+))?$")
 

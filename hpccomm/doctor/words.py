@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from hpccomm.doctor.judge import MISSING, Diagnosis, at
+from hpccomm.units import counted
 
 WIDTH = 110
 
@@ -24,7 +25,7 @@ _SHOWN = (
 def head(trees: Mapping[str, Any]) -> Iterator[str]:
     """Yield what was looked at: each fact once, with the nodes that have another."""
     ranks = sum(len(tree.get("ranks", "?")) for tree in trees.values())
-    yield f"{ranks} rank{'s' * (ranks > 1)} on {len(trees)} node{'s' * (len(trees) > 1)}: {_names(list(trees))}"
+    yield f"{counted(ranks, 'rank')} on {counted(len(trees), 'node')}: {_names(list(trees))}"
     for path in _SHOWN:
         alike: dict[str, list[str]] = {}
         for node, tree in trees.items():

@@ -14,6 +14,7 @@ import numpy as np
 from hpccomm.errors import UsageError
 from hpccomm.gradients.layout import KIB, Bucket, BucketSettings, layout
 from hpccomm.gradients.parameters import Parameter
+from hpccomm.units import size_text
 
 SMALLEST = 64 * KIB
 """Bytes: smaller buckets are not tried."""
@@ -236,7 +237,7 @@ def choose(measured: Measurements, settings: BucketSettings, prior: Line | None 
             None,
             None,
             None,
-            f"{why}; buckets of {size(settings.bucket_bytes)} are kept",
+            f"{why}; buckets of {size_text(settings.bucket_bytes)} are kept",
         )
     sizes = [nbytes for nbytes, _ in measured.ready]
     ready = [seconds for _, seconds in measured.ready]
@@ -257,18 +258,10 @@ def choose(measured: Measurements, settings: BucketSettings, prior: Line | None 
         seconds[now],
         line.latency,
         speed,
-        f"with {line.latency * 1e6:.3g} us a call and {rate} ({how}), buckets of {size(best[0])}, "
-        f"the first of {size(best[1])}, end a step after {seconds[best] * 1e3:.3g} ms; those of {size(now[0])}, "
-        f"the first of {size(now[1])}, after {seconds[now] * 1e3:.3g} ms",
+        f"with {line.latency * 1e6:.3g} us a call and {rate} ({how}), buckets of {size_text(best[0])}, "
+        f"the first of {size_text(best[1])}, end a step after {seconds[best] * 1e3:.3g} ms; those of {size_text(now[0])}, "
+        f"the first of {size_text(now[1])}, after {seconds[now] * 1e3:.3g} ms",
     )
-
-
-def size(nbytes: int) -> str:
-    """Return a number of bytes as text, in the largest unit that it is a multiple of."""
-    for unit, factor in (("GiB", KIB**3), ("MiB", KIB**2), ("KiB", KIB)):
-        if nbytes and nbytes % factor == 0:
-            return f"{nbytes // factor} {unit}"
-    return f"{nbytes} bytes"
 
 
 def _why_not(measured: Measurements, settings: BucketSettings, line: Line | None) -> str:
@@ -283,7 +276,9 @@ def _why_not(measured: Measurements, settings: BucketSettings, line: Line | None
         return ""
     least, most = min(points), max(points)
     told = (
-        f"only buckets of {size(least)}" if least == most else f"only {size(least)} to {size(most)}"
+        f"only buckets of {size_text(least)}"
+        if least == most
+        else f"only {size_text(least)} to {size_text(most)}"
     )
     return f"{told} were measured, so that latency cannot be told from bandwidth"
 

@@ -10,6 +10,7 @@ from hpccomm.gradients.layout import BucketSettings
 from hpccomm.gradients.meaning import Meaning
 from hpccomm.gradients.parameters import Parameter
 from hpccomm.runtime.recorder import entered
+from hpccomm.units import ranks_named
 
 if TYPE_CHECKING:
     from hpccomm.communicator import Communicator
@@ -169,7 +170,7 @@ def differences(
         ranks.update(*others.values())
         for value, where in others.items():
             lines.append(
-                f"{what} is {_shown(first.get(what))} on rank 0 and {_shown(value)} on {named(where)}"
+                f"{what} is {_shown(first.get(what))} on rank 0 and {_shown(value)} on {ranks_named(where)}"
             )
     if not lines:
         for rank, text in enumerate(texts):
@@ -185,11 +186,6 @@ def differences(
     if len(lines) > most:
         lines[most:] = [f"and {len(lines) - most} more"]
     return lines, tuple(sorted(ranks))
-
-
-def named(ranks: Sequence[int]) -> str:
-    """Return ranks as a phrase."""
-    return f"rank {ranks[0]}" if len(ranks) == 1 else f"ranks {', '.join(map(str, ranks))}"
 
 
 def _shown(text: str | None) -> str:

@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 
 from hpccomm.contracts.majority import odd_ones
 from hpccomm.errors import RankMismatch
-from hpccomm.gradients.agreement import named
 from hpccomm.gradients.arrays import on_host
 from hpccomm.reductions import ReduceOp
+from hpccomm.units import ranks_named
 
 if TYPE_CHECKING:
     from hpccomm.communicator import Communicator
@@ -43,7 +43,7 @@ class Difference:
 
     def __str__(self) -> str:
         by = "" if self.spread is None else f", by up to {self.spread:.3g}"
-        return f"{self.what} on {named(self.ranks)}{by}"
+        return f"{self.what} on {ranks_named(self.ranks)}{by}"
 
 
 def check_alike(

@@ -5,9 +5,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from hpccomm.errors import RankMismatch, UsageError
-from hpccomm.gradients.agreement import named
 from hpccomm.gradients.meaning import Nonfinite, Unused
 from hpccomm.gradients.step import Step
+from hpccomm.units import ranks_named
 
 if TYPE_CHECKING:
     from hpccomm.communicator import Communicator
@@ -47,7 +47,7 @@ def settle_written(comm: "Communicator", step: Step, timeout: float | None) -> N
         len(names) > MOST
     )
     raise UsageError(
-        f"gradients that lie in buckets were not written since the last step: {shown} on {named(ranks)}; {cause}"
+        f"gradients that lie in buckets were not written since the last step: {shown} on {ranks_named(ranks)}; {cause}"
     )
 
 
@@ -67,7 +67,7 @@ def settle_missing(comm: "Communicator", step: Step, unused: Unused, timeout: fl
     step.there = dict(zip(step.there, map(bool, there.any(axis=0)), strict=True))
     if unused == "error":
         lacking = [
-            f"{name!r} on {named([int(rank) for rank in np.flatnonzero(~column)])}"
+            f"{name!r} on {ranks_named([int(rank) for rank in np.flatnonzero(~column)])}"
             for name, column in zip(step.there, there.T, strict=True)
             if not column.all()
         ]
@@ -105,7 +105,7 @@ def settle_nonfinite(
         names = dict.fromkeys([*bad, *(name for names in own for name in names)])
         where = {name: [rank for rank, names in enumerate(own) if name in names] for name in names}
         found = [
-            f"{name!r} on {named(ranks)}" if ranks else f"{name!r} in the result alone"
+            f"{name!r} on {ranks_named(ranks)}" if ranks else f"{name!r} in the result alone"
             for name, ranks in where.items()
         ]
         raise UsageError(

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpccomm.errors import RankMismatch, UsageError
-from hpccomm.gradients.agreement import Model, named
+from hpccomm.gradients.agreement import Model
 from hpccomm.gradients.compression.contract import Compressor
 from hpccomm.gradients.layout import MIB, BucketSettings, Order
 from hpccomm.gradients.log import Log, log_path
@@ -22,6 +22,7 @@ from hpccomm.gradients.parameters import Named, owners, pairs_of, read
 from hpccomm.gradients.reduced import ReducedGradients
 from hpccomm.gradients.step import Step
 from hpccomm.runtime.recorder import entered
+from hpccomm.units import ranks_named
 
 if TYPE_CHECKING:
     from hpccomm.communicator import Communicator
@@ -203,7 +204,7 @@ class GradientSync(ReducedGradients):
         other = [rank for rank, each in enumerate(ways) if each != ways[0]]
         if other:
             raise RankMismatch(
-                f"rank 0 calls {ways[0]}, and {named(other)} {ways[other[0]]}; do it in one way on all ranks",
+                f"rank 0 calls {ways[0]}, and {ranks_named(other)} {ways[other[0]]}; do it in one way on all ranks",
                 rank=self._comm.rank,
                 ranks=other,
             )

@@ -3,8 +3,8 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from hpccomm.backends.bootstrap.machine import numbers, ranges
 from hpccomm.hardware.node import Component, NodeHardware
+from hpccomm.units import numbers, ranges
 
 
 class BoundRank(NamedTuple):

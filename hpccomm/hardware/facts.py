@@ -5,8 +5,8 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from hpccomm.backends.bootstrap.machine import numbers
 from hpccomm.hardware.node import Component, NodeHardware, NumaDomain, connected
+from hpccomm.units import numbers
 
 SOURCES = ("cpu", "pci", "network", "infiniband", "nvlink")
 """What the doctor must have read."""

@@ -3,11 +3,11 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from hpccomm.backends.bootstrap.machine import ranges
 from hpccomm.hardware.nccl_files import NcclGraph
 from hpccomm.hardware.node import Component, NodeHardware, NumaDomain
 from hpccomm.hardware.words import graph_lines, is_closed, linked, numbered, summary
 from hpccomm.schedules.draw.drawing import new_figure
+from hpccomm.units import ranges
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

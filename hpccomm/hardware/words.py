@@ -2,9 +2,9 @@
 
 from collections.abc import Iterator, Sequence
 
-from hpccomm.backends.bootstrap.machine import ranges
 from hpccomm.hardware.nccl_files import NcclGraph
 from hpccomm.hardware.node import LETTERS, Component, NodeHardware, rank
+from hpccomm.units import counted, ranges
 
 
 def lines(node: NodeHardware, names: Sequence[str] = ()) -> Iterator[str]:
@@ -92,7 +92,7 @@ def graph_lines(graphs: Sequence[NcclGraph]) -> Iterator[str]:
         count = len(graph.channels)
         (inside, near), (outside, far) = graph.inside, graph.outside
         yield (
-            f"{graph.name}: {count} channel{'s' * (count > 1)} of {inside:g} GB/s inside the node ({near})"
+            f"{graph.name}: {counted(count, 'channel')} of {inside:g} GB/s inside the node ({near})"
             + (f", {outside:g} GB/s to the network ({far})" if leaves(graph) else "")
         )
         if graph.meaning and (leaves(graph) or not graph.ring):

@@ -10,11 +10,11 @@ from typing import Any, NamedTuple
 
 from hpccomm.errors import ResultsError
 from hpccomm.results import reader, training_file
-from hpccomm.results.describe import counted
 from hpccomm.results.run import Run, Steps
 from hpccomm.results.schema import Row, Timing
 from hpccomm.results.table import TIME_FORMAT, figure
 from hpccomm.results.training import Training
+from hpccomm.units import counted, size_text
 
 JSON_VERSION = 1
 
@@ -223,14 +223,6 @@ def _measured(run: Run) -> str:
     sizes = [row.bytes for row in run.rows]
     shown = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
     return f"{shown} {size_text(min(sizes))} to {size_text(max(sizes))}"
-
-
-def size_text(size: int) -> str:
-    """Return a size as short as it can be written exactly: ``64 KiB``, ``1000 B``."""
-    for unit, bits in (("GiB", 30), ("MiB", 20), ("KiB", 10)):
-        if size and size % (1 << bits) == 0:
-            return f"{size >> bits} {unit}"
-    return f"{size} B"
 
 
 def _figures(row: Row, timing: Timing | None) -> str:

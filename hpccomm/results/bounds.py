@@ -107,9 +107,9 @@ def share_of_node(ranks: "tuple[RankInfo, ...]", collective: str) -> float | Non
     sizes = Counter(rank.node for rank in ranks)
     nodes, total = len(sizes), len(ranks)
     groups = {rank.group for rank in ranks}
-    if nodes < 2 or len({*sizes.values()}) > 1 or len(groups) > 1 or collective not in _SHARES:
+    if nodes < 2 or len({*sizes.values()}) > 1 or len(groups) > 1 or collective not in SHARES:
         return None
-    return _SHARES[collective](nodes, total, _leaving(ranks))
+    return SHARES[collective](nodes, total, _leaving(ranks))
 
 
 def _leaving(ranks: "tuple[RankInfo, ...]") -> int:
@@ -125,7 +125,7 @@ def _blocks(nodes: int, ranks: int, _: int) -> float:
     return (ranks - 1) / ranks * nodes / (nodes - 1)
 
 
-_SHARES: Mapping[str, Callable[[int, int, int], float]] = {
+SHARES: Mapping[str, Callable[[int, int, int], float]] = {
     "all_reduce": _blocks,
     "reduce_scatter": _blocks,
     "all_gather": _blocks,

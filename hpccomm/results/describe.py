@@ -8,6 +8,7 @@ from hpccomm.results.liveness import INTERRUPTED, RUNNING, UNCERTAIN
 from hpccomm.results.run import Run
 from hpccomm.results.table import TIME_FORMAT
 from hpccomm.results.training import Training
+from hpccomm.units import counted
 
 
 def listing(runs: Sequence[Run], trainings: Sequence[Training], chosen: Run | Training) -> str:
@@ -36,11 +37,6 @@ def _entry(
         f"# {mark} {each.name}  {started.strftime(TIME_FORMAT)}  {counted(ranks, 'rank')}  {what}  "
         f"{each.status}"
     )
-
-
-def counted(count: int, what: str) -> str:
-    """Return a number of things in words, such as ``2 runs``."""
-    return f"{count} {what}" + ("s" if count != 1 else "")
 
 
 def facts(run: Run) -> str:

@@ -20,7 +20,6 @@ the collective, and one of ``busbw`` and ``time``, may be left out::
 An entry with sizes is for each row in their range. An entry without is for the best row of each table.
 """
 
-import argparse
 import json
 import re
 import sys
@@ -30,10 +29,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
+from hpccomm.contracts.collectives import ALIASES, MEASURED
 from hpccomm.errors import UsageError, did_you_mean
-from hpccomm.results.bounds import share_of_node
+from hpccomm.results.bounds import SHARES, share_of_node
 from hpccomm.results.links import DEVICE, Link, links
 from hpccomm.results.schema import Row, RunInfo
+from hpccomm.units import counted, size
 
 _Value = TypeVar("_Value")
 
@@ -120,23 +121,7 @@ class Expectation:
 _LINK = re.compile(r"(?:([1-9]\d{0,3})x)?([a-z0-9-]+)", re.ASCII)
 
 
-@dataclass(frozen=True, slots=True)
-class Readers:
-    """What reads values of a file; each raises ``ArgumentTypeError``.
-
-    Attributes
-    ----------
-    size : callable
-        A size with a suffix.
-    collective : callable
-        The name of a collective; returns the one that rows have.
-    """
-
-    size: Callable[[str], int]
-    collective: Callable[[str], str]
-
-
-def expectation(text: str, info: RunInfo, read: Readers) -> Expectation:
+def expectation(text: str, info: RunInfo) -> Expectation:
     """Return what is expected of a run.
 
     Parameters
@@ -145,8 +130,6 @@ def expectation(text: str, info: RunInfo, read: Readers) -> Expectation:
         Name of a file; or of a link, with the number of a node's ports in front: ``8xinfiniband-ndr``.
     info : RunInfo
         Facts of the run.
-    read : Readers
-        What reads the values of a file.
 
     Raises
     ------
@@ -156,13 +139,13 @@ def expectation(text: str, info: RunInfo, read: Readers) -> Expectation:
     link = _named_link(text)
     if link is not None:
         return Expectation(text, _of_link(text, *link, info))
-    return Expectation(text, _of_file(text, read))
+    return Expectation(text, _of_file(text))
 
 
-def check(text: str, read: Readers) -> None:
+def check(text: str) -> None:
     """Raise unless there is such a file, and it is as it should be, or such a link.
 
-    Parameters are those of `expectation`.
+    `text` is that of `expectation`.
 
     Raises
     ------
@@ -170,7 +153,7 @@ def check(text: str, read: Readers) -> None:
         If not.
     """
     if _named_link(text) is None:
-        _of_file(text, read)
+        _of_file(text)
 
 
 def _named_link(text: str) -> tuple[Link, int] | None:
@@ -181,7 +164,7 @@ def _named_link(text: str) -> tuple[Link, int] | None:
     return links()[match[2]], int(match[1] or 1)
 
 
-def _of_file(text: str, read: Readers) -> tuple[Entry, ...]:
+def _of_file(text: str) -> tuple[Entry, ...]:
     """Return the entries of a file by its name."""
     try:
         content = tomllib.loads(Path(text).read_text(encoding="utf-8"))
@@ -195,7 +178,7 @@ def _of_file(text: str, read: Readers) -> tuple[Entry, ...]:
         raise UsageError(
             f"--expect {text} is no TOML: {error}; docs/expect.rst has examples"
         ) from None
-    return entries(text, content, read)
+    return entries(text, content)
 
 
 def _of_link(text: str, link: Link, ports: int, info: RunInfo) -> tuple[Entry, ...]:
@@ -203,11 +186,11 @@ def _of_link(text: str, link: Link, ports: int, info: RunInfo) -> tuple[Entry, .
     if (link.place == DEVICE) != (nodes == 1):
         where = "devices of one node" if link.place == DEVICE else "nodes"
         raise UsageError(
-            f"--expect {text}: {link.what} connects {where}, and the run has {nodes} "
-            f"node{'s' * (nodes > 1)}; name the link that its ranks communicate over"
+            f"--expect {text}: {link.what} connects {where}, and the run has "
+            f"{counted(nodes, 'node')}; name the link that its ranks communicate over"
         )
     found = []
-    for collective in _COLLECTIVES:
+    for collective in SHARES:
         share = 1.0 if link.place == DEVICE else share_of_node(info.ranks, collective)
         if share is not None:
             found.append(Entry(collective, busbw=link.data_rate * ports * share))
@@ -218,11 +201,6 @@ def _of_link(text: str, link: Link, ports: int, info: RunInfo) -> tuple[Entry, .
         )
     return tuple(found)
 
-
-_COLLECTIVES = (
-    *("all_reduce", "reduce_scatter", "all_gather", "broadcast", "reduce"),
-    *("all_to_all", "gather", "scatter", "send_recv"),
-)
 
 _KINDS: Mapping[str, tuple[type, ...]] = {
     "collective": (str,),
@@ -241,7 +219,7 @@ _KINDS: Mapping[str, tuple[type, ...]] = {
 """What an entry of a file may have, and the types of its values."""
 
 
-def entries(name: str, content: Mapping[str, Any], read: Readers) -> tuple[Entry, ...]:
+def entries(name: str, content: Mapping[str, Any]) -> tuple[Entry, ...]:
     """Return the entries of a file.
 
     Parameters
@@ -250,8 +228,6 @@ def entries(name: str, content: Mapping[str, Any], read: Readers) -> tuple[Entry
         Of the file, for messages.
     content : mapping
         What it holds.
-    read : Readers
-        What reads its values.
 
     Raises
     ------
@@ -265,12 +241,11 @@ def entries(name: str, content: Mapping[str, Any], read: Readers) -> tuple[Entry
             f"--expect {name} holds other things than entries [[expect]]; give one or more of them"
         )
     return tuple(
-        _entry(f"--expect {name}, entry {number}", each, read)
-        for number, each in enumerate(found, 1)
+        _entry(f"--expect {name}, entry {number}", each) for number, each in enumerate(found, 1)
     )
 
 
-def _entry(place: str, given: Mapping[str, Any], read: Readers) -> Entry:
+def _entry(place: str, given: Mapping[str, Any]) -> Entry:
     for key, value in given.items():
         if key not in _KINDS:
             advice = did_you_mean(key, _KINDS, f"give some of {', '.join(_KINDS)}")
@@ -289,7 +264,7 @@ def _entry(place: str, given: Mapping[str, Any], read: Readers) -> Entry:
         if key in given and given[key] < 1:
             raise UsageError(f"{place}: {key} is {given[key]}; give 1 or more")
     sizes = {
-        key: _read(f"{place}: {key}", str(given[key]), read.size)
+        key: _read(f"{place}: {key}", str(given[key]), size)
         for key in ("from", "to")
         if key in given
     }
@@ -303,7 +278,7 @@ def _entry(place: str, given: Mapping[str, Any], read: Readers) -> Entry:
         if key not in ("collective", "busbw", "time", "from", "to")
     }
     return Entry(
-        _read(f"{place}: collective", given["collective"], read.collective),
+        _read(f"{place}: collective", given["collective"], _collective),
         given.get("busbw"),
         given.get("time"),
         sizes.get("from"),
@@ -315,8 +290,17 @@ def _entry(place: str, given: Mapping[str, Any], read: Readers) -> Entry:
 def _read(place: str, value: str, read: Callable[[str], _Value]) -> _Value:
     try:
         return read(value)
-    except argparse.ArgumentTypeError as error:
+    except ValueError as error:
         raise UsageError(f"{place}: {error}") from None
+
+
+def _collective(text: str) -> str:
+    """Read the name of a collective, also nccl-tests'; return the one that rows have."""
+    name = ALIASES.get(text, text)
+    if name not in MEASURED:
+        advice = did_you_mean(text, MEASURED, f"give one of {', '.join(MEASURED)}")
+        raise UsageError(f"{text!r} is no collective; {advice}")
+    return name
 
 
 def written(info: RunInfo, rows: Iterable[Row]) -> str:

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
+from hpccomm import units
 from hpccomm.errors import ResultsError
 from hpccomm.files.regular import open_regular
 from hpccomm.results import coding
@@ -228,13 +229,7 @@ def _written(source: Source, begin: int, end: int) -> int:
 
 def spans(what: str, numbers: list[int]) -> list[str]:
     """Return ascending numbers in words: ``row 3``, ``rows 5 to 9``."""
-    found: list[list[int]] = []
-    for number in numbers:
-        if found and found[-1][1] == number - 1:
-            found[-1][1] = number
-        else:
-            found.append([number, number])
-    return [f"{what} {a}" if a == b else f"{what}s {a} to {b}" for a, b in found]
+    return [f"{what} {a}" if a == b else f"{what}s {a} to {b}" for a, b in units.spans(numbers)]
 
 
 class Numbers:

@@ -5,10 +5,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from hpccomm.errors import ResultsError
-from hpccomm.results.describe import counted
 from hpccomm.results.training import Training
 from hpccomm.results.training_text import spans
 from hpccomm.schedules.draw.drawing import new_figure
+from hpccomm.units import counted
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

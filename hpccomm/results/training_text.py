@@ -11,6 +11,7 @@ from hpccomm.results.liveness import INTERRUPTED, RUNNING, UNCERTAIN
 from hpccomm.results.schema import columns
 from hpccomm.results.table import TIME_FORMAT
 from hpccomm.results.training import Training, TrainingStep
+from hpccomm.units import counted
 
 MOST_SPANS = 20
 """Lines that steps are gathered in, unless each is shown."""
@@ -54,7 +55,7 @@ def _facts(training: Training) -> Iterator[str]:
     yield f"# Training {training.name} of {training.path}: {status}"
     yield (
         f"# Started {facts.started.strftime(TIME_FORMAT + ' %z')} by {facts.user} on {facts.host}, "
-        f"{facts.ranks} rank{'s' if facts.ranks != 1 else ''}"
+        f"{counted(facts.ranks, 'rank')}"
     )
     yield f"# Command: {shlex.join(facts.arguments)}"
     yield "# " + ", ".join(f"{name}={value}" for name, value in facts.settings.items())

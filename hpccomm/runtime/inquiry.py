@@ -48,18 +48,16 @@ from hpccomm.runtime.recorder import (
 )
 from hpccomm.runtime.stderr import Voice, write_stderr
 from hpccomm.runtime.traffic import followed
-from hpccomm.runtime.verdict import MOST_NAMED, Verdict, judge
+from hpccomm.runtime.verdict import Verdict, judge
+from hpccomm.units import MOST_NAMED
 
 if TYPE_CHECKING:
     from hpccomm.runtime.engine import CallEngine
 
 logger = logging.getLogger("hpccomm")
 
-ASK_SECONDS = 0.3
-"""A call that has waited so long has the peers asked."""
-
-ANSWER_SECONDS = 0.5
-"""How long their answers may take."""
+ASK_SECONDS, ANSWER_SECONDS = 0.3, 0.5
+"""A call that has waited so long has the peers asked, and how long their answers may take."""
 
 LONGEST_SECONDS = 10.0
 """The longest time between two questions."""

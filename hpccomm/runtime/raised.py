@@ -8,8 +8,8 @@ from typing import Any
 
 from hpccomm.runtime import dump
 from hpccomm.runtime.recorder import PACKAGE, in_standard, in_words, mishap, site_of_traceback
-from hpccomm.runtime.verdict import ranks_named
 from hpccomm.settings import read
+from hpccomm.units import ranks_named
 
 MOST_FRAMES = 4
 """Lines of the program that are printed of a traceback; of more, one of the outermost and two of the innermost."""

@@ -18,9 +18,7 @@ from hpccomm.runtime.traffic import (
     unmatched,
     unreceived,
 )
-
-MOST_NAMED = 8
-"""Ranks, or groups of ranks, that are told of one by one."""
+from hpccomm.units import MOST_NAMED, ranks_named
 
 MOST_REFUSALS = 2
 """Refused calls that are told of."""
@@ -223,38 +221,6 @@ def _has_begun_its_part(mine: Facts, rank: int, answer: Answer) -> bool:
 
 
 # Words.
-
-
-def ranks_named(ranks: Sequence[int]) -> str:
-    """Return ranks in words.
-
-    Parameters
-    ----------
-    ranks : sequence of int
-        Ascending.
-
-    Examples
-    --------
-    >>> ranks_named([3]), ranks_named([0, 2]), ranks_named([0, 1, 2, 5, 7])
-    ('rank 3', 'ranks 0 and 2', 'ranks 0-2, 5 and 7')
-    >>> ranks_named(range(0, 100, 2))
-    'ranks 0, 2, 4, 6, 8, 10, 12, 14 and 42 more'
-    """
-    spans: list[list[int]] = []
-    for rank in ranks:
-        if spans and rank == spans[-1][-1] + 1:
-            spans[-1].append(rank)
-        else:
-            spans.append([rank])
-    words = [word for s in spans for word in ([f"{s[0]}-{s[-1]}"] if len(s) > 2 else map(str, s))]
-    if len(words) > MOST_NAMED:
-        named = sum(
-            int(last or first) - int(first) + 1
-            for first, _, last in (word.partition("-") for word in words[:MOST_NAMED])
-        )
-        words = [*words[:MOST_NAMED], f"{len(ranks) - named} more"]
-    listed = " and ".join(filter(None, [", ".join(words[:-1]), words[-1]]))
-    return f"rank{'s' if len(ranks) > 1 else ''} {listed}"
 
 
 def _told(mine: Facts, number: int, absent: Mapping[int, Answer], came: Mapping[int, Facts]) -> str:

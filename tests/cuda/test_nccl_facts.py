@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from hpccomm.backends.nccl import libnccl, variables
-from hpccomm.backends.nccl.facts import Facts, crowded, mine, named, unfit, unpacked, version_text
+from hpccomm.backends.nccl.facts import Facts, crowded, mine, unfit, unpacked, version_text
 from hpccomm.errors import CommunicatorAborted
 from hpccomm.memory.cuda import users
 
@@ -49,7 +49,7 @@ def test_trap_gpu_that_two_ranks_have_is_found_by_its_uuid():
     two = ranks(4)
     two[2] = replace(two[2], uuid="GPU-1", device=0)  # each may call it by another number
     why = unfit(two)
-    assert "ranks 1-2 have the same GPU (H100 GPU-1" in why
+    assert "ranks 1 and 2 have the same GPU (H100 GPU-1" in why
     assert "NCCL_MULTI_RANK_GPU_ENABLE=1" in why
     assert "NCCL_HOSTID" in why
 
@@ -59,7 +59,7 @@ def test_instances_of_a_gpu_are_one_gpu_for_nccl_before_2_30():
     instances = ranks(2, name="NVIDIA H100 80GB HBM3 MIG 1g.10gb", pci="0000:01:00.0")
     assert unfit(instances) == ""
     why = unfit([replace(each, nccl=22809) for each in instances])
-    assert "ranks 0-1 have instances (MIG) of the same GPU" in why
+    assert "ranks 0 and 1 have instances (MIG) of the same GPU" in why
     assert "which NCCL 2.30 and later take for several" in why
 
 
@@ -101,7 +101,7 @@ def test_variables_that_ranks_decide_by_must_be_alike():
     assert unfit(told) == ""
     told[1] = replace(told[1], variables={})
     assert unfit(told) == (
-        "NCCL_ALGO differs between the ranks (Ring on ranks 0, 2, not set on rank 1); "
+        "NCCL_ALGO differs between the ranks (Ring on ranks 0 and 2, not set on rank 1); "
         "set it to the same value on all ranks, or on none"
     )
 
@@ -118,7 +118,7 @@ def test_what_is_missing_on_some_ranks_is_told_with_their_hosts():
     lacking = ranks(4)
     for rank in (1, 2):
         lacking[rank] = Facts(rank, "node2", why_not="CuPy is not installed; install it")
-    assert unfit(lacking) == "ranks 1-2 (node2): CuPy is not installed; install it"
+    assert unfit(lacking) == "ranks 1 and 2 (node2): CuPy is not installed; install it"
 
 
 def test_a_missing_library_is_told_with_what_to_install(monkeypatch):
@@ -130,9 +130,7 @@ def test_a_missing_library_is_told_with_what_to_install(monkeypatch):
     assert mine(0, 0).why_not == ""
 
 
-def test_names_of_ranks_and_versions():
-    assert named([3]) == "rank 3"
-    assert named([4, 0, 1, 2]) == "ranks 0-2, 4"
+def test_names_of_versions():
     assert [version_text(code) for code in (23203, 2708, 0)] == ["2.32.3", "2.7.8", "none"]
 
 

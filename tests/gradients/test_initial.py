@@ -89,7 +89,7 @@ def test_a_parameter_that_is_added_is_compared_and_those_that_are_there_are_not(
         mine = model()
         sync = GradientSync(comm, mine)
         mine["w"] += comm.rank  # trained apart, which check_consistency() is for
-        with pytest.raises(RankMismatch, match=r"parameter 'c' on ranks 0, 1") as caught:
+        with pytest.raises(RankMismatch, match=r"parameter 'c' on ranks 0 and 1") as caught:
             sync.add("c", np.full(2, float(comm.rank)))
         assert "'w'" not in str(caught.value)
         sync.add("c", np.zeros(2))
@@ -121,7 +121,7 @@ def test_an_optimiser_whose_state_is_divided_compares_them_too() -> None:
 
     def body(comm: Communicator) -> None:
         mine = {"w": np.full(5, float(comm.rank)), "b": np.zeros(2)}
-        with pytest.raises(RankMismatch, match="parameter 'w' on ranks 0, 1, by up to 1; "):
+        with pytest.raises(RankMismatch, match="parameter 'w' on ranks 0 and 1, by up to 1; "):
             ShardedOptimizer(comm, mine, sgd(1.0))
         with pytest.raises(UsageError, match=r"initial is None.*check, broadcast, ignore"):
             ShardedOptimizer(comm, mine, sgd(1.0), initial=None)  # type: ignore[arg-type]

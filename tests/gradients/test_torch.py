@@ -182,7 +182,7 @@ def test_gradients_that_autograd_has_put_elsewhere_are_named_on_every_rank(way: 
         return str(caught.value)
 
     for said in run_ranks(2, body):
-        assert f"since the last step: {WRONG[way]} on ranks 0, 1; zero_grad()" in said
+        assert f"since the last step: {WRONG[way]} on ranks 0 and 1; zero_grad()" in said
         assert "sync({name: parameter.grad, ...})" in said
 
 

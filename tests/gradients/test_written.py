@@ -58,7 +58,7 @@ def test_what_nobody_has_written_is_named_on_every_rank(way: str, settings: dict
 
     for said in run_ranks(2, body):
         assert all(f"'{name}'" in said for name in "wbn")
-        assert "on ranks 0, 1" in said
+        assert "on ranks 0 and 1" in said
         assert "the bits of the last results" in said
 
 

@@ -62,6 +62,7 @@ def test_a_file_that_is_refused_is_refused_before_anything_is_measured(tmp_path,
     [
         (("--expect", "speed=5"), "give latency=5us,bandwidth=10G"),
         (("--expect", "latency=5"), "give latency=5us,bandwidth=10G"),
+        (("--expect", "bandwidth=10GMK"), "give latency=5us,bandwidth=10G"),
         (("--budget", "0"), "is no time"),
         (("--output", "nowhere/run.h5"), "is no folder that can be written to"),
     ],

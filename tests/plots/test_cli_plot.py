@@ -78,7 +78,7 @@ def test_text_needs_no_matplotlib() -> None:
             "give a larger --segment, a smaller --count",
         ),
         (["--schedule", "ring", "--output", ""], "the name is empty"),
-        (["--schedule", "ring", "--ranks", "many"], "invalid int value: 'many'"),
+        (["--schedule", "ring", "--ranks", "many"], "'many' is no integer"),
         ([], "one of the arguments --schedule --training --pairs --runs is required"),
     ],
 )

@@ -15,7 +15,7 @@ from hpccomm.schedules.algorithms.channels import merged
 from hpccomm.schedules.draw.drawing import rendered
 from hpccomm.schedules.draw.schedule import draw
 from hpccomm.schedules.draw.subject import Subject, subject
-from hpccomm.schedules.draw.text import contributed, lines, members, runs, spans
+from hpccomm.schedules.draw.text import contributed, lines, members, runs
 from hpccomm.schedules.proof import signatures
 from hpccomm.schedules.schedule import (
     RECV,
@@ -188,10 +188,9 @@ def test_text_of_blocks_names_sender_and_receiver() -> None:
     assert "2→0 [2→0]" in text
 
 
-def test_words_for_elements_and_ranks() -> None:
+def test_words_for_elements() -> None:
     assert runs(np.array([4, 5, 6, 0, 1, 9])) == [(4, 7), (0, 2), (9, 10)]
     assert runs(np.array([], np.int64)) == []
-    assert spans([5, 0, 1, 2]) == "0-2,5"
     (steps,) = subject("ring", ranks=4).channels
     assert contributed(steps[0].moves[0].data) == ""
     assert contributed(steps[2].moves[3].data) == "1-3"

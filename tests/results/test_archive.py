@@ -7,7 +7,7 @@ from datetime import timedelta
 import pytest
 from damage import called
 
-from hpccomm.results.archive import Query, search, size_text
+from hpccomm.results.archive import Query, search
 from hpccomm.results.writer import Writer
 
 from .test_trainings import write as train
@@ -119,10 +119,3 @@ def test_flags_that_do_not_fit_are_refused(folder, words, said):
     status, _, err = called("show", str(folder), *words)
     assert (status, said in err) == (2, True), err
     assert called("show", str(folder / "nowhere.h5"), "--list")[0] == 2
-
-
-@pytest.mark.parametrize(
-    ("size", "text"), [(0, "0 B"), (1000, "1000 B"), (65536, "64 KiB"), (3 << 20, "3 MiB")]
-)
-def test_sizes_are_written_exactly(size, text):
-    assert size_text(size) == text

@@ -10,7 +10,6 @@ import pytest
 from damage import called
 
 from hpccomm.bench.perf.collectives import COLLECTIVES
-from hpccomm.bench.perf.flags import EXPECTATION
 from hpccomm.errors import UsageError
 from hpccomm.results import bounds, table
 from hpccomm.results.expectations import Expectation, entries, expectation, written
@@ -131,7 +130,7 @@ busbw = 40
 
 def judged(example, text, rows, near=0.9):
     info = example.example_info()
-    found = Expectation("f.toml", entries("f.toml", tomllib.loads(text), EXPECTATION))
+    found = Expectation("f.toml", entries("f.toml", tomllib.loads(text)))
     judge = Judge(found, info, near)
     for each in rows:
         judge.add(each)
@@ -194,18 +193,18 @@ def test_a_stored_run_is_judged_and_expects_of_others_what_it_had(example, tmp_p
 
 def test_a_link_by_its_name(example):
     info = on_nodes(example, 2, 4)
-    found = expectation("8xinfiniband-ndr", info, EXPECTATION)
+    found = expectation("8xinfiniband-ndr", info)
     by_name = {each.collective: each.busbw for each in found.entries}
     assert by_name["all_reduce"] == pytest.approx(400 * 7 / 8 * 2)
     assert by_name["broadcast"] == 400
-    slow = expectation("ethernet-1g", info, EXPECTATION).entries[0].busbw
+    slow = expectation("ethernet-1g", info).entries[0].busbw
     assert slow == pytest.approx(0.125 * 0.9415 * 7 / 8 * 2)
     with pytest.raises(UsageError, match="connects devices of one node, and the run has 2 nodes"):
-        expectation("nvlink4", info, EXPECTATION)
+        expectation("nvlink4", info)
     with pytest.raises(UsageError, match="connects nodes, and the run has 1 node;"):
-        expectation("infiniband-ndr", on_nodes(example, 1, 4), EXPECTATION)
+        expectation("infiniband-ndr", on_nodes(example, 1, 4))
     with pytest.raises(UsageError, match="did you mean infiniband-ndr"):
-        expectation("infiniband-ndx", info, EXPECTATION)
+        expectation("infiniband-ndx", info)
 
 
 @pytest.mark.parametrize(
@@ -235,18 +234,18 @@ def test_a_file_that_is_not_as_it_should_be_is_refused(example, tmp_path, text, 
     path = tmp_path / "expected.toml"
     path.write_text(text)
     with pytest.raises(UsageError, match=message):
-        expectation(str(path), example.example_info(), EXPECTATION)
+        expectation(str(path), example.example_info())
 
 
 def test_collectives_have_the_names_of_nccl_tests_too(example):
     text = '[[expect]]\ncollective = "alltoall"\nbusbw = 1'
-    (entry,) = entries("f.toml", tomllib.loads(text), EXPECTATION)
+    (entry,) = entries("f.toml", tomllib.loads(text))
     assert entry.collective == "all_to_all"
 
 
 def test_no_link_has_0_ports(example):
     with pytest.raises(UsageError, match="no link has that name"):
-        expectation("0xinfiniband-ndr", on_nodes(example, 2, 4), EXPECTATION)
+        expectation("0xinfiniband-ndr", on_nodes(example, 2, 4))
 
 
 def interleaved(example, path):
@@ -283,7 +282,7 @@ def test_variants_have_no_place_in_a_file_of_one_table(example, tmp_path, name):
 def test_what_has_no_time_is_expected_of_nobody(example):
     rows = [example.example_row(0, busbw=0.0, time=0.0), example.example_row(0)]
     text = written(example.example_info(), rows)
-    assert len(entries("f.toml", tomllib.loads(text), EXPECTATION)) == 1
+    assert len(entries("f.toml", tomllib.loads(text))) == 1
 
 
 @pytest.mark.parametrize(

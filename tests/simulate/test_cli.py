@@ -9,11 +9,12 @@ from pathlib import Path
 import h5py
 import pytest
 
-from hpccomm.bench.simulated.comparison import Crossover, Point, crossovers, in_words, text
+from hpccomm.bench.simulated.comparison import Crossover, Point, crossovers, text
 from hpccomm.bench.simulated.tables import SIMULATED
 from hpccomm.cli.main import main
 from hpccomm.results import reader
 from hpccomm.schedules.cost.network_files import load, parse
+from hpccomm.units import rounded_size
 
 SMALL = ("--cluster", "lab1g", "-b", "1K", "-e", "1M", "-f", "32")
 
@@ -266,7 +267,7 @@ def test_a_cluster_of_billions_of_ranks_is_refused(capsys, tmp_path):
             ["all_reduce", *SMALL, "--model", "guess"],
             "'guess' is no model; give one of events, cost, terms",
         ),
-        (["all_reduce", *SMALL, "--skew", "-1"], "--skew: -1 is out of range; give seconds"),
+        (["all_reduce", *SMALL, "--skew", "-1"], "--skew: '-1' is no time; give seconds"),
         (["all_reduce", *SMALL, "--skew", "soon"], "--skew: 'soon' is no time; give seconds"),
         (["all_reduce", *SMALL, "--skew", "1", "--model", "cost"], "all ranks start at once"),
         (["all_reduce", *SMALL, "--segment", "0"], "--segment: '0': nothing would move"),
@@ -350,7 +351,9 @@ def test_what_ties_is_named_together():
 
 
 def test_sizes_in_words():
-    assert [in_words(value) for value in (7, 1500, (1 << 20) - 1, 3 << 20, 1.5 * (1 << 30))] == [
+    assert [
+        rounded_size(value) for value in (7, 1500, (1 << 20) - 1, 3 << 20, 1.5 * (1 << 30))
+    ] == [
         "7 B",
         "1.465 KiB",
         "1 MiB",

@@ -14,6 +14,7 @@ from hpccomm.contracts.side import ANSWERED
 from hpccomm.runtime import answering
 from hpccomm.runtime.stderr import write_stderr
 from hpccomm.runtime.watchdog import watch
+from hpccomm.units import ranks_named
 
 START_SECONDS = 3.0
 """What MPI's own start may take, beside the deadline."""
@@ -122,6 +123,4 @@ def _elsewhere(here: dict[int, Address]) -> str:
 
 
 def _ranks(ranks: list[int]) -> str:
-    if len(ranks) == 1:
-        return f"Rank {ranks[0]} has"
-    return f"Ranks {', '.join(map(str, ranks))} have"
+    return f"{ranks_named(ranks).capitalize()} {'has' if len(ranks) == 1 else 'have'}"

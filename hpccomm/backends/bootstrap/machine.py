@@ -2,7 +2,6 @@
 
 import os
 import platform
-from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
 
@@ -63,29 +62,3 @@ def facts() -> dict[str, str]:
         "fabric": fabric(),
     }
     return {name: text for name, text in found.items() if text}
-
-
-def ranges(numbers: Iterable[int]) -> str:
-    """Print numbers as ranges, such as ``0-3,8``."""
-    parts: list[list[int]] = []
-    for number in sorted(numbers):
-        if parts and parts[-1][-1] + 1 == number:
-            parts[-1][1:] = [number]
-        else:
-            parts.append([number])
-    return ",".join("-".join(map(str, part)) for part in parts)
-
-
-def numbers(text: str) -> list[int]:
-    """Return the numbers of such a text.
-
-    Raises
-    ------
-    ValueError
-        If it is none.
-    """
-    found: list[int] = []
-    for part in text.replace(" ", "").split(",") if text else ():
-        first, _, last = part.partition("-")
-        found += range(int(first), int(last or first) + 1)
-    return found

@@ -11,10 +11,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from hpccomm.backends.control import Control, Drive
-from hpccomm.backends.nccl.facts import named
 from hpccomm.contracts.transport import Steps
 from hpccomm.memory.cuda.library import cupy
 from hpccomm.runtime.waiting import at_once
+from hpccomm.units import ranks_named
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,7 +150,7 @@ def _judging(ranks: Ranks, outcome: Callable[[], str | None], box: list[bytes]) 
     def judge() -> Steps:
         while len(outcomes) < ranks.size and not any(outcomes.values()):
             yield False
-        failed = [f"{named((rank,))}: {why}" for rank, why in outcomes.items() if why]
+        failed = [f"{ranks_named((rank,))}: {why}" for rank, why in outcomes.items() if why]
         box.append("; ".join(failed).encode())
         yield from at_once(ranks.control.send_steps(box[0], peer) for peer in others)
 

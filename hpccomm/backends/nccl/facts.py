@@ -14,6 +14,7 @@ from hpccomm.backends.nccl import libnccl, variables
 from hpccomm.backends.nccl.libnccl import binding
 from hpccomm.memory.cuda import library
 from hpccomm.memory.cuda.identity import identify
+from hpccomm.units import ranks_named
 
 SEVERAL_RANKS_SINCE = 23000
 """NCCL version that can have several ranks on one GPU."""
@@ -149,7 +150,7 @@ def unfit(ranks: Sequence[Facts]) -> str:
 def _missing(ranks: Sequence[Facts]) -> str:
     lacking = [each for each in ranks if each.why_not]
     return "; ".join(
-        f"{named(each.rank for each in alike)} ({', '.join(sorted({e.host for e in alike}))}): {why}"
+        f"{ranks_named(each.rank for each in alike)} ({', '.join(sorted({e.host for e in alike}))}): {why}"
         for why, alike in _grouped(lacking, lambda each: each.why_not)
     )
 
@@ -177,7 +178,7 @@ def _set_to(name: str, each: Facts) -> str:
 def _unequal(ranks: Sequence[Facts], key: Callable[[Facts], str]) -> str:
     """Return the values of `key`, each with its ranks; empty if all ranks have the same."""
     values = _grouped(ranks, key)
-    listed = (f"{value} on {named(each.rank for each in alike)}" for value, alike in values)
+    listed = (f"{value} on {ranks_named(each.rank for each in alike)}" for value, alike in values)
     return ", ".join(listed) if len(values) > 1 else ""
 
 
@@ -197,7 +198,7 @@ def _doubled(ranks: Sequence[Facts]) -> str:
             one = alike[0]
             mig = len({each.uuid for each in alike}) > 1
             shared.append(
-                f"{named(each.rank for each in alike)} have {'instances (MIG) of ' * mig}the same GPU ({one.name} "
+                f"{ranks_named(each.rank for each in alike)} have {'instances (MIG) of ' * mig}the same GPU ({one.name} "
                 f"{one.uuid}, device {one.device} of the {one.visible} that rank {one.rank} sees on {one.host}"
                 f"){', which NCCL 2.30 and later take for several' * mig}"
             )
@@ -221,7 +222,7 @@ def crowded(ranks: Sequence[Facts]) -> str:
     for _, alike in _grouped(ranks, lambda each: each.uuid):
         if len(alike) > RANKS_A_GPU and not all(each.ctas for each in alike):
             return (
-                f"{named(each.rank for each in alike)} share a GPU, which has room for about "
+                f"{ranks_named(each.rank for each in alike)} share a GPU, which has room for about "
                 f"{RANKS_A_GPU} by default: NCCL may hang; set {variables.MAX_CTAS}, such as to 2"
             )
     return ""
@@ -232,18 +233,6 @@ def _grouped(ranks: Iterable[Facts], key: Callable[[Facts], Any]) -> list[tuple[
     for each in ranks:
         groups.setdefault(key(each), []).append(each)
     return list(groups.items())
-
-
-def named(ranks: Iterable[int]) -> str:
-    """Return ranks as text, such as ``ranks 0-3, 6``."""
-    spans: list[list[int]] = []
-    for rank in sorted(ranks):
-        if spans and rank == spans[-1][1] + 1:
-            spans[-1][1] = rank
-        else:
-            spans.append([rank, rank])
-    listed = ", ".join(str(a) if a == b else f"{a}-{b}" for a, b in spans)
-    return f"rank{'' if len(spans) == 1 and spans[0][0] == spans[0][1] else 's'} {listed}"
 
 
 def version_text(code: int) -> str:

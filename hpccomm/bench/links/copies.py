@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from hpccomm.backends.bootstrap.machine import numbers
 from hpccomm.bench.links.measuring import Rate, Repeated
 from hpccomm.bench.perf.timing import no_garbage_collection
 from hpccomm.errors import CommunicationError, UsageError
@@ -27,6 +26,7 @@ from hpccomm.memory.cuda.streams import make_stream, on_device, passed
 from hpccomm.memory.cuda.timing import Marks
 from hpccomm.results.rates import path_fact, path_text
 from hpccomm.runtime.waiting import Gate, wait
+from hpccomm.units import numbers
 
 if TYPE_CHECKING:
     from hpccomm.communicator import Communicator

@@ -22,12 +22,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from hpccomm.backends.bootstrap.machine import numbers
 from hpccomm.bench.links.measuring import Rate, Repeated
 from hpccomm.bench.perf.memory_use import PAGE, available, spelled
 from hpccomm.bench.perf.timing import no_garbage_collection
 from hpccomm.doctor.sources import cpu
 from hpccomm.errors import UsageError
+from hpccomm.units import counted, numbers
 
 if TYPE_CHECKING:
     from hpccomm.communicator import Communicator
@@ -79,7 +79,7 @@ def plan(comm: "Communicator", nbytes: int | None) -> tuple[list[Rate], dict[str
     most = max(comm.all_gather_object(len(mine)))
     counts = sorted({min(most, 2**power) for power in range(most.bit_length() + 1)})
     ranks = f"{comm.local_size} ranks of " if comm.size > 1 else ""
-    teams = {f"{ranks}{count} core{'s' * (count > 1)}": (mine[:count],) * 2 for count in counts}
+    teams = {f"{ranks}{counted(count, 'core')}": (mine[:count],) * 2 for count in counts}
     for one, other in product(nodes, nodes) if comm.size == 1 < len(nodes) else ():
         owners = list(islice(cycle(nodes[other]), len(nodes[one])))
         teams[f"cores of node {one}, memory of node {other}"] = nodes[one], owners

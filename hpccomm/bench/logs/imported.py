@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from hpccomm.bench.perf.collectives import ALIASES
+from hpccomm.contracts.collectives import ALIASES
 from hpccomm.results.fingerprint import UNKNOWN_LAUNCHER
 from hpccomm.results.schema import Config, RankInfo, Row, RunInfo
 

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from hpccomm.bench.perf import layouts
 from hpccomm.bench.perf.layouts import Layout, Member
-from hpccomm.contracts.collectives import DESCRIPTIONS, Collective, ring
+from hpccomm.contracts.collectives import DESCRIPTIONS, MEASURED, Collective, ring
 from hpccomm.reductions import Op
 
 if TYPE_CHECKING:
@@ -203,32 +203,10 @@ _UNCOMMON = {
 }
 """Calls whose sizes or arguments do not follow from a description."""
 
-_FIRST = (
-    "all_reduce",
-    "reduce_scatter",
-    "all_gather",
-    "broadcast",
-    "reduce",
-    "all_to_all",
-    "all_to_all_v",
-    "gather",
-    "scatter",
-    "send_recv",
-    "hypercube",
-)
-"""What nccl-tests has, in the order of ``all``; other collectives follow."""
-
 COLLECTIVES: dict[str, Benchmark] = {
-    name: _UNCOMMON.get(name) or benchmark(name)
-    # No data are known of which the fold of every first part is exact: a scan is not verified.
-    for name in dict.fromkeys((*_FIRST, *DESCRIPTIONS))
-    if name in _UNCOMMON or not DESCRIPTIONS[name].prefix
+    name: _UNCOMMON.get(name) or benchmark(name) for name in MEASURED
 }
 """Every collective that can be measured, in the order of ``all``."""
-
-
-ALIASES = {"alltoall": "all_to_all", "alltoallv": "all_to_all_v", "sendrecv": "send_recv"}
-"""nccl-tests' names of collectives, where they are others."""
 
 
 def bind(

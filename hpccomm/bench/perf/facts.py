@@ -16,6 +16,7 @@ from hpccomm.bench.perf.memory_kind import ON_HOST, DeviceDescription
 from hpccomm.files.regular import as_utf8
 from hpccomm.results import origin
 from hpccomm.results.schema import Config, RankInfo, RunInfo, recorded_environment, recorded_slurm
+from hpccomm.units import counted, ranges
 
 if TYPE_CHECKING:
     from hpccomm.communicator import Communicator
@@ -86,8 +87,7 @@ def together(nodes: Mapping[int, Mapping[str, str]]) -> dict[str, str]:
         (most, _), *others = values.most_common()
         result[name] = (
             "; ".join(
-                f"{value} on {number} node{'s' * (number > 1)}"
-                for value, number in values.most_common()
+                f"{value} on {counted(number, 'node')}" for value, number in values.most_common()
             )
             if others
             else most
@@ -102,7 +102,7 @@ def _rank_info(comm: "Communicator", device: DeviceDescription, group: int) -> R
         host=origin.host(),
         node=comm.node,
         pid=os.getpid(),
-        cores=node.ranges(os.sched_getaffinity(0)),
+        cores=ranges(os.sched_getaffinity(0)),
         device=device.device,
         device_hex=device.device_hex,
         device_info=device.device_info,

@@ -15,20 +15,21 @@ from hpccomm import backends
 from hpccomm.bench.flag import Flag, add_flags
 from hpccomm.bench.perf import readers
 from hpccomm.bench.perf.alone import ROUND_TIME, SYNCS
-from hpccomm.bench.perf.collectives import ALIASES, COLLECTIVES
+from hpccomm.bench.perf.collectives import COLLECTIVES
 from hpccomm.bench.perf.memory_kind import AUTO, DEVICE, HOST
 from hpccomm.bench.perf.names import OPS, TYPES
 from hpccomm.bench.perf.options import Options
-from hpccomm.bench.perf.readers import ALL, integer, only, size, switch
+from hpccomm.bench.perf.readers import ALL, integer, only, switch
 from hpccomm.bench.perf.sizes import Sizes
 from hpccomm.bench.perf.split import split
 from hpccomm.bench.perf.variants import name_of_variant, variant
+from hpccomm.contracts.collectives import ALIASES
 from hpccomm.dispatch import policy
 from hpccomm.errors import UsageError
-from hpccomm.results.expectations import Readers
 from hpccomm.results.judge import NEAR
 from hpccomm.results.links import links
 from hpccomm.results.schema import Config
+from hpccomm.units import size
 
 _MOST = 10_000_000
 _MOST_OPERATIONS = 1_000_000
@@ -42,12 +43,6 @@ _NO_KERNELS = "hpccomm has no kernels of its own"
 _collectives = readers.some_of(
     COLLECTIVES | {alias: COLLECTIVES[name] for alias, name in ALIASES.items()}, "is no collective"
 )
-EXPECTATION = Readers(
-    size,
-    lambda text: ALIASES.get(text) or readers.one_of(tuple(COLLECTIVES), "collective")(text),
-)
-"""What reads a file of ``--expect``."""
-
 _types = readers.some_of(
     {name: name for name in TYPES} | {dtype.name: name for name, dtype in TYPES.items()},
     "is no type",

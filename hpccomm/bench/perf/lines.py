@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hpccomm.backends.bootstrap.machine import ranges
 from hpccomm.bench.perf.cases import PerfCase
 from hpccomm.bench.perf.measure import Measured
 from hpccomm.bench.rows import rates
 from hpccomm.results import repetitions
 from hpccomm.results.schema import UNCHECKED, Config, Row, Timing
+from hpccomm.units import ranges
 
 if TYPE_CHECKING:
     from hpccomm.bench.perf.verification import Mismatch

@@ -5,32 +5,19 @@ import math
 import re
 import shlex
 from collections.abc import Callable, Collection, Mapping, Sequence
-from decimal import Decimal
 from pathlib import Path
 from typing import TypeVar
 
 from hpccomm.errors import did_you_mean
 from hpccomm.schedules import registry
+from hpccomm.units import seconds, size
 
 T = TypeVar("T")
 
 ALL = "all"
 ALL_ROOTS = -1
 
-_UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
-# What nccl-tests reads with scanf, except signs, hexadecimal and further letters.
-_SIZE = re.compile(r"((?:\d+\.?\d*|\.\d+)(?:E\+?\d\d?)?) *([KMG]?)", re.IGNORECASE | re.ASCII)
 _INTEGER = re.compile(r"[+-]?(?:0x[0-9a-f]+|\d+)", re.IGNORECASE | re.ASCII)
-
-
-def size(text: str) -> int:
-    """Read a size in bytes, with a binary suffix K, M or G."""
-    match = _SIZE.fullmatch(text.strip())
-    if match is None:
-        raise argparse.ArgumentTypeError(
-            f"{text!r} is no size; give bytes, or a number with K, M or G such as 64K"
-        )
-    return int(Decimal(match[1]) * _UNITS[match[2].upper()])
 
 
 def segment(text: str) -> int:
@@ -108,18 +95,11 @@ def percentage(text: str) -> float:
     return value / 100
 
 
-_SECONDS = {"": 1.0, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
-
-
 def duration(text: str) -> float:
-    """Read a time in seconds, or with one of the units s, m, h."""
-    match = re.fullmatch(r"(\d+\.?\d*|\.\d+) *(s|m|min|h|)", text.strip())
-    seconds = float(match[1]) * _SECONDS[match[2]] if match else 0.0
-    if not seconds > 0:
-        raise argparse.ArgumentTypeError(
-            f"{text!r} is no time; give seconds above 0, or a number with s, m or h such as 60s"
-        )
-    return seconds
+    """Read a time that is not 0."""
+    if not (value := seconds(text)) > 0:
+        raise argparse.ArgumentTypeError(f"{text!r} is no time; give more than 0, such as 60s")
+    return value
 
 
 def bandwidth(text: str) -> float:

@@ -17,7 +17,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpccomm.backends.bootstrap.launch import OPEN_MPI, launched
-from hpccomm.bench.perf.flags import EXPECTATION
 from hpccomm.bench.perf.lines import MeasuredRow
 from hpccomm.bench.perf.options import Options
 from hpccomm.bench.progress import Progress
@@ -88,7 +87,7 @@ class Report:
         self._tally = table.Tally()
         self._judge = None
         if options.expected is not None:
-            expected = expectations.expectation(options.expected, info, EXPECTATION)
+            expected = expectations.expectation(options.expected, info)
             self._judge = judge.Judge(expected, info, options.near)
         self._alone: list[tuple[Row, Timing | None]] = []
         self._begun: str | None = None  # the collective whose table has no end yet

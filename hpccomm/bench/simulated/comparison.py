@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from hpccomm.results.table import figure
+from hpccomm.units import rounded_size
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,8 +124,8 @@ def text(title: str, curves: Curves) -> str:
         lines.append("# " + f"{row[0].nbytes:12d}" + "".join(cells) + best)
     if len(curves) > 1:
         lines += [
-            f"# Crossover: {each.below} up to {in_words(each.lower)}, {each.above} from "
-            f"{in_words(each.upper)} on; about {in_words(each.nbytes, 2)}"
+            f"# Crossover: {each.below} up to {rounded_size(each.lower)}, {each.above} from "
+            f"{rounded_size(each.upper)} on; about {rounded_size(each.nbytes, 2)}"
             for each in crossovers(curves)
         ] or ["# Crossover: none between these sizes"]
     lines += [line for name, points in curves.items() if (line := _limit(name, points[-1]))]
@@ -143,17 +144,6 @@ def _limit(name: str, point: Point) -> str:
     part = point.busy / point.seconds
     limit = f"; alone it would allow busbw {point.busbw / part:.2f}" if point.busbw else ""
     return (
-        f"# Bottleneck: {name} at {in_words(point.nbytes)}: {point.bottleneck}, "
+        f"# Bottleneck: {name} at {rounded_size(point.nbytes)}: {point.bottleneck}, "
         f"taken {100 * part:.1f}% of the time{limit}"
     )
-
-
-def in_words(nbytes: float, digits: int = 4) -> str:
-    """Return a size in words, rounded to `digits` digits."""
-    # By the rounded value: just below a MiB is 1 MiB, not 1024 KiB.
-    rounded = (float(f"{nbytes / 1024**power:.{digits}g}") for power in range(len(_UNITS)))
-    values = zip(rounded, _UNITS, strict=True)
-    return next((f"{value:g} {unit}" for value, unit in values if value < 1024), f"{nbytes:g} B")
-
-
-_UNITS = ("B", "KiB", "MiB", "GiB", "TiB")

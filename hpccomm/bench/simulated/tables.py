@@ -10,7 +10,6 @@ from hpccomm.bench.perf.cases import PerfCase, SweepSegment, segments
 from hpccomm.bench.perf.collectives import COLLECTIVES, Benchmark, benchmark
 from hpccomm.bench.perf.layouts import Layout
 from hpccomm.bench.perf.readers import ALL
-from hpccomm.bench.simulated.comparison import in_words
 from hpccomm.bench.simulated.request import COST, EVENTS, TERMS, SimulationRequest
 from hpccomm.contracts.signature import Signature
 from hpccomm.errors import UsageError
@@ -18,6 +17,7 @@ from hpccomm.schedules.algorithms import ALGORITHMS
 from hpccomm.schedules.cost.terms import has_terms, ranked, rounds_of
 from hpccomm.schedules.proof import signatures
 from hpccomm.schedules.registry import KNOWN
+from hpccomm.units import rounded_size
 
 MOST_UNEVEN_RANKS = 512
 """Of a call that has counts of its own for each pair of ranks; more take long."""
@@ -148,7 +148,7 @@ def _check_size(table: SimulatedTable, request: SimulationRequest) -> None:
         kind = "messages" if everyone else "blocks"
         raise UsageError(
             f"{table.algorithm} {table.collective.name} sends {ranks}² {kind} at once, which take about "
-            f"{in_words(need)} here, and {in_words(left)} are available; give fewer --ranks, another "
+            f"{rounded_size(need)} here, and {rounded_size(left)} are available; give fewer --ranks, another "
             f"--algorithm, or --model {TERMS}"
         )
     if request.model == COST and has_terms(table.collective.name, table.algorithm):
@@ -159,7 +159,7 @@ def _check_size(table: SimulatedTable, request: SimulationRequest) -> None:
             )
             if rounds * ranks > MOST_STEPS:
                 raise UsageError(
-                    f"{call.name} by {table.algorithm} of {in_words(call.nbytes)} has about "
+                    f"{call.name} by {table.algorithm} of {rounded_size(call.nbytes)} has about "
                     f"{rounds:.0f} rounds of {ranks} ranks, which take many minutes to walk through; "
                     f"give fewer --ranks, another --algorithm, or --model {TERMS}, which estimates"
                 )

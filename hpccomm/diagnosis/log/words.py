@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from hpccomm.diagnosis.log.report import WRONG, LogReport, Sighting
-from hpccomm.runtime.verdict import ranks_named
+from hpccomm.units import ranks_named
 
 WIDTH = 110
 MOST_REMEDIES = 4

@@ -26,7 +26,7 @@ from hpccomm.errors import RankMismatch
 from hpccomm.memory.folding import Folder
 from hpccomm.memory.scratch import ScratchBuffer
 from hpccomm.memory.views import address
-from hpccomm.runtime.verdict import ranks_named
+from hpccomm.units import ranks_named
 
 KEPT = 64
 """Calls on so many different arrays find at once what they found before."""

@@ -4,8 +4,8 @@ import collections
 from collections.abc import Sequence
 from typing import Any
 
-from hpccomm.backends.bootstrap.machine import numbers
 from hpccomm.doctor.rule import Facts, Found, Rule, Texts, rows, rules
+from hpccomm.units import numbers
 
 GIB = 1 << 30
 

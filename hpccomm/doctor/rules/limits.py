@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
-from hpccomm.backends.bootstrap.machine import numbers
 from hpccomm.doctor.rule import Facts, Found, Texts, many, rules
+from hpccomm.units import numbers
 
 MIB = 1 << 20
 

@@ -5,9 +5,8 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 
 from hpccomm.backends.bootstrap.launch import SRUN
-from hpccomm.backends.bootstrap.machine import numbers
-from hpccomm.backends.nccl.facts import named
 from hpccomm.doctor.rule import Facts, Found, Texts, many, rules
+from hpccomm.units import numbers, ranks_named
 
 SPEAKS = {"Open MPI": ("pmix",), "MPICH": ("pmi", "pmix"), "Intel MPI": ("pmi", "pmix")}
 """By which interfaces a library may meet its launcher: those of Slurm's plug-ins of that name."""
@@ -74,7 +73,7 @@ def _cores(ranks: Sequence[int], cores: Texts, online: str) -> Found:
         alike[tuple(numbers(listed))].append(rank)
     for own, those in alike.items():
         if len(those) > len(own) and own != tuple(numbers(online)):
-            yield f"{named(those)} are bound to {'core' if len(own) == 1 else 'cores'} {', '.join(map(str, own))} together"
+            yield f"{ranks_named(those)} are bound to {'core' if len(own) == 1 else 'cores'} {', '.join(map(str, own))} together"
 
 
 def _hardware_threads(ranks: Sequence[int], cores: Texts, siblings: Texts) -> Found:
@@ -87,7 +86,7 @@ def _hardware_threads(ranks: Sequence[int], cores: Texts, siblings: Texts) -> Fo
     if len(ranks) <= len(siblings):
         for core, those in on.items():
             if len(those) > 1 and core >= 0:
-                yield f"{named(those)} run on the hardware threads {siblings[core]} of one core"
+                yield f"{ranks_named(those)} run on the hardware threads {siblings[core]} of one core"
 
 
 def _numa(ranks: Sequence[int], cores: Texts, nodes: Sequence[Facts]) -> Found:
@@ -98,7 +97,7 @@ def _numa(ranks: Sequence[int], cores: Texts, nodes: Sequence[Facts]) -> Found:
             if sum(bool(own & set(numbers(node["cpus"]))) for node in nodes) > 1:
                 wide.append(rank)
         if wide:
-            yield f"{named(wide)} may run on several of the {len(nodes)} NUMA nodes"
+            yield f"{ranks_named(wide)} may run on several of the {len(nodes)} NUMA nodes"
 
 
 def _oversubscribed(cores: Texts) -> Found:

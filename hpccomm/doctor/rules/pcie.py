@@ -3,9 +3,9 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from hpccomm.backends.bootstrap.machine import ranges
 from hpccomm.doctor.rule import rules
 from hpccomm.hardware.facts import hardware, is_gpu
+from hpccomm.units import ranges
 
 Facts = Mapping[str, Any]
 List = Sequence[Facts]

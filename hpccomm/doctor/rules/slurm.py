@@ -2,9 +2,9 @@
 
 from collections.abc import Sequence
 
-from hpccomm.backends.bootstrap.machine import numbers
 from hpccomm.doctor.rule import Facts, Found, Texts, many, rules
 from hpccomm.doctor.rules.mpi import SPEAKS
+from hpccomm.units import numbers
 
 
 def _number(variables: Facts, name: str) -> int | None:

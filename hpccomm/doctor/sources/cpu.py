@@ -6,8 +6,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from hpccomm.backends.bootstrap.machine import numbers, ranges
 from hpccomm.doctor.reading import Reading
+from hpccomm.units import numbers, ranges
 
 _CPUS, _NODES = "/sys/devices/system/cpu", "/sys/devices/system/node"
 

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from hpccomm.schedules.draw.subject import Subject
-from hpccomm.schedules.draw.text import contributed, members, routes, runs, spans
+from hpccomm.schedules.draw.text import contributed, members, routes, runs
 from hpccomm.schedules.draw.trace import Data, DrawnStep, Move
+from hpccomm.units import ranges
 
 Colour = tuple[float, float, float]
 
@@ -124,7 +125,7 @@ def label(data: Data, subject: Subject) -> Caption:
     if len(slices) > MOST_RUNS:
         text = f"{len(data.elements)} in {len(slices)}"
     whose = contributed(data)
-    if whose == spans(range(subject.size)):
+    if whose == ranges(range(subject.size)):
         whose = "all"
     elif len(whose) > MOST_WHOSE:
         whose = f"{len(members(data.contributions[0]))} ranks"
@@ -138,7 +139,7 @@ def _blocks(blocks: Sequence[tuple[int, int]], size: int) -> Caption:
     if len(blocks) == 1:
         return Caption("→".join(map(str, blocks[0])), "", colour)
     senders, receivers = ({block[end] for block in blocks} for end in (0, 1))
-    text, whose = f"→{spans(receivers)}", f"of {spans(senders)}"
+    text, whose = f"→{ranges(receivers)}", f"of {ranges(senders)}"
     if max(len(text), len(whose)) > MOST_ROUTES:
         return Caption(f"{len(blocks)} blocks", "", colour)
     return Caption(text, whose, colour)

@@ -15,6 +15,7 @@ from hpccomm.schedules.proof.case import case
 from hpccomm.schedules.registry import KNOWN
 from hpccomm.schedules.schedule import whole
 from hpccomm.topology import Topology, arrange
+from hpccomm.units import counted
 
 MOST_ELEMENTS = 1 << 16
 """The most elements. The picture follows each of them, on every rank."""
@@ -64,7 +65,7 @@ class Subject:
         order = ", in rank order" if self.ordered else ""
         return (
             f"{self.algorithm} {self.collective}{order}: {self.size} ranks{root}, "
-            f"{_number(call.elements, 'element')}{cut}"
+            f"{counted(call.elements, 'element')}{cut}"
         )
 
     @property
@@ -79,13 +80,13 @@ class Subject:
                 sent[move.source] += len(move.data.elements)
             else:
                 accesses += 1
-        parts = [_number(max(rounds, default=0), "round")]
+        parts = [counted(max(rounds, default=0), "round")]
         if len(rounds) > 1:
             parts[0] = f"{len(rounds)} channels of {'+'.join(map(str, rounds))} rounds"
         if messages or not accesses:
-            parts.append(_number(messages, "message"))
+            parts.append(counted(messages, "message"))
         if sent.any():
-            parts.append(f"a rank sends at most {_number(int(sent.max()), 'element')}")
+            parts.append(f"a rank sends at most {counted(int(sent.max()), 'element')}")
         if accesses:
             parts.append(f"{accesses} times a peer's memory")
         return ", ".join(parts)
@@ -216,7 +217,3 @@ def _within(name: str, value: int, least: int, most: int) -> int:
         fits = f"at least {least}" if most == whole else f"from {least} to {most}"
         raise UsageError(f"{name} is {value}; give a number {fits}")
     return value
-
-
-def _number(count: int, what: str) -> str:
-    return f"{count} {what}" if count == 1 else f"{count} {what}s"

@@ -1,6 +1,6 @@
 """A schedule as lines of text."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 
 import numpy as np
 
@@ -8,6 +8,7 @@ from hpccomm.contracts.collectives import ring
 from hpccomm.schedules.draw.subject import Subject
 from hpccomm.schedules.draw.trace import Data, DrawnStep
 from hpccomm.schedules.schedule import Column
+from hpccomm.units import ranges
 
 SIGNS = {"copy": "copies", "fold": "folds", "final": "completes"}
 
@@ -44,9 +45,9 @@ def _said(step: DrawnStep, subject: Subject) -> Iterator[str]:
     for kind, verb in SIGNS.items():
         ranks = [mark.rank for mark in step.marks if mark.what == kind]
         if ranks:
-            yield f"{verb}: {spans(ranks)}"
+            yield f"{verb}: {ranges(ranks)}"
     for group in step.meeting:
-        yield f"barrier: {spans(group)}"
+        yield f"barrier: {ranges(group)}"
 
 
 def slices(data: Data, subject: Subject) -> str:
@@ -77,7 +78,7 @@ def contributed(data: Data) -> str:
     if not len(data.contributions) or (data.contributions != data.contributions[0]).any():
         return ""
     ranks = members(data.contributions[0])
-    return spans(ranks) if len(ranks) > 1 else ""
+    return ranges(ranks) if len(ranks) > 1 else ""
 
 
 def members(contributions: np.uint64) -> list[int]:
@@ -92,11 +93,3 @@ def runs(elements: Column) -> list[tuple[int, int]]:
         return []
     cuts = np.flatnonzero(np.diff(elements) != 1) + 1
     return [(int(run[0]), int(run[-1]) + 1) for run in np.split(elements, cuts)]
-
-
-def spans(ranks: Iterable[int]) -> str:
-    """Return ranks or elements as ranges: ``0-3,5``."""
-    pieces = runs(np.array(sorted(ranks), np.int64))
-    return ",".join(
-        str(first) if last == first + 1 else f"{first}-{last - 1}" for first, last in pieces
-    )

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from hpccomm.schedules.proof.case import ProofCase, RankSchedule, Unproven, expected
 from hpccomm.schedules.schedule import RECV, SCRATCH, SEND, Column
+from hpccomm.units import ranks_named
 
 Cells = NDArray[np.int64]
 """Numbers of cells."""
@@ -158,8 +159,7 @@ class SymbolicMemory:
             return "nothing"
         words = self.state[cell, BITS:].tolist()
         bits = [rank for rank in range(64 * len(words)) if words[rank // 64] >> rank % 64 & 1]
-        whose = "rank" if len(bits) == 1 else "ranks"
-        return f"element {origin} of {whose} {', '.join(map(str, bits))}"
+        return f"element {origin} of {ranks_named(bits)}"
 
 
 def local_ranks(offset: Column) -> Column:

@@ -1,0 +1,145 @@
+"""Sizes, times, ranks and numbers of things as text: written here, and read here."""
+
+import re
+from collections.abc import Iterable, Mapping
+
+MOST_NAMED = 8
+"""The most ranks and spans of ranks that a sentence names. It counts the others."""
+
+_BINARY = (("GiB", 30), ("MiB", 20), ("KiB", 10))
+_SIZES = {"": "1", "B": "1"} | {
+    letters: str(1 << bits) for unit, bits in _BINARY for letters in (unit[0], unit.upper())
+}
+_RATES = {"": "1", "K": "1e3", "M": "1e6", "G": "1e9"}
+_TIMES = {"": "1", "us": "1e-6", "ms": "1e-3", "s": "1", "m": "60", "min": "60", "h": "3600"}
+# What scanf reads, but for signs, hexadecimal numbers and what stands behind the unit.
+_NUMBER = re.compile(r"((?:\d+\.?\d*|\.\d+)(?:[Ee][+-]?\d\d?)?) *([A-Za-z]*)", re.ASCII)
+
+
+def counted(count: int, what: str) -> str:
+    """Return a number of things in words.
+
+    Examples
+    --------
+    >>> counted(1, "rank"), counted(3, "rank"), counted(0, "row")
+    ('1 rank', '3 ranks', '0 rows')
+    """
+    return f"{count} {what}" + ("s" if count != 1 else "")
+
+
+def spans(numbers: Iterable[int]) -> list[tuple[int, int]]:
+    """Return the first and the last of each run of neighbours, in ascending order."""
+    found: list[tuple[int, int]] = []
+    for number in sorted(numbers):
+        if found and found[-1][1] == number - 1:
+            found[-1] = found[-1][0], number
+        else:
+            found.append((number, number))
+    return found
+
+
+def ranges(numbers: Iterable[int]) -> str:
+    """Return numbers as ranges: ``0-3,8``. `numbers` reads them."""
+    return ",".join(str(a) if a == b else f"{a}-{b}" for a, b in spans(numbers))
+
+
+def numbers(text: str) -> list[int]:
+    """Read numbers that are written as ranges.
+
+    Raises
+    ------
+    ValueError
+        If the text is of another form.
+    """
+    found: list[int] = []
+    for part in text.replace(" ", "").split(",") if text else ():
+        first, _, last = part.partition("-")
+        found += range(int(first), int(last or first) + 1)
+    return found
+
+
+def ranks_named(ranks: Iterable[int]) -> str:
+    """Return ranks in words.
+
+    Examples
+    --------
+    >>> ranks_named([3]), ranks_named([0, 2]), ranks_named([0, 1, 2, 5, 7])
+    ('rank 3', 'ranks 0 and 2', 'ranks 0-2, 5 and 7')
+    >>> ranks_named(range(0, 100, 2))
+    'ranks 0, 2, 4, 6, 8, 10, 12, 14 and 42 more'
+    """
+    parts = [
+        part
+        for a, b in spans(ranks)
+        for part in ([(a, b)] if b > a + 1 else dict.fromkeys(((a, a), (b, b))))
+    ]
+    words = [str(a) if a == b else f"{a}-{b}" for a, b in parts[:MOST_NAMED]]
+    if more := sum(b - a + 1 for a, b in parts[MOST_NAMED:]):
+        words.append(f"{more} more")
+    plural = "s" if len(words) > 1 or "-" in words[0] else ""
+    return f"rank{plural} " + " and ".join(filter(None, [", ".join(words[:-1]), words[-1]]))
+
+
+def size_text(nbytes: int) -> str:
+    """Return a size as short as it can be written exactly: ``64 KiB``, ``1000 B``. `size` reads it."""
+    for unit, bits in _BINARY:
+        if nbytes and nbytes % (1 << bits) == 0:
+            return f"{nbytes >> bits} {unit}"
+    return f"{nbytes} B"
+
+
+def rounded_size(nbytes: float, digits: int = 4) -> str:
+    """Return a size, rounded to so many digits: ``1.5 MiB``."""
+    # By the rounded value: just below a MiB is 1 MiB, not 1024 KiB.
+    for power, unit in enumerate(("B", "KiB", "MiB", "GiB", "TiB")):
+        value = float(f"{nbytes / 1024**power:.{digits}g}")
+        if value < 1024:
+            return f"{value:g} {unit}"
+    return f"{nbytes:g} B"
+
+
+def size(text: str) -> int:
+    """Read a size in bytes, also with a binary unit: ``64K``, ``64 KiB``.
+
+    Raises
+    ------
+    ValueError
+        If it is of another form. The message says what fits.
+    """
+    fits = "bytes, or a number with K, M or G such as 64K"
+    return int(_read(text, text.upper(), _SIZES, f"is no size; give {fits}"))
+
+
+def seconds(text: str) -> float:
+    """Read a time in seconds, or with one of the units us, ms, s, m and h.
+
+    Raises
+    ------
+    ValueError
+        If it is of another form. The message says what fits.
+    """
+    fits = "seconds, or a number with us, ms, s, m or h such as 60s"
+    return _read(text, text, _TIMES, f"is no time; give {fits}")
+
+
+def rate(text: str) -> float:
+    """Read bytes a second, also with K, M or G, which are powers of 1000.
+
+    Raises
+    ------
+    ValueError
+        If it is of another form. The message says what fits.
+    """
+    fits = "bytes a second, or a number with K, M or G such as 10G"
+    return _read(text, text.upper(), _RATES, f"is no rate; give {fits}")
+
+
+def _read(given: str, text: str, units: Mapping[str, str], refusal: str) -> float:
+    """Return a number times its unit; `given` is what a message shows."""
+    from decimal import Decimal  # slow to import, and calls do not need it
+
+    match = _NUMBER.fullmatch(text.strip())
+    if match is None or match[2] not in units:
+        raise ValueError(f"{given!r} {refusal}")
+    value = Decimal(match[1]) * Decimal(units[match[2]])
+    return int(value) if units is _SIZES else float(value)
