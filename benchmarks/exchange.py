@@ -23,6 +23,7 @@ from mpi4py import MPI
 import hpccomm
 from contest import figures, rounds
 from contest.figures import Figure
+from hpccomm.units import size
 
 if TYPE_CHECKING:
     from contest.rounds import Call
