@@ -8,28 +8,16 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePath
 from typing import Any
 
-from hpccomm.errors import (
-    BufferMismatch,
-    CollectiveTimeout,
-    CommunicationError,
-    CommunicatorAborted,
-    PeerLost,
-    RankMismatch,
-    UnsupportedDtype,
-    UsageError,
-)
+from hpccomm import errors
 
+_ENDED = (errors.CollectiveTimeout, errors.PeerLost, errors.CommunicatorAborted)
 FOLLOWING = frozenset(
-    each.__name__
-    for each in (
-        CollectiveTimeout, PeerLost, CommunicatorAborted, CommunicationError, KeyboardInterrupt,
-    )
-)  # fmt: skip
+    each.__name__ for each in (*_ENDED, errors.CommunicationError, KeyboardInterrupt)
+)
 """Errors that say that a wait has ended."""
 
-REFUSING = frozenset(
-    each.__name__ for each in (UsageError, BufferMismatch, UnsupportedDtype, RankMismatch)
-)
+_REFUSED = (errors.UsageError, errors.BufferMismatch, errors.UnsupportedDtype, errors.RankMismatch)
+REFUSING = frozenset(each.__name__ for each in _REFUSED)
 """Errors after which the communicator can go on, as a rule."""
 
 
@@ -80,6 +68,11 @@ class RecordedCall:
     frames: Sequence[Mapping[str, Any]] = ()
     nbytes: int = 0
     timeout: float | None = None
+
+    @property
+    def record(self) -> Mapping[str, Any]:
+        """What it asks for, as ranks tell each other."""
+        return {"operation": self.operation, **self.terms}
 
     @property
     def open(self) -> bool:

@@ -4,16 +4,19 @@ In each communicator the first collective that not all ranks completed, or in wh
 differ, is what matters: what comes after it follows from it.
 """
 
-import json
 import re
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
+from hpccomm.contracts.side import Answer
+from hpccomm.diagnosis.answers import SIGNALS, Judged, judged
 from hpccomm.diagnosis.dumps import RecordedCall
 from hpccomm.diagnosis.history import PATIENCE, History, Job, Waiting
 from hpccomm.errors import RankMismatch
+from hpccomm.runtime.traffic import shortest_round
+from hpccomm.runtime.verdict import Verdict, side_by_side, unlike
 
 Sort = Literal["raised", "differing", "cycle", "missing", "late", "stuck", "ended"]
 """``"ended"``: ranks have ended by themselves, and nothing tells why. ``"raised"``: ranks raised an exception that nobody caught. ``"differing"``: ranks called different things. ``"cycle"``: ranks wait for each other in several
@@ -52,6 +55,10 @@ class Fault:
     shift : int
         Of ranks that differ: by how many calls they are ahead of the others (1: they left one out,
         -1: they made one more); 0 where that does not explain it.
+    answers : mapping of int to Answer
+        Of missing ranks: what is known of each.
+    text : str
+        Of calls that differ: what ranks called, side by side.
     """
 
     sort: Sort
@@ -66,6 +73,8 @@ class Fault:
     times: tuple[int, int] = (0, 0)
     unknown: tuple[int, ...] = ()
     shift: int = 0
+    answers: Mapping[int, Answer] = field(default_factory=dict, hash=False)
+    text: str = ""
 
 
 def find(job: Job) -> list[Fault]:
@@ -74,7 +83,7 @@ def find(job: Job) -> list[Fault]:
     faults = [
         fault for history in job.histories.values() for fault in _of_collectives(job, history)
     ]
-    faults += _of_messages(waiting, faults)
+    faults += _of_messages(job, waiting, faults)
     ring = _cycle(waiting)
     if ring:
         first = ring[0].call
@@ -142,10 +151,6 @@ def _ended(job: Job) -> Iterator[Fault]:
         yield Fault("ended", "", 0, "", tuple(ended))
 
 
-SIGNALS = ("was sent SIGTERM", "was interrupted")
-"""What the last words of ranks say that were ended from outside, or for another rank."""
-
-
 def _raised(job: Job, ranks: Sequence[int]) -> Iterator[Fault]:
     """Yield the errors of ranks, the first one first; equal ones together."""
     alike: dict[str, list[int]] = {}
@@ -168,15 +173,19 @@ def _importance(fault: Fault, held: set[int]) -> tuple[int, int, float]:
 
 def _of_collectives(job: Job, history: History) -> Iterator[Fault]:
     """Yield the first fault of one communicator."""
+    uid, members = history.group.uid, sorted(history.group.members)
     halted = _halted(job, history)
     number = min(halted.values(), default=None)
     for each in history.numbers:
         if number is not None and each > number:
             break
-        differing = differences(history.at(each))
-        if differing:
-            yield _differing(job, history, each, differing)
-            return
+        calls = history.at(each)
+        first, call = next(iter(calls.items()))
+        if any(other.record != call.record for other in calls.values()):
+            found = judged(job, uid, call, first, members)
+            if found.verdict.differing:
+                yield _differing(job, history, each, found.verdict)
+                return
     if number is None:
         yield from _late(job, history)
         return
@@ -184,29 +193,38 @@ def _of_collectives(job: Job, history: History) -> Iterator[Fault]:
     waiting = tuple(rank for rank, at in sorted(halted.items()) if at == number)
     operation = calls[waiting[0]].operation
     seconds = max(calls[rank].waited(job.dumps[rank].time) for rank in waiting)
-    absent = history.absent(number)
-    if absent:
-        known = tuple(
-            rank
-            for rank in absent
-            if rank in job.dumps or job.seen(rank, history.group.uid) is not None
-        )
-        yield Fault(
-            "missing",
-            history.group.uid,
-            number,
-            operation,
-            known or absent,
-            waiting,
-            seconds,
-            unknown=tuple(rank for rank in absent if rank not in known) if known else (),
-        )
+    found = judged(job, uid, calls[waiting[0]], waiting[0], members)
+    unheard = tuple(rank for rank in found.unheard if rank in history.absent(number))
+    if found.absent or unheard:
+        yield _missing(uid, number, operation, found, unheard, waiting, seconds)
         return
     late = list(_late(job, history, number))
     yield from late
     if not late:
-        everyone = tuple(sorted(history.group.members))
-        yield Fault("stuck", history.group.uid, number, operation, everyone, waiting, seconds)
+        yield Fault("stuck", uid, number, operation, tuple(members), waiting, seconds)
+
+
+def _missing(
+    uid: str,
+    number: int,
+    operation: str,
+    found: Judged,
+    unheard: tuple[int, ...],
+    waiting: tuple[int, ...],
+    seconds: float,
+) -> Fault:
+    absent = found.absent
+    return Fault(
+        "missing",
+        uid,
+        number,
+        operation,
+        absent or unheard,
+        waiting,
+        seconds,
+        unknown=unheard if absent else (),
+        answers={rank: found.answers[rank] for rank in absent},
+    )
 
 
 def _halted(job: Job, history: History) -> dict[int, int]:
@@ -229,29 +247,6 @@ def _halted(job: Job, history: History) -> dict[int, int]:
     return found
 
 
-def differences(calls: Mapping[int, RecordedCall]) -> dict[str, dict[int, str]]:
-    """Return the fields in which calls differ, with the value of each rank."""
-    if len(calls) < 2:
-        return {}
-    first = next(iter(calls.values()))
-    if all(
-        call.terms == first.terms and call.operation == first.operation for call in calls.values()
-    ):
-        return {}
-    asked = {rank: {"operation": call.operation, **call.terms} for rank, call in calls.items()}
-    fields = dict.fromkeys(name for terms in asked.values() for name in terms)
-    found = {
-        name: {rank: _spelled(terms.get(name)) for rank, terms in asked.items()} for name in fields
-    }
-    return {name: values for name, values in found.items() if len(set(values.values())) > 1}
-
-
-def _spelled(value: object) -> str:
-    if value is None:
-        return "none"
-    return value if isinstance(value, str) else json.dumps(value)
-
-
 def sides(values: Mapping[str, Mapping[int, str]]) -> list[tuple[int, ...]]:
     """Return the ranks that called the same, those that are most first."""
     ranks = next(iter(values.values()))
@@ -261,23 +256,23 @@ def sides(values: Mapping[str, Mapping[int, str]]) -> list[tuple[int, ...]]:
     return [tuple(each) for each in sorted(alike.values(), key=lambda each: (-len(each), each))]
 
 
-def _differing(
-    job: Job, history: History, number: int, differing: Mapping[str, Mapping[int, str]]
-) -> Fault:
+def _differing(job: Job, history: History, number: int, verdict: Verdict) -> Fault:
     calls = history.at(number)
+    differing = unlike({rank: call.record for rank, call in calls.items()})
     usual, *others = sides(differing)
-    odd = tuple(sorted(rank for each in others for rank in each))
-    shift = _shift(history, number, odd[0], usual[0]) if len(others) == 1 else 0
     return Fault(
         "differing",
         history.group.uid,
         number,
         calls[usual[0]].operation,
-        odd,
-        waiting=usual,
+        verdict.differing,
+        waiting=tuple(sorted(calls.keys() - verdict.differing)),
         seconds=max(call.waited(job.dumps[rank].time) for rank, call in calls.items()),
         differences=differing,
-        shift=shift,
+        shift=_shift(history, number, others[0][0], usual[0]) if len(others) == 1 else 0,
+        text=side_by_side(
+            {rank: {"record": call.record, "site": call.site} for rank, call in calls.items()}
+        ),
     )
 
 
@@ -350,57 +345,31 @@ def _late(job: Job, history: History, number: int | None = None) -> Iterator[Fau
 
 
 def _of_messages(
-    waiting: Mapping[int, Sequence[Waiting]], faults: Sequence[Fault]
+    job: Job, waiting: Mapping[int, Sequence[Waiting]], faults: Sequence[Fault]
 ) -> Iterator[Fault]:
     """Yield the messages that ranks wait for, if nothing else holds these ranks or their peers."""
     named = {rank for fault in faults for rank in fault.ranks}
     for rank, waits in waiting.items():
         for each in waits:
             if not each.call.number and not named.intersection((rank, *each.awaited)):
-                yield Fault(
-                    "missing",
-                    each.call.uid,
-                    0,
-                    each.call.operation,
-                    each.awaited,
-                    (rank,),
-                    each.seconds,
+                uid = each.call.uid
+                found = judged(job, uid, each.call, rank, each.awaited)
+                yield _missing(
+                    uid, 0, each.call.operation, found, found.unheard, (rank,), each.seconds
                 )
 
 
 def _cycle(waiting: Mapping[int, Sequence[Waiting]]) -> list[Waiting]:
-    """Return a shortest round of ranks that wait for each other; empty if there is none.
-
-    A rank that waits for nobody ends every chain, so those that remain when all such are taken away,
-    again and again, are in a cycle or wait for one.
-    """
-    held = {rank for rank, waits in waiting.items() if waits}
-    while True:
-        free = {
-            rank
-            for rank in held
-            if not any(other in held for each in waiting[rank] for other in each.awaited)
-        }
-        if not free:
-            break
-        held -= free
-    best: list[Waiting] = []
-    for start in sorted(held):
-        reached: dict[int, list[Waiting]] = {start: []}
-        front = [start]
-        while front and not (best and len(reached[front[0]]) + 1 >= len(best)):
-            further = []
-            for rank in front:
-                for each in waiting[rank]:
-                    for other in each.awaited:
-                        if other == start:
-                            found = [*reached[rank], each]
-                            if not best or len(found) < len(best):
-                                best = found
-                        elif other in held and other not in reached:
-                            reached[other] = [*reached[rank], each]
-                            further.append(other)
-            front = further
-        if len(best) == 2:
-            break
-    return best
+    """Return a shortest round of ranks that wait for each other; empty if there is none."""
+    rounds = []
+    for start in sorted(waiting):
+        others = shortest_round(
+            start, lambda rank: [peer for each in waiting.get(rank, ()) for peer in each.awaited]
+        )
+        if others:
+            rounds.append((start, *others))
+    ring = min(rounds, key=len, default=())
+    return [
+        next(each for each in waiting[rank] if peer in each.awaited)
+        for rank, peer in zip(ring, (*ring[1:], *ring[:1]), strict=True)
+    ]

@@ -1,18 +1,15 @@
 """What went wrong, in sentences."""
 
-import re
 import textwrap
 import time
 from collections.abc import Iterator, Sequence
 
-from hpccomm.contracts.side import ANSWERED, STOPPED, Answer
-from hpccomm.diagnosis.dumps import RecordedCall
-from hpccomm.diagnosis.faults import SIGNALS, Fault, sides
+from hpccomm.contracts.side import ANSWERED, STOPPED
+from hpccomm.diagnosis.answers import at_place, call_name, heard, host_of, place
+from hpccomm.diagnosis.faults import Fault, sides
 from hpccomm.diagnosis.history import Job, Waiting, answered
 from hpccomm.runtime.verdict import refusals, whereabouts
 from hpccomm.units import ranks_named
-
-_PLACE = re.compile(r"(?P<file>.+?)(?: line |:)(?P<line>\d+)(?:,? in (?P<name>\S+))?$")
 
 
 def verdict(job: Job, faults: list[Fault]) -> Iterator[str]:
@@ -45,83 +42,10 @@ def sentence(job: Job, fault: Fault) -> str:
     return f"{text} {before}".rstrip()
 
 
-def call_name(job: Job, uid: str, number: int, operation: str) -> str:
-    """Return a call in words: ``all_reduce #7 of communicator 'world'``."""
-    which = f"{operation} #{number}" if number else operation
-    return f"{which} of communicator {job.histories[uid].group.name!r}"
-
-
-def place(text: str) -> str:
-    """Return a place in the program in words: ``step(), train.py line 41``."""
-    found = _PLACE.fullmatch(text)
-    if found is None:
-        return text
-    where = f"{found['file']} line {found['line']}"
-    return where if found["name"] in (None, "<module>") else f"{found['name']}(), {where}"
-
-
 def rank_on_node(job: Job, rank: int) -> str:
     """Return a rank and its node: ``rank 3 on node n2``."""
-    host = _host(job, rank)
+    host = host_of(job, rank)
     return f"rank {rank} on node {host}" if host else f"rank {rank}"
-
-
-def _host(job: Job, rank: int) -> str:
-    if rank in job.dumps:
-        return job.dumps[rank].host
-    seen = (job.seen(rank, uid) for uid in job.histories)
-    return next((each.host for each in seen if each is not None), "")
-
-
-def heard(job: Job, rank: int, uid: str) -> Answer | None:
-    """Return what is known of a rank that has not come to a call, as it would have answered itself.
-
-    None where nothing is known: it left no dump, and gave no answer.
-    """
-    seen = job.seen(rank, uid)
-    host = _host(job, rank)
-    facts: dict[str, object] = {"host": host} if host else {}
-    if rank not in job.dumps:
-        if seen is None:
-            return None
-        facts |= {"doing": place(seen.doing), "failed": seen.failed, "collective": seen.begun or 0}
-        if seen.operation:
-            facts["now"] = {"operation": seen.operation, "collective": 0, "site": place(seen.site)}
-        return Answer(seen.state, facts)
-    call, waiting = _under_way(job, rank)
-    if call is not None:
-        name = call_name(job, call.uid, call.number, call.operation)
-        site = place(call.site) + (f" ({waiting})" if waiting else "")
-        facts["now"] = {"operation": name, "collective": 0, "site": site}
-        return Answer(ANSWERED, facts)
-    if seen is not None and seen.left:
-        return Answer(ANSWERED, {**facts, "leaving": True})
-    raised = job.raised.get(rank)
-    if raised is not None:
-        facts["failed"] = f"raised {raised.text.partition(':')[0]}{_at(raised.site)}"
-        return Answer(ANSWERED, facts)
-    failed = [
-        each
-        for each in job.dumps[rank].calls
-        if each.state == "failed" and each.uid == uid and not job.gone_on(rank, each)
-    ]
-    ended = job.dumps[rank].ended.removeprefix(f"rank {rank} ")
-    if any(each in ended for each in SIGNALS) and seen is not None and seen.doing:
-        ended = ""  # that is how the job ended, and where the rank was says more
-    ended = ended or _ending(job.dumps[rank].reason)
-    facts["failed"] = ended or (failed[-1].error if failed else "") or (seen and seen.failed)
-    facts["doing"] = "" if seen is None else place(seen.doing)
-    return Answer(ANSWERED, facts)
-
-
-def _under_way(job: Job, rank: int) -> tuple[RecordedCall | None, str]:
-    """Return the call that a rank is in, and for whom it waits there, in words."""
-    waits = list(job.waiting(rank))
-    if waits:
-        last = waits[-1]
-        return last.call, f"waiting for {ranks_named(last.awaited)} for {last.seconds:.1f} s"
-    under_way = [call for call in job.dumps[rank].calls if call.state == "started"]
-    return (under_way[-1], "") if under_way else (None, "")
 
 
 def short(job: Job, rank: int, uid: str) -> str:
@@ -138,25 +62,11 @@ def short(job: Job, rank: int, uid: str) -> str:
     return f"in {text}" if text else ""
 
 
-def _ending(reason: str) -> str:
-    """Return why a rank ended, if that is why it has written its dump."""
-    ended = any(word in reason.lower() for word in ("exception", "exit", "sigterm"))
-    return _first_line(reason) if ended else ""
-
-
-def _first_line(text: str) -> str:
-    return text.strip().split("\n", maxsplit=1)[0].rstrip(".")
-
-
-def _at(site: str) -> str:
-    return f" ({place(site)})" if site else ""
-
-
 def _waits(job: Job, wait: Waiting) -> str:
     call = wait.call
     return (
         f"has waited for {wait.seconds:.1f} s in "
-        f"{call_name(job, call.uid, call.number, call.operation)}{_at(call.site)} "
+        f"{call_name(job, call.uid, call.number, call.operation)}{at_place(call.site)} "
         f"for {ranks_named(wait.awaited)}"
     )
 
@@ -165,7 +75,7 @@ def _raised(job: Job, fault: Fault) -> str:
     first = max(fault.ranks, key=lambda rank: job.raised[rank].ago)
     error = job.raised[first]
     who = rank_on_node(job, first) if len(fault.ranks) == 1 else ranks_named(fault.ranks)
-    text = f"{who} raised, and nobody caught{_at(error.site)}: {error.line}"
+    text = f"{who} raised, and nobody caught{at_place(error.site)}: {error.line}"
     followed = ranks_named(fault.waiting) if fault.waiting else ""
     return _sentence(text.rstrip(".")) + (
         f" {followed.capitalize()} ended with it." if followed else ""
@@ -191,11 +101,9 @@ def _refusals(job: Job, ranks: Sequence[int]) -> str:
 
 def _missing(job: Job, fault: Fault) -> str:
     what = call_name(job, fault.uid, fault.number, fault.operation)
-    answers = {rank: heard(job, rank, fault.uid) for rank in fault.ranks}
-    known = {rank: answer for rank, answer in answers.items() if answer is not None}
-    unheard = tuple(rank for rank in answers if rank not in known)
+    unheard = tuple(rank for rank in fault.ranks if rank not in fault.answers)
     done = f"called {what}" if fault.number else f"taken part in {what}"
-    told = whereabouts(known, fault.number, done)
+    told = whereabouts(fault.answers, fault.number, done)
     if unheard:
         they = "it was killed or crashed" if len(unheard) == 1 else "they were killed or crashed"
         told.append(f"{ranks_named(unheard)} left no dump and gave no answer, so probably {they}")
@@ -216,37 +124,27 @@ def _waited(job: Job, fault: Fault, what: str) -> str:
         return f"{text} for {fault.seconds:.1f} s"
     began = min(job.moment(rank, calls[rank].began) for rank in fault.waiting)
     return (
-        f"{text}{_at(calls[fault.waiting[0]].site)} for {fault.seconds:.1f} s, "
+        f"{text}{at_place(calls[fault.waiting[0]].site)} for {fault.seconds:.1f} s, "
         f"since {time.strftime('%H:%M:%S', time.gmtime(began))} UTC"
     )
 
 
 def _differing(job: Job, fault: Fault) -> str:
-    parts = sides(fault.differences)
-    what = f"#{fault.number} of communicator {job.histories[fault.uid].group.name!r}"
-    calls = job.histories[fault.uid].at(fault.number)
-    told = []
-    for ranks in (*parts[1:4], parts[0]):
-        values = {name: each[ranks[0]] for name, each in fault.differences.items()}
-        operation = values.pop("operation", fault.operation)
-        listed = ", ".join(f"{name} {value}" for name, value in values.items())
-        who = rank_on_node(job, ranks[0]) if len(ranks) == 1 else ranks_named(ranks)
-        told.append(
-            f"{who} called {operation}"
-            + (f" with {listed}" if listed else "")
-            + _at(calls[ranks[0]].site)
-        )
-    text = f"The ranks called different things as collective {what}: {'; '.join(told)}"
+    history = job.histories[fault.uid]
+    text = f"in communicator {history.group.name!r} the ranks call different things as collective "
+    text += f"#{fault.number}: {fault.text}"
+    if len(fault.ranks) == 1:
+        text += f". Look at {rank_on_node(job, fault.ranks[0])}"
     if fault.shift:
-        odd, usual = ranks_named(fault.ranks), ranks_named(parts[0])
-        history = job.histories[fault.uid]
-        kept = history.calls[parts[0][0] if fault.shift == 1 else fault.ranks[0]][fault.number]
-        call = f"{kept.operation} #{fault.number}{_at(kept.site)}"
+        usual, odd = sides(fault.differences)
+        kept = history.calls[usual[0] if fault.shift == 1 else odd[0]][fault.number]
+        call = f"{kept.operation} #{fault.number}{at_place(kept.site)}"
+        one, other = ranks_named(odd), ranks_named(usual)
         text += ". The calls before or after it fit if "
         text += (
-            f"{odd} left out {call}, or {usual} made it once too often"
+            f"{one} left out {call}, or {other} made it once too often"
             if fault.shift == 1
-            else f"{odd} made {call} once too often, or {usual} left it out"
+            else f"{one} made {call} once too often, or {other} left it out"
         )
     return _sentence(text)
 
@@ -268,7 +166,7 @@ def _late(job: Job, fault: Fault) -> str:
     often, of = fault.times
     text = (
         f"{rank_on_node(job, rank)} came {fault.seconds:.2f} s after the others to {what}"
-        f"{_at(call.site)}; it was the last by so much in {often} of {of} collectives"
+        f"{at_place(call.site)}; it was the last by so much in {often} of {of} collectives"
     )
     history = job.histories[fault.uid]
     answers = (answered(dump, history.group, rank) for dump in job.dumps.values())

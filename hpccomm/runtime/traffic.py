@@ -6,7 +6,7 @@ What follows from them is told by pure functions of plain data.
 
 import weakref
 from collections import Counter, deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from hpccomm.contracts.side import ANSWERED, Answer, Facts
@@ -288,14 +288,27 @@ def crossed_with(mine: Facts, answers: Mapping[int, Answer], chain: Chain) -> tu
             if wait["sure"] and there is not None and unmatched(wait, there):
                 yield wait["peer"]
 
-    reached: dict[int, tuple[int, ...]] = {me: ()}
-    front = [me]
+    return shortest_round(me, lambda rank: [each for each in awaited(rank) if each in known])
+
+
+def shortest_round(start: int, awaited: Callable[[int], Iterable[int]]) -> tuple[int, ...]:
+    """Return the other ranks of a shortest round in which each waits for the next; empty if there is none.
+
+    Parameters
+    ----------
+    start : int
+        The rank that the round begins and ends with.
+    awaited : callable
+        Returns the ranks that a rank waits for.
+    """
+    reached: dict[int, tuple[int, ...]] = {start: ()}
+    front = [start]
     while front:
         rank = front.pop(0)
         for peer in awaited(rank):
-            if peer == me and rank != me:
+            if peer == start and rank != start:
                 return reached[rank]
-            if peer in known and peer not in reached:
+            if peer not in reached:
                 reached[peer] = (*reached[rank], peer)
                 front.append(peer)
     return ()

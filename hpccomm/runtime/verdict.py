@@ -377,15 +377,20 @@ def _quoted(text: object) -> str:
     return quoted if len(quoted) <= LONGEST_QUOTED else f"{quoted[:LONGEST_QUOTED]}..."
 
 
+def unlike(records: Mapping[int, Facts]) -> dict[str, dict[int, str]]:
+    """Return the fields in which records of ranks differ, with the value of each rank in words."""
+    keys = sorted({key for record in records.values() for key in record})
+    return {
+        key: {rank: str(record.get(key, "none")) for rank, record in records.items()}
+        for key in keys
+        if len({written(record.get(key)) for record in records.values()}) > 1
+    }
+
+
 def side_by_side(called: Mapping[int, Facts]) -> str:
     """Return what ranks call, only what differs, like ranks together."""
     records = {rank: facts["record"] for rank, facts in called.items()}
-    keys = {key for record in records.values() for key in record}
-    differ = sorted(
-        key
-        for key in keys - {"operation"}
-        if len({written(record.get(key)) for record in records.values()}) > 1
-    )
+    differ = [key for key in unlike(records) if key != "operation"]
     groups: dict[str, list[int]] = {}
     for rank, record in records.items():
         values = ", ".join(f"{key} {record[key]}" for key in differ if key in record)

@@ -157,6 +157,31 @@ def test_ranks_that_crashed_are_named_though_nobody_waited_for_long(tmp_path_fac
     )
 
 
+def test_of_two_ranks_that_differ_neither_is_taken_for_the_right_one(tmp_path_factory) -> None:
+    played = PlayedJob({"world": range(2)}, [loop("world", 5)] * 2)
+    played.change(1, 3, count=3)
+    job, (fault,) = found(played, tmp_path_factory)
+    assert (fault.sort, fault.ranks, fault.number) == ("differing", (0, 1), 4)
+    said = words.sentence(job, fault)
+    assert "the ranks call different things as collective #4: rank 0: " in said
+    assert "(count 3) at step(), train.py line 13" in said
+
+
+def test_a_rank_whose_process_has_ended_within_the_call_is_named(tmp_path: Path) -> None:
+    """All have called it, so that no rank is missing."""
+    played = PlayedJob({"world": range(3)}, [loop("world", 5)] * 3)
+    played.programs[2] = played.programs[2][:4]
+    for rank, document in played.documents().items():
+        document["answers"]["world"]["2"] = {"state": "gone", "facts": {"collective": 5}}
+        (tmp_path / f"rank_{rank}.json").write_text(json.dumps(document))
+    (tmp_path / "rank_2.json").unlink()
+    job = history.join(read_folder(tmp_path).dumps)
+    (fault,) = faults.find(job)
+    assert (fault.sort, fault.ranks, fault.waiting) == ("missing", (2,), (0, 1))
+    said = words.sentence(job, fault)
+    assert said.startswith("The process of rank 2, which has called it, has ended")
+
+
 def test_a_cause_comes_before_what_follows_from_it(tmp_path_factory) -> None:
     # Rank 2 is in step(); rank 1 waits for it in 'right', and rank 0 for rank 1 in 'left'.
     left, right = Made("left"), Made("right")
