@@ -5,6 +5,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+ALL_USERS = ["0", "0", "4294967295"]
+"""What /proc/PID/uid_map holds outside of namespaces of users."""
+
 
 class Reading:
     """The facts of one source while they are read.

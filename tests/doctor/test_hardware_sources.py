@@ -102,6 +102,7 @@ def test_interfaces_bonds_and_losses_that_rise(tmp_path):
     assert (bond["name"], bond["members"]) == ("bond0", ["eth0", "eth1"])
     assert "speed" not in bond
     assert eth0["on"]
+    assert "usb" not in eth0
     assert (eth0["pci"], eth0["bond"], eth0["rising"]) == ("0000:01:00.0", "bond0", {})
     assert (eth1["speed"], eth1["mtu"], eth1["rising"]) == (25000, 9000, {"rx_dropped": 5})
     assert facts["routes"] == {"networks": {"eth0": ["192.0.2.0/24"]}, "gateways": ["192.0.2.1"]}
@@ -111,6 +112,7 @@ def test_adapters_for_rdma(tmp_path):
     device = pci(tmp_path, "0000:9b/9b:01.0/9c:00.0", "0x020700")
     rdma(tmp_path, device, "mlx5_0", **{
         "gids/0": "fe80:0000:0000:0000:a288:c203:00f1:1234", "gid_attrs/types/0": "IB/RoCE v1",
+        "../../../../net/ens1/mtu": "9000", "../../../../net/ens1/master/bonding/slaves": "ens1",
         "gids/3": "0000:0000:0000:0000:0000:ffff:0a01:0203", "gid_attrs/types/3": "RoCE v2",
         "gid_attrs/ndevs/3": "ens1", "gids/4": ":".join(["0000"] * 8),
     })  # fmt: skip
@@ -131,6 +133,7 @@ def test_adapters_for_rdma(tmp_path):
     assert (port["rate"], port["width"], port["generation"]) == (400.0, 4, "NDR")
     assert port["counters"] == {"link_downed": 3, "symbol_error": 2}
     assert port["rising"] == {"symbol_error": 2}
+    assert port["interfaces"] == ["ens1", "master"]
     assert port["gids"] == [
         {"index": 0, "type": "IB/RoCE v1", "ndev": None, "prefix": "fe80::"},
         {"index": 3, "type": "RoCE v2", "ndev": "ens1", "address": "10.1.2.3"},
@@ -158,7 +161,7 @@ class NVMLError(Exception):
     pass
 
 
-def test_nvlink_and_what_is_at_its_other_end(monkeypatch):
+def test_nvlink_and_what_is_at_its_other_end(monkeypatch, tmp_path):
     place = SimpleNamespace
 
     def state(handle, link):
@@ -199,7 +202,9 @@ def test_nvlink_and_what_is_at_its_other_end(monkeypatch):
                 assert len(inspect.signature(each).parameters) == len(theirs), name
     library = SimpleNamespace(**names, __spec__=place())
     monkeypatch.setitem(sys.modules, "pynvml", library)
-    (gpu,) = nvlink.gather()["gpus"]
+    assert nvlink.gather(tmp_path)["unread"] == {"gpus": "NVIDIA's driver is not loaded"}
+    plant(tmp_path, {"/proc/driver/nvidia/version": "NVRM version: NVIDIA UNIX Kernel Module  580"})
+    (gpu,) = nvlink.gather(tmp_path)["gpus"]
     assert (gpu["name"], gpu["pci"], gpu["rate"]) == ("NVIDIA A100", "0000:07:00.0", 25.781)
     assert gpu["links"] == [
         {"link": 0, "up": True, "to": "0000:c4:00.0"},

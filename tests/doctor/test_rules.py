@@ -10,6 +10,7 @@ import json
 from pathlib import Path
 
 import pytest
+from healthy_nodes import HEALTHY
 
 from hpccomm.doctor import judge
 from hpccomm.doctor.rules import RULES
@@ -92,3 +93,18 @@ def test_a_list_of_transports_is_read_as_the_library_reads_it(setting):
 def test_a_process_alone_in_a_batch_job_is_not_the_job(rule):
     alone = planted(SOUND, FAULTS[rule] | {"mpi.launcher": None, "mpi.launched": 1, "mpi.world": 1})
     assert judged(BY_ID[rule], SOUND, alone).status == "ok"
+
+
+@pytest.mark.parametrize("name", HEALTHY)
+def test_a_healthy_node_gets_no_warning(name):
+    facts, rules = HEALTHY[name]
+    other = planted(planted(SOUND, OTHER), facts)
+    for rule in rules.split():
+        found = judged(BY_ID[rule], SOUND, other)
+        assert found.status == "ok", found
+
+
+def test_a_gpu_that_is_missing_from_the_whole_node_is_named():
+    whole = {"gpus.on_bus": 8, "slurm.variables": {}}
+    found = judged(BY_ID["gpus.seen"], SOUND, planted(SOUND, whole))
+    assert found.evidence == ("8 GPUs are on the bus, and the driver shows 2",)

@@ -107,20 +107,23 @@ KERNEL = """\
 4,902,8813443,-;NVRM: Xid (PCI:0000:3b:00): 79, pid=1234, name=python, GPU has fallen off the bus.
 4,903,8813444,-;NVRM: Xid (0000:5e:00.0): 31, Ch 00000010
 4,904,8813445,-;NVRM: GPU 0000:3b:00.0: GPU has fallen off the bus.
-3,905,8813446,-;Memory cgroup out of memory: Killed process 4711 (python3) total-vm:9kB, anon-rss:8kB
+3,900,5813446,-;Out of memory: Killed process 4 (early) total-vm:9kB, anon-rss:8kB
+3,905,100008813446,-;Memory cgroup out of memory: Killed process 4711 (python3) total-vm:9kB, anon-rss:8kB
 0,906,8813447,-;mce: [Hardware Error]: CPU 3: Machine Check: 0 Bank 7: be00000000800400
+0,907,8813448,-;mce: [Hardware Error]: CPU 3: Machine Check: 0 Bank 7: 8c00004000010090
+0,908,8813449,-;mce: [Hardware Error]: Machine check events logged
 """
 
 
 def test_the_kernel_s_log(tmp_path):
-    plant(tmp_path, {"dev/kmsg": KERNEL})
+    plant(tmp_path, {"dev/kmsg": KERNEL, "proc/uptime": "100060.25 9.00\n"})
     found = kernel_log.gather(tmp_path)
     by_number = {each["xid"]: each for each in found["xids"]}
     assert (by_number[79]["device"], by_number[79]["times"]) == ("0000:3b:00", 2)
     assert by_number[31]["device"] == "0000:5e:00.0"
     assert len(found["lost"]) == 1, "a Xid is not told twice"
-    assert found["killed"] == ["python3"]
-    assert len(found["machine_checks"]) == 1
+    assert found["killed"] == ["python3"], "the other one was killed more than a day ago"
+    assert len(found["machine_checks"]) == 1, "the others were corrected (bit 61 of the status)"
     closed = kernel_log.gather(tmp_path / "nowhere")
     assert set(closed) == {"unread"}
 
@@ -169,6 +172,24 @@ def test_a_controller_that_is_down_is_a_fact_and_no_wait(commands, monkeypatch):
     ]
     assert "config" not in found
     assert "no answer" in found["unread"]["config"]
+
+
+def test_a_login_node_and_a_container_have_no_fault(commands, monkeypatch):
+    """scontrol(1) ends so for a node that Slurm does not have; in a container its commands are missing."""
+    commands(
+        scontrol="""case $2 in
+config) echo 'MpiDefault = pmix' ;; *) echo 'Node login1 not found'; exit 1 ;; esac""",
+        srun="echo pmix",
+    )
+    found = slurm.gather()
+    assert found["problems"] == []
+    assert found["unread"] == {"node": "this is no node of Slurm's"}
+    monkeypatch.setenv("PATH", "/nowhere")
+    monkeypatch.setenv("SLURM_NTASKS", "4")
+    found = slurm.gather()
+    assert found["variables"] == {"SLURM_NTASKS": "4"}
+    assert "problems" not in found
+    assert "Slurm's commands are not here" in judge.missing({"slurm": found}, "slurm.problems")
 
 
 def test_slurm_without_a_cluster_is_none(commands):
@@ -246,6 +267,40 @@ def test_gpus_by_nvml(with_driver, monkeypatch):
     assert "ecc" not in second
     assert found["unread"]["devices.1.ecc"] == "NVML: Not Supported"
     assert found["peers"] == {"0-1": {"read": 0, "write": 1}, "1-0": {"read": 0, "write": 1}}
+
+
+def test_a_lost_gpu_is_named_and_the_others_are_read(with_driver, monkeypatch):
+    """NVML's reference: nvmlDeviceGetCount counts devices that nvmlDeviceGetHandleByIndex then refuses."""
+
+    def handle(index):
+        raise_ = {0: "GPU is lost", 2: "Insufficient Permissions"}.get(index)
+        if raise_:
+            raise NVMLError(raise_)
+        return index
+
+    double = nvml_double(busy=0)
+    double.nvmlDeviceGetHandleByIndex = handle
+    double.nvmlDeviceGetCount = lambda: 3
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: object())
+    monkeypatch.setitem(sys.modules, "pynvml", double)
+    found = gpus.gather(with_driver)
+    assert list(found["devices"]) == ["1"]
+    assert found["lost"] == ["GPU 0: NVML: GPU is lost"]
+
+
+def test_who_may_lock_all_memory(tmp_path):
+    """capabilities(7): CAP_IPC_LOCK is bit 14. Linux asks for it outside of namespaces of users."""
+    status = "proc/self/status"
+    plant(
+        tmp_path, {status: "CapEff:\t0000000000004000\n", "proc/self/uid_map": "0 0 4294967295\n"}
+    )
+    assert limits.gather(tmp_path)["may_lock_all"]
+    plant(tmp_path, {"proc/self/uid_map": "0 1000 1\n"})
+    assert not limits.gather(tmp_path)["may_lock_all"]
+    plant(
+        tmp_path, {status: "CapEff:\t0000000000000000\n", "proc/self/uid_map": "0 0 4294967295\n"}
+    )
+    assert not limits.gather(tmp_path)["may_lock_all"]
 
 
 def test_an_idle_gpu_s_link_is_not_judged(with_driver, monkeypatch):

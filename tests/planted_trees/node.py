@@ -44,6 +44,10 @@ def rank(number: int) -> dict:
     }
 
 
+def rank_without(fact: str) -> dict:
+    return {name: value for name, value in rank(0).items() if name != fact}
+
+
 SOUND = {
     "host": {
         "kernel": "5.15.0-122-generic",
@@ -62,9 +66,11 @@ SOUND = {
         "clock_synchronised": True,
         "clock": {"ahead": 0.0, "uncertain": 0.0001},
         "load": 2.0,
+        "container": [],
     },
     "cpu": {
         "allowed": "0-7",
+        "number": 8,
         "online": "0-7",
         "cores": ["0,4", "1,5", "2,6", "3,7"],
         "nodes": [{"node": 0, "cpus": "0-1,4-5"}, {"node": 1, "cpus": "2-3,6-7"}],
@@ -157,7 +163,7 @@ FAULTS = {
     "mpi.loads": {"mpi.missing": "no MPI library can be loaded: cannot load MPI library"},
     "mpi.starts": {"mpi.failure": "MPI_Init was killed by SIGABRT"},
     "mpi.launch": {"mpi.world": 1},
-    "mpi.pmi": {"mpi.pmi": ["pmi"]},
+    "mpi.pmi": {"mpi.pmi": ["pmi"], "mpi.world": 1},
     "mpi.one_library": {"ranks.0.libraries.libmpi": ["/a/libmpi.so.12", "/b/libmpi.so.40"]},
     "mpi.launcher": {"mpi.mpiexec.vendor": "MPICH"},
     "mpi.threads": {"mpi.thread_level": 1},
@@ -167,7 +173,7 @@ FAULTS = {
     "mpi.oversubscribed": {"ranks.0.cores": "0", "ranks.1.cores": "0"},
     "mpi.shared_memory": {"ranks.0.variables": {"OMPI_MCA_btl": "tcp,self"}},
     "mpi.fabric": {"ranks.0.variables": {"OMPI_MCA_pml": "ob1"}},
-    "mpi.cuda": {"mpi.cuda_aware": False},
+    "mpi.cuda": ({"ranks": [rank_without("nccl")]}, {"mpi.cuda_aware": False}),
     "limits.memlock": {"limits.memlock.soft": 64 << 10},
     "limits.open_files": {"limits.open_files.soft": 256},
     "limits.processes": {"limits.processes.soft": 100},
@@ -178,7 +184,7 @@ FAULTS = {
     "limits.shared_memory": {"limits.shared_memory": {"bytes": 64 << 20, "free": 64 << 20}},
     "limits.no_shared_memory": {"limits.shared_memory": {"bytes": 64 << 20, "free": 4096}},
     "limits.ptrace_scope": (
-        {"ranks": [{each: fact for each, fact in rank(0).items() if each != "peers"}]},
+        {"ranks": [rank_without("peers")]},
         {"limits.ptrace_scope": 1},
     ),
     "limits.peers_pages": {"ranks.0.peers.plain": "the memory of rank 1 cannot be reached"},
@@ -193,14 +199,14 @@ FAULTS = {
     "host.busy": {"host.load": 31.5},
     "host.killed": {"kernel_log.killed": ["python", "python"]},
     "host.machine_checks": {
-        "kernel_log.machine_checks": ["[Hardware Error]: Machine check events logged"]
+        "kernel_log.machine_checks": ["[Hardware Error]: Uncorrected, software restartable error."]
     },
     "host.namespaces": {"ranks.1.namespaces.pid": "pid:[4026532700]"},
     "host.one_machine": ({}, {"host.boot_id": "2c1e6a4e-77e5-4f0e-8a58-a4c7f2f1c001"}),
     "host.clocks": {"host.clock.ahead": -2.5},
     "host.clock_synchronised": {"host.clock_synchronised": False},
     "gpus.module": {"gpus.module": False},
-    "gpus.seen": {"gpus.on_bus": 8},
+    "gpus.seen": {"gpus.lost": ["GPU 1: NVML: GPU is lost"]},
     "gpus.cupy": {"packages.cupy-cuda13x": "14.2.0"},
     "gpus.nccl": {"packages.nvidia-nccl-cu13": "2.32.3"},
     "gpus.one_cupy": {"packages.cupy-cuda13x": "14.2.0"},
@@ -249,7 +255,7 @@ FAULTS = {
     "alike.system": {"host.os": "Ubuntu 20.04.6 LTS"},
     "alike.processor": {"host.cpu": "AMD EPYC 7763 64-Core Processor"},
     "alike.processors": {"cpu.online": "0-6"},
-    "alike.allowed": {"cpu.allowed": "0-3"},
+    "alike.allowed": {"cpu.number": 4},
     "alike.memory": {"host.memory": 192 * GIB},
     "alike.huge_pages": {"host.thp": "always"},
     "alike.governors": {"host.governors": {"powersave": 8}},

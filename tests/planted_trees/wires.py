@@ -12,6 +12,7 @@ def port(device: str, pci: str, **more: object) -> dict:
         "pci": pci,
         "firmware": "20.41.1000",
         "type": "MT4123",
+        "board": "MT_0000000223",
         "state": "ACTIVE",
         "phys_state": "LinkUp",
         "link_layer": "InfiniBand",
@@ -95,7 +96,7 @@ FAULTS = {
     "network.link": {"network.devices.1.state": "down"},
     "network.speed": {"network.devices.0.speed": 100},
     "network.duplex": {"network.devices.0.duplex": "half"},
-    "network.losses": {"network.devices.0.rising": {"rx_dropped": 3}},
+    "network.losses": {"network.devices.0.rising": {"rx_missed_errors": 3}},
     "network.reach": {
         "network.routes": {"networks": {"eno1": ["198.51.100.0/24"]}, "gateways": []},
     },

@@ -6,7 +6,8 @@ from functools import partial
 from typing import Any
 
 from hpccomm.diagnosis.meanings import XIDS
-from hpccomm.doctor.rule import Facts, Found, rules
+from hpccomm.doctor.rule import Facts, Found, Texts, rules
+from hpccomm.hardware.facts import is_gpu
 
 SLOWED = {
     0x08: "hardware slowdown",
@@ -26,14 +27,26 @@ PEERS = {
 """NVML's nvmlGpuP2PStatus_t."""
 
 
-def _module(on_bus: int, module: bool) -> Found:
-    if on_bus and not module:
-        yield f"{on_bus} NVIDIA devices are on the bus, and there is no /proc/driver/nvidia"
+OTHERS = {"nouveau", "nova", "vfio-pci"}
+"""Drivers with which a GPU is for pictures, or for virtual machines."""
 
 
-def _seen(on_bus: int, count: int) -> Found:
-    if count < on_bus:
-        yield f"{on_bus} GPUs are on the bus, and the driver shows {count}: the others are lost, or this container has only these"
+def _module(devices: Sequence[Facts], module: bool) -> Found:
+    gpus = [each for each in devices if is_gpu(each) and each["vendor"] == "0x10de"]
+    count = sum(each.get("driver") not in OTHERS for each in gpus)
+    if count and not module:
+        yield f"{count} NVIDIA devices are on the bus, and there is no /proc/driver/nvidia"
+
+
+def _seen(
+    on_bus: int, count: int, lost: Texts | None, container: Texts, variables: Facts | None
+) -> Found:
+    # A container, and a job of Slurm that confines devices, have some of them.
+    some = container or "SLURM_GPUS_ON_NODE" in (variables or {})
+    if lost or (count < on_bus and not some):
+        yield f"{on_bus} GPUs are on the bus, and the driver shows {count - len(lost or ())}" + (
+            f" ({'; '.join(lost)})" if lost else ""
+        )
 
 
 def _cuda(begins: str, packages: Facts, cuda: int) -> Found:
@@ -133,8 +146,8 @@ def _xids(whose: str, found: Sequence[Facts]) -> Found:
 
 
 RULES = rules({
-    "gpus.module": (_module, "gpus.on_bus", "gpus.module"),
-    "gpus.seen": (_seen, "gpus.on_bus", "gpus.count"),
+    "gpus.module": (_module, "pci.devices", "gpus.module"),
+    "gpus.seen": (_seen, "gpus.on_bus", "gpus.count", "gpus.lost?", "host.container", "slurm.variables?"),
     "gpus.cupy": (partial(_cuda, "cupy-cuda"), "packages", "gpus.cuda"),
     "gpus.nccl": (partial(_cuda, "nvidia-nccl-cu"), "packages", "gpus.cuda"),
     "gpus.one_cupy": (_one_cupy, "packages"),

@@ -15,8 +15,8 @@ _OWN_GOVERNOR = {"intel_pstate", "amd-pstate-epp"}
 
 
 def _governors(governors: Facts, driver: str | None, preferences: Facts | None) -> Found:
-    own = driver in _OWN_GOVERNOR and preferences
-    for name, number in (preferences if own and preferences else governors).items():
+    own = driver in _OWN_GOVERNOR
+    for name, number in ((preferences or {}) if own else governors).items():
         if name in _SAVING:
             yield f"{number} processors have the {'preference' if own else 'governor'} {name} (driver {driver or 'unknown'})"
 
@@ -48,7 +48,7 @@ def _swap(swap: int, free: int) -> Found:
 
 def _busy(load: float, online: str) -> Found:
     if load > 1.2 * (number := len(numbers(online))):
-        yield f"{load:.0f} processes have run or waited in the last minute, on {number} processors"
+        yield f"{load:.0f} processes ran or waited on average over the last minute, on {number} processors"
 
 
 def _killed(killed: Texts) -> Found:
@@ -56,7 +56,7 @@ def _killed(killed: Texts) -> Found:
         names = ", ".join(
             f"{name} ({times})" for name, times in collections.Counter(killed).most_common(5)
         )
-        yield f"for want of memory the kernel has killed {names} since it was started"
+        yield f"for want of memory the kernel has killed {names} in the last 24 hours"
 
 
 def _machine_checks(found: Texts) -> Found:
@@ -95,6 +95,10 @@ def _synchronised(states: Facts) -> Found:
         yield f"the kernel says that the clock is not synchronised on {', '.join(wrong)}"
 
 
+SAME = 0.02
+"""Part by which the memory of equal nodes may differ: no two kernels keep the same for themselves."""
+
+
 def _odd(values: Facts) -> Found:
     """Say which nodes have another value than most. A dict of values is compared item by item."""
     if all(isinstance(value, dict) for value in values.values()):
@@ -103,6 +107,9 @@ def _odd(values: Facts) -> Found:
                 f"{name}: {text}"
                 for text in _odd({node: value.get(name) for node, value in values.items()})
             )
+        return
+    sizes = [value for value in values.values() if isinstance(value, int) and value >= GIB]
+    if len(sizes) == len(values) and min(sizes) > (1 - SAME) * max(sizes):
         return
     alike: dict[str, list[str]] = {}
     for node, value in values.items():
@@ -117,7 +124,7 @@ def _named(nodes: Texts, of: int) -> str:
 
 
 def _shown(value: Any) -> str:
-    """Return a value as text: bytes to a tenth of a GiB, since no two kernels keep the same for themselves."""
+    """Return a value as text, bytes in GiB."""
     if isinstance(value, list):
         return ", ".join(dict.fromkeys(map(_shown, value)))
     if isinstance(value, int) and abs(value) >= GIB:

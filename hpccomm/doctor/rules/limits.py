@@ -5,6 +5,7 @@ from functools import partial
 from typing import Any
 
 from hpccomm.doctor.rule import Facts, Found, Texts, many, rules
+from hpccomm.doctor.rules.network import serves
 from hpccomm.units import numbers
 
 MIB = 1 << 20
@@ -23,9 +24,10 @@ LEAST_SHARED = 8 * MIB
 """A rank of several on a node hardly comes by with less."""
 
 
-def _memlock(soft: int | None, ports: Sequence[Facts]) -> Found:
-    if soft is not None and any(port.get("state") == "ACTIVE" for port in ports):
-        yield f"{soft / MIB:,.0f} MiB may be locked, and {ports[0]['device']} reaches locked memory only"
+def _memlock(soft: int | None, ports: Sequence[Facts], exempt: bool | None, memory: int) -> Found:
+    used = [port["device"] for port in ports if serves(port)]
+    if used and soft is not None and soft < memory / 2 and not exempt:
+        yield f"{soft / MIB:,.2f} MiB may be locked, and {used[0]} reaches locked memory only"
 
 
 def _files(soft: int | None, world: int | None) -> Found:
@@ -94,7 +96,7 @@ def _ports(ports: Sequence[int], world: int | None) -> Found:
 
 
 RULES = rules({
-    "limits.memlock": (_memlock, "limits.memlock.soft", "infiniband.ports"),
+    "limits.memlock": (_memlock, "limits.memlock.soft", "infiniband.ports", "limits.may_lock_all?", "host.memory"),
     "limits.open_files": (_files, "limits.open_files.soft", "mpi.world?"),
     "limits.processes": (_processes, "limits.processes.soft", "ranks"),
     "limits.threads_of_group": (_pids, "limits.pids", "ranks"),

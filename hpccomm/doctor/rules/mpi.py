@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from hpccomm.backends.bootstrap.launch import SRUN
 from hpccomm.doctor.rule import Facts, Found, Texts, many, rules
+from hpccomm.doctor.rules.network import serves
 from hpccomm.units import numbers, ranks_named
 
 SPEAKS = {"Open MPI": ("pmix",), "MPICH": ("pmi", "pmix"), "Intel MPI": ("pmi", "pmix")}
@@ -61,9 +62,9 @@ def _threads(level: int, multiple: int) -> Found:
         yield f"MPI gives {LEVELS[level]}: one thread at a time may call it"
 
 
-def _pmi(launcher: str | None, launched: int, vendor: str, given: Texts) -> Found:
+def _pmi(launcher: str | None, launched: int, vendor: str, given: Texts, world: int) -> Found:
     needed = SPEAKS.get(vendor, ())
-    if launcher == SRUN and launched > 1 and needed and not set(given) & set(needed):
+    if launcher == SRUN and launched > 1 == world and needed and not set(given) & set(needed):
         yield f"{vendor} meets its launcher by {' or '.join(needed)}, and srun offers {', '.join(given) or 'neither PMIx nor PMI'}"
 
 
@@ -133,20 +134,20 @@ def _shared_memory(vendor: str, variables: Sequence[Facts], ranks: Sequence[int]
 def _fabric(
     ports: Sequence[Facts], libraries: Sequence[Facts], variables: Sequence[Facts]
 ) -> Found:
-    active = [port["device"] for port in ports if port.get("state") == "ACTIVE"]
+    active = [port["device"] for port in ports if serves(port)]
     if not active:
         return
     if not any(
         {"libucp", "libfabric", "libibverbs", "libpsm2", "libpsm3"} & each.keys()
         for each in libraries
     ):
-        yield f"{active[0]} is active, and MPI has loaded neither UCX nor libfabric nor libibverbs: it goes over TCP"
+        yield f"{active[0]} is active, and MPI has loaded neither UCX nor libfabric nor libibverbs: it may go over TCP"
     for setting in _kept_from(variables, _TO_FABRIC, _TO_FABRIC):
         yield f"{setting} names nothing that reaches {active[0]}"
 
 
-def _cuda(count: int, aware: bool, why: str) -> Found:
-    if count and not aware:
+def _cuda(count: int, aware: bool, why: str, nccl: Texts | None) -> Found:
+    if count and not aware and not nccl:
         yield why
 
 
@@ -154,7 +155,7 @@ RULES = rules({
     "mpi.loads": (_said, "mpi.missing"),
     "mpi.starts": (_said, "mpi.failure"),
     "mpi.launch": (_launch, "mpi.launched", "mpi.world", "mpi.launcher", "mpi.library"),
-    "mpi.pmi": (_pmi, "mpi.launcher", "mpi.launched", "mpi.vendor", "mpi.pmi"),
+    "mpi.pmi": (_pmi, "mpi.launcher", "mpi.launched", "mpi.vendor", "mpi.pmi", "mpi.world"),
     "mpi.one_library": (_one_library, "ranks.*.libraries.libmpi"),
     "mpi.launcher": (_launcher, "mpi.mpiexec", "mpi.vendor", "mpi.version"),
     "mpi.threads": (_threads, "mpi.thread_level", "mpi.thread_multiple"),
@@ -164,5 +165,5 @@ RULES = rules({
     "mpi.oversubscribed": (_oversubscribed, "ranks.*.cores"),
     "mpi.shared_memory": (_shared_memory, "mpi.vendor", "ranks.*.variables", "ranks.*.rank"),
     "mpi.fabric": (_fabric, "infiniband.ports", "ranks.*.libraries", "ranks.*.variables"),
-    "mpi.cuda": (_cuda, "gpus.count", "mpi.cuda_aware", "mpi.cuda_aware_why"),
+    "mpi.cuda": (_cuda, "gpus.count", "mpi.cuda_aware", "mpi.cuda_aware_why", "ranks.*.nccl?"),
 })  # fmt: skip

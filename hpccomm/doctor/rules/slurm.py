@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from hpccomm.doctor.rule import Facts, Found, Texts, many, rules
 from hpccomm.doctor.rules.mpi import SPEAKS
+from hpccomm.doctor.rules.network import serves
 from hpccomm.units import numbers
 
 
@@ -42,7 +43,7 @@ def _memlock(config: Facts, soft: int | None, ports: Sequence[Facts]) -> Found:
     sent = config.get("PropagateResourceLimits", "ALL") == "ALL" and "MEMLOCK" not in config.get(
         "PropagateResourceLimitsExcept", ""
     )
-    if sent and soft is not None and ports:
+    if sent and soft is not None and any(map(serves, ports)):
         yield f"jobs take the limit of locked memory of the shell that submits them: {soft / (1 << 20):,.0f} MiB here"
 
 
@@ -77,13 +78,14 @@ def _given(cores: Texts, variables: Facts) -> Found:
     given = _number(variables, "SLURM_CPUS_ON_NODE")
     if given and len(own) > given:
         yield f"Slurm gave the job {given} of this node's processors, and its ranks may run on {len(own)}"
-    elif given and len(own) < min(given, 2 * len(cores)):
+    elif given and len(own) < min(given, len(cores)):
         yield f"Slurm gave the job {given} of this node's processors, and its {len(cores)} ranks may run on {len(own)}"
 
 
-def _gpus(variables: Facts, count: int) -> Found:
+def _gpus(variables: Facts, count: int, mig: Sequence[Sequence[int]] | None) -> Found:
     given = _number(variables, "SLURM_GPUS_ON_NODE")
-    if given is not None and given > count:
+    whole = not any(now for now, _ in mig or ())  # Slurm counts instances, the driver GPUs
+    if given is not None and given > count and whole:
         yield f"SLURM_GPUS_ON_NODE is {given}, and the driver shows {count}"
 
 
@@ -105,7 +107,7 @@ RULES = rules({
     "slurm.tasks": (_tasks, "slurm.variables", "mpi.world", "mpi.launched", "mpi.launcher"),
     "slurm.cpus_per_task": (_cpus, "ranks.*.rank", "ranks.*.cores", "ranks.*.variables", "slurm.variables"),
     "slurm.cpus": (_given, "ranks.*.cores", "slurm.variables"),
-    "slurm.gpus": (_gpus, "slurm.variables", "gpus.count"),
+    "slurm.gpus": (_gpus, "slurm.variables", "gpus.count", "gpus.devices.*.mig?"),
     "slurm.components": (_components, "slurm.variables", "mpi.world", "mpi.launcher"),
     "slurm.nodes": (_nodes, "slurm.variables", "mpi.nodes", "mpi.launcher"),
 })  # fmt: skip

@@ -13,13 +13,14 @@ _CPUS, _NODES = "/sys/devices/system/cpu", "/sys/devices/system/node"
 
 
 def gather(root: Path = Path("/")) -> dict[str, Any]:
-    """Return ``allowed`` and ``online`` (lists such as ``0-3,8``), ``sockets``, ``cores`` and ``nodes``.
+    """Return ``allowed`` and ``online`` (lists such as ``0-3,8``), the ``number`` that is allowed, ``sockets``, ``cores`` and ``nodes``.
 
     A core is the list of its threads. A NUMA node has its CPUs, the bytes of its memory, and its distances to the
     nodes in their order.
     """
     reading = Reading(root)
     reading.file("allowed", "/proc/self/status", _allowed)
+    reading.take("number", lambda: len(numbers(_allowed(reading.text("/proc/self/status")))))
     reading.file("online", f"{_CPUS}/online")
     reading.take("cores", lambda: sorted(set(_each(reading, "thread_siblings_list")), key=numbers))
     reading.take("sockets", lambda: _sockets(reading))

@@ -6,7 +6,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from hpccomm.doctor.reading import Reading
+from hpccomm.doctor.reading import Reading, why
 from hpccomm.memory.cuda import nvml
 
 
@@ -90,14 +90,22 @@ def _devices(reading: Reading, library: Any) -> None:
     reading.take("driver", lambda: _text(_ask(library, "nvmlSystemGetDriverVersion")))
     reading.take("cuda", lambda: _ask(library, "nvmlSystemGetCudaDriverVersion_v2"))
     count = _ask(library, "nvmlDeviceGetCount")
-    handles = [_ask(library, "nvmlDeviceGetHandleByIndex", index) for index in range(count)]
     reading.put("count", count)
-    for index, handle in enumerate(handles):
+    handles, lost = {}, []
+    for index in range(count):
+        try:
+            handles[index] = _ask(library, "nvmlDeviceGetHandleByIndex", index)
+        except LookupError as error:
+            if "Permission" not in why(error):  # Slurm may keep it from this job
+                lost.append(f"GPU {index}: {why(error)}")
+    if lost:
+        reading.put("lost", lost)
+    for index, handle in handles.items():
         for fact, (name, more, kept) in _OF_DEVICE.items():
             read = partial(_ask, library, name, handle, *more)
             reading.take(f"devices.{index}.{fact}", lambda kept=kept, read=read: kept(read()))  # type: ignore[misc]
         reading.take(f"devices.{index}.link", partial(_link, library, handle))
-    for one, other in itertools.permutations(range(count), 2):
+    for one, other in itertools.permutations(handles, 2):
         for way, number in _WAYS.items():
             ends = handles[one], handles[other]
             reading.take(

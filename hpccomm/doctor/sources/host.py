@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from hpccomm.doctor.reading import Reading, fields
+from hpccomm.doctor.reading import ALL_USERS, Reading, fields
 
 _MEMORY = {
     "memory": "MemTotal",
@@ -90,7 +90,7 @@ def _container(reading: Reading) -> list[str]:
         if name in os.environ
     ]
     try:
-        if reading.text("/proc/self/uid_map").split() != ["0", "0", "4294967295"]:
+        if reading.text("/proc/self/uid_map").split() != ALL_USERS:
             found.append("a user namespace")
     except OSError:  # a kernel without them
         return found

@@ -2,7 +2,7 @@
 
 import ipaddress
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +29,7 @@ COUNTERS = {
 def gather(root: Path = Path("/"), wait: Callable[[], None] = pause) -> dict[str, Any]:
     """Return ``ports``, and ``gpudirect``: what lets an adapter reach the memory of a GPU.
 
-    A port has its device, number, PCI address, states, ``rate`` in Gb/s with lanes and generation, link layer,
+    A port has its device, number, PCI address, own network interfaces, states, ``rate`` in Gb/s with lanes and generation, link layer,
     ``gids`` (index, type, network interface, IPv4 address or prefix), counters, and which of them rose between two
     readings.
     """
@@ -57,6 +57,8 @@ def _port(reading: Reading, port: Path) -> dict[str, Any]:
         "pci": address(device / "device"),
         "firmware": reading.line(device / "fw_ver"),
         "type": reading.line(device / "hca_type"),
+        "board": reading.line(device / "board_id"),
+        "interfaces": list(_interfaces(device / "device/net")) or None,
         "state": _name(reading.line(port / "state")),
         "phys_state": _name(reading.line(port / "phys_state")),
         "link_layer": reading.line(port / "link_layer"),
@@ -64,6 +66,14 @@ def _port(reading: Reading, port: Path) -> dict[str, Any]:
         **_rate(reading.line(port / "rate")),
     }
     return {name: value for name, value in facts.items() if value is not None}
+
+
+def _interfaces(folder: Path) -> Iterator[str]:
+    """Yield the adapter's own interfaces, and the bonds of which they are members."""
+    for each in sorted(folder.glob("*")):
+        yield each.name
+        if (each / "master/bonding").exists():
+            yield (each / "master").resolve().name
 
 
 def _name(state: str | None) -> str | None:

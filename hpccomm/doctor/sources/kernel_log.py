@@ -10,15 +10,23 @@ from hpccomm.doctor.reading import Reading
 _XID = re.compile(r"NVRM: Xid \((?:PCI:)?([0-9a-fA-F:.]+)\): (\d+)(.*)")
 _LOST = re.compile(r"NVRM: (?!Xid).*fallen off the bus.*")
 _KILLED = re.compile(
-    r"(?:Out of memory|Memory cgroup out of memory).*Killed process \d+ \(([^)]*)\)"
+    r"^\d+,\d+,(\d+),.*(?:Out of memory|Memory cgroup out of memory).*Killed process \d+ \(([^)]*)\)",
+    re.MULTILINE,
 )
+
+DAY = 86_400
+"""Seconds for which a killed process counts: it tells little of a node that runs for months."""
 _MACHINE_CHECK = re.compile(
-    r"\[Hardware Error\]: (?:Machine check|Uncorrected|CPU \d+: Machine Check).*", re.IGNORECASE
+    r"\[Hardware Error\]: (?:Uncorrected.*|event severity: (?:fatal|recoverable).*|CPU \d+: Machine Check.* Bank \d+: [abef][\da-f]{15}.*)"
 )
+"""Errors that were not corrected: bit 61 of the bank's status."""
 
 
 def gather(root: Path = Path("/")) -> dict[str, Any]:
-    """Return what is in the log; ``xids`` by device and number, with how often and the first text."""
+    """Return what is in the log; ``xids`` by device and number, with how often and the first text.
+
+    Of processes that were ``killed``, those of the last day; of machine checks, those that were not corrected.
+    """
     reading = Reading(root)
     try:
         text = _log(reading.path("/dev/kmsg"))
@@ -34,7 +42,9 @@ def gather(root: Path = Path("/")) -> dict[str, Any]:
         xids.setdefault((device, int(number)), new)["times"] += 1
     reading.put("xids", list(xids.values()))
     reading.put("lost", sorted(set(_LOST.findall(text)))[:16])
-    reading.put("killed", sorted(_KILLED.findall(text)))
+    up = reading.take("up", lambda: float(reading.text("/proc/uptime").split()[0])) or 0.0
+    late = [name for at, name in _KILLED.findall(text) if int(at) / 1e6 > up - DAY]
+    reading.put("killed", sorted(late))
     reading.put("machine_checks", _MACHINE_CHECK.findall(text)[:16])
     return reading.facts()
 

@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from hpccomm.doctor.reading import Reading, fields
+from hpccomm.doctor.reading import ALL_USERS, Reading, fields
 
 _LIMITS = {
     "memlock": "Max locked memory",
@@ -26,6 +26,7 @@ def gather(root: Path = Path("/")) -> dict[str, Any]:
     reading = Reading(root)
     for fact, title in _LIMITS.items():
         reading.take(fact, partial(_limit, reading, title))
+    reading.take("may_lock_all", lambda: _may_lock_all(reading))
     reading.take("memory", lambda: _memory(reading))
     reading.take("cpu", lambda: _cpu(reading))
     reading.take("pids", lambda: _pids(reading))
@@ -44,6 +45,12 @@ def _limit(reading: Reading, title: str) -> dict[str, int | None]:
         raise LookupError(f"/proc/self/limits has no line {title!r}")
     soft, hard = (None if word == "unlimited" else int(word) for word in found.groups())
     return {"soft": soft, "hard": hard}
+
+
+def _may_lock_all(reading: Reading) -> bool:
+    """Whether the process has CAP_IPC_LOCK (14), in no namespace of users: then the limit of memlock does not hold."""
+    capable = int(fields(reading.text("/proc/self/status"))["CapEff"], 16) >> 14 & 1
+    return bool(capable) and reading.text("/proc/self/uid_map").split() == ALL_USERS
 
 
 def _room(folder: Path) -> dict[str, int]:

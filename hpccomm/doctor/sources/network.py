@@ -26,7 +26,7 @@ def gather(root: Path = Path("/"), wait: Callable[[], None] = pause) -> dict[str
     """Return ``devices``, and ``routes``: the IPv4 ``networks`` of each interface, and the ``gateways``.
 
     Virtual interfaces are left out, but for bonds and those that reach a network, as in containers. A device has its name, PCI address, speed in Mb/s,
-    MTU, state, its losses, and which of them rose between two readings. A bond has its ``members``.
+    MTU, state, whether it is on USB, its losses, and which of them rose between two readings. A bond has its ``members``.
     """
     reading = Reading(root)
     reached = (reading.take("routes", lambda: _routes(reading)) or {}).get("networks", {})
@@ -62,6 +62,7 @@ def _device(reading: Reading, folder: Path) -> dict[str, Any]:
         "duplex": reading.line(folder / "duplex"),
         "state": reading.line(folder / "operstate"),
         "on": bool(flags & IFF_UP),
+        "usb": "/usb" in str((folder / "device").resolve()) or None,
         "bond": (folder / "master").resolve().name if (folder / "master").exists() else None,
         "members": (reading.line(folder / "bonding/slaves") or "").split() or None,
     }

@@ -12,7 +12,10 @@ from hpccomm.memory.cuda.nvml import nvlink_rate, opened
 def gather(root: Path = Path("/")) -> dict[str, Any]:
     """Return ``gpus``: name, PCI address, the ``rate`` of a link in GB/s, and ``links``, each with what is at its other end."""
     reading = Reading(root)
-    reading.take("gpus", _gpus)
+    if reading.path("/proc/driver/nvidia/version").exists():
+        reading.take("gpus", _gpus)
+    else:
+        reading.miss("gpus", "NVIDIA's driver is not loaded")
     return reading.facts()
 
 

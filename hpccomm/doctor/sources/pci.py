@@ -38,6 +38,7 @@ def gather(root: Path = Path("/")) -> dict[str, Any]:
         reading.miss("devices", f"{_DEVICES} has no network or accelerator")
     reading.put("devices", devices)
     bridges = [reading.path(f"{_DEVICES}/{name}") for name in sorted(above)]
+    reading.miss("bridges.*.acs", "no bridge has Access Control Services")
     reading.put("bridges", [_bridge(reading, each) for each in bridges if each.exists()])
     reading.put("iommu", _iommu(reading))
     return reading.facts()

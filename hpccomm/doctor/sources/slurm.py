@@ -37,6 +37,9 @@ def gather(root: Path = Path("/")) -> dict[str, Any]:  # noqa: ARG001 (Slurm is 
         reading.miss("", "there is no Slurm here")
         return reading.facts()
     reading.put("variables", given)
+    if shutil.which("scontrol") is None:
+        reading.miss("", "Slurm's commands are not here, as in a container")
+        return reading.facts()
     node = os.environ.get("SLURMD_NODENAME") or os.uname().nodename.partition(".")[0]
     commands = {
         "config": ["scontrol", "show", "config"],
@@ -48,9 +51,12 @@ def gather(root: Path = Path("/")) -> dict[str, Any]:  # noqa: ARG001 (Slurm is 
     if unconfigured and not given:
         reading.miss("", "Slurm is installed, and no cluster is configured here")
         return {"unread": reading.facts()["unread"]}
-    reading.put("problems", [f"{' '.join(commands[name])}: {problems[name]}" for name in problems])
     for name, reason in problems.items():
         reading.miss(name, f"{commands[name][0]}: {reason}")
+    if "not found" in problems.get("node", ""):  # such as a login node
+        reading.miss("node", "this is no node of Slurm's")
+        del problems["node"]
+    reading.put("problems", [f"{' '.join(commands[name])}: {problems[name]}" for name in problems])
     if "config" in answers:
         pairs = re.findall(r"^(\S+) *= *(.*?) *$", answers["config"], re.MULTILINE)
         reading.put("config", {name: value for name, value in pairs if _SETTINGS.fullmatch(name)})
