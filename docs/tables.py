@@ -27,7 +27,7 @@ from hpccomm.results.schema import TIMING_LOCATION, Timing, columns
 from hpccomm.results.training import TrainingBucket, TrainingFacts, TrainingNote, TrainingStep
 from hpccomm.schedules.algorithms import ALGORITHMS
 from hpccomm.settings import VARIABLES
-from hpccomm.variables.tables import config_fields
+from hpccomm.variables.tables import config_fields, known
 
 HERE = Path(__file__).parent
 sys.path.append(str(HERE.parent / "benchmarks"))
@@ -54,9 +54,12 @@ def variables() -> Iterator[Line]:
 def nccl_config() -> Iterator[Line]:
     """Fields of ncclConfig_t."""
     yield "field", "takes", "NCCL", "variable that overrides it", "meaning"
+    variables = {
+        each.option: f"``{each.name}``" for each in known().values() if each.status == "live"
+    }
     for each in config_fields().values():
         if each.fits:
-            variable = f"``{each.variable}``" if each.variable else ""
+            variable = variables.get(each.name, "")
             yield f"``{each.name}``", each.fits, each.since, variable, each.meaning
 
 

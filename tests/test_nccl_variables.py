@@ -13,10 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from hpccomm.variables import known
-from hpccomm.variables.conf import VariableSetting
-from hpccomm.variables.judging import Surroundings, judge
-from hpccomm.variables.tables import version_code
+from hpccomm.variables.judging import Surroundings, VariableSetting, judge
+from hpccomm.variables.tables import known, version_code
 
 _found = importlib.util.find_spec("nvidia") and importlib.util.find_spec("nvidia.nccl")
 FOLDERS = list((_found.submodule_search_locations if _found else None) or ())

@@ -2,23 +2,23 @@
 
 import argparse
 import json
-import os
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from hpccomm import settings, variables
+from hpccomm import settings
 from hpccomm.backends.bootstrap.launch import launched
 from hpccomm.backends.nccl.facts import version_text
 from hpccomm.bench.perf import readers
 from hpccomm.cli import output
 from hpccomm.cli.show import path
-from hpccomm.errors import ConfigurationError, HpccommError, UsageError, did_you_mean, nearest
+from hpccomm.errors import ConfigurationError, HpccommError, UsageError, did_you_mean
 from hpccomm.units import ranges
-from hpccomm.variables import VariableVerdict, presets
-from hpccomm.variables.conf import ENVIRONMENT
+from hpccomm.variables import judging, machine, presets
+from hpccomm.variables.judging import ENVIRONMENT, VariableSetting, VariableVerdict
+from hpccomm.variables.tables import known
 
 DESCRIPTION = """\
 List the variables of NCCL, hpccomm, MPI, UCX, libfabric and CUDA that are set, in the environment and in NCCL's
@@ -44,6 +44,12 @@ _FREE = (
     *("HPCCOMM_MPIEXEC", "HPCCOMM_VENV", "HPCCOMM_PYTHON"),
 )
 """Variables of hpccomm that may differ between ranks."""
+
+RANKS = "ranks"
+"""The place of a verdict on all of them."""
+
+
+Verdicts = list[VariableVerdict]
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -74,10 +80,9 @@ def run(args: argparse.Namespace) -> int:
     elif args.for_model:
         lines = list(presets.for_model(args.for_model, args.ranks, _facts()))
     else:
-        saved = _saved(args.against) if args.against else None
-        ranks = _gathered([asdict(each) for each in _verdicts()])
+        ranks = _gathered(_verdicts())
         found = _joined(ranks)
-        changes = [] if saved is None else list(_changes(saved, found))
+        changes = list(_changes(args.against, found)) if args.against else []
         status = int(bool(changes) or any(entry["fault"] for entry in found))
         lines = [line for entry in found for line in _lines(entry, len(ranks))] + changes
         if args.json:
@@ -88,74 +93,64 @@ def run(args: argparse.Namespace) -> int:
     return status
 
 
-def _verdicts() -> list[VariableVerdict]:
+def _verdicts() -> Verdicts:
     """Return the verdicts on what is set in this process."""
-    found = variables.judge_all(variables.settings(), variables.here())
+    found = machine.settings()
+    own = [each for each in found if each.name.startswith("HPCCOMM_") and each.place == ENVIRONMENT]
+    return [*judging.judge_all(found, machine.here()), *map(_own, own)]
+
+
+def _own(setting: VariableSetting) -> VariableVerdict:
     names = [each.name for each in settings.VARIABLES]
-    for name in sorted(each for each in os.environ if each.startswith("HPCCOMM_")):
-        verdict, words, remedy = "ok", "", ""
-        if name not in names:
-            near = nearest(name, names)
-            verdict, words = "unknown", "hpccomm has no such variable"
-            remedy = f"did you mean {near}?" if near else "remove it"
-        else:
-            try:
-                settings.read(name)
-            except (ConfigurationError, UsageError) as error:
-                verdict, words = "misfit", "hpccomm cannot read it"
-                remedy = str(error).partition("; ")[2]
-        value = os.environ[name] if name in names else ""
-        found.append(VariableVerdict(name, value, ENVIRONMENT, verdict, words, remedy))
-    return found
-
-
-Verdicts = list[dict[str, str]]
+    if setting.name not in names:
+        return judging.unknown(setting, "hpccomm", names)
+    try:
+        settings.read(setting.name)
+    except (ConfigurationError, UsageError) as error:
+        remedy = str(error).partition("; ")[2]
+        return VariableVerdict(*setting, "misfit", "hpccomm cannot read it", remedy)
+    return VariableVerdict(*setting)
 
 
 def _gathered(own: Verdicts) -> list[Verdicts]:
     """Return what each rank of the job has, in their order; on all ranks. This one's where MPI does not start."""
     from hpccomm.backends.bootstrap.mpi import load
 
-    place = launched()
-    if place is None or place.size == 1:
-        return [own]
-    try:
-        mpi = load()
-    except HpccommError as error:
-        output.warn(f"hpccomm: rank {place.rank} alone: {error}\n")
-        return [own]
-    mpi.Init()
-    ranks: list[Verdicts] = mpi.COMM_WORLD.allgather(own)
-    mpi.Finalize()
+    place, ranks = launched(), [own]
+    if place is not None and place.size > 1:
+        try:
+            mpi = load()
+            mpi.Init()
+            ranks = mpi.COMM_WORLD.allgather(own)
+            mpi.Finalize()
+        except HpccommError as error:
+            output.warn(f"hpccomm: rank {place.rank} alone: {error}\n")
     return ranks
 
 
 def _joined(ranks: Sequence[Verdicts]) -> list[dict[str, Any]]:
     """Return the verdicts of all ranks, equal ones once, and those on differences; faults first."""
-    values = [
-        {each["name"]: each["value"] for each in of if each["verdict"] != "shadowed"}
-        for of in ranks
-    ]
+    values = [{each.name: each.value for each in of if each.verdict != "shadowed"} for of in ranks]
     joined: dict[VariableVerdict, list[int]] = {}
     equal = [each.name for each in settings.VARIABLES if each.name not in _FREE]
-    for name, verdict, by_value in variables.differing(values, equal):
+    for name, verdict, by_value in judging.differing(values, equal):
         words = "must be equal on all ranks: " if verdict == "differs" else ""
+        shown = {None: "not set", "": "set"}  # the value of an unknown name is not kept
         words += ", ".join(
-            f"{'not set' if value is None else value or 'empty'} on rank {ranges(of)}"
-            for value, of in by_value.items()
+            f"{shown.get(value, value)} on rank {ranges(of)}" for value, of in by_value.items()
         )
         remedy = "set it in one place for all ranks (mpiexec -x NAME, srun --export)"
-        entry = VariableVerdict(name, "", "ranks", verdict, words, remedy)
-        joined[entry] = list(range(len(ranks)))
+        entry = VariableVerdict(name, "", RANKS, verdict, words, remedy)
+        joined[entry] = [*range(len(ranks))]
     for rank, of in enumerate(ranks):
         for each in of:
-            joined.setdefault(VariableVerdict(**each), []).append(rank)
+            joined.setdefault(each, []).append(rank)
     found = sorted(joined.items(), key=lambda item: (not item[0].fault, item[0].name))
     return [asdict(each) | {"fault": each.fault, "ranks": ranges(of)} for each, of in found]
 
 
 def _lines(entry: Mapping[str, Any], size: int) -> Iterator[str]:
-    where = "" if entry["place"] in (ENVIRONMENT, "ranks") else f" in {entry['place']}"
+    where = "" if entry["place"] in (ENVIRONMENT, RANKS) else f" in {entry['place']}"
     if entry["ranks"] != ranges(range(size)):
         where += f" on rank {entry['ranks']}"
     value = f"={entry['value']}" if entry["value"] else ""
@@ -164,63 +159,57 @@ def _lines(entry: Mapping[str, Any], size: int) -> Iterator[str]:
         yield textwrap.indent(textwrap.fill(text, 99, break_on_hyphens=False), " " * 11)
 
 
-def _saved(file: Path) -> list[dict[str, Any]]:
+def _changes(file: Path, found: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """Yield what differs between a saved report and this one, by name."""
     try:
-        found: list[dict[str, Any]] = json.loads(file.read_text(encoding="utf-8"))["variables"]
-        return [{"name": str(each["name"]), "value": str(each["value"])} for each in found]
+        saved = json.loads(file.read_text(encoding="utf-8"))["variables"]
+        reports = [
+            {(str(each["name"]), each["value"]) for each in of if each["place"] != RANKS}
+            for of in (saved, found)
+        ]
     except (OSError, ValueError, LookupError, TypeError) as error:
         raise UsageError(
             f"--against {file}: {error}; give a file that hpccomm env --json has written"
         ) from error
-
-
-def _changes(*reports: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    """Yield what differs between a saved report and this one, by name."""
-    for name in sorted({each["name"] for report in reports for each in report}):
-        values = [{each["value"] for each in of if each["name"] == name} for of in reports]
-        if values[0] != values[1]:
-            before, now = (" or ".join(sorted(map(repr, each))) or "not set" for each in values)
-            yield f"changed    {name}: {before} before, {now} now"
+    for name in sorted({name for name, _ in reports[0] ^ reports[1]}):
+        values = (sorted(repr(value) for each, value in of if each == name) for of in reports)
+        before, now = (" or ".join(each) or "not set" for each in values)
+        yield f"changed    {name}: {before} before, {now} now"
 
 
 def _explained(names: Sequence[str]) -> Iterator[str]:
     own = {each.name: each for each in settings.VARIABLES}
-    meanings = {name: each.meaning for name, each in variables.known().items()}
-    meanings |= {name: each.meaning for name, each in own.items()}
-    for name in names or meanings:
-        if name not in meanings:
-            advice = did_you_mean(name, meanings, "give one that hpccomm env --list names")
+    table: dict[str, Any] = {**known(), **own}
+    for name in names or table:
+        if name not in table:
+            advice = did_you_mean(name, table, "give one that hpccomm env --list names")
             raise UsageError(f"{name!r} is in no table; {advice}")
-        yield f"{name}: {meanings[name]}"
+        yield f"{name}: {table[name].meaning}"
         if names and name in own:
             yield f"  fits: {own[name].kind.fits}; default: {own[name].default}"
         elif names:
-            facts = asdict(variables.known()[name])
-            del facts["name"], facts["meaning"]
-            yield "  " + "; ".join(f"{key}: {text}" for key, text in facts.items() if text)
+            facts = asdict(known()[name]) | {"name": "", "meaning": ""}
+            yield "  " + "; ".join(f"{fact}: {text}" for fact, text in facts.items() if text)
 
 
 def _facts() -> dict[str, Any]:
     """Return what presets rest on: ports that are active, the fastest interface, GPUs, what the IOMMU does."""
     from hpccomm.doctor.sources import infiniband, network
 
-    def at_once() -> None:
-        """Take both readings of counters at once: presets do not need them."""
-
-    facts: dict[str, Any] = {}
-    for port in infiniband.gather(wait=at_once).get("ports", ()):
-        kind = {"InfiniBand": "ib", "Ethernet": "roce"}.get(port.get("link_layer"))
-        if kind and port.get("state") == "ACTIVE":
-            names = {port["device"], *filter(None, facts.get(kind, "").split(","))}
-            facts[kind] = ",".join(sorted(names))
-            facts[f"{kind}_rate"] = max(facts.get(f"{kind}_rate", 0), port.get("rate", 0))
-    links = network.gather(wait=at_once).get("devices", ())
-    up = [(each.get("speed", 0), each["name"]) for each in links if each.get("state") == "up"]
-    if any(speed for speed, _ in up):
-        facts["nic_speed"], facts["nic"] = max(up)
-        facts["nic_speed"] /= 1000
+    facts: dict[str, Any] = {}  # both readings of counters at once: presets do not need them
+    ports = infiniband.gather(wait=lambda: None).get("ports", ())
+    for port in sorted(ports, key=lambda port: str(port["device"])):
+        kind = {"InfiniBand": "infiniband", "Ethernet": "roce"}.get(port.get("link_layer"))
+        if kind and port.get("state") == "ACTIVE" and port.get("rate"):
+            devices = [*filter(None, facts.get(kind, "").split(",")), port["device"]]
+            facts[kind] = ",".join(dict.fromkeys(devices))
+            facts[f"{kind}_rate"] = max(facts.get(f"{kind}_rate", 0), port["rate"])
+    links = network.gather(wait=lambda: None).get("devices", ())
+    up = [link for link in links if link.get("state") == "up" and link.get("speed")]
+    for link in sorted(up, key=lambda link: (link["speed"], link["name"])):
+        facts |= {"ethernet": link["name"], "ethernet_rate": link["speed"] / 1000}
     kinds = [each.read_text() for each in Path("/sys/kernel/iommu_groups").glob("*/type")]
-    nccl = variables.here().nccl
+    nccl = machine.here().nccl
     facts["gpus"] = len(list(Path("/proc/driver/nvidia").glob("gpus/*")))
     facts["translating"] = sum(each.startswith("DMA") for each in kinds)
     facts["nccl"], facts["nccl_text"] = nccl, version_text(nccl) if nccl else 0

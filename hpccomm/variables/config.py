@@ -32,12 +32,12 @@ def checked(name: str, value: object) -> Config:
             raise UsageError(f"{name} has {field!r}, which ncclConfig_t has not; {advice}")
         if field == "commName":
             raise UsageError(f"{name} has 'commName'; give new_comm(name=), which NCCL gets too")
-        fits = known[field].fits
-        right = isinstance(given, int) and fitting(fits, given)
-        if known[field].kind == "text":
-            right = isinstance(given, str) and bool(given)
-        if not right:
-            raise UsageError(f"{name}[{field!r}] is {given!r}; give {fits}")
+        line = known[field]
+        text = line.kind == "text" and isinstance(given, str) and given
+        if not text and not (
+            isinstance(given, int) and line.kind != "text" and fitting(line.fits, given)
+        ):
+            raise UsageError(f"{name}[{field!r}] is {given!r}; give {line.fits}")
     return {
         field: given if isinstance(given, str) else int(given) for field, given in value.items()
     }

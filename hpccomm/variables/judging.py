@@ -1,13 +1,15 @@
 """What is wrong with variables that are set: pure."""
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+import re
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from difflib import get_close_matches
+from typing import NamedTuple
 
-from hpccomm.variables.conf import VariableSetting
-from hpccomm.variables.reading import misfit, number
+from hpccomm.errors import nearest
+from hpccomm.variables.reading import Finding, misfit, number
 from hpccomm.variables.tables import KnownVariable, known, version_code
 
+ENVIRONMENT = "environment"
 OK = "ok"
 FAULTS = (
     *("unknown", "removed", "deprecated", "newer", "misread", "misfit", "prefix", "differs"),
@@ -16,8 +18,13 @@ FAULTS = (
 """Verdicts of what should be changed. The others are ``ok``, ``foreign`` (another program's), ``caution`` (not for
 production), ``shadowed`` (another place has a value that counts), ``uneven`` (differs between ranks, and may)."""
 
-NEAR = 0.8
-"""Likeness from which a known name may have been meant; difflib's 0.6 finds one for most words."""
+
+class VariableSetting(NamedTuple):
+    """A variable that is set, its value, and where: ``environment``, or a file."""
+
+    name: str
+    value: str
+    place: str = ENVIRONMENT
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,21 +77,26 @@ class VariableVerdict:
 
 
 def judge(setting: VariableSetting, machine: Surroundings) -> VariableVerdict | None:
-    """Return the verdict on one setting; None for a variable that is nobody's in the tables."""
-    name, value, place = setting
-    variable = known().get(name)
-    if variable is None:
-        return _unknown(setting) if name.removeprefix("export ").startswith("NCCL_") else None
-    checked = (
-        _life(variable, machine.nccl)
-        or _value(variable, value)
-        or _devices(variable, value, machine.devices.get(name, ()))
-        or _path(variable, value, machine)
-        or _deprecation(variable)
-        or _override(variable, machine.options)
-        or _caution(variable, value)
-    )
-    return VariableVerdict(name, value, place, *(checked or ()))
+    """Return the verdict on one setting; None for a variable that is in no table and does not look like NCCL's."""
+    variable, name = known().get(setting.name), setting.name.removeprefix("export ").strip()
+    if variable is not None:
+        return VariableVerdict(*setting, *next(_findings(variable, setting.value, machine), ()))
+    if not name.startswith("NCCL_"):
+        return None
+    if name == setting.name:
+        return unknown(
+            setting, "NCCL", [each.name for each in known().values() if each.status == "live"]
+        )
+    words = "in this file white space and the word export belong to the name"
+    return VariableVerdict(name, "", setting.place, "unknown", words, f"write {name}=VALUE")
+
+
+def unknown(setting: VariableSetting, program: str, names: Iterable[str]) -> VariableVerdict:
+    """Return the verdict on a variable that a program does not have, among those that it has."""
+    near = nearest(setting.name, names)
+    remedy = f"did you mean {near}?" if near else "remove it"
+    words = f"{program} has no such variable"
+    return VariableVerdict(setting.name, "", setting.place, "unknown", words, remedy)
 
 
 def judge_all(found: Iterable[VariableSetting], machine: Surroundings) -> list[VariableVerdict]:
@@ -131,103 +143,64 @@ def differing(
     return found
 
 
-Checked = tuple[str, str, str] | None
-"""A verdict, its words and the remedy; None if a check has nothing to say."""
-
-
-def _unknown(setting: VariableSetting) -> VariableVerdict:
-    name = setting.name.removeprefix("export ").strip()
-    if name != setting.name:
-        words = "in this file white space and the word export belong to the name"
-        return VariableVerdict(name, "", setting.place, "unknown", words, f"write {name}=VALUE")
-    live = [each.name for each in known().values() if each.status == "live"]
-    near = get_close_matches(name, live, n=1, cutoff=NEAR)
-    remedy = f"did you mean {near[0]}?" if near else "remove it"
-    words = "NCCL has no such variable"
-    return VariableVerdict(name, "", setting.place, "unknown", words, remedy)
-
-
-def _life(variable: KnownVariable, nccl: int) -> Checked:
-    instead = f"use {variable.instead}" if variable.instead else ""
-    if variable.status == "never":
-        return "unknown", variable.meaning, instead or "remove it"
-    if variable.status == "foreign":
-        return "foreign", variable.meaning, instead
-    if variable.status == "removed":
-        last = version_code(variable.until)
-        if variable.library != "NCCL":
-            words = f"{variable.library} {variable.until} and later do not read it"
-            return "caution", words, instead
-        if not nccl or nccl > last - (not variable.until.startswith("after")):
-            words = f"NCCL does not read it any more ({variable.until}): {variable.meaning}"
-            return "removed", words, instead or "remove it"
-    if variable.library == "NCCL" and 0 < nccl < version_code(variable.since):
+def _findings(variable: KnownVariable, value: str, machine: Surroundings) -> Iterator[Finding]:
+    """Yield what there is to say of a setting, the most important first."""
+    library, nccl, until = variable.library, machine.nccl, version_code(variable.until)
+    instead = f"use {variable.instead}" if variable.instead else "remove it"
+    if variable.status in ("never", "foreign"):
+        verdict = "unknown" if variable.status == "never" else "foreign"
+        yield verdict, variable.meaning, instead if variable.instead or verdict == "unknown" else ""
+    if variable.status == "removed" and library != "NCCL":
+        yield "caution", f"{library} {variable.until} and later do not read it", instead
+    elif variable.status == "removed" and (
+        not nccl or nccl > until - (not variable.until.startswith("after"))
+    ):
+        words = f"NCCL does not read it any more ({variable.until}): {variable.meaning}"
+        yield "removed", words, instead
+    if library == "NCCL" and 0 < nccl < version_code(variable.since):
         words = f"the NCCL that is installed does not know it; it came with {variable.since}"
-        return "newer", words, f"install NCCL {variable.since} or later, or remove it"
-    return None
+        yield "newer", words, f"install NCCL {variable.since} or later, or remove it"
+    values, _, why = variable.caution.partition(": ")
+    read = str(number(value)[0]) if variable.kind in ("int", "switch") else value.strip()
+    caution = why and (values == "set" or read.upper() in values.upper().split(","))
+    if not value and not caution:
+        yield OK, "empty: as if it were not set" if library == "NCCL" else "empty", ""
+    if wrong := misfit(variable, value):
+        yield wrong
+    if variable.kind == "devices":
+        yield from _devices(variable.name, value, machine.devices.get(variable.name, ()))
+    if variable.kind == "path" and not machine.exists(value):
+        tilde = "; NCCL does not expand ~" if value.startswith("~") else ""
+        yield "misfit", f"there is no such file{tilde}", "give the absolute path of a file"
+    if variable.status == "deprecated" and not 0 < nccl < until:
+        since = f" since {variable.until}" if until else ""
+        yield "deprecated", f"deprecated{since}: {variable.meaning}", instead
+    if variable.option in machine.options:
+        words = f"it overrides {variable.option}, which the program sets itself"
+        yield "overrides", words, "remove it, or leave the option out"
+    if caution:
+        yield "caution", why, "not for production"
+    if variable.option:
+        yield OK, f"overrides {variable.option} of programs", ""
 
 
-def _value(variable: KnownVariable, value: str) -> Checked:
-    if not value.strip():
-        return OK, "empty: as if it were not set", ""
-    verdict, words, right = misfit(variable, value)
-    if not verdict:
-        return None
-    single = " " not in right and "," not in right
-    return verdict, words, f"{variable.name}={right}" if single else f"give one of {right}"
-
-
-def _devices(variable: KnownVariable, value: str, there: tuple[str, ...]) -> Checked:
-    if variable.kind != "devices":
-        return None
-    excludes, body = value.startswith("^"), value.removeprefix("^")
-    exact, body = body.startswith("="), body.removeprefix("=")
-    sign = "^" if excludes else ""
+def _devices(variable: str, value: str, there: tuple[str, ...]) -> Iterator[Finding]:
+    parts = re.fullmatch(r"(\^?)(=?)(.*)", value, re.DOTALL)
+    sign, equals, body = parts.groups() if parts else ("", "", value)
+    right = f"{variable}={sign}={body}"
     for entry in filter(None, body.split(",")):
         name = entry.partition(":")[0]
+        hits = [each for each in there if (each == name if equals else each.startswith(name))]
         if name != name.strip(" ^="):
             tidy = ",".join(each.strip(" ^=") for each in body.split(","))
             words = f"{entry!r} is taken as a name; ^ and = stand once, before the whole list"
-            return "misfit", words, f"{variable.name}={sign}={tidy}"
-        hits = [each for each in there if (each == name if exact else each.startswith(name))]
-        right = f"{variable.name}={sign}={body}"
+            yield "misfit", words, f"{variable}={sign}={tidy}"
         if name in hits and len(hits) > 1:
             others = ", ".join(each for each in hits if each != name)
-            return "prefix", f"{name} is a beginning: it also matches {others}", right
-        if there and not hits and not excludes:
-            words = f"no device here is called {name}{'' if exact else '...'}"
-            return "misfit", words, f"there are {', '.join(there)}"
-        if not there and not exact and variable.name == "NCCL_IB_HCA" and name[-1:].isdigit():
+            yield "prefix", f"{name} is a beginning: it also matches {others}", right
+        if there and not hits and not sign:
+            words = f"no device here is called {name}{'' if equals else '...'}"
+            yield "misfit", words, f"there are {', '.join(there)}"
+        if not there and not equals and variable == "NCCL_IB_HCA" and name[-1:].isdigit():
             words = f"{name} is a beginning: it also matches {name}0 to {name}9 where there are any"
-            return "caution", words, right
-    return None
-
-
-def _path(variable: KnownVariable, value: str, machine: Surroundings) -> Checked:
-    if variable.kind != "path" or machine.exists(value):
-        return None
-    tilde = "; NCCL does not expand ~" if value.startswith("~") else ""
-    return "misfit", f"there is no such file{tilde}", "give the absolute path of a file"
-
-
-def _deprecation(variable: KnownVariable) -> Checked:
-    if variable.status != "deprecated":
-        return None
-    since = f" since {variable.until}" if variable.until else ""
-    instead = f"use {variable.instead}" if variable.instead else "remove it"
-    return "deprecated", f"deprecated{since}: {variable.meaning}", instead
-
-
-def _override(variable: KnownVariable, options: Collection[str]) -> Checked:
-    if variable.option not in options:
-        return None
-    words = f"it overrides {variable.option}, which the program sets itself"
-    return "overrides", words, "remove it, or leave the option out"
-
-
-def _caution(variable: KnownVariable, value: str) -> Checked:
-    values, _, why = variable.caution.partition(": ")
-    read = str(number(value)[0]) if variable.kind in ("int", "switch") else value.strip()
-    if why and (values == "set" or read.upper() in values.upper().split(",")):
-        return "caution", why, "not for production"
-    return (OK, f"overrides {variable.option} of programs", "") if variable.option else None
+            yield "caution", words, right

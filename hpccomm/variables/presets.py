@@ -48,15 +48,12 @@ def for_model(nbytes: int, ranks: int, facts: Mapping[str, Any]) -> Iterator[str
     The shortest time is that of the bytes that each rank must send, 2 (ranks - 1) / ranks of the array, over one link.
     """
     moved = 2 * (ranks - 1) / ranks * nbytes
-    kinds = (("infiniband", "ib", "ib_rate"), ("roce", "roce", "roce_rate"))
-    network, device, speed = next(
-        (kind for kind in kinds if kind[1] in facts), ("ethernet", "nic", "nic_speed")
-    )
     more = dict(facts) | {"bytes": nbytes, "gigabytes": moved / 1e9}
-    if device in facts:
-        seconds = moved / (facts[speed] * 1e9 / 8)
+    network = next((kind for kind in ("infiniband", "roce") if kind in facts), "ethernet")
+    if network in facts:
         many, least = PATIENCE
-        more |= {"link": facts[device].partition(",")[0], "seconds": seconds}
+        seconds = moved / (facts[f"{network}_rate"] * 1e9 / 8)
+        more |= {"link": facts[network].partition(",")[0], "seconds": seconds}
         more["patience"] = max(many * seconds, least)
     yield f"# an all-reduce of {nbytes / 1e9:.3g} GB over {ranks} ranks: each sends {moved / 1e9:.3g} GB"
     yield from preset(network, more)

@@ -4,10 +4,24 @@ import re
 
 from hpccomm.variables.tables import KnownVariable, fitting
 
+Finding = tuple[str, str, str]
+"""A verdict, what is so, and what to do."""
+
 _NUMBER = re.compile(r"\s*([+-]?)(0[xX][0-9a-fA-F]+|0[0-7]*|[1-9][0-9]*)")
-_SIZES = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
-_TRUE = ("1", "t", "true", "y", "yes", "on", "enable", "enabled")
-_FALSE = ("0", "f", "false", "n", "no", "off", "disable", "disabled")
+_SIZES = {"k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
+_TRUE, _FALSE = "1|t|true|y|yes|on|enabled?", "0|f|false|n|no|off|disabled?"
+_FUNCTION = "(broadcast|reduce|allgather|reducescatter|allreduce)"
+_PATTERNS = {
+    "truth": "1|t|true|0|f|false",  # NCCL 2.30, param/parser_default.h
+    "yesno": rf"\s*({_TRUE}|{_FALSE})\s*",
+    "decimal": r"\s*[0-9.]+\s*",
+    "size": r"\s*(auto|inf|\d+(\.\d+)?[kmgt]?i?b?)\s*",
+    "word": "WORD",
+    "exact": "WORD",
+    "words": r"\^?WORD([,|] *WORD)*",
+    "functions": rf"({_FUNCTION}:)?\^?WORD(,WORD)*(;{_FUNCTION}:\^?WORD(,WORD)*)*",
+}
+"""What a text of a kind looks like; WORD stands for one of those that fit."""
 
 
 def number(text: str) -> tuple[int, str]:
@@ -21,81 +35,53 @@ def number(text: str) -> tuple[int, str]:
     return -value if sign == "-" else value, text[found.end() :]
 
 
-def misfit(variable: KnownVariable, text: str) -> tuple[str, str, str]:
-    """Return what is wrong with a value.
-
-    Returns
-    -------
-    tuple of str
-        The verdict, ``misread`` or ``misfit``; what is so; the value to give, or what would fit. Empty if all is well.
-    """
-    match variable.kind:
-        case "int" | "switch":
-            return _integer(variable, text)
-        case "truth":  # NCCL 2.30, param/parser_default.h
-            return _unless(text.lower() in (*_TRUE[:3], *_FALSE[:3]), variable)
-        case "yesno":
-            return _unless(text.strip().lower() in (*_TRUE, *_FALSE), variable)
-        case "decimal":
-            return _unless(bool(re.fullmatch(r"[0-9.]+", text.strip())), variable)
-        case "size":
-            right = re.fullmatch(r"(?i)auto|inf|\d+(\.\d+)?[kmgt]?i?b?", text.strip())
-            return _unless(bool(right), variable)
-        case "word" | "exact" | "words" | "functions":
-            return _words(variable, text)
-        case _:
-            return "", "", ""
-
-
-def _unless(right: bool, variable: KnownVariable) -> tuple[str, str, str]:
-    if right:
-        return "", "", ""
-    after = f"goes by the default ({variable.default})" if variable.default else "ignores it"
-    return "misfit", f"{variable.library} does not know this value, and {after}", variable.fits
-
-
-def _integer(variable: KnownVariable, text: str) -> tuple[str, str, str]:
-    value, rest = number(text)
-    rest, plain = rest.strip(), text.strip()
-    of = variable.library
-    if rest:
-        unit = re.fullmatch(r"(?i)([kmg])(i?b)?", rest)
-        if plain.lower() in _FALSE and variable.kind == "switch":
-            return "", "", ""  # 0, as it looks
-        if plain.lower() in (*_TRUE, *_FALSE):
-            right = "1" if plain.lower() in _TRUE else "0"
-        elif unit and "bytes" in variable.fits:
-            right = str(value * _SIZES[unit[1].upper()])
-        elif plain.strip("'\"") != plain:
-            right = plain.strip("'\"")
-        else:
-            right = str(value) if value else variable.fits
-        off = " (off)" if variable.kind == "switch" and not value else ""
-        return "misread", f"{of} reads {value}{off}: it ignores {rest!r}", right
-    if re.fullmatch(r"[+-]?0[0-7]+", plain):
-        return "misread", f"{of} reads {value}: a leading 0 makes it octal", str(int(plain))
-    if not fitting(variable.fits, value):
-        return "misfit", f"{of} reads {value}, which is out of range", variable.fits
-    return "", "", ""
-
-
-_FUNCTION = "(broadcast|reduce|allgather|reducescatter|allreduce)"
-
-
-def _words(variable: KnownVariable, text: str) -> tuple[str, str, str]:
+def misfit(variable: KnownVariable, text: str) -> Finding | None:
+    """Return what is wrong with a value, ``misread`` or ``misfit``, with what to give; None if all is well."""
+    if variable.kind in ("int", "switch"):
+        return _integer(variable, text)
     fits = variable.fits.split(",")
     word = f"({'|'.join(map(re.escape, fits))})".replace(":N", ":[1-9][0-9]*")
-    pattern = {
-        "words": f"\\^?{word}([,|] *{word})*",
-        "functions": f"({_FUNCTION}:)?\\^?{word}(,{word})*(;{_FUNCTION}:\\^?{word}(,{word})*)*",
-    }.get(variable.kind, word)
+    pattern = _PATTERNS.get(variable.kind, "(?s:.*)").replace("WORD", word)
     if re.fullmatch(pattern, text, 0 if variable.kind == "exact" else re.IGNORECASE):
-        return "", "", ""
-    alike = next((each for each in fits if each.lower() == text.lower()), variable.fits)
-    pieces = [text] if pattern == word else re.split(r"[;:,|^]", text.removeprefix("^"))
+        return None
+    several = variable.kind in ("words", "functions")
+    pieces = re.split(r"[;:,|^]", text.removeprefix("^")) if several else [text]
     known = f"(?i) *({word}|{_FUNCTION})"
     wrong = next((each for each in pieces if not re.fullmatch(known, each)), text)
-    after = f"it goes by the default ({variable.default})"
+    words = f"{variable.library} does not know {wrong!r}"
     if variable.kind == "functions":
-        after = "an error since 2.24, and ignored before"
-    return "misfit", f"{variable.library} does not know {wrong!r}: {after}", alike
+        words += ": an error since 2.24, and ignored before"
+    elif variable.library == "NCCL":
+        words += f": it goes by the default ({variable.default})"
+    alike = next((each for each in fits if each.lower() == text.lower()), variable.fits)
+    return "misfit", words, _advice(variable, alike)
+
+
+def _integer(variable: KnownVariable, text: str) -> Finding | None:
+    value, rest = number(text)
+    rest, plain = rest.strip(), text.strip().lower()
+    false = re.fullmatch(_FALSE, plain)
+    reads = f"{variable.library} reads {value}"
+    if rest and not (false and variable.kind == "switch"):  # that is 0, as it looks
+        unit = re.fullmatch(r"([kmg])(i?b)?", rest.lower())
+        if false or re.fullmatch(_TRUE, plain):
+            right = "0" if false else "1"
+        elif unit and "bytes" in variable.fits:
+            right = str(value * _SIZES[unit[1]])
+        else:
+            bare = plain.strip("'\"")
+            right = bare if bare != plain else str(value) if value else variable.fits
+        off = " (off)" if variable.kind == "switch" and not value else ""
+        words = f"{reads}{off}: it ignores {rest!r}"
+        return "misread", words, _advice(variable, right)
+    if re.fullmatch(r"[+-]?0[0-7]+", plain):
+        words = f"{reads}: a leading 0 makes it octal"
+        return "misread", words, _advice(variable, str(int(plain)))
+    if fitting(variable.fits, value):
+        return None
+    return "misfit", f"{reads}, which is out of range", _advice(variable, variable.fits)
+
+
+def _advice(variable: KnownVariable, right: str) -> str:
+    single = not re.search("[ ,]", right)
+    return f"{variable.name}={right}" if single else f"give one of {right}"

@@ -1,5 +1,6 @@
 """The tables of variables, read from the files beside this module."""
 
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -19,7 +20,7 @@ LIBRARIES = {
 
 @dataclass(frozen=True, slots=True)
 class KnownVariable:
-    """One variable of a library: a line of its table.
+    """One variable of a library, or one field of ncclConfig_t: a line of its table.
 
     Attributes
     ----------
@@ -33,8 +34,12 @@ class KnownVariable:
         ``devices`` (names or their beginnings), ``path``, ``yesno``, ``size``, ``text``.
     fits : str
         What fits, such as ``0 to 31, -1 auto``.
-    default, since : str
-        In words; `since` is a version.
+    since : str
+        The first version that has it.
+    meaning : str
+        What it does.
+    default : str
+        In words.
     status : str
         ``live``, ``plug-in`` (a plug-in reads it), ``deprecated``, ``removed``, ``never`` (no version ever read it),
         ``foreign`` (another program's).
@@ -48,54 +53,41 @@ class KnownVariable:
         ``VALUE,...: why not in production``; ``set`` stands for any value.
     source : str
         Where the line is from: NCCL's ``guide`` or ``source``, ``ompi_info``, ...
-    meaning : str
-        What it does.
     """
 
     library: str
     name: str
     kind: str
     fits: str
-    default: str
     since: str
-    status: str
-    until: str
-    instead: str
-    ranks: str
-    option: str
-    caution: str
-    source: str
     meaning: str
+    default: str = ""
+    status: str = ""
+    until: str = ""
+    instead: str = ""
+    ranks: str = ""
+    option: str = ""
+    caution: str = ""
+    source: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class ConfigField:
-    """A field of ncclConfig_t: its name, kind and range, first version, the variable that overrides it, meaning."""
-
-    name: str
-    kind: str
-    fits: str
-    since: str
-    variable: str
-    meaning: str
-
-
-def _rows(file: str) -> list[list[str]]:
+def _table(file: str, library: str) -> dict[str, KnownVariable]:
     text = Path(__file__).with_name(f"{file}.tsv").read_text(encoding="utf-8")
-    return [line.split("\t") for line in text.splitlines()[1:]]
+    head, *rows = (line.split("\t") for line in text.splitlines())
+    return {row[0]: KnownVariable(library, **dict(zip(head, row, strict=True))) for row in rows}
 
 
 @cache
 def known() -> Mapping[str, KnownVariable]:
     """Return all variables by their names."""
-    lines = (KnownVariable(LIBRARIES[file], *row) for file in LIBRARIES for row in _rows(file))
-    return {line.name: line for line in lines}
+    tables = (_table(*each) for each in LIBRARIES.items())
+    return {name: line for table in tables for name, line in table.items()}
 
 
 @cache
-def config_fields() -> Mapping[str, ConfigField]:
+def config_fields() -> Mapping[str, KnownVariable]:
     """Return the fields of ncclConfig_t that a program sets, by their names, in their order."""
-    return {row[0]: ConfigField(*row) for row in _rows("config")}
+    return _table("config", "NCCL")
 
 
 def version_code(text: str) -> int:
@@ -109,20 +101,13 @@ def version_code(text: str) -> int:
 def fitting(fits: str, number: float) -> bool:
     """Return whether a number is in a range in words, such as ``0 to 31, -1 auto`` or ``bytes, -1 auto``."""
     for part in fits.split(","):
-        words = part.split() or [""]
-        try:
-            first = int(words[0], 0)
-        except ValueError:  # a unit, or "any number"
-            if number >= 0 or words[0] == "any":
-                return True
-            continue
-        match words[1:]:
-            case ["to", last, *_]:
-                inside = first <= number <= int(last, 0)
-            case ["or", "more" | "more;", *_]:
-                inside = number >= first
-            case _:
-                inside = number == first
+        found = re.match(r" *(-?(?:0x)?\d[\dA-Fa-f]*)\b(?: to (\w+)| (or more))?", part)
+        if found:
+            first, last, more = found.groups()
+            most = math.inf if more else int(last or first, 0)
+            inside = int(first, 0) <= number <= most
+        else:  # a unit, or "any number"
+            inside = number >= 0 or part.startswith("any")
         if inside:
             return True
     return False

@@ -87,6 +87,7 @@ def test_presets_rest_on_what_is_up(monkeypatch, capsys):
         return {"device": device, "port": 1, "link_layer": layer, "state": state, "rate": rate}
 
     ports = [
+        port("mlx5_3", "InfiniBand", rate=None),
         port("mlx5_1", "Ethernet"),
         port("mlx5_0", "Ethernet"),
         port("mlx5_2", "Ethernet", "DOWN"),
@@ -107,6 +108,8 @@ def test_presets_rest_on_what_is_up(monkeypatch, capsys):
     assert "export NCCL_IB_TC" not in out
     assert main(["env", "--preset", "infiniband"]) == 0
     assert "not set: no active InfiniBand port" in capsys.readouterr().out
+    assert main(["env", "--for-model", "1G"]) == 0
+    assert "mlx5_0 carries 1.07 GB" in capsys.readouterr().out
 
 
 RANK = """
@@ -115,18 +118,33 @@ from hpccomm.backends.bootstrap.launch import launched
 from hpccomm.cli.main import main
 os.environ["NCCL_BUFFSIZE"] = "4194304" if launched().rank else "8388608"
 os.environ["NCCL_DEBUG_FILE"] = f"log.{launched().rank}"
-sys.exit(main(["env", "--json"]) - 1)
+if launched().rank:
+    os.environ["NCCL_API_TOKEN"] = "hidden"
+sys.exit(main(["env", *sys.argv[1:]]) - 1)
 """
 
 
-def test_ranks_that_differ_are_named_once(mpiexec: Mpiexec):
-    job = mpiexec(2, "-c", RANK)
+def test_ranks_that_differ_are_named_once(mpiexec: Mpiexec, monkeypatch, capsys, tmp_path):
+    monkeypatch.setenv("NCCL_BUFFSIZE", "8388608")
+    assert main(["env", "--json"]) == 0
+    saved = tmp_path / "saved.json"
+    saved.write_text(capsys.readouterr().out)
+    job = mpiexec(2, "-c", RANK, "--json", "--against", saved)
     assert job.returncode == 0, job.stderr
     report = json.loads(job.stdout)
-    first = report["variables"][0]
+    first = next(each for each in report["variables"] if each["name"] == "NCCL_BUFFSIZE")
     assert report["ranks"] == 2
     assert (first["name"], first["verdict"]) == ("NCCL_BUFFSIZE", "differs")
     assert "8388608 on rank 0, 4194304 on rank 1" in first["words"]
     assert [
         each["verdict"] for each in report["variables"] if each["name"] == "NCCL_DEBUG_FILE"
     ] == ["ok"] * 2
+    assert "hidden" not in job.stdout
+    words = {
+        each["name"]: each["words"] for each in report["variables"] if each["place"] == "ranks"
+    }
+    assert words["NCCL_API_TOKEN"] == "not set on rank 0, set on rank 1"
+    assert (
+        "changed    NCCL_BUFFSIZE: '8388608' before, '4194304' or '8388608' now"
+        in report["changes"]
+    )

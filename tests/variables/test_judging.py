@@ -15,11 +15,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hpccomm import settings
-from hpccomm.variables import conf, differing, here, judge_all, known, presets
-from hpccomm.variables.conf import VariableSetting
-from hpccomm.variables.judging import FAULTS, Surroundings, judge
+from hpccomm.variables import machine, presets
+from hpccomm.variables.judging import (
+    FAULTS,
+    Surroundings,
+    VariableSetting,
+    differing,
+    judge,
+    judge_all,
+)
+from hpccomm.variables.machine import here
 from hpccomm.variables.reading import number
-from hpccomm.variables.tables import config_fields, fitting, version_code
+from hpccomm.variables.tables import config_fields, fitting, known, version_code
 
 RAILS = Surroundings(
     23203,
@@ -110,7 +117,15 @@ def test_the_variables_of_older_guides_have_the_right_substitute(text, expected,
         ("NCCL_BUFFSIZE=", "ok", "empty", ""),
         ("OMPI_MCA_oob_tcp_if_include=eth0", "caution", "Open MPI 5.0", "PRTE_MCA_prte_if_include"),
         ("UCX_RNDV_THRESH=8k", "ok", "", ""),
-        ("UCX_UNIFIED_MODE=perhaps", "misfit", "default (n)", "y,n"),
+        ("UCX_UNIFIED_MODE=perhaps", "misfit", "does not know", "y,yes"),
+        # ucs_config_sscanf_ternary and _bool of UCX (ucs/config/parser.c)
+        ("UCX_MEMTYPE_CACHE=No", "caution", "each call", ""),
+        ("UCX_MEMTYPE_CACHE=1", "ok", "", ""),
+        ("UCX_UNIFIED_MODE=true", "misfit", "does not know", "y,yes"),
+        # "CUDA_VISIBLE_DEVICES" in the CUDA C++ Programming Guide: no valid name, no device
+        ("CUDA_VISIBLE_DEVICES=", "caution", "no GPU", ""),
+        ("CUDA_VISIBLE_DEVICES=0", "ok", "", ""),
+        ("UCX_TLS=", "ok", "empty", ""),
         ("CUDA_LAUNCH_BLOCKING=1", "caution", "overlap", "production"),
     ],
 )  # fmt: skip
@@ -131,6 +146,12 @@ def test_what_a_version_does_not_have():
     assert verdict("NCCL_MLOPART_RDMA_ENABLE=1", Surroundings(23200)).verdict == "removed"
     assert verdict("NCCL_GIN_NCONTEXTS=1", Surroundings(22907)).verdict == "ok"  # "after 2.29.7"
     assert verdict("NCCL_GIN_NCONTEXTS=1", Surroundings(23003)).verdict == "removed"
+
+
+def test_a_substitute_is_one_that_the_installed_version_has():
+    assert not verdict("NCCL_CHECK_POINTERS=0", Surroundings(22809)).fault
+    assert verdict("NCCL_CHECK_POINTERS=0", Surroundings(22907)).verdict == "deprecated"
+    assert verdict("NCCL_CHECK_POINTERS=0", Surroundings()).verdict == "deprecated"
 
 
 def test_a_beginning_may_match_more_where_the_devices_are_not_known():
@@ -157,7 +178,7 @@ def test_the_files_are_read_as_nccl_reads_them(tmp_path: Path):
     )
     site.write_text("NCCL_IB_TIMEOUT=19\nNCCL_BUFFSIZE=8M\r\n")
     environ = {"NCCL_CONF_FILE": str(own), "NCCL_BUFFSIZE": "4194304", "HOME": str(tmp_path)}
-    found = judge_all(conf.settings(environ, site), Surroundings())
+    found = judge_all(machine.settings(environ, site), Surroundings())
     by_name = {(each.name, each.place): each for each in found}
     assert by_name["NCCL_IB_TIMEOUT", str(own)].verdict == "ok"
     assert by_name["NCCL_IB_TIMEOUT", str(site)].verdict == "shadowed"
@@ -166,19 +187,27 @@ def test_the_files_are_read_as_nccl_reads_them(tmp_path: Path):
     for name in ("NCCL_NET", "NCCL_PROTO"):  # the spaces are part of the name
         assert by_name[name, str(own)].verdict == "unknown"
     assert ("NCCL_ALGO", str(own)) not in by_name
+    own.write_bytes(b"NCCL_ALGO=Ring\r\n")  # std::getline ends a line at the \n alone
+    found = judge_all(
+        machine.settings({"NCCL_CONF_FILE": str(own)}, tmp_path / "none"), Surroundings()
+    )
+    assert "'Ring\\r'" in found[-1].words
     (tmp_path / ".nccl.conf").write_text("NCCL_NET=Socket\n")
     assert ("NCCL_NET", "Socket") in [
-        each[:2] for each in conf.settings({"HOME": str(tmp_path)}, site)
+        each[:2] for each in machine.settings({"HOME": str(tmp_path)}, site)
     ]
-    missing = judge_all(conf.settings({"NCCL_CONF_FILE": "~/nccl.conf"}, site), here())
+    missing = judge_all(machine.settings({"NCCL_CONF_FILE": "~/nccl.conf"}, site), here())
     assert (missing[0].verdict, "~" in missing[0].words) == ("misfit", True)
 
 
 def test_devices_are_those_of_the_machine(tmp_path: Path):
     for name in ("mlx5_1", "mlx5_10"):
         (tmp_path / "sys/class/infiniband" / name).mkdir(parents=True)
-    machine = here(nccl=0, root=tmp_path)
-    assert verdict("NCCL_IB_HCA=mlx5_1", machine).verdict == "prefix"
+    (tmp_path / "sys/class/net/eth0").mkdir(parents=True)
+    (tmp_path / "sys/class/net/bonding_masters").touch()  # a file of the module bonding
+    there = here(nccl=0, root=tmp_path)
+    assert verdict("NCCL_IB_HCA=mlx5_1", there).verdict == "prefix"
+    assert there.devices["NCCL_SOCKET_IFNAME"] == ("eth0",)
 
 
 def test_ranks_are_compared():
@@ -209,7 +238,6 @@ def test_the_tables_are_sound():
         if each.kind == "switch":
             assert fitting(each.fits, 0), name
     for field in config_fields().values():
-        assert not field.variable or table[field.variable].option == field.name
         assert version_code(field.since)
 
 
@@ -244,12 +272,12 @@ def test_mpich_has_the_variables_of_the_table():
             assert name.removeprefix("MPIR_CVAR_").encode() in text, name
 
 
-FACTS = {"roce": "mlx5_0,mlx5_1", "roce_rate": 200.0, "nic": "eth0", "nic_speed": 100.0}
+FACTS = {"roce": "mlx5_0,mlx5_1", "roce_rate": 200.0, "ethernet": "eth0", "ethernet_rate": 100.0}
 
 
 @pytest.mark.parametrize("preset", presets.PRESETS)
 def test_a_preset_gives_few_lines_which_are_sound(preset):
-    facts = FACTS | {"ib": "mlx5_0", "ib_rate": 400.0, "gpus": 8, "translating": 3}
+    facts = FACTS | {"infiniband": "mlx5_0", "infiniband_rate": 400.0, "gpus": 8, "translating": 3}
     facts |= {"nccl": 23203, "nccl_text": "2.32.3"}
     lines = list(presets.preset(preset, facts))
     exports = [line.removeprefix("export ") for line in lines if line.startswith("export ")]
@@ -270,5 +298,5 @@ def test_the_deadline_of_a_model_is_a_multiple_of_what_the_link_needs():
     assert any("15 GB in 0.6 s" in line for line in lines)
     assert "export NCCL_IB_QPS_PER_CONNECTION=4" in lines
     assert "export HPCCOMM_TIMEOUT=600" in presets.for_model(10**11, 4, FACTS)
-    small = presets.for_model(1000, 4, {"nic": "eth0", "nic_speed": 100.0})
+    small = presets.for_model(1000, 4, {"ethernet": "eth0", "ethernet_rate": 100.0})
     assert not any("NTHREADS=" in line for line in small)

@@ -44,7 +44,7 @@ def value(name: str) -> str | None:
     there: bytes | None = _getenv()(name.encode())
     if there is not None:
         return os.fsdecode(there)
-    from hpccomm.variables.conf import conf_files, conf_lines
+    from hpccomm.variables.machine import conf_files, conf_lines
 
     for file in conf_files(os.environ):
         for found, text in conf_lines(file):
@@ -95,11 +95,8 @@ def warn(nccl: int, options: Collection[str]) -> list[str]:
     options : collection of str
         Fields of ncclConfig_t that the program sets.
     """
-    from hpccomm.variables import (
-        here,
-        judge_all,
-        settings,
-    )  # the tables: a host-only program needs none
+    from hpccomm.variables.judging import judge_all  # the tables: a host-only program needs none
+    from hpccomm.variables.machine import here, settings
 
     found = judge_all(settings(), here(nccl, options))
     wrong = [each for each in found if each.fault and each.name.startswith("NCCL_")]

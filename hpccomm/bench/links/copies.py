@@ -110,10 +110,10 @@ class _Copying:
     def __init__(self, ends: CopyEnds, pattern: NDArray[np.uint8]) -> None:
         self._runtime, self._ends, self._pattern = cupy().cuda.runtime, ends, pattern
         self.stream = make_stream(ends.device, high_priority=False)
-        self._from, self._kept_source = self._memory(ends.source)
-        self._to, self._kept_target = self._memory(ends.target)
-        self._move(ends.source, self._from, pattern)
-        self._move(ends.target, self._to, np.full_like(pattern, _POISON))
+        (self._from, *self._kept), (self._to, *self._more) = map(self._memory, ends[:2])
+        poison = np.full_like(pattern, _POISON)
+        self._move(ends.source, self._from, pattern.ctypes.data)
+        self._move(ends.target, self._to, poison.ctypes.data)
         if ends.peers:  # without access, or if there is access already, it raises; copies work
             with on_device(ends.device), suppress(self._runtime.CUDARuntimeError):
                 self._runtime.deviceEnablePeerAccess(ends.target)
@@ -129,37 +129,30 @@ class _Copying:
         host = PinnedBlock(nbytes, device).bytes if pinned else np.empty(nbytes, np.uint8)
         return host.ctypes.data, host
 
-    def _move(
-        self, end: int | None, there: int, array: NDArray[np.uint8], *, back: bool = False
-    ) -> None:
-        """Copy an array to the memory at an end, or back, and wait for it."""
-        pointers = (array.ctypes.data, there) if back else (there, array.ctypes.data)
+    def _move(self, end: int | None, to: int, source: int) -> None:
+        """Copy to or from the memory at an end, and wait for it."""
+        size, kind = self._pattern.size, self._runtime.memcpyDefault
         with on_device(self._ends.device if end is None else end):
-            self._runtime.memcpy(*pointers, array.size, self._runtime.memcpyDefault)
+            self._runtime.memcpy(to, source, size, kind)
 
     def put(self) -> None:
         """Put a copy on the stream."""
-        source, target, *_ = self._ends
-        size, stream = self._pattern.size, self.stream.ptr
-        if self._ends.peers:
-            self._runtime.memcpyPeerAsync(self._to, target, self._from, source, size, stream)
-        else:
-            any_kind = self._runtime.memcpyDefault
-            self._runtime.memcpyAsync(self._to, self._from, size, any_kind, stream)
+        size, kind = self._pattern.size, self._runtime.memcpyDefault
+        self._runtime.memcpyAsync(self._to, self._from, size, kind, self.stream.ptr)
 
     def wrong(self) -> int:
         """Return how many bytes of the target are not those of the source, once all copies are done."""
         done = passed(self.stream.ptr, self._ends.device)
         wait(done, timeout=_DEADLINE, gate=Gate(), expired=_expired)
         came = np.empty_like(self._pattern)
-        self._move(self._ends.target, self._to, came, back=True)
+        self._move(self._ends.target, came.ctypes.data, self._to)
         return int(np.count_nonzero(came != self._pattern))
 
 
 def _repeat(ends: CopyEnds, cores: set[int], nbytes: int, times: int) -> Repeated:
     """Measure copies, with the host's memory next to these cores."""
     os.sched_setaffinity(0, cores)
-    pattern = (np.arange(nbytes, dtype=np.uint32) % 251).astype(np.uint8)
+    pattern = np.tile(np.arange(251, dtype=np.uint8), nbytes // 251 + 1)[:nbytes]
     back = ends._replace(source=ends.target, target=ends.source)
     with on_device(ends.device), no_garbage_collection():
         try:
@@ -167,15 +160,11 @@ def _repeat(ends: CopyEnds, cores: set[int], nbytes: int, times: int) -> Repeate
         except MemoryError as error:
             raise UsageError(f"{nbytes} bytes: {error}; give a smaller size by -b") from error
         marks = Marks(times + 1)
-        for number in range(-_WARM, times):
-            if number == 0:
-                marks.set(0, ways[0].stream.ptr)
-            for way in ways:
+        for number in range(-_WARM, 2 * times):
+            if 0 <= number <= times:
+                marks.set(number, ways[0].stream.ptr)
+            for way in ways[number >= times :]:  # the other one lasts longer, however fast it is
                 way.put()
-            if number >= 0:
-                marks.set(number + 1, ways[0].stream.ptr)
-        for way in ways[1:] * times:  # it lasts longer than what is timed, however fast it is
-            way.put()
         wrong = sum(way.wrong() for way in ways)
         return marks.seconds(), wrong
 

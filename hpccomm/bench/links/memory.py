@@ -111,12 +111,12 @@ def numa_nodes(allowed: set[int], root: Path = Path("/")) -> dict[int, list[int]
 
 def caches(cores: Iterable[int], root: Path = Path("/")) -> int:
     """Return the bytes of all caches that some cores have; 0 if the kernel does not list them."""
-    found, names = dict[str, str](), ("level", "type", "shared_cpu_list", "size")
+    found, names = dict[str, int](), ("level", "type", "shared_cpu_list")
     for core in cores:
-        for cache in (root / f"sys/devices/system/cpu/cpu{core}/cache").glob("index*"):
-            *key, size = ((cache / name).read_text().strip() for name in names)
-            found[str(key)] = size
-    return sum(int(size.removesuffix("K")) << 10 for size in found.values())
+        for size in (root / f"sys/devices/system/cpu/cpu{core}/cache").glob("index*/size"):
+            key = [size.with_name(name).read_text() for name in names]
+            found[str(key)] = int(size.read_text().strip().removesuffix("K")) << 10
+    return sum(found.values())
 
 
 def _repeat(

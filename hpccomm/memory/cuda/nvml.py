@@ -3,7 +3,7 @@
 import importlib
 import importlib.util
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, NamedTuple
 
 from hpccomm.extras import install_command
@@ -38,13 +38,7 @@ def fastest_link(uuid: str) -> Link | None:
     uuid : str
         The device's, as NVIDIA's tools print it. Device numbers depend on what the process sees.
     """
-    try:
-        with opened() as nvml:
-            handle = nvml.nvmlDeviceGetHandleByUUID(uuid)
-            active = _active_nvlinks(nvml, handle)
-            return _nvlink(nvml, handle, active) if active else _pci_express(nvml, handle)
-    except LookupError:  # also a virtual device, or one that is too new for this library
-        return None
+    return path(uuid, "")
 
 
 def path(one: str, other: str | None) -> Link | None:
@@ -53,24 +47,23 @@ def path(one: str, other: str | None) -> Link | None:
     To another device that is the NVLinks that lead to it or to a switch, and without any the slower one of their slots.
     The peak of a memory is that of reads and writes together; that of NVLink-C2C is not known. See `fastest_link`.
     """
-    try:
-        with opened() as nvml:
-            handle = nvml.nvmlDeviceGetHandleByUUID(one)
-            if other == one:
-                clock = nvml.nvmlDeviceGetMaxClockInfo(handle, nvml.NVML_CLOCK_MEM)
-                bits = nvml.nvmlDeviceGetMemoryBusWidth(handle)
-                # A line of the bus carries two bits in each of so many million cycles.
-                return Link(f"memory, {bits} bits at {clock} MHz", 2 * clock * bits / 8 / 1000)
-            if other is None:
-                chip = _field(nvml, handle, "NVML_FI_DEV_C2C_LINK_COUNT")
-                return Link("NVLink-C2C", 0.0) if chip else _pci_express(nvml, handle)
-            peer = nvml.nvmlDeviceGetHandleByUUID(other)
-            active = _active_nvlinks(nvml, handle, nvml.nvmlDeviceGetPciInfo(peer).busId)
-            slots = _pci_express(nvml, handle), _pci_express(nvml, peer)
-            slower = min(filter(None, slots), key=lambda slot: slot.peak, default=None)
-            return _nvlink(nvml, handle, active) if active else slower
-    except LookupError:
-        return None
+    with suppress(LookupError), opened() as nvml:
+        ends = [nvml.nvmlDeviceGetHandleByUUID(each) for each in (one, other) if each]
+        if other == one:
+            clock = nvml.nvmlDeviceGetMaxClockInfo(ends[0], nvml.NVML_CLOCK_MEM)
+            bits = nvml.nvmlDeviceGetMemoryBusWidth(ends[0])
+            # A line of the bus carries two bits in each of so many million cycles.
+            return Link(f"memory, {bits} bits at {clock} MHz", 2 * clock * bits / 8 / 1000)
+        if other is None and _field(nvml, ends[0], "NVML_FI_DEV_C2C_LINK_COUNT"):
+            return Link("NVLink-C2C", 0.0)
+        peer = nvml.nvmlDeviceGetPciInfo(ends[1]).busId if other else None
+        active = 0 if other is None else _active_nvlinks(nvml, ends[0], peer)
+        if active:
+            speed = nvlink_rate(nvml, ends[0])
+            return Link(f"NVLink, {active} of {speed:g} GB/s", active * speed) if speed else None
+        slots = filter(None, (_pci_express(nvml, end) for end in ends))
+        return min(slots, key=lambda slot: slot.peak, default=None)
+    return None
 
 
 @contextmanager
@@ -97,31 +90,31 @@ def opened() -> Iterator[Any]:
         nvml.nvmlShutdown()
 
 
-def _active_nvlinks(nvml: Any, handle: Any, peer: bytes | None = None) -> int:
+def nvlinks(nvml: Any, handle: Any) -> Iterator[tuple[int, bool]]:
+    """Yield the numbers of a device's NVLinks, and whether each is up."""
+    with suppress(nvml.NVMLError):  # there are no more, or none at all
+        for number in range(nvml.NVML_NVLINK_MAX_LINKS):
+            state = nvml.nvmlDeviceGetNvLinkState(handle, number)
+            yield number, state == nvml.NVML_FEATURE_ENABLED
+
+
+def _active_nvlinks(nvml: Any, handle: Any, peer: object) -> int:
     """Return how many links are up, or how many of them lead to a switch or to a peer's address."""
-    active = 0
-    for number in range(nvml.NVML_NVLINK_MAX_LINKS):
-        try:
-            up = nvml.nvmlDeviceGetNvLinkState(handle, number) == nvml.NVML_FEATURE_ENABLED
-        except nvml.NVMLError:  # there are no more, or none at all
-            break
-        if up and peer is not None:
-            end = nvml.nvmlDeviceGetNvLinkRemoteDeviceType(handle, number)
-            up = end == nvml.NVML_NVLINK_DEVICE_TYPE_SWITCH or (
-                nvml.nvmlDeviceGetNvLinkRemotePciInfo(handle, number).busId == peer
-            )
-        active += up
-    return active
+    active = [number for number, up in nvlinks(nvml, handle) if up]
+    if peer is not None:
+        end, switch = nvml.nvmlDeviceGetNvLinkRemoteDeviceType, nvml.NVML_NVLINK_DEVICE_TYPE_SWITCH
+        address = nvml.nvmlDeviceGetNvLinkRemotePciInfo
+        active = [
+            each
+            for each in active
+            if end(handle, each) == switch or address(handle, each).busId == peer
+        ]
+    return len(active)
 
 
 def nvlink_rate(nvml: Any, handle: Any) -> float:
     """Return what one NVLink of a device carries in one direction, in 1e9 B/s; 0 if the library does not know."""
     return _field(nvml, handle, "NVML_FI_DEV_NVLINK_SPEED_MBPS_COMMON") / 1000
-
-
-def _nvlink(nvml: Any, handle: Any, active: int) -> Link | None:
-    speed = nvlink_rate(nvml, handle)
-    return Link(f"NVLink, {active} of {speed:g} GB/s", active * speed) if speed else None
 
 
 def _field(nvml: Any, handle: Any, name: str) -> int:
