@@ -3,23 +3,21 @@
 `hpccomm.runtime.verdict.judge` draws the conclusions, as it does while a job runs.
 """
 
-import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from hpccomm.contracts.side import ANSWERED, Answer
 from hpccomm.diagnosis.dumps import RecordedCall
 from hpccomm.diagnosis.history import Job
-from hpccomm.runtime.verdict import Verdict, judge, ranks_named
-
-_PLACE = re.compile(r"(?P<file>.+?)(?: line |:)(?P<line>\d+)(?:,? in (?P<name>\S+))?$")
+from hpccomm.runtime.verdict import Verdict, judge
+from hpccomm.units import ranks_named
 
 SIGNALS = ("was sent SIGTERM", "was interrupted")
 """What the last words of ranks say that were ended from outside, or for another rank."""
 
 
 @dataclass(frozen=True, slots=True)
-class Judged:
+class JudgedCall:
     """What is judged of a call.
 
     Attributes
@@ -42,13 +40,11 @@ class Judged:
         return tuple(sorted({*self.verdict.absent, *self.verdict.held_up}))
 
 
-def judged(job: Job, uid: str, call: RecordedCall, rank: int, others: Iterable[int]) -> Judged:
+def judged(job: Job, call: RecordedCall, rank: int, others: Iterable[int]) -> JudgedCall:
     """Return why a call waits that a rank has made.
 
     Parameters
     ----------
-    uid : str
-        Its communicator.
     call : RecordedCall
         The call.
     rank : int
@@ -57,7 +53,7 @@ def judged(job: Job, uid: str, call: RecordedCall, rank: int, others: Iterable[i
         The ranks that it may wait for.
     """
     number = call.number
-    answers = {each: heard(job, each, uid, number) for each in others if each != rank}
+    answers = {each: heard(job, each, call.uid, number) for each in others if each != rank}
     now = {
         "operation": call.operation,
         "collective": number,
@@ -65,7 +61,9 @@ def judged(job: Job, uid: str, call: RecordedCall, rank: int, others: Iterable[i
     }
     mine = {"rank": rank, "now": now, "record": call.record if number else None, "site": call.site}
     known = {each: answer for each, answer in answers.items() if answer is not None}
-    return Judged(judge(mine, known), known, tuple(each for each in answers if each not in known))
+    return JudgedCall(
+        judge(mine, known), known, tuple(each for each in answers if each not in known)
+    )
 
 
 def heard(job: Job, rank: int, uid: str, number: int = 0) -> Answer | None:
@@ -87,14 +85,14 @@ def heard(job: Job, rank: int, uid: str, number: int = 0) -> Answer | None:
     if rank not in job.dumps:
         if seen is None:
             return None
-        facts |= {"doing": place(seen.doing), "failed": seen.failed, "collective": seen.begun or 0}
+        facts |= {"doing": seen.doing, "failed": seen.failed, "collective": begun}
         if seen.operation:
-            facts["now"] = {"operation": seen.operation, "collective": 0, "site": place(seen.site)}
+            facts["now"] = {"operation": seen.operation, "collective": 0, "site": seen.site}
         return Answer(seen.state, facts)
     call, waiting = _under_way(job, rank)
     if call is not None:
         name = call_name(job, call.uid, call.number, call.operation)
-        site = place(call.site) + (f" ({waiting})" if waiting else "")
+        site = call.site + (f" ({waiting})" if waiting else "")
         facts["now"] = {"operation": name, "collective": 0, "site": site}
         return Answer(ANSWERED, facts)
     if seen is not None and seen.left:
@@ -113,7 +111,7 @@ def heard(job: Job, rank: int, uid: str, number: int = 0) -> Answer | None:
         ended = ""  # that is how the job ended, and where the rank was says more
     ended = ended or _ending(job.dumps[rank].reason)
     facts["failed"] = ended or (failed[-1].error if failed else "") or (seen and seen.failed)
-    facts["doing"] = "" if seen is None else place(seen.doing)
+    facts["doing"] = "" if seen is None else seen.doing
     return Answer(ANSWERED, facts)
 
 
@@ -133,15 +131,6 @@ def call_name(job: Job, uid: str, number: int, operation: str) -> str:
     return f"{which} of communicator {job.histories[uid].group.name!r}"
 
 
-def place(text: str) -> str:
-    """Return a place in the program in words: ``step(), train.py line 41``."""
-    found = _PLACE.fullmatch(text)
-    if found is None:
-        return text
-    where = f"{found['file']} line {found['line']}"
-    return where if found["name"] in (None, "<module>") else f"{found['name']}(), {where}"
-
-
 def host_of(job: Job, rank: int) -> str:
     """Return the host of a rank; empty if it is not known."""
     if rank in job.dumps:
@@ -152,7 +141,7 @@ def host_of(job: Job, rank: int) -> str:
 
 def at_place(site: str) -> str:
     """Return a place of the program in brackets; empty if it is not known."""
-    return f" ({place(site)})" if site else ""
+    return f" ({site})" if site else ""
 
 
 def _ending(reason: str) -> str:

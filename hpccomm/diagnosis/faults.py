@@ -7,16 +7,16 @@ differ, is what matters: what comes after it follows from it.
 import re
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Literal
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
 
 from hpccomm.contracts.side import Answer
-from hpccomm.diagnosis.answers import SIGNALS, Judged, judged
+from hpccomm.diagnosis.answers import SIGNALS, JudgedCall, judged
 from hpccomm.diagnosis.dumps import RecordedCall
 from hpccomm.diagnosis.history import PATIENCE, History, Job, Waiting
 from hpccomm.errors import RankMismatch
 from hpccomm.runtime.traffic import shortest_round
-from hpccomm.runtime.verdict import Verdict, side_by_side, unlike
+from hpccomm.runtime.verdict import Verdict, unlike
 
 Sort = Literal["raised", "differing", "cycle", "missing", "late", "stuck", "ended"]
 """``"ended"``: ranks have ended by themselves, and nothing tells why. ``"raised"``: ranks raised an exception that nobody caught. ``"differing"``: ranks called different things. ``"cycle"``: ranks wait for each other in several
@@ -56,9 +56,9 @@ class Fault:
         Of ranks that differ: by how many calls they are ahead of the others (1: they left one out,
         -1: they made one more); 0 where that does not explain it.
     answers : mapping of int to Answer
-        Of missing ranks: what is known of each.
+        Of missing ranks: what is known of each, and of the others.
     text : str
-        Of calls that differ: what ranks called, side by side.
+        Of calls that differ: what the judge says.
     """
 
     sort: Sort
@@ -84,25 +84,15 @@ def find(job: Job) -> list[Fault]:
         fault for history in job.histories.values() for fault in _of_collectives(job, history)
     ]
     faults += _of_messages(job, waiting, faults)
-    ring = _cycle(waiting)
+    ring, held = _cycle(waiting), {rank for rank, waits in waiting.items() if waits}
     if ring:
         first = ring[0].call
         ranks = tuple(sorted(each.rank for each in ring))
         seconds = max(each.seconds for each in ring)
-        faults.append(
-            Fault(
-                "cycle",
-                first.uid,
-                first.number,
-                first.operation,
-                ranks,
-                waiting=ranks,
-                seconds=seconds,
-                waits=tuple(ring),
-            )
-        )
+        fault = Fault("cycle", first.uid, first.number, first.operation, ranks, ranks, seconds)
+        faults.append(replace(fault, waits=tuple(ring)))
         # Who waits in the same calls for ranks that are held up says nothing more.
-        inside, held = set(ranks), {rank for rank, waits in waiting.items() if waits}
+        inside = set(ranks)
         round_uids = {each.call.uid for each in ring}
         faults = [
             each
@@ -110,7 +100,6 @@ def find(job: Job) -> list[Fault]:
             if each.sort != "missing"
             or not (held if each.uid in round_uids else inside).issuperset(each.ranks)
         ]
-    held = {rank for rank, waits in waiting.items() if waits}
     faults.sort(key=lambda fault: _importance(fault, held))
     return list(_with_raised(job, faults))
 
@@ -182,7 +171,7 @@ def _of_collectives(job: Job, history: History) -> Iterator[Fault]:
         calls = history.at(each)
         first, call = next(iter(calls.items()))
         if any(other.record != call.record for other in calls.values()):
-            found = judged(job, uid, call, first, members)
+            found = judged(job, call, first, members)
             if found.verdict.differing:
                 yield _differing(job, history, each, found.verdict)
                 return
@@ -191,40 +180,24 @@ def _of_collectives(job: Job, history: History) -> Iterator[Fault]:
         return
     calls = history.at(number)
     waiting = tuple(rank for rank, at in sorted(halted.items()) if at == number)
-    operation = calls[waiting[0]].operation
+    call = calls[waiting[0]]
     seconds = max(calls[rank].waited(job.dumps[rank].time) for rank in waiting)
-    found = judged(job, uid, calls[waiting[0]], waiting[0], members)
-    unheard = tuple(rank for rank in found.unheard if rank in history.absent(number))
-    if found.absent or unheard:
-        yield _missing(uid, number, operation, found, unheard, waiting, seconds)
+    found = judged(job, call, waiting[0], members)
+    if found.absent or found.unheard:
+        yield _missing(call, found, waiting, seconds)
         return
     late = list(_late(job, history, number))
     yield from late
     if not late:
-        yield Fault("stuck", uid, number, operation, tuple(members), waiting, seconds)
+        yield Fault("stuck", uid, number, call.operation, tuple(members), waiting, seconds)
 
 
-def _missing(
-    uid: str,
-    number: int,
-    operation: str,
-    found: Judged,
-    unheard: tuple[int, ...],
-    waiting: tuple[int, ...],
-    seconds: float,
-) -> Fault:
-    absent = found.absent
-    return Fault(
-        "missing",
-        uid,
-        number,
-        operation,
-        absent or unheard,
-        waiting,
-        seconds,
-        unknown=unheard if absent else (),
-        answers={rank: found.answers[rank] for rank in absent},
-    )
+def _missing(call: RecordedCall, found: JudgedCall, *waited: Any) -> Fault:
+    """Return that ranks have not come to a call; `waited` says who waits for them, and for how many seconds."""
+    absent = found.absent or found.unheard
+    unknown = found.unheard if found.absent else ()
+    fault = Fault("missing", call.uid, call.number, call.operation, absent, *waited)
+    return replace(fault, unknown=unknown, answers=found.answers)
 
 
 def _halted(job: Job, history: History) -> dict[int, int]:
@@ -270,9 +243,7 @@ def _differing(job: Job, history: History, number: int, verdict: Verdict) -> Fau
         seconds=max(call.waited(job.dumps[rank].time) for rank, call in calls.items()),
         differences=differing,
         shift=_shift(history, number, others[0][0], usual[0]) if len(others) == 1 else 0,
-        text=side_by_side(
-            {rank: {"record": call.record, "site": call.site} for rank, call in calls.items()}
-        ),
+        text=verdict.text,
     )
 
 
@@ -332,16 +303,9 @@ def _late(job: Job, history: History, number: int | None = None) -> Iterator[Fau
     rank, seconds = latest[worst]
     often = sum(1 for who, _ in latest.values() if who == rank)
     waiting = tuple(other for other in sorted(history.group.members) if other != rank)
-    yield Fault(
-        "late",
-        history.group.uid,
-        worst,
-        history.at(worst)[rank].operation,
-        (rank,),
-        waiting,
-        seconds,
-        times=(often, len(history.numbers)),
-    )
+    call = history.at(worst)[rank]
+    fault = Fault("late", call.uid, worst, call.operation, (rank,), waiting, seconds)
+    yield replace(fault, times=(often, len(history.numbers)))
 
 
 def _of_messages(
@@ -352,11 +316,8 @@ def _of_messages(
     for rank, waits in waiting.items():
         for each in waits:
             if not each.call.number and not named.intersection((rank, *each.awaited)):
-                uid = each.call.uid
-                found = judged(job, uid, each.call, rank, each.awaited)
-                yield _missing(
-                    uid, 0, each.call.operation, found, found.unheard, (rank,), each.seconds
-                )
+                found = judged(job, each.call, rank, each.awaited)
+                yield _missing(each.call, found, (rank,), each.seconds)
 
 
 def _cycle(waiting: Mapping[int, Sequence[Waiting]]) -> list[Waiting]:

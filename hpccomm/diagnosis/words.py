@@ -5,7 +5,7 @@ import time
 from collections.abc import Iterator, Sequence
 
 from hpccomm.contracts.side import ANSWERED, STOPPED
-from hpccomm.diagnosis.answers import at_place, call_name, heard, host_of, place
+from hpccomm.diagnosis.answers import at_place, call_name, heard, host_of
 from hpccomm.diagnosis.faults import Fault, sides
 from hpccomm.diagnosis.history import Job, Waiting, answered
 from hpccomm.runtime.verdict import refusals, whereabouts
@@ -92,7 +92,7 @@ def _refusals(job: Job, ranks: Sequence[int]) -> str:
     """Return which calls of ranks were refused before: who catches that goes on without them."""
     found = {rank: job.dumps[rank].refused for rank in ranks if rank in job.dumps}
     facts = {
-        rank: {"refused": {"error": each.line, "site": place(each.site), "ago": each.ago}}
+        rank: {"refused": {"error": each.line, "site": each.site, "ago": each.ago}}
         for rank, each in found.items()
         if each is not None
     }
@@ -103,7 +103,8 @@ def _missing(job: Job, fault: Fault) -> str:
     what = call_name(job, fault.uid, fault.number, fault.operation)
     unheard = tuple(rank for rank in fault.ranks if rank not in fault.answers)
     done = f"called {what}" if fault.number else f"taken part in {what}"
-    told = whereabouts(fault.answers, fault.number, done)
+    known = {rank: fault.answers[rank] for rank in fault.ranks if rank not in unheard}
+    told = whereabouts(known, fault.number, done)
     if unheard:
         they = "it was killed or crashed" if len(unheard) == 1 else "they were killed or crashed"
         told.append(f"{ranks_named(unheard)} left no dump and gave no answer, so probably {they}")
@@ -131,8 +132,7 @@ def _waited(job: Job, fault: Fault, what: str) -> str:
 
 def _differing(job: Job, fault: Fault) -> str:
     history = job.histories[fault.uid]
-    text = f"in communicator {history.group.name!r} the ranks call different things as collective "
-    text += f"#{fault.number}: {fault.text}"
+    text = f"in communicator {history.group.name!r} {fault.text}"
     if len(fault.ranks) == 1:
         text += f". Look at {rank_on_node(job, fault.ranks[0])}"
     if fault.shift:
@@ -217,7 +217,7 @@ def table(job: Job, fault: Fault) -> list[str]:
     rows += [
         [name, *(values[ranks[0]] for ranks in parts)] for name, values in fault.differences.items()
     ]
-    sites = [place(calls[ranks[0]].site) for ranks in parts]
+    sites = [calls[ranks[0]].site for ranks in parts]
     if any(sites):
         rows.append(["called in", *sites])
     room = max(8, (94 - max(len(row[0]) for row in rows)) // len(parts) - 2)

@@ -163,7 +163,7 @@ def test_of_two_ranks_that_differ_neither_is_taken_for_the_right_one(tmp_path_fa
     job, (fault,) = found(played, tmp_path_factory)
     assert (fault.sort, fault.ranks, fault.number) == ("differing", (0, 1), 4)
     said = words.sentence(job, fault)
-    assert "the ranks call different things as collective #4: rank 0: " in said
+    assert "the ranks call different things as number 4: rank 0: " in said
     assert "(count 3) at step(), train.py line 13" in said
 
 
@@ -180,6 +180,19 @@ def test_a_rank_whose_process_has_ended_within_the_call_is_named(tmp_path: Path)
     assert (fault.sort, fault.ranks, fault.waiting) == ("missing", (2,), (0, 1))
     said = words.sentence(job, fault)
     assert said.startswith("The process of rank 2, which has called it, has ended")
+
+
+def test_what_is_known_of_one_communicator_is_not_taken_for_another(tmp_path: Path) -> None:
+    programs = [[*loop("world", 5), Made("pair")], loop("world", 5), loop("world", 5)]
+    played = PlayedJob({"world": range(3), "pair": [0, 2]}, programs)
+    for rank, document in played.documents().items():
+        document["answers"]["world"]["2"] = {"state": "gone", "facts": {"collective": 5}}
+        (tmp_path / f"rank_{rank}.json").write_text(json.dumps(document))
+    (tmp_path / "rank_2.json").unlink()
+    job = history.join(read_folder(tmp_path).dumps)
+    (fault,) = faults.find(job)
+    assert (fault.sort, fault.uid, fault.number, fault.ranks) == ("missing", "pair", 1, (2,))
+    assert words.sentence(job, fault).startswith("The process of rank 2 has ended. Rank 0 has")
 
 
 def test_a_cause_comes_before_what_follows_from_it(tmp_path_factory) -> None:
