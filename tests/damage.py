@@ -30,8 +30,8 @@ from hpccomm.cli.main import main
 from hpccomm.dispatch.policy import stored
 from hpccomm.errors import ConfigurationError
 from hpccomm.files import apart
-from hpccomm.results.reader import UNKNOWN
 from hpccomm.results.repetitions import SUMMARY
+from hpccomm.results.sealed import UNKNOWN
 
 SECONDS = 60.0
 """No reading takes as long."""

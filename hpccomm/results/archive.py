@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from hpccomm.errors import ResultsError
 from hpccomm.results import reader, training_file
+from hpccomm.results.refusals import ForeignFile
 from hpccomm.results.run import Run, Steps
 from hpccomm.results.schema import Row, Timing
 from hpccomm.results.table import TIME_FORMAT, figure
@@ -141,7 +142,7 @@ def search(
     trained: list[Training] = []
     damage: list[str] = []
     files = others = 0
-    for path, named in _files(paths):
+    for path, named in each_file(paths):
         if progress is not None:
             progress.advance()
         try:
@@ -150,7 +151,7 @@ def search(
         except ResultsError as error:
             if named:
                 raise
-            if "is not an HDF5 file" in str(error) or "another program" in str(error):
+            if isinstance(error, ForeignFile):
                 others += 1
             else:
                 damage.append(str(error))
@@ -159,10 +160,9 @@ def search(
         damage += [f"{path}: {what}" for what in [*examined.damage, *lost]]
         trained += filter(query.has_training, of_file)
         for run in examined.runs:
-            timings = run.timings or (None,) * len(run.rows)
             rows = tuple(
                 (row, timing)
-                for row, timing in zip(run.rows, timings, strict=True)
+                for row, timing in zip(run.rows, run.timings, strict=True)
                 if query.has_row(row)
             )
             if query.has_run(run) and (rows or not query.of_rows):
@@ -172,8 +172,8 @@ def search(
     return Searched(found, trained, damage, files, others)
 
 
-def _files(paths: Sequence[Path]) -> Iterator[tuple[Path, bool]]:
-    """Yield each file, and whether it was named itself."""
+def each_file(paths: Sequence[Path]) -> Iterator[tuple[Path, bool]]:
+    """Yield each file of files and folders, and whether it was named itself."""
     for path in paths:
         if path.is_dir():
             yield from ((file, False) for file in sorted(path.rglob("*.h5")) if file.is_file())

@@ -19,14 +19,12 @@ from hpccomm import __version__
 from hpccomm.errors import ResultsError, SchemaMismatch
 from hpccomm.files import apart, seal
 from hpccomm.results import coding, contents, liveness, sealed, unsealed
-from hpccomm.results.refusals import reported
+from hpccomm.results.refusals import DamagedFile, ForeignFile, damaged, reported
 from hpccomm.results.run import Run
-from hpccomm.results.schema import SCHEMA_VERSION, UNSEALED, RunInfo
+from hpccomm.results.schema import FORMAT, SCHEMA_VERSION, UNSEALED, RunInfo
 
 _HDF5 = b"\x89HDF\r\n\x1a\n"
-
-UNKNOWN = "unknown: the end of the run is damaged"
-"""Status of a run whose end is damaged."""
+_RESTORE = "restore it from a copy"
 
 
 class Examined(NamedTuple):
@@ -69,23 +67,21 @@ def read(path: str | os.PathLike[str]) -> list[Run]:
     Raises
     ------
     ResultsError
-        If the file cannot be read, is not HDF5 or is damaged. `examine` gives what is whole.
+        If the file cannot be read or is damaged. `examine` gives what is whole.
     SchemaMismatch
-        If it is another program's HDF5 file or of another schema version.
+        If it is of another schema version; `ForeignFile` if it is not HDF5 or another program's.
     """
     examined = examine(path)
     if examined.damage:
-        raise damaged(Path(path), examined.damage)
+        raise in_part(Path(path), examined.damage)
     return examined.runs
 
 
-def damaged(path: Path, damage: list[str]) -> ResultsError:
-    """Return the error for a file of which something is damaged."""
+def in_part(path: Path, damage: list[str]) -> ResultsError:
+    """Return the error for a file of which something is damaged and the rest can be shown."""
     more = f", and {len(damage) - 1} more (hpccomm show --verify)" if len(damage) > 1 else ""
-    return ResultsError(
-        f"{path} is damaged or incomplete: {damage[0]}{more}; hpccomm show prints the rest; "
-        "choose another path to write to"
-    )
+    remedy = "hpccomm show prints the rest; choose another path to write to"
+    return damaged(path, f"{damage[0]}{more}", remedy)
 
 
 def examine(path: str | os.PathLike[str]) -> Examined:
@@ -138,8 +134,6 @@ def _sealed(
     measured = sealed.measured(source, name, content)
     info = coding.run_info(content["facts"])
     status, ended = _end(info, measured.ended, measured.status, unended)
-    if any(what.startswith("end") for what in measured.damage):
-        status = UNKNOWN
     return Run(
         path=path,
         name=name,
@@ -171,20 +165,29 @@ def _unended(facts: Mapping[str, Any], held: bool | None, last: bool) -> str:
 
 def _end(info: RunInfo, ended: float, status: str, unended: str) -> tuple[str, datetime | None]:
     if not ended:
-        return unended, None
+        return status or unended, None
     return status, datetime.fromtimestamp(ended, UTC).astimezone(info.started.tzinfo)
 
 
 def _through_hdf5(path: Path, source: sealed.Source) -> dict[str, Any]:
-    """Return what `hpccomm.results.unsealed.read` does, or that HDF5 cannot read the file."""
+    """Return what `hpccomm.results.unsealed.read` does.
+
+    Raises
+    ------
+    ResultsError
+        If HDF5 cannot read the file, or it is none of hpccomm's or of this version.
+    """
     if not any(source.read(at, 8) == _HDF5 for at in (0, *(512 << n for n in range(12)))):
-        why = f"{path} is not an HDF5 file; name a results file of hpccomm"
-        return {"refused": why, "foreign": False}
+        if FORMAT.encode() in source.read(0, 1 << 16):  # the root
+            raise damaged(path, "it does not begin as HDF5 does", _RESTORE)
+        raise ForeignFile(f"{path} is not an HDF5 file; name a results file of hpccomm")
     try:
         size = os.fstat(source.descriptor).st_size
-        found: dict[str, Any] = apart.call(unsealed.PLACE, str(path), size=size)
+        found: dict[str, Any] | ResultsError = apart.call(unsealed.PLACE, str(path), size=size)
     except apart.Failed as error:
-        return {"refused": f"{path} is damaged or incomplete: {error}", "foreign": False}
+        raise damaged(path, error, _RESTORE) from None
+    if isinstance(found, ResultsError):
+        raise found
     return found
 
 
@@ -198,13 +201,12 @@ def _differences(
     SchemaMismatch
         If it says that it is of another version.
     """
-    found = _through_hdf5(path, source)
-    if "refused" in found:
-        why = found["refused"]
-        if found["foreign"] and "schema version" in why:
-            raise SchemaMismatch(why)
-        why = why.removeprefix(f"{path} is damaged or incomplete: ").partition("; choose")[0]
-        return {}, [f"structure: {why}"]
+    try:
+        found = _through_hdf5(path, source)
+    except ResultsError as error:
+        if isinstance(error, SchemaMismatch) and not isinstance(error, ForeignFile):
+            raise
+        return {}, [f"structure: {error.why if isinstance(error, DamagedFile) else error}"]
     infos, differences = {}, []
     for name, stated in runs.items():
         there = found["runs"].get(name)
@@ -233,13 +235,9 @@ def _with(run: Run, info: RunInfo | None) -> Run:
 def _unsealed(path: Path, source: sealed.Source, held: bool | None) -> Examined:
     """Read a file that has no seal, as those of before there were checksums."""
     found = _through_hdf5(path, source)
-    if "refused" in found:
-        raise (SchemaMismatch if found["foreign"] else ResultsError)(found["refused"])
     if found["version"] != UNSEALED:
-        raise ResultsError(
-            f"{path} is damaged: both copies of its seal are, so that nothing in it can be told to be as it "
-            "was stored; restore it from a copy"
-        )
+        why = "both copies of its seal are damaged, so that nothing in it can be shown to be as it was stored"
+        raise damaged(path, why, _RESTORE)
     runs = []
     for name, stated in found["runs"].items():
         info = coding.run_info(stated["facts"])

@@ -1,4 +1,4 @@
-"""What the operating system or HDF5 refuses, as errors that say what to do."""
+"""What the operating system, HDF5 or a file's content refuses, as errors that say what to do."""
 
 import contextlib
 import errno
@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from hpccomm.errors import ResultsError
+from hpccomm.errors import ResultsError, SchemaMismatch
 
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
@@ -24,6 +24,29 @@ _REMEDIES = {
     errno.EDQUOT: "free space within the quota, or choose another file system",
     errno.EFBIG: "raise the limit on the size of files (ulimit -f), or choose another file system",
 }
+
+
+class ForeignFile(SchemaMismatch):
+    """A file is none of hpccomm's: it is not HDF5, or HDF5 of another program."""
+
+
+class DamagedFile(ResultsError):
+    """A results file is damaged, or was not written to its end.
+
+    Attributes
+    ----------
+    why : str
+        What is damaged, without the name of the file.
+    """
+
+    why = ""
+
+
+def damaged(path: Path, why: object, remedy: str = "choose another path") -> DamagedFile:
+    """Return the error for a file of which something is damaged."""
+    error = DamagedFile(f"{path} is damaged or incomplete: {why}; {remedy}")
+    error.why = str(why)
+    return error
 
 
 @contextlib.contextmanager

@@ -40,6 +40,9 @@ FILLED = "space that holds nothing yet: not empty"
 DIFFERS = "stored checksum differs: not shown"
 """What is said of damage."""
 
+UNKNOWN = "unknown: the end of the run is damaged"
+"""Status of a run whose end is damaged."""
+
 
 class Damaged(ResultsError):
     """Samples differ from their checksum."""
@@ -131,7 +134,7 @@ def _measured(source: Source, name: str, places: Mapping[str, Any]) -> WholeRows
     end = coding.decode_end(name, state)
     if end is None:
         damage.append(f"end of the run: {DIFFERS}")
-    return WholeRows(rows, timings, *(end or (0.0, "")), damage)
+    return WholeRows(rows, timings, *(end or (0.0, UNKNOWN)), damage)
 
 
 def _lines(

@@ -29,7 +29,7 @@ from hpccomm.errors import ResultsError, SchemaMismatch
 from hpccomm.files import seal
 from hpccomm.files.regular import open_regular
 from hpccomm.results import contents, layout, liveness
-from hpccomm.results.refusals import mentioned, reported
+from hpccomm.results.refusals import ForeignFile, damaged, mentioned, reported
 from hpccomm.results.schema import FORMAT, RUNS, SCHEMA_VERSION, SEAL, UNSEALED
 
 _Result = TypeVar("_Result")
@@ -61,14 +61,14 @@ def opened(path: Path, *, locking: bool | None = None) -> Iterator[h5py.File]:
     Raises
     ------
     ResultsError
-        If the file cannot be read or is not HDF5.
+        If the file cannot be read.
     SchemaMismatch
-        If it is another program's, or of another schema version.
+        If it is of another schema version; `ForeignFile` if it is not HDF5 or another program's.
     """
     with reported(path, "read"), open_regular(path) as tried:
         tried.read(8)
     if not h5py.is_hdf5(path):
-        raise ResultsError(f"{path} is not an HDF5 file; name a results file of hpccomm")
+        raise ForeignFile(f"{path} is not an HDF5 file; name a results file of hpccomm")
     with reported(path, "read"):
         file = h5py.File(path, "r", locking=locking)
     with file:
@@ -93,9 +93,7 @@ def intact(path: Path) -> Iterator[None]:
         TypeError,
         ValueError,
     ) as error:
-        raise ResultsError(
-            f"{path} is damaged or incomplete: {error}; choose another path"
-        ) from error
+        raise damaged(path, error) from error
 
 
 def runs(file: h5py.File) -> dict[str, h5py.Group]:
@@ -116,7 +114,7 @@ def runs(file: h5py.File) -> dict[str, h5py.Group]:
 def _check_schema(path: Path, file: h5py.File) -> None:
     found = file.attrs.get("format")
     if not isinstance(found, str) or found != FORMAT:
-        raise SchemaMismatch(
+        raise ForeignFile(
             f"{path} is an HDF5 file of another program (its root has no attribute "
             f"format = {FORMAT!r}); choose another path"
         )

@@ -110,6 +110,7 @@ class TrainingWriter:
         self._process = os.getpid()  # a forked child must not write
         with reported(self.path, "write"):
             before = storage.claim(self._file)
+            self._made = before is None  # the path named nothing
             with before or contextlib.nullcontext():
                 if before is not None and self._file.stat().st_size:
                     reader.read(self._file)  # what is damaged must not get a new seal
@@ -177,25 +178,25 @@ class TrainingWriter:
             self.close()
 
     def discard(self) -> None:
-        """Take the training out of the file again, and remove a file that has nothing else.
+        """Take the training out of the file again; remove a file that this writer made, if it has nothing else.
 
         Raises
         ------
         ResultsError
             As in `add_step`.
         """
-        left = False
+        if self._open is None or os.getpid() != self._process:
+            return
 
-        def build(old: h5py.File | None, new: h5py.File) -> None:
-            nonlocal left
+        def build(old: h5py.File | None, new: h5py.File) -> bool:
             storage.copy_runs(old, new)
             del new[TRAININGS][self.name]
-            left = len(new[TRAININGS]) > 0 or len(new[RUNS]) > 0
+            # Each has the seal and the two groups, the format and the version.
+            return bool(len(new[RUNS]) or len(new[TRAININGS])) or len(new) > 3 or len(new.attrs) > 2
 
-        assert self._open is not None
         with reported(self.path, "write to"):
-            file, _ = storage.replace(self._file, build, before=self._open)
-            if not left:
+            file, left = storage.replace(self._file, build, before=self._open)
+            if self._made and not left:
                 self._file.unlink()
         file.close()
         self.close()
@@ -336,7 +337,7 @@ def read(path: str | os.PathLike[str]) -> list[Training]:
     file = Path(path)
     trainings, damage = examine(file, reader.examine(file))
     if damage:
-        raise reader.damaged(file, damage)
+        raise reader.in_part(file, damage)
     return trainings
 
 

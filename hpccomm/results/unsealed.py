@@ -6,7 +6,7 @@ HDF5 may crash or loop on a damaged file, so this runs in a process of its own (
 from pathlib import Path
 from typing import Any
 
-from hpccomm.errors import ResultsError, SchemaMismatch
+from hpccomm.errors import ResultsError
 from hpccomm.results import contents, layout, storage
 from hpccomm.results.schema import UNSEALED
 
@@ -14,14 +14,13 @@ PLACE = f"{__name__}:read"
 """Where `read` is, for `hpccomm.files.apart.call`."""
 
 
-def read(name: str) -> dict[str, Any]:
+def read(name: str) -> dict[str, Any] | ResultsError:
     """Return all runs of a file, with their measurements if it has no checksums.
 
     Returns
     -------
-    dict
-        ``refused`` and ``foreign`` where it cannot be read: why, and whether it is another program's or of
-        another version. Otherwise ``version``, and ``runs`` by name, each with what
+    dict or ResultsError
+        Why it cannot be read, which another process raises. Otherwise ``version``, and ``runs`` by name, each with what
         `hpccomm.results.contents.stated` says, and in a file without checksums ``rows`` (a list of
         `hpccomm.results.coding.Stored`), ``samples`` (an array), ``ended`` and ``status``.
     """
@@ -35,7 +34,7 @@ def read(name: str) -> dict[str, Any]:
                 for name, run in storage.runs(file).items()
             }
     except ResultsError as error:
-        return {"refused": str(error), "foreign": isinstance(error, SchemaMismatch)}
+        return error
     return {"version": version, "runs": runs}
 
 
@@ -49,5 +48,6 @@ def _run(run: Any, *, measured: bool) -> dict[str, Any]:
         found["rows"] = layout.stored_rows(run)
         found["samples"] = samples[: layout.written(run).repetitions]
         found["ended"] = float(state["ended"])
-        found["status"] = bytes(state["status"]).rstrip(b"\0").decode()
+        status = state["status"] if found["ended"] else b""
+        found["status"] = bytes(status).rstrip(b"\0").decode()
     return found

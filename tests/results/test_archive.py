@@ -4,9 +4,11 @@ import json
 from dataclasses import replace
 from datetime import timedelta
 
+import h5py
 import pytest
 from damage import called
 
+from hpccomm.files import seal
 from hpccomm.results.archive import Query, search
 from hpccomm.results.writer import Writer
 
@@ -54,6 +56,25 @@ def test_runs_are_found_by_case_date_and_host_the_oldest_first(folder, example):
     assert {row.bytes for each in found for row, _ in each.rows} == {16}
     assert names(search([folder], Query("all_reduce", 16, "double"))) == []
     assert names(search([folder / "below" / "b.h5"], Query())) == every[1:2]
+
+
+def test_damage_is_no_foreign_file_whatever_the_folder_is_called(tmp_path, example):
+    folder = tmp_path / "another program is not an HDF5 file"
+    folder.mkdir()
+    with Writer(folder / "whole.h5", example.example_info()) as writer:
+        writer.append(example.example_row(0), None)
+    data = (folder / "whole.h5").read_bytes()
+    (folder / "cut.h5").write_bytes(data[:3000])
+    # Neither HDF5's signature nor the seals' is left, but the root says whose it is.
+    (folder / "begin.h5").write_bytes(bytes(8) + data[8:].replace(seal.MARK, bytes(len(seal.MARK))))
+    (folder / "text.h5").write_text("no results")
+    with h5py.File(folder / "other.h5", "w") as file:
+        file["x"] = 1
+    searched = search([folder], Query())
+    assert (names(searched), searched.files, searched.others) == ([("whole.h5", "run0001")], 1, 2)
+    begin, cut = searched.damage
+    assert "begin.h5 is damaged or incomplete: it does not begin as HDF5 does; restore it" in begin
+    assert "cut.h5" in cut
 
 
 def test_the_list_says_what_was_measured_and_the_json_has_all_of_it(folder):
