@@ -94,6 +94,8 @@ class CommunicationError(HpccommError):
         Seconds since the call began.
     ranks : tuple of int
         The ranks that are missing or differ, where known.
+    advised : bool
+        Whether the message says how to go on.
     """
 
     def __init__(
@@ -107,6 +109,7 @@ class CommunicationError(HpccommError):
         nbytes: int | None = None,
         elapsed: float | None = None,
         ranks: Sequence[int] = (),
+        advised: bool = False,
     ) -> None:
         super().__init__(message)
         self.communicator = communicator
@@ -116,6 +119,7 @@ class CommunicationError(HpccommError):
         self.nbytes = nbytes
         self.elapsed = elapsed
         self.ranks = tuple(ranks)
+        self.advised = advised
 
     def __reduce__(self) -> tuple[object, ...]:
         return (type(self), self.args, self.__dict__.copy())
@@ -137,7 +141,9 @@ def peers_lost(ranks: Sequence[int], recovery: str = "") -> PeerLost:
     """Return the error for ranks of a communicator whose processes have ended, and what can be done."""
     whom = f"{ranks_named(ranks)} {'is' if len(ranks) == 1 else 'are'}"
     remedy = f"; {recovery}" if recovery else ""
-    return PeerLost(f"{whom} lost: the process has ended{remedy}", ranks=ranks)
+    return PeerLost(
+        f"{whom} lost: the process has ended{remedy}", ranks=ranks, advised=bool(remedy)
+    )
 
 
 class CommunicatorAborted(CommunicationError):

@@ -156,7 +156,8 @@ class Failure:
                 ranks=error.ranks,
             )
         elif isinstance(error, CommunicationError) and error.operation is None:
-            error.args = (f"{self._reports.described(entry)}: {error}",)
+            if not isinstance(error, PeerLost):  # which tells of its call below
+                error.args = (f"{self._reports.described(entry)}: {error}",)
             raised = error
         else:
             raised = self._translated(error)
@@ -206,23 +207,23 @@ class Failure:
         survival = self._backend.survival
         if not error.ranks and survival is not None:
             error.ranks = survival.lost()
-        what, text = self._reports.described(entry), str(error)
-        if error.sequence is None and not text.startswith(what):
-            text = f"{what}: {text}"
-        if self._backend.recovery not in text:
-            text = f"{text}; {self._backend.recovery}"
-        error.args = (text,)
+        of_call = "" if error.operation else f"{self._reports.described(entry)}: "
+        recovery = "" if error.advised else self._backend.recovery
+        error.args = (f"{of_call}{error}{recovery and f'; {recovery}'}",)
+        error.advised = True
         self.fail(error)
 
     def _aborted(self, error: BaseException) -> CommunicatorAborted:
         recovery = self._backend.recovery if isinstance(error, PeerLost) else "make a new one"
         if self._disowned:  # which a forked child cannot
             recovery = "communicate there, and pass this process what it needs"
-        remedy = "" if recovery in str(error) else f"; {recovery}"
+        if getattr(error, "advised", False):
+            recovery = ""
         return CommunicatorAborted(
             f"communicator {self._reports.name!r} has failed and takes no more calls "
-            f"({in_words(error)}){remedy}",
+            f"({in_words(error)}){recovery and f'; {recovery}'}",
             communicator=self._reports.name,
             rank=self._reports.rank,
             ranks=getattr(error, "ranks", ()),
+            advised=True,
         )

@@ -304,6 +304,7 @@ class Inquiry:
             communicator=calls.origin.name,
             rank=calls.origin.rank,
             ranks=accusation["ranks"],
+            advised=accusation["kind"] == PeerLost.__name__,
         )
         # A rank that shrinks has given up the call that this is about, and counts on.
         past = entry is not None and entry[LABEL].name == SHRINK
@@ -440,7 +441,8 @@ def _found(
         error = RankMismatch(f"{what}: {verdict.text}", ranks=verdict.differing)
     else:
         recovery = f"; {calls.backend.recovery}" if calls.backend.recovery else ""
-        error = PeerLost(f"{what}: {verdict.text}{recovery}", ranks=verdict.gone)
+        text = f"{what}: {verdict.text}{recovery}"
+        error = PeerLost(text, ranks=verdict.gone, advised=bool(recovery))
     calls.reports.attribute(error, entry, elapsed)
     return error
 

@@ -293,7 +293,8 @@ def _finalised_by_program(*_: object) -> None:
             continue
         why = "calls were under way when MPI was finalised; wait for them before: nobody can make a new one after"
         if calls.under_way:
-            calls.fail(CommunicatorAborted(why, communicator=calls.name, rank=calls.origin.rank))
+            name, rank = calls.name, calls.origin.rank
+            calls.fail(CommunicatorAborted(why, communicator=name, rank=rank, advised=True))
         calls.close("cannot be used any more: the program has finalised MPI")
     run_exit_steps(ExitStep.THREADS)
 
