@@ -1,10 +1,12 @@
 """`hpccomm perf pairs` as a job: what it prints, stores and answers."""
 
+import argparse
 import json
 
 import pytest
 from damage import called
 
+from hpccomm.cli.pairs import expected
 from hpccomm.results import pairs, reader
 
 PAIRS = ("-m", "hpccomm", "perf", "pairs", "-b", "64K", "--streams", "3")
@@ -55,6 +57,23 @@ def test_a_file_that_is_refused_is_refused_before_anything_is_measured(tmp_path,
     assert done.returncode == 2
     assert "it is a folder" in done.stderr
     assert not path.exists()
+
+
+def test_an_expectation_has_one_number_and_one_unit():
+    assert expected("latency=5us,bandwidth=10G") == {
+        "expected_latency": pytest.approx(5e-6),
+        "expected_bandwidth": 1e10,
+    }
+    assert expected("bandwidth=2.5e3m") == {"expected_bandwidth": 2.5e9}
+    for text in (
+        "bandwidth=10GMK",
+        "bandwidth=GG",
+        "bandwidth=infG",
+        "bandwidth=-1G",
+        "latency=nanus",
+    ):
+        with pytest.raises(argparse.ArgumentTypeError, match="give latency=5us,bandwidth=10G"):
+            expected(text)
 
 
 @pytest.mark.parametrize(

@@ -107,6 +107,7 @@ def test_words_are_algorithms_backends_and_variables():
     before = dict(os.environ)
     with variant("HOME=/nowhere NEW_ONE=1").entered():
         assert (os.environ["HOME"], os.environ["NEW_ONE"]) == ("/nowhere", "1")
+        del os.environ["NEW_ONE"]  # as a program may
     assert dict(os.environ) == before
 
 

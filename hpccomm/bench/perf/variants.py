@@ -81,7 +81,7 @@ class Variant:
         finally:
             for name, value in before.items():
                 if value is None:
-                    del os.environ[name]
+                    os.environ.pop(name, None)  # what ran within may have removed it
                 else:
                     os.environ[name] = value
 
