@@ -72,16 +72,14 @@ class Curve(NamedTuple):
 
 def _points(runs: Sequence[Run]) -> list[list[Point]]:
     """Return the points of each run's rows, all with the same statistic of the repetitions."""
-    timings = [run.timings or (None,) * len(run.rows) for run in runs]
-    all_kept = all(each is not None and each.median > 0 for row in timings for each in row)
+    all_kept = all(each is not None and each.median > 0 for run in runs for each in run.timings)
+    statistic = MEDIAN if all_kept else MEAN
     return [
         [
-            _point(
-                row, timing, MEDIAN if all_kept else MEAN, cpu_time=run.info.config.report_cputime
-            )
-            for row, timing in zip(run.rows, its, strict=True)
+            _point(row, timing, statistic, cpu_time=run.info.config.report_cputime)
+            for row, timing in zip(run.rows, run.timings, strict=True)
         ]
-        for run, its in zip(runs, timings, strict=True)
+        for run in runs
     ]
 
 

@@ -135,11 +135,10 @@ def _over_size(runs: Sequence[Run]) -> list[Chart]:
         chosen = []
         for run in runs:
             kept = [number for number, row in enumerate(run.rows) if row.collective == collective]
-            timings = run.timings or (None,) * len(run.rows)
             rows = tuple(run.rows[number] for number in kept)
             if rows:
                 chosen.append(
-                    replace(run, rows=rows, timings=tuple(timings[number] for number in kept))
+                    replace(run, rows=rows, timings=tuple(run.timings[number] for number in kept))
                 )
         drawn = [each for each in curves.curves(chosen) if any(point.size for point in each.points)]
         if drawn:
@@ -380,7 +379,7 @@ def _table(runs: Sequence[Run]) -> Chart:
     rows = [
         (run, each, timing)
         for run in runs
-        for each, timing in zip(run.rows, run.timings or (None,) * len(run.rows), strict=True)
+        for each, timing in zip(run.rows, run.timings, strict=True)
     ]
     total, rows = len(rows), rows[-MOST_ROWS:]
     texts: dict[str, list[Any]] = {

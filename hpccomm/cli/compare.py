@@ -5,7 +5,7 @@ import argparse
 from hpccomm.bench.perf import readers
 from hpccomm.cli import output
 from hpccomm.cli.show import path
-from hpccomm.comparison.launches import AUTO, MEASURES
+from hpccomm.comparison.matching import ACROSS, AUTO, MEASURES, METRICS, metric_of
 from hpccomm.comparison.statistics import require_scipy
 from hpccomm.errors import UsageError
 
@@ -27,7 +27,18 @@ examples:
   hpccomm compare runs.h5 runs.h5 --base-runs 1,2,3 --new-runs 4,5,6
   hpccomm compare archive/october archive/november          folders of results files
   hpccomm compare runs.h5 runs.h5 --base-variant ring --new-variant tree
+  hpccomm compare runs.h5 runs.h5 --across algorithm=ring:tree
+  hpccomm compare 4_ranks.h5 8_ranks.h5 --across ranks
 """
+
+
+def across(text: str) -> tuple[str, tuple[str, str]]:
+    """Read what differs on purpose: its name, or ``name=base:new``."""
+    name, given, values = text.partition("=")
+    base, _, new = values.partition(":")
+    if given and not (base and new):
+        raise argparse.ArgumentTypeError(f"{text!r} is incomplete; give {name} or {name}=BASE:NEW")
+    return readers.one_of(ACROSS, "thing to compare across")(name), (base, new)
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -57,6 +68,20 @@ def configure(parser: argparse.ArgumentParser) -> None:
         metavar=f"{{{','.join(MEASURES)}}}",
         help="what a launch took: median of repetitions alone, median of those back to back, or the printed "
         "time; auto takes the first that all launches of a case have (default auto)",
+    )
+    parser.add_argument(
+        "--across",
+        type=across,
+        action="append",
+        default=[],
+        metavar="NAME[=BASE:NEW]",
+        help=f"what differs on purpose, one of {', '.join(ACROSS)}; may be given again. If one side has several "
+        "values, each is compared with that of the other; BASE:NEW takes one value of each side",
+    )
+    parser.add_argument(
+        "--metric",
+        type=readers.one_of((*METRICS,), "metric"),
+        help="what is compared: time or busbw (default time; busbw across collectives or ranks)",
     )
     for side in ("base", "new"):
         parser.add_argument(
@@ -100,12 +125,13 @@ def run(args: argparse.Namespace) -> int:
     with watched(f"reading {args.base.name} and {args.new.name}"):
         base = launches.side([args.base], args.base_series, args.base_runs, args.base_variant)
         new = launches.side([args.new], args.new_series, args.new_runs, args.new_variant)
-    if twice := launches.on_both_sides(base, new):
+    values = dict(args.across)
+    if all(a == b for a, b in values.values()) and (twice := launches.on_both_sides(base, new)):
         raise UsageError(
-            f"{twice} is on both sides; choose runs by --base-runs and --new-runs, or variants of a run by "
-            "--base-variant and --new-variant"
+            f"{twice} is on both sides; choose runs by --base-runs and --new-runs, variants of a run by "
+            "--base-variant and --new-variant, or values by --across algorithm=ring:tree"
         )
-    rules = Rules(args.minimum, args.level, args.measure)
+    rules = Rules(args.minimum, args.level, args.measure, values, args.metric or metric_of(values))
     with watched("comparing"):
         found = compare(base, new, rules, any_machine=args.any_machine)
     if args.json is not None:

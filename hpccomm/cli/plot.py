@@ -259,7 +259,7 @@ def _with_rows(run: "Run", query: "Query") -> "Run":
     return replace(
         run,
         rows=tuple(run.rows[number] for number in kept),
-        timings=tuple(run.timings[number] for number in kept) if run.timings else (),
+        timings=tuple(run.timings[number] for number in kept),
         numbers=tuple(run.numbers[number] for number in kept),
     )
 
@@ -278,7 +278,7 @@ def _skew(runs: "Sequence[Run]") -> "Figure":
     from hpccomm.charts import curves, pictures
 
     for run in runs:
-        for number, (row, timing) in enumerate(zip(run.rows, run.timings, strict=False)):
+        for number, (row, timing) in enumerate(zip(run.rows, run.timings, strict=True)):
             if timing is not None and timing.alone == timing.alone:
                 place = "in place" if row.in_place else "out of place"
                 title = (

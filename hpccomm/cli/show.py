@@ -214,7 +214,7 @@ def run(args: argparse.Namespace) -> int:
                 finished=finished,
                 whole=not chosen.damage,
                 statistics=args.statistics,
-                timings=[chosen.timings[index] for index in indices] if chosen.timings else (),
+                timings=[chosen.timings[index] for index in indices],
             )
         text += _how_to_compare(chosen)
         text += "".join(

@@ -5,16 +5,9 @@ import math
 from typing import Any
 from xml.etree import ElementTree as ET
 
+from hpccomm.comparison.matching import BUSBW, METRICS
 from hpccomm.comparison.text import change
-from hpccomm.comparison.verdict import (
-    MEANINGS,
-    SLOWER,
-    UNDECIDED,
-    UNTESTED,
-    WRONG,
-    CaseVerdict,
-    Comparison,
-)
+from hpccomm.comparison.verdict import FAILURES, MEANINGS, OPEN, CaseVerdict, Comparison
 
 VERSION = 1
 """Of the JSON document."""
@@ -29,10 +22,12 @@ def as_json(found: Comparison) -> str:
         "decided": found.decided,
         "minimum": rules.minimum,
         "level": rules.level,
+        "metric": rules.metric,
+        "across": found.across,
         "unit": found.unit,
         "variants": list(found.names),
         "launches_needed": found.needed,
-        "cases": [_case(each) for each in found.cases],
+        "cases": [_case(each, rules.metric) for each in found.cases],
         "only_base": [case._asdict() for case in found.only_base],
         "only_new": [case._asdict() for case in found.only_new],
         "circumstances": list(found.circumstances),
@@ -42,12 +37,15 @@ def as_json(found: Comparison) -> str:
     return json.dumps(document, indent=1) + "\n"
 
 
-def _case(each: CaseVerdict) -> dict[str, Any]:
+def _case(each: CaseVerdict, metric: str) -> dict[str, Any]:
+    base, new = (side.tolist() for side in each.shown(metric))
+    unit = "busbw" if metric == BUSBW else "us"
     return {
         **each.case._asdict(),
         "measure": each.values.measure,
-        "base_us": each.values.base.tolist(),
-        "new_us": each.values.new.tolist(),
+        "across": dict(each.values.across),
+        f"base_{unit}": base,
+        f"new_{unit}": new,
         "ratio": each.ratio.value,
         "ratio_low": _number(each.ratio.low),
         "ratio_high": _number(each.ratio.high),
@@ -73,14 +71,18 @@ def as_junit(found: Comparison, name: str) -> str:
     name : str
         Of the suite of tests.
     """
+    metric = found.rules.metric
     suite = ET.Element(
         "testsuite",
         name=_text(name),
         tests=str(len(found.cases)),
-        failures=str(sum(each.verdict in (SLOWER, WRONG) for each in found.cases)),
+        failures=str(sum(each.verdict in FAILURES for each in found.cases)),
         errors="0",
-        skipped=str(sum(each.verdict in (UNDECIDED, UNTESTED) for each in found.cases)),
+        skipped=str(sum(each.verdict in OPEN for each in found.cases)),
     )
+    properties = ET.SubElement(suite, "properties")
+    for key, value in (("across", ", ".join(found.across)), ("metric", METRICS[metric])):
+        ET.SubElement(properties, "property", name=key, value=_text(value))
     for each in found.cases:
         test = ET.SubElement(
             suite,
@@ -88,10 +90,10 @@ def as_junit(found: Comparison, name: str) -> str:
             classname=f"hpccomm.{_text(each.case.collective)}",
             name=_text(str(each.case)),
         )
-        said = f"{each.verdict}: {change(each.ratio.value)}; {MEANINGS[each.verdict]}"
-        if each.verdict in (SLOWER, WRONG):
+        said = f"{each.verdict}: {change(each.ratio.value, metric)}; {MEANINGS[each.verdict]}"
+        if each.verdict in FAILURES:
             ET.SubElement(test, "failure", message=said, type=each.verdict)
-        elif each.verdict in (UNDECIDED, UNTESTED):
+        elif each.verdict in OPEN:
             ET.SubElement(test, "skipped", message=said)
         else:
             ET.SubElement(test, "system-out").text = said

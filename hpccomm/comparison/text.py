@@ -5,10 +5,9 @@ from collections import Counter
 
 import numpy as np
 
+from hpccomm.comparison.matching import BUSBW, METRICS, TIME
 from hpccomm.comparison.verdict import MEANINGS, UNDECIDED, UNTESTED, CaseVerdict, Comparison
 from hpccomm.results.table import figure
-
-_HEADING = ("case", "base us", "new us", "change", "95 % interval", "p")
 
 
 def text(found: Comparison) -> str:
@@ -19,7 +18,15 @@ def text(found: Comparison) -> str:
     if any(found.names):
         names = [name or "all" for name in found.names]
         lines += [f"# Base: {names[0]}", f"# New:  {names[1]}"]
-    table = [(*_HEADING, found.unit, "verdict"), *map(_cells, found.cases)]
+    metric = found.rules.metric
+    if found.rules.across:
+        across = (
+            ", ".join(found.across) or f"{', '.join(found.rules.across)}: the same on both sides"
+        )
+        lines.append(f"# Across {across}; compared: {METRICS[metric]}")
+    sides = (f"{side} {'GB/s' if metric == BUSBW else 'us'}" for side in ("base", "new"))
+    heading = ("case", *sides, "change", "95 % interval", "p", found.unit, "verdict")
+    table = [heading, *(_cells(each, metric) for each in found.cases)]
     widths = [max(map(len, column)) for column in zip(*table, strict=True)]
     for row in table:
         cells = [
@@ -32,22 +39,25 @@ def text(found: Comparison) -> str:
     return "".join(f"{line}\n" for line in [*lines, *_closing(found)])
 
 
-def change(ratio: float) -> str:
-    """Return a ratio of times in words, such as ``5.1 % slower``."""
+def change(ratio: float, metric: str = TIME) -> str:
+    """Return a ratio of times in words: ``5.1 % slower``; of the bus bandwidth that it means, ``4.9 % less``."""
     if math.isnan(ratio):
         return ""
+    if metric == BUSBW:
+        return f"{abs(1 / ratio - 1) * 100:.1f} % {'less' if ratio >= 1 else 'more'}"
     return f"{abs(ratio - 1) * 100:.1f} % {'slower' if ratio >= 1 else 'faster'}"
 
 
-def _cells(each: CaseVerdict) -> tuple[str, ...]:
+def _cells(each: CaseVerdict, metric: str) -> tuple[str, ...]:
     values, ratio = each.values, each.ratio
-    medians = [figure(float(np.median(side)), 9).strip() for side in (values.base, values.new)]
-    interval = "" if math.isnan(ratio.low) else f"{ratio.low - 1:+.1%} to {ratio.high - 1:+.1%}"
+    medians = [figure(float(np.median(side)), 9).strip() for side in each.shown(metric)]
+    low, high = (1 / ratio.high, 1 / ratio.low) if metric == BUSBW else ratio[1:]
+    interval = "" if math.isnan(low) else f"{low - 1:+.1%} to {high - 1:+.1%}"
     p = min(each.p_slower, each.p_faster)
     return (
         f"{each.case} ({values.measure})",
         *medians,
-        change(ratio.value),
+        change(ratio.value, metric),
         interval,
         "" if each.verdict == UNTESTED else f"{p:.2g}",
         f"{len(values.base)} and {len(values.new)}",

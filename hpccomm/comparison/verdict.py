@@ -1,23 +1,19 @@
 """The verdict on each case of two sides, and on both sides as a whole."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from itertools import product
 
-from hpccomm.comparison import statistics
-from hpccomm.comparison.launches import AUTO, Case, Matched, Side, Values, matched
-from hpccomm.comparison.statistics import Ratio
+from hpccomm.comparison import matching, statistics
+from hpccomm.comparison.launches import Case, Side, few
+from hpccomm.comparison.matching import METRICS, Matched, Values
+from hpccomm.comparison.statistics import Launches, Ratio
 from hpccomm.errors import ResultsError
 from hpccomm.results import fingerprint
 
-SLOWER, WRONG, UNDECIDED, UNTESTED, SAME, FASTER = (
-    "slower",
-    "wrong",
-    "undecided",
-    "untested",
-    "same",
-    "faster",
-)
+SLOWER, WRONG = FAILURES = "slower", "wrong"
+UNDECIDED, UNTESTED = OPEN = "undecided", "untested"
+SAME, FASTER = "same", "faster"
 
 MEANINGS: Mapping[str, str] = {
     WRONG: "a result of the new side is wrong",
@@ -41,12 +37,18 @@ class Rules:
     level : float
         How often a comparison of equal sides, all its cases together, may find a difference.
     measure : str
-        What is compared: one of `hpccomm.comparison.launches.MEASURES`.
+        What a launch took: one of `hpccomm.comparison.matching.MEASURES`.
+    across : Across
+        What differs between the sides on purpose.
+    metric : str
+        What is compared: one of `hpccomm.comparison.matching.METRICS`.
     """
 
     minimum: float = 0.02
     level: float = 0.01
-    measure: str = AUTO
+    measure: str = matching.AUTO
+    across: matching.Across = field(default_factory=dict)
+    metric: str = matching.TIME
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +75,13 @@ class CaseVerdict:
     p_slower: float
     p_faster: float
     verdict: str
+
+    def shown(self, metric: str) -> list[Launches]:
+        """Return the values of both sides: microseconds, or the bus bandwidth in 1e9 B/s."""
+        sides = self.values.base, self.values.new
+        return [
+            self.case.bytes / side / 1e3 if metric == matching.BUSBW else side for side in sides
+        ]
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,26 +114,32 @@ class Comparison:
     cases: tuple[CaseVerdict, ...]
     only_base: tuple[Case, ...]
     only_new: tuple[Case, ...]
-    circumstances: tuple[str, ...]
-    needed: int
+    circumstances: tuple[str, ...] = ()
+    needed: int = 0
     left_out: tuple[str, ...] = ()
     machines: tuple[str, ...] = ()
     names: tuple[str, str] = ("", "")
     unit: str = "launches"
 
     @property
+    def across(self) -> list[str]:
+        """The values that were compared, where they differ: ``algorithm: auto -> ring``."""
+        pairs = (pair for each in self.cases for pair in each.values.across.items())
+        return list(dict.fromkeys(f"{name}: {one} -> {other}" for name, (one, other) in pairs))
+
+    @property
     def failed(self) -> bool:
         """Whether a case is slower or wrong."""
-        return any(each.verdict in (SLOWER, WRONG) for each in self.cases)
+        return any(each.verdict in FAILURES for each in self.cases)
 
     @property
     def decided(self) -> bool:
         """Whether there is a verdict on every case."""
-        return not any(each.verdict in (UNDECIDED, UNTESTED) for each in self.cases)
+        return not any(each.verdict in OPEN for each in self.cases)
 
 
 def compare(
-    base: Side, new: Side, rules: Rules | None = None, *, any_machine: bool = False
+    base: Side, new: Side, rules: Rules = Rules(), *, any_machine: bool = False
 ) -> Comparison:
     """Compare two sides, case by case.
 
@@ -142,78 +157,64 @@ def compare(
     ResultsError
         If the machines differ and that was not allowed, or the sides have no case in common.
     """
-    rules = rules or Rules()
-    first = base.runs[0]
-    machines = list(
-        dict.fromkeys(
-            difference
-            for run in (*base.runs, *new.runs)
-            for difference in fingerprint.differences(first.info, run.info)
-        )
-    )
+    first, *others = (run.info for run in (*base.runs, *new.runs))
+    of_ranks = "ranks" not in rules.across
+    different = [fingerprint.differences(first, info, ranks=of_ranks) for info in others]
+    machines = list(dict.fromkeys(each for found in different for each in found))
     if machines and not any_machine:
+        number = {len(info.ranks) for info in (first, *others)}
+        remedy = "--across ranks, or " if of_ranks and len(number) > 1 else ""
         raise ResultsError(
-            f"the runs are of different machines: {'; '.join(machines)}; give runs of the same one, or "
+            f"the runs are of different machines: {'; '.join(machines)}; give runs of the same one, or {remedy}"
             "--any-machine to compare them nevertheless"
         )
-    found = matched(base, new, rules.measure)
+    found = matching.matched(base, new, rules.measure, rules.across, rules.metric)
     if not found.values:
         if found.without:
             raise ResultsError(
-                f"of {_few(found.without)} a launch has no time above 0; there is nothing to compare"
+                f"of {few(found.without)} a launch has no {METRICS[rules.metric]} above 0; there is nothing to compare"
             )
+        sides = [
+            {(name, getattr(case, name)) for case in side for name in matching.ACROSS}
+            for side in (found.only_base, found.only_new)
+        ]
+        common = {*rules.across, *(name for name, _ in sides[0] & sides[1])}
+        remedy = "".join(f", or --across {each}" for each in matching.ACROSS if each not in common)
         raise ResultsError(
-            f"the two sides have no case in common: the base has {_few(found.only_base)}, the new one "
-            f"{_few(found.only_new)}; measure both with the same flags"
+            f"the two sides have no case in common: the base has {few(found.only_base)}, the new one "
+            f"{few(found.only_new)}; measure both with the same flags{remedy}"
         )
-    return _compared(
-        found,
-        rules,
-        names=(base.variant, new.variant),
-        circumstances=_circumstances(base, new),
-        left_out=(*base.left_out, *new.left_out),
+    compared = compare_passes(found, (base.variant, new.variant), rules)
+    return replace(
+        compared,
+        circumstances=tuple(each for each in _circumstances(base, new) if each not in machines),
+        left_out=(*base.left_out, *new.left_out, *compared.left_out),
         machines=tuple(machines),
     )
 
 
-def compare_passes(
-    found: Matched, names: tuple[str, str], rules: Rules | None = None
-) -> Comparison:
-    """Compare two variants that one launch measured in turns.
+def compare_passes(found: Matched, names: tuple[str, str], rules: Rules = Rules()) -> Comparison:
+    """Compare what has been matched, such as two variants that one launch measured in turns.
 
     Parameters
     ----------
     found : Matched
-        A value for each pass, as `hpccomm.comparison.launches.matched_passes` gives them.
+        A value for each pass, as `hpccomm.comparison.matching.matched_passes` gives them.
     names : tuple of str
         Of the variants.
     rules : Rules, optional
         How verdicts are found.
     """
-    return _compared(found, rules or Rules(), names=names)
-
-
-def _compared(
-    found: Matched,
-    rules: Rules,
-    *,
-    names: tuple[str, str],
-    circumstances: tuple[str, ...] = (),
-    left_out: tuple[str, ...] = (),
-    machines: tuple[str, ...] = (),
-) -> Comparison:
-    unit = "a pass" if found.passes else "a launch"
+    lack = f"a {'pass' if found.passes else 'launch'} has no {METRICS[rules.metric]} above 0"
     return Comparison(
         rules,
         _judged(found.values, rules),
         found.only_base,
         found.only_new,
-        circumstances,
-        statistics.launches_needed(rules.level, max(1, 2 * len(found.values))),
-        (*left_out, *(f"{case}: {unit} has no time above 0" for case in found.without)),
-        machines,
-        names,
-        "passes" if found.passes else "launches",
+        needed=statistics.launches_needed(rules.level, max(1, 2 * len(found.values))),
+        left_out=tuple(f"{case}: {lack}" for case in found.without),
+        names=names,
+        unit="passes" if found.passes else "launches",
     )
 
 
@@ -222,11 +223,6 @@ def _circumstances(base: Side, new: Side) -> tuple[str, ...]:
     infos = ([run.info for run in side.runs] for side in (base, new))
     different = (fingerprint.circumstances(*both) for both in product(*infos))
     return tuple(dict.fromkeys(each for found in different for each in found))
-
-
-def _few(cases: Sequence[Case]) -> str:
-    names = [str(case) for case in cases]
-    return ", ".join(names[:2]) + (f" and {len(names) - 2} more" if len(names) > 2 else "")
 
 
 def _judged(found: Mapping[Case, Values], rules: Rules) -> tuple[CaseVerdict, ...]:

@@ -64,13 +64,20 @@ def _counted(names: Iterable[str]) -> str:
     return ", ".join(f"{number} x {name}" for name, number in sorted(Counter(names).items()))
 
 
-def differences(one: RunInfo, other: RunInfo) -> list[str]:
-    """Return a sentence for each fact of the `fingerprint` that both runs have and that differs."""
-    return _different(fingerprint(one), fingerprint(other))
+def differences(one: RunInfo, other: RunInfo, *, ranks: bool = True) -> list[str]:
+    """Return a sentence for each fact of the `fingerprint` that both runs have and that differs.
+
+    Without `ranks`, it does not count how many there are, and on how many nodes.
+    """
+    facts = [fingerprint(info) for info in (one, other)]
+    for info, found in zip((one, other), () if ranks else facts, strict=False):
+        devices = ", ".join(sorted({rank.device_info for rank in info.ranks}))
+        found |= {"ranks": "", "ranks of nodes": "", "devices": devices}
+    return _different(facts[0], facts[1])
 
 
 def circumstances(one: RunInfo, other: RunInfo) -> list[str]:
-    """Return a sentence for each other fact that differs: hosts, versions, environment, launcher, kernel.
+    """Return a sentence for each other fact that differs: hosts and their ranks, versions, environment, launcher, kernel.
 
     Such a difference is often what a comparison is about: a new library, another setting.
     """
@@ -82,6 +89,7 @@ def _circumstances(info: RunInfo) -> dict[str, str]:
     return {
         "hosts": ", ".join(hosts),
         "launcher": info.launcher,
+        "ranks of nodes": fingerprint(info)["ranks of nodes"],
         **({"kernel": info.machine["kernel"]} if "kernel" in info.machine else {}),
         **{f"version of {name}": text for name, text in info.versions.items()},
         **{name: text for name, text in info.environment.items() if name not in _OF_LAUNCH},

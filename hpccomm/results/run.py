@@ -66,9 +66,8 @@ class Run:
 
     def variant(self, index: int) -> str:
         """Return the variant that row `index` is of; empty if it is of none."""
-        timing = self.timings[index] if self.timings else None
-        own = "" if timing is None else timing.variant
-        return own or self.info.series.get("variant", "")
+        timing = self.timings[index]
+        return (timing.variant if timing else "") or self.info.series.get("variant", "")
 
     def by_variant(self) -> dict[str, list[int]]:
         """Return the numbers of the rows of each variant; all under an empty name if there are none."""

@@ -76,7 +76,7 @@ def test_a_point_has_one_statistic_which_the_axis_names(tmp_path):
         for row in kept.rows
     ]
     skewed = replace(kept, rows=tuple(slow))
-    imported = replace(skewed, path=tmp_path / "imported.h5", timings=())
+    imported = replace(skewed, path=tmp_path / "imported.h5", timings=(None,) * len(skewed.rows))
     config = replace(skewed.info.config, report_cputime=True)
     calls = replace(
         imported,

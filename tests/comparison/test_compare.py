@@ -13,7 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hpccomm.comparison import statistics
-from hpccomm.comparison.launches import Case, Values, matched_passes, side
+from hpccomm.comparison.launches import Case, LaunchRow, side
+from hpccomm.comparison.matching import Values, matched_passes
 from hpccomm.comparison.text import text
 from hpccomm.comparison.verdict import Rules, _judged, compare, compare_passes
 from hpccomm.errors import ResultsError, UsageError
@@ -236,7 +237,7 @@ def test_runs_of_one_file_can_be_compared_with_each_other(tmp_path):
 
 
 def test_passes_of_a_case_without_a_time_are_named():
-    none = (data.example_row(0, time=0.0), Timing(median=0.0, low=0.0, high=0.0))
+    none = LaunchRow(data.example_row(0, time=0.0), Timing(median=0.0, low=0.0, high=0.0))
     found = compare_passes(matched_passes([none, none], [none, none]), ("ring", "tree"))
     assert (found.cases, found.failed) == ((), False)
     assert "# Left out: all_reduce" in text(found)

@@ -26,11 +26,11 @@ from hpccomm.bench.perf.shared_report import SharedReport, measure_line
 from hpccomm.bench.perf.sources import CommSource, MemoryKind, arrays_of_run, memory_of
 from hpccomm.bench.perf.variants import Variant
 from hpccomm.comparison import text
-from hpccomm.comparison.launches import matched_passes
+from hpccomm.comparison.launches import LaunchRow
+from hpccomm.comparison.matching import matched_passes
 from hpccomm.comparison.verdict import compare_passes
 from hpccomm.errors import UsageError
 from hpccomm.results import table
-from hpccomm.results.schema import Row, Timing
 
 if TYPE_CHECKING:
     from hpccomm.communicator import Communicator
@@ -209,7 +209,7 @@ def _measure_pair(
 ) -> None:
     """Measure one collective by both variants, and print how they compare."""
     comm, options = both[0].comm, both[0].options
-    measured: list[list[tuple[Row, Timing]]] = [[], []]  # filled on rank 0
+    measured: list[list[LaunchRow]] = [[], []]  # filled on rank 0
     runners = [
         CaseRunner(
             side.comm,
@@ -249,7 +249,7 @@ def _measure_pair(
                         to.keep(rows)
                         to.complain(wrong)
                         skip = options.config.per_iter_skip
-                        measured[turn] += [(half.row, half.timing(skip)) for half in rows]
+                        measured[turn] += [LaunchRow(half.row, half.timing(skip)) for half in rows]
 
                     with side.memory.entered():
                         measure_line(side.comm, line, runners[turn], report, keep)
@@ -271,7 +271,7 @@ def _heading(to: Report, both: Sequence[_Opened], tables: Sequence[PerfTable]) -
     )
 
 
-def _verdicts(both: Sequence[_Opened], measured: Sequence[Sequence[tuple[Row, Timing]]]) -> str:
+def _verdicts(both: Sequence[_Opened], measured: Sequence[Sequence[LaunchRow]]) -> str:
     """Return the comparison as text."""
     names = (both[0].variant.name, both[1].variant.name)
     found = compare_passes(matched_passes(*measured), names)

@@ -1,0 +1,230 @@
+"""The cases of two sides matched: a value for each launch and case, where all is equal but what differs on purpose."""
+
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
+from itertools import product
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from hpccomm.comparison.launches import Case, CaseRows, LaunchRow, Side, case_of, few
+from hpccomm.errors import UsageError
+from hpccomm.results import repetitions
+
+AUTO, ALONE, MEDIAN, TIME = "auto", "alone", "median", "time"
+
+MEASURES = (AUTO, ALONE, MEDIAN, TIME)
+"""Values of ``--measure``, beside ``auto`` from the soundest on."""
+
+BUSBW = "busbw"
+
+METRICS = {TIME: "time", BUSBW: "bus bandwidth"}
+"""Values of ``--metric``, and what they are."""
+
+ACROSS = ("algorithm", "backend", "dtype", "collective", "ranks")
+"""What may differ between the sides on purpose: fields of `Case`."""
+
+_OF_VARIANT = {"backend", "algorithm"}
+
+Across = Mapping[str, tuple[str, str]]
+"""What differs between the sides on purpose, of `ACROSS`: its value on each side, or empty for all that there are."""
+
+NOTHING: Across = MappingProxyType({})
+
+
+def metric_of(across: Across) -> str:
+    """Return what is compared unless it is named: time, or bus bandwidth where equal bytes are not equal work."""
+    return BUSBW if {"collective", "ranks"} & {*across} else TIME
+
+
+class Values(NamedTuple):
+    """The values of one case.
+
+    Attributes
+    ----------
+    measure : str
+        What they are: one of `MEASURES` but ``auto``.
+    base, new : ndarray of float64
+        Microseconds, one for each launch that has the case. For `BUSBW` they are divided by the factor of the
+        bus bandwidth: equal values are equal bandwidths.
+    wrong : int
+        Wrong elements in the new launches.
+    across : mapping of str to tuple of str
+        What differs, by its name in `ACROSS`: the value of the base and the new one.
+    """
+
+    measure: str
+    base: np.ndarray
+    new: np.ndarray
+    wrong: int
+    across: Across = NOTHING
+
+
+def _median(found: LaunchRow) -> float:
+    if found.timing is not None:
+        return found.timing.median
+    if found.run is None:
+        return np.nan
+    samples = found.run.samples(found.number)  # of before there were timings
+    return repetitions.spread(samples, found.run.info.config.per_iter_skip)[0]
+
+
+_READ: dict[str, Callable[[LaunchRow], float]] = {
+    ALONE: lambda found: found.timing.alone if found.timing else np.nan,
+    MEDIAN: _median,
+    TIME: lambda found: found.row.time,
+}
+
+
+def _bus_factor(found: LaunchRow) -> float:
+    """Return bus bandwidth times time over bytes; 0 where there is none, as on one rank."""
+    row = found.row
+    return 1e3 * row.busbw * row.time / row.bytes if row.bytes else 0.0
+
+
+class Matched(NamedTuple):
+    """The cases of two sides.
+
+    Attributes
+    ----------
+    values : dict of Case to Values
+        Of each case that both have.
+    only_base, only_new : tuple of Case
+        Those of one side alone.
+    passes : bool
+        Whether values are those of passes within one launch, instead of launches.
+    without : tuple of Case
+        Those that both have, of which a launch has no time, or bus bandwidth, above 0.
+    """
+
+    values: dict[Case, Values]
+    only_base: tuple[Case, ...]
+    only_new: tuple[Case, ...]
+    passes: bool
+    without: tuple[Case, ...] = ()
+
+
+def matched(
+    base: Side, new: Side, measure: str = AUTO, across: Across = NOTHING, metric: str = TIME
+) -> Matched:
+    """Match the cases of two sides, and give each a value for each launch.
+
+    The value of a launch is the median of its repetitions alone; where a launch has none, the median of those
+    back to back; where it has no samples, the printed time. All launches of a case take the same. If a launch
+    has several rows of a case, its value is their median.
+
+    Two variants of one launch, which measured them in turns, have a value for each pass instead.
+
+    Parameters
+    ----------
+    base, new : Side
+        The sides.
+    measure : str
+        One of `MEASURES`.
+    across : Across, optional
+        What is left out of the match. Where one side has several values of it, each is compared with that of
+        the other side.
+    metric : str
+        One of `METRICS`.
+
+    Raises
+    ------
+    UsageError
+        If a launch lacks the measure, or both sides have several values of what is left out.
+    """
+    variants = bool(base.variant and new.variant and base.variant != new.variant)
+    passes = variants and len(base.runs) == 1 and base.runs == new.runs
+    sides = []
+    for at, side in enumerate((base, new)):
+        cases = side.cases({name: values[at] for name, values in across.items()}, variants=variants)
+        if passes:
+            cases = {case: [[row] for row in rows] for case, (rows,) in cases.items()}
+        sides.append(cases)
+    free = {*across} | (_OF_VARIANT if variants else set())
+    return _matched(sides, free, measure, metric, passes=passes)
+
+
+def _matched(
+    sides: Sequence[CaseRows], free: Collection[str], measure: str, metric: str, *, passes: bool
+) -> Matched:
+    values: dict[Case, Values] = {}
+    without = []
+    groups = _groups(sides, free)
+    for bases, news in groups:
+        if min(len(bases), len(news)) > 1:
+            raise UsageError(
+                f"both sides have several cases to compare: {few(bases)}, and {few(news)}; name one value of each "
+                "side, such as --across algorithm=ring:tree"
+            )
+        for pair in product(bases, news):
+            case, differing = _of_both(*pair)
+            rows = [side[each] for side, each in zip(sides, pair, strict=True)]
+            if (found := _values(case, rows, measure, metric)) is None:
+                without.append(case)
+            else:
+                values[case] = found._replace(across=differing)
+    alone = [[case for pair in groups if not pair[1 - at] for case in pair[at]] for at in (0, 1)]
+    return Matched(values, tuple(alone[0]), tuple(alone[1]), passes, tuple(without))
+
+
+def _groups(
+    sides: Sequence[Iterable[Case]], free: Collection[str]
+) -> Collection[tuple[list[Case], list[Case]]]:
+    """Return the cases of both sides that are equal but for some fields."""
+    free = {*free}
+    if "collective" in free:  # some reduce, or have a root, and others do not
+        values = {value for side in sides for case in side for value in (case.op, case.root)}
+        free |= {name for name, value in (("op", "none"), ("root", -1)) if value in values}
+    groups: dict[Hashable, tuple[list[Case], list[Case]]] = {}
+    for at, cases in enumerate(sides):
+        for case in cases:
+            key = tuple(value for name, value in case._asdict().items() if name not in free)
+            groups.setdefault(key, ([], []))[at].append(case)
+    return groups.values()
+
+
+def _of_both(base: Case, new: Case) -> tuple[Case, Across]:
+    """Return a case in which what differs is written as ``ring -> tree``, and what differs."""
+    both = {name: (getattr(base, name), getattr(new, name)) for name in (*ACROSS, "op")}
+    words: dict[str, Any] = {
+        name: " -> ".join(dict.fromkeys(values)) for name, values in both.items()
+    }
+    case = base._replace(root=max(base.root, new.root), **words)
+    return case, {name: both[name] for name in ACROSS if len({*both[name]}) > 1}
+
+
+def matched_passes(base: Sequence[LaunchRow], new: Sequence[LaunchRow]) -> Matched:
+    """Match the cases of two variants that one launch measured in turns, with a value for each pass.
+
+    Parameters
+    ----------
+    base, new : sequence of LaunchRow
+        What was measured of each.
+    """
+    sides: tuple[CaseRows, CaseRows] = ({}, {})
+    for cases, rows in zip(sides, (base, new), strict=True):
+        for each in rows:
+            cases.setdefault(case_of(each.row), []).append([each])
+    return _matched(sides, _OF_VARIANT, AUTO, TIME, passes=True)
+
+
+def _values(
+    case: Case, sides: Sequence[list[list[LaunchRow]]], measure: str, metric: str
+) -> Values | None:
+    """Return the values of a case; None if no measure gives each launch one above 0."""
+    wrong = sum(max(0, each.row.wrong) for rows in sides[1] for each in rows)
+    factor = _bus_factor if metric == BUSBW else lambda _: 1.0
+    if not all(factor(each) for launches in sides for rows in launches for each in rows):
+        return None
+    for name in MEASURES[1:] if measure == AUTO else (measure,):
+        read = _READ[name]
+        one, other = (
+            np.array([np.median([read(each) / factor(each) for each in rows]) for rows in launches])
+            for launches in sides
+        )
+        if np.isfinite(one).all() and np.isfinite(other).all() and min(one.min(), other.min()) > 0:
+            return Values(name, one, other, wrong)
+    if measure == AUTO:
+        return None
+    others = ", ".join(each for each in MEASURES if each != measure)
+    raise UsageError(f"--measure {measure}: a launch has none of {case}; take another of {others}")
