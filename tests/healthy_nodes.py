@@ -106,11 +106,11 @@ HEALTHY = {
         "gpus.module",
     ),
     "a job of Slurm with some of the GPUs": (
-        {"gpus.on_bus": 8, "slurm.variables": {"SLURM_GPUS_ON_NODE": "2"}},
+        {"gpus.count": 0, "slurm.variables": {"SLURM_GPUS_ON_NODE": "0"}},
         "gpus.seen slurm.gpus",
     ),
     "a container with some of the GPUs": (
-        {"gpus.on_bus": 8, "host.container": ["/.dockerenv"], "slurm.variables": {}},
+        {"gpus.count": 0, "host.container": ["/.dockerenv"], "slurm.variables": {}},
         "gpus.seen",
     ),
     "instances of a GPU": (

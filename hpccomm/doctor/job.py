@@ -81,11 +81,7 @@ def gather(sources: Collection[str], *, nccl: bool = False) -> dict[str, Any]:
 
 def problem(trees: Mapping[str, Any]) -> str:
     """Return why MPI did not start, where that is so: what a rank says that does not report."""
-    (mpi,) = (
-        {id(tree["mpi"]): tree["mpi"] for tree in trees.values()}.values()
-        if len(trees) == 1
-        else ({},)
-    )
+    mpi = next(iter(trees.values()))["mpi"] if len(trees) == 1 else {}
     return str(mpi.get("missing") or mpi.get("failure") or "").partition("; it printed")[0]
 
 

@@ -12,9 +12,10 @@ from typing import Any
 from hpccomm.backends.bootstrap import launch, mpi
 from hpccomm.backends.bootstrap.cuda_aware import aware
 from hpccomm.backends.nccl.facts import version_text
-from hpccomm.doctor.reading import Reading, fields
+from hpccomm.doctor.reading import Reading
 from hpccomm.doctor.sources import slurm
 from hpccomm.results.schema import recorded_environment
+from hpccomm.units import ranges
 
 _LIBRARIES = re.compile(
     r"/(lib(?:mpi|nccl|cuda|ucp|fabric|psm2|psm3|ibverbs|pmix|pmi2?))(?:-abi)?[.\-_\d]*\.so[^/]*$"
@@ -31,9 +32,7 @@ def gather(root: Path = Path("/")) -> dict[str, Any]:
     """Return what needs no MPI. Local."""
     reading = Reading(root)
     reading.put("pid", os.getpid())
-    reading.file(
-        "cores", "/proc/self/status", lambda text: fields(text)["Cpus_allowed_list"].strip()
-    )
+    reading.put("cores", ranges(os.sched_getaffinity(0)))
     reading.take("nccl", _nccl)  # before the libraries: it loads one
     reading.file("libraries", "/proc/self/maps", libraries)
     reading.take(
@@ -78,7 +77,7 @@ def of_mpi(library: Any) -> dict[str, Any]:
     place = launch.launched()
     name, version = library.get_vendor()
     cuda, why = aware(library, None)
-    for fact, value in {
+    known = {
         "started": True,
         "vendor": name,
         "version": ".".join(map(str, version)),
@@ -91,10 +90,9 @@ def of_mpi(library: Any) -> dict[str, Any]:
         "launcher": place.launcher if place else None,
         "launched": place.size if place else 1,
         "pmi": [flavour for flavour, variable in _FLAVOURS.items() if variable in os.environ],
-    }.items():
-        reading.put(fact, value)
+    }
     reading.take("mpiexec", _mpiexec)
-    return reading.facts()
+    return known | reading.facts()
 
 
 def _mpiexec() -> dict[str, str]:

@@ -1,12 +1,44 @@
 """How a source reads: what can be read becomes a fact, what cannot is named with the reason."""
 
+import csv
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from functools import cache, partial
+from importlib import resources
 from pathlib import Path
 from typing import Any
 
 ALL_USERS = ["0", "0", "4294967295"]
 """What /proc/PID/uid_map holds outside of namespaces of users."""
+
+KINDS: dict[str, Callable[[str], Any]] = {
+    "text": lambda text: " ".join(text.split()),
+    "words": str.split,
+    "int": int,
+    "ints": lambda text: [*map(int, text.split())],
+    "float": float,
+    "kib": lambda text: int(text) * 1024,
+    "limit": lambda text: None if text == "unlimited" else int(text),
+}
+"""What ``files.tsv`` makes of a text; ``has`` is whether its pattern is in the file."""
+
+
+@cache
+def rows(name: str) -> tuple[Mapping[str, str], ...]:
+    """Return the rows of a table of this package, by its header."""
+    text = (resources.files("hpccomm.doctor") / name).read_text(encoding="utf-8")
+    return tuple(csv.DictReader(text.splitlines(), delimiter="\t", quoting=csv.QUOTE_NONE))
+
+
+def _parsed(row: Mapping[str, str], text: str) -> Any:
+    """Return the fact of a row of ``files.tsv`` that a text holds. Raises LookupError or ValueError without one."""
+    found = re.search(row["pattern"] or "(?s)(.*)", text, re.MULTILINE)
+    if row["kind"] == "has":
+        return found is not None
+    if found is None:
+        raise LookupError(f"{row['file']} has nothing like {row['pattern']}")
+    return KINDS[row["kind"]](found[1])
 
 
 class Reading:
@@ -80,6 +112,22 @@ class Reading:
     def file(self, fact: str, name: str, parse: Callable[[str], Any] = str) -> Any:
         """Keep the text of a file as a fact, parsed; see `take`."""
         return self.take(fact, lambda: parse(self.text(name)))
+
+    def files(self, of: str) -> None:
+        """Keep the facts that ``files.tsv`` has of a source; see `take`."""
+        for row in rows("files.tsv"):
+            if row["of"] == of:
+                self.file(row["fact"], row["file"], partial(_parsed, row))
+
+    def below(self, of: str, folder: Path) -> dict[str, Any]:
+        """Return the facts that ``files.tsv`` has of a device, port or the like, as far as its folder has them."""
+        found = {}
+        for row in rows("files.tsv"):
+            text = self.line(folder / row["file"].lstrip("/")) if row["of"] == of else None
+            if text is not None:
+                with suppress(LookupError, ValueError):
+                    found[row["fact"]] = _parsed(row, text)
+        return found
 
     def put(self, fact: str, value: Any) -> None:
         """Keep a fact."""

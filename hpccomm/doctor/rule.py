@@ -1,11 +1,10 @@
 """A rule: which facts it reads, and what in them is a fault. Its words are in ``rules.tsv`` beside this module."""
 
-import csv
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
-from importlib import resources
 from typing import Any, Literal
+
+from hpccomm.doctor.reading import rows
 
 Severity = Literal["warn", "fail"]
 Facts = Mapping[str, Any]
@@ -59,13 +58,6 @@ class Rule:
     def sources(self) -> set[str]:
         """The sources that it needs: the first parts of the paths."""
         return {path.partition(".")[0] for path in self.reads}
-
-
-@cache
-def rows(name: str) -> tuple[Mapping[str, str], ...]:
-    """Return the rows of a table of this package, by its header."""
-    text = (resources.files("hpccomm.doctor") / name).read_text(encoding="utf-8")
-    return tuple(csv.DictReader(text.splitlines(), delimiter="\t", quoting=csv.QUOTE_NONE))
 
 
 def rules(checks: Mapping[str, tuple[Any, ...]]) -> tuple[Rule, ...]:

@@ -138,7 +138,7 @@ def test_adapters_for_rdma(tmp_path):
         {"index": 0, "type": "IB/RoCE v1", "ndev": None, "prefix": "fe80::"},
         {"index": 3, "type": "RoCE v2", "ndev": "ens1", "address": "10.1.2.3"},
     ]
-    assert facts["gpudirect"] == {"nvidia_peermem": "570.124", "nv_mem": None, "dma_buf": True}
+    assert facts["gpudirect"] == {"nvidia_peermem": "570.124", "dma_buf": True}
 
 
 @pytest.mark.parametrize(

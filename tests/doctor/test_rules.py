@@ -105,6 +105,6 @@ def test_a_healthy_node_gets_no_warning(name):
 
 
 def test_a_gpu_that_is_missing_from_the_whole_node_is_named():
-    whole = {"gpus.on_bus": 8, "slurm.variables": {}}
+    whole = {"gpus.count": 0, "slurm.variables": {}}
     found = judged(BY_ID["gpus.seen"], SOUND, planted(SOUND, whole))
-    assert found.evidence == ("8 GPUs are on the bus, and the driver shows 2",)
+    assert found.evidence == ("1 GPU on the bus, and the driver shows 0",)

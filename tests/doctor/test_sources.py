@@ -5,6 +5,7 @@ NVIDIA's lines of Xid as in its catalogue; what Slurm 22.05's scontrol and srun 
 """
 
 import inspect
+import re
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,6 +13,7 @@ from types import SimpleNamespace
 import pytest
 
 from hpccomm.doctor import facts, judge, nccl_report, rank
+from hpccomm.doctor.reading import KINDS, rows
 from hpccomm.doctor.rules.gpus import SLOWED
 from hpccomm.doctor.sources import gpus, host, kernel_log, limits, slurm
 
@@ -29,6 +31,24 @@ def plant(root: Path, files: dict[str, str]) -> None:
         file = root / name
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(text)
+
+
+def test_the_table_of_files_is_sound():
+    for row in rows("files.tsv"):
+        assert row["kind"] in (*KINDS, "has"), row
+        assert re.compile(row["pattern"]).groups == (
+            bool(row["pattern"]) and row["kind"] != "has"
+        ), row
+    modules = Path(facts.__file__).with_name("sources").glob("*.py")
+    code = "".join(module.read_text() for module in modules)
+    assert all(f'"{row["of"]}"' in code for row in rows("files.tsv"))
+
+
+def test_a_file_without_the_line_says_so(tmp_path):
+    plant(tmp_path, {"proc/cpuinfo": "CPU implementer\t: 0x41\n"})  # Arm's has no model
+    assert host.gather(tmp_path)["unread"]["cpu"].startswith(
+        "/proc/cpuinfo has nothing like ^model name"
+    )
 
 
 def test_limits_of_the_process(tmp_path):
@@ -247,10 +267,6 @@ def nvml_double(busy: int) -> SimpleNamespace:
 def with_driver(tmp_path):
     plant(tmp_path, {
         "proc/driver/nvidia/version": "NVRM version: NVIDIA UNIX x86_64 Kernel Module  580.65.06\n",
-        "sys/bus/pci/devices/0000:3b:00.0/vendor": "0x10de\n",
-        "sys/bus/pci/devices/0000:3b:00.0/class": "0x030200\n",
-        "sys/bus/pci/devices/0000:3c:00.0/vendor": "0x10de\n",
-        "sys/bus/pci/devices/0000:3c:00.0/class": "0x068000\n",
     })  # fmt: skip
     return tmp_path
 
@@ -259,7 +275,7 @@ def test_gpus_by_nvml(with_driver, monkeypatch):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: object())
     monkeypatch.setitem(sys.modules, "pynvml", nvml_double(busy=90))
     found = gpus.gather(with_driver)
-    assert (found["on_bus"], found["module"], found["count"]) == (1, True, 2)
+    assert (found["module"], found["count"]) == (True, 2)
     first, second = found["devices"]["0"], found["devices"]["1"]
     assert first["ecc"] == [1, 1]
     assert first["uncorrected"] == 10, "uncorrected is type 1, volatile is counter 0"
@@ -325,7 +341,7 @@ def test_the_double_of_nvml_is_as_the_package():
     assert real.NVML_P2P_CAPS_INDEX_WRITE == 1
     reasons = ("HwSlowdown", "SwThermalSlowdown", "HwThermalSlowdown", "HwPowerBrakeSlowdown")
     assert list(SLOWED) == [getattr(real, f"nvmlClocksEventReason{name}") for name in reasons]
-    assert all(hasattr(real, name) for name, *_ in gpus._OF_DEVICE.values())
+    assert all(hasattr(real, row["function"]) for row in rows("nvml.tsv"))
 
 
 def test_libraries_of_a_process_and_whose_a_launcher_is():

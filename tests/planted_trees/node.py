@@ -114,7 +114,6 @@ SOUND = {
     },
     "ranks": [rank(0), rank(1)],
     "gpus": {
-        "on_bus": 2,
         "module": True,
         "driver": "580.65.06",
         "cuda": 12080,

@@ -6,7 +6,7 @@ from functools import partial
 from typing import Any
 
 from hpccomm.diagnosis.meanings import XIDS
-from hpccomm.doctor.rule import Facts, Found, Texts, rules
+from hpccomm.doctor.rule import Facts, Found, Texts, many, rules
 from hpccomm.hardware.facts import is_gpu
 
 SLOWED = {
@@ -31,20 +31,29 @@ OTHERS = {"nouveau", "nova", "vfio-pci"}
 """Drivers with which a GPU is for pictures, or for virtual machines."""
 
 
+def on_bus(devices: Sequence[Facts]) -> list[Facts]:
+    """Return NVIDIA's GPUs among the devices on PCI."""
+    return [each for each in devices if is_gpu(each) and each["vendor"] == "0x10de"]
+
+
 def _module(devices: Sequence[Facts], module: bool) -> Found:
-    gpus = [each for each in devices if is_gpu(each) and each["vendor"] == "0x10de"]
-    count = sum(each.get("driver") not in OTHERS for each in gpus)
+    count = sum(each.get("driver") not in OTHERS for each in on_bus(devices))
     if count and not module:
         yield f"{count} NVIDIA devices are on the bus, and there is no /proc/driver/nvidia"
 
 
 def _seen(
-    on_bus: int, count: int, lost: Texts | None, container: Texts, variables: Facts | None
+    devices: Sequence[Facts],
+    count: int,
+    lost: Texts | None,
+    container: Texts,
+    variables: Facts | None,
 ) -> Found:
     # A container, and a job of Slurm that confines devices, have some of them.
     some = container or "SLURM_GPUS_ON_NODE" in (variables or {})
-    if lost or (count < on_bus and not some):
-        yield f"{on_bus} GPUs are on the bus, and the driver shows {count - len(lost or ())}" + (
+    gpus = len(on_bus(devices))
+    if lost or (count < gpus and not some):
+        yield f"{many(gpus, 'GPU')} on the bus, and the driver shows {count - len(lost or ())}" + (
             f" ({'; '.join(lost)})" if lost else ""
         )
 
@@ -147,7 +156,7 @@ def _xids(whose: str, found: Sequence[Facts]) -> Found:
 
 RULES = rules({
     "gpus.module": (_module, "pci.devices", "gpus.module"),
-    "gpus.seen": (_seen, "gpus.on_bus", "gpus.count", "gpus.lost?", "host.container", "slurm.variables?"),
+    "gpus.seen": (_seen, "pci.devices", "gpus.count", "gpus.lost?", "host.container", "slurm.variables?"),
     "gpus.cupy": (partial(_cuda, "cupy-cuda"), "packages", "gpus.cuda"),
     "gpus.nccl": (partial(_cuda, "nvidia-nccl-cu"), "packages", "gpus.cuda"),
     "gpus.one_cupy": (_one_cupy, "packages"),

@@ -4,7 +4,8 @@ import collections
 from collections.abc import Sequence
 from typing import Any
 
-from hpccomm.doctor.rule import Facts, Found, Rule, Texts, rows, rules
+from hpccomm.doctor.reading import rows
+from hpccomm.doctor.rule import Facts, Found, Rule, Texts, rules
 from hpccomm.units import numbers
 
 GIB = 1 << 30

@@ -2,9 +2,10 @@
 
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 
 from hpccomm.backends.bootstrap.launch import SRUN
+from hpccomm.doctor.reading import rows
 from hpccomm.doctor.rule import Facts, Found, Texts, many, rules
 from hpccomm.doctor.rules.network import serves
 from hpccomm.units import numbers, ranks_named
@@ -17,22 +18,6 @@ LEVELS = ("MPI_THREAD_SINGLE", "MPI_THREAD_FUNNELED", "MPI_THREAD_SERIALIZED")
 _ONE_FAMILY = {"MPICH", "Intel MPI"}
 """Their launchers start each other's programs."""
 
-_TO_SHARED_MEMORY = {
-    "OMPI_MCA_btl": ("sm", "vader"),
-    "UCX_TLS": ("sm", "shm", "all", "posix", "sysv", "cma", "knem", "xpmem"),
-    "I_MPI_FABRICS": ("shm",),
-}
-"""Variables that list transports, and how the names of those begin that stay on the node.
-
-In a list that begins with ^, which excludes, the first two stand for all of them.
-"""
-
-_TO_FABRIC = {
-    "OMPI_MCA_pml": ("ucx", "cm"),
-    "UCX_TLS": ("ib", "all", "rc", "dc", "ud"),
-    "FI_PROVIDER": ("verbs", "psm", "opx", "efa", "cxi", "mlx", "ucx"),
-}
-
 
 def _said(text: str) -> list[str]:
     return [text] if text else []
@@ -43,7 +28,8 @@ def _launch(launched: int, world: int, launcher: str | None, library: str) -> Fo
         yield f"{launcher} has started {launched} processes, and {library} sees one rank in each: they are {launched} jobs of their own"
 
 
-def _one_library(libraries: Sequence[Texts]) -> Found:
+def one_library(libraries: Sequence[Texts], *_: Texts) -> Found:
+    """Yield the ranks that have mapped several libraries of one name."""
     yield from sorted(
         {f"a rank has mapped {' and '.join(paths)}" for paths in libraries if len(paths) > 1}
     )
@@ -107,12 +93,16 @@ def _oversubscribed(cores: Texts) -> Found:
         yield f"{len(cores)} ranks have {many(len(own), 'processor')}: ranks that wait take the time of those that work"
 
 
-def _kept_from(
-    variables: Sequence[Facts], names: Iterable[str], table: Mapping[str, tuple[str, ...]]
-) -> Found:
-    """Yield the variables that keep MPI from what the table names, as they are set."""
-    for name in names:
-        begins = table[name]
+def _kept_from(variables: Sequence[Facts], to: str, names: Sequence[str] = ()) -> Found:
+    """Yield the variables that keep MPI from shared memory or the fabric, as they are set.
+
+    ``transports.tsv`` has how the names of transports begin that reach it. In a list that begins with ^, which
+    excludes, the first two stand for all of them.
+    """
+    for row in rows("transports.tsv"):
+        name, begins = row["variable"], tuple(row["begins"].split())
+        if row["to"] != to or name not in (names or [name]):
+            continue
         for value in sorted({each[name] for each in variables if name in each}):
             words = re.split(r"[,:;]", value.lstrip("^"))
             if value.startswith("^"):
@@ -127,7 +117,7 @@ def _shared_memory(vendor: str, variables: Sequence[Facts], ranks: Sequence[int]
     by_ucx = any("ucx" in each.get("OMPI_MCA_pml", "") for each in variables)
     read = {"Open MPI": "UCX_TLS" if by_ucx else "OMPI_MCA_btl", "Intel MPI": "I_MPI_FABRICS"}
     if len(ranks) > 1 and vendor in read:
-        for setting in _kept_from(variables, [read[vendor]], _TO_SHARED_MEMORY):
+        for setting in _kept_from(variables, "shared memory", [read[vendor]]):
             yield f"{setting} leaves out shared memory for the {len(ranks)} ranks of the node"
 
 
@@ -142,7 +132,7 @@ def _fabric(
         for each in libraries
     ):
         yield f"{active[0]} is active, and MPI has loaded neither UCX nor libfabric nor libibverbs: it may go over TCP"
-    for setting in _kept_from(variables, _TO_FABRIC, _TO_FABRIC):
+    for setting in _kept_from(variables, "fabric"):
         yield f"{setting} names nothing that reaches {active[0]}"
 
 
@@ -156,7 +146,7 @@ RULES = rules({
     "mpi.starts": (_said, "mpi.failure"),
     "mpi.launch": (_launch, "mpi.launched", "mpi.world", "mpi.launcher", "mpi.library"),
     "mpi.pmi": (_pmi, "mpi.launcher", "mpi.launched", "mpi.vendor", "mpi.pmi", "mpi.world"),
-    "mpi.one_library": (_one_library, "ranks.*.libraries.libmpi"),
+    "mpi.one_library": (one_library, "ranks.*.libraries.libmpi"),
     "mpi.launcher": (_launcher, "mpi.mpiexec", "mpi.vendor", "mpi.version"),
     "mpi.threads": (_threads, "mpi.thread_level", "mpi.thread_multiple"),
     "mpi.cores": (_cores, "ranks.*.rank", "ranks.*.cores", "cpu.online"),

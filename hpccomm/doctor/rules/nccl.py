@@ -1,9 +1,9 @@
 """NCCL: which library a rank has, and what NCCL's own diagnostics say."""
 
 import re
-from collections.abc import Sequence
 
 from hpccomm.doctor.rule import Found, Texts, rules
+from hpccomm.doctor.rules.mpi import one_library
 
 CHECKS = {
     "nccl.says_p2p": "p2p",
@@ -15,12 +15,6 @@ CHECKS = {
     "nccl.says_environment": "NCCL environment",
 }
 """NCCL's checks by the rules that translate them (NCCL's guide, Diagnostics and RAS)."""
-
-
-def _one_library(_: Texts, libraries: Sequence[Texts]) -> Found:
-    yield from sorted(
-        {f"a rank has mapped {' and '.join(paths)}" for paths in libraries if len(paths) > 1}
-    )
 
 
 def _one_version(versions: Texts) -> Found:
@@ -35,7 +29,7 @@ def _stack(versions: Texts, soft: int | None) -> Found:
 
 
 RULES = rules({
-    "nccl.one_library": (_one_library, "ranks.*.nccl", "ranks.*.libraries.libnccl"),
+    "nccl.one_library": (one_library, "ranks.*.libraries.libnccl", "ranks.*.nccl"),
     "nccl.one_version": (_one_version, "ranks.*.nccl"),
     "nccl.stack": (_stack, "ranks.*.nccl", "limits.stack.soft"),
     **{name: (tuple, f"nccl.says.{check}") for name, check in CHECKS.items()},

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from hpccomm.doctor.rule import Facts, Found, Texts, many, rules
+from hpccomm.doctor.rules.gpus import on_bus
 from hpccomm.doctor.rules.mpi import SPEAKS
 from hpccomm.doctor.rules.network import serves
 from hpccomm.units import numbers
@@ -26,11 +27,12 @@ def _confined(config: Facts) -> Found:
         yield f"TaskPlugin is {config.get('TaskPlugin')}: jobs may use each other's processors and devices"
 
 
-def _gres(config: Facts, node: Facts, on_bus: int) -> Found:
-    if on_bus and "gpu" not in config.get("GresTypes", ""):
-        yield f"the node has {on_bus} NVIDIA devices, and GresTypes is {config.get('GresTypes') or 'empty'}"
-    elif on_bus and "gpu" not in node.get("Gres", ""):
-        yield f"the node has {on_bus} NVIDIA devices, and Slurm's Gres of it is {node.get('Gres') or 'empty'}"
+def _gres(config: Facts, node: Facts, devices: Sequence[Facts]) -> Found:
+    count = len(on_bus(devices))
+    if count and "gpu" not in config.get("GresTypes", ""):
+        yield f"the node has {count} NVIDIA devices, and GresTypes is {config.get('GresTypes') or 'empty'}"
+    elif count and "gpu" not in node.get("Gres", ""):
+        yield f"the node has {count} NVIDIA devices, and Slurm's Gres of it is {node.get('Gres') or 'empty'}"
 
 
 def _node_state(node: Facts) -> Found:
@@ -102,7 +104,7 @@ RULES = rules({
     "slurm.node": (_node_state, "slurm.node"),
     "slurm.mpi_types": (_mpi_types, "slurm.mpi_types", "mpi.vendor"),
     "slurm.confined": (_confined, "slurm.config"),
-    "slurm.gres": (_gres, "slurm.config", "slurm.node", "gpus.on_bus"),
+    "slurm.gres": (_gres, "slurm.config", "slurm.node", "pci.devices"),
     "slurm.memlock": (_memlock, "slurm.config", "limits.memlock.soft", "infiniband.ports"),
     "slurm.tasks": (_tasks, "slurm.variables", "mpi.world", "mpi.launched", "mpi.launcher"),
     "slurm.cpus_per_task": (_cpus, "ranks.*.rank", "ranks.*.cores", "ranks.*.variables", "slurm.variables"),

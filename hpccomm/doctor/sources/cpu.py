@@ -19,20 +19,12 @@ def gather(root: Path = Path("/")) -> dict[str, Any]:
     nodes in their order.
     """
     reading = Reading(root)
-    reading.file("allowed", "/proc/self/status", _allowed)
-    reading.take("number", lambda: len(numbers(_allowed(reading.text("/proc/self/status")))))
-    reading.file("online", f"{_CPUS}/online")
+    reading.files("cpu")
+    reading.take("number", lambda: len(numbers(reading.facts()["allowed"])))
     reading.take("cores", lambda: sorted(set(_each(reading, "thread_siblings_list")), key=numbers))
     reading.take("sockets", lambda: _sockets(reading))
     reading.take("nodes", lambda: list(_nodes(reading)))
     return reading.facts()
-
-
-def _allowed(status: str) -> str:
-    found = re.search(r"^Cpus_allowed_list:\s*(\S+)", status, re.MULTILINE)
-    if found is None:
-        raise LookupError("/proc/self/status has no line Cpus_allowed_list")
-    return found[1]
 
 
 def _each(reading: Reading, file: str) -> list[str]:

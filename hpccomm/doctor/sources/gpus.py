@@ -1,12 +1,12 @@
-"""NVIDIA's GPUs: on the bus, in the driver, and by NVML."""
+"""NVIDIA's GPUs: whether their driver is loaded, and what NVML says of them."""
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from hpccomm.doctor.reading import Reading, why
+from hpccomm.doctor.reading import Reading, rows, why
 from hpccomm.memory.cuda import nvml
 
 
@@ -14,29 +14,14 @@ def _text(value: str | bytes) -> str:
     return value.decode() if isinstance(value, bytes) else value
 
 
-_OF_DEVICE: dict[str, tuple[str, tuple[int, ...], Callable[[Any], Any]]] = {
-    "name": ("nvmlDeviceGetName", (), _text),
-    "uuid": ("nvmlDeviceGetUUID", (), _text),
-    "bus": ("nvmlDeviceGetPciInfo", (), lambda info: _text(info.busId).lower()),
-    "vbios": ("nvmlDeviceGetVbiosVersion", (), _text),
-    "persistence": ("nvmlDeviceGetPersistenceMode", (), bool),
-    "mig": ("nvmlDeviceGetMigMode", (), list),
-    "ecc": ("nvmlDeviceGetEccMode", (), list),
-    "remapped": ("nvmlDeviceGetRemappedRows", (), list),
-    "uncorrected": ("nvmlDeviceGetTotalEccErrors", (1, 0), int),  # uncorrected, volatile
-    "clock_reasons": ("nvmlDeviceGetCurrentClocksEventReasons", (), int),
-    "compute_mode": ("nvmlDeviceGetComputeMode", (), int),
-    "processes": ("nvmlDeviceGetComputeRunningProcesses", (), len),
-    "busy": ("nvmlDeviceGetUtilizationRates", (), lambda rates: int(rates.gpu)),
+_KINDS: dict[str, Callable[[Any], Any]] = {
+    "text": _text,
+    "address": lambda info: _text(info.busId).lower(),
+    "busy": lambda rates: int(rates.gpu),
+    "number": len,
+    **{kind.__name__: kind for kind in (bool, int, list)},
 }
-"""The facts of a device: the function of NVML, its arguments after the device, and what is kept of its result."""
-
-_OF_LINK = {
-    "generation": "nvmlDeviceGetCurrPcieLinkGeneration",
-    "most_generation": "nvmlDeviceGetMaxPcieLinkGeneration",
-    "width": "nvmlDeviceGetCurrPcieLinkWidth",
-    "most_width": "nvmlDeviceGetMaxPcieLinkWidth",
-}
+"""What ``nvml.tsv`` keeps of the result of a function. Its arguments are those after the device."""
 
 _WAYS = {"read": 0, "write": 1}
 """NVML's nvmlGpuP2PCapsIndex_t; the package has a tuple for the first."""
@@ -48,18 +33,10 @@ AT_WORK = 20
 def gather(root: Path = Path("/")) -> dict[str, Any]:
     """Return the facts of the GPUs."""
     reading = Reading(root)
-    on_bus = [
-        device.name
-        for device in reading.matches("/sys/bus/pci/devices", "*")
-        if _line(device / "vendor") == "0x10de" and _line(device / "class").startswith("0x03")
-    ]
-    reading.put("on_bus", len(on_bus))
     module = reading.path("/proc/driver/nvidia/version").exists()
     reading.put("module", module)
     if not module:
-        reading.miss(
-            "", "there is no NVIDIA GPU here" if not on_bus else "NVIDIA's driver is not loaded"
-        )
+        reading.miss("", "NVIDIA's driver is not loaded")
         return reading.facts()
     try:
         with nvml.opened() as library:
@@ -67,13 +44,6 @@ def gather(root: Path = Path("/")) -> dict[str, Any]:
     except LookupError as error:
         reading.miss("", str(error.args[0]))
     return reading.facts()
-
-
-def _line(file: Path) -> str:
-    try:
-        return file.read_text().strip()
-    except OSError:
-        return ""
 
 
 def _ask(library: Any, name: str, *arguments: Any) -> Any:
@@ -101,9 +71,9 @@ def _devices(reading: Reading, library: Any) -> None:
     if lost:
         reading.put("lost", lost)
     for index, handle in handles.items():
-        for fact, (name, more, kept) in _OF_DEVICE.items():
-            read = partial(_ask, library, name, handle, *more)
-            reading.take(f"devices.{index}.{fact}", lambda kept=kept, read=read: kept(read()))  # type: ignore[misc]
+        for row in rows("nvml.tsv"):
+            if row["of"] == "device":
+                reading.take(f"devices.{index}.{row['fact']}", partial(_fact, library, handle, row))
         reading.take(f"devices.{index}.link", partial(_link, library, handle))
     for one, other in itertools.permutations(handles, 2):
         for way, number in _WAYS.items():
@@ -114,8 +84,14 @@ def _devices(reading: Reading, library: Any) -> None:
             )
 
 
+def _fact(library: Any, handle: Any, row: Mapping[str, str]) -> Any:
+    more = map(int, row["arguments"].split())
+    return _KINDS[row["kind"]](_ask(library, row["function"], handle, *more))
+
+
 def _link(library: Any, handle: Any) -> dict[str, int]:
     """Return what the device's place on PCI Express gives, if it is under load."""
     if _ask(library, "nvmlDeviceGetUtilizationRates", handle).gpu < AT_WORK:
         raise LookupError("an idle GPU lowers its link: look while the GPUs are at work")
-    return {fact: _ask(library, name, handle) for fact, name in _OF_LINK.items()}
+    found = (row for row in rows("nvml.tsv") if row["of"] == "link")
+    return {row["fact"]: _fact(library, handle, row) for row in found}

@@ -3,19 +3,11 @@
 import collections
 import ctypes
 import os
-import re
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from hpccomm.doctor.reading import ALL_USERS, Reading, fields
-
-_MEMORY = {
-    "memory": "MemTotal",
-    "available": "MemAvailable",
-    "swap": "SwapTotal",
-    "swap_free": "SwapFree",
-}
+from hpccomm.doctor.reading import ALL_USERS, Reading
 
 _SCALING = {"governors": "scaling_governor", "preferences": "energy_performance_preference"}
 
@@ -28,41 +20,12 @@ _MARKS = ("/.dockerenv", "/run/.containerenv", "/singularity", "/.singularity.d"
 def gather(root: Path = Path("/")) -> dict[str, Any]:
     """Return the facts of the host."""
     reading = Reading(root)
-    reading.file("kernel", "/proc/sys/kernel/osrelease")
-    reading.file(
-        "os", "/etc/os-release", lambda text: re.findall(r'^PRETTY_NAME="?([^"\n]*)', text, re.M)[0]
-    )
-    reading.file("boot_id", "/proc/sys/kernel/random/boot_id")
-    reading.file(
-        "cpu",
-        "/proc/cpuinfo",
-        lambda text: " ".join(re.findall(r"^model name\s*:(.*)$", text, re.M)[0].split()),
-    )
-    reading.file(
-        "virtual",
-        "/proc/cpuinfo",
-        lambda text: bool(re.search(r"^flags\s*:.*\bhypervisor\b", text, re.M)),
-    )
-    for fact, name in _MEMORY.items():
-        reading.take(fact, partial(_memory, reading, name))
-    reading.file(
-        "thp",
-        "/sys/kernel/mm/transparent_hugepage/enabled",
-        lambda text: re.findall(r"\[(\w+)\]", text)[0],
-    )
-    reading.file("numa_balancing", "/proc/sys/kernel/numa_balancing", int)
+    reading.files("host")
     for fact, name in _SCALING.items():
         reading.take(fact, partial(_policies, reading, name))
-    reading.file("cpufreq_driver", "/sys/devices/system/cpu/cpu0/cpufreq/scaling_driver")
-    reading.file("clock_source", "/sys/devices/system/clocksource/clocksource0/current_clocksource")
     reading.take("clock_synchronised", _synchronised)
-    reading.file("load", "/proc/loadavg", lambda text: float(text.split()[0]))
     reading.put("container", _container(reading))
     return reading.facts()
-
-
-def _memory(reading: Reading, name: str) -> int:
-    return int(fields(reading.text("/proc/meminfo"))[name].split()[0]) * 1024
 
 
 def _policies(reading: Reading, name: str) -> dict[str, int]:
@@ -86,7 +49,7 @@ def _container(reading: Reading) -> list[str]:
     found = [mark for mark in _MARKS if reading.path(mark).exists()]
     found += [
         f"variable {name}"
-        for name in ("container", "APPTAINER_NAME", "SINGULARITY_NAME")
+        for name in ("container", "APPTAINER_NAME", "SINGULARITY_NAME", "KUBERNETES_SERVICE_HOST")
         if name in os.environ
     ]
     try:

@@ -2,20 +2,11 @@
 
 import math
 import os
-import re
 from collections.abc import Mapping
-from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from hpccomm.doctor.reading import ALL_USERS, Reading, fields
-
-_LIMITS = {
-    "memlock": "Max locked memory",
-    "open_files": "Max open files",
-    "processes": "Max processes",
-    "stack": "Max stack size",
-}
 
 _NO_LIMIT = 1 << 62
 """Version 1 of control groups prints a number near 2^63 for no limit of memory."""
@@ -24,27 +15,13 @@ _NO_LIMIT = 1 << 62
 def gather(root: Path = Path("/")) -> dict[str, Any]:
     """Return the limits: numbers, or None where there is no limit."""
     reading = Reading(root)
-    for fact, title in _LIMITS.items():
-        reading.take(fact, partial(_limit, reading, title))
+    reading.files("limits")
     reading.take("may_lock_all", lambda: _may_lock_all(reading))
     reading.take("memory", lambda: _memory(reading))
     reading.take("cpu", lambda: _cpu(reading))
     reading.take("pids", lambda: _pids(reading))
     reading.take("shared_memory", lambda: _room(reading.path("/dev/shm")))
-    reading.file("ptrace_scope", "/proc/sys/kernel/yama/ptrace_scope", int)
-    reading.file(
-        "ports", "/proc/sys/net/ipv4/ip_local_port_range", lambda text: [*map(int, text.split())]
-    )
     return reading.facts()
-
-
-def _limit(reading: Reading, title: str) -> dict[str, int | None]:
-    text = reading.text("/proc/self/limits")
-    found = re.search(rf"^{title} +(\S+) +(\S+)", text, re.MULTILINE)
-    if found is None:
-        raise LookupError(f"/proc/self/limits has no line {title!r}")
-    soft, hard = (None if word == "unlimited" else int(word) for word in found.groups())
-    return {"soft": soft, "hard": hard}
 
 
 def _may_lock_all(reading: Reading) -> bool:

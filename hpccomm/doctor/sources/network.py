@@ -6,23 +6,14 @@ from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
 
-from hpccomm.doctor.reading import Reading, whole
+from hpccomm.doctor.reading import Reading
+from hpccomm.doctor.sources import twice
 from hpccomm.doctor.sources.pci import address
-from hpccomm.doctor.sources.twice import pause, rising
 
 _NET = "/sys/class/net"
 
-LOSSES = (
-    *("rx_dropped", "tx_dropped", "rx_errors", "tx_errors", "rx_missed_errors", "rx_crc_errors"),
-    *("rx_fifo_errors", "tx_carrier_errors"),
-)
-"""Counters of packets that did not arrive (Documentation/networking/statistics.rst of Linux)."""
 
-IFF_UP = 1
-"""The flag of an interface that is switched on (linux/if.h)."""
-
-
-def gather(root: Path = Path("/"), wait: Callable[[], None] = pause) -> dict[str, Any]:
+def gather(root: Path = Path("/"), wait: Callable[[], None] = twice.pause) -> dict[str, Any]:
     """Return ``devices``, and ``routes``: the IPv4 ``networks`` of each interface, and the ``gateways``.
 
     Virtual interfaces are left out, but for bonds and those that reach a network, as in containers. A device has its name, PCI address, speed in Mb/s,
@@ -34,13 +25,11 @@ def gather(root: Path = Path("/"), wait: Callable[[], None] = pause) -> dict[str
     if not folders:
         reading.miss("devices", f"{_NET} has no interface that reaches a network")
         return reading.facts()
-    before = [_losses(reading, folder) for folder in folders]
-    wait()
-    devices = []
-    for folder, first in zip(folders, before, strict=True):
-        after = _losses(reading, folder)
-        losses = {"losses": after, "rising": rising(first, after)}
-        devices.append({**_device(reading, folder), **losses})
+    counted = twice.counted(reading, "network.losses", folders, wait)
+    devices = [
+        {**_device(reading, folder), "losses": losses, "rising": rising}
+        for folder, (losses, rising) in zip(folders, counted, strict=True)
+    ]
     reading.put("devices", devices)
     return reading.facts()
 
@@ -52,28 +41,13 @@ def _matters(folder: Path, reached: Collection[str]) -> bool:
 
 
 def _device(reading: Reading, folder: Path) -> dict[str, Any]:
-    speed = whole(reading.line(folder / "speed"))
-    flags = int(reading.line(folder / "flags") or "0", 16)
-    facts = {
-        "name": folder.name,
+    places = {
         "pci": address(folder / "device"),
-        "speed": speed if speed and speed > 0 else None,  # -1: the driver does not say
-        "mtu": whole(reading.line(folder / "mtu")),
-        "duplex": reading.line(folder / "duplex"),
-        "state": reading.line(folder / "operstate"),
-        "on": bool(flags & IFF_UP),
-        "usb": "/usb" in str((folder / "device").resolve()) or None,
+        "usb": "/usb" in str((folder / "device").resolve()),
         "bond": (folder / "master").resolve().name if (folder / "master").exists() else None,
-        "members": (reading.line(folder / "bonding/slaves") or "").split() or None,
     }
-    return {name: value for name, value in facts.items() if value is not None}
-
-
-def _losses(reading: Reading, folder: Path) -> dict[str, int]:
-    files = {name: folder / "statistics" / name for name in LOSSES}
-    files["carrier_changes"] = folder / "carrier_changes"
-    read = {name: whole(reading.line(file)) for name, file in files.items()}
-    return {name: value for name, value in read.items() if value is not None}
+    facts = {"name": folder.name, **reading.below("network.device", folder)}
+    return facts | {name: place for name, place in places.items() if place}
 
 
 def _routes(reading: Reading) -> dict[str, Any]:

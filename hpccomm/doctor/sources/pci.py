@@ -9,7 +9,7 @@ import struct
 from pathlib import Path
 from typing import Any
 
-from hpccomm.doctor.reading import Reading, whole, why
+from hpccomm.doctor.reading import Reading, why
 
 _DEVICES = "/sys/bus/pci/devices"
 _KINDS = re.compile(r"0x(02|03|12|0680)")
@@ -49,25 +49,11 @@ def _path(link: Path) -> list[str]:
 
 
 def _device(reading: Reading, folder: Path) -> dict[str, Any]:
-    facts = {
-        "address": folder.name,
-        "class": reading.line(folder / "class"),
-        "vendor": reading.line(folder / "vendor"),
-        "device": reading.line(folder / "device"),
-        "node": whole(reading.line(folder / "numa_node")),
-        "cpus": reading.line(folder / "local_cpulist"),
-        "speed": _speed(reading.line(folder / "current_link_speed")),
-        "max_speed": _speed(reading.line(folder / "max_link_speed")),
-        "width": whole(reading.line(folder / "current_link_width")),
-        "max_width": whole(reading.line(folder / "max_link_width")),
-        **{
-            name: (folder / name).resolve().name
-            for name in ("driver", "iommu_group")
-            if (folder / name).exists()
-        },
-        "virtual": (folder / "physfn").exists() or None,
+    links = [name for name in ("driver", "iommu_group") if (folder / name).exists()]
+    facts = reading.below("pci.device", folder) | {
+        name: (folder / name).resolve().name for name in links
     }
-    return {name: value for name, value in facts.items() if value is not None}
+    return {"address": folder.name, **facts, "virtual": (folder / "physfn").exists()}
 
 
 def _bridge(reading: Reading, folder: Path) -> dict[str, Any]:
@@ -107,12 +93,6 @@ def _iommu(reading: Reading) -> dict[str, Any]:
         "modes": sorted({kind for kind in kinds if kind}),
         "kernel": [word for word in words if "iommu" in word],
     }
-
-
-def _speed(text: str | None) -> float | None:
-    """Return GT/s, from ``16.0 GT/s PCIe``; None for ``Unknown``."""
-    found = re.match(r"[\d.]+", text or "")
-    return float(found[0]) if found else None
 
 
 def address(link: Path) -> str | None:

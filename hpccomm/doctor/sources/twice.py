@@ -1,7 +1,10 @@
 """Counters that count since the system's start: what matters is what rises while one looks."""
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+from hpccomm.doctor.reading import Reading
 
 SECONDS = 0.5
 
@@ -11,7 +14,13 @@ def pause() -> None:
     time.sleep(SECONDS)
 
 
-def rising(first: Mapping[str, int], second: Mapping[str, int]) -> dict[str, int]:
-    """Return by how much counters rose, of those that did."""
-    both = {name: value - first[name] for name, value in second.items() if name in first}
-    return {name: rise for name, rise in both.items() if rise > 0}
+def counted(
+    reading: Reading, of: str, folders: Sequence[Path], wait: Callable[[], None]
+) -> Iterator[tuple[dict[str, int], dict[str, int]]]:
+    """Yield for each folder its counters, as ``files.tsv`` has them, and by how much they rose, of those that did."""
+    before = [reading.below(of, folder) for folder in folders]
+    wait()
+    for folder, first in zip(folders, before, strict=True):
+        after = reading.below(of, folder)
+        rises = {name: value - first.get(name, value) for name, value in after.items()}
+        yield after, {name: rise for name, rise in rises.items() if rise > 0}
