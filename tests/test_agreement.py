@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hpccomm import CommOptions
 from hpccomm.communicator.lanes import HostLane
 from hpccomm.communicator.lanes.check import drive_part
-from hpccomm.errors import CollectiveTimeout, CommunicationError, RankMismatch
+from hpccomm.errors import CollectiveTimeout, CommunicationError, HpccommError, RankMismatch
 from hpccomm.runtime.operation import Label
 from hpccomm.runtime.recorder import BEGIN, BLOCKING
 from hpccomm.testing import run_ranks
@@ -219,5 +219,25 @@ def test_a_self_check_that_is_wrong_on_one_rank_is_an_error_on_all(
         return str(caught.value)
 
     said = run_ranks(3, on_rank, timeout=30)
-    assert all("self-check of communicator 'unlucky': rank 1: " in each for each in said)
+    assert all(each.startswith("self-check of communicator 'unlucky': rank 1: ") for each in said)
     assert all("gave [4.0, 7.0, 10.0, 13.0] and [3.0, 6.0, 9.0, 12.0]" in each for each in said)
+
+
+def test_what_fails_on_one_node_is_an_error_on_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    tried = HostLane.tried
+
+    def wrong(lane, given, control):
+        backend, name = lane._calls.backend, lane._calls.name
+        for choice, result in tried(lane, given, control):
+            yield choice, result + (3 in backend.members and name == "unlucky.node")
+
+    monkeypatch.setattr(HostLane, "tried", wrong)
+
+    def on_rank(comm) -> str:
+        with pytest.raises(HpccommError, match="does not compute correctly") as caught:
+            comm.dup(name="unlucky")
+        comm.barrier()
+        return str(caught.value)
+
+    *others, _, _ = run_ranks(4, on_rank, timeout=10, ranks_per_node=2)
+    assert all(each.startswith("on another node: self-check of ") for each in others)

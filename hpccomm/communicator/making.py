@@ -13,7 +13,13 @@ from hpccomm.communicator.shrinking import grouped, own_ranks
 from hpccomm.contracts.backend import Backend
 from hpccomm.dispatch.host import HostDispatch
 from hpccomm.dispatch.policy import Tables
-from hpccomm.errors import CommunicationError
+from hpccomm.errors import (
+    BackendUnavailable,
+    CollectiveTimeout,
+    CommunicationError,
+    HpccommError,
+    PeerLost,
+)
 from hpccomm.runtime.engine import CallEngine
 from hpccomm.runtime.recorder import site_of, user_frame
 from hpccomm.settings import Settings
@@ -62,19 +68,28 @@ def make(
         On every rank, if the settings ask for what cannot run here.
     """
     calls = CallEngine(name, backend, settings)
+    control = Control(backend.collectives, calls.drive)
     node_comm: Communicator | None = None
-    if backend.topology.num_nodes > 1 and not of_node:
-        with calls.beside_watchdog("making the node's communicator", ordered=True):
-            group = grouped(backend, backend.topology.neighbours(backend.rank), 0)
-        lane = None if nccl is None else RefusingLane(name, NODE)
-        with own_ranks(calls):
-            node_comm = make(
-                group, f"{name}.node", settings, device, lane, tables=tables, of_node=True
-            )
     try:
+        if backend.topology.num_nodes > 1 and not of_node:
+            with calls.beside_watchdog("making the node's communicator", ordered=True):
+                group = grouped(backend, backend.topology.neighbours(backend.rank), 0)
+            lane = None if nccl is None else RefusingLane(name, NODE)
+            try:
+                with own_ranks(calls):
+                    node_comm = make(
+                        group, f"{name}.node", settings, device, lane, tables=tables, of_node=True
+                    )
+            except HpccommError as error:
+                if not isinstance(
+                    error, CollectiveTimeout | PeerLost
+                ):  # the other nodes find these
+                    control.all_gather(str(error).encode())
+                raise
+            if why := max(control.all_gather(b"")):
+                raise BackendUnavailable(f"on another node: {why.decode()}")
         if settings.shared_memory == "off":  # calls, messages and `empty` find none to use
             backend.collectives.shared = backend.messages.shared = None
-        control = Control(backend.collectives, calls.drive)
         check = Check(calls, control, settings.check)
         host = HostLane(calls, check, HostDispatch(backend, settings, tables), backend)
         on_device = open_device_lane(
