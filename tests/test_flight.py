@@ -1,10 +1,12 @@
 """What is recorded of calls, what ranks conclude when one waits, and what is written down."""
 
+import fcntl
 import gc
 import json
 import logging
 import os
 import platform
+import resource
 import subprocess
 import sys
 import tempfile
@@ -301,14 +303,19 @@ def test_a_signal_is_one_dump_though_its_stack_comes_in_pieces(
     monkeypatch.setattr(dump_signal, "dump", lambda reason: written.append(reason))
     monkeypatch.setattr(dump_signal, "QUIET_SECONDS", 60)
     reading, writing = os.pipe()
-    serving = threading.Thread(target=dump_signal._serve, args=(reading,))
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    high = fcntl.fcntl(reading, fcntl.F_DUPFD, 1024)  # beyond what select() takes
+    os.close(reading)
+    serving = threading.Thread(target=dump_signal._serve, args=(high,))
     serving.start()
     for piece in (b"Stack", b" (most recent", b" call first):\n"):
         os.write(writing, piece)
         time.sleep(0.01)
     os.close(writing)
     serving.join(30)
-    os.close(reading)
+    os.close(high)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
     assert written == ["SIGUSR1"]
 
 

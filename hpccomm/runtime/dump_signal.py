@@ -33,9 +33,11 @@ def install() -> None:
 
 
 def _serve(reading: int) -> None:
+    pipe = select.poll()  # select takes no file whose number is above 1023
+    pipe.register(reading, select.POLLIN)
     while os.read(reading, 1 << 16):
         # The handler writes a stack in pieces: all of them are one signal.
-        while select.select([reading], [], [], QUIET_SECONDS)[0] and os.read(reading, 1 << 16):
+        while pipe.poll(1000 * QUIET_SECONDS) and os.read(reading, 1 << 16):
             pass
         try:
             dump(reason="SIGUSR1")
