@@ -15,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hpccomm import settings
+from hpccomm.cli import nccl_tests
 from hpccomm.variables import machine, presets
 from hpccomm.variables.judging import (
     FAULTS,
@@ -270,6 +271,12 @@ def test_mpich_has_the_variables_of_the_table():
     for name, each in known().items():
         if each.source == "cvars":
             assert name.removeprefix("MPIR_CVAR_").encode() in text, name
+
+
+def test_what_the_programs_of_nccl_tests_read_is_theirs():
+    ends = nccl_tests.OF_ALL_TO_ALL_V
+    for name in (*nccl_tests.VARIABLES, *(f"NCCL_TESTS_ALLTOALLV_{end}" for end in ends)):
+        assert verdict(f"{name}=1").verdict == "foreign", name
 
 
 FACTS = {"roce": "mlx5_0,mlx5_1", "roce_rate": 200.0, "ethernet": "eth0", "ethernet_rate": 100.0}
