@@ -172,8 +172,8 @@ def arrays_of_different_sizes(comm: Communicator) -> None:
 
 @FAILURES.behaviour(min_size=2, fails=True)
 def large_send_times_out(comm: Communicator) -> None:
-    """A send of 32 MiB that nobody receives gives up, or has left its array reusable."""
-    x = np.zeros(1 << 22)
+    """A send of 8 MiB that nobody receives gives up, or has left its array reusable."""
+    x = np.zeros(1 << 20)
     with takes(SHORT + SOON):
         try:
             comm.send(x, silent(comm), timeout=SHORT)
