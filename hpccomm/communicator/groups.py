@@ -215,7 +215,8 @@ class Groups(Face):
     def node_comm(self) -> "Communicator":
         """The communicator of this node's ranks, made together with this one.
 
-        Where all ranks are on one node, it is this communicator itself. It ends with this one.
+        Where all ranks are on one node, it is this communicator itself. It ends with this one; do not end
+        it by itself.
         """
         of_node = self._core.node_comm
         if of_node is None:

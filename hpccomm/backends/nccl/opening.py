@@ -81,6 +81,7 @@ def open_nccl(
         If a rank did not call before the deadline.
     """
     global _warned
+    config = config or {}
     own, borrowed = mine(backend.rank, device), None
     if given is not None and not own.why_not:
         from hpccomm.backends.nccl.borrowed import borrow
@@ -90,8 +91,8 @@ def open_nccl(
     if not own.why_not:
         if not _warned:
             _warned = True
-            variables.warn(own.nccl, config or ())
-        if not libnccl.orders_calls(own.nccl) and "launchOrderImplicit" not in (config or ()):
+            variables.warn(own.nccl, config)
+        if not libnccl.orders_calls(own.nccl) and "launchOrderImplicit" not in config:
             variables.order_launches(own.nccl)
         own = replace(own, why_not=users.claim(own.device, users.NCCL))
     claimed = not own.why_not
@@ -100,13 +101,11 @@ def open_nccl(
         facts = tuple(unpacked(each) for each in control.all_gather(own.packed()))
         why = unfit(facts)
         if not why:
-            _refuse_newer(config or {}, own.nccl)
+            _refuse_newer(config, own.nccl)
             fear = crowded(facts)
             if fear and backend.rank == 0:
                 logger.warning("%s", fear)
-            ranks = Ranks(
-                backend.rank, backend.size, own.device, control, drive, name, config or {}
-            )
+            ranks = Ranks(backend.rank, backend.size, own.device, control, drive, name, config)
             native, why = borrowed and kept(borrowed), ""
             if native is None:
                 native, why = _communicator(ranks, parent, left_out, settling)
