@@ -170,7 +170,8 @@ def _of_collectives(job: Job, history: History) -> Iterator[Fault]:
             break
         calls = history.at(each)
         first, call = next(iter(calls.items()))
-        if any(other.record != call.record for other in calls.values()):
+        asked = call.operation, call.terms
+        if any((other.operation, other.terms) != asked for other in calls.values()):
             found = judged(job, call, first, members)
             if found.verdict.differing:
                 yield _differing(job, history, each, found.verdict)
