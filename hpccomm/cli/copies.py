@@ -12,10 +12,8 @@ from hpccomm.memory.cuda.library import cupy
 DESCRIPTION = """\
 Measure copies from the host to each GPU and back, within each GPU, and between each two GPUs of the node.
 
-Both ways, the figure is of one direction while data go in the other as well. All bytes are verified. A line names the path
-of the copy and how much of its peak it reaches, both from NVML (pip install nvidia-ml-py). Start one process a node.
-
-The exit status is 0, 1 if a byte is wrong, and 2 if the command failed, such as without a GPU.
+Both ways, the figure is of one direction. A line names the path of the copy and how much of its peak it reaches, both from
+NVML (pip install nvidia-ml-py). Start one process a node. The exit status is 1 if a byte is wrong, 2 if it failed.
 """
 
 EXAMPLES = """\

@@ -17,8 +17,8 @@ from hpccomm.cli.show import path
 from hpccomm.errors import ConfigurationError, HpccommError, UsageError, did_you_mean
 from hpccomm.units import ranges
 from hpccomm.variables import judging, machine, presets
-from hpccomm.variables.judging import ENVIRONMENT, VariableSetting, VariableVerdict
-from hpccomm.variables.tables import known
+from hpccomm.variables.judging import ENVIRONMENT, RANKS, VariableSetting, VariableVerdict
+from hpccomm.variables.tables import KnownVariable, known
 
 DESCRIPTION = """\
 List the variables of NCCL, hpccomm, MPI, UCX, libfabric and CUDA that are set, in the environment and in NCCL's
@@ -44,10 +44,6 @@ _FREE = (
     *("HPCCOMM_MPIEXEC", "HPCCOMM_VENV", "HPCCOMM_PYTHON"),
 )
 """Variables of hpccomm that may differ between ranks."""
-
-RANKS = "ranks"
-"""The place of a verdict on all of them."""
-
 
 Verdicts = list[VariableVerdict]
 
@@ -112,6 +108,18 @@ def _own(setting: VariableSetting) -> VariableVerdict:
     return VariableVerdict(*setting)
 
 
+def _table() -> dict[str, KnownVariable]:
+    """Return what is known of all variables, hpccomm's among them."""
+    own = (
+        (each.name, "text", each.kind.fits, "", each.meaning, str(each.default), "live", "", "")
+        for each in settings.VARIABLES
+    )
+    lines = (
+        KnownVariable("hpccomm", *line, "free" if line[0] in _FREE else "equal") for line in own
+    )
+    return {**known(), **{line.name: line for line in lines}}
+
+
 def _gathered(own: Verdicts) -> list[Verdicts]:
     """Return what each rank of the job has, in their order; on all ranks. This one's where MPI does not start."""
     from hpccomm.backends.bootstrap.mpi import load
@@ -132,15 +140,7 @@ def _joined(ranks: Sequence[Verdicts]) -> list[dict[str, Any]]:
     """Return the verdicts of all ranks, equal ones once, and those on differences; faults first."""
     values = [{each.name: each.value for each in of if each.verdict != "shadowed"} for of in ranks]
     joined: dict[VariableVerdict, list[int]] = {}
-    equal = [each.name for each in settings.VARIABLES if each.name not in _FREE]
-    for name, verdict, by_value in judging.differing(values, equal):
-        words = "must be equal on all ranks: " if verdict == "differs" else ""
-        shown = {None: "not set", "": "set"}  # the value of an unknown name is not kept
-        words += ", ".join(
-            f"{shown.get(value, value)} on rank {ranges(of)}" for value, of in by_value.items()
-        )
-        remedy = "set it in one place for all ranks (mpiexec -x NAME, srun --export)"
-        entry = VariableVerdict(name, "", RANKS, verdict, words, remedy)
+    for entry in judging.differing(values, _table()):
         joined[entry] = [*range(len(ranks))]
     for rank, of in enumerate(ranks):
         for each in of:
@@ -178,17 +178,14 @@ def _changes(file: Path, found: Sequence[Mapping[str, Any]]) -> Iterator[str]:
 
 
 def _explained(names: Sequence[str]) -> Iterator[str]:
-    own = {each.name: each for each in settings.VARIABLES}
-    table: dict[str, Any] = {**known(), **own}
+    table = _table()
     for name in names or table:
         if name not in table:
             advice = did_you_mean(name, table, "give one that hpccomm env --list names")
             raise UsageError(f"{name!r} is in no table; {advice}")
         yield f"{name}: {table[name].meaning}"
-        if names and name in own:
-            yield f"  fits: {own[name].kind.fits}; default: {own[name].default}"
-        elif names:
-            facts = asdict(known()[name]) | {"name": "", "meaning": ""}
+        if names:
+            facts = asdict(table[name]) | {"name": "", "meaning": ""}
             yield "  " + "; ".join(f"{fact}: {text}" for fact, text in facts.items() if text)
 
 

@@ -9,11 +9,8 @@ from hpccomm.cli import output
 DESCRIPTION = """\
 Measure the bandwidth of the node's memory: the limit of collectives in shared memory.
 
-memory_copy and memory_add are STREAM's Copy and Add, with its count of bytes, on arrays larger than the caches.
-memory_update reads and writes one array in place. Each core has a thread, and memory of its own NUMA node or of the one
-that is named. Ranks measure their cores at the same time.
-
-The exit status is 0, 1 if a result is wrong, and 2 if the command failed.
+memory_copy and memory_add are STREAM's Copy and Add, memory_update writes an array in place. Each core has a thread, and
+memory of its own NUMA node or of the one that is named. The exit status is 1 if a result is wrong, 2 if it failed.
 """
 
 EXAMPLES = """\

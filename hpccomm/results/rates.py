@@ -6,7 +6,7 @@ written is not counted. A copy over a link counts once, in its own direction.
 """
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -27,6 +27,13 @@ COUNTED = {
 
 _LINE = "{:<16}  {:<34}  {:>11}  {:>10}  {:>7}  {:>6}  {:>7}  {}"
 _HEADING = ("what", "where", "bytes", "us", "GB/s", "#wrong", "of peak", "path")
+
+_LIMIT = """\
+#
+# An all_reduce of n ranks in shared memory reads and writes n arrays. Where these are larger than the
+# caches, its busbw is at most (n-1)/n^2 of the best memory_update or memory_copy, {:.4g} GB/s:
+#   {} GB/s"""
+"""What the node's memory allows an all-reduce, which reads as much as it writes."""
 
 _RANKS = (2, 4, 8, 16, 32, 64)
 
@@ -72,26 +79,19 @@ def text(info: RunInfo, rows: Sequence[Row], samples: Callable[[int], np.ndarray
     lines = [f"# {', '.join(facts)}", f"# {' '.join(versions)}"]
     lines += placement.folded(info) if len(info.ranks) > 1 else []
     lines.append(f"# {_LINE.format(*_HEADING)}")
+    several = len({rank.node for rank in info.ranks}) > 1
     for index, row in enumerate(rows):
         path = info.machine.get(path_fact(row.collective, row.algorithm), "")
         peak = re.search(r": (\S+) GB/s$", path)
         share = f"{row.busbw / float(peak[1]):.0%}" if peak else ""
-        seconds = samples(index)
-        if len({rank.node for rank in info.ranks}) > 1 and seconds is not None:
-            rank = int(np.argmax(np.median(seconds, axis=0)))
-            path += f" slowest: rank {rank} on {info.ranks[rank].host}"
-        figures = f"{row.time:.1f}", figure(row.busbw, 7).strip(), row.wrong, share, path.strip()
+        if several and (seconds := samples(index)) is not None:
+            slowest = info.ranks[int(np.argmax(np.median(seconds, axis=0)))]
+            path = f"{path} slowest: rank {slowest.rank} on {slowest.host}".strip()
+        figures = f"{row.time:.1f}", figure(row.busbw, 7).strip(), row.wrong, share, path
         line = _LINE.format(row.collective, row.algorithm, row.bytes, *figures)
         lines.append(f"  {line}".rstrip())
-    return "".join(f"{line}\n" for line in [*lines, *_limit(rows)])
-
-
-def _limit(rows: Sequence[Row]) -> Iterator[str]:
-    """Yield what the node's memory allows an all-reduce, which reads as much as it writes."""
     alike = ("memory_copy", "memory_update")
     best = max((row.busbw for row in rows if row.collective in alike), default=0.0)
-    if best:
-        yield "#"
-        yield "# An all_reduce of n ranks in shared memory reads and writes n arrays. Where these are larger than the"
-        yield f"# caches, its busbw is at most (n-1)/n^2 of the best memory_update or memory_copy, {best:.4g} GB/s:"
-        yield f"#   {', '.join(f'{n} ranks {best * (n - 1) / n**2:.3g}' for n in _RANKS)} GB/s"
+    limits = (f"{n} ranks {best * (n - 1) / n**2:.3g}" for n in _RANKS)
+    lines += _LIMIT.format(best, ", ".join(limits)).splitlines() if best else []
+    return "".join(f"{line}\n" for line in lines)

@@ -6,10 +6,13 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from hpccomm.errors import nearest
+from hpccomm.units import ranges
 from hpccomm.variables.reading import Finding, misfit, number
 from hpccomm.variables.tables import KnownVariable, known, version_code
 
-ENVIRONMENT = "environment"
+ENVIRONMENT, RANKS = "environment", "ranks"
+"""Places of a value, beside files. A verdict on all ranks has the second."""
+
 OK = "ok"
 FAULTS = (
     *("unknown", "removed", "deprecated", "newer", "misread", "misfit", "prefix", "differs"),
@@ -115,32 +118,30 @@ def judge_all(found: Iterable[VariableSetting], machine: Surroundings) -> list[V
 
 
 def differing(
-    ranks: Sequence[Mapping[str, str]], equal: Collection[str] = ()
-) -> list[tuple[str, str, dict[str | None, list[int]]]]:
-    """Return the variables whose values differ between ranks.
+    ranks: Sequence[Mapping[str, str]], table: Mapping[str, KnownVariable]
+) -> Iterator[VariableVerdict]:
+    """Yield a verdict on each variable whose values differ between ranks, unless they may.
 
     Parameters
     ----------
     ranks : sequence of mapping
         What counts on each rank, by name.
-    equal : collection of str
-        Names beside the tables' that must be equal.
-
-    Returns
-    -------
-    list of tuple
-        Name; ``differs`` where it must not, else ``uneven``; the ranks by value, None where it is not set.
+    table : mapping
+        What is known of variables: ``equal`` ones must not differ, others are ``uneven``.
     """
-    found = []
     for name in sorted({name for rank in ranks for name in rank}):
-        by_value: dict[str | None, list[int]] = {}
+        by_value: dict[str, list[int]] = {}
         for rank, values in enumerate(ranks):
-            by_value.setdefault(values.get(name), []).append(rank)
-        variable = known().get(name)
-        rule = "equal" if name in equal else variable.ranks if variable else ""
+            # The value of an unknown name is not kept.
+            by_value.setdefault(values.get(name, "not set") or "set", []).append(rank)
+        rule = table[name].ranks if name in table else ""
         if len(by_value) > 1 and rule != "free":
-            found.append((name, "differs" if rule == "equal" else "uneven", by_value))
-    return found
+            words = ", ".join(f"{value} on rank {ranges(of)}" for value, of in by_value.items())
+            remedy = "set it in one place for all ranks (mpiexec -x NAME, srun --export)"
+            if rule == "equal":
+                words = f"must be equal on all ranks: {words}"
+            verdict = "differs" if rule == "equal" else "uneven"
+            yield VariableVerdict(name, "", RANKS, verdict, words, remedy)
 
 
 def _findings(variable: KnownVariable, value: str, machine: Surroundings) -> Iterator[Finding]:

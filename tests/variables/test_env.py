@@ -120,6 +120,8 @@ os.environ["NCCL_BUFFSIZE"] = "4194304" if launched().rank else "8388608"
 os.environ["NCCL_DEBUG_FILE"] = f"log.{launched().rank}"
 if launched().rank:
     os.environ["NCCL_API_TOKEN"] = "hidden"
+    os.environ["HPCCOMM_ALGORITHM"] = "ring"
+    os.environ["HPCCOMM_RECORD"] = "0"
 sys.exit(main(["env", *sys.argv[1:]]) - 1)
 """
 
@@ -143,6 +145,8 @@ def test_ranks_that_differ_are_named_once(mpiexec: Mpiexec, monkeypatch, capsys,
     words = {
         each["name"]: each["words"] for each in report["variables"] if each["place"] == "ranks"
     }
+    assert words["HPCCOMM_ALGORITHM"].startswith("must be equal")
+    assert "HPCCOMM_RECORD" not in words
     assert words["NCCL_API_TOKEN"] == "not set on rank 0, set on rank 1"
     assert (
         "changed    NCCL_BUFFSIZE: '8388608' before, '4194304' or '8388608' now"

@@ -44,13 +44,9 @@ def value(name: str) -> str | None:
     there: bytes | None = _getenv()(name.encode())
     if there is not None:
         return os.fsdecode(there)
-    from hpccomm.variables.machine import conf_files, conf_lines
+    from hpccomm.variables.machine import settings
 
-    for file in conf_files(os.environ):
-        for found, text in conf_lines(file):
-            if found == name:
-                return text
-    return None
+    return next((each.value for each in settings() if each.name == name), None)
 
 
 def host_id() -> str:

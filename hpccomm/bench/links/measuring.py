@@ -81,10 +81,8 @@ def run(
         rates, machine = plan(comm)
         sizes = [rate.nbytes for rate in rates]
         config = Config(min(sizes), max(sizes), 0, 0, iterations, 1)
-        launcher = "none" if place is None else place.launcher
-        command = ("hpccomm", *sys.argv[1:])
+        command, launcher = ("hpccomm", *sys.argv[1:]), place.launcher if place else "none"
         info = facts.run_info(comm, config, (), command, launcher, machine=machine)
-
         writer: Writer | None = None
         if output is not None:
             made = partial(Writer, output, info, expected_rows=len(rates))
@@ -113,9 +111,8 @@ def run(
 
 def _row(rate: Rate, nbytes: int, seconds: float, wrong: int, iterations: int) -> Row:
     """Return a row; its bytes are those of a node."""
-    kind = ("numpy", "double", 8) if rate.what.startswith("memory") else ("cupy", "uint8", 1)
-    backend, dtype, itemsize = kind
+    host, algbw = rate.what.startswith("memory"), nbytes / seconds / 1e9
+    backend, dtype, itemsize = ("numpy", "double", 8) if host else ("cupy", "uint8", 1)
     case = rate.what, backend, rate.where, dtype, "none", -1, nbytes, nbytes // itemsize, False
-    algbw = nbytes / seconds / 1e9
     figures = seconds * 1e6, algbw, algbw * COUNTED[rate.what]
     return Row(*case, *figures, wrong, iterations, time.time())

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from hpccomm.doctor.reading import Reading
-from hpccomm.memory.cuda.nvml import nvlink_rate, opened
+from hpccomm.memory.cuda.nvml import nvlink_rate, nvlinks, opened
 
 
 def gather(root: Path = Path("/")) -> dict[str, Any]:
@@ -35,11 +35,7 @@ def _gpu(nvml: Any, handle: Any) -> dict[str, Any]:
 
 
 def _links(nvml: Any, handle: Any) -> Iterator[dict[str, Any]]:
-    for number in range(nvml.NVML_NVLINK_MAX_LINKS):
-        try:
-            up = nvml.nvmlDeviceGetNvLinkState(handle, number) == nvml.NVML_FEATURE_ENABLED
-        except nvml.NVMLError:  # there are no more, or none at all
-            return
+    for number, up in nvlinks(nvml, handle):
         link: dict[str, Any] = {"link": number, "up": up}
         # A link that is down has no other end, and a virtual machine hides it.
         with contextlib.suppress(nvml.NVMLError):
