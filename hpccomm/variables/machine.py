@@ -1,7 +1,8 @@
 """What is set in this process, and what this machine says for verdicts: devices, and the version of NCCL."""
 
 import os
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
+from contextlib import suppress
 from importlib import metadata
 from pathlib import Path
 
@@ -14,34 +15,23 @@ _FOLDERS = {"NCCL_IB_HCA": "sys/class/infiniband", "NCCL_SOCKET_IFNAME": "sys/cl
 _WHEELS = ("nvidia-nccl-cu13", "nvidia-nccl-cu12")
 
 
-def conf_files(environ: Mapping[str, str], site: Path = SITE_FILE) -> tuple[Path, ...]:
-    """Return the files that NCCL reads, the one that counts more first (NCCL 2.30, misc/param.cc: initEnvFunc)."""
-    own = environ.get("NCCL_CONF_FILE")
-    if not own and "HOME" in environ:
-        own = f"{environ['HOME']}/.nccl.conf"
-    return (Path(own), site) if own else (site,)
-
-
-def conf_lines(file: Path) -> Iterator[tuple[str, str]]:
-    """Yield names and values as NCCL takes them: white space belongs to them, lines without ``=`` are ignored."""
-    try:
-        text = os.fsdecode(file.read_bytes())  # the end of a line is \n alone
-    except OSError:
-        return
-    for line in text.split("\n"):
-        name, equals, value = line.partition("=")
-        if equals:  # the name in a comment begins with #, as no variable's does
-            yield name, value
-
-
 def settings(
     environ: Mapping[str, str] | None = None, site: Path = SITE_FILE
 ) -> list[VariableSetting]:
-    """Return all that is set, the value that counts first: the environment, then NCCL's files in their order."""
+    """Return all that is set, the value that counts first: the environment, then NCCL's files in their order.
+
+    As in NCCL 2.30 (misc/param.cc: initEnvFunc, setEnvFile), white space in a file belongs to names and values, and lines
+    without ``=`` are ignored.
+    """
     present = os.environ if environ is None else environ
     found = [VariableSetting(name, value) for name, value in sorted(present.items())]
-    for file in conf_files(present, site):
-        found += [VariableSetting(name, value, str(file)) for name, value in conf_lines(file)]
+    own = present.get("NCCL_CONF_FILE") or f"{present.get('HOME', '')}/.nccl.conf"
+    for file in (Path(own), site):
+        with suppress(OSError):
+            for line in os.fsdecode(file.read_bytes()).split("\n"):
+                name, equals, value = line.removesuffix("\r").partition("=")
+                if equals:  # the name in a comment begins with #, as no variable's does
+                    found.append(VariableSetting(name, value, str(file)))
     return found
 
 

@@ -7,15 +7,8 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-LIBRARIES = {
-    "nccl": "NCCL",
-    "openmpi": "Open MPI",
-    "mpich": "MPICH",
-    "ucx": "UCX",
-    "libfabric": "libfabric",
-    "cuda": "CUDA",
-}
-"""The files, and the names of the libraries."""
+LIBRARIES = ("NCCL", "Open MPI", "MPICH", "UCX", "libfabric", "CUDA")
+"""The libraries. Their files have small letters and no space."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +73,7 @@ def _table(file: str, library: str) -> dict[str, KnownVariable]:
 @cache
 def known() -> Mapping[str, KnownVariable]:
     """Return all variables by their names."""
-    tables = (_table(*each) for each in LIBRARIES.items())
+    tables = (_table(each.lower().replace(" ", ""), each) for each in LIBRARIES)
     return {name: line for table in tables for name, line in table.items()}
 
 

@@ -102,11 +102,12 @@ def plan(comm: "Communicator", nbytes: int | None) -> tuple[list[Rate], dict[str
 def numa_nodes(allowed: set[int], root: Path = Path("/")) -> dict[int, list[int]]:
     """Return the CPUs that may be used, one of each core, by NUMA node. `root` is the file system's."""
     facts = cpu.gather(root)
-    threads = [allowed.intersection(numbers(core)) for core in facts.get("cores", ())]
+    threads = (allowed.intersection(numbers(core)) for core in facts.get("cores", ()))
     cores = {min(core) for core in threads if core} or allowed
-    nodes = {node["node"]: numbers(node["cpus"]) for node in facts.get("nodes", ())}
-    found = {node: sorted(cores.intersection(cpus)) for node, cpus in nodes.items()}
-    return {node: its for node, its in found.items() if its} or {0: sorted(cores)}
+    nodes = {
+        node["node"]: cores.intersection(numbers(node["cpus"])) for node in facts.get("nodes", ())
+    }
+    return {node: sorted(its) for node, its in nodes.items() if its} or {0: sorted(cores)}
 
 
 def caches(cores: Iterable[int], root: Path = Path("/")) -> int:
