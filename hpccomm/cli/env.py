@@ -39,11 +39,8 @@ examples:
 Exit status: 0 if all is well, 1 if a variable should be changed or differs from FILE, 2 if it could not look.
 """
 
-_FREE = (
-    *("HPCCOMM_SLOW_CALL", "HPCCOMM_RECORD", "HPCCOMM_DEBUG", "HPCCOMM_DUMP_DIR"),
-    *("HPCCOMM_MPIEXEC", "HPCCOMM_VENV", "HPCCOMM_PYTHON"),
-)
-"""Variables of hpccomm that may differ between ranks."""
+_FREE = ("SLOW_CALL", "RECORD", "DEBUG", "DUMP_DIR", "MPIEXEC", "VENV", "PYTHON")
+"""Variables of hpccomm that may differ between ranks, without ``HPCCOMM_``."""
 
 Verdicts = list[VariableVerdict]
 
@@ -110,14 +107,14 @@ def _own(setting: VariableSetting) -> VariableVerdict:
 
 def _table() -> dict[str, KnownVariable]:
     """Return what is known of all variables, hpccomm's among them."""
-    own = (
-        (each.name, "text", each.kind.fits, "", each.meaning, str(each.default), "live", "", "")
+    own = {
+        each.name: KnownVariable(
+            *("hpccomm", each.name, "text", each.kind.fits, "", each.meaning, str(each.default)),
+            ranks="free" if each.name.removeprefix("HPCCOMM_") in _FREE else "equal",
+        )
         for each in settings.VARIABLES
-    )
-    lines = (
-        KnownVariable("hpccomm", *line, "free" if line[0] in _FREE else "equal") for line in own
-    )
-    return {**known(), **{line.name: line for line in lines}}
+    }
+    return {**known(), **own}
 
 
 def _gathered(own: Verdicts) -> list[Verdicts]:

@@ -39,7 +39,7 @@ _RANKS = (2, 4, 8, 16, 32, 64)
 
 
 def path_fact(what: str, where: str) -> str:
-    """Return the name under which a run's facts of the machine hold the path of a copy.
+    """Return the name under which a run's facts of the machine hold the path of a copy, and its peak: ``NAME: 63 GB/s``.
 
     Parameters
     ----------
@@ -49,11 +49,6 @@ def path_fact(what: str, where: str) -> str:
         Such as ``GPU 0, pinned``, or ``GPU 0 to GPU 1, both ways``.
     """
     return f"path {'host to ' * ('host' in what)}{where.split(',')[0]}"
-
-
-def path_text(name: str, peak: float) -> str:
-    """Return a path and its peak, in 1e9 B/s or 0 if unknown, as the text of a fact."""
-    return f"{name}: {peak:.4g} GB/s" if peak else name
 
 
 def are_rates(rows: Sequence[Row]) -> bool:

@@ -103,7 +103,7 @@ def config(name: str, version: int, given: Mapping[str, int | str]) -> CommConfi
     of others, unless the user's variable for that says otherwise, which NCCL puts before. `given` has fields
     that the program sets.
     """
-    from hpccomm.variables.config import members  # its tables are read where they are needed
+    from hpccomm.variables.tables import members  # its tables are read where they are needed
 
     made = _settings(CommConfig, version)
     last = CommConfig._fields_[2 + members(version)][0]  # behind size, magic and version

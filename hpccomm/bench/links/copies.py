@@ -24,7 +24,7 @@ from hpccomm.memory.cuda.library import cupy, visible_devices
 from hpccomm.memory.cuda.pinned import PinnedBlock
 from hpccomm.memory.cuda.streams import make_stream, on_device, passed
 from hpccomm.memory.cuda.timing import Marks
-from hpccomm.results.rates import path_fact, path_text
+from hpccomm.results.rates import path_fact
 from hpccomm.runtime.waiting import Gate, wait
 from hpccomm.units import numbers
 
@@ -70,8 +70,7 @@ def plan(comm: "Communicator", sizes: Sequence[int]) -> tuple[list[Rate], dict[s
     gpus = [identify(number) for number in range(visible_devices())]
     if comm.local_size > 1 or len(set(comm.all_gather_object(len(gpus)))) > 1:
         raise UsageError(
-            "perf copy is for one rank a node, which measures all of its GPUs, on nodes that have equally many; start "
-            "it with srun --ntasks-per-node=1, or without a launcher"
+            "perf copy is for one rank a node, on nodes with equally many GPUs; start it with srun --ntasks-per-node=1"
         )
     allowed, rates = os.sched_getaffinity(0), []
     facts = {f"GPU {gpu.number}": f"{gpu.name} {gpu.pci}, CUDA {gpu.driver}" for gpu in gpus}
@@ -81,7 +80,8 @@ def plan(comm: "Communicator", sizes: Sequence[int]) -> tuple[list[Rate], dict[s
         if ends.peers and not cupy().cuda.runtime.deviceCanAccessPeer(*ends[:2]):
             link = nvml.Link("through the host's memory", 0.0)
         if link is not None:
-            facts[path_fact(what, where)] = path_text(*link)
+            peak = f": {link.peak:.4g} GB/s" if link.peak else ""
+            facts[path_fact(what, where)] = f"{link.name}{peak}"
         near = allowed
         with suppress(OSError, ValueError):  # sysfs may not say it
             local = Path("/sys/bus/pci/devices", gpus[ends.device].pci, "local_cpulist")
