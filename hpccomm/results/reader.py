@@ -69,7 +69,7 @@ def read(path: str | os.PathLike[str]) -> list[Run]:
     ResultsError
         If the file cannot be read or is damaged. `examine` gives what is whole.
     SchemaMismatch
-        If it is of another schema version; `ForeignFile` if it is not HDF5 or another program's.
+        If it is of another schema version; a ``ForeignFile`` if it is not HDF5 or another program's.
     """
     examined = examine(path)
     if examined.damage:

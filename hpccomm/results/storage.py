@@ -63,7 +63,7 @@ def opened(path: Path, *, locking: bool | None = None) -> Iterator[h5py.File]:
     ResultsError
         If the file cannot be read.
     SchemaMismatch
-        If it is of another schema version; `ForeignFile` if it is not HDF5 or another program's.
+        If it is of another schema version; a ``ForeignFile`` if it is not HDF5 or another program's.
     """
     with reported(path, "read"), open_regular(path) as tried:
         tried.read(8)
