@@ -22,18 +22,10 @@ from hpccomm.doctor.sources import (
 
 Tree = dict[str, Any]
 
+_MODULES = (host, limits, kernel_log, packages, slurm, gpus, cpu, pci, network, infiniband, nvlink)
+
 SOURCES: dict[str, Callable[[Path], Tree]] = {
-    "host": host.gather,
-    "limits": limits.gather,
-    "kernel_log": kernel_log.gather,
-    "packages": packages.gather,
-    "slurm": slurm.gather,
-    "gpus": gpus.gather,
-    "cpu": cpu.gather,
-    "pci": pci.gather,
-    "network": network.gather,
-    "infiniband": infiniband.gather,
-    "nvlink": nvlink.gather,
+    module.__name__.rpartition(".")[2]: module.gather for module in _MODULES
 }
 """What reads the facts below each name of a node's tree."""
 

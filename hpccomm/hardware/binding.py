@@ -98,9 +98,9 @@ def lines(ranks: Sequence[BoundRank], nodes: Mapping[str, NodeHardware]) -> Iter
 
 
 def wanted(local: int, node: NodeHardware) -> list[int]:
-    """Return for each of so many ranks of a node the NUMA node in which it is nearest to its GPU, or else to a NIC.
+    """Return for each of so many ranks of a node the NUMA node in which it is nearest to its GPU.
 
-    Without either, ranks are spread over the NUMA nodes that have CPUs.
+    Without one, ranks are spread over the NUMA nodes that have CPUs.
     """
     with_cpus = [domain for domain in node.domains if domain.cpus]
     spread = [domain.number for domain in with_cpus]
@@ -122,10 +122,11 @@ def better(ranks: Sequence[BoundRank], nodes: Mapping[str, NodeHardware]) -> Ite
         yield "Binding: there is one NUMA node, and all its cores are as near."
         return
     homes_wanted = wanted(len(local), node)
+    aim = "nearest to its GPU" if node.of_kind("gpu") else "of its turn"
     if all(homes(bound, node) == [home] for bound, home in zip(local, homes_wanted, strict=True)):
-        yield "Binding: each rank runs in the NUMA node that is nearest to its GPU or NIC."
+        yield f"Binding: each rank runs in the NUMA node {aim}."
         return
-    yield "Binding that keeps each rank in the NUMA node nearest to its GPU or NIC:"
+    yield f"Binding that keeps each rank in the NUMA node {aim}:"
     yield from (f"  {line}" for line in commands(len(ranks), homes_wanted, node))
 
 

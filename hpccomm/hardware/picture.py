@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 from hpccomm.hardware.nccl_files import NcclGraph
 from hpccomm.hardware.node import Component, NodeHardware, NumaDomain
-from hpccomm.hardware.words import graph_lines, is_closed, linked, numbered, summary
+from hpccomm.hardware.words import graph_lines, is_closed, known, numbered, summary
 from hpccomm.schedules.draw.drawing import new_figure
 from hpccomm.units import ranges
 
@@ -113,9 +113,7 @@ def _inside(
         ]
         points.append((middle[each.name], floor + HEIGHT))
         axes.plot(*zip(*points, strict=True), color="#666666", lw=0.8, zorder=1)
-        rate = f"{each.rate:g} Gb/s" if each.rate else ""
-        facts = (each.name, each.address, each.lanes, rate, linked(node, each))
-        text = "\n".join(filter(None, facts))
+        text = "\n".join((each.name, *known(node, each)))
         corner = (middle[each.name] - WIDTH / 2, floor)
         _box(axes, corner, (WIDTH, HEIGHT), COLOURS[each.kind], text, 6.5)
     return {name: (place, floor) for name, place in middle.items()}

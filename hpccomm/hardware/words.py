@@ -30,11 +30,15 @@ def lines(node: NodeHardware, names: Sequence[str] = ()) -> Iterator[str]:
         yield from table(node)
         yield ""
         for each in node.components:
-            rate = f"{each.rate:g} Gb/s" if each.rate else ""
-            facts = filter(None, (each.address, each.words, each.lanes, rate, linked(node, each)))
-            yield f"  {each.name}: {', '.join(facts)}"
+            yield f"  {each.name}: {', '.join(known(node, each, each.words))}"
     for why in node.unread:
         yield f"  not known: {why}"
+
+
+def known(node: NodeHardware, each: Component, *words: str) -> list[str]:
+    """Return what is known of a component, with words after its address."""
+    rate = f"{each.rate:g} Gb/s" if each.rate else ""
+    return [fact for fact in (each.address, *words, each.lanes, rate, linked(node, each)) if fact]
 
 
 def linked(node: NodeHardware, gpu: Component) -> str:

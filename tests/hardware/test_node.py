@@ -125,7 +125,7 @@ def test_ranks_far_from_their_gpu_get_a_better_binding(tmp_path):
     assert "set -- 48-63,176-191 48-63,176-191 16-31,144-159;" in mpiexec
     well = [bound(0, range(48, 50)), bound(1, range(50, 52)), bound(2, range(16, 18))]
     (line,) = binding.better(well, {"dgx": node})
-    assert "each rank runs in the NUMA node that is nearest" in line
+    assert line == "Binding: each rank runs in the NUMA node nearest to its GPU."
 
 
 def test_ranks_are_read_from_the_facts_of_their_nodes():
@@ -153,6 +153,8 @@ def test_ranks_without_gpus_are_spread_over_the_numa_nodes(tmp_path):
     nic = {"mlx5_0": DGX2["mlx5_0"]}
     node = hardware("n1", facts.gather(SOURCES, planted(tmp_path, nic, TWO)))
     assert binding.wanted(4, node) == [0, 0, 1, 1]
+    told, *_ = binding.better([bound(0, [0])._replace(host="n1")], {"n1": node})
+    assert told == "Binding: each rank runs in the NUMA node of its turn."
 
 
 @pytest.mark.parametrize("variable", ["OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID"])

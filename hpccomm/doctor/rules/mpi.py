@@ -28,11 +28,10 @@ def _launch(launched: int, world: int, launcher: str | None, library: str) -> Fo
         yield f"{launcher} has started {launched} processes, and {library} sees one rank in each: they are {launched} jobs of their own"
 
 
-def one_library(libraries: Sequence[Texts], *_: Texts) -> Found:
-    """Yield the ranks that have mapped several libraries of one name."""
-    yield from sorted(
-        {f"a rank has mapped {' and '.join(paths)}" for paths in libraries if len(paths) > 1}
-    )
+def one_library(*read: Sequence[Texts]) -> Found:
+    """Yield the ranks that have mapped several libraries of one name; their paths are the last that is read."""
+    for paths in sorted({" and ".join(paths) for paths in read[-1] if len(paths) > 1}):
+        yield f"a rank has mapped {paths}"
 
 
 def _launcher(mpiexec: Facts, vendor: str, version: str) -> Found:

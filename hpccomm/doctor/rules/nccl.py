@@ -29,7 +29,7 @@ def _stack(versions: Texts, soft: int | None) -> Found:
 
 
 RULES = rules({
-    "nccl.one_library": (one_library, "ranks.*.libraries.libnccl", "ranks.*.nccl"),
+    "nccl.one_library": (one_library, "ranks.*.nccl", "ranks.*.libraries.libnccl"),
     "nccl.one_version": (_one_version, "ranks.*.nccl"),
     "nccl.stack": (_stack, "ranks.*.nccl", "limits.stack.soft"),
     **{name: (tuple, f"nccl.says.{check}") for name, check in CHECKS.items()},

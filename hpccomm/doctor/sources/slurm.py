@@ -46,7 +46,10 @@ def gather(root: Path = Path("/")) -> dict[str, Any]:  # noqa: ARG001 (Slurm is 
         "node": ["scontrol", "--oneliner", "show", "node", node],
         "mpi_types": ["srun", "--mpi=list"],
     }
-    answers, problems = _answers(commands)
+    with ThreadPoolExecutor(len(commands)) as pool:  # side by side
+        said = dict(zip(commands, pool.map(_answer, commands.values()), strict=True))
+    answers = {name: text for name, (text, problem) in said.items() if not problem}
+    problems = {name: problem for name, (_, problem) in said.items() if problem}
     unconfigured = "configuration source" in " ".join(problems.values())
     if unconfigured and not given:
         reading.miss("", "Slurm is installed, and no cluster is configured here")
@@ -67,20 +70,6 @@ def gather(root: Path = Path("/")) -> dict[str, Any]:  # noqa: ARG001 (Slurm is 
         lines = [line.removeprefix("srun:").strip() for line in answers["mpi_types"].splitlines()]
         reading.put("mpi_types", [line for line in lines if re.fullmatch(r"[\w/]+", line)])
     return reading.facts()
-
-
-def _answers(commands: dict[str, list[str]]) -> tuple[dict[str, str], dict[str, str]]:
-    """Run the commands side by side; return what they print, and why others did not."""
-    answers, problems = {}, {}
-    with ThreadPoolExecutor(len(commands)) as pool:
-        for name, (said, problem) in zip(
-            commands, pool.map(_answer, commands.values()), strict=True
-        ):
-            if problem:
-                problems[name] = problem
-            else:
-                answers[name] = said
-    return answers, problems
 
 
 def _answer(command: list[str]) -> tuple[str, str]:
