@@ -190,7 +190,7 @@ def misfits(world):
     ended.destroy()
     alone, turned, fitting = made(world, size=1, rank=0), made(world, rank=other), made(world)
     return [
-        (alone, {}, "rank(s 0-1| 0).*nccl= is of size 1 and mpi_comm of 2"),
+        (alone, {}, "rank(s 0 and 1| 0).*nccl= is of size 1 and mpi_comm of 2"),
         (turned, {}, "the ranks in another order"),
         (fitting, {"device": other}, "rank 0 .*: nccl= is on device 0 and not on 1; give device=0"),
         (ended, {}, "has been ended"),
