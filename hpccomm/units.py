@@ -27,6 +27,19 @@ def counted(count: int, what: str) -> str:
     return f"{count} {what}" + ("s" if count != 1 else "")
 
 
+def few(names: Iterable[object], most: int) -> str:
+    """Return the first names, and how many more there are.
+
+    Examples
+    --------
+    >>> few("abcd", 2), few("ab", 2)
+    ('a, b and 2 more', 'a, b')
+    """
+    words = [str(name) for name in names]
+    more = len(words) - most
+    return ", ".join(words[:most]) + (f" and {more} more" if more > 0 else "")
+
+
 def spans(numbers: Iterable[int]) -> list[tuple[int, int]]:
     """Return the first and the last of each run of neighbours, in ascending order."""
     found: list[tuple[int, int]] = []

@@ -1,4 +1,4 @@
-"""A flag of the command line, described in one place."""
+"""A flag or an argument of the command line, described in one place."""
 
 import argparse
 from collections.abc import Callable, Sequence
@@ -8,23 +8,25 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Flag:
-    """A flag of the command line.
+    """A flag of the command line, or an argument that has no name.
 
     Attributes
     ----------
     usage : str
         Letter if there is one, name, form of the value, and the default if there is one, separated by
-        blanks: ``-b --minbytes SIZE 32M``.
+        blanks: ``-b --minbytes SIZE 32M``. Without a value it is a switch: ``--json``. Without a name it is an
+        argument: ``FILE``.
     read : callable
-        Reads the value from text; raises ``ArgumentTypeError`` or ``ValueError``.
+        Reads the value from text; raises ``ArgumentTypeError`` or ``ValueError``. Of a switch ``bool``.
     meaning : str
         A phrase for the help.
     field : str
-        The field of `Config` or `Options` that takes the value; by default it has the flag's name.
+        What takes the value; by default it has the flag's name.
     required : bool
         Whether the flag is mandatory.
-    values : int
-        How many values it takes; more than one are a list.
+    values : int or str
+        How many values it takes; more than one are a list. ``"?"``, ``"*"`` and ``"+"`` are those of argparse,
+        ``"append"`` lets the flag be given several times.
     """
 
     usage: str
@@ -32,24 +34,17 @@ class Flag:
     meaning: str
     field: str = ""
     required: bool = False
-    values: int = 1
+    values: int | str = 1
 
     @property
     def names(self) -> list[str]:
         """The letter if there is one, and the long name, with their dashes."""
         return [word for word in self.usage.split()[:2] if word.startswith("-")]
 
-    def value(self, text: str) -> Any:
-        """Read the value; argparse shows only what this error says."""
-        try:
-            return self.read(text)
-        except ValueError as error:
-            raise argparse.ArgumentTypeError(str(error)) from None
-
     @property
     def metavar(self) -> str:
-        """Form of the value, such as ``SIZE``."""
-        return self.usage.split()[len(self.names)]
+        """Form of the value, such as ``SIZE``; empty for a switch."""
+        return next(iter(self.usage.split()[len(self.names) :]), "")
 
     @property
     def default(self) -> str | None:
@@ -59,22 +54,45 @@ class Flag:
     @property
     def help(self) -> str:
         """The meaning, and the default unless the meaning says it or nothing else fits."""
-        if self.default in (None, self.metavar) or "(default " in self.meaning:
+        if self.default in (None, self.metavar) or "(default" in self.meaning:
             return self.meaning
         return f"{self.meaning} (default {self.default})"
 
+    def value(self, text: str) -> Any:
+        """Read the value; argparse shows only what this error says."""
+        try:
+            return self.read(text)
+        except ValueError as error:
+            raise argparse.ArgumentTypeError(str(error)) from None
 
-def add_flags(parser: argparse.ArgumentParser, heading: str, flags: Sequence[Flag]) -> None:
+    def add(self, group: "argparse._ActionsContainer") -> None:
+        """Add the flag to a parser or a group of one."""
+        asked: dict[str, Any] = {"help": self.help.replace("%", "%%")}  # argparse formats it
+        if self.names:
+            dest = self.field or self.names[-1].removeprefix("--").replace("-", "_")
+            asked |= {"dest": dest, "required": self.required}
+        if not self.metavar:
+            group.add_argument(*self.names, action="store_true", **asked)
+            return
+        if self.values == "append":
+            asked["action"] = "append"
+        elif self.values != 1:
+            asked["nargs"] = self.values
+        asked |= {"metavar": self.metavar, "type": self.value, "default": self.default}
+        group.add_argument(*(self.names or [self.field]), **asked)
+
+
+def add_flags(
+    group: "argparse._ActionsContainer", flags: Sequence[Flag], heading: str = ""
+) -> None:
     """Add flags to a parser, under a heading of the help; without one, under that of all flags."""
-    group = parser.add_argument_group(heading) if heading else parser
+    group = group.add_argument_group(heading) if heading else group
     for flag in flags:
-        group.add_argument(
-            *flag.names,
-            dest=flag.field or flag.names[-1].removeprefix("--"),
-            metavar=flag.metavar,
-            type=flag.value,
-            default=flag.default,
-            required=flag.required,
-            nargs=None if flag.values == 1 else flag.values,
-            help=flag.help.replace("%", "%%"),  # argparse formats it
-        )
+        flag.add(group)
+
+
+def add_alternatives(
+    parser: argparse.ArgumentParser, flags: Sequence[Flag], *, required: bool = False
+) -> None:
+    """Add flags that exclude each other; if one is `required`, one of them must be given."""
+    add_flags(parser.add_mutually_exclusive_group(required=required), flags)

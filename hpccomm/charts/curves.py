@@ -3,11 +3,11 @@
 import math
 from collections.abc import Iterable, Sequence
 from datetime import datetime
-from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from hpccomm.comparison.crossovers import Crossover, crossovers
 from hpccomm.comparison.launches import case_of
 from hpccomm.files.regular import as_utf8
 from hpccomm.results.run import Run
@@ -156,61 +156,11 @@ def _together(size: int, points: list[Point]) -> Point:
     return Point(size, time, low, high, busbw, alone, wrong, points[0].statistic)
 
 
-class Crossover(NamedTuple):
-    """Where one curve overtakes another.
-
-    Attributes
-    ----------
-    size : float
-        Bytes, between two that were measured.
-    time : float
-        Microseconds that both take there.
-    before, after : str
-        Labels of the curve that is faster below, and above.
-    """
-
-    size: float
-    time: float
-    before: str
-    after: str
-
-
-def crossovers(drawn: Sequence[Curve]) -> list[Crossover]:
-    """Return where the fastest curve changes, by straight lines between points on logarithmic axes.
-
-    Between two sizes that follow each other, the curve that is fastest at the first and the one at the second
-    cross. Only sizes that all curves have are looked at.
-    """
-    common = (
-        set.intersection(*({each.size for each in curve.points} for curve in drawn))
-        if drawn
-        else set()
+def crossings(drawn: Sequence[Curve]) -> list[Crossover]:
+    """Return where the fastest curve changes."""
+    return crossovers(
+        {curve.label: {each.size: each.time for each in curve.points} for curve in drawn}
     )
-    times = [{each.size: each.time for each in curve.points} for curve in drawn]
-    # Imported logs can have times of 0, which logarithmic axes do not show.
-    sizes = sorted(size for size in common if size > 0 and min(each[size] for each in times) > 0)
-    found = []
-    for left, right in pairwise(sizes):
-        one = min(range(len(drawn)), key=lambda each: times[each][left])
-        other = min(range(len(drawn)), key=lambda each: times[each][right])
-        if one == other:
-            continue
-        a, b = (
-            np.log([times[one][left], times[one][right]]),
-            np.log([times[other][left], times[other][right]]),
-        )
-        gap = a - b
-        share = float(gap[0] / (gap[0] - gap[1])) if gap[0] != gap[1] else 0.5
-        size = float(np.exp(np.log(left) + share * (np.log(right) - np.log(left))))
-        found.append(
-            Crossover(
-                size,
-                float(np.exp(a[0] + share * (a[1] - a[0]))),
-                drawn[one].label,
-                drawn[other].label,
-            )
-        )
-    return found
 
 
 class Skew(NamedTuple):

@@ -16,7 +16,7 @@ from hpccomm.extras import install_command
 from hpccomm.results import pairs
 from hpccomm.results.run import Run
 from hpccomm.results.table import TIME_FORMAT
-from hpccomm.units import counted
+from hpccomm.units import counted, few
 
 MOST_CURVES, MOST_CASES, MOST_ROWS, MOST_RUNS = 20, 20, 5_000, 20
 """What a chart, the history, the table and the list of runs show at most; the page says what it leaves out."""
@@ -97,9 +97,7 @@ def build(
     )
     files = list(dict.fromkeys(run.path.name for run in runs))
     now = datetime.now().astimezone().strftime(TIME_FORMAT + " %z")
-    title = f"hpccomm: {', '.join(files[:3])}" + (
-        f" and {len(files) - 3} more" if len(files) > 3 else ""
-    )
+    title = f"hpccomm: {few(files, 3)}"
     resources = Resources(mode="inline", components=["bokeh", "bokeh-widgets", "bokeh-tables"])
     script, places = components([chart.root for chart in charts]) if charts else ("", ())
     return template.render(
@@ -200,7 +198,7 @@ def _size_figures(drawn: Sequence[Curve]) -> Any:
         each.xaxis.formatter = CustomJSTickFormatter(code=_SIZE)
         each.xaxis.ticker = LogTicker(base=2, num_minor_ticks=1)
         each.xaxis.axis_label = "size"
-    for crossing in curves.crossovers(drawn) if len(drawn) > 1 else ():
+    for crossing in curves.crossings(drawn) if len(drawn) > 1 else ():
         left.add_layout(
             Span(location=crossing.size, dimension="height", line_dash="dotted", line_color="gray")
         )

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hpccomm.charts.curves import BANDWIDTH, Curve, Moment, Skew, crossovers
+from hpccomm.charts.curves import BANDWIDTH, Curve, Moment, Skew, crossings
 from hpccomm.errors import ResultsError
 from hpccomm.schedules.draw.drawing import new_figure
 from hpccomm.units import rounded_size, size_text
@@ -52,7 +52,7 @@ def over_size(title: str, drawn: Sequence[Curve]) -> "Figure":
         left.plot(
             [point.size for point in wrong], [point.time for point in wrong], "rx", markersize=12
         )
-    for crossing in crossovers(shown) if len(shown) > 1 else ():
+    for crossing in crossings(shown) if len(shown) > 1 else ():
         left.axvline(crossing.size, color="black", linestyle=":", linewidth=0.8)
         left.annotate(
             rounded_size(crossing.size),

@@ -2,9 +2,10 @@
 
 import argparse
 
+from hpccomm.bench.flag import Flag, add_flags
 from hpccomm.bench.perf import readers
 from hpccomm.cli import output
-from hpccomm.cli.show import path
+from hpccomm.cli.shared_flags import ANY_MACHINE
 from hpccomm.comparison.matching import ACROSS, AUTO, MEASURES, METRICS, metric_of
 from hpccomm.comparison.statistics import require_scipy
 from hpccomm.errors import UsageError
@@ -41,78 +42,56 @@ def across(text: str) -> tuple[str, tuple[str, str]]:
     return readers.one_of(ACROSS, "thing to compare across")(name), (base, new)
 
 
+_OF_SIDES = (
+    ("runs RUN[,RUN...]", readers.listed, "only these runs of the {} side, by name or number"),
+    ("series NAME", str, "only launches of this series, on the {} side"),
+    ("variant NAME", str, "only what was measured of this variant, on the {} side"),
+)
+
+_FLAGS = (
+    Flag("BASE", readers.file, "a results file, or a folder of them", "base"),
+    Flag("NEW", readers.file, "what is compared with it", "new"),
+    Flag("--minimum PERCENT 2%", readers.percentage, "the least change that counts"),
+    Flag(
+        "--level PERCENT 1%",
+        readers.percentage,
+        "how often equal sides may be told apart, in all cases together",
+    ),
+    readers.choice(
+        "--measure",
+        MEASURES,
+        "measure",
+        "what a launch took: median of repetitions alone, median of those back to back, or the printed "
+        "time; auto takes the first that all launches of a case have",
+        AUTO,
+    ),
+    Flag(
+        "--across NAME[=BASE:NEW]",
+        across,
+        f"what differs on purpose, one of {', '.join(ACROSS)}; may be given again. If one side has several "
+        "values, each is compared with that of the other; BASE:NEW takes one value of each side",
+        values="append",
+    ),
+    Flag(
+        "--metric METRIC",
+        readers.one_of((*METRICS,), "metric"),
+        "what is compared: time or busbw (default time; busbw across collectives or ranks)",
+    ),
+    *(
+        Flag(f"--{side}-{usage}", read, meaning.format(side))
+        for side in ("base", "new")
+        for usage, read, meaning in _OF_SIDES
+    ),
+    ANY_MACHINE,
+    Flag("--require-decision", bool, "exit status 1 if there is a case without a verdict"),
+    Flag("--junit FILE.xml", readers.file, "write the verdicts as JUnit's XML"),
+    Flag("--json FILE.json", readers.file, "write them as JSON"),
+)
+
+
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the arguments."""
-    parser.add_argument(
-        "base", type=path, metavar="BASE", help="a results file, or a folder of them"
-    )
-    parser.add_argument("new", type=path, metavar="NEW", help="what is compared with it")
-    parser.add_argument(
-        "--minimum",
-        type=readers.percentage,
-        default="2%",
-        metavar="PERCENT",
-        help="the least change that counts (default 2%%)",
-    )
-    parser.add_argument(
-        "--level",
-        type=readers.percentage,
-        default="1%",
-        metavar="PERCENT",
-        help="how often equal sides may be told apart, in all cases together (default 1%%)",
-    )
-    parser.add_argument(
-        "--measure",
-        type=readers.one_of(MEASURES, "measure"),
-        default=AUTO,
-        metavar=f"{{{','.join(MEASURES)}}}",
-        help="what a launch took: median of repetitions alone, median of those back to back, or the printed "
-        "time; auto takes the first that all launches of a case have (default auto)",
-    )
-    parser.add_argument(
-        "--across",
-        type=across,
-        action="append",
-        default=[],
-        metavar="NAME[=BASE:NEW]",
-        help=f"what differs on purpose, one of {', '.join(ACROSS)}; may be given again. If one side has several "
-        "values, each is compared with that of the other; BASE:NEW takes one value of each side",
-    )
-    parser.add_argument(
-        "--metric",
-        type=readers.one_of((*METRICS,), "metric"),
-        help="what is compared: time or busbw (default time; busbw across collectives or ranks)",
-    )
-    for side in ("base", "new"):
-        parser.add_argument(
-            f"--{side}-runs",
-            type=readers.listed,
-            metavar="RUN[,RUN...]",
-            help=f"only these runs of the {side} side, by name or number",
-        )
-        parser.add_argument(
-            f"--{side}-series",
-            metavar="NAME",
-            help=f"only launches of this series, on the {side} side",
-        )
-        parser.add_argument(
-            f"--{side}-variant",
-            default="",
-            metavar="NAME",
-            help=f"only what was measured of this variant, on the {side} side",
-        )
-    parser.add_argument(
-        "--any-machine", action="store_true", help="compare runs of machines that differ"
-    )
-    parser.add_argument(
-        "--require-decision",
-        action="store_true",
-        help="exit status 1 if there is a case without a verdict",
-    )
-    parser.add_argument(
-        "--junit", type=path, metavar="FILE.xml", help="write the verdicts as JUnit's XML"
-    )
-    parser.add_argument("--json", type=path, metavar="FILE.json", help="write them as JSON")
+    add_flags(parser, _FLAGS)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -123,9 +102,9 @@ def run(args: argparse.Namespace) -> int:
 
     require_scipy("hpccomm compare")
     with watched(f"reading {args.base.name} and {args.new.name}"):
-        base = launches.side([args.base], args.base_series, args.base_runs, args.base_variant)
-        new = launches.side([args.new], args.new_series, args.new_runs, args.new_variant)
-    values = dict(args.across)
+        base = launches.side([args.base], args.base_series, args.base_runs, args.base_variant or "")
+        new = launches.side([args.new], args.new_series, args.new_runs, args.new_variant or "")
+    values = dict(args.across or ())
     if all(a == b for a, b in values.values()) and (twice := launches.on_both_sides(base, new)):
         raise UsageError(
             f"{twice} is on both sides; choose runs by --base-runs and --new-runs, variants of a run by "

@@ -4,9 +4,10 @@ import argparse
 from functools import partial
 from statistics import median
 
+from hpccomm.bench.flag import Flag, add_flags
 from hpccomm.bench.perf import readers
 from hpccomm.cli import output
-from hpccomm.cli.memory import add_common
+from hpccomm.cli.shared_flags import ADD_RUN
 from hpccomm.memory.cuda.library import cupy
 
 DESCRIPTION = """\
@@ -23,14 +24,16 @@ examples:
 """
 
 
+_FLAGS = (
+    Flag("-b --bytes SIZE[,SIZE] 256M", readers.segments, "sizes that are copied"),
+    Flag("-n --iters COUNT 16", readers.integer(1, 100_000), "repetitions of each"),
+    ADD_RUN,
+)
+
+
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the arguments."""
-    sizes = lambda text: tuple(map(readers.segment, readers.listed(text)))  # noqa: E731
-    told = "sizes that are copied (default 256M)"
-    parser.add_argument(
-        "-b", "--bytes", type=sizes, default="256M", metavar="SIZE[,SIZE]", help=told
-    )
-    add_common(parser, "16")
+    add_flags(parser, _FLAGS)
 
 
 def run(args: argparse.Namespace) -> int:

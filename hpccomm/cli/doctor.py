@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import hpccomm
+from hpccomm.bench.flag import Flag, add_flags
+from hpccomm.bench.perf import readers
 from hpccomm.bench.progress import watched
 from hpccomm.cli import output
-from hpccomm.cli.show import path
 from hpccomm.errors import UsageError, did_you_mean
 
 if TYPE_CHECKING:
@@ -36,30 +37,33 @@ Exit status: 0 if nothing fails (warnings may be printed), 1 if something does, 
 """
 
 
+_FLAGS = (
+    Flag("--json", bool, "print JSON for scripts: the facts and the diagnoses"),
+    Flag("--only AREA|ID,...", str, "only these areas, or these rules"),
+    Flag("--list", bool, "list the rules, and look at nothing"),
+    Flag(
+        "--against FILE.json",
+        readers.file,
+        "compare each node with the first one of this file, which --json has written",
+    ),
+    Flag(
+        "--nccl",
+        bool,
+        "also let NCCL (2.31 or later) check the GPUs of the job, by a communicator over all ranks",
+    ),
+)
+
+
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the arguments."""
-    add = parser.add_argument
-    add("--json", action="store_true", help="print JSON for scripts: the facts and the diagnoses")
-    add("--only", default="", metavar="AREA|ID,...", help="only these areas, or these rules")
-    add("--list", action="store_true", help="list the rules, and look at nothing")
-    add(
-        "--against",
-        type=path,
-        metavar="FILE.json",
-        help="compare each node with the first one of this file, which --json has written",
-    )
-    add(
-        "--nccl",
-        action="store_true",
-        help="also let NCCL (2.31 or later) check the GPUs of the job, by a communicator over all ranks",
-    )
+    add_flags(parser, _FLAGS)
 
 
 def run(args: argparse.Namespace) -> int:
     """Gather, judge and report; return the exit status."""
     from hpccomm.doctor import job, judge, words
 
-    rules = chosen(args.only)
+    rules = chosen(args.only or "")
     if args.list:
         if output.speaks():
             lines = [f"{rule.id:28} {rule.severity:5} {rule.question}" for rule in rules]
@@ -78,7 +82,7 @@ def run(args: argparse.Namespace) -> int:
         found += judge.against(trees, golden, args.against.name, rules)
     status = int(any(each.status == "fail" for each in found))
     if args.json:
-        output.write(json.dumps(_document(trees, found, status), indent=1) + "\n")
+        output.write_json(_document(trees, found, status))
     else:
         output.write("\n".join([*words.head(trees), "", *words.lines(found, trees)]) + "\n")
     return status

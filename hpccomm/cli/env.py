@@ -11,9 +11,10 @@ from typing import Any
 from hpccomm import settings
 from hpccomm.backends.bootstrap.launch import launched
 from hpccomm.backends.nccl.facts import version_text
+from hpccomm.bench.flag import Flag, add_flags
 from hpccomm.bench.perf import readers
 from hpccomm.cli import output
-from hpccomm.cli.show import path
+from hpccomm.cli.shared_flags import JSON
 from hpccomm.errors import ConfigurationError, HpccommError, UsageError, did_you_mean
 from hpccomm.units import ranges
 from hpccomm.variables import judging, machine, presets
@@ -45,22 +46,24 @@ _FREE = ("SLOW_CALL", "RECORD", "DEBUG", "DUMP_DIR", "MPIEXEC", "VENV", "PYTHON"
 Verdicts = list[VariableVerdict]
 
 
+_FLAGS = (
+    JSON,
+    Flag("--against FILE", readers.file, "compare with what --json has printed before"),
+    Flag("--list NAME", str, "explain these variables, or list all", values="*"),
+    readers.choice(
+        "--preset",
+        tuple(presets.PRESETS),
+        "preset",
+        "print settings for this kind of machine, each with its reason",
+    ),
+    Flag("--for-model BYTES", readers.segment, "print settings for all-reduces"),
+    Flag("--ranks N 2", readers.integer(2), "their ranks"),
+)
+
+
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the arguments."""
-    add = parser.add_argument
-    add("--json", action="store_true", help="print JSON for scripts")
-    add("--against", type=path, metavar="FILE", help="compare with what --json has printed before")
-    add("--list", nargs="*", metavar="NAME", help="explain these variables, or list all")
-    add(
-        "--preset",
-        type=readers.one_of(presets.PRESETS, "preset"),
-        metavar=f"{{{','.join(presets.PRESETS)}}}",
-        help="print settings for this kind of machine, each with its reason",
-    )
-    add("--for-model", type=readers.segment, metavar="BYTES", help="print settings for all-reduces")
-    add(
-        "--ranks", type=readers.integer(2), default="2", metavar="N", help="their ranks (default 2)"
-    )
+    add_flags(parser, _FLAGS)
 
 
 def run(args: argparse.Namespace) -> int:

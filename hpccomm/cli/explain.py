@@ -7,9 +7,11 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
+from hpccomm.bench.flag import Flag, add_flags
+from hpccomm.bench.perf import readers
 from hpccomm.bench.progress import watched
 from hpccomm.cli import output
-from hpccomm.cli.show import path
+from hpccomm.cli.shared_flags import JSON
 from hpccomm.errors import UsageError, did_you_mean
 from hpccomm.files.regular import open_regular
 from hpccomm.units import ranks_named
@@ -44,44 +46,31 @@ message), 1 if something is, 2 if nothing can be read.
 """
 
 
+_FLAGS = (
+    Flag(
+        "LOG|DIR|MESSAGE",
+        str,
+        "a log, - for standard input (also without any, if something is piped in), a directory of dumps, or a text "
+        "that names or quotes a message",
+        "subject",
+        values="?",
+    ),
+    Flag(
+        "--last N 40", readers.integer(1), "collectives to show in the timeline, as far as they fit"
+    ),
+    Flag("--output FILE", readers.file, "the timeline as FILE.svg, FILE.png or FILE.html"),
+    Flag(
+        "--pytorch OUT_DIR",
+        readers.file,
+        "also write the dumps for PyTorch's analyser, into a new directory",
+    ),
+    JSON,
+)
+
+
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the arguments."""
-    parser.add_argument(
-        "subject",
-        metavar="LOG|DIR|MESSAGE",
-        nargs="?",
-        help="a log, - for standard input (also without any, if something is piped in), a directory of "
-        "dumps, or a text that names or quotes a message",
-    )
-    parser.add_argument(
-        "--last",
-        type=_several,
-        default=40,
-        metavar="N",
-        help="collectives to show in the timeline, as far as they fit (default: 40)",
-    )
-    parser.add_argument(
-        "--output",
-        type=path,
-        metavar="FILE",
-        help="the timeline as FILE.svg, FILE.png or FILE.html",
-    )
-    parser.add_argument(
-        "--pytorch",
-        type=path,
-        metavar="OUT_DIR",
-        help="also write the dumps for PyTorch's analyser, into a new directory",
-    )
-    parser.add_argument(
-        "--json", action="store_true", help="print JSON for scripts instead of text"
-    )
-
-
-def _several(text: str) -> int:
-    value = int(text) if text.isascii() and text.isdigit() and len(text) < 10 else 0
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number from 1 on")
-    return value
+    add_flags(parser, _FLAGS)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -137,7 +126,7 @@ def _explain_message(args: argparse.Namespace) -> int:
     if args.json:
         fields = ("name", "component", "kind", "meaning", "causes", "remedies", "check", "source")
         explained = [{name: getattr(each, name) for name in fields} for each in found]
-        output.write(json.dumps(explained, indent=1) + "\n")
+        output.write_json(explained)
     else:
         output.write("\n".join(meanings.lines(found)) + "\n")
     return 0
@@ -164,7 +153,7 @@ def _explain_dumps(folder: Path, args: argparse.Namespace) -> int:
 
         notes = pytorch.write(job, args.pytorch)
     if args.json:
-        output.write(json.dumps(_document(read, job, found, status), indent=1) + "\n")
+        output.write_json(_document(read, job, found, status))
         return status
     if args.output is not None:
         notes.append(f"drawn in {args.output}")
@@ -219,12 +208,7 @@ def _draw(
     text = page.page(
         f"The dumps in {folder}", list(words.verdict(job, found)), svg, "\n".join(told)
     )
-    try:
-        args.output.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise UsageError(
-            f"cannot write {args.output}: {error.strerror}; choose another path"
-        ) from error
+    output.write_file(args.output, text)
 
 
 def _document(read: "DumpFolder", job: "Job", found: list["Fault"], status: int) -> dict[str, Any]:

@@ -4,10 +4,11 @@ import argparse
 import json
 from typing import TYPE_CHECKING
 
+from hpccomm.bench.flag import Flag, add_flags
 from hpccomm.bench.perf import readers
 from hpccomm.bench.progress import watched
 from hpccomm.cli import output
-from hpccomm.cli.show import add_run, path, told
+from hpccomm.cli.shared_flags import RUN
 from hpccomm.errors import ResultsError
 
 if TYPE_CHECKING:
@@ -80,24 +81,17 @@ def _refuse_without_place(run: "Run", name: str) -> None:
 _FORMATS = {"csv": _csv, "expect": _expect, "json": _json}
 
 
+_FLAGS = (
+    Flag("FILE", readers.file, "a results file", "file"),
+    readers.choice("--format", sorted(_FORMATS), "format", "what to write", required=True),
+    RUN,
+    Flag("--output PATH", readers.file, "a new file to write it to (default: standard output)"),
+)
+
+
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the arguments."""
-    parser.add_argument("file", type=path, metavar="FILE", help="a results file")
-    names = sorted(_FORMATS)
-    parser.add_argument(
-        "--format",
-        required=True,
-        type=readers.one_of(names, "format"),
-        metavar=f"{{{','.join(names)}}}",
-        help="what to write",
-    )
-    add_run(parser)
-    parser.add_argument(
-        "--output",
-        type=path,
-        metavar="PATH",
-        help="a new file to write it to (default: standard output)",
-    )
+    add_flags(parser, _FLAGS)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -122,7 +116,7 @@ def run(args: argparse.Namespace) -> int:
             samples = WholeSamples(chosen, progress)
             text = _FORMATS[args.format](chosen, samples)
         damage += samples.damage()
-    status = told(args.file, [*examined.damage, *damage])
+    status = output.damaged([*examined.damage, *damage], args.file)
     if args.output is None:
         output.write(text)
         return status

@@ -7,7 +7,7 @@ from hpccomm.bench.flag import Flag, add_flags
 from hpccomm.bench.perf import readers
 from hpccomm.bench.progress import watched
 from hpccomm.cli import output
-from hpccomm.cli.show import add_run, path, told
+from hpccomm.cli.shared_flags import RUN
 from hpccomm.errors import UsageError
 from hpccomm.files.regular import check_output
 from hpccomm.results.refusals import reported
@@ -57,9 +57,8 @@ _FLAGS = (
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the arguments."""
-    parser.add_argument("file", metavar="RUNS.h5", type=path, help="the results file")
-    add_run(parser)
-    add_flags(parser, "the fit", _FLAGS)
+    add_flags(parser, (Flag("RUNS.h5", readers.file, "the results file", "file"), RUN))
+    add_flags(parser, _FLAGS, "the fit")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -76,8 +75,8 @@ def run(args: argparse.Namespace) -> int:
         )
     if to is None:
         output.write(report + description)
-        return told(args.file, damage)
+        return output.damaged(damage, args.file)
     with reported(to, "write"):
         to.write_text(description, encoding="utf-8")
     output.write(f"{report}# Written to {to}\n")
-    return told(args.file, damage)
+    return output.damaged(damage, args.file)

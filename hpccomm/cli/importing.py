@@ -5,12 +5,12 @@ import sys
 from datetime import datetime
 from pathlib import Path
 
+from hpccomm.bench.flag import Flag, add_flags
 from hpccomm.bench.logs.imported import LeftOutTable, Told, collective_of
 from hpccomm.bench.perf import readers
 from hpccomm.bench.perf.collectives import COLLECTIVES
 from hpccomm.bench.progress import watched
 from hpccomm.cli import output
-from hpccomm.cli.show import path
 from hpccomm.errors import ResultsError, UsageError
 
 DESCRIPTION = """\
@@ -34,33 +34,26 @@ added again. Exit status 2 if a table is left out that more knowledge might mend
 """
 
 
-def configure(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments."""
-    parser.add_argument(
-        "logs", nargs="+", type=path, metavar="LOG", help="a log; - is standard input"
-    )
-    parser.add_argument("--output", type=path, metavar="FILE.h5", help="the results file")
-    parser.add_argument(
-        "--dry-run",
-        action="store_true",
-        help="store nothing, and say what would become of each table",
-    )
-    parser.add_argument(
-        "--collective",
-        metavar="NAME",
-        type=_collective,
-        help="what was measured, where the log does not say it",
-    )
-    parser.add_argument(
-        "--ranks",
-        metavar="N",
-        type=readers.integer(1),
-        help="how many ranks there were, where the log does not say it, as OSU's",
-    )
-
-
 def _collective(text: str) -> str:
     return readers.one_of(sorted(COLLECTIVES), "collective")(collective_of(text))
+
+
+_FLAGS = (
+    Flag("LOG", readers.file, "a log; - is standard input", "logs", values="+"),
+    Flag("--output FILE.h5", readers.file, "the results file"),
+    Flag("--dry-run", bool, "store nothing, and say what would become of each table"),
+    Flag("--collective NAME", _collective, "what was measured, where the log does not say it"),
+    Flag(
+        "--ranks N",
+        readers.integer(1),
+        "how many ranks there were, where the log does not say it, as OSU's",
+    ),
+)
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments."""
+    add_flags(parser, _FLAGS)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -3,8 +3,10 @@
 import argparse
 from functools import partial
 
+from hpccomm.bench.flag import Flag, add_flags
 from hpccomm.bench.perf import readers
 from hpccomm.cli import output
+from hpccomm.cli.shared_flags import ADD_RUN
 
 DESCRIPTION = """\
 Measure the bandwidth of the node's memory: the limit of collectives in shared memory.
@@ -20,19 +22,20 @@ examples:
 """
 
 
+_FLAGS = (
+    Flag(
+        "-b --bytes SIZE",
+        readers.segment,
+        "each of three arrays, over all cores of a rank (default: four times their caches)",
+    ),
+    Flag("-n --iters COUNT 10", readers.integer(1, 100_000), "repetitions of each"),
+    ADD_RUN,
+)
+
+
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the arguments."""
-    size = "each of three arrays, over all cores of a rank (default: four times their caches)"
-    parser.add_argument("-b", "--bytes", type=readers.segment, metavar="SIZE", help=size)
-    add_common(parser, "10")
-
-
-def add_common(parser: argparse.ArgumentParser, times: str) -> None:
-    """Add what `perf copy` takes as well."""
-    add, count = parser.add_argument, readers.integer(1, 100_000)
-    told = f"repetitions of each (default {times})"
-    add("-n", "--iters", type=count, default=times, metavar="COUNT", help=told)
-    add("--output", type=readers.file, metavar="FILE.h5", help="add the run to this file")
+    add_flags(parser, _FLAGS)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -4,7 +4,6 @@
 nccl-tests' table, JSON and exit status reads theirs.
 """
 
-import argparse
 import os
 import re
 import shlex
@@ -16,8 +15,11 @@ from types import MappingProxyType
 
 from hpccomm.backends.bootstrap import mpi
 from hpccomm.backends.bootstrap.launch import OPEN_MPI, Launch, launched
+from hpccomm.bench.flag import Flag, add_flags
 from hpccomm.bench.perf.programs import PROGRAMS, RUN_BY
+from hpccomm.bench.perf.readers import integer
 from hpccomm.cli import output
+from hpccomm.cli.parser import Parser
 from hpccomm.errors import BackendUnavailable, UsageError, did_you_mean
 
 DEVICE, MASK = "NCCL_TESTS_DEVICE", "NCCL_TESTS_SPLIT_MASK"
@@ -73,19 +75,17 @@ def main(words: Sequence[str] | None = None) -> int:
     return main(["perf", PROGRAMS[name], *flags, *rest])
 
 
+_RANKS = (
+    Flag("-t --nthreads N 1", integer(1), "threads of a process"),
+    Flag("-g --ngpus N 1", integer(1), "devices of a thread"),
+)
+
+
 def _ranks(words: Sequence[str]) -> tuple[int, list[str]]:
     """Return threads times devices of a process, as nccl-tests has its ranks, and the other arguments."""
-    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
-    parser.add_argument("-t", "--nthreads", type=int, default=1)
-    parser.add_argument("-g", "--ngpus", type=int, default=1)
-    try:
-        known, rest = parser.parse_known_args(words)
-    except argparse.ArgumentError as error:
-        raise UsageError(f"{error}; give a number") from None
-    if min(known.nthreads, known.ngpus) < 1:
-        raise UsageError(
-            f"-t/--nthreads {known.nthreads} and -g/--ngpus {known.ngpus}: give 1 or more"
-        )
+    parser = Parser(prog="perf", add_help=False, allow_abbrev=False)
+    add_flags(parser, _RANKS)
+    known, rest = parser.parse_known_args(words)
     return known.nthreads * known.ngpus, rest
 
 

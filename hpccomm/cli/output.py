@@ -3,7 +3,9 @@
 import codecs
 import contextlib
 import io
+import json
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from hpccomm.backends.bootstrap.launch import launched
@@ -55,11 +57,23 @@ def write(text: str) -> None:
         ) from error
 
 
+def write_json(document: object) -> None:
+    """Write a document as JSON to standard output."""
+    write(json.dumps(document, indent=1) + "\n")
+
+
 def warn(text: str) -> None:
     """Write to standard error. If that fails too, only the exit status tells."""
     with contextlib.suppress(OSError):
         sys.stderr.write(text)
         sys.stderr.flush()
+
+
+def damaged(damage: Sequence[str], file: Path | None = None) -> int:
+    """Name what of results files, or of a `file`, is damaged, and with that left out; return the exit status."""
+    for what in damage:
+        warn(f"hpccomm: damaged: {file}: {what}\n" if file else f"hpccomm: damaged: {what}\n")
+    return 2 if damage else 0
 
 
 def write_file(file: Path, content: str) -> None:

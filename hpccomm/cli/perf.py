@@ -8,10 +8,10 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from hpccomm.backends.bootstrap.launch import launched
-from hpccomm.bench.perf import flags
+from hpccomm.bench.flag import Flag
+from hpccomm.bench.perf import flags, readers
 from hpccomm.bench.perf.options import Options
 from hpccomm.cli import output
-from hpccomm.cli.show import path
 from hpccomm.comparison.statistics import require_scipy
 from hpccomm.errors import UsageError
 
@@ -53,34 +53,26 @@ examples:
 """
 
 
+def _make_programs(folder: str) -> None:
+    """Make the programs of nccl-tests' names, and end: nothing else has to be given."""
+    from hpccomm.bench.perf import programs
+
+    if output.speaks():
+        output.write("".join(f"{file}\n" for file in programs.make(readers.file(folder))))
+    raise SystemExit
+
+
+_LINKS = Flag(
+    "--links DIR",
+    _make_programs,
+    "measure nothing: make programs with the names of nccl-tests' in this folder, such as all_reduce_perf",
+)
+
+
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of perf."""
     flags.add_arguments(parser)
-    parser.add_argument(
-        "--links",
-        metavar="DIR",
-        action=_MakePrograms,
-        help="measure nothing: make programs with the names of nccl-tests' in this folder, such as "
-        "all_reduce_perf",
-    )
-
-
-class _MakePrograms(argparse.Action):
-    """Make the programs of nccl-tests' names, and end: nothing else has to be given."""
-
-    def __call__(
-        self,
-        parser: argparse.ArgumentParser,
-        namespace: argparse.Namespace,
-        values: object,
-        option_string: str | None = None,
-    ) -> None:
-        from hpccomm.bench.perf import programs
-
-        if output.speaks():
-            for file in programs.make(path(str(values))):
-                output.write(f"{file}\n")
-        parser.exit()
+    _LINKS.add(parser)
 
 
 def run(args: argparse.Namespace) -> int:

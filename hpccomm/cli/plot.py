@@ -5,15 +5,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hpccomm.bench.flag import Flag, add_flags
+from hpccomm.bench.flag import Flag, add_alternatives, add_flags
 from hpccomm.bench.perf import readers
 from hpccomm.bench.progress import watched
 from hpccomm.cli import output
-from hpccomm.cli.show import case, path, told
+from hpccomm.cli.shared_flags import CASE, case
 from hpccomm.errors import ResultsError, UsageError
 from hpccomm.extras import install_command
 from hpccomm.schedules.algorithms import ALGORITHMS
-from hpccomm.units import counted
+from hpccomm.units import counted, few
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -50,96 +50,85 @@ matplotlib ({install_command("plot")}); --text does not.
 _WHAT = ("size", "skew", "history")
 """What is drawn of runs."""
 
+_NUMBER = readers.integer(0)
+
 _NAMES = sorted({name for named in ALGORITHMS.values() for name in named})
 
-_FLAGS = (
+_DRAWN = (
+    Flag("--schedule ALGORITHM", str, f"the algorithm to draw: {', '.join(_NAMES)}"),
+    Flag(
+        "--training FILE",
+        readers.file,
+        "a results file, whose last training is drawn, or that of --run",
+    ),
+    Flag(
+        "--pairs FILE",
+        readers.file,
+        "a results file, whose last run of hpccomm perf pairs is drawn, or that of --run",
+    ),
+    Flag(
+        "--runs FILE",
+        readers.file,
+        "results files, or folders of them: the last run of each file, all runs with --all",
+        values="+",
+    ),
+)
+
+_OF_RUNS = (
+    readers.choice(
+        "--what",
+        _WHAT,
+        "chart",
+        "time and bandwidth over size; how late each rank starts and ends a repetition (of runs with --sync); "
+        "or cases over the time of all runs",
+        _WHAT[0],
+    ),
+    Flag(
+        CASE,
+        case,
+        "only rows of this, such as all_reduce:1M:float; --what skew takes the first such row",
+    ),
+    Flag("--all", bool, "all runs of each file, one over another"),
+)
+
+_OF_SCHEDULES = (
     Flag(
         "--collective NAME",
         str,
         "by default the first that has this algorithm (and a root, with --root), of "
         f"{', '.join(ALGORITHMS)}",
     ),
-    Flag("--ranks N 8", readers.integer(0), "number of ranks"),
-    Flag("--root RANK", readers.integer(0), "root of a rooted collective (default 0)"),
+    Flag("--ranks N 8", _NUMBER, "number of ranks"),
+    Flag("--root RANK", _NUMBER, "root of a rooted collective (default 0)"),
     Flag(
         "--count N",
-        readers.integer(0),
-        "elements of the array; of gathers and scatters, those of all ranks together (default one a "
-        "rank)",
+        _NUMBER,
+        "elements of the array; of gathers and scatters, those of all ranks together (default one a rank)",
     ),
-    Flag("--segment N", readers.integer(0), "elements of a segment (default all of them)"),
-    Flag("--channels N 1", readers.integer(0), "rounds under way at the same time"),
-    Flag("--nodes N 1", readers.integer(0), "nodes that the ranks share as evenly as they can"),
+    Flag("--segment N", _NUMBER, "elements of a segment (default all of them)"),
+    Flag("--channels N 1", _NUMBER, "rounds under way at the same time"),
+    Flag("--nodes N 1", _NUMBER, "nodes that the ranks share as evenly as they can"),
+    Flag("--deterministic", bool, "the form that folds contributions in rank order"),
 )
 
+_SHOWN = (
+    Flag("--output FILE", readers.file, "the picture, FILE.svg or FILE.png"),
+    Flag("--text", bool, "print a line a round instead"),
+)
 
 _USUAL = {
-    "collective": None,
-    "ranks": 8,
-    "root": None,
-    "count": None,
-    "segment": None,
-    "channels": 1,
-    "nodes": 1,
+    each.names[0][2:]: each.default and int(each.default) for each in _OF_SCHEDULES if each.metavar
 }
 """Values of flags that were not given."""
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the arguments."""
-    what = parser.add_mutually_exclusive_group(required=True)
-    what.add_argument(
-        "--schedule", metavar="ALGORITHM", help=f"the algorithm to draw: {', '.join(_NAMES)}"
-    )
-    what.add_argument(
-        "--training",
-        type=path,
-        metavar="FILE",
-        help="a results file, whose last training is drawn, or that of --run",
-    )
-    what.add_argument(
-        "--pairs",
-        type=path,
-        metavar="FILE",
-        help="a results file, whose last run of hpccomm perf pairs is drawn, or that of --run",
-    )
-    what.add_argument(
-        "--runs",
-        type=path,
-        nargs="+",
-        metavar="FILE",
-        help="results files, or folders of them: the last run of each file, all runs with --all",
-    )
-    parser.add_argument("--run", metavar="NAME", help="the training or run, such as training0001")
-    of_runs = parser.add_argument_group("what is drawn of --runs")
-    of_runs.add_argument(
-        "--what",
-        type=readers.one_of(_WHAT, "chart"),
-        default=_WHAT[0],
-        metavar=f"{{{','.join(_WHAT)}}}",
-        help="time and bandwidth over size; how late each rank starts and ends a repetition (of runs with --sync); "
-        "or cases over the time of all runs (default size)",
-    )
-    of_runs.add_argument(
-        "--case",
-        type=case,
-        metavar="COLLECTIVE[:SIZE[:TYPE]]",
-        help="only rows of this, such as all_reduce:1M:float; --what skew takes the first such row",
-    )
-    of_runs.add_argument(
-        "--all", action="store_true", help="all runs of each file, one over another"
-    )
-    add_flags(parser, "", _FLAGS)
-    parser.add_argument(
-        "--deterministic",
-        action="store_true",
-        help="the form that folds contributions in rank order",
-    )
-    shown = parser.add_mutually_exclusive_group()
-    shown.add_argument(
-        "--output", type=path, metavar="FILE", help="the picture, FILE.svg or FILE.png"
-    )
-    shown.add_argument("--text", action="store_true", help="print a line a round instead")
+    add_alternatives(parser, _DRAWN, required=True)
+    Flag("--run NAME", str, "the training or run, such as training0001").add(parser)
+    add_flags(parser, _OF_RUNS, "what is drawn of --runs")
+    add_flags(parser, _OF_SCHEDULES)
+    add_alternatives(parser, _SHOWN)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -174,7 +163,7 @@ def _training(args: argparse.Namespace) -> int:
     with watched(f"reading {args.training.name}"):
         examined = reader.examine(args.training)
         trainings, damage = training_file.examine(args.training, examined)
-    status = told(args.training, damage)
+    status = output.damaged(damage, args.training)
     if not trainings:
         raise ResultsError(f"{args.training} holds no training; GradientSync(..., log=) writes one")
     chosen = training_file.choose((), trainings, args.run)
@@ -206,7 +195,7 @@ def _pairs(args: argparse.Namespace) -> int:
     _refuse_others(args, "--pairs")
     with watched(f"reading {args.pairs.name}"):
         examined = reader.examine(args.pairs)
-    status = told(args.pairs, examined.damage)
+    status = output.damaged(examined.damage, args.pairs)
     runs = [run for run in examined.runs if pairs.GROUP in run.groups]
     if not runs:
         raise ResultsError(f"{args.pairs} holds no pairs; hpccomm perf pairs --output writes them")
@@ -228,8 +217,7 @@ def _runs(args: argparse.Namespace) -> int:
     _refuse_others(args, "--runs")
     with watched("reading"):
         searched = archive.search(args.runs, archive.Query(*(args.case or ())))
-    for what in searched.damage:
-        output.warn(f"hpccomm: damaged: {what}\n")
+    status = output.damaged(searched.damage)
     runs = [each.run for each in searched.found if each.rows]
     if args.run is not None:
         runs = [choose(runs, args.run)]
@@ -250,7 +238,7 @@ def _runs(args: argparse.Namespace) -> int:
     file = args.output or Path(f"{args.runs[0].stem or 'runs'}-{args.what}.svg")
     drawing.save(figure, file)
     output.write(f"{counted(len(runs), 'run')}\ndrawn in {file}\n")
-    return 2 if searched.damage else 0
+    return status
 
 
 def _with_rows(run: "Run", query: "Query") -> "Run":
@@ -269,8 +257,7 @@ def _title(runs: "Sequence[Run]") -> str:
     names = list(dict.fromkeys(row.collective for run in runs for row in run.rows))
     ranks = sorted({len(run.info.ranks) for run in runs})
     hosts = list(dict.fromkeys(rank.host for run in runs for rank in run.info.ranks))
-    where = hosts[0] + (f" and {len(hosts) - 1} more" if len(hosts) > 1 else "")
-    return f"{', '.join(names)} on {' and '.join(map(str, ranks))} ranks of {where}"
+    return f"{', '.join(names)} on {' and '.join(map(str, ranks))} ranks of {few(hosts, 1)}"
 
 
 def _skew(runs: "Sequence[Run]") -> "Figure":

@@ -3,8 +3,10 @@
 import argparse
 from pathlib import Path
 
+from hpccomm.bench.flag import Flag, add_flags
+from hpccomm.bench.perf import readers
 from hpccomm.cli import output
-from hpccomm.cli.show import case, moment, path
+from hpccomm.cli.shared_flags import ANY_MACHINE, CASE, case, moment
 from hpccomm.errors import ResultsError
 from hpccomm.units import counted
 
@@ -22,34 +24,21 @@ examples:
 """
 
 
+_FLAGS = (
+    Flag("FILE", readers.file, "results files, and folders of them", "files", values="+"),
+    Flag("--base FILE", readers.file, "compare with the runs of this file or folder"),
+    ANY_MACHINE,
+    Flag(CASE, case, "only runs that have measured this: all_reduce, all_reduce:1M"),
+    Flag("--since DATE", moment, "only runs since then: 2026-11-01, or 7d"),
+    Flag("--until DATE", moment, "only runs before then"),
+    Flag("--host PATTERN", str, "only runs on such a host"),
+    Flag("--output FILE.html", readers.file, "the page (default: named as the first file)"),
+)
+
+
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the arguments."""
-    parser.add_argument(
-        "files", type=path, nargs="+", metavar="FILE", help="results files, and folders of them"
-    )
-    parser.add_argument(
-        "--base", type=path, metavar="FILE", help="compare with the runs of this file or folder"
-    )
-    parser.add_argument(
-        "--any-machine", action="store_true", help="compare runs of machines that differ"
-    )
-    parser.add_argument(
-        "--case",
-        type=case,
-        metavar="COLLECTIVE[:SIZE[:TYPE]]",
-        help="only runs that have measured this: all_reduce, all_reduce:1M",
-    )
-    parser.add_argument(
-        "--since", type=moment, metavar="DATE", help="only runs since then: 2026-11-01, or 7d"
-    )
-    parser.add_argument("--until", type=moment, metavar="DATE", help="only runs before then")
-    parser.add_argument("--host", metavar="PATTERN", help="only runs on such a host")
-    parser.add_argument(
-        "--output",
-        type=path,
-        metavar="FILE.html",
-        help="the page (default: named as the first file)",
-    )
+    add_flags(parser, _FLAGS)
 
 
 def _named_as(file: Path) -> Path:
@@ -91,9 +80,8 @@ def run(args: argparse.Namespace) -> int:
     with watched("drawing"):
         text = page.build(runs, searched.damage, compared)
     output.write_file(file, text)
-    for what in searched.damage:
-        output.warn(f"hpccomm: damaged: {what}\n")
+    status = output.damaged(searched.damage)
     output.write(
         f"{counted(len(runs), 'run')}, {file.stat().st_size / 1e6:.1f} MB\nwritten to {file}\n"
     )
-    return 2 if searched.damage else 0
+    return status

@@ -1,18 +1,16 @@
 """``hpccomm show``: a stored run as the table that it printed, or a stored training."""
 
 import argparse
-import re
 import shlex
 from collections.abc import Callable, Sequence
-from datetime import datetime, timedelta
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hpccomm import units
-from hpccomm.bench.flag import add_flags
+from hpccomm.bench.flag import Flag, add_flags
+from hpccomm.bench.perf import readers
 from hpccomm.bench.perf.flags import EXPECTED, NOTHING_EXPECTED
 from hpccomm.cli import output
+from hpccomm.cli.shared_flags import CASE, RUN, case, moment
 from hpccomm.errors import UsageError
 
 if TYPE_CHECKING:
@@ -40,98 +38,47 @@ examples:
 """
 
 
+_FLAGS = (
+    Flag(
+        "FILE",
+        readers.file,
+        "a results file; with --list several, and folders of them",
+        "files",
+        values="+",
+    ),
+    RUN,
+    Flag("--list", bool, "a line for each run and training of the files, instead"),
+    Flag(
+        "--verify",
+        bool,
+        "check every run, row, sample and training of the file against its checksum instead",
+    ),
+    Flag(
+        "--statistics",
+        bool,
+        "print minimum, median, percentiles and maximum over the repetitions of each row, or the steps of "
+        "a training, as well, in lines of comment",
+    ),
+)
+
+_LOOKED_FOR = (
+    Flag(
+        CASE,
+        case,
+        "runs that have measured this, with their figures: all_reduce, all_reduce:1M:float",
+    ),
+    Flag("--since DATE", moment, "started then or later: 2026-11-01, or 7d for a week ago"),
+    Flag("--until DATE", moment, "started before then"),
+    Flag("--host PATTERN", str, "on such a host: 'gpu-1*'"),
+    Flag("--json", bool, "print what was found as JSON"),
+)
+
+
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the arguments."""
-    parser.add_argument(
-        "files",
-        type=path,
-        nargs="+",
-        metavar="FILE",
-        help="a results file; with --list several, and folders of them",
-    )
-    add_run(parser)
-    parser.add_argument(
-        "--list", action="store_true", help="a line for each run and training of the files, instead"
-    )
-    looked_for = parser.add_argument_group("which runs and trainings --list finds")
-    looked_for.add_argument(
-        "--case",
-        type=case,
-        metavar="COLLECTIVE[:SIZE[:TYPE]]",
-        help="runs that have measured this, with their figures: all_reduce, all_reduce:1M:float",
-    )
-    looked_for.add_argument(
-        "--since",
-        type=moment,
-        metavar="DATE",
-        help="started then or later: 2026-11-01, or 7d for a week ago",
-    )
-    looked_for.add_argument("--until", type=moment, metavar="DATE", help="started before then")
-    looked_for.add_argument("--host", metavar="PATTERN", help="on such a host: 'gpu-1*'")
-    looked_for.add_argument("--json", action="store_true", help="print what was found as JSON")
-    parser.add_argument(
-        "--verify",
-        action="store_true",
-        help="check every run, row, sample and training of the file against its checksum instead",
-    )
-    add_flags(parser, "what is expected", EXPECTED)
-    parser.add_argument(
-        "--statistics",
-        action="store_true",
-        help="print minimum, median, percentiles and maximum over the repetitions of each row, or the steps of "
-        "a training, as well, in lines of comment",
-    )
-
-
-def path(text: str) -> Path:
-    """Read the name of a file; an empty one, of an unset variable, is not the current folder."""
-    if not text:
-        raise argparse.ArgumentTypeError("the name is empty; give a path")
-    return Path(text)
-
-
-def case(text: str) -> tuple[str, int | None, str | None]:
-    """Read a case: collective, size and type, of which the last two may be left out."""
-    name, _, rest = text.partition(":")
-    size, _, dtype = rest.partition(":")
-    if not name:
-        raise argparse.ArgumentTypeError(
-            f"{text!r} names no collective; give one such as all_reduce:1M"
-        )
-    return name, units.size(size) if size else None, dtype or None
-
-
-_AGO = {"d": 1, "w": 7}
-
-
-def moment(text: str) -> datetime:
-    """Read a date or time in this place's time zone, or how many days or weeks ago."""
-    if re.fullmatch(r"\d+[dw]", text):
-        days = int(text[:-1]) * _AGO[text[-1]]
-        return datetime.now().astimezone() - timedelta(days=days)
-    try:
-        return datetime.fromisoformat(text).astimezone()
-    except ValueError:
-        raise argparse.ArgumentTypeError(
-            f"{text!r} is no date; give one such as 2026-11-01 or 2026-11-01T08:00, or 7d for a week ago"
-        ) from None
-
-
-def add_run(parser: "argparse._ActionsContainer") -> None:
-    """Add the option that chooses a run of the file."""
-    parser.add_argument(
-        "--run",
-        metavar="NAME|INDEX",
-        help="the run or training, by name, or by number among the runs: 1 is the first, -1 the last (default: "
-        "the last run; the last training if there are no runs)",
-    )
-
-
-def told(file: Path, damage: Sequence[str]) -> int:
-    """Name what of a results file is damaged, and with that left out; return the exit status."""
-    for what in damage:
-        output.warn(f"hpccomm: damaged: {file}: {what}\n")
-    return 2 if damage else 0
+    add_flags(parser, _FLAGS)
+    add_flags(parser, _LOOKED_FOR, "which runs and trainings --list finds")
+    add_flags(parser, EXPECTED, "what is expected")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -176,7 +123,7 @@ def run(args: argparse.Namespace) -> int:
     with watched(f"reading {file.name}"):
         examined = reader.examine(file)
         trainings, lost = training_file.examine(file, examined)
-    status = told(file, [*examined.damage, *lost])
+    status = output.damaged([*examined.damage, *lost], file)
     chosen = training_file.choose(examined.runs, trainings, args.run)
     if args.expected is not None and (
         isinstance(chosen, Training) or pairs.GROUP in chosen.groups or rates.are_rates(chosen.rows)
@@ -202,7 +149,7 @@ def run(args: argparse.Namespace) -> int:
         if rates.are_rates(chosen.rows):
             text = rates.text(chosen.info, chosen.rows, samples)
             output.write(listing + describe.facts(chosen) + text)
-            return told(file, samples.damage()) or status
+            return output.damaged(samples.damage(), file) or status
         text = ""
         # A run of two variants has measured them in turns; each has a table to itself.
         for variant, indices in chosen.by_variant().items():
@@ -224,7 +171,7 @@ def run(args: argparse.Namespace) -> int:
         )
         expected, failed = _expected(args, chosen)
     output.write(listing + describe.facts(chosen) + text + expected)
-    return told(file, samples.damage()) or status or int(failed)
+    return output.damaged(samples.damage(), file) or status or int(failed)
 
 
 def _how_to_compare(run: "Run") -> str:
@@ -285,6 +232,4 @@ def _list(args: argparse.Namespace) -> int:
     with watched("reading files") as progress:
         searched = archive.search(args.files, query, progress, trainings=True)
     output.write(archive.as_json(searched) if args.json else archive.listing(searched, query))
-    for what in searched.damage:
-        output.warn(f"hpccomm: damaged: {what}\n")
-    return 2 if searched.damage else 0
+    return output.damaged(searched.damage)

@@ -12,7 +12,6 @@ from hpccomm.bench.simulated import comparison, picture, runs
 from hpccomm.bench.simulated.request import EVENTS, MODELS, SimulationRequest
 from hpccomm.bench.simulated.tables import SIMULATED, tables
 from hpccomm.cli import output
-from hpccomm.cli.show import path
 from hpccomm.errors import UsageError
 from hpccomm.results.schema import SIMULATED_BACKEND, Config
 from hpccomm.schedules.algorithms import ALGORITHMS
@@ -64,11 +63,7 @@ _FLAGS = (
         f"one table for each of these, or {readers.ALL} that the collective has (default: those that "
         "are estimated to be the fastest at the smallest and the largest size)",
     ),
-    Flag(
-        f"--model {{{','.join(MODELS)}}} {EVENTS}",
-        readers.one_of(MODELS, "model"),
-        "what to time with",
-    ),
+    readers.choice("--model", MODELS, "model", "what to time with", EVENTS),
     Flag(
         f"--segment SIZE {DEFAULT_SEGMENT >> 10}K",
         readers.segment,
@@ -77,22 +72,23 @@ _FLAGS = (
     Flag("--channels N 2", readers.integer(1), "segments that may be under way at the same time"),
     Flag("--skew SECONDS 0", seconds, "time within which the ranks enter a call, each at random"),
     Flag("--seed N 0", readers.integer(0), "seed of these random times"),
-    Flag("--output FILE.h5", path, "add the run to this results file"),
-    Flag("--plot FILE", path, "draw time and bus bandwidth against size, FILE.svg or FILE.png"),
+    Flag("--output FILE.h5", readers.file, "add the run to this results file"),
+    Flag(
+        "--plot FILE",
+        readers.file,
+        "draw time and bus bandwidth against size, FILE.svg or FILE.png",
+    ),
 )
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the arguments."""
-    parser.add_argument(
-        "collectives",
-        metavar="COLLECTIVE[,COLLECTIVE...]",
-        type=readers.some_of(SIMULATED, "cannot be simulated"),
-        help=f"{readers.ALL}, or some of {', '.join(SIMULATED)}",
-    )
-    add_flags(parser, "the simulation", _FLAGS)
+    of_all = f"{readers.ALL}, or some of {', '.join(SIMULATED)}"
+    some = readers.some_of(SIMULATED, "cannot be simulated")
+    Flag("COLLECTIVE[,COLLECTIVE...]", some, of_all, "collectives").add(parser)
+    add_flags(parser, _FLAGS, "the simulation")
     for heading in ("sizes", "operations"):
-        add_flags(parser, heading, flags.FLAGS[heading])
+        add_flags(parser, flags.FLAGS[heading], heading)
 
 
 def run(args: argparse.Namespace) -> int:

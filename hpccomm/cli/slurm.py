@@ -3,13 +3,15 @@
 import argparse
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 
+from hpccomm.bench.flag import Flag, add_flags
+from hpccomm.bench.pairs.flags import FLAGS
 from hpccomm.bench.perf import flags, readers
-from hpccomm.cli import output, pairs
+from hpccomm.cli import output
 from hpccomm.cli.parser import Parser
-from hpccomm.cli.show import path
 from hpccomm.errors import ConfigurationError, UsageError, did_you_mean
 from hpccomm.results import expectations
 from hpccomm.slurm.directives import DIRECTIVES
@@ -33,67 +35,60 @@ examples:
 """
 
 _VERBS: Mapping[str, Callable[[argparse.ArgumentParser], None]] = MappingProxyType(
-    {"perf": flags.add_arguments, "perf pairs": pairs.configure}
+    {"perf": flags.add_arguments, "perf pairs": partial(add_flags, flags=FLAGS)}
 )
 """What a script can run, and what adds its arguments to a parser."""
+
+_SCRIPT = (
+    Flag(
+        "--module NAME", str, "software module to load; may be given several times", values="append"
+    ),
+    Flag(
+        "--venv DIR",
+        readers.file,
+        "virtual environment with hpccomm (default: that of this program)",
+    ),
+    readers.choice(
+        "--mpi",
+        STARTERS,
+        "way to start ranks",
+        "start the ranks by srun with this protocol, or by mpiexec (default: in the job, srun if Slurm speaks "
+        "the protocol of the MPI library, else mpiexec)",
+    ),
+    readers.choice(
+        "--cpu-bind",
+        tuple(BINDINGS),
+        "kind of binding",
+        "bind each rank to these (default: as srun or mpiexec does)",
+    ),
+    Flag(
+        "--folder DIR results",
+        readers.file,
+        "folder of the results file, perf-JOBID.h5, unless perf has --output",
+    ),
+    Flag("--script FILE", readers.file, "write the script to this file"),
+)
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the arguments."""
     _add_flags(parser)
-    parser.add_argument(
-        "command", nargs="*", metavar="perf", help="the command line of perf or perf pairs"
-    )
+    command = "the command line of perf or perf pairs"
+    Flag("perf", str, command, "command", values="*").add(parser)
 
 
 def _add_flags(parser: argparse.ArgumentParser) -> None:
     """Add the flags of Slurm, and of the script."""
-    asked = parser.add_argument_group("Slurm's flags")
-    for directive in DIRECTIVES.values():
-        more = "" if directive.default is None else f" (default {directive.default})"
-        if directive.values is None:
-            asked.add_argument(
-                directive.flag, action="store_const", const="", help=directive.meaning
-            )
-        else:
-            asked.add_argument(
-                directive.flag, metavar=directive.metavar, help=directive.meaning + more
-            )
-    add = parser.add_argument_group("the script").add_argument
-    add(
-        "--module",
-        action="append",
-        default=[],
-        metavar="NAME",
-        help="software module to load; may be given several times",
-    )
-    add(
-        "--venv",
-        type=path,
-        metavar="DIR",
-        help="virtual environment with hpccomm (default: that of this program)",
-    )
-    add(
-        "--mpi",
-        type=readers.one_of(STARTERS, "way to start ranks"),
-        metavar=f"{{{','.join(STARTERS)}}}",
-        help="start the ranks by srun with this protocol, or by mpiexec (default: in the job, srun if Slurm speaks "
-        "the protocol of the MPI library, else mpiexec)",
-    )
-    add(
-        "--cpu-bind",
-        type=readers.one_of(tuple(BINDINGS), "kind of binding"),
-        metavar=f"{{{','.join(BINDINGS)}}}",
-        help="bind each rank to these (default: as srun or mpiexec does)",
-    )
-    add(
-        "--folder",
-        type=path,
-        default="results",
-        metavar="DIR",
-        help="folder of the results file, perf-JOBID.h5, unless perf has --output (default results)",
-    )
-    add("--script", type=path, metavar="FILE", help="write the script to this file")
+    asked = [
+        Flag(
+            f"{each.flag} {each.metavar}",
+            str,
+            each.meaning + (f" (default {each.default})" if each.default else ""),
+        )
+        for each in DIRECTIVES.values()
+    ]
+    add_flags(parser, asked, "Slurm's flags")
+    add_flags(parser, _SCRIPT, "the script")
 
 
 def arranged(words: Sequence[str]) -> list[str]:
@@ -115,11 +110,11 @@ def run(args: argparse.Namespace) -> int:
         arguments=tuple(words),
         python=_python(args.venv),
         directives={
-            name: value
-            for name in DIRECTIVES
-            if (value := getattr(args, name.replace("-", "_"))) is not None
+            name: value if each.values else ""
+            for name, each in DIRECTIVES.items()
+            if (value := getattr(args, name.replace("-", "_"))) not in (None, False)
         },
-        modules=tuple(args.module),
+        modules=tuple(args.module or ()),
         starter=args.mpi or "",
         binding=args.cpu_bind or "",
         output=str(given.output or ""),

@@ -9,9 +9,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hpccomm.backends.bootstrap.launch import launched
+from hpccomm.bench.flag import Flag, add_alternatives, add_flags
+from hpccomm.bench.perf import readers
 from hpccomm.bench.progress import watched
 from hpccomm.cli import output
-from hpccomm.cli.show import path
+from hpccomm.cli.shared_flags import JSON
 from hpccomm.errors import UsageError
 
 if TYPE_CHECKING:
@@ -39,25 +41,30 @@ examples:
 """
 
 
+_SOURCES = (
+    Flag(
+        "--nccl-topo FILE",
+        readers.file,
+        "show the node of this file, which NCCL wrote (NCCL_TOPO_DUMP_FILE), instead of this node",
+    ),
+    Flag(
+        "--nccl-graph FILE",
+        readers.file,
+        "show the rings and trees of this file, which NCCL wrote (NCCL_GRAPH_DUMP_FILE)",
+    ),
+)
+
+_FLAGS = (
+    Flag("--output FILE", readers.file, "draw it too, as FILE.svg or FILE.png"),
+    Flag("--cluster FILE", readers.file, "write such nodes for hpccomm simulate"),
+    JSON,
+)
+
+
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the arguments."""
-    add = parser.add_argument
-    source = parser.add_mutually_exclusive_group()
-    source.add_argument(
-        "--nccl-topo",
-        type=path,
-        metavar="FILE",
-        help="show the node of this file, which NCCL wrote (NCCL_TOPO_DUMP_FILE), instead of this node",
-    )
-    source.add_argument(
-        "--nccl-graph",
-        type=path,
-        metavar="FILE",
-        help="show the rings and trees of this file, which NCCL wrote (NCCL_GRAPH_DUMP_FILE)",
-    )
-    add("--output", type=path, metavar="FILE", help="draw it too, as FILE.svg or FILE.png")
-    add("--cluster", type=path, metavar="FILE", help="write such nodes for hpccomm simulate")
-    add("--json", action="store_true", help="print JSON for scripts instead of text")
+    add_alternatives(parser, _SOURCES)
+    add_flags(parser, _FLAGS)
 
 
 def run(args: argparse.Namespace) -> int:

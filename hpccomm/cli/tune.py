@@ -33,10 +33,6 @@ examples:
 OUTPUT = "tuning.h5"
 
 
-def _segments(text: str) -> tuple[int, ...]:
-    return tuple(map(readers.segment, readers.listed(text)))
-
-
 _FLAGS = (
     Flag(
         f"--output FILE {OUTPUT}",
@@ -62,33 +58,31 @@ _FLAGS = (
     ),
     Flag(
         "--segments SIZE,...",
-        _segments,
+        readers.segments,
         "bytes that algorithms move at a time, each a choice of its own beside that of the built-in "
         "table (default: none)",
     ),
+    Flag("--deterministic", bool, "measure reductions with deterministic=True as well"),
+    Flag(
+        "--plain",
+        bool,
+        "leave out calls on registered arrays (comm.empty), which are measured where ranks share memory",
+    ),
+    Flag(
+        "--every",
+        bool,
+        "try every algorithm that applies, not only those with short estimated times",
+    ),
+    Flag("--unverified", bool, "do not measure auto by the new table in the end"),
 )
-
-_SWITCHES = {
-    "--deterministic": "measure reductions with deterministic=True as well",
-    "--plain": "leave out calls on registered arrays (comm.empty), which are measured where ranks share memory",
-    "--every": "try every algorithm that applies, not only those with short estimated times",
-    "--unverified": "do not measure auto by the new table in the end",
-}
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the arguments."""
-    parser.add_argument(
-        "collectives",
-        nargs="?",
-        type=readers.some_of({name: name for name in TUNED}, "is no collective"),
-        default=TUNED,
-        metavar="COLLECTIVE",
-        help=f"{readers.ALL} (the default), or some with commas between them: {', '.join(TUNED)}",
-    )
-    add_flags(parser, "measuring", _FLAGS)
-    for name, meaning in _SWITCHES.items():
-        parser.add_argument(name, action="store_true", help=meaning)
+    meaning = f"{readers.ALL}, or some with commas between them: {', '.join(TUNED)}"
+    some = readers.some_of({name: name for name in TUNED}, "is no collective")
+    Flag("COLLECTIVE all", some, meaning, "collectives", values="?").add(parser)
+    add_flags(parser, _FLAGS, "measuring")
 
 
 def run(args: argparse.Namespace) -> int:

@@ -4,5 +4,6 @@
 - `matching` matches the cases of two sides, and gives one value for each launch and case.
 - `statistics` tests two samples of launches.
 - `verdict` puts both together, for all cases.
+- `crossovers` finds where one curve of times overtakes another.
 - `text` and `machine_readable` write the verdicts down.
 """

@@ -10,6 +10,7 @@ from hpccomm.results.archive import each_file
 from hpccomm.results.fingerprint import identity
 from hpccomm.results.run import Run, choose
 from hpccomm.results.schema import Row, Timing
+from hpccomm.units import few
 
 
 class Case(NamedTuple):
@@ -167,7 +168,7 @@ def side(
         if variant:
             known = ", ".join(map(repr, filter(None, there))) or "none"
             asked += f" of variant {variant!r} (its variants: {known})"
-        ended = f" (left out: {few([*left_out])})" if left_out else ""
+        ended = f" (left out: {few(left_out, 2)})" if left_out else ""
         raise ResultsError(
             f"{names} holds no completed run{asked}{ended}; name files that hpccomm perf --output has written"
         )
@@ -181,9 +182,3 @@ def on_both_sides(base: Side, new: Side) -> str:
     of_base = {identity(run.info, run.rows) for run in base.runs}
     both = (run for run in new.runs if identity(run.info, run.rows) in of_base)
     return next((f"{run.name} of {run.path}" for run in both), "")
-
-
-def few(things: Sequence[object]) -> str:
-    """Return the first of some things in words, and how many more there are."""
-    more = f" and {len(things) - 2} more" if len(things) > 2 else ""
-    return ", ".join(map(str, things[:2])) + more

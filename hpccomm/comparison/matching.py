@@ -7,9 +7,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from hpccomm.comparison.launches import Case, CaseRows, LaunchRow, Side, case_of, few
+from hpccomm.comparison.launches import Case, CaseRows, LaunchRow, Side, case_of
 from hpccomm.errors import UsageError
 from hpccomm.results import repetitions
+from hpccomm.units import few
 
 AUTO, ALONE, MEDIAN, TIME = "auto", "alone", "median", "time"
 
@@ -153,7 +154,7 @@ def _matched(
     for bases, news in groups:
         if min(len(bases), len(news)) > 1:
             raise UsageError(
-                f"both sides have several cases to compare: {few(bases)}, and {few(news)}; name one value of each "
+                f"both sides have several cases to compare: {few(bases, 2)}, and {few(news, 2)}; name one value of each "
                 "side, such as --across algorithm=ring:tree"
             )
         for pair in product(bases, news):

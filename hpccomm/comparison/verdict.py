@@ -5,11 +5,12 @@ from dataclasses import dataclass, field, replace
 from itertools import product
 
 from hpccomm.comparison import matching, statistics
-from hpccomm.comparison.launches import Case, Side, few
+from hpccomm.comparison.launches import Case, Side
 from hpccomm.comparison.matching import METRICS, Matched, Values
 from hpccomm.comparison.statistics import Launches, Ratio
 from hpccomm.errors import ResultsError
 from hpccomm.results import fingerprint
+from hpccomm.units import few
 
 SLOWER, WRONG = FAILURES = "slower", "wrong"
 UNDECIDED, UNTESTED = OPEN = "undecided", "untested"
@@ -172,7 +173,7 @@ def compare(
     if not found.values:
         if found.without:
             raise ResultsError(
-                f"of {few(found.without)} a launch has no {METRICS[rules.metric]} above 0; there is nothing to compare"
+                f"of {few(found.without, 2)} a launch has no {METRICS[rules.metric]} above 0; there is nothing to compare"
             )
         sides = [
             {(name, getattr(case, name)) for case in side for name in matching.ACROSS}
@@ -181,8 +182,8 @@ def compare(
         common = {*rules.across, *(name for name, _ in sides[0] & sides[1])}
         remedy = "".join(f", or --across {each}" for each in matching.ACROSS if each not in common)
         raise ResultsError(
-            f"the two sides have no case in common: the base has {few(found.only_base)}, the new one "
-            f"{few(found.only_new)}; measure both with the same flags{remedy}"
+            f"the two sides have no case in common: the base has {few(found.only_base, 2)}, the new one "
+            f"{few(found.only_new, 2)}; measure both with the same flags{remedy}"
         )
     compared = compare_passes(found, (base.variant, new.variant), rules)
     return replace(

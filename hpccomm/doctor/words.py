@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from hpccomm.doctor.judge import MISSING, Diagnosis, at
-from hpccomm.units import counted
+from hpccomm.units import counted, few
 
 WIDTH = 110
 
@@ -25,7 +25,7 @@ _SHOWN = (
 def head(trees: Mapping[str, Any]) -> Iterator[str]:
     """Yield what was looked at: each fact once, with the nodes that have another."""
     ranks = sum(len(tree.get("ranks", "?")) for tree in trees.values())
-    yield f"{counted(ranks, 'rank')} on {counted(len(trees), 'node')}: {_names(list(trees))}"
+    yield f"{counted(ranks, 'rank')} on {counted(len(trees), 'node')}: {few(trees, 4)}"
     for path in _SHOWN:
         alike: dict[str, list[str]] = {}
         for node, tree in trees.items():
@@ -33,7 +33,7 @@ def head(trees: Mapping[str, Any]) -> Iterator[str]:
                 items = value if isinstance(value, list) else [value]
                 alike.setdefault(", ".join(dict.fromkeys(map(str, items))), []).append(node)
         for value, nodes in alike.items():
-            where = f" ({_names(nodes)})" if len(alike) > 1 else ""
+            where = f" ({few(nodes, 4)})" if len(alike) > 1 else ""
             yield f"  {path.replace('.*', ''):14} {value}{where}"
 
 
@@ -73,11 +73,7 @@ def _fault(each: Diagnosis, nodes: int) -> Iterator[str]:
 
 
 def _where(names: Sequence[str], nodes: int) -> str:
-    return "" if len(names) == nodes else f" on {len(names)} of {nodes} nodes ({_names(names)})"
-
-
-def _names(nodes: Sequence[str]) -> str:
-    return ", ".join(nodes[:4]) + (f" and {len(nodes) - 4} more" if len(nodes) > 4 else "")
+    return "" if len(names) == nodes else f" on {len(names)} of {nodes} nodes ({few(names, 4)})"
 
 
 def _wrapped(text: str, indent: str = "") -> list[str]:

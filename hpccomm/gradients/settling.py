@@ -7,7 +7,7 @@ import numpy as np
 from hpccomm.errors import RankMismatch, UsageError
 from hpccomm.gradients.meaning import Nonfinite, Unused
 from hpccomm.gradients.step import Step
-from hpccomm.units import ranks_named
+from hpccomm.units import few, ranks_named
 
 if TYPE_CHECKING:
     from hpccomm.communicator import Communicator
@@ -43,9 +43,7 @@ def settle_written(comm: "Communicator", step: Step, timeout: float | None) -> N
             "they have the bits of the last results; write them in each step, or give arrays to sync() or ready(). "
             "zero() before a step says that equal ones are meant"
         )
-    shown = ", ".join(map(repr, names[:MOST])) + f" and {len(names) - MOST} more" * (
-        len(names) > MOST
-    )
+    shown = few(map(repr, names), MOST)
     raise UsageError(
         f"gradients that lie in buckets were not written since the last step: {shown} on {ranks_named(ranks)}; {cause}"
     )

@@ -15,7 +15,7 @@ from hpccomm.results.run import Run, Steps
 from hpccomm.results.schema import Row, Timing
 from hpccomm.results.table import TIME_FORMAT, figure
 from hpccomm.results.training import Training
-from hpccomm.units import counted, size_text
+from hpccomm.units import counted, few, size_text
 
 JSON_VERSION = 1
 
@@ -190,7 +190,7 @@ def listing(searched: Searched, query: Query) -> str:
     for run, rows in searched.found:
         info = run.info
         hosts = list(dict.fromkeys(rank.host for rank in info.ranks))
-        where = hosts[0] + (f" and {len(hosts) - 1} more" if len(hosts) > 1 else "")
+        where = few(hosts, 1)
         series = ""
         if "launch" in info.series:
             series += "  launch {launch}/{launches} of {name}".format(**info.series)
@@ -221,8 +221,7 @@ def _measured(run: Run) -> str:
         return "pairs" if "pairs" in run.groups else "no rows"
     names = list(dict.fromkeys(row.collective for row in run.rows))
     sizes = [row.bytes for row in run.rows]
-    shown = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
-    return f"{shown} {size_text(min(sizes))} to {size_text(max(sizes))}"
+    return f"{few(names, 3)} {size_text(min(sizes))} to {size_text(max(sizes))}"
 
 
 def _figures(row: Row, timing: Timing | None) -> str:

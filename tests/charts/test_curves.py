@@ -22,7 +22,7 @@ def test_curves_are_named_by_what_differs_and_cross_where_times_are_equal(tmp_pa
     ring = drawn[0].points[0]
     assert ring.time == pytest.approx(2.008, rel=1e-6)
     assert (ring.low, ring.high) == pytest.approx((2.008 * 0.91, 2.008 * 1.09), rel=1e-3)
-    (crossing,) = curves.crossovers(drawn)
+    (crossing,) = curves.crossings(drawn)
     assert crossing.size == pytest.approx(10_000, rel=0.2)  # straight between 8 and 32 KiB
     assert (crossing.before, crossing.after) == ("ring", "tree")
 
@@ -50,7 +50,7 @@ def test_curves_do_not_cross_where_one_takes_no_time():
         ]
         return curves.Curve(label, "run", tuple(points))
 
-    assert curves.crossovers([curve("a", 0.0, 2.0), curve("b", 1.0, 1.0)]) == []
+    assert curves.crossings([curve("a", 0.0, 2.0), curve("b", 1.0, 1.0)]) == []
 
 
 def test_launches_of_a_series_are_one_curve_of_medians(tmp_path):

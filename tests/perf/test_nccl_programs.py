@@ -159,8 +159,8 @@ def test_other_programs_of_these_names_are_left_alone(tmp_path):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (("-g", "0"), "give 1 or more"),
-        (("-g", "many"), "give a number"),
+        (("-g", "0"), "give an integer from 1 up"),
+        (("-g", "many"), "'many' is no integer"),
         (("-Q", "1"), "no flag -Q"),
     ],
 )

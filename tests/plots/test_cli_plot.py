@@ -77,7 +77,7 @@ def test_text_needs_no_matplotlib() -> None:
             ["--schedule", "linear", "--ranks", "64", "--count", "65536"],
             "give a larger --segment, a smaller --count",
         ),
-        (["--schedule", "ring", "--output", ""], "the name is empty"),
+        (["--schedule", "ring", "--output", ""], "an empty name"),
         (["--schedule", "ring", "--ranks", "many"], "'many' is no integer"),
         ([], "one of the arguments --schedule --training --pairs --runs is required"),
     ],

@@ -9,9 +9,10 @@ from pathlib import Path
 import h5py
 import pytest
 
-from hpccomm.bench.simulated.comparison import Crossover, Point, crossovers, text
+from hpccomm.bench.simulated.comparison import Point, text
 from hpccomm.bench.simulated.tables import SIMULATED
 from hpccomm.cli.main import main
+from hpccomm.comparison.crossovers import crossovers
 from hpccomm.results import reader
 from hpccomm.schedules.cost.network_files import load, parse
 from hpccomm.units import rounded_size
@@ -308,18 +309,25 @@ def test_neither_mpi_nor_cuda_is_loaded():
     subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, timeout=60)
 
 
+def found_in(curves):
+    """Return the crossovers of curves of points."""
+    return crossovers(
+        {name: {each.nbytes: each.seconds for each in its} for name, its in curves.items()}
+    )
+
+
 def points(*pairs):
     return [Point(nbytes, seconds, math.nan, 1.0, "", 0.0) for nbytes, seconds in pairs]
 
 
 def test_crossovers_lie_where_logarithms_cross():
     flat, steep = points((1, 4.0), (16, 4.0)), points((1, 1.0), (16, 16.0))
-    assert crossovers({"flat": flat, "steep": steep}) == [
-        Crossover("steep", "flat", 1, 16, pytest.approx(4.0))
+    assert found_in({"flat": flat, "steep": steep}) == [
+        ("steep", "flat", 1, 16, pytest.approx(4.0), pytest.approx(4.0))
     ]
-    assert crossovers({"flat": flat, "again": flat}) == []
+    assert found_in({"flat": flat, "again": flat}) == []
     nothing = points((0, 1.0), (16, 16.0))
-    assert crossovers({"flat": points((0, 4.0), (16, 4.0)), "nothing": nothing}) == []
+    assert found_in({"flat": points((0, 4.0), (16, 4.0)), "nothing": nothing}) == []
 
 
 def test_what_is_the_fastest_nowhere_has_no_crossover():
@@ -328,19 +336,19 @@ def test_what_is_the_fastest_nowhere_has_no_crossover():
         "middling": points((1, 3.0), (4, 3.5), (16, 5.0), (64, 9.0)),
         "large": points((1, 4.0), (4, 4.0), (16, 4.0), (64, 4.0)),
     }
-    (found,) = crossovers(curves)
-    assert (found.below, found.above, found.lower, found.upper) == ("small", "large", 4, 16)
+    (found,) = found_in(curves)
+    assert (found.before, found.after, found.lower, found.upper) == ("small", "large", 4, 16)
     (line,) = (line for line in text("all", curves).splitlines() if "Crossover" in line)
     assert line.startswith("# Crossover: small up to 4 B, large from 16 B on; about 5")
 
 
 def test_a_tie_between_is_no_end_of_a_lead():
     one, other = points((1, 1.0), (2, 3.0), (4, 5.0)), points((1, 2.0), (2, 3.0), (4, 4.0))
-    (found,) = crossovers({"one": one, "other": other})
-    assert (found.below, found.above) == ("one", "other")
-    assert 1 < found.nbytes < 4
+    (found,) = found_in({"one": one, "other": other})
+    assert (found.before, found.after) == ("one", "other")
+    assert 1 < found.size < 4
     before = points((1, 1.0), (2, 3.0), (4, 3.0))
-    assert crossovers({"before": before, "other": other}) == []
+    assert found_in({"before": before, "other": other}) == []
 
 
 def test_what_ties_is_named_together():

@@ -183,11 +183,13 @@ OWN = (
         f"one table for each of these: {', '.join(backends.choices())}",
         "backends",
     ),
-    Flag(
-        "--arrays {auto,host,device} auto",
-        readers.one_of((AUTO, HOST, DEVICE), "kind of memory"),
+    readers.choice(
+        "--arrays",
+        (AUTO, HOST, DEVICE),
+        "kind of memory",
         "memory of all arrays (default auto: device memory if NCCL is among the backends, by name or "
         "because auto found it; else host memory)",
+        AUTO,
     ),
     Flag(
         "--algorithm NAME[,NAME...]",
@@ -280,14 +282,10 @@ SOUND = (
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add perf's arguments to a parser."""
-    parser.add_argument(
-        "collectives",
-        metavar="COLLECTIVE[,COLLECTIVE...]",
-        type=_collectives,
-        help=f"{ALL}, or some of {', '.join(COLLECTIVES)}",
-    )
+    of_all = f"{ALL}, or some of {', '.join(COLLECTIVES)}"
+    Flag("COLLECTIVE[,COLLECTIVE...]", _collectives, of_all, "collectives").add(parser)
     for heading, flags in {"hpccomm's own flags": OWN, "sound timing": SOUND, **FLAGS}.items():
-        add_flags(parser, heading, flags)
+        add_flags(parser, flags, heading)
 
 
 def sizes(args: argparse.Namespace) -> Sizes:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TypeVar
 
+from hpccomm.bench.flag import Flag
 from hpccomm.errors import did_you_mean
 from hpccomm.schedules import registry
 from hpccomm.units import seconds, size
@@ -26,6 +27,11 @@ def segment(text: str) -> int:
     if nbytes < 1:
         raise argparse.ArgumentTypeError(f"{text!r}: nothing would move; give 1 byte or more")
     return nbytes
+
+
+def segments(text: str) -> tuple[int, ...]:
+    """Read such sizes with commas between them."""
+    return tuple(map(segment, listed(text)))
 
 
 def integer(low: int, high: int | None = None) -> Callable[[str], int]:
@@ -75,6 +81,20 @@ def _known(text: str, names: Collection[str], refusal: str, how: str) -> str:
 def one_of(names: Sequence[str], what: str) -> Callable[[str], str]:
     """Return a reader of one of some names."""
     return lambda text: _known(text, names, f"is no {what}", "one of")
+
+
+def choice(
+    name: str,
+    names: Sequence[str],
+    what: str,
+    meaning: str,
+    default: str = "",
+    *,
+    required: bool = False,
+) -> Flag:
+    """Return a flag that takes one of some names."""
+    usage = f"{name} {{{','.join(names)}}} {default}"
+    return Flag(usage, one_of(names, what), meaning, required=required)
 
 
 def root(text: str) -> int:

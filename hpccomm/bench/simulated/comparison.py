@@ -4,6 +4,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from hpccomm.comparison.crossovers import crossovers, fastest
 from hpccomm.results.table import figure
 from hpccomm.units import rounded_size
 
@@ -40,70 +41,6 @@ Curves = Mapping[str, Sequence[Point]]
 """For each algorithm its points, by size, the same sizes for all."""
 
 
-@dataclass(frozen=True, slots=True)
-class Crossover:
-    """Where the fastest algorithm changes.
-
-    Attributes
-    ----------
-    below, above : str
-        The fastest for smaller sizes, and for larger ones.
-    lower, upper : int
-        The sizes that were simulated on either side.
-    nbytes : float
-        An estimate of the size.
-    """
-
-    below: str
-    above: str
-    lower: int
-    upper: int
-    nbytes: float
-
-
-def crossovers(curves: Curves) -> list[Crossover]:
-    """Return where the fastest algorithm changes, by size.
-
-    Algorithms that are the fastest at none of the sizes have no part in it. Between two sizes, the
-    logarithm of the ratio of times is taken as linear in that of the size.
-    """
-    result: list[Crossover] = []
-    leaders: set[str] = set()
-    last = 0
-    for at, row in enumerate(zip(*curves.values(), strict=True)):
-        if row[0].nbytes <= 0 or min(point.seconds for point in row) <= 0:
-            continue
-        fastest = _fastest(curves, row)
-        if leaders and not leaders & set(fastest):
-            below = next(name for name in curves if name in leaders)
-            result.append(
-                _crossover(below, curves[below], fastest[0], curves[fastest[0]], last, at)
-            )
-        leaders, last = leaders & set(fastest) or set(fastest), at
-    return result
-
-
-def _fastest(curves: Curves, row: Sequence[Point]) -> list[str]:
-    """Return the fastest algorithm at a size; several if they tie."""
-    least = min(point.seconds for point in row)
-    return [
-        name
-        for name, point in zip(curves, row, strict=True)
-        if math.isclose(point.seconds, least, rel_tol=1e-9)
-    ]
-
-
-def _crossover(
-    below: str, points: Sequence[Point], above: str, others: Sequence[Point], last: int, first: int
-) -> Crossover:
-    """Return where two algorithms cross, of which one leads at `last` and the other from `first` on."""
-    lower, upper = points[last].nbytes, points[first].nbytes
-    before, behind = (math.log(points[at].seconds / others[at].seconds) for at in (last, first))
-    part = before / (before - behind)
-    at = math.exp(math.log(lower) + part * math.log(upper / lower))
-    return Crossover(below, above, lower, upper, at)
-
-
 def text(title: str, curves: Curves) -> str:
     """Return the comparison as lines of comment.
 
@@ -120,16 +57,24 @@ def text(title: str, curves: Curves) -> str:
     lines.append("# " + f"{'size (B)':>12s}" + "".join(f"{name:>{width}s}" for name in curves))
     for row in zip(*curves.values(), strict=True):
         cells = (f"{_times(point):>{width}s}" for point in row)
-        best = f"  {' = '.join(_fastest(curves, row))}" if len(curves) > 1 else ""
+        best = (
+            f"  {' = '.join(fastest({name: each.seconds for name, each in zip(curves, row, strict=True)}))}"
+            if len(curves) > 1
+            else ""
+        )
         lines.append("# " + f"{row[0].nbytes:12d}" + "".join(cells) + best)
     if len(curves) > 1:
         lines += [
-            f"# Crossover: {each.below} up to {rounded_size(each.lower)}, {each.above} from "
-            f"{rounded_size(each.upper)} on; about {rounded_size(each.nbytes, 2)}"
-            for each in crossovers(curves)
+            f"# Crossover: {each.before} up to {rounded_size(each.lower)}, {each.after} from "
+            f"{rounded_size(each.upper)} on; about {rounded_size(each.size, 2)}"
+            for each in crossovers(_times_of(curves))
         ] or ["# Crossover: none between these sizes"]
     lines += [line for name, points in curves.items() if (line := _limit(name, points[-1]))]
     return "".join(f"{line}\n" for line in [*lines, "#"])
+
+
+def _times_of(curves: Curves) -> dict[str, dict[int, float]]:
+    return {name: {each.nbytes: each.seconds for each in its} for name, its in curves.items()}
 
 
 def _times(point: Point) -> str:

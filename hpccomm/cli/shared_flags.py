@@ -1,0 +1,46 @@
+"""Flags that several verbs have, and readers of their values."""
+
+import argparse
+import re
+from datetime import datetime, timedelta
+
+from hpccomm import units
+from hpccomm.bench.flag import Flag
+from hpccomm.bench.perf import readers
+
+RUN = Flag(
+    "--run NAME|INDEX",
+    str,
+    "the run or training, by name, or by number among the runs: 1 is the first, -1 the last (default: "
+    "the last run; the last training if there are no runs)",
+)
+JSON = Flag("--json", bool, "print JSON for scripts instead of text")
+ADD_RUN = Flag("--output FILE.h5", readers.file, "add the run to this file")
+ANY_MACHINE = Flag("--any-machine", bool, "compare runs of machines that differ")
+CASE = "--case COLLECTIVE[:SIZE[:TYPE]]"
+
+_AGO = {"d": 1, "w": 7}
+
+
+def case(text: str) -> tuple[str, int | None, str | None]:
+    """Read a case: collective, size and type, of which the last two may be left out."""
+    name, _, rest = text.partition(":")
+    size, _, dtype = rest.partition(":")
+    if not name:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} names no collective; give one such as all_reduce:1M"
+        )
+    return name, units.size(size) if size else None, dtype or None
+
+
+def moment(text: str) -> datetime:
+    """Read a date or time in this place's time zone, or how many days or weeks ago."""
+    if re.fullmatch(r"\d+[dw]", text):
+        days = int(text[:-1]) * _AGO[text[-1]]
+        return datetime.now().astimezone() - timedelta(days=days)
+    try:
+        return datetime.fromisoformat(text).astimezone()
+    except ValueError:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is no date; give one such as 2026-11-01 or 2026-11-01T08:00, or 7d for a week ago"
+        ) from None
