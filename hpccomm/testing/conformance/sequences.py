@@ -148,10 +148,10 @@ def messages_of_a_plan_match_their_own(comm: Communicator) -> None:
 @SEQUENCES.behaviour(min_size=2, fails=True)
 def a_plan_times_out(comm: Communicator) -> None:
     """The deadline is that of all its calls together. Plans refuse then, and none can be made."""
-    deadline, late = 0.5, 0.3
+    deadline, late = 0.5, 0.45
     x = np.zeros(3)
     with comm.planning(timeout=deadline) as plan:
-        for _ in range(2):
+        for _ in range(4):  # far more than the deadline, on a busy machine too
             if comm.rank == 0:
                 comm.recv(x, 1)
             elif comm.rank == 1:

@@ -323,7 +323,7 @@ DIFFERENCES: Mapping[str, Differing] = {
 def calls_that_differ(comm: Communicator, difference: str, reached: str) -> None:
     """All ranks of the node are told, at once; nobody's memory was touched."""
     with cut(comm, None, reached) as chosen:
-        node = chosen.node_comm
+        node = chosen.node_comm.dup()  # which fails; on one node the other is `chosen` itself
         if node.size > 1:
             memory = Memory(node, "all_sorts")
             x = memory("x", 1000, np.dtype(np.float32))
@@ -339,7 +339,8 @@ def calls_that_differ(comm: Communicator, difference: str, reached: str) -> None
 @SHARED_MEMORY.behaviour(mixture=("registered", "all_sorts"), min_size=2, fails=True)
 def a_rank_that_comes_late(comm: Communicator, mixture: str) -> None:
     """When the others have given up it writes nowhere where something else lies by now."""
-    node, memory = comm.node_comm, Memory(comm, mixture)
+    # On one node the node's communicator is `comm` itself, which is needed when the other has failed.
+    node, memory = comm.node_comm.dup(), Memory(comm, mixture)
     late = node.rank == node.size - 1
     x = memory("x", 10_000, np.dtype(np.float32))
     x.fill(1)
