@@ -6,7 +6,7 @@ import json
 import pytest
 from damage import called
 
-from hpccomm.cli.pairs import expected
+from hpccomm.bench.pairs.flags import expected
 from hpccomm.results import pairs, reader
 
 PAIRS = ("-m", "hpccomm", "perf", "pairs", "-b", "64K", "--streams", "3")
