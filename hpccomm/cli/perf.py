@@ -59,7 +59,7 @@ def _make_programs(folder: str) -> None:
 
     if output.speaks():
         output.write("".join(f"{file}\n" for file in programs.make(readers.file(folder))))
-    raise SystemExit
+    raise SystemExit(0)
 
 
 _LINKS = Flag(
