@@ -75,7 +75,7 @@ def new_comm(
         An NCCL communicator that the program has of the same ranks, for device arrays: CuPy's
         ``NcclCommunicator``, nccl4py's ``Communicator``, a process group of PyTorch, or the pointer as an
         integer. Its owner ends it, after this communicator. None makes one. Given on all ranks, or on
-        none. `CommOptions.nccl_config` does not fit it: its owner has made it with settings of its own.
+        none. ``nccl_config`` of `CommOptions` does not fit it: its owner has made it with settings of its own.
 
     Returns
     -------
