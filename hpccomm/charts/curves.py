@@ -34,8 +34,8 @@ class Point(NamedTuple):
         Microseconds: of one operation, and 5th and 95th percentile of the repetitions; NaN if unknown.
     busbw : float
         1e9 B/s in that time.
-    alone : float
-        Microseconds of an operation alone; NaN if unknown.
+    isolated : float
+        Microseconds of an isolated operation; NaN if unknown.
     wrong : int
         Wrong elements; negative if unchecked.
     statistic : str
@@ -47,7 +47,7 @@ class Point(NamedTuple):
     low: float
     high: float
     busbw: float
-    alone: float
+    isolated: float
     wrong: int
     statistic: str = MEDIAN
 
@@ -84,15 +84,15 @@ def _points(runs: Sequence[Run]) -> list[list[Point]]:
 
 
 def _point(row: Row, timing: Timing | None, statistic: str, *, cpu_time: bool) -> Point:
-    low = high = alone = math.nan
+    low = high = isolated = math.nan
     if timing is not None:
-        low, high, alone = timing.low, timing.high, timing.alone
+        low, high, isolated = timing.low, timing.high, timing.isolated
     # Beside the time of the calls (-C) stand the bandwidths of the work.
     time = row.bytes / row.algbw / 1e3 if cpu_time and row.algbw > 0 else row.time
     busbw = row.busbw
     if timing is not None and statistic == MEDIAN:
         time, busbw = timing.median, busbw * time / timing.median
-    return Point(row.bytes, time, low, high, busbw, alone, row.wrong, statistic)
+    return Point(row.bytes, time, low, high, busbw, isolated, row.wrong, statistic)
 
 
 def curves(runs: Sequence[Run]) -> list[Curve]:
@@ -150,10 +150,10 @@ def _together(size: int, points: list[Point]) -> Point:
     middle = np.full(5, np.nan)
     middle[known] = np.nanmedian(columns[:, known], axis=0)
     wrong = sum(max(0, each.wrong) for each in points)
-    time, low, high, busbw, alone = middle.tolist()
+    time, low, high, busbw, isolated = middle.tolist()
     if time > 0:  # of an even number, the median of bandwidths is not that of the median time
         busbw = float(np.median(columns[:, 0] * columns[:, 3])) / time
-    return Point(size, time, low, high, busbw, alone, wrong, points[0].statistic)
+    return Point(size, time, low, high, busbw, isolated, wrong, points[0].statistic)
 
 
 def crossings(drawn: Sequence[Curve]) -> list[Crossover]:
@@ -164,7 +164,7 @@ def crossings(drawn: Sequence[Curve]) -> list[Crossover]:
 
 
 class Skew(NamedTuple):
-    """How far ranks are apart in repetitions alone, in microseconds after the first rank.
+    """How far ranks are apart in isolated repetitions, in microseconds after the first rank.
 
     Attributes
     ----------

@@ -169,7 +169,7 @@ def _size_figures(drawn: Sequence[Curve]) -> Any:
     for number, curve in enumerate(drawn):
         points = [point for point in curve.points if point.size > 0]
         columns = np.array([point[:6] for point in points], float).T
-        names = ("size", "time", "low", "high", "busbw", "alone")
+        names = ("size", "time", "low", "high", "busbw", "isolated")
         source = ColumnDataSource(
             dict(zip(names, columns, strict=True)) | {"label": [curve.label] * len(points)}
         )
@@ -188,7 +188,7 @@ def _size_figures(drawn: Sequence[Curve]) -> Any:
         ("size", "@size{0,0} B"),
         ("time", "@time{0,0.00} us"),
         ("spread", "@low{0,0.00} to @high{0,0.00} us"),
-        ("alone", "@alone{0,0.00} us"),
+        ("isolated", "@isolated{0,0.00} us"),
         ("bus bandwidth", "@busbw{0,0.000} GB/s"),
     ]
     for each in (left, right):
@@ -257,7 +257,7 @@ def _history(runs: Sequence[Run]) -> list[Chart]:
 
 
 def _skew(runs: Sequence[Run]) -> list[Chart]:
-    """Return how late ranks start and end, of the first row of each run that was measured alone."""
+    """Return how late ranks start and end, of the first row of each run that was measured in isolation."""
     from bokeh.models import ColumnDataSource, HoverTool, Whisker
 
     charts = []
@@ -266,13 +266,13 @@ def _skew(runs: Sequence[Run]) -> list[Chart]:
             (
                 number
                 for number, timing in enumerate(run.timings)
-                if timing is not None and timing.alone == timing.alone
+                if timing is not None and timing.isolated == timing.isolated
             ),
             None,
         )
         if number is None:
             continue
-        row, found = run.rows[number], curves.skew(run.alone(number))
+        row, found = run.rows[number], curves.skew(run.isolated(number))
         shown = _figure(x_axis_label="rank", y_axis_label="us after the first rank")
         for late, name, colour in (
             (found.starts, "starts", "#1f77b4"),
@@ -392,7 +392,7 @@ def _table(runs: Sequence[Run]) -> Chart:
         "size": [each.bytes for _, each, _ in rows],
         "time": [each.time for _, each, _ in rows],
         "median": [timing.median if timing else float("nan") for _, _, timing in rows],
-        "alone": [timing.alone if timing else float("nan") for _, _, timing in rows],
+        "isolated": [timing.isolated if timing else float("nan") for _, _, timing in rows],
         "algbw": [each.algbw for _, each, _ in rows],
         "busbw": [each.busbw for _, each, _ in rows],
         "wrong": [each.wrong if each.wrong >= 0 else float("nan") for _, each, _ in rows],
@@ -410,7 +410,7 @@ def _table(runs: Sequence[Run]) -> Chart:
         "size": "size, B",
         "time": "time, us",
         "median": "median, us",
-        "alone": "alone, us",
+        "isolated": "isolated, us",
         "algbw": "algbw, GB/s",
         "busbw": "busbw, GB/s",
     }

@@ -61,7 +61,7 @@ _FLAGS = (
         "--measure",
         MEASURES,
         "measure",
-        "what a launch took: median of repetitions alone, median of those back to back, or the printed "
+        "what a launch took: median of isolated repetitions, median of those back to back, or the printed "
         "time; auto takes the first that all launches of a case have",
         AUTO,
     ),

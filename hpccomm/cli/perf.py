@@ -46,7 +46,7 @@ examples:
   mpiexec -n 4 hpccomm perf all -b 0 -e 1M -f 4 -o all -d all
   mpiexec -n 2 hpccomm perf send_recv -b 1 -e 4M -f 2 -a 3 -I 1 --csv latency.csv
   mpiexec -n 8 hpccomm perf all_reduce -b 8 -e 8G -f 2 --backend nccl --algorithm ring,tree,native
-  mpiexec -n 2 hpccomm perf all_reduce -b 8 -e 1M -f 8 --ci 2% --budget 60s --output alone.h5
+  mpiexec -n 2 hpccomm perf all_reduce -b 8 -e 1M -f 8 --ci 2% --budget 60s --output isolated.h5
   hpccomm perf all_reduce -b 8 -e 64M -f 8 --launches 10 --launcher "mpiexec -n 4" --output runs.h5
   mpiexec -n 4 hpccomm perf all_reduce -b 8 -e 64M -f 8 --interleave ring recursive_doubling
   mpiexec -n 8 hpccomm perf all -b 1M -e 1G -f 4 --backend nccl,mpi --output runs.h5

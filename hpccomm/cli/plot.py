@@ -40,7 +40,7 @@ examples:
   hpccomm plot --pairs pairs.h5 --output pairs.png
   hpccomm plot --runs base.h5 new.h5 --case all_reduce --output runs.png
   hpccomm plot --runs archive/ --what history --case all_reduce:1M
-  hpccomm plot --runs alone.h5 --what skew --case all_reduce:1K
+  hpccomm plot --runs isolated.h5 --what skew --case all_reduce:1K
 
 Without --output the picture goes to a file of the current folder, which is named. Pictures need
 matplotlib ({install_command("plot")}); --text does not.
@@ -261,20 +261,20 @@ def _title(runs: "Sequence[Run]") -> str:
 
 
 def _skew(runs: "Sequence[Run]") -> "Figure":
-    """Return the skew of the first row that was measured alone."""
+    """Return the skew of the first row that was measured in isolation."""
     from hpccomm.charts import curves, pictures
 
     for run in runs:
         for number, (row, timing) in enumerate(zip(run.rows, run.timings, strict=True)):
-            if timing is not None and timing.alone == timing.alone:
+            if timing is not None and timing.isolated == timing.isolated:
                 place = "in place" if row.in_place else "out of place"
                 title = (
                     f"{run.title}: {row.collective} {row.dtype} {row.bytes} B {place}, started by "
                     f"{timing.sync}"
                 )
-                return pictures.skews(title, curves.skew(run.alone(number)))
+                return pictures.skews(title, curves.skew(run.isolated(number)))
     raise ResultsError(
-        "no such row was measured alone; hpccomm perf --sync measures what --what skew draws"
+        "no such row was measured in isolation; hpccomm perf --sync measures what --what skew draws"
     )
 
 

@@ -12,9 +12,9 @@ from hpccomm.errors import UsageError
 from hpccomm.results import repetitions
 from hpccomm.units import few
 
-AUTO, ALONE, MEDIAN, TIME = "auto", "alone", "median", "time"
+AUTO, ISOLATED, MEDIAN, TIME = "auto", "isolated", "median", "time"
 
-MEASURES = (AUTO, ALONE, MEDIAN, TIME)
+MEASURES = (AUTO, ISOLATED, MEDIAN, TIME)
 """Values of ``--measure``, beside ``auto`` from the soundest on."""
 
 BUSBW = "busbw"
@@ -71,7 +71,7 @@ def _median(found: LaunchRow) -> float:
 
 
 _READ: dict[str, Callable[[LaunchRow], float]] = {
-    ALONE: lambda found: found.timing.alone if found.timing else np.nan,
+    ISOLATED: lambda found: found.timing.isolated if found.timing else np.nan,
     MEDIAN: _median,
     TIME: lambda found: found.row.time,
 }
@@ -110,7 +110,7 @@ def matched(
 ) -> Matched:
     """Match the cases of two sides, and give each a value for each launch.
 
-    The value of a launch is the median of its repetitions alone; where a launch has none, the median of those
+    The value of a launch is the median of its isolated repetitions; where a launch has none, the median of those
     back to back; where it has no samples, the printed time. All launches of a case take the same. If a launch
     has several rows of a case, its value is their median.
 

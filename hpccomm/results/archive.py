@@ -226,7 +226,7 @@ def _measured(run: Run) -> str:
 
 def _figures(row: Row, timing: Timing | None) -> str:
     place = "in place" if row.in_place else "out of place"
-    alone = timing is not None and timing.alone == timing.alone
+    isolated = timing is not None and timing.isolated == timing.isolated
     spread = (
         f" (median {figure(timing.median, 7).strip()})"
         if timing is not None and timing.median == timing.median
@@ -235,7 +235,11 @@ def _figures(row: Row, timing: Timing | None) -> str:
     return (
         f"{row.collective} {row.backend} {row.algorithm} {row.dtype} {row.op} {size_text(row.bytes)} {place}: "
         f"{figure(row.time, 7).strip()} us{spread}"
-        + (f", alone {figure(timing.alone, 7).strip()} us" if alone and timing is not None else "")
+        + (
+            f", isolated {figure(timing.isolated, 7).strip()} us"
+            if isolated and timing is not None
+            else ""
+        )
         + f", {figure(row.busbw, 7).strip()} GB/s"
         + (f", {row.wrong} WRONG" if row.wrong > 0 else "")
     )
@@ -297,7 +301,7 @@ def _row(row: Row, timing: Timing | None) -> dict[str, Any]:
         )
     }
     found["time_us"] = row.time
-    for name in ("median", "low", "high", "alone", "certain_low", "certain_high"):
+    for name in ("median", "low", "high", "isolated", "certain_low", "certain_high"):
         value = getattr(timing, name, None)
         found[f"{name}_us"] = value if value == value else None  # JSON has no NaN
     return found

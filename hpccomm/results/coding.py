@@ -87,14 +87,14 @@ class StoredTiming(NamedTuple):
     ----------
     timing : Timing
         Of one row.
-    first_alone, repetitions, alone_checksum : int
-        Its repetitions alone.
+    first_isolated, repetitions, isolated_checksum : int
+        Its isolated repetitions.
     """
 
     timing: Timing
-    first_alone: int
+    first_isolated: int
     repetitions: int
-    alone_checksum: int
+    isolated_checksum: int
 
 
 def checksum(run: str, what: str, number: int, data: bytes | memoryview) -> int:
@@ -108,7 +108,7 @@ def samples_bytes(samples: np.ndarray) -> memoryview:
 
 
 def samples_checksum(run: str, what: str, number: int, samples: np.ndarray) -> int:
-    """Return the checksum of a row's array of `SAMPLE`: its ``samples`` or ``alone``, as `what` says."""
+    """Return the checksum of a row's array of `SAMPLE`: its ``samples`` or ``isolated``, as `what` says."""
     return checksum(run, what, number, samples_bytes(samples))
 
 
@@ -150,8 +150,8 @@ def decode_timing(run: str, number: int, data: bytes) -> StoredTiming | None:
     found = _decoded(_TIMING, run, "timing", number, data)
     if found is None:
         return None
-    *values, first_alone, repetitions, alone = found
-    return StoredTiming(decode_values(Timing, values), first_alone, repetitions, alone)
+    *values, first_isolated, repetitions, isolated = found
+    return StoredTiming(decode_values(Timing, values), first_isolated, repetitions, isolated)
 
 
 def _values(line: Row | Timing) -> list[Any]:

@@ -33,7 +33,7 @@ def described(
         if "timings" in run:  # runs of before there were timings lack them
             timings = layout.dataset(run, "timings")
             places["timings"] = [timings.id.get_offset() or 0, len(timings)]
-            places["alone"] = _numbers(layout.dataset(run, "alone"))
+            places["isolated"] = _numbers(layout.dataset(run, "isolated"))
         content[name] = stated(run) | places
         holes += measured(places)
     return {"runs": content}, holes
@@ -74,7 +74,7 @@ def measured(places: Mapping[str, Any]) -> list[seal.Hole]:
         if name in places:
             at, slots = places[name]
             holes.append((at, at + slots * size))
-    for numbers in (places["samples"], places.get("alone")):
+    for numbers in (places["samples"], places.get("isolated")):
         if numbers is not None:
             holes += _holes(numbers)
     return holes

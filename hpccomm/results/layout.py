@@ -65,7 +65,7 @@ ROW = table_type((*_ROW_COLUMNS, *LOCATION))
 """Type of one stored row: the columns of `Row`, then where its samples lie."""
 
 TIMING = table_type((*columns(Timing), *TIMING_LOCATION))
-"""Type of one stored timing: the columns of `Timing`, then where its repetitions alone lie."""
+"""Type of one stored timing: the columns of `Timing`, then where its isolated repetitions lie."""
 
 RANK = table_type(columns(RankInfo))
 """Type of one line of the table of ranks."""
@@ -85,13 +85,13 @@ class Room(NamedTuple):
 
     Attributes
     ----------
-    rows, repetitions, alone : int
-        Rows, rows of samples, and repetitions alone.
+    rows, repetitions, isolated : int
+        Rows, rows of samples, and isolated repetitions.
     """
 
     rows: int
     repetitions: int
-    alone: int
+    isolated: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +102,7 @@ class ReservedSpace:
     ----------
     room : Room
         What fits.
-    rows_at, timings_at, samples_at, alone_at, state_at : int
+    rows_at, timings_at, samples_at, isolated_at, state_at : int
         Addresses of the datasets.
     """
 
@@ -110,13 +110,13 @@ class ReservedSpace:
     rows_at: int
     timings_at: int
     samples_at: int
-    alone_at: int
+    isolated_at: int
     state_at: int
 
 
 def reserved_bytes(room: Room, ranks: int) -> int:
     """Return the size of the datasets that `reserve` creates."""
-    numbers = (room.repetitions + 2 * room.alone) * ranks
+    numbers = (room.repetitions + 2 * room.isolated) * ranks
     lines = room.rows * (ROW.itemsize + TIMING.itemsize)
     return lines + numbers * SAMPLE.itemsize + STATE_TYPE.itemsize
 
@@ -127,16 +127,16 @@ def reserve(run: h5py.Group, room: Room, ranks: int) -> ReservedSpace:
     The space is laid out at once and never moves: that is what makes it safe to fill while nobody has the
     file open.
     """
-    rows, repetitions, alone = max(room.rows, 1), max(room.repetitions, 1), room.alone
+    rows, repetitions, isolated = max(room.rows, 1), max(room.repetitions, 1), room.isolated
     name = str(run.name).rpartition("/")[2]
     state = run.create_dataset("state", data=np.frombuffer(coding.no_rows(name), STATE_TYPE)[0])
     return ReservedSpace(
-        Room(rows, repetitions, alone),
+        Room(rows, repetitions, isolated),
         rows_at=contiguous(run, "rows", (rows,), ROW).id.get_offset(),
         timings_at=contiguous(run, "timings", (rows,), TIMING).id.get_offset(),
         samples_at=contiguous(run, "samples", (repetitions, ranks), SAMPLE).id.get_offset(),
         # Where there is no room it has no address.
-        alone_at=contiguous(run, "alone", (alone, ranks, 2), SAMPLE).id.get_offset() or 0,
+        isolated_at=contiguous(run, "isolated", (isolated, ranks, 2), SAMPLE).id.get_offset() or 0,
         state_at=state.id.get_offset(),
     )
 
@@ -178,14 +178,14 @@ _DATASETS = {
     "rows": ((ROW, _OLD_ROW), 1),
     "timings": ((TIMING,), 1),
     "samples": ((SAMPLE,), 2),
-    "alone": ((SAMPLE,), 3),
+    "isolated": ((SAMPLE,), 3),
     "ranks": ((RANK,), 1),
     "devices": ((DEVICE,), 1),
     "state": ((STATE_TYPE, _OLD_STATE), 0),
 }
 
 
-MEASUREMENTS = ("state", "rows", "timings", "samples", "alone")
+MEASUREMENTS = ("state", "rows", "timings", "samples", "isolated")
 """Members of a run that are not known before it measures."""
 
 
@@ -205,11 +205,11 @@ def written(run: h5py.Group) -> Room:
     if not rows:
         return Room(0, 0, 0)
     last = dataset(run, "rows")[rows - 1]
-    alone = 0
+    isolated = 0
     if "timings" in run:
         timing = dataset(run, "timings")[rows - 1]
-        alone = int(timing["first_alone"] + timing["alone_repetitions"])
-    return Room(rows, int(last["first_sample"] + last["repetitions"]), alone)
+        isolated = int(timing["first_isolated"] + timing["isolated_repetitions"])
+    return Room(rows, int(last["first_sample"] + last["repetitions"]), isolated)
 
 
 def _copy_numbers(source: h5py.Group, target: h5py.Group, name: str, length: int) -> None:
@@ -227,7 +227,7 @@ def copy_measurements(source: h5py.Group, target: h5py.Group) -> None:
     for name in ("rows", "timings"):
         target[name][: there.rows] = source[name][: there.rows]
     _copy_numbers(source, target, "samples", there.repetitions)
-    _copy_numbers(source, target, "alone", there.alone)
+    _copy_numbers(source, target, "isolated", there.isolated)
 
 
 def compress(source: h5py.Group, target: h5py.Group, name: str) -> None:
@@ -248,7 +248,7 @@ def compress(source: h5py.Group, target: h5py.Group, name: str) -> None:
     if "timings" in source:  # runs of before there were timings lack them
         contiguous(target, "timings", (rows,), TIMING)
         target["timings"][:] = source["timings"][:rows]
-        _compress_numbers(source, target, "alone", (there.alone, ranks, 2))
+        _compress_numbers(source, target, "isolated", (there.isolated, ranks, 2))
 
 
 def _compress_numbers(

@@ -150,8 +150,8 @@ def _sealed(
             for number in measured.rows
         ),
         groups={group: content[group] for group in contents.GROUPS if group in content},
-        _alone=sealed.Numbers(source, name, "alone", content["alone"], measured.timings)
-        if "alone" in content
+        _isolated=sealed.Numbers(source, name, "isolated", content["isolated"], measured.timings)
+        if "isolated" in content
         else None,
     )
 

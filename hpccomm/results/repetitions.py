@@ -89,7 +89,7 @@ def summary(samples: np.ndarray | None, skip: int) -> tuple[float, ...]:
 def timing(
     samples: np.ndarray,
     skip: int,
-    alone: np.ndarray,
+    isolated: np.ndarray,
     *,
     sync: str = "",
     late: int = 0,
@@ -102,12 +102,14 @@ def timing(
     ----------
     samples, skip
         As of `spread`.
-    alone : ndarray
-        As of `of_alone`.
+    isolated : ndarray
+        As of `of_isolated`.
     sync, late, clock_error, variant
         Fields of `Timing`; the error in seconds.
     """
-    return Timing(*spread(samples, skip), sync, *of_alone(alone), late, clock_error * 1e6, variant)
+    return Timing(
+        *spread(samples, skip), sync, *of_isolated(isolated), late, clock_error * 1e6, variant
+    )
 
 
 def spread(samples: np.ndarray, skip: int) -> tuple[float, float, float]:
@@ -128,8 +130,8 @@ def spread(samples: np.ndarray, skip: int) -> tuple[float, float, float]:
     return _quantiles(samples[skip:].max(axis=1, initial=-math.inf))
 
 
-def of_alone(stamps: np.ndarray) -> tuple[float, float, float, float, float]:
-    """Return what repetitions alone took, in microseconds.
+def of_isolated(stamps: np.ndarray) -> tuple[float, float, float, float, float]:
+    """Return what isolated repetitions took, in microseconds.
 
     Parameters
     ----------
@@ -142,18 +144,18 @@ def of_alone(stamps: np.ndarray) -> tuple[float, float, float, float, float]:
         Median, 5th and 95th percentile, and the ends of the median's 95 % confidence interval; NaN for
         what there are too few repetitions for.
     """
-    times = alone_times(stamps)
+    times = isolated_times(stamps)
     least, most = median_interval(times)
     return (*_quantiles(times), least * 1e6, most * 1e6)
 
 
-def alone_times(stamps: np.ndarray) -> np.ndarray:
-    """Return the seconds of each repetition alone, from its earliest start to its latest end.
+def isolated_times(stamps: np.ndarray) -> np.ndarray:
+    """Return the seconds of each isolated repetition, from its earliest start to its latest end.
 
     Parameters
     ----------
     stamps : ndarray
-        As of `of_alone`.
+        As of `of_isolated`.
 
     Returns
     -------

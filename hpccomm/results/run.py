@@ -57,7 +57,7 @@ class Run:
     _spare: Callable[[], str] = field(repr=False, compare=False, default=lambda: sealed.EMPTY)
     timings: tuple[Timing | None, ...] = ()
     groups: Mapping[str, Any] = field(default_factory=dict)
-    _alone: Callable[[int], np.ndarray] | None = field(repr=False, compare=False, default=None)
+    _isolated: Callable[[int], np.ndarray] | None = field(repr=False, compare=False, default=None)
 
     @property
     def title(self) -> str:
@@ -95,8 +95,8 @@ class Run:
         """
         return self._read(self._samples, index)
 
-    def alone(self, index: int) -> np.ndarray:
-        """Read the repetitions alone of row `index` from the file.
+    def isolated(self, index: int) -> np.ndarray:
+        """Read the isolated repetitions of row `index` from the file.
 
         Returns
         -------
@@ -109,9 +109,9 @@ class Run:
         ResultsError
             If they are damaged, or the file cannot be read any more.
         """
-        if self._alone is None:
+        if self._isolated is None:
             return np.empty((0, len(self.info.ranks), 2))
-        return self._read(self._alone, index)
+        return self._read(self._isolated, index)
 
     def _read(self, read: Callable[[int], np.ndarray], index: int) -> np.ndarray:
         try:
@@ -150,15 +150,15 @@ class WholeSamples:
 
     Attributes
     ----------
-    lost, lost_alone : list of int
-        Numbers of rows whose samples, or repetitions alone, were asked for and are damaged.
+    lost, lost_isolated : list of int
+        Numbers of rows whose samples, or isolated repetitions, were asked for and are damaged.
     """
 
     def __init__(self, run: Run, progress: Steps | None = None) -> None:
         self._run = run
         self._progress = progress
         self.lost: list[int] = []
-        self.lost_alone: list[int] = []
+        self.lost_isolated: list[int] = []
 
     def __call__(self, index: int) -> np.ndarray | None:
         """Return the samples of row `index`; None if they are damaged.
@@ -176,8 +176,8 @@ class WholeSamples:
             self.lost.append(self._run.numbers[index])
             return None
 
-    def alone(self, index: int) -> np.ndarray | None:
-        """Return the repetitions alone of row `index`; None if they are damaged.
+    def isolated(self, index: int) -> np.ndarray | None:
+        """Return the isolated repetitions of row `index`; None if they are damaged.
 
         Raises
         ------
@@ -185,16 +185,16 @@ class WholeSamples:
             If the file cannot be read.
         """
         try:
-            return self._run.alone(index)
+            return self._run.isolated(index)
         except sealed.Damaged:
-            self.lost_alone.append(self._run.numbers[index])
+            self.lost_isolated.append(self._run.numbers[index])
             return None
 
     def damage(self) -> list[str]:
         """Return what was found damaged, with the name of the run."""
         return [
             f"{self._run.name}: {what} of {rows}: {sealed.DIFFERS}"
-            for what, lost in (("samples", self.lost), ("repetitions alone", self.lost_alone))
+            for what, lost in (("samples", self.lost), ("isolated repetitions", self.lost_isolated))
             for rows in sealed.spans("row", sorted(set(lost)))
         ]
 

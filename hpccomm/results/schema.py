@@ -126,9 +126,9 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """How a row was timed: spread of its times, and what one operation takes alone; one for each row.
+    """How a row was timed: spread of its times, and what one isolated operation takes; one for each row.
 
-    Back to back, a repetition has the time of its slowest rank. Alone, the ranks start each repetition
+    Back to back, a repetition has the time of its slowest rank. Isolated, the ranks start each repetition
     together, and it takes from the earliest start to the latest end on their common clock.
     """
 
@@ -136,18 +136,20 @@ class Timing:
     low: Annotated[float, "their 5th percentile", "us"]
     high: Annotated[float, "their 95th percentile", "us"]
     sync: Annotated[
-        str, "how ranks were synchronised for repetitions alone; empty if none", "", "S16"
+        str, "how ranks were synchronised for isolated repetitions; empty if none", "", "S16"
     ] = ""
-    alone: Annotated[float, "median of the repetitions alone; NaN if there are none", "us"] = (
-        math.nan
-    )
-    alone_low: Annotated[float, "their 5th percentile", "us"] = math.nan
-    alone_high: Annotated[float, "their 95th percentile", "us"] = math.nan
+    isolated: Annotated[
+        float, "median of the isolated repetitions; NaN if there are none", "us"
+    ] = math.nan
+    isolated_low: Annotated[float, "their 5th percentile", "us"] = math.nan
+    isolated_high: Annotated[float, "their 95th percentile", "us"] = math.nan
     certain_low: Annotated[
-        float, "lower end of the 95 % confidence interval of alone; NaN if there are too few", "us"
+        float,
+        "lower end of the 95 % confidence interval of isolated; NaN if there are too few",
+        "us",
     ] = math.nan
     certain_high: Annotated[float, "its upper end", "us"] = math.nan
-    late: Annotated[int, "repetitions alone that were discarded, as a rank was late"] = 0
+    late: Annotated[int, "isolated repetitions that were discarded, as a rank was late"] = 0
     clock_error: Annotated[float, "bound of the error between the ranks' clocks", "us"] = math.nan
     variant: Annotated[
         str, "which of two interleaved variants was measured; empty if there was one", "", "S128"
@@ -272,9 +274,9 @@ LOCATION: tuple[Column, ...] = (
 """Columns of the stored table of rows beside those of `Row`."""
 
 TIMING_LOCATION: tuple[Column, ...] = (
-    Column("first_alone", "<i8", "first row of alone that belongs to this row"),
-    Column("alone_repetitions", "<i8", "rows of alone that belong to this row"),
-    Column("alone_checksum", "<u8", "checksum of these"),
+    Column("first_isolated", "<i8", "first row of isolated that belongs to this row"),
+    Column("isolated_repetitions", "<i8", "rows of isolated that belong to this row"),
+    Column("isolated_checksum", "<u8", "checksum of these"),
     Column("checksum", "<u8", "checksum of all columns before it"),
 )
 """Columns of the stored table of timings beside those of `Timing`."""

@@ -180,7 +180,7 @@ def _spare(source: Source, name: str, places: Mapping[str, Any], measured: Whole
     parts = []
     tables: list[_Table] = [
         ("rows", ROW_BYTES, coding.decode_row, "samples", measured.rows),
-        ("timings", TIMING_BYTES, coding.decode_timing, "alone", measured.timings),
+        ("timings", TIMING_BYTES, coding.decode_timing, "isolated", measured.timings),
     ]
     for table, size, decode, numbers, lines in tables:
         if table not in places:
@@ -236,7 +236,7 @@ def spans(what: str, numbers: list[int]) -> list[str]:
 
 
 class Numbers:
-    """The samples of a run's rows, or their repetitions alone.
+    """The samples of a run's rows, or their isolated repetitions.
 
     Parameters
     ----------
@@ -245,7 +245,7 @@ class Numbers:
     name : str
         Of the run.
     what : str
-        ``samples`` or ``alone``.
+        ``samples`` or ``isolated``.
     place : mapping
         Where they are, as the seal has it.
     lines : mapping

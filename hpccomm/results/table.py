@@ -357,7 +357,7 @@ def run_text(
         text += [line(info, half(out), half(inside)) for out, inside in lines(rows, begin, end)]
         if whole and (finished or end < len(rows)):
             text.append(footer(tallied(part), block[0], bound(info, block[0])))
-        text.append(alone_text(list(zip(part, timings[begin:end], strict=False))))
+        text.append(isolated_text(list(zip(part, timings[begin:end], strict=False))))
         if statistics:
             text.append(repetitions_text(info.config, part, map(samples, range(begin, end))))
         begin = end
@@ -397,11 +397,11 @@ def repetitions_text(
     return "".join([*text, "#\n\n"])
 
 
-_ALONE = "# %12s  %12s  %8s  %6s  %6s  %8s" + "  %9s" * 6 + "  %6s  %6s\n"
+_ISOLATED = "# %12s  %12s  %8s  %6s  %6s  %8s" + "  %9s" * 6 + "  %6s  %6s\n"
 
 
-def alone_text(lines: Sequence[tuple[Row, Timing | None]]) -> str:
-    """Return what operations of one table took alone, as lines of comment; empty if none was measured so.
+def isolated_text(lines: Sequence[tuple[Row, Timing | None]]) -> str:
+    """Return what operations of one table took in isolation, as lines of comment; empty if none was measured so.
 
     Parameters
     ----------
@@ -412,8 +412,8 @@ def alone_text(lines: Sequence[tuple[Row, Timing | None]]) -> str:
     if not timed:
         return ""
     text = [
-        f"# Alone, started by {timed[0][1].sync}: from the earliest start to the latest end\n",
-        _ALONE
+        f"# Isolated, started by {timed[0][1].sync}: from the earliest start to the latest end\n",
+        _ISOLATED
         % (
             *(
                 "size",
@@ -429,17 +429,17 @@ def alone_text(lines: Sequence[tuple[Row, Timing | None]]) -> str:
             ),
             *("high", "clocks", "+- %", "late"),
         ),
-        _ALONE % ("(B)", "(elements)", *("",) * 4, *("(us)",) * 6, "", ""),
+        _ISOLATED % ("(B)", "(elements)", *("",) * 4, *("(us)",) * 6, "", ""),
     ]
     for row, timing in timed:
         case = (row.bytes, row.count, row.dtype, row.op, row.root, "yes" if row.in_place else "no")
         figures = (
-            *(timing.alone, timing.certain_low, timing.certain_high),
-            *(timing.alone_low, timing.alone_high, timing.clock_error),
+            *(timing.isolated, timing.certain_low, timing.certain_high),
+            *(timing.isolated_low, timing.isolated_high, timing.clock_error),
         )
-        width = (timing.certain_high - timing.certain_low) / 2 / timing.alone * 100
+        width = (timing.certain_high - timing.certain_low) / 2 / timing.isolated * 100
         shown = [_known(value, 9) for value in figures]
-        text.append(_ALONE % (*case, *shown, _known(width, 6), timing.late))
+        text.append(_ISOLATED % (*case, *shown, _known(width, 6), timing.late))
     return "".join([*text, "#\n\n"])
 
 

@@ -66,7 +66,7 @@ def _damage(run: Run, spare: str, examined: Examined, progress: Steps | None) ->
     samples = WholeSamples(run, progress)
     for index in range(len(run.rows)):
         samples(index)
-        samples.alone(index)
+        samples.isolated(index)
     found += [what.removeprefix(prefix) for what in samples.damage()]
     if spare == sealed.FILLED:
         found.append(spare)

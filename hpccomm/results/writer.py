@@ -64,8 +64,8 @@ class Writer:
         Rows of samples that it will likely have: the sum of ``samples.shape[0]`` over all rows.
         Space for both is taken at once, up to `MOST_RESERVED`; going beyond it costs a copy of the
         file.
-    expected_alone : int
-        Likewise, repetitions alone.
+    expected_isolated : int
+        Likewise, isolated repetitions.
 
     Attributes
     ----------
@@ -90,7 +90,7 @@ class Writer:
         *,
         expected_rows: int = 64,
         expected_repetitions: int = 64 * 20,
-        expected_alone: int = 0,
+        expected_isolated: int = 0,
     ) -> None:
         self.path = Path(path)
         # The file itself is replaced, not a link to it.
@@ -103,7 +103,7 @@ class Writer:
         room = layout.Room(
             min(expected_rows, MOST_RESERVED // coding.ROW_BYTES),
             min(expected_repetitions, MOST_RESERVED // width),
-            min(expected_alone, MOST_RESERVED // (2 * width)),
+            min(expected_isolated, MOST_RESERVED // (2 * width)),
         )
 
         def build(old: h5py.File | None, new: h5py.File) -> tuple[str, layout.ReservedSpace]:
@@ -138,7 +138,7 @@ class Writer:
         self,
         row: Row,
         samples: np.ndarray | None,
-        alone: np.ndarray | None = None,
+        isolated: np.ndarray | None = None,
         *,
         sync: str = "",
         late: int = 0,
@@ -153,8 +153,8 @@ class Writer:
             The measurement.
         samples : ndarray or None
             Seconds of each repetition on each rank, shape ``(repetitions, ranks)``.
-        alone : ndarray, optional
-            When each rank started and ended each repetition alone: seconds on a clock that the ranks agreed
+        isolated : ndarray, optional
+            When each rank started and ended each isolated repetition: seconds on a clock that the ranks agreed
             on, shape ``(repetitions, ranks, 2)``.
         sync : str
             How the ranks were synchronised for these.
@@ -180,7 +180,7 @@ class Writer:
         if self._open is None:
             raise UsageError(f"run {self.name} of {self.path} has ended: no row can be added")
         times = self._checked("samples", samples, (self._ranks,))
-        stamps = self._checked("alone", alone, (self._ranks, 2))
+        stamps = self._checked("isolated", isolated, (self._ranks, 2))
         timing = repetitions.timing(
             times,
             self._skip,
@@ -190,12 +190,12 @@ class Writer:
             clock_error=clock_error,
             variant=variant,
         )
-        number, first, first_alone = self._written
+        number, first, first_isolated = self._written
         sums = coding.samples_checksum(self.name, "samples", number, times)
         encoded = coding.encode_row(self.name, number, Stored(row, first, len(times), sums))
-        sums = coding.samples_checksum(self.name, "alone", number, stamps)
-        spread = StoredTiming(timing, first_alone, len(stamps), sums)
-        after = layout.Room(number + 1, first + len(times), first_alone + len(stamps))
+        sums = coding.samples_checksum(self.name, "isolated", number, stamps)
+        spread = StoredTiming(timing, first_isolated, len(stamps), sums)
+        after = layout.Room(number + 1, first + len(times), first_isolated + len(stamps))
         room = self._space.room
         if any(used > there for used, there in zip(after, room, strict=True)):
             self._rewrite(
@@ -209,7 +209,7 @@ class Writer:
         space, width = self._space, self._ranks * coding.SAMPLE.itemsize
         self._write(
             (coding.samples_bytes(times), space.samples_at + first * width),
-            (coding.samples_bytes(stamps), space.alone_at + first_alone * 2 * width),
+            (coding.samples_bytes(stamps), space.isolated_at + first_isolated * 2 * width),
             (
                 coding.encode_timing(self.name, number, spread),
                 space.timings_at + number * coding.TIMING_BYTES,

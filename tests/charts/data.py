@@ -29,7 +29,11 @@ def write(
     """Write a run: for each algorithm a latency (us) and a bandwidth (GB/s) give the time of each size."""
     started = info().started + timedelta(days=days)
     rows = len(algorithms) * len(SIZES)
-    room = {"expected_rows": rows, "expected_repetitions": 20 * rows, "expected_alone": 20 * rows}
+    room = {
+        "expected_rows": rows,
+        "expected_repetitions": 20 * rows,
+        "expected_isolated": 20 * rows,
+    }
     with Writer(path, info(started=started, **facts), **room) as writer:
         for algorithm, (latency, bandwidth) in algorithms.items():
             for size in SIZES:

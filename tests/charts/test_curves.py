@@ -31,9 +31,9 @@ def test_a_chart_has_the_rows_of_one_collective(tmp_path):
     (one,) = reader.read(write(tmp_path / "run.h5", {"ring": (2.0, 1.0)}))
     other = tuple(replace(row, collective="broadcast", time=9 * row.time) for row in one.rows)
     both = replace(one, rows=one.rows + other, timings=one.timings * 2)
-    alone, mixed = page._over_size([one]), page._over_size([both])
+    isolated, mixed = page._over_size([one]), page._over_size([both])
     assert [chart.title for chart in mixed] == ["all_reduce", "broadcast"]
-    assert str(data(mixed[0].root)) == str(data(alone[0].root))
+    assert str(data(mixed[0].root)) == str(data(isolated[0].root))
 
 
 def data(figure):
@@ -130,7 +130,7 @@ def test_a_history_mixes_neither_numbers_of_ranks_nor_roots(tmp_path):
 
 def test_skew_is_what_ranks_are_late_by(tmp_path):
     run = reader.read(write(tmp_path / "run.h5", {"ring": (2.0, 1.0)}))[0]
-    found = curves.skew(run.alone(0))
+    found = curves.skew(run.isolated(0))
     np.testing.assert_allclose(found.starts, [[0, 0, 0], [1, 1, 1]])
     np.testing.assert_allclose(found.ends, 0)
 

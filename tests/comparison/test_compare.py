@@ -50,7 +50,7 @@ def write(path, launches, factors=(1.0, 1.0), **how):
     return path
 
 
-def launched(path, launches, factors, *, seed=0, alone=False, status=None, **facts):
+def launched(path, launches, factors, *, seed=0, isolated=False, status=None, **facts):
     """Add launches to a file, and stop after each."""
     chance = np.random.default_rng(seed)
     for number in range(launches):
@@ -59,7 +59,7 @@ def launched(path, launches, factors, *, seed=0, alone=False, status=None, **fac
         for case, factor in enumerate(factors):
             middle = 100e-6 * (1 + case) * factor * chance.normal(1, 0.005)
             samples = middle * chance.normal(1, 0.02, (30, 4))
-            stamps = np.stack([np.zeros((30, 4)), samples / 2], axis=2) if alone else None
+            stamps = np.stack([np.zeros((30, 4)), samples / 2], axis=2) if isolated else None
             row = data.example_row(2 * case, wrong=0, time=middle * 1e6)
             writer.append(row, samples, stamps)
         writer.end(status if status and number == 0 else "completed")
@@ -171,16 +171,16 @@ def test_what_did_not_complete_is_left_out_and_what_is_wrong_fails(tmp_path):
 
 
 def test_all_launches_of_a_case_take_the_same_measure(tmp_path):
-    alone = write(tmp_path / "alone.h5", 2, alone=True)
+    isolated = write(tmp_path / "isolated.h5", 2, isolated=True)
     plain = write(tmp_path / "plain.h5", 2)
 
     def measures(base, new):
         return {each.values.measure for each in compare(side([base]), side([new])).cases}
 
-    assert measures(alone, alone) == {"alone"}
-    assert measures(alone, plain) == measures(plain, plain) == {"median"}
-    with pytest.raises(UsageError, match="--measure alone: a launch has none of all_reduce"):
-        compare(side([alone]), side([plain]), Rules(measure="alone"))
+    assert measures(isolated, isolated) == {"isolated"}
+    assert measures(isolated, plain) == measures(plain, plain) == {"median"}
+    with pytest.raises(UsageError, match="--measure isolated: a launch has none of all_reduce"):
+        compare(side([isolated]), side([plain]), Rules(measure="isolated"))
 
 
 def test_a_case_without_a_time_does_not_hide_the_others(tmp_path):

@@ -1,4 +1,4 @@
-"""Repetitions alone, and whole launches: `hpccomm perf --sync`, `--ci`, `--launches`."""
+"""Isolated repetitions, and whole launches: `hpccomm perf --sync`, `--ci`, `--launches`."""
 
 import itertools
 import math
@@ -12,10 +12,10 @@ import pytest
 from damage import called
 
 from hpccomm.bench.perf import launches
-from hpccomm.bench.perf.alone import SYNCS, AloneOptions, AloneTimer, Budget
+from hpccomm.bench.perf.isolated import SYNCS, Budget, IsolatedOptions, IsolatedTimer
 from hpccomm.errors import LaunchError, UsageError
 from hpccomm.results import reader
-from hpccomm.results.repetitions import alone_times
+from hpccomm.results.repetitions import isolated_times
 from hpccomm.testing.threads import run_ranks
 
 from ..conftest import launch_environment
@@ -33,12 +33,12 @@ def called_as_program(monkeypatch, *words):
         return called(*words)
 
 
-def alone(interval=0.0, budget=math.inf, slow=0.0, repetitions=10):
+def isolated(interval=0.0, budget=math.inf, slow=0.0, repetitions=10):
     """Time sleeps on three ranks that are threads, of which the last sleeps longer."""
 
     def on_rank(comm):
-        options = AloneOptions("barrier", repetitions, interval)
-        timer = AloneTimer(comm, lambda: None, options, Budget(budget, 1))
+        options = IsolatedOptions("barrier", repetitions, interval)
+        timer = IsolatedTimer(comm, lambda: None, options, Budget(budget, 1))
         seconds = 2e-3 + slow * (comm.rank == 2)
         return timer.measure([lambda: time.sleep(seconds)])
 
@@ -46,19 +46,19 @@ def alone(interval=0.0, budget=math.inf, slow=0.0, repetitions=10):
 
 
 def test_an_operation_takes_from_the_first_start_to_the_last_end():
-    found = alone(slow=20e-3)
-    times = alone_times(np.stack([each.stamps for each in found], axis=1))
+    found = isolated(slow=20e-3)
+    times = isolated_times(np.stack([each.stamps for each in found], axis=1))
     assert len(times) == 10
     assert times.min() > 22e-3
     assert {each.late for each in found} == {0}
 
 
 def test_repetitions_go_on_until_the_interval_is_narrow_or_the_time_is_over(monkeypatch):
-    wide = alone(interval=0.9)
+    wide = isolated(interval=0.9)
     ticks = itertools.count()
     # The time that passes is counted, so that a busy machine does as many.
-    monkeypatch.setattr("hpccomm.bench.perf.alone.perf_counter", lambda: next(ticks) * 0.06)
-    narrow = alone(interval=1e-6, budget=0.5)
+    monkeypatch.setattr("hpccomm.bench.perf.isolated.perf_counter", lambda: next(ticks) * 0.06)
+    narrow = isolated(interval=1e-6, budget=0.5)
     assert len(wide[0].stamps) == 10
     assert len(narrow[0].stamps) > 30
     assert len({len(each.stamps) for each in narrow}) == 1
@@ -77,14 +77,14 @@ def test_time_that_a_row_leaves_goes_to_the_others():
 # Late repetitions are repeated for 10 s a row where ranks share cores. A part of a second is mostly enough.
 PATIENT = """
 import sys
-from hpccomm.bench.perf import alone
+from hpccomm.bench.perf import isolated
 from hpccomm.cli.main import main
 
-patience, alone._PATIENCE = alone._PATIENCE, float(sys.argv[1])
+patience, isolated._PATIENCE = isolated._PATIENCE, float(sys.argv[1])
 try:
     status = main(sys.argv[2:])
 finally:
-    alone._PATIENCE = patience
+    isolated._PATIENCE = patience
 sys.exit(status)
 """
 
@@ -94,18 +94,18 @@ sys.exit(status)
     [pytest.param(each, marks=pytest.mark.thorough if each == "barrier" else ()) for each in SYNCS],
 )
 def test_every_repetition_of_every_rank_is_stored_on_one_clock(tmp_path, shared_job, sync):
-    path = tmp_path / "alone.h5"
+    path = tmp_path / "isolated.h5"
     words = ("perf", "all_reduce", "-b", "1K", "-e", "4K", "-f", "4", "-n", "30", "--sync", sync)
     for patience in ("0.2", "10"):
         path.unlink(missing_ok=True)
         done = shared_job(2, "-c", PATIENT, patience, *words, "--output", str(path), timeout=100)
         assert done.returncode == 0, done.stderr
         (run,) = reader.read(path)
-        if any(len(run.alone(index)) for index in range(4)):  # else all were late
+        if any(len(run.isolated(index)) for index in range(4)):  # else all were late
             break
     assert len(run.rows) == 4
     for index, timing in enumerate(run.timings):
-        stamps = run.alone(index)
+        stamps = run.isolated(index)
         assert stamps.shape[1:] == (2, 2)
         if (
             len(stamps) < 30
@@ -113,17 +113,17 @@ def test_every_repetition_of_every_rank_is_stored_on_one_clock(tmp_path, shared_
             assert sync != "barrier"
             assert timing.late > 0
         if not len(stamps):
-            assert np.isnan(timing.alone)
+            assert np.isnan(timing.isolated)
             continue
         assert np.all(stamps[..., 1] > stamps[..., 0])
         # One after the other, on every rank, by the clock that they share.
         assert np.all(stamps[1:, :, 0].min(axis=1) > stamps[:-1, :, 1].max(axis=1))
         assert (timing.sync, timing.clock_error) == (sync, 0.0)
-        assert timing.alone == pytest.approx(np.median(alone_times(stamps)) * 1e6)
+        assert timing.isolated == pytest.approx(np.median(isolated_times(stamps)) * 1e6)
         if sync != "barrier":  # who was late was discarded
             assert np.ptp(stamps[..., 0], axis=1).max() < 3e-6
     _, shown, _ = called("show", str(path))
-    printed = done.stdout[done.stdout.index(f"# Alone, started by {sync}") :]
+    printed = done.stdout[done.stdout.index(f"# Isolated, started by {sync}") :]
     assert printed in shown
 
 

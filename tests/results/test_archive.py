@@ -86,7 +86,7 @@ def test_the_list_says_what_was_measured_and_the_json_has_all_of_it(folder):
     status, out, _ = called("show", str(folder), "--list", "--json", "--host", "gpu-2")
     (run,) = json.loads(out)["runs"]
     assert (status, run["run"], run["series"]["launch"], len(run["rows"])) == (0, "run0002", "3", 4)
-    assert run["rows"][0]["alone_us"] is None
+    assert run["rows"][0]["isolated_us"] is None
 
 
 def test_trainings_are_listed_after_the_runs(tmp_path, example):

@@ -407,12 +407,12 @@ def test_a_read_error_is_no_damage(tmp_path, example, monkeypatch):
         samples(0)
 
 
-def test_timings_and_repetitions_alone_come_back(tmp_path, example):
-    path, chance = tmp_path / "alone.h5", np.random.default_rng(1)
-    alone = [np.sort(chance.random((50, 4, 2))) + 1e6 * index for index in range(6)]
+def test_timings_and_isolated_repetitions_come_back(tmp_path, example):
+    path, chance = tmp_path / "isolated.h5", np.random.default_rng(1)
+    isolated = [np.sort(chance.random((50, 4, 2))) + 1e6 * index for index in range(6)]
     none = np.empty((0, 4, 2))
     writer = Writer(path, example.example_info(per_iter_skip=2))  # the file grows on the way
-    for index, stamps in enumerate(alone):
+    for index, stamps in enumerate(isolated):
         samples = chance.random((20, 4))
         how = {"sync": "window", "late": index, "clock_error": 2e-6} if index % 2 else {}
         timing = writer.append(example.example_row(index), samples, stamps if how else None, **how)
@@ -421,17 +421,17 @@ def test_timings_and_repetitions_alone_come_back(tmp_path, example):
         np.testing.assert_allclose([timing.median, timing.low, timing.high], expected)
         if how:
             took = (stamps[..., 1].max(axis=1) - stamps[..., 0].min(axis=1)) * 1e6
-            np.testing.assert_allclose(timing.alone, np.median(took))
-            assert timing.certain_low < timing.alone < timing.certain_high
+            np.testing.assert_allclose(timing.isolated, np.median(took))
+            assert timing.certain_low < timing.isolated < timing.certain_high
             assert (timing.sync, timing.late, timing.clock_error) == ("window", index, 2.0)
         else:
-            assert np.isnan([timing.alone, timing.certain_low, timing.clock_error]).all()
+            assert np.isnan([timing.isolated, timing.certain_low, timing.clock_error]).all()
     measured = reader.read(path)
     writer.end("completed")
     for (run,) in (measured, reader.read(path)):
         assert [each.sync for each in run.timings] == ["", "window"] * 3
-        for index, stamps in enumerate(alone):
-            np.testing.assert_array_equal(run.alone(index), stamps if index % 2 else none)
+        for index, stamps in enumerate(isolated):
+            np.testing.assert_array_equal(run.isolated(index), stamps if index % 2 else none)
     with Writer(path, example.example_info()):  # copies it
         assert reader.read(path)[0].timings == measured[0].timings
 

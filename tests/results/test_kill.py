@@ -67,11 +67,11 @@ def test_what_a_killed_run_was_writing_is_no_damage_but_other_bytes_are(
     tmp_path, example, monkeypatch, parts
 ):
     path = tmp_path / "killed.h5"
-    writer = Writer(path, example.example_info(), expected_alone=100)
+    writer = Writer(path, example.example_info(), expected_isolated=100)
 
     def append(index):
-        alone = np.linspace(index, index + 1, 10 * 4 * 2).reshape(10, 4, 2)
-        writer.append(example.example_row(index), example.example_samples(index, 20), alone)
+        isolated = np.linspace(index, index + 1, 10 * 4 * 2).reshape(10, 4, 2)
+        writer.append(example.example_row(index), example.example_samples(index, 20), isolated)
 
     for index in range(1, 4):
         append(index)
@@ -85,9 +85,9 @@ def test_what_a_killed_run_was_writing_is_no_damage_but_other_bytes_are(
     assert lines == [f"run0001: interrupted, {stored}{begun if 0 < parts < 5 else ''}"]
     assert whole
     space, data = writer._space, path.read_bytes()
-    later = space.samples_at + 82 * 32, space.alone_at + 42 * 64
+    later = space.samples_at + 82 * 32, space.isolated_at + 42 * 64
     tables = (space.rows_at, ROW_BYTES), (space.timings_at, TIMING_BYTES)
     lines = [at + 9 for at, _ in tables] + [at + 5 * size for at, size in tables]
-    for at in (*lines, space.samples_at + 64, space.alone_at + 64, *later):
+    for at in (*lines, space.samples_at + 64, space.isolated_at + 64, *later):
         path.write_bytes(data[:at] + bytes([data[at] ^ 4]) + data[at + 1 :])
         assert not verify(path).whole, at

@@ -14,8 +14,8 @@ from typing import Any
 from hpccomm import backends
 from hpccomm.bench.flag import Flag, add_flags
 from hpccomm.bench.perf import readers
-from hpccomm.bench.perf.alone import ROUND_TIME, SYNCS
 from hpccomm.bench.perf.collectives import COLLECTIVES
+from hpccomm.bench.perf.isolated import ROUND_TIME, SYNCS
 from hpccomm.bench.perf.memory_kind import AUTO, DEVICE, HOST
 from hpccomm.bench.perf.names import OPS, TYPES
 from hpccomm.bench.perf.options import Options
@@ -277,7 +277,7 @@ SOUND = (
         "record the run as one of this variant, as --launches with --interleave has each of its launches do",
     ),
 )
-"""Flags of repetitions alone, and of repeated launches."""
+"""Flags of isolated repetitions, and of repeated launches."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -323,7 +323,7 @@ def options(args: argparse.Namespace) -> Options:
     for message in _contradictions(args):
         raise UsageError(message)
     values = vars(args) | {"step_factor": swept.factor, "step_bytes": swept.step, "sizes": swept}
-    values |= _alone(args) | _launch(args) | {"near": args.near or NEAR}
+    values |= _isolated(args) | _launch(args) | {"near": args.near or NEAR}
     config = Config(**_fields(Config, values))
     result = Options(**_fields(Options, values | {"config": config}))
     for collective in result.collectives:
@@ -333,8 +333,8 @@ def options(args: argparse.Namespace) -> Options:
     return result
 
 
-def _alone(args: argparse.Namespace) -> dict[str, Any]:
-    """Return the options of repetitions alone."""
+def _isolated(args: argparse.Namespace) -> dict[str, Any]:
+    """Return the options of isolated repetitions."""
     sync = args.sync or (ROUND_TIME if args.interval else "")
     budget = args.budget or (_BUDGET if args.interval else math.inf)
     return {
@@ -420,7 +420,7 @@ def _contradictions(args: argparse.Namespace) -> Iterator[str]:
         )
     if args.budget and not (args.sync or args.interval):
         yield (
-            f"--budget {args.budget:g}s is the time of repetitions alone, which were not requested; give --sync "
+            f"--budget {args.budget:g}s is the time of isolated repetitions, which were not requested; give --sync "
             "or --ci too"
         )
     if args.split and (args.sync or args.interval):

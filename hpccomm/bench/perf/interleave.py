@@ -14,8 +14,8 @@ from functools import partial
 from typing import TYPE_CHECKING, TextIO
 
 from hpccomm.bench.perf import facts
-from hpccomm.bench.perf.alone import AloneTimer, Budget
 from hpccomm.bench.perf.blocks import PerfTable, TablePlan
+from hpccomm.bench.perf.isolated import Budget, IsolatedTimer
 from hpccomm.bench.perf.lines import Line, MeasuredRow
 from hpccomm.bench.perf.measure import CaseRunner
 from hpccomm.bench.perf.memory_kind import DEVICE, NCCL
@@ -217,7 +217,7 @@ def _measure_pair(
             side.options.config,
             each.algorithm,
             samples=True,
-            alone=AloneTimer(side.comm, side.memory.settle, options.alone, report.budget)
+            isolated=IsolatedTimer(side.comm, side.memory.settle, options.isolated, report.budget)
             if options.sync
             else None,
         )

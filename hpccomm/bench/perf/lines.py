@@ -37,8 +37,8 @@ class MeasuredRow:
         The measurement.
     samples : ndarray of float64, shape ``(repetitions, ranks)``
         Seconds of each repetition back to back; no repetitions where they were not taken.
-    alone : ndarray of float64, shape ``(repetitions, ranks, 2)``
-        Start and end of each repetition alone, in seconds on one clock; no repetitions likewise.
+    isolated : ndarray of float64, shape ``(repetitions, ranks, 2)``
+        Start and end of each isolated repetition, in seconds on one clock; no repetitions likewise.
     sync : str
         How these were started together; empty if there are none.
     late : int
@@ -51,7 +51,7 @@ class MeasuredRow:
 
     row: Row
     samples: NDArray[np.float64]
-    alone: NDArray[np.float64]
+    isolated: NDArray[np.float64]
     sync: str = ""
     late: int = 0
     clock_error: float = math.nan
@@ -59,7 +59,7 @@ class MeasuredRow:
 
     def timing(self, skip: int) -> Timing:
         """Return how it was timed, without the first `skip` repetitions."""
-        return repetitions.timing(self.samples, skip, self.alone, **self.timed)
+        return repetitions.timing(self.samples, skip, self.isolated, **self.timed)
 
     @property
     def timed(self) -> dict[str, Any]:
@@ -83,7 +83,7 @@ class Line:
     ranks : int
         Number of ranks; in a split run those of rank 0's group, whose bandwidths nccl-tests prints.
     sync : str
-        How repetitions alone are started together.
+        How isolated repetitions are started together.
     variant : str
         Which of two interleaved variants it is of.
     """
@@ -126,18 +126,18 @@ class Line:
             ),
         )
         samples = np.stack([each.samples for each in measured], axis=1)
-        alone = [each.alone for each in measured if each.alone is not None]
-        if not alone:
+        isolated = [each.isolated for each in measured if each.isolated is not None]
+        if not isolated:
             none = np.empty((0, len(measured), 2))
             return MeasuredRow(result, samples, none, variant=self.variant)
         # Two ranks can be wrong in opposite ways.
-        *_, second, worst = sorted([0.0, 0.0, *(each.clock_error for each in alone)])
+        *_, second, worst = sorted([0.0, 0.0, *(each.clock_error for each in isolated)])
         return MeasuredRow(
             result,
             samples,
-            np.stack([each.stamps for each in alone], axis=1),
+            np.stack([each.stamps for each in isolated], axis=1),
             self.sync,
-            alone[0].late,
+            isolated[0].late,
             second + worst,
             self.variant,
         )

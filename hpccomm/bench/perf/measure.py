@@ -15,9 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpccomm.bench.perf import verification
-from hpccomm.bench.perf.alone import Alone, AloneTimer
 from hpccomm.bench.perf.cases import PerfCase
 from hpccomm.bench.perf.collectives import Call, Operands, bind
+from hpccomm.bench.perf.isolated import Isolated, IsolatedTimer
 from hpccomm.bench.perf.layouts import Layout, Member, Segments
 from hpccomm.bench.perf.memory_kind import DEVICE, Array
 from hpccomm.bench.perf.sources import MemoryKind
@@ -47,15 +47,15 @@ class Measured:
         Seconds of one operation in each repetition; empty where they were not taken.
     wrong : tuple of Mismatch
         Wrong results.
-    alone : Alone or None
-        Repetitions alone, where they were requested.
+    isolated : Isolated or None
+        Isolated repetitions, where they were requested.
     """
 
     seconds: float
     issued: float
     samples: NDArray[np.float64]
     wrong: tuple[Mismatch, ...]
-    alone: Alone | None = None
+    isolated: Isolated | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +91,7 @@ class CaseRunner:
         Passed to the calls that take one.
     samples : bool
         Whether to time every repetition.
-    alone : AloneTimer, optional
+    isolated : IsolatedTimer, optional
         Times further repetitions, one by one.
     """
 
@@ -103,12 +103,12 @@ class CaseRunner:
         algorithm: str,
         *,
         samples: bool,
-        alone: AloneTimer | None = None,
+        isolated: IsolatedTimer | None = None,
     ) -> None:
         self._comm = comm
         self._memory = memory
         self._samples = samples
-        self._alone = alone
+        self._isolated = isolated
         self._config = config
         # Always passed, since it overrides HPCCOMM_ALGORITHM: the table names what runs.
         self._how = {"algorithm": algorithm}
@@ -175,7 +175,7 @@ class CaseRunner:
             timed.issued / each,
             timed.samples / each,
             tuple(wrong),
-            None if self._alone is None else self._alone.measure(calls),
+            None if self._isolated is None else self._isolated.measure(calls),
         )
 
     def _trial(self, case: PerfCase, serial: int) -> _Trial:

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field, replace
 from itertools import product
 from pathlib import Path
 
-from hpccomm.bench.perf.alone import AloneOptions
 from hpccomm.bench.perf.collectives import Benchmark
+from hpccomm.bench.perf.isolated import IsolatedOptions
 from hpccomm.bench.perf.memory_kind import AUTO
 from hpccomm.bench.perf.names import NO_OP, OPS, TYPES
 from hpccomm.bench.perf.readers import ALL, ALL_ROOTS
@@ -51,7 +51,7 @@ class Options:
     arrays : str
         Memory of the arrays: ``auto``, ``host`` or ``device``.
     sync : str
-        How repetitions alone are started together; empty for none.
+        How isolated repetitions are started together; empty for none.
     interval : float
         How narrow the confidence interval of their median is to be, as a part of it; 0 for any.
     budget : float
@@ -106,9 +106,9 @@ class Options:
         )
 
     @property
-    def alone(self) -> AloneOptions:
-        """How repetitions are timed alone."""
-        return AloneOptions(self.sync, self.config.iterations, self.interval)
+    def isolated(self) -> IsolatedOptions:
+        """How repetitions are timed in isolation."""
+        return IsolatedOptions(self.sync, self.config.iterations, self.interval)
 
     def pairs(self, collective: Benchmark) -> tuple[Pair, ...]:
         """Return the pairs of type and reduction that mean something for a collective.

@@ -89,7 +89,7 @@ class Report:
         if options.expected is not None:
             expected = expectations.expectation(options.expected, info)
             self._judge = judge.Judge(expected, info, options.near)
-        self._alone: list[tuple[Row, Timing | None]] = []
+        self._isolated: list[tuple[Row, Timing | None]] = []
         self._begun: str | None = None  # the collective whose table has no end yet
         self._json = None if options.json is None else _free_name(options.json)
         self._csv: TextIO | None = None
@@ -109,7 +109,7 @@ class Report:
                             info,
                             expected_rows=expected_rows,
                             expected_repetitions=expected_rows * options.config.iterations,
-                            expected_alone=expected_rows * options.config.iterations
+                            expected_isolated=expected_rows * options.config.iterations
                             if options.sync
                             else 0,
                         )
@@ -127,7 +127,7 @@ class Report:
     def begin(self, collective: str, backend: str, algorithm: str) -> None:
         """Print what stands before a table, and its heading."""
         self._tally = table.Tally()
-        self._alone = []
+        self._isolated = []
         self.show(table.run_header(self.info, collective, backend, algorithm))
         self.show(table.heading(self.info.config))
         self._begun = collective
@@ -149,7 +149,7 @@ class Report:
             if self._judge is not None:
                 self._judge.add(half.row)
             if half.sync:
-                self._alone.append((half.row, half.timing(self.info.config.per_iter_skip)))
+                self._isolated.append((half.row, half.timing(self.info.config.per_iter_skip)))
         self.show(table.line(self.info, *((half.row, half.samples) for half in halves)))
         self.complain(wrong)
 
@@ -158,7 +158,7 @@ class Report:
         for half in halves:
             row, samples = half.row, half.samples
             if self._writer is not None:
-                self._writer.append(row, samples, half.alone, **half.timed)
+                self._writer.append(row, samples, half.isolated, **half.timed)
             if self._csv is not None:
                 name = "" if self._writer is None else self._writer.name
                 variant = half.variant or self.info.series.get("variant", "")
@@ -182,7 +182,7 @@ class Report:
         self.slow += table.too_slow(self._tally, self._least)
         if self._judge is not None:
             self.show(self._judge.finish())
-        self.show(table.alone_text(self._alone))
+        self.show(table.isolated_text(self._isolated))
 
     def conclude(self) -> int:
         """Print what is to be said of all tables; return how many checks failed."""

@@ -7,7 +7,7 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING, TextIO
 
 from hpccomm.bench.perf import memory_use
-from hpccomm.bench.perf.alone import Budget
+from hpccomm.bench.perf.isolated import Budget
 from hpccomm.bench.perf.lines import Line, MeasuredRow
 from hpccomm.bench.perf.measure import CaseRunner, Measured
 from hpccomm.bench.perf.options import Options
@@ -33,7 +33,7 @@ class SharedReport:
     expected_rows : int
         Rows that the run will have.
     budget : Budget
-        Time for repetitions alone.
+        Time for isolated repetitions.
     opened : ExitStack
         A context; leaving it ends the report.
     """

@@ -6,8 +6,8 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, NamedTuple, TextIO
 
 from hpccomm.bench.perf import facts, lines
-from hpccomm.bench.perf.alone import AloneTimer, Budget
 from hpccomm.bench.perf.blocks import PerfTable, TablePlan
+from hpccomm.bench.perf.isolated import Budget, IsolatedTimer
 from hpccomm.bench.perf.measure import CaseRunner
 from hpccomm.bench.perf.options import Options
 from hpccomm.bench.perf.preparing import allocate, found_settings
@@ -79,10 +79,10 @@ def run(
                 report.usage.note("Initialization", memory.in_use())
                 allocate(world, memory, options)
                 report.usage.note("User-Allocated", memory.in_use())
-                alone = (
+                isolated = (
                     None
                     if not options.sync
-                    else AloneTimer(comm, memory.settle, options.alone, report.budget)
+                    else IsolatedTimer(comm, memory.settle, options.isolated, report.budget)
                 )
                 if number == 0:
                     config, lacking = found_settings(comm, memory, options)
@@ -106,7 +106,7 @@ def run(
                             options.config,
                             block.algorithm,
                             samples=options.samples,
-                            alone=alone,
+                            isolated=isolated,
                         )
                         _measure_block(at, bench, block, options, report)
                 report.usage.note("Collective", memory.in_use())

@@ -1,4 +1,4 @@
-"""Repetitions one by one, which all ranks start together: what an operation takes alone.
+"""Repetitions one by one, which all ranks start together: what an isolated operation takes.
 
 Back to back, operations overlap: a rank begins the next while others end the last. So a second block of
 repetitions is timed on a clock that all ranks read (`hpccomm.bench.clocks`). A repetition lasts from the
@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 
 from hpccomm.bench.clocks.common import CommonClock
 from hpccomm.bench.perf.timing import Call, no_garbage_collection
-from hpccomm.results.repetitions import alone_times, median_interval
+from hpccomm.results.repetitions import isolated_times, median_interval
 
 if TYPE_CHECKING:
     from hpccomm.communicator import Communicator
@@ -77,8 +77,8 @@ _MOST = 100_000
 
 
 @dataclass(frozen=True, slots=True)
-class Alone:
-    """Repetitions alone, as one rank saw them.
+class Isolated:
+    """Isolated repetitions, as one rank saw them.
 
     Attributes
     ----------
@@ -96,8 +96,8 @@ class Alone:
 
 
 @dataclass(frozen=True, slots=True)
-class AloneOptions:
-    """How operations are timed alone.
+class IsolatedOptions:
+    """How operations are timed in isolation.
 
     Attributes
     ----------
@@ -116,7 +116,7 @@ class AloneOptions:
 
 
 class Budget:
-    """Time for repetitions alone, shared out over the rows that are still to be measured.
+    """Time for isolated repetitions, shared out over the rows that are still to be measured.
 
     Parameters
     ----------
@@ -140,8 +140,8 @@ class Budget:
         self._rows -= 1
 
 
-class AloneTimer:
-    """Times operations alone, over one communicator. Every rank makes one, and calls the same on it.
+class IsolatedTimer:
+    """Times isolated operations, over one communicator. Every rank makes one, and calls the same on it.
 
     Parameters
     ----------
@@ -149,14 +149,14 @@ class AloneTimer:
         Of the ranks.
     settle : callable
         Waits until the work of calls is done.
-    options : AloneOptions
+    options : IsolatedOptions
         How.
     budget : Budget
         On rank 0 it ends the repetitions of a row.
     """
 
     def __init__(
-        self, comm: "Communicator", settle: Call, options: AloneOptions, budget: Budget
+        self, comm: "Communicator", settle: Call, options: IsolatedOptions, budget: Budget
     ) -> None:
         self._comm = comm
         self._settle = settle
@@ -167,7 +167,7 @@ class AloneTimer:
         self._took = 0.0  # seconds of an operation, roughly
         self._announcing = 0.0  # seconds from an announcement until all are ready
 
-    def measure(self, calls: Sequence[Call]) -> Alone:
+    def measure(self, calls: Sequence[Call]) -> Isolated:
         """Time operations one by one, in turns. Collective; blocks.
 
         Parameters
@@ -198,7 +198,7 @@ class AloneTimer:
             verdict = None
             if came is not None:
                 valid = ~np.any([each for each, _ in came], axis=0)
-                seen.append(alone_times(np.stack([each[valid] for _, each in came], axis=1)))
+                seen.append(isolated_times(np.stack([each[valid] for _, each in came], axis=1)))
                 more = self._more(np.concatenate(seen), turn, perf_counter() - began)
                 verdict = valid, more, _adapted(self._margin, 1 - float(valid.mean()))
             valid, left, margin = comm.broadcast_object(verdict)
@@ -208,7 +208,7 @@ class AloneTimer:
             kept.append(stamps[valid])
             late += int(len(valid) - valid.sum())
         self._budget.spend(perf_counter() - began)
-        return Alone(np.concatenate(kept), late, error)
+        return Isolated(np.concatenate(kept), late, error)
 
     def _explore(self, call: Call) -> None:
         """Find out how long an operation takes, and an announcement with what follows it. Collective."""
