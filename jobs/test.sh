@@ -16,7 +16,8 @@
 #                device arrays, --all takes a share, with and without --part.
 #
 # The other variables that it knows stand at the top of environment.sh. Exit status 0: all passed.
-# build/durations.txt then says where the time went: in stages, and in the slowest tests.
+# build/durations.txt then says where the time went: in stages, and in the slowest tests. What failed
+# stands in build/failures.txt and at the end of the output.
 
 source "$(dirname "${BASH_SOURCE[0]}")/environment.sh"
 
@@ -107,7 +108,10 @@ tests_on() {
         "$python" -m pytest --with-mpi -p no:cacheprovider -o faulthandler_timeout=60 "${common[@]}" "$@"
 }
 # In one word: pytest would look for its settings beside a file that stands alone.
-common=(${all[0]+"${all[@]}"} ${part[0]+"${part[0]}=${part[1]}"} --seconds="$notes/seconds")
+common=(
+    ${all[0]+"${all[@]}"} ${part[0]+"${part[0]}=${part[1]}"}
+    --seconds="$notes/seconds" --failures="$notes/failures"
+)
 
 # Device arrays on a stand-in for CuPy, which other tests must not see.
 standin=$checkout/tests/standin
@@ -155,6 +159,7 @@ command -v nvidia-smi >/dev/null ||
     printf '%-28s %s\n' "tests on a GPU" "skipped: this machine has no NVIDIA driver" >>"$notes/summary"
 
 mkdir -p build
+rm -f build/failures.txt
 sort -rn "$notes/seconds" >build/durations.txt
 
 printf '\n'
@@ -166,6 +171,10 @@ sed 's/^/   /' "$notes/summary"
 printf '   all of it: %d s\n' "$SECONDS"
 if [[ -e $notes/failed ]]; then
     say "FAILED"
+    {
+        grep FAILED "$notes/summary" || true
+        [[ ! -e $notes/failures ]] || sort -u "$notes/failures"
+    } | tee build/failures.txt
     exit 1
 fi
 say "all passed"

@@ -43,6 +43,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--all", action="store_true", help="run every case; without it, some of each product"
     )
     parser.addoption("--seconds", metavar="FILE", help="append each test's duration to FILE")
+    parser.addoption("--failures", metavar="FILE", help="append what failed, and why, to FILE")
     parser.addoption(
         "--part", default="0/1", metavar="I/N", help="of the tests, only those that fall to part I"
     )
@@ -128,12 +129,25 @@ def pytest_terminal_summary(
     if path := config.getoption("--seconds"):
         with Path(path).open("a", encoding="utf-8") as file:
             file.writelines(f"{took.wall:8.2f}  {name}\n" for name, took in DURATIONS.items())
+    if path := config.getoption("--failures"):
+        failed = [*terminalreporter.getreports("failed"), *terminalreporter.getreports("error")]
+        with Path(path).open("a", encoding="utf-8") as file:
+            file.writelines(f"{each.nodeid}: {reason(each)}\n" for each in failed)
+            if not config.getoption("--all"):
+                file.writelines(f"{each}, too slow\n" for each in too_slow(FAIL_SECONDS))
     if not config.getoption("--all") and (named := too_slow(TELL_SECONDS)):
         terminalreporter.section(
             f"over {TELL_SECONDS:g} s without the mark slow; over {FAIL_SECONDS:g} s the run fails"
         )
         for line in named:
             terminalreporter.line(line)
+
+
+def reason(report: pytest.TestReport) -> str:
+    """Return the line that says why a test failed."""
+    crash = getattr(report.longrepr, "reprcrash", None)
+    lines = (crash.message if crash is not None else report.longreprtext).splitlines()
+    return lines[0] if lines else "no reason is given"
 
 
 @cache
