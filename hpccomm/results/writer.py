@@ -13,7 +13,6 @@ than many a measurement.
 
 import fcntl
 import logging
-import math
 import os
 import signal
 import time
@@ -140,10 +139,7 @@ class Writer:
         samples: np.ndarray | None,
         isolated: np.ndarray | None = None,
         *,
-        sync: str = "",
-        late: int = 0,
-        clock_error: float = math.nan,
-        variant: str = "",
+        timing: Timing | None = None,
     ) -> Timing:
         """Add one row; it is in the file when this returns.
 
@@ -156,14 +152,9 @@ class Writer:
         isolated : ndarray, optional
             When each rank started and ended each isolated repetition: seconds on a clock that the ranks agreed
             on, shape ``(repetitions, ranks, 2)``.
-        sync : str
-            How the ranks were synchronised for these.
-        late : int
-            How many more were discarded, as a rank was late.
-        clock_error : float
-            Bound of the error between the ranks' clocks, in seconds.
-        variant : str
-            Which of two interleaved variants was measured.
+        timing : Timing, optional
+            How it was timed, as `hpccomm.results.repetitions.timing` says; by default computed from
+            the samples.
 
         Returns
         -------
@@ -181,15 +172,7 @@ class Writer:
             raise UsageError(f"run {self.name} of {self.path} has ended: no row can be added")
         times = self._checked("samples", samples, (self._ranks,))
         stamps = self._checked("isolated", isolated, (self._ranks, 2))
-        timing = repetitions.timing(
-            times,
-            self._skip,
-            stamps,
-            sync=sync,
-            late=late,
-            clock_error=clock_error,
-            variant=variant,
-        )
+        timing = timing or repetitions.timing(times, self._skip, stamps)
         number, first, first_isolated = self._written
         sums = coding.samples_checksum(self.name, "samples", number, times)
         encoded = coding.encode_row(self.name, number, Stored(row, first, len(times), sums))

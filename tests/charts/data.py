@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
+from hpccomm.results import repetitions
 from hpccomm.results.schema import Config, RankInfo, Row, RunInfo
 from hpccomm.results.writer import Writer
 
@@ -50,5 +51,6 @@ def write(
                     wrong=wrong,
                     iterations=20,
                 )
-                writer.append(row, samples, stamps, sync="round-time")
+                timing = repetitions.timing(samples, 0, stamps, sync="round-time")
+                writer.append(row, samples, stamps, timing=timing)
     return path

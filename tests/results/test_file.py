@@ -14,6 +14,7 @@ import pytest
 
 from hpccomm.errors import ResultsError, SchemaMismatch, UsageError
 from hpccomm.results import reader, schema, storage
+from hpccomm.results.repetitions import timing as timing_of
 from hpccomm.results.run import WholeSamples, choose
 from hpccomm.results.writer import Writer
 
@@ -415,7 +416,9 @@ def test_timings_and_isolated_repetitions_come_back(tmp_path, example):
     for index, stamps in enumerate(isolated):
         samples = chance.random((20, 4))
         how = {"sync": "window", "late": index, "clock_error": 2e-6} if index % 2 else {}
-        timing = writer.append(example.example_row(index), samples, stamps if how else None, **how)
+        given = timing_of(samples, 2, stamps, **how) if how else None
+        row = example.example_row(index)
+        timing = writer.append(row, samples, stamps if how else None, timing=given)
         slowest = samples[2:].max(axis=1) * 1e6
         expected = [np.median(slowest), *np.percentile(slowest, (5, 95))]
         np.testing.assert_allclose([timing.median, timing.low, timing.high], expected)

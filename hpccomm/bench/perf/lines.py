@@ -3,7 +3,7 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -59,13 +59,15 @@ class MeasuredRow:
 
     def timing(self, skip: int) -> Timing:
         """Return how it was timed, without the first `skip` repetitions."""
-        return repetitions.timing(self.samples, skip, self.isolated, **self.timed)
-
-    @property
-    def timed(self) -> dict[str, Any]:
-        """The fields of `Timing` that no sample tells, as `hpccomm.results.repetitions.timing` takes them."""
-        names = ("sync", "late", "clock_error", "variant")
-        return {name: getattr(self, name) for name in names}
+        return repetitions.timing(
+            self.samples,
+            skip,
+            self.isolated,
+            sync=self.sync,
+            late=self.late,
+            clock_error=self.clock_error,
+            variant=self.variant,
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -158,7 +158,8 @@ class Report:
         for half in halves:
             row, samples = half.row, half.samples
             if self._writer is not None:
-                self._writer.append(row, samples, half.isolated, **half.timed)
+                timing = half.timing(self.info.config.per_iter_skip)
+                self._writer.append(row, samples, half.isolated, timing=timing)
             if self._csv is not None:
                 name = "" if self._writer is None else self._writer.name
                 variant = half.variant or self.info.series.get("variant", "")
