@@ -248,8 +248,7 @@ def _measure_pair(
                     ) -> None:
                         to.keep(rows)
                         to.complain(wrong)
-                        skip = options.config.per_iter_skip
-                        measured[turn] += [LaunchRow(half.row, half.timing(skip)) for half in rows]
+                        measured[turn] += [LaunchRow(half.row, half.timing) for half in rows]
 
                     with side.memory.entered():
                         measure_line(side.comm, line, runners[turn], report, keep)

@@ -29,45 +29,24 @@ def over_ranks(means: NDArray[np.float64], how: int) -> float:
 
 @dataclass(frozen=True, slots=True)
 class MeasuredRow:
-    """A row, and all of which it is the sum.
+    """A row with its timing, and what both are computed from.
 
     Attributes
     ----------
     row : Row
         The measurement.
+    timing : Timing
+        How it was timed.
     samples : ndarray of float64, shape ``(repetitions, ranks)``
         Seconds of each repetition back to back; no repetitions where they were not taken.
     isolated : ndarray of float64, shape ``(repetitions, ranks, 2)``
         Start and end of each isolated repetition, in seconds on one clock; no repetitions likewise.
-    sync : str
-        How these were started together; empty if there are none.
-    late : int
-        How many more were discarded.
-    clock_error : float
-        Bound of the error between two ranks' clocks, in seconds; NaN if there are none.
-    variant : str
-        Which of two interleaved variants it is of; empty if there is one.
     """
 
     row: Row
+    timing: Timing
     samples: NDArray[np.float64]
     isolated: NDArray[np.float64]
-    sync: str = ""
-    late: int = 0
-    clock_error: float = math.nan
-    variant: str = ""
-
-    def timing(self, skip: int) -> Timing:
-        """Return how it was timed, without the first `skip` repetitions."""
-        return repetitions.timing(
-            self.samples,
-            skip,
-            self.isolated,
-            sync=self.sync,
-            late=self.late,
-            clock_error=self.clock_error,
-            variant=self.variant,
-        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,20 +108,19 @@ class Line:
         )
         samples = np.stack([each.samples for each in measured], axis=1)
         isolated = [each.isolated for each in measured if each.isolated is not None]
-        if not isolated:
-            none = np.empty((0, len(measured), 2))
-            return MeasuredRow(result, samples, none, variant=self.variant)
-        # Two ranks can be wrong in opposite ways.
-        *_, second, worst = sorted([0.0, 0.0, *(each.clock_error for each in isolated)])
-        return MeasuredRow(
-            result,
+        none = np.empty((0, len(measured), 2))
+        stamps = np.stack([each.stamps for each in isolated], axis=1) if isolated else none
+        timing = repetitions.timing(
             samples,
-            np.stack([each.stamps for each in isolated], axis=1),
-            self.sync,
-            isolated[0].late,
-            second + worst,
-            self.variant,
+            config.per_iter_skip,
+            stamps,
+            sync=self.sync if isolated else "",
+            late=isolated[0].late if isolated else 0,
+            # Two ranks can be wrong in opposite ways.
+            clock_error=sum(sorted(each.clock_error for each in isolated)[-2:] or [math.nan]),
+            variant=self.variant,
         )
+        return MeasuredRow(result, timing, samples, stamps)
 
     def wrong(self, measured: Sequence[Measured], *, in_place: bool) -> list[str]:
         """Return a sentence on each operation that went wrong: rank, index, expected and got.

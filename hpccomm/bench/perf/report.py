@@ -148,8 +148,7 @@ class Report:
             self._tally.add(half.row)
             if self._judge is not None:
                 self._judge.add(half.row)
-            if half.sync:
-                self._isolated.append((half.row, half.timing(self.info.config.per_iter_skip)))
+        self._isolated += [(half.row, half.timing) for half in halves if half.timing.sync]
         self.show(table.line(self.info, *((half.row, half.samples) for half in halves)))
         self.complain(wrong)
 
@@ -158,11 +157,10 @@ class Report:
         for half in halves:
             row, samples = half.row, half.samples
             if self._writer is not None:
-                timing = half.timing(self.info.config.per_iter_skip)
-                self._writer.append(row, samples, half.isolated, timing=timing)
+                self._writer.append(row, samples, half.isolated, timing=half.timing)
             if self._csv is not None:
                 name = "" if self._writer is None else self._writer.name
-                variant = half.variant or self.info.series.get("variant", "")
+                variant = half.timing.variant or self.info.series.get("variant", "")
                 _put(self._csv, csv_text.line(name, self.info, row, samples, variant))
             self.wrong += table.tallied([row]).wrong
             if self._json is not None:

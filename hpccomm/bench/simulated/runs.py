@@ -19,6 +19,7 @@ from hpccomm.bench.simulated.comparison import Curves, Point
 from hpccomm.bench.simulated.request import COST, EVENTS, SimulationRequest
 from hpccomm.bench.simulated.tables import SimulatedCall, SimulatedTable
 from hpccomm.results import origin
+from hpccomm.results.repetitions import timing
 from hpccomm.results.schema import (
     SIMULATED_BACKEND,
     UNCHECKED,
@@ -80,7 +81,7 @@ def run(
                 report.progress(f"{table.algorithm} {name} {call.layout.nbytes} B")
                 row, samples, point = timed(request, table.algorithm, call)
                 none = np.empty((0, len(info.ranks), 2))
-                report.add([MeasuredRow(row, samples, none)], ())
+                report.add([MeasuredRow(row, timing(samples, 0, none), samples, none)], ())
                 title = f"{call.case} on {request.network.name}, {request.network.ranks} ranks"
                 curves.setdefault(title, {}).setdefault(table.algorithm, []).append(point)
             report.finish(name)
