@@ -1,20 +1,22 @@
 """What a row of results derives from its time."""
 
-import time
 
-
-def rates(nbytes: float, seconds: float, factor: float) -> dict[str, float]:
-    """Return the bandwidths of a measurement as fields of `Row`, finished now.
+def figures(
+    nbytes: float, seconds: float, factor: float, printed: float | None = None
+) -> tuple[float, float, float]:
+    """Return time, algorithm bandwidth and bus bandwidth of a measurement, as fields of `Row`.
 
     Parameters
     ----------
     nbytes : float
         Bytes that count in algorithm bandwidth.
     seconds : float
-        Time of one operation.
+        Time of one operation, from which bandwidths are computed.
     factor : float
         Bus bandwidth over algorithm bandwidth.
+    printed : float, optional
+        The time that is shown, if it is another one.
     """
     # What takes no time has no bandwidth: an infinite one would be all of the average.
     algbw = nbytes / 1e9 / seconds if seconds > 0 else 0.0
-    return {"algbw": algbw, "busbw": algbw * factor, "finished": time.time()}
+    return (seconds if printed is None else printed) * 1e6, algbw, algbw * factor

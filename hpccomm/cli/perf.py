@@ -3,7 +3,6 @@
 import argparse
 import os
 import sys
-from contextlib import ExitStack
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -83,20 +82,13 @@ def run(args: argparse.Namespace) -> int:
     if args.launches:
         return _launches(args, options.variants)
     # Arguments are checked before MPI is started.
-    from hpccomm.bench.perf import interleave, sweep
-    from hpccomm.bench.perf.sources import kept
+    from hpccomm.bench.perf import sweep
     from hpccomm.bench.progress import terminal
 
     place = launched()
     launcher = "none" if place is None else place.launcher
     record = ("hpccomm", *sys.argv[1:]), launcher, sys.stdout, sys.stderr, terminal()
-    if options.variants is not None:
-        return 1 if interleave.run(_sources(options), options, *record) else 0
-    with ExitStack() as stack:
-        sources = _sources(options)
-        if len(sources) == 1:  # it need not be opened again to be measured
-            sources = [kept(stack.enter_context(sources[0].opened()), sources[0].backend)]
-        return 1 if sweep.run(sources, options, *record) else 0
+    return 1 if sweep.run(_sources(options), options, *record) else 0
 
 
 def _sources(options: Options) -> list["CommSource"]:

@@ -16,6 +16,7 @@ from hpccomm.backends.bootstrap.launch import launched
 from hpccomm.bench.perf import facts
 from hpccomm.bench.perf.root import on_root
 from hpccomm.bench.progress import Progress, terminal
+from hpccomm.bench.rows import figures
 from hpccomm.results.rates import COUNTED, text
 from hpccomm.results.schema import Config, Row
 from hpccomm.results.writer import Writer
@@ -111,8 +112,8 @@ def run(
 
 def _row(rate: Rate, nbytes: int, seconds: float, wrong: int, iterations: int) -> Row:
     """Return a row; its bytes are those of a node."""
-    host, algbw = rate.what.startswith("memory"), nbytes / seconds / 1e9
+    host = rate.what.startswith("memory")
     backend, dtype, itemsize = ("numpy", "double", 8) if host else ("cupy", "uint8", 1)
     case = rate.what, backend, rate.where, dtype, "none", -1, nbytes, nbytes // itemsize, False
-    figures = seconds * 1e6, algbw, algbw * COUNTED[rate.what]
-    return Row(*case, *figures, wrong, iterations, time.time())
+    times = figures(nbytes, seconds, COUNTED[rate.what])
+    return Row(*case, *times, wrong, iterations, time.time())

@@ -2,9 +2,10 @@
 
 - `flags` describes the flags, `options` holds their values, and `sizes` the sizes to measure.
 - `collectives` describes how each collective is called, and `layouts` what its arrays hold.
-- `cases` and `blocks` list the lines and the tables of a run.
+- `tables` lists the tables of a run, and their lines.
 - `host_memory` and `device_memory` hold the arrays, `sources` chooses between them.
 - `patterns` and `verification` fill arrays with known data and check the results.
-- `measure` measures one case, `timing` times a block of repetitions.
-- `sweep` runs all tables, and `report` writes them.
+- `timing` times a block of repetitions, `isolated` repetitions one by one, and `measure` one case.
+- `sweep` runs all tables, of one variant or of two in turns.
+- `report` writes them, and `interleave` how two variants compare.
 """

@@ -12,7 +12,7 @@ from hpccomm import settings
 from hpccomm.backends.nccl.facts import version_text
 from hpccomm.bench.perf import memory_use, timing
 from hpccomm.bench.perf.memory_kind import DEVICE, NCCL, Array, DeviceDescription
-from hpccomm.bench.perf.timing import Call, Timed
+from hpccomm.bench.perf.timing import Call, RankTimes
 from hpccomm.dtypes import DType
 from hpccomm.errors import BackendUnavailable, CollectiveTimeout
 from hpccomm.memory.cuda import library, nvml, streams
@@ -207,69 +207,56 @@ class DeviceMemory:
             elapsed=elapsed,
         )
 
-    def time(self, operations: Sequence[Call], samples: bool) -> Timed:
+    def time(self, operations: Sequence[Call], samples: bool) -> tuple[RankTimes, Call | None]:
         """Time a block by the host's clock, until the stream is done; samples are CUDA's."""
-        config = self._config
-        mode = config.blocking_collectives
+        config, mode = self._config, self._config.blocking_collectives
         after = {1: self._meet, 2: self.settle}.get(mode)
         calls = timing.repetitions(
             operations, config.aggregated_iterations, self._comm.batch, after
         )
-        with timing.no_garbage_collection():
-            if config.graph:
-                return self._replayed(calls, samples)
-            if mode == 3:
-                return self._each_alone(calls)
-            return self._back_to_back(calls, samples)
+        if config.graph:
+            return self._replayed(calls, samples)
+        if mode == 3:
+            issued, seconds = timing.one_by_one(calls, settle=self.settle, after=self.barrier)
+            return RankTimes(float(seconds.mean()), float(issued.mean()), seconds), None
+        return self._back_to_back(calls, samples), None
 
     def _meet(self) -> None:
         self.settle()
         self.barrier()
 
-    def _back_to_back(self, calls: Sequence[Call], samples: bool) -> Timed:
-        number = len(calls)
-        if not samples:
+    def _back_to_back(self, calls: Sequence[Call], samples: bool) -> RankTimes:
+        number, stream = len(calls), self._stream.ptr
+        # An event between two calls is work for the stream.
+        marks = Marks(number + 1) if samples else None
+        with timing.no_garbage_collection():
             began = perf_counter()
-            for call in calls:
-                call()
+            if marks is None:
+                for call in calls:
+                    call()
+            else:
+                marks.set(0, stream)
+                for position, call in enumerate(calls, 1):
+                    call()
+                    marks.set(position, stream)
             issued = perf_counter()
             self.settle()
-            return Timed((perf_counter() - began) / number, (issued - began) / number, _NO_SAMPLES)
-        stream = self._stream.ptr
-        marks = Marks(number + 1)
-        began = perf_counter()
-        marks.set(0, stream)
-        for position, call in enumerate(calls, 1):
-            call()
-            marks.set(position, stream)
-        issued = perf_counter()
-        self.settle()
-        done = perf_counter()
-        return Timed((done - began) / number, (issued - began) / number, marks.seconds())
+            done = perf_counter()
+        seconds = _NO_SAMPLES if marks is None else marks.seconds()
+        return RankTimes((done - began) / number, (issued - began) / number, seconds)
 
-    def _each_alone(self, calls: Sequence[Call]) -> Timed:
-        """Wait for each call, and meet in a barrier that is not timed (``-z 3``)."""
-        seconds = np.zeros(len(calls))
-        issued = 0.0
-        for position, call in enumerate(calls):
-            began = perf_counter()
-            call()
-            issued += perf_counter() - began
-            self.settle()
-            seconds[position] = perf_counter() - began
-            self.barrier()
-        return Timed(float(seconds.mean()), issued / len(calls), seconds)
-
-    def _replayed(self, calls: Sequence[Call], samples: bool) -> Timed:
+    def _replayed(self, calls: Sequence[Call], samples: bool) -> tuple[RankTimes, Call]:
         """Record the block into a graph, and time its launches (``-G``)."""
-        graph = self._captured(calls)
+        with timing.no_garbage_collection():
+            graph = self._captured(calls)
         self.barrier()  # as after other preparations
-        launch = [lambda: graph.launch(self._stream)] * self._config.graph
-        timed = self._back_to_back(launch, samples)
-        number = len(calls)
-        return Timed(
-            timed.seconds / number, timed.issued / number, timed.samples / number, launch[0]
-        )
+
+        def launch() -> None:
+            graph.launch(self._stream)
+
+        return self._back_to_back([launch] * self._config.graph, samples).of_each(
+            len(calls)
+        ), launch
 
     def _captured(self, calls: Sequence[Call]) -> Any:
         # In this mode what other threads ask of CUDA meanwhile, as a watchdog does, ends nothing, and

@@ -8,7 +8,7 @@ import numpy as np
 
 from hpccomm.bench.perf import memory_use, timing, verification
 from hpccomm.bench.perf.memory_kind import HOST, ON_HOST, Array, DeviceDescription
-from hpccomm.bench.perf.timing import Call, Timed
+from hpccomm.bench.perf.timing import Call, RankTimes
 from hpccomm.dtypes import DType
 from hpccomm.results import origin
 from hpccomm.results.schema import Config
@@ -113,20 +113,22 @@ class HostMemory:
     def settle(self) -> None:
         """Do nothing: a call on host arrays is done when it returns."""
 
-    def time(self, operations: Sequence[Call], samples: bool) -> Timed:
+    def time(self, operations: Sequence[Call], samples: bool) -> tuple[RankTimes, Call | None]:
         """Time a block of operations, and each repetition if `samples` is true.
 
-        Collective; blocks until all is done.
+        Collective; blocks until all is done. It returns also what runs the block once more, where that was
+        recorded to be replayed.
         """
-        config, barrier = self._config, self.barrier
-        mode = config.blocking_collectives
-        after = barrier if mode == 1 else None
+        mode, barrier = self._config.blocking_collectives, self.barrier
         calls = timing.repetitions(
-            operations, config.aggregated_iterations, self._comm.batch, after
+            operations,
+            self._config.aggregated_iterations,
+            self._comm.batch,
+            barrier if mode == 1 else None,
         )
         if mode == 3:
-            seconds = timing.each_after_a_barrier(calls, barrier)
+            _, seconds = timing.one_by_one(calls, after=barrier)
         else:
             seconds = timing.back_to_back(calls)
         mean = float(seconds.mean())
-        return Timed(mean, mean, seconds)
+        return RankTimes(mean, mean, seconds), None

@@ -28,7 +28,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpccomm.bench.clocks.common import CommonClock
-from hpccomm.bench.perf.timing import Call, no_garbage_collection
+from hpccomm.bench.perf.timing import Call, Isolated, no_garbage_collection
 from hpccomm.results.repetitions import isolated_times, median_interval
 
 if TYPE_CHECKING:
@@ -74,25 +74,6 @@ _PATIENCE = 10.0
 
 _MOST = 100_000
 """Repetitions that ``--ci`` may take."""
-
-
-@dataclass(frozen=True, slots=True)
-class Isolated:
-    """Isolated repetitions, as one rank saw them.
-
-    Attributes
-    ----------
-    stamps : ndarray of float64, shape ``(repetitions, 2)``
-        Start and end of each, in seconds of rank 0's clock.
-    late : int
-        Further repetitions, discarded since a rank was late; the same on all ranks.
-    clock_error : float
-        Bound of the error of this rank's clock against rank 0's, in seconds.
-    """
-
-    stamps: NDArray[np.float64]
-    late: int
-    clock_error: float
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from hpccomm.bench.perf.cases import PerfCase
-from hpccomm.bench.perf.measure import Measured
-from hpccomm.bench.rows import rates
+from hpccomm.bench.perf.tables import PerfCase, TableNames
+from hpccomm.bench.perf.timing import RankTimes
 from hpccomm.results import repetitions
 from hpccomm.results.schema import UNCHECKED, Config, Row, Timing
 from hpccomm.units import ranges
@@ -50,12 +49,12 @@ class MeasuredRow:
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class TableLine:
     """One line of the table, out of place and in place.
 
     Attributes
     ----------
-    block : tuple of str
+    table : tuple of str
         Collective, backend and algorithm.
     case : PerfCase
         What is measured.
@@ -66,49 +65,40 @@ class Line:
     sync : str
         How isolated repetitions are started together.
     variant : str
-        Which of two interleaved variants it is of.
+        Name of the interleaved variant; empty if there is one.
     """
 
-    block: tuple[str, str, str]
+    table: TableNames
     case: PerfCase
     config: Config
     ranks: int
     sync: str = ""
     variant: str = ""
 
-    def row(self, measured: Sequence[Measured], *, in_place: bool) -> MeasuredRow:
-        """Return the row of one half."""
+    def row(self, times: Sequence[RankTimes], *, in_place: bool) -> MeasuredRow:
+        """Return the row of one half, from the times of all ranks."""
         config, case = self.config, self.case
-        seconds = over_ranks(np.array([each.seconds for each in measured]), config.average)
-        issued = over_ranks(np.array([each.issued for each in measured]), config.average)
-        layout = case.arrange(0, self.ranks)
+        seconds, issued = (
+            over_ranks(np.array(each), config.average)
+            for each in zip(*((rank.seconds, rank.issued) for rank in times), strict=True)
+        )
         checked = config.validation > 0 and case.collective.moves
-        wrong = sum(each.wrong for rank in measured for each in rank.wrong)
-        collective, backend, algorithm = self.block
-        result = Row(
-            collective,
-            backend,
-            algorithm,
-            case.type_name,
-            case.op_name,
-            root=layout.root,
-            bytes=layout.nbytes,
-            count=layout.count,
+        row = case.row(
+            self.table,
+            self.ranks,
+            seconds,
             in_place=in_place,
             # As in nccl-tests, the time of the calls is printed in place of that of the work, while
             # bandwidths remain those of the work.
-            time=(issued if config.report_cputime else seconds) * 1e6,
-            wrong=wrong if checked else UNCHECKED,
+            printed=issued if config.report_cputime else seconds,
+            wrong=sum(each.wrong for rank in times for each in rank.wrong)
+            if checked
+            else UNCHECKED,
             iterations=config.iterations * max(1, config.graph),
-            **rates(
-                layout.nbytes * case.collective.carried(self.ranks),
-                seconds,
-                case.collective.factor(self.ranks),
-            ),
         )
-        samples = np.stack([each.samples for each in measured], axis=1)
-        isolated = [each.isolated for each in measured if each.isolated is not None]
-        none = np.empty((0, len(measured), 2))
+        samples = np.stack([each.samples for each in times], axis=1)
+        isolated = [each.isolated for each in times if each.isolated is not None]
+        none = np.empty((0, len(times), 2))
         stamps = np.stack([each.stamps for each in isolated], axis=1) if isolated else none
         timing = repetitions.timing(
             samples,
@@ -120,35 +110,30 @@ class Line:
             clock_error=sum(sorted(each.clock_error for each in isolated)[-2:] or [math.nan]),
             variant=self.variant,
         )
-        return MeasuredRow(result, timing, samples, stamps)
+        return MeasuredRow(row, timing, samples, stamps)
 
-    def wrong(self, measured: Sequence[Measured], *, in_place: bool) -> list[str]:
+    def wrong(self, times: Sequence[RankTimes], *, in_place: bool) -> list[str]:
         """Return a sentence on each operation that went wrong: rank, index, expected and got.
 
         It names the lowest rank, and counts the others.
         """
         case, layout = self.case, self.case.arrange(0, self.ranks)
         root = f" root {layout.root}" if layout.root >= 0 else ""
-        where = (
-            f"{case.collective.name} {case.type_name} {case.op_name}{root}, {layout.nbytes} B, "
-            f"{'in place' if in_place else 'out of place'}"
-        )
+        place = "in place" if in_place else "out of place"
+        where = f"{case.collective.name} {case.type_name} {case.op_name}{root}, {layout.nbytes} B, {place}"
         operations: dict[int | None, list[tuple[int, Mismatch]]] = {}
-        for rank, each in enumerate(measured):
+        for rank, each in enumerate(times):
             for mismatch in each.wrong:
                 operations.setdefault(mismatch.repetition, []).append((rank, mismatch))
         sentences = []
         for repetition, mismatches in operations.items():
             rank, first = mismatches[0]
-            when = (
-                "an operation after the timed ones"
-                if repetition is None
-                else f"timed operation {repetition}"
-            )
+            timed = f"timed operation {repetition}"
+            when = "an operation after the timed ones" if repetition is None else timed
             elements = sum(mismatch.wrong for _, mismatch in mismatches)
-            ranks = ranges(rank for rank, _ in mismatches)
             sentences.append(
                 f"{where}, {when}: rank {rank}, index {first.index}: expected {first.expected}, "
-                f"got {first.got}; {elements} elements are wrong on ranks {ranks}"
+                f"got {first.got}; {elements} elements are wrong on ranks "
+                f"{ranges(rank for rank, _ in mismatches)}"
             )
         return sentences

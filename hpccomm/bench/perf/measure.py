@@ -11,16 +11,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-import numpy as np
-from numpy.typing import NDArray
-
 from hpccomm.bench.perf import verification
-from hpccomm.bench.perf.cases import PerfCase
 from hpccomm.bench.perf.collectives import Call, Operands, bind
-from hpccomm.bench.perf.isolated import Isolated, IsolatedTimer
+from hpccomm.bench.perf.isolated import IsolatedTimer
 from hpccomm.bench.perf.layouts import Layout, Member, Segments
 from hpccomm.bench.perf.memory_kind import DEVICE, Array
 from hpccomm.bench.perf.sources import MemoryKind
+from hpccomm.bench.perf.tables import PerfCase
+from hpccomm.bench.perf.timing import RankTimes
 from hpccomm.bench.perf.verification import CheckedData, Mismatch
 from hpccomm.results.schema import Config
 
@@ -33,29 +31,6 @@ Tile = tuple[int, int]
 
 Places = tuple[Tile, Tile]
 """Where input and output of an operation lie. If that is one tile, the operation is in place."""
-
-
-@dataclass(frozen=True, slots=True)
-class Measured:
-    """What one rank measured.
-
-    Attributes
-    ----------
-    seconds, issued : float
-        Of one operation: until it was done, and until its call returned.
-    samples : ndarray of float64
-        Seconds of one operation in each repetition; empty where they were not taken.
-    wrong : tuple of Mismatch
-        Wrong results.
-    isolated : Isolated or None
-        Isolated repetitions, where they were requested.
-    """
-
-    seconds: float
-    issued: float
-    samples: NDArray[np.float64]
-    wrong: tuple[Mismatch, ...]
-    isolated: Isolated | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +98,7 @@ class CaseRunner:
             operation()
         self._memory.settle()
 
-    def measure(self, case: PerfCase, *, in_place: bool, serial: int) -> Measured:
+    def measure(self, case: PerfCase, *, in_place: bool, serial: int) -> RankTimes:
         """Measure a case and verify it. Collective; blocks.
 
         Out of place, slot 0 is input, slot 1 output, and slot 2 output of the last repetition. In
@@ -157,26 +132,21 @@ class CaseRunner:
         calls[0]()  # ahead of the block, this does what is needed on first use
         self._memory.settle()
         self._memory.barrier()
-        timed = self._memory.time(operations, self._samples)
-        if timed.again is not None and in_place and self._config.graph > 1:
+        times, again = self._memory.time(operations, self._samples)
+        if again is not None and in_place and self._config.graph > 1:
             # What was replayed has worked on its own results: it starts from known data once more.
             for turn, places in verified.items():
                 self._prepare(trial, places, turn)
-            timed.again()
+            again()
             self._memory.settle()
         wrong = self._compare(trial, checks)
         for further in range(1, self._config.validation):
             if case.collective.moves:
                 more = replace(trial.data, seed=trial.data.seed + (further << 32))
                 wrong += self._check_once(replace(trial, data=more), in_place=in_place)
-        each = self._config.aggregated_iterations
-        return Measured(
-            timed.seconds / each,
-            timed.issued / each,
-            timed.samples / each,
-            tuple(wrong),
-            None if self._isolated is None else self._isolated.measure(calls),
-        )
+        isolated = None if self._isolated is None else self._isolated.measure(calls)
+        times = times.of_each(self._config.aggregated_iterations)
+        return replace(times, wrong=tuple(wrong), isolated=isolated)
 
     def _trial(self, case: PerfCase, serial: int) -> _Trial:
         layout = case.arrange(self._comm.rank, self._comm.size)
@@ -283,21 +253,3 @@ class CaseRunner:
         (slot, tile), dtype = at, trial.case.dtype
         start = self._offset(trial.case) + tile * trial.layout.nbytes + first * dtype.itemsize
         return self._memory.view(slot, start, count, dtype)
-
-
-def check_algorithm(
-    comm: "Communicator", memory: MemoryKind, case: PerfCase, algorithm: str
-) -> None:
-    """Raise unless `algorithm` applies to a case. Local.
-
-    Raises
-    ------
-    UsageError
-        If it does not; the message lists those that do.
-    """
-    member = Member(comm.rank, comm.size, case.root)
-    layout = case.arrange(comm.rank, comm.size)
-    x = None if layout.inputs is None else memory.some(layout.input_size, case.dtype)
-    out = None if layout.outputs is None else memory.some(layout.output_size, case.dtype)
-    args, keywords = case.collective.arguments(Operands(x, out, case.op, layout, member))
-    comm.explain(case.collective.name, *args, **keywords, algorithm=algorithm)

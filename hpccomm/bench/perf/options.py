@@ -106,6 +106,12 @@ class Options:
         )
 
     @property
+    def series_of_run(self) -> dict[str, str]:
+        """The series, with the names of two variants, as `RunInfo` has them."""
+        names = [variant.name for variant in self.variants or ()]
+        return {**dict(zip(("base", "new"), names, strict=False)), **self.series}
+
+    @property
     def isolated(self) -> IsolatedOptions:
         """How repetitions are timed in isolation."""
         return IsolatedOptions(self.sync, self.config.iterations, self.interval)
@@ -132,8 +138,8 @@ class Options:
     @property
     def samples(self) -> bool:
         """Whether to time every repetition, and not only the block."""
-        kept = self.output is not None or self.csv is not None
-        return self.config.per_iter_timing or kept
+        stored = self.output is not None or self.csv is not None
+        return self.config.per_iter_timing or stored or self.variants is not None
 
     def refuse_device_flags(self, why: str) -> None:
         """Raise if there is a flag that host arrays cannot follow.

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from hpccomm.backends.bootstrap.launch import OPEN_MPI, launched
 from hpccomm.bench.perf.lines import MeasuredRow
 from hpccomm.bench.perf.options import Options
+from hpccomm.bench.perf.tables import TableNames
 from hpccomm.bench.progress import Progress
 from hpccomm.errors import ResultsError, UsageError
 from hpccomm.files.regular import check_output
@@ -124,13 +125,13 @@ class Report:
         if self._json is not None:
             self.show(f"# Writing JSON output to {self._json}\n")
 
-    def begin(self, collective: str, backend: str, algorithm: str) -> None:
-        """Print what stands before a table, and its heading."""
+    def begin(self, tables: Sequence[TableNames]) -> None:
+        """Print what stands before a table, and its heading. There is one, of each variant if there are several."""
         self._tally = table.Tally()
         self._isolated = []
-        self.show(table.run_header(self.info, collective, backend, algorithm))
+        self.show(table.run_header(self.info, *tables[0]))
         self.show(table.heading(self.info.config))
-        self._begun = collective
+        self._begun = tables[0][0]
 
     def add(self, halves: Sequence[MeasuredRow], wrong: Sequence[str]) -> None:
         """Add one line: the row out of place and the row in place, or only the first.
@@ -173,9 +174,10 @@ class Report:
         for sentence in wrong:
             _put(self._err, f"hpccomm: wrong result: {sentence}\n")
 
-    def finish(self, collective: str) -> None:
+    def finish(self) -> None:
         """Print what stands behind a table."""
-        self._begun = None
+        assert self._begun is not None
+        collective, self._begun = self._begun, None
         link = bound(self.info, collective)
         self.show(table.footer(self._tally, collective, link, least=self._least))
         self.slow += table.too_slow(self._tally, self._least)

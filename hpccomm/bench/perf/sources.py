@@ -1,4 +1,4 @@
-"""Where the communicators of a run come from, and in which kind of memory its arrays are.
+"""Where the communicators of a run come from, and the memory of its arrays.
 
 NCCL and MPI are never both in use on a device, so a run over both has one communicator after the
 other: each is opened once to see what it can do, and once more to measure.
@@ -6,13 +6,17 @@ other: each is opened once to see what it can do, and once more to measure.
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+import numpy as np
+
+from hpccomm.bench.perf import memory_use
 from hpccomm.bench.perf.device_memory import DeviceMemory
 from hpccomm.bench.perf.host_memory import HostMemory
 from hpccomm.bench.perf.memory_kind import AUTO, DEVICE, HOST, NCCL
 from hpccomm.bench.perf.options import Options
+from hpccomm.results.schema import Config
 
 if TYPE_CHECKING:
     from hpccomm.communicator import Communicator
@@ -90,3 +94,29 @@ def memory_of(kind: str, comm: "Communicator", options: Options) -> MemoryKind:
     if kind == DEVICE:
         return DeviceMemory(comm, options.config, options.timeout)
     return HostMemory(comm, options.config)
+
+
+def allocate(comm: "Communicator", memory: MemoryKind, options: Options) -> None:
+    """Make the arrays, where all ranks find the memory for them. Collective."""
+    largest = options.sizes.largest
+    batched = options.config.aggregated_iterations if memory.at_once else 1
+    where, available = memory.room()
+    needed = memory_use.needed(batched * largest, options.config.unalign)
+    need = memory_use.Need(comm.node, where, needed, available)
+    memory_use.require(comm.all_gather_object(need), largest, batched)
+    memory.allocate(batched * largest)
+
+
+def found_settings(
+    comm: "Communicator", memory: MemoryKind, options: Options
+) -> tuple[Config, tuple[str, ...]]:
+    """Return the settings as they could be followed, and what could not. Collective."""
+    config = options.config
+    if not config.local_register or memory.name == HOST:
+        return config, ()
+    some = memory.view(0, 0, 1, np.dtype(np.uint8))
+    registered = comm.explain("all_reduce", some).registered
+    if all(comm.all_gather_object(registered)):
+        return config, ()
+    # `Communicator.empty` gives ordinary arrays where there are no others.
+    return replace(config, local_register=0), ("registered memory (-R)",)

@@ -1,23 +1,45 @@
-"""A run of perf: every table, every line, from the first check to the last footer."""
+"""A run of perf: every table, every line, from the first check to the last footer.
+
+Variants (``--interleave``) are open at the same time, and measured in turns. A run without them is one of a single
+variant. Its backends are open one after another, since NCCL and MPI are never both in use on a device: each is
+opened once to see what it can do, and once more to measure.
+"""
 
 import itertools
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+import random
+import secrets
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple, TextIO
 
-from hpccomm.bench.perf import facts, lines
-from hpccomm.bench.perf.blocks import PerfTable, TablePlan
+from hpccomm.bench.perf import facts, memory_use
+from hpccomm.bench.perf.interleave import InterleavedReport
 from hpccomm.bench.perf.isolated import Budget, IsolatedTimer
+from hpccomm.bench.perf.lines import TableLine
 from hpccomm.bench.perf.measure import CaseRunner
+from hpccomm.bench.perf.memory_kind import DEVICE, NCCL
 from hpccomm.bench.perf.options import Options
-from hpccomm.bench.perf.preparing import allocate, found_settings
 from hpccomm.bench.perf.report import Report
-from hpccomm.bench.perf.shared_report import SharedReport, measure_line
-from hpccomm.bench.perf.sources import CommSource, MemoryKind, arrays_of_run, memory_of
+from hpccomm.bench.perf.root import on_root
+from hpccomm.bench.perf.sources import (
+    CommSource,
+    MemoryKind,
+    allocate,
+    arrays_of_run,
+    found_settings,
+    kept,
+    memory_of,
+)
 from hpccomm.bench.perf.split import grouped
+from hpccomm.bench.perf.tables import PerfCase, PerfTable, TablePlan, side_by_side
+from hpccomm.bench.perf.variants import Variant
+from hpccomm.bench.progress import Progress
 from hpccomm.errors import UsageError
+from hpccomm.results.schema import RunInfo
 
 if TYPE_CHECKING:
+    from hpccomm.bench.perf.timing import RankTimes
     from hpccomm.communicator import Communicator
 
 
@@ -34,8 +56,8 @@ def run(
 
     Parameters
     ----------
-    sources : sequence of Source
-        Where the communicator of each backend comes from, all of the same ranks.
+    sources : sequence of CommSource
+        Where the communicator of each backend comes from, or of each variant, all of the same ranks.
     options : Options
         The options; the same on all ranks.
     arguments : tuple of str
@@ -56,71 +78,62 @@ def run(
     ------
     UsageError
         On every rank, before anything is measured: no such root, an algorithm that does not apply,
-        not enough memory, a flag that host arrays cannot follow.
+        not enough memory, a flag that host arrays cannot follow, variants that one launch cannot have.
     BackendUnavailable
         On every rank, before anything is measured: a backend cannot move device arrays.
     ResultsError
         On every rank, if rank 0 cannot write a file, before anything is measured or later.
     """
-    kind = arrays_of_run(sources, options)
-    plan = TablePlan(options)
-    for number, source in enumerate(sources):
-        with _opened(source, kind, options) as at:
-            plan.add(number, at.comm, at.memory)
-            _refuse_unequal(at, plan)
-    tables, skipped = plan.made()
-    report = SharedReport(options, out, err, terminal)
-    report.expected_rows = sum(block.expected_rows(options, at.least) for block in tables)
-    report.budget = Budget(options.budget, report.expected_rows)
-    with report.opened:
-        for number, source in enumerate(sources):
-            with _opened(source, kind, options) as at:
-                world, comm, memory = at.world, at.comm, at.memory
-                report.usage.note("Initialization", memory.in_use())
-                allocate(world, memory, options)
-                report.usage.note("User-Allocated", memory.in_use())
-                isolated = (
-                    None
-                    if not options.sync
-                    else IsolatedTimer(comm, memory.settle, options.isolated, report.budget)
-                )
-                if number == 0:
-                    config, lacking = found_settings(comm, memory, options)
-                    info = facts.run_info(
-                        world,
-                        config,
-                        (*skipped, *lacking),
-                        arguments,
-                        launcher,
-                        device=memory.description(),
-                        versions=plan.versions,
-                        series=options.series,
-                        group=at.colour,
-                    )
-                    report.open(world, info)
-                for block in tables:
-                    if block.source == number:
-                        bench = CaseRunner(
-                            comm,
-                            memory,
-                            options.config,
-                            block.algorithm,
-                            samples=options.samples,
-                            isolated=isolated,
+    with ExitStack() as stack:
+        variants = options.variants or (Variant(""),)
+        if len(sources) == len(variants):  # they need not be opened again to be measured
+            sources = _all_open(stack, sources, variants)
+        at_once = [sources] if options.variants else [[source] for source in sources]
+        kind = arrays_of_run(sources, options)
+        plans = [TablePlan(options.of_variant(variant)) for variant in variants]
+        for number, each in enumerate(at_once):
+            with _opened(each, variants, options, kind) as sides:
+                _refuse_two_libraries(sides)
+                for side, plan in zip(sides, plans, strict=True):
+                    with side.variant.entered(), side.memory.entered():
+                        plan.add(number, side.comm, side.memory)
+                _refuse_unequal(sides[0], plans[0])
+        tables, skipped = side_by_side(plans, options)
+        lines = sum(each.expected_rows(options, sides[0].least) for row in tables for each in row)
+        sweep = _Sweep(options, lines)
+        with sweep.closing:
+            for number, each in enumerate(at_once):
+                with _opened(each, variants, options, kind) as sides:
+                    sweep.allocate(sides)
+                    if number == 0:
+                        config, lacking = found_settings(sides[0].comm, sides[0].memory, options)
+                        versions = {k: text for plan in plans for k, text in plan.versions.items()}
+                        info = facts.run_info(
+                            sides[0].world,
+                            config,
+                            (*skipped, *lacking),
+                            arguments,
+                            launcher,
+                            device=sides[0].memory.description(),
+                            versions=versions,
+                            series=options.series_of_run,
+                            group=sides[0].colour,
                         )
-                        _measure_block(at, bench, block, options, report)
-                report.usage.note("Collective", memory.in_use())
-                memory.release()
-                if number == len(sources) - 1:
-                    return report.end(world, memory)
-    raise AssertionError  # there is at least one source
+                        sweep.open(sides[0].world, info, out, err, terminal)
+                    for row in tables:
+                        if row[0].source == number:
+                            sweep.measure(sides, row)
+                    failures = sweep.leave(sides, last=number == len(at_once) - 1)
+        return failures
 
 
-class _Ranks(NamedTuple):
-    """Who measures.
+class _Side(NamedTuple):
+    """A variant that is open, and its ranks.
 
     Attributes
     ----------
+    variant : Variant
+        Which it is.
     world, comm : Communicator
         Of all ranks, and of those that this rank measures with.
     memory : MemoryKind
@@ -131,6 +144,7 @@ class _Ranks(NamedTuple):
         Number of ranks of the smallest group.
     """
 
+    variant: Variant
     world: "Communicator"
     comm: "Communicator"
     memory: MemoryKind
@@ -138,21 +152,56 @@ class _Ranks(NamedTuple):
     least: int
 
 
+def _all_open(
+    stack: ExitStack, sources: Sequence[CommSource], variants: Sequence[Variant]
+) -> list[CommSource]:
+    """Open all sources for good; variants share a communicator where they can. Collective."""
+    opened: list[CommSource] = []
+    for source, variant in zip(sources, variants, strict=True):
+        if opened and variant.same_communicator(variants[0]):
+            opened.append(opened[0])
+        else:
+            with variant.entered():
+                opened.append(kept(stack.enter_context(source.opened()), source.backend))
+    return opened
+
+
 @contextmanager
-def _opened(source: CommSource, kind: str, options: Options) -> Iterator[_Ranks]:
-    """Open a source, with the memory of its arrays current. Collective."""
-    with source.opened() as world, grouped(world, options.split) as (comm, colour, least):
-        memory = memory_of(kind, comm, options)
-        memory.barrier = world.barrier
-        with memory.entered():
-            yield _Ranks(world, comm, memory, colour, least)
+def _opened(
+    sources: Sequence[CommSource], variants: Sequence[Variant], options: Options, kind: str
+) -> Iterator[list[_Side]]:
+    """Open sources, with the memory of the first one's arrays current. Collective."""
+    with ExitStack() as stack:
+        sides: list[_Side] = []
+        for source, variant in zip(sources, variants, strict=True):
+            world = stack.enter_context(source.opened())
+            comm, colour, least = stack.enter_context(grouped(world, options.split))
+            if sides and comm is sides[0].comm:
+                memory = sides[0].memory
+            else:
+                with variant.entered():
+                    memory = memory_of(kind, comm, options)
+                memory.barrier = world.barrier
+            sides.append(_Side(variant, world, comm, memory, colour, least))
+        with sides[0].memory.entered():
+            yield sides
 
 
-def _refuse_unequal(at: _Ranks, plan: TablePlan) -> None:
+def _refuse_two_libraries(sides: Sequence[_Side]) -> None:
+    """Refuse NCCL beside another library on device arrays, which may wait for each other for ever."""
+    names = {side.memory.backend() for side in sides}
+    if sides[0].memory.name == DEVICE and NCCL in names and len(names) > 1:
+        raise UsageError(
+            f"--interleave of {' and '.join(sorted(names))} on device arrays: one launch cannot use both on a "
+            "device; add --launches 10, which alternates whole launches"
+        )
+
+
+def _refuse_unequal(side: _Side, plan: TablePlan) -> None:
     """Raise on every rank unless groups of different sizes have the same tables. Collective."""
-    if at.comm.size == at.world.size:
+    if side.comm.size == side.world.size:
         return
-    planned = at.world.all_gather_object((at.comm.size, plan.names))
+    planned = side.world.all_gather_object((side.comm.size, plan.names))
     for size, names in planned:
         if names != planned[0][1]:
             raise UsageError(
@@ -161,26 +210,144 @@ def _refuse_unequal(at: _Ranks, plan: TablePlan) -> None:
             )
 
 
-def _measure_block(
-    at: _Ranks,
-    bench: CaseRunner,
-    block: PerfTable,
-    options: Options,
-    report: SharedReport,
-) -> None:
-    """Measure one table, from header to footer."""
-    collective = block.collective
-    report.write(at.world, lambda to: to.begin(*block.names))
-    for segment in block.segments(options, at.least):
-        for case in segment.warmups():
-            bench.warm_up(case)
-        for _ in _cycles(options.config.run_cycles):
-            for case in segment.cases():
-                line = lines.Line(block.names, case, options.config, at.comm.size, options.sync)
-                measure_line(at.world, line, bench, report, Report.add)
-    report.write(at.world, lambda to: to.finish(collective.name))
+class _Sweep:
+    """The report of a run, which only rank 0 has, and what all ranks count meanwhile.
 
+    Leaving `closing` ends the report.
+    """
 
-def _cycles(number: int) -> Iterator[int]:
-    """Count to `number`; for ever if it is 0."""
-    return iter(range(number)) if number else itertools.count()
+    def __init__(self, options: Options, expected_rows: int) -> None:
+        self._options, self._expected_rows = options, expected_rows
+        self._usage = memory_use.Usage()
+        self._serials = itertools.count(1)
+        self._budget = Budget(options.budget, expected_rows)
+        self._report: Report | None = None
+        self._timers: list[IsolatedTimer | None] = []
+        self._draw = random.Random()
+        self.closing = ExitStack()
+
+    def open(
+        self,
+        comm: "Communicator",
+        info: RunInfo,
+        out: TextIO,
+        err: TextIO,
+        terminal: TextIO | None,
+    ) -> None:
+        """Open the report. Collective."""
+        options, lines = self._options, self._expected_rows
+        kind = InterleavedReport if options.variants else Report
+
+        def opened() -> Report:
+            progress = Progress(terminal, lines if options.config.run_cycles else None)
+            return self.closing.enter_context(kind(info, options, lines, out, err, progress))
+
+        self._report = on_root(comm, opened)
+        # All ranks draw the same orders.
+        self._draw.seed(int(comm.broadcast_object(secrets.randbits(64))))
+
+    def allocate(self, sides: Sequence[_Side]) -> None:
+        """Make the arrays, which variants share where any communicator may use them. Collective."""
+        first = sides[0].memory
+        self._usage.note("Initialization", first.in_use())
+        for side in sides:
+            if side.memory.slots:
+                continue
+            with side.memory.entered():
+                if side.memory is first or (
+                    first.name == DEVICE and self._options.config.local_register
+                ):
+                    allocate(side.world, side.memory, self._options)
+                else:
+                    side.memory.slots = first.slots
+        self._usage.note("User-Allocated", first.in_use())
+        self._timers = [
+            IsolatedTimer(side.comm, side.memory.settle, self._options.isolated, self._budget)
+            if self._options.sync
+            else None
+            for side in sides
+        ]
+
+    def measure(self, sides: Sequence[_Side], tables: Sequence[PerfTable]) -> None:
+        """Measure one table, or that of each variant in turns. Collective; blocks."""
+        options, world = self._options, sides[0].world
+        runners = [
+            CaseRunner(
+                side.comm,
+                side.memory,
+                options.config,
+                table.algorithm,
+                samples=options.samples,
+                isolated=timer,
+            )
+            for side, table, timer in zip(sides, tables, self._timers, strict=True)
+        ]
+        self._write(world, lambda to: to.begin([table.names for table in tables]))
+        passes = options.config.run_cycles
+        for segment in tables[0].segments(options, sides[0].least):
+            for case in segment.warmups():
+                for side, runner in zip(sides, runners, strict=True):
+                    with side.memory.entered():
+                        runner.warm_up(case)
+            for number in range(passes) if passes else itertools.count():
+                for case in segment.cases():
+                    for turn in self._draw.sample(range(len(sides)), len(sides)):
+                        with sides[turn].memory.entered():
+                            self._measure_line(sides[turn], runners[turn], tables[turn], case)
+                if options.variants:
+                    done = f"# Pass {number + 1} of {passes} done: {segment.empty}\n"
+                    self._write(world, partial(Report.show, text=done))
+        self._write(world, lambda to: to.finish())
+
+    def leave(self, sides: Sequence[_Side], *, last: bool) -> int:
+        """Let go of the arrays, and of the report at last. Collective.
+
+        It returns the failures, on every rank; 0 while there is more to measure.
+        """
+        memory, comm = sides[0].memory, sides[0].world
+        self._usage.note("Collective", memory.in_use())
+        for side in sides:
+            side.memory.release()
+        if not last:
+            return 0
+        if self._options.memory:
+            usages = comm.gather_object(self._usage) or []
+            self._write(comm, lambda to: to.show(memory_use.report(usages, memory.usage)))
+        report = self._report
+        concluded = on_root(comm, lambda: None if report is None else report.conclude())
+        failures = int(comm.broadcast_object(concluded))
+        # Closed here, so that a file that cannot be completed is an error on every rank.
+        on_root(comm, self.closing.close)
+        return failures
+
+    def _measure_line(
+        self, side: _Side, runner: CaseRunner, table: PerfTable, case: PerfCase
+    ) -> None:
+        """Measure one line of a table, and write it down. Collective; blocks."""
+        options = self._options
+        halves: list[list[RankTimes] | None] = []
+        for in_place in (False, True)[: 1 + case.collective.in_place]:
+            if self._report is not None:
+                place = "in place" if in_place else "out of place"
+                names = f"{case.collective.name} {case.type_name} {case.op_name}"
+                self._report.progress(f"{names} {case.size} B {place}")
+            times = runner.measure(case, in_place=in_place, serial=next(self._serials))
+            halves.append(side.world.gather_object(times))
+        line = TableLine(
+            table.names, case, options.config, side.comm.size, options.sync, side.variant.name
+        )
+
+        def write(to: Report) -> None:
+            rows, wrong = [], []
+            for in_place, times in enumerate(halves):
+                assert times is not None
+                rows.append(line.row(times, in_place=bool(in_place)))
+                wrong += line.wrong(times, in_place=bool(in_place))
+            to.add(rows, wrong)
+
+        self._write(side.world, write)
+
+    def _write(self, comm: "Communicator", action: Callable[[Report], None]) -> None:
+        """Write something down. Collective."""
+        report = self._report
+        on_root(comm, lambda: None if report is None else action(report))

@@ -5,33 +5,64 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from time import perf_counter
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from hpccomm.bench.perf.verification import Mismatch
 
 Call = Callable[[], object]
 
 
 @dataclass(frozen=True, slots=True)
-class Timed:
-    """How long a block of repetitions took.
+class Isolated:
+    """Isolated repetitions, as one rank saw them.
+
+    Attributes
+    ----------
+    stamps : ndarray of float64, shape ``(repetitions, 2)``
+        Start and end of each, in seconds of rank 0's clock.
+    late : int
+        Further repetitions, discarded since a rank was late; the same on all ranks.
+    clock_error : float
+        Bound of the error of this rank's clock against rank 0's, in seconds.
+    """
+
+    stamps: NDArray[np.float64]
+    late: int
+    clock_error: float
+
+
+@dataclass(frozen=True, slots=True)
+class RankTimes:
+    """What one rank measured.
 
     Attributes
     ----------
     seconds : float
-        Of one repetition: those of the block, until all was done, divided by their number.
+        Of one operation: those of the block, until all was done, divided by their number.
     issued : float
-        Of one repetition, until all calls had returned.
+        Of one operation, until its call returned.
     samples : ndarray of float64
-        Seconds of each repetition; empty if they were not requested.
-    again : callable or None
-        Runs the block once more, where it was recorded to be replayed.
+        Seconds of one operation in each repetition; empty where they were not taken.
+    wrong : tuple of Mismatch
+        Wrong results.
+    isolated : Isolated or None
+        Isolated repetitions, where they were requested.
     """
 
     seconds: float
     issued: float
     samples: NDArray[np.float64]
-    again: Call | None = None
+    wrong: tuple["Mismatch", ...] = ()
+    isolated: Isolated | None = None
+
+    def of_each(self, number: int) -> "RankTimes":
+        """Return the times of one of so many operations in each repetition."""
+        shares = self.seconds / number, self.issued / number, self.samples / number
+        return RankTimes(*shares, self.wrong, self.isolated)
 
 
 def repetitions(
@@ -104,21 +135,36 @@ def back_to_back(calls: Sequence[Call]) -> NDArray[np.float64]:
     return np.diff(np.array(stamps))
 
 
-def each_after_a_barrier(calls: Sequence[Call], barrier: Call) -> NDArray[np.float64]:
-    """Run the calls with a barrier after each, which is not timed (``-z 3``).
+def one_by_one(
+    calls: Sequence[Call], *, settle: Call | None = None, after: Call | None = None
+) -> NDArray[np.float64]:
+    """Run the calls one by one.
+
+    Parameters
+    ----------
+    calls : sequence of callable
+        What is timed.
+    settle : callable, optional
+        Waits until the work of a call is done, in the time.
+    after : callable, optional
+        Called behind each, and not timed.
 
     Returns
     -------
-    ndarray of float64, shape (len(calls),)
-        Seconds of each.
+    ndarray of float64, shape (2, len(calls))
+        Seconds of each, until its call returned and until it was done.
     """
-    seconds = np.zeros(len(calls))
+    seconds = np.zeros((2, len(calls)))
     with no_garbage_collection():
         for position, call in enumerate(calls):
             start = perf_counter()
             call()
-            seconds[position] = perf_counter() - start
-            barrier()
+            seconds[:, position] = perf_counter() - start
+            if settle is not None:
+                settle()
+                seconds[1, position] = perf_counter() - start
+            if after is not None:
+                after()
     return seconds
 
 

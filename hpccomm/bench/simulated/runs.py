@@ -14,7 +14,6 @@ from hpccomm.bench.perf import facts
 from hpccomm.bench.perf.lines import MeasuredRow
 from hpccomm.bench.perf.report import Report
 from hpccomm.bench.progress import Progress
-from hpccomm.bench.rows import rates
 from hpccomm.bench.simulated.comparison import Curves, Point
 from hpccomm.bench.simulated.request import COST, EVENTS, SimulationRequest
 from hpccomm.bench.simulated.tables import SimulatedCall, SimulatedTable
@@ -22,7 +21,6 @@ from hpccomm.results import origin
 from hpccomm.results.repetitions import timing
 from hpccomm.results.schema import (
     SIMULATED_BACKEND,
-    UNCHECKED,
     RankInfo,
     Row,
     RunInfo,
@@ -76,7 +74,7 @@ def run(
     ):
         for table in tables:
             name = table.collective.name
-            report.begin(name, SIMULATED_BACKEND, table.algorithm)
+            report.begin([(name, SIMULATED_BACKEND, table.algorithm)])
             for call in table.calls(request):
                 report.progress(f"{table.algorithm} {name} {call.layout.nbytes} B")
                 row, samples, point = timed(request, table.algorithm, call)
@@ -84,7 +82,7 @@ def run(
                 report.add([MeasuredRow(row, timing(samples, 0, none), samples, none)], ())
                 title = f"{call.case} on {request.network.name}, {request.network.ranks} ranks"
                 curves.setdefault(title, {}).setdefault(table.algorithm, []).append(point)
-            report.finish(name)
+            report.finish()
     return curves
 
 
@@ -114,22 +112,8 @@ def timed(
         seconds = estimate(
             network, signature.collective, signature.nbytes, algorithm, request.segment
         )
-    case = call.case
-    row = Row(
-        case.collective.name,
-        SIMULATED_BACKEND,
-        algorithm,
-        case.type_name,
-        case.op_name,
-        root=layout.root,
-        bytes=layout.nbytes,
-        count=layout.count,
-        in_place=False,
-        time=seconds * 1e6,
-        wrong=UNCHECKED,
-        iterations=1,
-        **rates(layout.nbytes, seconds, case.collective.factor(network.ranks)),
-    )
+    names = call.case.collective.name, SIMULATED_BACKEND, algorithm
+    row = call.case.row(names, network.ranks, seconds)
     return row, samples, Point(layout.nbytes, seconds, float(first), row.busbw, bottleneck, busy)
 
 

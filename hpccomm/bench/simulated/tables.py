@@ -6,10 +6,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from hpccomm.bench.perf import memory_use
-from hpccomm.bench.perf.cases import PerfCase, SweepSegment, segments
 from hpccomm.bench.perf.collectives import COLLECTIVES, Benchmark, benchmark
 from hpccomm.bench.perf.layouts import Layout
 from hpccomm.bench.perf.readers import ALL
+from hpccomm.bench.perf.tables import PerfCase, SweepSegment, segments
 from hpccomm.bench.simulated.request import COST, EVENTS, TERMS, SimulationRequest
 from hpccomm.contracts.signature import Signature
 from hpccomm.errors import UsageError

@@ -1,11 +1,12 @@
 """Measures this machine for a table: each collective, over sizes, by every algorithm that applies."""
 
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
 from hpccomm.bench.perf.names import NO_OP, NO_TYPE
-from hpccomm.bench.rows import rates
+from hpccomm.bench.rows import figures
 from hpccomm.bench.tune import building, timing
 from hpccomm.bench.tune.calls import DTYPE, ROOT, Array, Call, TunedCall
 from hpccomm.bench.tune.timing import Seconds
@@ -213,27 +214,15 @@ def cases(found: Sequence[Finding], call: TunedCall) -> dict[str, TableRows]:
 
 def stored(comm: Communicator, call: TunedCall, finding: Finding) -> Iterator[tuple[Row, Seconds]]:
     """Yield the rows of a results file for what was measured at one size."""
-    what = call.what
+    what, nbytes = call.what, finding.nbytes
+    suffix, backend = _SUFFIXES.get(call.case(native=True), ""), comm.backends["host"] or ""
+    type_name, op_name = "float" if call.moves else NO_TYPE, "sum" if what.reduces else NO_OP
+    in_place = what.sends == what.receives == "whole"
+    size = ROOT if what.rooted else -1, nbytes, nbytes // DTYPE.itemsize, in_place
     for pick, samples in finding.samples.items():
-        seconds = timing.typical(samples)
-        yield (
-            Row(
-                call.collective,
-                comm.backends["host"] or "",
-                spelled(pick) + _SUFFIXES.get(call.case(native=True), ""),
-                "float" if call.moves else NO_TYPE,
-                "sum" if what.reduces else NO_OP,
-                root=ROOT if what.rooted else -1,
-                bytes=finding.nbytes,
-                count=finding.nbytes // DTYPE.itemsize,
-                in_place=what.sends == what.receives == "whole",
-                time=seconds * 1e6,
-                wrong=UNCHECKED,
-                iterations=len(samples),
-                **rates(finding.nbytes, seconds, what.bus_factor(comm.size)),
-            ),
-            samples,
-        )
+        case = call.collective, backend, spelled(pick) + suffix, type_name, op_name, *size
+        times = figures(nbytes, timing.typical(samples), what.bus_factor(comm.size))
+        yield Row(*case, *times, UNCHECKED, len(samples), time.time()), samples
 
 
 def spelled(pick: Pick) -> str:
