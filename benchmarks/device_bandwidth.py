@@ -23,6 +23,7 @@ from mpi4py import MPI
 import hpccomm
 from contest.bare_nccl import BareNccl, Call, shares_a_device, versions
 from contest.verdicts import Verdicts
+from hpccomm.bench.flag import add_flags
 from hpccomm.bench.perf import flags, readers, sweep
 from hpccomm.bench.perf.sources import kept
 from hpccomm.units import size
@@ -94,7 +95,7 @@ def main() -> None:
 def perf(comm: hpccomm.Communicator, nbytes: int, iters: int) -> list[float]:
     """Return the microseconds that perf prints, out of place and in place; ones beside rank 0."""
     parser = argparse.ArgumentParser()
-    flags.add_arguments(parser)
+    add_flags(parser, flags.ARGUMENTS)
     sizes = ["-b", str(nbytes), "-e", str(nbytes)]
     asked = ["all_reduce", *sizes, "-n", str(iters), "-w", str(WARM_UPS), "-c", "0"]
     options = flags.options(parser.parse_args([*asked, "--backend", "nccl"]))

@@ -82,17 +82,34 @@ class Flag:
         group.add_argument(*(self.names or [self.field]), **asked)
 
 
-def add_flags(
-    group: "argparse._ActionsContainer", flags: Sequence[Flag], heading: str = ""
-) -> None:
-    """Add flags to a parser, under a heading of the help; without one, under that of all flags."""
-    group = group.add_argument_group(heading) if heading else group
-    for flag in flags:
-        flag.add(group)
+@dataclass(frozen=True, slots=True)
+class FlagGroup:
+    """Flags under a heading of the help, or flags that exclude each other.
+
+    Attributes
+    ----------
+    flags : sequence of Flag
+    heading : str
+    exclusive : bool
+        Whether at most one of them may be given.
+    required : bool
+        Whether one of those must be given.
+    """
+
+    flags: Sequence[Flag]
+    heading: str = ""
+    exclusive: bool = False
+    required: bool = False
+
+    def add(self, parser: "argparse._ActionsContainer") -> None:
+        """Add the flags to a parser."""
+        if self.exclusive:
+            add_flags(parser.add_mutually_exclusive_group(required=self.required), self.flags)
+        else:
+            add_flags(parser.add_argument_group(self.heading), self.flags)
 
 
-def add_alternatives(
-    parser: argparse.ArgumentParser, flags: Sequence[Flag], *, required: bool = False
-) -> None:
-    """Add flags that exclude each other; if one is `required`, one of them must be given."""
-    add_flags(parser.add_mutually_exclusive_group(required=required), flags)
+def add_flags(parser: "argparse._ActionsContainer", flags: "Sequence[Flag | FlagGroup]") -> None:
+    """Add flags, and groups of them, to a parser."""
+    for each in flags:
+        each.add(parser)

@@ -1,17 +1,4 @@
-"""``hpccomm compare``: whether new runs are slower than others."""
-
-import argparse
-
-from hpccomm.bench.flag import Flag, add_flags
-from hpccomm.bench.perf import readers
-from hpccomm.cli import output
-from hpccomm.cli.shared_flags import ANY_MACHINE
-from hpccomm.comparison.matching import ACROSS, AUTO, MEASURES, METRICS, metric_of
-from hpccomm.comparison.statistics import require_scipy
-from hpccomm.errors import UsageError
-
-DESCRIPTION = """\
-Compare the runs of two results files, case by case: is the new side slower, faster, or the same?
+"""Compare the runs of two results files: is the new side slower, faster, or the same, in each case.
 
 The unit is the launch: each completed run of a file is one, as `hpccomm perf ... --launches 10` makes them.
 A case is slower if a rank-sum test of the launches' medians says so, after a correction for the number of
@@ -19,10 +6,9 @@ cases, by more than the minimum effect. Runs of machines that differ are refused
 
 The exit status is 0 if no case is slower, 1 if one is slower or has wrong results (with --require-decision
 also if one is undecided or untested), and 2 if the command failed.
-"""
 
-EXAMPLES = """\
-examples:
+Examples
+--------
   hpccomm compare last_month.h5 today.h5
   hpccomm compare last_month.h5 today.h5 --minimum 5% --junit verdict.xml --json verdict.json
   hpccomm compare runs.h5 runs.h5 --base-runs 1,2,3 --new-runs 4,5,6
@@ -31,6 +17,16 @@ examples:
   hpccomm compare runs.h5 runs.h5 --across algorithm=ring:tree
   hpccomm compare 4_ranks.h5 8_ranks.h5 --across ranks
 """
+
+import argparse
+
+from hpccomm.bench.flag import Flag
+from hpccomm.bench.perf import readers
+from hpccomm.cli import output
+from hpccomm.cli.shared_flags import ANY_MACHINE
+from hpccomm.comparison.matching import ACROSS, AUTO, MEASURES, METRICS, metric_of
+from hpccomm.comparison.statistics import require_scipy
+from hpccomm.errors import UsageError
 
 
 def across(text: str) -> tuple[str, tuple[str, str]]:
@@ -48,7 +44,7 @@ _OF_SIDES = (
     ("variant NAME", str, "only what was measured of this variant, on the {} side"),
 )
 
-_FLAGS = (
+FLAGS = (
     Flag("BASE", readers.file, "a results file, or a folder of them", "base"),
     Flag("NEW", readers.file, "what is compared with it", "new"),
     Flag("--minimum PERCENT 2%", readers.percentage, "the least change that counts"),
@@ -87,11 +83,6 @@ _FLAGS = (
     Flag("--junit FILE.xml", readers.file, "write the verdicts as JUnit's XML"),
     Flag("--json FILE.json", readers.file, "write them as JSON"),
 )
-
-
-def configure(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments."""
-    add_flags(parser, _FLAGS)
 
 
 def run(args: argparse.Namespace) -> int:

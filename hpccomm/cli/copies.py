@@ -1,39 +1,29 @@
-"""``hpccomm perf copy``."""
+"""Measure copies from the host to each GPU and back, within each GPU, and between the GPUs of the node.
+
+Both ways, the figure is of one direction. A line names the path of the copy and how much of its peak it reaches, both from
+NVML (pip install nvidia-ml-py). Start one process a node. The exit status is 1 if a byte is wrong, 2 if it failed.
+
+Examples
+--------
+  hpccomm perf copy -b 64K,1M,16M,1G --output links.h5
+  srun --ntasks-per-node=1 hpccomm perf copy
+"""
 
 import argparse
 from functools import partial
 from statistics import median
 
-from hpccomm.bench.flag import Flag, add_flags
+from hpccomm.bench.flag import Flag
 from hpccomm.bench.perf import readers
 from hpccomm.cli import output
 from hpccomm.cli.shared_flags import ADD_RUN
 from hpccomm.memory.cuda.library import cupy
 
-DESCRIPTION = """\
-Measure copies from the host to each GPU and back, within each GPU, and between each two GPUs of the node.
-
-Both ways, the figure is of one direction. A line names the path of the copy and how much of its peak it reaches, both from
-NVML (pip install nvidia-ml-py). Start one process a node. The exit status is 1 if a byte is wrong, 2 if it failed.
-"""
-
-EXAMPLES = """\
-examples:
-  hpccomm perf copy -b 64K,1M,16M,1G --output links.h5
-  srun --ntasks-per-node=1 hpccomm perf copy
-"""
-
-
-_FLAGS = (
+FLAGS = (
     Flag("-b --bytes SIZE[,SIZE] 256M", readers.segments, "sizes that are copied"),
     Flag("-n --iters COUNT 16", readers.integer(1, 100_000), "repetitions of each"),
     ADD_RUN,
 )
-
-
-def configure(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments."""
-    add_flags(parser, _FLAGS)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -1,4 +1,20 @@
-"""``hpccomm doctor``: the faults of the nodes, with remedies."""
+"""Look for what is wrong with the nodes of a job, outside the program.
+
+It looks at MPI, limits, GPUs, network and Slurm. It only reads, and needs no root. What it cannot look at it
+skips, with the reason. Under mpiexec or srun it looks at all nodes and ranks, and rank 0 reports: start it as
+the program is started.
+
+Examples
+--------
+  hpccomm doctor
+  mpiexec -n 4 hpccomm doctor
+  srun hpccomm doctor --json > golden.json
+  srun hpccomm doctor --against golden.json
+  mpiexec -n 8 hpccomm doctor --nccl --only nccl,gpus
+  hpccomm doctor --list
+
+Exit status: 0 if nothing fails (warnings may be printed), 1 if something does, 2 if it could not look.
+"""
 
 import argparse
 import json
@@ -7,7 +23,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import hpccomm
-from hpccomm.bench.flag import Flag, add_flags
+from hpccomm.bench.flag import Flag
 from hpccomm.bench.perf import readers
 from hpccomm.bench.progress import watched
 from hpccomm.cli import output
@@ -19,25 +35,8 @@ if TYPE_CHECKING:
     from hpccomm.doctor.judge import Diagnosis
     from hpccomm.doctor.rule import Rule
 
-DESCRIPTION = """\
-Look for what is wrong with the nodes of a job, outside the program: MPI, limits, GPUs, network, Slurm. It
-only reads, and needs no root. What it cannot look at it skips, with the reason. Under mpiexec or srun it
-looks at all nodes and ranks, and rank 0 reports: start it as the program is started."""
 
-EXAMPLES = """\
-examples:
-  hpccomm doctor
-  mpiexec -n 4 hpccomm doctor
-  srun hpccomm doctor --json > golden.json
-  srun hpccomm doctor --against golden.json
-  mpiexec -n 8 hpccomm doctor --nccl --only nccl,gpus
-  hpccomm doctor --list
-
-Exit status: 0 if nothing fails (warnings may be printed), 1 if something does, 2 if it could not look.
-"""
-
-
-_FLAGS = (
+FLAGS = (
     Flag("--json", bool, "print JSON for scripts: the facts and the diagnoses"),
     Flag("--only AREA|ID,...", str, "only these areas, or these rules"),
     Flag("--list", bool, "list the rules, and look at nothing"),
@@ -52,11 +51,6 @@ _FLAGS = (
         "also let NCCL (2.31 or later) check the GPUs of the job, by a communicator over all ranks",
     ),
 )
-
-
-def configure(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments."""
-    add_flags(parser, _FLAGS)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -1,4 +1,21 @@
-"""``hpccomm env``: the variables that are set, and what is wrong with them."""
+"""List the variables of NCCL, hpccomm, MPI, UCX, libfabric and CUDA that are set, each with a verdict.
+
+Variables are read from the environment and from NCCL's files, and a remedy stands with each fault. Under mpiexec
+or srun those of all ranks are compared, and rank 0 reports.
+
+It also explains variables (--list), and prints settings for a kind of machine (--preset) or of job (--for-model).
+
+Examples
+--------
+  hpccomm env
+  mpiexec -n 8 hpccomm env --json > good.json
+  mpiexec -n 8 hpccomm env --against good.json
+  hpccomm env --list NCCL_BUFFSIZE UCX_TLS
+  hpccomm env --preset roce
+  hpccomm env --for-model 14G --ranks 64
+
+Exit status: 0 if all is well, 1 if a variable should be changed or differs from FILE, 2 if it could not look.
+"""
 
 import argparse
 import json
@@ -11,7 +28,7 @@ from typing import Any
 from hpccomm import settings
 from hpccomm.backends.bootstrap.launch import launched
 from hpccomm.backends.nccl.facts import version_text
-from hpccomm.bench.flag import Flag, add_flags
+from hpccomm.bench.flag import Flag
 from hpccomm.bench.perf import readers
 from hpccomm.cli import output
 from hpccomm.cli.shared_flags import JSON
@@ -21,32 +38,13 @@ from hpccomm.variables import judging, machine, presets
 from hpccomm.variables.judging import ENVIRONMENT, RANKS, VariableSetting, VariableVerdict
 from hpccomm.variables.tables import KnownVariable, known
 
-DESCRIPTION = """\
-List the variables of NCCL, hpccomm, MPI, UCX, libfabric and CUDA that are set, in the environment and in NCCL's
-files, each with a verdict and a remedy. Under mpiexec or srun those of all ranks are compared, and rank 0 reports.
-
-It also explains variables (--list), and prints settings for a kind of machine (--preset) or of job (--for-model).
-"""
-
-EXAMPLES = """\
-examples:
-  hpccomm env
-  mpiexec -n 8 hpccomm env --json > good.json
-  mpiexec -n 8 hpccomm env --against good.json
-  hpccomm env --list NCCL_BUFFSIZE UCX_TLS
-  hpccomm env --preset roce
-  hpccomm env --for-model 14G --ranks 64
-
-Exit status: 0 if all is well, 1 if a variable should be changed or differs from FILE, 2 if it could not look.
-"""
-
 _FREE = ("SLOW_CALL", "RECORD", "DEBUG", "DUMP_DIR", "MPIEXEC", "VENV", "PYTHON")
 """Variables of hpccomm that may differ between ranks, without ``HPCCOMM_``."""
 
 Verdicts = list[VariableVerdict]
 
 
-_FLAGS = (
+FLAGS = (
     JSON,
     Flag("--against FILE", readers.file, "compare with what --json has printed before"),
     Flag("--list NAME", str, "explain these variables, or list all", values="*"),
@@ -59,11 +57,6 @@ _FLAGS = (
     Flag("--for-model BYTES", readers.segment, "print settings for all-reduces"),
     Flag("--ranks N 2", readers.integer(2), "their ranks"),
 )
-
-
-def configure(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments."""
-    add_flags(parser, _FLAGS)
 
 
 def run(args: argparse.Namespace) -> int:

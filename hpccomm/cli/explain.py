@@ -1,35 +1,12 @@
-"""``hpccomm explain``: what a log, the dumps of a failed job, or a message mean."""
+"""Say what went wrong in a job, from its log or its flight dumps, or what a message means.
 
-import argparse
-import io
-import json
-import sys
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+From a log (a file, packed or not, or standard input): the first cause, its line, what to do, what follows from
+it and what is harmless. From the flight dumps that the ranks wrote (HPCCOMM_DUMP_DIR): who is missing or
+differs, since which collective, and where in the program; then the last collectives, drawn. Messages are those
+of hpccomm, NCCL, CUDA, MPI libraries, Slurm and the kernel.
 
-from hpccomm.bench.flag import Flag, add_flags
-from hpccomm.bench.perf import readers
-from hpccomm.bench.progress import watched
-from hpccomm.cli import output
-from hpccomm.cli.shared_flags import JSON
-from hpccomm.errors import UsageError, did_you_mean
-from hpccomm.files.regular import open_regular
-from hpccomm.units import ranks_named
-
-if TYPE_CHECKING:
-    from hpccomm.diagnosis.faults import Fault
-    from hpccomm.diagnosis.folder import DumpFolder
-    from hpccomm.diagnosis.history import Job
-    from hpccomm.diagnosis.log.reading import LogStream
-
-DESCRIPTION = """\
-Say what went wrong in a job. From its log (a file, packed or not, or standard input): the first cause, its
-line, what to do, what follows from it and what is harmless. From the flight dumps that its ranks wrote
-(HPCCOMM_DUMP_DIR): who is missing or differs, since which collective, and where in the program; then draw the
-last collectives. Or what a message means, of hpccomm, NCCL, CUDA, MPI libraries, Slurm or the kernel."""
-
-EXAMPLES = """\
-examples:
+Examples
+--------
   hpccomm explain slurm-1234.out
   mpiexec -n 4 python train.py 2>&1 | tee job.log | hpccomm explain -
   hpccomm explain hpccomm-dumps
@@ -45,8 +22,30 @@ Ranks are those of the whole job. Exit status: 0 if nothing wrong is found (and 
 message), 1 if something is, 2 if nothing can be read.
 """
 
+import argparse
+import io
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
 
-_FLAGS = (
+from hpccomm.bench.flag import Flag
+from hpccomm.bench.perf import readers
+from hpccomm.bench.progress import watched
+from hpccomm.cli import output
+from hpccomm.cli.shared_flags import JSON
+from hpccomm.errors import UsageError, did_you_mean
+from hpccomm.files.regular import open_regular
+from hpccomm.units import ranks_named
+
+if TYPE_CHECKING:
+    from hpccomm.diagnosis.faults import Fault
+    from hpccomm.diagnosis.folder import DumpFolder
+    from hpccomm.diagnosis.history import Job
+    from hpccomm.diagnosis.log.reading import LogStream
+
+
+FLAGS = (
     Flag(
         "LOG|DIR|MESSAGE",
         str,
@@ -66,11 +65,6 @@ _FLAGS = (
     ),
     JSON,
 )
-
-
-def configure(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments."""
-    add_flags(parser, _FLAGS)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -1,10 +1,20 @@
-"""``hpccomm export``: a stored run as JSON or CSV."""
+"""Write a stored run in another format: nccl-tests' JSON (version 3), CSV, or a file for --expect.
+
+A training that was logged is written as CSV with a line a step. What is damaged is left out and named on
+standard error, and the exit status is 2.
+
+Examples
+--------
+  hpccomm export run.h5 --format json --output run.json
+  hpccomm export run.h5 --format csv --run 1 > run.csv
+  hpccomm export good.h5 --format expect --output expected.toml     what other runs should have
+"""
 
 import argparse
 import json
 from typing import TYPE_CHECKING
 
-from hpccomm.bench.flag import Flag, add_flags
+from hpccomm.bench.flag import Flag
 from hpccomm.bench.perf import readers
 from hpccomm.bench.progress import watched
 from hpccomm.cli import output
@@ -13,19 +23,6 @@ from hpccomm.errors import ResultsError
 
 if TYPE_CHECKING:
     from hpccomm.results.run import Run, WholeSamples
-
-DESCRIPTION = """\
-Write a stored run in another format: nccl-tests' JSON (version 3), CSV, or a file for --expect. Or a training
-that was logged, as CSV with a line a step. What is damaged is left out and named on standard error, and the exit
-status is 2.
-"""
-
-EXAMPLES = """\
-examples:
-  hpccomm export run.h5 --format json --output run.json
-  hpccomm export run.h5 --format csv --run 1 > run.csv
-  hpccomm export good.h5 --format expect --output expected.toml     what other runs should have
-"""
 
 
 def _json(run: "Run", samples: "WholeSamples") -> str:
@@ -81,17 +78,12 @@ def _refuse_without_place(run: "Run", name: str) -> None:
 _FORMATS = {"csv": _csv, "expect": _expect, "json": _json}
 
 
-_FLAGS = (
+FLAGS = (
     Flag("FILE", readers.file, "a results file", "file"),
     readers.choice("--format", sorted(_FORMATS), "format", "what to write", required=True),
     RUN,
     Flag("--output PATH", readers.file, "a new file to write it to (default: standard output)"),
 )
-
-
-def configure(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments."""
-    add_flags(parser, _FLAGS)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -1,9 +1,21 @@
-"""``hpccomm fit``: a cluster's description from the times of a stored run."""
+"""Fit the parameters of a cluster's description to the times of a stored run.
+
+They are latencies and bandwidths within nodes and between them, the speeds of reducing and copying, and what
+each call takes beyond them. Only rows of hpccomm's own algorithms are used, since the prices of these are known
+in terms of the parameters. Measure several collectives and algorithms: one alone cannot tell all parameters
+apart.
+
+Examples
+--------
+  mpiexec -n 4 hpccomm perf all_reduce,broadcast -b 8 -e 64M -f 4 --algorithm ring,binomial --output runs.h5
+  hpccomm fit runs.h5 --output mine.toml
+  hpccomm simulate all_reduce --cluster mine.toml --ranks 4
+"""
 
 import argparse
 
 from hpccomm.bench.fit.report import fitted
-from hpccomm.bench.flag import Flag, add_flags
+from hpccomm.bench.flag import Flag, FlagGroup
 from hpccomm.bench.perf import readers
 from hpccomm.bench.progress import watched
 from hpccomm.cli import output
@@ -13,22 +25,7 @@ from hpccomm.files.regular import check_output
 from hpccomm.results.refusals import reported
 from hpccomm.schedules.cost.network_files import ready
 
-DESCRIPTION = """\
-Fit the parameters of a cluster's description to the times of a stored run: latencies and bandwidths
-within nodes and between them, the speeds of reducing and copying, and what each call takes beyond
-them. Only rows of hpccomm's own algorithms are used, since the prices of these are known in terms of
-the parameters. Measure several collectives and algorithms: one alone cannot tell all parameters apart.
-"""
-
-EXAMPLES = """\
-examples:
-  mpiexec -n 4 hpccomm perf all_reduce,all_gather,broadcast -b 8 -e 64M -f 4 \\
-      --algorithm ring,recursive_doubling,binomial --output runs.h5
-  hpccomm fit runs.h5 --output mine.toml
-  hpccomm simulate all_reduce --cluster mine.toml --ranks 4
-"""
-
-_FLAGS = (
+_FIT = (
     Flag(
         "--output FILE.toml",
         readers.file_ending_in(".toml", "is no name of a description; give one"),
@@ -54,11 +51,7 @@ _FLAGS = (
     ),
 )
 
-
-def configure(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments."""
-    add_flags(parser, (Flag("RUNS.h5", readers.file, "the results file", "file"), RUN))
-    add_flags(parser, _FLAGS, "the fit")
+FLAGS = (Flag("RUNS.h5", readers.file, "the results file", "file"), RUN, FlagGroup(_FIT, "the fit"))
 
 
 def run(args: argparse.Namespace) -> int:

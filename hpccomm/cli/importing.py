@@ -1,28 +1,12 @@
-"""``hpccomm import``: logs of other benchmarks into a results file."""
+"""Add what other benchmarks measured to a results file.
 
-import argparse
-import sys
-from datetime import datetime
-from pathlib import Path
+Read are the tables and JSON of nccl-tests (-J, versions 2 and 3), rccl-tests (-Z) and mscclpp-test, and what the
+OSU micro-benchmarks print. A log may have several tables, what launchers and loggers put before its lines, and
+lines of others amid them; it may be packed by gzip. The printed bus bandwidth decides what a table is of: one
+that contradicts itself is left out. A line for each table says what became of it.
 
-from hpccomm.bench.flag import Flag, add_flags
-from hpccomm.bench.logs.imported import LeftOutTable, Told, collective_of
-from hpccomm.bench.perf import readers
-from hpccomm.bench.perf.collectives import COLLECTIVES
-from hpccomm.bench.progress import watched
-from hpccomm.cli import output
-from hpccomm.errors import ResultsError, UsageError
-
-DESCRIPTION = """\
-Add what other benchmarks measured to a results file: the tables and JSON of nccl-tests (-J, versions 2 and 3),
-rccl-tests (-Z) and mscclpp-test, and what the OSU micro-benchmarks print. A log may have several tables, what
-launchers and loggers put before its lines, and lines of others amid them; it may be packed by gzip. The printed bus
-bandwidth decides what a table is of: one that contradicts itself is left out. A line for each table says what became
-of it.
-"""
-
-EXAMPLES = """\
-examples:
+Examples
+--------
   hpccomm import all_reduce.log --output runs.h5
   hpccomm import *.json --output runs.h5
   hpccomm import nightly.log.gz --dry-run           what there is, and what would be left out
@@ -33,12 +17,25 @@ The time of a run is that of its log, where the log does not say it. A measureme
 added again. Exit status 2 if a table is left out that more knowledge might mend.
 """
 
+import argparse
+import sys
+from datetime import datetime
+from pathlib import Path
+
+from hpccomm.bench.flag import Flag
+from hpccomm.bench.logs.imported import LeftOutTable, Told, collective_of
+from hpccomm.bench.perf import readers
+from hpccomm.bench.perf.collectives import COLLECTIVES
+from hpccomm.bench.progress import watched
+from hpccomm.cli import output
+from hpccomm.errors import ResultsError, UsageError
+
 
 def _collective(text: str) -> str:
     return readers.one_of(sorted(COLLECTIVES), "collective")(collective_of(text))
 
 
-_FLAGS = (
+FLAGS = (
     Flag("LOG", readers.file, "a log; - is standard input", "logs", values="+"),
     Flag("--output FILE.h5", readers.file, "the results file"),
     Flag("--dry-run", bool, "store nothing, and say what would become of each table"),
@@ -49,11 +46,6 @@ _FLAGS = (
         "how many ranks there were, where the log does not say it, as OSU's",
     ),
 )
-
-
-def configure(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments."""
-    add_flags(parser, _FLAGS)
 
 
 def run(args: argparse.Namespace) -> int:

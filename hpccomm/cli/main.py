@@ -1,16 +1,17 @@
-"""`hpccomm VERB ...`: finds the verb, runs it, and turns errors into one line and an exit status.
+"""Collective communication under MPI: measured, verified, recorded.
 
-========= ===========================================================================
-status    meaning
-========= ===========================================================================
-0         done
-1         done, and a result was wrong
-2         not done: misuse, configuration, results file, communication, full output; or done
-          but for what is damaged in a results file
-3         hpccomm ended the job, whose ranks could not go on
-130       interrupted from the keyboard
-141       not done: what reads standard output has ended (``hpccomm show FILE | head``)
-========= ===========================================================================
+Exit status:
+  0    done
+  1    done, and a result was wrong
+  2    not done: misuse, configuration, results file, communication, full output;
+       or done but for what is damaged in a results file
+  3    hpccomm ended the job, whose ranks could not go on
+  130  interrupted from the keyboard
+  141  not done: what reads standard output has ended (hpccomm show FILE | head)
+
+Examples
+--------
+  mpiexec -n 4 hpccomm perf all_reduce -b 8 -e 64M -f 2 --output runs.h5
 """
 
 import argparse
@@ -23,6 +24,7 @@ from types import ModuleType
 
 import hpccomm
 from hpccomm.backends.bootstrap.launch import launched
+from hpccomm.bench.flag import add_flags
 from hpccomm.cli import output
 from hpccomm.cli.parser import Parser
 from hpccomm.errors import CommunicationError, HpccommError, UsageError, did_you_mean
@@ -76,9 +78,9 @@ VERBS: dict[str, tuple[str, str]] = {
 }
 """Each verb's module, imported when the verb is used, and what it does.
 
-A module has ``DESCRIPTION`` and ``EXAMPLES`` for the help, ``configure(parser)``, which adds the
-arguments, and ``run(arguments) -> int``, which returns the exit status. One that takes another verb's
-command line has ``arranged(words)``, which puts ``--`` between its own flags and that.
+A module's docstring is the help, ``FLAGS`` are the arguments, and ``run(arguments) -> int`` returns the exit
+status. One that takes another verb's command line has ``arranged(words)``, which puts ``--`` between its own
+flags and that.
 """
 
 COLLECTIVE = ("perf", "perf pairs", "perf memory", "perf copy", "tune", "doctor", "topo", "env")
@@ -171,10 +173,7 @@ def _parse(words: list[str], at: int, used: str | None) -> tuple[ModuleType, arg
     """Import the verb, which is the word `at`; return it and its arguments."""
     parser = Parser(
         prog="hpccomm",
-        description="Collective communication under MPI: measured, verified, recorded.",
-        epilog="example: mpiexec -n 4 hpccomm perf all_reduce -b 8 -e 64M -f 2 --output runs.h5",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
+        text=__doc__,
     )
     parser.add_argument("--version", action="version", version=f"hpccomm {hpccomm.__version__}")
     verbs = parser.add_subparsers(dest="verb", metavar="VERB", required=True, title="verbs")
@@ -183,20 +182,16 @@ def _parse(words: list[str], at: int, used: str | None) -> tuple[ModuleType, arg
         advice = did_you_mean(used, VERBS, f"the verbs are {', '.join(VERBS)}")
         raise UsageError(f"hpccomm has no verb {used!r}; {advice} (hpccomm --help says more)")
     for name, (home, summary) in VERBS.items():
-        verb_parser = verbs.add_parser(
-            name,
-            help=summary,
-            formatter_class=argparse.RawDescriptionHelpFormatter,
-            allow_abbrev=False,
-        )
-        if name == used:
-            module, chosen = import_module(home), verb_parser
-            verb_parser.collective = name in COLLECTIVE
-            verb_parser.description, verb_parser.epilog = module.DESCRIPTION, module.EXAMPLES
-            module.configure(verb_parser)
-            if hasattr(module, "arranged"):
-                words[at + 1 :] = module.arranged(words[at + 1 :])
-            verb_parser.refuse_unknown_flags(words[at + 1 :])
+        if name != used:
+            verbs.add_parser(name, help=summary)
+            continue
+        module = import_module(home)
+        chosen = verbs.add_parser(name, help=summary, text=module.__doc__)
+        chosen.collective = name in COLLECTIVE
+        add_flags(chosen, module.FLAGS)
+        if hasattr(module, "arranged"):
+            words[at + 1 :] = module.arranged(words[at + 1 :])
+        chosen.refuse_unknown_flags(words[at + 1 :])
     arguments, more = parser.parse_known_args(words)  # without a verb it raises
     chosen.refuse_words(more)
     return module, arguments

@@ -1,28 +1,23 @@
-"""``hpccomm perf memory``."""
-
-import argparse
-from functools import partial
-
-from hpccomm.bench.flag import Flag, add_flags
-from hpccomm.bench.perf import readers
-from hpccomm.cli import output
-from hpccomm.cli.shared_flags import ADD_RUN
-
-DESCRIPTION = """\
-Measure the bandwidth of the node's memory: the limit of collectives in shared memory.
+"""Measure the bandwidth of the node's memory: the limit of collectives in shared memory.
 
 memory_copy and memory_add are STREAM's Copy and Add, memory_update writes an array in place. Each core has a thread, and
 memory of its own NUMA node or of the one that is named. The exit status is 1 if a result is wrong, 2 if it failed.
-"""
 
-EXAMPLES = """\
-examples:
+Examples
+--------
   hpccomm perf memory
   mpiexec -n 8 --bind-to core hpccomm perf memory --output memory.h5
 """
 
+import argparse
+from functools import partial
 
-_FLAGS = (
+from hpccomm.bench.flag import Flag
+from hpccomm.bench.perf import readers
+from hpccomm.cli import output
+from hpccomm.cli.shared_flags import ADD_RUN
+
+FLAGS = (
     Flag(
         "-b --bytes SIZE",
         readers.segment,
@@ -31,11 +26,6 @@ _FLAGS = (
     Flag("-n --iters COUNT 10", readers.integer(1, 100_000), "repetitions of each"),
     ADD_RUN,
 )
-
-
-def configure(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments."""
-    add_flags(parser, _FLAGS)
 
 
 def run(args: argparse.Namespace) -> int:

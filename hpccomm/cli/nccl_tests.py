@@ -83,7 +83,7 @@ _RANKS = (
 
 def _ranks(words: Sequence[str]) -> tuple[int, list[str]]:
     """Return threads times devices of a process, as nccl-tests has its ranks, and the other arguments."""
-    parser = Parser(prog="perf", add_help=False, allow_abbrev=False)
+    parser = Parser(prog="perf", add_help=False)
     add_flags(parser, _RANKS)
     known, rest = parser.parse_known_args(words)
     return known.nthreads * known.ngpus, rest

@@ -1,4 +1,19 @@
-"""``hpccomm perf pairs``."""
+"""Measure latency and bandwidth of every pair of ranks, and name the node, rank or pair that is slow.
+
+Pairs are measured at once as far as they share no link: in a round each node meets one other. What seems slow
+is measured again. With many ranks the rounds end when --budget is used up, and at the earliest after the
+first; those that were measured by then cover all nodes evenly.
+
+The exit status is 0 if nothing is slow, 1 if something is, and 2 if the command failed. A line
+"# DRAIN host" names each host of a slow node, whose pairs are mostly slow.
+
+Examples
+--------
+  mpiexec -n 8 hpccomm perf pairs
+  srun --ntasks-per-node=1 hpccomm perf pairs --expect latency=5us,bandwidth=10G --json verdict.json
+  mpiexec -n 64 hpccomm perf pairs --threshold 90% --budget 30s --output pairs.h5
+  hpccomm plot --pairs pairs.h5
+"""
 
 import argparse
 import os
@@ -7,8 +22,7 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 from hpccomm.backends.bootstrap.launch import launched
-from hpccomm.bench.flag import add_flags
-from hpccomm.bench.pairs.flags import FLAGS
+from hpccomm.bench.pairs.flags import FLAGS as FLAGS
 from hpccomm.bench.perf.memory_kind import DEVICE
 from hpccomm.cli import output
 from hpccomm.errors import ResultsError, UsageError
@@ -17,30 +31,6 @@ if TYPE_CHECKING:
     from hpccomm.bench.pairs.measuring import PairOptions
     from hpccomm.communicator import Communicator
     from hpccomm.results.schema import RunInfo
-
-DESCRIPTION = """\
-Measure latency and bandwidth of every pair of ranks, and name the node, rank or pair that is slow.
-
-Pairs are measured at once as far as they share no link: in a round each node meets one other. What seems slow
-is measured again. With many ranks the rounds end when --budget is used up, and at the earliest after the
-first; those that were measured by then cover all nodes evenly.
-
-The exit status is 0 if nothing is slow, 1 if something is, and 2 if the command failed. A line
-"# DRAIN host" names each host that most of its pairs are slow of.
-"""
-
-EXAMPLES = """\
-examples:
-  mpiexec -n 8 hpccomm perf pairs
-  srun --ntasks-per-node=1 hpccomm perf pairs --expect latency=5us,bandwidth=10G --json verdict.json
-  mpiexec -n 64 hpccomm perf pairs --threshold 90% --budget 30s --output pairs.h5
-  hpccomm plot --pairs pairs.h5
-"""
-
-
-def configure(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments."""
-    add_flags(parser, FLAGS)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -4,7 +4,7 @@ import argparse
 import itertools
 import re
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from hpccomm.cli import output
 from hpccomm.errors import UsageError, did_you_mean
@@ -16,7 +16,25 @@ _FLAG = re.compile(r"--?[A-Za-z]\S*")
 
 
 class Parser(argparse.ArgumentParser):
-    """An argument parser whose errors are hpccomm's."""
+    """An argument parser whose errors are hpccomm's.
+
+    Parameters
+    ----------
+    text : str or None
+        A docstring, which is the help. Its examples, and what follows them, stand below the flags.
+    **given
+        As `argparse.ArgumentParser` has them.
+    """
+
+    def __init__(self, *, text: str | None = "", **given: Any) -> None:
+        about, _, examples = (text or "").partition("Examples\n--------\n")
+        super().__init__(
+            description=about,
+            epilog=examples and f"examples:\n{examples}",
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+            allow_abbrev=False,
+            **given,
+        )
 
     collective = False
     """Whether all ranks of a job ask it, and rank 0 prints the answer."""

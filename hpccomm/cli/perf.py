@@ -1,4 +1,32 @@
-"""``hpccomm perf``."""
+"""Measure collectives on host or device arrays, the way nccl-tests does, and verify what they did.
+
+The flags and the table are those of nccl-tests, with its meanings and defaults. One table is
+printed for each combination of collective, backend and algorithm. The printed time is that of a
+block of repetitions back to back, divided by their number. Results of timed repetitions are
+verified: out of place those of the last one, in place those of the first and a random one.
+
+Combinations of `all` or of a list that do not exist, such as avg on bool or an algorithm on a
+collective that lacks it, are skipped, and the header lists them. Requested alone, they are an error.
+
+`perf pairs` measures what is between ranks, `perf memory` a node's memory, and `perf copy` the links of its GPUs.
+
+The exit status is 0 if everything is right, 1 if a result is wrong (rank, index, expected and actual
+value are on standard error) or a table is slower than it has to be (--min-bw, --expect), and 2 if the
+command failed: wrong usage or configuration, a file, a failed communication.
+
+Examples
+--------
+  mpiexec -n 4 hpccomm perf all_reduce -b 8 -e 64M -f 2
+  mpiexec -n 4 hpccomm perf all_reduce,all_gather -b 1M -e 16M -i 1M -d double --output runs.h5
+  mpiexec -n 4 hpccomm perf all_reduce -b 8 -e 64M -f 4 -d float,half -o sum,max
+  mpiexec -n 4 hpccomm perf all -b 0 -e 1M -f 4 -o all -d all
+  mpiexec -n 2 hpccomm perf send_recv -b 1 -e 4M -f 2 -a 3 -I 1 --csv latency.csv
+  mpiexec -n 8 hpccomm perf all_reduce -b 8 -e 8G -f 2 --backend nccl --algorithm ring,tree,native
+  mpiexec -n 2 hpccomm perf all_reduce -b 8 -e 1M -f 8 --ci 2% --budget 60s --output isolated.h5
+  hpccomm perf all_reduce -b 8 -e 64M -f 8 --launches 10 --launcher "mpiexec -n 4" --output runs.h5
+  mpiexec -n 4 hpccomm perf all_reduce -b 8 -e 64M -f 8 --interleave ring recursive_doubling
+  mpiexec -n 8 hpccomm perf all -b 1M -e 1G -f 4 --backend nccl,mpi --output runs.h5
+"""
 
 import argparse
 import os
@@ -19,38 +47,6 @@ if TYPE_CHECKING:
     from hpccomm.bench.perf.variants import Variant
     from hpccomm.communicator import Communicator
 
-DESCRIPTION = """\
-Measure collectives on host or device arrays, the way nccl-tests does, and verify what they did.
-
-The flags and the table are those of nccl-tests, with its meanings and defaults. One table is
-printed for each combination of collective, backend and algorithm. The printed time is that of a
-block of repetitions back to back, divided by their number. Results of timed repetitions are
-verified: out of place those of the last one, in place those of the first and a random one.
-
-Combinations of `all` or of a list that do not exist, such as avg on bool or an algorithm on a
-collective that lacks it, are skipped, and the header lists them. Requested alone, they are an error.
-
-`perf pairs` measures what is between ranks, `perf memory` a node's memory, and `perf copy` the links of its GPUs.
-
-The exit status is 0 if everything is right, 1 if a result is wrong (rank, index, expected and actual
-value are on standard error) or a table is slower than it has to be (--min-bw, --expect), and 2 if the
-command failed: wrong usage or configuration, a file, a failed communication.
-"""
-
-EXAMPLES = """\
-examples:
-  mpiexec -n 4 hpccomm perf all_reduce -b 8 -e 64M -f 2
-  mpiexec -n 4 hpccomm perf all_reduce,all_gather -b 1M -e 16M -i 1M -d double --output runs.h5
-  mpiexec -n 4 hpccomm perf all_reduce -b 8 -e 64M -f 4 -d float,half -o sum,max
-  mpiexec -n 4 hpccomm perf all -b 0 -e 1M -f 4 -o all -d all
-  mpiexec -n 2 hpccomm perf send_recv -b 1 -e 4M -f 2 -a 3 -I 1 --csv latency.csv
-  mpiexec -n 8 hpccomm perf all_reduce -b 8 -e 8G -f 2 --backend nccl --algorithm ring,tree,native
-  mpiexec -n 2 hpccomm perf all_reduce -b 8 -e 1M -f 8 --ci 2% --budget 60s --output isolated.h5
-  hpccomm perf all_reduce -b 8 -e 64M -f 8 --launches 10 --launcher "mpiexec -n 4" --output runs.h5
-  mpiexec -n 4 hpccomm perf all_reduce -b 8 -e 64M -f 8 --interleave ring recursive_doubling
-  mpiexec -n 8 hpccomm perf all -b 1M -e 1G -f 4 --backend nccl,mpi --output runs.h5
-"""
-
 
 def _make_programs(folder: str) -> None:
     """Make the programs of nccl-tests' names, and end: nothing else has to be given."""
@@ -61,17 +57,14 @@ def _make_programs(folder: str) -> None:
     raise SystemExit(0)
 
 
-_LINKS = Flag(
-    "--links DIR",
-    _make_programs,
-    "measure nothing: make programs with the names of nccl-tests' in this folder, such as all_reduce_perf",
+FLAGS = (
+    *flags.ARGUMENTS,
+    Flag(
+        "--links DIR",
+        _make_programs,
+        "measure nothing: make programs with the names of nccl-tests' in this folder, such as all_reduce_perf",
+    ),
 )
-
-
-def configure(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of perf."""
-    flags.add_arguments(parser)
-    _LINKS.add(parser)
 
 
 def run(args: argparse.Namespace) -> int:

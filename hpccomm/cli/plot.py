@@ -1,37 +1,11 @@
-"""``hpccomm plot``: the picture of an algorithm, or of a stored training."""
+"""Draw an algorithm, a logged training, pairs of ranks, or what runs have measured.
 
-import argparse
-from dataclasses import replace
-from pathlib import Path
-from typing import TYPE_CHECKING
+An algorithm is drawn from its schedule: ranks across, rounds down, an arrow for each message, labelled with the
+elements that it moves and the ranks whose contributions they hold. A training is drawn step by step; latency and
+bandwidth of pairs of ranks as a heat map; runs one over another.
 
-from hpccomm.bench.flag import Flag, add_alternatives, add_flags
-from hpccomm.bench.perf import readers
-from hpccomm.bench.progress import watched
-from hpccomm.cli import output
-from hpccomm.cli.shared_flags import CASE, case
-from hpccomm.errors import ResultsError, UsageError
-from hpccomm.extras import install_command
-from hpccomm.schedules.algorithms import ALGORITHMS
-from hpccomm.units import counted, few
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from matplotlib.figure import Figure
-
-    from hpccomm.results.archive import Query
-    from hpccomm.results.run import Run
-    from hpccomm.schedules.draw.subject import Subject
-
-DESCRIPTION = """\
-Draw an algorithm from its schedule: ranks across, rounds down, an arrow for each message, labelled
-with the elements that it moves and the ranks whose contributions they hold. Or draw what the communication of a
-logged training took, step by step; latency and bandwidth of pairs of ranks as a heat map; or what runs have measured, one over
-another."""
-
-EXAMPLES = f"""\
-examples:
+Examples
+--------
   hpccomm plot --schedule ring --ranks 8
   hpccomm plot --schedule ring --collective all_gather --ranks 5 --output ring.png
   hpccomm plot --schedule ring --ranks 4 --count 16 --segment 2 --channels 2
@@ -43,8 +17,31 @@ examples:
   hpccomm plot --runs isolated.h5 --what skew --case all_reduce:1K
 
 Without --output the picture goes to a file of the current folder, which is named. Pictures need
-matplotlib ({install_command("plot")}); --text does not.
+matplotlib; --text does not.
 """
+
+import argparse
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from hpccomm.bench.flag import Flag, FlagGroup
+from hpccomm.bench.perf import readers
+from hpccomm.bench.progress import watched
+from hpccomm.cli import output
+from hpccomm.cli.shared_flags import CASE, case
+from hpccomm.errors import ResultsError, UsageError
+from hpccomm.schedules.algorithms import ALGORITHMS
+from hpccomm.units import counted, few
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from matplotlib.figure import Figure
+
+    from hpccomm.results.archive import Query
+    from hpccomm.results.run import Run
+    from hpccomm.schedules.draw.subject import Subject
 
 
 _WHAT = ("size", "skew", "history")
@@ -122,13 +119,13 @@ _USUAL = {
 """Values of flags that were not given."""
 
 
-def configure(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments."""
-    add_alternatives(parser, _DRAWN, required=True)
-    Flag("--run NAME", str, "the training or run, such as training0001").add(parser)
-    add_flags(parser, _OF_RUNS, "what is drawn of --runs")
-    add_flags(parser, _OF_SCHEDULES)
-    add_alternatives(parser, _SHOWN)
+FLAGS = (
+    FlagGroup(_DRAWN, exclusive=True, required=True),
+    Flag("--run NAME", str, "the training or run, such as training0001"),
+    FlagGroup(_OF_RUNS, "what is drawn of --runs"),
+    *_OF_SCHEDULES,
+    FlagGroup(_SHOWN, exclusive=True),
+)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -1,30 +1,26 @@
-"""``hpccomm report``: stored runs as one page of HTML."""
+"""Write a report of stored runs: one page of HTML that needs no network.
+
+It has verdicts, interactive charts of time and bandwidth over size, history over runs, skew of ranks, pairs of
+ranks, a table to sort and filter, and where and with what it was measured.
+
+Examples
+--------
+  hpccomm report runs.h5                                writes runs.html
+  hpccomm report archive/ --since 30d --output month.html
+  hpccomm report new.h5 --base last_month.h5            with the verdicts of hpccomm compare
+"""
 
 import argparse
 from pathlib import Path
 
-from hpccomm.bench.flag import Flag, add_flags
+from hpccomm.bench.flag import Flag
 from hpccomm.bench.perf import readers
 from hpccomm.cli import output
 from hpccomm.cli.shared_flags import ANY_MACHINE, CASE, case, moment
 from hpccomm.errors import ResultsError
 from hpccomm.units import counted
 
-DESCRIPTION = """\
-Write a report of stored runs: one page of HTML that needs no network, with verdicts, interactive charts of time
-and bandwidth over size, history over runs, skew of ranks, pairs of ranks, a table to sort and filter, and where
-and with what it was measured.
-"""
-
-EXAMPLES = """\
-examples:
-  hpccomm report runs.h5                                writes runs.html
-  hpccomm report archive/ --since 30d --output month.html
-  hpccomm report new.h5 --base last_month.h5            with the verdicts of hpccomm compare
-"""
-
-
-_FLAGS = (
+FLAGS = (
     Flag("FILE", readers.file, "results files, and folders of them", "files", values="+"),
     Flag("--base FILE", readers.file, "compare with the runs of this file or folder"),
     ANY_MACHINE,
@@ -34,11 +30,6 @@ _FLAGS = (
     Flag("--host PATTERN", str, "only runs on such a host"),
     Flag("--output FILE.html", readers.file, "the page (default: named as the first file)"),
 )
-
-
-def configure(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments."""
-    add_flags(parser, _FLAGS)
 
 
 def _named_as(file: Path) -> Path:

@@ -1,31 +1,10 @@
-"""``hpccomm show``: a stored run as the table that it printed, or a stored training."""
+"""Print a stored run, with its table as `hpccomm perf` printed it, or a training that was logged.
 
-import argparse
-import shlex
-from collections.abc import Callable, Sequence
-from functools import partial
-from typing import TYPE_CHECKING
+Of a run it also says where it was made; of a training, what its gradients cost. What is damaged is left out and
+named on standard error, and the exit status is 2.
 
-from hpccomm.bench.flag import Flag, add_flags
-from hpccomm.bench.perf import readers
-from hpccomm.bench.perf.flags import EXPECTED, NOTHING_EXPECTED
-from hpccomm.cli import output
-from hpccomm.cli.shared_flags import CASE, RUN, case, moment
-from hpccomm.errors import UsageError
-
-if TYPE_CHECKING:
-    import numpy as np
-
-    from hpccomm.results.run import Run
-
-DESCRIPTION = """\
-Print a stored run: where it was made, and its table as `hpccomm perf` printed it. Or a training that was
-logged: what its gradients cost. What is damaged is left out and named on standard error, and the exit status is
-2.
-"""
-
-EXAMPLES = """\
-examples:
+Examples
+--------
   hpccomm show run.h5              the last run of the file
   hpccomm show run.h5 --run 1      the first
   hpccomm show run.h5 --run run0003
@@ -37,8 +16,38 @@ examples:
   hpccomm show run.h5 --verify     a line a run; status 2 if anything is not as it was stored
 """
 
+import argparse
+import shlex
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING
 
-_FLAGS = (
+from hpccomm.bench.flag import Flag, FlagGroup
+from hpccomm.bench.perf import readers
+from hpccomm.bench.perf.flags import EXPECTED, NOTHING_EXPECTED
+from hpccomm.cli import output
+from hpccomm.cli.shared_flags import CASE, RUN, case, moment
+from hpccomm.errors import UsageError
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from hpccomm.results.run import Run
+
+
+_LOOKED_FOR = (
+    Flag(
+        CASE,
+        case,
+        "runs that have measured this, with their figures: all_reduce, all_reduce:1M:float",
+    ),
+    Flag("--since DATE", moment, "started then or later: 2026-11-01, or 7d for a week ago"),
+    Flag("--until DATE", moment, "started before then"),
+    Flag("--host PATTERN", str, "on such a host: 'gpu-1*'"),
+    Flag("--json", bool, "print what was found as JSON"),
+)
+
+FLAGS = (
     Flag(
         "FILE",
         readers.file,
@@ -59,26 +68,9 @@ _FLAGS = (
         "print minimum, median, percentiles and maximum over the repetitions of each row, or the steps of "
         "a training, as well, in lines of comment",
     ),
+    FlagGroup(_LOOKED_FOR, "which runs and trainings --list finds"),
+    FlagGroup(EXPECTED, "what is expected"),
 )
-
-_LOOKED_FOR = (
-    Flag(
-        CASE,
-        case,
-        "runs that have measured this, with their figures: all_reduce, all_reduce:1M:float",
-    ),
-    Flag("--since DATE", moment, "started then or later: 2026-11-01, or 7d for a week ago"),
-    Flag("--until DATE", moment, "started before then"),
-    Flag("--host PATTERN", str, "on such a host: 'gpu-1*'"),
-    Flag("--json", bool, "print what was found as JSON"),
-)
-
-
-def configure(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments."""
-    add_flags(parser, _FLAGS)
-    add_flags(parser, _LOOKED_FOR, "which runs and trainings --list finds")
-    add_flags(parser, EXPECTED, "what is expected")
 
 
 def run(args: argparse.Namespace) -> int:

@@ -1,9 +1,27 @@
-"""``hpccomm simulate``: collectives on a described cluster, in virtual time."""
+"""Time a collective on a cluster that need not exist.
+
+A description of its network says what a message costs and what messages share; an algorithm's schedule says who
+sends what to whom.
+
+The model `events` runs the schedule in virtual time: every rank has its clock, and messages queue in
+front of the ports and links that they share. The model `cost` follows the rounds of the schedule: it
+agrees with `events`, and says less. The model `terms` adds up an algorithm's latency, bandwidth and
+reduction: an estimate, at once for any number of ranks. One table is printed for each collective and
+algorithm, as perf prints it; then the algorithms side by side, where one overtakes the other, and
+what bounds each at the largest size.
+
+Examples
+--------
+  hpccomm simulate all_reduce --cluster ib400x32 --algorithm ring,tree -b 8 -e 1G -f 4
+  hpccomm simulate all_reduce --cluster ib400x32 --ranks 4096 --algorithm ring -b 1G -e 1G
+  hpccomm simulate broadcast,all_gather --cluster mine.toml -b 1K -e 64M -f 4 --model cost
+  hpccomm simulate all_to_all --cluster lab1g --algorithm all -b 1M -e 1M --skew 1e-3 --output s.h5
+"""
 
 import argparse
 import sys
 
-from hpccomm.bench.flag import Flag, add_flags
+from hpccomm.bench.flag import Flag, FlagGroup
 from hpccomm.bench.perf import flags, readers
 from hpccomm.bench.perf.lines import MAXIMUM
 from hpccomm.bench.perf.options import Options
@@ -20,30 +38,10 @@ from hpccomm.schedules.draw import drawing
 from hpccomm.settings import DEFAULT_SEGMENT
 from hpccomm.units import seconds
 
-DESCRIPTION = """\
-Time a collective on a cluster that need not exist. A description of its network says what a message
-costs and what messages share; an algorithm's schedule says who sends what to whom.
-
-The model `events` runs the schedule in virtual time: every rank has its clock, and messages queue in
-front of the ports and links that they share. The model `cost` follows the rounds of the schedule: it
-agrees with `events`, and says less. The model `terms` adds up an algorithm's latency, bandwidth and
-reduction: an estimate, at once for any number of ranks. One table is printed for each collective and
-algorithm, as perf prints it; then the algorithms side by side, where one overtakes the other, and
-what bounds each at the largest size.
-"""
-
-EXAMPLES = """\
-examples:
-  hpccomm simulate all_reduce --cluster ib400x32 --algorithm ring,tree -b 8 -e 1G -f 4
-  hpccomm simulate all_reduce --cluster ib400x32 --ranks 4096 --algorithm ring -b 1G -e 1G
-  hpccomm simulate broadcast,all_gather --cluster mine.toml -b 1K -e 64M -f 4 --model cost
-  hpccomm simulate all_to_all --cluster lab1g --algorithm all -b 1M -e 1M --skew 1e-3 --output s.h5
-"""
-
 MOST_RANKS = 1 << 20
 """Each takes memory and a line of the results file, with any model."""
 
-_FLAGS = (
+_SIMULATION = (
     Flag(
         "--cluster NAME|FILE",
         str,
@@ -81,14 +79,16 @@ _FLAGS = (
 )
 
 
-def configure(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments."""
-    of_all = f"{readers.ALL}, or some of {', '.join(SIMULATED)}"
-    some = readers.some_of(SIMULATED, "cannot be simulated")
-    Flag("COLLECTIVE[,COLLECTIVE...]", some, of_all, "collectives").add(parser)
-    add_flags(parser, _FLAGS, "the simulation")
-    for heading in ("sizes", "operations"):
-        add_flags(parser, flags.FLAGS[heading], heading)
+FLAGS = (
+    Flag(
+        "COLLECTIVE[,COLLECTIVE...]",
+        readers.some_of(SIMULATED, "cannot be simulated"),
+        f"{readers.ALL}, or some of {', '.join(SIMULATED)}",
+        "collectives",
+    ),
+    FlagGroup(_SIMULATION, "the simulation"),
+    *(FlagGroup(flags.FLAGS[heading], heading) for heading in ("sizes", "operations")),
+)
 
 
 def run(args: argparse.Namespace) -> int:

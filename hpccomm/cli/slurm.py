@@ -1,43 +1,35 @@
-"""``hpccomm slurm``."""
-
-import argparse
-import sys
-from collections.abc import Callable, Mapping, Sequence
-from functools import partial
-from pathlib import Path
-from types import MappingProxyType
-
-from hpccomm.bench.flag import Flag, add_flags
-from hpccomm.bench.pairs.flags import FLAGS
-from hpccomm.bench.perf import flags, readers
-from hpccomm.cli import output
-from hpccomm.cli.parser import Parser
-from hpccomm.errors import ConfigurationError, UsageError, did_you_mean
-from hpccomm.results import expectations
-from hpccomm.slurm.directives import DIRECTIVES
-from hpccomm.slurm.script import BINDINGS, SIGNAL_SECONDS, STARTERS, Request, text
-
-DESCRIPTION = f"""\
-Write a batch script for Slurm that runs perf or perf pairs, on standard output or to a file.
+"""Write a batch script for Slurm that runs perf or perf pairs, on standard output or to a file.
 
 Flags of Slurm may stand before and after the word perf; all others are perf's. They are checked now, not when the
 job starts. The script loads modules, starts the ranks by srun or mpiexec, and adds the run to a results file that has
-the job's number in its name. A job that is requeued adds to the same file. {SIGNAL_SECONDS} s before its time is up, it closes its
-table and its file. Its exit status is that of perf.
-"""
+the job's number in its name. A job that is requeued adds to the same file. Shortly before its time is up, it closes
+its table and its file. Its exit status is that of perf.
 
-EXAMPLES = """\
-examples:
+Examples
+--------
   hpccomm slurm perf --nodes 4 --ntasks-per-node 8 all_reduce -b 8 -e 1G -f 2 | sbatch
   hpccomm slurm --nodes 2 --ntasks-per-node 8 --gpus-per-node 8 perf all_reduce -b 8 -e 8G -f 2 --backend nccl
   hpccomm slurm perf pairs --nodes 16 --ntasks-per-node 1 --exclusive --script pairs.sbatch
   hpccomm slurm perf --ntasks 64 --module openmpi/5.0 --mpi pmix --cpu-bind cores all --launches 10
 """
 
-_VERBS: Mapping[str, Callable[[argparse.ArgumentParser], None]] = MappingProxyType(
-    {"perf": flags.add_arguments, "perf pairs": partial(add_flags, flags=FLAGS)}
-)
-"""What a script can run, and what adds its arguments to a parser."""
+import argparse
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from hpccomm.bench.flag import Flag, FlagGroup, add_flags
+from hpccomm.bench.pairs.flags import FLAGS as PAIRS
+from hpccomm.bench.perf import flags, readers
+from hpccomm.cli import output
+from hpccomm.cli.parser import Parser
+from hpccomm.errors import ConfigurationError, UsageError, did_you_mean
+from hpccomm.results import expectations
+from hpccomm.slurm.directives import DIRECTIVES
+from hpccomm.slurm.script import BINDINGS, STARTERS, Request, text
+
+_VERBS: Mapping[str, Sequence[Flag | FlagGroup]] = {"perf": flags.ARGUMENTS, "perf pairs": PAIRS}
+"""What a script can run, and its flags."""
 
 _SCRIPT = (
     Flag(
@@ -70,31 +62,29 @@ _SCRIPT = (
 )
 
 
-def configure(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments."""
-    _add_flags(parser)
-    command = "the command line of perf or perf pairs"
-    Flag("perf", str, command, "command", values="*").add(parser)
+_OWN = (
+    FlagGroup(
+        [
+            Flag(
+                f"{each.flag} {each.metavar}",
+                str,
+                each.meaning + (f" (default {each.default})" if each.default else ""),
+            )
+            for each in DIRECTIVES.values()
+        ],
+        "Slurm's flags",
+    ),
+    FlagGroup(_SCRIPT, "the script"),
+)
+"""The flags of Slurm, and of the script."""
 
-
-def _add_flags(parser: argparse.ArgumentParser) -> None:
-    """Add the flags of Slurm, and of the script."""
-    asked = [
-        Flag(
-            f"{each.flag} {each.metavar}",
-            str,
-            each.meaning + (f" (default {each.default})" if each.default else ""),
-        )
-        for each in DIRECTIVES.values()
-    ]
-    add_flags(parser, asked, "Slurm's flags")
-    add_flags(parser, _SCRIPT, "the script")
+FLAGS = (*_OWN, Flag("perf", str, "the command line of perf or perf pairs", "command", values="*"))
 
 
 def arranged(words: Sequence[str]) -> list[str]:
     """Put the flags of Slurm before ``--``, and the command line of perf behind it."""
     own = Parser(add_help=False)
-    _add_flags(own)
+    add_flags(own, _OWN)
     before, command = own.separated(words)
     # What stands before the verb and is no flag of Slurm is --help, or wrong.
     at = next((at for at, word in enumerate(command) if not word.startswith("-")), len(command))
@@ -146,13 +136,10 @@ def _checked(verb: str, words: Sequence[str], folder: Path) -> argparse.Namespac
     """Return the verb's arguments, checked as it does when it starts."""
     parser = Parser(
         prog=f"hpccomm slurm {verb}",
-        description=DESCRIPTION,
-        epilog=EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
+        text=__doc__,
     )
-    _add_flags(parser)  # for the help, and as what a wrong flag may have meant
-    _VERBS[verb](parser)
+    # Those of Slurm are for the help, and are what a wrong flag may have meant.
+    add_flags(parser, (*_OWN, *_VERBS[verb]))
     parser.refuse_unknown_flags(words)
     given, more = parser.parse_known_args(list(words))
     parser.refuse_words(more)

@@ -1,4 +1,20 @@
-"""``hpccomm topo``: what a node is made of, and what connects it."""
+"""Show sockets, NUMA nodes, cores, GPUs and network adapters of a node, and what connects them.
+
+The table is that of nvidia-smi topo -m. Facts come from sysfs, and those on NVLink from NVIDIA's management
+library (nvidia-ml-py) if that is installed. Under mpiexec or srun it also shows where each rank runs, how far
+from its GPU and network adapter, and a binding that is better. Or it reads the files in which NCCL wrote what
+it found.
+
+Examples
+--------
+  hpccomm topo
+  hpccomm topo --output node.svg
+  mpiexec -n 8 hpccomm topo
+  hpccomm topo --cluster mine.toml    (then hpccomm simulate all_reduce --cluster mine.toml --ranks 64)
+  NCCL_TOPO_DUMP_FILE=t.xml NCCL_GRAPH_DUMP_FILE=g.xml mpiexec -n 8 hpccomm perf all_reduce
+  hpccomm topo --nccl-topo t.xml
+  hpccomm topo --nccl-graph g.xml --output rings.svg
+"""
 
 import argparse
 import dataclasses
@@ -9,7 +25,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hpccomm.backends.bootstrap.launch import launched
-from hpccomm.bench.flag import Flag, add_alternatives, add_flags
+from hpccomm.bench.flag import Flag, FlagGroup
 from hpccomm.bench.perf import readers
 from hpccomm.bench.progress import watched
 from hpccomm.cli import output
@@ -22,23 +38,6 @@ if TYPE_CHECKING:
 
 Shown = tuple[dict[str, Any], list[str], Callable[[], Any]]
 """What is shown: as JSON, as lines, and how its figure is made."""
-
-DESCRIPTION = """\
-Show sockets, NUMA nodes, cores, GPUs and network adapters of a node, and what connects them, in the form
-of nvidia-smi topo -m. It reads sysfs, and NVLink by NVIDIA's management library (nvidia-ml-py) if that is
-installed. Under mpiexec or srun it also shows where each rank runs, how far from its GPU and network
-adapter, and a binding that is better. Or it reads the files in which NCCL wrote what it found."""
-
-EXAMPLES = """\
-examples:
-  hpccomm topo
-  hpccomm topo --output node.svg
-  mpiexec -n 8 hpccomm topo
-  hpccomm topo --cluster mine.toml    (then hpccomm simulate all_reduce --cluster mine.toml --ranks 64)
-  NCCL_TOPO_DUMP_FILE=t.xml NCCL_GRAPH_DUMP_FILE=g.xml mpiexec -n 8 hpccomm perf all_reduce
-  hpccomm topo --nccl-topo t.xml
-  hpccomm topo --nccl-graph g.xml --output rings.svg
-"""
 
 
 _SOURCES = (
@@ -54,17 +53,12 @@ _SOURCES = (
     ),
 )
 
-_FLAGS = (
+FLAGS = (
+    FlagGroup(_SOURCES, exclusive=True),
     Flag("--output FILE", readers.file, "draw it too, as FILE.svg or FILE.png"),
     Flag("--cluster FILE", readers.file, "write such nodes for hpccomm simulate"),
     JSON,
 )
-
-
-def configure(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments."""
-    add_alternatives(parser, _SOURCES)
-    add_flags(parser, _FLAGS)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -1,11 +1,22 @@
-"""``hpccomm tune``: the table that `auto` goes by, measured on the machine at hand."""
+"""Measure this machine, and write the table by which algorithm="auto" chooses.
+
+For each collective it has the algorithm that is the fastest from each size on, the MPI library's own among them.
+Run it under the mpiexec and with the settings of the program that is to use it; the table holds for that number of
+ranks and nodes, that MPI library and processor. The program reads it from HPCCOMM_TUNING_FILE.
+
+Examples
+--------
+  mpiexec -n 4 hpccomm tune --output tuning.h5
+  HPCCOMM_TUNING_FILE=tuning.h5 mpiexec -n 4 python program.py
+  mpiexec -n 4 hpccomm tune all_reduce,broadcast -b 1K -e 16M -f 2 --output tuning.h5
+"""
 
 import argparse
 import sys
 from contextlib import ExitStack
 
 from hpccomm.backends.bootstrap.launch import launched
-from hpccomm.bench.flag import Flag, add_flags
+from hpccomm.bench.flag import Flag, FlagGroup
 from hpccomm.bench.perf import readers
 from hpccomm.bench.perf.sizes import Sizes
 from hpccomm.cli import output
@@ -16,26 +27,10 @@ from hpccomm.units import size
 TUNED = tuple(name for name, what in DESCRIPTIONS.items() if not what.peers)
 """Collectives that can be tuned. Where ranks list their peers, no size is known to all of them."""
 
-DESCRIPTION = """\
-Measure this machine, and write the table by which algorithm="auto" chooses: for each collective,
-which algorithm is the fastest from which size on, the MPI library's own among them. Run it under the
-mpiexec and with the settings of the program that is to use it; the table holds for that number of
-ranks and nodes, that MPI library and processor. The program reads it from HPCCOMM_TUNING_FILE.
-"""
 
-EXAMPLES = """\
-examples:
-  mpiexec -n 4 hpccomm tune --output tuning.h5
-  HPCCOMM_TUNING_FILE=tuning.h5 mpiexec -n 4 python program.py
-  mpiexec -n 4 hpccomm tune all_reduce,broadcast -b 1K -e 16M -f 2 --output tuning.h5
-"""
-
-OUTPUT = "tuning.h5"
-
-
-_FLAGS = (
+_MEASURING = (
     Flag(
-        f"--output FILE {OUTPUT}",
+        "--output FILE tuning.h5",
         readers.file,
         "the results file; one that holds runs gets one more",
     ),
@@ -77,12 +72,16 @@ _FLAGS = (
 )
 
 
-def configure(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments."""
-    meaning = f"{readers.ALL}, or some with commas between them: {', '.join(TUNED)}"
-    some = readers.some_of({name: name for name in TUNED}, "is no collective")
-    Flag("COLLECTIVE all", some, meaning, "collectives", values="?").add(parser)
-    add_flags(parser, _FLAGS, "measuring")
+FLAGS = (
+    Flag(
+        "COLLECTIVE all",
+        readers.some_of({name: name for name in TUNED}, "is no collective"),
+        f"{readers.ALL}, or some with commas between them: {', '.join(TUNED)}",
+        "collectives",
+        values="?",
+    ),
+    FlagGroup(_MEASURING, "measuring"),
+)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -15,6 +15,7 @@ import pytest
 from nccl_ranks import run_ranks
 
 import hpccomm
+from hpccomm.bench.flag import add_flags
 from hpccomm.bench.perf import flags, sweep
 from hpccomm.bench.perf.collectives import COLLECTIVES
 from hpccomm.bench.perf.memory_kind import AUTO, DEVICE, HOST
@@ -45,7 +46,7 @@ ways = pytest.mark.parametrize("way", ["nccl", "mpi", "staged"])
 
 def options(*arguments):
     parser = argparse.ArgumentParser()
-    flags.add_arguments(parser)
+    add_flags(parser, flags.ARGUMENTS)
     return flags.options(parser.parse_args([*arguments]))
 
 

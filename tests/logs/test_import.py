@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 
+from hpccomm.bench.flag import add_flags
 from hpccomm.bench.logs import reading
 from hpccomm.bench.logs.imported import ImportedRun, Told
 from hpccomm.bench.perf.collectives import COLLECTIVES
@@ -397,7 +398,7 @@ def test_a_log_of_windows_is_read(tmp_path: Path) -> None:
 
 def call(*arguments: object) -> int:
     parser = argparse.ArgumentParser()
-    importing.configure(parser)
+    add_flags(parser, importing.FLAGS)
     return importing.run(parser.parse_args([str(argument) for argument in arguments]))
 
 

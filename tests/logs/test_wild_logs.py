@@ -12,6 +12,7 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given
 
+from hpccomm.bench.flag import add_flags
 from hpccomm.bench.logs import reading
 from hpccomm.bench.logs.imported import ImportedRun, Told
 from hpccomm.charts import content
@@ -26,7 +27,7 @@ EXPECTED = tomllib.loads((DATA / "expected.toml").read_text())["log"]
 
 def read(entry: dict) -> reading.ReadLog:
     parser = argparse.ArgumentParser()
-    importing.configure(parser)
+    add_flags(parser, importing.FLAGS)
     file = str(DATA / entry["file"])
     args = parser.parse_args([file, "--dry-run", *entry.get("options", "").split()])
     data, told = importing._read(Path(file), args)
@@ -138,7 +139,7 @@ def test_a_dry_run_says_what_would_become_of_each_table(
 
 def call(*arguments: object) -> int:
     parser = argparse.ArgumentParser()
-    importing.configure(parser)
+    add_flags(parser, importing.FLAGS)
     return importing.run(parser.parse_args([str(argument) for argument in arguments]))
 
 
@@ -169,7 +170,7 @@ def test_many_ranks_are_folded(tmp_path: Path, capsys: pytest.CaptureFixture[str
 
 def shown(path: Path) -> argparse.Namespace:
     parser = argparse.ArgumentParser()
-    show.configure(parser)
+    add_flags(parser, show.FLAGS)
     return parser.parse_args([str(path)])
 
 

@@ -7,6 +7,7 @@ import pytest
 from one_size import by_default_on
 
 import hpccomm
+from hpccomm.bench.flag import add_flags
 from hpccomm.bench.perf import flags, sweep
 from hpccomm.bench.perf.collectives import COLLECTIVES
 from hpccomm.bench.perf.sources import kept
@@ -15,7 +16,7 @@ from hpccomm.bench.perf.sources import kept
 def perf(comm: hpccomm.Communicator, *arguments: str) -> tuple[int, str, str]:
     """Return the wrong elements, what rank 0 printed, and what it complained of."""
     parser = argparse.ArgumentParser()
-    flags.add_arguments(parser)
+    add_flags(parser, flags.ARGUMENTS)
     options = flags.options(parser.parse_args(arguments))
     out, err = io.StringIO(), io.StringIO()
     wrong = sweep.run([kept(comm)], options, ("hpccomm", "perf"), "mpiexec", out, err)

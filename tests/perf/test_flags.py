@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hpccomm.bench.flag import add_flags
 from hpccomm.bench.perf import flags, memory_use
 from hpccomm.bench.perf.collectives import COLLECTIVES
 from hpccomm.bench.perf.sizes import Sizes
@@ -50,7 +51,7 @@ NCCL_TESTS = {
 
 def read(*arguments):
     parser = argparse.ArgumentParser(exit_on_error=False)
-    flags.add_arguments(parser)
+    add_flags(parser, flags.ARGUMENTS)
     return flags.options(parser.parse_args(["all_reduce", *arguments]))
 
 

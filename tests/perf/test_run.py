@@ -10,6 +10,7 @@ import re
 import numpy as np
 import pytest
 
+from hpccomm.bench.flag import add_flags
 from hpccomm.bench.perf import flags, sweep
 from hpccomm.bench.perf.collectives import COLLECTIVES
 from hpccomm.bench.perf.sources import kept
@@ -22,7 +23,7 @@ from hpccomm.testing import run_ranks
 
 def options(arguments):
     parser = argparse.ArgumentParser()
-    flags.add_arguments(parser)
+    add_flags(parser, flags.ARGUMENTS)
     return flags.options(parser.parse_args(arguments))
 
 

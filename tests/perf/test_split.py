@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import pytest
 
+from hpccomm.bench.flag import add_flags
 from hpccomm.bench.perf import flags, sweep
 from hpccomm.bench.perf.sources import kept
 from hpccomm.bench.perf.split import split
@@ -19,7 +20,7 @@ from hpccomm.testing import run_ranks
 
 def options(*words):
     parser = argparse.ArgumentParser()
-    flags.add_arguments(parser)
+    add_flags(parser, flags.ARGUMENTS)
     return flags.options(parser.parse_args([*words]))
 
 

@@ -8,6 +8,7 @@ import json
 import numpy as np
 import pytest
 
+from hpccomm.bench.flag import add_flags
 from hpccomm.cli import export, show
 from hpccomm.errors import ResultsError
 from hpccomm.results import table
@@ -30,7 +31,7 @@ def file(tmp_path, example):
 
 def call(verb, *arguments):
     parser = argparse.ArgumentParser()
-    verb.configure(parser)
+    add_flags(parser, verb.FLAGS)
     assert verb.run(parser.parse_args([str(argument) for argument in arguments])) == 0
 
 

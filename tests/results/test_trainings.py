@@ -16,6 +16,7 @@ import h5py
 import numpy as np
 import pytest
 
+from hpccomm.bench.flag import add_flags
 from hpccomm.cli import export, plot, show
 from hpccomm.errors import HpccommError, ResultsError, SchemaMismatch, UsageError
 from hpccomm.results import reader, training_file
@@ -258,7 +259,7 @@ def test_taking_a_training_out_removes_only_a_file_that_was_made_for_it(tmp_path
 
 def call(verb, *arguments):
     parser = argparse.ArgumentParser()
-    verb.configure(parser)
+    add_flags(parser, verb.FLAGS)
     return verb.run(parser.parse_args([str(argument) for argument in arguments]))
 
 

@@ -12,7 +12,7 @@ from os.path import realpath
 from typing import Any
 
 from hpccomm import backends
-from hpccomm.bench.flag import Flag, add_flags
+from hpccomm.bench.flag import Flag, FlagGroup
 from hpccomm.bench.perf import readers
 from hpccomm.bench.perf.collectives import COLLECTIVES
 from hpccomm.bench.perf.isolated import ROUND_TIME, SYNCS
@@ -280,12 +280,18 @@ SOUND = (
 """Flags of isolated repetitions, and of repeated launches."""
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add perf's arguments to a parser."""
-    of_all = f"{ALL}, or some of {', '.join(COLLECTIVES)}"
-    Flag("COLLECTIVE[,COLLECTIVE...]", _collectives, of_all, "collectives").add(parser)
-    for heading, flags in {"hpccomm's own flags": OWN, "sound timing": SOUND, **FLAGS}.items():
-        add_flags(parser, flags, heading)
+ARGUMENTS: tuple[Flag | FlagGroup, ...] = (
+    Flag(
+        "COLLECTIVE[,COLLECTIVE...]",
+        _collectives,
+        f"{ALL}, or some of {', '.join(COLLECTIVES)}",
+        "collectives",
+    ),
+    FlagGroup(OWN, "hpccomm's own flags"),
+    FlagGroup(SOUND, "sound timing"),
+    *(FlagGroup(group, heading) for heading, group in FLAGS.items()),
+)
+"""What a command line of perf has."""
 
 
 def sizes(args: argparse.Namespace) -> Sizes:
@@ -312,7 +318,7 @@ def sizes(args: argparse.Namespace) -> Sizes:
 
 
 def options(args: argparse.Namespace) -> Options:
-    """Return the options that a parser with `add_arguments` has read.
+    """Return the options that a parser with `ARGUMENTS` has read.
 
     Raises
     ------
