@@ -33,7 +33,7 @@ from hpccomm.bench.flag import Flag
 from hpccomm.bench.perf import readers
 from hpccomm.bench.progress import watched
 from hpccomm.cli import output
-from hpccomm.cli.shared_flags import JSON
+from hpccomm.cli.shared_flags import JSON, refuse
 from hpccomm.errors import UsageError, did_you_mean
 from hpccomm.files.regular import open_regular
 from hpccomm.units import ranks_named
@@ -43,6 +43,9 @@ if TYPE_CHECKING:
     from hpccomm.diagnosis.folder import DumpFolder
     from hpccomm.diagnosis.history import Job
     from hpccomm.diagnosis.log.reading import LogStream
+
+_OF_DUMPS = ("output", "pytorch")
+_OF_FAULTS = ("sort", "uid", "operation", "ranks", "waiting", "seconds", "differences")
 
 
 FLAGS = (
@@ -89,8 +92,7 @@ def run(args: argparse.Namespace) -> int:
 def _explain_log(log: "LogStream", name: str, args: argparse.Namespace) -> int:
     from hpccomm.diagnosis.log import reading, words
 
-    if args.output or args.pytorch:
-        raise UsageError(f"--output and --pytorch need a directory of dumps, and {name} is a log")
+    refuse(args, _OF_DUMPS, f"needs a directory of dumps, and {name} is a log")
     with watched(f"reading {name}"):
         report = reading.read(log, name)
     told = json.dumps(words.document(report), indent=1) if args.json else words.lines(report)
@@ -101,11 +103,12 @@ def _explain_log(log: "LogStream", name: str, args: argparse.Namespace) -> int:
 def _explain_message(args: argparse.Namespace) -> int:
     from hpccomm.diagnosis import meanings
 
-    if args.output or args.pytorch:
-        raise UsageError(
-            f"{args.subject!r:.80} is no directory, and --output and --pytorch need dumps; give the "
-            "directory that the job wrote (HPCCOMM_DUMP_DIR)"
-        )
+    refuse(
+        args,
+        _OF_DUMPS,
+        f"needs dumps, and {args.subject!r:.80} is not a directory; give the one that the job wrote "
+        "(HPCCOMM_DUMP_DIR)",
+    )
     found = meanings.matching(args.subject)
     if not found:
         known = [each.name for each in meanings.TABLE]
@@ -164,9 +167,6 @@ def _told(
     told = []
     for sentence in words.verdict(job, found):
         told += [*words.wrapped(sentence), ""]
-    for fault in found:
-        if fault.differences:
-            told += [*words.table(job, fault), ""]
     told += [*timeline.lines(job, found, args.last), ""]
     without = [rank for rank in range(job.size) if rank not in job.dumps]
     told += words.wrapped(
@@ -212,32 +212,23 @@ def _document(read: "DumpFolder", job: "Job", found: list["Fault"], status: int)
         "status": status,
         "verdict": list(words.verdict(job, found)),
         "faults": [
-            {
-                "sort": fault.sort,
+            {name: getattr(fault, name) for name in _OF_FAULTS}
+            | {
                 "communicator": job.histories[fault.uid].group.name if fault.uid else None,
-                "uid": fault.uid,
                 "collective": fault.number or None,
-                "operation": fault.operation,
-                "ranks": fault.ranks,
-                "waiting": fault.waiting,
-                "seconds": round(fault.seconds, 6),
-                "differences": {
-                    name: {str(rank): value for rank, value in values.items()}
-                    for name, values in fault.differences.items()
-                },
                 "sentence": words.sentence(job, fault),
             }
             for fault in found
         ],
         "world_size": job.size,
         "ranks": {
-            str(rank): {
+            rank: {
                 "host": dump.host,
                 "pid": dump.pid,
                 "reason": dump.reason,
                 "time": dump.time,
-                "raised": dump.raised and dump.raised.text,
-                "refused": dump.refused and dump.refused.text,
+                "raised": dump.raised and dump.raised.error,
+                "refused": dump.refused and dump.refused.error,
             }
             for rank, dump in job.dumps.items()
         },

@@ -7,13 +7,13 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from hpccomm.contracts.side import ANSWERED, Answer
-from hpccomm.diagnosis.dumps import RecordedCall
+from hpccomm.diagnosis.dumps import Dump, RecordedCall
 from hpccomm.diagnosis.history import Job
 from hpccomm.runtime.verdict import Verdict, judge
 from hpccomm.units import ranks_named
 
 SIGNALS = ("was sent SIGTERM", "was interrupted")
-"""What the last words of ranks say that were ended from outside, or for another rank."""
+"""In the last words of ranks that were ended from outside, or because of another rank."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,9 +25,9 @@ class JudgedCall:
     verdict : Verdict
         Why it waits.
     answers : mapping of int to Answer
-        By what.
+        What that rests on.
     unheard : tuple of int
-        Ranks of which nothing is known.
+        Ranks that left no trace.
     """
 
     verdict: Verdict
@@ -59,11 +59,10 @@ def judged(job: Job, call: RecordedCall, rank: int, others: Iterable[int]) -> Ju
         "collective": number,
         "since": call.waited(job.dumps[rank].time),
     }
-    mine = {"rank": rank, "now": now, "record": call.record if number else None, "site": call.site}
+    own = {"rank": rank, "now": now, "record": call.record if number else None, "site": call.site}
     known = {each: answer for each, answer in answers.items() if answer is not None}
-    return JudgedCall(
-        judge(mine, known), known, tuple(each for each in answers if each not in known)
-    )
+    unheard = tuple(each for each in answers if each not in known)
+    return JudgedCall(judge(own, known), known, unheard)
 
 
 def heard(job: Job, rank: int, uid: str, number: int = 0) -> Answer | None:
@@ -71,48 +70,56 @@ def heard(job: Job, rank: int, uid: str, number: int = 0) -> Answer | None:
 
     None where nothing is known: it left no dump, and gave no answer.
     """
-    seen, history = job.seen(rank, uid), job.histories[uid]
-    host, begun = host_of(job, rank), history.begun.get(rank, 0)
-    facts: dict[str, object] = {"host": host} if host else {}
+    seen, history, dump = job.seen(rank, uid), job.histories[uid], job.dumps.get(rank)
+    if dump is None and seen is None:
+        return None
+    state = ANSWERED if dump or seen is None else seen.state
+    known = {} if seen is None else seen.facts
+    begun = history.begun.get(rank, 0)
+    facts: dict[str, object] = {"host": host_of(job, rank)}
     if 0 < number <= begun:
         call = history.calls.get(rank, {}).get(number)
-        facts |= {"collective": begun, "done": 0 if seen is None else seen.done or 0}
-        facts["leaving"] = seen is not None and seen.left
+        facts |= {"collective": begun, "done": known.get("done", 0)}
+        facts["leaving"] = known.get("leaving", False)
         if call is not None:
             facts |= {"record": call.record, "site": call.site}
             facts["done"] = facts["done"] if call.open else number
-        return Answer(ANSWERED if rank in job.dumps or seen is None else seen.state, facts)
-    if rank not in job.dumps:
-        if seen is None:
-            return None
-        facts |= {"doing": seen.doing, "failed": seen.failed, "collective": begun}
-        if seen.operation:
-            facts["now"] = {"operation": seen.operation, "collective": 0, "site": seen.site}
-        return Answer(seen.state, facts)
+        return Answer(state, facts)
+    if dump is None:
+        return Answer(state, {**known, **facts, "collective": begun})
     call, waiting = _under_way(job, rank)
     if call is not None:
         name = call_name(job, call.uid, call.number, call.operation)
         site = call.site + (f" ({waiting})" if waiting else "")
         facts["now"] = {"operation": name, "collective": 0, "site": site}
-        return Answer(ANSWERED, facts)
-    if seen is not None and seen.left:
-        return Answer(ANSWERED, {**facts, "leaving": True})
-    raised = job.raised.get(rank)
-    if raised is not None:
-        facts["failed"] = f"raised {raised.text.partition(':')[0]}{at_place(raised.site)}"
-        return Answer(ANSWERED, facts)
-    failed = [
-        each
-        for each in job.dumps[rank].calls
-        if each.state == "failed" and each.uid == uid and not job.gone_on(rank, each)
-    ]
-    ended = job.dumps[rank].ended.removeprefix(f"rank {rank} ")
-    if any(each in ended for each in SIGNALS) and seen is not None and seen.doing:
-        ended = ""  # that is how the job ended, and where the rank was says more
-    ended = ended or _ending(job.dumps[rank].reason)
-    facts["failed"] = ended or (failed[-1].error if failed else "") or (seen and seen.failed)
-    facts["doing"] = "" if seen is None else seen.doing
+    elif known.get("leaving"):
+        facts["leaving"] = True
+    elif rank in job.raised:
+        raised = job.raised[rank]
+        facts["failed"] = f"raised {raised.error.partition(':')[0]}{at_place(raised.site)}"
+    else:
+        doing = facts["doing"] = known.get("doing")
+        facts["failed"] = _ended(dump, doing) or _failed(job, dump, uid) or known.get("failed")
     return Answer(ANSWERED, facts)
+
+
+def _ended(dump: Dump, doing: object) -> str:
+    """Return why a rank ended, in its own words; empty if it did not, or if where it was says more."""
+    ended = dump.ended.removeprefix(f"rank {dump.rank} ")
+    if doing and any(each in ended for each in SIGNALS):
+        ended = ""
+    wrote = any(word in dump.reason.lower() for word in ("exception", "exit", "sigterm"))
+    return ended or (dump.reason.strip().split("\n", maxsplit=1)[0].rstrip(".") if wrote else "")
+
+
+def _failed(job: Job, dump: Dump, uid: str) -> str:
+    """Return the error of the last call that failed on a communicator, and that its rank did not go on from."""
+    errors = [
+        call.error
+        for call in dump.calls
+        if call.state == "failed" and call.uid == uid and not job.gone_on(dump.rank, call)
+    ]
+    return errors[-1] if errors else ""
 
 
 def _under_way(job: Job, rank: int) -> tuple[RecordedCall | None, str]:
@@ -135,20 +142,10 @@ def host_of(job: Job, rank: int) -> str:
     """Return the host of a rank; empty if it is not known."""
     if rank in job.dumps:
         return job.dumps[rank].host
-    seen = (job.seen(rank, uid) for uid in job.histories)
-    return next((each.host for each in seen if each is not None), "")
+    answers = (job.seen(rank, uid) for uid in job.histories)
+    return next((each.facts["host"] for each in answers if each is not None), "")
 
 
 def at_place(site: str) -> str:
     """Return a place of the program in brackets; empty if it is not known."""
     return f" ({site})" if site else ""
-
-
-def _ending(reason: str) -> str:
-    """Return why a rank ended, if that is why it has written its dump."""
-    ended = any(word in reason.lower() for word in ("exception", "exit", "sigterm"))
-    return _first_line(reason) if ended else ""
-
-
-def _first_line(text: str) -> str:
-    return text.strip().split("\n", maxsplit=1)[0].rstrip(".")

@@ -110,11 +110,11 @@ def _with_raised(job: Job, inferred: Sequence[Fault]) -> Iterator[Fault]:
     An exception outranks all that is inferred, unless it only says that a wait has ended: then what is
     inferred says why. What follows from an exception says nothing more.
     """
-    told = any(fault.sort in ("differing", "cycle") for fault in inferred)  # as a mismatch tells
+    shown = any(fault.sort in ("differing", "cycle") for fault in inferred)  # as a mismatch says
     causes = [
         rank
         for rank, error in job.raised.items()
-        if not error.follows and not (told and error.text.startswith(RankMismatch.__name__))
+        if not error.follows and not (shown and error.error.startswith(RankMismatch.__name__))
     ]
     if not causes:
         yield from inferred
@@ -144,10 +144,10 @@ def _raised(job: Job, ranks: Sequence[int]) -> Iterator[Fault]:
     """Yield the errors of ranks, the first one first; equal ones together."""
     alike: dict[str, list[int]] = {}
     for rank in sorted(ranks, key=lambda each: -job.raised[each].ago):
-        alike.setdefault(re.sub(r"\d+", "#", job.raised[rank].text), []).append(rank)
+        alike.setdefault(re.sub(r"\d+", "#", job.raised[rank].error), []).append(rank)
     for same in alike.values():
         others = tuple(rank for rank in sorted(job.dumps) if rank not in job.raised)
-        name = job.raised[same[0]].text.partition(":")[0]
+        name = job.raised[same[0]].error.partition(":")[0]
         yield Fault("raised", "", 0, name, tuple(sorted(same)), others)
 
 

@@ -3,20 +3,17 @@
 Files come from jobs that broke. Whatever cannot be read is one line of text, and the rest is read.
 """
 
-import os
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from hpccomm.diagnosis.dumps import Damaged, Dump, parse
+from hpccomm.diagnosis.dumps import DamagedDump, Dump, parse
 from hpccomm.errors import UsageError
-from hpccomm.files.regular import open_regular
+from hpccomm.files.regular import read_text
 
 NAME = re.compile(r"rank_(\d+)\.json")
 """Name of a rank's file."""
-
-LARGEST = 1 << 28
-"""Bytes of the largest file that is read: a hundred times what a full recorder writes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +27,7 @@ class DumpFolder:
     dumps : tuple of Dump
         In the order of ranks.
     passed_over : tuple of str
-        A line for each file that was not taken, with the reason.
+        A line for each other file, with the reason why it is not among them.
     """
 
     path: Path
@@ -62,8 +59,8 @@ def read_folder(folder: Path) -> DumpFolder:
             passed_over += [f"{each} is of another job" for each in jobs if each != folder]
     dumps: list[Dump] = []
     for name in names:
-        found = NAME.fullmatch(name)
-        if found is None:
+        match = NAME.fullmatch(name)
+        if match is None:
             whole = re.match(r"\.rank_\d+", name)
             if whole and f"{whole[0][1:]}.json" in names:
                 continue  # the dump before that is whole
@@ -73,11 +70,12 @@ def read_folder(folder: Path) -> DumpFolder:
                 passed_over.append(f"{name} is no dump (those are named rank_0.json, ...)")
             continue
         try:
-            dump = parse(_content(folder / name), folder / name)
-            if dump.rank != int(found[1]):
-                raise Damaged(f"it is the dump of rank {dump.rank}: it was renamed")
-        except Damaged as damage:
-            passed_over.append(f"{name} cannot be used: {damage}")
+            dump = parse(read_text(folder / name), folder / name)
+            if dump.rank != int(match[1]):
+                raise DamagedDump(f"it is the dump of rank {dump.rank}: it was renamed")
+        except (DamagedDump, OSError, UnicodeDecodeError) as error:
+            why = error.strerror if isinstance(error, OSError) else error
+            passed_over.append(f"{name} cannot be used: {why}")
         else:
             dumps.append(dump)
     dumps, strangers = _of_one_job(dumps)
@@ -110,56 +108,38 @@ def _written(folder: Path) -> float:
 
 
 def _in_order(name: str) -> tuple[int, str]:
-    found = NAME.fullmatch(name)
-    return (int(found[1]), "") if found else (1 << 62, name)
-
-
-def _content(path: Path) -> bytes:
-    """Return the bytes of a regular file; of a pipe nothing is awaited."""
-    try:
-        with open_regular(path) as file:
-            size = os.fstat(file.fileno()).st_size
-            if size > LARGEST:
-                raise Damaged(f"it has {size} bytes, more than any dump")
-            return file.read(LARGEST + 1) or b""
-    except OSError as error:
-        raise Damaged(error.strerror or str(error)) from error
+    match = NAME.fullmatch(name)
+    return (int(match[1]), "") if match else (1 << 62, name)
 
 
 def _of_one_job(dumps: list[Dump]) -> tuple[list[Dump], list[Dump]]:
     """Return the dumps of the job that wrote last, and those that an earlier job left in the folder.
 
     Ranks of one job know communicators in common, or are in communicators that have no rank in common,
-    and give the same name of the job. A rank that has made none may belong to any.
+    and give the same name of the job. A rank without a communicator may belong to any.
     """
-    parts: list[tuple[set[str], list[Dump]]] = []
-    for dump in dumps:
-        known = {uid for uid, group in dump.groups.items() if len(group.members) > 1}
-        if not known:
-            continue
-        together = [part for part in parts if part[0] & known]
-        parts = [part for part in parts if not part[0] & known]
-        parts.append(
-            (
-                known.union(*(part[0] for part in together)),
-                [dump, *(each for part in together for each in part[1])],
-            )
-        )
-    if len(parts) < 2:
+    known = {
+        dump.rank: {uid for uid, group in dump.groups.items() if len(group.members) > 1}
+        for dump in dumps
+    }
+    if not any(known.values()):
         return dumps, []
-    last = max(parts, key=lambda part: max(dump.time for dump in part[1]))[1]
+    last = max((dump for dump in dumps if known[dump.rank]), key=lambda dump: dump.time)
+    own, before = {last.rank}, set[int]()
+    while own != before:
+        before, uids = own, set().union(*(known[rank] for rank in own))
+        own = own | {rank for rank in known if known[rank] & uids}
+    members = _members(dump for dump in dumps if dump.rank in own)
     strangers = [
-        dump for _, part in parts if part is not last and not _beside(part, last) for dump in part
+        dump
+        for dump in dumps
+        if known[dump.rank]
+        and dump.rank not in own
+        and not (dump.job == last.job != "" and members.isdisjoint(_members([dump])))
     ]
     others = {dump.rank for dump in strangers}
     return [dump for dump in dumps if dump.rank not in others], strangers
 
 
-def _beside(some: list[Dump], last: list[Dump]) -> bool:
-    """Whether dumps without a communicator in common are of one job all the same."""
-    jobs = {dump.job for dump in (*some, *last)}
-    return len(jobs) == 1 and "" not in jobs and not _members(some) & _members(last)
-
-
-def _members(dumps: list[Dump]) -> set[int]:
+def _members(dumps: Iterable[Dump]) -> set[int]:
     return {rank for dump in dumps for group in dump.groups.values() for rank in group.members}

@@ -4,10 +4,11 @@ import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from hpccomm.diagnosis.dumps import Dump, DumpedError, LastSeen, Membership, RecordedCall
+from hpccomm.contracts.side import Answer
+from hpccomm.diagnosis.dumps import Dump, DumpedError, Membership, RecordedCall
 
 PATIENCE = 0.3
-"""Seconds that a rank may wait, or come late, before anybody asks why."""
+"""Seconds that a rank may wait, or come late, before it counts."""
 
 MEETINGS = frozenset(
     f"{name}{uneven}"
@@ -102,13 +103,13 @@ class Job:
 
     @property
     def broken(self) -> bool:
-        """Whether a dump was written because something failed, not because somebody asked for it."""
+        """Whether a dump was written because something failed, not on request."""
         asked = ("on demand", "SIGUSR1")
         return not all(any(word in dump.reason for word in asked) for dump in self.dumps.values())
 
     @property
     def raised(self) -> dict[int, DumpedError]:
-        """What ended ranks that did not catch it, by rank."""
+        """The uncaught exceptions, by rank."""
         return {rank: dump.raised for rank, dump in self.dumps.items() if dump.raised is not None}
 
     @property
@@ -125,8 +126,8 @@ class Job:
         """Return a time of a rank's host as the clock of the first host had it."""
         return time - self.clocks.get(self.dumps[rank].host, 0.0)
 
-    def seen(self, rank: int, uid: str) -> LastSeen | None:
-        """Return where a rank was last seen: by itself, or by those who asked it."""
+    def seen(self, rank: int, uid: str) -> Answer | None:
+        """Return what a rank answered last, or would have answered when it wrote its dump."""
         dump = self.dumps.get(rank)
         if dump is not None:
             return dump.now.get(uid) or next(iter(dump.now.values()), None)
@@ -177,7 +178,7 @@ def peers(call: RecordedCall, group: Membership) -> Iterator[int]:
             yield group.members[rank]
 
 
-def answered(dump: Dump, group: Membership, rank: int) -> LastSeen | None:
+def answered(dump: Dump, group: Membership, rank: int) -> Answer | None:
     """Return what a rank of the job answered on a communicator to the one that wrote the dump."""
     answers = dump.answers.get(group.uid)
     if not answers or rank not in group.members:
@@ -191,7 +192,7 @@ def join(dumps: Sequence[Dump]) -> Job:
     groups: dict[str, Membership] = {}
     for dump in dumps:
         for uid, group in dump.groups.items():
-            # Dumps of one job agree; where one is damaged, nobody may be left out.
+            # Dumps of one job agree; where one is damaged, the whole list is taken.
             if uid not in groups or len(group.members) > len(groups[uid].members):
                 groups[uid] = group
     calls: dict[str, dict[int, dict[int, RecordedCall]]] = {uid: {} for uid in groups}
@@ -209,7 +210,9 @@ def join(dumps: Sequence[Dump]) -> Job:
                 seen = [by_rank[rank].now.get(uid)]
             else:
                 seen = [answered(dump, group, rank) for dump in dumps]
-            known += [each.begun for each in seen if each is not None and each.begun is not None]
+            known += [
+                each.facts["collective"] for each in seen if each and "collective" in each.facts
+            ]
             if known:
                 begun[rank] = max(known)
         histories[uid] = History(group, calls[uid], begun)
@@ -235,6 +238,6 @@ def clocks(dumps: Mapping[int, Dump], histories: Mapping[str, History]) -> dict[
             if known is not None:
                 for host, end in ends.items():
                     differences.setdefault(host, []).append(end - ends[known] + ahead[known])
-        for host, found in differences.items():
-            ahead.setdefault(host, statistics.median(found))
+        for host, seconds in differences.items():
+            ahead.setdefault(host, statistics.median(seconds))
     return ahead

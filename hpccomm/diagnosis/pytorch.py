@@ -8,7 +8,7 @@ are left out: it takes each call for one of all ranks.
 """
 
 import pickle
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,29 +19,29 @@ from hpccomm.errors import UsageError
 VERSION = "2.10"
 """Version of PyTorch's layout."""
 
+_SAME = (
+    "all_reduce",
+    "broadcast",
+    "reduce",
+    "all_gather",
+    "all_gather_v",
+    "reduce_scatter",
+    "reduce_scatter_v",
+    "gather",
+    "scatter",
+    "all_to_all",
+    "barrier",
+    "split",
+)
 KNOWN = {
-    "all_reduce": "all_reduce",
-    "broadcast": "broadcast",
-    "reduce": "reduce",
-    "all_gather": "all_gather",
-    "all_gather_v": "all_gather_v",
-    "reduce_scatter": "reduce_scatter",
-    "reduce_scatter_v": "reduce_scatter_v",
-    "gather": "gather",
-    "scatter": "scatter",
-    "all_to_all": "all_to_all",
+    **{name: name for name in _SAME},
     "all_to_all_v": "all_to_all_v_single",
-    "barrier": "barrier",
-    "split": "split",
     "window": "new_window",
 }
 """Names that the analyser knows."""
 
 OTHERWISE = "allreduce_coalesced"
 """The name of every other call there. Its own name stands beside the dtype, and in the stack."""
-
-STATES = {"scheduled": "scheduled", "completed": "completed"}
-"""States that it knows; what failed has started."""
 
 
 def write(job: Job, folder: Path) -> list[str]:
@@ -112,36 +112,22 @@ def entry(job: Job, call: RecordedCall, number: int) -> dict[str, Any]:
     """Return one call as PyTorch records it."""
     group = job.histories[call.uid].group
     name = KNOWN.get(call.operation, OTHERWISE)
-    library = "nccl" if call.backend == "nccl" else "gloo"
-    began = int(call.began * 1e9)
+    library = "nccl" if str(call.entry.get("profiling_name")).startswith("nccl:") else "gloo"
     inputs, outputs = sizes(call, len(group.members))
-    dtype = _beside(call)
-    frames: list[Mapping[str, Any]] = list(call.frames)
-    if name == OTHERWISE:
-        frames.insert(0, {"name": call.operation, "filename": "hpccomm", "line": 0})
+    dtypes = [_beside(call)]
+    own = [] if name != OTHERWISE else [{"name": call.operation, "filename": "hpccomm", "line": 0}]
     return {
+        **call.entry,
         "record_id": number,
         "pg_id": 0,
         "process_group": (call.uid, group.name),
-        "collective_seq_id": call.number,
-        "p2p_seq_id": 0,
-        "op_id": call.number,
         "profiling_name": f"{library}:{name}",
-        "time_created_ns": began,
-        "time_discovered_started_ns": began,
-        "time_discovered_completed_ns": (
-            None if call.open or call.seconds is None else began + int(call.seconds * 1e9)
-        ),
-        "duration_ms": None if call.seconds is None else call.seconds * 1e3,
         "input_sizes": [inputs],
         "output_sizes": [outputs],
-        "input_dtypes": [dtype],
-        "output_dtypes": [dtype],
-        "state": STATES.get(call.state, "started"),
-        "is_p2p": False,
-        "retired": not call.open,
-        "timeout_ms": None if call.timeout is None else call.timeout * 1e3,
-        "frames": frames,
+        "input_dtypes": dtypes,
+        "output_dtypes": dtypes,
+        "state": "started" if call.state == "failed" else call.state,
+        "frames": own + call.entry["frames"],
     }
 
 

@@ -1,6 +1,7 @@
 """The last collectives as text: a row a rank, a mark a call."""
 
 from collections.abc import Iterator, Sequence
+from itertools import groupby
 
 from hpccomm.diagnosis.faults import Fault
 from hpccomm.diagnosis.history import History, Job
@@ -18,6 +19,8 @@ MARKS = {
 """Marks, and what they mean."""
 
 WIDTH = 100
+LONGEST_HEAD = 40
+MOST_PARTS = 8
 ROWS = 48
 """Rows up to which each rank has one of its own; beyond, neighbours that look the same share one."""
 
@@ -30,34 +33,26 @@ def lines(job: Job, faults: Sequence[Fault], last: int) -> Iterator[str]:
     last : int
         Collectives to show; fewer if they do not fit.
     """
-    wrong = list(dict.fromkeys(fault.uid for fault in faults if fault.uid))
-    for wait in (wait for fault in faults for wait in fault.waits):
-        wrong += [wait.call.uid] * (wait.call.uid not in wrong)
-    shown = [job.histories[uid] for uid in wrong if job.histories[uid].numbers]
-    if not wrong:
-        shown = [history for history in job.histories.values() if history.numbers]
-    for history in shown[:8]:
+    wrong = [fault.uid for fault in faults if fault.uid]
+    wrong += [wait.call.uid for fault in faults for wait in fault.waits]
+    recorded = [job.histories[uid] for uid in dict.fromkeys(wrong or job.histories)]
+    shown = [history for history in recorded if history.numbers]
+    for history in shown[:MOST_PARTS]:
         yield from _part(job, history, faults, last)
         yield ""
-    if len(shown) > 8:
-        yield f"({len(shown) - 8} further communicators are left out)"
+    if len(shown) > MOST_PARTS:
+        yield f"({len(shown) - MOST_PARTS} further communicators are left out)"
         yield ""
     if shown:
         yield "  ".join(f"{mark} {meaning}" for mark, meaning in MARKS.items())
 
 
-def window(history: History, last: int) -> range:
-    """Return the numbers of the last collectives."""
-    top = history.numbers[-1]
-    return range(max(1, top - last + 1), top + 1)
-
-
 def _part(job: Job, history: History, faults: Sequence[Fault], last: int) -> Iterator[str]:
     ranks = sorted(history.group.members)
-    hosts = {rank: job.dumps[rank].host if rank in job.dumps else "" for rank in ranks}
-    heads = {rank: f"rank {rank} {hosts[rank]}".rstrip()[:40] for rank in ranks}
-    left = max(len(head) for head in heads.values())
-    numbers = window(history, max(1, min(last, WIDTH - left - 6)))
+    heads = {rank: _head(job, [rank]) for rank in ranks}
+    left = LONGEST_HEAD if len(ranks) > ROWS else max(map(len, heads.values()))
+    top = history.numbers[-1]
+    numbers = range(max(1, top + 1 - max(1, min(last, WIDTH - left - 6))), top + 1)
     marked = {
         (rank, fault.number): {"differing": "X", "late": "L"}[fault.sort]
         for fault in faults
@@ -71,23 +66,20 @@ def _part(job: Job, history: History, faults: Sequence[Fault], last: int) -> Ite
         for rank in ranks
     }
     yield (
-        f"communicator {history.group.name!r}, collectives #{numbers[0]} to #{numbers[-1]}"
-        f" of {ranks_named(tuple(ranks))}"
+        f"communicator {history.group.name!r}, collectives #{numbers[0]} to #{top}"
+        f" of {ranks_named(ranks)}"
     )[:WIDTH]
-    if len(ranks) <= ROWS:
-        shared = [[rank] for rank in ranks]
-    else:
-        shared = []
-        for rank in ranks:
-            if shared and rows[shared[-1][-1]] == rows[rank]:
-                shared[-1].append(rank)
-            else:
-                shared.append([rank])
-        heads |= {each[0]: ranks_named(tuple(each))[:40] for each in shared if len(each) > 1}
-        left = max(len(heads[each[0]]) for each in shared)
-    for each in shared:
-        line = f"  {heads[each[0]].ljust(left)}  {rows[each[0]]}  {_beside(job, history, each[0])}"
+    for row, alike in groupby(ranks, lambda rank: (rows[rank], len(ranks) <= ROWS and rank)):
+        first, *more = alike
+        head = _head(job, [first, *more]).ljust(left)
+        line = f"  {head}  {row[0]}  {_beside(job, history, first)}"
         yield line.rstrip() if len(line) <= WIDTH else f"{line[: WIDTH - 1]}…"
+
+
+def _head(job: Job, ranks: Sequence[int]) -> str:
+    """Return whose row it is, with the host of a single rank."""
+    dump = job.dumps.get(ranks[0]) if len(ranks) == 1 else None
+    return f"{ranks_named(ranks)} {dump.host if dump else ''}".rstrip()[:LONGEST_HEAD]
 
 
 def _beside(job: Job, history: History, rank: int) -> str:

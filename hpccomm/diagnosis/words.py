@@ -18,7 +18,7 @@ def verdict(job: Job, faults: list[Fault]) -> Iterator[str]:
         calls = sum(len(each.numbers) for each in job.histories.values())
         yield (
             f"Nothing wrong is found: the ranks agree in all {calls} collectives that are recorded, "
-            "and nobody waits for anybody."
+            "and no rank waits for another."
         )
         said = {dump.ended for dump in job.dumps.values() if dump.ended}
         yield from (_sentence(each.rstrip(".")) for each in sorted(said)[:2])
@@ -75,7 +75,7 @@ def _raised(job: Job, fault: Fault) -> str:
     first = max(fault.ranks, key=lambda rank: job.raised[rank].ago)
     error = job.raised[first]
     who = rank_on_node(job, first) if len(fault.ranks) == 1 else ranks_named(fault.ranks)
-    text = f"{who} raised, and nobody caught{at_place(error.site)}: {error.line}"
+    text = f"{who} raised an uncaught error{at_place(error.site)}: {error.line}"
     followed = ranks_named(fault.waiting) if fault.waiting else ""
     return _sentence(text.rstrip(".")) + (
         f" {followed.capitalize()} ended with it." if followed else ""
@@ -89,11 +89,11 @@ def _ended(job: Job, fault: Fault) -> str:
 
 
 def _refusals(job: Job, ranks: Sequence[int]) -> str:
-    """Return which calls of ranks were refused before: who catches that goes on without them."""
-    found = {rank: job.dumps[rank].refused for rank in ranks if rank in job.dumps}
+    """Return which calls of ranks were refused before: a program that catches that goes on without them."""
+    refused = {rank: dump.refused for rank, dump in job.dumps.items() if rank in ranks}
     facts = {
         rank: {"refused": {"error": each.line, "site": each.site, "ago": each.ago}}
-        for rank, each in found.items()
+        for rank, each in refused.items()
         if each is not None
     }
     return _sentence(refusals(facts).removeprefix("; ").rstrip(".")) if facts else ""
@@ -104,11 +104,13 @@ def _missing(job: Job, fault: Fault) -> str:
     unheard = tuple(rank for rank in fault.ranks if rank not in fault.answers)
     done = f"called {what}" if fault.number else f"taken part in {what}"
     known = {rank: fault.answers[rank] for rank in fault.ranks if rank not in unheard}
-    told = whereabouts(known, fault.number, done)
+    sentences = whereabouts(known, fault.number, done)
     if unheard:
         they = "it was killed or crashed" if len(unheard) == 1 else "they were killed or crashed"
-        told.append(f"{ranks_named(unheard)} left no dump and gave no answer, so probably {they}")
-    text = "; ".join(told)
+        sentences.append(
+            f"{ranks_named(unheard)} left no dump and gave no answer, so probably {they}"
+        )
+    text = "; ".join(sentences)
     text += f". {_waited(job, fault, 'it' if what in text else what)}"
     if fault.unknown:
         text += f". Of {ranks_named(fault.unknown)} nothing is known"
@@ -150,13 +152,15 @@ def _differing(job: Job, fault: Fault) -> str:
 
 
 def _cycle(job: Job, fault: Fault) -> str:
-    told = [f"{rank_on_node(job, wait.rank)} {_waits(job, wait)}" for wait in fault.waits]
+    waits = [f"{rank_on_node(job, wait.rank)} {_waits(job, wait)}" for wait in fault.waits]
     remedy = (
         "Let all ranks make the calls of several communicators in one order"
         if any(wait.call.number for wait in fault.waits)
         else "Let one side send while the other receives, or use send_recv"
     )
-    return _sentence(f"{ranks_named(fault.ranks)} wait for each other: {'; '.join(told)}. {remedy}")
+    return _sentence(
+        f"{ranks_named(fault.ranks)} wait for each other: {'; '.join(waits)}. {remedy}"
+    )
 
 
 def _late(job: Job, fault: Fault) -> str:
@@ -207,24 +211,3 @@ def clock(job: Job) -> str:
 
 def _sentence(text: str) -> str:
     return f"{text[:1].upper()}{text[1:]}."
-
-
-def table(job: Job, fault: Fault) -> list[str]:
-    """Return the values of ranks that differ, side by side, as lines of at most 100 characters."""
-    parts = sides(fault.differences)[:5]
-    calls = job.histories[fault.uid].at(fault.number)
-    rows = [["", *(ranks_named(ranks) for ranks in parts)]]
-    rows += [
-        [name, *(values[ranks[0]] for ranks in parts)] for name, values in fault.differences.items()
-    ]
-    sites = [calls[ranks[0]].site for ranks in parts]
-    if any(sites):
-        rows.append(["called in", *sites])
-    room = max(8, (94 - max(len(row[0]) for row in rows)) // len(parts) - 2)
-    cut = [[cell if len(cell) <= room else f"{cell[: room - 1]}…" for cell in row] for row in rows]
-    widths = [max(len(row[column]) for row in cut) for column in range(len(cut[0]))]
-    return [
-        "  "
-        + "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
-        for row in cut
-    ]
