@@ -111,16 +111,6 @@ def run(args: argparse.Namespace) -> int:
     status = output.damaged([*examined.damage, *damage], args.file)
     if args.output is None:
         output.write(text)
-        return status
-    try:
-        with args.output.open("x", encoding="utf-8") as file:
-            file.write(text)
-    except FileExistsError:
-        raise ResultsError(
-            f"--output {args.output} exists already; remove it, or choose another path"
-        ) from None
-    except OSError as error:
-        raise ResultsError(
-            f"cannot write {args.output}: {error.strerror}; choose another path"
-        ) from error
+    else:
+        output.write_file(args.output, text, new=True)
     return status

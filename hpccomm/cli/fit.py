@@ -69,7 +69,6 @@ def run(args: argparse.Namespace) -> int:
     if to is None:
         output.write(report + description)
         return output.damaged(damage, args.file)
-    with reported(to, "write"):
-        to.write_text(description, encoding="utf-8")
+    output.write_file(to, description)
     output.write(f"{report}# Written to {to}\n")
     return output.damaged(damage, args.file)

@@ -76,8 +76,8 @@ def damaged(damage: Sequence[str], file: Path | None = None) -> int:
     return 2 if damage else 0
 
 
-def write_file(file: Path, content: str) -> None:
-    """Write a file of text, in place of one that is there.
+def write_file(file: Path, content: str, *, new: bool = False) -> None:
+    """Write a file of text, in place of one that is there unless it must be new.
 
     Raises
     ------
@@ -85,12 +85,15 @@ def write_file(file: Path, content: str) -> None:
         If it cannot be written, or an HDF5 file is there, which holds measurements.
     """
     try:
-        if file.is_file():
+        if file.is_file() and not new:
             with file.open("rb") as there:
                 if there.read(4) == b"\x89HDF":
                     raise ResultsError(
                         f"{file} is an HDF5 file, which is not overwritten; choose another path"
                     )
-        file.write_text(as_utf8(content), encoding="utf-8")
+        with file.open("x" if new else "w", encoding="utf-8") as text:
+            text.write(as_utf8(content))
+    except FileExistsError as error:
+        raise ResultsError(f"{file} exists already; remove it, or choose another path") from error
     except OSError as error:
         raise ResultsError(f"cannot write {file}: {error.strerror}; choose another path") from error

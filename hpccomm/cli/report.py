@@ -16,7 +16,7 @@ from pathlib import Path
 from hpccomm.bench.flag import Flag
 from hpccomm.bench.perf import readers
 from hpccomm.cli import output
-from hpccomm.cli.shared_flags import ANY_MACHINE, CASE, case, moment
+from hpccomm.cli.shared_flags import ANY_MACHINE, LOOKED_FOR, query
 from hpccomm.errors import ResultsError
 from hpccomm.units import counted
 
@@ -24,10 +24,7 @@ FLAGS = (
     Flag("FILE", readers.file, "results files, and folders of them", "files", values="+"),
     Flag("--base FILE", readers.file, "compare with the runs of this file or folder"),
     ANY_MACHINE,
-    Flag(CASE, case, "only runs that have measured this: all_reduce, all_reduce:1M"),
-    Flag("--since DATE", moment, "only runs since then: 2026-11-01, or 7d"),
-    Flag("--until DATE", moment, "only runs before then"),
-    Flag("--host PATTERN", str, "only runs on such a host"),
+    *LOOKED_FOR,
     Flag("--output FILE.html", readers.file, "the page (default: named as the first file)"),
 )
 
@@ -48,10 +45,8 @@ def run(args: argparse.Namespace) -> int:
     from hpccomm.results import archive
 
     file = args.output or _named_as(args.files[0])
-    collective, size, dtype = args.case or (None, None, None)
-    query = archive.Query(collective, size, dtype, args.since, args.until, args.host)
     with watched("reading files") as progress:
-        searched = archive.search(args.files, query, progress)
+        searched = archive.search(args.files, query(args), progress)
     runs = [each.run for each in searched.found]
     if not runs:
         raise ResultsError(

@@ -2,11 +2,17 @@
 
 import argparse
 import re
+from collections.abc import Iterable
 from datetime import datetime, timedelta
+from typing import TYPE_CHECKING
 
 from hpccomm import units
 from hpccomm.bench.flag import Flag
 from hpccomm.bench.perf import readers
+from hpccomm.errors import UsageError
+
+if TYPE_CHECKING:
+    from hpccomm.results.archive import Query
 
 RUN = Flag(
     "--run NAME|INDEX",
@@ -18,6 +24,20 @@ JSON = Flag("--json", bool, "print JSON for scripts instead of text")
 ADD_RUN = Flag("--output FILE.h5", readers.file, "add the run to this file")
 ANY_MACHINE = Flag("--any-machine", bool, "compare runs of machines that differ")
 CASE = "--case COLLECTIVE[:SIZE[:TYPE]]"
+
+
+def refuse(args: argparse.Namespace, names: Iterable[str], why: str) -> None:
+    """Raise if one of some flags is given.
+
+    Raises
+    ------
+    UsageError
+        Its text is that flag, and then `why`.
+    """
+    for name in names:
+        if getattr(args, name):
+            raise UsageError(f"--{name} {why}")
+
 
 _AGO = {"d": 1, "w": 7}
 
@@ -44,3 +64,22 @@ def moment(text: str) -> datetime:
         raise argparse.ArgumentTypeError(
             f"{text!r} is no date; give one such as 2026-11-01 or 2026-11-01T08:00, or 7d for a week ago"
         ) from None
+
+
+LOOKED_FOR = (
+    Flag(
+        CASE, case, "runs that have measured this: all_reduce, all_reduce:1M, all_reduce:1M:float"
+    ),
+    Flag("--since DATE", moment, "runs started then or later: 2026-11-01, or 7d for a week ago"),
+    Flag("--until DATE", moment, "runs started before then"),
+    Flag("--host PATTERN", str, "runs on such a host: 'gpu-1*'"),
+)
+"""What runs are found."""
+
+
+def query(args: argparse.Namespace) -> "Query":
+    """Return what flags of `LOOKED_FOR` look for."""
+    from hpccomm.results.archive import Query
+
+    collective, size, dtype = args.case or (None, None, None)
+    return Query(collective, size, dtype, args.since, args.until, args.host)

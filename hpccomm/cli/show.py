@@ -26,7 +26,7 @@ from hpccomm.bench.flag import Flag, FlagGroup
 from hpccomm.bench.perf import readers
 from hpccomm.bench.perf.flags import EXPECTED, NOTHING_EXPECTED
 from hpccomm.cli import output
-from hpccomm.cli.shared_flags import CASE, RUN, case, moment
+from hpccomm.cli.shared_flags import JSON, LOOKED_FOR, RUN, query, refuse
 from hpccomm.errors import UsageError
 
 if TYPE_CHECKING:
@@ -34,18 +34,6 @@ if TYPE_CHECKING:
 
     from hpccomm.results.run import Run
 
-
-_LOOKED_FOR = (
-    Flag(
-        CASE,
-        case,
-        "runs that have measured this, with their figures: all_reduce, all_reduce:1M:float",
-    ),
-    Flag("--since DATE", moment, "started then or later: 2026-11-01, or 7d for a week ago"),
-    Flag("--until DATE", moment, "started before then"),
-    Flag("--host PATTERN", str, "on such a host: 'gpu-1*'"),
-    Flag("--json", bool, "print what was found as JSON"),
-)
 
 FLAGS = (
     Flag(
@@ -68,9 +56,11 @@ FLAGS = (
         "print minimum, median, percentiles and maximum over the repetitions of each row, or the steps of "
         "a training, as well, in lines of comment",
     ),
-    FlagGroup(_LOOKED_FOR, "which runs and trainings --list finds"),
+    FlagGroup((*LOOKED_FOR, JSON), "which runs and trainings --list finds"),
     FlagGroup(EXPECTED, "what is expected"),
 )
+
+_OF_LIST = ("case", "since", "until", "host", "json")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -98,9 +88,7 @@ def run(args: argparse.Namespace) -> int:
         raise UsageError(f"--expect is about the rows of one run; leave it or --{other} out")
     if args.list:
         return _list(args)
-    for name in ("case", "since", "until", "host", "json"):
-        if getattr(args, name):
-            raise UsageError(f"--{name} belongs to --list; give that too, or leave it out")
+    refuse(args, _OF_LIST, "belongs to --list; give that too, or leave it out")
     file, *more = args.files
     if more or file.is_dir():
         raise UsageError(
@@ -216,12 +204,9 @@ def _list(args: argparse.Namespace) -> int:
     from hpccomm.bench.progress import watched
     from hpccomm.results import archive
 
-    for name in ("run", "verify", "statistics"):
-        if getattr(args, name):
-            raise UsageError(f"--{name} is of one run or file; leave it out with --list")
-    collective, size, dtype = args.case or (None, None, None)
-    query = archive.Query(collective, size, dtype, args.since, args.until, args.host)
+    refuse(args, ("run", "verify", "statistics"), "is of one run or file; leave it out with --list")
+    asked = query(args)
     with watched("reading files") as progress:
-        searched = archive.search(args.files, query, progress, trainings=True)
-    output.write(archive.as_json(searched) if args.json else archive.listing(searched, query))
+        searched = archive.search(args.files, asked, progress, trainings=True)
+    output.write(archive.as_json(searched) if args.json else archive.listing(searched, asked))
     return output.damaged(searched.damage)
