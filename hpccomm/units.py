@@ -120,7 +120,7 @@ def size(text: str) -> int:
         If it is of another form. The message says what fits.
     """
     fits = "bytes, or a number with K, M or G such as 64K"
-    return int(_read(text, text.upper(), _SIZES, f"is no size; give {fits}"))
+    return int(_read(text, text.upper(), _SIZES, f"is not a size; give {fits}"))
 
 
 def seconds(text: str) -> float:
@@ -132,7 +132,7 @@ def seconds(text: str) -> float:
         If it is of another form. The message says what fits.
     """
     fits = "seconds, or a number with us, ms, s, m or h such as 60s"
-    return _read(text, text, _TIMES, f"is no time; give {fits}")
+    return _read(text, text, _TIMES, f"is not a time; give {fits}")
 
 
 def rate(text: str) -> float:
@@ -144,7 +144,7 @@ def rate(text: str) -> float:
         If it is of another form. The message says what fits.
     """
     fits = "bytes a second, or a number with K, M or G such as 10G"
-    return _read(text, text.upper(), _RATES, f"is no rate; give {fits}")
+    return _read(text, text.upper(), _RATES, f"is not a rate; give {fits}")
 
 
 def _read(given: str, text: str, units: Mapping[str, str], refusal: str) -> float:

@@ -34,7 +34,7 @@ def test_sizes_are_read_with_the_units_of_nccl_tests(text, nbytes):
     "text", ["", "K", "1T", "-8", "1e999", "0x10", "1 K B", "5s", "4kB", "4K4"]
 )
 def test_what_is_no_size_is_refused_with_what_fits(text):
-    with pytest.raises(ValueError, match="is no size; give bytes, or a number with K, M or G"):
+    with pytest.raises(ValueError, match="is not a size; give bytes, or a number with K, M or G"):
         units.size(text)
 
 
@@ -50,13 +50,13 @@ def test_a_time_is_read_in_its_unit(value, unit):
 
 @pytest.mark.parametrize("text", ["", "soon", "inf", "nan", "-1", "5 min 3 s", "1d", "5S"])
 def test_what_is_no_time_is_refused_with_what_fits(text):
-    with pytest.raises(ValueError, match="is no time; give seconds"):
+    with pytest.raises(ValueError, match="is not a time; give seconds"):
         units.seconds(text)
 
 
 def test_rates_have_units_of_1000():
     assert [units.rate(text) for text in ("10G", "2.5m", "7")] == [10e9, 2.5e6, 7]
-    with pytest.raises(ValueError, match="is no rate"):
+    with pytest.raises(ValueError, match="is not a rate"):
         units.rate("10GMK")
 
 

@@ -51,7 +51,7 @@ FLAGS = (
     Flag(
         "--level PERCENT 1%",
         readers.percentage,
-        "how often equal sides may be told apart, in all cases together",
+        "how often equal sides may be found to differ, in all cases together",
     ),
     readers.choice(
         "--measure",
@@ -103,12 +103,12 @@ def run(args: argparse.Namespace) -> int:
         )
     rules = Rules(args.minimum, args.level, args.measure, values, args.metric or metric_of(values))
     with watched("comparing"):
-        found = compare(base, new, rules, any_machine=args.any_machine)
+        compared = compare(base, new, rules, any_machine=args.any_machine)
     if args.json is not None:
-        output.write_file(args.json, machine_readable.as_json(found))
+        output.write_file(args.json, machine_readable.as_json(compared))
     if args.junit is not None:
         output.write_file(
-            args.junit, machine_readable.as_junit(found, f"{args.base} against {args.new}")
+            args.junit, machine_readable.as_junit(compared, f"{args.base} against {args.new}")
         )
-    output.write(text.text(found))
-    return 1 if found.failed or (args.require_decision and not found.decided) else 0
+    output.write(text.text(compared))
+    return 1 if compared.failed or (args.require_decision and not compared.decided) else 0

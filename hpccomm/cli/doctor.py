@@ -71,14 +71,14 @@ def run(args: argparse.Namespace) -> int:
         if why := job.problem(trees):
             output.warn(f"hpccomm doctor: on {next(iter(trees))}: {why}\n")
         return 0
-    found = judge.judge(trees, rules)
+    diagnoses = judge.judge(trees, rules)
     if golden is not None:
-        found += judge.against(trees, golden, args.against.name, rules)
-    status = int(any(each.status == "fail" for each in found))
+        diagnoses += judge.against(trees, golden, args.against.name, rules)
+    status = int(any(each.status == "fail" for each in diagnoses))
     if args.json:
-        output.write_json(_document(trees, found, status))
+        output.write_json(_document(trees, diagnoses, status))
     else:
-        output.write("\n".join([*words.head(trees), "", *words.lines(found, trees)]) + "\n")
+        output.write("\n".join([*words.head(trees), "", *words.lines(diagnoses, trees)]) + "\n")
     return status
 
 
@@ -116,17 +116,17 @@ def _golden(file: Path) -> dict[str, Any]:
     return tree
 
 
-def _document(trees: dict[str, Any], found: "Sequence[Diagnosis]", status: int) -> dict[str, Any]:
+def _document(trees: dict[str, Any], results: "Sequence[Diagnosis]", status: int) -> dict[str, Any]:
     diagnoses = [
         {name: getattr(each.rule, name) for name in ("id", "question", "remedy", "page")}
         | {name: getattr(each, name) for name in ("status", "nodes", "evidence", "reason")}
-        for each in found
+        for each in results
     ]
-    made = datetime.now().astimezone().isoformat(timespec="seconds")
+    time = datetime.now().astimezone().isoformat(timespec="seconds")
     return {
         "schema": 1,
         "hpccomm": hpccomm.__version__,
-        "made": made,
+        "made": time,
         "status": status,
         "diagnoses": diagnoses,
         "nodes": trees,

@@ -70,12 +70,12 @@ def run(args: argparse.Namespace) -> int:
         lines = list(presets.for_model(args.for_model, args.ranks, _facts()))
     else:
         ranks = _gathered(_verdicts())
-        found = _joined(ranks)
-        changes = list(_changes(args.against, found)) if args.against else []
-        status = int(bool(changes) or any(entry["fault"] for entry in found))
-        lines = [line for entry in found for line in _lines(entry, len(ranks))] + changes
+        variables = _joined(ranks)
+        changes = list(_changes(args.against, variables)) if args.against else []
+        status = int(bool(changes) or any(entry["fault"] for entry in variables))
+        lines = [line for entry in variables for line in _lines(entry, len(ranks))] + changes
         if args.json:
-            document = {"ranks": len(ranks), "status": status, "variables": found}
+            document = {"ranks": len(ranks), "status": status, "variables": variables}
             lines = [json.dumps(document | {"changes": changes}, indent=1)]
     if output.speaks():
         output.write("\n".join(lines or ["no variable of the tables is set"]) + "\n")
@@ -84,9 +84,11 @@ def run(args: argparse.Namespace) -> int:
 
 def _verdicts() -> Verdicts:
     """Return the verdicts on what is set in this process."""
-    found = machine.settings()
-    own = [each for each in found if each.name.startswith("HPCCOMM_") and each.place == ENVIRONMENT]
-    return [*judging.judge_all(found, machine.here()), *map(_own, own)]
+    present = machine.settings()
+    own = [
+        each for each in present if each.name.startswith("HPCCOMM_") and each.place == ENVIRONMENT
+    ]
+    return [*judging.judge_all(present, machine.here()), *map(_own, own)]
 
 
 def _own(setting: VariableSetting) -> VariableVerdict:
@@ -138,8 +140,8 @@ def _joined(ranks: Sequence[Verdicts]) -> list[dict[str, Any]]:
     for rank, of in enumerate(ranks):
         for each in of:
             joined.setdefault(each, []).append(rank)
-    found = sorted(joined.items(), key=lambda item: (not item[0].fault, item[0].name))
-    return [asdict(each) | {"fault": each.fault, "ranks": ranges(of)} for each, of in found]
+    in_order = sorted(joined.items(), key=lambda item: (not item[0].fault, item[0].name))
+    return [asdict(each) | {"fault": each.fault, "ranks": ranges(of)} for each, of in in_order]
 
 
 def _lines(entry: Mapping[str, Any], size: int) -> Iterator[str]:
@@ -152,13 +154,13 @@ def _lines(entry: Mapping[str, Any], size: int) -> Iterator[str]:
         yield textwrap.indent(textwrap.fill(text, 99, break_on_hyphens=False), " " * 11)
 
 
-def _changes(file: Path, found: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+def _changes(file: Path, current: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     """Yield what differs between a saved report and this one, by name."""
     try:
         saved = json.loads(file.read_text(encoding="utf-8"))["variables"]
         reports = [
             {(str(each["name"]), each["value"]) for each in of if each["place"] != RANKS}
-            for of in (saved, found)
+            for of in (saved, current)
         ]
     except (OSError, ValueError, LookupError, TypeError) as error:
         raise UsageError(

@@ -78,10 +78,10 @@ def run(args: argparse.Namespace) -> int:
         raise UsageError("say what to explain: a log, a directory of dumps, or a message in quotes")
     place = Path(args.subject)
     try:
-        there = bool(args.subject) and place.exists()
-    except (OSError, ValueError):  # a long message is no path
-        there = False
-    if not there:
+        exists = bool(args.subject) and place.exists()
+    except (OSError, ValueError):  # such as a long message
+        exists = False
+    if not exists:
         return _explain_message(args)
     if place.is_dir():
         return _explain_dumps(place, args)
@@ -95,8 +95,8 @@ def _explain_log(log: "LogStream", name: str, args: argparse.Namespace) -> int:
     refuse(args, _OF_DUMPS, f"needs a directory of dumps, and {name} is a log")
     with watched(f"reading {name}"):
         report = reading.read(log, name)
-    told = json.dumps(words.document(report), indent=1) if args.json else words.lines(report)
-    output.write((told if isinstance(told, str) else "\n".join(told)) + "\n")
+    lines = json.dumps(words.document(report), indent=1) if args.json else words.lines(report)
+    output.write((lines if isinstance(lines, str) else "\n".join(lines)) + "\n")
     return report.status
 
 
@@ -109,8 +109,8 @@ def _explain_message(args: argparse.Namespace) -> int:
         f"needs dumps, and {args.subject!r:.80} is not a directory; give the one that the job wrote "
         "(HPCCOMM_DUMP_DIR)",
     )
-    found = meanings.matching(args.subject)
-    if not found:
+    explanations = meanings.matching(args.subject)
+    if not explanations:
         known = [each.name for each in meanings.TABLE]
         own = [each.name for each in meanings.TABLE if each.component == "hpccomm"]
         advice = did_you_mean(
@@ -122,15 +122,16 @@ def _explain_message(args: argparse.Namespace) -> int:
         )
     if args.json:
         fields = ("name", "component", "kind", "meaning", "causes", "remedies", "check", "source")
-        explained = [{name: getattr(each, name) for name in fields} for each in found]
+        explained = [{name: getattr(each, name) for name in fields} for each in explanations]
         output.write_json(explained)
     else:
-        output.write("\n".join(meanings.lines(found)) + "\n")
+        output.write("\n".join(meanings.lines(explanations)) + "\n")
     return 0
 
 
 def _explain_dumps(folder: Path, args: argparse.Namespace) -> int:
-    from hpccomm.diagnosis import faults, history
+    from hpccomm.diagnosis import history
+    from hpccomm.diagnosis.faults import find
     from hpccomm.diagnosis.folder import read_folder
 
     if args.output is not None:
@@ -138,45 +139,45 @@ def _explain_dumps(folder: Path, args: argparse.Namespace) -> int:
     with watched(f"reading {folder.name}"):
         read = read_folder(folder)
         job = history.join(read.dumps)
-        found = faults.find(job)
-    status = 1 if found else 0
-    told = _told(read, job, found, args)
+        faults = find(job)
+    status = 1 if faults else 0
+    lines = _text(read, job, faults, args)
     if args.output is not None:
         with watched(f"drawing {args.output.name}"):
-            _draw(folder, job, found, args, told)
+            _draw(folder, job, faults, args, lines)
     notes = []
     if args.pytorch is not None:
         from hpccomm.diagnosis import pytorch
 
         notes = pytorch.write(job, args.pytorch)
     if args.json:
-        output.write_json(_document(read, job, found, status))
+        output.write_json(_document(read, job, faults, status))
         return status
     if args.output is not None:
         notes.append(f"drawn in {args.output}")
-    output.write("\n".join([*told, *notes]) + "\n")
+    output.write("\n".join([*lines, *notes]) + "\n")
     return status
 
 
-def _told(
-    read: "DumpFolder", job: "Job", found: list["Fault"], args: argparse.Namespace
+def _text(
+    read: "DumpFolder", job: "Job", faults: list["Fault"], args: argparse.Namespace
 ) -> list[str]:
     """Return the lines that are printed: verdict, values side by side, timeline, files left out."""
     from hpccomm.diagnosis import timeline, words
 
-    told = []
-    for sentence in words.verdict(job, found):
-        told += [*words.wrapped(sentence), ""]
-    told += [*timeline.lines(job, found, args.last), ""]
+    lines = []
+    for sentence in words.verdict(job, faults):
+        lines += [*words.wrapped(sentence), ""]
+    lines += [*timeline.lines(job, faults, args.last), ""]
     without = [rank for rank in range(job.size) if rank not in job.dumps]
-    told += words.wrapped(
+    lines += words.wrapped(
         f"{read.path}: {len(read.dumps)} dumps of {job.size} ranks, the last of {words.clock(job)}"
     )
     if without:
-        told += words.wrapped(f"no dump of {ranks_named(tuple(without))}")
-    if job.hosts > 1 and not any(fault.sort == "late" for fault in found):
-        told += words.wrapped(words.clock_caveat(job))
-    return told + list(read.passed_over)
+        lines += words.wrapped(f"no dump of {ranks_named(tuple(without))}")
+    if job.hosts > 1 and not any(fault.sort == "late" for fault in faults):
+        lines += words.wrapped(words.clock_caveat(job))
+    return lines + list(read.passed_over)
 
 
 def _check_place(file: Path) -> None:
@@ -189,28 +190,28 @@ def _check_place(file: Path) -> None:
 
 
 def _draw(
-    folder: Path, job: "Job", found: list["Fault"], args: argparse.Namespace, told: list[str]
+    folder: Path, job: "Job", faults: list["Fault"], args: argparse.Namespace, lines: list[str]
 ) -> None:
     from hpccomm.diagnosis import page, picture, words
     from hpccomm.schedules.draw import drawing
 
-    figure = picture.draw(job, found, args.last)
+    figure = picture.draw(job, faults, args.last)
     if args.output.suffix.lower() != ".html":
         drawing.save(figure, args.output)
         return
     svg = drawing.rendered(figure, "svg").decode()
     text = page.page(
-        f"The dumps in {folder}", list(words.verdict(job, found)), svg, "\n".join(told)
+        f"The dumps in {folder}", list(words.verdict(job, faults)), svg, "\n".join(lines)
     )
     output.write_file(args.output, text)
 
 
-def _document(read: "DumpFolder", job: "Job", found: list["Fault"], status: int) -> dict[str, Any]:
+def _document(read: "DumpFolder", job: "Job", faults: list["Fault"], status: int) -> dict[str, Any]:
     from hpccomm.diagnosis import words
 
     return {
         "status": status,
-        "verdict": list(words.verdict(job, found)),
+        "verdict": list(words.verdict(job, faults)),
         "faults": [
             {name: getattr(fault, name) for name in _OF_FAULTS}
             | {
@@ -218,7 +219,7 @@ def _document(read: "DumpFolder", job: "Job", found: list["Fault"], status: int)
                 "collective": fault.number or None,
                 "sentence": words.sentence(job, fault),
             }
-            for fault in found
+            for fault in faults
         ],
         "world_size": job.size,
         "ranks": {

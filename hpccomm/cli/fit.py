@@ -28,7 +28,7 @@ from hpccomm.schedules.cost.network_files import ready
 _FIT = (
     Flag(
         "--output FILE.toml",
-        readers.file_ending_in(".toml", "is no name of a description; give one"),
+        readers.file_ending_in(".toml", "is not a name of a description; give one"),
         "write the description to this file (default: print it after the report, whose lines are "
         "comments in it)",
     ),

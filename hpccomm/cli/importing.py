@@ -66,22 +66,22 @@ def run(args: argparse.Namespace) -> int:
     refused = ResultsError("; ".join(unreadable))
     if unreadable and not args.dry_run:
         raise refused
-    there = reading.KnownRuns(args.output)
+    known_runs = reading.KnownRuns(args.output)
     mendable = False
-    for log, found in logs:
-        packed = f" ({found.packed})" if found.packed else ""
-        for each in found.found:
+    for log, tables in logs:
+        packed = f" ({tables.packed})" if tables.packed else ""
+        for each in tables.found:
             if isinstance(each, LeftOutTable):
                 output.write(f"{log}{packed}: line {each.line}: {each.what} left out: {each.why}\n")
                 mendable |= not each.unlike
                 continue
             what = f"{each.rows[0].collective}, {len(each.rows)} rows, {len(each.info.ranks)} ranks"
-            if known := there.find(each):
+            if known := known_runs.find(each):
                 output.write(f"{log}{packed}: {what} left out: the same measurement as {known}\n")
                 continue
             name = "" if args.dry_run else reading.store(args.output, each)
             place = f"{name} of {args.output}" if name else "would be stored"
-            there.add(each, f"{name} of {args.output}" if name else f"that of {log}")
+            known_runs.add(each, f"{name} of {args.output}" if name else f"that of {log}")
             output.write(f"{log}{packed}: {what}: {place}, {each.status}\n")
             for note in each.notes:
                 output.write(f"{log}{packed}:   {note}\n")

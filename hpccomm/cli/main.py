@@ -116,7 +116,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         ends = sys.modules.get("hpccomm.backends.bootstrap.ends")
         if ends is not None and ends.installed():
-            raise  # what nobody catches ends the other ranks too, with one line from each
+            raise  # uncaught, it ends the other ranks too, with one line from each
         output.warn("hpccomm: interrupted\n")
         status = 130
     except HpccommError as error:

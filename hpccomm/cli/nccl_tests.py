@@ -98,9 +98,9 @@ def launch_command(ranks: int, environ: Mapping[str, str], command: Sequence[str
         If there is none.
     """
     beside = Path(sys.executable).with_name("mpiexec")
-    found = str(beside) if beside.exists() else shutil.which("mpiexec", path=environ.get("PATH"))
-    if found is not None:
-        return [found, "-n", str(ranks)]
+    mpiexec = str(beside) if beside.exists() else shutil.which("mpiexec", path=environ.get("PATH"))
+    if mpiexec is not None:
+        return [mpiexec, "-n", str(ranks)]
     how = "install an MPI library, or start the ranks with its launcher"
     if "SLURM_JOB_ID" in environ:
         how = f"start all: {_line(None, ranks, environ, command)}"
@@ -135,17 +135,17 @@ def launch_environment(environ: Mapping[str, str]) -> dict[str, str]:
 
     A batch job of one task has one slot to Open MPI's launcher, and MPICH's would ask Slurm for a step.
     """
-    kept = {
+    own = {
         name: value
         for name, value in environ.items()
         if name.startswith(_OF_A_USER) or not name.startswith(_OF_A_JOB)
     }
     # As with nccl-tests, there may be fewer cores.
-    kept.setdefault("PRTE_MCA_rmaps_default_mapping_policy", ":oversubscribe")
-    kept.setdefault("OMPI_MCA_rmaps_base_oversubscribe", "1")
-    if kept.get(DEVICE, "").strip().isdecimal():
-        kept[DEVICE] = f"{kept[DEVICE].strip()}+"  # the first of them
-    return kept
+    own.setdefault("PRTE_MCA_rmaps_default_mapping_policy", ":oversubscribe")
+    own.setdefault("OMPI_MCA_rmaps_base_oversubscribe", "1")
+    if own.get(DEVICE, "").strip().isdecimal():
+        own[DEVICE] = f"{own[DEVICE].strip()}+"  # the first of them
+    return own
 
 
 def _flags(environ: Mapping[str, str], rank: int) -> list[str]:
@@ -168,7 +168,7 @@ def _unknown(environ: Mapping[str, str]) -> Iterator[str]:
     for name in sorted(environ):
         if name.startswith("NCCL_TESTS_") and name not in known:
             advice = did_you_mean(name, known, f"its variables are {', '.join(known)}")
-            yield f"hpccomm: {name} is no variable of nccl-tests and has no effect; {advice}\n"
+            yield f"hpccomm: {name} is not a variable of nccl-tests and has no effect; {advice}\n"
 
 
 if __name__ == "__main__":

@@ -109,7 +109,7 @@ def _writer(args: argparse.Namespace, info: "RunInfo", opened: ExitStack) -> Any
         folder = file.parent
         if not folder.is_dir() or not os.access(folder, os.W_OK):
             raise ResultsError(
-                f"cannot write {file}: {folder} is no folder that can be written to; name another"
+                f"cannot write {file}: {folder} is not a folder that can be written to; name another"
             )
         if file.is_dir():
             raise ResultsError(f"cannot write {file}: it is a folder; name a file in it")

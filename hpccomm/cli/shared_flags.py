@@ -43,7 +43,7 @@ _AGO = {"d": 1, "w": 7}
 
 
 def case(text: str) -> tuple[str, int | None, str | None]:
-    """Read a case: collective, size and type, of which the last two may be left out."""
+    """Read a case: collective, and perhaps size and type."""
     name, _, rest = text.partition(":")
     size, _, dtype = rest.partition(":")
     if not name:
@@ -62,7 +62,7 @@ def moment(text: str) -> datetime:
         return datetime.fromisoformat(text).astimezone()
     except ValueError:
         raise argparse.ArgumentTypeError(
-            f"{text!r} is no date; give one such as 2026-11-01 or 2026-11-01T08:00, or 7d for a week ago"
+            f"{text!r} is not a date; give one such as 2026-11-01 or 2026-11-01T08:00, or 7d for a week ago"
         ) from None
 
 

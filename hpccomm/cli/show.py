@@ -121,8 +121,8 @@ def run(args: argparse.Namespace) -> int:
     finished = chosen.status == "completed"
     if pairs.GROUP in chosen.groups:
         measured, thresholds = pairs.read(chosen)
-        found = pairs_text.text(measured, pairs.blame(measured, thresholds))
-        output.write(listing + describe.facts(chosen) + found)
+        verdict = pairs_text.text(measured, pairs.blame(measured, thresholds))
+        output.write(listing + describe.facts(chosen) + verdict)
         return status
     with watched(f"showing {chosen.name}", len(chosen.rows)) as progress:
         samples = WholeSamples(chosen, progress)

@@ -144,5 +144,5 @@ def _of_graphs(file: Path) -> Shown:
 
     graphs = read_graphs(file)
     lines = list(words.graph_lines(graphs)) or ["no graph has a channel"]
-    found = {"graphs": [dataclasses.asdict(graph) for graph in graphs]}
-    return found, lines, lambda: picture.draw_graphs(graphs)
+    graphs_document = {"graphs": [dataclasses.asdict(graph) for graph in graphs]}
+    return graphs_document, lines, lambda: picture.draw_graphs(graphs)

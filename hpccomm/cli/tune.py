@@ -75,7 +75,7 @@ _MEASURING = (
 FLAGS = (
     Flag(
         "COLLECTIVE all",
-        readers.some_of({name: name for name in TUNED}, "is no collective"),
+        readers.some_of({name: name for name in TUNED}, "is not a collective"),
         f"{readers.ALL}, or some with commas between them: {', '.join(TUNED)}",
         "collectives",
         values="?",

@@ -35,7 +35,7 @@ def crossovers(curves: Mapping[str, Times]) -> list[Crossover]:
     Only sizes that all curves have are looked at. Curves that are the fastest at none of them have no part in it.
     Between two sizes, the logarithm of times is taken as linear in that of the size.
     """
-    found: list[Crossover] = []
+    crossings: list[Crossover] = []
     leaders: set[str] = set()
     last = 0
     for size in sorted(set.intersection(*map(set, curves.values()))) if curves else ():
@@ -46,9 +46,9 @@ def crossovers(curves: Mapping[str, Times]) -> list[Crossover]:
         best = fastest(row)
         if leaders and not leaders & set(best):
             before = next(name for name in curves if name in leaders)
-            found.append(_between(before, best[0], last, size, curves))
+            crossings.append(_between(before, best[0], last, size, curves))
         leaders, last = leaders & set(best) or set(best), size
-    return found
+    return crossings
 
 
 def fastest(times: Mapping[str, float]) -> list[str]:

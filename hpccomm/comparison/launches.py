@@ -82,7 +82,7 @@ class Side(NamedTuple):
         variants : bool
             Whether they are compared with those of another variant.
         """
-        found: CaseRows = {}
+        cases: CaseRows = {}
         for run in self.runs:
             own: dict[Case, list[LaunchRow]] = {}
             ranks = str(len(run.info.ranks)) if "ranks" in across else ""
@@ -94,8 +94,8 @@ class Side(NamedTuple):
                     continue
                 own.setdefault(case, []).append(LaunchRow(row, timing, run, index))
             for case, rows in own.items():
-                found.setdefault(case, []).append(rows)
-        return found
+                cases.setdefault(case, []).append(rows)
+        return cases
 
 
 def side(
@@ -124,10 +124,10 @@ def side(
     ResultsError
         If a file that was named cannot be read or is damaged, or no launch is left.
     """
-    found: dict[tuple[Path, str], Run] = {}  # a run that is named twice is one launch
+    launches: dict[tuple[Path, str], Run] = {}  # a run that is named twice is one launch
     left_out: dict[str, None] = {}
     measured: dict[Hashable, Run] = {}  # so is a copy
-    there: dict[str, None] = {}
+    variants: dict[str, None] = {}
     files = list(each_file(paths))
     for path, named in files:
         try:
@@ -148,12 +148,12 @@ def side(
             if run.damage or (not run.rows and run.status == "completed"):
                 continue  # the latter has pairs of ranks
             if variant and variant not in (its := run.by_variant()):
-                there |= dict.fromkeys(its)
+                variants |= dict.fromkeys(its)
                 continue
             if run.status == "completed":
                 one = measured.setdefault(identity(run.info, run.rows), run)
                 if one is run or (one.path.resolve(), one.name) == (path.resolve(), run.name):
-                    found[path.resolve(), run.name] = run
+                    launches[path.resolve(), run.name] = run
                 else:
                     left_out[
                         f"{path} {run.name}: the same measurement as {one.name} of {one.path}"
@@ -163,16 +163,16 @@ def side(
     names = ", ".join(map(str, paths))
     if not files:
         raise ResultsError(f"{names} holds no file *.h5; name a results file or a folder of them")
-    if not found:
+    if not launches:
         asked = f" of series {series!r}" if series is not None else ""
         if variant:
-            known = ", ".join(map(repr, filter(None, there))) or "none"
+            known = ", ".join(map(repr, filter(None, variants))) or "none"
             asked += f" of variant {variant!r} (its variants: {known})"
         ended = f" (left out: {few(left_out, 2)})" if left_out else ""
         raise ResultsError(
             f"{names} holds no completed run{asked}{ended}; name files that hpccomm perf --output has written"
         )
-    return Side(tuple(found.values()), tuple(left_out), variant)
+    return Side(tuple(launches.values()), tuple(left_out), variant)
 
 
 def on_both_sides(base: Side, new: Side) -> str:

@@ -13,26 +13,26 @@ VERSION = 1
 """Of the JSON document."""
 
 
-def as_json(found: Comparison) -> str:
+def as_json(comparison: Comparison) -> str:
     """Return a comparison as JSON; docs/compare.rst describes it."""
-    rules = found.rules
+    rules = comparison.rules
     document = {
         "version": VERSION,
-        "failed": found.failed,
-        "decided": found.decided,
+        "failed": comparison.failed,
+        "decided": comparison.decided,
         "minimum": rules.minimum,
         "level": rules.level,
         "metric": rules.metric,
-        "across": found.across,
-        "unit": found.unit,
-        "variants": list(found.names),
-        "launches_needed": found.needed,
-        "cases": [_case(each, rules.metric) for each in found.cases],
-        "only_base": [case._asdict() for case in found.only_base],
-        "only_new": [case._asdict() for case in found.only_new],
-        "circumstances": list(found.circumstances),
-        "machines": list(found.machines),
-        "left_out": list(found.left_out),
+        "across": comparison.across,
+        "unit": comparison.unit,
+        "variants": list(comparison.names),
+        "launches_needed": comparison.needed,
+        "cases": [_case(each, rules.metric) for each in comparison.cases],
+        "only_base": [case._asdict() for case in comparison.only_base],
+        "only_new": [case._asdict() for case in comparison.only_new],
+        "circumstances": list(comparison.circumstances),
+        "machines": list(comparison.machines),
+        "left_out": list(comparison.left_out),
     }
     return json.dumps(document, indent=1) + "\n"
 
@@ -61,29 +61,29 @@ def _number(value: float) -> float | None:
     return None if math.isnan(value) else value
 
 
-def as_junit(found: Comparison, name: str) -> str:
+def as_junit(comparison: Comparison, name: str) -> str:
     """Return a comparison as JUnit's XML: a test for each case, which fails if it is slower or wrong.
 
     Parameters
     ----------
-    found : Comparison
+    comparison : Comparison
         The comparison.
     name : str
         Of the suite of tests.
     """
-    metric = found.rules.metric
+    metric = comparison.rules.metric
     suite = ET.Element(
         "testsuite",
         name=_text(name),
-        tests=str(len(found.cases)),
-        failures=str(sum(each.verdict in FAILURES for each in found.cases)),
+        tests=str(len(comparison.cases)),
+        failures=str(sum(each.verdict in FAILURES for each in comparison.cases)),
         errors="0",
-        skipped=str(sum(each.verdict in OPEN for each in found.cases)),
+        skipped=str(sum(each.verdict in OPEN for each in comparison.cases)),
     )
     properties = ET.SubElement(suite, "properties")
-    for key, value in (("across", ", ".join(found.across)), ("metric", METRICS[metric])):
+    for key, value in (("across", ", ".join(comparison.across)), ("metric", METRICS[metric])):
         ET.SubElement(properties, "property", name=key, value=_text(value))
-    for each in found.cases:
+    for each in comparison.cases:
         test = ET.SubElement(
             suite,
             "testcase",

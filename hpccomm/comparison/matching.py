@@ -61,29 +61,29 @@ class Values(NamedTuple):
     across: Across = NOTHING
 
 
-def _median(found: LaunchRow) -> float:
-    if found.timing is not None:
-        return found.timing.median
-    if found.run is None:
+def _median(launch: LaunchRow) -> float:
+    if launch.timing is not None:
+        return launch.timing.median
+    if launch.run is None:
         return np.nan
-    samples = found.run.samples(found.number)  # of before there were timings
-    return repetitions.spread(samples, found.run.info.config.per_iter_skip)[0]
+    samples = launch.run.samples(launch.number)  # of a file written before there were timings
+    return repetitions.spread(samples, launch.run.info.config.per_iter_skip)[0]
 
 
 _READ: dict[str, Callable[[LaunchRow], float]] = {
-    ISOLATED: lambda found: found.timing.isolated if found.timing else np.nan,
+    ISOLATED: lambda launch: launch.timing.isolated if launch.timing else np.nan,
     MEDIAN: _median,
-    TIME: lambda found: found.row.time,
+    TIME: lambda launch: launch.row.time,
 }
 
 
-def _bus_factor(found: LaunchRow) -> float:
+def _bus_factor(launch: LaunchRow) -> float:
     """Return bus bandwidth times time over bytes; 0 where there is none, as on one rank."""
-    row = found.row
+    row = launch.row
     return 1e3 * row.busbw * row.time / row.bytes if row.bytes else 0.0
 
 
-class Matched(NamedTuple):
+class MatchedCases(NamedTuple):
     """The cases of two sides.
 
     Attributes
@@ -95,7 +95,7 @@ class Matched(NamedTuple):
     passes : bool
         Whether values are those of passes within one launch, instead of launches.
     without : tuple of Case
-        Those that both have, of which a launch has no time, or bus bandwidth, above 0.
+        Those that both have, where a launch has no time, or bus bandwidth, above 0.
     """
 
     values: dict[Case, Values]
@@ -107,7 +107,7 @@ class Matched(NamedTuple):
 
 def matched(
     base: Side, new: Side, measure: str = AUTO, across: Across = NOTHING, metric: str = TIME
-) -> Matched:
+) -> MatchedCases:
     """Match the cases of two sides, and give each a value for each launch.
 
     The value of a launch is the median of its isolated repetitions; where a launch has none, the median of those
@@ -147,7 +147,7 @@ def matched(
 
 def _matched(
     sides: Sequence[CaseRows], free: Collection[str], measure: str, metric: str, *, passes: bool
-) -> Matched:
+) -> MatchedCases:
     values: dict[Case, Values] = {}
     without = []
     groups = _groups(sides, free)
@@ -160,12 +160,12 @@ def _matched(
         for pair in product(bases, news):
             case, differing = _of_both(*pair)
             rows = [side[each] for side, each in zip(sides, pair, strict=True)]
-            if (found := _values(case, rows, measure, metric)) is None:
+            if (of_case := _values(case, rows, measure, metric)) is None:
                 without.append(case)
             else:
-                values[case] = found._replace(across=differing)
+                values[case] = of_case._replace(across=differing)
     alone = [[case for pair in groups if not pair[1 - at] for case in pair[at]] for at in (0, 1)]
-    return Matched(values, tuple(alone[0]), tuple(alone[1]), passes, tuple(without))
+    return MatchedCases(values, tuple(alone[0]), tuple(alone[1]), passes, tuple(without))
 
 
 def _groups(
@@ -194,7 +194,7 @@ def _of_both(base: Case, new: Case) -> tuple[Case, Across]:
     return case, {name: both[name] for name in ACROSS if len({*both[name]}) > 1}
 
 
-def matched_passes(base: Sequence[LaunchRow], new: Sequence[LaunchRow]) -> Matched:
+def matched_passes(base: Sequence[LaunchRow], new: Sequence[LaunchRow]) -> MatchedCases:
     """Match the cases of two variants that one launch measured in turns, with a value for each pass.
 
     Parameters

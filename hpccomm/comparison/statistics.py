@@ -73,7 +73,7 @@ def ratio(base: Launches, new: Launches) -> Ratio:
         return medians
 
     # Seeded: the same files give the same verdict.
-    found = bootstrap(
+    interval = bootstrap(
         (new, base),
         of_medians,
         n_resamples=RESAMPLES,
@@ -81,7 +81,7 @@ def ratio(base: Launches, new: Launches) -> Ratio:
         method="percentile",
         random_state=np.random.default_rng(0),
     ).confidence_interval
-    return Ratio(value, float(found.low), float(found.high))
+    return Ratio(value, float(interval.low), float(interval.high))
 
 
 def slower(base: Launches, new: Launches, minimum: float) -> float:

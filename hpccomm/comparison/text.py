@@ -10,23 +10,24 @@ from hpccomm.comparison.verdict import MEANINGS, UNDECIDED, UNTESTED, CaseVerdic
 from hpccomm.results.table import figure
 
 
-def text(found: Comparison) -> str:
+def text(comparison: Comparison) -> str:
     """Return the table, what was compared, and the verdict as a whole, with line ends."""
-    lines = [f"# Differs between the sides: {each}" for each in found.circumstances]
-    lines += [f"# The machines differ: {each}" for each in found.machines]
-    lines += [f"# Left out: {each}" for each in found.left_out]
-    if any(found.names):
-        names = [name or "all" for name in found.names]
+    lines = [f"# Differs between the sides: {each}" for each in comparison.circumstances]
+    lines += [f"# The machines differ: {each}" for each in comparison.machines]
+    lines += [f"# Left out: {each}" for each in comparison.left_out]
+    if any(comparison.names):
+        names = [name or "all" for name in comparison.names]
         lines += [f"# Base: {names[0]}", f"# New:  {names[1]}"]
-    metric = found.rules.metric
-    if found.rules.across:
+    metric = comparison.rules.metric
+    if comparison.rules.across:
         across = (
-            ", ".join(found.across) or f"{', '.join(found.rules.across)}: the same on both sides"
+            ", ".join(comparison.across)
+            or f"{', '.join(comparison.rules.across)}: the same on both sides"
         )
         lines.append(f"# Across {across}; compared: {METRICS[metric]}")
     sides = (f"{side} {'GB/s' if metric == BUSBW else 'us'}" for side in ("base", "new"))
-    heading = ("case", *sides, "change", "95 % interval", "p", found.unit, "verdict")
-    table = [heading, *(_cells(each, metric) for each in found.cases)]
+    heading = ("case", *sides, "change", "95 % interval", "p", comparison.unit, "verdict")
+    table = [heading, *(_cells(each, metric) for each in comparison.cases)]
     widths = [max(map(len, column)) for column in zip(*table, strict=True)]
     for row in table:
         cells = [
@@ -34,9 +35,9 @@ def text(found: Comparison) -> str:
             for column, (cell, width) in enumerate(zip(row, widths, strict=True))
         ]
         lines.append("  ".join(cells).rstrip())
-    for side, cases in (("base", found.only_base), ("new", found.only_new)):
+    for side, cases in (("base", comparison.only_base), ("new", comparison.only_new)):
         lines += [f"# Only on the {side} side: {case}" for case in cases]
-    return "".join(f"{line}\n" for line in [*lines, *_closing(found)])
+    return "".join(f"{line}\n" for line in [*lines, *_closing(comparison)])
 
 
 def change(ratio: float, metric: str = TIME) -> str:
@@ -65,21 +66,21 @@ def _cells(each: CaseVerdict, metric: str) -> tuple[str, ...]:
     )
 
 
-def _closing(found: Comparison) -> list[str]:
-    rules, counts = found.rules, Counter(each.verdict for each in found.cases)
+def _closing(comparison: Comparison) -> list[str]:
+    rules, counts = comparison.rules, Counter(each.verdict for each in comparison.cases)
     lines = [
         "#",
         f"# {', '.join(f'{counts[each]} {each}' for each in MEANINGS if counts[each]) or 'no case'}; a change below "
-        f"{rules.minimum:.1%} does not count; equal sides are told apart once in {1 / rules.level:.0f} comparisons",
+        f"{rules.minimum:.1%} does not count; equal sides are found to differ once in {1 / rules.level:.0f} comparisons",
     ]
     lines += [
-        f"# {each}: {MEANINGS[each].replace('launches', found.unit)}"
+        f"# {each}: {MEANINGS[each].replace('launches', comparison.unit)}"
         for each in MEANINGS
         if counts[each]
     ]
     if counts[UNTESTED] or counts[UNDECIDED]:
         lines.append(
-            f"# So many cases need {found.needed} {found.unit} a side at least: hpccomm perf ... "
-            + ("--passes" if found.unit == "passes" else "--launches")
+            f"# So many cases need {comparison.needed} {comparison.unit} a side at least: hpccomm perf ... "
+            + ("--passes" if comparison.unit == "passes" else "--launches")
         )
     return lines

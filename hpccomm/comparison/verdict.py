@@ -6,7 +6,7 @@ from itertools import product
 
 from hpccomm.comparison import matching, statistics
 from hpccomm.comparison.launches import Case, Side
-from hpccomm.comparison.matching import METRICS, Matched, Values
+from hpccomm.comparison.matching import METRICS, MatchedCases, Values
 from hpccomm.comparison.statistics import Launches, Ratio
 from hpccomm.errors import ResultsError
 from hpccomm.results import fingerprint
@@ -19,7 +19,7 @@ SAME, FASTER = "same", "faster"
 MEANINGS: Mapping[str, str] = {
     WRONG: "a result of the new side is wrong",
     SLOWER: "the new side takes longer by more than the minimum effect",
-    UNDECIDED: "the launches scatter too much to tell; more of them may",
+    UNDECIDED: "the launches vary too much to decide; run more launches",
     UNTESTED: "there are too few launches to test anything",
     SAME: "whatever the difference is, it is smaller than the minimum effect",
     FASTER: "the new side takes less by more than the minimum effect",
@@ -102,7 +102,7 @@ class Comparison:
     needed : int
         Launches a side that so many cases need.
     left_out : tuple of str
-        Runs that did not complete, and cases of which a launch or pass has no time above 0.
+        Runs that did not complete, and cases that have a launch or pass without a time above 0.
     machines : tuple of str
         How the machines differ, where they may.
     names : tuple of str
@@ -161,7 +161,7 @@ def compare(
     first, *others = (run.info for run in (*base.runs, *new.runs))
     of_ranks = "ranks" not in rules.across
     different = [fingerprint.differences(first, info, ranks=of_ranks) for info in others]
-    machines = list(dict.fromkeys(each for found in different for each in found))
+    machines = list(dict.fromkeys(each for pair in different for each in pair))
     if machines and not any_machine:
         number = {len(info.ranks) for info in (first, *others)}
         remedy = "--across ranks, or " if of_ranks and len(number) > 1 else ""
@@ -169,23 +169,23 @@ def compare(
             f"the runs are of different machines: {'; '.join(machines)}; give runs of the same one, or {remedy}"
             "--any-machine to compare them nevertheless"
         )
-    found = matching.matched(base, new, rules.measure, rules.across, rules.metric)
-    if not found.values:
-        if found.without:
+    matched = matching.matched(base, new, rules.measure, rules.across, rules.metric)
+    if not matched.values:
+        if matched.without:
             raise ResultsError(
-                f"of {few(found.without, 2)} a launch has no {METRICS[rules.metric]} above 0; there is nothing to compare"
+                f"a launch of {few(matched.without, 2)} has no {METRICS[rules.metric]} above 0; there is nothing to compare"
             )
         sides = [
             {(name, getattr(case, name)) for case in side for name in matching.ACROSS}
-            for side in (found.only_base, found.only_new)
+            for side in (matched.only_base, matched.only_new)
         ]
         common = {*rules.across, *(name for name, _ in sides[0] & sides[1])}
         remedy = "".join(f", or --across {each}" for each in matching.ACROSS if each not in common)
         raise ResultsError(
-            f"the two sides have no case in common: the base has {few(found.only_base, 2)}, the new one "
-            f"{few(found.only_new, 2)}; measure both with the same flags{remedy}"
+            f"the two sides have no case in common: the base has {few(matched.only_base, 2)}, the new one "
+            f"{few(matched.only_new, 2)}; measure both with the same flags{remedy}"
         )
-    compared = compare_passes(found, (base.variant, new.variant), rules)
+    compared = compare_passes(matched, (base.variant, new.variant), rules)
     return replace(
         compared,
         circumstances=tuple(each for each in _circumstances(base, new) if each not in machines),
@@ -194,28 +194,30 @@ def compare(
     )
 
 
-def compare_passes(found: Matched, names: tuple[str, str], rules: Rules = Rules()) -> Comparison:
+def compare_passes(
+    matched: MatchedCases, names: tuple[str, str], rules: Rules = Rules()
+) -> Comparison:
     """Compare what has been matched, such as two variants that one launch measured in turns.
 
     Parameters
     ----------
-    found : Matched
+    matched : MatchedCases
         A value for each pass, as `hpccomm.comparison.matching.matched_passes` gives them.
     names : tuple of str
         Of the variants.
     rules : Rules, optional
         How verdicts are found.
     """
-    lack = f"a {'pass' if found.passes else 'launch'} has no {METRICS[rules.metric]} above 0"
+    lack = f"a {'pass' if matched.passes else 'launch'} has no {METRICS[rules.metric]} above 0"
     return Comparison(
         rules,
-        _judged(found.values, rules),
-        found.only_base,
-        found.only_new,
-        needed=statistics.launches_needed(rules.level, max(1, 2 * len(found.values))),
-        left_out=tuple(f"{case}: {lack}" for case in found.without),
+        _judged(matched.values, rules),
+        matched.only_base,
+        matched.only_new,
+        needed=statistics.launches_needed(rules.level, max(1, 2 * len(matched.values))),
+        left_out=tuple(f"{case}: {lack}" for case in matched.without),
         names=names,
-        unit="passes" if found.passes else "launches",
+        unit="passes" if matched.passes else "launches",
     )
 
 
@@ -223,21 +225,23 @@ def _circumstances(base: Side, new: Side) -> tuple[str, ...]:
     """Return what differs between any launch of one side and any of the other."""
     infos = ([run.info for run in side.runs] for side in (base, new))
     different = (fingerprint.circumstances(*both) for both in product(*infos))
-    return tuple(dict.fromkeys(each for found in different for each in found))
+    return tuple(dict.fromkeys(each for pair in different for each in pair))
 
 
-def _judged(found: Mapping[Case, Values], rules: Rules) -> tuple[CaseVerdict, ...]:
+def _judged(values: Mapping[Case, Values], rules: Rules) -> tuple[CaseVerdict, ...]:
     p = [
         test(each.base, each.new, rules.minimum)
         for test in (statistics.slower, statistics.faster)
-        for each in found.values()
+        for each in values.values()
     ]
     adjusted = statistics.holm(p)
     verdicts = []
-    for number, (case, each) in enumerate(found.items()):
-        p_slower, p_faster = adjusted[number], adjusted[number + len(found)]
+    for number, (case, each) in enumerate(values.items()):
+        p_slower, p_faster = adjusted[number], adjusted[number + len(values)]
         ratio = statistics.ratio(each.base, each.new)
-        testable = statistics.least_p(len(each.base), len(each.new)) * 2 * len(found) <= rules.level
+        testable = (
+            statistics.least_p(len(each.base), len(each.new)) * 2 * len(values) <= rules.level
+        )
         if each.wrong:
             verdict = WRONG
         elif not testable:

@@ -227,7 +227,7 @@ def _dump(document: object, path: Path) -> Dump:
     }
     for group in groups.values():
         if rank not in group.members:
-            raise DamagedDump(f"rank {rank} is no rank of its communicator {group.name[:40]!r}")
+            raise DamagedDump(f"rank {rank} is not a rank of its communicator {group.name[:40]!r}")
     return Dump(
         file=path,
         rank=rank,
@@ -354,7 +354,7 @@ def _text(document: Facts, key: str) -> str:
 
 def _rank_of(text: str) -> int:
     if not (text.isascii() and text.isdigit() and len(text) < 10):
-        raise DamagedDump(f"{text!r:.40} in its answers is no rank")
+        raise DamagedDump(f"{text!r:.40} in its answers is not a rank")
     return int(text)
 
 

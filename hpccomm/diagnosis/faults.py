@@ -19,9 +19,10 @@ from hpccomm.runtime.traffic import shortest_round
 from hpccomm.runtime.verdict import Verdict, unlike
 
 Sort = Literal["raised", "differing", "cycle", "missing", "late", "stuck", "ended"]
-"""``"ended"``: ranks have ended by themselves, and nothing tells why. ``"raised"``: ranks raised an exception that nobody caught. ``"differing"``: ranks called different things. ``"cycle"``: ranks wait for each other in several
-communicators. ``"missing"``: ranks have not come. ``"late"``: they came late. ``"stuck"``: all have
-come, and it does not end."""
+"""``"raised"``: ranks raised an uncaught exception. ``"differing"``: ranks called different things.
+``"cycle"``: ranks wait for each other in several communicators. ``"missing"``: ranks have not come.
+``"late"``: they came late. ``"stuck"``: all have come, and it does not end. ``"ended"``: ranks have ended
+by themselves for an unknown reason."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +52,7 @@ class Fault:
     times : tuple of int
         Of a late rank: in how many collectives it was as late, of how many.
     unknown : tuple of int
-        Ranks of which nothing is known, so that they may be missing as well.
+        Ranks that left no trace, so that they may be missing as well.
     shift : int
         Of ranks that differ: by how many calls they are ahead of the others (1: they left one out,
         -1: they made one more); 0 where that does not explain it.
@@ -172,9 +173,9 @@ def _of_collectives(job: Job, history: History) -> Iterator[Fault]:
         first, call = next(iter(calls.items()))
         asked = call.operation, call.terms
         if any((other.operation, other.terms) != asked for other in calls.values()):
-            found = judged(job, call, first, members)
-            if found.verdict.differing:
-                yield _differing(job, history, each, found.verdict)
+            judged_call = judged(job, call, first, members)
+            if judged_call.verdict.differing:
+                yield _differing(job, history, each, judged_call.verdict)
                 return
     if number is None:
         yield from _late(job, history)
@@ -183,9 +184,9 @@ def _of_collectives(job: Job, history: History) -> Iterator[Fault]:
     waiting = tuple(rank for rank, at in sorted(halted.items()) if at == number)
     call = calls[waiting[0]]
     seconds = max(calls[rank].waited(job.dumps[rank].time) for rank in waiting)
-    found = judged(job, call, waiting[0], members)
-    if found.absent or found.unheard:
-        yield _missing(call, found, waiting, seconds)
+    judged_call = judged(job, call, waiting[0], members)
+    if judged_call.absent or judged_call.unheard:
+        yield _missing(call, judged_call, waiting, seconds)
         return
     late = list(_late(job, history, number))
     yield from late
@@ -193,12 +194,12 @@ def _of_collectives(job: Job, history: History) -> Iterator[Fault]:
         yield Fault("stuck", uid, number, call.operation, tuple(members), waiting, seconds)
 
 
-def _missing(call: RecordedCall, found: JudgedCall, *waited: Any) -> Fault:
+def _missing(call: RecordedCall, judged_call: JudgedCall, *waited: Any) -> Fault:
     """Return that ranks have not come to a call; `waited` says who waits for them, and for how many seconds."""
-    absent = found.absent or found.unheard
-    unknown = found.unheard if found.absent else ()
+    absent = judged_call.absent or judged_call.unheard
+    unknown = judged_call.unheard if judged_call.absent else ()
     fault = Fault("missing", call.uid, call.number, call.operation, absent, *waited)
-    return replace(fault, unknown=unknown, answers=found.answers)
+    return replace(fault, unknown=unknown, answers=judged_call.answers)
 
 
 def _halted(job: Job, history: History) -> dict[int, int]:
@@ -206,7 +207,7 @@ def _halted(job: Job, history: History) -> dict[int, int]:
 
     Where ranks have died without a dump, and the others were ended soon after, no wait was long.
     """
-    found = {}
+    halted = {}
     died = job.broken and any(rank not in job.dumps for rank in history.group.members)
     patience = 0.0 if died else PATIENCE
     for rank, calls in history.calls.items():
@@ -216,9 +217,9 @@ def _halted(job: Job, history: History) -> dict[int, int]:
             if job.gone_on(rank, call):
                 continue
             if call.open and (call.state == "failed" or call.waited(until) >= patience):
-                found[rank] = number
+                halted[rank] = number
                 break
-    return found
+    return halted
 
 
 def sides(values: Mapping[str, Mapping[int, str]]) -> list[tuple[int, ...]]:
@@ -297,7 +298,7 @@ def _late(job: Job, history: History, number: int | None = None) -> Iterator[Fau
         if came[last] - others > PATIENCE:
             latest[each] = last, came[last] - others
     if number is not None:
-        latest = {each: found for each, found in latest.items() if each == number}
+        latest = {each: late for each, late in latest.items() if each == number}
     if not latest:
         return
     worst = number or max(latest, key=lambda each: latest[each][1])
@@ -317,8 +318,8 @@ def _of_messages(
     for rank, waits in waiting.items():
         for each in waits:
             if not each.call.number and not named.intersection((rank, *each.awaited)):
-                found = judged(job, each.call, rank, each.awaited)
-                yield _missing(each.call, found, (rank,), each.seconds)
+                judged_call = judged(job, each.call, rank, each.awaited)
+                yield _missing(each.call, judged_call, (rank,), each.seconds)
 
 
 def _cycle(waiting: Mapping[int, Sequence[Waiting]]) -> list[Waiting]:

@@ -67,7 +67,7 @@ def read_folder(folder: Path) -> DumpFolder:
             if name.startswith((".rank_", "rank_")):
                 passed_over.append(f"{name} is half-written: its process ended meanwhile")
             else:
-                passed_over.append(f"{name} is no dump (those are named rank_0.json, ...)")
+                passed_over.append(f"{name} is not a dump (those are named rank_0.json, ...)")
             continue
         try:
             dump = parse(read_text(folder / name), folder / name)

@@ -32,7 +32,7 @@ class History:
     calls : mapping of int to mapping of int to RecordedCall
         By rank of the job and number of the collective; as far back as the records go.
     begun : mapping of int to int
-        The last collective that each rank began; ranks of which nothing is known are left out.
+        The last collective that each rank began; ranks that left no trace are left out.
     """
 
     group: Membership

@@ -64,8 +64,8 @@ class Explanation:
     def named(self, text: str) -> int | None:
         """Return where a text has the name; None if it does not."""
         name = re.escape(self.name).replace(r"\ ", r"(?:\s+code)?\s+")
-        found = re.search(rf"(?<![\w-]){name}(?![\w-])", text, re.IGNORECASE)
-        return None if found is None else found.start()
+        match = re.search(rf"(?<![\w-]){name}(?![\w-])", text, re.IGNORECASE)
+        return None if match is None else match.start()
 
 
 def _rows(file: str) -> list[dict[str, str]]:
@@ -118,9 +118,9 @@ def matching(text: str) -> list[Explanation]:
     for line in words.splitlines():
         fitting = ((each, each.pattern.search(words, at)) for each in TABLE if each.remedies)
         end = at + len(line)
-        each, found = next(((a, b) for a, b in fitting if b and b.start() <= end), (None, None))
-        if each is not None and found is not None:
-            places.setdefault(each, found.start())
+        each, match = next(((a, b) for a, b in fitting if b and b.start() <= end), (None, None))
+        if each is not None and match is not None:
+            places.setdefault(each, match.start())
         at = end + 1
     return sorted(places, key=lambda each: places[each])
 

@@ -24,9 +24,9 @@ def page(title: str, verdict: list[str], picture: str, text: str) -> str:
         The timeline, and values side by side.
     """
     svg = picture[picture.index("<svg") :]
-    told = "".join(f"<li>{escape(sentence)}</li>" for sentence in verdict)
+    items = "".join(f"<li>{escape(sentence)}</li>" for sentence in verdict)
     return (
         f'<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8"><title>{escape(title)}</title>'
-        f"<style>{STYLE}</style></head><body><h1>{escape(title)}</h1><ul>{told}</ul>"
+        f"<style>{STYLE}</style></head><body><h1>{escape(title)}</h1><ul>{items}</ul>"
         f"{svg}<pre>{escape(text)}</pre></body></html>\n"
     )

@@ -139,8 +139,8 @@ def _differing(job: Job, fault: Fault) -> str:
         text += f". Look at {rank_on_node(job, fault.ranks[0])}"
     if fault.shift:
         usual, odd = sides(fault.differences)
-        kept = history.calls[usual[0] if fault.shift == 1 else odd[0]][fault.number]
-        call = f"{kept.operation} #{fault.number}{at_place(kept.site)}"
+        change = history.calls[usual[0] if fault.shift == 1 else odd[0]][fault.number]
+        call = f"{change.operation} #{fault.number}{at_place(change.site)}"
         one, other = ranks_named(odd), ranks_named(usual)
         text += ". The calls before or after it fit if "
         text += (

@@ -72,10 +72,10 @@ def gathered(mpi: Any, sources: Sequence[str]) -> dict[str, Any] | None:
     return named(found) if found is not None and world.rank == 0 else None
 
 
-def named(found: Sequence[tuple[str, Any]]) -> dict[str, Any]:
+def named(nodes: Sequence[tuple[str, Any]]) -> dict[str, Any]:
     """Return trees by the names of their nodes; nodes of one name are numbered."""
     trees: dict[str, Any] = {}
-    for name, tree in found:
+    for name, tree in nodes:
         number = sum(each.partition("#")[0] == name for each in trees)
         trees[f"{name}#{number + 1}" if number else name] = tree
     return trees

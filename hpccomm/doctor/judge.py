@@ -40,16 +40,16 @@ class Diagnosis:
 
 def judge(trees: Mapping[str, Tree], rules: Sequence[Rule]) -> list[Diagnosis]:
     """Apply rules to the trees of nodes, by name. Nodes with the same result share a diagnosis."""
-    found = []
+    diagnoses = []
     for rule in rules:
         if rule.over_nodes:
-            found.append(_over_nodes(rule, trees))
+            diagnoses.append(_over_nodes(rule, trees))
             continue
         alike: dict[Diagnosis, list[str]] = {}
         for node, tree in trees.items():
             alike.setdefault(_of_node(rule, tree), []).append(node)
-        found += [replace(result, nodes=tuple(nodes)) for result, nodes in alike.items()]
-    return found
+        diagnoses += [replace(result, nodes=tuple(nodes)) for result, nodes in alike.items()]
+    return diagnoses
 
 
 def against(

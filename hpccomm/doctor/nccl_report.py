@@ -24,13 +24,13 @@ def facts(printed: str, failure: str | None) -> dict[str, Any]:
     """
     if failure is None:
         return {"unread": {"": "MPI did not start, and NCCL's own diagnostics need it"}}
-    found: dict[str, list[str]] = {}
+    sentences_by_check: dict[str, list[str]] = {}
     for tag, check, sentence in _LINE.findall(printed):
-        sentences = found.setdefault(check.strip(), [])
+        sentences = sentences_by_check.setdefault(check.strip(), [])
         if tag != "OK":
             sentences.append(sentence)
-    result: dict[str, Any] = {"says": found}
-    if not found:
+    result: dict[str, Any] = {"says": sentences_by_check}
+    if not sentences_by_check:
         why = failure or "NCCL printed no diagnostics; it has them from 2.31 on"
         result = {"unread": {"": why}}
     return result

@@ -58,11 +58,11 @@ def _nccl() -> str:
 
 def libraries(maps: str) -> dict[str, list[str]]:
     """Return the paths of the libraries that are mapped, by their short names."""
-    found: dict[str, set[str]] = {}
+    libraries: dict[str, set[str]] = {}
     for path in {line.split(maxsplit=5)[-1] for line in maps.splitlines()}:
         if match := _LIBRARIES.search(path):
-            found.setdefault(match[1], set()).add(path)
-    return {name: sorted(paths) for name, paths in sorted(found.items())}
+            libraries.setdefault(match[1], set()).add(path)
+    return {name: sorted(paths) for name, paths in sorted(libraries.items())}
 
 
 def of_mpi(library: Any) -> dict[str, Any]:

@@ -33,12 +33,12 @@ def rows(name: str) -> tuple[Mapping[str, str], ...]:
 
 def _parsed(row: Mapping[str, str], text: str) -> Any:
     """Return the fact of a row of ``files.tsv`` that a text holds. Raises LookupError or ValueError without one."""
-    found = re.search(row["pattern"] or "(?s)(.*)", text, re.MULTILINE)
+    match = re.search(row["pattern"] or "(?s)(.*)", text, re.MULTILINE)
     if row["kind"] == "has":
-        return found is not None
-    if found is None:
+        return match is not None
+    if match is None:
         raise LookupError(f"{row['file']} has nothing like {row['pattern']}")
-    return KINDS[row["kind"]](found[1])
+    return KINDS[row["kind"]](match[1])
 
 
 class Reading:

@@ -37,16 +37,16 @@ def head(trees: Mapping[str, Any]) -> Iterator[str]:
             yield f"  {path.replace('.*', ''):14} {value}{where}"
 
 
-def lines(found: Sequence[Diagnosis], trees: Mapping[str, Any]) -> Iterator[str]:
+def lines(diagnoses: Sequence[Diagnosis], trees: Mapping[str, Any]) -> Iterator[str]:
     """Yield the report: faults first, then what was skipped and why, then what is well."""
     nodes = len(trees)
     for status in ("fail", "warn"):
-        for each in found:
+        for each in diagnoses:
             if each.status == status:
                 yield from _fault(each, nodes)
-    sizes = collections.Counter(each.rule.area for each in found)
+    sizes = collections.Counter(each.rule.area for each in diagnoses)
     skipped: dict[tuple[str, tuple[str, ...]], dict[str, list[str]]] = {}
-    for each in found:
+    for each in diagnoses:
         if each.status == "skipped":
             area, _, name = each.rule.id.partition(".")
             skipped.setdefault((each.reason, each.nodes), {}).setdefault(area, []).append(name)
@@ -57,7 +57,7 @@ def lines(found: Sequence[Diagnosis], trees: Mapping[str, Any]) -> Iterator[str]
         )
         yield from _wrapped(f"{'skipped':8} {reason}{_where(of, nodes)} ({ids})")
     well: dict[str, list[str]] = {}
-    for each in found:
+    for each in diagnoses:
         if each.status == "ok" and len(each.nodes) == nodes:
             well.setdefault(each.rule.area, []).append(each.rule.id.partition(".")[2])
     for area, names in well.items():

@@ -31,7 +31,7 @@ class BoundRank(NamedTuple):
 
 def bound_ranks(trees: Mapping[str, Mapping[str, Any]]) -> list[BoundRank]:
     """Return the ranks of a job, from the facts of its nodes."""
-    found = [
+    ranks = [
         BoundRank(
             each["rank"], local, host, tuple(numbers(each["cores"])),
             each.get("variables", {}).get("CUDA_VISIBLE_DEVICES", ""),
@@ -39,7 +39,7 @@ def bound_ranks(trees: Mapping[str, Mapping[str, Any]]) -> list[BoundRank]:
         for host, tree in trees.items()
         for local, each in enumerate(tree.get("ranks", ()))
     ]  # fmt: skip
-    return sorted(found)
+    return sorted(ranks)
 
 
 def gpu_of(bound: BoundRank, node: NodeHardware) -> Component | None:

@@ -259,7 +259,7 @@ def _entry(place: str, given: Mapping[str, Any]) -> Entry:
         raise UsageError(f"{place} needs a collective, and busbw or time; add what is missing")
     for key in ("busbw", "time"):
         if key in given and not 0 < given[key] <= sys.float_info.max:
-            raise UsageError(f"{place}: {key} is no bandwidth or time; give a number above 0")
+            raise UsageError(f"{place}: {key} is not a bandwidth or time; give a number above 0")
     for key in ("ranks", "nodes"):
         if key in given and given[key] < 1:
             raise UsageError(f"{place}: {key} is {given[key]}; give 1 or more")
@@ -299,7 +299,7 @@ def _collective(text: str) -> str:
     name = ALIASES.get(text, text)
     if name not in MEASURED:
         advice = did_you_mean(text, MEASURED, f"give one of {', '.join(MEASURED)}")
-        raise UsageError(f"{text!r} is no collective; {advice}")
+        raise UsageError(f"{text!r} is not a collective; {advice}")
     return name
 
 

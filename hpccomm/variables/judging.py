@@ -102,11 +102,11 @@ def unknown(setting: VariableSetting, program: str, names: Iterable[str]) -> Var
     return VariableVerdict(setting.name, "", setting.place, "unknown", words, remedy)
 
 
-def judge_all(found: Iterable[VariableSetting], machine: Surroundings) -> list[VariableVerdict]:
-    """Return the verdicts on settings, of which the first of a name counts."""
+def judge_all(settings: Iterable[VariableSetting], machine: Surroundings) -> list[VariableVerdict]:
+    """Return the verdicts on settings; of several with one name, the first counts."""
     verdicts: dict[str, VariableVerdict] = {}
     shadowed = []
-    for setting in found:
+    for setting in settings:
         counts = verdicts.get(setting.name)
         if counts is None:
             if (verdict := judge(setting, machine)) is not None:

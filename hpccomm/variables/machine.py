@@ -24,15 +24,15 @@ def settings(
     without ``=`` are ignored.
     """
     present = os.environ if environ is None else environ
-    found = [VariableSetting(name, value) for name, value in sorted(present.items())]
+    set_here = [VariableSetting(name, value) for name, value in sorted(present.items())]
     own = present.get("NCCL_CONF_FILE") or f"{present.get('HOME', '')}/.nccl.conf"
     for file in (Path(own), site):
         with suppress(OSError):
             for line in os.fsdecode(file.read_bytes()).split("\n"):
                 name, equals, value = line.removesuffix("\r").partition("=")
                 if equals:  # the name in a comment begins with #, as no variable's does
-                    found.append(VariableSetting(name, value, str(file)))
-    return found
+                    set_here.append(VariableSetting(name, value, str(file)))
+    return set_here
 
 
 def here(

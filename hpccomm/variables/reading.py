@@ -26,13 +26,13 @@ _PATTERNS = {
 
 def number(text: str) -> tuple[int, str]:
     """Return what C's ``strtoll`` with base 0 makes of a text, and the rest that it ignores."""
-    found = _NUMBER.match(text)
-    if not found:
+    match = _NUMBER.match(text)
+    if not match:
         return 0, text
-    sign, digits = found.groups()
+    sign, digits = match.groups()
     octal = digits[0] == "0" and digits[1:].isdigit()
     value = int(digits, 8 if octal else 0)
-    return -value if sign == "-" else value, text[found.end() :]
+    return -value if sign == "-" else value, text[match.end() :]
 
 
 def misfit(variable: KnownVariable, text: str) -> Finding | None:

@@ -203,7 +203,7 @@ config) echo 'MpiDefault = pmix' ;; *) echo 'Node login1 not found'; exit 1 ;; e
     )
     found = slurm.gather()
     assert found["problems"] == []
-    assert found["unread"] == {"node": "this is no node of Slurm's"}
+    assert found["unread"] == {"node": "this is not a node of Slurm's"}
     monkeypatch.setenv("PATH", "/nowhere")
     monkeypatch.setenv("SLURM_NTASKS", "4")
     found = slurm.gather()

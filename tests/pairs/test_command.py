@@ -82,8 +82,8 @@ def test_an_expectation_has_one_number_and_one_unit():
         (("--expect", "speed=5"), "give latency=5us,bandwidth=10G"),
         (("--expect", "latency=5"), "give latency=5us,bandwidth=10G"),
         (("--expect", "bandwidth=10GMK"), "give latency=5us,bandwidth=10G"),
-        (("--budget", "0"), "is no time"),
-        (("--output", "nowhere/run.h5"), "is no folder that can be written to"),
+        (("--budget", "0"), "is not a time"),
+        (("--output", "nowhere/run.h5"), "is not a folder that can be written to"),
     ],
 )
 def test_what_does_not_fit_is_refused(words, said, shared_job):

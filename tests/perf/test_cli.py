@@ -44,7 +44,7 @@ def printed(program):
         (["perf"], "COLLECTIVE"),
         (
             ["perf", "all_reduce,all_red"],
-            "'all_red' is no collective; did you mean all_reduce? Give all or",
+            "'all_red' is not a collective; did you mean all_reduce? Give all or",
         ),
         (["perf", "all_reduce", "-n", "0"], "-n/--iters: 0 is out of range"),
         (["perf", "all_reduce", "-b", "2M", "-e", "1M"], "-b/--minbytes 2097152 is above"),
@@ -59,16 +59,19 @@ def printed(program):
         ),
         (["perf", "all_reduce", "-iters", "3"], "has no flag -iters; did you mean --iters? Usage:"),
         (["perf", "-q", "3", "all_reduce"], "hpccomm perf has no flag -q; usage: hpccomm perf"),
-        (["perf", "AllReduce"], "'AllReduce' is no collective; did you mean all_reduce? Give"),
+        (["perf", "AllReduce"], "'AllReduce' is not a collective; did you mean all_reduce? Give"),
         (
             ["perf", "all_reduce", "--algorithm", "rign"],
             "'rign' is no algorithm; did you mean ring?",
         ),
         (
             ["perf", "all_reduce", "-d", "half,Flaot"],
-            "'Flaot' is no type; did you mean float? Give",
+            "'Flaot' is not a type; did you mean float? Give",
         ),
-        (["perf", "all_reduce", "-o", "sum,mix"], "'mix' is no reduction; did you mean min? Give"),
+        (
+            ["perf", "all_reduce", "-o", "sum,mix"],
+            "'mix' is not a reduction; did you mean min? Give",
+        ),
         (["perf", "all_reduce", "--backend", "lopback"], "'lopback'; did you mean loopback? Give"),
         (["export", "x", "--format", "jsn"], "'jsn' is no format; did you mean json? Give one of"),
     ],

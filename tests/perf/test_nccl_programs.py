@@ -160,7 +160,7 @@ def test_other_programs_of_these_names_are_left_alone(tmp_path):
     ("words", "message"),
     [
         (("-g", "0"), "give an integer from 1 up"),
-        (("-g", "many"), "'many' is no integer"),
+        (("-g", "many"), "'many' is not an integer"),
         (("-Q", "1"), "no flag -Q"),
     ],
 )

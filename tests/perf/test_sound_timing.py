@@ -144,7 +144,7 @@ def test_launches_add_a_run_each_and_a_summary(tmp_path, monkeypatch, shared_job
     assert [run.info.series["launch"] for run in runs] == ["1", "2", "3"]
     assert len({run.info.series["name"] for run in runs}) == 1
     assert_summary(list(launches.summary(path, name))[-2], runs)
-    assert "is no launch of a series" in called(*words, "--series", "a:4:3")[2]
+    assert "is not a launch of a series" in called(*words, "--series", "a:4:3")[2]
     inside = shared_job(2, "-m", "hpccomm", *words, *series)
     assert inside.returncode != 0
     assert "--launches starts the ranks itself" in inside.stderr
@@ -220,7 +220,7 @@ def test_a_launch_has_the_arguments_of_the_command_but_those_of_the_series():
     ("words", "message"),
     [
         (("--budget", "5s"), "give --sync or --ci too"),
-        (("--ci", "200"), "is no percentage"),
+        (("--ci", "200"), "is not a percentage"),
         (("--launches", "2"), "--launches 2 needs --output"),
         (("--launcher", "mpiexec"), "give both or none"),
         (("--sync", "round"), "did you mean"),

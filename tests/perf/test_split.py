@@ -153,10 +153,10 @@ def test_programs_split_by_nccl_tests_variables(shared_job):
     found = [" ".join(re.findall(r"Rank +\d+ Group +(\d+)", table)) for table in tables]
     assert found == [*cases][:4], done.stderr
     assert re.findall(r"status (\d)", done.stdout) == (["0"] * 4 + ["2"] * 2) * 3
-    assert done.stderr.count("NCCL_TESTS_SPLITMASK is no variable of nccl-tests") == 1
+    assert done.stderr.count("NCCL_TESTS_SPLITMASK is not a variable of nccl-tests") == 1
     assert "did you mean NCCL_TESTS_SPLIT_MASK?" in done.stderr
     assert done.stderr.count("'FOO 2' is no split") == 1
-    assert done.stderr.count("argument --device: 'x' is no integer") == 1
+    assert done.stderr.count("argument --device: 'x' is not an integer") == 1
 
 
 def test_a_device_is_that_of_each_process_or_of_the_first_that_it_starts():

@@ -78,7 +78,7 @@ def test_text_needs_no_matplotlib() -> None:
             "give a larger --segment, a smaller --count",
         ),
         (["--schedule", "ring", "--output", ""], "an empty name"),
-        (["--schedule", "ring", "--ranks", "many"], "'many' is no integer"),
+        (["--schedule", "ring", "--ranks", "many"], "'many' is not an integer"),
         ([], "one of the arguments --schedule --training --pairs --runs is required"),
     ],
 )

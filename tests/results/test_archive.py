@@ -132,7 +132,7 @@ def test_a_damaged_file_is_named_and_does_not_hide_the_others(folder):
         ((), "add --list"),
         (("--list", "--run", "1"), "--run is of one run or file"),
         (("--host", "x"), "--host belongs to --list"),
-        (("--list", "--since", "soon"), "is no date"),
+        (("--list", "--since", "soon"), "is not a date"),
         (("--list", "--case", ":8"), "names no collective"),
     ],
 )

@@ -250,7 +250,10 @@ def test_pairs_and_own_output() -> None:
         (["--ntasks=2", "pref"], "does not run 'pref'; did you mean perf?"),
         (["--ntaks=2", "perf", "all_reduce"], "has no flag --ntaks; did you mean --ntasks?"),
         (["perf", "all_reduce", "--ntaks=2"], "has no flag --ntaks; did you mean --ntasks?"),
-        (["--ntasks=2", "perf", "all_red"], "'all_red' is no collective; did you mean all_reduce?"),
+        (
+            ["--ntasks=2", "perf", "all_red"],
+            "'all_red' is not a collective; did you mean all_reduce?",
+        ),
         (["--ntasks=2", "perf", "all_reduce", "-b", "4", "-e", "2"], "-b/--minbytes 4 is above"),
         (["--ntasks=2", "perf", "all_reduce", "--links", "x"], "has no flag --links"),
         (["--ntasks=2", "perf", "pairs", "more"], "'more' is more than hpccomm slurm perf pairs"),

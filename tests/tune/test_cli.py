@@ -176,8 +176,8 @@ def test_one_rank_has_nothing_to_choose(tmp_path, monkeypatch, capsys):
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["magic"], "'magic' is no collective"),
-        (["--seconds", "0"], "is no time"),
+        (["magic"], "'magic' is not a collective"),
+        (["--seconds", "0"], "is not a time"),
         (["--segments", "64K,0"], "nothing would move"),
         (["-b", "1M", "-e", "1K"], "give sizes that ascend"),
     ],

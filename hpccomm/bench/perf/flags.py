@@ -41,16 +41,17 @@ _NO_THREADS = "there is one thread a process to start communication"
 _NO_KERNELS = "hpccomm has no kernels of its own"
 
 _collectives = readers.some_of(
-    COLLECTIVES | {alias: COLLECTIVES[name] for alias, name in ALIASES.items()}, "is no collective"
+    COLLECTIVES | {alias: COLLECTIVES[name] for alias, name in ALIASES.items()},
+    "is not a collective",
 )
 _types = readers.some_of(
     {name: name for name in TYPES} | {dtype.name: name for name, dtype in TYPES.items()},
-    "is no type",
+    "is not a type",
 )
 _json_file = readers.file_ending_in(
     ".json", "has no known suffix; JSON is what can be written: give a name"
 )
-_ops = readers.some_of({name: name for name in OPS}, "is no reduction")
+_ops = readers.some_of({name: name for name in OPS}, "is not a reduction")
 
 FLAGS: dict[str, tuple[Flag, ...]] = {
     "sizes": (

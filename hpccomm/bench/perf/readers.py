@@ -44,7 +44,7 @@ def integer(low: int, high: int | None = None) -> Callable[[str], int]:
         except ValueError:  # 010, which is 8 to nccl-tests, or thousands of digits
             value = None
         if value is None:
-            raise argparse.ArgumentTypeError(f"{text!r} is no integer; give {fits}")
+            raise argparse.ArgumentTypeError(f"{text!r} is not an integer; give {fits}")
         if value < low or (high is not None and value > high):
             raise argparse.ArgumentTypeError(f"{value} is out of range; give {fits}")
         return value
@@ -110,7 +110,7 @@ def percentage(text: str) -> float:
         value = math.nan
     if not 0 < value <= 100:
         raise argparse.ArgumentTypeError(
-            f"{text!r} is no percentage; give a number above 0 and at most 100, such as 2%"
+            f"{text!r} is not a percentage; give a number above 0 and at most 100, such as 2%"
         )
     return value / 100
 
@@ -118,7 +118,7 @@ def percentage(text: str) -> float:
 def duration(text: str) -> float:
     """Read a time that is not 0."""
     if not (value := seconds(text)) > 0:
-        raise argparse.ArgumentTypeError(f"{text!r} is no time; give more than 0, such as 60s")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a time; give more than 0, such as 60s")
     return value
 
 
@@ -129,7 +129,7 @@ def bandwidth(text: str) -> float:
     except ValueError:
         value = math.nan
     if not 0 <= value < math.inf:
-        raise argparse.ArgumentTypeError(f"{text!r} is no bandwidth; give GB/s, such as 370")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a bandwidth; give GB/s, such as 370")
     return value
 
 
@@ -138,7 +138,7 @@ def command(text: str) -> tuple[str, ...]:
     try:
         words = tuple(shlex.split(text))
     except ValueError as error:
-        raise argparse.ArgumentTypeError(f"{text!r} is no command: {error}") from None
+        raise argparse.ArgumentTypeError(f"{text!r} is not a command: {error}") from None
     if not words:
         raise argparse.ArgumentTypeError("an empty command; give one such as 'mpiexec -n 4'")
     return words
@@ -149,7 +149,7 @@ def series(text: str) -> dict[str, str]:
     match = re.fullmatch(r"(.+):(\d+):(\d+)", text)
     if match is None or not 1 <= int(match[2]) <= int(match[3]):
         raise argparse.ArgumentTypeError(
-            f"{text!r} is no launch of a series; give NAME:LAUNCH:LAUNCHES such as nightly:3:10"
+            f"{text!r} is not a launch of a series; give NAME:LAUNCH:LAUNCHES such as nightly:3:10"
         )
     return {"name": match[1], "launch": match[2], "launches": match[3]}
 

@@ -51,12 +51,12 @@ class LineOrigin(NamedTuple):
 def split(line: str) -> tuple[LineOrigin, str]:
     """Return whose a line is, and the rest of it."""
     tag, facts = "", dict[str, str]()
-    while (found := _PREFIX.match(line)) and found.end():
-        said = {name: value for name, value in found.groupdict().items() if value is not None}
-        if said.keys() & {"tag", "torch", "srun", "pod"}:
-            tag += found[0]
-        facts = said | facts
-        line = line[found.end() :]
+    while (prefix := _PREFIX.match(line)) and prefix.end():
+        named = {name: value for name, value in prefix.groupdict().items() if value is not None}
+        if named.keys() & {"tag", "torch", "srun", "pod"}:
+            tag += prefix[0]
+        facts = named | facts
+        line = line[prefix.end() :]
     ranks = [int(facts[name]) for name in _RANK if name in facts]
     host = next((facts[name] for name in _HOST if name in facts), "")
     pid = facts.get("pid") or facts.get("opid")

@@ -71,12 +71,12 @@ def read(stream: LogStream, name: str) -> LogReport:
     Raises
     ------
     ResultsError
-        If it is no log.
+        If it is not a log.
     """
     begin = stream.peek(8)[:8]
     for magic, what in _FOREIGN.items():
         if begin.startswith(magic):
-            raise ResultsError(f"{name} is no log but {what}")
+            raise ResultsError(f"{name} is not a log but {what}")
     reader = _LogReader(LogReport(name))
     unpack = next((each for magic, each in _PACKED.items() if begin.startswith(magic)), None)
     data = b""
@@ -150,8 +150,8 @@ class _LogReader:
         rows = sorted({row for word in words for row in self._rows.get(word, ())})
         size = LONGEST if any(TABLE[row].spans for row in rows) else end - start
         origin, text = prefixes.split(_text(data[start : start + size]))
-        if _NCCL_RANK in words and (found := _RANK.search(text)):
-            self.report.ranks[origin.process] = int(found[1])
+        if _NCCL_RANK in words and (match := _RANK.search(text)):
+            self.report.ranks[origin.process] = int(match[1])
         raised = self._raised.get(origin.tag, 0)
         if number == raised or number <= self._covered.get(origin.tag, 0):
             return
@@ -166,13 +166,13 @@ class _LogReader:
         """Take up the first message that begins in the first line of a text."""
         end = text.find("\n") % (len(text) + 1)
         for message in map(TABLE.__getitem__, rows):
-            found = message.pattern.search(text, 0, len(text) if message.spans else end)
-            if found is None or found.start() > end:
+            match = message.pattern.search(text, 0, len(text) if message.spans else end)
+            if match is None or match.start() > end:
                 continue
-            said = text[: text.find("\n", found.end()) % (len(text) + 1)]
+            said = text[: text.find("\n", match.end()) % (len(text) + 1)]
             if not place and "\n" in said:
                 self._covered[origin.tag] = number + said.count("\n")
-            details = {name: value for name, value in found.groupdict().items() if value}
+            details = {name: value for name, value in match.groupdict().items() if value}
             return self.report.add(message, number, said, origin, details, place)
         return None
 
@@ -183,25 +183,32 @@ class _LogReader:
             whose, rest = prefixes.split(line)
             if whose.tag == origin.tag:
                 lines.append((number + offset, rest))
-        found = tracebacks.read(lines)
-        if found is None:
+        traceback = tracebacks.read(lines)
+        if traceback is None:
             return
         if said := _RAISED_BY.search(before):
             origin = origin._replace(rank=int(said[1]))
-        self._raised[origin.tag] = found.line
+        self._raised[origin.tag] = traceback.line
         rows = [
-            row for row, each in enumerate(TABLE) if any(word in found.text for word in each.words)
+            row
+            for row, each in enumerate(TABLE)
+            if any(word in traceback.text for word in each.words)
         ]
-        if self._take_message(rows, found.line, found.text, origin, found.place) is None:
-            text = found.text.partition("\n")[0]
-            self.report.add(_EXCEPTION, found.line, text, origin, {"what": text}, found.place)
+        if (
+            self._take_message(rows, traceback.line, traceback.text, origin, traceback.place)
+            is None
+        ):
+            text = traceback.text.partition("\n")[0]
+            self.report.add(
+                _EXCEPTION, traceback.line, text, origin, {"what": text}, traceback.place
+            )
 
 
 def _line(data: bytes, at: int) -> tuple[int, int]:
     """Return where the line around a place begins and ends; a terminal's return to its begin divides lines too."""
     floor, ceiling = max(at - LONGEST, 0), at + LONGEST
     start = max(data.rfind(b"\n", floor, at), data.rfind(b"\r", floor, at), floor - 1) + 1
-    ends = [found for each in (b"\n", b"\r") if (found := data.find(each, at, ceiling)) >= 0]
+    ends = [end for each in (b"\n", b"\r") if (end := data.find(each, at, ceiling)) >= 0]
     return start, min([*ends, len(data), ceiling])
 
 

@@ -108,8 +108,8 @@ class LogReport:
 
     def of(self, *kinds: str) -> list[Sighting]:
         """Return what is of some kinds: by kind, then in the order of the log."""
-        found = [each for each in self.sightings.values() if each.message.kind in kinds]
-        return sorted(found, key=lambda each: (kinds.index(each.message.kind), each.line))
+        sightings = [each for each in self.sightings.values() if each.message.kind in kinds]
+        return sorted(sightings, key=lambda each: (kinds.index(each.message.kind), each.line))
 
     def first_by_host(self) -> dict[str, tuple[int, str]]:
         """Return line and message of each host's first cause.

@@ -55,7 +55,7 @@ class WordScanner:
 
     def _candidates(self, block: bytes) -> list[int]:
         """Return where the first `LENGTH` bytes of words stand in a block, in order."""
-        found = []
+        parts = []
         for odd in (0, 1):
             pairs = np.frombuffer(block, "<u2", max(len(block) - odd, 0) // 2, odd * bool(block))
             bits = self._bits.take(pairs, mode="clip")  # which needs no check of each index
@@ -66,6 +66,6 @@ class WordScanner:
             first, second, third = (pairs[at + pair].astype(np.uint64) for pair in range(3))
             values = first | (second << np.uint64(16)) | (third << np.uint64(32))
             nearest = np.searchsorted(self._starts, values).clip(max=len(self._starts) - 1)
-            found.append(2 * at[self._starts[nearest] == values] + odd)
-        places: list[int] = np.sort(np.concatenate(found)).tolist()
+            parts.append(2 * at[self._starts[nearest] == values] + odd)
+        places: list[int] = np.sort(np.concatenate(parts)).tolist()
         return places

@@ -10,7 +10,7 @@ from hpccomm.units import ranks_named
 WIDTH = 110
 MOST_REMEDIES = 4
 MOST_LISTED = 3
-"""Further causes, consequences, warnings, and harmless messages that are told, each."""
+"""Most causes, consequences, warnings and harmless messages that are listed, of each."""
 
 _TITLES = {
     "cause": "Also",
@@ -25,34 +25,34 @@ def lines(report: LogReport) -> list[str]:
     """Return a report as text."""
     wrong = report.of(*WRONG)
     read = f"{report.name}: {report.lines:,} line{'s' * (report.lines != 1)}"
-    told = [f"{read}, and then it is damaged: {report.damage}" if report.damage else read]
-    told += _first(report, wrong[0]) if wrong else _nothing(report)
+    text = [f"{read}, and then it is damaged: {report.damage}" if report.damage else read]
+    text += _first(report, wrong[0]) if wrong else _nothing(report)
     for kind, title in _TITLES.items():
         others = [
             each
             for each in report.of(kind)
             if each not in wrong[:1] and "dumps" not in each.details
         ]
-        told += _listed(title, others)
+        text += _listed(title, others)
     firsts = report.first_by_host()
     if len(set(firsts.values())) > 1 and len({name for _, name in firsts.values()}) > 1:
         each = [f"{host} line {line}" for host, (line, _) in sorted(firsts.items())]
-        told += _wrapped(
+        text += _wrapped(
             f"The clocks of hosts differ. The first cause on each: {', '.join(each[:6])}", 0
         )
-    return told
+    return text
 
 
 def document(report: LogReport) -> dict[str, Any]:
     """Return a report for JSON."""
-    found = [*report.of(*WRONG), *report.of("warning", "harmless", "unknown")]
+    sightings = [*report.of(*WRONG), *report.of("warning", "harmless", "unknown")]
     return {
         "status": report.status,
         "name": report.name,
         "lines": report.lines,
         "damage": report.damage,
         "first": next((each.message.name for each in report.of(*WRONG)), None),
-        "found": [_fields(each) for each in found],
+        "found": [_fields(each) for each in sightings],
     }
 
 
@@ -105,13 +105,13 @@ def _nothing(report: LogReport) -> Iterator[str]:
             yield f"  line {each.line}: {textwrap.shorten(each.text, WIDTH, placeholder=' ...')}"
 
 
-def _listed(title: str, found: list[Sighting]) -> Iterator[str]:
-    for each in found[:MOST_LISTED]:
+def _listed(title: str, sightings: list[Sighting]) -> Iterator[str]:
+    for each in sightings[:MOST_LISTED]:
         yield textwrap.shorten(
             f"{title}: {_where(each)}: {each.message.meaning}", WIDTH, placeholder=" ..."
         )
-    if len(found) > MOST_LISTED:
-        yield f"{title}: {len(found) - MOST_LISTED} more kinds of messages (--json lists them)"
+    if len(sightings) > MOST_LISTED:
+        yield f"{title}: {len(sightings) - MOST_LISTED} more kinds of messages (--json lists them)"
 
 
 def _where(each: Sighting) -> str:

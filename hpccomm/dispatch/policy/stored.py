@@ -148,7 +148,7 @@ def _lines(table: Iterable[Any]) -> Iterator[tuple[tuple[str, str], TableRow]]:
     for line in table:
         collective, case, algorithm = (line[name] for name in ("collective", "case", "algorithm"))
         if collective not in KNOWN:
-            raise UsageError(f"{collective!r} is no collective")
+            raise UsageError(f"{collective!r} is not a collective")
         if algorithm != NATIVE and algorithm not in KNOWN[collective]:
             raise UsageError(f"{algorithm!r} is no algorithm of {collective} that is installed")
         start, segment, channels = (int(line[name]) for name in ("start", "segment", "channels"))

@@ -141,8 +141,8 @@ def _visible(variables: Sequence[Facts], count: int) -> Found:
             yield f"CUDA_VISIBLE_DEVICES={value} names {', '.join(bad)}, and there are {count} GPUs: what is listed after it is invisible"
 
 
-def _xids(whose: str, found: Sequence[Facts]) -> Found:
-    for each in found:
+def _xids(whose: str, xids: Sequence[Facts]) -> Found:
+    for each in xids:
         row = XIDS.get(each["xid"])
         if (row["whose"] if row else "program") == whose:
             meaning = (

@@ -60,9 +60,9 @@ def _killed(killed: Texts) -> Found:
         yield f"for want of memory the kernel has killed {names} in the last 24 hours"
 
 
-def _machine_checks(found: Texts) -> Found:
-    if found:
-        yield f"the kernel's log has {len(found)} of them, such as {found[-1]!r:.120}"
+def _machine_checks(messages: Texts) -> Found:
+    if messages:
+        yield f"the kernel's log has {len(messages)} of them, such as {messages[-1]!r:.120}"
 
 
 def _namespaces(ranks: Sequence[int], namespaces: Sequence[Facts]) -> Found:

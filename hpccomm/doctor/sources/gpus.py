@@ -93,5 +93,5 @@ def _link(library: Any, handle: Any) -> dict[str, int]:
     """Return what the device's place on PCI Express gives, if it is under load."""
     if _ask(library, "nvmlDeviceGetUtilizationRates", handle).gpu < AT_WORK:
         raise LookupError("an idle GPU lowers its link: look while the GPUs are at work")
-    found = (row for row in rows("nvml.tsv") if row["of"] == "link")
-    return {row["fact"]: _fact(library, handle, row) for row in found}
+    of_links = (row for row in rows("nvml.tsv") if row["of"] == "link")
+    return {row["fact"]: _fact(library, handle, row) for row in of_links}

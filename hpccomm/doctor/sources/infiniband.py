@@ -27,11 +27,11 @@ def gather(root: Path = Path("/"), wait: Callable[[], None] = twice.pause) -> di
         reading.miss("ports", f"{_DEVICES} has no adapter")
         return reading.facts()
     counted = twice.counted(reading, "infiniband.counters", ports, wait)
-    found = [
+    facts = [
         {**_port(reading, port), "counters": counters, "rising": rising}
         for port, (counters, rising) in zip(ports, counted, strict=True)
     ]
-    reading.put("ports", found)
+    reading.put("ports", facts)
     return reading.facts()
 
 
@@ -54,7 +54,7 @@ def _port(reading: Reading, port: Path) -> dict[str, Any]:
 
 
 def _interfaces(folder: Path) -> Iterator[str]:
-    """Yield the adapter's own interfaces, and the bonds of which they are members."""
+    """Yield the adapter's own interfaces, and the bonds that have them as members."""
     for each in sorted(folder.glob("*")):
         yield each.name
         if (each / "master/bonding").exists():

@@ -18,5 +18,5 @@ def gather(root: Path = Path("/")) -> dict[str, Any]:  # noqa: ARG001 (of this i
         for each in metadata.distributions()
         if each.name
     }
-    kept = {name: installed[name] for name in sorted(installed) if _NAMES.fullmatch(name)}
-    return {"python": platform.python_version(), **kept}
+    named = {name: installed[name] for name in sorted(installed) if _NAMES.fullmatch(name)}
+    return {"python": platform.python_version(), **named}

@@ -57,7 +57,7 @@ def gather(root: Path = Path("/")) -> dict[str, Any]:  # noqa: ARG001 (Slurm is 
     for name, reason in problems.items():
         reading.miss(name, f"{commands[name][0]}: {reason}")
     if "not found" in problems.get("node", ""):  # such as a login node
-        reading.miss("node", "this is no node of Slurm's")
+        reading.miss("node", "this is not a node of Slurm's")
         del problems["node"]
     reading.put("problems", [f"{' '.join(commands[name])}: {problems[name]}" for name in problems])
     if "config" in answers:
