@@ -12,27 +12,22 @@ from hpccomm.comparison.verdict import FAILURES, MEANINGS, OPEN, CaseVerdict, Co
 VERSION = 1
 """Of the JSON document."""
 
+_SAME = ("failed", "decided", "across", "unit", "circumstances", "machines", "left_out")
+"""What has the same name in the document as in `Comparison`."""
+
 
 def as_json(comparison: Comparison) -> str:
     """Return a comparison as JSON; docs/compare.rst describes it."""
     rules = comparison.rules
     document = {
         "version": VERSION,
-        "failed": comparison.failed,
-        "decided": comparison.decided,
-        "minimum": rules.minimum,
-        "level": rules.level,
-        "metric": rules.metric,
-        "across": comparison.across,
-        "unit": comparison.unit,
-        "variants": list(comparison.names),
+        **{name: getattr(rules, name) for name in ("minimum", "level", "metric")},
+        **{name: getattr(comparison, name) for name in _SAME},
+        "variants": comparison.names,
         "launches_needed": comparison.needed,
         "cases": [_case(each, rules.metric) for each in comparison.cases],
         "only_base": [case._asdict() for case in comparison.only_base],
         "only_new": [case._asdict() for case in comparison.only_new],
-        "circumstances": list(comparison.circumstances),
-        "machines": list(comparison.machines),
-        "left_out": list(comparison.left_out),
     }
     return json.dumps(document, indent=1) + "\n"
 

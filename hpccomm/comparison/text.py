@@ -20,11 +20,10 @@ def text(comparison: Comparison) -> str:
         lines += [f"# Base: {names[0]}", f"# New:  {names[1]}"]
     metric = comparison.rules.metric
     if comparison.rules.across:
-        across = (
-            ", ".join(comparison.across)
-            or f"{', '.join(comparison.rules.across)}: the same on both sides"
+        same = f"{', '.join(comparison.rules.across)}: the same on both sides"
+        lines.append(
+            f"# Across {', '.join(comparison.across) or same}; compared: {METRICS[metric]}"
         )
-        lines.append(f"# Across {across}; compared: {METRICS[metric]}")
     sides = (f"{side} {'GB/s' if metric == BUSBW else 'us'}" for side in ("base", "new"))
     heading = ("case", *sides, "change", "95 % interval", "p", comparison.unit, "verdict")
     table = [heading, *(_cells(each, metric) for each in comparison.cases)]

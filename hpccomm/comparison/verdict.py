@@ -239,9 +239,7 @@ def _judged(values: Mapping[Case, Values], rules: Rules) -> tuple[CaseVerdict, .
     for number, (case, each) in enumerate(values.items()):
         p_slower, p_faster = adjusted[number], adjusted[number + len(values)]
         ratio = statistics.ratio(each.base, each.new)
-        testable = (
-            statistics.least_p(len(each.base), len(each.new)) * 2 * len(values) <= rules.level
-        )
+        testable = statistics.least_p(len(each.base), len(each.new)) * len(p) <= rules.level
         if each.wrong:
             verdict = WRONG
         elif not testable:

@@ -282,7 +282,7 @@ def test_files_that_cannot_be_read_are_one_line_each(stuck: Path, tmp_path: Path
         "rank_5.json cannot be used: it is the dump of rank 0: it was renamed",
         "rank_6.json cannot be used: it is empty",
         "rank_7.json.1234 is half-written",
-        "notes.txt is no dump",
+        "notes.txt is not a dump",
         "rank_8.json is of another job",
     ):
         assert told.count(line) == 1, told
