@@ -23,7 +23,7 @@ from datetime import datetime
 from pathlib import Path
 
 from hpccomm.bench.flag import Flag
-from hpccomm.bench.logs.imported import LeftOutTable, Told, collective_of
+from hpccomm.bench.logs.imported import LeftOutTable, LogDefaults, collective_of
 from hpccomm.bench.perf import readers
 from hpccomm.bench.perf.collectives import COLLECTIVES
 from hpccomm.bench.progress import watched
@@ -90,19 +90,20 @@ def run(args: argparse.Namespace) -> int:
     return 2 if mendable else 0
 
 
-def _read(log: Path, args: argparse.Namespace) -> tuple[bytes, Told]:
+def _read(log: Path, args: argparse.Namespace) -> tuple[bytes, LogDefaults]:
     """Return a log's bytes, and what is known beside it."""
     from hpccomm.results import origin
     from hpccomm.results.refusals import reported
 
     asked = {"collective": args.collective, "ranks": args.ranks}
     if str(log) == "-":
-        told = Told("standard input", datetime.now().astimezone(), origin.user(), **asked)
-        return sys.stdin.buffer.read(), told
+        data, now = sys.stdin.buffer.read(), datetime.now().astimezone()
+        return data, LogDefaults("standard input", now, origin.user(), **asked)
     with reported(log, "read"):
         data, stat = log.read_bytes(), log.stat()
     try:
         owner = log.owner()
     except KeyError:  # a user id without a name
         owner = str(stat.st_uid)
-    return data, Told(str(log), datetime.fromtimestamp(stat.st_mtime).astimezone(), owner, **asked)
+    changed = datetime.fromtimestamp(stat.st_mtime).astimezone()
+    return data, LogDefaults(str(log), changed, owner, **asked)

@@ -78,8 +78,7 @@ def run(args: argparse.Namespace) -> int:
     from hpccomm.bench.perf import sweep
     from hpccomm.bench.progress import terminal
 
-    place = launched()
-    launcher = "none" if place is None else place.launcher
+    launcher = place.launcher if (place := launched()) else "none"
     record = ("hpccomm", *sys.argv[1:]), launcher, sys.stdout, sys.stderr, terminal()
     return 1 if sweep.run(_sources(options), options, *record) else 0
 

@@ -158,18 +158,18 @@ class Timing:
 
 @dataclass(frozen=True, slots=True)
 class RankInfo:
-    """Where one rank ran."""
+    """Where one rank ran; of what is left out nothing is known."""
 
     rank: Annotated[int, "rank"]
-    group: Annotated[int, "colour of the group in a split run; 0 otherwise"]
-    host: Annotated[str, "host name"]
-    node: Annotated[int, "number of the node, counted by hpccomm"]
-    pid: Annotated[int, "process id"]
-    cores: Annotated[str, "cores that the process may use, such as 0-3,8"]
-    device: Annotated[int, "CUDA device number; -1 for host memory"]
-    device_hex: Annotated[str, "PCI address of the device; empty for host memory"]
-    device_info: Annotated[str, "name of the device; host memory if it has none"]
-    driver: Annotated[str, "version of CUDA that its driver supports; empty for host memory"]
+    group: Annotated[int, "colour of the group in a split run; 0 otherwise"] = 0
+    host: Annotated[str, "host name"] = "unknown"
+    node: Annotated[int, "number of the node, counted by hpccomm"] = 0
+    pid: Annotated[int, "process id"] = 0
+    cores: Annotated[str, "cores that the process may use, such as 0-3,8"] = ""
+    device: Annotated[int, "CUDA device number; -1 for host memory"] = -1
+    device_hex: Annotated[str, "PCI address of the device; empty for host memory"] = ""
+    device_info: Annotated[str, "name of the device; host memory if it has none"] = "unknown"
+    driver: Annotated[str, "version of CUDA that its driver supports; empty for host memory"] = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from hypothesis import given
 
 from hpccomm.bench.flag import add_flags
 from hpccomm.bench.logs import reading
-from hpccomm.bench.logs.imported import ImportedRun, Told
+from hpccomm.bench.logs.imported import ImportedRun, LogDefaults
 from hpccomm.bench.perf.collectives import COLLECTIVES
 from hpccomm.cli import importing
 from hpccomm.errors import ResultsError
@@ -23,7 +23,7 @@ from hpccomm.results import nccl_json, reader, table
 from hpccomm.results.schema import Config, RankInfo, Row, RunInfo
 
 WHEN = datetime.fromisoformat("2026-11-24T10:00:00+01:00")
-TOLD = Told("some.log", WHEN, "someone")
+DEFAULTS = LogDefaults("some.log", WHEN, "someone")
 
 ALL_REDUCE = """\
 # nccl-tests version 2.17.9 nccl-headers=22907 nccl-library=22907
@@ -81,16 +81,16 @@ OSU = """\
 """
 
 
-def told(**asked: object) -> Told:
-    return replace(TOLD, **asked)
+def defaults(**asked: object) -> LogDefaults:
+    return replace(DEFAULTS, **asked)
 
 
-def runs_of(text: str, known: Told = TOLD) -> list[ImportedRun]:
+def runs_of(text: str, known: LogDefaults = DEFAULTS) -> list[ImportedRun]:
     return reading.parse(text, known).runs
 
 
 def test_a_table_of_nccl_tests() -> None:
-    (run,) = runs_of(ALL_REDUCE, TOLD)
+    (run,) = runs_of(ALL_REDUCE, DEFAULTS)
     assert run.status == "failed: 3 values are out of bounds"
     assert run.info.versions == {"nccl-tests": "2.17.9", "nccl": "2.29.7"}
     assert run.info.arguments == ("all_reduce_perf",)
@@ -124,14 +124,14 @@ def test_tags_of_launchers_are_left_out(tag: str) -> None:
 
 def test_other_versions_have_other_columns() -> None:
     with pytest.raises(ResultsError, match=r"does not say which collective.*give --collective"):
-        reading.parse(OLD, TOLD)
-    (run,) = runs_of(OLD, told(collective="all_reduce"))
+        reading.parse(OLD, DEFAULTS)
+    (run,) = runs_of(OLD, defaults(collective="all_reduce"))
     assert [(row.collective, row.root, row.wrong, row.time) for row in run.rows] == [
         ("all_reduce", -1, -1, 31.59),
         ("all_reduce", -1, -1, 30.62),
     ]
     assert run.info.config.step_bytes == 1 << 20
-    (run,) = runs_of(HYPERCUBE, TOLD)
+    (run,) = runs_of(HYPERCUBE, DEFAULTS)
     assert [(row.collective, row.op, row.time, row.busbw) for row in run.rows] == [
         ("hypercube", "none", 9.87, 0.0),
         ("hypercube", "none", 9.0, 0.0),
@@ -142,7 +142,7 @@ def test_other_versions_have_other_columns() -> None:
 
 def test_several_runs_and_one_that_was_cut() -> None:
     cut = HYPERCUBE.rsplit("#", 1)[0]
-    runs = runs_of(ALL_REDUCE + "some other words\n" + HYPERCUBE + ALL_REDUCE + cut, TOLD)
+    runs = runs_of(ALL_REDUCE + "some other words\n" + HYPERCUBE + ALL_REDUCE + cut, DEFAULTS)
     assert [len(run.rows) for run in runs] == [4, 2, 4, 2]
     bad = "failed: 3 values are out of bounds"
     assert [run.status for run in runs[:3]] == [bad, "completed", bad]
@@ -192,7 +192,7 @@ rows = st.builds(
 def test_what_hpccomm_prints_comes_back(stored: list[Row], statistics: bool) -> None:
     facts = info(per_iter_timing=statistics)
     text = table.run_text(facts, stored, lambda _: np.full((3, 4), 1e-6), finished=True)
-    runs = runs_of(text, TOLD)
+    runs = runs_of(text, DEFAULTS)
     found = [row for run in runs for row in run.rows]
     for row, original in zip(found, stored, strict=True):
         for each in fields(Row):
@@ -230,7 +230,7 @@ def test_json_comes_back(stored: list[Row], old: bool) -> None:
         for result in document["results"]:
             for half in filter(None, (result["out_of_place"], result["in_place"])):
                 half["algbw"], half["busbw"] = half.pop("alg_bw"), half.pop("bus_bw")
-    (run,) = runs_of(json.dumps(document), TOLD)
+    (run,) = runs_of(json.dumps(document), DEFAULTS)
     assert run.rows == stored
     assert run.info.started.strftime(table.TIME_FORMAT) == WHEN.strftime(table.TIME_FORMAT)
     assert run.info.config == info().config
@@ -263,7 +263,7 @@ def test_groups_of_json_are_all_stored(colours: tuple[int, ...], share: int) -> 
     row = row_of(1 << 20, 50.0, **words, **more, wrong=0, iterations=7)
     row = replace(row, busbw=row.algbw * (size - 1) / size)
     document = nccl_json.document(facts, [row], lambda _: samples, ended=WHEN)
-    (run,) = runs_of(json.dumps(document), TOLD)
+    (run,) = runs_of(json.dumps(document), DEFAULTS)
     assert (run.rows, run.notes) == ([row], [])
     assert [rank.group for rank in run.info.ranks] == [
         each for each in colours for _ in range(share)
@@ -285,7 +285,7 @@ def test_groups_of_json_are_all_stored(colours: tuple[int, ...], share: int) -> 
 def test_osu(
     title: str, ranks: int | None, collective: str, sizes: list[int], op: str, root: int
 ) -> None:
-    (run,) = runs_of(OSU.format(title), told(ranks=ranks))
+    (run,) = runs_of(OSU.format(title), defaults(ranks=ranks))
     assert {(row.collective, row.op, row.root, row.wrong) for row in run.rows} == {
         (collective, op, root, -1)
     }
@@ -298,7 +298,7 @@ def test_osu(
 
 def test_osu_bandwidth_is_the_time_of_a_message() -> None:
     text = "# OSU MPI Bandwidth Test v5.6.2\n# Size      Bandwidth (MB/s)\n1  2.5\n4096   1000.00\n"
-    (run,) = runs_of(text, TOLD)
+    (run,) = runs_of(text, DEFAULTS)
     assert [row.time for row in run.rows] == pytest.approx([0.4, 4.096])
     assert run.rows[1].busbw == pytest.approx(1.0)
 
@@ -324,7 +324,7 @@ def test_osu_bandwidth_is_the_time_of_a_message() -> None:
 )
 def test_what_is_no_log_is_refused_with_the_reason(text: str, said: str) -> None:
     with pytest.raises(ResultsError, match=said):
-        reading.parse(text, TOLD)
+        reading.parse(text, DEFAULTS)
 
 
 @given(
@@ -338,7 +338,7 @@ def test_a_damaged_log_is_read_or_refused(
     for at, character in changes:
         text = text[:at] + character + text[at + 1 :]
     try:
-        runs = runs_of(text[:length], told(ranks=2, collective="all_reduce"))
+        runs = runs_of(text[:length], defaults(ranks=2, collective="all_reduce"))
     except ResultsError:
         return
     assert any(run.rows for run in runs)
@@ -347,7 +347,7 @@ def test_a_damaged_log_is_read_or_refused(
 @pytest.mark.parametrize("cut", [40, 20, 2])
 def test_a_log_that_ends_within_a_line_keeps_the_lines_before(cut: int) -> None:
     table = ALL_REDUCE[: ALL_REDUCE.index("     N/A") + len("     N/A")]
-    (run,) = runs_of(table[:-cut], TOLD)
+    (run,) = runs_of(table[:-cut], DEFAULTS)
     assert [row.bytes for row in run.rows] == [8, 8]
     assert run.status.startswith("failed: interrupted: the log ends")
 
@@ -418,7 +418,7 @@ def test_the_command(
         "-:   --ranks 4 contradicts the log, and is not used",
     ]
     runs = reader.read(path)
-    assert list(runs[0].rows) == runs_of(ALL_REDUCE, TOLD)[0].rows
+    assert list(runs[0].rows) == runs_of(ALL_REDUCE, DEFAULTS)[0].rows
     assert runs[1].ended == runs[1].info.started
     # Nothing is stored if one of the logs cannot be read.
     log.write_bytes(b"\xff\xfe")

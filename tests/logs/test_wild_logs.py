@@ -14,7 +14,7 @@ from hypothesis import given
 
 from hpccomm.bench.flag import add_flags
 from hpccomm.bench.logs import reading
-from hpccomm.bench.logs.imported import ImportedRun, Told
+from hpccomm.bench.logs.imported import ImportedRun, LogDefaults
 from hpccomm.charts import content
 from hpccomm.cli import importing, show
 from hpccomm.comparison import launches
@@ -30,9 +30,12 @@ def read(entry: dict) -> reading.ReadLog:
     add_flags(parser, importing.FLAGS)
     file = str(DATA / entry["file"])
     args = parser.parse_args([file, "--dry-run", *entry.get("options", "").split()])
-    data, told = importing._read(Path(file), args)
+    data, defaults = importing._read(Path(file), args)
     return reading.parse(
-        data, Told("the log", told.started, told.user, told.collective, told.ranks)
+        data,
+        LogDefaults(
+            "the log", defaults.started, defaults.user, defaults.collective, defaults.ranks
+        ),
     )
 
 
@@ -164,7 +167,7 @@ def test_many_ranks_are_folded(tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert "#  1024 ranks on 128 nodes" in before
     assert "#  Ranks 0 to 7 on node-000: 8 x NVIDIA H100 80GB HBM3" in before
     # It can be imported again.
-    (again,) = reading.parse(text, Told("shown", run.info.started, "someone")).runs
+    (again,) = reading.parse(text, LogDefaults("shown", run.info.started, "someone")).runs
     assert (len(again.info.ranks), again.rows) == (1024, list(run.rows))
 
 
@@ -179,7 +182,7 @@ def test_no_run_has_rows_of_two_programs() -> None:
     texts = [
         (DATA / f"nccl_2.19_{name}.txt").read_text() for name in ("one_rank", "too_slow", "cycles")
     ]
-    known = Told("the log", datetime.now().astimezone(), "someone")
+    known = LogDefaults("the log", datetime.now().astimezone(), "someone")
     alone = [figures(reading.parse(text, known).runs[0]) for text in texts]
     refused = 0
     for seed in range(200):
@@ -219,7 +222,7 @@ def test_a_damaged_log_is_read_or_refused(
     data = (DATA / file).read_bytes()
     for at, piece in changes:
         data = data[:at] + piece + data[at + 1 :]
-    known = Told(
+    known = LogDefaults(
         "the log", datetime.now().astimezone(), "someone", ranks=2, collective="all_reduce"
     )
     try:

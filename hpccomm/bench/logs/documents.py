@@ -5,7 +5,7 @@ import re
 from typing import Any
 
 from hpccomm.bench.logs import nccl_json, records
-from hpccomm.bench.logs.imported import LIMIT, Found, ImportedRun, Told
+from hpccomm.bench.logs.imported import LIMIT, Found, ImportedRun, LogDefaults
 from hpccomm.errors import ResultsError
 
 
@@ -15,7 +15,7 @@ def is_one(text: str) -> bool:
     return begin.startswith("{") or (begin.startswith("[") and begin[1:].lstrip()[:1] in ("{", "]"))
 
 
-def parse(text: str, told: Told) -> list[Found]:
+def parse(text: str, defaults: LogDefaults) -> list[Found]:
     """Return what becomes of the documents of a log.
 
     Raises
@@ -34,16 +34,16 @@ def parse(text: str, told: Told) -> list[Found]:
             if records.is_one(value):
                 rows.append((line, value))
             else:
-                found += nccl_json.parse(value, told, line)
+                found += nccl_json.parse(value, defaults, line)
         if not rows and found and isinstance(found[-1], ImportedRun):
             found[-1].notes.extend(notes)
-        return [*records.parse(rows, notes, told), *found]
+        return [*records.parse(rows, notes, defaults), *found]
     except (
         *(ValueError, LookupError, TypeError, AttributeError),
         *(OverflowError, RecursionError),
     ) as error:
         raise ResultsError(
-            f"{told.name} is not nccl-tests' JSON: {type(error).__name__}: {error}; give a file that -J of its "
+            f"{defaults.name} is not nccl-tests' JSON: {type(error).__name__}: {error}; give a file that -J of its "
             "programs has written"
         ) from error
 

@@ -7,6 +7,7 @@ algorithm bandwidth and some bus bandwidth that print so belong together (``GetB
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from hpccomm.bench.perf.collectives import COLLECTIVES
 from hpccomm.bench.perf.names import TYPES
@@ -86,6 +87,10 @@ class PrintedRow:
         -1 if it is not printed.
     finished : float
         When it was measured, since 1970 in seconds; 0 if it is not printed.
+    iterations : int
+        Repetitions; 0 if they are not printed.
+    repetitions : dict or None
+        Times of repetitions, as nccl-tests' JSON has them.
     """
 
     line: int
@@ -100,6 +105,8 @@ class PrintedRow:
     busbw: Figure
     wrong: int
     finished: float = 0.0
+    iterations: int = 0
+    repetitions: dict[str, Any] | None = None
 
 
 @dataclass(frozen=True, slots=True)

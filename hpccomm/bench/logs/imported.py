@@ -2,16 +2,24 @@
 
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 
 from hpccomm.contracts.collectives import ALIASES
 from hpccomm.results.fingerprint import UNKNOWN_LAUNCHER
-from hpccomm.results.schema import Config, RankInfo, Row, RunInfo
+from hpccomm.results.schema import (
+    Config,
+    RankInfo,
+    Row,
+    RunInfo,
+    recorded_environment,
+    recorded_slurm,
+)
 
 COMPLETED = "completed"
 INTERRUPTED = "failed: interrupted: "
@@ -92,7 +100,7 @@ Found = ImportedRun | LeftOutTable
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class LogDefaults:
     """What the caller says of a log.
 
     Attributes
@@ -119,29 +127,20 @@ class Told:
 def collective_of(name: str) -> str:
     """Return hpccomm's name of a collective, or of a program that measures one."""
     name = re.split(r"[/\\]", name)[-1].lower()
-    name = re.sub(
-        r"_perf(?:_\w+)?(?:\.exe)?$", "", name
-    )  # all_reduce_perf_mpi, all_reduce_perf.exe
+    # all_reduce_perf_mpi, all_reduce_perf.exe
+    name = re.sub(r"_perf(?:_\w+)?(?:\.exe)?$", "", name)
     return NAMES.get(name.replace("_", ""), name)
+
+
+def nccl_version(code: int) -> str:
+    """Return NCCL's version of its number; up to 2.8 that had a digit less for the major version."""
+    major = 10000 if code >= 10000 else 1000
+    return f"{code // major}.{code % major // 100}.{code % 100}"
 
 
 def unknown_ranks(count: int) -> tuple[RankInfo, ...]:
     """Return ranks of which nothing is known but how many they are."""
-    return tuple(
-        RankInfo(
-            rank=rank,
-            group=0,
-            host="unknown",
-            node=0,
-            pid=0,
-            cores="",
-            device=-1,
-            device_hex="",
-            device_info="unknown",
-            driver="",
-        )
-        for rank in range(count)
-    )
+    return tuple(map(RankInfo, range(count)))
 
 
 def group_sizes(ranks: Sequence[RankInfo]) -> list[int]:
@@ -153,8 +152,8 @@ def group_sizes(ranks: Sequence[RankInfo]) -> list[int]:
 
 def settings_of(rows: Sequence[Row], **known: Any) -> Config:
     """Return the settings of rows of which the log says no more."""
-    sizes = [row.bytes for row in rows]
-    unknown = {"step_factor": 0, "step_bytes": 0, "iterations": 0, "warmup_iters": 0}
+    sizes = [row.bytes for row in rows] or [0]
+    unknown = dict.fromkeys(("step_factor", "step_bytes", "iterations", "warmup_iters"), 0)
     sized = {"minimum_bytes": min(sizes), "maximum_bytes": max(sizes)}
     return Config(**{**sized, **unknown, **known})
 
@@ -170,22 +169,14 @@ SLOW = "failed: the average bus bandwidth is below what was asked for"
 
 
 def run_info(
-    told: Told,
+    defaults: LogDefaults,
     config: Config,
     ranks: Sequence[RankInfo],
     versions: dict[str, str],
     arguments: Sequence[str],
+    environment: Mapping[str, str] = MappingProxyType({}),
 ) -> RunInfo:
     """Return the facts of a run of which the log says no more."""
-    return RunInfo(
-        started=told.started,
-        user=told.user,
-        launcher=UNKNOWN_LAUNCHER,
-        arguments=tuple(arguments),
-        skipped=(),
-        config=config,
-        ranks=tuple(ranks),
-        versions=versions,
-        environment={},
-        slurm={},
-    )
+    words, recorded = tuple(arguments), recorded_environment(environment)
+    of_run = defaults.started, defaults.user, UNKNOWN_LAUNCHER, words, (), config, tuple(ranks)
+    return RunInfo(*of_run, versions, recorded, recorded_slurm(environment))

@@ -11,7 +11,7 @@ from hpccomm.bench.logs.figures import (
     numbers_of_ranks,
     possible,
 )
-from hpccomm.bench.logs.imported import LIMIT, Told
+from hpccomm.bench.logs.imported import LIMIT, LogDefaults
 from hpccomm.bench.perf.collectives import COLLECTIVES
 from hpccomm.results.schema import Row
 
@@ -19,7 +19,7 @@ _MOST_TRIED = 4096
 
 
 class Unfit(Exception):
-    """Why a table is not stored; caught where tables are told apart, never seen outside."""
+    """Why a table is not stored; caught where tables are read, never seen outside."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ class Judged:
 
 def judged(
     rows: Sequence[PrintedRow],
-    told: Told,
+    defaults: LogDefaults,
     *,
     name: str = "",
     hint: str = "",
@@ -77,14 +77,14 @@ def judged(
     if len(name) > 32 or not all(map(_storable, rows)):
         raise Unfit("has names or numbers that no program prints")
     if name and name not in COLLECTIVES:  # what hpccomm does not know cannot be checked
-        number = next(iter(listed), told.ranks)
+        number = next(iter(listed), defaults.ranks)
         if not number:
             raise Unfit("does not say how many ranks there were; give --ranks")
         return Judged(TableKind(name, number), list(rows), [])
     names = [name] if name else list(among or possible(rows))
     found: dict[str, list[tuple[list[PrintedRow], TableKind]]] = {}
     # What the log lists counts most, then what the caller says, then what the figures are of.
-    for numbers in (listed, [told.ranks] if told.ranks else [], None):
+    for numbers in (listed, [defaults.ranks] if defaults.ranks else [], None):
         for each in names:
             tried = numbers_of_ranks(rows, each) if numbers is None else numbers
             if len(tried) <= _MOST_TRIED:
@@ -94,7 +94,7 @@ def judged(
             least = min(len(fitting[0][0]) for fitting in found.values())
             found = {each: best for each, best in found.items() if len(best[0][0]) == least}
             break
-    collective = _chosen(rows, found, told, name or hint, listed, named=bool(name))
+    collective = _chosen(rows, found, defaults, name or hint, listed, named=bool(name))
     bad, kind = found[collective][0]
     ranks = {each.ranks for _, each in found[collective]}
     if numbers is None and len(ranks) > 1:
@@ -102,7 +102,7 @@ def judged(
             f"does not say how many ranks there were, and its bus bandwidth may be that of {min(ranks)} to "
             f"{max(ranks)}; give --ranks"
         )
-    notes = _contradicted(kind, told, name or hint, listed)
+    notes = _contradicted(kind, defaults, name or hint, listed)
     if bad:
         lines = {row.line: _left_out(row, kind) for row in reversed(bad)}
         notes += reversed(lines.values())
@@ -140,27 +140,27 @@ def _fitting(
 def _chosen(
     rows: Sequence[PrintedRow],
     found: dict[str, list[tuple[list[PrintedRow], TableKind]]],
-    told: Told,
+    defaults: LogDefaults,
     name: str,
     listed: Sequence[int],
     *,
     named: bool,
 ) -> str:
-    if told.collective in found and not named:
-        return str(told.collective)
+    if defaults.collective in found and not named:
+        return str(defaults.collective)
     if name in found:
         return name
     name = name if named else ""
     if len(found) == 1:
         return next(iter(found))
     if found:
-        contradicted = f", and {told.collective} is none of them" if told.collective else ""
+        contradicted = f", and {defaults.collective} is none of them" if defaults.collective else ""
         raise Unfit(
             f"does not say which collective it measured, and may be of {' or '.join(found)}{contradicted}; give "
             "--collective"
         )
-    collective = name or told.collective or ""
-    ranks = [*listed, *([told.ranks] if told.ranks else [])]
+    collective = name or defaults.collective or ""
+    ranks = [*listed, *([defaults.ranks] if defaults.ranks else [])]
     if not ranks:
         if not name and len(possible(rows)) != 1:
             raise Unfit("does not say which collective it measured; give --collective and --ranks")
@@ -177,20 +177,22 @@ def _chosen(
     raise Unfit(f"is not of {collective} on {ranks[0]} ranks")
 
 
-def _contradicted(kind: TableKind, told: Told, name: str, listed: Sequence[int]) -> list[str]:
+def _contradicted(
+    kind: TableKind, defaults: LogDefaults, name: str, listed: Sequence[int]
+) -> list[str]:
     notes = []
     if listed and kind.ranks not in listed:
         notes.append(
             f"{listed[0]} ranks are listed, and its bus bandwidth is that of {kind.ranks}: stored as {kind.ranks}"
         )
-    elif not listed and kind.ranks != told.ranks:
+    elif not listed and kind.ranks != defaults.ranks:
         notes.append(f"its figures are those of {kind.ranks} ranks")
-    if told.ranks not in (None, kind.ranks):
-        notes.append(f"--ranks {told.ranks} contradicts the log, and is not used")
-    if kind.collective not in (name, told.collective):
+    if defaults.ranks not in (None, kind.ranks):
+        notes.append(f"--ranks {defaults.ranks} contradicts the log, and is not used")
+    if kind.collective not in (name, defaults.collective):
         notes.append(f"its figures are those of {kind.collective}")
-    if told.collective not in (None, kind.collective):
-        notes.append(f"--collective {told.collective} contradicts the log, and is not used")
+    if defaults.collective not in (None, kind.collective):
+        notes.append(f"--collective {defaults.collective} contradicts the log, and is not used")
     return notes
 
 
@@ -207,35 +209,24 @@ def _why(row: PrintedRow, kind: TableKind) -> str:
 
 
 def stored(
-    found: Judged, *, backend: str, algorithm: str, iterations: int, timed: bool = True
+    found: Judged, backend: str, algorithm: str, iterations: int = 0, *, timed: bool = True
 ) -> list[Row]:
     """Return the rows of a results file: printed figures, with the decimals that follow from the time.
 
     The printed ones have two decimals at most. What was computed is taken where it prints so.
     """
-    kind = found.kind
+    kind, rows = found.kind, []
     benchmark = COLLECTIVES.get(kind.collective)
-    rows = []
+    op = "sum" if benchmark is not None and benchmark.reduces else "none"
     for row in found.rows:
-        known = timed and benchmark is not None and row.time.value
-        base = row.size / row.time.value / 1e3 if known else None
-        rows.append(
-            Row(
-                collective=kind.collective,
-                backend=backend,
-                algorithm=algorithm,
-                dtype=row.dtype,
-                op=row.op or ("sum" if benchmark is not None and benchmark.reduces else "none"),
-                root=row.root,
-                bytes=row.size,
-                count=row.count,
-                in_place=row.in_place,
-                time=row.time.value,
-                algbw=row.algbw.value if base is None else row.algbw.refined(base * kind.carried),
-                busbw=row.busbw.value if base is None else row.busbw.refined(base * kind.factor),
-                wrong=row.wrong,
-                iterations=iterations,
-                finished=row.finished,
+        algbw, busbw = row.algbw.value, row.busbw.value
+        if timed and benchmark is not None and row.time.value:
+            base = row.size / row.time.value / 1e3
+            algbw, busbw = (
+                row.algbw.refined(base * kind.carried),
+                row.busbw.refined(base * kind.factor),
             )
-        )
+        case = kind.collective, backend, algorithm, row.dtype, row.op or op, row.root, row.size
+        figures = row.count, row.in_place, row.time.value, algbw, busbw, row.wrong
+        rows.append(Row(*case, *figures, row.iterations or iterations, row.finished))
     return rows

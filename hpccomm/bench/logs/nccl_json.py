@@ -7,31 +7,17 @@ from typing import Any
 
 import numpy as np
 
+from hpccomm.bench.logs import imported
 from hpccomm.bench.logs.figures import PrintedRow, exact
-from hpccomm.bench.logs.imported import (
-    COMPLETED,
-    CUT,
-    SLOW,
-    Found,
-    ImportedRun,
-    LeftOutTable,
-    Told,
-    collective_of,
-    group_sizes,
-    status_of,
-    unknown_ranks,
-)
+from hpccomm.bench.logs.imported import Found, ImportedRun, LeftOutTable, LogDefaults
 from hpccomm.bench.logs.judged import Unfit, judged, stored
 from hpccomm.errors import ResultsError
-from hpccomm.results.fingerprint import UNKNOWN_LAUNCHER
 from hpccomm.results.schema import (
     UNCHECKED,
     Config,
     RankInfo,
     Row,
     RunInfo,
-    recorded_environment,
-    recorded_slurm,
 )
 from hpccomm.results.table import TIME_FORMAT
 
@@ -43,7 +29,7 @@ Block = tuple[str, str, str]
 """Collective, backend and algorithm; hpccomm writes them, nccl-tests mostly nothing."""
 
 
-def parse(document: dict[str, Any], told: Told, line: int) -> list[Found]:
+def parse(document: dict[str, Any], defaults: LogDefaults, line: int) -> list[Found]:
     """Return what becomes of a document.
 
     Raises
@@ -55,94 +41,86 @@ def parse(document: dict[str, Any], told: Told, line: int) -> list[Found]:
     """
     if document["version"] not in VERSIONS:
         raise ResultsError(
-            f"{told.name} is nccl-tests' JSON of version {document['version']}; versions "
+            f"{defaults.name} is nccl-tests' JSON of version {document['version']}; versions "
             f"{' and '.join(map(str, VERSIONS))} can be read"
         )
     settings = dict(document["config"])
     named = tuple(map(_rank, settings.pop("devices", document.get("devices", []))))
     # Without MPI, or with several devices a process, only the first of each process is named.
     share = _plain(settings.get("nthreads", 1)) * _plain(settings.get("ngpus", 1))
-    sizes = group_sizes(named)
+    sizes = imported.group_sizes(named)
     listed = list(dict.fromkeys([*(size * share for size in sizes), *sizes]))
-    run = ImportedRun(_info(document, told, named), [], [], line=line)
+    run = ImportedRun(_info(document, defaults, named), line=line)
     found: list[Found] = []
     numbers: list[int] = []
     results = [(_block(each, document), each) for each in document["results"]]
     for block, members in groupby(results, key=lambda each: each[0]):
-        part = dict(enumerate((each for _, each in members), 1))
-        measured = [row for number, each in part.items() for row in _halves(each, number)]
-        if not measured:
+        part = [each for _, each in members]
+        iterations = document["config"].get("iterations", 0)
+        rows = [
+            row for number, each in enumerate(part, 1) for row in _halves(each, number, iterations)
+        ]
+        if not rows:
             continue
+        host_time = "cpu_time" in (part[0].get("in_place") or part[0]["out_of_place"])
         try:
             judgement = judged(
-                measured,
-                told,
+                rows,
+                defaults,
                 name=block[0],
                 listed=listed,
-                timed="cpu_time" not in (part[1].get("in_place") or part[1]["out_of_place"]),
-                counted=len(_words(part[1])) != 3,
+                timed=not host_time,
+                counted=len(_words(part[0])) != 3,
             )
         except Unfit as error:
-            found.append(LeftOutTable(line, f"{len(measured)} rows", str(error)))
+            found.append(LeftOutTable(line, f"{len(rows)} rows", str(error)))
             continue
-        run.notes += judgement.notes
         numbers.append(judgement.kind.ranks)
-        kept = stored(judgement, backend=block[1], algorithm=block[2], iterations=0, timed=False)
-        for row, source in zip(kept, judgement.rows, strict=True):
-            each = part[source.line]
-            times = int(each.get("actual_iterations", document["config"].get("iterations", 0)))
-            run.rows.append(replace(row, iterations=times))
-            place = "in_place" if row.in_place else "out_of_place"
-            times_us = each.get(f"{place}_per_iter")
-            ranks = _ranks(named, judgement.kind.ranks, share)
-            run.samples.append(_samples(times_us, len(ranks)))
+        ranks = len(_ranks(named, judgement.kind.ranks, share))
+        run.notes += judgement.notes
+        run.rows += stored(judgement, block[1], block[2], timed=False)
+        run.samples += [_samples(row.repetitions, ranks) for row in judgement.rows]
     if not run.rows:
         return found or [LeftOutTable(line, "a document", "has no rows")]
-    run.info = replace(
-        run.info, config=_config(settings, run.rows), ranks=_ranks(named, numbers[0], share)
-    )
+    ranks_of_all = _ranks(named, numbers[0], share)
+    run.info = replace(run.info, config=_config(settings, run.rows), ranks=ranks_of_all)
     if (ended := document.get("end_time")) is not None:
         run.ended = datetime.strptime(ended, TIME_FORMAT).astimezone()
     run.status = _status(document, run)
     return [run, *found]
 
 
-def _info(document: dict[str, Any], told: Told, named: tuple[RankInfo, ...]) -> RunInfo:
+def _info(document: dict[str, Any], defaults: LogDefaults, named: tuple[RankInfo, ...]) -> RunInfo:
     environment = dict(each.split("=", 1) for each in document.get("env", []) if "=" in each)
     version = document.get("nccl_version")
-    return RunInfo(
-        started=datetime.strptime(document["start_time"], TIME_FORMAT).astimezone(),
-        user=told.user,
-        launcher=UNKNOWN_LAUNCHER,
-        arguments=tuple(map(str, document.get("args", []))),
-        skipped=(),
-        config=_config({}, []),
-        ranks=named or unknown_ranks(1),
-        versions={} if not version else {"nccl": _version(int(version))},
-        environment=recorded_environment(environment),
-        slurm=recorded_slurm(environment),
+    versions = {} if not version else {"nccl": imported.nccl_version(int(version))}
+    started = datetime.strptime(document["start_time"], TIME_FORMAT).astimezone()
+    known, words = replace(defaults, started=started), map(str, document.get("args", []))
+    ranks = named or imported.unknown_ranks(1)
+    return imported.run_info(
+        known, imported.settings_of([]), ranks, versions, tuple(words), environment
     )
 
 
 def _status(document: dict[str, Any], run: ImportedRun) -> str:
-    bad = status_of(run.rows, int((document.get("out_of_bounds") or {}).get("count") or 0))
-    if bad != COMPLETED:
+    bad = imported.status_of(run.rows, int((document.get("out_of_bounds") or {}).get("count") or 0))
+    if bad != imported.COMPLETED:
         return bad
     if errors := [each for each in document.get("errors") or [] if each]:
         return f"failed: {errors[0]}"
     if run.ended is None:
-        return CUT
+        return imported.CUT
     judged_slow = str((document.get("average_bus_bandwidth") or {}).get("okay")).lower() == "false"
-    return SLOW if judged_slow else COMPLETED
+    return imported.SLOW if judged_slow else imported.COMPLETED
 
 
 def _ranks(named: tuple[RankInfo, ...], number: int, share: int) -> tuple[RankInfo, ...]:
     """Return all ranks, where a group has so many: those of a process have devices in sequence, the first is named."""
-    sizes = group_sizes(named)
+    sizes = imported.group_sizes(named)
     if number not in [size * share for size in sizes]:
         share = 1 if number in sizes else next((number // n for n in sizes if not number % n), 0)
     if not share:
-        return unknown_ranks(number)
+        return imported.unknown_ranks(number)
     hosts = list(dict.fromkeys(each.host for each in named))
     return tuple(
         replace(
@@ -157,7 +135,7 @@ def _ranks(named: tuple[RankInfo, ...], number: int, share: int) -> tuple[RankIn
     )
 
 
-def _halves(result: dict[str, Any], number: int) -> list[PrintedRow]:
+def _halves(result: dict[str, Any], number: int, iterations: int) -> list[PrintedRow]:
     """Return the rows of a result; their line is its number."""
     rows = []
     for place in ("out_of_place", "in_place"):
@@ -165,25 +143,19 @@ def _halves(result: dict[str, Any], number: int) -> list[PrintedRow]:
         if half is None:
             continue
         wrong = half.get("nwrong")
+        case = str(result["type"]), str(result.get("redop") or ""), int(result.get("root", -1))
+        size = int(result["size"]), int(result["count"]), place == "in_place"
         time, algbw, busbw = (
             exact(float(_either(half, *names)))
             for names in (("time", "cpu_time"), ("alg_bw", "algbw"), ("bus_bw", "busbw"))
         )
-        rows.append(
-            PrintedRow(
-                line=number,
-                dtype=str(result["type"]),
-                op=str(result.get("redop") or ""),
-                root=int(result.get("root", -1)),
-                size=int(result["size"]),
-                count=int(result["count"]),
-                in_place=place == "in_place",
-                time=time,
-                algbw=algbw,
-                busbw=busbw,
-                wrong=UNCHECKED if wrong is None else int(wrong),
-            )
+        row = PrintedRow(
+            *(number, *case, *size, time, algbw, busbw),
+            wrong=UNCHECKED if wrong is None else int(wrong),
+            iterations=int(result.get("actual_iterations", iterations)),
+            repetitions=result.get(f"{place}_per_iter"),
         )
+        rows.append(row)
     return rows
 
 
@@ -196,41 +168,24 @@ def _block(result: dict[str, Any], document: dict[str, Any]) -> Block:
     if len(words) == 3:
         return words[0], words[1], words[2]
     program = str((document.get("args") or [""])[0])
-    return (collective_of(program) if "_perf" in program else ""), "nccl", "auto"
-
-
-def _version(code: int) -> str:
-    return f"{code // 10000}.{code % 10000 // 100}.{code % 100}"
+    return (imported.collective_of(program) if "_perf" in program else ""), "nccl", "auto"
 
 
 def _rank(device: dict[str, Any]) -> RankInfo:
-    return RankInfo(
-        rank=int(device["rank"]),
-        group=int(device.get("group", 0)),
-        host=str(device["hostname"]),
-        node=0,
-        pid=int(device["pid"]),
-        cores="",
-        device=int(device["device"]),
-        device_hex=str(device.get("device_hex", "")),
-        device_info=str(device.get("device_info", "")),
-        driver="",
+    kinds = {"rank": int, "group": int, "pid": int, "device": int} | dict.fromkeys(
+        ("device_hex", "device_info"), str
     )
+    facts: dict[str, Any] = {
+        name: kind(device[name]) for name, kind in kinds.items() if name in device
+    }
+    return RankInfo(host=str(device["hostname"]), **facts)
 
 
 def _config(settings: dict[str, Any], rows: list[Row]) -> Config:
-    sizes = [row.bytes for row in rows] or [0]
-    values: dict[str, Any] = {
-        "minimum_bytes": min(sizes),
-        "maximum_bytes": max(sizes),
-        "step_factor": 0,
-        "step_bytes": 0,
-        "iterations": 0,
-        "warmup_iters": 0,
-    } | {name: _plain(value) for name, value in settings.items() if name in _SETTINGS}
+    values = {name: _plain(value) for name, value in settings.items() if name in _SETTINGS}
     for name in ("per_iter_timing", "parallel_init"):
         values[name] = bool(values.get(name, False))
-    return Config(**values)
+    return imported.settings_of(rows, **values)
 
 
 def _plain(value: Any) -> int:
@@ -246,7 +201,7 @@ def _either(half: dict[str, Any], *names: str) -> Any:
 def _samples(repetitions: dict[str, Any] | None, ranks: int) -> np.ndarray | None:
     """Return the seconds of repetitions, shape ``(repetitions, ranks)``.
 
-    Of a process with several ranks, and where only the slowest process is told, all have the time of the slowest.
+    Of a process with several ranks, and where the log has only the slowest process, all have the time of the slowest.
     """
     if repetitions is None:
         return None

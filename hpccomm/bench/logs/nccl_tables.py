@@ -7,7 +7,7 @@ from typing import Any
 
 from hpccomm.bench.logs import layout
 from hpccomm.bench.logs.figures import ITEMSIZES, PrintedRow
-from hpccomm.bench.logs.imported import collective_of
+from hpccomm.bench.logs.imported import collective_of, nccl_version, settings_of
 from hpccomm.bench.logs.layout import MODERN, Cells, Columns
 from hpccomm.bench.logs.lines import LogLine
 from hpccomm.results.schema import Config, RankInfo
@@ -287,32 +287,19 @@ def _others(text: str) -> dict[str, str]:
     found = dict(word.split("=", 1) for word in text.split() if "=" in word)
     code = found.pop("nccl-library", "")
     found.pop("nccl-headers", None)
-    if code.isdigit():
-        # Up to 2.8 the number had a digit less for the major version.
-        major = 10000 if int(code) >= 10000 else 1000
-        found["nccl"] = f"{int(code) // major}.{int(code) % major // 100}.{int(code) % 100}"
-    return found
+    return found | ({"nccl": nccl_version(int(code))} if code.isdigit() else {})
 
 
 def _config(line: str) -> Config:
     values: dict[str, Any] = {}
     for key, name in _SETTINGS.items():
-        found = re.search(rf"(?<!warmup )(?<!agg )\b{re.escape(key)}:?\s*(-?\d{{1,18}})\b", line)
-        if found:
+        if found := re.search(
+            rf"(?<!warmup )(?<!agg )\b{re.escape(key)}:?\s*(-?\d{{1,18}})\b", line
+        ):
             values[name] = int(found[1])
-    step = re.search(r"step:\s*(\d{1,18})\((factor|bytes)\)", line)
-    size, unit = (int(step[1]), step[2]) if step else (0, "bytes")
-    return Config(
-        **{
-            "minimum_bytes": 0,
-            "maximum_bytes": 0,
-            "iterations": 0,
-            "warmup_iters": 0,
-            "step_factor": size if unit == "factor" else 0,
-            "step_bytes": size if unit == "bytes" else 0,
-        }
-        | values
-    )
+    if step := re.search(r"step:\s*(\d{1,18})\((factor|bytes)\)", line):
+        values[f"step_{step[2]}"] = int(step[1])
+    return settings_of([], **values)
 
 
 def _rank(found: re.Match[str], before: Iterable[RankInfo]) -> RankInfo:
@@ -321,14 +308,13 @@ def _rank(found: re.Match[str], before: Iterable[RankInfo]) -> RankInfo:
     info = found["info"].strip()
     cores = re.search(r", node (\d+), cores (\S*)$", info)
     return RankInfo(
-        rank=int(found["rank"]),
-        group=int(found["group"] or 0),
-        host=host,
+        int(found["rank"]),
+        int(found["group"] or 0),
+        host,
         node=int(cores[1]) if cores else ([*hosts, host].index(host)),
         pid=int(found["pid"] or 0),
         cores=cores[2] if cores else "",
         device=int(found["device"]),
         device_hex="" if found["hex"] == "none" else found["hex"],
         device_info=info[: cores.start()] if cores else info,
-        driver="",
     )

@@ -4,24 +4,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from itertools import pairwise
 
-from hpccomm.bench.logs import nccl_tables
+from hpccomm.bench.logs import imported, nccl_tables
 from hpccomm.bench.logs.causes import cause
-from hpccomm.bench.logs.imported import (
-    COMPLETED,
-    CUT,
-    INTERRUPTED,
-    SLOW,
-    Found,
-    ImportedRun,
-    LeftOutTable,
-    Told,
-    collective_of,
-    group_sizes,
-    run_info,
-    settings_of,
-    status_of,
-    unknown_ranks,
-)
+from hpccomm.bench.logs.imported import Found, ImportedRun, LeftOutTable, LogDefaults
 from hpccomm.bench.logs.judged import Unfit, judged, stored
 from hpccomm.bench.logs.lines import LogLine
 from hpccomm.bench.logs.nccl_tables import PrintedTable
@@ -32,7 +17,7 @@ _MOST_NOTES = 3
 """Of a table without rows."""
 
 
-def parse(lines: Sequence[LogLine], log: Sequence[LogLine], told: Told) -> list[Found]:
+def parse(lines: Sequence[LogLine], log: Sequence[LogLine], defaults: LogDefaults) -> list[Found]:
     """Return what becomes of the tables of one stream of a log, in their order.
 
     Parameters
@@ -41,7 +26,7 @@ def parse(lines: Sequence[LogLine], log: Sequence[LogLine], told: Told) -> list[
         The stream.
     log : sequence of LogLine
         All lines of the log, in which the cause of a failure is looked for.
-    told : Told
+    defaults : LogDefaults
         What the log may not say.
     """
     tables = nccl_tables.read(lines)
@@ -60,7 +45,7 @@ def parse(lines: Sequence[LogLine], log: Sequence[LogLine], told: Told) -> list[
         if not first.ended:
             last = first.rows[-1].line if first.rows else None
             why = cause(log, first.line, ends.get(first.line), last, warned=True)
-        found.append(_finished(first, why, told))
+        found.append(_finished(first, why, defaults))
     return found
 
 
@@ -105,9 +90,9 @@ def _interleaved(group: list[PrintedTable]) -> LeftOutTable:
     )
 
 
-def _finished(table: PrintedTable, why: str, told: Told) -> Found:
+def _finished(table: PrintedTable, why: str, defaults: LogDefaults) -> Found:
     """Return the run of a table, if its figures agree with what it is of."""
-    name = collective_of(table.program) if table.program else ""
+    name = imported.collective_of(table.program) if table.program else ""
     what = f"{len(table.rows)} rows" + (f" of {name}" if name else "")
     if not table.rows:
         reason = "; ".join([*table.notes[:_MOST_NOTES], *([why] if why else [])])
@@ -116,10 +101,10 @@ def _finished(table: PrintedTable, why: str, told: Told) -> Found:
     try:
         found = judged(
             table.rows,
-            told,
+            defaults,
             name=name,
             hint=table.hint,
-            listed=[table.folded] if table.folded else group_sizes(listed),
+            listed=[table.folded] if table.folded else imported.group_sizes(listed),
             among=table.layout.candidates(table.rows, table.backend),
             timed=not table.layout.host_time,
             counted="hpccomm" not in table.versions,
@@ -128,27 +113,27 @@ def _finished(table: PrintedTable, why: str, told: Told) -> Found:
         return LeftOutTable(table.line, what, "; ".join([str(error), *table.notes]))
     rows = stored(
         found,
-        backend="mscclpp" if table.layout.of_mscclpp else table.backend,
-        algorithm=table.algorithm,
-        iterations=0 if table.config is None else table.config.iterations,
+        "mscclpp" if table.layout.of_mscclpp else table.backend,
+        table.algorithm,
+        0 if table.config is None else table.config.iterations,
         timed=not table.layout.host_time,
     )
     config = replace(
-        table.config or settings_of(rows),
+        table.config or imported.settings_of(rows),
         report_cputime=table.layout.host_time,
         report_timestamps="timestamp" in table.layout.columns,
     )
     number = found.kind.ranks
-    whole = listed and len(listed) == listed[-1].rank + 1 and number in group_sizes(listed)
-    ranks = listed if whole else unknown_ranks(number)
+    whole = listed and len(listed) == listed[-1].rank + 1 and number in imported.group_sizes(listed)
+    ranks = listed if whole else imported.unknown_ranks(number)
     program = table.program or f"{found.kind.collective}_perf"
-    status = status_of(rows, table.wrong or 0)
-    if status == COMPLETED and not table.ended:
-        status = INTERRUPTED + why if why else CUT
-    elif status == COMPLETED and table.slow:
-        status = SLOW
+    status = imported.status_of(rows, table.wrong or 0)
+    if status == imported.COMPLETED and not table.ended:
+        status = imported.INTERRUPTED + why if why else imported.CUT
+    elif status == imported.COMPLETED and table.slow:
+        status = imported.SLOW
     return ImportedRun(
-        run_info(told, config, ranks, table.versions, [program]),
+        imported.run_info(defaults, config, ranks, table.versions, [program]),
         rows,
         [None] * len(rows),
         status,

@@ -8,19 +8,9 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
+from hpccomm.bench.logs import imported
 from hpccomm.bench.logs.causes import cause
-from hpccomm.bench.logs.imported import (
-    COMPLETED,
-    INTERRUPTED,
-    Found,
-    ImportedRun,
-    LeftOutTable,
-    Told,
-    collective_of,
-    run_info,
-    settings_of,
-    unknown_ranks,
-)
+from hpccomm.bench.logs.imported import Found, ImportedRun, LeftOutTable, LogDefaults
 from hpccomm.bench.logs.lines import LogLine
 from hpccomm.bench.perf.collectives import COLLECTIVES
 from hpccomm.results.schema import UNCHECKED, Row
@@ -73,7 +63,7 @@ def is_one(lines: Iterable[LogLine]) -> bool:
     return any(_TITLE.search(line.text) for line in lines)
 
 
-def parse(lines: Sequence[LogLine], log: Sequence[LogLine], told: Told) -> list[Found]:
+def parse(lines: Sequence[LogLine], log: Sequence[LogLine], defaults: LogDefaults) -> list[Found]:
     """Return what becomes of the tables of one stream of a log, in their order.
 
     Parameters
@@ -82,7 +72,7 @@ def parse(lines: Sequence[LogLine], log: Sequence[LogLine], told: Told) -> list[
         The stream.
     log : sequence of LogLine
         All lines of the log, in which the cause of a failure is looked for.
-    told : Told
+    defaults : LogDefaults
         What the log may not say.
     """
     tables: list[_Open] = []
@@ -105,7 +95,7 @@ def parse(lines: Sequence[LogLine], log: Sequence[LogLine], told: Told) -> list[
             _read_row(line, table)
     ends = [*(each.line for each in tables[1:]), None]
     return [
-        _finished(each, cause(log, each.last, end, None, warned=False), told)
+        _finished(each, cause(log, each.last, end, None, warned=False), defaults)
         for each, end in zip(tables, ends, strict=True)
     ]
 
@@ -151,18 +141,18 @@ def _read_row(line: LogLine, table: _Open) -> None:
     table.last = line.number
 
 
-def _finished(table: _Open, why: str, told: Told) -> Found:
+def _finished(table: _Open, why: str, defaults: LogDefaults) -> Found:
     what = f"OSU {table.title}"
     # No name is left of latency and bandwidth between two ranks.
     name = re.sub(r"(?i)\b(?:latency|bandwidth|personalized exchange)\b", "", table.title)
     name = re.sub(r"[\s-]+", "_", name.strip(" _-"))
-    collective = collective_of(name) if name else "send_recv"
+    collective = imported.collective_of(name) if name else "send_recv"
     if collective not in COLLECTIVES:
         return LeftOutTable(table.line, what, "has no counterpart in hpccomm", unlike=True)
     if not table.rows:
         reason = "; ".join([*table.notes, *([why] if why else [])])
         return LeftOutTable(table.line, what, f"has no whole row{reason and ': ' + reason}")
-    size = told.ranks if name else 2
+    size = defaults.ranks if name else 2
     if size is None:
         return LeftOutTable(
             table.line, what, "does not say how many ranks there were; give --ranks"
@@ -175,18 +165,18 @@ def _finished(table: _Open, why: str, told: Told) -> Found:
             unlike=True,
         )
     notes = list(table.notes)
-    if told.collective not in (None, collective):
-        notes.append(f"--collective {told.collective} contradicts the log, and is not used")
+    if defaults.collective not in (None, collective):
+        notes.append(f"--collective {defaults.collective} contradicts the log, and is not used")
     rows = [_row(each, table, collective, size) for each in table.rows]
-    config = settings_of(
+    config = imported.settings_of(
         rows,
         step_factor=2,
         iterations=max(row.iterations for row in rows),
         validation=int("Validation" in table.columns),
     )
     versions = {"osu": table.version} if table.version else {}
-    info = run_info(told, config, unknown_ranks(size), versions, [what])
-    status = table.failed or (INTERRUPTED + why if why else COMPLETED)
+    info = imported.run_info(defaults, config, imported.unknown_ranks(size), versions, [what])
+    status = table.failed or (imported.INTERRUPTED + why if why else imported.COMPLETED)
     return ImportedRun(info, rows, [None] * len(rows), status, line=table.line, notes=notes)
 
 

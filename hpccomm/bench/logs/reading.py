@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hpccomm.bench.logs import documents, nccl_text, osu, records, texts
-from hpccomm.bench.logs.imported import Found, ImportedRun, LeftOutTable, Told
+from hpccomm.bench.logs.imported import Found, ImportedRun, LeftOutTable, LogDefaults
 from hpccomm.bench.logs.lines import LogLine, streams, together
 from hpccomm.errors import ResultsError
 from hpccomm.results.fingerprint import identity
@@ -41,14 +41,14 @@ class ReadLog:
         return [each for each in self.found if isinstance(each, LeftOutTable)]
 
 
-def parse(data: bytes | str, told: Told) -> ReadLog:
+def parse(data: bytes | str, defaults: LogDefaults) -> ReadLog:
     """Return the runs of a log.
 
     Parameters
     ----------
     data : bytes or str
         What the program printed or wrote.
-    told : Told
+    defaults : LogDefaults
         What the log may not say.
 
     Raises
@@ -56,48 +56,50 @@ def parse(data: bytes | str, told: Told) -> ReadLog:
     ResultsError
         If it is of no program that is known, or no table of it can be stored, with the reason of each.
     """
-    text, packed = texts.decoded(data, told.name) if isinstance(data, bytes) else (data, "")
+    text, packed = texts.decoded(data, defaults.name) if isinstance(data, bytes) else (data, "")
     if documents.is_one(text):
-        found = documents.parse(text, told)
+        found = documents.parse(text, defaults)
     elif records.is_csv(text):
-        found = _of_csv(text, told)
+        found = _of_csv(text, defaults)
     else:
-        found = _of_lines(text, told)
+        found = _of_lines(text, defaults)
     log = ReadLog(found, packed)
     if not log.runs:
-        raise ResultsError(_nothing(told.name, packed, log.left_out))
+        raise ResultsError(_nothing(defaults.name, packed, log.left_out))
     return log
 
 
-def _of_csv(text: str, told: Told) -> list[Found]:
+def _of_csv(text: str, defaults: LogDefaults) -> list[Found]:
     try:
         rows, notes = records.of_csv(text)
-        return records.parse(rows, notes, told)
+        return records.parse(rows, notes, defaults)
     except (ValueError, LookupError, OverflowError) as error:
         raise ResultsError(
-            f"{told.name} is not rccl-tests' CSV: {type(error).__name__}: {error}; give a file that its -Z csv has "
+            f"{defaults.name} is not rccl-tests' CSV: {type(error).__name__}: {error}; give a file that its -Z csv has "
             "written"
         ) from error
 
 
-def _of_lines(text: str, told: Told) -> list[Found]:
+def _of_lines(text: str, defaults: LogDefaults) -> list[Found]:
     apart = streams(text)
     (log,) = together(apart) if apart else ([],)
-    found = _tables(apart, log, told)
+    found = _tables(apart, log, defaults)
     if len(apart) > 1 and not any(isinstance(each, ImportedRun) for each in found):
         # What stands before each line does not say who printed it.
-        merged = _tables([log], log, told)
+        merged = _tables([log], log, defaults)
         if any(isinstance(each, ImportedRun) for each in merged) or not found:
             found = merged
     return sorted(found, key=lambda each: each.line)
 
 
-def _tables(apart: Sequence[Sequence[LogLine]], log: Sequence[LogLine], told: Told) -> list[Found]:
+def _tables(
+    apart: Sequence[Sequence[LogLine]], log: Sequence[LogLine], defaults: LogDefaults
+) -> list[Found]:
     found: list[Found] = []
     for lines in apart:
         for program in (osu, nccl_text):
             if program.is_one(lines):
-                found += program.parse(lines, log, told)
+                found += program.parse(lines, log, defaults)
     return found
 
 

@@ -4,18 +4,9 @@ import csv
 from itertools import groupby
 from typing import Any
 
+from hpccomm.bench.logs import imported
 from hpccomm.bench.logs.figures import ITEMSIZES, PrintedRow, exact
-from hpccomm.bench.logs.imported import (
-    Found,
-    ImportedRun,
-    LeftOutTable,
-    Told,
-    collective_of,
-    run_info,
-    settings_of,
-    status_of,
-    unknown_ranks,
-)
+from hpccomm.bench.logs.imported import Found, ImportedRun, LeftOutTable, LogDefaults
 from hpccomm.bench.logs.judged import Unfit, judged, stored
 from hpccomm.bench.perf.collectives import COLLECTIVES
 from hpccomm.results.schema import UNCHECKED
@@ -48,7 +39,9 @@ def of_csv(text: str) -> tuple[list[tuple[int, Record]], list[str]]:
     return found, notes
 
 
-def parse(records: list[tuple[int, Record]], notes: list[str], told: Told) -> list[Found]:
+def parse(
+    records: list[tuple[int, Record]], notes: list[str], defaults: LogDefaults
+) -> list[Found]:
     """Return what becomes of records, one after the other of a collective as a run.
 
     Parameters
@@ -69,13 +62,13 @@ def parse(records: list[tuple[int, Record]], notes: list[str], told: Told) -> li
     ]
     for (name, numbers), members in groupby(lowered, key=lambda each: _of(each[1])):
         part = list(members)
-        found.append(_run(name, numbers, part, notes if not found else [], told))
+        found.append(_run(name, numbers, part, notes if not found else [], defaults))
     return found
 
 
 def _of(record: Record) -> tuple[str, tuple[int, ...]]:
     """Return the collective of a record, and the numbers of ranks that it may be of."""
-    name = collective_of(str(record.get("name") or record["collective"]))
+    name = imported.collective_of(str(record.get("name") or record["collective"]))
     devices = int(record.get("gpusperrank") or record.get("gpus") or 1)
     numbers = [int(record[key]) for key in ("ranks", "rankspernode") if key in record]
     return name, tuple(dict.fromkeys(number * devices for number in numbers or [1]))
@@ -86,7 +79,7 @@ def _run(
     numbers: tuple[int, ...],
     part: list[tuple[int, Record]],
     notes: list[str],
-    told: Told,
+    defaults: LogDefaults,
 ) -> Found:
     of_mscclpp = "kernel" in part[0][1]
     line, what = part[0][0], f"{len(part)} rows of {name}"
@@ -95,16 +88,18 @@ def _run(
     blocks = numbers[0] if COLLECTIVES[name].what.blockwise else 1
     rows = [_row(line, record, blocks) for line, record in part]
     try:
-        judgement = judged(rows, told, name=name, listed=numbers, counted=False)
+        judgement = judged(rows, defaults, name=name, listed=numbers, counted=False)
     except Unfit as error:
         return LeftOutTable(line, what, str(error))
     backend = "mscclpp" if of_mscclpp else "rccl"
     algorithm = f"kernel {part[0][1]['kernel']}" if of_mscclpp else "auto"
-    kept = stored(judgement, backend=backend, algorithm=algorithm, iterations=0, timed=False)
-    ranks = unknown_ranks(judgement.kind.ranks)
-    info = run_info(told, settings_of(kept), ranks, {}, [f"{name}_perf"])
+    kept = stored(judgement, backend, algorithm, timed=False)
+    ranks = imported.unknown_ranks(judgement.kind.ranks)
+    info = imported.run_info(defaults, imported.settings_of(kept), ranks, {}, [f"{name}_perf"])
     notes = [*notes, *judgement.notes]
-    return ImportedRun(info, kept, [None] * len(kept), status_of(kept), line=line, notes=notes)
+    return ImportedRun(
+        info, kept, [None] * len(kept), imported.status_of(kept), line=line, notes=notes
+    )
 
 
 def _row(line: int, record: Record, blocks: int) -> PrintedRow:
