@@ -4,20 +4,21 @@
 >>> for batch in batches:                                        # doctest: +SKIP
 ...     sync.sync(gradients_of(batch))
 
-- `parameters`: the model as data. `layout`: which gradient lies in which bucket; pure functions. `arrays`: host and device.
-- `meaning`: what a reduction does. `agreement`: whether all ranks have the same model and settings.
-- `settling`: missing gradients, NaN and infinities. `consistency`: whether arrays are the same on all ranks.
-- `flat`: a bucket's memory; `written`: whether it was written to. `step`: the gradients of one layout, and one step on them.
-- `ways`: how a bucket is reduced. `reducer`: in which order and thread; `worker`: the thread.
+- `parameters`: the model as data. `settings`: what a reduction does. `layout`: which gradient lies in which bucket.
+- `agreement`: whether all ranks have the same model and settings. `consistency`: whether they have the same arrays.
+- `arrays`: host and device. `flat`: arrays one behind the other in one array.
+- `buckets`: the gradients of one layout. `written`: whether they were written to.
+- `bucket_reducers`: how a bucket is reduced. `reducer`: in which order and thread; `worker`: the thread.
 - `compression`: how to send less. `loss_scale`: a factor for the loss.
+- `model`: parameters and settings that all ranks agreed on. `steps`: steps on them. `outcome`: missing gradients, NaN and
+  infinities. `sync`: what users call.
+- `adaptive`: which size of buckets would end a step soonest; pure functions. `warm_up`: what is measured for it.
+- `statistics`: what it cost. `record`: how that is counted. `log`: how it is written down.
 - `sharded`: an optimiser whose state is divided among the ranks; `shards`: a bucket of it; `updates`: its rules.
 - `local_steps`: ranks that train on their own, and average now and then.
-- `adaptive`: which size of buckets would end a step soonest; pure functions. `warm_up`: what is measured for it.
-- `model`: the model that all ranks agreed on. `reduced`: the end of a step. `sync`: what users call.
-- `statistics`: what it cost. `record`: how that is counted. `log`: how it is written down.
 """
 
-from hpccomm.gradients.adaptive import Choice
+from hpccomm.gradients.adaptive import BucketChoice
 from hpccomm.gradients.compression import (
     Channel,
     Compressor,
@@ -29,11 +30,11 @@ from hpccomm.gradients.compression import (
     Threshold,
     TopK,
 )
-from hpccomm.gradients.layout import Bucket, BucketSettings, layout
+from hpccomm.gradients.layout import layout
 from hpccomm.gradients.local_steps import LocalStatistics, LocalSteps
 from hpccomm.gradients.loss_scale import LossScale
-from hpccomm.gradients.meaning import Meaning
-from hpccomm.gradients.parameters import Parameter
+from hpccomm.gradients.parameters import Bucket, Parameter
+from hpccomm.gradients.settings import ReductionSettings
 from hpccomm.gradients.sharded import ShardedOptimizer
 from hpccomm.gradients.statistics import BucketStatistics, Statistics
 from hpccomm.gradients.sync import GradientSync
@@ -41,10 +42,9 @@ from hpccomm.gradients.updates import Update, adam, sgd
 
 __all__ = [
     "Bucket",
-    "BucketSettings",
+    "BucketChoice",
     "BucketStatistics",
     "Channel",
-    "Choice",
     "Compressor",
     "Exchange",
     "GradientSync",
@@ -52,10 +52,10 @@ __all__ = [
     "LocalStatistics",
     "LocalSteps",
     "LossScale",
-    "Meaning",
     "MixedPrecision",
     "Parameter",
     "PowerSGD",
+    "ReductionSettings",
     "ShardedOptimizer",
     "Sign",
     "Statistics",

@@ -11,9 +11,9 @@ from statistics import median
 
 import numpy as np
 
-from hpccomm.errors import UsageError
-from hpccomm.gradients.layout import KIB, Bucket, BucketSettings, layout
-from hpccomm.gradients.parameters import Parameter
+from hpccomm.gradients.layout import layout
+from hpccomm.gradients.parameters import Bucket, Parameter
+from hpccomm.gradients.settings import KIB, ReductionSettings
 from hpccomm.units import size_text
 
 SMALLEST = 64 * KIB
@@ -49,7 +49,7 @@ class Measurements:
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class CallTime:
     """The time of a call: ``latency + nbytes * seconds_per_byte``, both at least 0.
 
     Attributes
@@ -65,13 +65,13 @@ class Line:
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class BucketChoice:
     """The sizes of buckets that were chosen. Prints as its reason.
 
     Attributes
     ----------
     bucket_bytes, first_bucket_bytes : int
-        For `BucketSettings`.
+        For `ReductionSettings`.
     seconds : float or None
         From the first gradient to the end of the last reduction, as predicted. None if nothing can be predicted.
     seconds_now : float or None
@@ -117,20 +117,7 @@ def merge(ranks: Sequence[Measurements]) -> Measurements:
     ----------
     ranks : sequence of Measurements
         By rank, with the same gradients and the same calls. At least one.
-
-    Raises
-    ------
-    UsageError
-        If the gradients or the calls are not the same.
     """
-    for what in ("ready", "wire"):
-        sizes = [[nbytes for nbytes, _ in getattr(rank, what)] for rank in ranks]
-        for number, each in enumerate(sizes):
-            if each != sizes[0]:
-                raise UsageError(
-                    f"rank {number} measured {len(each)} sizes ({what}) that are not those of rank 0 "
-                    f"({len(sizes[0])}); gather the same steps of all ranks"
-                )
     ready = zip(*(rank.ready for rank in ranks), strict=True)
     wire = zip(*(rank.wire for rank in ranks), strict=True)
     return Measurements(
@@ -139,7 +126,7 @@ def merge(ranks: Sequence[Measurements]) -> Measurements:
     )
 
 
-def fit(wire: Iterable[tuple[int, float]]) -> Line | None:
+def fit(wire: Iterable[tuple[int, float]]) -> CallTime | None:
     """Fit latency and time a byte by least squares of relative errors, with both at least 0.
 
     Parameters
@@ -149,7 +136,7 @@ def fit(wire: Iterable[tuple[int, float]]) -> Line | None:
 
     Returns
     -------
-    Line or None
+    CallTime or None
         None if the sizes are not far enough apart, see `APART`.
     """
     points = _medians(wire)
@@ -160,16 +147,16 @@ def fit(wire: Iterable[tuple[int, float]]) -> Line | None:
     # Divided by y, the errors are relative: times differ by powers of ten, as their noise does.
     columns = np.stack([1 / y, x / y], axis=1)
     one = np.ones(len(y))
-    found = [np.linalg.lstsq(columns / columns.max(axis=0), one)[0] / columns.max(axis=0)]
-    if found[0].min() < 0:
+    fits = [np.linalg.lstsq(columns / columns.max(axis=0), one)[0] / columns.max(axis=0)]
+    if fits[0].min() < 0:
         # The optimum lies on the boundary: one of both is 0.
         a, b = columns.T
-        found = [np.array([a.sum() / (a @ a), 0.0]), np.array([0.0, b.sum() / (b @ b)])]
-    best = min(found, key=lambda each: float(np.square(columns @ each - one).sum()))
-    return Line(float(best[0]), float(best[1]))
+        fits = [np.array([a.sum() / (a @ a), 0.0]), np.array([0.0, b.sum() / (b @ b)])]
+    best = min(fits, key=lambda each: float(np.square(columns @ each - one).sum()))
+    return CallTime(float(best[0]), float(best[1]))
 
 
-def end_of_step(buckets: Sequence[Bucket], ready: Sequence[float], line: Line) -> float:
+def end_of_step(buckets: Sequence[Bucket], ready: Sequence[float], time: CallTime) -> float:
     """Return when the last bucket is reduced, in seconds from the first gradient.
 
     Parameters
@@ -178,18 +165,18 @@ def end_of_step(buckets: Sequence[Bucket], ready: Sequence[float], line: Line) -
         Of `buckets_of`.
     ready : sequence of float
         When each gradient is ready, in the order in which buckets are filled.
-    line : Line
+    time : CallTime
         The time of a call.
     """
     end, first = 0.0, 0
     for bucket in buckets:
         last = first + len(bucket.parameters)
-        end = max(end, *ready[first:last]) + line.latency + bucket.nbytes * line.seconds_per_byte
+        end = max(end, *ready[first:last]) + time.latency + bucket.nbytes * time.seconds_per_byte
         first = last
     return end
 
 
-def buckets_of(sizes: Sequence[int], settings: BucketSettings) -> tuple[Bucket, ...]:
+def buckets_of(sizes: Sequence[int], settings: ReductionSettings) -> tuple[Bucket, ...]:
     """Return the buckets of gradients of so many bytes, which are filled in this order, as if of one dtype."""
     parameters = [Parameter(str(n), (size,), _BYTE) for n, size in enumerate(sizes)]
     return layout(parameters[::-1], replace(settings, order="reverse"))
@@ -203,8 +190,8 @@ def candidates(total: int) -> list[int]:
     return sizes
 
 
-def choose(measured: Measurements, settings: BucketSettings, prior: Line | None = None) -> Choice:
-    """Choose the sizes of buckets that are predicted to end a step soonest. Local; all ranks choose alike.
+def choose(measured: Measurements, settings: ReductionSettings) -> BucketChoice:
+    """Choose the sizes of buckets that are predicted to end a step soonest. Local.
 
     The present sizes are tried as well, so that the prediction is never worse than with them. Of equal ones, the
     largest is chosen.
@@ -213,96 +200,58 @@ def choose(measured: Measurements, settings: BucketSettings, prior: Line | None 
     ----------
     measured : Measurements
         Of all ranks, see `merge`.
-    settings : BucketSettings
+    settings : ReductionSettings
         The present ones. Those that are not chosen stay.
-    prior : Line, optional
-        Is used if the measured sizes are too close to each other to tell latency from bandwidth: its latency, with
-        the time a byte that fits the measured calls. None keeps the present sizes then.
-
-    Raises
-    ------
-    UsageError
-        If a number of bytes is below 0, or a number of seconds is below 0 or not finite.
     """
-    _check(measured)
-    line, how = fit(measured.wire), "measured"
-    if line is None and prior is not None:
-        line, how = _with_latency(prior, measured.wire), "with a latency that was given"
-    why = _why_not(measured, settings, line)
-    if why or line is None:
-        return Choice(
-            settings.bucket_bytes,
-            settings.first_bucket_bytes,
-            None,
-            None,
-            None,
-            None,
-            f"{why}; buckets of {size_text(settings.bucket_bytes)} are kept",
-        )
+    now = (settings.bucket_bytes, settings.first_bucket_bytes)
+    time = fit(measured.wire)
+    why = _why_not(measured, settings, time)
+    if why or time is None:
+        reason = f"{why}; buckets of {size_text(now[0])} are kept"
+        return BucketChoice(*now, None, None, None, None, reason)
     sizes = [nbytes for nbytes, _ in measured.ready]
     ready = [seconds for _, seconds in measured.ready]
     tried = candidates(sum(bucket.nbytes for bucket in buckets_of(sizes, settings)))
     pairs = {(most, first) for most in tried for first in tried if first <= most}
-    now = (settings.bucket_bytes, settings.first_bucket_bytes)
     seconds = {}
     for most, first in sorted(pairs | {now}, reverse=True):
         changed = replace(settings, bucket_bytes=most, first_bucket_bytes=first)
-        seconds[most, first] = end_of_step(buckets_of(sizes, changed), ready, line)
+        seconds[most, first] = end_of_step(buckets_of(sizes, changed), ready, time)
     least = min(seconds.values())
     best = next(pair for pair, end in seconds.items() if end <= least * (1 + SAME))  # the largest
-    speed = 1 / line.seconds_per_byte if line.seconds_per_byte else float("inf")
-    rate = f"{speed / 1e9:.3g} GB/s" if line.seconds_per_byte else "no time a byte"
-    return Choice(
+    speed = 1 / time.seconds_per_byte if time.seconds_per_byte else float("inf")
+    rate = f"{speed / 1e9:.3g} GB/s" if time.seconds_per_byte else "no time a byte"
+    return BucketChoice(
         *best,
         seconds[best],
         seconds[now],
-        line.latency,
+        time.latency,
         speed,
-        f"with {line.latency * 1e6:.3g} us a call and {rate} ({how}), buckets of {size_text(best[0])}, "
+        f"with {time.latency * 1e6:.3g} us a call and {rate} (measured), buckets of {size_text(best[0])}, "
         f"the first of {size_text(best[1])}, end a step after {seconds[best] * 1e3:.3g} ms; those of {size_text(now[0])}, "
         f"the first of {size_text(now[1])}, after {seconds[now] * 1e3:.3g} ms",
     )
 
 
-def _why_not(measured: Measurements, settings: BucketSettings, line: Line | None) -> str:
+def _why_not(measured: Measurements, settings: ReductionSettings, time: CallTime | None) -> str:
     if not settings.bucketing:
         return "each gradient has a bucket of its own by bucketing=False"
     if not any(nbytes for nbytes, _ in measured.ready):
         return "there are no gradients"
-    points = _medians(measured.wire)
-    if not points:
+    sizes = _medians(measured.wire)
+    if not sizes:
         return "no call was measured"
-    if line is not None:
+    if time is not None:
         return ""
-    least, most = min(points), max(points)
-    told = (
-        f"only buckets of {size_text(least)}"
-        if least == most
-        else f"only {size_text(least)} to {size_text(most)}"
-    )
-    return f"{told} were measured, so that latency cannot be told from bandwidth"
-
-
-def _with_latency(prior: Line, wire: Iterable[tuple[int, float]]) -> Line:
-    points = _medians(wire)
-    if not points:
-        return prior
-    latency = min(prior.latency, *points.values(), float("inf"))
-    return Line(latency, median((y - latency) / x for x, y in points.items()))
+    least, most = size_text(min(sizes)), size_text(max(sizes))
+    known = f"buckets of {least}" if least == most else f"{least} to {most}"
+    return f"only {known} were measured, so that latency cannot be told from bandwidth"
 
 
 def _medians(wire: Iterable[tuple[int, float]]) -> dict[int, float]:
     """Return the median of the seconds of each size."""
-    found: dict[int, list[float]] = {}
+    seconds_of: dict[int, list[float]] = {}
     for nbytes, seconds in wire:
         if nbytes and seconds >= CLOCK:
-            found.setdefault(nbytes, []).append(seconds)
-    return {nbytes: median(found[nbytes]) for nbytes in sorted(found)}
-
-
-def _check(measured: Measurements) -> None:
-    for nbytes, seconds in (*measured.ready, *measured.wire):
-        if nbytes < 0 or not 0 <= seconds < float("inf"):
-            raise UsageError(
-                f"{nbytes} bytes in {seconds} s were measured; give bytes and finite seconds of at least 0"
-            )
+            seconds_of.setdefault(nbytes, []).append(seconds)
+    return {nbytes: median(seconds_of[nbytes]) for nbytes in sorted(seconds_of)}

@@ -1,145 +1,129 @@
-"""The memory of buckets."""
+"""Arrays that lie one behind the other in one array."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from math import isfinite, sqrt
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
 from hpccomm.dtypes import is_narrow
-from hpccomm.gradients.arrays import is_on_device
-from hpccomm.gradients.layout import ALIGNMENT, Bucket
+from hpccomm.gradients.arrays import Array, is_on_device
+from hpccomm.gradients.layout import ALIGNMENT
+from hpccomm.gradients.parameters import Bucket, Kind
 
 if TYPE_CHECKING:
     from hpccomm.communicator import Communicator
-    from hpccomm.gradients.parameters import Kind
 
-PASS = 1 << 16
-"""Elements that are widened at once."""
-
-DEVICE_PASS = 1 << 24
-"""The same on a device, where each pass takes some launches."""
+PASS, DEVICE_PASS = 1 << 16, 1 << 24
+"""Elements that are widened at once, on the host and on a device, where each pass takes some launches."""
 
 
-class FlatBucket:
-    """The gradients of one bucket in registered memory.
-
-    Behind the gradients lie some flags, which are reduced with them: so the ranks learn without another message which
-    flags any rank has set.
+class FlatMemory:
+    """The arrays of one bucket in one array.
 
     Parameters
     ----------
     bucket : Bucket
         What lies where.
-    memory : ndarray of `needed` elements
-        Of the bucket's dtype, all 0.
-    size : int
-        Number of ranks.
-    flags : int
-        How many.
+    memory : ndarray, 1-D
+        Of at least the bucket's length. What lies behind it belongs to others.
 
     Attributes
     ----------
-    views : list of ndarray
-        The gradients, of their parameters' shapes, in the order of the bucket.
-    gradients : ndarray, 1-D
-        All of them, with the padding between them.
-    memory : ndarray, 1-D
-        The gradients and the flags.
+    elements : ndarray, 1-D
+        Of the bucket, with the padding between arrays.
+    views : dict of str to ndarray
+        The arrays by name, of their parameters' shapes, in the order of the bucket.
     """
 
-    def __init__(self, bucket: Bucket, memory: NDArray[Any], size: int, flags: int) -> None:
-        self.bucket = bucket
-        self.memory = memory
-        self.gradients = self.memory[: bucket.length]
-        self._flags = self.memory[bucket.length : bucket.length + flags]
-        self.views = [
-            self.memory[offset : offset + parameter.size].reshape(parameter.shape)
-            for parameter, offset in zip(bucket.parameters, bucket.offsets, strict=True)
-        ]
-        # An average of narrow floats over many ranks must not become 0.
-        self._mark = float(min(size, 256))
+    def __init__(self, bucket: Bucket, memory: Array) -> None:
+        self.bucket, self.memory = bucket, memory
+        self.elements = memory[: bucket.length]
+        self.views = {
+            each.name: memory[offset : offset + each.size].reshape(each.shape)
+            for each, offset in zip(bucket.parameters, bucket.offsets, strict=True)
+        }
 
-    def tell(self, flags: Sequence[bool]) -> None:
-        """Note this rank's flags for the other ranks."""
-        marks = [self._mark if flag else 0.0 for flag in flags]
-        behind: Any = self._flags[: len(marks)]
-        if is_on_device(behind):
-            behind.set(np.array(marks, self.memory.dtype))  # one copy
-        else:
-            behind[:] = marks
+    def read(self, arrays: Mapping[str, Array]) -> None:
+        """Copy arrays of others here."""
+        for name, view in self.views.items():
+            np.copyto(view, arrays[name])
 
-    def finite(self) -> bool:
-        """Tell whether all gradients are finite. On a device it waits once, for all of them."""
-        return bool(np.isfinite(self.gradients).all())
+    def write(self, arrays: Mapping[str, Array]) -> None:
+        """Copy what lies here to arrays of others."""
+        for name, view in self.views.items():
+            np.copyto(arrays[name], view)
 
-    def told(self) -> list[bool]:
-        """Return which flags any rank has set, once reduced. They are equal on all ranks."""
-        found: list[bool] = (self._flags != 0).tolist()
-        return found
-
-    def scale(self, factor: float) -> None:
-        """Multiply all gradients; narrow floats are rounded once."""
-        scale(self.gradients, factor)
+    def is_finite(self) -> bool:
+        """Return whether all elements are finite. On a device it waits once, for all of them."""
+        return bool(np.isfinite(self.elements).all())
 
 
-def needed(bucket: Bucket, flags: int) -> int:
-    """Return the elements of a bucket with its flags; those of the next bucket begin at a cache line."""
-    line = ALIGNMENT // bucket.dtype.itemsize
-    return bucket.length + -(-flags // line) * line
+def views_of(flats: Iterable[FlatMemory], names: Iterable[str] = ()) -> dict[str, Array]:
+    """Return all arrays by name, in the order of `names` as far as given."""
+    views = {name: view for flat in flats for name, view in flat.views.items()}
+    return {name: views[name] for name in names} or views
 
 
-def flat_buckets(
+def registered(comm: "Communicator", bucket: Bucket, length: int) -> FlatMemory:
+    """Return zeros in registered memory, the padding included, as it is reduced with them. Local."""
+    memory = comm.empty(length, bucket.dtype)
+    memory[:] = 0
+    return FlatMemory(bucket, memory)
+
+
+def registered_together(
     comm: "Communicator", buckets: Sequence[Bucket], flags: int
-) -> tuple[list[FlatBucket], list[NDArray[Any]]]:
-    """Return buckets in registered memory, and the memory of each kind. Local.
+) -> tuple[list[FlatMemory], dict[Kind, Array]]:
+    """Return zeros for all buckets in registered memory, and the memory of each kind. Local.
 
-    Buckets of one kind lie one behind the other, so that one call reduces all of them.
+    Buckets of one kind lie one behind the other, so that one call reduces all of them. Behind each there is room
+    for `flags` elements, up to a cache line.
     """
-    regions: dict[Kind, NDArray[Any]] = {}
-    for kind in dict.fromkeys(bucket.kind for bucket in buckets):
-        size = sum(needed(bucket, flags) for bucket in buckets if bucket.kind == kind)
-        device = comm.device if kind.on_device else None
-        regions[kind] = comm.empty(size, kind.dtype, device=device)
-        regions[kind][:] = 0  # the padding as well, which is reduced
-    flats, used = [], dict.fromkeys(regions, 0)
+    sizes = []
     for bucket in buckets:
-        start = used[bucket.kind]
-        used[bucket.kind] = end = start + needed(bucket, flags)
-        flats.append(FlatBucket(bucket, regions[bucket.kind][start:end], comm.size, flags))
-    return flats, list(regions.values())
+        line = ALIGNMENT // bucket.dtype.itemsize
+        sizes.append(bucket.length + -(-flags // line) * line)
+    regions: dict[Kind, Array] = {}
+    for kind in dict.fromkeys(bucket.kind for bucket in buckets):
+        length = sum(n for n, each in zip(sizes, buckets, strict=True) if each.kind == kind)
+        device = comm.device if kind.on_device else None
+        regions[kind] = comm.empty(length, kind.dtype, device=device)
+        regions[kind][:] = 0
+    flats, ends = [], dict.fromkeys(regions, 0)
+    for bucket, size in zip(buckets, sizes, strict=True):
+        start = ends[bucket.kind]
+        ends[bucket.kind] = end = start + size
+        flats.append(FlatMemory(bucket, regions[bucket.kind][start:end]))
+    return flats, regions
 
 
-def scale(x: NDArray[Any], factor: float) -> None:
+def scale(x: Array, factor: float) -> None:
     """Multiply an array in place; narrow floats are widened to float32 and rounded once."""
     if not is_narrow(x.dtype):
         np.multiply(x, x.dtype.type(factor), out=x)
         return
-    flat = x.reshape(-1)
-    step = DEVICE_PASS if is_on_device(x) else PASS
-    for start in range(0, flat.size, step):
-        part = flat[start : start + step]
+    for part in _parts(x):
         part[:] = (part.astype(np.float32) * np.float32(factor)).astype(x.dtype)
 
 
-def clip(arrays: Sequence[NDArray[Any]], limit: float) -> float:
+def clip(arrays: Sequence[Array], limit: float) -> float:
     """Scale arrays in place so that the norm over all of them is at most `limit`, and return the norm before.
 
     If it is infinite or NaN, nothing is scaled.
     """
-    norm = sqrt(sum(map(_square_sum, arrays)))
+    # NumPy's own sum, not BLAS's, whose bits may depend on the processor: all ranks are to get the same.
+    squares = [
+        sum(float(np.square(part.astype(np.float64)).sum()) for part in _parts(x)) for x in arrays
+    ]
+    norm = sqrt(sum(squares))
     if isfinite(norm) and norm > limit:
         for each in arrays:
             scale(each, limit / norm)
     return norm
 
 
-def _square_sum(x: NDArray[Any]) -> float:
-    # NumPy's own sum, not BLAS's, whose bits may depend on the processor: all ranks are to get the same.
-    flat, total = x.reshape(-1), 0.0
-    step = DEVICE_PASS if is_on_device(x) else PASS
-    for start in range(0, flat.size, step):
-        part = flat[start : start + step].astype(np.float64)
-        total += float((part * part).sum())
-    return total
+def _parts(x: Array) -> list[Array]:
+    """Return a C-contiguous array in parts that are small enough to be widened."""
+    flat, step = x.reshape(-1), DEVICE_PASS if is_on_device(x) else PASS
+    return [flat[start : start + step] for start in range(0, flat.size, step)]

@@ -7,69 +7,16 @@ expected to produce them, so that a bucket can be reduced while the pass goes on
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Literal, get_args
 
 from hpccomm.dtypes import DType
-from hpccomm.errors import UsageError, did_you_mean
-from hpccomm.gradients.parameters import Kind, Parameter
-from hpccomm.settings import check_bool, check_int
-
-Order = Literal["reverse", "ready", "largest"]
+from hpccomm.gradients.parameters import Bucket, Kind, Parameter
+from hpccomm.gradients.settings import Order, ReductionSettings
 
 ALIGNMENT = 64
 """Bytes: each gradient begins at a cache line, so that its values do not depend on the bucket it is in."""
 
-KIB, MIB = 1024, 1024**2
-
-
-@dataclass(frozen=True, slots=True)
-class BucketSettings:
-    """How gradients are put in buckets. Must be equal on all ranks.
-
-    Attributes
-    ----------
-    order : {"reverse", "ready", "largest"}
-        ``"reverse"`` fills buckets from the last parameter to the first. ``"ready"`` does so for the first step,
-        and from then on follows the order in which gradients became ready in it, averaged over the ranks.
-        ``"largest"`` starts with the largest gradient.
-    bucket_bytes : int
-        Bytes of gradients in a bucket at most. A larger gradient has a bucket of its own.
-    first_bucket_bytes : int
-        The same for the first bucket of each dtype: a smaller one can be sent earlier.
-    min_bucket_bytes : int
-        If the last bucket of a dtype has fewer bytes, its gradients go into the bucket before it, which may
-        then exceed its limit.
-    bucketing : bool
-        False gives each gradient a bucket of its own, for debugging.
-    adaptive : int
-        After so many steps by ``ready()`` and ``wait()``, ``bucket_bytes`` and ``first_bucket_bytes`` are chosen once from
-        what was measured in them. 0 keeps them.
-    """
-
-    order: Order = "reverse"
-    bucket_bytes: int = 25 * MIB
-    first_bucket_bytes: int = MIB
-    min_bucket_bytes: int = 64 * KIB
-    bucketing: bool = True
-    adaptive: int = 0
-
-    def __post_init__(self) -> None:
-        if self.order not in get_args(Order):
-            advice = did_you_mean(
-                str(self.order), get_args(Order), f"give one of {', '.join(get_args(Order))}"
-            )
-            raise UsageError(f"order is {self.order!r}; {advice}")
-        for name, least in (
-            ("bucket_bytes", 1),
-            ("first_bucket_bytes", 1),
-            ("min_bucket_bytes", 0),
-            ("adaptive", 0),
-        ):
-            value = check_int(name, getattr(self, name))
-            if value < least:
-                raise UsageError(f"{name} is {value}; give at least {least}")
-            object.__setattr__(self, name, value)
-        check_bool("bucketing", self.bucketing)
+MOST_URGENT = 32
+"""Buckets that can be taken out of turn."""
 
 
 @dataclass(slots=True)
@@ -88,46 +35,6 @@ class _Open:
         self.last = position
 
 
-@dataclass(frozen=True, slots=True)
-class Bucket:
-    """The gradients of one call.
-
-    Attributes
-    ----------
-    index : int
-        Buckets are reduced in this order.
-    dtype : dtype
-        Of all its gradients.
-    parameters : tuple of Parameter
-        Whose gradients lie in it, in this order.
-    offsets : tuple of int
-        The first element of each gradient.
-    length : int
-        Elements of gradients and the padding between them.
-    """
-
-    index: int
-    dtype: DType
-    parameters: tuple[Parameter, ...]
-    offsets: tuple[int, ...]
-    length: int
-
-    @property
-    def kind(self) -> Kind:
-        """What its gradients have in common."""
-        return self.parameters[0].kind
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of gradients and padding."""
-        return self.length * self.dtype.itemsize
-
-    def __str__(self) -> str:
-        first, last = self.parameters[0].name, self.parameters[-1].name
-        names = first if first == last else f"{first} to {last}"
-        return f"bucket {self.index}: {len(self.parameters)} of {self.dtype}, {self.nbytes} bytes, {names}"
-
-
 def padded(parameter: Parameter) -> int:
     """Return the bytes that a gradient takes in a bucket."""
     return -(-parameter.nbytes // ALIGNMENT) * ALIGNMENT
@@ -143,7 +50,7 @@ def ordered(
     parameters : sequence of Parameter
         In the order of the forward pass.
     order : {"reverse", "ready", "largest"}
-        As in `BucketSettings`.
+        As in `ReductionSettings`.
     readiness : sequence of str, optional
         For ``"ready"``: the names of all parameters. None, before it is known, is the reverse order.
     """
@@ -175,8 +82,10 @@ def mean_order(readiness: Sequence[Sequence[str]]) -> list[str]:
     return sorted(seen, key=total.__getitem__)
 
 
-def by_need(buckets: Sequence[Bucket], parameters: Sequence[Parameter]) -> list[int]:
-    """Return the buckets' numbers, the one first whose parameters the next forward pass needs first.
+def urgent_buckets(buckets: Sequence[Bucket], parameters: Sequence[Parameter]) -> list[int]:
+    """Return buckets that can be taken out of turn, the one first that the next forward pass needs first.
+
+    There are none if gradients lie on a device, which takes calls in the order in which they are made.
 
     Parameters
     ----------
@@ -185,26 +94,28 @@ def by_need(buckets: Sequence[Bucket], parameters: Sequence[Parameter]) -> list[
     parameters : sequence of Parameter
         In the order of the forward pass.
     """
+    if len(buckets) == 1 or any(bucket.kind.on_device for bucket in buckets):
+        return []
     place = {each.name: number for number, each in enumerate(parameters)}
     first = [min(place[each.name] for each in bucket.parameters) for bucket in buckets]
-    return sorted(range(len(buckets)), key=first.__getitem__)
+    return sorted(range(len(buckets)), key=first.__getitem__)[:MOST_URGENT]
 
 
 def layout(
     parameters: Sequence[Parameter],
-    settings: BucketSettings,
+    settings: ReductionSettings,
     readiness: Sequence[str] | None = None,
 ) -> tuple[Bucket, ...]:
     """Return the buckets, in the order in which they are reduced.
 
-    Each dtype, and each side (host or device), has buckets of its own, filled one after the other. They come in the order in which they are
-    expected to be complete: that of the last gradient in each.
+    Each dtype, and each side (host or device), has buckets of its own, filled one after the other. They come in the
+    order in which they are expected to be complete: that of the last gradient in each.
 
     Parameters
     ----------
     parameters : sequence of Parameter
         Those that have gradients, in the order of the forward pass.
-    settings : BucketSettings
+    settings : ReductionSettings
         Limits and order.
     readiness : sequence of str, optional
         As in `ordered`.

@@ -7,27 +7,27 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from hpccomm.dtypes import FLOAT32, is_narrow
-from hpccomm.errors import HpccommError, RankMismatch, UsageError
-from hpccomm.gradients.agreement import Terms, agree
-from hpccomm.gradients.consistency import differences
-from hpccomm.gradients.layout import Bucket, BucketSettings, layout
-from hpccomm.gradients.parameters import Named, Parameter, read
+from hpccomm.errors import UsageError
+from hpccomm.gradients.agreement import agree
+from hpccomm.gradients.arrays import Array
+from hpccomm.gradients.consistency import check_same
+from hpccomm.gradients.flat import FlatMemory, registered, views_of
+from hpccomm.gradients.layout import layout
+from hpccomm.gradients.parameters import Arrays, Bucket, Named, check_writable, read
+from hpccomm.gradients.settings import ReductionSettings, check_least
 from hpccomm.gradients.updates import check_fraction, parts
 from hpccomm.reductions import ReduceOp
 from hpccomm.runtime.recorder import entered
-from hpccomm.settings import check_bool, check_int
+from hpccomm.settings import check_bool
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from hpccomm.communicator import Communicator
 
-Array = NDArray[Any]
-
-_TOGETHER = BucketSettings(bucket_bytes=1 << 62, first_bucket_bytes=1 << 62)
+_TOGETHER = ReductionSettings(bucket_bytes=1 << 62, first_bucket_bytes=1 << 62)
 """All parameters of a dtype are averaged by one call, as nothing else is computed meanwhile."""
 
 
@@ -126,49 +126,41 @@ class LocalSteps:
         nesterov: bool = True,
         timeout: float | None = None,
     ) -> None:
-        self._comm = comm
-        self._timeout = timeout
-        made: Terms | HpccommError
-        try:
-            arrays = _arrays(parameters)
-            if check_int("every", every) < 1:
-                raise UsageError(f"every is {every}; give a number of local steps of at least 1")
+        self._comm, self._timeout = comm, timeout
+
+        def make() -> tuple[Arrays, dict[str, object]]:
+            arrays, _ = read(parameters)
+            check_writable(arrays, "give a copy")
             if not isinstance(outer_lr, int | float) or not 0 < outer_lr < float("inf"):
                 raise UsageError(f"outer_lr is {outer_lr!r}; give a finite number above 0")
             check_fraction("outer_momentum", outer_momentum)
-            made = Terms(
-                tuple(arrays),
-                {
-                    "every": int(every),
-                    "outer_lr": float(outer_lr),
-                    "outer_momentum": float(outer_momentum),
-                    "nesterov": check_bool("nesterov", nesterov),
-                },
-            )
-        except HpccommError as error:
-            made = error
-        agree(comm, made, timeout)
-        assert isinstance(made, Terms)
+            return arrays, {
+                "every": check_least("every", every, 1),
+                "outer_lr": float(outer_lr),
+                "outer_momentum": float(outer_momentum),
+                "nesterov": check_bool("nesterov", nesterov),
+            }
+
+        arrays, _ = agree(comm, make, timeout)
         self._arrays = {each.name: array for each, array in arrays.items()}
         self._every, self._lr = every, outer_lr
         self._outer_momentum, self._nesterov = outer_momentum, nesterov
-        self._flats = [
-            _Flat(comm, bucket, outer_momentum > 0) for bucket in layout(made.parameters, _TOGETHER)
-        ]
+        buckets = layout(list(arrays), _TOGETHER)
+        self._movements = [_Movement(comm, each, outer_momentum > 0) for each in buckets]
+        self._anchors = [each.anchor for each in self._movements]
         with comm.planning(timeout=timeout) as plan:
-            for flat in self._flats:
-                comm.all_reduce(flat.moved, ReduceOp.AVG)
+            for each in self._movements:
+                comm.all_reduce(each.moved.memory, ReduceOp.AVG)
         self._average: Callable[[], Any] = plan
         self._anchored = False  # whether all ranks are known to have the same anchor
         self._since = self._steps = self._synchronizations = 0
         self._seconds = 0.0
-        self._drop_anchor()
+        self._drop_anchors()
 
-    def _drop_anchor(self) -> None:
-        """Take the parameters as the anchor."""
-        for flat in self._flats:
-            for name, view in flat.anchors.items():
-                np.copyto(view, self._arrays[name])
+    def _drop_anchors(self) -> None:
+        """Take the parameters as the anchors."""
+        for anchor in self._anchors:
+            anchor.read(self._arrays)
 
     def step(self) -> bool:
         """Count a local step. Every so many calls it synchronizes, which is collective and blocks; else local.
@@ -204,33 +196,24 @@ class LocalSteps:
         entered()
         begun = perf_counter()
         if not self._anchored:
-            self._compare_anchors()
-        for flat in self._flats:
-            flat.measure(self._arrays)
+            anchors = views_of(self._anchors).items()
+            check_same(
+                self._comm,
+                {f"parameter {name!r}": view for name, view in anchors},
+                self._timeout,
+                problem="the ranks began with different parameters",
+                remedy="call broadcast_parameters() before the first step",
+            )
+            self._anchored = True
+        for each in self._movements:
+            each.measure(self._arrays)
         self._average()
-        for flat in self._flats:
-            flat.advance(self._lr, self._outer_momentum, self._nesterov)
-            for name, view in flat.anchors.items():
-                np.copyto(self._arrays[name], view)
+        for each in self._movements:
+            each.advance(self._lr, self._outer_momentum, self._nesterov)
+            each.anchor.write(self._arrays)
         self._since = 0
         self._synchronizations += 1
         self._seconds += perf_counter() - begun
-
-    def _compare_anchors(self) -> None:
-        anchors = {
-            f"parameter {name!r}": view
-            for flat in self._flats
-            for name, view in flat.anchors.items()
-        }
-        found = differences(self._comm, anchors, self._timeout)
-        if found:
-            raise RankMismatch(
-                f"the ranks began with different parameters: {'; '.join(map(str, found))}; "
-                "call broadcast_parameters() before the first step",
-                rank=self._comm.rank,
-                ranks=sorted({rank for each in found for rank in each.ranks}),
-            )
-        self._anchored = True
 
     def broadcast_parameters(self, root: int = 0) -> None:
         """Give all ranks the present parameters of `root`, and go on from there. Collective; blocks.
@@ -245,13 +228,12 @@ class LocalSteps:
             If a call fails or its deadline passes.
         """
         entered()
-        self._drop_anchor()
+        self._drop_anchors()
         with self._comm.batch(timeout=self._timeout):
-            for flat in self._flats:
-                self._comm.broadcast(flat.anchor, root)
-        for flat in self._flats:
-            for name, view in flat.anchors.items():
-                np.copyto(self._arrays[name], view)
+            for anchor in self._anchors:
+                self._comm.broadcast(anchor.memory, root)
+        for anchor in self._anchors:
+            anchor.write(self._arrays)
         self._anchored = True
         self._since = 0
 
@@ -262,66 +244,40 @@ class LocalSteps:
         To save a training, synchronize, and save the parameters and these arrays. To go on, write both, equal on all
         ranks, and call `broadcast_parameters`.
         """
-        return MappingProxyType(
-            {name: view for flat in self._flats for name, view in flat.momenta.items()}
-        )
+        momenta = (each.momentum for each in self._movements)
+        return MappingProxyType(views_of(each for each in momenta if each is not None))
 
     def stats(self) -> LocalStatistics:
         """Return steps, bytes and seconds of this rank so far. Local."""
-        nbytes = sum(flat.moved.nbytes for flat in self._flats)
+        nbytes = sum(each.moved.memory.nbytes for each in self._movements)
         sent = self._synchronizations * nbytes
         return LocalStatistics(
             self._steps, self._synchronizations, sent, self._steps * nbytes - sent, self._seconds
         )
 
 
-class _Flat:
+class _Movement:
     """The parameters of one dtype: where all ranks began, how far this one has moved, and the momentum."""
 
     def __init__(self, comm: "Communicator", bucket: Bucket, momentum: bool) -> None:
-        self._bucket = bucket
         length = max(bucket.length, 1)
-        wide = FLOAT32 if is_narrow(bucket.dtype) else bucket.dtype
-        self._wide = wide
-        self.moved = comm.empty(length, bucket.dtype)
-        self.moved[:] = 0  # the padding as well, which is averaged
-        self.anchor = np.zeros(length, bucket.dtype)
-        self._momentum = np.zeros(length, wide) if momentum else None
-        self._moves = self._views(self.moved)
-        self.anchors = self._views(self.anchor)
-        self.momenta = {} if self._momentum is None else self._views(self._momentum)
-
-    def _views(self, memory: Array) -> dict[str, Array]:
-        return {
-            each.name: memory[offset : offset + each.size].reshape(each.shape)
-            for each, offset in zip(self._bucket.parameters, self._bucket.offsets, strict=True)
-        }
+        self._wide = FLOAT32 if is_narrow(bucket.dtype) else bucket.dtype
+        self.moved = registered(comm, bucket, length)
+        self.anchor = FlatMemory(bucket, np.zeros(length, bucket.dtype))
+        self.momentum = FlatMemory(bucket, np.zeros(length, self._wide)) if momentum else None
 
     def measure(self, arrays: Mapping[str, Array]) -> None:
-        for name, view in self._moves.items():
-            np.subtract(self.anchors[name], arrays[name], out=view)
+        for name, view in self.moved.views.items():
+            np.subtract(self.anchor.views[name], arrays[name], out=view)
 
     def advance(self, lr: float, momentum: float, nesterov: bool) -> None:
         """Make the step of the outer optimiser. Narrow floats are widened and rounded once."""
-        for part in parts(self.anchor.size):
-            moved = self.moved[part].astype(self._wide)
-            if self._momentum is not None:
-                velocity = self._momentum[part]
+        anchor = self.anchor.memory
+        for part in parts(anchor.size):
+            moved = self.moved.memory[part].astype(self._wide)
+            if self.momentum is not None:
+                velocity = self.momentum.memory[part]
                 velocity *= momentum
                 velocity += moved
                 moved = moved + momentum * velocity if nesterov else velocity
-            self.anchor[part] = (self.anchor[part].astype(self._wide) - lr * moved).astype(
-                self.anchor.dtype
-            )
-
-
-def _arrays(parameters: Named) -> dict[Parameter, Array]:
-    arrays = read(parameters)
-    if not arrays:
-        raise UsageError("there are no parameters; give at least one")
-    for each, array in arrays.items():
-        if not array.flags.writeable:
-            raise UsageError(
-                f"parameter {each.name!r} is read-only, and gets the mean; give a copy"
-            )
-    return arrays
+            anchor[part] = (anchor[part].astype(self._wide) - lr * moved).astype(anchor.dtype)

@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hpccomm.errors import UsageError
-from hpccomm.gradients.agreement import Model
-from hpccomm.gradients.layout import Bucket
+from hpccomm.gradients.parameters import Bucket
 from hpccomm.results import origin
 from hpccomm.results.training import (
     COMPLETED,
@@ -44,22 +43,6 @@ def log_path(path: object) -> Path | None:
     ):
         raise UsageError(f"log is {path!r}; give the path of a file")
     return Path(text)
-
-
-def changes(before: Model, after: Model) -> list[str]:
-    """Return what differs between two models, as sentences."""
-    old, new = before.shown(), after.shown()
-    found = [
-        f"{name} is {new[name]}, and was {old[name]}" for name in new if new[name] != old[name]
-    ]
-    for what, one, other in (("added", after, before), ("removed", before, after)):
-        names = {each.name for each in other.parameters}
-        found += [
-            f"parameter {each.name} was {what}" for each in one.parameters if each.name not in names
-        ]
-    for name in sorted(before.frozen ^ after.frozen):
-        found.append(f"{name} is {'' if name in after.frozen else 'not '}frozen")
-    return found
 
 
 class Log:

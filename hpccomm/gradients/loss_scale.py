@@ -63,3 +63,30 @@ class LossScale:
             return scale, steps + 1
         grown = scale * self.growth
         return (grown if isfinite(grown) else scale), 0
+
+
+class CurrentScale:
+    """The factor of the loss in a training.
+
+    Attributes
+    ----------
+    rule : LossScale or None
+        How it changes; None keeps it at 1.
+    value : float
+        The factor.
+    """
+
+    def __init__(self) -> None:
+        self.rule: LossScale | None = None
+        self.value, self._finite_steps = 1.0, 0
+
+    def follow(self, rule: LossScale | None) -> None:
+        """Begin anew with another rule."""
+        if rule != self.rule:
+            self.rule = rule
+            self.value, self._finite_steps = 1.0 if rule is None else rule.initial, 0
+
+    def step(self, *, finite: bool) -> None:
+        """Take note of a step."""
+        if self.rule is not None:
+            self.value, self._finite_steps = self.rule.after(self.value, self._finite_steps, finite)

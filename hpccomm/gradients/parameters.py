@@ -1,16 +1,14 @@
-"""The parameters of a model as data."""
+"""The parameters of a model as data, and the buckets of their gradients."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from math import prod
 from typing import Any, NamedTuple
 
-from numpy.typing import NDArray
-
 from hpccomm import dtypes
 from hpccomm.dtypes import DType
 from hpccomm.errors import UnsupportedDtype, UsageError
-from hpccomm.gradients.arrays import device_view, host_view, is_on_device
+from hpccomm.gradients.arrays import Array, is_on_device, view
 
 Named = Mapping[str, Any] | Iterable[tuple[str, Any]]
 """A model: its parameters by name, or pairs of name and array, in the order of the forward pass."""
@@ -76,8 +74,51 @@ class Parameter:
         return f"{self.dtype} {self.shape}{' on a device' * self.on_device}"
 
 
-def read(parameters: Named, *, devices: bool = False) -> dict[Parameter, NDArray[Any]]:
-    """Return the parameters in their order, each with an array over its memory. Local.
+Arrays = dict[Parameter, Array]
+
+
+@dataclass(frozen=True, slots=True)
+class Bucket:
+    """The gradients of one call.
+
+    Attributes
+    ----------
+    index : int
+        Buckets are reduced in this order.
+    dtype : dtype
+        Of all its gradients.
+    parameters : tuple of Parameter
+        Whose gradients lie in it, in this order.
+    offsets : tuple of int
+        The first element of each gradient.
+    length : int
+        Elements of gradients and the padding between them.
+    """
+
+    index: int
+    dtype: DType
+    parameters: tuple[Parameter, ...]
+    offsets: tuple[int, ...]
+    length: int
+
+    @property
+    def kind(self) -> Kind:
+        """What its gradients have in common."""
+        return self.parameters[0].kind
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of gradients and padding."""
+        return self.length * self.dtype.itemsize
+
+    def __str__(self) -> str:
+        first, last = self.parameters[0].name, self.parameters[-1].name
+        names = first if first == last else f"{first} to {last}"
+        return f"bucket {self.index}: {len(self.parameters)} of {self.dtype}, {self.nbytes} bytes, {names}"
+
+
+def read(parameters: Named, *, devices: bool = False) -> tuple[Arrays, dict[str, Any]]:
+    """Read a model. Local.
 
     Parameters
     ----------
@@ -86,16 +127,24 @@ def read(parameters: Named, *, devices: bool = False) -> dict[Parameter, NDArray
     devices : bool
         Whether they may also be CuPy arrays.
 
+    Returns
+    -------
+    dict of Parameter to array
+        The parameters in their order, each with an array over its memory.
+    dict of str to object
+        The parameters that have gradients of their own in ``grad``, as PyTorch's have, by name.
+
     Raises
     ------
     UsageError
-        If a name is empty, no string or there twice, or if an array is of none of these kinds.
+        If there are no parameters, a name is empty, no string or there twice, or an array is of another kind.
     UnsupportedDtype
         If an array has no real floating dtype.
     """
-    names: set[str] = set()
-    found: dict[Parameter, NDArray[Any]] = {}
-    for number, pair in enumerate(pairs_of(parameters)):
+    arrays: dict[str, tuple[Parameter, Array]] = {}
+    owners: dict[str, Any] = {}
+    pairs = parameters.items() if isinstance(parameters, Mapping) else parameters
+    for number, pair in enumerate(pairs):
         if not isinstance(pair, tuple) or len(pair) != 2:
             raise UsageError(f"parameter {number} is no pair of name and array; give (name, array)")
         name, array = pair
@@ -103,42 +152,35 @@ def read(parameters: Named, *, devices: bool = False) -> dict[Parameter, NDArray
             raise UsageError(
                 f"parameter {number} has the name {name!r}; give a string that is not empty"
             )
-        if name in names:
+        if name in arrays:
             raise UsageError(
                 f"parameter {name!r} is there twice; give each parameter a name of its own"
             )
-        names.add(name)
         on_device = devices and is_on_device(array)
-        view = (device_view if on_device else host_view)(array, f"parameter {name!r}")
-        if not dtypes.is_float(view.dtype) or not dtypes.is_native(view.dtype):
+        own = view(array, f"parameter {name!r}", device=on_device)
+        if not dtypes.is_float(own.dtype) or not dtypes.is_native(own.dtype):
             raise UnsupportedDtype(
-                f"parameter {name!r} has dtype {view.dtype}; gradients are real floats in the machine's "
+                f"parameter {name!r} has dtype {own.dtype}; gradients are real floats in the machine's "
                 "byte order: leave the parameter out, or convert it"
             )
-        found[Parameter(name, view.shape, view.dtype, on_device)] = view
-    return found
+        arrays[name] = Parameter(name, own.shape, own.dtype, on_device), own
+        if getattr(array, "requires_grad", False):
+            owners[name] = array
+    if not arrays:
+        raise UsageError("there are no parameters; give at least one")
+    return dict(arrays.values()), owners
 
 
-def pairs_of(parameters: Named) -> list[tuple[str, Any]]:
-    """Return a model as pairs of name and array, whichever way it was given. Local; not checked."""
-    return list(parameters.items() if isinstance(parameters, Mapping) else parameters)
-
-
-def owners(pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:
-    """Return the parameters that have gradients of their own, in ``grad``, as PyTorch's have. Local."""
-    return {name: x for name, x in pairs if getattr(x, "requires_grad", False)}
-
-
-def check_writable(arrays: Mapping[Parameter, NDArray[Any]]) -> None:
+def check_writable(arrays: Mapping[Parameter, Array], remedy: str) -> None:
     """Raise unless all arrays can be written. Local.
 
     Raises
     ------
     UsageError
-        With the name of one that cannot.
+        With the name of one that is read-only, and the remedy.
     """
     for parameter, array in arrays.items():
         if not getattr(array.flags, "writeable", True):  # CuPy's arrays always are
             raise UsageError(
-                f"parameter {parameter.name!r} is read-only and would be broadcast into; give a copy of it"
+                f"parameter {parameter.name!r} is read-only, and would be written; {remedy}"
             )

@@ -1,11 +1,12 @@
 """What steps cost, as it is counted."""
 
 from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
 from time import perf_counter
-from typing import NamedTuple
 
+from hpccomm.gradients.buckets import Buckets
+from hpccomm.gradients.reducer import Reducer
 from hpccomm.gradients.statistics import BucketStatistics, Statistics
-from hpccomm.gradients.step import Step
 from hpccomm.results.training import TrainingStep
 
 Span = tuple[float, float]
@@ -18,13 +19,16 @@ def common(span: Span, others: Sequence[Span]) -> float:
     return sum(max(0.0, min(end, last) - max(begin, first)) for first, last in others)
 
 
-class _Totals(NamedTuple):
+@dataclass(slots=True)
+class _Totals:
+    """The sums in `Statistics`."""
+
     nbytes: int = 0
     wire_nbytes: int = 0
     calls: int = 0
     seconds: float = 0.0
-    hidden: float = 0.0
-    blocked: float = 0.0
+    hidden_seconds: float = 0.0
+    blocked_seconds: float = 0.0
 
 
 class Record:
@@ -36,133 +40,102 @@ class Record:
         Reduced steps.
     micro_steps : int
         Steps that ended, those that reduced nothing included.
+    skipped : int
+        Reduced steps that were left out.
     waited : list of (float, float)
         When this rank waited in the present step.
     """
 
     def __init__(self) -> None:
         self._made = perf_counter()
-        self.steps = self.micro_steps = 0
+        self.steps = self.micro_steps = self.skipped = self._with_gradients = 0
         self.waited: list[Span] = []
-        self._skipped = self._with_gradients = 0
-        self._nbytes = self._calls = self._wire_before = 0
-        self._seconds = self._hidden = self._blocked = 0.0
-        self._step: Step | None = None
-        self._logged = _Totals()
+        self._totals, self._logged = _Totals(), _Totals()
+        self._reducer: Reducer | None = None
 
-    def lay_out(self, step: Step) -> None:
+    def lay_out(self, buckets: Buckets, reducer: Reducer) -> None:
         """Take note of another layout, whose buckets are counted anew."""
-        self._wire_before = self._wire()
-        self._step = step
-        self._together, self._together_seconds = 0, 0.0  # steps that reduced all buckets at once
-        self._bucket_calls = 0
-        self._bucket_seconds = [0.0] * len(step.flats)
-        self._bucket_hidden = [0.0] * len(step.flats)
-        self._last = (0.0,) * len(step.flats)
+        self._wire_before = 0 if self._reducer is None else self._now().wire_nbytes
+        self._buckets, self._reducer = buckets, reducer
+        self._together_seconds = 0.0
+        self._bucket_steps = 0
+        self._bucket_seconds = [0.0] * len(buckets.flats)
+        self._bucket_hidden = [0.0] * len(buckets.flats)
+        self._last: Sequence[float] = ()
 
     def together(self, begun: float) -> None:
-        """Take note of a step whose buckets were reduced together, by one call of each kind, until now."""
+        """Take note of a step whose buckets were reduced together, until now."""
+        assert self._reducer is not None
         seconds = perf_counter() - begun
-        self._together += 1
         self._together_seconds += seconds
-        self._seconds += seconds
-        self._blocked += seconds
+        self._totals.seconds += seconds
+        self._totals.blocked_seconds += seconds
+        self._totals.calls += self._reducer.together
         self._last = ()
-        self._calls += self._now.together
 
     def one_by_one(self) -> None:
         """Take note of a step whose buckets were reduced one after the other."""
-        spans = [span or (0.0, 0.0) for span in self._now.reducer.spans]
-        self._last = tuple(end - begin for begin, end in spans)
-        hidden = [
-            seconds - common(s, self.waited) for seconds, s in zip(self._last, spans, strict=True)
-        ]
-        for number, seconds in enumerate(self._last):
+        assert self._reducer is not None
+        spans = [span or (0.0, 0.0) for span in self._reducer.spans]
+        self._last = [end - begin for begin, end in spans]
+        totals = self._totals
+        for number, (seconds, span) in enumerate(zip(self._last, spans, strict=True)):
+            hidden = seconds - common(span, self.waited)
             self._bucket_seconds[number] += seconds
-            self._bucket_hidden[number] += hidden[number]
-        self._bucket_calls += 1
-        self._calls += len(spans)
-        self._seconds += sum(self._last)
-        self._hidden += sum(hidden)
-        self._blocked += sum(end - begin for begin, end in self.waited)
+            self._bucket_hidden[number] += hidden
+            totals.seconds += seconds
+            totals.hidden_seconds += hidden
+        totals.calls += len(spans)
+        totals.blocked_seconds += sum(end - begin for begin, end in self.waited)
 
-    def end(self, with_gradients: int) -> None:
+    def end(self) -> None:
         """Take note that a step was reduced."""
         self.steps += 1
-        self._with_gradients = with_gradients
-        self._nbytes += self._now.nbytes
+        self._bucket_steps += 1
+        self._with_gradients = sum(self._buckets.present.values())
+        self._totals.nbytes += self._buckets.nbytes
         self.waited.clear()
-
-    def skip(self) -> None:
-        """Take note that the step was left out."""
-        self._skipped += 1
 
     def statistics(self) -> Statistics:
         """Return the counts so far."""
-        step, totals = self._now, self._totals()
+        assert self._reducer is not None
         return Statistics(
             steps=self.steps,
             micro_steps=self.micro_steps,
-            skipped=self._skipped,
+            skipped=self.skipped,
             with_gradients=self._with_gradients,
-            nbytes=totals.nbytes,
-            wire_nbytes=totals.wire_nbytes,
-            calls=totals.calls,
-            seconds=totals.seconds,
-            hidden_seconds=totals.hidden,
-            blocked_seconds=totals.blocked,
-            memory_bytes=step.memory_bytes,
-            buckets=tuple(map(self._bucket, range(len(step.flats)))),
+            **asdict(self._now()),
+            memory_bytes=sum(each.memory_bytes for each in self._reducer.each),
+            buckets=tuple(map(self._bucket, range(len(self._bucket_seconds)))),
         )
 
     def _bucket(self, number: int) -> BucketStatistics:
-        step = self._now
-        flat = step.flats[number]
-        calls = self._bucket_calls + self._together
-        share = flat.bucket.nbytes / step.nbytes if step.nbytes else 0.0
-        wire = step.reducer.ways[number].wire_nbytes + self._together * flat.memory.nbytes
+        assert self._reducer is not None
+        nbytes, all_nbytes = self._buckets.flats[number].bucket.nbytes, self._buckets.nbytes
+        together = self._together_seconds * nbytes / all_nbytes if all_nbytes else 0.0
         return BucketStatistics(
             number,
-            calls,
-            calls * flat.bucket.nbytes,
-            wire,
-            self._bucket_seconds[number] + share * self._together_seconds,
+            self._bucket_steps,
+            self._bucket_steps * nbytes,
+            self._reducer.each[number].wire_nbytes,
+            self._bucket_seconds[number] + together,
             self._bucket_hidden[number],
         )
 
     def last(self, *, skipped: bool) -> tuple[TrainingStep, Sequence[float]]:
         """Return what came since the last call, a reduced step, and the seconds of its buckets."""
-        totals, before = self._totals(), self._logged
-        self._logged = totals
+        before, self._logged = asdict(self._logged), replace(self._now())
         step = TrainingStep(
             step=self.steps - 1,
             finished=perf_counter() - self._made,
-            nbytes=totals.nbytes - before.nbytes,
-            wire_nbytes=totals.wire_nbytes - before.wire_nbytes,
-            calls=totals.calls - before.calls,
-            seconds=totals.seconds - before.seconds,
-            hidden_seconds=totals.hidden - before.hidden,
-            blocked_seconds=totals.blocked - before.blocked,
+            **{name: total - before[name] for name, total in asdict(self._logged).items()},
             with_gradients=self._with_gradients,
             skipped=skipped,
             buckets=len(self._last),
         )
         return step, self._last
 
-    def _totals(self) -> _Totals:
-        return _Totals(
-            self._nbytes, self._wire(), self._calls, self._seconds, self._hidden, self._blocked
-        )
-
-    def _wire(self) -> int:
-        if self._step is None:
-            return 0
-        step = self._step
-        ways = sum(way.wire_nbytes for way in step.reducer.ways)
-        together = self._together * sum(flat.memory.nbytes for flat in step.flats)
-        return self._wire_before + ways + together
-
-    @property
-    def _now(self) -> Step:
-        assert self._step is not None
-        return self._step
+    def _now(self) -> _Totals:
+        assert self._reducer is not None
+        self._totals.wire_nbytes = self._wire_before + self._reducer.wire_nbytes
+        return self._totals

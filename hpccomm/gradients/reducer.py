@@ -1,35 +1,29 @@
 """In which order the buckets of a step are reduced, and in which thread."""
 
+import math
 import threading
 from collections.abc import Callable, Collection, Sequence
 from time import perf_counter
-from typing import Protocol
+from typing import TYPE_CHECKING, Any
 
+from hpccomm.gradients.bucket_reducers import (
+    BucketReducer,
+    Levels,
+    compressed,
+    operations,
+    planned,
+)
+from hpccomm.gradients.buckets import FLAGS, Buckets
+from hpccomm.gradients.settings import ReductionSettings
 from hpccomm.gradients.worker import Worker
+from hpccomm.runtime.waiting import Gate, wait
 
-MOST_URGENT = 32
-"""So many buckets can be taken out of turn."""
+if TYPE_CHECKING:
+    from hpccomm.communicator import Communicator
+    from hpccomm.gradients.compression.exchange import Ranks
 
 SMALL_BYTES = 64 * 1024
-"""A step's last bucket of at most so many bytes is left to `wait`: handing it over takes longer than reducing it."""
-
-
-class Way(Protocol):
-    """How one bucket is reduced."""
-
-    @property
-    def deferred(self) -> bool:
-        """Whether `start` returns before the reduction is done, so that `finish` must wait for it."""
-
-    @property
-    def wire_nbytes(self) -> int:
-        """Bytes that this rank gave to collectives so far."""
-
-    def start(self, flags: Sequence[bool]) -> None:
-        """Reduce the gradients, and the flags with them. Collective; blocks, if it is not deferred."""
-
-    def finish(self) -> list[bool]:
-        """Return which flags any rank has set. Blocks, if it is deferred."""
+"""A step's last bucket of at most this size is left to `wait`: handing it over takes longer than reducing it."""
 
 
 def next_bucket(waiting: Sequence[int], ready: Collection[int], urgent: Sequence[int]) -> int:
@@ -55,72 +49,106 @@ def next_bucket(waiting: Sequence[int], ready: Collection[int], urgent: Sequence
 
 
 class Reducer:
-    """Reduces the buckets of a step one after the other, in an order that all ranks share.
+    """Reduces the buckets of a step one after the other, in an order that all ranks share; or all together.
 
-    With each bucket, the ranks tell each other which others are ready. From this they all learn which bucket comes
-    next, without another message.
+    With each bucket, the ranks exchange which others are ready. From this they all learn which bucket comes
+    next, without another message. Making one is collective and blocks: its calls are planned.
 
     Parameters
     ----------
-    ways : sequence of Way
-        By bucket.
+    comm : Communicator
+        Over the ranks.
+    buckets : Buckets
+        What is reduced.
+    settings : ReductionSettings
+        Equal on all ranks.
     urgent : sequence of int
         As in `next_bucket`.
-    prepare : callable
-        Makes a bucket's gradients ready to be sent, and returns flags to be sent with them.
-    settle : callable
-        Takes note of a bucket's flags from all ranks, when it is reduced.
     worker : Worker or None
         Reduces while the caller's thread computes; with None, buckets are reduced by `finish`.
+    levels : Levels or None
+        For a reduction on two levels.
+    timeout : float or None
+        Deadline of each call in seconds.
+
+    Attributes
+    ----------
+    each : sequence of BucketReducer
+        By bucket.
+    ranks : Ranks or None
+        Among which this rank exchanges what is compressed.
+    together : int
+        Calls by which `reduce_all` reduces all buckets, each of all of a kind; 0 if it takes one a bucket.
+    spans : list of (float, float) or None
+        When the reduction of each bucket began and ended, as ``time.perf_counter`` counts.
     """
 
     def __init__(
         self,
-        ways: Sequence[Way],
+        comm: "Communicator",
+        buckets: Buckets,
+        settings: ReductionSettings,
         urgent: Sequence[int],
-        prepare: Callable[[int], list[bool]],
-        settle: Callable[[int, list[bool]], None],
+        *,
         worker: Worker | None,
+        levels: Levels | None,
+        timeout: float | None,
     ) -> None:
-        self.ways = ways
-        self._urgent = urgent[:MOST_URGENT] if len(ways) > 1 else ()
-        self._prepare, self._settle, self._worker = prepare, settle, worker
-        self._deferred = any(way.deferred for way in ways)
+        self.each: Sequence[BucketReducer]
+        self.ranks: Ranks | None = None
+        self._plans: list[Callable[[], Any]] = []
+        if settings.compressor is None:
+            flags = len(FLAGS) + len(urgent)
+            self._planned = planned(comm, buckets.flats, settings, flags, timeout)
+            self.each = self._planned
+            for kind, memory in buckets.regions.items() if settings.bucketing else ():
+                op, _ = operations(comm, settings, kind)
+                exact = settings.deterministic
+                self._plans.append(
+                    comm.plan("all_reduce", memory, op, deterministic=exact, timeout=timeout)
+                )
+        else:
+            self.each, self.ranks = compressed(comm, buckets.flats, settings, levels, timeout)
+        self.together = len(self._plans)
+        self._buckets, self._urgent, self._worker = buckets, urgent, worker
+        self._deferred = any(each.deferred for each in self.each)
         self._turn = threading.Lock()  # held by the thread that reduces
-        self._changed = threading.Condition()  # notified when a bucket is reduced
         self._error: BaseException | None = None
-        self.reset([])
+        self.reset()
 
-    @property
-    def slots(self) -> int:
-        """Flags that are sent with each bucket besides those of `prepare`."""
-        return len(self._urgent)
-
-    def reset(self, left: Sequence[int]) -> None:
-        """Begin a step: `left` tells how many gradients of each bucket are not ready."""
+    def reset(self) -> None:
+        """Begin a step."""
         with self._turn:  # the thread may still look whether there is something to do
-            self.left = list(left)
-            self._waiting = list(range(len(left)))
+            self._left = [len(flat.views) for flat in self._buckets.flats]  # not ready
+            self._waiting = list(range(len(self._left)))
             self._ready: set[int] = set()
             self._closing = False
-            self._under_way: set[int] = set()  # by ways that are deferred
-            self.spans: list[tuple[float, float] | None] = [None] * len(left)
+            self._under_way: set[int] = set()  # if they are deferred
+            self.spans: list[tuple[float, float] | None] = [None] * len(self._left)
 
     @property
-    def under_way(self) -> bool:
-        """Whether a reduction has started."""
-        return len(self._waiting) < len(self.left)
+    def wire_nbytes(self) -> int:
+        """Bytes that this rank gave to collectives so far."""
+        return sum(each.wire_nbytes for each in self.each)
 
-    def advance(self, number: int, nbytes: int) -> None:
-        """Take note that one more gradient of a bucket is ready. Does not block."""
-        self.left[number] -= 1
-        if self.left[number]:
+    @property
+    def started(self) -> bool:
+        """Whether a reduction of the step has started."""
+        return len(self._waiting) < len(self._left)
+
+    def ready(self, name: str) -> None:
+        """Take note that a gradient is ready, and start the reductions that can start now. Does not block."""
+        number = self._buckets.bucket_of[name]
+        self._left[number] -= 1
+        if self._left[number]:
             return
         if self._deferred:
             self._go_on()
-        # In one comparison, since the other thread takes buckets from the list.
-        elif self._worker is not None and not (nbytes <= SMALL_BYTES and self._waiting == [number]):
-            self._worker.submit(self._work)
+        elif self._worker is not None:
+            small = self._buckets.flats[number].bucket.nbytes <= SMALL_BYTES
+            # In one comparison, since the other thread takes buckets from the list.
+            if not (small and self._waiting == [number]):
+                self._worker.submit(self._work)
 
     def close(self) -> None:
         """Let every bucket start: no more gradients become ready. Does not block."""
@@ -130,76 +158,80 @@ class Reducer:
         """Reduce what is left, and wait for all. Blocks."""
         self.close()
         self._go_on()
-        self._raise()
         for number in sorted(self._under_way):
             self._finish(number)
 
     def wait_for(self, number: int) -> None:
         """Wait until a bucket is reduced, after `close`. Blocks."""
-        if self._deferred or self._worker is None:
+        worker = self._worker
+        if not self._deferred and worker is not None and worker.submit(self._work):
+            # Each call of the worker has its own deadline.
+            wait(
+                lambda: bool(self._error or self.spans[number] or not worker.is_running),
+                timeout=math.inf,
+                gate=Gate(crowded=True),
+                expired=lambda _: None,
+            )
+        if self._error is not None or self.spans[number] is None:
             self._go_on()
-            self._raise()
-            self._finish(number)
+        self._finish(number)
+
+    def reduce_all(self) -> None:
+        """Reduce all buckets in the caller's thread, together if possible. Collective; blocks."""
+        if not self._plans:
+            self.finish()
             return
-        if self.spans[number] is None:
-            self._worker.submit(self._work)
-            with self._changed:
-                self._changed.wait_for(lambda: self._error or self.spans[number] is not None)
-        self._raise()
+        others = [False] * len(self._urgent)
+        for number, each in enumerate(self._planned):
+            each.set_flags(self._buckets.prepare(number) + others)
+        for call in self._plans:
+            call()
+        for number, each in enumerate(self._planned):
+            self._buckets.reduced(number, each.flags()[: len(FLAGS)], each.divisor)
 
     def _finish(self, number: int) -> None:
-        """Wait for a bucket that was started alone, unless that was done before."""
+        """Wait for a bucket that is deferred, unless that was done before."""
         if number in self._under_way:
             self._under_way.remove(number)
-            self._settle(number, self.ways[number].finish())
+            self._take(number)
 
-    def _raise(self) -> None:
-        if self._error is not None:
-            raise self._error
+    def _take(self, number: int) -> None:
+        each = self.each[number]
+        flags = each.finish()
+        self._buckets.reduced(number, flags[: len(FLAGS)], each.divisor)
+        unready = flags[len(FLAGS) :]
+        self._ready = {b for b, no in zip(self._urgent, unready, strict=True) if not no}
 
     def _work(self) -> None:
         try:
             self._go_on()
         except BaseException as error:  # noqa: BLE001 (the caller's thread raises it)
-            self._fail(error)
-
-    def _fail(self, error: BaseException) -> None:
-        with self._changed:
             self._error = error
-            self._changed.notify_all()
 
     def _go_on(self) -> None:
         """Reduce buckets as long as one may start."""
         with self._turn:
             while self._waiting and self._error is None:
                 number = next_bucket(self._waiting, self._ready, self._urgent)
-                if self.left[number] and not self._closing:
+                if self._left[number] and not self._closing:
                     return
                 try:
                     self._reduce(number)
                 except BaseException as error:
-                    self._fail(error)
+                    self._error = error
                     raise
+        if self._error is not None:
+            raise self._error
 
     def _reduce(self, number: int) -> None:
         begun = perf_counter()
         self._waiting.remove(number)
-        flags = self._prepare(number)
+        flags = self._buckets.prepare(number)
         closing = self._closing
-        flags += [not closing and bool(self.left[each]) for each in self._urgent]
-        way = self.ways[number]
-        way.start(flags)
-        if way.deferred:
+        flags += [not closing and bool(self._left[each]) for each in self._urgent]
+        self.each[number].start(flags)
+        if self.each[number].deferred:
             self._under_way.add(number)
         else:
-            told = way.finish()
-            if self._urgent:
-                unready = told[-self.slots :]
-                self._ready = {
-                    each for each, no in zip(self._urgent, unready, strict=True) if not no
-                }
-                told = told[: -self.slots]
-            self._settle(number, told)
-        with self._changed:
-            self.spans[number] = (begun, perf_counter())
-            self._changed.notify_all()
+            self._take(number)
+        self.spans[number] = (begun, perf_counter())

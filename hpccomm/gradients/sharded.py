@@ -6,15 +6,16 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
-from hpccomm.errors import BufferMismatch, HpccommError, UsageError, did_you_mean
-from hpccomm.gradients.agreement import Terms, agree
-from hpccomm.gradients.arrays import host_view
-from hpccomm.gradients.consistency import check_alike
-from hpccomm.gradients.layout import KIB, MIB, BucketSettings, layout
-from hpccomm.gradients.meaning import Initial, check_choice
-from hpccomm.gradients.parameters import Named, Parameter, owners, pairs_of, read
+from hpccomm.errors import UsageError
+from hpccomm.gradients.agreement import agree, by_name
+from hpccomm.gradients.arrays import Array
+from hpccomm.gradients.buckets import fitting, gradient_of
+from hpccomm.gradients.consistency import check_initial
+from hpccomm.gradients.flat import FlatMemory, views_of
+from hpccomm.gradients.layout import layout
+from hpccomm.gradients.parameters import Arrays, Named, check_writable, read
+from hpccomm.gradients.settings import KIB, MIB, Initial, ReductionSettings, check_choice
 from hpccomm.gradients.shards import Shard, StateOf, UpdateRule
 from hpccomm.gradients.updates import Update
 from hpccomm.gradients.written import elsewhere
@@ -25,7 +26,6 @@ from hpccomm.settings import check_bool
 if TYPE_CHECKING:
     from hpccomm.communicator import Communicator
 
-Array = NDArray[Any]
 Combine = Literal["average", "sum"]
 Saved = dict[str, Any]
 
@@ -60,7 +60,7 @@ class ShardedOptimizer:
     initial : {"check", "broadcast", "ignore"}
         For the values that the parameters begin with, as in `GradientSync`.
     bucket_bytes, min_bucket_bytes : int
-        Sizes in bytes, see `BucketSettings`. While one bucket is updated, others are sent.
+        Sizes in bytes, see `ReductionSettings`. While one bucket is updated, others are sent.
     masters : bool
         Keep the own part of float16 and bfloat16 parameters in float32 as well, and update this. Gradients and
         state are then float32 for the update.
@@ -103,59 +103,48 @@ class ShardedOptimizer:
         deterministic: bool = False,
         timeout: float | None = None,
     ) -> None:
-        self._comm = comm
-        self._timeout = timeout
+        self._comm, self._timeout, self._update = comm, timeout, update
         self._steps = 0
         self._blocked = 0.0
-        self._update = update
-        made: Terms | HpccommError
-        try:
+        options = {
+            "op": op,
+            "initial": initial,
+            "bucket_bytes": bucket_bytes,
+            "first_bucket_bytes": bucket_bytes,
+            "min_bucket_bytes": min_bucket_bytes,
+            "deterministic": deterministic,
+        }
+        if state is None:
+            state = dict(update.state) if isinstance(update, Update) else {}
+
+        def make() -> tuple[Arrays, dict[str, object]]:
             if not callable(update):
                 raise UsageError(f"update is {update!r}; give sgd(...), adam(...) or a function")
             check_choice("op", op, Combine)
-            check_choice("initial", initial, Initial)
-            settings = BucketSettings(
-                bucket_bytes=bucket_bytes,
-                first_bucket_bytes=bucket_bytes,
-                min_bucket_bytes=min_bucket_bytes,
-            )
-            pairs = pairs_of(parameters)
-            arrays = _arrays(pairs, written=check_bool("write_back", write_back))
-            self._owners = owners(pairs)
-            if state is None:
-                state = dict(update.state) if isinstance(update, Update) else {}
-            made = Terms(
-                tuple(arrays),
-                {
-                    "update": update.name if isinstance(update, Update) else _name(update),
-                    "state": _name(state) if callable(state) else _dtypes(state),
-                    "op": op,
-                    "initial": initial,
-                    "bucket_bytes": bucket_bytes,
-                    "min_bucket_bytes": min_bucket_bytes,
-                    "masters": check_bool("masters", masters),
-                    "deterministic": check_bool("deterministic", deterministic),
-                },
-            )
-        except HpccommError as error:
-            made = error
-        agree(comm, made, timeout)
-        assert isinstance(made, Terms)
-        assert state is not None
+            arrays, self._owners = read(parameters)
+            if check_bool("write_back", write_back):
+                check_writable(arrays, "give a copy, or take write_back=False")
+            return arrays, {
+                **by_name(ReductionSettings().changed(options)),
+                "update": update.name if isinstance(update, Update) else _name(update),
+                "state": _name(state) if callable(state) else _dtypes(state),
+                "masters": check_bool("masters", masters),
+            }
+
+        arrays, _ = agree(comm, make, timeout)
         if initial == "check" and comm.size > 1:
-            check_alike(comm, {each.name: array for each, array in arrays.items()}, timeout)
+            check_initial(comm, arrays, timeout)
         self._shards = [
             Shard(comm, bucket, state, masters=masters)
-            for bucket in layout(made.parameters, settings)
+            for bucket in layout(list(arrays), ReductionSettings().changed(options))
         ]
-        in_order = [each.name for each in made.parameters]
-        self._parameters = _together(
-            in_order, [each.views(each.parameters) for each in self._shards]
-        )
-        self._gradients = _together(in_order, [each.views(each.gradients) for each in self._shards])
-        for each, array in arrays.items():
-            np.copyto(self._parameters[each.name], array)
-        self._arrays = {each.name: array for each, array in arrays.items()} if write_back else {}
+        names = [each.name for each in arrays]
+        self._parameters = views_of([each.parameters for each in self._shards], names)
+        self._gradients = views_of([each.gradients for each in self._shards], names)
+        self._arrays = {each.name: array for each, array in arrays.items()}
+        self._read_back()
+        if not write_back:
+            self._arrays = {}
         for shard in self._shards:
             shard.make_state()
         # One bucket needs no background: a call in the own thread is quicker.
@@ -200,7 +189,7 @@ class ShardedOptimizer:
     @property
     def memory_bytes(self) -> int:
         """Bytes of state on this rank, float32 masters included. Local."""
-        return sum(array.nbytes for shard in self._shards for array in shard.kept().values())
+        return sum(array.nbytes for shard in self._shards for array in shard.own().values())
 
     def step(self, grads: Mapping[str, Any] | None = None) -> None:
         """Reduce the gradients and update the parameters on all ranks. Collective; blocks.
@@ -248,19 +237,9 @@ class ShardedOptimizer:
         """Check all gradients, and then copy them."""
         given: dict[str, Array] = {}
         for name, grad in grads.items():
-            view = self._gradients.get(name)
-            if view is None:
-                advice = did_you_mean(name, self._gradients, "give the name of a parameter")
-                raise UsageError(f"there is no gradient {name!r}; {advice}")
-            if grad is None:
-                continue
-            array = host_view(grad, f"the gradient of {name!r}")
-            if array.shape != view.shape or array.dtype != view.dtype:
-                raise BufferMismatch(
-                    f"the gradient of {name!r} is {array.dtype} {array.shape}, and its parameter "
-                    f"{view.dtype} {view.shape}; give it the parameter's"
-                )
-            given[name] = array
+            view = gradient_of(name, self._gradients)
+            if grad is not None:
+                given[name] = fitting(name, grad, view)
         for name, view in self._gradients.items():
             array = given.get(name, _ZERO)
             if array is not view:
@@ -276,6 +255,10 @@ class ShardedOptimizer:
         for name, array in self._arrays.items():
             np.copyto(array, self._parameters[name])
 
+    def _read_back(self) -> None:
+        for name, array in self._arrays.items():
+            np.copyto(self._parameters[name], array)
+
     def broadcast_parameters(self, root: int = 0) -> None:
         """Give all ranks the parameters of `root`. Collective; blocks.
 
@@ -290,11 +273,10 @@ class ShardedOptimizer:
             If a call fails or its deadline passes.
         """
         entered()
-        for name, array in self._arrays.items():
-            np.copyto(self._parameters[name], array)
+        self._read_back()
         with self._comm.batch(timeout=self._timeout):
             for shard in self._shards:
-                self._comm.broadcast(shard.parameters, root)
+                self._comm.broadcast(shard.parameters.memory, root)
         for shard in self._shards:
             shard.take_masters()
         self._write_back()
@@ -323,19 +305,21 @@ class ShardedOptimizer:
             If a call fails or its deadline passes.
         """
         entered()
-        found: dict[str, dict[str, Array]] = {name: {} for name in self._parameters}
+        state: dict[str, dict[str, Array]] = {name: {} for name in self._parameters}
         for shard in self._shards:
-            for what, part in shard.kept().items():
+            for what, part in shard.own().items():
                 if root is None:
                     full = self._comm.all_gather(part, timeout=self._timeout)
                 else:
                     full = self._comm.gather(part, root, timeout=self._timeout)
                 if full is not None:
-                    for name, view in shard.views(full.reshape(-1)).items():
-                        found[name][what] = view.copy()
+                    for name, view in FlatMemory(
+                        shard.parameters.bucket, full.reshape(-1)
+                    ).views.items():
+                        state[name][what] = view.copy()
         if root is not None and self._comm.rank != root:
             return None
-        return {"steps": self._steps, "state": found}
+        return {"steps": self._steps, "state": state}
 
     def load_state(self, saved: Saved | None, root: int | None = None) -> None:
         """Take state over that `gather_state` returned, on any number of ranks. Collective; blocks.
@@ -359,26 +343,26 @@ class ShardedOptimizer:
             If a call fails or its deadline passes.
         """
         rank, size = self._comm.rank, self._comm.size
-        made: Terms | HpccommError
-        try:
+
+        def make() -> tuple[Arrays, dict[str, object]]:
             if root is not None and root not in range(size):
                 raise UsageError(f"root is {root!r}; give a rank from 0 to {size - 1}, or None")
             if root is None or root == rank:
                 self._check_saved(saved)
             steps = saved["steps"] if root is None and saved is not None else None
-            made = Terms((), {"root": root, "steps": steps})
-        except HpccommError as error:
-            made = error
-        agree(self._comm, made, self._timeout)
+            return {}, {"root": root, "steps": steps}
+
+        agree(self._comm, make, self._timeout)
         full = saved if root is None or root == rank else None
         for shard in self._shards:
-            for what, part in shard.kept().items():
+            for what, part in shard.own().items():
                 flat: Array | None = None
                 if full is not None:
-                    flat = np.zeros(part.size * size, part.dtype)
-                    for name, view in shard.views(flat).items():
+                    flat = np.zeros((size, part.size), part.dtype)
+                    for name, view in FlatMemory(
+                        shard.parameters.bucket, flat.reshape(-1)
+                    ).views.items():
                         np.copyto(view, full["state"][name][what])
-                    flat = flat.reshape(size, -1)
                 if root is None:
                     assert flat is not None
                     part[:] = flat[rank]
@@ -397,8 +381,8 @@ class ShardedOptimizer:
             raise UsageError("there is no saved state; give what gather_state() returned")
         state = saved["state"]
         for shard in self._shards:
-            for name, view in shard.views(shard.parameters).items():
-                for what, part in shard.kept().items():
+            for name, view in shard.parameters.views.items():
+                for what, part in shard.own().items():
                     array = state.get(name, {}).get(what)
                     if not isinstance(array, np.ndarray):
                         raise UsageError(
@@ -413,23 +397,6 @@ class ShardedOptimizer:
 
 
 _ZERO = np.zeros(())
-
-
-def _arrays(parameters: Named, *, written: bool) -> dict[Parameter, Array]:
-    arrays = read(parameters)
-    if not arrays:
-        raise UsageError("there are no parameters; give at least one")
-    for each, array in arrays.items():
-        if written and not array.flags.writeable:
-            raise UsageError(
-                f"parameter {each.name!r} is read-only; give a copy, or take write_back=False"
-            )
-    return arrays
-
-
-def _together(names: list[str], parts: list[dict[str, Array]]) -> dict[str, Array]:
-    every = {name: view for part in parts for name, view in part.items()}
-    return {name: every[name] for name in names}
 
 
 def _name(function: object) -> str:

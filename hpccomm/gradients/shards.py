@@ -8,7 +8,9 @@ from numpy.typing import NDArray
 
 from hpccomm.dtypes import FLOAT32, is_narrow
 from hpccomm.errors import UsageError
-from hpccomm.gradients.layout import ALIGNMENT, Bucket
+from hpccomm.gradients.flat import FlatMemory, registered
+from hpccomm.gradients.layout import ALIGNMENT
+from hpccomm.gradients.parameters import Bucket
 from hpccomm.reductions import ReduceOp
 
 if TYPE_CHECKING:
@@ -39,7 +41,7 @@ class Shard:
 
     Attributes
     ----------
-    parameters, gradients : ndarray, 1-D
+    parameters, gradients : FlatMemory
         All of the bucket. Padding is 0.
     values : ndarray, 1-D
         What this rank updates: its part of the parameters, or their float32 masters.
@@ -51,22 +53,19 @@ class Shard:
         self, comm: "Communicator", bucket: Bucket, state: StateOf, *, masters: bool
     ) -> None:
         self._comm = comm
-        self.bucket = bucket
         unit = comm.size * (ALIGNMENT // bucket.dtype.itemsize)
         length = max(1, -(-bucket.length // unit)) * unit
-        self.parameters = comm.empty(length, bucket.dtype)
-        self.gradients = comm.empty(length, bucket.dtype)
-        self.parameters[:] = 0
-        self.gradients[:] = 0
+        self.parameters = registered(comm, bucket, length)
+        self.gradients = registered(comm, bucket, length)
         part = length // comm.size
         own = slice(comm.rank * part, (comm.rank + 1) * part)
-        self._parameters, self._gradients = self.parameters[own], self.gradients[own]
-        used = np.zeros(length, np.bool_)
-        for view in self.views(used).values():
+        self._parameters, self._gradients = self.parameters.memory[own], self.gradients.memory[own]
+        used = FlatMemory(bucket, np.zeros(length, np.bool_))
+        for view in used.views.values():
             view[...] = True
-        self._padding = np.flatnonzero(~used[own])
-        self.master = np.zeros(part, FLOAT32) if masters and is_narrow(bucket.dtype) else None
-        self.values = self._parameters if self.master is None else self.master
+        self._padding = np.flatnonzero(~used.memory[own])
+        self._master = np.zeros(part, FLOAT32) if masters and is_narrow(bucket.dtype) else None
+        self.values = self._parameters if self._master is None else self._master
         self._state_of = state
         self.state: dict[str, Flat] = {}
 
@@ -74,37 +73,29 @@ class Shard:
         """Make the state, from the parameters if it is a callable. Local."""
         self.take_masters()
         self.state = _state(self._state_of, self.values)
-        if self.master is not None and MASTER in self.state:
+        if self._master is not None and MASTER in self.state:
             raise UsageError(f"an array of state is named {MASTER!r}; with masters=True, rename it")
         self._clear_padding()
 
-    def views(self, memory: Flat) -> dict[str, NDArray[Any]]:
-        """Return the arrays in memory of the bucket's length, by the names of their parameters. Local."""
-        return {
-            each.name: memory[offset : offset + each.size].reshape(each.shape)
-            for each, offset in zip(self.bucket.parameters, self.bucket.offsets, strict=True)
-        }
-
     def take_masters(self) -> None:
         """Set the masters to the parameters. Local."""
-        if self.master is not None:
-            self.master[:] = self._parameters
+        if self._master is not None:
+            self._master[:] = self._parameters
 
     def plan(
         self, op: ReduceOp, *, deterministic: bool, async_op: bool, timeout: float | None
     ) -> tuple[Callable[[], Any], Callable[[], Any]]:
         """Plan the reduction of gradients to their parts, and the collection of parameters. Collective; blocks."""
-        comm = self._comm
+        comm, everyone = self._comm, self.parameters.memory.reshape(self._comm.size, -1)
         reduce = comm.plan(
             "reduce_scatter",
-            self.gradients,
+            self.gradients.memory,
             op,
             out=self._gradients,
             deterministic=deterministic,
             async_op=async_op,
             timeout=timeout,
         )
-        everyone = self.parameters.reshape(comm.size, -1)
         collect = comm.plan(
             "all_gather", self._parameters, out=everyone, async_op=async_op, timeout=timeout
         )
@@ -112,22 +103,20 @@ class Shard:
 
     def update(self, rule: UpdateRule, step: int) -> None:
         """Update this rank's part by its reduced gradients. Local."""
-        if self.master is None:
-            rule(self.values, self._gradients, self.state, step)
-        else:
-            rule(self.values, self._gradients.astype(FLOAT32), self.state, step)
+        gradients = self._gradients if self._master is None else self._gradients.astype(FLOAT32)
+        rule(self.values, gradients, self.state, step)
         self._clear_padding()
-        if self.master is not None:
-            self._parameters[:] = self.master
+        if self._master is not None:
+            self._parameters[:] = self._master
 
     def _clear_padding(self) -> None:
         # A rule may make NaN of it, such as 0/0, which must not spread, nor raise warnings for ever.
         for each in (self.values, self._gradients, *self.state.values()):
             each[self._padding] = 0
 
-    def kept(self) -> dict[str, Flat]:
+    def own(self) -> dict[str, Flat]:
         """Return what only this rank has of its part: the state, and the masters. Local."""
-        return self.state if self.master is None else {MASTER: self.master, **self.state}
+        return self.state if self._master is None else {MASTER: self._master, **self.state}
 
 
 def _state(state: StateOf, values: Flat) -> dict[str, Flat]:
@@ -137,8 +126,8 @@ def _state(state: StateOf, values: Flat) -> dict[str, Flat]:
             name: np.zeros(values.size, wide if dtype is None else dtype)
             for name, dtype in state.items()
         }
-    made = dict(state(values))
-    for name, array in made.items():
+    arrays = dict(state(values))
+    for name, array in arrays.items():
         if not isinstance(array, np.ndarray) or array.shape != values.shape:
             raise UsageError(
                 f"the state {name!r} is {getattr(array, 'shape', type(array).__name__)}; "
@@ -146,4 +135,4 @@ def _state(state: StateOf, values: Flat) -> dict[str, Flat]:
             )
         if np.may_share_memory(array, values) or not array.flags.writeable:
             raise UsageError(f"the state {name!r} is not an array of its own; return a copy")
-    return made
+    return arrays

@@ -1,38 +1,27 @@
 """`GradientSync`: what a training loop calls."""
 
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
-from math import isfinite
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from os import PathLike
-from time import perf_counter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self, Unpack
 
-import numpy as np
-from numpy.typing import NDArray
-
-from hpccomm.errors import RankMismatch, UsageError
-from hpccomm.gradients.agreement import Model
-from hpccomm.gradients.compression.contract import Compressor
-from hpccomm.gradients.layout import MIB, BucketSettings, Order
+from hpccomm.gradients.adaptive import BucketChoice
+from hpccomm.gradients.agreement import by_name
+from hpccomm.gradients.arrays import Array
+from hpccomm.gradients.buckets import gradient_of
 from hpccomm.gradients.log import Log, log_path
-from hpccomm.gradients.loss_scale import LossScale
-from hpccomm.gradients.meaning import Combine, Initial, Meaning, Nonfinite, Unused
-from hpccomm.gradients.model import Arrays, frozen_names
-from hpccomm.gradients.parameters import Named, owners, pairs_of, read
-from hpccomm.gradients.reduced import ReducedGradients
-from hpccomm.gradients.step import Step
+from hpccomm.gradients.model import Model, Proposal
+from hpccomm.gradients.parameters import Bucket, Named, read
+from hpccomm.gradients.settings import ReductionSettings, Settings
+from hpccomm.gradients.statistics import Statistics
+from hpccomm.gradients.steps import Steps
 from hpccomm.runtime.recorder import entered
-from hpccomm.units import ranks_named
 
 if TYPE_CHECKING:
     from hpccomm.communicator import Communicator
 
 
-SYNC, READY = "sync()", "ready() and wait()"
-"""Ways to reduce a step."""
-
-
-class GradientSync(ReducedGradients):
+class GradientSync:
     """Gradients that are reduced over the ranks of a communicator, in buckets, while others are computed.
 
     Making one is collective and blocks: the ranks compare their models and settings. Calls are made by one thread
@@ -46,48 +35,13 @@ class GradientSync(ReducedGradients):
     parameters : mapping or iterable of (str, array)
         The model in the order of the forward pass: NumPy arrays or others that share host memory, such as PyTorch
         CPU tensors; or CuPy arrays. Dtypes are real floats. The arrays are kept for `broadcast_parameters`.
-    op : {"average", "sum", "weighted"}
-        The mean over the ranks, their sum, or the mean weighted by the samples of each rank, see `weigh`.
-    unused : {"zero", "skip", "error"}
-        For gradients that ranks do not have: ``"zero"`` counts them as 0. So does ``"skip"``, but a gradient that
-        no rank has is no result: `has_gradients` is False for it. ``"error"`` raises RankMismatch on every rank.
-    nonfinite : {"keep", "skip", "raise"}
-        For steps whose results are NaN or infinite somewhere. ``"skip"`` sets them to 0 on all ranks, and the step
-        returns False. ``"raise"`` raises UsageError on every rank, which names the gradients, and the ranks from
-        which they come. Both read all gradients once more, ``"raise"`` twice.
-    initial : {"check", "broadcast", "ignore"}
-        For the values that the parameters begin with. ``"check"`` compares a hash of them, and raises RankMismatch on
-        every rank if they differ: updates alike would keep them apart. ``"broadcast"`` gives all ranks those of rank 0.
-        ``"ignore"`` sends nothing, for values that are set later.
-    frozen : iterable of str
-        Names of parameters without gradients. Gradients given for them are left as they are.
-    order : {"reverse", "ready", "largest"}
-        In which order buckets are filled, see `BucketSettings`.
-    bucket_bytes, first_bucket_bytes, min_bucket_bytes : int
-        Sizes of buckets in bytes, see `BucketSettings`.
-    bucketing : bool
-        False reduces each gradient by a call of its own, for debugging.
-    deterministic : bool
-        The same gradients give the same bits, whatever the buckets, the order and the run.
-    accumulate : int
-        Micro-steps that are added up before each reduction. Nothing is divided by their number.
-    adaptive : int
-        After so many steps by `ready` and `wait`, the sizes of buckets are chosen from what was measured; see `choice`.
-        The gradients get another layout then, as by `configure`. 0 keeps the sizes. For host arrays.
-    check_every : int
-        After so many reduced steps each, `check_consistency` is called; 0 never does.
-    loss_scale : LossScale, optional
-        Gradients are those of the loss times `loss_scale <GradientSync.loss_scale>`, and results are divided by it.
-        Steps that are not finite are left out, as by ``nonfinite="skip"``.
-    compressor : Compressor, optional
-        Sends less than the gradients, such as `TopK`; see :doc:`compression`. For host arrays.
-    hierarchical : bool
-        Gradients are summed up within each node as they are, and only what goes between nodes is compressed.
     log : path-like, optional
         A results file, to which rank 0 writes each step and what lies in which bucket; see
         :ref:`trainings <trainings>`. `close` ends the log, also at the end of a ``with`` block.
     timeout : float, optional
         Deadline of each reduction in seconds; None is the communicator's.
+    **settings
+        Those of `ReductionSettings`.
 
     Raises
     ------
@@ -114,101 +68,93 @@ class GradientSync(ReducedGradients):
         comm: "Communicator",
         parameters: Named,
         *,
-        op: Combine = "average",
-        unused: Unused = "zero",
-        nonfinite: Nonfinite = "keep",
-        initial: Initial = "check",
-        frozen: Iterable[str] = (),
-        order: Order = "reverse",
-        bucket_bytes: int = 25 * MIB,
-        first_bucket_bytes: int = MIB,
-        min_bucket_bytes: int = 64 * 1024,
-        bucketing: bool = True,
-        deterministic: bool = False,
-        accumulate: int = 1,
-        adaptive: int = 0,
-        check_every: int = 0,
-        loss_scale: LossScale | None = None,
-        compressor: Compressor | None = None,
-        hierarchical: bool = False,
         log: str | PathLike[str] | None = None,
         timeout: float | None = None,
+        **settings: Unpack[Settings],
     ) -> None:
+        self._model = Model(comm, timeout)
+        self._steps = Steps(comm, self._model, timeout)
 
-        def model() -> tuple[Model, Arrays]:
-            pairs = pairs_of(parameters)
-            arrays = read(pairs, devices=True)
-            self._owners |= owners(pairs)
-            if not arrays:
-                raise UsageError("there are no parameters; give at least one")
-            settings = BucketSettings(
-                order=order,
-                bucket_bytes=bucket_bytes,
-                first_bucket_bytes=first_bucket_bytes,
-                min_bucket_bytes=min_bucket_bytes,
-                bucketing=bucketing,
-                adaptive=adaptive,
-            )
-            meaning = Meaning(
-                op=op,
-                unused=unused,
-                nonfinite=nonfinite,
-                initial=initial,
-                deterministic=deterministic,
-                accumulate=accumulate,
-                check_every=check_every,
-                loss_scale=loss_scale,
-                compressor=compressor,
-                hierarchical=hierarchical,
-            )
-            model = Model(tuple(arrays), frozen_names(frozen, arrays), settings, meaning)
-            place = log_path(log)
-            if place is not None and comm.rank == 0:
-                self._log = Log(place, comm.size, model.shown())
-            return model, arrays
+        def make() -> Proposal:
+            arrays, self._model.owners = read(parameters, devices=True)
+            chosen = ReductionSettings().changed(settings)
+            path = log_path(log)
+            if path is not None and comm.rank == 0:
+                self._steps.log = Log(path, comm.size, by_name(chosen))
+            return arrays, chosen
 
         try:
-            super().__init__(comm, timeout, model)
+            self._model.agree(make)
+            self._steps.lay_out()
         except BaseException:
-            if self._log is not None:
-                self._log.discard()
+            self._steps.discard()
             raise
+
+    # The model and its settings.
+
+    def configure(self, **changes: Unpack[Settings]) -> None:
+        """Change settings between steps. Collective, with the same changes; blocks.
+
+        The gradients get another layout, so take them from `gradients` again. Their values stay. What a compressor
+        keeps begins anew.
+
+        Raises
+        ------
+        UsageError
+            If a setting is unknown or does not fit, or a step is under way. The settings stay as they were.
+        RankMismatch
+            On the other ranks in that case, and on all ranks if the changes differ; the settings stay, too.
+        """
+        self._change(lambda: self._model.configured(changes))
+
+    def accumulate(self, count: int) -> None:
+        """Add up this number of micro-steps before each reduction, by `configure`. Collective; blocks."""
+        self.configure(accumulate=count)
+
+    def add(self, name: str, array: Any) -> None:
+        """Add a parameter behind the others. Collective; blocks. As `configure` in all else."""
+        self._change(lambda: self._model.with_parameter(name, array))
+
+    def remove(self, name: str) -> None:
+        """Remove a parameter, but not the only one. Collective; blocks. As `configure` in all else."""
+        self._change(lambda: self._model.without_parameter(name))
+
+    def _change(self, make: Callable[[], Proposal]) -> None:
+        def checked() -> Proposal:
+            self._steps.check_between()
+            return make()
+
+        self._steps.lay_out(self._model.agree(checked))
+
+    def broadcast_parameters(self, root: int = 0) -> None:
+        """Give all ranks the parameters of `root`, in the arrays that the class was made with. Collective; blocks.
+
+        Raises
+        ------
+        UsageError
+            If `root` is no rank, or an array is read-only.
+        CommunicationError
+            If a call fails or its deadline passes.
+        """
+        entered()
+        self._model.broadcast(root)
+
+    def check_consistency(self) -> None:
+        """Compare the parameters of all ranks, and the gradients if they are reduced. Collective; blocks.
+
+        Ranks exchange 8 bytes an array, a hash of its bits, so this can be done every hundred steps or so. Parameters
+        are those in the arrays that the class was made with.
+
+        Raises
+        ------
+        UsageError
+            If a step is under way.
+        RankMismatch
+            On every rank, if an array differs. The message says which, on which ranks, and by how much.
+        """
+        self._steps.check_consistency()
 
     # A step.
-
-    def _begin(self, way: str) -> Step:
-        """Begin a step, if none is under way; after another way of reducing, the ranks compare theirs first."""
-        self._check_alive()
-        step = self._now
-        if not self._open:
-            entered()
-            if way != self._way and self._reducing:
-                self._compare_ways(way)
-            if self._reduced:
-                step.begin()
-                self._reduced = False
-            self._open = True
-        return step
-
-    @contextmanager
-    def _failing(self) -> Iterator[None]:
-        """Take note of what a reduction raises: nobody knows how far it came on which rank."""
-        try:
-            yield
-        except BaseException as error:
-            self._failed = error
-            raise
-
-    def _compare_ways(self, way: str) -> None:
-        ways = self._comm.all_gather_object(way, timeout=self._timeout)
-        other = [rank for rank, each in enumerate(ways) if each != ways[0]]
-        if other:
-            raise RankMismatch(
-                f"rank 0 calls {ways[0]}, and {ranks_named(other)} {ways[other[0]]}; do it in one way on all ranks",
-                rank=self._comm.rank,
-                ranks=other,
-            )
-        self._way = way
 
     def sync(self, grads: Mapping[str, Any] | None = None, *, weight: float | None = None) -> bool:
         """Reduce all gradients of a step. Collective; blocks.
@@ -239,38 +185,10 @@ class GradientSync(ReducedGradients):
         CommunicationError
             If the reduction fails or its deadline passes.
         """
-        self._check_alive()
-        if self._open:
-            raise UsageError("gradients were marked by ready() in this step; end it by wait()")
-        step, frozen = self._now, self._model.frozen
-        given: list[tuple[str, NDArray[Any] | None]]
-        if grads is None:
-            given = [(name, None) for name in step.gradients]
-        else:
-            given = [
-                (name, step.given(name, grad, written=True))
-                for name, grad in grads.items()
-                if grad is not None and name not in frozen
-            ]
-        if weight is not None:
-            self.weigh(weight)
-        self._check_weighed()
-        self._begin(SYNC)
-        for name, array in given:
-            step.mark(name, array, back=True)
-        if self._reducing:
-            begun = perf_counter()
-            with self._failing():
-                step.reduce_now()
-            if step.together:
-                self._record.together(begun)
-            else:
-                self._record.waited.append((begun, perf_counter()))
-                self._record.one_by_one()
-        return self._end()
+        return self._steps.sync(grads, weight)
 
     def ready(self, name: str, grad: Any = None) -> None:
-        """Tell that a gradient is complete. Starts reductions, in the same order on all ranks; does not block.
+        """Mark a gradient as complete. Starts reductions, in the same order on all ranks; does not block.
 
         Buckets are reduced one after the other in another thread, each as soon as its gradients are ready. Where
         several wait that are ready on all ranks, the one comes first that the next forward pass needs first. Until
@@ -285,7 +203,7 @@ class GradientSync(ReducedGradients):
         name : str
             Of the parameter.
         grad : array, optional
-            Is copied; or added, if a gradient is there from earlier micro-steps. None means that the gradient lies
+            Is copied; or added, if there is a gradient of earlier micro-steps. None means that the gradient lies
             in `gradients` already. A PyTorch parameter's own ``.grad`` gets the result in `wait` as well.
 
         Raises
@@ -295,61 +213,22 @@ class GradientSync(ReducedGradients):
         RankMismatch
             On every rank, if another rank calls `sync` where all compare their ways.
         """
-        if name in self._model.frozen:
-            return
-        if self._closed:
-            raise UsageError(
-                f"{name!r} is ready too late: wait_for() was called; call wait() first"
-            )
-        step = self._now
-        owner = self._owners.get(name)
-        own = grad is not None and owner is not None and grad is owner.grad
-        array = step.given(name, grad, written=own)
-        self._check_weighed()
-        self._begin(READY)
-        step.mark(name, array, back=own)
-        if self._reducing:
-            if self._warm_up is not None:
-                self._warm_up.ready(name)
-            step.advance(name)
+        self._steps.ready(name, grad)
 
     def wait(self) -> bool:
         """End a step: reduce what has not started, and wait for all. Collective; blocks.
 
-        Gradients that were not marked by `ready` are missing on this rank.
-
-        Returns
-        -------
-        bool
-            As in `sync`. `gradients` has the results.
-
-        Raises
-        ------
-        UsageError, RankMismatch
-            As in `sync`. The step is over then.
-        CommunicationError
-            If a reduction has failed or its deadline passes.
+        Gradients that were not marked by `ready` are missing on this rank. Returns and raises what `sync` does;
+        `gradients` has the results.
         """
-        self._check_weighed()
-        step = self._begin(READY)
-        if self._reducing:
-            begun = perf_counter()
-            with self._failing():
-                step.reducer.finish()
-            self._record.waited.append((begun, perf_counter()))
-            self._record.one_by_one()
-            if self._warm_up is not None and self._warm_up.step(step.reducer.spans):
-                measured = self._warm_up.measured()
-                self._warm_up = None
-                return self._end(measured)
-        return self._end()
+        return self._steps.wait()
 
-    def wait_for(self, name: str) -> NDArray[Any]:
+    def wait_for(self, name: str) -> Array:
         """Wait until one gradient is reduced, and return it. Blocks; local, if the rank calls `wait` later.
 
         So an update can begin while other buckets are under way. Those that the next forward pass needs first come
-        first. No gradient can become ready after it in this step. What ``unused=`` and ``nonfinite=`` demand is done
-        by `wait`.
+        first. No gradient can become ready after it in this step. `wait` does what ``unused=`` and ``nonfinite=``
+        demand.
 
         Raises
         ------
@@ -358,20 +237,7 @@ class GradientSync(ReducedGradients):
         CommunicationError
             If the reduction has failed or its deadline passes.
         """
-        self._now.given(name, None)
-        if not self._reducing:
-            raise UsageError("this micro-step is not reduced; call wait()")
-        self._check_weighed()
-        step = self._begin(READY)
-        self._closed = True
-        begun = perf_counter()
-        step.reducer.close()
-        with self._failing():
-            step.reducer.wait_for(step.place[name])
-        self._record.waited.append((begun, perf_counter()))
-        return step.gradients[name]
-
-    # What a reduction means.
+        return self._steps.wait_for(name)
 
     def weigh(self, samples: float) -> None:
         """Give this rank's weight in the step, before its gradients, for ``op="weighted"``. Collective; blocks.
@@ -390,42 +256,108 @@ class GradientSync(ReducedGradients):
             If the number does not fit, ``op`` is another, or a reduction has started; on every rank, if all
             weights are 0.
         """
-        if self._model.meaning.op != "weighted":
-            raise UsageError(
-                f"a weight is given, and op is {self._model.meaning.op!r}; take 'weighted'"
-            )
-        if self._now.reducer.under_way:
-            raise UsageError("a weight is given after a reduction has started; call weigh() first")
-        if not isinstance(samples, int | float | np.number) or not isfinite(samples) or samples < 0:
-            raise UsageError(f"the weight is {samples!r}; give a finite number of at least 0")
-        entered()
-        weight = float(samples)
-        total = float(
-            self._comm.all_reduce(np.array([weight]), timeout=self._timeout, deterministic=True)[0]
-        )
-        if total == 0:
-            raise UsageError("the weights of all ranks are 0; give the number of samples of each")
-        self._now.factor = weight / total
+        self._steps.weigh(samples)
 
-    def _check_weighed(self) -> None:
-        if self._model.meaning.op == "weighted" and self._reducing and self._now.factor is None:
-            raise UsageError("op is 'weighted' and this step has no weight; call weigh() first")
-
-    @contextmanager
-    def no_sync(self) -> Iterator[None]:
+    def no_sync(self) -> AbstractContextManager[None]:
         """Add gradients up without reducing them, for a ``with`` block around whole micro-steps. Local.
 
         Within it, `sync` and `wait` reduce nothing. The next reduction after it is of the sum. Nothing is divided
-        by the number of micro-steps.
+        by the number of micro-steps. Raises UsageError if a step is under way.
+        """
+        return self._steps.no_sync()
+
+    # The gradients.
+
+    @property
+    def gradients(self) -> Mapping[str, Array]:
+        """The gradients by name: views of the buckets, of the shape and dtype of their parameters. Local.
+
+        What is written to them needs no copy. They are other arrays after `configure`, `add` and `remove`, and with
+        ``order="ready"`` after the first reduction.
+        """
+        return self._steps.buckets.views
+
+    def buckets(self) -> tuple[Bucket, ...]:
+        """Return what lies where, in the order of the reductions. Local. Each prints as a line."""
+        return tuple(flat.bucket for flat in self._steps.buckets.flats)
+
+    def has_gradients(self, name: str | None = None) -> bool:
+        """Return whether there is a gradient, of any parameter if `name` is None. Local.
+
+        Raises UsageError if the name is unknown.
+        """
+        buckets = self._steps.buckets
+        if name is None:
+            return any(buckets.present.values())
+        if name in self._model.settings.frozen:
+            return False
+        gradient_of(name, buckets.gradients)
+        return buckets.present[name]
+
+    def zero(self) -> None:
+        """Set all gradients to 0 and forget them. Local. Arrays that were given stay.
+
+        Raises UsageError if a step is under way.
+        """
+        self._steps.zero()
+
+    def clip_by_global_norm(self, limit: float) -> float:
+        """Scale the gradients so that their norm over all parameters is at most `limit`. Local.
+
+        Results are equal on all ranks, so that no reduction is needed. The arrays that `sync` was given are scaled
+        as well. This is the rule of Pascanu et al. 2013, "On the difficulty of training recurrent neural networks".
+
+        Parameters
+        ----------
+        limit : float
+            Above 0.
+
+        Returns
+        -------
+        float
+            The norm before: the square root of the sum of all squares. If it is infinite or NaN, nothing is scaled.
 
         Raises
         ------
         UsageError
-            If a step is under way.
+            If the limit does not fit, or the gradients are not reduced.
         """
-        self._between_steps()
-        before, self._suspended = self._suspended, True
-        try:
-            yield
-        finally:
-            self._suspended = before
+        return self._steps.clip_by_global_norm(limit)
+
+    @property
+    def loss_scale(self) -> float:
+        """What to multiply the loss by, or the gradients of this rank, before they are given. Local.
+
+        Results are divided by it. It is 1 without ``loss_scale=``, and changes only at the end of a reduced step, on all
+        ranks alike.
+        """
+        return self._steps.scale.value
+
+    @property
+    def choice(self) -> BucketChoice | None:
+        """The sizes of buckets that ``adaptive=`` chose, with the reason; None before. Local."""
+        return self._steps.choice
+
+    def stats(self) -> Statistics:
+        """Return steps, bytes and seconds of this rank so far, also by bucket. Local."""
+        return self._steps.record.statistics()
+
+    # The end.
+
+    def close(self) -> None:
+        """End the log, and the communicators that ``hierarchical=True`` made. Collective then; blocks; idempotent.
+
+        No step can follow. After a failure, only the log is ended. Raises UsageError if a step is under way.
+        """
+        self._steps.close()
+
+    def __enter__(self) -> Self:
+        """Return itself; `close` is called at the end of the ``with`` block."""
+        return self
+
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
+        """Close. After an error, only the log is closed: other ranks may not come."""
+        if error is None:
+            self.close()
+        else:
+            self._steps.end_log(error)

@@ -1,12 +1,16 @@
-"""What the first steps are measured for: when gradients become ready, and how long reductions take."""
+"""The first steps of ``adaptive=``: what is measured in them, and what all ranks choose from it."""
 
 from collections.abc import Sequence
 from time import perf_counter
+from typing import TYPE_CHECKING
 
-from hpccomm.gradients.adaptive import Measurements, typical
-from hpccomm.gradients.layout import Bucket
-from hpccomm.gradients.parameters import Parameter
+from hpccomm.gradients.adaptive import BucketChoice, Measurements, choose, merge, typical
+from hpccomm.gradients.parameters import Bucket, Parameter
 from hpccomm.gradients.record import Span
+from hpccomm.gradients.settings import ReductionSettings
+
+if TYPE_CHECKING:
+    from hpccomm.communicator import Communicator
 
 
 class WarmUp:
@@ -19,7 +23,7 @@ class WarmUp:
     buckets : sequence of Bucket
         Of the layout.
     steps : int
-        How many steps are measured.
+        Number of steps to measure.
     """
 
     def __init__(
@@ -46,8 +50,14 @@ class WarmUp:
         self._left -= 1
         return not self._left
 
-    def measured(self) -> Measurements:
-        """Return what was measured."""
+    def choose(
+        self, comm: "Communicator", settings: ReductionSettings, timeout: float | None
+    ) -> BucketChoice:
+        """Choose the sizes of buckets from what all ranks measured. Collective; blocks."""
         sizes = [each.nbytes for each in self._parameters]
-        times = typical(self._ready)
-        return Measurements(tuple(zip(sizes, times, strict=True)), tuple(self._wire))
+        ready = tuple(zip(sizes, typical(self._ready), strict=True))
+        every = comm.all_gather_object(Measurements(ready, tuple(self._wire)), timeout=timeout)
+        # Rank 0 chooses, because other processors may round differently.
+        choice = choose(merge(every), settings) if comm.rank == 0 else None
+        agreed: BucketChoice = comm.broadcast_object(choice, timeout=timeout)
+        return agreed

@@ -1,16 +1,17 @@
 """A thread that does a training's reductions while the caller's thread computes gradients."""
 
-import atexit
 import threading
 import time
 import weakref
 from collections.abc import Callable
 from queue import SimpleQueue
 
+from hpccomm.runtime.lifetime import ExitStep, after_fork, at_exit, leaving
+
 Job = Callable[[], None]
 
 LEAVE_SECONDS = 2.0
-"""A program may end with a step under way. What then is being reduced has so long; peers may never come."""
+"""How long a reduction that is under way may take when the program ends; peers may never come."""
 
 _workers: "weakref.WeakSet[Worker]" = weakref.WeakSet()
 
@@ -28,9 +29,17 @@ class Worker:
         self._give_up = give_up
         self._jobs: SimpleQueue[Job | None] = SimpleQueue()
         self._thread: threading.Thread | None = None
+        _workers.add(self)
 
-    def submit(self, job: Job) -> None:
-        """Have a job done, which must not raise. Does not block."""
+    @property
+    def is_running(self) -> bool:
+        """Whether there is a thread that does jobs."""
+        return self._thread is not None and self._thread.is_alive()
+
+    def submit(self, job: Job) -> bool:
+        """Have a job done, which must not raise. Does not block. Return False if the program has ended."""
+        if leaving():
+            return False
         if self._thread is None:
             # A daemon, since the interpreter would wait for another one before it runs exit functions.
             self._thread = threading.Thread(
@@ -38,22 +47,17 @@ class Worker:
             )
             self._thread.start()
             weakref.finalize(self, self._jobs.put, None).atexit = False
-            _workers.add(self)
-            # Exit functions run in reverse order: this one must run before MPI is finalised.
-            atexit.unregister(_leave)
-            atexit.register(_leave)
         self._jobs.put(job)
+        return True
 
     def leave(self, until: float) -> None:
         """End the thread, at ``time.monotonic() == until`` at the latest. Blocks."""
-        thread = self._thread
-        if thread is None:
-            return
-        self._jobs.put(None)
-        thread.join(max(0.0, until - time.monotonic()))
-        if thread.is_alive():
-            self._give_up()
-            thread.join(LEAVE_SECONDS)
+        if self._thread is not None:
+            self._jobs.put(None)
+            self._thread.join(max(0.0, until - time.monotonic()))
+            if self._thread.is_alive():
+                self._give_up()
+                self._thread.join(LEAVE_SECONDS)
 
 
 def _work(jobs: "SimpleQueue[Job | None]") -> None:
@@ -66,3 +70,7 @@ def _leave() -> None:
     until = time.monotonic() + LEAVE_SECONDS
     for each in list(_workers):
         each.leave(until)
+
+
+at_exit(ExitStep.CALLERS, _leave)
+after_fork(_workers.clear)

@@ -58,6 +58,8 @@ class ExitStep(IntEnum):
     Registered at any time and in any order.
     """
 
+    CALLERS = 0
+    """End hpccomm's own threads that make calls, while what carries the calls out is still there."""
     DEVICES = 1
     """Wait for what is under way on devices and free NCCL's communicators, while peers and the
     threads that serve them are still there."""

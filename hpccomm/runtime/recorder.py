@@ -123,10 +123,9 @@ def entered() -> None:
     to users who read of them. Calls that other packages of hpccomm make are not: they may be made long after.
     """
     here = caller(1)
-    frame = own_frame(here)
-    if frame is not None:
-        moment, package = time.perf_counter(), _package_of(here.f_code.co_filename)
-        _entrances.append((moment, package, (frame.f_code, frame.f_lasti)))
+    if (frame := own_frame(here)) is not None:
+        site = frame.f_code, frame.f_lasti
+        _entrances.append((time.perf_counter(), here.f_code.co_filename, site))
 
 
 CALLED = ("communicator", "runtime")
@@ -153,8 +152,8 @@ def program_site(site: Site | None, moment: float | None = None) -> Site | None:
     if not site[0].co_filename.startswith(PACKAGE):
         return None if _of_standard(site[0].co_filename) else site
     package = _package_of(site[0].co_filename)
-    for at, entered_package, entrance in reversed(list(_entrances)):
-        if entered_package == package and (moment is None or at <= moment):
+    for at, file, entrance in reversed(list(_entrances)):
+        if (moment is None or at <= moment) and _package_of(file) == package:
             return entrance
     return None
 

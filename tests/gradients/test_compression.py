@@ -23,8 +23,9 @@ from hpccomm.gradients.compression import (
 )
 from hpccomm.gradients.compression.exchange import Ranks
 from hpccomm.gradients.compression.sparse import largest
-from hpccomm.gradients.layout import Bucket, BucketSettings, layout
-from hpccomm.gradients.parameters import Parameter
+from hpccomm.gradients.layout import layout
+from hpccomm.gradients.parameters import Bucket, Parameter
+from hpccomm.gradients.settings import ReductionSettings
 from hpccomm.testing import run_ranks
 
 COMPRESSORS: list[Compressor] = [
@@ -43,7 +44,7 @@ EVERY = pytest.mark.parametrize("compressor", COMPRESSORS, ids=str)
 
 def bucket(*shapes: tuple[int, ...], dtype: Any = np.float32) -> Bucket:
     parameters = [Parameter(f"p{n}", shape, np.dtype(dtype)) for n, shape in enumerate(shapes)]
-    settings = BucketSettings(bucket_bytes=1 << 30, first_bucket_bytes=1 << 30)
+    settings = ReductionSettings(bucket_bytes=1 << 30, first_bucket_bytes=1 << 30)
     (made,) = layout(parameters, settings)
     return made
 

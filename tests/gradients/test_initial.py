@@ -109,7 +109,7 @@ def test_what_does_not_fit_is_an_error_on_every_rank() -> None:
         mine = model()
         mine["b"].flags.writeable = comm.rank == 0
         error = UsageError if comm.rank else RankMismatch
-        with pytest.raises(error, match="'b' is read-only and would be broadcast into"):
+        with pytest.raises(error, match="'b' is read-only, and would be written; give a copy"):
             GradientSync(comm, mine, initial="broadcast")
         comm.barrier()
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 
 from hpccomm import UnsupportedDtype, UsageError
-from hpccomm.gradients import BucketSettings, Parameter, layout
+from hpccomm.gradients import Parameter, ReductionSettings, layout
 from hpccomm.gradients.layout import ALIGNMENT, mean_order, ordered, padded
 from hpccomm.gradients.parameters import read
 
@@ -20,7 +20,7 @@ models = st.lists(st.tuples(shapes, st.sampled_from(DTYPES)), min_size=1, max_si
     lambda pairs: [Parameter(f"p{n}", shape, dtype) for n, (shape, dtype) in enumerate(pairs)]
 )
 settings = st.builds(
-    BucketSettings,
+    ReductionSettings,
     order=st.sampled_from(["reverse", "ready", "largest"]),
     bucket_bytes=st.integers(1, 8000),
     first_bucket_bytes=st.integers(1, 2000),
@@ -31,7 +31,7 @@ settings = st.builds(
 
 @given(models, settings, st.randoms())
 def test_every_gradient_lies_in_one_bucket_of_its_dtype_within_the_limits(
-    model: list[Parameter], chosen: BucketSettings, random: Any
+    model: list[Parameter], chosen: ReductionSettings, random: Any
 ) -> None:
     readiness = [each.name for each in model]
     random.shuffle(readiness)
@@ -66,7 +66,7 @@ def test_every_gradient_lies_in_one_bucket_of_its_dtype_within_the_limits(
 def test_buckets_come_in_the_order_in_which_they_are_complete() -> None:
     small, wide = np.dtype(np.float32), np.dtype(np.float64)
     model = [Parameter("a", (4,), wide), Parameter("b", (4,), small), Parameter("c", (4,), wide)]
-    buckets = layout(model, BucketSettings())
+    buckets = layout(model, ReductionSettings())
     assert [[each.name for each in bucket.parameters] for bucket in buckets] == [["b"], ["c", "a"]]
     assert str(buckets[1]) == "bucket 1: 2 of float64, 128 bytes, c to a"
 
@@ -87,7 +87,7 @@ def test_one_order_of_readiness_for_ranks_that_differ() -> None:
             {"n": np.ones(1, int)}, UnsupportedDtype, "'n' has dtype int64", id="integers"
         ),
         pytest.param({"n": np.ones(1, complex)}, UnsupportedDtype, "complex128", id="complex"),
-        pytest.param({"n": [1.0]}, UsageError, "'n' is a list", id="list"),
+        pytest.param({"n": [1.0]}, UsageError, r"'n' is \[1.0\]; give a NumPy", id="list"),
         pytest.param(["n"], UsageError, "no pair", id="no pair"),
     ],
 )
@@ -103,4 +103,4 @@ def test_what_is_no_model(parameters: Any, error: type[Exception], text: str) ->
 )
 def test_settings_are_checked(wrong: dict[str, Any]) -> None:
     with pytest.raises(UsageError, match=next(iter(wrong))):
-        BucketSettings(**wrong)
+        ReductionSettings(**wrong)

@@ -17,7 +17,7 @@ from hypothesis import given, settings
 
 from hpccomm import Communicator, RankMismatch
 from hpccomm.gradients import GradientSync
-from hpccomm.gradients.layout import Bucket
+from hpccomm.gradients.parameters import Bucket
 from hpccomm.gradients.reducer import next_bucket
 from hpccomm.runtime.statuses import Status
 from hpccomm.testing import run_ranks

@@ -33,7 +33,7 @@ OTHERS: dict[str, tuple[dict[str, Any], str]] = {
     "bucket size": ({"bucket_bytes": 999}, "bucket_bytes is 26214400 on rank 0 and 999"),
     "an option": ({"deterministic": True}, "deterministic is False on rank 0 and True"),
     "accumulation": ({"accumulate": 2}, "accumulate is 1 on rank 0 and 2"),
-    "frozen": ({"frozen": ["b"]}, "'b' is .* on rank 0 and .*frozen"),
+    "frozen": ({"frozen": ["b"]}, "frozen is .* on rank 0 and .*'b'"),
 }
 
 

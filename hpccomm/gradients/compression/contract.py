@@ -5,7 +5,7 @@ from typing import Any, Protocol
 
 from numpy.typing import NDArray
 
-from hpccomm.gradients.layout import Bucket
+from hpccomm.gradients.parameters import Bucket
 
 Array = NDArray[Any]
 

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from hpccomm.errors import UsageError
 from hpccomm.gradients.compression.contract import Exchange
 from hpccomm.gradients.compression.widths import is_finite, wide
-from hpccomm.gradients.layout import Bucket
+from hpccomm.gradients.parameters import Bucket
 from hpccomm.settings import check_bool, check_int
 
 Array = NDArray[Any]

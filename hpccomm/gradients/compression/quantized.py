@@ -15,7 +15,7 @@ from hpccomm.dtypes import BFLOAT16, FLOAT8_E4M3FN, FLOAT8_E5M2, DType
 from hpccomm.errors import UsageError, did_you_mean
 from hpccomm.gradients.compression.contract import Exchange
 from hpccomm.gradients.compression.widths import drop_nonfinite, wide
-from hpccomm.gradients.layout import Bucket
+from hpccomm.gradients.parameters import Bucket
 from hpccomm.settings import check_bool, check_int
 
 Array = NDArray[Any]

@@ -13,7 +13,7 @@ from hpccomm.dtypes import DType
 from hpccomm.errors import UsageError
 from hpccomm.gradients.compression.contract import Exchange
 from hpccomm.gradients.compression.widths import drop_nonfinite, wide
-from hpccomm.gradients.layout import Bucket
+from hpccomm.gradients.parameters import Bucket
 from hpccomm.settings import check_bool
 
 _finfo: Any = ml_dtypes.finfo  # of NumPy's floats too; it has no types

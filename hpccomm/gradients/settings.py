@@ -1,0 +1,246 @@
+"""The settings of a gradient synchronisation, which ranks compare."""
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, fields, replace
+from typing import Any, Literal, TypedDict, get_args
+
+from hpccomm.errors import UsageError, did_you_mean
+from hpccomm.gradients.compression.contract import Compressor
+from hpccomm.gradients.loss_scale import LossScale
+from hpccomm.gradients.parameters import Parameter
+from hpccomm.settings import check_bool, check_int
+
+Combine = Literal["average", "sum", "weighted"]
+Unused = Literal["zero", "skip", "error"]
+Nonfinite = Literal["keep", "skip", "raise"]
+Initial = Literal["check", "broadcast", "ignore"]
+Order = Literal["reverse", "ready", "largest"]
+
+KIB, MIB = 1024, 1024**2
+
+_CHOICES = {
+    "op": Combine,
+    "unused": Unused,
+    "nonfinite": Nonfinite,
+    "initial": Initial,
+    "order": Order,
+}
+_SWITCHES = ("bucketing", "deterministic", "hierarchical")
+_LEAST = {
+    "bucket_bytes": 1,
+    "first_bucket_bytes": 1,
+    "min_bucket_bytes": 0,
+    "accumulate": 1,
+    "adaptive": 0,
+    "check_every": 0,
+}
+
+
+def check_choice(name: str, value: object, kind: object) -> None:
+    """Raise unless a setting is one of the texts that a Literal names.
+
+    Raises
+    ------
+    UsageError
+        With the texts, and the nearest one.
+    """
+    known = get_args(kind)
+    if value not in known:
+        advice = did_you_mean(str(value), known, f"give one of {', '.join(known)}")
+        raise UsageError(f"{name} is {value!r}; {advice}")
+
+
+def check_least(name: str, value: object, least: int) -> int:
+    """Return a setting as an int.
+
+    Raises
+    ------
+    UsageError
+        If it is not an integer of at least `least`.
+    """
+    number = check_int(name, value)
+    if number < least:
+        raise UsageError(f"{name} is {number}; give at least {least}")
+    return number
+
+
+class Settings(TypedDict, total=False):
+    """Keywords of `ReductionSettings`."""
+
+    op: Combine
+    unused: Unused
+    nonfinite: Nonfinite
+    initial: Initial
+    frozen: Collection[str]
+    order: Order
+    bucket_bytes: int
+    first_bucket_bytes: int
+    min_bucket_bytes: int
+    bucketing: bool
+    deterministic: bool
+    accumulate: int
+    adaptive: int
+    check_every: int
+    loss_scale: LossScale | None
+    compressor: Compressor | None
+    hierarchical: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ReductionSettings:
+    """What a `GradientSync` does. Must be equal on all ranks. Its keywords are those of `GradientSync`.
+
+    Attributes
+    ----------
+    op : {"average", "sum", "weighted"}
+        The mean over the ranks, their sum, or the mean weighted by the samples of each rank, see `GradientSync.weigh`.
+    unused : {"zero", "skip", "error"}
+        For gradients that ranks do not have: ``"zero"`` counts them as 0. So does ``"skip"``, but a gradient that
+        no rank has is no result: `GradientSync.has_gradients` is False for it. ``"error"`` raises RankMismatch on
+        every rank.
+    nonfinite : {"keep", "skip", "raise"}
+        For steps whose results are NaN or infinite somewhere. ``"skip"`` sets them to 0 on all ranks, and the step
+        returns False. ``"raise"`` raises UsageError on every rank, which names the gradients, and the ranks from
+        which they come. Both read all gradients once more, ``"raise"`` twice.
+    initial : {"check", "broadcast", "ignore"}
+        For the values that the parameters begin with. ``"check"`` compares a hash of them, and raises RankMismatch on
+        every rank if they differ: equal updates would keep them apart. ``"broadcast"`` gives all ranks those of
+        rank 0. ``"ignore"`` sends nothing, for values that are set later.
+    frozen : collection of str
+        Names of parameters without gradients. Gradients given for them are left as they are.
+    order : {"reverse", "ready", "largest"}
+        ``"reverse"`` fills buckets from the last parameter to the first. ``"ready"`` does so for the first step,
+        and from then on follows the order in which gradients became ready in it, averaged over the ranks.
+        ``"largest"`` starts with the largest gradient.
+    bucket_bytes : int
+        Bytes of gradients in a bucket at most. A larger gradient has a bucket of its own.
+    first_bucket_bytes : int
+        The same for the first bucket of each dtype: a smaller one can be sent earlier.
+    min_bucket_bytes : int
+        If the last bucket of a dtype has fewer bytes, its gradients go into the bucket before it, which may
+        then exceed its limit.
+    bucketing : bool
+        False reduces each gradient by a call of its own, for debugging.
+    deterministic : bool
+        Fold the ranks' gradients in rank order: the same gradients give the same bits, whatever the buckets, the
+        order and the run.
+    accumulate : int
+        Micro-steps that are added up before each reduction. Nothing is divided by their number.
+    adaptive : int
+        After this number of steps by ``ready()`` and ``wait()``, ``bucket_bytes`` and ``first_bucket_bytes`` are
+        chosen once from what was measured; see `GradientSync.choice`. The gradients get another layout then, as by
+        `GradientSync.configure`. 0 keeps the sizes. For host arrays.
+    check_every : int
+        `GradientSync.check_consistency` is called after each such number of reduced steps; 0 never calls it.
+    loss_scale : LossScale or None
+        Gradients are those of the loss times `GradientSync.loss_scale`, and results are divided by it. Steps that are
+        not finite are left out, as by ``nonfinite="skip"``.
+    compressor : Compressor or None
+        Sends less than the gradients, such as `TopK`; see :doc:`compression`. For host arrays.
+    hierarchical : bool
+        Gradients are summed up within each node as they are, and only what goes between nodes is compressed.
+
+    Raises
+    ------
+    UsageError
+        If a setting does not fit, or does not fit another one.
+    """
+
+    op: Combine = "average"
+    unused: Unused = "zero"
+    nonfinite: Nonfinite = "keep"
+    initial: Initial = "check"
+    frozen: Collection[str] = ()
+    order: Order = "reverse"
+    bucket_bytes: int = 25 * MIB
+    first_bucket_bytes: int = MIB
+    min_bucket_bytes: int = 64 * KIB
+    bucketing: bool = True
+    deterministic: bool = False
+    accumulate: int = 1
+    adaptive: int = 0
+    check_every: int = 0
+    loss_scale: LossScale | None = None
+    compressor: Compressor | None = None
+    hierarchical: bool = False
+
+    def __post_init__(self) -> None:
+        for name, kind in _CHOICES.items():
+            check_choice(name, getattr(self, name), kind)
+        for name in _SWITCHES:
+            object.__setattr__(self, name, check_bool(name, getattr(self, name)))
+        for name, least in _LEAST.items():
+            object.__setattr__(self, name, check_least(name, getattr(self, name), least))
+        names = [self.frozen] if isinstance(self.frozen, str) else self.frozen
+        object.__setattr__(self, "frozen", tuple(sorted(set(names))))
+        if self.loss_scale is not None and not isinstance(self.loss_scale, LossScale):
+            raise UsageError(f"loss_scale is {self.loss_scale!r}; give a LossScale")
+        if self.loss_scale is not None and self.nonfinite == "raise":
+            raise UsageError(
+                "a loss scale is found by steps that are not finite; leave nonfinite='raise' out"
+            )
+        if self.compressor is None:
+            if self.hierarchical:
+                raise UsageError("hierarchical=True is about what compressor= sends; give one")
+            return
+        if isinstance(self.compressor, type) or not callable(
+            getattr(self.compressor, "channel", None)
+        ):
+            raise UsageError(
+                f"compressor is {self.compressor!r}; give an object with a method channel(), such as TopK()"
+            )
+        if self.deterministic:
+            raise UsageError(
+                "deterministic=True has the same bits for all buckets, and a compressor works bucket by bucket; "
+                "leave one out"
+            )
+
+    @property
+    def skips(self) -> bool:
+        """Whether steps that are not finite are left out."""
+        return self.nonfinite == "skip" or self.loss_scale is not None
+
+    def changed(self, changes: Mapping[str, Any]) -> "ReductionSettings":
+        """Return other settings.
+
+        Raises
+        ------
+        UsageError
+            If one is unknown or does not fit.
+        """
+        known = sorted(each.name for each in fields(self))
+        for name in changes.keys() - set(known):
+            advice = did_you_mean(name, known, f"give some of {', '.join(known)}")
+            raise UsageError(f"there is no setting {name!r}; {advice}")
+        return replace(self, **changes)
+
+    def check_for(self, parameters: Iterable[Parameter]) -> None:
+        """Raise unless the settings fit a model.
+
+        Raises
+        ------
+        UsageError
+            With the name of a parameter that is unknown, or is not in host memory.
+        """
+        on_device = {each.name: each.on_device for each in parameters}
+        for name in self.frozen:
+            check_known(name, on_device)
+        device = next((name for name in on_device if on_device[name]), None)
+        for setting, what in ((self.compressor, "a compressor"), (self.adaptive, "adaptive=")):
+            if device and setting:
+                raise UsageError(
+                    f"{what} is for host arrays, and parameter {device!r} lies on a device; leave it out"
+                )
+
+
+def check_known(name: str, parameters: Collection[str]) -> None:
+    """Raise unless there is a parameter of a name.
+
+    Raises
+    ------
+    UsageError
+        With the nearest name.
+    """
+    if name not in parameters:
+        advice = did_you_mean(name, parameters, "give the name of a parameter")
+        raise UsageError(f"there is no parameter {name!r}; {advice}")

@@ -1,0 +1,406 @@
+"""The steps of a training: from the first gradient that is given to the results."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from math import isfinite
+from time import perf_counter
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from hpccomm.errors import RankMismatch, UsageError
+from hpccomm.gradients.arrays import Array
+from hpccomm.gradients.bucket_reducers import Levels
+from hpccomm.gradients.buckets import FLAGS, Buckets, gradient_of
+from hpccomm.gradients.consistency import check_same
+from hpccomm.gradients.flat import clip
+from hpccomm.gradients.layout import layout, mean_order, ordered, urgent_buckets
+from hpccomm.gradients.loss_scale import CurrentScale
+from hpccomm.gradients.model import Model
+from hpccomm.gradients.outcome import is_skipped
+from hpccomm.gradients.record import Record
+from hpccomm.gradients.reducer import Reducer
+from hpccomm.gradients.warm_up import WarmUp
+from hpccomm.gradients.worker import Worker
+from hpccomm.runtime.recorder import entered
+from hpccomm.units import ranks_named
+
+if TYPE_CHECKING:
+    from hpccomm.communicator import Communicator
+    from hpccomm.gradients.adaptive import BucketChoice
+    from hpccomm.gradients.log import Log
+
+SYNC, READY = "sync()", "ready() and wait()"
+"""Ways to reduce a step."""
+
+
+class Steps:
+    """Steps on the buckets of a model.
+
+    Parameters
+    ----------
+    comm : Communicator
+        Over the ranks that train together.
+    model : Model
+        What all ranks agreed on.
+    timeout : float or None
+        Deadline of each call in seconds.
+
+    Attributes
+    ----------
+    buckets : Buckets
+        The gradients, after `lay_out`.
+    record : Record
+        What steps cost.
+    scale : CurrentScale
+        The factor of the loss.
+    log : Log or None
+        Where steps are written down.
+    choice : BucketChoice or None
+        The sizes of buckets that were chosen.
+    ended : BaseException or None
+        Why no step can follow.
+    """
+
+    buckets: Buckets
+
+    def __init__(self, comm: "Communicator", model: Model, timeout: float | None) -> None:
+        self._comm, self._model, self._timeout = comm, model, timeout
+        self._worker = Worker(comm.abort) if comm.background else None
+        self._levels: Levels | None = None
+        self.record, self.scale = Record(), CurrentScale()
+        self.log: Log | None = None
+        self.choice: BucketChoice | None = None
+        self._warm_up: WarmUp | None = None
+        self._readiness: Sequence[str] | None = None  # the order of gradients in the first step
+        self.ended: BaseException | None = None
+        self._open = False  # a micro-step has begun
+        self._complete = False  # no gradient can become ready any more
+        self._reduced = False  # the gradients are results
+        self._suspended = False  # by no_sync
+        self._micro_steps = 0  # since the last reduction
+        self._way = ""  # in which the last step was reduced
+
+    def lay_out(self, changes: Sequence[str] = (), readiness: Sequence[str] | None = None) -> None:
+        """Put the gradients in new buckets. Collective; blocks.
+
+        Parameters
+        ----------
+        changes : sequence of str
+            What has changed in the model, for the log.
+        readiness : sequence of str, optional
+            As in `ordered`.
+        """
+        comm, model, settings = self._comm, self._model, self._model.settings
+        before: Buckets | None = getattr(self, "buckets", None)
+        if settings.hierarchical and self._levels is None:
+            node = comm.node_comm
+            across = comm.split(0 if node.rank == 0 else None, name=f"{comm.name}.leaders")
+            self._levels = Levels(node, across)
+        self._readiness = readiness
+        filled = ordered(model.trained, settings.order, readiness)
+        parts = layout(model.trained, settings, readiness)
+        urgent = urgent_buckets(parts, model.trained)
+        flags = len(FLAGS) + len(urgent)
+        self.buckets = Buckets(comm, parts, settings, model.owners, flags)
+        self._reducer = Reducer(
+            comm,
+            self.buckets,
+            settings,
+            urgent,
+            worker=self._worker,
+            levels=self._levels if settings.hierarchical else None,
+            timeout=self._timeout,
+        )
+        if before is not None:
+            self.buckets.adopt(before)
+        self.record.lay_out(self.buckets, self._reducer)
+        self.scale.follow(settings.loss_scale)
+        self._rescale()
+        self._warm_up = WarmUp(filled, parts, settings.adaptive) if settings.adaptive else None
+        if self.log is not None:
+            for change in changes:
+                self.log.note(self.record.steps, change)
+            self.log.layout(self.record.steps, parts)
+
+    def _rescale(self) -> None:
+        self.buckets.loss_scale = self.scale.value
+        if self._reducer.ranks is not None:
+            self._reducer.ranks.scale = self.scale.value
+
+    # Between steps.
+
+    def check_between(self) -> None:
+        """Raise if a step is under way, or none can follow."""
+        entered()
+        self._check_alive()
+        if self._open:
+            raise UsageError("a step is under way; call wait() first")
+
+    def _check_alive(self) -> None:
+        if self.ended is not None:
+            raise self.ended
+
+    def zero(self) -> None:
+        """Do what `GradientSync.zero` does."""
+        self.check_between()
+        self.buckets.begin()
+        self._reduced, self._micro_steps, self.buckets.factor = False, 0, None
+        self.buckets.clear()
+
+    def check_consistency(self) -> None:
+        """Do what `GradientSync.check_consistency` does."""
+        self.check_between()
+        arrays = {f"parameter {each.name!r}": x for each, x in self._model.arrays.items()}
+        if self._reduced:
+            arrays |= {f"gradient {name!r}": x for name, x in self.buckets.gradients.items()}
+        check_same(
+            self._comm,
+            arrays,
+            self._timeout,
+            problem="the ranks have drifted apart",
+            remedy="broadcast_parameters() gives all the same parameters again",
+        )
+
+    def clip_by_global_norm(self, limit: float) -> float:
+        """Do what `GradientSync.clip_by_global_norm` does."""
+        if not isinstance(limit, int | float | np.number) or not limit > 0:
+            raise UsageError(f"limit is {limit!r}; give a number above 0")
+        if not self._reduced or self._open:
+            raise UsageError("the gradients are not reduced; call sync() or wait() first")
+        buckets = self.buckets
+        # In the order of the parameters, so that the bits do not depend on the buckets.
+        names = [each.name for each in self._model.trained if buckets.present[each.name]]
+        norm = clip([buckets.gradients[name] for name in names], float(limit))
+        buckets.copy_back()
+        buckets.accept()
+        return norm
+
+    @contextmanager
+    def no_sync(self) -> Iterator[None]:
+        """Do what `GradientSync.no_sync` does."""
+        self.check_between()
+        before, self._suspended = self._suspended, True
+        try:
+            yield
+        finally:
+            self._suspended = before
+
+    def close(self) -> None:
+        """Do what `GradientSync.close` does."""
+        if self.ended is not None:
+            self.end_log(self.ended)
+            return
+        self.check_between()
+        self.ended = UsageError("this object was closed; make another one")
+        if self._levels is not None and self._levels.leaders is not None:
+            self._levels.leaders.finalize()
+        if self.log is not None:
+            self.log.close()
+
+    def end_log(self, error: BaseException) -> None:
+        """End the log, if there is one, with an error."""
+        if self.log is not None:
+            self.log.close(f"failed: {type(error).__name__}: {' '.join(str(error).split())}")
+
+    def discard(self) -> None:
+        """Leave neither a log nor communicators: the training does not begin."""
+        if self.log is not None:
+            self.log.discard()
+        if self._levels is not None and self._levels.leaders is not None:
+            self._levels.leaders.abort()
+
+    # A step.
+
+    @property
+    def _reducing(self) -> bool:
+        return not self._suspended and self._micro_steps + 1 >= self._model.settings.accumulate
+
+    def weigh(self, samples: float) -> None:
+        """Do what `GradientSync.weigh` does."""
+        op = self._model.settings.op
+        if op != "weighted":
+            raise UsageError(f"a weight is given, and op is {op!r}; take 'weighted'")
+        if self._reducer.started:
+            raise UsageError("a weight is given after a reduction has started; call weigh() first")
+        if not isinstance(samples, int | float | np.number) or not isfinite(samples) or samples < 0:
+            raise UsageError(f"the weight is {samples!r}; give a finite number of at least 0")
+        entered()
+        own = np.array([float(samples)])
+        total = float(self._comm.all_reduce(own, timeout=self._timeout, deterministic=True)[0])
+        if total == 0:
+            raise UsageError("the weights of all ranks are 0; give the number of samples of each")
+        self.buckets.factor = float(samples) / total
+
+    def _check_weighed(self) -> None:
+        weighted = self._model.settings.op == "weighted"
+        if weighted and self._reducing and self.buckets.factor is None:
+            raise UsageError("op is 'weighted' and this step has no weight; call weigh() first")
+
+    def _begin(self, way: str) -> None:
+        """Begin a step, if none is under way; after another way of reducing, the ranks compare theirs first."""
+        self._check_alive()
+        if not self._open:
+            entered()
+            if way != self._way and self._reducing:
+                self._compare_ways(way)
+            if self._reduced:
+                self.buckets.begin()
+                self._reduced = False
+            self._open = True
+
+    def _compare_ways(self, way: str) -> None:
+        ways = self._comm.all_gather_object(way, timeout=self._timeout)
+        others = [rank for rank, each in enumerate(ways) if each != ways[0]]
+        if others:
+            raise RankMismatch(
+                f"rank 0 calls {ways[0]}, and {ranks_named(others)} {ways[others[0]]}; do it in one way on all ranks",
+                rank=self._comm.rank,
+                ranks=others,
+            )
+        self._way = way
+
+    def sync(self, grads: Mapping[str, Any] | None, weight: float | None) -> bool:
+        """Do what `GradientSync.sync` does."""
+        self._check_alive()
+        if self._open:
+            raise UsageError("gradients were marked by ready() in this step; end it by wait()")
+        buckets, frozen = self.buckets, self._model.settings.frozen
+        given: list[tuple[str, Array | None]]
+        if grads is None:
+            given = [(name, None) for name in buckets.gradients]
+        else:
+            given = [
+                (name, buckets.source(name, grad, written=True))
+                for name, grad in grads.items()
+                if grad is not None and name not in frozen
+            ]
+        if weight is not None:
+            self.weigh(weight)
+        self._check_weighed()
+        self._begin(SYNC)
+        for name, array in given:
+            buckets.mark(name, array, back=True)
+        if self._reducing:
+            begun = perf_counter()
+            with self._failing():
+                self._reducer.reduce_all()
+            if self._reducer.together:
+                self.record.together(begun)
+            else:
+                self.record.waited.append((begun, perf_counter()))
+                self.record.one_by_one()
+        return self._end()
+
+    def ready(self, name: str, grad: Any) -> None:
+        """Do what `GradientSync.ready` does."""
+        if name in self._model.settings.frozen:
+            return
+        if self._complete:
+            raise UsageError(
+                f"{name!r} is ready too late: wait_for() was called; call wait() first"
+            )
+        owner = self._model.owners.get(name)
+        own = grad is not None and owner is not None and grad is owner.grad
+        array = self.buckets.source(name, grad, written=own)
+        self._check_weighed()
+        self._begin(READY)
+        self.buckets.mark(name, array, back=own)
+        if self._reducing:
+            if self._warm_up is not None:
+                self._warm_up.ready(name)
+            self._reducer.ready(name)
+
+    def wait(self) -> bool:
+        """Do what `GradientSync.wait` does."""
+        self._check_weighed()
+        self._begin(READY)
+        measured = False
+        if self._reducing:
+            with self._failing(), self._waiting():
+                self._reducer.finish()
+            self.record.one_by_one()
+            measured = self._warm_up is not None and self._warm_up.step(self._reducer.spans)
+        return self._end(measured=measured)
+
+    def wait_for(self, name: str) -> Array:
+        """Do what `GradientSync.wait_for` does."""
+        view = gradient_of(name, self.buckets.gradients)
+        if not self._reducing:
+            raise UsageError("this micro-step is not reduced; call wait()")
+        self._check_weighed()
+        self._begin(READY)
+        self._complete = True
+        self._reducer.close()
+        with self._failing(), self._waiting():
+            self._reducer.wait_for(self.buckets.bucket_of[name])
+        return view
+
+    @contextmanager
+    def _failing(self) -> Iterator[None]:
+        """Let no step follow what a reduction raises: how far it came on which rank is not known."""
+        try:
+            yield
+        except BaseException as error:
+            self.ended = error
+            raise
+
+    @contextmanager
+    def _waiting(self) -> Iterator[None]:
+        begun = perf_counter()
+        yield
+        self.record.waited.append((begun, perf_counter()))
+
+    def _end(self, *, measured: bool = False) -> bool:
+        """End a micro-step. Return whether there are results."""
+        buckets, record, settings = self.buckets, self.record, self._model.settings
+        reduced, marked = self._reducing, list(buckets.marked)
+        buckets.end_micro_step()
+        self._reducer.reset()
+        self._open = self._complete = False
+        record.micro_steps += 1
+        if not reduced:
+            self._micro_steps += 1
+            buckets.sources.clear()
+            return False
+        self._micro_steps, buckets.factor, self._reduced = 0, None, True
+        record.end()
+        skipped = True  # also if this raises
+        try:
+            skipped = is_skipped(self._comm, buckets, settings, self._timeout)
+        finally:
+            if self.log is not None:
+                self.log.step(*record.last(skipped=skipped))
+        if skipped:
+            record.skipped += 1
+            buckets.clear()
+            buckets.copy_back()
+            self.zero()
+        else:
+            buckets.copy_back()
+            buckets.accept()
+        if settings.loss_scale is not None:
+            self.scale.step(finite=not skipped)
+            self._rescale()
+        if settings.check_every and not record.steps % settings.check_every:
+            self.check_consistency()
+        if settings.order == "ready" and self._readiness is None:
+            every = self._comm.all_gather_object(marked, timeout=self._timeout)
+            self.lay_out(readiness=mean_order(every))
+        elif measured:
+            self._adapt()
+        return not skipped
+
+    def _adapt(self) -> None:
+        """Choose the sizes of buckets from what all ranks measured. Collective; blocks."""
+        assert self._warm_up is not None
+        model = self._model
+        self.choice = choice = self._warm_up.choose(self._comm, model.settings, self._timeout)
+        model.settings = replace(
+            model.settings,
+            bucket_bytes=choice.bucket_bytes,
+            first_bucket_bytes=choice.first_bucket_bytes,
+            adaptive=0,
+        )
+        self.lay_out([f"adaptive buckets: {choice}"], self._readiness)
