@@ -12,9 +12,9 @@ from sphinx.util.docutils import SphinxDirective
 
 import hpccomm.schedules.algorithms
 import hpccomm.schedules.draw
+from hpccomm.drawing.files import save
 from hpccomm.errors import UsageError
 from hpccomm.schedules.algorithms import ALGORITHMS, Algorithm
-from hpccomm.schedules.draw.drawing import save
 from hpccomm.schedules.draw.schedule import draw
 from hpccomm.schedules.draw.subject import subject
 

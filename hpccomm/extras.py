@@ -5,7 +5,7 @@ from importlib import metadata
 
 
 def install_command(extra: str) -> str:
-    """Return the command that installs the libraries of an extra, such as ``pip install matplotlib``.
+    """Return the command that installs the libraries of an extra, such as ``pip install scipy``.
 
     It names the libraries and not ``hpccomm[extra]``, which pip would look for in its index. They are
     read from the metadata of the installed package. Without any, as in a checkout that is not

@@ -88,7 +88,7 @@ COMMANDS = {
 }
 
 
-@pytest.mark.slow("all verbs, with Bokeh, matplotlib and SciPy")
+@pytest.mark.slow("all verbs, with SciPy and pictures")
 def test_every_verb_takes_any_text_in_ascii(tmp_path):
     """With the paths of POSIX (any bytes), and Python's escapes (PEP 383, ``backslashreplace``)."""
     name = os.fsdecode(RAW)

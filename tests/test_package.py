@@ -46,7 +46,7 @@ SURFACE = {
     *ERRORS,
 }
 
-HEAVY = {"mpi4py", "mpi4py.MPI", "cupy", "h5py", "torch", "matplotlib"}
+HEAVY = {"mpi4py", "mpi4py.MPI", "cupy", "h5py", "torch", "vl_convert"}
 
 
 def modules_after(program: str) -> set[str]:

@@ -19,7 +19,8 @@ from contest.results import Line
 from hpccomm.backends.bootstrap.launch import launched
 from hpccomm.bench.perf import facts, readers
 from hpccomm.dispatch import policy
-from hpccomm.schedules.draw.drawing import check_place, new_figure, save
+from hpccomm.drawing import vega
+from hpccomm.drawing.files import check_place, save
 from hpccomm.units import size
 
 if TYPE_CHECKING:
@@ -144,7 +145,7 @@ class Contest:
             if root:
                 if request.plot is not None:
                     check_place(request.plot)
-                    new_figure(1, 1)  # raises before the work where matplotlib is missing
+                    vega.library()  # raises before the work where it is missing
                 if request.output is not None:
                     from hpccomm.results.writer import Writer
 
@@ -214,4 +215,4 @@ class Contest:
             request.rst.write_text(f"{tables.fields(said)}\n{body}")
         if request.plot is not None:
             title = ", ".join(said[name] for name in ("library", "ranks", "machine", "date"))
-            save(picture.draw(done, self.contenders, title), request.plot)
+            save(vega.svg(picture.draw(done, self.contenders, title)), request.plot)

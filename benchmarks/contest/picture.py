@@ -1,53 +1,66 @@
 """A run as a picture: the speed of each contender over the library's own call, by size."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from itertools import cycle
 
 from contest.contenders import LIBRARY, Contender
 from contest.results import Line
 from contest.tables import TIMES, size
-from hpccomm.schedules.draw.drawing import new_figure
+from hpccomm.drawing.vega import Chart, chart, encoding
 
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
-COLUMNS = 2
 SHOWN = range(-4, 6)
 """Powers of two of the ratios that are shown: what is far slower or faster leaves the picture."""
 
-
-def draw(tables: Sequence[Sequence[Line]], contenders: Sequence[Contender], title: str) -> "Figure":
-    """Return a figure with a panel for each collective."""
-    rows = -(-len(tables) // COLUMNS)
-    figure: Figure = new_figure(11.0, 2.8 * rows + 0.8)
-    for number, lines in enumerate(tables, 1):
-        axes = figure.add_subplot(rows, COLUMNS, number)
-        for place, one in enumerate(contenders):
-            drawn = {
-                position: line.faster(line.results[one.name])
-                for position, line in enumerate(lines)
-                if one.name in line.results
-            }
-            axes.plot(
-                list(drawn),
-                list(drawn.values()),
-                marker="o" if one.ours else "",
-                linestyle="-" if one.ours else "--",
-                color="black" if one.name == LIBRARY else f"C{place}",
-                label=one.name if number == 1 else None,
-            )
-        axes.set_xticks(range(len(lines)), [size(line.nbytes) for line in lines], fontsize="small")
-        axes.set_yscale("log", base=2)
-        axes.set_ylim(2.0 ** SHOWN[0], 2.0 ** SHOWN[-1])
-        axes.set_yticks([2.0**power for power in SHOWN], [_spelled(power) for power in SHOWN])
-        axes.set_title(lines[0].collective, loc="left", fontsize="medium")
-        axes.set_ylabel(f"speed over {LIBRARY}")
-        axes.grid(visible=True, alpha=0.3)
-    figure.suptitle(title, fontsize="medium")
-    figure.legend(loc="outside lower center", ncols=len(contenders), fontsize="small")
-    figure.set_layout_engine("constrained")
-    return figure
+_COLOURS = ("#1f77b4", "#ff7f0e", "#2ca02c", "#d62728", "#9467bd", "#8c564b", "#e377c2")
 
 
-def _spelled(power: int) -> str:
-    return f"{1 << power}{TIMES}" if power >= 0 else f"1/{1 << -power}"
+def draw(tables: Sequence[Sequence[Line]], contenders: Sequence[Contender], title: str) -> Chart:
+    """Return a chart with a panel for each collective."""
+    others = cycle(_COLOURS)
+    scale = {
+        "domain": [one.name for one in contenders],
+        "range": ["black" if one.name == LIBRARY else next(others) for one in contenders],
+    }
+    contender = encoding("contender", "nominal", scale=scale, legend={"orient": "bottom"})
+    return {
+        "title": title,
+        "columns": 2,
+        "concat": [_panel(lines, contenders, contender) for lines in tables],
+    }
+
+
+def _panel(lines: Sequence[Line], contenders: Sequence[Contender], contender: Chart) -> Chart:
+    rows = [
+        {
+            "size": size(line.nbytes),
+            "ratio": line.faster(line.results[one.name]),
+            "contender": one.name,
+            "ours": one.ours,
+        }
+        for one in contenders
+        for line in lines
+        if one.name in line.results
+    ]
+    powers = [2.0**power for power in SHOWN]
+    ratios = {"type": "log", "base": 2, "domain": [powers[0], powers[-1]], "nice": False}
+    spelled = f"datum.value < 1 ? '1/' + 1 / datum.value : datum.value + '{TIMES}'"
+    axis = {"values": powers, "labelExpr": spelled}
+    sizes = {"domain": [size(line.nbytes) for line in lines]}
+    dash = {"condition": {"test": "datum.ours", "value": [1, 0]}, "value": [4, 3]}
+    return chart(
+        *(lines[0].collective, rows, 400, 200),
+        encoding={
+            "x": encoding("size", "ordinal", scale=sizes, axis={"labelAngle": 0}),
+            "y": encoding(
+                "ratio", "quantitative", f"speed over {LIBRARY}", scale=ratios, axis=axis
+            ),
+            "color": contender,
+        },
+        layer=[
+            {"mark": {"type": "line", "clip": True}, "encoding": {"strokeDash": dash}},
+            {
+                "transform": [{"filter": "datum.ours"}],
+                "mark": {"type": "point", "filled": True, "clip": True},
+            },
+        ],
+    )

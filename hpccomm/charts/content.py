@@ -1,5 +1,6 @@
 """What a report says in words: verdicts, and the facts of runs."""
 
+import math
 import shlex
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -55,6 +56,27 @@ class RunFacts(NamedTuple):
     facts: tuple[tuple[str, str], ...]
     ranks: tuple[tuple[object, ...], ...]
     heading: str
+
+
+class AllRows(NamedTuple):
+    """All rows.
+
+    Attributes
+    ----------
+    headings : tuple of str
+        Of the columns.
+    rows : list of tuple of str
+        The cells.
+    collectives : tuple of str
+        That occur.
+    total : int
+        How many rows there are, also those that are left out.
+    """
+
+    headings: tuple[str, ...]
+    rows: list[tuple[str, ...]]
+    collectives: tuple[str, ...]
+    total: int
 
 
 def statements(
@@ -173,3 +195,41 @@ def facts(run: Run) -> RunFacts:
     if len(ranks) < len(info.ranks):
         heading += f", the first {len(ranks)} of them"
     return RunFacts(run.title, shown, ranks, heading)
+
+
+_HEADINGS = "run", "collective", "backend", "algorithm", "dtype", "op", "place", "size, B"
+_NUMBERS = "time, us", "median, us", "isolated, us", "algbw, GB/s", "busbw, GB/s", "wrong"
+
+
+def table(runs: Sequence[Run], most: int) -> AllRows:
+    """Return the last rows of runs."""
+    rows = [
+        (run.title, row, timing)
+        for run in runs
+        for row, timing in zip(run.rows, run.timings, strict=True)
+    ]
+    cells = [
+        (
+            *(title, row.collective, row.backend, row.algorithm, row.dtype, row.op),
+            "in place" if row.in_place else "out of place",
+            f"{row.bytes:,}",
+            *map(
+                _fraction,
+                (
+                    row.time,
+                    timing.median if timing else math.nan,
+                    timing.isolated if timing else math.nan,
+                    row.algbw,
+                    row.busbw,
+                ),
+            ),
+            f"{row.wrong:,}" if row.wrong >= 0 else "",
+        )
+        for title, row, timing in rows[-most:]
+    ]
+    collectives = tuple(dict.fromkeys(row[1] for row in cells))
+    return AllRows(_HEADINGS + _NUMBERS, cells, collectives, len(rows))
+
+
+def _fraction(value: float) -> str:
+    return "" if math.isnan(value) else f"{value:,.2f}"

@@ -23,7 +23,7 @@ BANDWIDTH = "bus bandwidth in that time, GB/s"
 """The axis of bandwidths."""
 
 
-class Point(NamedTuple):
+class CurvePoint(NamedTuple):
     """One row of a curve.
 
     Attributes
@@ -51,6 +51,11 @@ class Point(NamedTuple):
     wrong: int
     statistic: str = MEDIAN
 
+    @property
+    def drawable(self) -> bool:
+        """Whether size and time have logarithms."""
+        return self.size > 0 and self.time > 0
+
 
 class Curve(NamedTuple):
     """The rows of a run that differ only in size.
@@ -61,16 +66,21 @@ class Curve(NamedTuple):
         What it is, without what all curves have in common.
     run : str
         File and name of the run.
-    points : tuple of Point
+    points : tuple of CurvePoint
         By size.
     """
 
     label: str
     run: str
-    points: tuple[Point, ...]
+    points: tuple[CurvePoint, ...]
+
+    @property
+    def drawable(self) -> bool:
+        """Whether there is anything to draw."""
+        return any(point.drawable for point in self.points)
 
 
-def _points(runs: Sequence[Run]) -> list[list[Point]]:
+def _points(runs: Sequence[Run]) -> list[list[CurvePoint]]:
     """Return the points of each run's rows, all with the same statistic of the repetitions."""
     all_kept = all(each is not None and each.median > 0 for run in runs for each in run.timings)
     statistic = MEDIAN if all_kept else MEAN
@@ -83,7 +93,7 @@ def _points(runs: Sequence[Run]) -> list[list[Point]]:
     ]
 
 
-def _point(row: Row, timing: Timing | None, statistic: str, *, cpu_time: bool) -> Point:
+def _point(row: Row, timing: Timing | None, statistic: str, *, cpu_time: bool) -> CurvePoint:
     low = high = isolated = math.nan
     if timing is not None:
         low, high, isolated = timing.low, timing.high, timing.isolated
@@ -92,7 +102,7 @@ def _point(row: Row, timing: Timing | None, statistic: str, *, cpu_time: bool) -
     busbw = row.busbw
     if timing is not None and statistic == MEDIAN:
         time, busbw = timing.median, busbw * time / timing.median
-    return Point(row.bytes, time, low, high, busbw, isolated, row.wrong, statistic)
+    return CurvePoint(row.bytes, time, low, high, busbw, isolated, row.wrong, statistic)
 
 
 def curves(runs: Sequence[Run]) -> list[Curve]:
@@ -101,7 +111,7 @@ def curves(runs: Sequence[Run]) -> list[Curve]:
     Sizes that were measured several times have the median of their times.
     """
     names = _names(runs)
-    found: dict[tuple[str, ...], dict[int, list[Point]]] = {}
+    found: dict[tuple[str, ...], dict[int, list[CurvePoint]]] = {}
     for run, name, points in zip(runs, names, _points(runs), strict=True):
         for index, (row, point) in enumerate(zip(run.rows, points, strict=True)):
             key = (
@@ -142,7 +152,7 @@ def _names(runs: Sequence[Run]) -> list[str]:
     ]
 
 
-def _together(size: int, points: list[Point]) -> Point:
+def _together(size: int, points: list[CurvePoint]) -> CurvePoint:
     if len(points) == 1:
         return points[0]
     columns = np.array([each[1:6] for each in points])
@@ -153,7 +163,7 @@ def _together(size: int, points: list[Point]) -> Point:
     time, low, high, busbw, isolated = middle.tolist()
     if time > 0:  # of an even number, the median of bandwidths is not that of the median time
         busbw = float(np.median(columns[:, 0] * columns[:, 3])) / time
-    return Point(size, time, low, high, busbw, isolated, wrong, points[0].statistic)
+    return CurvePoint(size, time, low, high, busbw, isolated, wrong, points[0].statistic)
 
 
 def crossings(drawn: Sequence[Curve]) -> list[Crossover]:
@@ -194,6 +204,16 @@ def skew(stamps: np.ndarray) -> Skew:
     return Skew(after_the_first(stamps[:, :, 0]), after_the_first(stamps[:, :, 1]))
 
 
+def first_skew(run: Run) -> tuple[str, Skew] | None:
+    """Return the skew of the first row that was measured in isolation, and what it is of; None without one."""
+    for number, (row, timing) in enumerate(zip(run.rows, run.timings, strict=True)):
+        if timing is not None and not math.isnan(timing.isolated):
+            place = "in place" if row.in_place else "out of place"
+            what = f"{row.collective} {row.dtype} {row.bytes} B {place}, started by {timing.sync}"
+            return f"{run.title}: {what}", skew(run.isolated(number))
+    return None
+
+
 class Moment(NamedTuple):
     """One case in one run of a history.
 
@@ -203,13 +223,13 @@ class Moment(NamedTuple):
         When the run started.
     run : str
         File and name.
-    point : Point
+    point : CurvePoint
         What it took.
     """
 
     started: datetime
     run: str
-    point: Point
+    point: CurvePoint
 
 
 def history(runs: Iterable[Run]) -> dict[str, list[Moment]]:

@@ -1,108 +1,207 @@
-"""Charts as pictures, by matplotlib."""
+"""Charts of stored runs, as specifications of Vega-Lite.
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+What answers the mouse (tooltips, names that can be clicked, zoom) is there in a page. A picture leaves it out.
+"""
 
-import numpy as np
+from collections.abc import Mapping, Sequence
+from typing import Any
 
-from hpccomm.charts.curves import BANDWIDTH, Curve, Moment, Skew, crossings
+from hpccomm.charts.curves import BANDWIDTH, Curve, CurvePoint, Moment, Skew, crossings
+from hpccomm.drawing.vega import Chart, chart, encoding
 from hpccomm.errors import ResultsError
-from hpccomm.schedules.draw.drawing import new_figure
-from hpccomm.units import rounded_size, size_text
+from hpccomm.units import counted, rounded_size
 
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+MOST_CURVES = 20
+"""The most curves of a chart. More cannot be told apart."""
 
-MOST_CURVES = 12
-"""More of them cannot be told apart."""
+WIDTH = 465
+"""Pixels of one of two charts beside each other."""
 
-_MARKS = "osD^vP*Xph<>"
+_CROSS = "M-0.8,-0.8L0.8,0.8M-0.8,0.8L0.8,-0.8"
+
+_UNITS = {"GiB": 1 << 30, "MiB": 1 << 20, "KiB": 1 << 10}
+_SIZE_LABEL = (
+    "".join(
+        f"datum.value >= {unit} ? format(datum.value / {unit}, '.4~r') + ' {name}' : "
+        for name, unit in _UNITS.items()
+    )
+    + "format(datum.value, '.4~r') + ' B'"
+)
+_DATES = {
+    **dict.fromkeys(("year", "quarter", "month"), "%b %Y"),
+    **dict.fromkeys(("week", "date", "day"), "%b %d"),
+    **dict.fromkeys(("hours", "minutes"), "%b %d %H:%M"),
+    "seconds": "%H:%M:%S",
+}
+_SHOWN = {"name": "shown", "select": {"type": "point", "fields": ["curve"]}, "bind": "legend"}
+# The wheel alone scrolls the page.
+_ZOOM = {
+    "name": "zoom",
+    "select": {"type": "interval", "zoom": "wheel![event.shiftKey]"},
+    "bind": "scales",
+}
 
 
-def over_size(title: str, drawn: Sequence[Curve]) -> "Figure":
+def number(field: str, title: str | list[str], **more: Any) -> dict[str, Any]:
+    """Return an axis of numbers, which need not begin at 0."""
+    return encoding(field, "quantitative", title, **{"scale": {"zero": False}, **more})
+
+
+def logarithmic(field: str, title: str) -> dict[str, Any]:
+    """Return a logarithmic axis of numbers."""
+    scale = {"type": "log", "nice": False, "padding": 12}
+    return number(field, title, scale=scale, axis={"format": ",.4~r"})
+
+
+SIZE = number(
+    "size",
+    "size",
+    scale={"type": "log", "base": 2, "nice": False, "padding": 12},
+    axis={"labelExpr": _SIZE_LABEL, "labelFlush": False, "tickCount": 8},
+)
+"""The axis of sizes."""
+
+
+def tips(**titles: str) -> list[dict[str, Any]]:
+    """Return what the mouse shows of fields, with their titles."""
+    return [encoding(field, "nominal", title) for field, title in titles.items()]
+
+
+_POINT_TIPS = {
+    "time_text": "time, us",
+    "spread": "5th to 95th percentile, us",
+    "isolated_text": "isolated, us",
+    "busbw_text": "bus bandwidth, GB/s",
+    "wrong": "wrong elements",
+}
+
+
+def _columns(point: CurvePoint) -> dict[str, Any]:
+    """Return a point as a row of a chart's data."""
+    return point._asdict() | {
+        "time_text": _text(point.time),
+        "spread": f"{_text(point.low)} to {_text(point.high)}",
+        "isolated_text": _text(point.isolated),
+        "busbw_text": _text(point.busbw),
+        "wrong": max(0, point.wrong) if point.wrong >= 0 else "not checked",
+    }
+
+
+def _text(value: float) -> str:
+    return f"{value:,.4g}" if abs(value) < 1e3 else f"{value:,.0f}" if value == value else "unknown"
+
+
+def _seen(opacity: float) -> dict[str, Any]:
+    """Return the opacity of what is shown; what a click on another name has hidden is faint."""
+    return {"condition": {"param": "shown", "value": opacity}, "value": 0.07 * opacity}
+
+
+def _curves(
+    x: Chart, y: Chart, names: Sequence[str], told: Sequence[Chart], view: str
+) -> dict[str, Any]:
+    """Return curves with marks at the points and a legend below; `view` is what answers the mouse."""
+    columns = max(1, 2 * WIDTH // (7 * max(map(len, names)) + 40))
+    legend = {"orient": "bottom", "columns": columns, "symbolOpacity": 1}
+    # What differs, differs in colour and in shape.
+    scale = {"domain": list(names)}
+    scheme = {"scheme": "tableau10" if len(names) <= 10 else "tableau20"}
+    colour = encoding("curve", "nominal", scale=scale | scheme, legend=legend)
+    shape = encoding("curve", "nominal", scale=scale, legend=legend)
+    points = {"shape": shape, "opacity": _seen(1), "tooltip": told}
+    return {
+        "encoding": {"x": x, "y": y, "color": colour},
+        "layer": [
+            {"mark": "line", "encoding": {"opacity": _seen(1)}},
+            {
+                "name": view,
+                "mark": {"type": "point", "filled": True, "size": 40},
+                "encoding": points,
+            },
+        ],
+    }
+
+
+def _band(y: Chart) -> Chart:
+    """Return the spread of repetitions around curves."""
+    ends = {"y": {**y, "field": "low"}, "y2": {"field": "high"}}
+    return {
+        "transform": [{"filter": "isValid(datum.low) && isValid(datum.high)"}],
+        "mark": "area",
+        "encoding": {**ends, "opacity": _seen(0.15)},
+    }
+
+
+def over_size(groups: Mapping[str, Sequence[Curve]]) -> Chart:
     """Return time and bus bandwidth over size, with the spread of repetitions, and where curves cross.
+
+    Parameters
+    ----------
+    groups : mapping of str to sequence of Curve
+        By title: a row for each. What has no place on logarithmic axes is left out.
 
     Raises
     ------
     ResultsError
-        If nothing can be drawn.
-    ConfigurationError
-        If matplotlib is missing.
+        If nothing is left to draw.
     """
-    shown = [each for each in drawn if any(point.size > 0 for point in each.points)][:MOST_CURVES]
-    if not shown:
-        raise ResultsError("no row has a size to draw over")
-    figure = new_figure(11.0, 5.2)
-    figure.set_layout_engine("constrained")
-    left, right = figure.subplots(1, 2)
-    for number, curve in enumerate(shown):
-        points = [point for point in curve.points if point.size > 0]
-        size = [point.size for point in points]
-        style: dict[str, Any] = {
-            "marker": _MARKS[number % len(_MARKS)],
-            "markersize": 4,
-            "linewidth": 1.2,
-            "label": curve.label,
-        }
-        (line,) = left.plot(size, [point.time for point in points], **style)
-        low, high = [point.low for point in points], [point.high for point in points]
-        left.fill_between(size, low, high, color=line.get_color(), alpha=0.15, linewidth=0)
-        right.plot(size, [point.busbw for point in points], **style)
-        wrong = [point for point in points if point.wrong > 0]
-        left.plot(
-            [point.size for point in wrong], [point.time for point in wrong], "rx", markersize=12
-        )
-    for crossing in crossings(shown) if len(shown) > 1 else ():
-        left.axvline(crossing.size, color="black", linestyle=":", linewidth=0.8)
-        left.annotate(
-            rounded_size(crossing.size),
-            (crossing.size, crossing.time),
-            textcoords="offset points",
-            xytext=(3, -12),
-            fontsize="x-small",
-        )
-    for axes, name in ((left, shown[0].points[0].statistic), (right, BANDWIDTH)):
-        axes.set_xscale("log", base=2)
-        axes.set_ylabel(name)
-        axes.set_xlabel("size")
-        axes.xaxis.set_major_formatter(
-            lambda value, _: size_text(round(value)) if value >= 1 else ""
-        )
-        axes.tick_params(axis="x", labelrotation=45)
-        axes.grid(alpha=0.3)
-    left.set_yscale("log")
-    if len(shown) > 1:
-        right.legend(frameon=False, fontsize="x-small")
+    titles = [title for title, drawn in groups.items() if any(each.drawable for each in drawn)]
+    if not titles:
+        raise ResultsError("there is nothing to draw: all sizes or all times are 0")
+    rows = [_row_over_size(title, groups[title], str(at)) for at, title in enumerate(titles)]
+    views = [name + str(at) for at in range(len(rows)) for name in ("times", "bandwidths")]
+    params = {"params": [each | {"views": views} for each in (_SHOWN, _ZOOM)]}
+    if len(rows) == 1:
+        return rows[0] | params
+    independent = {"scale": {"color": "independent", "shape": "independent"}}
+    return {"vconcat": rows, "resolve": independent} | params
+
+
+def _row_over_size(title: str, drawn: Sequence[Curve], at: str) -> dict[str, Any]:
+    drawn = [each for each in drawn if each.drawable]
+    shown = sorted(drawn, key=lambda each: -len(each.points))[:MOST_CURVES]
+    rows = [
+        {"curve": curve.label, "size_text": f"{point.size:,}", **_columns(point)}
+        for curve in shown
+        for point in curve.points
+        if point.drawable
+    ]
+    names = [curve.label for curve in shown]
+    time = logarithmic("time", shown[0].points[0].statistic)
+    busbw = number("busbw", BANDWIDTH, scale={"nice": False, "padding": 8})
+    told = tips(curve="curve", size_text="size, B", **_POINT_TIPS)
+    left = _curves(SIZE, time, names, told, f"times{at}")
+    wrong = {
+        "transform": [{"filter": "datum.wrong > 0"}],
+        "mark": {"type": "point", "shape": _CROSS, "size": 160, "strokeWidth": 2},
+        "encoding": {"color": {"value": "red"}, "opacity": _seen(1)},
+    }
+    left["layer"] = [_band(time), *_crossings(shown), *left["layer"], wrong]
+    right = _curves(SIZE, busbw, names, told, f"bandwidths{at}")
     more = len(drawn) - len(shown)
-    figure.suptitle(title + (f" ({more} more not drawn)" if more > 0 else ""), fontsize="medium")
-    return figure
+    return {
+        "title": title + (f" ({more} of {len(drawn)} curves are not drawn)" if more else ""),
+        "data": {"values": rows},
+        "hconcat": [{"width": WIDTH, "height": 320, **each} for each in (left, right)],
+    }
 
 
-def skews(title: str, found: Skew) -> "Figure":
-    """Return how late each rank starts and ends, with 5th and 95th percentile."""
-    figure = new_figure(9.0, 4.5)
-    figure.set_layout_engine("constrained")
-    axes = figure.subplots()
-    ranks = np.arange(len(found.starts))
-    for late, name, colour, mark in (
-        (found.starts, "starts", "#1f77b4", "o"),
-        (found.ends, "ends", "#d62728", "s"),
-    ):
-        middle, low, high = late.T
-        spread = np.maximum(0, [middle - low, high - middle])
-        axes.errorbar(
-            ranks, middle, spread, label=name, color=colour, marker=mark, linestyle="", capsize=2
-        )
-    axes.set_xlabel("rank")
-    axes.set_ylabel("us after the first rank")
-    axes.set_title(title, fontsize="medium")
-    axes.locator_params(axis="x", integer=True)
-    axes.grid(alpha=0.3)
-    axes.legend(frameon=False)
-    return figure
+def _crossings(shown: Sequence[Curve]) -> list[Chart]:
+    """Return where the fastest curve changes, with the size."""
+    rows = [
+        {"size": each.size, "time": each.time, "name": rounded_size(each.size, 3)}
+        for each in (crossings(shown) if len(shown) > 1 else ())
+    ]
+    text = {"type": "text", "align": "left", "dx": 4, "dy": 12, "fontSize": 10}
+    grey = {"color": {"value": "#555555"}}
+    rule = {
+        "mark": {"type": "rule", "strokeDash": [2, 3]},
+        "encoding": {"y": None, **grey},
+    }
+    named = {"mark": text, "encoding": {"text": {"field": "name"}, **grey}}
+    return [{"data": {"values": rows}, **each} for each in (rule, named)] if rows else []
 
 
-def histories(found: dict[str, list[Moment]]) -> "Figure":
+def histories(found: Mapping[str, Sequence[Moment]]) -> Chart:
     """Return what cases took over time.
 
     Raises
@@ -112,28 +211,49 @@ def histories(found: dict[str, list[Moment]]) -> "Figure":
     """
     if not found:
         raise ResultsError("no case was measured by two runs or more; name more files, or a folder")
-    figure = new_figure(10.0, 5.0)
-    figure.set_layout_engine("constrained")
-    axes = figure.subplots()
-    for number, (case, moments) in enumerate(list(found.items())[:MOST_CURVES]):
-        at: Any = [moment.started for moment in moments]
-        time = np.array([moment.point.time for moment in moments])
-        low = np.array([moment.point.low for moment in moments])
-        high = np.array([moment.point.high for moment in moments])
-        mark = _MARKS[number % len(_MARKS)]
-        (line,) = axes.plot(at, time, marker=mark, markersize=4, linewidth=1, label=case)
-        axes.fill_between(at, low, high, color=line.get_color(), alpha=0.15, linewidth=0)
-    axes.set_ylabel(next(iter(found.values()))[0].point.statistic)
-    axes.set_yscale("log")
-    for axis in ("set_major_formatter", "set_minor_formatter"):
-        getattr(axes.yaxis, axis)(lambda value, _: f"{value:g}")
-    axes.grid(alpha=0.3)
-    axes.legend(frameon=False, fontsize="x-small")
-    more = len(found) - MOST_CURVES
-    axes.set_title(
-        f"History of {len(found)} cases"
-        + (f", {more} not drawn: name one by --case" if more > 0 else ""),
-        fontsize="medium",
+    shown = dict(list(found.items())[:MOST_CURVES])
+    rows = [
+        {"curve": case, "at": each.started.isoformat(), "run": each.run, **_columns(each.point)}
+        for case, moments in shown.items()
+        for each in moments
+        if each.point.time > 0
+    ]
+    axis = {"format": _DATES, "tickCount": 8}
+    started = encoding("at", "temporal", "start of the run", scale={"padding": 12}, axis=axis)
+    time = logarithmic("time", next(iter(found.values()))[0].point.statistic)
+    told = tips(curve="case", run="run", **_POINT_TIPS)
+    drawn = _curves(started, time, list(shown), told, "times")
+    drawn["layer"] = [_band(time), *drawn["layer"]]
+    more = len(found) - len(shown)
+    title = f"History of {counted(len(found), 'case')}"
+    title += f", {more} of them not drawn: name one by --case" if more else ""
+    params = [each | {"views": ["times"]} for each in (_SHOWN, _ZOOM)]
+    return chart(title, rows, 2 * WIDTH + 20, 340, params=params, **drawn)
+
+
+def skews(title: str, found: Skew) -> Chart:
+    """Return how late each rank starts and ends, with 5th and 95th percentile."""
+    # Beside each other: both are often at one place.
+    rows = [
+        {"rank": rank, "at": rank + shift, "what": what, "late": late, "low": low, "high": high}
+        for what, shift, times in (("starts", -0.12, found.starts), ("ends", 0.12, found.ends))
+        for rank, (late, low, high) in enumerate(times.tolist())
+    ]
+    ranks = len(found.starts)
+    ticks = list(range(0, ranks, -(-ranks // 32)))
+    kinds = {"domain": ["starts", "ends"], "range": ["#1f77b4", "#d62728"]}
+    late = number("late", "us after the first rank", scale={"nice": False, "padding": 8})
+    told = tips(rank="rank", what="what")
+    told += [number(name, f"{name}, us", format=",.3~f") for name in ("late", "low", "high")]
+    point = {"type": "point", "filled": True, "size": 45, "opacity": 1}
+    return chart(
+        *(title, rows, 2 * WIDTH + 20, 300),
+        encoding={
+            "x": number("at", "rank", axis={"values": ticks, "format": "d", "grid": False}),
+            "color": encoding("what", "nominal", scale=kinds, legend={"orient": "bottom"}),
+        },
+        layer=[
+            {"mark": "rule", "encoding": {"y": {**late, "field": "low"}, "y2": {"field": "high"}}},
+            {"params": [_ZOOM], "mark": point, "encoding": {"y": late, "tooltip": told}},
+        ],
     )
-    figure.autofmt_xdate()
-    return figure

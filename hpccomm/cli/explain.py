@@ -181,10 +181,10 @@ def _text(
 
 
 def _check_place(file: Path) -> None:
-    from hpccomm.schedules.draw import drawing
+    from hpccomm.drawing import files
 
     if file.suffix.lower() != ".html":
-        drawing.check_place(file)
+        files.check_place(file)
     elif not file.parent.is_dir() or file.is_dir():
         raise UsageError(f"cannot write {file}: choose a path in a directory that exists")
 
@@ -193,13 +193,12 @@ def _draw(
     folder: Path, job: "Job", faults: list["Fault"], args: argparse.Namespace, lines: list[str]
 ) -> None:
     from hpccomm.diagnosis import page, picture, words
-    from hpccomm.schedules.draw import drawing
+    from hpccomm.drawing import files, vega
 
-    figure = picture.draw(job, faults, args.last)
+    svg = vega.svg(picture.draw(job, faults, args.last))
     if args.output.suffix.lower() != ".html":
-        drawing.save(figure, args.output)
+        files.save(svg, args.output)
         return
-    svg = drawing.rendered(figure, "svg").decode()
     text = page.page(
         f"The dumps in {folder}", list(words.verdict(job, faults)), svg, "\n".join(lines)
     )

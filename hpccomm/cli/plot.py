@@ -17,7 +17,7 @@ Examples
   hpccomm plot --runs isolated.h5 --what skew --case all_reduce:1K
 
 Without --output the picture goes to a file of the current folder, which is named. Pictures need
-matplotlib; --text does not.
+vl-convert; the SVG of --schedule, and --text, do not.
 """
 
 import argparse
@@ -36,8 +36,6 @@ from hpccomm.units import counted, few
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-    from matplotlib.figure import Figure
 
     from hpccomm.results.archive import Query
     from hpccomm.results.run import Run
@@ -130,10 +128,10 @@ FLAGS = (
 
 def run(args: argparse.Namespace) -> int:
     """Draw it; return the exit status."""
-    from hpccomm.schedules.draw import drawing
+    from hpccomm.drawing import files
 
     if args.output is not None:
-        drawing.check_place(args.output)  # before the work
+        files.check_place(args.output)  # before the work
     if args.training is not None:
         return _training(args)
     if args.pairs is not None:
@@ -152,9 +150,10 @@ def run(args: argparse.Namespace) -> int:
 
 def _training(args: argparse.Namespace) -> int:
     """Draw a stored training; return the exit status."""
-    from hpccomm.results import reader, training_file, training_picture
+    from hpccomm.charts.training_chart import training_chart
+    from hpccomm.drawing import files, vega
+    from hpccomm.results import reader, training_file
     from hpccomm.results.training import Training
-    from hpccomm.schedules.draw import drawing
 
     _refuse_others(args, "--training")
     with watched(f"reading {args.training.name}"):
@@ -166,7 +165,7 @@ def _training(args: argparse.Namespace) -> int:
     chosen = training_file.choose((), trainings, args.run)
     assert isinstance(chosen, Training)
     file = args.output or Path(f"{args.training.stem}-{chosen.name}.svg")
-    drawing.save(training_picture.draw(chosen), file)
+    files.save(vega.svg(training_chart(chosen)), file)
     output.write(f"{chosen.name}: {len(chosen.steps)} steps\ndrawn in {file}\n")
     return status
 
@@ -185,9 +184,10 @@ def _refuse_others(args: argparse.Namespace, with_what: str) -> None:
 
 def _pairs(args: argparse.Namespace) -> int:
     """Draw stored pairs of ranks; return the exit status."""
-    from hpccomm.results import pairs, pairs_picture, reader
+    from hpccomm.charts.heat_map import pairs_of_ranks
+    from hpccomm.drawing import files, vega
+    from hpccomm.results import pairs, reader
     from hpccomm.results.run import choose
-    from hpccomm.schedules.draw import drawing
 
     _refuse_others(args, "--pairs")
     with watched(f"reading {args.pairs.name}"):
@@ -199,7 +199,8 @@ def _pairs(args: argparse.Namespace) -> int:
     chosen = choose(examined.runs if args.run else runs, args.run)
     measured, thresholds = pairs.read(chosen)
     file = args.output or Path(f"{args.pairs.stem}-{chosen.name}-pairs.svg")
-    drawing.save(pairs_picture.draw(measured, pairs.blame(measured, thresholds)), file)
+    chart = pairs_of_ranks(measured, pairs.blame(measured, thresholds))
+    files.save(vega.svg(chart), file)
     output.write(f"{chosen.name}: {len(measured.links)} pairs\ndrawn in {file}\n")
     return status
 
@@ -207,9 +208,9 @@ def _pairs(args: argparse.Namespace) -> int:
 def _runs(args: argparse.Namespace) -> int:
     """Draw stored runs; return the exit status."""
     from hpccomm.charts import curves, pictures
+    from hpccomm.drawing import files, vega
     from hpccomm.results import archive
     from hpccomm.results.run import choose
-    from hpccomm.schedules.draw import drawing
 
     _refuse_others(args, "--runs")
     with watched("reading"):
@@ -227,13 +228,18 @@ def _runs(args: argparse.Namespace) -> int:
     query = archive.Query(*(args.case or ()))
     chosen = [_with_rows(run, query) for run in runs]
     if args.what == "history":
-        figure = pictures.histories(curves.history(chosen))
+        chart = pictures.histories(curves.history(chosen))
     elif args.what == "skew":
-        figure = _skew(chosen)
+        found = next(filter(None, map(curves.first_skew, chosen)), None)
+        if found is None:
+            raise ResultsError(
+                "no such row was measured in isolation; hpccomm perf --sync measures what --what skew draws"
+            )
+        chart = pictures.skews(*found)
     else:
-        figure = pictures.over_size(_title(chosen), curves.curves(chosen))
+        chart = pictures.over_size({_title(chosen): curves.curves(chosen)})
     file = args.output or Path(f"{args.runs[0].stem or 'runs'}-{args.what}.svg")
-    drawing.save(figure, file)
+    files.save(vega.svg(chart), file)
     output.write(f"{counted(len(runs), 'run')}\ndrawn in {file}\n")
     return status
 
@@ -257,27 +263,10 @@ def _title(runs: "Sequence[Run]") -> str:
     return f"{', '.join(names)} on {' and '.join(map(str, ranks))} ranks of {few(hosts, 1)}"
 
 
-def _skew(runs: "Sequence[Run]") -> "Figure":
-    """Return the skew of the first row that was measured in isolation."""
-    from hpccomm.charts import curves, pictures
-
-    for run in runs:
-        for number, (row, timing) in enumerate(zip(run.rows, run.timings, strict=True)):
-            if timing is not None and timing.isolated == timing.isolated:
-                place = "in place" if row.in_place else "out of place"
-                title = (
-                    f"{run.title}: {row.collective} {row.dtype} {row.bytes} B {place}, started by "
-                    f"{timing.sync}"
-                )
-                return pictures.skews(title, curves.skew(run.isolated(number)))
-    raise ResultsError(
-        "no such row was measured in isolation; hpccomm perf --sync measures what --what skew draws"
-    )
-
-
 def _drawn(args: argparse.Namespace) -> str:
     """Draw it; return what is to be said."""
-    from hpccomm.schedules.draw import drawing, schedule, text
+    from hpccomm.drawing import files
+    from hpccomm.schedules.draw import schedule, text
     from hpccomm.schedules.draw.subject import subject
 
     shown = subject(
@@ -294,7 +283,7 @@ def _drawn(args: argparse.Namespace) -> str:
     if args.text:
         return "".join(f"{line}\n" for line in text.lines(shown))
     file = args.output or Path(f"{_name(shown, args)}.svg")
-    drawing.save(schedule.draw(shown), file)
+    files.save(schedule.draw(shown), file)
     return f"{shown.title}: {shown.summary}\ndrawn in {file}\n"
 
 

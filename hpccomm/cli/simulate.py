@@ -26,15 +26,15 @@ from hpccomm.bench.perf import flags, readers
 from hpccomm.bench.perf.lines import MAXIMUM
 from hpccomm.bench.perf.options import Options
 from hpccomm.bench.progress import terminal, watched
-from hpccomm.bench.simulated import comparison, picture, runs
+from hpccomm.bench.simulated import comparison, runs
 from hpccomm.bench.simulated.request import EVENTS, MODELS, SimulationRequest
 from hpccomm.bench.simulated.tables import SIMULATED, tables
 from hpccomm.cli import output
+from hpccomm.drawing import files, vega
 from hpccomm.errors import UsageError
 from hpccomm.results.schema import SIMULATED_BACKEND, Config
 from hpccomm.schedules.algorithms import ALGORITHMS
 from hpccomm.schedules.cost.network_files import load, ready
-from hpccomm.schedules.draw import drawing
 from hpccomm.settings import DEFAULT_SEGMENT
 from hpccomm.units import seconds
 
@@ -97,7 +97,7 @@ def run(args: argparse.Namespace) -> int:
     simulated, skipped = tables(request)
     if args.plot is not None:
         # Before the work.
-        drawing.check_place(args.plot)
+        files.check_place(args.plot)
         if args.output is not None and args.plot.resolve() == args.output.resolve():
             raise UsageError(
                 f"--output and --plot are both {args.plot}, and one would overwrite the other; give "
@@ -107,14 +107,16 @@ def run(args: argparse.Namespace) -> int:
             raise UsageError(
                 "--plot draws times against sizes, and a barrier has none; leave it out"
             )
-        drawing.new_figure(1.0, 1.0)
+        vega.library()
     command = ("hpccomm", *sys.argv[1:])
     groups = runs.run(request, simulated, skipped, command, sys.stdout, sys.stderr, terminal())
     for title, curves in groups.items():
         output.write(comparison.text(title, curves))
     if args.plot is not None:
+        from hpccomm.bench.simulated import picture
+
         with watched(f"drawing {args.plot.name}"):
-            drawing.save(picture.draw(groups), args.plot)
+            files.save(vega.svg(picture.draw(groups)), args.plot)
         output.write(f"# Drawn in {args.plot}\n")
     return 0
 

@@ -63,10 +63,10 @@ FLAGS = (
 
 def run(args: argparse.Namespace) -> int:
     """Show it; return the exit status."""
-    from hpccomm.schedules.draw import drawing
+    from hpccomm.drawing import files
 
     if args.output is not None:
-        drawing.check_place(args.output)
+        files.check_place(args.output)
     if args.nccl_graph is not None and args.cluster is not None:
         raise UsageError("--cluster needs a node, and a graph has none; give --nccl-topo instead")
     nodes, ranks = ({}, []) if args.nccl_topo or args.nccl_graph else _gathered()
@@ -79,7 +79,7 @@ def run(args: argparse.Namespace) -> int:
     document, lines, draw = _of_nodes(args, nodes, ranks) if nodes else _of_graphs(args.nccl_graph)
     if args.output is not None:
         with watched(f"drawing {args.output.name}"):
-            drawing.save(draw(), args.output)
+            files.save(draw(), args.output)
         lines.append(f"Drawn in {args.output}")
     output.write(json.dumps(document, indent=1) if args.json else "\n".join(lines).rstrip())
     output.write("\n")

@@ -1,34 +1,30 @@
 """The hardware of a node, and NCCL's graphs, as pictures."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
 
+from hpccomm.drawing.canvas import Canvas, Place
 from hpccomm.hardware.nccl_files import NcclGraph
 from hpccomm.hardware.node import Component, NodeHardware, NumaDomain
 from hpccomm.hardware.words import graph_lines, is_closed, known, numbered, summary
-from hpccomm.schedules.draw.drawing import new_figure
 from hpccomm.units import ranges
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 COLOURS = {"gpu": "#b7d7a8", "nic": "#9fc5e8", "bridge": "#eeeeee", "home": "#fbf6ea"}
 WIDTH, HEIGHT, GAP, STEP, WIDEST = 1.25, 0.62, 0.25, 0.45, 17.0
 """Inches: of a component's box, between two, between bridges, and of a row of NUMA nodes."""
 
-LINK = "#38761d"
-"""Colour of NVLink."""
+LINK, EDGE, ARROW = "#38761d", "#555555", "#444444"
+"""Colours of NVLink, of the edges of boxes, and of arrows."""
 
 
-def draw(node: NodeHardware) -> "Figure":
-    """Return a figure of a node: a frame for each NUMA node, the bridges and components in it, and NVLink.
+def draw(node: NodeHardware) -> str:
+    """Return a picture of a node: a frame for each NUMA node, the bridges and components in it, and NVLink.
 
     Of the bridges, those are drawn that lead to several components.
 
-    Raises
-    ------
-    ConfigurationError
-        If matplotlib is missing.
+    Returns
+    -------
+    str
+        A document of SVG.
     """
     homes = [(_title(each), node.inside(each.number)) for each in node.domains]
     if unknown := node.inside(None):
@@ -41,21 +37,21 @@ def draw(node: NodeHardware) -> "Figure":
     heights = [max(_height(parts) for _, parts in row) for row in rows]
     width = max(6.0, *(sum(_width(parts) for _, parts in row) for row in rows)) + 0.3
     height = sum(heights) + 0.2 * len(rows) + 0.6
-    figure, axes = _blank(width, height)
-    axes.text(0.2, height - 0.3, f"{node.name}: {summary(node)}", fontsize=10, va="center")
-    places: dict[str, tuple[float, float]] = {}
-    top = height - 0.55
+    canvas = Canvas(width, height)
+    canvas.text((0.2, 0.3), f"{node.name}: {summary(node)}", 10)
+    places: dict[str, Place] = {}
+    top = 0.55
     for row, tall in zip(rows, heights, strict=True):
         left = 0.2
         for title, parts in row:
             wide = _width(parts) - 0.2
-            _box(axes, (left, top - tall), (wide, tall), COLOURS["home"], "", 0)
-            axes.text(left + 0.1, top - 0.2, title, fontsize=8, va="center")
-            places |= _inside(axes, node, parts, left + GAP, top - 0.5)
+            canvas.box((left, top), (wide, tall), COLOURS["home"], EDGE, width=0.7, level=0)
+            canvas.text((left + 0.1, top + 0.2), title, 8)
+            places |= _inside(canvas, node, parts, left + GAP, top + 0.5)
             left += wide + 0.2
-        top -= tall + 0.2
-    _links(axes, node, places)
-    return figure
+        top += tall + 0.2
+    _links(canvas, node, places)
+    return canvas.svg()
 
 
 def _title(domain: NumaDomain) -> str:
@@ -89,109 +85,84 @@ def _ways(parts: Sequence[Component]) -> dict[str, list[tuple[str, ...]]]:
 
 
 def _inside(
-    axes: Any, node: NodeHardware, parts: Sequence[Component], left: float, top: float
-) -> dict[str, tuple[float, float]]:
+    canvas: Canvas, node: NodeHardware, parts: Sequence[Component], left: float, top: float
+) -> dict[str, Place]:
     """Draw the components of a NUMA node and the bridges above them; return where NVLink reaches each, by name."""
     ordered = sorted(parts, key=lambda each: (each.path, each.name))
     ways = _ways(ordered)
-    floor = top - max((len(way) for way in ways.values()), default=0) * STEP - HEIGHT
+    floor = top + max((len(way) for way in ways.values()), default=0) * STEP + HEIGHT
     middle = {each.name: left + at * (WIDTH + GAP) + WIDTH / 2 for at, each in enumerate(ordered)}
     spans: dict[tuple[str, ...], list[float]] = {}
     level = {}
     for name, way in ways.items():
         for at, bridge in enumerate(way):
             spans.setdefault(bridge, []).append(middle[name])
-            level[bridge] = top - at * STEP
+            level[bridge] = top + at * STEP
     for bridge, span in spans.items():
         label = f"{'host bridge' if len(bridge) == 1 else 'bridge'} {bridge[-1]}"
         corner, wide = (min(span) - WIDTH / 2, level[bridge] - 0.1), max(span) - min(span) + WIDTH
-        _box(axes, corner, (wide, 0.2), COLOURS["bridge"], label, 6)
+        _box(canvas, corner, (wide, 0.2), COLOURS["bridge"], label, 6)
     for each in ordered:
         points = [
             ((min(spans[bridge]) + max(spans[bridge])) / 2, level[bridge])
             for bridge in ways[each.name]
         ]
-        points.append((middle[each.name], floor + HEIGHT))
-        axes.plot(*zip(*points, strict=True), color="#666666", lw=0.8, zorder=1)
+        points.append((middle[each.name], floor - HEIGHT))
+        canvas.line(points, "#666666", 0.8, level=1)
         text = "\n".join((each.name, *known(node, each)))
-        corner = (middle[each.name] - WIDTH / 2, floor)
-        _box(axes, corner, (WIDTH, HEIGHT), COLOURS[each.kind], text, 6.5)
+        corner = (middle[each.name] - WIDTH / 2, floor - HEIGHT)
+        _box(canvas, corner, (WIDTH, HEIGHT), COLOURS[each.kind], text, 6.5)
     return {name: (place, floor) for name, place in middle.items()}
 
 
-def _links(axes: Any, node: NodeHardware, places: dict[str, tuple[float, float]]) -> None:
+def _links(canvas: Canvas, node: NodeHardware, places: dict[str, Place]) -> None:
     """Draw NVLink: arcs between GPUs that it connects directly, a foot under those that switches connect."""
     pairs = ((one, *to) for one, ends in node.links.items() for to in ends.items())
     for one, other, count in pairs:
         if places[one] < places[other]:
             far = abs(places[one][0] - places[other][0]) / (WIDTH + GAP)
-            bow = {"connectionstyle": f"arc3,rad={0.35 / far**0.7:.2f}"}
-            style = {"arrowstyle": "-", "color": LINK, "lw": 0.5 + 0.3 * count, **bow}
-            axes.annotate("", places[other], places[one], arrowprops=style, zorder=3)
+            ends = sorted((places[one], places[other]))
+            canvas.line(ends, LINK, 0.5 + 0.3 * count, bow=0.35 / far**0.7)
     for name in node.switched:
         x, y = places[name]
-        axes.plot([x, x], [y, y - 0.2], color=LINK, lw=2.5)
+        canvas.line([(x, y), (x, y + 0.2)], LINK, 2.5)
 
 
-def draw_graphs(graphs: Sequence[NcclGraph]) -> "Figure":
-    """Return a figure of graphs of NCCL: a row for each way through the node, from left to right.
+def draw_graphs(graphs: Sequence[NcclGraph]) -> str:
+    """Return a picture of graphs of NCCL: a row for each way through the node, from left to right.
 
-    Raises
-    ------
-    ConfigurationError
-        If matplotlib is missing.
+    Returns
+    -------
+    str
+        A document of SVG.
     """
     ways = [(graph, graph.alike()) for graph in graphs]
     longest = max((len(way) for _, alike in ways for way in alike), default=1)
     rows = sum(len(alike) + 1.2 for _, alike in ways)
     width, height = 1.6 + longest * 0.95, 0.5 + rows * 0.55
-    figure, axes = _blank(width, height)
-    y = height - 0.35
+    canvas = Canvas(width, height)
+    y = 0.35
     for graph, alike in ways:
-        axes.text(0.2, y, next(iter(graph_lines([graph]))), fontsize=9, va="center")
-        y -= 0.6
+        canvas.text((0.2, y), next(iter(graph_lines([graph]))), 9)
+        y += 0.6
         for way, channels in alike.items():
-            axes.text(0.2, y, numbered(channels), fontsize=7, va="center")
+            canvas.text((0.2, y), numbered(channels), 7)
             for at, part in enumerate(way):
                 x = 1.5 + at * 0.95
                 kind = "nic" if part.startswith("NIC") else "gpu"
-                _box(axes, (x, y - 0.15), (0.68, 0.3), COLOURS[kind], part, 7)
+                _box(canvas, (x, y - 0.15), (0.68, 0.3), COLOURS[kind], part, 7)
                 if at:
-                    _arrow(axes, (x - 0.27, y), (x, y), 0.0)
+                    canvas.line([(x - 0.25, y), (x - 0.02, y)], ARROW, 1.0, arrow=True)
             if is_closed(graph, way):
                 end = 1.84 + (len(way) - 1) * 0.95
-                _arrow(axes, (end, y - 0.15), (1.84, y - 0.15), -0.5 / len(way))
-            y -= 0.55
-        y -= 0.06
-    return figure
+                ends = [(end, y + 0.15), (1.84, y + 0.15)]
+                canvas.line(ends, ARROW, 1.0, arrow=True, bow=-0.5 / len(way))
+            y += 0.55
+        y += 0.06
+    return canvas.svg()
 
 
-def _arrow(axes: Any, start: tuple[float, float], end: tuple[float, float], bow: float) -> None:
-    style = {"arrowstyle": "->", "color": "#444444", "connectionstyle": f"arc3,rad={bow}"}
-    axes.annotate("", end, start, arrowprops=style)
-
-
-def _blank(width: float, height: float) -> tuple["Figure", Any]:
-    figure = new_figure(width, height)
-    axes = figure.add_axes((0, 0, 1, 1))
-    axes.set_xlim(0, width)
-    axes.set_ylim(0, height)
-    axes.axis("off")
-    return figure, axes
-
-
-def _box(
-    axes: Any,
-    corner: tuple[float, float],
-    size: tuple[float, float],
-    colour: str,
-    text: str,
-    points: float,
-) -> None:
-    """Draw a box with a text; one without text is behind all."""
-    from matplotlib.patches import Rectangle
-
-    behind = 2 if text else 0
-    axes.add_patch(Rectangle(corner, *size, fc=colour, ec="#555555", lw=0.7, zorder=behind))
-    x, y = corner[0] + size[0] / 2, corner[1] + size[1] / 2
-    axes.text(x, y, text, fontsize=points, ha="center", va="center", zorder=3)
+def _box(canvas: Canvas, corner: Place, size: Place, colour: str, text: str, points: float) -> None:
+    """Draw a box with a text."""
+    canvas.box(corner, size, colour, EDGE, width=0.7)
+    canvas.text((corner[0] + size[0] / 2, corner[1] + size[1] / 2), text, points, centred=True)

@@ -1,6 +1,7 @@
 """The report in a real browser: it loads without a network, answers the mouse, filters and sorts."""
 
 import os
+import re
 import shutil
 import time
 
@@ -10,7 +11,7 @@ from damage import called
 from .data import SIZES, write
 
 
-@pytest.mark.slow("twelve launches are stored, and Bokeh is imported and draws two pages")
+@pytest.mark.slow("twelve launches are stored, and two pages are drawn")
 def test_a_report_has_verdicts_and_no_text_of_a_file_becomes_html(tmp_path):
     base = tmp_path / "base.h5"
     for launch in range(6):
@@ -89,16 +90,10 @@ def until(driver, script, seconds=20):
     raise AssertionError(f"{script} stayed false for {seconds} s")
 
 
-SHOWN = """
-const find = (view) => view.model.type === 'DataTable' ? [view] :
-    (view.child_views || []).flatMap(find);
-const [table] = [...Bokeh.index.roots].flatMap(find);
-"""
-
-
 @pytest.mark.slow("starts a browser")
 def test_a_page_loads_without_network_and_answers(tmp_path, browser):
     from selenium.webdriver.common.action_chains import ActionChains
+    from selenium.webdriver.common.by import By
 
     path = write(tmp_path / "run.h5", {"ring": (2.0, 1.0), "tree": (10.0, 5.0)})
     page = tmp_path / "page.html"
@@ -106,58 +101,40 @@ def test_a_page_loads_without_network_and_answers(tmp_path, browser):
     browser.execute_cdp_cmd("Network.enable", {})
     browser.execute_cdp_cmd("Network.setBlockedURLs", {"urls": ["http://*", "https://*"]})
     browser.get(page.as_uri())
-    until(browser, "return window.Bokeh && Bokeh.documents.length && Bokeh.documents[0].is_idle")
+    until(browser, "return window.charts && charts.then(all => all.length)")
     complaints = [each for each in browser.get_log("browser") if each["level"] == "SEVERE"]
     assert complaints == []
     asked = [each["message"] for each in browser.get_log("performance")]
     assert not [each for each in asked if '"requestWillBeSent"' in each and '"http' in each]
 
     # The mouse over a point shows its values.
-    place = until(
-        browser,
-        SHOWN
-        + """
-        const dots = (view) => view.model.type === 'Figure' && view.model.renderers.some(
-            each => each.glyph.type === 'Scatter') ? [view] : (view.child_views || []).flatMap(dots);
-        const [figure] = [...Bokeh.index.roots].flatMap(dots);
-        const line = figure.model.renderers.find(each => each.glyph.type === 'Scatter');
-        const data = line.data_source.data;
-        figure.el.scrollIntoView({block: 'center'});
-        const box = figure.canvas_view.el.getBoundingClientRect();
-        const x = figure.frame.x_scale.compute(data.size[3]);
-        const y = figure.frame.y_scale.compute(data.time[3]);
-        return [box.left + x, box.top + y, data.time[3]];
-        """,
-    )
-    mouse = ActionChains(browser)
-    mouse.w3c_actions.pointer_action.move_to_location(int(place[0]), int(place[1]))
-    mouse.perform()
-    tooltips = """
-        const texts = [];
-        const walk = (root) => { for (const each of root.querySelectorAll('*')) {
-            if (each.classList.contains('bk-Tooltip')) texts.push(each.shadowRoot ? each.shadowRoot.textContent : each.textContent);
-            if (each.shadowRoot) walk(each.shadowRoot); } };
-        walk(document);
-        return texts.join(' ');
-    """
-    shown = until(browser, tooltips)
-    assert "bus bandwidth" in shown
-    assert "512 B" in shown
+    point = browser.find_elements(By.CSS_SELECTOR, ".chart .mark-symbol.times0_marks path")[3]
+    browser.execute_script("arguments[0].scrollIntoView({block: 'center'})", point)
+    ActionChains(browser).move_to_element(point).perform()
+    tooltip = "return document.querySelector('#vg-tooltip-element.visible')?.innerText"
+    assert "bus bandwidth" in until(browser, tooltip)
+    assert re.search(r"size, B\s+512\n", browser.execute_script(tooltip))
+
+    # A click on a name leaves its curve alone.
+    opaque = """return [...document.querySelectorAll('.chart .mark-line path[stroke-width]')].map(
+        each => getComputedStyle(each).opacity)"""
+    assert set(browser.execute_script(opaque)) == {"1"}
+    legend = ".chart .role-legend-label text"
+    tree = next(x for x in browser.find_elements(By.CSS_SELECTOR, legend) if x.text == "tree")
+    ActionChains(browser).click(tree).perform()
+    faint = f"const all = (() => {{ {opaque} }})(); return all.some(each => each < 0.1) && all"
+    assert sorted(until(browser, faint)) == ["0.07", "0.07", "1", "1"]
 
     # Words in the filter leave the rows that have all of them; a heading sorts.
-    rows = SHOWN + "return table.model.source.data.algorithm.length"
-    assert browser.execute_script(rows) == 2 * len(SIZES)
-    browser.execute_script(
-        """
-        const models = Bokeh.documents[0]._all_models;
-        const text = [...models.values()].find(each => each.type === 'TextInput');
-        text.value = 'tree 512';
-        """
-    )
-    assert (
-        until(browser, SHOWN + "const n = table.model.source.data.size.length; return n === 1 && n")
-        == 1
-    )
-    assert browser.execute_script(SHOWN + "return table.model.source.data.algorithm[0]") == "tree"
-    sortable = SHOWN + "return table.model.columns.every(each => each.sortable)"
-    assert browser.execute_script(sortable)
+    rows = "return [...document.querySelectorAll('#rows tr:not([hidden])')].map(x => x.innerText)"
+    assert len(browser.execute_script(rows)) == 2 * len(SIZES)
+    browser.find_element(By.ID, "words").send_keys("TREE 8192")
+    (row,) = browser.execute_script(rows)
+    assert row.split("\t")[3] == "tree"
+    browser.find_element(By.ID, "words").clear()
+    browser.find_element(By.ID, "words").send_keys(" ")
+    size = next(x for x in browser.find_elements(By.TAG_NAME, "th") if x.text == "size, B")
+    for falling in (False, True):
+        browser.execute_script("arguments[0].click()", size)
+        sizes = [int(row.split("\t")[7].replace(",", "")) for row in browser.execute_script(rows)]
+        assert sizes == sorted(SIZES * 2, reverse=falling)

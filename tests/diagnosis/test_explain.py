@@ -234,7 +234,7 @@ def test_verdict_and_timeline(stuck: Path, capsys: pytest.CaptureFixture[str]) -
 
 
 def test_json_and_pictures(stuck: Path, tmp_path: Path, capsys) -> None:
-    pytest.importorskip("matplotlib")
+    pytest.importorskip("vl_convert")
     page = tmp_path / "page.html"
     assert main(["explain", str(stuck), "--json", "--output", str(page)]) == 1
     document = json.loads(capsys.readouterr().out)

@@ -309,7 +309,7 @@ def test_export_and_plot(tmp_path, example, capsys, monkeypatch):
     with pytest.raises(ResultsError, match="take --format csv"):
         call(export, path, "--format", "json")
 
-    pytest.importorskip("matplotlib", reason="needs the extra 'plot'")
+    pytest.importorskip("vl_convert", reason="needs the extra 'plot'")
     monkeypatch.chdir(tmp_path)
     assert call(plot, "--training", path) == 0
     assert "drawn in run-training0001.svg" in capsys.readouterr().out

@@ -3,9 +3,8 @@
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
 
-from hpccomm.schedules.draw.drawing import new_figure
+from hpccomm.drawing.canvas import Canvas, Place
 from hpccomm.schedules.draw.layout import (
     INK,
     LINE,
@@ -22,10 +21,6 @@ from hpccomm.schedules.draw.layout import (
 from hpccomm.schedules.draw.subject import Subject
 from hpccomm.schedules.draw.trace import DrawnStep, Move
 
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
-
 # Inches.
 MARGIN = 0.15
 GUTTER = 0.4  # left of the ranks: numbers of rounds
@@ -40,10 +35,7 @@ PALE = "#767676"
 FAINT = "#e0e0e0"
 NODE = "#eef2f6"
 
-CENTRED: dict[str, Any] = {"ha": "center", "va": "center_baseline", "zorder": 5}
-"""How text stands at its place."""
-
-PEER_MEMORY = (0, (2.5, 1.5))  # dashes
+PEER_MEMORY = "3 2"  # dashes
 MEANINGS = {
     "fold": "folds",
     "final": "folds: complete",
@@ -53,11 +45,11 @@ MEANINGS = {
 }
 """Of the signs, left to right."""
 
-Start = tuple[float, float, Colour]
+Start = tuple[Place, Colour]
 """Where an arrow begins, and its colour."""
 
 
-def draw(subject: Subject) -> "Figure":
+def draw(subject: Subject) -> str:
     """Draw a schedule.
 
     Each channel is a panel. The label at the beginning of an arrow says which elements move, and whose
@@ -65,12 +57,11 @@ def draw(subject: Subject) -> "Figure":
     ``message-C-R-S-T-I``: channel, round, sender, receiver, and a number among equal ones. The ids begin
     with ``read-`` or ``write-`` where a rank accesses its peer's memory.
 
-    Raises
-    ------
-    ConfigurationError
-        If matplotlib is missing.
+    Returns
+    -------
+    str
+        A document of SVG.
     """
-    new_figure(1, 1)  # raises before the work if matplotlib is missing
     panels = [[row(step, subject) for step in steps] for steps in subject.channels]
     apart = pitch([each for rows in panels for each in rows])
     panel = GUTTER + apart * subject.size
@@ -79,17 +70,15 @@ def draw(subject: Subject) -> "Figure":
     tall = max((sum(each.height for each in rows) for rows in panels), default=0.0)
     head = HEAD + ABOVE * (len(panels) > 1 or subject.topology.num_nodes > 1)
     height = 2 * MARGIN + head + tall + 2 * RANKS + FOOT
-    figure = new_figure(width, height)
-    axes = figure.add_axes((0, 0, 1, 1), xlim=(0, width), ylim=(height, 0))
-    axes.set_axis_off()
-    axes.text(MARGIN, MARGIN + 0.12, subject.title, size=12, weight="bold", color=INK, va="center")
-    axes.text(MARGIN, MARGIN + 0.38, subject.summary, size=9, color=INK, va="center")
+    canvas = Canvas(width, height)
+    canvas.text((MARGIN, MARGIN + 0.12), subject.title, 12, INK, bold=True)
+    canvas.text((MARGIN, MARGIN + 0.38), subject.summary, 9, INK)
     for number, rows in enumerate(panels):
         left = MARGIN + number * (panel + BETWEEN)
         at = [left + GUTTER + apart * (rank + 0.5) for rank in range(subject.size)]
-        _Panel(axes, subject, number, left, at, MARGIN + head, tall).draw(rows)
-    _legend(axes, subject, height - MARGIN - FOOT / 2)
-    return figure
+        _Panel(canvas, subject, number, left, at, MARGIN + head, tall).draw(rows)
+    _legend(canvas, subject, height - MARGIN - FOOT / 2)
+    return canvas.svg()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -106,7 +95,7 @@ class _Panel:
         Inches of all rounds.
     """
 
-    axes: "Axes"
+    canvas: Canvas
     subject: Subject
     channel: int
     left: float
@@ -121,12 +110,12 @@ class _Panel:
             self._nodes()
         if len(self.subject.channels) > 1:
             name = f"channel {self.channel}"
-            self.axes.text(self.left, self.top - 0.06, name, size=9, color=INK, va="center")
-        circle: dict[str, str | Colour] = {"boxstyle": "circle,pad=0.3", "fc": INK, "ec": "none"}
+            self.canvas.text((self.left, self.top - 0.06), name, 9, INK)
         for rank, x in enumerate(self.at):
-            self.axes.plot([x, x], [first - 0.12, last + 0.12], color=FAINT, lw=1.2, zorder=1)
+            self.canvas.line([(x, first - 0.12), (x, last + 0.12)], FAINT, 1.2, level=1)
             for y in (first - RANKS / 2, last + RANKS / 2):
-                self.axes.text(x, y, str(rank), size=8.5, color="white", bbox=circle, **CENTRED)
+                self.canvas.circle((x, y), 0.11, INK)
+                self.canvas.text((x, y), str(rank), 8.5, "white", centred=True)
         y = first
         last_number = -1
         for each in rows:
@@ -134,7 +123,7 @@ class _Panel:
             if number != last_number:
                 self._rule(y)
                 middle = y + each.height / 2
-                self.axes.text(self.left + 0.14, middle, str(number), size=8, color=PALE, **CENTRED)
+                self.canvas.text((self.left + 0.14, middle), str(number), 8, PALE, centred=True)
             last_number = number
             self._step(each, y)
             y += each.height
@@ -149,9 +138,10 @@ class _Panel:
             ranks = topology.ranks_of(node)
             left, right = self.at[ranks[0]] - half, self.at[ranks[-1]] + half
             if node % 2 == 0:
-                self.axes.fill_between([left, right], self.top, bottom, color=NODE, lw=0, zorder=0)
+                size = right - left, bottom - self.top
+                self.canvas.box((left, self.top), size, NODE, level=0)
             middle = (left + right) / 2
-            self.axes.text(middle, self.top - 0.06, f"node {node}", size=8, color=INK, **CENTRED)
+            self.canvas.text((middle, self.top - 0.06), f"node {node}", 8, INK, centred=True)
 
     def _step(self, each: RoundLayout, y: float) -> None:
         bottom = y + each.height
@@ -159,7 +149,7 @@ class _Panel:
             bottom -= MEETING
             for group in each.step.meeting:
                 ends = [self.at[min(group)] - 0.12, self.at[max(group)] + 0.12]
-                _bar(self.axes, ends, bottom + MEETING / 2)
+                _bar(self.canvas, ends, bottom + MEETING / 2)
         marks = bottom - 0.03 - MARK
         marked = self._marks(each.step, marks)
         starts = self._labels(each, y + 0.06)
@@ -178,7 +168,10 @@ class _Panel:
                 f"-{same[which]}"
             )
             same[which] += 1
-            self._arrow(move, starts[id(move)], (self.at[move.target] + aside, end), name)
+            start, colour = starts[id(move)]
+            dashes = "none" if move.how == "message" else PEER_MEMORY
+            places = [start, (self.at[move.target] + aside, end)]
+            self.canvas.line(places, colour, 1.3, dashes=dashes, arrow=True, name=name)
 
     def _labels(self, each: RoundLayout, top: float) -> dict[int, Start]:
         """Write the labels; return where each move begins, by its identity."""
@@ -194,52 +187,22 @@ class _Panel:
                     side = shown.width / 2 if move.target > rank else -shown.width / 2
                     lowest = place == len(kept) - 1
                     begin = (x, foot - 0.02) if lowest else (x + side, middle)
-                    starts[id(move)] = (*begin, colour)
+                    starts[id(move)] = begin, colour
                 y = foot
         return starts
 
     def _label(self, shown: Caption, x: float, y: float) -> None:
-        from matplotlib.patches import FancyBboxPatch
-
         if not shown.text:
             return
-        width, height, round_by = shown.width, shown.height - 0.03, 0.03
-        self.axes.add_patch(
-            FancyBboxPatch(
-                (x - width / 2 + round_by, y - height / 2 + round_by),
-                width - 2 * round_by,
-                height - 2 * round_by,
-                boxstyle=f"round,pad={round_by}",
-                fc=shown.colour,
-                ec="none",
-                zorder=4,
-            )
-        )
+        size = shown.width, shown.height - 0.03
+        corner = x - size[0] / 2, y - size[1] / 2
+        self.canvas.box(corner, size, shown.colour, level=4, rounded=0.03)
         red, green, blue = shown.colour
         colour = INK if 0.3 * red + 0.59 * green + 0.11 * blue > 0.55 else "white"
         above, below = (0.33 * LINE, 0.38 * LINE) if shown.whose else (0.0, 0.0)
-        self.axes.text(x, y - above, shown.text, size=TYPE, color=colour, weight="bold", **CENTRED)
+        self.canvas.text((x, y - above), shown.text, TYPE, colour, bold=True, centred=True)
         if shown.whose:
-            self.axes.text(x, y + below, shown.whose, size=TYPE - 1, color=colour, **CENTRED)
-
-    def _arrow(self, move: Move, start: Start, end: tuple[float, float], name: str) -> None:
-        from matplotlib.patches import FancyArrowPatch
-
-        x, y, colour = start
-        arrow = FancyArrowPatch(
-            (x, y),
-            end,
-            arrowstyle="-|>",
-            mutation_scale=8,
-            lw=1.3,
-            color=colour,
-            ls="-" if move.how == "message" else PEER_MEMORY,
-            shrinkA=0,
-            shrinkB=0,
-            zorder=3,
-        )
-        arrow.set_gid(name)
-        self.axes.add_patch(arrow)
+            self.canvas.text((x, y + below), shown.whose, TYPE - 1, colour, centred=True)
 
     def _marks(self, step: DrawnStep, y: float) -> set[int]:
         """Draw the signs of local steps; return the ranks that have one."""
@@ -248,36 +211,34 @@ class _Panel:
             kinds[mark.rank].append(mark.what)
         for rank, signs in kinds.items():
             for place, what in enumerate(signs):
-                _mark(self.axes, what, self.at[rank] + 2.4 * MARK * place, y)
+                _mark(self.canvas, what, self.at[rank] + 2.4 * MARK * place, y)
         return set(kinds)
 
     def _rule(self, y: float) -> None:
-        self.axes.plot([self.left, self.at[-1] + 0.2], [y, y], color=FAINT, lw=0.6, zorder=1)
+        self.canvas.line([(self.left, y), (self.at[-1] + 0.2, y)], FAINT, 0.6, level=1)
 
 
-def _mark(axes: "Axes", what: str, x: float, y: float) -> None:
+def _mark(canvas: Canvas, what: str, x: float, y: float) -> None:
     """Draw the sign of a local step."""
-    from matplotlib.patches import Circle, Rectangle
-
     if what == "copy":
         side = 1.5 * MARK
         corner = (x - side / 2, y - side / 2)
-        axes.add_patch(Rectangle(corner, side, side, fc="white", ec=INK, lw=1, zorder=6))
+        canvas.box(corner, (side, side), "white", INK, level=6)
         return
     full = what == "final"
-    axes.add_patch(Circle((x, y), MARK, fc=INK if full else "white", ec=INK, lw=1, zorder=6))
+    canvas.circle((x, y), MARK, INK if full else "white", INK)
     arm = 0.62 * MARK
     colour = "white" if full else INK
-    axes.plot([x - arm, x + arm], [y, y], color=colour, lw=1.1, zorder=7)
-    axes.plot([x, x], [y - arm, y + arm], color=colour, lw=1.1, zorder=7)
+    canvas.line([(x - arm, y), (x + arm, y)], colour, 1.1, level=7)
+    canvas.line([(x, y - arm), (x, y + arm)], colour, 1.1, level=7)
 
 
-def _bar(axes: "Axes", ends: Sequence[float], y: float) -> None:
+def _bar(canvas: Canvas, ends: Sequence[float], y: float) -> None:
     """Draw the sign of a barrier."""
-    axes.plot(ends, [y, y], color=INK, lw=3, solid_capstyle="round", zorder=3)
+    canvas.line([(x, y) for x in ends], INK, 3)
 
 
-def _legend(axes: "Axes", subject: Subject, y: float) -> None:
+def _legend(canvas: Canvas, subject: Subject, y: float) -> None:
     """Draw the meaning of each sign that occurs."""
     steps = [step for steps in subject.channels for step in steps]
     kinds = {mark.what for step in steps for mark in step.marks}
@@ -289,10 +250,10 @@ def _legend(axes: "Axes", subject: Subject, y: float) -> None:
             continue
         room = 0.14 if what in ("fold", "final", "copy") else 0.4
         if what == "peer":
-            axes.plot([x, x + 0.3], [y, y], color=INK, lw=1.3, ls=PEER_MEMORY)
+            canvas.line([(x, y), (x + 0.3, y)], INK, 1.3, dashes=PEER_MEMORY)
         elif what == "barrier":
-            _bar(axes, [x, x + 0.3], y)
+            _bar(canvas, [x, x + 0.3], y)
         else:
-            _mark(axes, what, x, y)
-        axes.text(x + room, y, meaning, size=8, color=INK, va="center_baseline")
+            _mark(canvas, what, x, y)
+        canvas.text((x + room, y), meaning, 8, INK)
         x += room + 0.062 * len(meaning) + 0.25

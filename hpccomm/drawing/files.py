@@ -1,36 +1,16 @@
-"""Figures and their files. This module loads matplotlib, and only when something is drawn."""
+"""The files of pictures."""
 
-import io
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from hpccomm.errors import ConfigurationError, UsageError
-from hpccomm.extras import install_command
+from hpccomm.drawing import vega
+from hpccomm.errors import UsageError
 from hpccomm.files.regular import check_output
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 FORMATS = ("svg", "png")
 
-
-def new_figure(width: float, height: float) -> "Figure":
-    """Return an empty figure of that many inches.
-
-    Raises
-    ------
-    ConfigurationError
-        If matplotlib is missing.
-    """
-    try:
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise ConfigurationError(
-            f"pictures are drawn by matplotlib, which cannot be loaded ({error}); "
-            f"install it: {install_command('plot')}"
-        ) from error
-    return Figure(figsize=(width, height), facecolor="white")
+PIXELS = 2
+"""Of a PNG, for each one of the SVG."""
 
 
 def file_format(path: Path) -> str:
@@ -55,8 +35,11 @@ def check_place(path: Path) -> None:
     UsageError
         If the name ends in neither .svg nor .png, its folder does not exist, or it cannot be written
         there.
+    ConfigurationError
+        If it is to be a PNG, and the library is missing.
     """
-    file_format(path)
+    if file_format(path) == "png":
+        vega.library()
     folder = path.parent
     if not folder.is_dir():
         what = "is not a directory" if folder.exists() else "does not exist"
@@ -76,43 +59,41 @@ def check_place(path: Path) -> None:
         )
 
 
-def rendered(figure: "Figure", ending: str, *, resolution: float = 150.0) -> bytes:
-    """Return the picture as the bytes of a file; the same figure gives the same bytes as SVG.
+def rendered(svg: str, ending: str) -> bytes:
+    """Return a picture as the bytes of a file.
 
     Parameters
     ----------
-    figure : Figure
-        What to draw.
+    svg : str
+        The picture, a document of SVG.
     ending : str
         One of `FORMATS`.
-    resolution : float
-        Dots per inch of a PNG.
+
+    Raises
+    ------
+    ConfigurationError
+        If it is to be a PNG, and the library is missing.
     """
-    from matplotlib import rc_context
-
-    file = io.BytesIO()
-    # Without a salt the ids of parts are random. Text stays text, so that files are small and can be
-    # searched.
-    with rc_context({"svg.hashsalt": "hpccomm", "svg.fonttype": "none"}):
-        if ending == "svg":
-            figure.savefig(file, format="svg", metadata={"Date": None})
-        else:
-            figure.savefig(file, format="png", dpi=resolution)
-    return file.getvalue()
+    if ending == "svg":
+        return svg.encode()
+    bitmap: bytes = vega.library().svg_to_png(svg, scale=PIXELS)
+    return bitmap
 
 
-def save(figure: "Figure", path: Path) -> None:
-    """Write a picture, over an older one of that name.
+def save(svg: str, path: Path) -> None:
+    """Write a picture, a document of SVG, over an older one of that name.
 
     Raises
     ------
     UsageError
         If the name ends in neither .svg nor .png, or it cannot be written there.
+    ConfigurationError
+        If it is to be a PNG, and the library is missing.
     """
-    picture = rendered(figure, file_format(path))
+    content = rendered(svg, file_format(path))
     try:
         check_output(path)
-        path.write_bytes(picture)
+        path.write_bytes(content)
     except OSError as error:
         raise UsageError(
             f"cannot write {path}: {error.strerror}; choose another path for the picture"

@@ -1,0 +1,157 @@
+"""Drawings with lines, boxes and text, as SVG. Lengths are inches from the upper left corner, but for type in points."""
+
+import math
+from collections.abc import Sequence
+from html import escape
+
+Colour = str | tuple[float, float, float]
+"""A colour of SVG; or red, green and blue, from 0 to 1."""
+
+Place = tuple[float, float]
+"""Inches to the right, and downwards."""
+
+_POINTS = 72
+_LINE = 1.25
+"""From one line of text to the next, as a multiple of its size."""
+
+_HEAD = 0.09, 0.032
+"""Length and half width of an arrow's head."""
+
+
+class Canvas:
+    """A picture in the making.
+
+    Parameters
+    ----------
+    width, height : float
+        Inches.
+    """
+
+    def __init__(self, width: float, height: float) -> None:
+        self._size = width, height
+        self._elements: list[tuple[int, str]] = []
+
+    def svg(self) -> str:
+        """Return the document; the same picture gives the same document."""
+        width, height = map(_points, self._size)
+        elements = "\n".join(text for _, text in sorted(self._elements, key=lambda each: each[0]))
+        return (
+            f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}pt" height="{height}pt" '
+            f'viewBox="0 0 {width} {height}" font-family="DejaVu Sans, Verdana, sans-serif">\n'
+            f'<rect width="{width}" height="{height}" fill="white"/>\n{elements}\n</svg>\n'
+        )
+
+    def text(
+        self,
+        at: Place,
+        text: str,
+        size: float,
+        colour: Colour = "black",
+        *,
+        bold: bool = False,
+        centred: bool = False,
+    ) -> None:
+        """Write lines of text, the middle of their height at a place: above all else."""
+        style = f'font-size="{size}" fill="{_hex(colour)}"'
+        style += ' font-weight="bold"' * bold + ' text-anchor="middle"' * centred
+        lines = text.split("\n")
+        for number, line in enumerate(lines):
+            # Not all programs know how to centre type on a height.
+            shift = (0.36 + _LINE * (number - (len(lines) - 1) / 2)) * size / _POINTS
+            x, y = _points(at[0]), _points(at[1] + shift)
+            self._add(9, f'<text x="{x}" y="{y}" {style}>{escape(line)}</text>')
+
+    def line(
+        self,
+        places: Sequence[Place],
+        colour: Colour,
+        width: float,
+        *,
+        level: int = 3,
+        dashes: str = "none",
+        arrow: bool = False,
+        bow: float = 0.0,
+        name: str = "",
+    ) -> None:
+        """Draw a line.
+
+        Parameters
+        ----------
+        places : sequence of (float, float)
+            Its points.
+        width : float
+            Points.
+        level : int
+            It hides what has a lower one.
+        dashes : str
+            Points that are drawn and left out in turn.
+        arrow : bool
+            Whether its end has a head.
+        bow : float
+            How far it bends to the right of its way, as a part of the length; of two points.
+        name : str
+            The id of the element.
+        """
+        (x0, y0), (x1, y1) = places[0], places[-1]
+        way = places[-2]
+        if bow:
+            way = (x0 + x1) / 2 - bow * (y1 - y0), (y0 + y1) / 2 + bow * (x1 - x0)
+        shaft = [*places[:-1], (x1, y1)]
+        head = ""
+        if arrow:
+            long, half = _HEAD
+            angle = math.atan2(y1 - way[1], x1 - way[0])
+            back = x1 - long * math.cos(angle), y1 - long * math.sin(angle)
+            aside = half * math.sin(angle), -half * math.cos(angle)
+            sides = [(back[0] + sign * aside[0], back[1] + sign * aside[1]) for sign in (1, -1)]
+            head = f'<path d="{_path([(x1, y1), *sides])} Z" fill="{_hex(colour)}"/>'
+            shaft[-1] = back
+        path = f"M {_at(shaft[0])} Q {_at(way)} {_at(shaft[-1])}" if bow else _path(shaft)
+        style = f'fill="none" stroke="{_hex(colour)}" stroke-width="{width:g}"'
+        style += f' stroke-dasharray="{dashes}"' if dashes != "none" else ""
+        named = f' id="{escape(name)}"' if name else ""
+        self._add(level, f'<g{named}><path d="{path}" {style}/>{head}</g>')
+
+    def box(
+        self,
+        corner: Place,
+        size: Place,
+        fill: Colour,
+        edge: Colour = "none",
+        *,
+        width: float = 1.0,
+        level: int = 2,
+        rounded: float = 0.0,
+    ) -> None:
+        """Draw a box from its upper left corner, with rounded corners of so many inches."""
+        (x, y), (wide, high), radius = map(_points, corner), map(_points, size), _points(rounded)
+        style = f'rx="{radius}" fill="{_hex(fill)}" stroke="{_hex(edge)}" stroke-width="{width:g}"'
+        self._add(level, f'<rect x="{x}" y="{y}" width="{wide}" height="{high}" {style}/>')
+
+    def circle(
+        self, at: Place, radius: float, fill: Colour, edge: Colour = "none", *, level: int = 6
+    ) -> None:
+        """Draw a circle."""
+        (x, y), style = map(_points, at), f'fill="{_hex(fill)}" stroke="{_hex(edge)}"'
+        self._add(level, f'<circle cx="{x}" cy="{y}" r="{_points(radius)}" {style}/>')
+
+    def _add(self, level: int, text: str) -> None:
+        self._elements.append((level, text))
+
+
+def _points(inches: float) -> str:
+    return f"{round(inches * _POINTS, 2):g}"
+
+
+def _at(place: Place) -> str:
+    return f"{_points(place[0])} {_points(place[1])}"
+
+
+def _path(places: Sequence[Place]) -> str:
+    return "M " + " L ".join(map(_at, places))
+
+
+def _hex(colour: Colour) -> str:
+    if isinstance(colour, str):
+        return colour
+    return "#" + "".join(f"{round(255 * part):02x}" for part in colour)

@@ -1,0 +1,80 @@
+"""Charts: specifications of Vega-Lite, which become SVG here, and parts of the page of ``hpccomm report``."""
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from hpccomm.errors import ConfigurationError
+from hpccomm.extras import install_command
+
+STYLE = {
+    "aria": False,  # a description of each mark makes a document twice as long
+    "background": "white",
+    "axis": {
+        "gridColor": "#e8e8e8",
+        "labelOverlap": "greedy",
+        "labelSeparation": 8,
+        "titleFontWeight": "normal",
+    },
+    "legend": {"labelLimit": 0, "symbolLimit": 0},
+    "title": {"anchor": "start", "fontWeight": "normal", "fontSize": 14},
+}
+"""Of all charts."""
+
+Chart = Mapping[str, Any]
+"""A specification of Vega-Lite, with its data."""
+
+
+def library() -> Any:
+    """Return the library that draws charts, and that turns SVG into PNG.
+
+    Raises
+    ------
+    ConfigurationError
+        If it is missing.
+    """
+    try:
+        import vl_convert
+    except ImportError as error:
+        raise ConfigurationError(
+            f"pictures are drawn by vl-convert, which cannot be loaded ({error}); "
+            f"install it: {install_command('plot')}"
+        ) from error
+    return vl_convert
+
+
+def encoding(field: str, kind: str, title: Any = None, **more: Any) -> dict[str, Any]:
+    """Return how a field of the data is shown: ``quantitative``, ``nominal``, ``ordinal`` or ``temporal``."""
+    return {"field": field, "type": kind, "title": title, **more}
+
+
+def chart(title: str, rows: Sequence[Any], width: int, height: Any, **more: Any) -> dict[str, Any]:
+    """Return a chart of rows, with its pixels."""
+    return {"title": title, "data": {"values": rows}, "width": width, "height": height, **more}
+
+
+def as_json(chart: Chart) -> str:
+    """Return a chart as JSON that may stand in HTML; what is no number is null."""
+    text = json.dumps(_finite(chart), ensure_ascii=False, separators=(",", ":"))
+    return text.encode("utf-8", "replace").decode().replace("<", "\\u003c")
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {name: _finite(each) for name, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(each) for each in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def svg(chart: Chart) -> str:
+    """Return a chart as a document of SVG; the same chart gives the same document.
+
+    Raises
+    ------
+    ConfigurationError
+        If the library is missing.
+    """
+    text: str = library().vegalite_to_svg(as_json({"config": STYLE, **chart}))
+    return text
