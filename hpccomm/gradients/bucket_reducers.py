@@ -1,13 +1,12 @@
 """How a bucket is reduced: by one call, or by a compressor, among all ranks or on two levels."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from hpccomm.dtypes import BFLOAT16, FLOAT32
-from hpccomm.gradients.compression.contract import Channel
+from hpccomm.gradients.arrays import Array
 from hpccomm.gradients.compression.exchange import Ranks
 from hpccomm.gradients.flat import FlatMemory
 from hpccomm.gradients.parameters import Kind
@@ -18,8 +17,57 @@ if TYPE_CHECKING:
     from hpccomm.communicator import Communicator
 
 
-class BucketReducer(Protocol):
-    """How one bucket is reduced.
+def operation(
+    comm: "Communicator", kind: Kind, settings: ReductionSettings
+) -> tuple[ReduceOp, int]:
+    """Return the operation that reduces gradients of a kind, and what its result has to be divided by.
+
+    NCCL's averages of floats multiply each contribution first, which its algorithm over an NVSwitch, NVLS,
+    cannot do (NCCL 2.30, include/device.h: ncclNvlsSupported). So a device sums them up. A sum of float16 or float8
+    may overflow.
+    """
+    if settings.op != "average":
+        return ReduceOp.SUM, 1
+    summed = kind.on_device and kind.dtype in (FLOAT32, np.dtype(np.float64), BFLOAT16)
+    if settings.compressor is not None or (summed and not settings.deterministic):
+        return ReduceOp.SUM, comm.size
+    return ReduceOp.AVG, 1
+
+
+def plan(
+    comm: "Communicator",
+    memory: Array,
+    kind: Kind,
+    settings: ReductionSettings,
+    timeout: float | None,
+    *,
+    async_op: bool = False,
+) -> Callable[[], Any]:
+    """Plan the reduction of gradients of a kind as they are. Collective; blocks."""
+    op, _ = operation(comm, kind, settings)
+    exact = settings.deterministic
+    return comm.plan(
+        "all_reduce", memory, op, deterministic=exact, timeout=timeout, async_op=async_op
+    )
+
+
+class PlannedReducer:
+    """One planned all-reduce of a bucket's gradients, with flags behind them. Making one is collective.
+
+    The flags take no other message. They are elements of the bucket's dtype.
+
+    Parameters
+    ----------
+    comm : Communicator
+        Over the ranks.
+    flat : FlatMemory
+        What is reduced.
+    settings : ReductionSettings
+        Equal on all ranks.
+    flags : int
+        Number of flags.
+    timeout : float or None
+        Deadline of each call in seconds.
 
     Attributes
     ----------
@@ -33,70 +81,26 @@ class BucketReducer(Protocol):
         What a compressor keeps.
     """
 
-    deferred: bool
-    divisor: int
-    wire_nbytes: int
-
-    @property
-    def memory_bytes(self) -> int:
-        """What a compressor keeps."""
-
-    def start(self, flags: Sequence[bool]) -> None:
-        """Reduce the gradients, and the flags with them. Collective; blocks, if it is not deferred."""
-
-    def finish(self) -> list[bool]:
-        """Return which flags any rank has set. Blocks, if it is deferred."""
-
-
-class PlannedReducer:
-    """One planned all-reduce of gradients, with flags behind them. Making one is collective.
-
-    The flags take no other message. They are elements of the bucket's dtype.
-
-    Parameters
-    ----------
-    flat : FlatMemory
-        What is reduced.
-    comm : Communicator
-        Over the ranks.
-    op : ReduceOp
-        SUM or AVG.
-    flags : int
-        Number of flags.
-    divisor : int
-        As in `BucketReducer`.
-    deterministic, timeout
-        As in `Communicator.all_reduce`.
-    """
-
     memory_bytes = 0
 
     def __init__(
         self,
-        flat: FlatMemory,
         comm: "Communicator",
-        op: ReduceOp,
-        *,
+        flat: FlatMemory,
+        settings: ReductionSettings,
         flags: int,
-        divisor: int,
-        deterministic: bool,
         timeout: float | None,
     ) -> None:
-        self._memory, self.divisor = flat.memory, divisor
+        kind = flat.bucket.kind
+        _, self.divisor = operation(comm, kind, settings)
+        self._memory = flat.memory
         self._flags: Any = flat.memory[flat.bucket.length :][:flags]
         # An average of narrow floats over many ranks must not become 0.
         self._mark = float(min(comm.size, 256))
         # A device works by itself. On the host, a thread makes the call that blocks, which needs no interpreter
         # while it is under way.
-        self.deferred = flat.bucket.kind.on_device
-        self._call: Callable[[], Any] = comm.plan(
-            "all_reduce",
-            flat.memory,
-            op,
-            deterministic=deterministic,
-            timeout=timeout,
-            async_op=self.deferred,
-        )
+        self.deferred = kind.on_device
+        self._call = plan(comm, flat.memory, kind, settings, timeout, async_op=self.deferred)
         self._work: Any = None
         self.wire_nbytes = 0
 
@@ -114,32 +118,16 @@ class PlannedReducer:
         return list((self._flags != 0).tolist())
 
     def start(self, flags: Sequence[bool]) -> None:
-        """Reduce gradients and flags."""
+        """Reduce gradients and flags. Collective; blocks, if it is not deferred."""
         self.set_flags(flags)
         self._work = self._call()
 
     def finish(self) -> list[bool]:
-        """Return which flags any rank has set."""
+        """Return which flags any rank has set. Blocks, if it is deferred."""
         if self.deferred:
             self._work.wait()
         self._work = None
         return self.flags()
-
-
-@dataclass(frozen=True, slots=True)
-class Levels:
-    """The communicators of a reduction on two levels.
-
-    Attributes
-    ----------
-    node : Communicator
-        Over the ranks of this node.
-    leaders : Communicator or None
-        Over the ranks 0 of the nodes; None on the others.
-    """
-
-    node: "Communicator"
-    leaders: "Communicator | None"
 
 
 class CompressedReducer:
@@ -149,35 +137,42 @@ class CompressedReducer:
 
     Parameters
     ----------
+    comm : Communicator
+        Over the ranks.
     flat : FlatMemory
         What is reduced.
-    channel : Channel
-        For its bucket.
+    settings : ReductionSettings
+        Equal on all ranks, with a compressor.
     ranks : Ranks or None
         That exchange what is compressed; None where another rank of the node does.
     node : Communicator or None
         Over the ranks of this node, for a reduction on two levels.
-    divisor : int
-        As in `BucketReducer`.
     timeout : float or None
         Deadline of each call in seconds.
+
+    Attributes
+    ----------
+    deferred, divisor, wire_nbytes
+        As in `PlannedReducer`.
     """
 
     deferred = False
 
     def __init__(
         self,
+        comm: "Communicator",
         flat: FlatMemory,
-        channel: Channel,
+        settings: ReductionSettings,
         ranks: Ranks | None,
         node: "Communicator | None",
-        *,
-        divisor: int,
         timeout: float | None,
     ) -> None:
-        self._gradients, self._channel, self._ranks = flat.elements, channel, ranks
+        assert settings.compressor is not None
+        _, self.divisor = operation(comm, flat.bucket.kind, settings)
+        # All ranks make channels, so that all raise if a dtype does not fit.
+        self._channel = settings.compressor.channel(flat.bucket)
+        self._gradients, self._ranks, self._timeout = flat.elements, ranks, timeout
         self._node = None if node is None or node.size == 1 else node
-        self._timeout, self.divisor = timeout, divisor
         self._flags: list[bool] = []
         self.wire_nbytes = 0
         if self._node is not None:
@@ -209,61 +204,3 @@ class CompressedReducer:
     def finish(self) -> list[bool]:
         """Return which flags any rank has set."""
         return self._flags
-
-
-def operations(
-    comm: "Communicator", settings: ReductionSettings, kind: Kind
-) -> tuple[ReduceOp, int]:
-    """Return the operation that reduces gradients of a kind, and what its result has to be divided by.
-
-    NCCL's averages of floats multiply each contribution first, which its algorithm over an NVSwitch, NVLS,
-    cannot do (NCCL 2.30, include/device.h: ncclNvlsSupported). So a device sums them up. A sum of float16 or float8
-    may overflow.
-    """
-    if settings.op != "average":
-        return ReduceOp.SUM, 1
-    summed = kind.on_device and kind.dtype in (FLOAT32, np.dtype(np.float64), BFLOAT16)
-    if settings.compressor is not None or (summed and not settings.deterministic):
-        return ReduceOp.SUM, comm.size
-    return ReduceOp.AVG, 1
-
-
-def planned(
-    comm: "Communicator",
-    flats: Sequence[FlatMemory],
-    settings: ReductionSettings,
-    flags: int,
-    timeout: float | None,
-) -> list[PlannedReducer]:
-    """Return reducers that send gradients as they are. Collective; blocks."""
-    every = []
-    for flat in flats:
-        op, divisor = operations(comm, settings, flat.bucket.kind)
-        exact = settings.deterministic
-        every.append(
-            PlannedReducer(
-                flat, comm, op, flags=flags, divisor=divisor, deterministic=exact, timeout=timeout
-            )
-        )
-    return every
-
-
-def compressed(
-    comm: "Communicator",
-    flats: Sequence[FlatMemory],
-    settings: ReductionSettings,
-    levels: Levels | None,
-    timeout: float | None,
-) -> tuple[list[CompressedReducer], Ranks | None]:
-    """Return reducers over a compressor, and the ranks among which this rank exchanges. Collective; blocks."""
-    assert settings.compressor is not None
-    # All ranks make channels, so that all raise if a dtype does not fit.
-    channels = [settings.compressor.channel(flat.bucket) for flat in flats]
-    across = comm if levels is None else levels.leaders
-    ranks = None if across is None else Ranks(across, timeout)
-    node = None if levels is None else levels.node
-    divisor = comm.size if settings.op == "average" else 1
-    return [
-        CompressedReducer(flat, channel, ranks, node, divisor=divisor, timeout=timeout)
-        for flat, channel in zip(flats, channels, strict=True)
-    ], ranks

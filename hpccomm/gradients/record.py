@@ -51,66 +51,53 @@ class Record:
         self.steps = self.micro_steps = self.skipped = self._with_gradients = 0
         self.waited: list[Span] = []
         self._totals, self._logged = _Totals(), _Totals()
-        self._reducer: Reducer | None = None
+        self._wire_before = 0
 
     def lay_out(self, buckets: Buckets, reducer: Reducer) -> None:
         """Take note of another layout, whose buckets are counted anew."""
-        self._wire_before = 0 if self._reducer is None else self._now().wire_nbytes
+        self._wire_before = self._totals.wire_nbytes
         self._buckets, self._reducer = buckets, reducer
         self._together_seconds = 0.0
         self._bucket_steps = 0
         self._bucket_seconds = [0.0] * len(buckets.flats)
         self._bucket_hidden = [0.0] * len(buckets.flats)
-        self._last: Sequence[float] = ()
 
-    def together(self, begun: float) -> None:
-        """Take note of a step whose buckets were reduced together, until now."""
-        assert self._reducer is not None
-        seconds = perf_counter() - begun
-        self._together_seconds += seconds
-        self._totals.seconds += seconds
-        self._totals.blocked_seconds += seconds
-        self._totals.calls += self._reducer.together
-        self._last = ()
-
-    def one_by_one(self) -> None:
-        """Take note of a step whose buckets were reduced one after the other."""
-        assert self._reducer is not None
-        spans = [span or (0.0, 0.0) for span in self._reducer.spans]
+    def step(self) -> None:
+        """Take note of a step whose buckets were reduced, one after the other or together."""
+        totals, spans = self._totals, [each for each in self._reducer.spans if each is not None]
         self._last = [end - begin for begin, end in spans]
-        totals = self._totals
+        blocked = sum(end - begin for begin, end in self.waited)
         for number, (seconds, span) in enumerate(zip(self._last, spans, strict=True)):
             hidden = seconds - common(span, self.waited)
             self._bucket_seconds[number] += seconds
             self._bucket_hidden[number] += hidden
             totals.seconds += seconds
             totals.hidden_seconds += hidden
-        totals.calls += len(spans)
-        totals.blocked_seconds += sum(end - begin for begin, end in self.waited)
-
-    def end(self) -> None:
-        """Take note that a step was reduced."""
-        self.steps += 1
-        self._bucket_steps += 1
+        if not spans:
+            self._together_seconds += blocked
+            totals.seconds += blocked
+        totals.blocked_seconds += blocked
+        totals.calls += len(spans) or self._reducer.together
+        totals.nbytes += self._buckets.nbytes
+        totals.wire_nbytes = self._wire_before + self._reducer.wire_nbytes
         self._with_gradients = sum(self._buckets.present.values())
-        self._totals.nbytes += self._buckets.nbytes
+        self._bucket_steps += 1
+        self.steps += 1
         self.waited.clear()
 
     def statistics(self) -> Statistics:
         """Return the counts so far."""
-        assert self._reducer is not None
         return Statistics(
             steps=self.steps,
             micro_steps=self.micro_steps,
             skipped=self.skipped,
             with_gradients=self._with_gradients,
-            **asdict(self._now()),
+            **asdict(self._totals),
             memory_bytes=sum(each.memory_bytes for each in self._reducer.each),
             buckets=tuple(map(self._bucket, range(len(self._bucket_seconds)))),
         )
 
     def _bucket(self, number: int) -> BucketStatistics:
-        assert self._reducer is not None
         nbytes, all_nbytes = self._buckets.flats[number].bucket.nbytes, self._buckets.nbytes
         together = self._together_seconds * nbytes / all_nbytes if all_nbytes else 0.0
         return BucketStatistics(
@@ -124,7 +111,7 @@ class Record:
 
     def last(self, *, skipped: bool) -> tuple[TrainingStep, Sequence[float]]:
         """Return what came since the last call, a reduced step, and the seconds of its buckets."""
-        before, self._logged = asdict(self._logged), replace(self._now())
+        before, self._logged = asdict(self._logged), replace(self._totals)
         step = TrainingStep(
             step=self.steps - 1,
             finished=perf_counter() - self._made,
@@ -134,8 +121,3 @@ class Record:
             buckets=len(self._last),
         )
         return step, self._last
-
-    def _now(self) -> _Totals:
-        assert self._reducer is not None
-        self._totals.wire_nbytes = self._wire_before + self._reducer.wire_nbytes
-        return self._totals

@@ -6,21 +6,15 @@ from collections.abc import Callable, Collection, Sequence
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
-from hpccomm.gradients.bucket_reducers import (
-    BucketReducer,
-    Levels,
-    compressed,
-    operations,
-    planned,
-)
+from hpccomm.gradients.bucket_reducers import CompressedReducer, PlannedReducer, plan
 from hpccomm.gradients.buckets import FLAGS, Buckets
+from hpccomm.gradients.compression.exchange import Ranks
 from hpccomm.gradients.settings import ReductionSettings
 from hpccomm.gradients.worker import Worker
 from hpccomm.runtime.waiting import Gate, wait
 
 if TYPE_CHECKING:
     from hpccomm.communicator import Communicator
-    from hpccomm.gradients.compression.exchange import Ranks
 
 SMALL_BYTES = 64 * 1024
 """A step's last bucket of at most this size is left to `wait`: handing it over takes longer than reducing it."""
@@ -66,14 +60,14 @@ class Reducer:
         As in `next_bucket`.
     worker : Worker or None
         Reduces while the caller's thread computes; with None, buckets are reduced by `finish`.
-    levels : Levels or None
-        For a reduction on two levels.
+    levels : (Communicator, Communicator or None) or None
+        For a reduction on two levels: over the ranks of this node, and over the ranks 0 of the nodes, if this is one.
     timeout : float or None
         Deadline of each call in seconds.
 
     Attributes
     ----------
-    each : sequence of BucketReducer
+    each : sequence of PlannedReducer or CompressedReducer
         By bucket.
     ranks : Ranks or None
         Among which this rank exchanges what is compressed.
@@ -89,26 +83,31 @@ class Reducer:
         buckets: Buckets,
         settings: ReductionSettings,
         urgent: Sequence[int],
-        *,
         worker: Worker | None,
-        levels: Levels | None,
+        levels: "tuple[Communicator, Communicator | None] | None",
         timeout: float | None,
     ) -> None:
-        self.each: Sequence[BucketReducer]
+        self.each: Sequence[PlannedReducer | CompressedReducer]
         self.ranks: Ranks | None = None
         self._plans: list[Callable[[], Any]] = []
         if settings.compressor is None:
             flags = len(FLAGS) + len(urgent)
-            self._planned = planned(comm, buckets.flats, settings, flags, timeout)
+            self._planned = [
+                PlannedReducer(comm, flat, settings, flags, timeout) for flat in buckets.flats
+            ]
             self.each = self._planned
-            for kind, memory in buckets.regions.items() if settings.bucketing else ():
-                op, _ = operations(comm, settings, kind)
-                exact = settings.deterministic
-                self._plans.append(
-                    comm.plan("all_reduce", memory, op, deterministic=exact, timeout=timeout)
-                )
+            if settings.bucketing:
+                self._plans = [
+                    plan(comm, memory, kind, settings, timeout)
+                    for kind, memory in buckets.regions.items()
+                ]
         else:
-            self.each, self.ranks = compressed(comm, buckets.flats, settings, levels, timeout)
+            node, across = levels or (None, comm)
+            self.ranks = None if across is None else Ranks(across, timeout)
+            self.each = [
+                CompressedReducer(comm, flat, settings, self.ranks, node, timeout)
+                for flat in buckets.flats
+            ]
         self.together = len(self._plans)
         self._buckets, self._urgent, self._worker = buckets, urgent, worker
         self._deferred = any(each.deferred for each in self.each)

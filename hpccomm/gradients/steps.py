@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from math import isfinite
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
@@ -11,7 +10,6 @@ import numpy as np
 
 from hpccomm.errors import RankMismatch, UsageError
 from hpccomm.gradients.arrays import Array
-from hpccomm.gradients.bucket_reducers import Levels
 from hpccomm.gradients.buckets import FLAGS, Buckets, gradient_of
 from hpccomm.gradients.consistency import check_same
 from hpccomm.gradients.flat import clip
@@ -68,7 +66,7 @@ class Steps:
     def __init__(self, comm: "Communicator", model: Model, timeout: float | None) -> None:
         self._comm, self._model, self._timeout = comm, model, timeout
         self._worker = Worker(comm.abort) if comm.background else None
-        self._levels: Levels | None = None
+        self._levels: tuple[Communicator, Communicator | None] | None = None
         self.record, self.scale = Record(), CurrentScale()
         self.log: Log | None = None
         self.choice: BucketChoice | None = None
@@ -97,21 +95,16 @@ class Steps:
         if settings.hierarchical and self._levels is None:
             node = comm.node_comm
             across = comm.split(0 if node.rank == 0 else None, name=f"{comm.name}.leaders")
-            self._levels = Levels(node, across)
+            self._levels = node, across
         self._readiness = readiness
         filled = ordered(model.trained, settings.order, readiness)
         parts = layout(model.trained, settings, readiness)
         urgent = urgent_buckets(parts, model.trained)
         flags = len(FLAGS) + len(urgent)
         self.buckets = Buckets(comm, parts, settings, model.owners, flags)
+        levels = self._levels if settings.hierarchical else None
         self._reducer = Reducer(
-            comm,
-            self.buckets,
-            settings,
-            urgent,
-            worker=self._worker,
-            levels=self._levels if settings.hierarchical else None,
-            timeout=self._timeout,
+            comm, self.buckets, settings, urgent, self._worker, levels, self._timeout
         )
         if before is not None:
             self.buckets.adopt(before)
@@ -194,8 +187,8 @@ class Steps:
             return
         self.check_between()
         self.ended = UsageError("this object was closed; make another one")
-        if self._levels is not None and self._levels.leaders is not None:
-            self._levels.leaders.finalize()
+        if self._levels is not None and self._levels[1] is not None:
+            self._levels[1].finalize()
         if self.log is not None:
             self.log.close()
 
@@ -208,8 +201,8 @@ class Steps:
         """Leave neither a log nor communicators: the training does not begin."""
         if self.log is not None:
             self.log.discard()
-        if self._levels is not None and self._levels.leaders is not None:
-            self._levels.leaders.abort()
+        if self._levels is not None and self._levels[1] is not None:
+            self._levels[1].abort()
 
     # A step.
 
@@ -283,14 +276,8 @@ class Steps:
         for name, array in given:
             buckets.mark(name, array, back=True)
         if self._reducing:
-            begun = perf_counter()
-            with self._failing():
+            with self._reduction():
                 self._reducer.reduce_all()
-            if self._reducer.together:
-                self.record.together(begun)
-            else:
-                self.record.waited.append((begun, perf_counter()))
-                self.record.one_by_one()
         return self._end()
 
     def ready(self, name: str, grad: Any) -> None:
@@ -316,13 +303,10 @@ class Steps:
         """Do what `GradientSync.wait` does."""
         self._check_weighed()
         self._begin(READY)
-        measured = False
         if self._reducing:
-            with self._failing(), self._waiting():
+            with self._reduction():
                 self._reducer.finish()
-            self.record.one_by_one()
-            measured = self._warm_up is not None and self._warm_up.step(self._reducer.spans)
-        return self._end(measured=measured)
+        return self._end()
 
     def wait_for(self, name: str) -> Array:
         """Do what `GradientSync.wait_for` does."""
@@ -333,52 +317,51 @@ class Steps:
         self._begin(READY)
         self._complete = True
         self._reducer.close()
-        with self._failing(), self._waiting():
+        with self._reduction():
             self._reducer.wait_for(self.buckets.bucket_of[name])
         return view
 
     @contextmanager
-    def _failing(self) -> Iterator[None]:
-        """Let no step follow what a reduction raises: how far it came on which rank is not known."""
+    def _reduction(self) -> Iterator[None]:
+        """Count a wait. Let no step follow what it raises: how far it came on which rank is not known."""
+        begun = perf_counter()
         try:
             yield
         except BaseException as error:
             self.ended = error
             raise
-
-    @contextmanager
-    def _waiting(self) -> Iterator[None]:
-        begun = perf_counter()
-        yield
         self.record.waited.append((begun, perf_counter()))
 
-    def _end(self, *, measured: bool = False) -> bool:
+    def _end(self) -> bool:
         """End a micro-step. Return whether there are results."""
-        buckets, record, settings = self.buckets, self.record, self._model.settings
-        reduced, marked = self._reducing, list(buckets.marked)
+        comm, model, timeout = self._comm, self._model, self._timeout
+        buckets, record, settings = self.buckets, self.record, model.settings
+        reduced, marked, spans = self._reducing, list(buckets.marked), self._reducer.spans
+        if reduced:
+            record.step()
+        else:
+            self._micro_steps += 1
+            buckets.sources.clear()
+        record.micro_steps += 1
         buckets.end_micro_step()
         self._reducer.reset()
         self._open = self._complete = False
-        record.micro_steps += 1
         if not reduced:
-            self._micro_steps += 1
-            buckets.sources.clear()
             return False
         self._micro_steps, buckets.factor, self._reduced = 0, None, True
-        record.end()
         skipped = True  # also if this raises
         try:
-            skipped = is_skipped(self._comm, buckets, settings, self._timeout)
+            skipped = is_skipped(comm, buckets, settings, timeout)
         finally:
             if self.log is not None:
                 self.log.step(*record.last(skipped=skipped))
         if skipped:
             record.skipped += 1
             buckets.clear()
-            buckets.copy_back()
+        buckets.copy_back()
+        if skipped:
             self.zero()
         else:
-            buckets.copy_back()
             buckets.accept()
         if settings.loss_scale is not None:
             self.scale.step(finite=not skipped)
@@ -386,21 +369,14 @@ class Steps:
         if settings.check_every and not record.steps % settings.check_every:
             self.check_consistency()
         if settings.order == "ready" and self._readiness is None:
-            every = self._comm.all_gather_object(marked, timeout=self._timeout)
+            every = comm.all_gather_object(marked, timeout=timeout)
             self.lay_out(readiness=mean_order(every))
-        elif measured:
-            self._adapt()
+        elif self._way == READY and self._warm_up is not None and self._warm_up.step(spans):
+            self.choice = choice = self._warm_up.choose(comm, settings, timeout)
+            sizes = {
+                "bucket_bytes": choice.bucket_bytes,
+                "first_bucket_bytes": choice.first_bucket_bytes,
+            }
+            model.settings = settings.changed({**sizes, "adaptive": 0})
+            self.lay_out([f"adaptive buckets: {choice}"], self._readiness)
         return not skipped
-
-    def _adapt(self) -> None:
-        """Choose the sizes of buckets from what all ranks measured. Collective; blocks."""
-        assert self._warm_up is not None
-        model = self._model
-        self.choice = choice = self._warm_up.choose(self._comm, model.settings, self._timeout)
-        model.settings = replace(
-            model.settings,
-            bucket_bytes=choice.bucket_bytes,
-            first_bucket_bytes=choice.first_bucket_bytes,
-            adaptive=0,
-        )
-        self.lay_out([f"adaptive buckets: {choice}"], self._readiness)

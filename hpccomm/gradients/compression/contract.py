@@ -28,23 +28,18 @@ class Exchange(Protocol):
 
     def sum(self, x: Array) -> None:
         """Replace an array by the sum over the ranks, with the same bits on each."""
-        ...
 
     def max(self, x: Array) -> None:
         """Replace an array by the largest elements over the ranks."""
-        ...
 
     def gather(self, x: Array) -> Array:
         """Return the arrays of all ranks, of shape ``(size, *x.shape)``. `x` has one shape and dtype everywhere."""
-        ...
 
     def gather_uneven(self, x: Array) -> Sequence[Array]:
         """Return the 1-D arrays of all ranks, which may have different lengths, by rank."""
-        ...
 
     def swap(self, x: Array) -> Array:
         """Send ``x[r]`` to rank `r`, and return what the ranks sent here, of `x`'s shape, by rank."""
-        ...
 
 
 class Channel(Protocol):
@@ -59,7 +54,6 @@ class Channel(Protocol):
     @property
     def memory_bytes(self) -> int:
         """What it keeps."""
-        ...
 
     def reduce(self, x: Array, exchange: Exchange) -> None:
         """Replace a bucket's gradients by an approximation of their sum over the ranks. Collective; blocks.
@@ -74,7 +68,6 @@ class Channel(Protocol):
         exchange : Exchange
             To the other ranks.
         """
-        ...
 
 
 class Compressor(Protocol):
@@ -91,4 +84,3 @@ class Compressor(Protocol):
         UsageError
             If the bucket's dtype does not fit.
         """
-        ...

@@ -1,7 +1,6 @@
 """What compressors send over a communicator."""
 
 from collections.abc import Sequence
-from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -54,24 +53,17 @@ class Ranks:
     def gather(self, x: Array) -> Array:
         """Return the arrays of all ranks, of shape ``(size, *x.shape)``. Collective; blocks."""
         self.wire_nbytes += x.nbytes
-        found: Array = self._comm.all_gather(np.ascontiguousarray(x), timeout=self._timeout)
-        return found
+        every: Array = self._comm.all_gather(np.ascontiguousarray(x), timeout=self._timeout)
+        return every
 
     def gather_uneven(self, x: Array) -> Sequence[Array]:
         """Return the 1-D arrays of all ranks, which may have different lengths, by rank. Collective; blocks."""
         self.wire_nbytes += x.nbytes
         every, counts = self._comm.all_gather_v(x, timeout=self._timeout, return_counts=True)
-        ends = np.concatenate([[0], np.cumsum(counts)])
-        return [every[start:end] for start, end in pairwise(ends)]
+        return np.split(every, np.cumsum(counts)[:-1])
 
     def swap(self, x: Array) -> Array:
         """Send ``x[r]`` to rank `r`, and return what the ranks sent here, by rank. Collective; blocks."""
         self.wire_nbytes += x.nbytes
-        found: Array = self._comm.all_to_all(np.ascontiguousarray(x), timeout=self._timeout)
-        return found
-
-    def any(self, flags: Sequence[bool]) -> list[bool]:
-        """Return which flags any rank has set. Collective; blocks."""
-        every = np.array(flags, np.uint8)
-        self.max(every)
-        return list(map(bool, every))
+        received: Array = self._comm.all_to_all(np.ascontiguousarray(x), timeout=self._timeout)
+        return received

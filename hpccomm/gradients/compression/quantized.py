@@ -4,9 +4,10 @@ Each rank sums up one part of the bucket, as in a reduce-scatter, so that what a
 and nothing is rounded more than twice.
 """
 
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from math import prod
-from typing import Any, Literal, Protocol, Self, get_args
+from typing import Any, Literal, Self, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,24 +35,113 @@ _WIRE: dict[str, DType] = {
 }
 
 
-class Codec(Protocol):
-    """How elements become bytes, and bytes elements. Elements come in whole blocks."""
+def _passes(length: int, unit: int) -> list[slice]:
+    step = max(1, PASS // unit) * unit
+    return [slice(start, min(start + step, length)) for start in range(0, length, step)]
 
-    @property
-    def unit(self) -> int:
-        """Elements of a block."""
+
+def _round_up(nbytes: int) -> int:
+    return -(-nbytes // 8) * 8
+
+
+def _check_block(block: object, least: int) -> int:
+    value = check_int("block", block)
+    if value < least or value % least:
+        raise UsageError(
+            f"block is {value}; give a number of elements that is a multiple of {least}"
+        )
+    return value
+
+
+@dataclass(frozen=True, slots=True)
+class _Cast:
+    wire: DType
+    unit: int = 16
+    scale: float = 1.0
 
     def scaled(self, by: float) -> Self:
-        """Return a codec of elements times a loss scale."""
+        return replace(self, scale=by)
 
     def nbytes(self, length: int) -> int:
-        """Return how many bytes so many elements take, a multiple of 8."""
+        return _round_up(length * self.wire.itemsize)
 
     def encode(self, x: Array, out: Bytes, real: Array) -> None:
-        """Code elements. `real` tells how many of each block are gradients, and not zeros between or behind them."""
+        codes = out[: x.size * self.wire.itemsize].view(self.wire)
+        with np.errstate(over="ignore", invalid="ignore"):  # infinity is what is wanted
+            for part in _passes(x.size, self.unit):
+                codes[part] = x[part] if self.scale == 1 else x[part] * x.dtype.type(self.scale)
 
     def decode(self, coded: Bytes, out: Array) -> None:
-        """Write the elements that bytes stand for."""
+        codes = coded[: out.size * self.wire.itemsize].view(self.wire)
+        for part in _passes(out.size, self.unit):
+            out[part] = codes[part]
+            if self.scale != 1:
+                out[part] *= out.dtype.type(1 / self.scale)
+
+
+@dataclass(frozen=True, slots=True)
+class _Scaled:
+    """Blocks with a float32 scale each: the scales come first, and then the codes.
+
+    Attributes
+    ----------
+    unit : int
+        Elements of a block.
+    bits : int
+        Of a code.
+    scales, codes, values : callable
+        Return the scales of blocks, the codes of blocks with scales, and what codes stand for.
+    """
+
+    unit: int
+    bits: int
+    scales: Callable[[Array, Array], Any]
+    codes: Callable[[Array, Array], Any]
+    values: Callable[[Bytes], Any]
+
+    def scaled(self, by: float) -> Self:
+        return self  # each block has a scale of its own
+
+    def nbytes(self, length: int) -> int:
+        return _round_up(length * self.bits // 8 + length // self.unit * 4)
+
+    def _parts(self, coded: Bytes, length: int) -> Iterator[tuple[slice, slice, Array, Bytes]]:
+        """Return parts of elements, and of their blocks, with the scales and codes of each."""
+        scales, codes = np.split(coded, [length // self.unit * 4])
+        for part in _passes(length, self.unit):
+            blocks = slice(part.start // self.unit, part.stop // self.unit)
+            code = codes[part.start * self.bits // 8 : part.stop * self.bits // 8]
+            yield part, blocks, scales.view(np.float32)[blocks], code
+
+    def encode(self, x: Array, out: Bytes, real: Array) -> None:
+        for part, blocks, scales, codes in self._parts(out, x.size):
+            elements = x[part].reshape(-1, self.unit)
+            with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
+                scales[:] = self.scales(elements, real[blocks])
+                scales[~np.isfinite(scales)] = np.nan
+                codes[:] = self.codes(elements, scales)
+
+    def decode(self, coded: Bytes, out: Array) -> None:
+        for part, _, scales, codes in self._parts(coded, out.size):
+            values = self.values(codes).reshape(-1, self.unit)
+            np.multiply(values, scales[:, None], out=out[part].reshape(values.shape))
+
+
+def _int8(blocks: Array, scales: Array) -> Any:
+    multiples = np.rint(blocks * np.where(scales > 0, 1 / scales, 0)[:, None])
+    return np.clip(multiples, -127, 127).astype(np.int8).reshape(-1).view(np.uint8)
+
+
+Codec = _Cast | _Scaled
+"""How elements become bytes, and bytes elements. Elements come in whole blocks.
+
+- ``unit``: elements of a block.
+- ``scaled(by)``: a codec of elements times a loss scale.
+- ``nbytes(length)``: bytes that elements take, a multiple of 8.
+- ``encode(x, out, real)`` codes elements. `real` has the number of gradients in each block, without zeros between or
+  behind them.
+- ``decode(coded, out)`` writes the elements that bytes stand for.
+"""
 
 
 class QuantizedChannel:
@@ -145,112 +235,6 @@ def _leave(x: Array, codec: Codec, coded: Bytes, decoded: Array, errors: Array) 
     drop_nonfinite(errors)
 
 
-def _passes(length: int, unit: int) -> list[slice]:
-    step = max(1, PASS // unit) * unit
-    return [slice(start, min(start + step, length)) for start in range(0, length, step)]
-
-
-def _round_up(nbytes: int) -> int:
-    return -(-nbytes // 8) * 8
-
-
-def _check_block(block: object, least: int) -> int:
-    value = check_int("block", block)
-    if value < least or value % least:
-        raise UsageError(
-            f"block is {value}; give a number of elements that is a multiple of {least}"
-        )
-    return value
-
-
-@dataclass(frozen=True, slots=True)
-class _Cast:
-    wire: DType
-    unit: int = 16
-    scale: float = 1.0
-
-    def scaled(self, by: float) -> Self:
-        return replace(self, scale=by)
-
-    def nbytes(self, length: int) -> int:
-        return _round_up(length * self.wire.itemsize)
-
-    def encode(self, x: Array, out: Bytes, real: Array) -> None:
-        codes = out[: x.size * self.wire.itemsize].view(self.wire)
-        with np.errstate(over="ignore", invalid="ignore"):  # infinity is what is wanted
-            for part in _passes(x.size, self.unit):
-                codes[part] = x[part] if self.scale == 1 else x[part] * x.dtype.type(self.scale)
-
-    def decode(self, coded: Bytes, out: Array) -> None:
-        codes = coded[: out.size * self.wire.itemsize].view(self.wire)
-        for part in _passes(out.size, self.unit):
-            out[part] = codes[part]
-            if self.scale != 1:
-                out[part] *= out.dtype.type(1 / self.scale)
-
-
-@dataclass(frozen=True, slots=True)
-class _Scaled:
-    """Blocks with a float32 scale each: the scales come first, and then the codes."""
-
-    unit: int
-
-    def scaled(self, by: float) -> Self:
-        return self  # each block has a scale of its own
-
-    def _scales(self, coded: Bytes, length: int) -> tuple[NDArray[np.float32], Bytes]:
-        end = length // self.unit * 4
-        return coded[:end].view(np.float32), coded[end:]
-
-
-class _Int8(_Scaled):
-    def nbytes(self, length: int) -> int:
-        return _round_up(length + length // self.unit * 4)
-
-    def encode(self, x: Array, out: Bytes, real: Array) -> None:
-        scales, codes = self._scales(out, x.size)
-        for part in _passes(x.size, self.unit):
-            blocks = x[part].reshape(-1, self.unit)
-            with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
-                scale = (np.abs(blocks).max(axis=1) / 127).astype(np.float32)
-                scale[~np.isfinite(scale)] = np.nan
-                scales[part.start // self.unit : part.stop // self.unit] = scale
-                inverse = np.where(scale > 0, 1 / scale, 0)[:, None]
-                rounded = np.rint(blocks * inverse)
-                codes[part] = np.clip(rounded, -127, 127).astype(np.int8).reshape(-1).view(np.uint8)
-
-    def decode(self, coded: Bytes, out: Array) -> None:
-        scales, codes = self._scales(coded, out.size)
-        for part in _passes(out.size, self.unit):
-            blocks = codes[part].view(np.int8).reshape(-1, self.unit)
-            scale = scales[part.start // self.unit : part.stop // self.unit, None]
-            np.multiply(blocks, scale, out=out[part].reshape(blocks.shape))
-
-
-class _Signs(_Scaled):
-    def nbytes(self, length: int) -> int:
-        return _round_up(length // 8 + length // self.unit * 4)
-
-    def encode(self, x: Array, out: Bytes, real: Array) -> None:
-        scales, codes = self._scales(out, x.size)
-        for part in _passes(x.size, self.unit):
-            blocks = x[part].reshape(-1, self.unit)
-            with np.errstate(over="ignore", invalid="ignore"):
-                count = real[part.start // self.unit : part.stop // self.unit]
-                scale = (np.abs(blocks).sum(axis=1) / np.maximum(count, 1)).astype(np.float32)
-            scale[~np.isfinite(scale)] = np.nan
-            scales[part.start // self.unit : part.stop // self.unit] = scale
-            codes[part.start // 8 : part.stop // 8] = np.packbits(x[part] >= 0)
-
-    def decode(self, coded: Bytes, out: Array) -> None:
-        scales, codes = self._scales(coded, out.size)
-        for part in _passes(out.size, self.unit):
-            bits = np.unpackbits(codes[part.start // 8 : part.stop // 8]).view(np.int8)
-            signs = (2 * bits - 1).reshape(-1, self.unit)
-            scale = scales[part.start // self.unit : part.stop // self.unit, None]
-            np.multiply(signs, scale, out=out[part].reshape(signs.shape))
-
-
 @dataclass(frozen=True, slots=True)
 class MixedPrecision:
     """Send gradients as narrow floats, and sum them up in float32.
@@ -308,7 +292,14 @@ class Int8:
 
     def channel(self, bucket: Bucket) -> QuantizedChannel:
         """Return what reduces a bucket. Local."""
-        return QuantizedChannel(bucket, _Int8(self.block), error_feedback=self.error_feedback)
+        codec = _Scaled(
+            unit=self.block,
+            bits=8,
+            scales=lambda blocks, _: np.abs(blocks).max(axis=1) / 127,
+            codes=_int8,
+            values=lambda codes: codes.view(np.int8),
+        )
+        return QuantizedChannel(bucket, codec, error_feedback=self.error_feedback)
 
 
 @dataclass(frozen=True, slots=True)
@@ -338,4 +329,11 @@ class Sign:
 
     def channel(self, bucket: Bucket) -> QuantizedChannel:
         """Return what reduces a bucket. Local."""
-        return QuantizedChannel(bucket, _Signs(self.block), error_feedback=self.error_feedback)
+        codec = _Scaled(
+            unit=self.block,
+            bits=1,
+            scales=lambda blocks, real: np.abs(blocks).sum(axis=1) / np.maximum(real, 1),
+            codes=lambda blocks, _: np.packbits(blocks.reshape(-1) >= 0),
+            values=lambda codes: 2 * np.unpackbits(codes).view(np.int8) - 1,
+        )
+        return QuantizedChannel(bucket, codec, error_feedback=self.error_feedback)

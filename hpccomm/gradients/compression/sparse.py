@@ -1,7 +1,8 @@
 """Compressors that send the largest gradients and keep the others for later steps."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
 from math import ceil, inf
 from typing import Any
 
@@ -20,6 +21,7 @@ _finfo: Any = ml_dtypes.finfo  # of NumPy's floats too; it has no types
 
 Array = NDArray[Any]
 Bytes = NDArray[np.uint8]
+Places = NDArray[np.intp]
 
 PASS = 1 << 16
 """Elements that are searched at once: they stay in the cache."""
@@ -30,48 +32,8 @@ SAMPLES = 1 << 16
 GENEROUS = 1.25
 """So many times as many elements are looked for by the guessed threshold as are wanted."""
 
-COUNT = np.dtype(np.int64)
-
-
-class _Kept:
-    """Gradients that were not sent yet.
-
-    Attributes
-    ----------
-    values : ndarray
-        Those of earlier steps, and of this one when they were added.
-    """
-
-    def __init__(self, bucket: Bucket, *, error_feedback: bool) -> None:
-        self._feedback = error_feedback
-        self.values = np.zeros(bucket.length, wide(bucket.dtype))
-        self.index = np.dtype(np.uint32 if bucket.length < 1 << 32 else np.uint64)
-        self.dtype = bucket.dtype
-        self._most = float(_finfo(bucket.dtype).max)
-
-    @property
-    def memory_bytes(self) -> int:
-        return self.values.nbytes
-
-    def add(self, x: Array) -> bool:
-        """Add this step's gradients; return whether some were NaN or infinite, which are dropped."""
-        if self._feedback:
-            self.values += x
-        else:
-            self.values[:] = x
-        return drop_nonfinite(self.values)
-
-    def take(self, where: NDArray[np.intp]) -> Array:
-        """Return elements as they are sent, and keep what rounding takes from them."""
-        wanted = self.values[where]
-        # What is too large for the dtype is sent over several steps.
-        sent = np.clip(wanted, -self._most, self._most).astype(self.dtype)
-        self.values[where] = wanted - sent
-        return sent
-
-
-def _pack(index: DType, where: NDArray[np.intp], values: Array) -> Bytes:
-    return np.concatenate([where.astype(index).view(np.uint8), values.view(np.uint8)])
+SIZE = np.dtype(np.int64)
+"""Of the number in front of a message."""
 
 
 def _sum(x: Array, messages: Iterable[Bytes], index: DType) -> None:
@@ -87,16 +49,16 @@ def _sum(x: Array, messages: Iterable[Bytes], index: DType) -> None:
         x[:] = total
 
 
-def _larger(x: Array, least: float) -> NDArray[np.intp]:
+def _larger(x: Array, least: float) -> Places:
     """Return where magnitudes are at least `least`, in order."""
-    found = [
+    places = [
         start + np.flatnonzero(np.abs(x[start : start + PASS]) >= least)
         for start in range(0, x.size, PASS)
     ]
-    return np.concatenate(found) if found else np.zeros(0, np.intp)
+    return np.concatenate([np.zeros(0, np.intp), *places])
 
 
-def largest(x: Array, count: int) -> NDArray[np.intp]:
+def largest(x: Array, count: int) -> Places:
     """Return where the elements of the largest magnitudes lie: `count`, or a few less, in order.
 
     In long arrays a threshold is guessed from a sample first, as in Lin et al. 2018, section 3. So some of the
@@ -146,41 +108,10 @@ class TopK:
             raise UsageError(f"ratio is {self.ratio!r}; give a number above 0 and at most 1")
         check_bool("error_feedback", self.error_feedback)
 
-    def channel(self, bucket: Bucket) -> "_TopKChannel":
+    def channel(self, bucket: Bucket) -> "SparseChannel":
         """Return what reduces a bucket. Local."""
-        kept = _Kept(bucket, error_feedback=self.error_feedback)
-        return _TopKChannel(kept, ceil(self.ratio * bucket.length))
-
-
-class _TopKChannel:
-    def __init__(self, kept: _Kept, count: int) -> None:
-        self._kept, self._count = kept, count
-
-    @property
-    def memory_bytes(self) -> int:
-        return self._kept.memory_bytes
-
-    def reduce(self, x: Array, exchange: Exchange) -> None:
-        kept = self._kept
-        bad = kept.add(x)
-        where = largest(kept.values, self._count)
-        if bad:  # the step is lost, and what is kept stays
-            where, values = np.zeros(1, np.intp), np.full(1, np.nan, x.dtype)
-        else:
-            values = kept.take(where)
-        # One message of one length on all ranks: how many bytes count, and room for as many as are wanted.
-        content = _pack(kept.index, where, values)
-        room = self._count * (kept.index.itemsize + x.itemsize)
-        message = np.zeros(COUNT.itemsize + room, np.uint8)
-        message[: COUNT.itemsize].view(COUNT)[0] = content.size
-        message[COUNT.itemsize : COUNT.itemsize + content.size] = content
-        every = exchange.gather(message)
-        sizes = (int(each[: COUNT.itemsize].copy().view(COUNT)[0]) for each in every)
-        _sum(
-            x,
-            (each[COUNT.itemsize :][:n] for each, n in zip(every, sizes, strict=True)),
-            kept.index,
-        )
+        count = ceil(self.ratio * bucket.length)
+        return SparseChannel(bucket, partial(largest, count=count), count, self.error_feedback)
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,25 +138,68 @@ class Threshold:
             raise UsageError(f"value is {self.value!r}; give a number above 0")
         check_bool("error_feedback", self.error_feedback)
 
-    def channel(self, bucket: Bucket) -> "_ThresholdChannel":
+    def channel(self, bucket: Bucket) -> "SparseChannel":
         """Return what reduces a bucket. Local."""
-        return _ThresholdChannel(_Kept(bucket, error_feedback=self.error_feedback), self.value)
+        choose = partial(_larger, least=self.value)
+        return SparseChannel(bucket, choose, None, self.error_feedback)
 
 
-class _ThresholdChannel:
-    def __init__(self, kept: _Kept, least: float) -> None:
-        self._kept, self._least = kept, least
+class SparseChannel:
+    """One bucket of which some elements are sent, see `Channel`.
+
+    Parameters
+    ----------
+    bucket : Bucket
+        Its bucket.
+    choose : callable
+        Returns the places of the elements that are sent.
+    count : int or None
+        How many they are at most; None if ranks may send any number.
+    error_feedback : bool
+        Whether what was not sent is added in the next step.
+    """
+
+    def __init__(
+        self,
+        bucket: Bucket,
+        choose: Callable[[Array], Places],
+        count: int | None,
+        error_feedback: bool,
+    ) -> None:
+        self._choose, self._count, self._feedback = choose, count, error_feedback
+        self._unsent = np.zeros(bucket.length, wide(bucket.dtype))
+        self._index = np.dtype(np.uint32 if bucket.length < 1 << 32 else np.uint64)
+        self._largest = float(_finfo(bucket.dtype).max)
 
     @property
     def memory_bytes(self) -> int:
-        return self._kept.memory_bytes
+        """Elements that were not sent yet."""
+        return self._unsent.nbytes
 
     def reduce(self, x: Array, exchange: Exchange) -> None:
-        kept = self._kept
-        bad = kept.add(x)
-        where = _larger(kept.values, self._least)
-        if bad:  # the step is lost, and what is kept stays
-            where, values = np.zeros(1, np.intp), np.full(1, np.nan, x.dtype)
+        """Replace gradients by the sum of the elements that ranks send."""
+        unsent = self._unsent
+        if self._feedback:
+            unsent += x
         else:
-            values = kept.take(where)
-        _sum(x, exchange.gather_uneven(_pack(kept.index, where, values)), kept.index)
+            unsent[:] = x
+        if drop_nonfinite(unsent):  # the step is lost, and what was not sent stays
+            places, values = np.zeros(1, np.intp), np.full(1, np.nan, x.dtype)
+        else:
+            places = self._choose(unsent)
+            wanted = unsent[places]
+            # What is too large for the dtype is sent over several steps, as is what rounding takes.
+            values = np.clip(wanted, -self._largest, self._largest).astype(x.dtype)
+            unsent[places] = wanted - values
+        content = np.concatenate([places.astype(self._index).view(np.uint8), values.view(np.uint8)])
+        if self._count is None:
+            _sum(x, exchange.gather_uneven(content), self._index)
+            return
+        # One message of one length on all ranks: the number of bytes that count, and room for `count` elements.
+        room = self._count * (self._index.itemsize + x.itemsize)
+        message = np.zeros(SIZE.itemsize + room, np.uint8)
+        message[: SIZE.itemsize].view(SIZE)[0] = content.size
+        message[SIZE.itemsize :][: content.size] = content
+        every = exchange.gather(message)
+        sizes = every[:, : SIZE.itemsize].copy().view(SIZE)[:, 0]
+        _sum(x, (m[SIZE.itemsize :][:n] for m, n in zip(every, sizes, strict=True)), self._index)
