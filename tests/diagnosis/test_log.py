@@ -78,7 +78,7 @@ FAILED = {
     "nccl_2019_all_reduce_failed.txt": "nccl-tests-wrong",
     "nccl_cut_by_cuda_failure.txt": "cuda-sticky",
     "nccl_failed_then_repeated.txt": "nccl-system",
-    "nccl_signal.txt": "ompi-segv",
+    "nccl_signal.txt": "ucx-signal",
     "nccl_time_limit.txt": "slurm-time",
     "nccl_warnings_glued.txt": "nccl-ib-retry",
     "osu_7.4_validation_fails.txt": "nccl-tests-wrong",
@@ -90,6 +90,7 @@ FAILED = {
 
 def test_benchmarks_that_went_well_are_not_blamed() -> None:
     logs = [path for path in WILD.iterdir() if path.suffix in (".txt", ".json", ".csv", ".gz")]
+    logs.remove(WILD / "utf16.txt")  # which is refused
     assert len(logs) > 80
     for path in logs:
         assert document(path.read_bytes())["first"] == FAILED.get(path.name), path
@@ -134,6 +135,48 @@ def test_tracebacks_of_two_ranks_are_told_apart() -> None:
         ("KeyError: of rank 0", 0, "train.py line 40, in step", 7),
         ("ValueError: of rank 1", 1, "train.py line 41, in step", 8),
     ]
+
+
+FRAME = '  File "/home/user/a.py", line 3, in step\n    work()\n'
+TRACEBACK = f"Traceback (most recent call last):\n{FRAME}"
+GROUP = "".join(f"  | {line}\n" for line in [*FRAME.splitlines(), "ExceptionGroup: many"])
+
+
+@pytest.mark.parametrize(
+    ("text", "first", "place"),
+    [
+        (f"Exception ignored in: <function X>\n{TRACEBACK}KeyError: 1\nwell\n", None, ""),
+        ("+ grep 'Traceback (most recent call last)' log\nno\n", None, ""),
+        (
+            f"  + Exception Group {TRACEBACK[:35]}{GROUP}",
+            "python-exception",
+            "a.py line 3, in step",
+        ),
+        (f"{TRACEBACK}    | other\nKeyError: 1\n", "python-exception", "a.py line 3, in step"),
+        ('  File "a.py", line 3\n    x =\nSyntaxError: invalid syntax\n', "python-syntax", ""),
+        ("[n1:7   :0:7] Caught signal 11 (Segmentation fault: address 0x8)\n", "ucx-signal", ""),
+        ("srun: error: n1: tasks -,2--,7: Killed\n", "slurm-killed", ""),
+        (
+            f"[1,{'9' * 5000}]<stderr>: CollectiveTimeout: x, rank {'9' * 5000} of 2\n",
+            "CollectiveTimeout",
+            "",
+        ),
+    ],
+)
+def test_odd_texts(text: str, first: str | None, place: str) -> None:
+    found = document(text.encode())
+    assert found["first"] == first
+    assert not place or found["found"][0]["place"] == place
+
+
+def test_the_dumps_that_a_log_names_are_said() -> None:
+    said = words.lines(
+        read(
+            b"hpccomm: CollectiveTimeout: all_reduce\n"
+            b"the last calls are in hpccomm-dumps/7: hpccomm explain hpccomm-dumps/7 says what they mean\n"
+        )
+    )
+    assert said[-1] == "  more: hpccomm explain hpccomm-dumps/7"
 
 
 def test_consequences_alone_send_to_other_logs() -> None:
@@ -394,6 +437,7 @@ def test_a_packed_log_that_is_cut_is_read_as_far_as_it_goes() -> None:
         (b"\x89HDF\r\n", "an HDF5 file"),
         (b"\x7fELF..", "a program"),
         (b"\x28\xb5\x2f\xfd", "zstd -dc"),
+        ("well\n".encode("utf-16"), "iconv -f UTF-16"),
     ],
 )
 def test_what_is_no_log_is_refused(

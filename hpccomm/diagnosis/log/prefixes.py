@@ -10,9 +10,9 @@ _FORMS = (
     rf"\[?(?P<time>{_ISO})\]? ?(?:std(?:out|err) [FP] )?",  # kubectl, CRI, NCCL
     rf"\[(?P<day>{_DAY})\]",  # mpiexec --output timestamp
     # mpiexec --tag-output; --output of Open MPI 5: tag, tag-detailed, tag-fullname, rank
-    r"\[(?:[^\[\]@]*@)?(?:\d+,)?(?P<tag>\d+)\](?:\[(?P<taghost>[\w.-]+):\d+\])?<std(?:out|err|diag)>:? ?",
+    r"\[(?:[^\[\]@]*@)?(?:\d+,)?(?P<tag>\d{1,9})\](?:\[(?P<taghost>[\w.-]+):\d+\])?<std(?:out|err|diag)>:? ?",
     r"(?:<std(?:out|err|diag)>:? ?)",
-    r"\[(?:rank|default)?(?P<torch>\d+)\]:? ?",  # torchrun, MPICH's -l
+    r"\[(?:rank|default)?(?P<torch>\d{1,9})\]:? ?",  # torchrun, MPICH's -l
     r"\s{0,6}(?P<srun>\d{1,6})(?:@(?P<at>[\w.-]+))?: ",  # srun -l, -prepend-pattern of MPICH
     r"\[?pod/(?P<pod>[\w.-]+)(?:/[\w.-]+)?\]? ",  # kubectl --prefix
     rf"{_DAY} (?P<syslog>[\w.-]+) kernel: ",

@@ -29,8 +29,9 @@ ENOUGH = 20_000
 """Of a message that was seen so often, more are only counted."""
 
 _NCCL_RANK = " nranks "
-_RANK = re.compile(r"\brank (\d+) nranks ")
-_RAISED_BY = re.compile(r"\brank (\d+) raised:\s*$")
+_RANK = re.compile(r"\brank (\d{1,9}) nranks ")
+_RAISED_BY = re.compile(r"\brank (\d{1,9}) raised:\s*$")
+_IGNORED = "Exception ignored in"
 _CONTROL = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|\0")
 _PACKED: dict[bytes, Callable[[Any], Any]] = {
     b"\x1f\x8b": gzip.open,
@@ -42,6 +43,7 @@ _FOREIGN = {
     b"PK\x03\x04": "a zip archive: unpack it",
     b"\x89HDF": "an HDF5 file: hpccomm show reads those of hpccomm",
     b"\x7fELF": "a program",
+    b"\xff\xfe": "text in UTF-16: iconv -f UTF-16 -t UTF-8 FILE | hpccomm explain -",
 }
 _EXCEPTION = next(each for each in TABLE if each.name == "python-exception")
 
@@ -189,6 +191,8 @@ class _LogReader:
         if said := _RAISED_BY.search(before):
             origin = origin._replace(rank=int(said[1]))
         self._raised[origin.tag] = traceback.line
+        if _IGNORED in before[before[:-1].rfind("\n") + 1 :]:  # said by that line
+            return
         rows = [
             row
             for row, each in enumerate(TABLE)

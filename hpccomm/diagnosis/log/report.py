@@ -1,5 +1,6 @@
 """What was seen in a log: causes before consequences, and repetitions as one."""
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
@@ -81,7 +82,7 @@ class LogReport:
     ) -> Sighting:
         """Take up a message; return what is known of it."""
         named = details.get("rank")
-        rank = int(named) if named else origin.rank
+        rank = int(named) if named and len(named) < 10 else origin.rank
         if rank is None:
             rank = self.ranks.get(origin.process)
         key = (message.name, details.get("what", ""))
@@ -131,6 +132,5 @@ def _earlier(time: str, than: str) -> bool:
 
 def _listed(ranks: str) -> Iterator[int]:
     """Yield the ranks of a list such as ``0-3,7``."""
-    for part in filter(None, ranks.split(",")):
-        first, _, last = part.strip("[] ").partition("-")
+    for first, last in re.findall(r"(\d{1,9})(?:-(\d{1,9}))?", ranks):
         yield from range(int(first), min(int(last or first), int(first) + 99999) + 1)

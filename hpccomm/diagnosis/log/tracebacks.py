@@ -16,6 +16,8 @@ _FRAME = re.compile(r'\s*File "(?P<file>[^"]+)", line (?P<line>\d+)(?:,)? in (?P
 _FOREIGN = re.compile(
     r"site-packages|dist-packages|/lib(?:64)?/python\d|^<|\.p[yx]x?d$|\.pyx$|/hpccomm/(?:backends|bench|cli|communicator|dispatch|gradients|memory|runtime)/"
 )
+_IN_GROUP = re.compile(r"^ +[|+] ?")
+"""Before each line of a traceback of an exception group."""
 _RAISED = re.compile(r"(?:[\w.]*\.)?\w+(?:: .*)?$")
 
 
@@ -51,15 +53,20 @@ def read(lines: Iterable[tuple[int, str]]) -> Traceback | None:
     Traceback or None
         None if it has no end.
     """
-    place, raised = "", 0
+    place, raised, framed, in_group = "", 0, False, False
     said: list[str] = []
     for number, line in lines:
+        if BEGIN in line:
+            in_group = line.lstrip().startswith(("+", "|"))
+        if in_group:
+            line = _IN_GROUP.sub("", line)
         frame = _FRAME.match(line)
         if raised and (FATAL not in said[0]):  # the exception may have several lines
             if not line.strip() or frame or BEGIN in line or len(said) > MOST_SAID:
                 break
             said.append(line)
         elif frame is not None:
+            framed = True
             if not _FOREIGN.search(frame["file"]) and not (raised and place):
                 name = frame["file"].rpartition("/")[2]
                 place = f"{name} line {frame['line']}, in {frame['name']}".replace(
@@ -69,6 +76,6 @@ def read(lines: Iterable[tuple[int, str]]) -> Traceback | None:
             raised, said = number, [line[line.index(FATAL) :]]
         elif raised and (line.startswith("Extension modules") or (place and not line.strip())):
             break
-        elif not raised and not line.startswith(" ") and BEGIN not in line and _RAISED.match(line):
+        elif framed and not raised and not line.startswith(" ") and _RAISED.match(line):
             raised, said = number, [line.strip()]
     return Traceback(raised, "\n".join(said), place) if raised else None
