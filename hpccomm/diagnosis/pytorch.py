@@ -54,7 +54,8 @@ def write(job: Job, folder: Path) -> list[str]:
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        strange = [each.name for each in folder.iterdir() if each.name not in _names(job)]
+        own = {f"rank_{rank}" for rank in range(job.size)}
+        strange = [each.name for each in folder.iterdir() if each.name not in own]
         if strange:
             raise UsageError(
                 f"{folder} is not empty ({strange[0]}), and PyTorch's analyser reads every file of a "
@@ -66,16 +67,9 @@ def write(job: Job, folder: Path) -> list[str]:
         raise UsageError(
             f"cannot write to {folder}: {error.strerror or error}; choose another folder"
         ) from error
-    missing = [rank for rank in range(job.size) if rank not in job.dumps]
     command = f"python -m torch.distributed.flight_recorder.fr_trace {folder} -p rank_"
-    return [
-        f"written for PyTorch's analyser: {command}"
-        + (" --allow-incomplete-ranks" if missing else "")
-    ]
-
-
-def _names(job: Job) -> set[str]:
-    return {f"rank_{rank}" for rank in range(job.size)}
+    command += " --allow-incomplete-ranks" if len(job.dumps) < job.size else ""
+    return [f"written for PyTorch's analyser: {command}"]
 
 
 def document(job: Job, rank: int) -> dict[str, Any]:
@@ -84,7 +78,7 @@ def document(job: Job, rank: int) -> dict[str, Any]:
     calls = [
         call
         for call in job.dumps[rank].calls
-        if call.number >= max(1, oldest.get(call.uid, 1)) and call.uid in job.histories
+        if call.uid in oldest and call.number >= max(1, oldest[call.uid])
     ]
     return {
         "version": VERSION,

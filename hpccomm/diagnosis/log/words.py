@@ -20,6 +20,10 @@ _TITLES = {
     "harmless": "Harmless",
 }
 
+_OF_MESSAGE = ("name", "component", "kind", "meaning", "remedies", "check", "source")
+_OF_SIGHTING = ("line", "text", "place", "details", "count", "rank")
+"""What is in the document under the same name."""
+
 
 def lines(report: LogReport) -> list[str]:
     """Return a report as text."""
@@ -45,35 +49,17 @@ def lines(report: LogReport) -> list[str]:
 
 def document(report: LogReport) -> dict[str, Any]:
     """Return a report for JSON."""
-    sightings = [*report.of(*WRONG), *report.of("warning", "harmless", "unknown")]
+    sightings = report.of(*WRONG, "warning", "harmless", "unknown")
     return {
-        "status": report.status,
-        "name": report.name,
-        "lines": report.lines,
-        "damage": report.damage,
+        **{name: getattr(report, name) for name in ("status", "name", "lines", "damage")},
         "first": next((each.message.name for each in report.of(*WRONG)), None),
-        "found": [_fields(each) for each in sightings],
-    }
-
-
-def _fields(each: Sighting) -> dict[str, Any]:
-    message = each.message
-    return {
-        "name": message.name,
-        "component": message.component,
-        "kind": message.kind,
-        "meaning": message.meaning,
-        "remedies": message.remedies,
-        "check": message.check,
-        "source": message.source,
-        "line": each.line,
-        "text": each.text,
-        "place": each.place,
-        "details": each.details,
-        "count": each.count,
-        "rank": each.rank,
-        "ranks": sorted(each.ranks),
-        "hosts": {host: line for host, (_, line) in each.hosts.items()},
+        "found": [
+            {name: getattr(each.message, name) for name in _OF_MESSAGE}
+            | {name: getattr(each, name) for name in _OF_SIGHTING}
+            | {"ranks": sorted(each.ranks)}
+            | {"hosts": {host: line for host, (_, line) in each.hosts.items()}}
+            for each in sightings
+        ],
     }
 
 
