@@ -334,7 +334,11 @@ def test_a_stopped_rank_is_named_and_the_others_leave_their_calls(
     assert {"rank_0.json", "rank_1.json"} <= {file.name for file in tmp_path.glob("*/rank_*.json")}
 
 
-def test_nothing_is_written_without_a_directory(tmp_path: Path) -> None:
+def test_nothing_is_written_without_a_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+
     def main(comm: hpccomm.Communicator) -> None:
         comm.abort()
 
