@@ -202,7 +202,8 @@ class Core:
             if x.__class__ is ndarray and async_op is False and stream is None and counts is None:
                 flags = x.flags
                 # What is contiguous and writable needs no other check.
-                if flags.carray and x.ndim == 1:
+                if flags.carray:
+                    source = target = x if x.ndim == 1 else x.reshape(-1)
                     if out is None:
                         key = name, x.dtype, x.shape, op, algorithm, deterministic
                     elif out is x:
@@ -211,7 +212,8 @@ class Core:
                         into = out.flags
                         # Arrays that each own their memory do not overlap.
                         apart = (flags.owndata and into.owndata) or not may_share_memory(x, out)
-                        if apart and into.carray and out.ndim == 1:
+                        if apart and into.carray:
+                            target = out if out.ndim == 1 else out.reshape(-1)
                             key = (
                                 name, x.dtype, x.shape, out.dtype, out.shape, op, algorithm, deterministic,
                             )  # fmt: skip
@@ -223,7 +225,7 @@ class Core:
                     except TypeError:  # an argument cannot be hashed, such as a callable object
                         recipe = key = None
                     if recipe is not None and not self.intake.diverted:
-                        recipe.issue(recipe.direct(x, out), (x, out), limit)  # type: ignore[misc]  # it is there
+                        recipe.issue(recipe.direct(source, target), (x, out), limit)  # type: ignore[misc]  # it is there
                         return out if recipe.returns_out else x if recipe.returns_x else None
             recipe, a, b = self.recipes.find(
                 name, x, out, op, root, lists, exclusive, algorithm, deterministic

@@ -212,12 +212,13 @@ def _exchange(
             key = _alike(name, x, dst, out, src, tag)
             recipe = core.known.get(key)
             if recipe is not None:
-                arrays = x, out
+                send = x if x is None or x.ndim == 1 else x.reshape(-1)
+                recv = out if out is None or out.ndim == 1 else out.reshape(-1)
                 if core.intake.diverted:
-                    call = Call(recipe, x, out, out, arrays)
+                    call = Call(recipe, send, recv, out, (x, out))
                     return core.issue(call, async_op, core.limit(timeout))
                 limit = calls.timeout if timeout is None else core.limit(timeout)
-                recipe.issue(arrays, arrays, limit)
+                recipe.issue((send, recv), (x, out), limit)
                 return out
         call = _checked(core, name, x, dst, out, src, tag, stream)
         if key is not None:
@@ -236,20 +237,20 @@ def _alike(name: str, x: Any, dst: Any, out: Any, src: Any, tag: Any) -> Any:
     if tag.__class__ is not int or dst.__class__ not in _RANKS or src.__class__ not in _RANKS:
         return None
     if x is None:
-        if out.__class__ is ndarray and out.flags.carray and out.ndim == 1:
+        if out.__class__ is ndarray and out.flags.carray:
             return name, out.dtype, out.nbytes, src, tag
         return None
     if x.__class__ is not ndarray:
         return None
     flags = x.flags
-    if not flags.carray or x.ndim != 1:
+    if not flags.carray:
         return None
     if out is None:
         return name, x.dtype, x.nbytes, dst, tag
     if out.__class__ is not ndarray:
         return None
     into = out.flags
-    if not into.carray or out.ndim != 1:
+    if not into.carray:
         return None
     # Arrays that each own their memory do not overlap.
     if not (flags.owndata and into.owndata and x is not out) and may_share_memory(x, out):

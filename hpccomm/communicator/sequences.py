@@ -23,7 +23,7 @@ from hpccomm.communicator.steps import (
 from hpccomm.contracts.choice import ENDS_JOB, RAISES, WAITS_ON, Choice
 from hpccomm.contracts.transport import Transport
 from hpccomm.errors import HpccommError, RankMismatch
-from hpccomm.runtime.planned import carrying
+from hpccomm.runtime.callpath import carrying
 
 
 def agreed(

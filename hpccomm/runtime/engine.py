@@ -21,9 +21,9 @@ from hpccomm.contracts.transport import Steps
 from hpccomm.errors import CommunicationError, UsageError, peers_lost
 from hpccomm.runtime import dump
 from hpccomm.runtime.answering import register, withdraw
+from hpccomm.runtime.callpath import Issue, blocking, polling
 from hpccomm.runtime.failure import Failure
 from hpccomm.runtime.inquiry import Inquiry, answer, facts, flight_facts
-from hpccomm.runtime.issue import Issue, blocking, polling
 from hpccomm.runtime.lifetime import after_fork
 from hpccomm.runtime.operation import Label, Operation, digested
 from hpccomm.runtime.progress import Task, TaskQueue, progress_engine

@@ -45,8 +45,8 @@ class Recipe(Generic[R]):
     arguments : callable
         ``arguments(send, recv)`` gives what `issue` is called with for arrays in host memory.
     direct : callable or None
-        ``direct(x, out)`` gives the same for the user's arrays, where these are flat and fit; None where there
-        is more to do.
+        ``direct(x, out)`` gives the same for the user's arrays, flattened, where these fit; None where there is
+        more to do.
     returns_x, returns_out : bool
         Whether the call returns x, or `out`.
     """

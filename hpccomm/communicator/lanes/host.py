@@ -26,10 +26,11 @@ from hpccomm.dtypes import DType
 from hpccomm.errors import UsageError
 from hpccomm.memory.cuda.streams import Queue
 from hpccomm.memory.views import Array, as_bytes, check_layout, empty_like_kind
+from hpccomm.runtime import callpath
+from hpccomm.runtime.callpath import Diversion, Issue, exchanging
 from hpccomm.runtime.engine import CallEngine
-from hpccomm.runtime.issue import Habit, Issue, either, meeting
+from hpccomm.runtime.meeting import Habit, either, meeting
 from hpccomm.runtime.operation import Label, Operation, as_one, together
-from hpccomm.runtime.planned import Diversion, blocked, exchanging
 from hpccomm.runtime.stats import Tally
 from hpccomm.runtime.traffic import PLANNED
 from hpccomm.runtime.work import Work
@@ -239,7 +240,7 @@ class HostLane(Lane):
         run = recipe.route.run
         if run is None or self._check.always(recipe.label):
             return super().plan(call, limit, intake, otherwise)
-        return blocked(
+        blocked: Callable[[], Any] = callpath.compiled(callpath.PLANNED)(
             calls,
             recipe.label,
             recipe.tally,
@@ -251,6 +252,7 @@ class HostLane(Lane):
             intake,
             otherwise,
         )
+        return blocked
 
     def willing(self, call: Call) -> bool:
         """Tell whether the call's route has a way for plans, or this rank's arrays are registered."""

@@ -17,8 +17,9 @@ from hpccomm.contracts.transport import Steps
 from hpccomm.errors import CommunicationError, UsageError
 from hpccomm.memory.cuda import streams
 from hpccomm.memory.cuda.streams import Queue
+from hpccomm.runtime.callpath import Form, compiled
 from hpccomm.runtime.engine import CallEngine
-from hpccomm.runtime.operation import COMPARED, DIGEST, Label, Operation
+from hpccomm.runtime.operation import Label, Operation
 from hpccomm.runtime.pending import PendingCall, PendingCalls, pending_call
 from hpccomm.runtime.progress import Task
 from hpccomm.runtime.recorder import BEGIN, DEVICE, LABEL, TIMEOUT, Entry
@@ -37,6 +38,32 @@ TOGETHER = "put them into one send_recv or one batch"
 IssueOnStream = Callable[[int, int, Queue, object, float], None]
 """``issue(send, recv, queue, keep, timeout)`` puts a call on a stream: addresses, the stream, what must
 live until it is done, and seconds."""
+
+
+ON_STREAM = Form(
+    "on_stream",
+    "send, recv, queue, keep, timeout",
+    "label, tally, pending, capturing, note, not_issued, launch, launch_captured, noted",
+    before="stream, holder = queue",
+    run="""\
+    captured = capturing(stream)
+    if captured:
+        launch_captured(entry, send, recv, stream)
+    else:
+        launch(send, recv, stream)
+    pending.entered = None
+    if noted:
+        note(stream, holder, keep, entry, captured)
+    """,
+    fail="""\
+    pending.entered = None
+    not_issued(error, entry, keep, stream)
+    """,
+    mode="DEVICE",
+    drained=False,
+    current="pending.entered",
+    after="elapsed = perf_counter() - begin",
+)
 
 
 class StreamIssuer:
@@ -95,51 +122,19 @@ class StreamIssuer:
         Its seconds are the host's. It is remembered until it is done, unless `launch` sees to that
         (`noted` is False). A call costs a microsecond: nothing is looked up that can be known before.
         """
-        calls, pending, note, nbytes = self.calls, self.pending, self.pending.note, label.nbytes
-        capturing = pending.capturing
-        reports, origin, record = calls.reports, calls.origin, calls.record
-        fingerprint = label.fingerprint & DIGEST
-        pre, post, slow_call = reports.pre_hooks, reports.post_hooks, reports.slow_call
+        form = ON_STREAM._replace(ordered=ordered, compared=ON_STREAM.compared if noted else "")
+        calls, pending = self.calls, self.pending
 
-        def issue(send: int, recv: int, queue: Queue, keep: object, timeout: float) -> None:
-            calls.sequence = sequence = calls.sequence + 1
-            number = 0
+        def launch_captured(entry: Entry, send: int, recv: int, stream: int) -> None:
             if ordered:
-                calls.number = number = calls.number + 1
-                calls.digest = (calls.digest * 9 ^ fingerprint) & 0x3FFFFFF
-            stream, holder = queue
-            begin = perf_counter()
-            pending.entered = entry = [
-                origin, sequence, number, label, DEVICE, calls.site, begin, timeout, None, None,
-            ]  # fmt: skip
-            record(entry)
-            try:
-                if pre.registered:
-                    pre(reports.info(entry))
-                if noted and number & COMPARED == COMPARED:
-                    calls.compare(label, entry)
-                captured = capturing(stream)
-                if captured:
-                    if ordered:
-                        calls.compare(_captured(label), entry)
-                    with streams.relaxed():  # a kernel of a fold may be loaded for the first time
-                        launch(send, recv, stream)
-                else:
-                    launch(send, recv, stream)
-                pending.entered = None
-                if noted:
-                    note(stream, holder, keep, entry, captured)
-            except BaseException as error:  # noqa: BLE001 (raised again)
-                pending.entered = None
-                self._not_issued(error, entry, keep, stream)
-            elapsed = perf_counter() - begin
-            tally.calls += 1
-            tally.nbytes += nbytes
-            tally.seconds += elapsed
-            if elapsed > slow_call or post.registered:
-                reports.report(entry, elapsed)
+                calls.compare(_captured(label), entry)
+            with streams.relaxed():  # a kernel of a fold may be loaded for the first time
+                launch(send, recv, stream)
 
-        return issue
+        capturing, note, failed = pending.capturing, pending.note, self._not_issued
+        return compiled(form)(
+            calls, label, tally, pending, capturing, note, failed, launch, launch_captured, noted
+        )
 
     def _not_issued(
         self, error: BaseException, entry: Entry, keep: object, stream: int

@@ -27,9 +27,9 @@ from hpccomm.errors import UnsupportedDtype
 from hpccomm.memory.cuda.streams import Queue
 from hpccomm.memory.views import View, view
 from hpccomm.reductions import LOCATING, ReduceOp
+from hpccomm.runtime.callpath import Diversion, carrying
 from hpccomm.runtime.engine import CallEngine
 from hpccomm.runtime.operation import Label, Operation, as_one
-from hpccomm.runtime.planned import Diversion, carrying
 from hpccomm.runtime.stats import Tally
 from hpccomm.runtime.work import Work
 from hpccomm.schedules.registry import AnyAlgorithm

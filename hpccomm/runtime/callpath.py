@@ -1,0 +1,363 @@
+"""The path of a synchronous call, written once.
+
+A call takes its turn, gets a number and a record, runs, and is counted. That costs a microsecond, and each function
+that a call enters costs a tenth of one. So each form of a call is one function, and all of these are generated from
+the same template, as `dataclasses` and `collections.namedtuple` generate theirs. A form says what is its own: how the
+call runs, and whether it takes its turn itself, as a plan does.
+
+What is the same for all calls of one kind is bound once: the generated functions look nothing up.
+"""
+
+import linecache
+import re
+from collections.abc import Callable, Sequence
+from functools import cache
+from itertools import repeat
+from textwrap import dedent, indent
+from time import perf_counter
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+from hpccomm.contracts.backend import Start
+from hpccomm.contracts.transport import Bound
+from hpccomm.runtime import operation, recorder, starting, waiting
+from hpccomm.runtime.operation import Label
+from hpccomm.runtime.stats import Tally
+from hpccomm.runtime.traffic import Repeated
+
+if TYPE_CHECKING:
+    from hpccomm.runtime.engine import CallEngine
+
+Issue = Callable[[tuple[Any, ...], object, float], None]
+"""``issue(arguments, keep, timeout)`` carries a call out and waits for it: what it is called with, what must
+live meanwhile, and seconds."""
+
+_TURN = """\
+try:
+    take()
+except IndexError:
+    free = False
+else:
+    free = True
+if not free:
+    return otherwise()
+if intake.diverted or calls.closed or gate.error is not None:
+    give(None)
+    return otherwise()
+try:
+    frame = caller(1)
+    calls.site = (frame.f_code, frame.f_lasti)
+except ValueError:
+    calls.site = None
+try:
+    {call}
+finally:
+    give(None)
+return result
+"""
+"""What a plan does around its call: it is entered by the program, and not by a method of the communicator."""
+
+_CALL = """\
+{drain}
+calls.sequence = sequence = calls.sequence + 1
+{number}
+begin = perf_counter()
+{current} = entry = [
+    origin, sequence, {numbered}, label, {mode}, calls.site, begin, timeout, None, None
+]
+record(entry)
+{before}
+try:
+    if pre.registered:
+        pre(reports.info(entry))
+    {compare}
+    {run}
+except BaseException as error:
+    {fail}
+{after}
+tally.calls += 1
+tally.nbytes += nbytes
+tally.seconds += elapsed
+if elapsed > slow_call or post.registered:
+    reports.report(entry, elapsed)
+"""
+"""The call itself. Messages, unlike collectives, have no number that all ranks count."""
+
+_DRAIN = """\
+if queue:
+    calls.drain(timeout, queue)
+"""
+_NUMBER = """\
+calls.number = number = calls.number + 1
+calls.digest = (calls.digest * 9 ^ fingerprint) & DIGEST
+"""
+_COMPARE = """\
+if number & COMPARED == COMPARED:
+    calls.compare(label, entry)
+"""
+_AFTER = """\
+calls.current = None
+entry[ENDED] = elapsed = perf_counter() - begin
+"""
+
+_MAKE = """\
+def make(calls, {bound}):
+    gate, take, give = calls.gate, calls.turn.pop, calls.turn.append
+    {bind}
+    def {name}({arguments}):
+        {body}
+    return {name}
+"""
+_BIND = """\
+reports, origin, record, queue = calls.reports, calls.origin, calls.record, calls.queue
+pre, post, slow_call = reports.pre_hooks, reports.post_hooks, reports.slow_call
+nbytes, fingerprint = label.nbytes, label.fingerprint & DIGEST
+"""
+
+
+class Form(NamedTuple):
+    """One form of a call: what differs from others, as Python source.
+
+    Attributes
+    ----------
+    name : str
+        Name of the function that carries such calls out.
+    arguments : str
+        Its parameters.
+    bound : str
+        What is bound beside the engine of the communicator: parameters of what makes the function.
+    run : str
+        The statements that carry the call out.
+    fail : str
+        What is done where they raise `error`.
+    mode : str
+        How the call waits, by its name in `hpccomm.runtime.recorder`.
+    ordered : bool
+        Whether all ranks make the call in one order, and compare their calls.
+    drained : bool
+        Whether it waits for the asynchronous collectives before it.
+    compared : str
+        The statements that compare the calls of the ranks.
+    current : str
+        Where others see the record of the call under way.
+    before, after : str
+        Statements before the call runs, and afterwards: these set ``elapsed``.
+    planned : bool
+        Whether the call takes its turn itself.
+    """
+
+    name: str
+    arguments: str
+    bound: str
+    run: str
+    fail: str
+    mode: str
+    ordered: bool = True
+    drained: bool = True
+    compared: str = _COMPARE
+    current: str = "calls.current"
+    before: str = ""
+    after: str = _AFTER
+    planned: bool = False
+
+    def source(self) -> str:
+        """Return the source of the function that makes functions of this form."""
+        call = _filled(
+            _CALL,
+            drain=_DRAIN if self.ordered and self.drained else "",
+            number=_NUMBER if self.ordered else "",
+            numbered="number" if self.ordered else "0",
+            compare=self.compared if self.ordered else "",
+            mode=self.mode,
+            current=self.current,
+            before=self.before,
+            run=self.run,
+            fail=self.fail,
+            after=self.after,
+        )
+        body = _filled(_TURN, call=call) if self.planned else call
+        return _made(self.name, self.arguments, self.bound, _BIND, body)
+
+
+def _made(name: str, arguments: str, bound: str, bind: str, body: str) -> str:
+    return _filled(_MAKE, name=name, arguments=arguments, bound=bound, bind=bind, body=body)
+
+
+def _filled(template: str, **parts: str) -> str:
+    """Return a template with its parts; one that has a line to itself may have several, or none."""
+
+    def of_line(match: re.Match[str]) -> str:
+        lines = dedent(parts[match[2]]).strip("\n ")
+        return indent(f"{lines}\n", match[1]) if lines else ""
+
+    whole = re.sub(r"^( *)\{(\w+)\}\n", of_line, template, flags=re.MULTILINE)
+    return re.sub(r"\{(\w+)\}", lambda match: parts[match[1]], whole)
+
+
+@cache
+def compiled(form: Form) -> Callable[..., Callable[..., Any]]:
+    """Return what makes functions of a form, from the engine and what the form binds."""
+    return _compiled(form.name, form.source())
+
+
+def _compiled(name: str, source: str) -> Callable[..., Callable[..., Any]]:
+    names: dict[str, Any] = {"perf_counter": perf_counter, "repeat": repeat}
+    for module in (operation, recorder, starting, waiting):
+        names |= vars(module)
+    # Below the package: errors and dumps name the line of the program, and not one of these.
+    file = f"{__file__}: {name}"
+    exec(compile(source, file, "exec"), names)
+    linecache.cache[file] = len(source), None, source.splitlines(keepends=True), file
+    made: Callable[..., Callable[..., Any]] = names["make"]
+    return made
+
+
+# The forms of calls on arrays in host memory. That of device arrays is beside their streams.
+
+_ISSUE = "arguments, keep, timeout"
+
+BLOCKED = Form(
+    "blocked",
+    _ISSUE,
+    "label, tally, run",
+    run="run(*arguments)",
+    fail="calls.failed(error, entry, (arguments, keep))",
+    mode="BLOCKING",
+)
+
+SPUN = Form(
+    "polled",
+    _ISSUE,
+    "label, tally, start, ordered, begin_steps",
+    before="steps = None",
+    run="""\
+    steps = begin_steps(*arguments)
+    if not spun(steps):
+        drive(steps, timeout=timeout, gate=gate, expired=calls.expired(entry))
+    """,
+    fail="""\
+    held = (start, arguments, keep, steps)
+    calls.failed(error, entry, held, harmless=harmless_error(error, ordered))
+    """,
+    mode="POLLED",
+)
+"""Small arrays come this way: what only a call that waits long needs is made only then."""
+
+PLANNED = BLOCKED._replace(
+    name="planned",
+    arguments="",
+    bound="label, tally, run, arguments, keep, timeout, result, intake, otherwise",
+    planned=True,
+)
+
+EXCHANGED = Form(
+    "exchanged",
+    "",
+    "label, tally, exchange, repeated, keep, timeout, result, intake, otherwise, begin_all, test",
+    run="""\
+    repeated.times += 1
+    begin_all()
+    for _ in repeat(None, SPINS):
+        if test():
+            break
+    else:
+        drive(iter(test, True), timeout=timeout, gate=gate, expired=calls.expired(entry))
+    """,
+    fail="calls.failed(error, entry, (exchange, keep))",
+    mode="POLLED",
+    ordered=False,
+    planned=True,
+)
+
+
+def blocking(calls: "CallEngine", label: Label, tally: Tally, run: Callable[..., object]) -> Issue:
+    """Return what runs a call that blocks in the backend's library, beside the watchdog."""
+    return compiled(BLOCKED)(calls, label, tally, run)
+
+
+def polling(
+    calls: "CallEngine", label: Label, tally: Tally, start: Start, *, ordered: bool = True
+) -> Issue:
+    """Return what runs the polled ``start(send, recv)`` and waits for it."""
+    begin_steps = (
+        start if calls.progress.threaded else lambda *arguments: calls.together(start(*arguments))
+    )
+    form = SPUN._replace(ordered=ordered)
+    return compiled(form)(calls, label, tally, start, ordered, begin_steps)
+
+
+class Diversion(Protocol):
+    """Where calls go.
+
+    Attributes
+    ----------
+    diverted : bool
+        Whether something takes calls instead of their being issued: a batch, say.
+    """
+
+    diverted: bool
+
+
+def exchanging(
+    calls: "CallEngine",
+    label: Label,
+    tally: Tally,
+    exchange: Bound,
+    sources: Sequence[int],
+    targets: Sequence[int],
+    result: Any,
+    keep: object,
+    timeout: float,
+    intake: Diversion,
+    otherwise: Callable[[], Any],
+) -> Callable[[], Any]:
+    """Return what carries out a plan of one exchange, and waits without steps.
+
+    Parameters
+    ----------
+    calls : CallEngine
+        The communicator's.
+    label : Label
+        Of the call.
+    tally : Tally
+        Where it is counted.
+    exchange : Bound
+        The messages.
+    sources, targets : sequence of int
+        The ranks from which and to which they are, each as often as it has one.
+    result : object
+        What the call returns.
+    keep : object
+        What must live meanwhile.
+    timeout : float
+        Seconds each time.
+    intake : Diversion
+        Where calls go.
+    otherwise : callable
+        Is called instead when calls are taken elsewhere, or refused.
+    """
+    repeated = Repeated(sources, targets)
+    carry_out = compiled(EXCHANGED)(
+        calls, label, tally, exchange, repeated, keep, timeout, result, intake, otherwise, *exchange
+    )
+    calls.traffic.repeated(repeated, carry_out)
+    return carry_out
+
+
+def carrying(
+    calls: "CallEngine",
+    carry: Callable[[], object],
+    result: Any,
+    intake: Diversion,
+    otherwise: Callable[[], Any],
+) -> Callable[[], Any]:
+    """Return what carries out a plan of any call by `carry`, which numbers and records it.
+
+    The other parameters are those of `exchanging`.
+    """
+    return _carrying()(calls, carry, result, intake, otherwise)
+
+
+@cache
+def _carrying() -> Callable[..., Callable[..., Any]]:
+    body = _filled(_TURN, call="carry()")
+    return _compiled("carried", _made("carried", "", "carry, result, intake, otherwise", "", body))

@@ -1,0 +1,73 @@
+"""The path of a call is written once, and what is generated from it is what ran before it was."""
+
+import ast
+import linecache
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import hpccomm
+from hpccomm.communicator.lanes import issuing
+from hpccomm.runtime import callpath
+
+FORMS = {
+    **{name: getattr(callpath, name) for name in ("BLOCKED", "SPUN", "PLANNED", "EXCHANGED")},
+    "messages": callpath.SPUN._replace(ordered=False),
+    "on a stream": issuing.ON_STREAM,
+}
+
+
+def statements(source):
+    """Return the simple statements of a source, as Python writes them, with how often each stands there."""
+    simple = (ast.Assign, ast.AugAssign, ast.Expr)
+    return Counter(
+        ast.unparse(each) for each in ast.walk(ast.parse(source)) if isinstance(each, simple)
+    )
+
+
+@pytest.mark.parametrize("form", FORMS.values(), ids=FORMS)
+def test_each_statement_of_a_call_stands_once(form):
+    found = statements(form.source())
+    assert found["record(entry)"] == found["tally.calls += 1"] == 1
+    assert found["take()"] == form.planned
+    repeats = {each for each, times in found.items() if times > 1}
+    # A turn that is refused is given back as well; what was put on a stream has no record under way.
+    assert repeats <= {"give(None)", "pending.entered = None"}
+
+
+def test_no_other_file_has_a_statement_of_the_path():
+    own = {each for form in FORMS.values() for each in statements(form.source())}
+    shared = {
+        "record(entry)",
+        "pre(reports.info(entry))",
+        "calls.number = number = calls.number + 1",
+        "calls.digest = (calls.digest * 9 ^ fingerprint) & DIGEST",
+    }
+    assert shared < own
+    package = Path(hpccomm.__file__).parent
+    for file in package.rglob("*.py"):
+        assert not shared & statements(file.read_text(encoding="utf-8")).keys(), file
+
+
+def test_a_traceback_shows_the_generated_line_and_the_record_the_programs():
+    with hpccomm.new_comm(backend="loopback") as comm:
+        comm.register_pre_hook(lambda info: 1 / 0)
+        with pytest.raises(ZeroDivisionError) as raised:
+            comm.all_reduce(np.ones(3))
+    entry = next(each for each in raised.traceback if "callpath.py: " in str(each.path))
+    file, line = entry.frame.code.raw.co_filename, entry.lineno + 1
+    assert linecache.getline(file, line).strip().startswith("calls.failed(")
+
+
+@pytest.mark.parametrize("shape", [(), (3,), (2, 3), (2, 0, 3)])
+def test_arrays_of_any_shape_take_the_short_way(shape):
+    x, out = np.full(shape, 2.0), np.empty(shape)
+    with hpccomm.new_comm(backend="loopback") as comm:
+        for _ in range(3):
+            assert comm.all_reduce(x, out=out) is out
+            np.testing.assert_array_equal(out, x)
+            assert comm.all_reduce(x, out=x) is x
+            comm.send_recv(x, 0, out, 0)
+            np.testing.assert_array_equal(out, x)
