@@ -7,7 +7,7 @@ from hpccomm.bench.perf.sizes import Sizes
 from hpccomm.bench.progress import Progress
 from hpccomm.bench.tune import listing, table
 from hpccomm.bench.tune.calls import TunedCall
-from hpccomm.bench.tune.measuring import Effort, Finding
+from hpccomm.bench.tune.measuring import Effort, SizeTimes
 from hpccomm.bench.tune.verifying import Confirmation
 from hpccomm.dispatch.policy import Pick
 from hpccomm.testing import run_ranks
@@ -22,10 +22,12 @@ class Bench:
     def __init__(self, comm):
         self.comm = comm
 
-    def sweep(self, call, sizes, tell):
-        found = [Finding(size, {}, {RING: size * 1e-6}, {RING: np.ones((1, 1))}) for size in sizes]
-        for finding in sorted(found, key=lambda each: each.nbytes == 32):
-            tell(finding)
+    def sweep(self, call, sizes, report):
+        found = [
+            SizeTimes(size, {}, {RING: size * 1e-6}, {RING: np.ones((1, 1))}) for size in sizes
+        ]
+        for times in sorted(found, key=lambda each: each.nbytes == 32):
+            report(times)
         return found
 
 
@@ -44,14 +46,7 @@ def test_sizes_are_printed_in_order(tmp_path):
 
     def on_rank(comm):
         said = []
-        table._sweep(
-            Bench(comm),
-            CALL,
-            request=request,
-            writer=None,
-            say=said.append,
-            progress=Progress(None),
-        )
+        table.Sweeps(request, None, said.append, Progress(None)).run(Bench(comm), CALL)
         return "".join(said)
 
     (said,) = run_ranks(1, on_rank)
@@ -62,7 +57,7 @@ def test_sizes_are_printed_in_order(tmp_path):
 @pytest.mark.parametrize(("chosen", "slower"), [(TREE, False), (RING, True)])
 def test_noise_between_calls_that_are_the_same_is_no_slower_choice(chosen, slower):
     found = Confirmation(CALL, 1024, 1.2e-6, {TREE: 1.0e-6, RING: 1.25e-6}, chosen)
-    said = listing.verdict([found])
+    said = listing.confirmed([found])
     assert f"within 10% of the fastest fixed choice at {1 - slower} of 1 sizes" in said
     line = "slower: all_reduce, 1024 bytes: ring 1.20 us, tree 1.00 us, 1.20 times as long"
     assert (line in said) == slower

@@ -204,9 +204,7 @@ def _placed(network: Network, ranks: int, per_node: int, description: str) -> Ne
         )
     placed = network.resized(ranks)
     return replace(
-        placed,
-        description=description,
-        across=placed.across if ranks > per_node else None,
+        placed, description=description, across=placed.across if ranks > per_node else None
     )
 
 

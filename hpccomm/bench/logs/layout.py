@@ -231,7 +231,7 @@ class Columns:
 
 
 MODERN = Columns(
-    ("size", "count", "type", "redop", "root", *("time", "algbw", "busbw", "#wrong") * 2),
+    ("size", "count", "type", "redop", "root", *("time", "algbw", "busbw", "#wrong") * 2)
 )
 """The columns of most versions, for rows whose heading is lost."""
 

@@ -12,13 +12,7 @@ from hpccomm.bench.logs.figures import PrintedRow, exact
 from hpccomm.bench.logs.imported import Found, ImportedRun, LeftOutTable, LogDefaults
 from hpccomm.bench.logs.judged import Unfit, judged, stored
 from hpccomm.errors import ResultsError
-from hpccomm.results.schema import (
-    UNCHECKED,
-    Config,
-    RankInfo,
-    Row,
-    RunInfo,
-)
+from hpccomm.results.schema import UNCHECKED, Config, RankInfo, Row, RunInfo
 from hpccomm.results.table import TIME_FORMAT
 
 VERSIONS = (2, 3)

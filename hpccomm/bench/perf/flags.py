@@ -344,11 +344,7 @@ def _isolated(args: argparse.Namespace) -> dict[str, Any]:
     """Return the options of isolated repetitions."""
     sync = args.sync or (ROUND_TIME if args.interval else "")
     budget = args.budget or (_BUDGET if args.interval else math.inf)
-    return {
-        "sync": sync,
-        "interval": args.interval or 0.0,
-        "budget": budget,
-    }
+    return {"sync": sync, "interval": args.interval or 0.0, "budget": budget}
 
 
 def _launch(args: argparse.Namespace) -> dict[str, Any]:

@@ -144,9 +144,7 @@ def uneven_exchange(size: int, itemsize: int, member: Member) -> Layout:
     recv = tuple(by_distance[(rank - peer) % ranks] for peer in range(ranks))
     outputs = tuple(
         RankSlice(
-            source,
-            sum(by_distance[(peer - source) % ranks] for peer in range(rank)),
-            recv[source],
+            source, sum(by_distance[(peer - source) % ranks] for peer in range(rank)), recv[source]
         )
         for source in range(ranks)
     )

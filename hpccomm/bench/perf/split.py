@@ -13,12 +13,7 @@ if TYPE_CHECKING:
     from hpccomm.communicator import Communicator
 
 _HOW: Mapping[str, Callable[[int, int], int]] = MappingProxyType(
-    {
-        "AND": operator.and_,
-        "OR": operator.or_,
-        "MOD": operator.mod,
-        "DIV": operator.floordiv,
-    }
+    {"AND": operator.and_, "OR": operator.or_, "MOD": operator.mod, "DIV": operator.floordiv}
 )
 _SIGNS = {"&": "AND", "|": "OR", "%": "MOD", "/": "DIV"}
 _FITS = "AND, OR, MOD or DIV and a number, such as MOD 8, or AND 0x7"

@@ -227,12 +227,7 @@ class _Sweep:
         self.closing = ExitStack()
 
     def open(
-        self,
-        comm: "Communicator",
-        info: RunInfo,
-        out: TextIO,
-        err: TextIO,
-        terminal: TextIO | None,
+        self, comm: "Communicator", info: RunInfo, out: TextIO, err: TextIO, terminal: TextIO | None
     ) -> None:
         """Open the report. Collective."""
         options, lines = self._options, self._expected_rows

@@ -58,12 +58,12 @@ def rows(times: Times) -> TableRows:
         chosen.append(pick)
         pick = came[pick]
     chosen.reverse()
-    found = [TableRow(0, chosen[0])]
+    result = [TableRow(0, chosen[0])]
     for index in range(1, len(times)):
         if chosen[index] != chosen[index - 1]:
             start = round(math.sqrt(times[index - 1][0] * times[index][0]))
-            found.append(TableRow(start, chosen[index]))
-    return tuple(found)
+            result.append(TableRow(start, chosen[index]))
+    return tuple(result)
 
 
 def _loss(seconds: float, fastest: float) -> float:
@@ -72,13 +72,13 @@ def _loss(seconds: float, fastest: float) -> float:
     return lost + WEIGHT * max(0.0, lost - LIMIT)
 
 
-def changes(found: TableRows, sizes: Sequence[int], factor: float = 2.0) -> list[int]:
+def changes(rows: TableRows, sizes: Sequence[int], factor: float = 2.0) -> list[int]:
     """Return further sizes to measure: one between each two sizes that have different picks.
 
     Two sizes within `factor` of each other need no size between them.
     """
     between = []
-    for row in found[1:]:
+    for row in rows[1:]:
         below = max((size for size in sizes if size < row.start), default=0)
         above = min(size for size in sizes if size >= row.start)
         if below and above > factor * below:

@@ -3,12 +3,12 @@
 from collections.abc import Sequence
 
 from hpccomm.bench.tune.calls import TunedCall
-from hpccomm.bench.tune.measuring import Finding, spelled
+from hpccomm.bench.tune.measuring import SizeTimes, spelled
 from hpccomm.bench.tune.verifying import SLOWER, Confirmation
 from hpccomm.dispatch.policy import CASES, Shape, Table, text
 
 OTHERS = 3
-"""A line names this many ways besides the fastest."""
+"""A line names this many candidates besides the fastest."""
 
 
 def heading(shape: Shape) -> str:
@@ -22,12 +22,14 @@ def title(call: TunedCall) -> str:
     return f"#\n# {call.collective}{how}\n#{'bytes':>11}  {'fastest':<26}{'us':>10}   others, times as long\n"
 
 
-def line(finding: Finding) -> str:
-    """Return the line of a size, with the fastest ways."""
-    took = finding.seconds
+def line(times: SizeTimes) -> str:
+    """Return the line of a size, with the fastest candidates."""
+    took = times.seconds
     best, *others = sorted(took, key=lambda pick: took[pick])
     slower = (f"{spelled(pick)} {took[pick] / took[best]:.2f}" for pick in others[:OTHERS])
-    return f"{finding.nbytes:>12}  {spelled(best):<26}{took[best] * 1e6:>10.2f}   {', '.join(slower)}\n"
+    return (
+        f"{times.nbytes:>12}  {spelled(best):<26}{took[best] * 1e6:>10.2f}   {', '.join(slower)}\n"
+    )
 
 
 def of(table: Table) -> str:
@@ -38,13 +40,13 @@ def of(table: Table) -> str:
     )
 
 
-def verdict(verdicts: Sequence[Confirmation]) -> str:
+def confirmed(confirmations: Sequence[Confirmation]) -> str:
     """Return how fast `auto` is with the table."""
-    slow = [each for each in verdicts if each.slower]
+    slow = [each for each in confirmations if each.slower]
     lines = [
         "",
         f"# auto by this table, measured anew: within {SLOWER - 1:.0%} of the fastest fixed choice at "
-        f"{len(verdicts) - len(slow)} of {len(verdicts)} sizes",
+        f"{len(confirmations) - len(slow)} of {len(confirmations)} sizes",
     ]
     lines += [
         f"#   slower: {each.call.collective}{each.call.how and f' ({each.call.how})'}, "
@@ -54,6 +56,6 @@ def verdict(verdicts: Sequence[Confirmation]) -> str:
     ]
     if slow:
         lines.append(
-            "#   the machine was busy, or two ways change places there: measure again when it is quiet"
+            "#   the machine was busy, or two choices change places there: measure again when it is quiet"
         )
     return "\n".join(lines) + "\n"

@@ -1,15 +1,19 @@
 """Measures this machine for a table: each collective, over sizes, by every algorithm that applies."""
 
+import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
+import numpy as np
+from numpy.typing import NDArray
+
 from hpccomm.bench.perf.names import NO_OP, NO_TYPE
+from hpccomm.bench.perf.timing import back_to_back
 from hpccomm.bench.rows import figures
-from hpccomm.bench.tune import building, timing
+from hpccomm.bench.tune import building
 from hpccomm.bench.tune.calls import DTYPE, ROOT, Array, Call, TunedCall
-from hpccomm.bench.tune.timing import Seconds
 from hpccomm.communicator import Communicator
 from hpccomm.dispatch.policy import NATIVE, Pick, TableRows
 from hpccomm.dispatch.policy.table import NATIVE_CASE, ORDERED_CASE, OWN_CASE, REGISTERED_CASE
@@ -20,18 +24,25 @@ from hpccomm.schedules.cost.terms import ranked
 from hpccomm.schedules.registry import registered
 from hpccomm.settings import DEFAULT_SEGMENT
 
+Seconds = NDArray[np.float64]
+Candidates = Mapping[Pick, Call]
+"""What may carry a call out: the call by each algorithm, segment and number of channels."""
+
+MOST_CALLS = 1000
+"""The most calls of a block."""
+
 HOPELESS = 1.6
-"""A way that takes more than this many times as long as the fastest in the first, short measurement is
+"""A candidate that takes more than this many times as long as the fastest in the first, short measurement is
 not measured again."""
 
-MOST_WAYS = 4
-"""The most ways that are measured again at a size, of all and of hpccomm's own."""
+MOST_CANDIDATES = 4
+"""The most candidates that are measured again at a size, of all and of hpccomm's own."""
 
 SETTLED = 1 << 20
-"""From this size in bytes on, a way that was far slower at the size before is not tried."""
+"""From this size in bytes on, a candidate that was far slower at the size before is not tried."""
 
 FAR = 3.0
-"""A way is far slower if it takes more than this many times as long as the fastest."""
+"""A candidate is far slower if it takes more than this many times as long as the fastest."""
 
 PROBES = (8, 16 << 10, 1 << 20, 64 << 20)
 """Sizes in bytes at which estimated times are compared, to leave out algorithms far from the best."""
@@ -51,7 +62,7 @@ class Effort:
     Attributes
     ----------
     blocks : int
-        How often each way is timed at a size.
+        How often each candidate is timed at a size.
     seconds : float
         The approximate duration of each of these times.
     """
@@ -61,25 +72,72 @@ class Effort:
 
 
 @dataclass(slots=True)
-class Finding:
+class SizeTimes:
     """What was measured at one size.
 
     Attributes
     ----------
     nbytes : int
         The size.
-    ideas : dict of Pick to float
-        Approximate seconds of a call, by each way that was tried.
+    rough : dict of Pick to float
+        Approximate seconds of a call, by each candidate that was tried.
     seconds : dict of Pick to float
-        Seconds of a call, by each way that was measured in full.
+        Seconds of a call, by each candidate that was measured in full.
     samples : dict of Pick to ndarray of float64, shape (blocks, ranks)
         The times from which `seconds` were computed.
     """
 
     nbytes: int
-    ideas: dict[Pick, float]
+    rough: dict[Pick, float]
     seconds: dict[Pick, float]
     samples: dict[Pick, Seconds]
+
+
+def in_turns(
+    comm: Communicator, candidates: Candidates, blocks: int, calls: Mapping[Pick, int]
+) -> dict[Pick, Seconds]:
+    """Time blocks of calls in turns, so that a change of the machine affects all candidates alike. Collective; blocks.
+
+    Parameters
+    ----------
+    comm : Communicator
+        Whose ranks call.
+    candidates : mapping of Pick to callable
+        The calls.
+    blocks : int
+        How often each is timed.
+    calls : mapping of Pick to int
+        Calls of a block, the same on all ranks.
+
+    Returns
+    -------
+    dict of Pick to ndarray of float64, shape (blocks, ranks)
+        Mean seconds of a call; the same on all ranks.
+    """
+    own = np.empty((len(candidates), blocks))
+    for block in range(blocks):
+        for seconds, (pick, call) in zip(own, candidates.items(), strict=True):
+            comm.barrier()
+            seconds[block] = back_to_back([call] * calls[pick]).mean()
+    times: Seconds = comm.all_gather(own, algorithm="ring")
+    return dict(zip(candidates, np.moveaxis(times, 0, -1), strict=True))
+
+
+def roughly(comm: Communicator, candidates: Candidates) -> dict[Pick, float]:
+    """Return the approximate seconds of each candidate, the same on all ranks. Collective; blocks."""
+    for call in candidates.values():  # does what is needed on first use
+        call()
+    times = in_turns(comm, candidates, 3, dict.fromkeys(candidates, 2))
+    return {pick: float(seconds.max(axis=1).min()) for pick, seconds in times.items()}
+
+
+def typical(samples: Seconds) -> float:
+    """Return the lower quartile of the slowest rank's seconds.
+
+    Other work on the machine only adds to a time. On a quiet machine the quartile is close to the median;
+    on a busy one it is closer than the median to the time that the call itself needs.
+    """
+    return float(np.quantile(samples.max(axis=1), 0.25))
 
 
 class Bench:
@@ -112,48 +170,50 @@ class Bench:
         self.comm = next(iter(comms.values()))
 
     def sweep(
-        self, call: TunedCall, sizes: Sequence[int], tell: Callable[[Finding], None]
-    ) -> list[Finding]:
-        """Measure a call at `sizes`, and at sizes between those where the fastest way changes.
+        self, call: TunedCall, sizes: Sequence[int], report: Callable[[SizeTimes], None]
+    ) -> list[SizeTimes]:
+        """Measure a call at `sizes`, and at sizes between those where the fastest candidate changes.
 
-        Collective; blocks. The findings are the same on all ranks, in ascending order of size.
+        Collective; blocks. The times are the same on all ranks, in ascending order of size.
         """
-        found: list[Finding] = []
+        measured: dict[int, SizeTimes] = {}
+        before: SizeTimes | None = None
         ranks = self.comm.size
         for size in sorted({call.even(size, ranks) for size in sizes} - {0}) or [0]:
-            found.append(self._measure(call, size, found[-1:]))
-            tell(found[-1])
+            before = measured[size] = self._measure(call, size, before)
+            report(before)
         between = {
             call.even(size, ranks)
-            for rows in cases(found, call).values()
-            for size in building.changes(rows, [each.nbytes for each in found])
+            for rows in cases([*measured.values()], call).values()
+            for size in building.changes(rows, [*measured])
         }
-        for size in sorted(between - {each.nbytes for each in found}):
-            found.append(self._measure(call, size, []))
-            tell(found[-1])
-        return sorted(found, key=lambda finding: finding.nbytes)
+        for size in sorted(between - measured.keys()):
+            measured[size] = self._measure(call, size, None)
+            report(measured[size])
+        return [measured[size] for size in sorted(measured)]
 
-    def _measure(self, call: TunedCall, nbytes: int, smaller: list[Finding]) -> Finding:
-        ways = self.ways(call, nbytes)
-        for before in smaller if nbytes > SETTLED else ():
-            near = _near(before.ideas, FAR)
-            ways = {pick: run for pick, run in ways.items() if pick in near}
-        ideas = timing.first(self.comm, ways)
-        kept = _near(ideas, HOPELESS, MOST_WAYS)
-        samples = self.repeated({pick: run for pick, run in ways.items() if pick in kept}, ideas)
-        seconds = {pick: timing.typical(each) for pick, each in samples.items()}
-        return Finding(nbytes, ideas, seconds, samples)
+    def _measure(self, call: TunedCall, nbytes: int, smaller: SizeTimes | None) -> SizeTimes:
+        candidates = self.candidates(call, nbytes)
+        if smaller is not None and nbytes > SETTLED:
+            near = _near(smaller.rough, FAR)
+            candidates = {pick: run for pick, run in candidates.items() if pick in near}
+        rough = roughly(self.comm, candidates)
+        near = _near(rough, HOPELESS, MOST_CANDIDATES)
+        close = {pick: run for pick, run in candidates.items() if pick in near}
+        samples = self.repeated(close, rough)
+        seconds = {pick: typical(each) for pick, each in samples.items()}
+        return SizeTimes(nbytes, rough, seconds, samples)
 
-    def repeated(
-        self, ways: Mapping[Pick, Call], ideas: Mapping[Pick, float]
-    ) -> dict[Pick, Seconds]:
-        """Time calls in turns; `ideas` holds the approximate seconds of each. Collective."""
-        effort = self._effort
-        return timing.repeated(self.comm, ways, ideas, blocks=effort.blocks, seconds=effort.seconds)
+    def repeated(self, candidates: Candidates, rough: Mapping[Pick, float]) -> dict[Pick, Seconds]:
+        """Time calls in turns; `rough` holds the approximate seconds of each. Collective."""
+        blocks, seconds = self._effort.blocks, self._effort.seconds
+        calls = {pick: math.ceil(seconds / max(rough[pick], 1e-7)) for pick in candidates}
+        calls = {pick: min(MOST_CALLS, max(1, number)) for pick, number in calls.items()}
+        return in_turns(self.comm, candidates, blocks, calls)
 
-    def ways(self, call: TunedCall, nbytes: int) -> dict[Pick, Call]:
-        """Return the ways to carry out a call. Local."""
-        found: dict[Pick, Call] = {}
+    def candidates(self, call: TunedCall, nbytes: int) -> dict[Pick, Call]:
+        """Return what may carry a call out. Local."""
+        result: dict[Pick, Call] = {}
         for segment, comm in self._comms.items():
             for name in self._names(call.collective):
                 args, keywords = call.arguments(comm, nbytes, self.memory, name)
@@ -170,9 +230,8 @@ class Bench:
                     if choice.segment is None:  # it is not cut: the same as without
                         continue
                     pick = pick._replace(segment=segment)
-                if pick not in found:
-                    found[pick] = partial(getattr(comm, call.collective), *args, **keywords)
-        return found
+                result.setdefault(pick, partial(getattr(comm, call.collective), *args, **keywords))
+        return result
 
     def _names(self, collective: str) -> list[str]:
         """Return the algorithms that are tried: those of other packages have no terms, and all are."""
@@ -186,20 +245,19 @@ class Bench:
         return [NATIVE, *own, *registered()[collective]]
 
 
-def _near(ideas: Mapping[Pick, float], factor: float, most: int | None = None) -> set[Pick]:
-    """Return the ways within a factor of the fastest, of all and of hpccomm's own; native always."""
-    by_speed = sorted(ideas, key=lambda pick: ideas[pick])
+def _near(rough: Mapping[Pick, float], factor: float, most: int | None = None) -> set[Pick]:
+    """Return the candidates within a factor of the fastest, of all and of hpccomm's own; native always."""
+    by_speed = sorted(rough, key=lambda pick: rough[pick])
     own = [pick for pick in by_speed if pick.algorithm != NATIVE]
-    kept = {pick for pick in by_speed if pick.algorithm == NATIVE}
+    result = {pick for pick in by_speed if pick.algorithm == NATIVE}
     for picks in (by_speed, own):
-        near = [pick for pick in picks if ideas[pick] <= factor * ideas[picks[0]]]
-        kept.update(near[:most])
-    return kept
+        result.update([pick for pick in picks if rough[pick] <= factor * rough[picks[0]]][:most])
+    return result
 
 
-def cases(found: Sequence[Finding], call: TunedCall) -> dict[str, TableRows]:
+def cases(measured: Sequence[SizeTimes], call: TunedCall) -> dict[str, TableRows]:
     """Return the rows of a call for each case that was measured."""
-    everything = [(each.nbytes, each.seconds) for each in found]
+    everything = [(each.nbytes, each.seconds) for each in measured]
     if call.deterministic or call.registered:
         return {call.case(native=True): building.rows(everything)}
     own = [
@@ -207,22 +265,22 @@ def cases(found: Sequence[Finding], call: TunedCall) -> dict[str, TableRows]:
         for nbytes, seconds in everything
     ]
     rows = {OWN_CASE: building.rows(own)}
-    if any(pick.algorithm == NATIVE for _, seconds in everything for pick in seconds):
+    if own != everything:
         rows[NATIVE_CASE] = building.rows(everything)
     return rows
 
 
-def stored(comm: Communicator, call: TunedCall, finding: Finding) -> Iterator[tuple[Row, Seconds]]:
+def stored(comm: Communicator, call: TunedCall, times: SizeTimes) -> Iterator[tuple[Row, Seconds]]:
     """Yield the rows of a results file for what was measured at one size."""
-    what, nbytes = call.what, finding.nbytes
+    what, nbytes = call.what, times.nbytes
     suffix, backend = _SUFFIXES.get(call.case(native=True), ""), comm.backends["host"] or ""
     type_name, op_name = "float" if call.moves else NO_TYPE, "sum" if what.reduces else NO_OP
     in_place = what.sends == what.receives == "whole"
     size = ROOT if what.rooted else -1, nbytes, nbytes // DTYPE.itemsize, in_place
-    for pick, samples in finding.samples.items():
+    for pick, samples in times.samples.items():
         case = call.collective, backend, spelled(pick) + suffix, type_name, op_name, *size
-        times = figures(nbytes, timing.typical(samples), what.bus_factor(comm.size))
-        yield Row(*case, *times, UNCHECKED, len(samples), time.time()), samples
+        rates = figures(nbytes, typical(samples), what.bus_factor(comm.size))
+        yield Row(*case, *rates, UNCHECKED, len(samples), time.time()), samples
 
 
 def spelled(pick: Pick) -> str:

@@ -5,7 +5,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TextIO
+from typing import NamedTuple, TextIO
 
 from hpccomm.bench.perf import facts, memory_use
 from hpccomm.bench.perf.root import on_root
@@ -13,7 +13,7 @@ from hpccomm.bench.perf.sizes import Sizes
 from hpccomm.bench.progress import Progress
 from hpccomm.bench.tune import calls, listing, measuring
 from hpccomm.bench.tune.calls import TunedCall
-from hpccomm.bench.tune.measuring import Bench, Effort, Finding
+from hpccomm.bench.tune.measuring import Bench, Effort, SizeTimes
 from hpccomm.bench.tune.verifying import Confirmation, verify
 from hpccomm.communicator import Communicator
 from hpccomm.communicator.creation import new_comm
@@ -70,6 +70,10 @@ class TuneRequest:
         registered = [TunedCall(each.collective, registered=True) for each in plain if each.moves]
         return plain + ordered * self.deterministic + registered * self.registered
 
+    def first_sizes(self, call: TunedCall) -> list[int]:
+        """Return the sizes at which a call is measured first."""
+        return list(self.sizes.measured(calls.DTYPE.itemsize)) if call.moves else [0]
+
 
 def tune(
     comm: Communicator,
@@ -116,18 +120,13 @@ def tune(
     needed = (4 + 2 * request.registered) * largest
     need = memory_use.Need(comm.node, origin.host(), needed, memory_use.available())
     memory_use.require(comm.all_gather_object(need), largest)
+    sizes, blocks = request.sizes, request.effort.blocks
     config = Config(
-        minimum_bytes=request.sizes.smallest,
-        maximum_bytes=request.sizes.largest,
-        step_factor=request.sizes.factor,
-        step_bytes=0,
-        iterations=request.effort.blocks,
-        warmup_iters=1,
-        validation=0,
-        average=3,
+        sizes.smallest, sizes.largest, sizes.factor, 0, blocks, 1, validation=0, average=3
     )
     info = facts.run_info(comm, config, (), arguments, launcher)
-    progress = Progress(terminal, _number_of_sizes(request) * (1 + request.verify))
+    number = sum(len(request.first_sizes(call)) for call in request.calls())
+    progress = Progress(terminal, number * (1 + request.verify))
     with ExitStack() as stack, ExitStack() as files:
         stack.callback(progress.close)
         writer = on_root(comm, lambda: files.enter_context(Writer(request.output, info)))
@@ -138,37 +137,23 @@ def tune(
                     out.write(text)
                     out.flush()
 
-        say(listing.heading(comm.policy.shape))
+        say(listing.heading(shape))
         fixed = {
             segment: stack.enter_context(_same_ranks(comm, f"tune-{segment}", segment=segment))
             for segment in (0, *request.segments)
         }
-        benches = {
-            registered: Bench(
-                fixed,
-                calls.arrays(largest, comm if registered else None),
-                request.effort,
-                every=request.every,
-            )
-            for registered in (False, True)[: 1 + request.registered]
-        }
-        found = {
-            call: _sweep(
-                benches[call.registered],
-                call,
-                request=request,
-                writer=writer,
-                say=say,
-                progress=progress,
-            )
-            for call in request.calls()
-        }
+        benches = {}
+        for registered in (False, True)[: 1 + request.registered]:
+            memory = calls.arrays(largest, comm if registered else None)
+            benches[registered] = Bench(fixed, memory, request.effort, every=request.every)
+        sweeps = Sweeps(request, writer, say, progress)
+        measured = {call: sweeps.run(benches[call.registered], call) for call in request.calls()}
         rows = {
             (call.collective, case): each
-            for call, findings in found.items()
-            for case, each in measuring.cases(findings, call).items()
+            for call, times in measured.items()
+            for case, each in measuring.cases(times, call).items()
         }
-        table = Table(comm.policy.shape, datetime.now(UTC).date().isoformat(), rows)
+        table = Table(shape, datetime.now(UTC).date().isoformat(), rows)
 
         def add_table() -> None:
             if writer is not None:
@@ -176,15 +161,16 @@ def tune(
 
         on_root(comm, add_table)
         say(listing.of(table))
-        verdicts: list[Confirmation] = []
+        confirmations: list[Confirmation] = []
         if request.verify:
             with _same_ranks(comm, "tuned", tuning_file=str(request.output)) as tuned:
-                progress.remain(sum(map(len, found.values())))
-                for call, findings in found.items():
-                    verdicts += verify(benches[call.registered], tuned, call, findings, progress)
-            say(listing.verdict(verdicts))
+                progress.remain(sum(map(len, measured.values())))
+                for call, times in measured.items():
+                    bench = benches[call.registered]
+                    confirmations += verify(bench, tuned, call, times, progress)
+            say(listing.confirmed(confirmations))
         on_root(comm, files.close)
-    return verdicts
+    return confirmations
 
 
 def _same_ranks(
@@ -198,38 +184,28 @@ def _same_ranks(
     return new_comm(comm.backends["host"] or "", mpi_comm=comm.mpi_comm, name=name, options=options)
 
 
-def _sizes(request: TuneRequest, call: TunedCall) -> list[int]:
-    """Return the sizes at which a call is measured first."""
-    return list(request.sizes.measured(calls.DTYPE.itemsize)) if call.moves else [0]
+class Sweeps(NamedTuple):
+    """Measures calls, stores the times of each size as soon as they are there, and prints them by size in the end."""
 
+    request: TuneRequest
+    writer: Writer | None
+    say: Callable[[str], None]
+    progress: Progress
 
-def _number_of_sizes(request: TuneRequest) -> int:
-    return sum(len(_sizes(request, call)) for call in request.calls())
+    def run(self, bench: Bench, call: TunedCall) -> list[SizeTimes]:
+        """Measure a call. Collective; blocks."""
 
+        def add(times: SizeTimes) -> None:
+            if self.writer is not None:
+                for row, samples in measuring.stored(bench.comm, call, times):
+                    self.writer.append(row, samples)
 
-def _sweep(
-    bench: Bench,
-    call: TunedCall,
-    *,
-    request: TuneRequest,
-    writer: Writer | None,
-    say: Callable[[str], None],
-    progress: Progress,
-) -> list[Finding]:
-    """Measure a call, and write each finding as soon as it is there; print them by size in the end."""
+        def report(times: SizeTimes) -> None:
+            on_root(bench.comm, lambda: add(times))
+            self.progress.advance()
+            self.progress.show(f"measuring {call.collective}")
 
-    def tell(finding: Finding) -> None:
-        def add() -> None:
-            if writer is not None:
-                for row, samples in measuring.stored(bench.comm, call, finding):
-                    writer.append(row, samples)
-
-        on_root(bench.comm, add)
-        progress.advance()
-        progress.show(f"measuring {call.collective}")
-
-    progress.show(f"measuring {call.collective}")
-    sizes = _sizes(request, call)
-    found = bench.sweep(call, sizes, tell)
-    say(listing.title(call) + "".join(map(listing.line, found)))
-    return found
+        self.progress.show(f"measuring {call.collective}")
+        measured = bench.sweep(call, self.request.first_sizes(call), report)
+        self.say(listing.title(call) + "".join(map(listing.line, measured)))
+        return measured

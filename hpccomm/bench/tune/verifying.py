@@ -1,15 +1,14 @@
 """Whether `auto` by a new table is as fast as the best fixed choice, measured anew."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
 
 from hpccomm.bench.progress import Progress
-from hpccomm.bench.tune import timing
-from hpccomm.bench.tune.calls import Call, TunedCall
-from hpccomm.bench.tune.measuring import Bench, Finding
+from hpccomm.bench.tune.calls import TunedCall
+from hpccomm.bench.tune.measuring import Bench, Seconds, SizeTimes, roughly, typical
 from hpccomm.communicator import Communicator
 from hpccomm.dispatch.policy import AUTO, NATIVE, Pick
 
@@ -70,7 +69,7 @@ def verify(
     bench: Bench,
     tuned: Communicator,
     call: TunedCall,
-    findings: Sequence[Finding],
+    measured: Sequence[SizeTimes],
     progress: Progress,
 ) -> list[Confirmation]:
     """Measure `auto` and its rivals, in turns, at the sizes that were measured. Collective; blocks.
@@ -83,45 +82,43 @@ def verify(
         Uses the new table.
     call : TunedCall
         The call.
-    findings : sequence of Finding
+    measured : sequence of SizeTimes
         The earlier measurements.
     progress : Progress
         Says how far it is.
     """
-    verdicts = []
-    for finding in findings:
+    confirmations = []
+    for times in measured:
         progress.show(f"measuring {call.collective} by the table")
-        ways = bench.ways(call, finding.nbytes)
-        ideas = {pick: seconds for pick, seconds in finding.seconds.items() if pick in ways}
-        fastest = sorted(ideas, key=lambda pick: ideas[pick])[:RIVALS]
-        rivals = dict.fromkeys([*fastest, *(pick for pick in ideas if pick.algorithm == NATIVE)])
-        args, keywords = call.arguments(tuned, finding.nbytes, bench.memory, AUTO)
-        automatic, chosen = Pick(AUTO), _chosen(tuned, call, finding.nbytes, ways)
-        runs: dict[Pick, Call] = {pick: ways[pick] for pick in rivals}
-        if (
-            call.registered
-        ):  # as a plan takes it: a call takes what its first one did, on plain arrays maybe
+        candidates = bench.candidates(call, times.nbytes)
+        rough = {pick: took for pick, took in times.seconds.items() if pick in candidates}
+        fastest = sorted(rough, key=lambda pick: rough[pick])[:RIVALS]
+        runs = {
+            pick: run
+            for pick, run in candidates.items()
+            if pick in fastest or (pick in rough and pick.algorithm == NATIVE)
+        }
+        # Where the backend has no algorithm of its own, tables have another case.
+        native = any(pick.algorithm == NATIVE for pick in candidates)
+        row = tuned.policy.table.find(call.collective, call.case(native=native), times.nbytes)
+        automatic, chosen = Pick(AUTO), Pick(AUTO) if row is None else row.pick
+        args, keywords = call.arguments(tuned, times.nbytes, bench.memory, AUTO)
+        if call.registered:
+            # As a plan takes it: a call takes what its first one did, on plain arrays maybe.
             runs[automatic] = tuned.plan(call.collective, *args, **keywords)
         else:
             runs[automatic] = partial(getattr(tuned, call.collective), *args, **keywords)
-        ideas[automatic] = ideas[fastest[0]]
-        timing.first(bench.comm, runs)
-        collected: dict[Pick, list[timing.Seconds]] = {pick: [] for pick in runs}
+        rough[automatic] = rough[fastest[0]]
+        roughly(bench.comm, runs)
+        samples: dict[Pick, list[Seconds]] = {pick: [] for pick in runs}
         for _ in range(TURNS):
-            for pick, samples in bench.repeated(runs, ideas).items():
-                collected[pick].append(samples)
-            took = {pick: timing.typical(np.concatenate(all_)) for pick, all_ in collected.items()}
-            seconds = took.pop(automatic)
-            verdict = Confirmation(call, finding.nbytes, seconds, took, chosen)
-            if not verdict.slower:
+            for pick, more in bench.repeated(runs, rough).items():
+                samples[pick].append(more)
+            seconds = {pick: typical(np.concatenate(each)) for pick, each in samples.items()}
+            by_auto = seconds.pop(automatic)
+            confirmation = Confirmation(call, times.nbytes, by_auto, seconds, chosen)
+            if not confirmation.slower:
                 break
-        verdicts.append(verdict)
+        confirmations.append(confirmation)
         progress.advance()
-    return verdicts
-
-
-def _chosen(tuned: Communicator, call: TunedCall, nbytes: int, ways: Mapping[Pick, Call]) -> Pick:
-    """Return what `auto` takes by the table of a communicator; `AUTO` where it has no row for it."""
-    native = any(pick.algorithm == NATIVE for pick in ways)
-    row = tuned.policy.table.find(call.collective, call.case(native=native), nbytes)
-    return Pick(AUTO) if row is None else row.pick
+    return confirmations
