@@ -9,7 +9,7 @@ from hpccomm.doctor.rule import Rule
 
 Tree = Mapping[str, Any]
 
-STATUSES = ("fail", "warn", "skipped", "ok")
+Status = Literal["fail", "warn", "note", "skipped", "ok"]
 """The worst first."""
 
 
@@ -21,7 +21,7 @@ class Diagnosis:
     ----------
     rule : Rule
         The rule.
-    status : {"fail", "warn", "skipped", "ok"}
+    status : {"fail", "warn", "note", "skipped", "ok"}
         Its result.
     evidence : tuple of str
         The faults, a sentence each.
@@ -32,7 +32,7 @@ class Diagnosis:
     """
 
     rule: Rule
-    status: Literal["fail", "warn", "skipped", "ok"]
+    status: Status
     evidence: tuple[str, ...] = ()
     reason: str = ""
     nodes: tuple[str, ...] = ()

@@ -2,11 +2,11 @@
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 from hpccomm.doctor.reading import rows
 
-Severity = Literal["warn", "fail"]
+Severity = Literal["note", "warn", "fail"]
 Facts = Mapping[str, Any]
 Texts = Sequence[str]
 Found = Iterator[str]
@@ -29,8 +29,8 @@ class Rule:
         None where the fact is missing; a rule that misses another is skipped.
     fails : callable
         Gets the facts in that order; returns a sentence of evidence for each fault, none if all is well. Pure.
-    severity : {"warn", "fail"}
-        What a fault is.
+    severity : {"note", "warn", "fail"}
+        What a fault is. A note is on what stock systems have, and matters to some programs.
     remedy : str
         What to do.
     page : str
@@ -69,7 +69,7 @@ def rules(checks: Mapping[str, tuple[Any, ...]]) -> tuple[Rule, ...]:
             words[name]["question"],
             tuple(reads),
             fails,
-            "fail" if words[name]["severity"] == "fail" else "warn",
+            cast("Severity", words[name]["severity"]),
             words[name]["remedy"],
             words[name]["page"] or "docs/doctor.rst",
             words[name]["over"] == "nodes",

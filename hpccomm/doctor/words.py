@@ -38,9 +38,9 @@ def head(trees: Mapping[str, Any]) -> Iterator[str]:
 
 
 def lines(diagnoses: Sequence[Diagnosis], trees: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the report: faults first, then what was skipped and why, then what is well."""
+    """Yield the report: faults first, then notes, what was skipped and why, and what is well."""
     nodes = len(trees)
-    for status in ("fail", "warn"):
+    for status in ("fail", "warn", "note"):
         for each in diagnoses:
             if each.status == status:
                 yield from _fault(each, nodes)

@@ -184,7 +184,7 @@ FAULTS = {
     "limits.no_shared_memory": {"limits.shared_memory": {"bytes": 64 << 20, "free": 4096}},
     "limits.ptrace_scope": (
         {"ranks": [rank_without("peers")]},
-        {"limits.ptrace_scope": 1},
+        {"limits.ptrace_scope": 2},
     ),
     "limits.peers_pages": {"ranks.0.peers.plain": "the memory of rank 1 cannot be reached"},
     "limits.peers_memory": {"ranks.0.peers.mapped": "that of rank 1 cannot be mapped"},
@@ -266,6 +266,7 @@ FAULTS = {
     "alike.shared_memory": {"limits.shared_memory.bytes": 64 * GIB},
     "alike.ptrace_scope": {"limits.ptrace_scope": 1},
     "alike.mpi": {"mpi.library": "Open MPI v4.1.6"},
+    "alike.hpccomm": {"packages.hpccomm": "0.2.0"},
     "alike.packages": {"packages.mpi4py": "4.1.0"},
     "alike.slurm": {"slurm.config.SLURM_VERSION": "23.11.4"},
     "alike.driver": {"gpus.driver": "570.12"},

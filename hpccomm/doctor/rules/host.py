@@ -2,10 +2,10 @@
 
 import collections
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 from hpccomm.doctor.reading import rows
-from hpccomm.doctor.rule import Facts, Found, Rule, Texts, rules
+from hpccomm.doctor.rule import Facts, Found, Rule, Severity, Texts, rules
 from hpccomm.units import numbers
 
 GIB = 1 << 30
@@ -139,7 +139,7 @@ ALIKE = tuple(
         f"Do all nodes have the same {row['what']}?",
         tuple(row["path"].split()),
         _odd,
-        "fail" if row["severity"] == "fail" else "warn",
+        cast("Severity", row["severity"]),
         row["remedy"],
         over_nodes=True,
     )

@@ -71,7 +71,7 @@ def _cpu(group: Facts, cores: Texts, allowed: str) -> Found:
 
 def _shared(room: Facts, ranks: Sequence[Any]) -> Found:
     needed = SHARED_A_RANK * len(ranks) + 64 * MIB
-    if LEAST_SHARED * (len(ranks) > 1) * len(ranks) <= room["free"] < needed:
+    if len(ranks) > 1 and LEAST_SHARED * len(ranks) <= room["free"] < needed:
         yield f"/dev/shm has {room['free'] / MIB:,.0f} of {room['bytes'] / MIB:,.0f} MiB free; {many(len(ranks), 'rank')} may need {needed / MIB:,.0f}"
 
 
@@ -81,8 +81,9 @@ def _no_shared(room: Facts, ranks: Sequence[Any]) -> Found:
 
 
 def _ptrace(scope: int, peers: Sequence[Facts] | None) -> Found:
-    if scope and not peers:  # several ranks have tried it
-        yield f"kernel.yama.ptrace_scope is {scope}: a rank reads the memory of another only if that one allows it"
+    # With 1, as many systems have it, a rank may allow it to others. Several ranks have tried it.
+    if scope > 1 and not peers:
+        yield f"kernel.yama.ptrace_scope is {scope}: no rank reads the memory of another"
 
 
 def _unreached(kind: str, peers: Sequence[Facts]) -> list[str]:
