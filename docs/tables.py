@@ -4,6 +4,7 @@ import json
 import re
 import sys
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 
 from docutils import nodes
@@ -23,8 +24,18 @@ from hpccomm.dtypes import REDUCIBLE
 from hpccomm.reductions import ReduceOp, meaningful
 from hpccomm.results.csv_text import stored_columns
 from hpccomm.results.links import links as LINKS  # noqa: N812 (the table below has that name)
-from hpccomm.results.schema import TIMING_LOCATION, Timing, columns
-from hpccomm.results.training import TrainingBucket, TrainingFacts, TrainingNote, TrainingStep
+from hpccomm.results.schema import (
+    ROWS,
+    Column,
+    Config,
+    DeviceInfo,
+    RankInfo,
+    Row,
+    RunInfo,
+    Timing,
+    columns,
+)
+from hpccomm.results.training import STEPS, TrainingBucket, TrainingFacts, TrainingNote
 from hpccomm.schedules.algorithms import ALGORITHMS
 from hpccomm.settings import VARIABLES
 from hpccomm.variables.tables import config_fields, known
@@ -182,12 +193,6 @@ def csv_columns() -> Iterator[Line]:
         yield f"``{column.name}``", column.unit, column.meaning
 
 
-def _fields(table: type) -> Iterator[Line]:
-    yield "name", "type", "unit", "meaning"
-    for column in columns(table):
-        yield f"``{column.name}``", f"``{column.kind}``", column.unit, column.meaning
-
-
 def verdicts() -> Iterator[Line]:
     """Verdicts of compare, the worst first."""
     yield "verdict", "meaning"
@@ -210,31 +215,26 @@ def links() -> Iterator[Line]:
         yield f"``{link.name}``: {link.what}", rate, published
 
 
-def timings() -> Iterator[Line]:
-    """Columns of a run's table of timings."""
-    yield from _fields(Timing)
-    for column in TIMING_LOCATION:
+def _stored(columns: Sequence[Column]) -> Iterator[Line]:
+    yield "name", "type", "unit", "meaning"
+    for column in columns:
         yield f"``{column.name}``", f"``{column.kind}``", column.unit, column.meaning
 
 
-def training_facts() -> Iterator[Line]:
-    """Attributes of a training's group."""
-    yield from _fields(TrainingFacts)
-
-
-def training_steps() -> Iterator[Line]:
-    """Columns of a training's table of steps."""
-    yield from _fields(TrainingStep)
-
-
-def training_buckets() -> Iterator[Line]:
-    """Columns of a training's table of buckets."""
-    yield from _fields(TrainingBucket)
-
-
-def training_notes() -> Iterator[Line]:
-    """Columns of a training's table of notes."""
-    yield from _fields(TrainingNote)
+STORED = {
+    "run_facts": columns(RunInfo),
+    "config": columns(Config),
+    "ranks": columns(RankInfo),
+    "run_devices": columns(DeviceInfo),
+    "rows": columns(Row),
+    "timings": columns(Timing),
+    "row_locations": ROWS.location,
+    "training_facts": columns(TrainingFacts),
+    "training_steps": (*STEPS.own, *STEPS.location),
+    "training_buckets": columns(TrainingBucket),
+    "training_notes": columns(TrainingNote),
+}
+"""Tables of what a results file holds."""
 
 
 def meanings() -> Iterator[Line]:
@@ -286,18 +286,13 @@ TABLES = {
         measurements,
         verbs,
         csv_columns,
-        timings,
         verdicts,
         links,
-        training_facts,
-        training_steps,
-        training_buckets,
-        training_notes,
         meanings,
         checks,
         messages,
     )
-}
+} | {name: partial(_stored, table) for name, table in STORED.items()}
 
 
 class Table(SphinxDirective):

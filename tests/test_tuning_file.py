@@ -4,15 +4,17 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-import h5py
 import numpy as np
 import pytest
 
 import hpccomm
 from hpccomm import CommOptions
 from hpccomm.backends.bootstrap import machine
-from hpccomm.dispatch.policy import Pick, Shape, Table, TableRow, stored
+from hpccomm.dispatch.policy import Pick, Shape, Table, TableRow, stored, text
+from hpccomm.results.writer import Writer
 from hpccomm.testing import run_ranks
+
+from .results.appending import example_info
 
 RANKS = 3
 ROWS = {
@@ -26,10 +28,9 @@ def shape(ranks: int = RANKS) -> Shape:
 
 
 def write(file: Path, *shapes: Shape) -> str:
-    with h5py.File(file, "w") as new:
-        for number, each in enumerate(shapes):
-            table = Table(each, "2026-11-21", ROWS)
-            stored.write(new.create_group(f"runs/run{number:04d}/policy"), table)
+    for each in shapes:
+        with Writer(file, example_info()) as writer:
+            writer.add_entry(stored.ENTRY, text.document(Table(each, "2026-11-21", ROWS)))
     return str(file)
 
 
@@ -187,4 +188,4 @@ def test_facts_that_rank_0_cannot_read_are_an_error_on_every_rank(
 def test_a_file_that_is_not_there_is_refused_on_every_rank(tmp_path: Path) -> None:
     said = everywhere(RANKS, CommOptions(tuning_file=str(tmp_path / "none.h5")))
     assert len(said) == RANKS
-    assert "cannot be read: No such file" in said[0]
+    assert "No such file" in said[0]

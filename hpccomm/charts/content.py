@@ -112,7 +112,7 @@ def statements(
         found.append(Statement("open", "Runs that did not complete", _few(ended)))
     if compared is not None:
         found.append(_compared(compared))
-    found += [_pairs(run) for run in runs if pairs.GROUP in run.groups]
+    found += [_pairs(run) for run in runs if pairs.ENTRY in run.entries]
     if checked and not wrong:
         found.append(Statement("good", f"All {checked} results that were checked are right"))
     order = ("bad", "open", "good")
@@ -217,8 +217,8 @@ def table(runs: Sequence[Run], most: int) -> AllRows:
                 _fraction,
                 (
                     row.time,
-                    timing.median if timing else math.nan,
-                    timing.isolated if timing else math.nan,
+                    timing.median,
+                    timing.isolated,
                     row.algbw,
                     row.busbw,
                 ),

@@ -82,7 +82,7 @@ class Curve(NamedTuple):
 
 def _points(runs: Sequence[Run]) -> list[list[CurvePoint]]:
     """Return the points of each run's rows, all with the same statistic of the repetitions."""
-    all_kept = all(each is not None and each.median > 0 for run in runs for each in run.timings)
+    all_kept = all(each.median > 0 for run in runs for each in run.timings)
     statistic = MEDIAN if all_kept else MEAN
     return [
         [
@@ -93,16 +93,14 @@ def _points(runs: Sequence[Run]) -> list[list[CurvePoint]]:
     ]
 
 
-def _point(row: Row, timing: Timing | None, statistic: str, *, cpu_time: bool) -> CurvePoint:
-    low = high = isolated = math.nan
-    if timing is not None:
-        low, high, isolated = timing.low, timing.high, timing.isolated
+def _point(row: Row, timing: Timing, statistic: str, *, cpu_time: bool) -> CurvePoint:
     # Beside the time of the calls (-C) stand the bandwidths of the work.
     time = row.bytes / row.algbw / 1e3 if cpu_time and row.algbw > 0 else row.time
     busbw = row.busbw
-    if timing is not None and statistic == MEDIAN:
+    if statistic == MEDIAN:
         time, busbw = timing.median, busbw * time / timing.median
-    return CurvePoint(row.bytes, time, low, high, busbw, isolated, row.wrong, statistic)
+    spread = timing.low, timing.high
+    return CurvePoint(row.bytes, time, *spread, busbw, timing.isolated, row.wrong, statistic)
 
 
 def curves(runs: Sequence[Run]) -> list[Curve]:
@@ -207,7 +205,7 @@ def skew(stamps: np.ndarray) -> Skew:
 def first_skew(run: Run) -> tuple[str, Skew] | None:
     """Return the skew of the first row that was measured in isolation, and what it is of; None without one."""
     for number, (row, timing) in enumerate(zip(run.rows, run.timings, strict=True)):
-        if timing is not None and not math.isnan(timing.isolated):
+        if not math.isnan(timing.isolated):
             place = "in place" if row.in_place else "out of place"
             what = f"{row.collective} {row.dtype} {row.bytes} B {place}, started by {timing.sync}"
             return f"{run.title}: {what}", skew(run.isolated(number))

@@ -117,7 +117,7 @@ def _skew(runs: Sequence[Run]) -> Iterator[_Section]:
 def _pairs(runs: Sequence[Run]) -> Iterator[_Section]:
     """Yield heat maps of pairs of ranks."""
     for run in runs:
-        if pairs.GROUP in run.groups:
+        if pairs.ENTRY in run.entries:
             measured, thresholds = pairs.read(run)
             chart = heat_map.pairs_of_ranks(measured, pairs.blame(measured, thresholds))
             yield _Section(f"Pairs of ranks: {run.title}", chart["title"]["text"], chart)

@@ -57,7 +57,7 @@ def _refuse_without_place(run: "Run", name: str) -> None:
     """Raise if a format has no place for what a run measured."""
     from hpccomm.results import pairs
 
-    if pairs.GROUP in run.groups:
+    if pairs.ENTRY in run.entries:
         raise ResultsError(
             f"{run.name} is of pairs of ranks, which no format has a place for; hpccomm show prints it, and "
             "hpccomm perf pairs --json writes its figures"
@@ -94,20 +94,20 @@ def run(args: argparse.Namespace) -> int:
 
     with watched(f"reading {args.file.name}"):
         examined = reader.examine(args.file)
-        trainings, damage = training_file.examine(args.file, examined)
-    chosen = training_file.choose(examined.runs, trainings, args.run)
+    chosen = training_file.choose(examined.runs, examined.trainings, args.run)
     if isinstance(chosen, Training):
         if args.format != "csv":
             raise ResultsError(
                 f"{chosen.name} is a training, which --format {args.format} has no place for; take --format csv"
             )
         text = training_text.csv_text(chosen)
+        damage = []
     else:
         _refuse_without_place(chosen, args.format)
         with watched(f"exporting {chosen.name}", len(chosen.rows)) as progress:
             samples = WholeSamples(chosen, progress)
             text = _FORMATS[args.format](chosen, samples)
-        damage += samples.damage()
+        damage = samples.damage()
     status = output.damaged([*examined.damage, *damage], args.file)
     if args.output is None:
         output.write(text)

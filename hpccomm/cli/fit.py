@@ -21,8 +21,8 @@ from hpccomm.bench.progress import watched
 from hpccomm.cli import output
 from hpccomm.cli.shared_flags import RUN
 from hpccomm.errors import UsageError
+from hpccomm.files.refusals import os_errors_as
 from hpccomm.files.regular import check_output
-from hpccomm.results.refusals import reported
 from hpccomm.schedules.cost.network_files import ready
 
 _FIT = (
@@ -58,7 +58,7 @@ def run(args: argparse.Namespace) -> int:
     """Fit, report and write; return the exit status."""
     to = args.output
     if to is not None:
-        with reported(to, "write"):
+        with os_errors_as(to, "write"):
             check_output(to)
     if to is not None and to.exists() and to.samefile(args.file):
         raise UsageError(f"--output {to} is the results file itself; give another name")

@@ -92,14 +92,14 @@ def run(args: argparse.Namespace) -> int:
 
 def _read(log: Path, args: argparse.Namespace) -> tuple[bytes, LogDefaults]:
     """Return a log's bytes, and what is known beside it."""
+    from hpccomm.files.refusals import os_errors_as
     from hpccomm.results import origin
-    from hpccomm.results.refusals import reported
 
     asked = {"collective": args.collective, "ranks": args.ranks}
     if str(log) == "-":
         data, now = sys.stdin.buffer.read(), datetime.now().astimezone()
         return data, LogDefaults("standard input", now, origin.user(), **asked)
-    with reported(log, "read"):
+    with os_errors_as(log, "read"):
         data, stat = log.read_bytes(), log.stat()
     try:
         owner = log.owner()

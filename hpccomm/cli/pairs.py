@@ -72,9 +72,7 @@ def run(args: argparse.Namespace) -> int:
                 verdict = blame(measured, thresholds)
                 slow = bool(verdict.findings)
                 if writer is not None:
-                    writer.add_group(
-                        pairs.GROUP, lambda group: pairs.write(group, measured, thresholds)
-                    )
+                    writer.add_entry(pairs.ENTRY, pairs.entry(measured, thresholds))
                 if args.json is not None:
                     output.write_file(args.json, pairs_text.as_json(measured, verdict))
                 opened.close()  # here, so that a file that cannot be completed is an error on every rank

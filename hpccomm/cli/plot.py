@@ -158,7 +158,7 @@ def _training(args: argparse.Namespace) -> int:
     _refuse_others(args, "--training")
     with watched(f"reading {args.training.name}"):
         examined = reader.examine(args.training)
-        trainings, damage = training_file.examine(args.training, examined)
+        trainings, damage = examined.trainings, examined.damage
     status = output.damaged(damage, args.training)
     if not trainings:
         raise ResultsError(f"{args.training} holds no training; GradientSync(..., log=) writes one")
@@ -193,7 +193,7 @@ def _pairs(args: argparse.Namespace) -> int:
     with watched(f"reading {args.pairs.name}"):
         examined = reader.examine(args.pairs)
     status = output.damaged(examined.damage, args.pairs)
-    runs = [run for run in examined.runs if pairs.GROUP in run.groups]
+    runs = [run for run in examined.runs if pairs.ENTRY in run.entries]
     if not runs:
         raise ResultsError(f"{args.pairs} holds no pairs; hpccomm perf pairs --output writes them")
     chosen = choose(examined.runs if args.run else runs, args.run)

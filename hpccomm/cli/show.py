@@ -102,11 +102,12 @@ def run(args: argparse.Namespace) -> int:
         return 0 if whole else 2
     with watched(f"reading {file.name}"):
         examined = reader.examine(file)
-        trainings, lost = training_file.examine(file, examined)
-    status = output.damaged([*examined.damage, *lost], file)
-    chosen = training_file.choose(examined.runs, trainings, args.run)
+    status = output.damaged(examined.damage, file)
+    chosen = training_file.choose(examined.runs, examined.trainings, args.run)
     if args.expected is not None and (
-        isinstance(chosen, Training) or pairs.GROUP in chosen.groups or rates.are_rates(chosen.rows)
+        isinstance(chosen, Training)
+        or pairs.ENTRY in chosen.entries
+        or rates.are_rates(chosen.rows)
     ):
         what = (
             "a training" if isinstance(chosen, Training) else "of pairs of ranks, memory or links"
@@ -114,12 +115,12 @@ def run(args: argparse.Namespace) -> int:
         raise UsageError(
             f"--expect: {chosen.name} is {what}, and has no rows of collectives; name another run by --run"
         )
-    listing = describe.listing(examined.runs, trainings, chosen)
+    listing = describe.listing(examined.runs, examined.trainings, chosen)
     if isinstance(chosen, Training):
         output.write(listing + training_text.text(chosen, statistics=args.statistics))
         return status
     finished = chosen.status == "completed"
-    if pairs.GROUP in chosen.groups:
+    if pairs.ENTRY in chosen.entries:
         measured, thresholds = pairs.read(chosen)
         verdict = pairs_text.text(measured, pairs.blame(measured, thresholds))
         output.write(listing + describe.facts(chosen) + verdict)

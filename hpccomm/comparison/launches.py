@@ -43,12 +43,10 @@ def case_of(row: Row, variant: str = "", ranks: str = "") -> Case:
 
 
 class LaunchRow(NamedTuple):
-    """A row with its timing, and where its samples are."""
+    """A row of a launch, with its timing."""
 
     row: Row
-    timing: Timing | None
-    run: Run | None = None
-    number: int = 0
+    timing: Timing
 
 
 CaseRows = dict[Case, list[list[LaunchRow]]]
@@ -92,7 +90,7 @@ class Side(NamedTuple):
                 wanted = all(each in ("", getattr(case, name)) for name, each in across.items())
                 if not wanted or self.variant not in ("", variant):
                     continue
-                own.setdefault(case, []).append(LaunchRow(row, timing, run, index))
+                own.setdefault(case, []).append(LaunchRow(row, timing))
             for case, rows in own.items():
                 cases.setdefault(case, []).append(rows)
         return cases
@@ -131,7 +129,7 @@ def side(
     files = list(each_file(paths))
     for path, named in files:
         try:
-            runs, damage, *_ = reader.examine(path)
+            runs, _, damage = reader.examine(path)
             if damage and named:
                 raise reader.in_part(path, damage)
         except ResultsError as error:

@@ -9,7 +9,6 @@ import numpy as np
 
 from hpccomm.comparison.launches import Case, CaseRows, LaunchRow, Side, case_of
 from hpccomm.errors import UsageError
-from hpccomm.results import repetitions
 from hpccomm.units import few
 
 AUTO, ISOLATED, MEDIAN, TIME = "auto", "isolated", "median", "time"
@@ -61,18 +60,9 @@ class Values(NamedTuple):
     across: Across = NOTHING
 
 
-def _median(launch: LaunchRow) -> float:
-    if launch.timing is not None:
-        return launch.timing.median
-    if launch.run is None:
-        return np.nan
-    samples = launch.run.samples(launch.number)  # of a file written before there were timings
-    return repetitions.spread(samples, launch.run.info.config.per_iter_skip)[0]
-
-
 _READ: dict[str, Callable[[LaunchRow], float]] = {
-    ISOLATED: lambda launch: launch.timing.isolated if launch.timing else np.nan,
-    MEDIAN: _median,
+    ISOLATED: lambda launch: launch.timing.isolated,
+    MEDIAN: lambda launch: launch.timing.median,
     TIME: lambda launch: launch.row.time,
 }
 

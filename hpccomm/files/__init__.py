@@ -1,1 +1,1 @@
-"""Files that people name: opened with care, sealed against damage, and read apart where a library may crash."""
+"""Files that people name: opened with care, and results files with their checksums."""

@@ -2,6 +2,7 @@
 
 import fnmatch
 import json
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -9,8 +10,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from hpccomm.errors import ResultsError
-from hpccomm.results import reader, training_file
-from hpccomm.results.refusals import ForeignFile
+from hpccomm.files.refusals import ForeignFile
+from hpccomm.results import reader
 from hpccomm.results.run import Run, Steps
 from hpccomm.results.schema import Row, Timing
 from hpccomm.results.table import TIME_FORMAT, figure
@@ -73,27 +74,27 @@ class Query:
         )
 
 
-class Found(NamedTuple):
+class SearchHit(NamedTuple):
     """A run that was found.
 
     Attributes
     ----------
     run : Run
         The run.
-    rows : tuple of (Row, Timing or None)
+    rows : tuple of (Row, Timing)
         Those that were looked for; all, if only runs were.
     """
 
     run: Run
-    rows: tuple[tuple[Row, Timing | None], ...]
+    rows: tuple[tuple[Row, Timing], ...]
 
 
-class Searched(NamedTuple):
+class SearchResult(NamedTuple):
     """What a search found.
 
     Attributes
     ----------
-    found : list of Found
+    found : list of SearchHit
         Runs, by the time at which they started.
     trainings : list of Training
         Likewise.
@@ -105,7 +106,7 @@ class Searched(NamedTuple):
         Files of folders that are no results files.
     """
 
-    found: list[Found]
+    found: list[SearchHit]
     trainings: list[Training]
     damage: list[str]
     files: int
@@ -118,7 +119,7 @@ def search(
     progress: Steps | None = None,
     *,
     trainings: bool = False,
-) -> Searched:
+) -> SearchResult:
     """Search results files, and folders of them with all that is below.
 
     Parameters
@@ -138,7 +139,7 @@ def search(
         If a path that was named does not exist, or is no results file. What is wrong with a file of a folder
         is part of the result.
     """
-    found: list[Found] = []
+    found: list[SearchHit] = []
     trained: list[Training] = []
     damage: list[str] = []
     files = others = 0
@@ -147,7 +148,6 @@ def search(
             progress.advance()
         try:
             examined = reader.examine(path)
-            of_file, lost = training_file.examine(path, examined) if trainings else ([], [])
         except ResultsError as error:
             if named:
                 raise
@@ -157,8 +157,9 @@ def search(
                 damage.append(str(error))
             continue
         files += 1
-        damage += [f"{path}: {what}" for what in [*examined.damage, *lost]]
-        trained += filter(query.has_training, of_file)
+        damage += [f"{path}: {what}" for what in examined.damage]
+        if trainings:
+            trained += filter(query.has_training, examined.trainings)
         for run in examined.runs:
             rows = tuple(
                 (row, timing)
@@ -166,10 +167,10 @@ def search(
                 if query.has_row(row)
             )
             if query.has_run(run) and (rows or not query.of_rows):
-                found.append(Found(run, rows))
+                found.append(SearchHit(run, rows))
     found.sort(key=lambda each: each.run.info.started)
     trained.sort(key=lambda each: each.facts.started)
-    return Searched(found, trained, damage, files, others)
+    return SearchResult(found, trained, damage, files, others)
 
 
 def each_file(paths: Sequence[Path]) -> Iterator[tuple[Path, bool]]:
@@ -181,7 +182,7 @@ def each_file(paths: Sequence[Path]) -> Iterator[tuple[Path, bool]]:
             yield path, True
 
 
-def listing(searched: Searched, query: Query) -> str:
+def listing(searched: SearchResult, query: Query) -> str:
     """Return a line for each run, and where rows were looked for, below it one for each of these.
 
     A line for each training follows.
@@ -218,34 +219,29 @@ def listing(searched: Searched, query: Query) -> str:
 
 def _measured(run: Run) -> str:
     if not run.rows:
-        return "pairs" if "pairs" in run.groups else "no rows"
+        return "pairs" if "pairs" in run.entries else "no rows"
     names = list(dict.fromkeys(row.collective for row in run.rows))
     sizes = [row.bytes for row in run.rows]
     return f"{few(names, 3)} {size_text(min(sizes))} to {size_text(max(sizes))}"
 
 
-def _figures(row: Row, timing: Timing | None) -> str:
+def _figures(row: Row, timing: Timing) -> str:
     place = "in place" if row.in_place else "out of place"
-    isolated = timing is not None and timing.isolated == timing.isolated
-    spread = (
-        f" (median {figure(timing.median, 7).strip()})"
-        if timing is not None and timing.median == timing.median
-        else ""
+    median, isolated = (
+        "" if math.isnan(each) else f"{figure(each, 7).strip()}"
+        for each in (timing.median, timing.isolated)
     )
     return (
         f"{row.collective} {row.backend} {row.algorithm} {row.dtype} {row.op} {size_text(row.bytes)} {place}: "
-        f"{figure(row.time, 7).strip()} us{spread}"
-        + (
-            f", isolated {figure(timing.isolated, 7).strip()} us"
-            if isolated and timing is not None
-            else ""
-        )
+        f"{figure(row.time, 7).strip()} us"
+        + (f" (median {median})" if median else "")
+        + (f", isolated {isolated} us" if isolated else "")
         + f", {figure(row.busbw, 7).strip()} GB/s"
         + (f", {row.wrong} WRONG" if row.wrong > 0 else "")
     )
 
 
-def as_json(searched: Searched) -> str:
+def as_json(searched: SearchResult) -> str:
     """Return what was found as JSON; docs/results.rst describes it."""
     document = {
         "version": JSON_VERSION,
@@ -257,7 +253,7 @@ def as_json(searched: Searched) -> str:
     return json.dumps(document, indent=1) + "\n"
 
 
-def _run(each: Found) -> dict[str, Any]:
+def _run(each: SearchHit) -> dict[str, Any]:
     run, info = each.run, each.run.info
     return {
         "file": str(run.path),
@@ -292,7 +288,7 @@ def _training(each: Training) -> dict[str, Any]:
     }
 
 
-def _row(row: Row, timing: Timing | None) -> dict[str, Any]:
+def _row(row: Row, timing: Timing) -> dict[str, Any]:
     found = {
         name: getattr(row, name)
         for name in (
@@ -302,6 +298,6 @@ def _row(row: Row, timing: Timing | None) -> dict[str, Any]:
     }
     found["time_us"] = row.time
     for name in ("median", "low", "high", "isolated", "certain_low", "certain_high"):
-        value = getattr(timing, name, None)
-        found[f"{name}_us"] = value if value == value else None  # JSON has no NaN
+        value = getattr(timing, name)
+        found[f"{name}_us"] = None if math.isnan(value) else value  # JSON has no NaN
     return found

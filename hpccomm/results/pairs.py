@@ -8,17 +8,15 @@ the one that is in all slow pairs.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from hpccomm.errors import ResultsError
 
-GROUP = "pairs"
-"""The group of a run that holds them."""
-
-VERSION = 1
+ENTRY = "pairs"
+"""The entry of a run's facts that holds them."""
 
 _BEST = 0.25
 _INSIDE = 0.5
@@ -349,18 +347,13 @@ def parts(measured: Measured, verdict: Verdict) -> tuple[np.ndarray, np.ndarray]
     return level[..., 0] / latency, bandwidth / level[..., 1]
 
 
-def write(group: Any, measured: Measured, thresholds: Thresholds) -> None:
-    """Write what was measured into an empty HDF5 group (h5py)."""
-    group.attrs["version"] = VERSION
-    for name in ("pairs", "small", "large", "seconds"):
-        group.attrs[name] = getattr(measured, name)
-    for name in ("bandwidth", "latency", "expected_bandwidth", "expected_latency"):
-        value = getattr(thresholds, name)
-        if value is not None:
-            group.attrs[f"threshold_{name}"] = value
-    kinds = [("a", "<i8"), ("b", "<i8"), ("latency", "<f8"), ("there", "<f8"), ("back", "<f8")]
-    lines = [(link.a, link.b, link.latency, link.there, link.back) for link in measured.links]
-    group["links"] = np.array(lines, dtype=kinds)
+def entry(measured: Measured, thresholds: Thresholds) -> dict[str, Any]:
+    """Return what was measured as an entry of a run's facts: JSON."""
+    return {
+        **{name: getattr(measured, name) for name in ("pairs", "small", "large", "seconds")},
+        "thresholds": asdict(thresholds),
+        "links": [asdict(link) for link in measured.links],
+    }
 
 
 def read(run: Any) -> tuple[Measured, Thresholds]:
@@ -371,23 +364,15 @@ def read(run: Any) -> tuple[Measured, Thresholds]:
     ResultsError
         If it has none.
     """
-    found = run.groups.get(GROUP)
-    if found is None:
+    stored = run.entries.get(ENTRY)
+    if stored is None:
         raise ResultsError(
             f"{run.name} of {run.path} has no pairs; hpccomm perf pairs measures them"
         )
-    facts = found["attributes"]
-    ranks = run.info.ranks
-    links = tuple(Link(**line) for line in found["tables"]["links"])
-    given = {
-        name.removeprefix("threshold_"): value
-        for name, value in facts.items()
-        if name.startswith("threshold_")
-    }
     measured = Measured(
-        tuple(rank.node for rank in ranks),
-        tuple(rank.host for rank in ranks),
-        links,
-        *(facts[name] for name in ("pairs", "small", "large", "seconds")),
+        nodes=tuple(rank.node for rank in run.info.ranks),
+        hosts=tuple(rank.host for rank in run.info.ranks),
+        links=tuple(Link(**link) for link in stored["links"]),
+        **{name: stored[name] for name in ("pairs", "small", "large", "seconds")},
     )
-    return measured, Thresholds(**given)
+    return measured, Thresholds(**stored["thresholds"])

@@ -1,30 +1,43 @@
-"""Reading a results file: its runs, their facts, rows and samples, and what of it is damaged.
+"""Reading a results file: its runs and trainings, and what of them is damaged.
 
-A sealed file is read without HDF5, by plain reads of the places that its seal names. What the seal does not
-cover, rows and samples, have checksums of their own. HDF5 reads the others: files without checksums, and
-those that another program has changed; in a process of its own, as it may crash on a damaged file.
+HDF5 says where things lie; plain reads fetch them, and each line, its parts of arrays and the facts
+are held against their checksums.
 """
 
+import errno
+import json
+import math
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime
-from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
+import h5py
 import numpy as np
+from numpy.lib.recfunctions import repack_fields
 
-from hpccomm import __version__
-from hpccomm.errors import ResultsError, SchemaMismatch
-from hpccomm.files import apart, seal
-from hpccomm.results import coding, contents, liveness, sealed, unsealed
-from hpccomm.results.refusals import DamagedFile, ForeignFile, damaged, reported
+from hpccomm.files import records
+from hpccomm.files.records import DIFFERS
+from hpccomm.files.refusals import DamagedFile, damaged, os_errors_as
+from hpccomm.results import facts, layout, lines, liveness
+from hpccomm.results.lines import UNKNOWN_END, DamagedPart, Source, StoredLines
 from hpccomm.results.run import Run
-from hpccomm.results.schema import FORMAT, SCHEMA_VERSION, UNSEALED, RunInfo
+from hpccomm.results.schema import RUN, Row, RunInfo, SectionKind, Timing, columns
+from hpccomm.results.training import (
+    STEPS,
+    TRAINING,
+    Training,
+    TrainingBucket,
+    TrainingFacts,
+    TrainingNote,
+)
 
-_HDF5 = b"\x89HDF\r\n\x1a\n"
-_RESTORE = "restore it from a copy"
+_Kind = TypeVar("_Kind", Row, Timing)
+_Stored = TypeVar("_Stored", Run, Training)
+
+_TRIES = 3
 
 
 class Examined(NamedTuple):
@@ -34,19 +47,27 @@ class Examined(NamedTuple):
     ----------
     runs : list of Run
         Oldest first, without what is damaged.
+    trainings : list of Training
+        Likewise.
     damage : list of str
-        What is damaged, with the name of the run.
-    checked : bool
-        Whether the file has checksums; those of before schema version 2 have none.
-    changed : bool
-        Whether another program has changed it, or what nobody reads is damaged: all that is in ``runs`` is
-        as it was stored.
+        What is damaged, with the name of the run or training.
     """
 
     runs: list[Run]
+    trainings: list[Training]
     damage: list[str]
-    checked: bool
-    changed: bool
+
+
+class _Section(NamedTuple):
+    """A run or training as it is stored."""
+
+    name: str
+    position: int
+    record: Any
+    tables: tuple[StoredLines, ...]
+    ended: float
+    status: str
+    damage: list[str]
 
 
 def read(path: str | os.PathLike[str]) -> list[Run]:
@@ -71,13 +92,18 @@ def read(path: str | os.PathLike[str]) -> list[Run]:
     SchemaMismatch
         If it is of another schema version; a ``ForeignFile`` if it is not HDF5 or another program's.
     """
+    return whole(Path(path)).runs
+
+
+def whole(path: Path) -> Examined:
+    """Return what a results file holds; raise as `read` does if anything is damaged."""
     examined = examine(path)
     if examined.damage:
-        raise in_part(Path(path), examined.damage)
-    return examined.runs
+        raise in_part(path, examined.damage)
+    return examined
 
 
-def in_part(path: Path, damage: list[str]) -> ResultsError:
+def in_part(path: Path, damage: list[str]) -> DamagedFile:
     """Return the error for a file of which something is damaged and the rest can be shown."""
     more = f", and {len(damage) - 1} more (hpccomm show --verify)" if len(damage) > 1 else ""
     remedy = "hpccomm show prints the rest; choose another path to write to"
@@ -95,177 +121,146 @@ def examine(path: str | os.PathLike[str]) -> Examined:
     Raises
     ------
     ResultsError, SchemaMismatch
-        As `read`, if nothing of it can be trusted.
+        As `read`, if nothing of it can be read.
     """
     file = Path(path)
-    with reported(file, "read"):
-        source = sealed.Source(file)
-        source.read(0, 1)
+    with records.opened(file) as (hdf5, descriptor), os_errors_as(file, "read"):
+        source = Source(os.dup(descriptor))
         held = liveness.held(source.descriptor, file)
-        found = seal.find(source.descriptor)
-        if found is None:
-            return _unsealed(file, source, held)
-        if found.content["schema_version"] > SCHEMA_VERSION:
-            raise _of_version(file, found.content["schema_version"])
-        whole = seal.unchanged(source.descriptor, found)
-        last = next(reversed(found.content["runs"]), None)
-        runs = [
-            _sealed(file, source, name, content, _unended(content["facts"], held, name == last))
-            for name, content in found.content["runs"].items()
-        ]
-    damage = [f"{run.name}: {what}" for run in runs for what in run.damage]
-    if not whole:
-        infos, differences = _differences(file, source, found.content["runs"])
-        runs = [_with(run, infos.get(run.name)) for run in runs]
-        damage = differences + damage
-    return Examined(runs, damage, checked=True, changed=not whole or found.copies < 2)
+        runs, damage = _each(file, hdf5, source, RUN, _run)
+        trainings, lost = _each(file, hdf5, source, TRAINING, _training)
+    # Only the last run or training of a file may still be written.
+    ends = [(run.info.started, run.name) for run in runs[-1:]]
+    ends += [(training.facts.started, training.name) for training in trainings[-1:]]
+    _, newest = max(ends, default=("", ""))
 
+    def with_status(each: _Stored, host: str) -> _Stored:
+        last = each.name == newest
+        unended = liveness.without_end(held, host) if last else liveness.INTERRUPTED
+        return each if each.status else replace(each, status=unended)
 
-def _of_version(path: Path, version: object) -> SchemaMismatch:
-    return SchemaMismatch(
-        f"{path} has schema version {version}; hpccomm {__version__} reads up to {SCHEMA_VERSION}: "
-        "use the hpccomm that wrote it, or choose another path"
+    return Examined(
+        # The hosts of a simulation are none.
+        [
+            with_status(each, "" if each.info.simulation else each.info.ranks[0].host)
+            for each in runs
+        ],
+        [with_status(each, each.facts.host) for each in trainings],
+        damage + lost,
     )
 
 
-def _sealed(
-    path: Path, source: sealed.Source, name: str, content: Mapping[str, Any], unended: str
-) -> Run:
-    measured = sealed.measured(source, name, content)
-    info = coding.run_info(content["facts"])
-    status, ended = _end(info, measured.ended, measured.status, unended)
+def _each(
+    path: Path,
+    hdf5: h5py.File,
+    source: Source,
+    kind: SectionKind,
+    make: Callable[[Path, _Section], _Stored],
+) -> tuple[list[_Stored], list[str]]:
+    """Return the runs or trainings of a file, and what of them is damaged."""
+    made, damage = [], []
+    try:
+        parent = hdf5.get(kind.group)
+        if not isinstance(parent, h5py.Group):
+            if kind is RUN:
+                raise ValueError(f"it has no group {kind.group}")
+            return [], []  # none, or something of a user's own
+        names = records.names(parent, kind.prefix)
+    except records.HDF5_ERRORS as error:
+        raise damaged(path, records.why(error), "restore it from a copy") from error
+    for position, name in enumerate(names, 1):
+        try:
+            section = _section(parent[name], source, kind, name, position)
+            made.append(make(path, section))
+        except records.HDF5_ERRORS as error:
+            if isinstance(error, OSError) and error.errno == errno.EIO:
+                raise
+            damage.append(f"{name}: {records.why(error)}")
+        else:
+            damage += [f"{name}: {each}" for each in section.damage]
+    return made, damage
+
+
+def _section(
+    group: h5py.Group, source: Source, kind: SectionKind, name: str, position: int
+) -> _Section:
+    record = records.read_record(group)
+    places = layout.places(group, kind)
+    size = lines.state_type(kind).itemsize
+    for _ in range(_TRIES):  # it may be written just now
+        state = source.read(places[layout.STATE].at, size).ljust(size, b"\0")
+        counts = [lines.decode_count(kind, name, form, state) for form in kind.forms]
+        end = lines.decode_end(kind, name, state)
+        if end is not None and None not in counts:
+            break
+    tables = tuple(
+        StoredLines(source, name, form, places, count)
+        for form, count in zip(kind.forms, counts, strict=True)
+    )
+    damage = [each for table in tables for each in table.damage]
+    if end is None:
+        damage.append(f"end of the run: {DIFFERS}")
+    return _Section(name, position, record, tables, *(end or (0.0, UNKNOWN_END)), damage)
+
+
+def _run(path: Path, section: _Section) -> Run:
+    info = facts.of_json(RunInfo, section.record)
+    (table,) = section.tables
+    ended = None
+    if section.ended:
+        ended = datetime.fromtimestamp(section.ended, UTC).astimezone(info.started.tzinfo)
     return Run(
         path=path,
-        name=name,
+        name=section.name,
         info=info,
-        rows=tuple(stored.row for stored in measured.rows.values()),
-        status=status,
+        rows=_decoded(Row, table.lines),
+        status=section.status,
         ended=ended,
-        numbers=tuple(measured.rows),
-        damage=tuple(measured.damage),
-        _samples=sealed.Numbers(source, name, "samples", content["samples"], measured.rows),
-        _spare=partial(sealed.spare, source, name, content),
-        timings=tuple(
-            measured.timings[number].timing if number in measured.timings else None
-            for number in measured.rows
-        ),
-        groups={group: content[group] for group in contents.GROUPS if group in content},
-        _isolated=sealed.Numbers(source, name, "isolated", content["isolated"], measured.timings)
-        if "isolated" in content
-        else None,
+        numbers=tuple(table.numbers),
+        damage=tuple(section.damage),
+        position=section.position,
+        timings=_decoded(Timing, table.lines),
+        entries=section.record["entries"],
+        _lines=table,
     )
 
 
-def _unended(facts: Mapping[str, Any], held: bool | None, last: bool) -> str:
-    """Return the status of a run if it has no end. Only the last one of a file may get more rows."""
-    info = coding.run_info(facts)
-    host = "" if info.simulation else info.ranks[0].host  # whose hosts are none
-    return liveness.without_end(held, host) if last else liveness.INTERRUPTED
+def _decoded(kind: type[_Kind], stored: np.ndarray) -> tuple[_Kind, ...]:
+    """Return the `Row` or `Timing` of each stored line."""
+    values = [_values(stored[each.name].tolist(), each.kind) for each in columns(kind)]
+    return tuple(map(kind, *values))
 
 
-def _end(info: RunInfo, ended: float, status: str, unended: str) -> tuple[str, datetime | None]:
-    if not ended:
-        return status or unended, None
-    return status, datetime.fromtimestamp(ended, UTC).astimezone(info.started.tzinfo)
+def _values(stored: list[Any], kind: str) -> list[Any]:
+    if kind == "<f8":  # one NaN, which equals itself inside of lines that are compared
+        return [math.nan if math.isnan(each) else each for each in stored]
+    if kind == "u1":
+        return list(map(bool, stored))
+    return [each.decode() for each in stored] if kind.startswith("S") else stored
 
 
-def _through_hdf5(path: Path, source: sealed.Source) -> dict[str, Any]:
-    """Return what `hpccomm.results.unsealed.read` does.
-
-    Raises
-    ------
-    ResultsError
-        If HDF5 cannot read the file, or it is none of hpccomm's or of this version.
-    """
-    if not any(source.read(at, 8) == _HDF5 for at in (0, *(512 << n for n in range(12)))):
-        if FORMAT.encode() in source.read(0, 1 << 16):  # the root
-            raise damaged(path, "it does not begin as HDF5 does", _RESTORE)
-        raise ForeignFile(f"{path} is not an HDF5 file; name a results file of hpccomm")
-    try:
-        size = os.fstat(source.descriptor).st_size
-        found: dict[str, Any] | ResultsError = apart.call(unsealed.PLACE, str(path), size=size)
-    except apart.Failed as error:
-        raise damaged(path, error, _RESTORE) from None
-    if isinstance(found, ResultsError):
-        raise found
-    return found
-
-
-def _differences(
-    path: Path, source: sealed.Source, runs: Mapping[str, Any]
-) -> tuple[dict[str, RunInfo], list[str]]:
-    """Return what HDF5 finds in a sealed file that was changed: the facts of runs, and how they differ.
-
-    Raises
-    ------
-    SchemaMismatch
-        If it says that it is of another version.
-    """
-    try:
-        found = _through_hdf5(path, source)
-    except ResultsError as error:
-        if isinstance(error, SchemaMismatch) and not isinstance(error, ForeignFile):
-            raise
-        return {}, [f"structure: {error.why if isinstance(error, DamagedFile) else error}"]
-    infos, differences = {}, []
-    for name, stated in runs.items():
-        there = found["runs"].get(name)
-        if there is None:
-            differences.append(f"{name}: HDF5 does not find it any more")
+def _training(path: Path, section: _Section) -> Training:
+    steps, events = section.tables
+    layouts: dict[int, list[TrainingBucket]] = {}
+    notes = []
+    for index in range(len(events.lines)):
+        try:
+            event = json.loads(events.part(index, "texts").tobytes())
+        except DamagedPart as error:
+            section.damage.append(str(error))
             continue
-        lacking = [key for key in coding.OPTIONAL if not there["facts"].get(key)]
-        infos[name] = coding.run_info(there["facts"])
-        for key, value in stated["facts"].items():
-            if there["facts"][key] != value and key not in lacking:
-                differences.append(f"{name}: {key}: HDF5 finds something else than was stored")
-        differences += [
-            f"{name}: {group}: HDF5 finds something else than was stored"
-            for group in contents.GROUPS
-            if there.get(group) != stated.get(group)
-        ]
-    new = [name for name in found["runs"] if name not in runs]
-    differences += [f"{name}: was not there when the file was written" for name in new]
-    return {} if differences else infos, differences
-
-
-def _with(run: Run, info: RunInfo | None) -> Run:
-    return run if info is None else replace(run, info=info)
-
-
-def _unsealed(path: Path, source: sealed.Source, held: bool | None) -> Examined:
-    """Read a file that has no seal, as those of before there were checksums."""
-    found = _through_hdf5(path, source)
-    if found["version"] != UNSEALED:
-        why = "both copies of its seal are damaged, so that nothing in it can be shown to be as it was stored"
-        raise damaged(path, why, _RESTORE)
-    runs = []
-    for name, stated in found["runs"].items():
-        info = coding.run_info(stated["facts"])
-        unended = _unended(stated["facts"], held, name == next(reversed(found["runs"])))
-        status, ended = _end(info, stated["ended"], stated["status"], unended)
-        rows = stated["rows"]
-        runs.append(
-            Run(
-                path=path,
-                name=name,
-                info=info,
-                rows=tuple(stored.row for stored in rows),
-                status=status,
-                ended=ended,
-                numbers=tuple(range(len(rows))),
-                damage=(),
-                timings=(None,) * len(rows),
-                _samples=_kept(rows, stated["samples"]),
-            )
-        )
-    return Examined(runs, [], checked=False, changed=False)
-
-
-def _kept(rows: list[coding.Stored], samples: np.ndarray) -> Callable[[int], np.ndarray]:
-    """Return what gives the samples of a row, from those that were read with the file."""
-
-    def of_row(number: int) -> np.ndarray:
-        row = rows[number]
-        return samples[row.first_sample : row.first_sample + row.repetitions]
-
-    return of_row
+        if "text" in event:
+            notes.append(TrainingNote(**event))
+        elif buckets := [TrainingBucket(**each) for each in event["buckets"]]:
+            layouts[buckets[0].since] = buckets
+    return Training(
+        path=path,
+        name=section.name,
+        facts=facts.of_json(TrainingFacts, section.record),
+        steps=repack_fields(steps.lines[[each.name for each in STEPS.own]]),
+        buckets=tuple(bucket for buckets in layouts.values() for bucket in buckets),
+        notes=tuple(notes),
+        status=section.status,
+        damage=tuple(section.damage),
+        _lines=steps,
+    )

@@ -1,6 +1,6 @@
 """A stored run: its facts, its rows, and the samples, which are read when they are asked for."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
@@ -9,9 +9,10 @@ from typing import Any, Protocol
 import numpy as np
 
 from hpccomm.errors import ResultsError
+from hpccomm.files.records import DIFFERS
+from hpccomm.files.refusals import os_errors_as
 from hpccomm.files.regular import as_utf8
-from hpccomm.results import sealed
-from hpccomm.results.refusals import reported
+from hpccomm.results.lines import DamagedPart, StoredLines, spans
 from hpccomm.results.schema import Row, RunInfo, Timing
 
 
@@ -38,11 +39,12 @@ class Run:
         The number of each row in the file, from 0: 0, 1, 2, ... unless some are damaged.
     damage : tuple of str
         What of its rows, timings and its end is damaged, and left out here.
-    timings : tuple of Timing or None
-        Of each row; None where it is damaged, and in runs of before there were timings.
-    groups : mapping of str to dict
-        Further data: what ``hpccomm.files.groups.dumped`` gives of each group in
-        ``hpccomm.results.contents.GROUPS`` that the run has.
+    position : int
+        Of the run in its file, from 1.
+    timings : tuple of Timing
+        Of each row.
+    entries : mapping of str to object
+        Further facts, as JSON: what ``hpccomm tune`` and ``hpccomm perf pairs`` found.
     """
 
     path: Path
@@ -53,11 +55,10 @@ class Run:
     ended: datetime | None
     numbers: tuple[int, ...]
     damage: tuple[str, ...]
-    _samples: Callable[[int], np.ndarray] = field(repr=False, compare=False)
-    _spare: Callable[[], str] = field(repr=False, compare=False, default=lambda: sealed.EMPTY)
-    timings: tuple[Timing | None, ...] = ()
-    groups: Mapping[str, Any] = field(default_factory=dict)
-    _isolated: Callable[[int], np.ndarray] | None = field(repr=False, compare=False, default=None)
+    position: int = 1
+    timings: tuple[Timing, ...] = ()
+    entries: Mapping[str, Any] = field(default_factory=dict)
+    _lines: StoredLines | None = field(repr=False, compare=False, default=None)
 
     @property
     def title(self) -> str:
@@ -66,8 +67,7 @@ class Run:
 
     def variant(self, index: int) -> str:
         """Return the variant that row `index` is of; empty if it is of none."""
-        timing = self.timings[index]
-        return (timing.variant if timing else "") or self.info.series.get("variant", "")
+        return self.timings[index].variant or self.info.series.get("variant", "")
 
     def by_variant(self) -> dict[str, list[int]]:
         """Return the numbers of the rows of each variant; all under an empty name if there are none."""
@@ -93,7 +93,7 @@ class Run:
         ResultsError
             If they are damaged, or the file cannot be read any more.
         """
-        return self._read(self._samples, index)
+        return self._part("samples", index)
 
     def isolated(self, index: int) -> np.ndarray:
         """Read the isolated repetitions of row `index` from the file.
@@ -109,21 +109,15 @@ class Run:
         ResultsError
             If they are damaged, or the file cannot be read any more.
         """
-        if self._isolated is None:
-            return np.empty((0, len(self.info.ranks), 2))
-        return self._read(self._isolated, index)
+        return self._part("isolated", index)
 
-    def _read(self, read: Callable[[int], np.ndarray], index: int) -> np.ndarray:
+    def _part(self, array: str, index: int) -> np.ndarray:
+        assert self._lines is not None
         try:
-            with reported(self.path, "read"):
-                return read(self.numbers[index])
+            with os_errors_as(self.path, "read"):
+                return self._lines.part(index, array)
         except ResultsError as error:
             raise type(error)(f"{self.path}: {self.name}: {error}") from error
-
-    def spare(self) -> str:
-        """Return what is in the space for more rows and samples, and for an end: see `sealed.spare`."""
-        with reported(self.path, "read"):
-            return self._spare()
 
 
 class Steps(Protocol):
@@ -172,7 +166,7 @@ class WholeSamples:
             self._progress.advance()
         try:
             return self._run.samples(index)
-        except sealed.Damaged:
+        except DamagedPart:
             self.lost.append(self._run.numbers[index])
             return None
 
@@ -186,16 +180,16 @@ class WholeSamples:
         """
         try:
             return self._run.isolated(index)
-        except sealed.Damaged:
+        except DamagedPart:
             self.lost_isolated.append(self._run.numbers[index])
             return None
 
     def damage(self) -> list[str]:
         """Return what was found damaged, with the name of the run."""
         return [
-            f"{self._run.name}: {what} of {rows}: {sealed.DIFFERS}"
+            f"{self._run.name}: {what} of {rows}: {DIFFERS}"
             for what, lost in (("samples", self.lost), ("isolated repetitions", self.lost_isolated))
-            for rows in sealed.spans("row", sorted(set(lost)))
+            for rows in spans("row", sorted(set(lost)))
         ]
 
 
@@ -230,9 +224,11 @@ def choose(runs: Sequence[Run], wanted: str | None) -> Run:
         number = int(wanted)
     except ValueError:
         number = 0
-    if 1 <= abs(number) <= len(runs):
-        return runs[number - 1 if number > 0 else number]
+    for run in runs:
+        # A run that is damaged, and left out, keeps its position.
+        if number in (run.position, run.position - runs[-1].position - 1):
+            return run
     raise ResultsError(
         f"{runs[0].path} has no run {wanted!r}; it has {', '.join(run.name for run in runs)}, "
-        f"or by number 1 to {len(runs)}"
+        f"or by number 1 to {runs[-1].position}"
     )

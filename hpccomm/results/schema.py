@@ -16,22 +16,8 @@ from datetime import datetime
 from typing import Annotated, Any, NamedTuple, get_args, get_origin, get_type_hints
 
 from hpccomm.errors import UsageError
+from hpccomm.files.records import RUNS
 from hpccomm.files.regular import as_utf8
-
-FORMAT = "hpccomm results"
-"""Value of the root attribute ``format``, which identifies a results file among HDF5 files."""
-
-SCHEMA_VERSION = 2
-"""Value of the root attribute ``schema_version``. It grows when an older reader would be wrong."""
-
-UNSEALED = 1
-"""The version before there were checksums, which is still read."""
-
-RUNS = "runs"
-"""The group that holds one group a run."""
-
-SEAL = "seal"
-"""The dataset that holds the seal: what there is, where, and the checksum of all that never changes."""
 
 UNCHECKED = -1
 """Value of `Row.wrong` where the result was not verified."""
@@ -87,10 +73,10 @@ _columns: Callable[[Any], tuple[Column, ...]] = functools.cache(_read_columns)
 
 
 def _kind(python_type: Any) -> str:
-    """Return how values of a type are stored: as text or a number, a list, a table or a group."""
+    """Return how values of a type are stored: as text or a number, a list or an object of JSON."""
     if get_origin(python_type) is tuple:
-        return "str[]" if get_args(python_type)[0] is str else "table"
-    return _KINDS.get(python_type, "group")
+        return "list"
+    return _KINDS.get(python_type, "object")
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,7 +160,7 @@ class RankInfo:
 
 @dataclass(frozen=True, slots=True)
 class DeviceInfo:
-    """Further facts about one rank's device, beside its line in the table of ranks."""
+    """Further facts about one rank's device, beside its entry among the ranks."""
 
     uuid: Annotated[str, "the device's UUID, the same in every process"]
     link: Annotated[str, "its fastest link to others, from NVML; empty if unknown"] = ""
@@ -224,26 +210,26 @@ class RunInfo:
     launcher: Annotated[str, "what started the ranks, such as mpiexec or srun"]
     arguments: Annotated[tuple[str, ...], "the command line, program first"]
     skipped: Annotated[tuple[str, ...], "combinations that were skipped because they do not exist"]
-    config: Annotated[Config, "settings of the measurement, one attribute each"]
-    ranks: Annotated[tuple[RankInfo, ...], "where each rank ran, in order of rank"]
-    versions: Annotated[Mapping[str, str], "versions, one attribute for each library"]
+    config: Annotated[Config, "settings of the measurement"]
+    ranks: Annotated[tuple[RankInfo, ...], "where each rank ran, an object each, in order of rank"]
+    versions: Annotated[Mapping[str, str], "version of each library"]
     environment: Annotated[Mapping[str, str], "environment variables of the allow-list"]
     slurm: Annotated[Mapping[str, str], "the Slurm job's variables; empty outside Slurm"]
     simulation: Annotated[
-        Mapping[str, str], "what was simulated, and how; empty or absent for a measurement"
+        Mapping[str, str], "what was simulated, and how; empty for a measurement"
     ] = field(default_factory=dict)
     devices: Annotated[
         tuple[DeviceInfo, ...],
-        "each rank's device, in order of rank; no lines or absent for host memory",
+        "each rank's device, in order of rank; empty for host memory",
     ] = ()
     machine: Annotated[
         Mapping[str, str],
-        "what the nodes are, one attribute for each fact; empty or absent if unknown",
+        "what the nodes are, by the name of each fact; empty if unknown",
     ] = field(default_factory=dict)
     series: Annotated[
         Mapping[str, str],
         "the series that the run is a launch of: name, launch, launches, variant; or the two variants that it "
-        "measured in turns: base, new; empty or absent if none",
+        "measured in turns: base, new; empty if none",
     ] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -265,32 +251,105 @@ class RunInfo:
             raise UsageError("ranks is empty: a run has at least one rank")
 
 
-LOCATION: tuple[Column, ...] = (
-    Column("first_sample", "<i8", "first row of samples that belongs to this row"),
-    Column("repetitions", "<i8", "rows of samples that belong to this row; 0 if none were kept"),
-    Column("samples_checksum", "<u8", "checksum of these samples"),
-    Column("checksum", "<u8", "checksum of all columns before it"),
-)
-"""Columns of the stored table of rows beside those of `Row`."""
+RANKS = -1
+"""Stands for the number of ranks in the shape of an array."""
 
-TIMING_LOCATION: tuple[Column, ...] = (
-    Column("first_isolated", "<i8", "first row of isolated that belongs to this row"),
-    Column("isolated_repetitions", "<i8", "rows of isolated that belong to this row"),
-    Column("isolated_checksum", "<u8", "checksum of these"),
-    Column("checksum", "<u8", "checksum of all columns before it"),
-)
-"""Columns of the stored table of timings beside those of `Timing`."""
 
-STATE: tuple[Column, ...] = (
-    Column(
-        "rows", "<i8", "rows written; rows and samples may have space for more, which is not data"
+class BesideArray(NamedTuple):
+    """An array beside a table: each line of the table has a part of it.
+
+    Attributes
+    ----------
+    name : str
+        Its name in the file.
+    kind : str
+        Its NumPy type.
+    wide : tuple of int
+        The shape of one entry; `RANKS` stands for the number of ranks.
+    first, many : Column
+        Columns of the table with the first entry of a line's part, and how many there are.
+    """
+
+    name: str
+    kind: str
+    wide: tuple[int, ...]
+    first: Column
+    many: Column
+
+    @property
+    def crc(self) -> Column:
+        """Column of the table with the checksum of a line's part."""
+        return Column(f"{self.name}_crc", "<u4", "CRC-32 of these")
+
+
+class TableForm(NamedTuple):
+    """A stored table, and the arrays beside it.
+
+    Attributes
+    ----------
+    name : str
+        Its name in the file.
+    own : tuple of Column
+        What its lines hold.
+    beside : tuple of BesideArray
+        The arrays.
+    """
+
+    name: str
+    own: tuple[Column, ...]
+    beside: tuple[BesideArray, ...]
+
+    @property
+    def location(self) -> tuple[Column, ...]:
+        """The columns behind its own: where parts of the arrays lie, and checksums."""
+        located = [each for array in self.beside for each in (array.first, array.many, array.crc)]
+        return (*located, Column("crc", "<u4", "CRC-32 of all columns before it"))
+
+
+class SectionKind(NamedTuple):
+    """A run or a training: what its group in a results file holds.
+
+    Attributes
+    ----------
+    group : str
+        The group of all of them.
+    prefix : str
+        Its name, up to the number.
+    forms : tuple of TableForm
+        Its tables.
+    """
+
+    group: str
+    prefix: str
+    forms: tuple[TableForm, ...]
+
+
+ROWS = TableForm(
+    "rows",
+    (*columns(Row), *columns(Timing)),
+    (
+        BesideArray(
+            "samples",
+            "<f8",
+            (RANKS,),
+            Column("first_sample", "<i8", "first entry of samples that belongs to this row"),
+            Column("repetitions", "<i8", "entries of samples that do; 0 if none were kept"),
+        ),
+        BesideArray(
+            "isolated",
+            "<f8",
+            (RANKS, 2),
+            Column("first_isolated", "<i8", "first entry of isolated that belongs to this row"),
+            Column("isolated_repetitions", "<i8", "entries of isolated that do"),
+        ),
     ),
-    Column("rows_checksum", "<u8", "checksum of rows"),
-    Column("ended", "<f8", "end of the run in seconds since 1970-01-01 UTC; 0 while it has none"),
-    Column("ended_checksum", "<u8", "checksum of ended, and of status if the run has an end"),
-    Column("status", "S1000", "completed, or failed: and why; empty while the run has no end"),
 )
-"""Fields of the scalar dataset ``state``."""
+"""The rows of a run."""
+
+RUN = SectionKind(RUNS, "run", (ROWS,))
+"""A run."""
+
+STATUS = Column("status", "S1000", "completed, or failed: and why; empty while it has no end")
 
 ENVIRONMENT: tuple[str, ...] = (
     "HPCCOMM_*",

@@ -321,7 +321,7 @@ def run_text(
     finished: bool,
     whole: bool = True,
     statistics: bool = False,
-    timings: Sequence[Timing | None] = (),
+    timings: Sequence[Timing] = (),
 ) -> str:
     """Return everything that a run printed: each block of one collective, header to footer.
 
@@ -400,7 +400,7 @@ def repetitions_text(
 _ISOLATED = "# %12s  %12s  %8s  %6s  %6s  %8s" + "  %9s" * 6 + "  %6s  %6s\n"
 
 
-def isolated_text(lines: Sequence[tuple[Row, Timing | None]]) -> str:
+def isolated_text(lines: Sequence[tuple[Row, Timing]]) -> str:
     """Return what operations of one table took in isolation, as lines of comment; empty if none was measured so.
 
     Parameters
@@ -408,7 +408,7 @@ def isolated_text(lines: Sequence[tuple[Row, Timing | None]]) -> str:
     lines : sequence of (Row, Timing or None)
         The rows of the table.
     """
-    timed = [(row, timing) for row, timing in lines if timing is not None and timing.sync]
+    timed = [(row, timing) for row, timing in lines if timing.sync]
     if not timed:
         return ""
     text = [

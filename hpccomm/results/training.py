@@ -4,15 +4,16 @@ As in `hpccomm.results.schema`, the dataclasses are the columns. Nothing here im
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 from typing import Annotated
 
 import numpy as np
 
-TRAININGS = "trainings"
-"""The group that holds one group a training."""
+from hpccomm.files.refusals import os_errors_as
+from hpccomm.results.lines import StoredLines
+from hpccomm.results.schema import BesideArray, Column, SectionKind, TableForm, columns
 
 COMPLETED = "completed"
 """Status of a training whose log was closed."""
@@ -27,7 +28,7 @@ class TrainingFacts:
     host: Annotated[str, "where rank 0 runs, without the domain"]
     arguments: Annotated[tuple[str, ...], "the command line, program first"]
     ranks: Annotated[int, "number of ranks"]
-    settings: Annotated[Mapping[str, str], "settings of the gradients, one attribute each"]
+    settings: Annotated[Mapping[str, str], "settings of the gradients"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +67,42 @@ class TrainingNote:
     text: Annotated[str, "a sentence"]
 
 
+STEPS = TableForm(
+    "steps",
+    columns(TrainingStep),
+    (
+        BesideArray(
+            "bucket_seconds",
+            "<f8",
+            (),
+            Column(
+                "first_second", "<i8", "first entry of bucket_seconds that belongs to this step"
+            ),
+            Column("timed_buckets", "<i8", "entries of bucket_seconds that do"),
+        ),
+    ),
+)
+"""The steps of a training."""
+
+EVENTS = TableForm(
+    "events",
+    (),
+    (
+        BesideArray(
+            "texts",
+            "u1",
+            (),
+            Column("first_byte", "<i8", "first byte of texts that belongs to this event"),
+            Column("bytes", "<i8", "bytes of texts that do: an object of JSON in UTF-8"),
+        ),
+    ),
+)
+"""Layouts of buckets, and notes, in the order in which they came."""
+
+TRAINING = SectionKind("trainings", "training", (STEPS, EVENTS))
+"""A training."""
+
+
 @dataclass(frozen=True, slots=True)
 class Training:
     """The gradients of one training.
@@ -80,8 +117,6 @@ class Training:
         Who, where and with what.
     steps : ndarray
         A line for each step, with the fields of ``TrainingStep``.
-    bucket_seconds : ndarray
-        Float64 ``(sum of steps["buckets"],)``: the seconds of each bucket, step after step.
     buckets : tuple of TrainingBucket
         Of all layouts, oldest first.
     notes : tuple of TrainingNote
@@ -89,13 +124,27 @@ class Training:
     status : str
         ``"completed"``, ``"failed: "`` and why, or for a training without an end ``"running"``,
         ``"interrupted"``, or ``"interrupted or running"`` where that cannot be seen.
+    damage : tuple of str
+        What of its steps, events and its end is damaged, and left out here.
     """
 
     path: Path
     name: str
     facts: TrainingFacts
     steps: np.ndarray
-    bucket_seconds: np.ndarray
     buckets: tuple[TrainingBucket, ...]
     notes: tuple[TrainingNote, ...]
     status: str
+    damage: tuple[str, ...]
+    _lines: StoredLines = field(repr=False, compare=False)
+
+    def bucket_seconds(self, index: int) -> np.ndarray:
+        """Read the seconds of each bucket of step `index` from the file, float64 ``(buckets,)``.
+
+        Raises
+        ------
+        ResultsError
+            If they are damaged, or the file cannot be read any more.
+        """
+        with os_errors_as(self.path, "read"):
+            return self._lines.part(index, "bucket_seconds")

@@ -1,36 +1,31 @@
-"""Trainings in a results file: written as a whole every few seconds, and read.
+"""Writing a training: lines are kept in memory, and added to the file every few seconds.
 
-A training makes a line a step, which may take less than a millisecond. So lines are kept in memory, and the file
-is replaced by one that has them (`hpccomm.results.storage.replace`) so seldom that it takes little of the time. A
-process that is killed loses the lines since then.
+A training makes a line a step, which may take less than a millisecond. A process that is killed loses
+the lines since the last plain writes. The file is never replaced within a step: where its capacity ends,
+a thread builds the next version, and lines stay in memory until it is there.
 """
 
-import contextlib
-import fcntl
 import json
 import os
 from collections.abc import Sequence
-from dataclasses import astuple, replace
-from datetime import datetime
-from hashlib import blake2b
-from io import FileIO
+from dataclasses import asdict, astuple
 from pathlib import Path
+from threading import Thread
 from time import perf_counter
 from typing import Any
 
-import h5py
 import numpy as np
 
 from hpccomm.errors import ResultsError
-from hpccomm.files import apart
-from hpccomm.files.regular import as_utf8
-from hpccomm.results import layout, liveness, reader, storage
-from hpccomm.results.refusals import reported
+from hpccomm.results import facts as json_facts
+from hpccomm.results import reader
 from hpccomm.results.run import Run
 from hpccomm.results.run import choose as choose_run
-from hpccomm.results.schema import RUNS, columns
+from hpccomm.results.store import Line, Section
 from hpccomm.results.training import (
-    TRAININGS,
+    EVENTS,
+    STEPS,
+    TRAINING,
     Training,
     TrainingBucket,
     TrainingFacts,
@@ -39,29 +34,10 @@ from hpccomm.results.training import (
 )
 
 EVERY_SECONDS = 5.0
-"""How often the file is written."""
+"""How often lines are written."""
 
-SHARE = 0.02
-"""Part of the time that writing may take; it is done less often where it takes long."""
-
-STEP = layout.table_type(columns(TrainingStep))
-BUCKET = layout.table_type(columns(TrainingBucket))
-NOTE = layout.table_type(columns(TrainingNote))
-
-_SECONDS = np.dtype("<f8")
-_COMPRESSED_FROM = 1000  # lines
-_DAMAGED = (
-    AttributeError,
-    LookupError,
-    OSError,
-    OverflowError,
-    RuntimeError,
-    TypeError,
-    ValueError,
-)
-"""What h5py and NumPy answer with to a group that is not as it was written."""
-
-_PLACE = f"{__name__}:stored"
+CAPACITY = {"steps": 1 << 13, "bucket_seconds": 1 << 17, "events": 1 << 6, "texts": 1 << 16}
+"""Entries of each table and array that are laid out at first: two megabytes."""
 
 
 class TrainingWriter:
@@ -91,73 +67,53 @@ class TrainingWriter:
 
     def __init__(self, path: str | os.PathLike[str], facts: TrainingFacts) -> None:
         self.path = Path(path)
-        self.name = ""
-        self._file = Path(os.path.realpath(path))
-        self._facts = replace(
-            facts,
-            user=_storable(facts.user),
-            host=_storable(facts.host),
-            arguments=tuple(map(_storable, facts.arguments)),
-            settings={_storable(k): _storable(v) for k, v in facts.settings.items()},
-        )
-        self._steps = np.empty(0, STEP)
-        self._seconds = np.empty(0, _SECONDS)
-        self._new_steps: list[tuple[Any, ...]] = []
-        self._new_seconds: list[float] = []
-        self._buckets: list[TrainingBucket] = []
-        self._notes: list[TrainingNote] = []
-        self._open: FileIO | None = None
+        self._section = Section(path, TRAINING, json_facts.as_json(facts), CAPACITY)
+        self.name = self._section.name
+        self._new: dict[str, list[Line]] = {"steps": [], "events": []}
+        self._enlarging: Thread | None = None
+        self._refusal: Exception | None = None
         self._process = os.getpid()  # a forked child must not write
-        with reported(self.path, "write"):
-            before = storage.claim(self._file)
-            self._made = before is None  # the path named nothing
-            with before or contextlib.nullcontext():
-                if before is not None and self._file.stat().st_size:
-                    reader.read(self._file)  # what is damaged must not get a new seal
-                self._replace(before, "")
+        self._due = perf_counter() + EVERY_SECONDS
 
     def add_layout(self, buckets: Sequence[TrainingBucket]) -> None:
         """Add the buckets of another layout. They take the place of one that no step had."""
-        since = {bucket.since for bucket in buckets}
-        self._buckets = [each for each in self._buckets if each.since not in since]
-        self._buckets += buckets
+        self._add_event({"buckets": [asdict(each) for each in buckets]})
 
     def add_note(self, note: TrainingNote) -> None:
         """Add what happened."""
-        self._notes.append(note)
+        self._add_event(asdict(note))
 
     def add_step(self, step: TrainingStep, seconds: Sequence[float]) -> None:
-        """Add a step and the seconds of its buckets; write the file if that is due.
+        """Add a step and the seconds of its buckets; write to the file if that is due.
 
         Raises
         ------
         ResultsError
             If it cannot be written, or was removed or replaced. The file has what was written before.
         """
-        self._new_steps.append(astuple(step))
-        self._new_seconds += seconds
+        self._new["steps"].append((astuple(step), (np.array(seconds, "<f8"),)))
         if perf_counter() > self._due:
             self.flush()
 
-    def flush(self, status: str = "") -> None:
-        """Write all that there is, and the status if the training has ended.
+    def flush(self) -> None:
+        """Write all that there is; or have a thread lay out more capacity for it, where that is needed.
 
         Raises
         ------
         ResultsError
             As in `add_step`.
         """
-        if self._open is None or os.getpid() != self._process:
+        if not self._is_mine() or (self._enlarging is not None and self._enlarging.is_alive()):
             return
-        there = False
-        with contextlib.suppress(FileNotFoundError):
-            there = os.path.samestat(os.fstat(self._open.fileno()), self._file.stat())
-        if not there:
-            raise ResultsError(
-                f"{self.path} was removed, moved or replaced while {self.name} was written to it"
-            )
-        with reported(self.path, "write to"):
-            self._replace(self._open, status)
+        self._due = perf_counter() + EVERY_SECONDS
+        self._wait()
+        self._section.check_there()
+        wanted = self._wanted()
+        if self._section.fits(wanted):
+            self._write()
+        else:
+            self._enlarging = Thread(target=self._enlarge, args=(wanted,), daemon=True)
+            self._enlarging.start()
 
     def end(self, status: str) -> None:
         """Write all that there is, and how the training ended. Does nothing if it has ended.
@@ -172,8 +128,18 @@ class TrainingWriter:
         ResultsError
             As in `add_step`.
         """
+        if not self._is_mine():
+            return
         try:
-            self.flush(status)
+            self._wait()
+            self._section.check_there()
+            if not self._section.fits(wanted := self._wanted()):
+                self._section.enlarge(wanted)
+            self._write()
+            if status:
+                self._section.note_end(status)
+            self._section.flush()
+            self._section.trim()
         finally:
             self.close()
 
@@ -185,138 +151,52 @@ class TrainingWriter:
         ResultsError
             As in `add_step`.
         """
-        if self._open is None or os.getpid() != self._process:
-            return
-
-        def build(old: h5py.File | None, new: h5py.File) -> bool:
-            storage.copy_runs(old, new)
-            del new[TRAININGS][self.name]
-            # Each has the seal and the two groups, the format and the version.
-            return bool(len(new[RUNS]) or len(new[TRAININGS])) or len(new) > 3 or len(new.attrs) > 2
-
-        with reported(self.path, "write to"):
-            file, left = storage.replace(self._file, build, before=self._open)
-            if self._made and not left:
-                self._file.unlink()
-        file.close()
-        self.close()
+        if self._is_mine():
+            self._wait()
+            self._section.remove()
 
     def close(self) -> None:
         """Let go of the file, which keeps what was written before. Idempotent."""
-        if self._open is not None:
-            self._open.close()
-        self._open = None
+        if self._enlarging is not None and os.getpid() == self._process:
+            self._enlarging.join()
+        self._section.close()
 
-    def _replace(self, before: FileIO | None, status: str) -> None:
-        begun = perf_counter()
-        self._steps = np.concatenate([self._steps, np.array(self._new_steps, STEP)])
-        self._seconds = np.concatenate([self._seconds, np.array(self._new_seconds, _SECONDS)])
-        self._new_steps, self._new_seconds = [], []
+    def _is_mine(self) -> bool:
+        return self._section.is_open and os.getpid() == self._process
 
-        def build(old: h5py.File | None, new: h5py.File) -> None:
-            storage.copy_runs(old, new)
-            # The others have been copied.
-            if not isinstance(new.get(TRAININGS), h5py.Group | None):
-                raise ResultsError(
-                    f"{self.path} has something else by the name {TRAININGS!r}; choose another path"
-                )
-            trainings = new.require_group(TRAININGS)
-            self.name = self.name or _next_name(trainings)
-            if self.name in trainings:
-                del trainings[self.name]
-            self._write(trainings.create_group(self.name), status)
+    def _add_event(self, event: dict[str, Any]) -> None:
+        text = json.dumps(json_facts.as_json(event)).encode()
+        self._new["events"].append(((), (np.frombuffer(text, "u1"),)))
 
-        extra = self._steps.nbytes + self._seconds.nbytes
-        extra += sum(len(each.gradients) + 64 for each in self._buckets) + 64 * len(self._notes)
-        file, _ = storage.replace(self._file, build, before=before, extra=2 * extra)
-        if self._open is not None:
-            self._open.close()
-        self._open = file
-        storage.lock(file, self.path, fcntl.LOCK_SH)
-        now = perf_counter()
-        self._due = now + max(EVERY_SECONDS, (now - begun) / SHARE)
+    def _wanted(self) -> dict[str, int]:
+        """Return how many entries of each table and array are in memory."""
+        wanted = {}
+        for form in TRAINING.forms:
+            added = self._new[form.name]
+            wanted[form.name] = len(added)
+            wanted[form.beside[0].name] = sum(len(part) for _, (part,) in added)
+        return wanted
 
-    def _write(self, group: h5py.Group, status: str) -> None:
-        layout.write_info(group, self._facts)
-        group.attrs["status"] = _storable(status)
-        for name, lines, kind in (
-            ("steps", self._steps, STEP),
-            ("bucket_seconds", self._seconds, _SECONDS),
-            ("buckets", list(map(_line, self._buckets)), BUCKET),
-            ("notes", list(map(_line, self._notes)), NOTE),
-        ):
-            packed = len(lines) > _COMPRESSED_FROM and isinstance(lines, np.ndarray)
-            how = {"compression": "gzip", "compression_opts": 1, "shuffle": True} if packed else {}
-            group.create_dataset(name, data=np.array(lines, kind), **how)
-        group.attrs["checksum"] = _checksum(_stored(group))
+    def _write(self) -> None:
+        for form in (EVENTS, STEPS):  # a step is of a layout that is there
+            self._section.append(form, self._new[form.name])
+            self._new[form.name] = []
 
+    def _enlarge(self, wanted: dict[str, int]) -> None:
+        """Lay out more capacity, in a thread: only this one touches the section meanwhile."""
+        try:
+            self._section.enlarge(wanted)
+        except Exception as error:  # noqa: BLE001 (whatever it is, `_wait` raises it)
+            self._refusal = error
 
-def _storable(text: str) -> str:
-    """Return a text that HDF5 can store: without zero bytes, and what is no UTF-8 is escaped."""
-    return as_utf8(text).replace("\0", "\\0")
-
-
-def _line(entry: TrainingBucket | TrainingNote) -> tuple[Any, ...]:
-    return tuple(_storable(each) if isinstance(each, str) else each for each in astuple(entry))
-
-
-def _next_name(trainings: h5py.Group) -> str:
-    numbers = [int(name[8:]) for name in trainings if name[8:].isdecimal()]
-    return f"training{max(numbers, default=0) + 1:04d}"
-
-
-def stored(name: str) -> dict[str, dict[str, Any]]:
-    """Return what lies in the groups of trainings, by their names. HDF5 may crash on a damaged file."""
-    found: dict[str, dict[str, Any]] = {}
-    # Whoever writes to it has it locked; what it has written is whole.
-    with h5py.File(name, "r", locking=False) as file:
-        trainings = file.get(TRAININGS)
-        if not isinstance(trainings, h5py.Group):  # none, or something of a user's own
-            return {}
-        for each in sorted(trainings, key=lambda name: (len(name), name)):
-            try:
-                found[each] = _stored(layout.group(trainings, each))
-            except _DAMAGED as error:
-                found[each] = {"damaged": str(error)}
-    return found
-
-
-def _stored(group: h5py.Group) -> dict[str, Any]:
-    found: dict[str, Any] = {"status": str(group.attrs["status"])}
-    for name, kind, *_ in columns(TrainingFacts):
-        match kind:
-            case "str":
-                found[name] = str(group.attrs[name])
-            case "str[]":
-                found[name] = list(map(str, group.attrs[name]))
-            case "group":
-                attributes = layout.group(group, name).attrs
-                found[name] = {key: str(value) for key, value in sorted(attributes.items())}
-            case _:
-                found[name] = int(group.attrs[name])
-    for name, table in (("buckets", TrainingBucket), ("notes", TrainingNote)):
-        lines = group[name][()].tolist()
-        kinds = [each.kind for each in columns(table)]
-        found[name] = [[_plain(*each) for each in zip(line, kinds, strict=True)] for line in lines]
-    found["steps"] = group["steps"][()]
-    found["bucket_seconds"] = group["bucket_seconds"][()]
-    found["checksum"] = str(group.attrs.get("checksum", ""))
-    return found
-
-
-def _plain(value: Any, kind: str) -> Any:
-    return value.decode() if kind == "str" else value
-
-
-def _checksum(found: dict[str, Any]) -> str:
-    """Return the checksum of what was stored, whatever bytes HDF5 stores for it."""
-    arrays = ("steps", "bucket_seconds")
-    sums = blake2b(digest_size=16)
-    plain = {key: value for key, value in found.items() if key not in (*arrays, "checksum")}
-    sums.update(json.dumps(plain, sort_keys=True).encode())
-    for name in arrays:
-        sums.update(np.ascontiguousarray(found[name]).tobytes())
-    return sums.hexdigest()
+    def _wait(self) -> None:
+        """Wait until the thread is through, and raise what it met."""
+        if self._enlarging is not None:
+            self._enlarging.join()
+            self._enlarging = None
+        if self._refusal is not None:
+            refusal, self._refusal = self._refusal, None
+            raise refusal
 
 
 def read(path: str | os.PathLike[str]) -> list[Training]:
@@ -330,63 +210,12 @@ def read(path: str | os.PathLike[str]) -> list[Training]:
     Raises
     ------
     ResultsError
-        If the file cannot be read, is no results file or is damaged. ``examine`` gives what is whole.
+        If the file cannot be read, is no results file or is damaged.
+        `hpccomm.results.reader.examine` gives what is whole.
     SchemaMismatch
         If it is of another schema version.
     """
-    file = Path(path)
-    trainings, damage = examine(file, reader.examine(file))
-    if damage:
-        raise reader.in_part(file, damage)
-    return trainings
-
-
-def examine(path: Path, examined: reader.Examined) -> tuple[list[Training], list[str]]:
-    """Return the trainings of a file that was examined, and what of them is damaged."""
-    with reported(path, "read"), path.open("rb") as file:
-        held = liveness.held(file.fileno(), path)
-        size = os.fstat(file.fileno()).st_size
-    if not examined.changed and examined.checked and not examined.damage:
-        with reported(path, "read"):
-            found = stored(str(path))
-    else:
-        try:
-            found = apart.call(_PLACE, str(path), size=size)
-        except apart.Failed as error:
-            return [], [f"{TRAININGS}: {error}"]
-    trainings, damage = [], []
-    # Only the last of a file may get more.
-    newest = max((run.info.started for run in examined.runs), default=None)
-    for name, content in found.items():
-        if "damaged" in content:
-            damage.append(f"{name}: {content['damaged']}: not shown")
-            continue
-        if content["checksum"] != _checksum(content):
-            damage.append(f"{name}: its checksum differs: not shown")
-            continue
-        facts = TrainingFacts(
-            started=datetime.fromisoformat(content["started"]),
-            user=content["user"],
-            host=content["host"],
-            arguments=tuple(content["arguments"]),
-            ranks=content["ranks"],
-            settings=content["settings"],
-        )
-        last = name == list(found)[-1] and (newest is None or facts.started > newest)
-        unended = liveness.without_end(held, facts.host) if last else liveness.INTERRUPTED
-        trainings.append(
-            Training(
-                path=path,
-                name=name,
-                facts=facts,
-                steps=content["steps"],
-                bucket_seconds=content["bucket_seconds"],
-                buckets=tuple(TrainingBucket(*each) for each in content["buckets"]),
-                notes=tuple(TrainingNote(*each) for each in content["notes"]),
-                status=content["status"] or unended,
-            )
-        )
-    return trainings, damage
+    return reader.whole(Path(path)).trainings
 
 
 def choose(

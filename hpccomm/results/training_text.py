@@ -39,7 +39,7 @@ def text(training: Training, *, statistics: bool = False) -> str:
         return "".join(f"{line}\n" for line in [*lines, "# no steps"])
     lines += [_aligned(_COLUMNS), _aligned(_UNITS)]
     lines += [_aligned(each) for each in _spans(training.steps)]
-    lines.append(_total(training.steps))
+    lines += [] if training.damage else [_total(training.steps)]
     if statistics:
         lines += _statistics(training.steps)
     return "".join(f"{line}\n" for line in lines)

@@ -1,6 +1,7 @@
 """What charts show is what was measured."""
 
 import json
+import math
 import re
 from dataclasses import replace
 
@@ -10,6 +11,7 @@ from damage import called
 
 from hpccomm.charts import curves, page
 from hpccomm.results import reader
+from hpccomm.results.schema import Timing
 
 from .data import SIZES, write
 
@@ -79,7 +81,9 @@ def test_a_point_has_one_statistic_which_the_axis_names(tmp_path):
         for row in kept.rows
     ]
     skewed = replace(kept, rows=tuple(slow))
-    imported = replace(skewed, path=tmp_path / "imported.h5", timings=(None,) * len(skewed.rows))
+    imported = replace(
+        skewed, path=tmp_path / "imported.h5", timings=(Timing(*[math.nan] * 3),) * len(skewed.rows)
+    )
     config = replace(skewed.info.config, report_cputime=True)
     calls = replace(
         imported,

@@ -25,7 +25,7 @@ def file(tmp_path, example):
             writer.append(example.example_row(index), example.example_samples(index, 3) / 1e6)
     interrupted = Writer(path, example.example_info())
     interrupted.append(example.example_row(0, wrong=-1), None)
-    interrupted._open.close()
+    interrupted._section.close()
     return path
 
 

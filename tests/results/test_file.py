@@ -2,10 +2,12 @@
 
 import dataclasses
 import errno
+import json
 import os
 import resource
 import subprocess
 import sys
+import zlib
 from pathlib import Path
 
 import h5py
@@ -13,7 +15,8 @@ import numpy as np
 import pytest
 
 from hpccomm.errors import ResultsError, SchemaMismatch, UsageError
-from hpccomm.results import reader, schema, storage
+from hpccomm.files.records import SCHEMA_VERSION
+from hpccomm.results import facts, reader, schema, storage
 from hpccomm.results.repetitions import timing as timing_of
 from hpccomm.results.run import WholeSamples, choose
 from hpccomm.results.writer import Writer
@@ -23,7 +26,7 @@ def test_everything_comes_back(tmp_path, example):
     path = tmp_path / "runs.h5"
     lengths = [20, 0, 7, 300]
     for ranks in (4, 3):
-        # Room for less than is written: the file grows.
+        # Capacity for less than is written: the file grows.
         info = example.example_info(ranks)
         with Writer(path, info, expected_rows=2, expected_repetitions=10) as writer:
             for index, length in enumerate(lengths):
@@ -42,32 +45,19 @@ def test_everything_comes_back(tmp_path, example):
             np.testing.assert_array_equal(run.samples(index), expected)
 
 
-def test_a_setting_that_an_older_run_lacks_had_its_default(tmp_path, example, really_apart):
-    path = tmp_path / "run.h5"
-    with Writer(path, example.example_info()):
-        pass
-    with h5py.File(path, "a") as file:
-        del file["runs/run0001/config"].attrs["local_register"]
-    assert reader.read(path)[0].info.config.local_register == 0
-    with h5py.File(path, "a") as file:
-        del file["runs/run0001/config"].attrs["iterations"]  # always there
-    with pytest.raises(ResultsError, match="iterations"):
-        reader.read(path)
-
-
-def test_devices_come_back_and_an_older_run_has_none(tmp_path, example):
-    path = tmp_path / "run.h5"
+def test_facts_that_a_record_lacks_have_their_defaults(example):
     devices = tuple(schema.DeviceInfo(f"GPU-{rank}", "NVLink", 450.5) for rank in range(4))
-    info = dataclasses.replace(example.example_info(), devices=devices)
-    with Writer(path, info):
-        pass
-    assert reader.read(path)[0].info == info
-    with h5py.File(path, "a") as file:
-        del file["runs/run0001/devices"]
-    assert reader.read(path)[0].info.devices == ()
+    info = dataclasses.replace(example.example_info(local_register=1), devices=devices)
+    record = facts.as_json(info)
+    assert facts.of_json(schema.RunInfo, json.loads(json.dumps(record))) == info
+    del record["config"]["local_register"], record["devices"]
+    assert facts.of_json(schema.RunInfo, record) == example.example_info()
+    del record["config"]["iterations"]  # which has none
+    with pytest.raises(TypeError, match="iterations"):
+        facts.of_json(schema.RunInfo, record)
 
 
-def test_the_file_is_what_the_schema_says(tmp_path, example):
+def test_the_file_is_what_the_page_says(tmp_path, example):
     path = tmp_path / "run.h5"
     with Writer(path, example.example_info()) as writer:
         writer.append(example.example_row(0, wrong=3), example.example_samples(0, 5))
@@ -75,11 +65,11 @@ def test_the_file_is_what_the_schema_says(tmp_path, example):
         during.write_bytes(path.read_bytes())
     for name, ended in ((during, False), (path, True)):
         with h5py.File(name, "r") as file:
-            assert file.attrs["schema_version"] == schema.SCHEMA_VERSION
+            assert file.attrs["format"] == "hpccomm results"
+            assert file.attrs["schema_version"] == SCHEMA_VERSION
             run = file["runs/run0001"]
             rows = run["rows"]
-            columns = [field.name for field in dataclasses.fields(schema.Row)]
-            columns += [column.name for column in schema.LOCATION]
+            columns = [each.name for each in (*schema.ROWS.own, *schema.ROWS.location)]
             assert list(rows.dtype.names) == columns
             assert rows[0]["collective"] == b"all_reduce"
             assert rows[0]["wrong"] == 3
@@ -90,13 +80,19 @@ def test_the_file_is_what_the_schema_says(tmp_path, example):
             assert state["rows"] == 1
             assert bool(state["ended"]) is ended
             assert state["status"] == (b"completed" if ended else b"")
-            assert run.attrs["user"] == "mué"
-            assert dict(run["environment"].attrs) == {"NCCL_DEBUG": "INFO"}
-            assert run["ranks"]["host"].tolist() == [b"node0", b"node0", b"node1", b"node1"]
-            if ended:
-                assert rows.shape == (1,)
-                assert run["samples"].shape == (5, 4)
-                assert run["samples"].compression == "gzip"
+            text = run["facts"][()]
+            assert zlib.crc32(text, zlib.crc32(b"run0001")) == run["facts"].attrs["crc32"]
+            record = json.loads(text)
+            assert (record["user"], record["environment"]) == ("mué", {"NCCL_DEBUG": "INFO"})
+            assert [each["host"] for each in record["ranks"]] == ["node0"] * 2 + ["node1"] * 2
+            line = rows[0].tobytes()
+            crc = zlib.crc32(line[:-4], zlib.crc32(b"run0001 rows 0"))
+            assert crc == rows[0]["crc"] == int.from_bytes(line[-4:], "little")
+            samples = run["samples"][:5].tobytes()
+            crc = zlib.crc32(samples, zlib.crc32(b"run0001 samples 0"))
+            assert crc == rows[0]["samples_crc"]
+            if ended:  # what was laid out and not used is gone
+                assert (rows.shape, run["samples"].shape) == ((1,), (5, 4))
 
 
 def test_a_run_in_progress_can_be_read_but_not_written_by_another(tmp_path, example):
@@ -136,6 +132,9 @@ def test_what_people_added_to_a_file_stays(tmp_path, example):
         file.attrs["note"] = "before the new switch"
         file["runs/run0001"].attrs["note"] = "first"
         file["mine"] = [1, 2, 3]
+        file["runs/run0001/mine"] = "text of any length"
+        file["runs/comment"] = 1
+        file["elsewhere"], file["nowhere"] = h5py.SoftLink("/mine"), h5py.SoftLink("/absent")
     link = tmp_path / "link.h5"
     link.symlink_to(path)
     Writer(link, example.example_info()).end("completed")
@@ -145,7 +144,10 @@ def test_what_people_added_to_a_file_stays(tmp_path, example):
         assert file.attrs["note"] == "before the new switch"
         assert file["runs/run0001"].attrs["note"] == "first"
         assert file["mine"][:].tolist() == [1, 2, 3]
-        assert sorted(file["runs"]) == ["run0001", "run0002"]
+        assert file["runs/run0001/mine"][()] == b"text of any length"
+        assert file["elsewhere"][:].tolist() == [1, 2, 3]
+        assert file.get("nowhere", getlink=True).path == "/absent"
+        assert sorted(file["runs"]) == ["comment", "run0001", "run0002"]
 
 
 def test_refused_paths(tmp_path, example):
@@ -157,7 +159,7 @@ def test_refused_paths(tmp_path, example):
     later = tmp_path / "later.h5"
     Writer(later, example.example_info()).end("completed")
     with h5py.File(later, "r+") as file:
-        file.attrs["schema_version"] = schema.SCHEMA_VERSION + 1
+        file.attrs["schema_version"] = SCHEMA_VERSION + 1
     for path, error, message in (
         (tmp_path / "absent" / "run.h5", ResultsError, "absent does not exist; make the directory"),
         (tmp_path, ResultsError, "is a directory; name a file in it"),
@@ -165,7 +167,7 @@ def test_refused_paths(tmp_path, example):
         (text, ResultsError, "is not an HDF5 file"),
         ("/dev/full", ResultsError, "is not a regular file"),
         (foreign, SchemaMismatch, "is an HDF5 file of another program"),
-        (later, SchemaMismatch, f"has schema version {schema.SCHEMA_VERSION + 1}"),
+        (later, SchemaMismatch, f"has schema version {SCHEMA_VERSION + 1}"),
     ):
         before = {file: file.read_bytes() for file in (text, foreign, later)}
         with pytest.raises(error, match=message) as caught:
@@ -178,49 +180,48 @@ def test_refused_paths(tmp_path, example):
             reader.read(path)
 
 
-def spoil_run(name, value):
-    """Put something else in the place of a member of the first run; None only removes it."""
-
+def remove(name):
     def change(file):
-        run = file["runs/run0001"]
-        if name in run:
-            del run[name]
-        if value is not None:
-            run[name] = value
+        del file[name]
 
     return change
 
 
-def set_attribute(place, name, value):
+def put(name, value):
     def change(file):
-        file[place].attrs[name] = value
+        if name in file:
+            del file[name]
+        file[name] = value
 
     return change
 
 
-def replace_runs(file):
-    del file["runs"]
-    file["runs"] = [1, 2]
+def set_attribute(name, value):
+    def change(file):
+        file.attrs[name] = value
+
+    return change
 
 
 DAMAGE = {
-    "no runs": (lambda file: file.pop("runs"), "rw"),
-    "runs is no group": (replace_runs, "rw"),
-    "something else among runs": (lambda file: file["runs"].create_dataset("x", data=1), "rw"),
-    "no rows": (spoil_run("rows", None), "rw"),
-    "rows is no table": (spoil_run("rows", [1.0]), "rw"),
-    "format is an array": (set_attribute("/", "format", [1, 2]), "rw"),
-    "version is an array": (set_attribute("/", "schema_version", [1, 1]), "rw"),
-    "started is a number": (set_attribute("runs/run0001", "started", 5), "r"),
-    "a setting is text": (set_attribute("runs/run0001/config", "iterations", "x"), "r"),
-    "ranks is no table": (spoil_run("ranks", [1, 2]), "r"),
-    "state is no state": (spoil_run("state", 1), "r"),
+    "no runs": remove("runs"),
+    "runs is no group": put("runs", [1, 2]),
+    "a run is no group": put("runs/run0001", 1),
+    "no rows": remove("runs/run0001/rows"),
+    "rows is no table": put("runs/run0001/rows", [1.0]),
+    "samples are texts": put("runs/run0001/samples", [b"1", b"2"]),
+    "state is no state": put("runs/run0001/state", 1),
+    "no facts": remove("runs/run0001/facts"),
+    "facts are a group": lambda file: (
+        remove("runs/run0001/facts")(file) or file.create_group("runs/run0001/facts")
+    ),
+    "format is an array": set_attribute("format", [1, 2]),
+    "version is an array": set_attribute("schema_version", [1, 1]),
 }
 
 
-@pytest.mark.parametrize(("damage", "verbs"), DAMAGE.values(), ids=DAMAGE)
-def test_a_damaged_file_is_refused_and_left_alone(tmp_path, example, damage, verbs):
-    """What a reader ("r") or the writer of a further run ("w") needs and does not find."""
+@pytest.mark.parametrize("damage", DAMAGE.values(), ids=DAMAGE)
+def test_a_damaged_file_is_refused_and_left_alone(tmp_path, example, damage):
     path = tmp_path / "run.h5"
     with Writer(path, example.example_info()) as writer:
         writer.append(example.example_row(0), example.example_samples(0, 5))
@@ -228,26 +229,14 @@ def test_a_damaged_file_is_refused_and_left_alone(tmp_path, example, damage, ver
         damage(file)
     before = path.read_bytes()
     refused = "run.h5 is damaged or incomplete|another program|has schema version"
-    with pytest.raises(ResultsError, match=refused):
-        reader.read(path)
-    if "w" in verbs:
+    for refusing in (lambda: reader.read(path), lambda: Writer(path, example.example_info())):
         with pytest.raises(ResultsError, match=refused):
-            Writer(path, example.example_info())
-        assert path.read_bytes() == before
-        assert list(tmp_path.iterdir()) == [path]
+            refusing()
+    assert path.read_bytes() == before
+    assert list(tmp_path.iterdir()) == [path]
 
 
-def test_samples_of_another_kind_are_damage(tmp_path, example):
-    path = tmp_path / "run.h5"
-    with Writer(path, example.example_info()) as writer:
-        writer.append(example.example_row(0), example.example_samples(0, 5))
-    with h5py.File(path, "r+") as file:
-        spoil_run("samples", [1, 2])(file)
-    with pytest.raises(ResultsError, match="/runs/run0001/samples is not what hpccomm writes"):
-        reader.read(path)[0].samples(0)
-
-
-def test_room_for_a_long_run_is_bounded(tmp_path, example, monkeypatch):
+def test_the_capacity_for_a_long_run_is_bounded(tmp_path, example, monkeypatch):
     monkeypatch.setattr("hpccomm.results.writer.MOST_RESERVED", 1 << 16)
     path = tmp_path / "run.h5"
     info = example.example_info()

@@ -15,12 +15,11 @@ from hpccomm.results.writer import Writer
 def writer(tmp_path, example):
     """Give a writer that has ended one run, and is within another."""
     path = tmp_path / "runs.h5"
-    Writer(path, example.example_info())._open.close()  # as if killed
+    Writer(path, example.example_info())._section.close()  # as if killed
     writer = Writer(path, example.example_info(), expected_rows=1)
     writer.append(example.example_row(0), None)
     yield writer
-    if writer._open is not None:
-        writer._open.close()
+    writer._section.close()
 
 
 def statuses(writer):
@@ -35,7 +34,7 @@ def test_a_run_is_running_as_long_as_its_writer_has_the_file(writer, example, ca
     assert statuses(writer) == ["interrupted", "running"]
     assert main(["show", str(writer.path)]) == 0
     assert f"# Run run0002 of {writer.path}: running: 2 rows so far\n" in capsys.readouterr().out
-    writer._open.close()
+    writer._section.close()
     with h5py.File(writer.path, "r"):
         assert statuses(writer) == ["interrupted", "interrupted"]
 
@@ -60,7 +59,7 @@ def test_a_file_that_its_writer_has_just_replaced_is_not_interrupted(writer):
 
 
 def test_what_cannot_be_seen_from_here_is_said(writer, monkeypatch, capsys):
-    writer._open.close()
+    writer._section.close()
     monkeypatch.setattr("socket.gethostname", lambda: "login1")
     assert statuses(writer) == ["interrupted", "interrupted or running"]
     assert main(["show", str(writer.path)]) == 0

@@ -8,18 +8,18 @@ import random
 import shutil
 import subprocess
 import sys
+import threading
 from dataclasses import astuple
 from datetime import datetime
 from pathlib import Path
 
 import h5py
-import numpy as np
 import pytest
 
 from hpccomm.bench.flag import add_flags
 from hpccomm.cli import export, plot, show
-from hpccomm.errors import HpccommError, ResultsError, SchemaMismatch, UsageError
-from hpccomm.results import reader, training_file
+from hpccomm.errors import ResultsError, SchemaMismatch, UsageError
+from hpccomm.results import reader, storage, training_file
 from hpccomm.results.schema import columns
 from hpccomm.results.training import TrainingBucket, TrainingFacts, TrainingNote, TrainingStep
 from hpccomm.results.training_file import TrainingWriter
@@ -78,12 +78,10 @@ def check(training, steps=3000):
     assert training.facts == FACTS
     assert training.steps.dtype.names == tuple(each.name for each in columns(TrainingStep))
     assert training.steps.tolist() == [astuple(step(number)) for number in range(steps)]
-    assert len(training.bucket_seconds) == training.steps["buckets"].sum()
-    ends = np.cumsum(training.steps["buckets"])
-    np.testing.assert_allclose(
-        [part.sum() for part in np.split(training.bucket_seconds, ends[:-1])],
-        training.steps["seconds"],
-    )
+    for index in {0, steps // 2, steps - 1}:
+        each = training.steps[index]
+        expected = [each["seconds"] / each["buckets"]] * each["buckets"]
+        assert training.bucket_seconds(index).tolist() == expected
     assert training.buckets == (*BUCKETS, LATER)[: 3 if steps > 1500 else 2]
     assert training.notes == ((NOTE,) if steps > 1500 else ())
 
@@ -127,7 +125,8 @@ def test_a_killed_process_leaves_what_it_has_flushed(tmp_path):
     program = (
         f"import sys; sys.path[:0] = [{str(Path(__file__).parent)!r}]\n"
         "from pathlib import Path; from test_trainings import *\n"
-        "training_file.EVERY_SECONDS, training_file.SHARE = 0.0, 1e9\n"
+        "training_file.EVERY_SECONDS = 0.0\n"
+        "training_file.CAPACITY |= {'steps': 3, 'bucket_seconds': 7}\n"
         "writer = TrainingWriter(Path(sys.argv[1]), FACTS)\n"
         "writer.add_layout(BUCKETS)\n"
         "for number in range(10_000):\n"
@@ -149,53 +148,61 @@ def test_a_killed_process_leaves_what_it_has_flushed(tmp_path):
     assert len(training_file.read(path)) == 2
 
 
-def test_damage_is_found_or_does_not_matter(tmp_path):
-    whole, path = tmp_path / "whole.h5", tmp_path / "run.h5"
-    write(whole, 300)
-    data, chance = whole.read_bytes(), random.Random(5)
-    with h5py.File(whole) as file:
-        at = file["trainings/training0001/steps"].id.get_offset()
-    outcomes = set()
-    for position in [at + 40, *(chance.randrange(len(data)) for _ in range(12))]:
-        path.write_bytes(
-            data[:position]
-            + bytes([data[position] ^ (1 << chance.randrange(8))])
-            + data[position + 1 :]
-        )
-        try:
-            (training,) = training_file.read(path)
-        except HpccommError as error:
-            outcomes.add(isinstance(error, ResultsError))
-        else:
-            outcomes.add(None)
-            check(training, 300)
-    assert outcomes == {None, True}
-
-
-def test_what_another_program_adds_is_no_damage(tmp_path, capsys):
+def test_damaged_steps_and_events_are_named_and_the_rest_is_given(tmp_path, capsys):
     path = tmp_path / "run.h5"
     write(path)
     with h5py.File(path, "r+") as file:
-        file.attrs["note"] = "of mine"
-    check(training_file.read(path)[0])
-    with h5py.File(path, "r+") as file:
-        file["trainings/training0001/steps"][5:6] = file["trainings/training0001/steps"][6:7]
-    with pytest.raises(ResultsError, match="training0001: its checksum differs"):
+        training = file["trainings/training0001"]
+        training["steps"][5:6] = training["steps"][6:7]
+        training["bucket_seconds"][2 * 9] += 1
+        training["texts"][-1] ^= 1  # of the note
+    with pytest.raises(ResultsError, match="training0001: step 5: stored checksum differs"):
         training_file.read(path)
-    write(path.with_name("other.h5"), 5)
-    with h5py.File(path, "r+") as file, h5py.File(path.with_name("other.h5")) as other:
-        other.copy("trainings/training0001", file, "trainings/training0003")
-        file["trainings"].create_group("training0002")
-    trainings, damage = training_file.examine(path, reader.examine(path))
-    assert [each.name for each in trainings] == ["training0003"]  # which others do not hide
-    assert len(damage) == 2
-    with h5py.File(path, "r+") as file:
-        del file["trainings/training0002"], file["trainings/training0003"]
+    (training,) = reader.examine(path).trainings
+    assert training.steps["step"].tolist() == [number for number in range(3000) if number != 5]
+    assert (training.buckets, training.notes) == ((*BUCKETS, LATER), ())
+    assert training.bucket_seconds(5).tolist() == [step(6).seconds / 2] * 2
+    with pytest.raises(ResultsError, match="bucket_seconds of step 9: stored checksum differs"):
+        training.bucket_seconds(8)
+    assert call(show, path) == 2
+    out, err = capsys.readouterr()
+    assert "training0001: texts of event 2: stored checksum differs: not shown" in err
+    assert "in all" not in out
     assert call(show, path, "--verify") == 2
-    assert "DAMAGED: training0001: its checksum differs" in capsys.readouterr().out
+    assert capsys.readouterr().out.startswith(
+        "training0001: completed, 2999 steps: DAMAGED: step 5: stored checksum differs"
+    )
+    with h5py.File(path, "r+") as file:
+        file["trainings"].move("training0001", "training0007")  # its checksums have its name
+    assert reader.examine(path).trainings == []
     with pytest.raises(ResultsError, match="holds no run"):
         call(show, path)
-    assert "training0001: its checksum differs: not shown" in capsys.readouterr().err
+    assert "training0007: facts: stored checksum differs: not shown" in capsys.readouterr().err
+
+
+def test_the_file_is_never_replaced_within_a_step(tmp_path, monkeypatch):
+    """Where the capacity ends, another thread builds the next version, and steps go on meanwhile."""
+    monkeypatch.setattr(training_file, "EVERY_SECONDS", 0.0)
+    monkeypatch.setattr(training_file, "CAPACITY", dict.fromkeys(training_file.CAPACITY, 1))
+    threads, replace = set(), storage.replace
+
+    def replacing(*given, **more):
+        threads.add(threading.current_thread())
+        return replace(*given, **more)
+
+    path = tmp_path / "run.h5"
+    writer = write(path, 0, status="")
+    monkeypatch.setattr(storage, "replace", replacing)
+    writer.add_layout(BUCKETS)
+    number = 0
+    while number < 500 or not threads:
+        each = step(number)
+        writer.add_step(each, [each.seconds / each.buckets] * each.buckets)
+        number += 1
+    assert threading.current_thread() not in threads
+    writer.end("completed")
+    (training,) = training_file.read(path)
+    assert training.steps["step"].tolist() == list(range(number))
 
 
 def test_files_that_cannot_take_one_stay_as_they_are(tmp_path):
@@ -292,7 +299,7 @@ def test_show(tmp_path, example, capsys):
     assert call(show, path, "--run", "training0001") == 0
     assert "# * training0001" in capsys.readouterr().out
     assert call(show, path, "--verify") == 0
-    assert "training0001: completed, 3000 steps: as they were stored" in capsys.readouterr().out
+    assert "training0001: completed, 3000 steps: all as it was stored" in capsys.readouterr().out
     with pytest.raises(
         ResultsError, match="has no run or training 'training2'; it has run0001, training0001"
     ):

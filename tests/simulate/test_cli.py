@@ -6,7 +6,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import h5py
 import pytest
 
 from hpccomm.bench.simulated.comparison import Point, text
@@ -190,14 +189,6 @@ def test_the_results_file_holds_what_was_printed_and_what_was_simulated(capsys, 
     assert shown[-len(lines) :] != lines  # it has no comparison, and facts before the tables
     tables = lines[: next(i for i, line in enumerate(lines) if "time of the last rank" in line)]
     assert "\n".join(tables) in "\n".join(shown)
-
-
-def test_runs_of_before_there_were_simulations_are_read(capsys, tmp_path):
-    file = tmp_path / "runs.h5"
-    simulated(capsys, "all_reduce", *SMALL, "--output", file)
-    with h5py.File(file, "r+") as opened:
-        del opened["runs/run0001/simulation"]
-    assert reader.read(file)[0].info.simulation == {}
 
 
 def test_the_picture_is_drawn(capsys, tmp_path):

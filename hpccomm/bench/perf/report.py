@@ -90,7 +90,7 @@ class Report:
         if options.expected is not None:
             expected = expectations.expectation(options.expected, info)
             self._judge = judge.Judge(expected, info, options.near)
-        self._isolated: list[tuple[Row, Timing | None]] = []
+        self._isolated: list[tuple[Row, Timing]] = []
         self._begun: str | None = None  # the collective whose table has no end yet
         self._json = None if options.json is None else _free_name(options.json)
         self._csv: TextIO | None = None

@@ -13,42 +13,56 @@
 
 import json
 import tomllib
+from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
-from hpccomm.dispatch.policy.table import Pick, Shape, Table, TableRow, TableRows
+from hpccomm.dispatch.policy.table import Pick, Shape, Table, TableRow
 
 
 def parse(text: str) -> Table:
     """Return the table of a TOML text that `dump` could have written."""
-    document = tomllib.loads(text)
-    shape, measured = Shape(**document.pop("shape")), document.pop("measured")
+    return of_document(tomllib.loads(text))
+
+
+def of_document(document: Mapping[str, Any]) -> Table:
+    """Return the table of a `document`.
+
+    Raises
+    ------
+    TypeError, ValueError, LookupError
+        If it is none. `UsageError` is a ValueError.
+    """
+    shape, measured = Shape(**document["shape"]), document["measured"]
     rows = {
-        (collective, case): _rows(given)
+        (collective, case): tuple(TableRow(start, Pick(*pick)) for start, *pick in given)
         for collective, cases in document.items()
+        if collective not in ("shape", "measured")
         for case, given in cases.items()
     }
     return Table(shape, measured, rows)
 
 
-def _rows(given: list[list[Any]]) -> TableRows:
-    return tuple(TableRow(start, Pick(*pick)) for start, *pick in given)
+def document(table: Table) -> dict[str, Any]:
+    """Return a table as the keys and values of the text, which are JSON as well."""
+    content: dict[str, Any] = {"measured": table.measured, "shape": asdict(table.shape)}
+    for (collective, case), rows in table.rows.items():
+        content.setdefault(collective, {})[case] = [_row(row) for row in rows]
+    return content
 
 
 def dump(table: Table) -> str:
     """Return a table as TOML."""
-    lines = [f"measured = {json.dumps(table.measured)}", "", "[shape]"]
-    lines += [f"{name} = {json.dumps(value)}" for name, value in asdict(table.shape).items()]
-    for collective in dict.fromkeys(collective for collective, _ in table.rows):
-        lines += ["", f"[{collective}]"]
-        for (of, case), rows in table.rows.items():
-            if of == collective:
-                lines.append(f"{case} = [{', '.join(map(_row, rows))}]")
+    content = document(table)
+    lines = [f"measured = {json.dumps(content.pop('measured'))}"]
+    for name, section in content.items():
+        lines += ["", f"[{name}]"]
+        lines += [f"{key} = {json.dumps(value)}" for key, value in section.items()]
     return "\n".join(lines) + "\n"
 
 
-def _row(row: TableRow) -> str:
+def _row(row: TableRow) -> list[Any]:
     pick = list(row.pick)
     while not pick[-1]:  # what is left to the default
         pick.pop()
-    return json.dumps([row.start, *pick])
+    return [row.start, *pick]

@@ -50,7 +50,7 @@ def damaged(path: Path, why: object, remedy: str = "choose another path") -> Dam
 
 
 @contextlib.contextmanager
-def reported(path: Path, doing: str) -> Iterator[None]:
+def os_errors_as(path: Path, doing: str) -> Iterator[None]:
     """Turn what the operating system or HDF5 refuses into a `ResultsError` with path and remedy."""
     try:
         yield

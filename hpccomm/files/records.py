@@ -1,0 +1,149 @@
+"""The ground of results files: opened by HDF5 with care, and their JSON records with checksums.
+
+HDF5 checks its own structures: a file is written in the form in which all of them carry checksums.
+Nothing that hpccomm reads lies in what has none, such as the heap of strings of any length. So
+what HDF5 meets in a damaged file is an error, and no crash.
+"""
+
+import contextlib
+import json
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from zlib import crc32
+
+import numpy as np
+
+from hpccomm.errors import SchemaMismatch
+from hpccomm.files.refusals import ForeignFile, damaged, os_errors_as
+from hpccomm.files.regular import open_regular
+
+FORMAT = "hpccomm results"
+"""Value of the root attribute ``format``, which identifies a results file among HDF5 files."""
+
+SCHEMA_VERSION = 1
+"""Value of ``schema_version``: incremented when older readers would misread the file."""
+
+RUNS = "runs"
+"""The group that holds one group a run."""
+
+FACTS = "facts"
+"""The dataset with the JSON record of a run or a training, and its attribute with the checksum."""
+
+CHECKSUM = "crc32"
+
+DIFFERS = "stored checksum differs: not shown"
+"""What messages say of damage."""
+
+HDF5_ERRORS = (
+    AttributeError,
+    LookupError,
+    OSError,
+    OverflowError,
+    RuntimeError,
+    TypeError,
+    ValueError,
+)
+"""What h5py, NumPy and json raise on a file whose content is not what hpccomm writes."""
+
+_SIGNATURE = b"\x89HDF\r\n\x1a\n"
+_HEAD = 1 << 16
+"""Bytes in which the root of a results file lies: it is written first."""
+
+
+def why(error: Exception) -> str:
+    """Return what one of `HDF5_ERRORS` says, without what h5py puts around it."""
+    said = str(error.args[0] if error.args else error)
+    return re.sub(r"^Unable to (?:synchronously )?(.*?) \((.*)\)$", r"HDF5 cannot \1: \2", said)
+
+
+def checksum(data: bytes | memoryview, *place: object) -> int:
+    """Return the CRC-32 of bytes after the words of their place, joined by spaces.
+
+    What stands in the place of something else is then found damaged too.
+    """
+    return crc32(data, crc32(" ".join(map(str, place)).encode()))
+
+
+@contextlib.contextmanager
+def opened(path: Path) -> Iterator[tuple[Any, int]]:
+    """Open a results file for reading, after checks that it is one.
+
+    A file that is being written can be read as well.
+
+    Yields
+    ------
+    hdf5 : h5py.File
+        The file.
+    descriptor : int
+        The same file, for plain reads.
+
+    Raises
+    ------
+    ResultsError
+        If the file cannot be opened; a ``DamagedFile`` if HDF5 cannot read it.
+    SchemaMismatch
+        If it is of another schema version; a ``ForeignFile`` if it is not HDF5 or another program's.
+    """
+    import h5py  # takes long, and a job without results files or tuning files does not need it
+
+    with contextlib.ExitStack() as stack:
+        with os_errors_as(path, "read"):
+            file = stack.enter_context(open_regular(path))
+            head = os.pread(file.fileno(), _HEAD, 0)
+        if not head.startswith(_SIGNATURE):
+            if FORMAT.encode() in head:
+                raise damaged(path, "it does not begin as HDF5 does", "restore it from a copy")
+            raise ForeignFile(f"{path} is not an HDF5 file; name a results file of hpccomm")
+        try:
+            # As a file of Python's: HDF5 would not open it again where the program has it open,
+            # nor where a writer has it locked, of which all that is counted is whole.
+            hdf5 = stack.enter_context(h5py.File(file, "r"))
+            format_, version = (hdf5.attrs.get(name) for name in ("format", "schema_version"))
+            ours = isinstance(format_, str) and format_ == FORMAT
+            known = np.ndim(version) == 0 and version == SCHEMA_VERSION
+        except HDF5_ERRORS as error:
+            raise damaged(path, why(error), "restore it from a copy") from error
+        if not ours:
+            raise ForeignFile(
+                f"{path} is an HDF5 file of another program (its root has no attribute "
+                f"format = {FORMAT!r}); choose another path"
+            )
+        if not known:
+            raise SchemaMismatch(
+                f"{path} has schema version {version}; this hpccomm reads and writes version "
+                f"{SCHEMA_VERSION}: use the hpccomm that wrote it, or choose another path"
+            )
+        yield hdf5, file.fileno()
+
+
+def names(parent: Any, prefix: str) -> list[str]:
+    """Return the names of the runs or trainings in a group, oldest first: prefix and number."""
+    numbered = re.compile(rf"{prefix}\d+")
+    found = [name for name in parent if numbered.fullmatch(name)]
+    return sorted(found, key=lambda name: int(name[len(prefix) :]))
+
+
+def write_record(group: Any, record: Any) -> None:
+    """Store the JSON record of a run or training in its group (h5py)."""
+    text = json.dumps(record).encode()
+    group[FACTS] = np.bytes_(text)
+    name = group.name.rpartition("/")[2]
+    group[FACTS].attrs[CHECKSUM] = np.uint32(checksum(text, name))
+
+
+def read_record(group: Any) -> Any:
+    """Return the JSON record of a run or training from its group (h5py).
+
+    Raises
+    ------
+    ValueError, or another of `HDF5_ERRORS`
+        If it is damaged or is not there.
+    """
+    stored = group[FACTS]
+    text = bytes(stored[()])
+    if checksum(text, group.name.rpartition("/")[2]) != stored.attrs[CHECKSUM]:
+        raise ValueError(f"{FACTS}: {DIFFERS}")
+    return json.loads(text)

@@ -1,0 +1,253 @@
+"""Lines of stored tables and the arrays beside them: as bytes, each with its checksum, and back.
+
+A line has a CRC-32 over its bytes, and holds one of its part of each array. Checksums begin with
+the name of the run, what is checked and the line's number: a line in the place of another is
+found damaged too.
+"""
+
+import functools
+import os
+import weakref
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from hpccomm import units
+from hpccomm.errors import ResultsError, UsageError
+from hpccomm.files.records import DIFFERS, checksum
+from hpccomm.files.regular import as_utf8
+from hpccomm.results.schema import STATUS, Column, SectionKind, TableForm
+
+UNKNOWN_END = "unknown: the end of the run is damaged"
+"""Status of a run whose end is damaged."""
+
+_CRC_BYTES = 4
+_COUNT = np.dtype([("count", "<i8"), ("crc", "<u8")])
+_END = np.dtype([("ended", "<f8"), ("crc", "<u8")])
+
+
+class DamagedPart(ResultsError):
+    """A line's part of an array differs from its checksum."""
+
+
+class Place(NamedTuple):
+    """Where a dataset lies: its first byte in the file, and its shape."""
+
+    at: int
+    shape: tuple[int, ...]
+
+
+class Source:
+    """A results file that stays open for plain reads until nothing refers to it any more.
+
+    Parameters
+    ----------
+    descriptor : int
+        The open file; this takes it over.
+    """
+
+    def __init__(self, descriptor: int) -> None:
+        self.descriptor = descriptor
+        weakref.finalize(self, os.close, descriptor)
+
+    def read(self, at: int, size: int) -> bytes:
+        """Return bytes of the file, fewer where it ends."""
+        return os.pread(self.descriptor, size, at)
+
+
+@functools.cache
+def line_type(form: TableForm) -> np.dtype[Any]:
+    """Return the type of a table's lines."""
+    return np.dtype([(name, kind) for name, kind, *_ in (*form.own, *form.location)])
+
+
+def encode(
+    form: TableForm,
+    section: str,
+    number: int,
+    values: Iterable[object],
+    parts: Sequence[tuple[int, np.ndarray]],
+) -> bytes:
+    """Return the bytes of a line.
+
+    Parameters
+    ----------
+    form : TableForm
+        The table.
+    section : str
+        Name of the run or training.
+    number : int
+        Of the line, from 0.
+    values : iterable
+        Of its own columns.
+    parts : sequence of (int, ndarray)
+        First entry and content of its part of each array, contiguous and of the array's type.
+
+    Raises
+    ------
+    UsageError
+        If a text is too long for its column.
+    """
+    own = [_fitted(value, column) for value, column in zip(values, form.own, strict=True)]
+    for (first, content), array in zip(parts, form.beside, strict=True):
+        crc = checksum(content.reshape(-1).view("u1").data, section, array.name, number)
+        own += [first, len(content), crc]
+    data = np.array((*own, 0), line_type(form)).tobytes()[:-_CRC_BYTES]
+    return data + _line_crc(data, section, form, number)
+
+
+def _line_crc(data: bytes | memoryview, section: str, form: TableForm, number: int) -> bytes:
+    return checksum(data, section, form.name, number).to_bytes(_CRC_BYTES, "little")
+
+
+def _fitted(value: Any, column: Column) -> Any:
+    """Return a value as its column takes it; a text that does not fit is refused, never cut."""
+    if not column.kind.startswith("S"):
+        return value
+    encoded, size = as_utf8(value).encode(), int(column.kind[1:])
+    if len(encoded) > size:
+        raise UsageError(
+            f"{column.name} {value!r} has {len(encoded)} bytes; a results file holds {size}"
+        )
+    return encoded
+
+
+class StoredLines:
+    """The whole lines of a stored table, and their parts of the arrays beside it.
+
+    Parameters
+    ----------
+    source : Source
+        The file.
+    section : str
+        Name of the run or training.
+    form : TableForm
+        The table.
+    places : mapping of str to Place
+        Of the table and the arrays.
+    count : int or None
+        Lines that are written; None if that is damaged. All whole ones are then given.
+
+    Attributes
+    ----------
+    numbers : list of int
+        Numbers of the whole lines, from 0: 0, 1, 2, ... unless some are damaged.
+    lines : ndarray
+        The whole lines.
+    damage : list of str
+        What is not whole.
+    """
+
+    def __init__(
+        self,
+        source: Source,
+        section: str,
+        form: TableForm,
+        places: Mapping[str, Place],
+        count: int | None,
+    ) -> None:
+        self._source, self._section, self._form, self._places = source, section, form, places
+        at, (slots,) = places[form.name]
+        kind = line_type(form)
+        tried = slots if count is None else count
+        data = memoryview(source.read(at, tried * kind.itemsize))
+        end = kind.itemsize - _CRC_BYTES
+        self.numbers = []
+        for number in range(len(data) // kind.itemsize):
+            line = data[number * kind.itemsize : (number + 1) * kind.itemsize]
+            if line[end:] == _line_crc(line[:end], section, form, number):
+                self.numbers.append(number)
+        whole = len(data) // kind.itemsize * kind.itemsize
+        self.lines = np.frombuffer(data[:whole], kind)[self.numbers]
+        self.damage = []
+        if count is None:
+            self.damage.append(f"number of {form.name}: {DIFFERS}")
+        else:
+            lost = sorted(set(range(count)).difference(self.numbers))
+            self.damage += [f"{each}: {DIFFERS}" for each in spans(form.name[:-1], lost)]
+
+    def part(self, index: int, name: str) -> np.ndarray:
+        """Read the part of array `name` that whole line `index` has.
+
+        Raises
+        ------
+        DamagedPart
+            If it is damaged.
+        OSError
+            If the file cannot be read.
+        """
+        array = next(each for each in self._form.beside if each.name == name)
+        at, (_, *wide) = self._places[name]
+        line, number = self.lines[index], self.numbers[index]
+        entry = np.dtype((array.kind, tuple(wide)))
+        first, count = int(line[array.first.name]), int(line[array.many.name])
+        data = self._source.read(at + first * entry.itemsize, count * entry.itemsize)
+        if checksum(data, self._section, name, number) != line[array.crc.name]:
+            what = self._form.name[:-1]
+            raise DamagedPart(f"{name} of {what} {number}: {DIFFERS}")
+        return np.frombuffer(data, array.kind).reshape(count, *wide).copy()
+
+
+def spans(what: str, numbers: list[int]) -> list[str]:
+    """Return ascending numbers in words: ``row 3``, ``rows 5 to 9``."""
+    return [f"{what} {a}" if a == b else f"{what}s {a} to {b}" for a, b in units.spans(numbers)]
+
+
+@functools.cache
+def state_type(kind: SectionKind) -> np.dtype[Any]:
+    """Return the type of the scalar ``state`` of a run or training.
+
+    It has the number of lines of each table with its checksum, sixteen bytes that are written at
+    once, then the time of the end with a checksum of it and the status, then the status.
+    """
+    fields = [(form.name, "<i8", f"{form.name}_crc") for form in kind.forms]
+    fields.append(("ended", "<f8", "ended_crc"))
+    pairs = [
+        (name, form) for one, form, crc in fields for name, form in ((one, form), (crc, "<u8"))
+    ]
+    return np.dtype([*pairs, (STATUS.name, STATUS.kind)])
+
+
+def offset(kind: SectionKind, field: str) -> int:
+    """Return where a field begins in the state."""
+    fields = state_type(kind).fields
+    assert fields is not None
+    return fields[field][1]
+
+
+def encode_count(section: str, form: TableForm, count: int) -> bytes:
+    """Return the number of lines of a table, with its checksum."""
+    return np.array((count, checksum(b"", section, form.name, "count", count)), _COUNT).tobytes()
+
+
+def encode_end(section: str, ended: float, status: bytes) -> bytes:
+    """Return the end of a run, in seconds, with its checksum."""
+    return np.array((ended, checksum(status, section, "ended", ended)), _END).tobytes()
+
+
+def no_lines(kind: SectionKind, section: str) -> bytes:
+    """Return the state of a run or training that has no lines and no end."""
+    counts = b"".join(encode_count(section, form, 0) for form in kind.forms)
+    state = counts + encode_end(section, 0.0, b"")
+    return state.ljust(state_type(kind).itemsize, b"\0")
+
+
+def decode_count(kind: SectionKind, section: str, form: TableForm, state: bytes) -> int | None:
+    """Return the number of lines of a table; None if it is damaged."""
+    at = offset(kind, form.name)
+    count = int(np.frombuffer(state, "<i8", 1, at)[0])
+    if state[at : at + _COUNT.itemsize] != encode_count(section, form, count):
+        return None
+    return count
+
+
+def decode_end(kind: SectionKind, section: str, state: bytes) -> tuple[float, str] | None:
+    """Return the end in seconds and the status, 0 and empty without an end; None if damaged."""
+    at = offset(kind, "ended")
+    ended = float(np.frombuffer(state, "<f8", 1, at)[0])
+    # An end that was not written whole may have its status already.
+    status = state[offset(kind, STATUS.name) :].rstrip(b"\0") if ended else b""
+    if state[at : at + _END.itemsize] != encode_end(section, ended, status):
+        return None
+    return ended, status.decode()

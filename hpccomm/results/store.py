@@ -1,0 +1,328 @@
+"""A run or a training while it is written: lines are added by plain writes into laid-out capacity.
+
+HDF5 changes several places of a file to add one line, and a process killed between two of them can
+leave a file that no longer opens. So HDF5 never changes the file while it is measured. It lays out
+tables and arrays with capacity in a file that is complete and closed. A line is then added by plain
+writes into them: first its parts of the arrays, then the line, and last, in one aligned write of
+sixteen bytes, the number of lines with its checksum. Before that write the line does not exist;
+after it, it is whole.
+
+What is written is in the kernel's page cache: it outlives the process, not a power cut. The file is
+flushed to the disk when it is made and when the run ends, not after each line, which would cost
+more than many a measurement.
+"""
+
+import fcntl
+import os
+import signal
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from datetime import datetime
+from io import FileIO
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+
+from hpccomm.errors import ResultsError, UsageError
+from hpccomm.files import records
+from hpccomm.files.refusals import os_errors_as
+from hpccomm.files.regular import as_utf8
+from hpccomm.results import layout, lines, reader, storage
+from hpccomm.results.layout import ByteCopy
+from hpccomm.results.lines import Place
+from hpccomm.results.schema import STATUS, SectionKind, TableForm
+
+Line = tuple[Sequence[object], Sequence[np.ndarray]]
+"""The values of a line's own columns, and its parts of the arrays."""
+
+_STATUS_BYTES = int(STATUS.kind[1:])
+
+
+class Section:
+    """One run or training of a results file, open for writing. For one process of a job.
+
+    Parameters
+    ----------
+    path : path-like
+        The file. One that holds runs and trainings keeps them.
+    kind : SectionKind
+        A run or a training.
+    record : object
+        Its facts: JSON.
+    capacity : mapping of str to int
+        Entries of each of its tables and arrays that are laid out.
+    ranks : int
+        How many there are.
+
+    Attributes
+    ----------
+    path : Path
+        The file.
+    name : str
+        The section's name in it, such as ``"run0001"``.
+    used : dict of str to int
+        Entries of each table and array that are written.
+
+    Raises
+    ------
+    ResultsError
+        If the file cannot be written, is in use or is damaged. It is then left as it was.
+    SchemaMismatch
+        If it is another program's HDF5 file or of another schema version.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        kind: SectionKind,
+        record: Any,
+        capacity: Mapping[str, int],
+        ranks: int = 0,
+    ) -> None:
+        self.path = Path(path)
+        self._kind, self._ranks = kind, ranks
+        self._file = Path(os.path.realpath(path))  # the file itself is replaced, not a link to it
+        self._open: FileIO | None = None
+        self._capacity = dict(capacity)
+        self.used = dict.fromkeys(capacity, 0)
+
+        def build(
+            old: h5py.File | None, new: h5py.File
+        ) -> tuple[tuple[str, dict[str, Place]], list[ByteCopy]]:
+            copies = self._copy_others(old, new)
+            parent = new.require_group(kind.group)
+            names = records.names(parent, kind.prefix)
+            last = int(names[-1][len(kind.prefix) :]) if names else 0
+            group = parent.create_group(f"{kind.prefix}{last + 1:04d}")
+            records.write_record(group, record)
+            name = group.name.rpartition("/")[2]
+            return (name, layout.lay_out(group, kind, capacity, ranks)), copies
+
+        extra = layout.nbytes(kind, capacity, ranks) + 2 * len(str(record))
+        with os_errors_as(self.path, "write"), ExitStack() as stack:
+            before = storage.claim(self._file)
+            if before is not None:
+                stack.enter_context(before)
+                if self._file.stat().st_size:
+                    reader.read(self._file)  # nothing is added to what is damaged
+            self._made = before is None
+            file, (self.name, self._places) = storage.replace(
+                self._file, build, before=before, extra=extra
+            )
+            self._take(file)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it can still be written to."""
+        return self._open is not None
+
+    def fits(self, wanted: Mapping[str, int]) -> bool:
+        """Whether there is capacity for so many more entries of tables and arrays."""
+        return all(self.used[name] + more <= self._capacity[name] for name, more in wanted.items())
+
+    def append(self, form: TableForm, added: Sequence[Line]) -> None:
+        """Add lines to a table; they are in the file when this returns. `fits` has said that they fit.
+
+        Raises
+        ------
+        ResultsError
+            If they cannot be written. The lines before them stay.
+        UsageError
+            If a text is too long for its column.
+        """
+        first = self.used[form.name]
+        ends = {array.name: self.used[array.name] for array in form.beside}
+        table, arrays = bytearray(), {name: bytearray() for name in ends}
+        for number, (values, parts) in enumerate(added, first):
+            located = list(zip(ends.values(), parts, strict=True))
+            table += lines.encode(form, self.name, number, values, located)
+            for array, part in zip(form.beside, parts, strict=True):
+                ends[array.name] += len(part)
+                arrays[array.name] += part.reshape(-1).view("u1").data
+        writes: list[tuple[bytes | bytearray, int]] = [
+            (arrays[name], self._at(name, self.used[name])) for name in ends
+        ]
+        writes.append((table, self._at(form.name, first)))
+        count = lines.encode_count(self.name, form, first + len(added))
+        state = self._places[layout.STATE].at
+        writes.append((count, state + lines.offset(self._kind, form.name)))
+        self._write(writes)
+        self.used |= {form.name: first + len(added), **ends}
+
+    def note_end(self, status: str, ended: datetime | None = None) -> None:
+        """Record how it ended. From any thread, also while another adds a line.
+
+        Parameters
+        ----------
+        status : str
+            ``"completed"``, or ``"failed: "`` and why; the text is cut to what fits.
+        ended : datetime, optional
+            When it ended; by default now.
+
+        Raises
+        ------
+        ResultsError
+            If that cannot be written.
+        """
+        text = as_utf8(status).encode()[:_STATUS_BYTES].decode(errors="ignore").rstrip("\0")
+        seconds = time.time() if ended is None else ended.timestamp()
+        end = lines.encode_end(self.name, seconds, text.encode())
+        state = self._places[layout.STATE].at
+        where = [state + lines.offset(self._kind, field) for field in (STATUS.name, "ended")]
+        padded = text.encode().ljust(_STATUS_BYTES, b"\0")
+        self._write(zip((padded, end), where, strict=True))
+
+    def enlarge(self, wanted: Mapping[str, int]) -> None:
+        """Replace the file by one with capacity for so many more entries, and as many again.
+
+        Raises
+        ------
+        ResultsError
+            If that cannot be written, or the path names another file by now. The lines stay.
+        """
+        capacity = dict(self._capacity)
+        for name, more in wanted.items():
+            if self.used[name] + more > capacity[name]:
+                capacity[name] = 2 * (self.used[name] + more)
+        self._rewrite(capacity)
+
+    def replace_record(self, record: Any) -> None:
+        """Replace the file by one with other facts; as `enlarge`."""
+        self._rewrite(self._capacity, record)
+
+    def flush(self) -> None:
+        """Have all of the file on the disk."""
+        assert self._open is not None
+        with self._refusals():
+            os.fsync(self._open.fileno())
+
+    def trim(self) -> None:
+        """Replace the file by one without the capacity that is left, if that takes much of it.
+
+        Raises
+        ------
+        ResultsError
+            As `enlarge` does.
+        """
+        self.check_there()
+        spare = {name: self._capacity[name] - used for name, used in self.used.items()}
+        size = self._file.stat().st_size
+        if layout.nbytes(self._kind, spare, self._ranks) > size // 8:
+            self._rewrite(self.used)
+
+    def remove(self) -> None:
+        """Take the section out of the file, and remove a file that this made, if it has nothing else.
+
+        Raises
+        ------
+        ResultsError
+            As `enlarge` does.
+        """
+
+        def build(old: h5py.File | None, new: h5py.File) -> tuple[bool, list[ByteCopy]]:
+            copies = self._copy_others(old, new)
+            groups = [new[kind.group] for kind in layout.KINDS if kind.group in new]
+            # Each file has the format and the version.
+            left = len(new) > len(groups) or any(map(len, groups)) or len(new.attrs) > 2
+            return left, copies
+
+        self.check_there()
+        with self._refusals():
+            file, left = storage.replace(self._file, build, before=self._open)
+            if self._made and not left:
+                self._file.unlink()
+        file.close()
+        self.close()
+
+    def close(self) -> None:
+        """Let go of the file, which keeps what is written. Idempotent."""
+        if self._open is not None:
+            self._open.close()
+        self._open = None
+
+    def check_there(self) -> None:
+        """Raise `ResultsError` if the path names another file, or none, by now."""
+        there = False
+        if self._open is not None and self._file.exists():
+            there = os.path.samestat(os.fstat(self._open.fileno()), self._file.stat())
+        if not there:
+            raise ResultsError(
+                f"{self.path} was removed, moved or replaced while {self.name} was written to it: "
+                "what it wrote is in the file that was there before"
+            )
+
+    def _at(self, name: str, entry: int) -> int:
+        place, (form, _) = self._places[name], layout.types(self._kind)[name]
+        return place.at + entry * form.itemsize * int(np.prod(place.shape[1:]))
+
+    def _write(self, writes: Any) -> None:
+        """Write bytes to their places, in this order."""
+        if self._open is None:
+            raise UsageError(f"{self.name} of {self.path} has ended")
+        with self._refusals():
+            for data, at in writes:
+                storage.write(self._open.fileno(), data, at)
+
+    def _rewrite(self, capacity: Mapping[str, int], record: Any = None) -> None:
+        """Replace the file by one in which this section has another capacity, or other facts."""
+
+        def build(old: h5py.File | None, new: h5py.File) -> tuple[dict[str, Place], list[ByteCopy]]:
+            assert old is not None
+            copies = self._copy_others(old, new)
+            group = new.require_group(self._kind.group).create_group(self.name)
+            source = old[self._kind.group][self.name]
+            places, own = layout.copy(source, group, self._kind, capacity, record)
+            return places, copies + own
+
+        extra = layout.nbytes(self._kind, capacity, self._ranks) + 2 * len(str(record))
+        self.check_there()
+        with _without_interrupts(), self._refusals():
+            file, places = storage.replace(self._file, build, before=self._open, extra=extra)
+            self._places, self._capacity = places, dict(capacity)
+            self._take(file)
+
+    def _copy_others(self, old: h5py.File | None, new: h5py.File) -> list[ByteCopy]:
+        """Lay out all other runs and trainings in the new file, with no more than is written."""
+        copies: list[ByteCopy] = []
+        for kind in layout.KINDS:
+            if old is None or kind.group not in old:
+                continue
+            source = old[kind.group]
+            if not isinstance(source, h5py.Group):
+                if kind is not self._kind:
+                    continue  # it has been copied
+                raise ResultsError(
+                    f"{self.path} has something else by the name {kind.group!r}; choose another path"
+                )
+            target = new.require_group(kind.group)
+            names = records.names(source, kind.prefix)
+            layout.copy_members(source, target, set(names))
+            for name in names:
+                if kind is self._kind and name == getattr(self, "name", ""):
+                    continue
+                copies += layout.copy(source[name], target.create_group(name), kind)[1]
+        return copies
+
+    def _refusals(self) -> AbstractContextManager[None]:
+        table = self._kind.forms[0].name
+        doing = f"write to {self.name} (its {self.used[table]} {table} so far are kept) of"
+        return os_errors_as(self.path, doing)
+
+    def _take(self, file: FileIO) -> None:
+        """Go on with the next version of the file, and let others read it."""
+        self.close()
+        self._open = file
+        storage.lock(file, self.path, fcntl.LOCK_SH)
+
+
+@contextmanager
+def _without_interrupts() -> Iterator[None]:
+    """Hold back Ctrl-C: the path names the new file before the section has it."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
