@@ -1,6 +1,5 @@
 """What a report says in words: verdicts, and the facts of runs."""
 
-import math
 import shlex
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -14,9 +13,6 @@ from hpccomm.results.table import TIME_FORMAT
 
 MOST_LINES = 12
 """Of a verdict; the table has all."""
-
-MOST_RANKS = 256
-"""Of a run's table of ranks."""
 
 
 class Statement(NamedTuple):
@@ -35,48 +31,6 @@ class Statement(NamedTuple):
     mood: str
     title: str
     lines: tuple[str, ...] = ()
-
-
-class RunFacts(NamedTuple):
-    """The facts of a run, for a table.
-
-    Attributes
-    ----------
-    title : str
-        File and name.
-    facts : tuple of (str, str)
-        Name and text of each.
-    ranks : tuple of tuple
-        Rank, host, node, cores, device.
-    heading : str
-        Of these.
-    """
-
-    title: str
-    facts: tuple[tuple[str, str], ...]
-    ranks: tuple[tuple[object, ...], ...]
-    heading: str
-
-
-class AllRows(NamedTuple):
-    """All rows.
-
-    Attributes
-    ----------
-    headings : tuple of str
-        Of the columns.
-    rows : list of tuple of str
-        The cells.
-    collectives : tuple of str
-        That occur.
-    total : int
-        How many rows there are, also those that are left out.
-    """
-
-    headings: tuple[str, ...]
-    rows: list[tuple[str, ...]]
-    collectives: tuple[str, ...]
-    total: int
 
 
 def statements(
@@ -164,8 +118,8 @@ def _of_links(run: Run) -> str:
     )
 
 
-def facts(run: Run) -> RunFacts:
-    """Return the facts of a run."""
+def facts(run: Run) -> dict[str, str]:
+    """Return the facts of a run, by name."""
     info = run.info
     nodes = len({rank.node for rank in info.ranks})
     series, variants = "", ""
@@ -186,50 +140,4 @@ def facts(run: Run) -> RunFacts:
         "environment": " ".join(f"{name}={text}" for name, text in info.environment.items()),
         "Slurm": " ".join(f"{name}={text}" for name, text in info.slurm.items()),
     }
-    ranks = tuple(
-        (rank.rank, rank.host, rank.node, rank.cores, rank.device_info)
-        for rank in info.ranks[:MOST_RANKS]
-    )
-    shown = tuple((name, text) for name, text in texts.items() if text)
-    heading = f"{len(info.ranks)} ranks"
-    if len(ranks) < len(info.ranks):
-        heading += f", the first {len(ranks)} of them"
-    return RunFacts(run.title, shown, ranks, heading)
-
-
-_HEADINGS = "run", "collective", "backend", "algorithm", "dtype", "op", "place", "size, B"
-_NUMBERS = "time, us", "median, us", "isolated, us", "algbw, GB/s", "busbw, GB/s", "wrong"
-
-
-def table(runs: Sequence[Run], most: int) -> AllRows:
-    """Return the last rows of runs."""
-    rows = [
-        (run.title, row, timing)
-        for run in runs
-        for row, timing in zip(run.rows, run.timings, strict=True)
-    ]
-    cells = [
-        (
-            *(title, row.collective, row.backend, row.algorithm, row.dtype, row.op),
-            "in place" if row.in_place else "out of place",
-            f"{row.bytes:,}",
-            *map(
-                _fraction,
-                (
-                    row.time,
-                    timing.median,
-                    timing.isolated,
-                    row.algbw,
-                    row.busbw,
-                ),
-            ),
-            f"{row.wrong:,}" if row.wrong >= 0 else "",
-        )
-        for title, row, timing in rows[-most:]
-    ]
-    collectives = tuple(dict.fromkeys(row[1] for row in cells))
-    return AllRows(_HEADINGS + _NUMBERS, cells, collectives, len(rows))
-
-
-def _fraction(value: float) -> str:
-    return "" if math.isnan(value) else f"{value:,.2f}"
+    return {name: text for name, text in texts.items() if text}

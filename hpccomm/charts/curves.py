@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from datetime import datetime
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -101,6 +102,16 @@ def _point(row: Row, timing: Timing, statistic: str, *, cpu_time: bool) -> Curve
         time, busbw = timing.median, busbw * time / timing.median
     spread = timing.low, timing.high
     return CurvePoint(row.bytes, time, *spread, busbw, timing.isolated, row.wrong, statistic)
+
+
+def with_rows(run: Run, chosen: Sequence[int]) -> Run:
+    """Return a run with some of its rows, by number."""
+    return replace(
+        run,
+        rows=tuple(run.rows[number] for number in chosen),
+        timings=tuple(run.timings[number] for number in chosen),
+        numbers=tuple(run.numbers[number] for number in chosen),
+    )
 
 
 def curves(runs: Sequence[Run]) -> list[Curve]:

@@ -3,7 +3,7 @@
 import numpy as np
 
 from hpccomm.charts.pictures import number, tips
-from hpccomm.drawing.vega import Chart, chart, encoding
+from hpccomm.drawing.vega import Chart, chart, encoding, layer
 from hpccomm.results.pairs import Measured, Verdict, matrices, parts
 from hpccomm.units import few, ranges
 
@@ -65,30 +65,22 @@ def _map(
     colour = number("part", ["% of what", "it should be"], scale=scale)
     looked_up = {"from": "names[datum.row]", "to": "names[datum.column]"}
     looked_up |= {"of": "hosts[datum.row]", "at": "hosts[datum.column]"}
-    layers: list[Chart] = [
-        {
-            "transform": [
-                {"flatten": ["value", "part"]},
-                {"window": [{"op": "row_number", "as": "number"}]},
-                {"calculate": f"floor((datum.number - 1) / {cells})", "as": "row"},
-                {"calculate": f"(datum.number - 1) % {cells}", "as": "column"},
-                *({"calculate": f"datum.{text}", "as": name} for name, text in looked_up.items()),
-            ],
-            "mark": "rect",
-            "encoding": {**axes, "color": colour, "tooltip": told},
-        }
+    cell = [
+        {"flatten": ["value", "part"]},
+        {"window": [{"op": "row_number", "as": "number"}]},
+        {"calculate": f"floor((datum.number - 1) / {cells})", "as": "row"},
+        {"calculate": f"(datum.number - 1) % {cells}", "as": "column"},
+        *({"calculate": f"datum.{text}", "as": field} for field, text in looked_up.items()),
     ]
+    layers = [layer("rect", {**axes, "color": colour, "tooltip": told}, transform=cell)]
     nodes = [measured.nodes[edge] for edge in edges.tolist()]
     borders = [
         {"to": names[at], "from": names[at]} for at in range(1, cells) if nodes[at] != nodes[at - 1]
     ]
     if len(borders) <= 32:
+        rule = {"type": "rule", "color": "black", "opacity": 0.6}
         layers += [
-            {
-                "data": {"values": borders},
-                "mark": {"type": "rule", "color": "black", "opacity": 0.6},
-                "encoding": {way: {**each, "bandPosition": 0}},
-            }
+            layer(rule, {way: {**each, "bandPosition": 0}}, data={"values": borders})
             for way, each in axes.items()
         ]
     size = pixels * cells

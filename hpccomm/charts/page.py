@@ -1,10 +1,8 @@
 """The report: one page of HTML with everything in it. It needs no network."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
-from typing import NamedTuple
 
 from hpccomm.charts import content, curves, heat_map, pictures
 from hpccomm.comparison.verdict import Comparison
@@ -16,8 +14,8 @@ from hpccomm.results.run import Run
 from hpccomm.results.table import TIME_FORMAT
 from hpccomm.units import counted, few
 
-MOST_ROWS, MOST_RUNS, MOST_SKEWS = 5_000, 20, 3
-"""What the table, the list of runs and the charts of skew show at most; the page says what it leaves out."""
+MOST_ROWS, MOST_RUNS, MOST_RANKS, MOST_SKEWS = 5_000, 20, 256, 3
+"""What the table, the list of runs, that of a run's ranks and the charts of skew show at most."""
 
 _OF_CURVES = (
     "Click a name to see its curve alone, with Shift several; drag to move, Shift and the wheel zoom, a "
@@ -26,12 +24,8 @@ _OF_CURVES = (
 _BANDS = "Bands are the 5th to 95th percentile of the repetitions."
 
 
-class _Section(NamedTuple):
-    """A chart, with what stands above it."""
-
-    title: str
-    note: str
-    chart: vega.Chart
+_Section = tuple[str, str, vega.Chart]
+"""What stands above a chart, and the chart."""
 
 
 def build(
@@ -76,42 +70,46 @@ def build(
         style=Markup(vega.as_json(vega.STYLE)),
         verdicts=content.statements(runs, damage, compared),
         sections=[
-            (each.title, each.note, Markup(vega.as_json({**each.chart, "title": None})))
-            for each in sections
+            (title, note, Markup(vega.as_json({**chart, "title": None})))
+            for title, note, chart in sections
         ],
-        table=content.table(runs, MOST_ROWS),
-        runs=[content.facts(run) for run in runs[-MOST_RUNS:]],
+        rows=[
+            (run.title, row, timing)
+            for run in runs
+            for row, timing in zip(run.rows, run.timings, strict=True)
+        ],
+        most_rows=MOST_ROWS,
+        runs=[(run, content.facts(run)) for run in runs[-MOST_RUNS:]],
+        most_ranks=MOST_RANKS,
     )
 
 
 def _over_size(runs: Sequence[Run]) -> Iterator[_Section]:
     """Yield time and bandwidth of each collective."""
     for collective in dict.fromkeys(row.collective for run in runs for row in run.rows):
-        chosen = []
-        for run in runs:
-            kept = [number for number, row in enumerate(run.rows) if row.collective == collective]
-            rows = tuple(run.rows[number] for number in kept)
-            if rows:
-                timings = tuple(run.timings[number] for number in kept)
-                chosen.append(replace(run, rows=rows, timings=timings))
+        numbers = [
+            [number for number, row in enumerate(run.rows) if row.collective == collective]
+            for run in runs
+        ]
+        chosen = [curves.with_rows(*each) for each in zip(runs, numbers, strict=True)]
         drawn = [each for each in curves.curves(chosen) if each.drawable]
         if drawn:
             chart = pictures.over_size({collective: drawn})
-            yield _Section(chart["title"], f"{_BANDS} {_OF_CURVES}", chart)
+            yield chart["title"], f"{_BANDS} {_OF_CURVES}", chart
 
 
 def _history(runs: Sequence[Run]) -> Iterator[_Section]:
     """Yield what cases took over time."""
     if found := curves.history(runs):
         chart = pictures.histories(found)
-        yield _Section(chart["title"], f"{_BANDS} {_OF_CURVES}", chart)
+        yield chart["title"], f"{_BANDS} {_OF_CURVES}", chart
 
 
 def _skew(runs: Sequence[Run]) -> Iterator[_Section]:
     """Yield how late ranks start and end, in the first row of each run that was measured in isolation."""
     for title, skew in filter(None, map(curves.first_skew, runs[-MOST_SKEWS:])):
         note = "Medians, and 5th to 95th percentile of the repetitions."
-        yield _Section(f"Skew of ranks: {title}", note, pictures.skews(title, skew))
+        yield f"Skew of ranks: {title}", note, pictures.skews(title, skew)
 
 
 def _pairs(runs: Sequence[Run]) -> Iterator[_Section]:
@@ -120,4 +118,4 @@ def _pairs(runs: Sequence[Run]) -> Iterator[_Section]:
         if pairs.ENTRY in run.entries:
             measured, thresholds = pairs.read(run)
             chart = heat_map.pairs_of_ranks(measured, pairs.blame(measured, thresholds))
-            yield _Section(f"Pairs of ranks: {run.title}", chart["title"]["text"], chart)
+            yield f"Pairs of ranks: {run.title}", chart["title"]["text"], chart

@@ -7,14 +7,17 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from hpccomm.charts.curves import BANDWIDTH, Curve, CurvePoint, Moment, Skew, crossings
-from hpccomm.drawing.vega import Chart, chart, encoding
+from hpccomm.drawing.vega import Chart, chart, encoding, layer
 from hpccomm.errors import ResultsError
 from hpccomm.units import counted, rounded_size
 
 MOST_CURVES = 20
 """The most curves of a chart. More cannot be told apart."""
 
-WIDTH = 465
+MOST_MOMENTS = 5_000
+"""The most points of a history, so that a page stays small."""
+
+WIDTH = 505
 """Pixels of one of two charts beside each other."""
 
 _CROSS = "M-0.8,-0.8L0.8,0.8M-0.8,0.8L0.8,-0.8"
@@ -67,28 +70,30 @@ def tips(**titles: str) -> list[dict[str, Any]]:
     return [encoding(field, "nominal", title) for field, title in titles.items()]
 
 
-_POINT_TIPS = {
+_NAMES = "time", "low", "high", "isolated", "busbw"
+_TEXTS = [
+    {"calculate": text, "as": name}
+    for name, text in {
+        **{
+            f"{name}_text": f"isValid(datum.{name}) ? format(datum.{name}, ',.4~r') : 'unknown'"
+            for name in _NAMES
+        },
+        "spread": "datum.low_text + ' to ' + datum.high_text",
+        "wrong_text": "datum.wrong < 0 ? 'not checked' : datum.wrong",
+    }.items()
+]
+_TIPS = {
     "time_text": "time, us",
     "spread": "5th to 95th percentile, us",
     "isolated_text": "isolated, us",
     "busbw_text": "bus bandwidth, GB/s",
-    "wrong": "wrong elements",
+    "wrong_text": "wrong elements",
 }
 
 
 def _columns(point: CurvePoint) -> dict[str, Any]:
     """Return a point as a row of a chart's data."""
-    return point._asdict() | {
-        "time_text": _text(point.time),
-        "spread": f"{_text(point.low)} to {_text(point.high)}",
-        "isolated_text": _text(point.isolated),
-        "busbw_text": _text(point.busbw),
-        "wrong": max(0, point.wrong) if point.wrong >= 0 else "not checked",
-    }
-
-
-def _text(value: float) -> str:
-    return f"{value:,.4g}" if abs(value) < 1e3 else f"{value:,.0f}" if value == value else "unknown"
+    return {name: getattr(point, name) for name in (*_NAMES, "wrong")}
 
 
 def _seen(opacity: float) -> dict[str, Any]:
@@ -101,34 +106,24 @@ def _curves(
 ) -> dict[str, Any]:
     """Return curves with marks at the points and a legend below; `view` is what answers the mouse."""
     columns = max(1, 2 * WIDTH // (7 * max(map(len, names)) + 40))
-    legend = {"orient": "bottom", "columns": columns, "symbolOpacity": 1}
+    legend = {"orient": "bottom", "columns": columns}
     # What differs, differs in colour and in shape.
     scale = {"domain": list(names)}
     scheme = {"scheme": "tableau10" if len(names) <= 10 else "tableau20"}
     colour = encoding("curve", "nominal", scale=scale | scheme, legend=legend)
     shape = encoding("curve", "nominal", scale=scale, legend=legend)
-    points = {"shape": shape, "opacity": _seen(1), "tooltip": told}
-    return {
-        "encoding": {"x": x, "y": y, "color": colour},
-        "layer": [
-            {"mark": "line", "encoding": {"opacity": _seen(1)}},
-            {
-                "name": view,
-                "mark": {"type": "point", "filled": True, "size": 40},
-                "encoding": points,
-            },
-        ],
-    }
+    line = layer("line", {"opacity": _seen(1)})
+    point = {"type": "point", "filled": True, "size": 40}
+    points = layer(point, {"shape": shape, "opacity": _seen(1), "tooltip": told}, name=view)
+    return {"encoding": {"x": x, "y": y, "color": colour}, "layer": [line, points]}
 
 
-def _band(y: Chart) -> Chart:
-    """Return the spread of repetitions around curves."""
-    ends = {"y": {**y, "field": "low"}, "y2": {"field": "high"}}
-    return {
-        "transform": [{"filter": "isValid(datum.low) && isValid(datum.high)"}],
-        "mark": "area",
-        "encoding": {**ends, "opacity": _seen(0.15)},
-    }
+def _band(y: Chart, rows: Sequence[Mapping[str, Any]], curves: int) -> list[Chart]:
+    """Return the spread of repetitions around curves, where it is known; paler where there are many."""
+    opacity = _seen(0.15 * min(1.0, 6 / curves))
+    ends = {"y": {**y, "field": "low"}, "y2": {"field": "high"}, "opacity": opacity}
+    band = layer("area", ends, transform=[{"filter": "isValid(datum.low)"}])
+    return [band] if any(each["low"] == each["low"] for each in rows) else []
 
 
 def over_size(groups: Mapping[str, Sequence[Curve]]) -> Chart:
@@ -158,9 +153,10 @@ def over_size(groups: Mapping[str, Sequence[Curve]]) -> Chart:
 
 def _row_over_size(title: str, drawn: Sequence[Curve], at: str) -> dict[str, Any]:
     drawn = [each for each in drawn if each.drawable]
-    shown = sorted(drawn, key=lambda each: -len(each.points))[:MOST_CURVES]
+    # Those with the most points, and of these the newest.
+    shown = sorted(drawn, key=lambda each: len(each.points))[-MOST_CURVES:]
     rows = [
-        {"curve": curve.label, "size_text": f"{point.size:,}", **_columns(point)}
+        {"curve": curve.label, "size": point.size, **_columns(point)}
         for curve in shown
         for point in curve.points
         if point.drawable
@@ -168,19 +164,20 @@ def _row_over_size(title: str, drawn: Sequence[Curve], at: str) -> dict[str, Any
     names = [curve.label for curve in shown]
     time = logarithmic("time", shown[0].points[0].statistic)
     busbw = number("busbw", BANDWIDTH, scale={"nice": False, "padding": 8})
-    told = tips(curve="curve", size_text="size, B", **_POINT_TIPS)
+    told = tips(curve="curve", size="size, B", **_TIPS)
     left = _curves(SIZE, time, names, told, f"times{at}")
-    wrong = {
-        "transform": [{"filter": "datum.wrong > 0"}],
-        "mark": {"type": "point", "shape": _CROSS, "size": 160, "strokeWidth": 2},
-        "encoding": {"color": {"value": "red"}, "opacity": _seen(1)},
-    }
-    left["layer"] = [_band(time), *_crossings(shown), *left["layer"], wrong]
+    cross = {"type": "point", "shape": _CROSS, "size": 160, "strokeWidth": 2}
+    red = {"color": {"value": "red"}, "opacity": _seen(1)}
+    wrong = layer(cross, red, transform=[{"filter": "datum.wrong > 0"}])
+    left["layer"] = [*_band(time, rows, len(shown)), *_crossings(shown), *left["layer"]]
+    if any(each["wrong"] > 0 for each in rows):
+        left["layer"].append(wrong)
     right = _curves(SIZE, busbw, names, told, f"bandwidths{at}")
     more = len(drawn) - len(shown)
     return {
         "title": title + (f" ({more} of {len(drawn)} curves are not drawn)" if more else ""),
         "data": {"values": rows},
+        "transform": _TEXTS,
         "hconcat": [{"width": WIDTH, "height": 320, **each} for each in (left, right)],
     }
 
@@ -193,11 +190,8 @@ def _crossings(shown: Sequence[Curve]) -> list[Chart]:
     ]
     text = {"type": "text", "align": "left", "dx": 4, "dy": 12, "fontSize": 10}
     grey = {"color": {"value": "#555555"}}
-    rule = {
-        "mark": {"type": "rule", "strokeDash": [2, 3]},
-        "encoding": {"y": None, **grey},
-    }
-    named = {"mark": text, "encoding": {"text": {"field": "name"}, **grey}}
+    rule = layer({"type": "rule", "strokeDash": [2, 3]}, {"y": None, **grey})
+    named = layer(text, {"text": {"field": "name"}, **grey})
     return [{"data": {"values": rows}, **each} for each in (rule, named)] if rows else []
 
 
@@ -212,23 +206,26 @@ def histories(found: Mapping[str, Sequence[Moment]]) -> Chart:
     if not found:
         raise ResultsError("no case was measured by two runs or more; name more files, or a folder")
     shown = dict(list(found.items())[:MOST_CURVES])
+    most = MOST_MOMENTS // len(shown)
     rows = [
         {"curve": case, "at": each.started.isoformat(), "run": each.run, **_columns(each.point)}
         for case, moments in shown.items()
-        for each in moments
+        for each in moments[-most:]
         if each.point.time > 0
     ]
     axis = {"format": _DATES, "tickCount": 8}
     started = encoding("at", "temporal", "start of the run", scale={"padding": 12}, axis=axis)
     time = logarithmic("time", next(iter(found.values()))[0].point.statistic)
-    told = tips(curve="case", run="run", **_POINT_TIPS)
+    told = tips(curve="case", run="run", **_TIPS)
     drawn = _curves(started, time, list(shown), told, "times")
-    drawn["layer"] = [_band(time), *drawn["layer"]]
-    more = len(found) - len(shown)
+    drawn["layer"] = [*_band(time, rows, len(shown)), *drawn["layer"]]
     title = f"History of {counted(len(found), 'case')}"
-    title += f", {more} of them not drawn: name one by --case" if more else ""
+    if more := len(found) - len(shown):
+        title += f", {more} of them not drawn: name one by --case"
+    if any(len(moments) > most for moments in shown.values()):
+        title += f"; the last {most} runs of each"
     params = [each | {"views": ["times"]} for each in (_SHOWN, _ZOOM)]
-    return chart(title, rows, 2 * WIDTH + 20, 340, params=params, **drawn)
+    return chart(title, rows, 2 * WIDTH + 20, 340, params=params, transform=_TEXTS, **drawn)
 
 
 def skews(title: str, found: Skew) -> Chart:
@@ -245,15 +242,11 @@ def skews(title: str, found: Skew) -> Chart:
     late = number("late", "us after the first rank", scale={"nice": False, "padding": 8})
     told = tips(rank="rank", what="what")
     told += [number(name, f"{name}, us", format=",.3~f") for name in ("late", "low", "high")]
+    axes = {
+        "x": number("at", "rank", axis={"values": ticks, "format": "d", "grid": False}),
+        "color": encoding("what", "nominal", scale=kinds, legend={"orient": "bottom"}),
+    }
+    rules = layer("rule", {"y": {**late, "field": "low"}, "y2": {"field": "high"}})
     point = {"type": "point", "filled": True, "size": 45, "opacity": 1}
-    return chart(
-        *(title, rows, 2 * WIDTH + 20, 300),
-        encoding={
-            "x": number("at", "rank", axis={"values": ticks, "format": "d", "grid": False}),
-            "color": encoding("what", "nominal", scale=kinds, legend={"orient": "bottom"}),
-        },
-        layer=[
-            {"mark": "rule", "encoding": {"y": {**late, "field": "low"}, "y2": {"field": "high"}}},
-            {"params": [_ZOOM], "mark": point, "encoding": {"y": late, "tooltip": told}},
-        ],
-    )
+    points = layer(point, {"y": late, "tooltip": told}, params=[_ZOOM])
+    return chart(title, rows, 2 * WIDTH + 20, 300, encoding=axes, layer=[rules, points])

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 
 from hpccomm.charts.pictures import number
-from hpccomm.drawing.vega import Chart, chart, encoding
+from hpccomm.drawing.vega import Chart, chart, encoding, layer
 from hpccomm.errors import ResultsError
 from hpccomm.results.training import Training
 from hpccomm.results.training_text import spans
@@ -34,17 +34,16 @@ def training_chart(training: Training) -> Chart:
         raise ResultsError(f"{training.path}: {training.name} has no steps to draw")
     skipped = training.steps["step"][training.steps["skipped"] > 0].tolist()
     changes = sorted({bucket.since for bucket in training.buckets} - {0})
+    changed = _marks(changes, "rule", strokeDash=[2, 3])
+    marked = _marks(skipped, "text", text="skipped", angle=270, align="left", y="height")
+    panels = [
+        _panel(training, _SECONDS, 1e3, "ms a step", 260, [changed, marked]),
+        _panel(training, _BYTES, 1e-6, "MB a step", 130, [changed]),
+    ]
     ranks = counted(training.facts.ranks, "rank")
-    upper = _panel(training, _SECONDS, 1e3, "ms a step", 260)
-    upper["layer"] += [_marks(changes, "rule", strokeDash=[2, 3])]
-    upper["layer"] += [_marks(skipped, "text", text="skipped", angle=270, align="left", dx=4)]
-    lower = _panel(training, _BYTES, 1e-6, "MB a step", 130)
-    lower["layer"] += [_marks(changes, "rule", strokeDash=[2, 3])]
-    return {
-        "title": f"{training.name} of {training.path.name}, {ranks}",
-        "vconcat": [upper, lower],
-        "resolve": {"scale": {"color": "independent"}},
-    }
+    title = f"{training.name} of {training.path.name}, {ranks}"
+    independent = {"scale": {"color": "independent"}}
+    return {"title": title, "vconcat": panels, "resolve": independent}
 
 
 def _panel(
@@ -53,7 +52,8 @@ def _panel(
     factor: float,
     title: str,
     height: int,
-) -> dict[str, Any]:
+    marks: list[Chart],
+) -> Chart:
     rows = [
         {
             "step": float(np.median(part["step"])),
@@ -63,26 +63,22 @@ def _panel(
         for part in spans(training.steps, MOST_POINTS)
         for what, (name, _) in curves.items()
     ]
-    first = next(iter(curves))
     scale = {"domain": list(curves), "range": [colour for _, colour in curves.values()]}
+    steps = {"tickMinStep": 1, "format": ",d"}
     axes = {
-        "x": number("step", "step", axis={"tickMinStep": 1, "format": ",d"}),
+        "x": number("step", "step", scale={"zero": False, "nice": False}, axis=steps),
         "y": number("value", title, scale={}, stack=None),
         "color": encoding("what", "nominal", scale=scale),
     }
-    area = {  # the others are parts of it
-        "transform": [{"filter": {"field": "what", "equal": first}}],
-        "mark": {"type": "area", "opacity": 0.3},
-        "encoding": axes,
-    }
-    line = {"type": "line", "point": len(rows) < MOST_POINTS // 10, "strokeWidth": 1.2}
-    return chart("", rows, 720, height, layer=[area, {"mark": line, "encoding": axes}])
+    # The others are parts of the first.
+    first = [{"filter": {"field": "what", "equal": next(iter(curves))}}]
+    area = layer({"type": "area", "opacity": 0.3}, transform=first)
+    point = len(rows) < MOST_POINTS // 10
+    line = layer({"type": "line", "point": point, "strokeWidth": 1.2})
+    return chart("", rows, 720, height, encoding=axes, layer=[area, line, *marks])
 
 
-def _marks(steps: list[int], mark: str, **style: Any) -> dict[str, Any]:
+def _marks(steps: list[int], mark: str, **style: Any) -> Chart:
     """Return marks at steps."""
-    return {
-        "data": {"values": [{"step": step} for step in steps]},
-        "mark": {"type": mark, "color": "black", **style},
-        "encoding": {"x": {"field": "step", "type": "quantitative"}},
-    }
+    black = {"y": None, "color": {"value": "black"}}
+    return layer({"type": mark, **style}, black, data={"values": [{"step": at} for at in steps]})

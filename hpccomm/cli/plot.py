@@ -21,7 +21,6 @@ vl-convert; the SVG of --schedule, and --text, do not.
 """
 
 import argparse
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -37,7 +36,6 @@ from hpccomm.units import counted, few
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from hpccomm.results.archive import Query
     from hpccomm.results.run import Run
     from hpccomm.schedules.draw.subject import Subject
 
@@ -214,7 +212,8 @@ def _runs(args: argparse.Namespace) -> int:
 
     _refuse_others(args, "--runs")
     with watched("reading"):
-        searched = archive.search(args.runs, archive.Query(*(args.case or ())))
+        query = archive.Query(*(args.case or ()))
+        searched = archive.search(args.runs, query)
     status = output.damaged(searched.damage)
     runs = [each.run for each in searched.found if each.rows]
     if args.run is not None:
@@ -225,8 +224,10 @@ def _runs(args: argparse.Namespace) -> int:
         raise ResultsError(
             f"{', '.join(map(str, args.runs))}: no such row to draw; hpccomm show --list says what there is"
         )
-    query = archive.Query(*(args.case or ()))
-    chosen = [_with_rows(run, query) for run in runs]
+    chosen = [
+        curves.with_rows(run, [at for at, row in enumerate(run.rows) if query.has_row(row)])
+        for run in runs
+    ]
     if args.what == "history":
         chart = pictures.histories(curves.history(chosen))
     elif args.what == "skew":
@@ -242,17 +243,6 @@ def _runs(args: argparse.Namespace) -> int:
     files.save(vega.svg(chart), file)
     output.write(f"{counted(len(runs), 'run')}\ndrawn in {file}\n")
     return status
-
-
-def _with_rows(run: "Run", query: "Query") -> "Run":
-    """Return a run with only the rows that are looked for."""
-    kept = [number for number, row in enumerate(run.rows) if query.has_row(row)]
-    return replace(
-        run,
-        rows=tuple(run.rows[number] for number in kept),
-        timings=tuple(run.timings[number] for number in kept),
-        numbers=tuple(run.numbers[number] for number in kept),
-    )
 
 
 def _title(runs: "Sequence[Run]") -> str:

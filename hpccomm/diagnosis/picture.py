@@ -5,7 +5,7 @@ from typing import Any
 
 from hpccomm.diagnosis.faults import Fault
 from hpccomm.diagnosis.history import Job
-from hpccomm.drawing.vega import Chart, chart, encoding
+from hpccomm.drawing.vega import Chart, chart, encoding, layer
 
 COLOURS = {
     "completed": "#9db8d2",
@@ -57,8 +57,8 @@ def draw(job: Job, faults: Sequence[Fault], last: int) -> Chart:
             "y": encoding("row", "ordinal", scale=heads, axis=axis),
         },
         layer=[
-            {"mark": {"type": "bar", "strokeWidth": 0.6}, "encoding": bars},
-            {"mark": text, "encoding": {"text": {"field": "label"}}},
+            layer({"type": "bar", "strokeWidth": 0.6}, bars),
+            layer(text, {"text": {"field": "label"}}),
         ],
     )
 

@@ -17,7 +17,7 @@ STYLE = {
         "labelSeparation": 8,
         "titleFontWeight": "normal",
     },
-    "legend": {"labelLimit": 0, "symbolLimit": 0},
+    "legend": {"labelLimit": 0, "symbolLimit": 0, "symbolOpacity": 1},
     "title": {"anchor": "start", "fontWeight": "normal", "fontSize": 14},
 }
 """Of all charts."""
@@ -54,18 +54,25 @@ def chart(title: str, rows: Sequence[Any], width: int, height: Any, **more: Any)
     return {"title": title, "data": {"values": rows}, "width": width, "height": height, **more}
 
 
+def layer(mark: str | Chart, encodings: Chart | None = None, **more: Any) -> dict[str, Any]:
+    """Return marks of a chart."""
+    return {"mark": mark, "encoding": encodings or {}, **more}
+
+
 def as_json(chart: Chart) -> str:
-    """Return a chart as JSON that may stand in HTML; what is no number is null."""
-    text = json.dumps(_finite(chart), ensure_ascii=False, separators=(",", ":"))
+    """Return a chart as JSON that may stand in HTML: numbers with six digits, null for what is none."""
+    text = json.dumps(_rounded(chart), ensure_ascii=False, separators=(",", ":"))
     return text.encode("utf-8", "replace").decode().replace("<", "\\u003c")
 
 
-def _finite(value: Any) -> Any:
+def _rounded(value: Any) -> Any:
     if isinstance(value, Mapping):
-        return {name: _finite(each) for name, each in value.items()}
+        return {name: _rounded(each) for name, each in value.items()}
     if isinstance(value, list | tuple):
-        return [_finite(each) for each in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+        return [_rounded(each) for each in value]
+    if isinstance(value, float):
+        return float(f"{value:.6g}") if math.isfinite(value) else None
+    return value
 
 
 def svg(chart: Chart) -> str:

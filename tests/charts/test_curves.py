@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 from damage import called
 
-from hpccomm.charts import curves, page
-from hpccomm.results import reader
+from hpccomm.charts import curves, heat_map, page
+from hpccomm.drawing.vega import as_json
+from hpccomm.results import pairs, reader
 from hpccomm.results.schema import Timing
 
 from .data import SIZES, write
@@ -33,7 +34,7 @@ def test_curves_are_named_by_what_differs_and_cross_where_times_are_equal(tmp_pa
 def test_a_chart_has_the_rows_of_one_collective(tmp_path):
     (one,) = reader.read(write(tmp_path / "run.h5", {"ring": (2.0, 1.0)}))
     other = tuple(replace(row, collective="broadcast", time=9 * row.time) for row in one.rows)
-    both = replace(one, rows=one.rows + other, timings=one.timings * 2)
+    both = replace(one, rows=one.rows + other, timings=one.timings * 2, numbers=one.numbers * 2)
     alone, mixed = (charts(page.build([run])) for run in (one, both))
     assert list(mixed)[:2] == ["all_reduce", "broadcast"]
     assert mixed["all_reduce"] == alone["all_reduce"]
@@ -133,6 +134,38 @@ def test_a_history_mixes_neither_numbers_of_ranks_nor_roots(tmp_path):
     found = curves.history(runs)
     assert len(found) == 4 * len(SIZES)
     assert {len(moments) for moments in found.values()} == {2}
+
+
+def test_a_heat_map_has_the_slowest_pair_of_each_block(tmp_path):
+    ranks = 4 * heat_map.MOST_CELLS
+    links = [pairs.Link(0, rank, 1e-6, 1e9, 1e9) for rank in range(1, ranks)]
+    links[41] = pairs.Link(0, 42, 4e-6, 25e7, 5e8)
+    nodes, hosts = tuple(range(ranks)), tuple(f"n{rank}" for rank in range(ranks))
+    measured = pairs.Measured(nodes, hosts, tuple(links), len(links), 8, 1 << 20, 1.0)
+    chart = heat_map.pairs_of_ranks(measured, pairs.blame(measured, pairs.Thresholds()))
+    latency, bandwidth = [each["data"]["values"][0] for each in chart["hconcat"]]
+    assert bandwidth["names"][10] == "40-43"
+    assert len(bandwidth["value"]) == heat_map.MOST_CELLS**2
+    row, column = 10, 10 * heat_map.MOST_CELLS  # from rank 0, and to it
+    for record, at, value, part in (
+        (latency, row, 4, 25),
+        (latency, column, 4, 25),
+        (bandwidth, row, 0.25, 25),
+        (bandwidth, column, 0.5, 50),
+        (bandwidth, row + 1, 1, 100),
+    ):
+        assert (record["value"][at], record["part"][at]) == pytest.approx((value, part))
+    assert np.isnan(bandwidth["value"][-1])
+    assert "slow: pair 0 and 42" in chart["title"]["text"]
+
+
+def test_a_chart_is_json_that_html_may_hold():
+    text = as_json(
+        {"title": "</script>\udcff", "value": [float("nan"), float("inf"), 1 / 3, 10**9]}
+    )
+    assert "<" not in text
+    read = json.loads(text)
+    assert read == {"title": "</script>?", "value": [None, None, 0.333333, 10**9]}
 
 
 def test_skew_is_what_ranks_are_late_by(tmp_path):
