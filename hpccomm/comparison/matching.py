@@ -121,13 +121,18 @@ def matched(
     Raises
     ------
     UsageError
-        If a launch lacks the measure, or both sides have several values of what is left out.
+        If a launch lacks the measure, or a side has no value of what is left out, or both have several.
     """
     variants = bool(base.variant and new.variant and base.variant != new.variant)
     passes = variants and len(base.runs) == 1 and base.runs == new.runs
     sides = []
     for at, side in enumerate((base, new)):
-        cases = side.cases({name: values[at] for name, values in across.items()}, variants=variants)
+        asked = {name: values[at] for name, values in across.items()}
+        if not (cases := side.cases(asked, variants=variants)):
+            raise UsageError(
+                f"the {('base', 'new')[at]} side has no case of {', '.join(filter(None, asked.values()))}; it has "
+                f"{few(side.cases({}), 2)}"
+            )
         if passes:
             cases = {case: [[row] for row in rows] for case, (rows,) in cases.items()}
         sides.append(cases)

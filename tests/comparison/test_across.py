@@ -167,6 +167,8 @@ def test_the_command_takes_values_of_one_file(tmp_path):
     assert (status, "mpi ring -> tree float" in out) == (0, True)
     assert "algorithm: ring -> tree; compared: bus bandwidth" in out
     assert "is on both sides" in called(*files, "--across", "algorithm")[2]
+    lacking = called(*files, "--across", "algorithm=ring:bruck")[2]
+    assert "the new side has no case of bruck; it has all_reduce mpi ring" in lacking
     assert "give algorithm or algorithm=BASE:NEW" in called(*files, "--across", "algorithm=ring")[2]
     assert "one of algorithm, backend" in called(*files, "--across", "algorithms")[2]
 

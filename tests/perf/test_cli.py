@@ -73,7 +73,10 @@ def printed(program):
             "'mix' is not a reduction; did you mean min? Give",
         ),
         (["perf", "all_reduce", "--backend", "lopback"], "'lopback'; did you mean loopback? Give"),
-        (["export", "x", "--format", "jsn"], "'jsn' is no format; did you mean json? Give one of"),
+        (
+            ["export", "x", "--format", "jsn"],
+            "'jsn' is not a format; did you mean json? Give one of",
+        ),
     ],
 )
 def test_misuse_is_one_line_and_status_2(arguments, said):

@@ -132,7 +132,7 @@ def test_sizes_are_read_with_binary_suffixes(text, size):
         ),
         (["-G", "2", "-I", "1"], "-G/--cudagraph and -I/--per_iter_timing 1"),
         (["-G", "2", "-y", "1"], "-G/--cudagraph and -y/--stream_null 1"),
-        (["--arrays", "gpu"], "'gpu' is no kind of memory; give one of auto, host, device"),
+        (["--arrays", "gpu"], "'gpu' is not a kind of memory; give one of auto, host, device"),
         (["-R", "2"], "-R/--local_register: 2 is out of range"),
         (["-D", "1"], "hpccomm has no kernels of its own"),
         (["-V", "8"], "set NCCL_MIN_CTAS and NCCL_MAX_CTAS"),

@@ -262,7 +262,7 @@ def test_a_cluster_of_billions_of_ranks_is_refused(capsys, tmp_path):
         (["all_to_all_v", *SMALL, "--model", "terms"], "differs from rank to rank"),
         (
             ["all_reduce", *SMALL, "--model", "guess"],
-            "'guess' is no model; give one of events, cost, terms",
+            "'guess' is not a model; give one of events, cost, terms",
         ),
         (["all_reduce", *SMALL, "--skew", "-1"], "--skew: '-1' is not a time; give seconds"),
         (["all_reduce", *SMALL, "--skew", "soon"], "--skew: 'soon' is not a time; give seconds"),

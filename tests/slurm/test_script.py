@@ -264,7 +264,7 @@ def test_pairs_and_own_output() -> None:
         (["--ntasks=2", "--module=-x", "perf", "all"], "--module '-x' does not fit; give a mod"),
         (
             ["--ntasks=2", "--mpi=pmi3", "perf", "all"],
-            "'pmi3' is no way to start ranks; did you mean pmi",
+            "'pmi3' is not a way to start ranks; did you mean pmi",
         ),
         (
             ["--ntasks=2", "perf", "all", "--launches=2", "--launcher=mpiexec"],

@@ -80,7 +80,7 @@ def _known(text: str, names: Collection[str], refusal: str, how: str) -> str:
 
 def one_of(names: Sequence[str], what: str) -> Callable[[str], str]:
     """Return a reader of one of some names."""
-    return lambda text: _known(text, names, f"is no {what}", "one of")
+    return lambda text: _known(text, names, f"is not a {what}", "one of")
 
 
 def choice(
