@@ -142,18 +142,16 @@ def fit(wire: Iterable[tuple[int, float]]) -> CallTime | None:
     points = _medians(wire)
     if not points or max(points) < APART * min(points):
         return None
-    x = np.array(list(points), np.float64)
-    y = np.array(list(points.values()), np.float64)
+    x, y = np.array([*points.items()], np.float64).T
     # Divided by y, the errors are relative: times differ by powers of ten, as their noise does.
-    columns = np.stack([1 / y, x / y], axis=1)
-    one = np.ones(len(y))
+    columns, one = np.stack([1 / y, x / y], axis=1), np.ones(len(y))
     fits = [np.linalg.lstsq(columns / columns.max(axis=0), one)[0] / columns.max(axis=0)]
     if fits[0].min() < 0:
         # The optimum lies on the boundary: one of both is 0.
         a, b = columns.T
         fits = [np.array([a.sum() / (a @ a), 0.0]), np.array([0.0, b.sum() / (b @ b)])]
     best = min(fits, key=lambda each: float(np.square(columns @ each - one).sum()))
-    return CallTime(float(best[0]), float(best[1]))
+    return CallTime(*best.tolist())
 
 
 def end_of_step(buckets: Sequence[Bucket], ready: Sequence[float], time: CallTime) -> float:

@@ -1,7 +1,7 @@
 """How a bucket is reduced: by one call, or by a compressor, among all ranks or on two levels."""
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -9,17 +9,13 @@ from hpccomm.dtypes import BFLOAT16, FLOAT32
 from hpccomm.gradients.arrays import Array
 from hpccomm.gradients.compression.exchange import Ranks
 from hpccomm.gradients.flat import FlatMemory
+from hpccomm.gradients.group import Group
 from hpccomm.gradients.parameters import Kind
 from hpccomm.gradients.settings import ReductionSettings
 from hpccomm.reductions import ReduceOp
 
-if TYPE_CHECKING:
-    from hpccomm.communicator import Communicator
 
-
-def operation(
-    comm: "Communicator", kind: Kind, settings: ReductionSettings
-) -> tuple[ReduceOp, int]:
+def operation(group: Group, kind: Kind, settings: ReductionSettings) -> tuple[ReduceOp, int]:
     """Return the operation that reduces gradients of a kind, and what its result has to be divided by.
 
     NCCL's averages of floats multiply each contribution first, which its algorithm over an NVSwitch, NVLS,
@@ -30,25 +26,17 @@ def operation(
         return ReduceOp.SUM, 1
     summed = kind.on_device and kind.dtype in (FLOAT32, np.dtype(np.float64), BFLOAT16)
     if settings.compressor is not None or (summed and not settings.deterministic):
-        return ReduceOp.SUM, comm.size
+        return ReduceOp.SUM, group.size
     return ReduceOp.AVG, 1
 
 
 def plan(
-    comm: "Communicator",
-    memory: Array,
-    kind: Kind,
-    settings: ReductionSettings,
-    timeout: float | None,
-    *,
-    async_op: bool = False,
+    group: Group, memory: Array, kind: Kind, settings: ReductionSettings, *, async_op: bool = False
 ) -> Callable[[], Any]:
     """Plan the reduction of gradients of a kind as they are. Collective; blocks."""
-    op, _ = operation(comm, kind, settings)
+    op, _ = operation(group, kind, settings)
     exact = settings.deterministic
-    return comm.plan(
-        "all_reduce", memory, op, deterministic=exact, timeout=timeout, async_op=async_op
-    )
+    return group.plan("all_reduce", memory, op, deterministic=exact, async_op=async_op)
 
 
 class PlannedReducer:
@@ -58,16 +46,14 @@ class PlannedReducer:
 
     Parameters
     ----------
-    comm : Communicator
-        Over the ranks.
+    group : Group
+        The ranks.
     flat : FlatMemory
         What is reduced.
     settings : ReductionSettings
         Equal on all ranks.
     flags : int
         Number of flags.
-    timeout : float or None
-        Deadline of each call in seconds.
 
     Attributes
     ----------
@@ -84,23 +70,18 @@ class PlannedReducer:
     memory_bytes = 0
 
     def __init__(
-        self,
-        comm: "Communicator",
-        flat: FlatMemory,
-        settings: ReductionSettings,
-        flags: int,
-        timeout: float | None,
+        self, group: Group, flat: FlatMemory, settings: ReductionSettings, flags: int
     ) -> None:
         kind = flat.bucket.kind
-        _, self.divisor = operation(comm, kind, settings)
+        _, self.divisor = operation(group, kind, settings)
         self._memory = flat.memory
         self._flags: Any = flat.memory[flat.bucket.length :][:flags]
         # An average of narrow floats over many ranks must not become 0.
-        self._mark = float(min(comm.size, 256))
+        self._mark = float(min(group.size, 256))
         # A device works by itself. On the host, a thread makes the call that blocks, which needs no interpreter
         # while it is under way.
         self.deferred = kind.on_device
-        self._call = plan(comm, flat.memory, kind, settings, timeout, async_op=self.deferred)
+        self._call = plan(group, flat.memory, kind, settings, async_op=self.deferred)
         self._work: Any = None
         self.wire_nbytes = 0
 
@@ -137,18 +118,16 @@ class CompressedReducer:
 
     Parameters
     ----------
-    comm : Communicator
-        Over the ranks.
+    group : Group
+        The ranks.
     flat : FlatMemory
         What is reduced.
     settings : ReductionSettings
         Equal on all ranks, with a compressor.
     ranks : Ranks or None
         That exchange what is compressed; None where another rank of the node does.
-    node : Communicator or None
-        Over the ranks of this node, for a reduction on two levels.
-    timeout : float or None
-        Deadline of each call in seconds.
+    node : Group or None
+        The ranks of this node, for a reduction on two levels.
 
     Attributes
     ----------
@@ -160,24 +139,23 @@ class CompressedReducer:
 
     def __init__(
         self,
-        comm: "Communicator",
+        group: Group,
         flat: FlatMemory,
         settings: ReductionSettings,
         ranks: Ranks | None,
-        node: "Communicator | None",
-        timeout: float | None,
+        node: Group | None,
     ) -> None:
         assert settings.compressor is not None
-        _, self.divisor = operation(comm, flat.bucket.kind, settings)
+        _, self.divisor = operation(group, flat.bucket.kind, settings)
         # All ranks make channels, so that all raise if a dtype does not fit.
         self._channel = settings.compressor.channel(flat.bucket)
-        self._gradients, self._ranks, self._timeout = flat.elements, ranks, timeout
+        self._gradients, self._ranks = flat.elements, ranks
         self._node = None if node is None or node.size == 1 else node
         self._flags: list[bool] = []
         self.wire_nbytes = 0
         if self._node is not None:
-            self._gather = self._node.plan("reduce", flat.elements, timeout=timeout)
-            self._spread = self._node.plan("broadcast", flat.elements, timeout=timeout)
+            self._gather = self._node.plan("reduce", flat.elements)
+            self._spread = self._node.plan("broadcast", flat.elements)
 
     @property
     def memory_bytes(self) -> int:
@@ -189,7 +167,7 @@ class CompressedReducer:
         node, marks = self._node, np.array(flags, np.uint8)
         if node is not None:
             self._gather()
-            node.reduce(marks, op=ReduceOp.MAX, timeout=self._timeout)
+            node.comm.reduce(marks, op=ReduceOp.MAX, timeout=node.timeout)
         if self._ranks is not None:
             before = self._ranks.wire_nbytes
             self._channel.reduce(self._gradients, self._ranks)
@@ -197,7 +175,7 @@ class CompressedReducer:
             self.wire_nbytes += self._ranks.wire_nbytes - before
         if node is not None:
             self._spread()
-            node.broadcast(marks, timeout=self._timeout)
+            node.comm.broadcast(marks, timeout=node.timeout)
             self.wire_nbytes += self._gradients.nbytes
         self._flags = list(map(bool, marks))
 

@@ -1,19 +1,17 @@
 """The gradients of one layout: where they lie, and which of them are given in a step."""
 
 from collections.abc import Collection, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from hpccomm.errors import BufferMismatch, UsageError, did_you_mean
 from hpccomm.gradients.arrays import Array, address, is_on_device, overlap, view
 from hpccomm.gradients.flat import registered_together, scale, views_of
+from hpccomm.gradients.group import Group
 from hpccomm.gradients.parameters import Bucket
 from hpccomm.gradients.settings import ReductionSettings
 from hpccomm.gradients.written import WRITTEN, Views, Written
-
-if TYPE_CHECKING:
-    from hpccomm.communicator import Communicator
 
 FLAGS = MISSING, NONFINITE, IS_WRITTEN, UNCHANGED, ELSEWHERE = range(5)
 """Flags that are sent with each bucket: a gradient is missing, one is not finite, and those of `Written`."""
@@ -24,8 +22,8 @@ class Buckets:
 
     Parameters
     ----------
-    comm : Communicator
-        Over the ranks that train together.
+    group : Group
+        The ranks that train together.
     layout : sequence of Bucket
         Equal on all ranks.
     settings : ReductionSettings
@@ -51,7 +49,7 @@ class Buckets:
         Of all buckets.
     present : dict of str to bool
         Whether a gradient was given since the last reduction; after it, whether it is a result.
-    marked : list of str
+    marked : dict of str to None
         Gradients of this micro-step, in the order in which they were given.
     sources : dict of str to array
         Arrays that get the results, by name.
@@ -69,13 +67,13 @@ class Buckets:
 
     def __init__(
         self,
-        comm: "Communicator",
+        group: Group,
         layout: Sequence[Bucket],
         settings: ReductionSettings,
         owners: Mapping[str, Any],
         flags: int,
     ) -> None:
-        self.flats, self.regions = registered_together(comm, layout, flags)
+        self.flats, self.regions = registered_together(group, layout, flags)
         self.bucket_of = {name: flat.bucket.index for flat in self.flats for name in flat.views}
         self.gradients = views_of(self.flats)
         self.views = Views(self.gradients)
@@ -84,13 +82,12 @@ class Buckets:
         self._watched = settings.nonfinite == "raise" or (self._compressed and settings.skips)
         self.factor: float | None = None
         self.loss_scale = 1.0
-        self.marked: list[str] = []
-        self._seen: set[str] = set()
+        self.marked: dict[str, None] = {}
         self.sources: dict[str, Array] = {}
         self.in_place: set[str] = set()
         self.nonfinite: set[str] = set()
         # On one rank a result is what was given.
-        self._written = Written(self.flats, owners) if comm.size > 1 else None
+        self._written = Written(self.flats, owners) if group.size > 1 else None
         self.begin()
 
     def begin(self) -> None:
@@ -148,7 +145,7 @@ class Buckets:
         UsageError
             If it was given before in this micro-step.
         """
-        if name in self._seen:
+        if name in self.marked:
             raise UsageError(
                 f"the gradient of {name!r} was given before in this step; give it once"
             )
@@ -163,13 +160,11 @@ class Buckets:
                 place[...] = array
             if back:
                 self.sources[name] = array
-        self._seen.add(name)
-        self.marked.append(name)
+        self.marked[name] = None
         self.present[name] = True
 
     def end_micro_step(self) -> None:
         """Let gradients be given again. Those that are present stay."""
-        self._seen.clear()
         self.marked.clear()
 
     def prepare(self, number: int) -> list[bool]:

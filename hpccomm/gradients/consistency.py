@@ -2,45 +2,32 @@
 
 from collections.abc import Mapping
 from hashlib import blake2b
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from hpccomm.contracts.majority import odd_ones
 from hpccomm.errors import RankMismatch
 from hpccomm.gradients.arrays import Array, on_host
+from hpccomm.gradients.group import Group
 from hpccomm.gradients.parameters import Arrays
 from hpccomm.reductions import ReduceOp
 from hpccomm.units import ranks_named
-
-if TYPE_CHECKING:
-    from hpccomm.communicator import Communicator
-
 
 MOST = 5
 """Arrays that differ whose largest difference is found, and which messages name."""
 
 
-def check_same(
-    comm: "Communicator",
-    arrays: Mapping[str, Array],
-    timeout: float | None,
-    *,
-    problem: str,
-    remedy: str,
-) -> None:
+def check_same(group: Group, arrays: Mapping[str, Array], *, problem: str, remedy: str) -> None:
     """Compare arrays of all ranks. Collective; blocks.
 
     One exchange of 8 bytes an array. Only for the first arrays that differ, two more reductions.
 
     Parameters
     ----------
-    comm : Communicator
-        Over the ranks.
+    group : Group
+        The ranks.
     arrays : mapping of str to ndarray
         By what they are, such as ``"parameter 'weight'"``; with the same shapes and dtypes on all ranks.
-    timeout : float or None
-        Deadline of each call in seconds.
     problem, remedy : str
         How the message begins and ends.
 
@@ -51,7 +38,7 @@ def check_same(
         most, and the largest difference of an element between two ranks. It is 0 if only the signs of zeros differ.
     """
     digests = np.frombuffer(b"".join(map(_digest, arrays.values())), np.uint64).copy()
-    every = comm.all_gather(digests, timeout=timeout)
+    every = group.gather(digests)
     lines: list[str] = []
     ranks: set[int] = set()
     for (what, array), column in zip(arrays.items(), every.T, strict=True):
@@ -61,32 +48,31 @@ def check_same(
         ranks.update(odd)
         lines.append(f"{what} on {ranks_named(odd)}")
         if len(lines) <= MOST:
-            lines[-1] += f", by up to {_largest_difference(comm, array, timeout):.3g}"
+            lines[-1] += f", by up to {_largest_difference(group, array):.3g}"
     if lines:
         if len(lines) > MOST:
             lines[MOST:] = [f"and {len(lines) - MOST} more"]
         raise RankMismatch(
-            f"{problem}: {'; '.join(lines)}; {remedy}", rank=comm.rank, ranks=sorted(ranks)
+            f"{problem}: {'; '.join(lines)}; {remedy}", rank=group.rank, ranks=sorted(ranks)
         )
 
 
-def check_initial(comm: "Communicator", arrays: Arrays, timeout: float | None) -> None:
+def check_initial(group: Group, arrays: Arrays) -> None:
     """Compare the values that parameters begin with. Collective; blocks. Raises as `check_same` does."""
     check_same(
-        comm,
+        group,
         {f"parameter {each.name!r}": array for each, array in arrays.items()},
-        timeout,
         problem="the ranks begin with different values",
         remedy="give all ranks the same, take initial='broadcast' for those of rank 0, or 'ignore' if they are "
         "set later",
     )
 
 
-def _largest_difference(comm: "Communicator", array: Array, timeout: float | None) -> float:
+def _largest_difference(group: Group, array: Array) -> float:
     content = on_host(array)
     high, low = np.array(content, order="C"), np.array(content, order="C")
-    comm.all_reduce(high, ReduceOp.MAX, timeout=timeout)
-    comm.all_reduce(low, ReduceOp.MIN, timeout=timeout)
+    group.reduce(high, ReduceOp.MAX)
+    group.reduce(low, ReduceOp.MIN)
     with np.errstate(invalid="ignore"):  # infinity on all ranks
         return float(np.subtract(high, low, dtype=np.float64).max())
 

@@ -2,17 +2,14 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from math import isfinite, sqrt
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from hpccomm.dtypes import is_narrow
 from hpccomm.gradients.arrays import Array, is_on_device
+from hpccomm.gradients.group import Group
 from hpccomm.gradients.layout import ALIGNMENT
 from hpccomm.gradients.parameters import Bucket, Kind
-
-if TYPE_CHECKING:
-    from hpccomm.communicator import Communicator
 
 PASS, DEVICE_PASS = 1 << 16, 1 << 24
 """Elements that are widened at once, on the host and on a device, where each pass takes some launches."""
@@ -39,10 +36,7 @@ class FlatMemory:
     def __init__(self, bucket: Bucket, memory: Array) -> None:
         self.bucket, self.memory = bucket, memory
         self.elements = memory[: bucket.length]
-        self.views = {
-            each.name: memory[offset : offset + each.size].reshape(each.shape)
-            for each, offset in zip(bucket.parameters, bucket.offsets, strict=True)
-        }
+        self.views = bucket.views(memory)
 
     def read(self, arrays: Mapping[str, Array]) -> None:
         """Copy arrays of others here."""
@@ -65,37 +59,35 @@ def views_of(flats: Iterable[FlatMemory], names: Iterable[str] = ()) -> dict[str
     return {name: views[name] for name in names} or views
 
 
-def registered(comm: "Communicator", bucket: Bucket, length: int) -> FlatMemory:
+def registered(group: Group, bucket: Bucket, length: int) -> FlatMemory:
     """Return zeros in registered memory, the padding included, as it is reduced with them. Local."""
-    memory = comm.empty(length, bucket.dtype)
+    memory = group.comm.empty(length, bucket.dtype)
     memory[:] = 0
     return FlatMemory(bucket, memory)
 
 
 def registered_together(
-    comm: "Communicator", buckets: Sequence[Bucket], flags: int
+    group: Group, buckets: Sequence[Bucket], flags: int
 ) -> tuple[list[FlatMemory], dict[Kind, Array]]:
     """Return zeros for all buckets in registered memory, and the memory of each kind. Local.
 
     Buckets of one kind lie one behind the other, so that one call reduces all of them. Behind each there is room
     for `flags` elements, up to a cache line.
     """
-    sizes = []
+    ends: dict[Kind, int] = {}
+    places = []
     for bucket in buckets:
         line = ALIGNMENT // bucket.dtype.itemsize
-        sizes.append(bucket.length + -(-flags // line) * line)
-    regions: dict[Kind, Array] = {}
-    for kind in dict.fromkeys(bucket.kind for bucket in buckets):
-        length = sum(n for n, each in zip(sizes, buckets, strict=True) if each.kind == kind)
-        device = comm.device if kind.on_device else None
-        regions[kind] = comm.empty(length, kind.dtype, device=device)
+        start = ends.get(bucket.kind, 0)
+        ends[bucket.kind] = end = start + bucket.length + -(-flags // line) * line
+        places.append(slice(start, end))
+    regions = {}
+    for kind, end in ends.items():
+        device = group.comm.device if kind.on_device else None
+        regions[kind] = group.comm.empty(end, kind.dtype, device=device)
         regions[kind][:] = 0
-    flats, ends = [], dict.fromkeys(regions, 0)
-    for bucket, size in zip(buckets, sizes, strict=True):
-        start = ends[bucket.kind]
-        ends[bucket.kind] = end = start + size
-        flats.append(FlatMemory(bucket, regions[bucket.kind][start:end]))
-    return flats, regions
+    pairs = zip(buckets, places, strict=True)
+    return [FlatMemory(each, regions[each.kind][place]) for each, place in pairs], regions
 
 
 def scale(x: Array, factor: float) -> None:

@@ -7,8 +7,8 @@ expected to produce them, so that a bucket can be reduced while the pass goes on
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
 
-from hpccomm.dtypes import DType
 from hpccomm.gradients.parameters import Bucket, Kind, Parameter
 from hpccomm.gradients.settings import Order, ReductionSettings
 
@@ -23,8 +23,6 @@ MOST_URGENT = 32
 class _Open:
     """A bucket that is being filled."""
 
-    dtype: DType
-    limit: int
     parameters: list[Parameter] = field(default_factory=list)
     nbytes: int = 0
     last: int = 0
@@ -123,21 +121,16 @@ def layout(
     filled: dict[Kind, list[_Open]] = {}
     for position, parameter in enumerate(ordered(parameters, settings.order, readiness)):
         buckets = filled.setdefault(parameter.kind, [])
-        if (
-            not buckets
-            or not settings.bucketing
-            or buckets[-1].nbytes + padded(parameter) > buckets[-1].limit
-        ):
-            limit = settings.bucket_bytes if buckets else settings.first_bucket_bytes
-            buckets.append(_Open(parameter.dtype, limit))
+        limit = settings.first_bucket_bytes if len(buckets) == 1 else settings.bucket_bytes
+        fits = buckets and buckets[-1].nbytes + padded(parameter) <= limit
+        if not fits or not settings.bucketing:
+            buckets.append(_Open())
         buckets[-1].put(parameter, position)
     if settings.bucketing:
         for buckets in filled.values():
             _merge_last(buckets, settings.min_bucket_bytes)
-    in_turn = sorted(
-        (each for buckets in filled.values() for each in buckets), key=lambda b: b.last
-    )
-    return tuple(_closed(index, each) for index, each in enumerate(in_turn))
+    every = sorted((each for buckets in filled.values() for each in buckets), key=lambda b: b.last)
+    return tuple(_closed(index, each.parameters) for index, each in enumerate(every))
 
 
 def _merge_last(buckets: list[_Open], least: int) -> None:
@@ -147,9 +140,8 @@ def _merge_last(buckets: list[_Open], least: int) -> None:
             buckets[-1].put(parameter, small.last)
 
 
-def _closed(index: int, bucket: _Open) -> Bucket:
-    offsets, offset = [], 0
-    for parameter in bucket.parameters:
-        offsets.append(offset)
-        offset += padded(parameter) // bucket.dtype.itemsize
-    return Bucket(index, bucket.dtype, tuple(bucket.parameters), tuple(offsets), offset)
+def _closed(index: int, parameters: list[Parameter]) -> Bucket:
+    dtype = parameters[0].dtype
+    sizes = [padded(each) // dtype.itemsize for each in parameters]
+    *offsets, length = accumulate(sizes, initial=0)
+    return Bucket(index, dtype, tuple(parameters), tuple(offsets), length)

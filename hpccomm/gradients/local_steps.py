@@ -14,10 +14,11 @@ from hpccomm.gradients.agreement import agree
 from hpccomm.gradients.arrays import Array
 from hpccomm.gradients.consistency import check_same
 from hpccomm.gradients.flat import FlatMemory, registered, views_of
+from hpccomm.gradients.group import Group
 from hpccomm.gradients.layout import layout
 from hpccomm.gradients.parameters import Arrays, Bucket, Named, check_writable, read
 from hpccomm.gradients.settings import ReductionSettings, check_least
-from hpccomm.gradients.updates import check_fraction, parts
+from hpccomm.gradients.updates import Update, sgd
 from hpccomm.reductions import ReduceOp
 from hpccomm.runtime.recorder import entered
 from hpccomm.settings import check_bool
@@ -126,27 +127,22 @@ class LocalSteps:
         nesterov: bool = True,
         timeout: float | None = None,
     ) -> None:
-        self._comm, self._timeout = comm, timeout
+        self._group = group = Group(comm, timeout)
 
         def make() -> tuple[Arrays, dict[str, object]]:
             arrays, _ = read(parameters)
             check_writable(arrays, "give a copy")
-            if not isinstance(outer_lr, int | float) or not 0 < outer_lr < float("inf"):
+            if not outer_lr > 0:
                 raise UsageError(f"outer_lr is {outer_lr!r}; give a finite number above 0")
-            check_fraction("outer_momentum", outer_momentum)
-            return arrays, {
-                "every": check_least("every", every, 1),
-                "outer_lr": float(outer_lr),
-                "outer_momentum": float(outer_momentum),
-                "nesterov": check_bool("nesterov", nesterov),
-            }
+            ahead = check_bool("nesterov", nesterov) and outer_momentum > 0
+            self._outer = sgd(outer_lr, momentum=outer_momentum, nesterov=ahead)
+            return arrays, {"every": check_least("every", every, 1), "outer": self._outer.name}
 
-        arrays, _ = agree(comm, make, timeout)
+        arrays, _ = agree(group, make)
         self._arrays = {each.name: array for each, array in arrays.items()}
-        self._every, self._lr = every, outer_lr
-        self._outer_momentum, self._nesterov = outer_momentum, nesterov
+        self._every = every
         buckets = layout(list(arrays), _TOGETHER)
-        self._movements = [_Movement(comm, each, outer_momentum > 0) for each in buckets]
+        self._movements = [_Movement(group, each, self._outer) for each in buckets]
         self._anchors = [each.anchor for each in self._movements]
         with comm.planning(timeout=timeout) as plan:
             for each in self._movements:
@@ -198,9 +194,8 @@ class LocalSteps:
         if not self._anchored:
             anchors = views_of(self._anchors).items()
             check_same(
-                self._comm,
+                self._group,
                 {f"parameter {name!r}": view for name, view in anchors},
-                self._timeout,
                 problem="the ranks began with different parameters",
                 remedy="call broadcast_parameters() before the first step",
             )
@@ -209,7 +204,9 @@ class LocalSteps:
             each.measure(self._arrays)
         self._average()
         for each in self._movements:
-            each.advance(self._lr, self._outer_momentum, self._nesterov)
+            self._outer(
+                each.anchor.memory, each.moved.memory, each.state, self._synchronizations + 1
+            )
             each.anchor.write(self._arrays)
         self._since = 0
         self._synchronizations += 1
@@ -229,9 +226,7 @@ class LocalSteps:
         """
         entered()
         self._drop_anchors()
-        with self._comm.batch(timeout=self._timeout):
-            for anchor in self._anchors:
-                self._comm.broadcast(anchor.memory, root)
+        self._group.broadcast([anchor.memory for anchor in self._anchors], root)
         for anchor in self._anchors:
             anchor.write(self._arrays)
         self._anchored = True
@@ -244,8 +239,8 @@ class LocalSteps:
         To save a training, synchronize, and save the parameters and these arrays. To go on, write both, equal on all
         ranks, and call `broadcast_parameters`.
         """
-        momenta = (each.momentum for each in self._movements)
-        return MappingProxyType(views_of(each for each in momenta if each is not None))
+        states = [(each.anchor.bucket, x) for each in self._movements for x in each.state.values()]
+        return MappingProxyType(views_of(FlatMemory(bucket, x) for bucket, x in states))
 
     def stats(self) -> LocalStatistics:
         """Return steps, bytes and seconds of this rank so far. Local."""
@@ -257,27 +252,15 @@ class LocalSteps:
 
 
 class _Movement:
-    """The parameters of one dtype: where all ranks began, how far this one has moved, and the momentum."""
+    """The parameters of one dtype: where all ranks began, how far this one has moved, and the outer optimiser's state."""
 
-    def __init__(self, comm: "Communicator", bucket: Bucket, momentum: bool) -> None:
+    def __init__(self, group: Group, bucket: Bucket, outer: Update) -> None:
         length = max(bucket.length, 1)
-        self._wide = FLOAT32 if is_narrow(bucket.dtype) else bucket.dtype
-        self.moved = registered(comm, bucket, length)
+        self.moved = registered(group, bucket, length)
         self.anchor = FlatMemory(bucket, np.zeros(length, bucket.dtype))
-        self.momentum = FlatMemory(bucket, np.zeros(length, self._wide)) if momentum else None
+        wide = FLOAT32 if is_narrow(bucket.dtype) else bucket.dtype
+        self.state = {name: np.zeros(length, wide) for name in outer.state}
 
     def measure(self, arrays: Mapping[str, Array]) -> None:
         for name, view in self.moved.views.items():
             np.subtract(self.anchor.views[name], arrays[name], out=view)
-
-    def advance(self, lr: float, momentum: float, nesterov: bool) -> None:
-        """Make the step of the outer optimiser. Narrow floats are widened and rounded once."""
-        anchor = self.anchor.memory
-        for part in parts(anchor.size):
-            moved = self.moved.memory[part].astype(self._wide)
-            if self.momentum is not None:
-                velocity = self.momentum.memory[part]
-                velocity *= momentum
-                velocity += moved
-                moved = moved + momentum * velocity if nesterov else velocity
-            anchor[part] = (anchor[part].astype(self._wide) - lr * moved).astype(anchor.dtype)

@@ -36,11 +36,8 @@ def log_path(path: object) -> Path | None:
     """
     if path is None:
         return None
-    if (
-        not isinstance(path, str | os.PathLike)
-        or not (text := os.fspath(path))
-        or "\0" in str(text)
-    ):
+    text = str(os.fspath(path)) if isinstance(path, str | os.PathLike) else ""
+    if not text or "\0" in text:
         raise UsageError(f"log is {path!r}; give the path of a file")
     return Path(text)
 

@@ -1,16 +1,14 @@
 """The model and the settings that all ranks agreed on."""
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from hpccomm.errors import UsageError
 from hpccomm.gradients.agreement import agree, by_name
 from hpccomm.gradients.consistency import check_initial
+from hpccomm.gradients.group import Group
 from hpccomm.gradients.parameters import Arrays, Parameter, check_writable, read
 from hpccomm.gradients.settings import ReductionSettings, check_known
-
-if TYPE_CHECKING:
-    from hpccomm.communicator import Communicator
 
 Proposal = tuple[Arrays, ReductionSettings]
 
@@ -20,10 +18,8 @@ class Model:
 
     Parameters
     ----------
-    comm : Communicator
-        Over the ranks that train together.
-    timeout : float or None
-        Deadline of each call in seconds.
+    group : Group
+        The ranks that train together.
 
     Attributes
     ----------
@@ -35,8 +31,8 @@ class Model:
         Parameters that have gradients of their own.
     """
 
-    def __init__(self, comm: "Communicator", timeout: float | None) -> None:
-        self._comm, self._timeout = comm, timeout
+    def __init__(self, group: Group) -> None:
+        self._group = group
         self.arrays: Arrays = {}
         self.settings = ReductionSettings()
         self.owners: dict[str, Any] = {}
@@ -67,12 +63,12 @@ class Model:
                 check_writable(self._new(arrays), "give a copy of it")
             return arrays, settings
 
-        arrays, settings = agree(self._comm, checked, self._timeout)
+        arrays, settings = agree(self._group, checked)
         new = self._new(arrays)
         if settings.initial == "broadcast":
             self._broadcast(new, 0)
-        elif settings.initial == "check" and self._comm.size > 1:
-            check_initial(self._comm, new, self._timeout)
+        elif settings.initial == "check" and self._group.size > 1:
+            check_initial(self._group, new)
         old, before = self.arrays, by_name(self.settings)
         self.arrays, self.settings = arrays, settings
         changes = [
@@ -109,7 +105,7 @@ class Model:
 
     def broadcast(self, root: int) -> None:
         """Give all ranks the parameters of `root`. Collective; blocks."""
-        if root != self._comm.rank:
+        if root != self._group.rank:
             check_writable(self.arrays, "give a copy of it")
         self._broadcast(self.arrays, root)
 
@@ -121,9 +117,7 @@ class Model:
                 for each, x in arrays.items()
                 if each.on_device == on_device
             ]
-            with self._comm.batch(timeout=self._timeout):
-                for _, flat in pairs:
-                    self._comm.broadcast(flat, root)
+            self._group.broadcast([flat for _, flat in pairs], root)
             for array, flat in pairs:
-                if flat is not array and root != self._comm.rank:
+                if flat is not array and root != self._group.rank:
                     array[...] = flat

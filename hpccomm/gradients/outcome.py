@@ -1,24 +1,20 @@
 """What becomes of a reduced step in which gradients are missing, not written or not finite. All ranks decide alike."""
 
-from typing import TYPE_CHECKING
+from typing import Any
 
 import numpy as np
 
 from hpccomm.errors import RankMismatch, UsageError
 from hpccomm.gradients.buckets import ELSEWHERE, IS_WRITTEN, MISSING, NONFINITE, UNCHANGED, Buckets
+from hpccomm.gradients.group import Group
 from hpccomm.gradients.settings import ReductionSettings
 from hpccomm.units import few, ranks_named
-
-if TYPE_CHECKING:
-    from hpccomm.communicator import Communicator
 
 MOST = 5
 """Gradients that a message names."""
 
 
-def is_skipped(
-    comm: "Communicator", buckets: Buckets, settings: ReductionSettings, timeout: float | None
-) -> bool:
+def is_skipped(group: Group, buckets: Buckets, settings: ReductionSettings) -> bool:
     """Check a reduced step, and return whether it has no results because they are not finite.
 
     All ranks have the same flags, so that nothing is sent if all is well. Else collective; blocks.
@@ -32,12 +28,12 @@ def is_skipped(
     """
     flags = buckets.any_flags
     if flags[ELSEWHERE] or (flags[UNCHANGED] and not flags[IS_WRITTEN]):
-        _raise_unwritten(comm, buckets, timeout)
+        _raise_unwritten(group, buckets)
     if flags[MISSING]:
         if settings.unused == "zero":
             buckets.present = dict.fromkeys(buckets.present, True)
         else:
-            _fill_missing(comm, buckets, settings.unused == "error", timeout)
+            _fill_missing(group, buckets, settings.unused == "error")
     if settings.nonfinite == "keep" and not settings.skips:
         return False
     bad = [
@@ -50,13 +46,13 @@ def is_skipped(
     if not bad and not flags[NONFINITE]:
         return False
     if settings.nonfinite == "raise":
-        _raise_nonfinite(comm, buckets, bad, timeout)
+        _raise_nonfinite(group, buckets, bad)
     return True
 
 
-def _raise_unwritten(comm: "Communicator", buckets: Buckets, timeout: float | None) -> None:
+def _raise_unwritten(group: Group, buckets: Buckets) -> None:
     """Raise for gradients that lie in buckets: their sum would be that of old results, and nothing would show it."""
-    every = comm.all_gather_object(buckets.unwritten(), timeout=timeout)
+    every = group.exchange(buckets.unwritten())
     buckets.accept([])
     names = list(dict.fromkeys(name for unwritten, _ in every for name in unwritten))
     ranks = [rank for rank, (unwritten, _) in enumerate(every) if unwritten]
@@ -76,12 +72,10 @@ def _raise_unwritten(comm: "Communicator", buckets: Buckets, timeout: float | No
     )
 
 
-def _fill_missing(
-    comm: "Communicator", buckets: Buckets, fail: bool, timeout: float | None
-) -> None:
+def _fill_missing(group: Group, buckets: Buckets, fail: bool) -> None:
     """Find out which gradients are missing on which ranks."""
     own = np.fromiter(buckets.present.values(), np.uint8, len(buckets.present))
-    present = comm.all_gather(own, timeout=timeout).astype(bool)
+    present: Any = group.gather(own).astype(bool)
     buckets.present = dict(zip(buckets.present, present.any(axis=0).tolist(), strict=True))
     if fail:
         missing = [
@@ -91,16 +85,14 @@ def _fill_missing(
         ]
         raise RankMismatch(
             f"gradients are missing: {'; '.join(missing)}; give them, or take unused='zero' or 'skip'",
-            rank=comm.rank,
+            rank=group.rank,
             operation="all_reduce",
             ranks=np.flatnonzero(~present.all(axis=1)).tolist(),
         )
 
 
-def _raise_nonfinite(
-    comm: "Communicator", buckets: Buckets, bad: list[str], timeout: float | None
-) -> None:
-    every = comm.all_gather_object(sorted(buckets.nonfinite), timeout=timeout)
+def _raise_nonfinite(group: Group, buckets: Buckets, bad: list[str]) -> None:
+    every = group.exchange(sorted(buckets.nonfinite))
     lines = []
     for name in dict.fromkeys([*bad, *(name for names in every for name in names)]):
         ranks = [rank for rank, names in enumerate(every) if name in names]

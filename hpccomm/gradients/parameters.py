@@ -5,6 +5,9 @@ from dataclasses import dataclass
 from math import prod
 from typing import Any, NamedTuple
 
+import numpy as np
+from numpy.typing import NDArray
+
 from hpccomm import dtypes
 from hpccomm.dtypes import DType
 from hpccomm.errors import UnsupportedDtype, UsageError
@@ -111,10 +114,25 @@ class Bucket:
         """Bytes of gradients and padding."""
         return self.length * self.dtype.itemsize
 
+    def views(self, memory: Array) -> dict[str, Array]:
+        """Return the arrays in memory of its length or more, by name and of their parameters' shapes. Local."""
+        return {
+            each.name: memory[offset : offset + each.size].reshape(each.shape)
+            for each, offset in zip(self.parameters, self.offsets, strict=True)
+        }
+
     def __str__(self) -> str:
         first, last = self.parameters[0].name, self.parameters[-1].name
         names = first if first == last else f"{first} to {last}"
         return f"bucket {self.index}: {len(self.parameters)} of {self.dtype}, {self.nbytes} bytes, {names}"
+
+
+def padding(bucket: Bucket, length: int) -> NDArray[np.bool_]:
+    """Return which of so many elements lie between the arrays of a bucket, or behind them. Local."""
+    between = np.ones(length, np.bool_)
+    for place in bucket.views(between).values():
+        place[...] = False
+    return between
 
 
 def read(parameters: Named, *, devices: bool = False) -> tuple[Arrays, dict[str, Any]]:

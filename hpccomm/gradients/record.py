@@ -1,8 +1,8 @@
 """What steps cost, as it is counted."""
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
 from time import perf_counter
+from typing import Any
 
 from hpccomm.gradients.buckets import Buckets
 from hpccomm.gradients.reducer import Reducer
@@ -19,16 +19,8 @@ def common(span: Span, others: Sequence[Span]) -> float:
     return sum(max(0.0, min(end, last) - max(begin, first)) for first, last in others)
 
 
-@dataclass(slots=True)
-class _Totals:
-    """The sums in `Statistics`."""
-
-    nbytes: int = 0
-    wire_nbytes: int = 0
-    calls: int = 0
-    seconds: float = 0.0
-    hidden_seconds: float = 0.0
-    blocked_seconds: float = 0.0
+TOTALS = ("nbytes", "wire_nbytes", "calls", "seconds", "hidden_seconds", "blocked_seconds")
+"""Sums in `Statistics`."""
 
 
 class Record:
@@ -50,12 +42,13 @@ class Record:
         self._made = perf_counter()
         self.steps = self.micro_steps = self.skipped = self._with_gradients = 0
         self.waited: list[Span] = []
-        self._totals, self._logged = _Totals(), _Totals()
+        self._totals: dict[str, Any] = dict.fromkeys(TOTALS, 0)
+        self._logged = self._totals.copy()
         self._wire_before = 0
 
     def lay_out(self, buckets: Buckets, reducer: Reducer) -> None:
         """Take note of another layout, whose buckets are counted anew."""
-        self._wire_before = self._totals.wire_nbytes
+        self._wire_before = self._totals["wire_nbytes"]
         self._buckets, self._reducer = buckets, reducer
         self._together_seconds = 0.0
         self._bucket_steps = 0
@@ -71,15 +64,15 @@ class Record:
             hidden = seconds - common(span, self.waited)
             self._bucket_seconds[number] += seconds
             self._bucket_hidden[number] += hidden
-            totals.seconds += seconds
-            totals.hidden_seconds += hidden
+            totals["seconds"] += seconds
+            totals["hidden_seconds"] += hidden
         if not spans:
             self._together_seconds += blocked
-            totals.seconds += blocked
-        totals.blocked_seconds += blocked
-        totals.calls += len(spans) or self._reducer.together
-        totals.nbytes += self._buckets.nbytes
-        totals.wire_nbytes = self._wire_before + self._reducer.wire_nbytes
+            totals["seconds"] += blocked
+        totals["blocked_seconds"] += blocked
+        totals["calls"] += len(spans) or self._reducer.together
+        totals["nbytes"] += self._buckets.nbytes
+        totals["wire_nbytes"] = self._wire_before + self._reducer.wire_nbytes
         self._with_gradients = sum(self._buckets.present.values())
         self._bucket_steps += 1
         self.steps += 1
@@ -92,7 +85,7 @@ class Record:
             micro_steps=self.micro_steps,
             skipped=self.skipped,
             with_gradients=self._with_gradients,
-            **asdict(self._totals),
+            **self._totals,
             memory_bytes=sum(each.memory_bytes for each in self._reducer.each),
             buckets=tuple(map(self._bucket, range(len(self._bucket_seconds)))),
         )
@@ -111,11 +104,11 @@ class Record:
 
     def last(self, *, skipped: bool) -> tuple[TrainingStep, Sequence[float]]:
         """Return what came since the last call, a reduced step, and the seconds of its buckets."""
-        before, self._logged = asdict(self._logged), replace(self._totals)
+        before, self._logged = self._logged, self._totals.copy()
         step = TrainingStep(
             step=self.steps - 1,
             finished=perf_counter() - self._made,
-            **{name: total - before[name] for name, total in asdict(self._logged).items()},
+            **{name: total - before[name] for name, total in self._logged.items()},
             with_gradients=self._with_gradients,
             skipped=skipped,
             buckets=len(self._last),

@@ -4,17 +4,15 @@ import math
 import threading
 from collections.abc import Callable, Collection, Sequence
 from time import perf_counter
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from hpccomm.gradients.bucket_reducers import CompressedReducer, PlannedReducer, plan
 from hpccomm.gradients.buckets import FLAGS, Buckets
 from hpccomm.gradients.compression.exchange import Ranks
+from hpccomm.gradients.group import Group
 from hpccomm.gradients.settings import ReductionSettings
 from hpccomm.gradients.worker import Worker
 from hpccomm.runtime.waiting import Gate, wait
-
-if TYPE_CHECKING:
-    from hpccomm.communicator import Communicator
 
 SMALL_BYTES = 64 * 1024
 """A step's last bucket of at most this size is left to `wait`: handing it over takes longer than reducing it."""
@@ -50,8 +48,8 @@ class Reducer:
 
     Parameters
     ----------
-    comm : Communicator
-        Over the ranks.
+    group : Group
+        The ranks.
     buckets : Buckets
         What is reduced.
     settings : ReductionSettings
@@ -60,10 +58,8 @@ class Reducer:
         As in `next_bucket`.
     worker : Worker or None
         Reduces while the caller's thread computes; with None, buckets are reduced by `finish`.
-    levels : (Communicator, Communicator or None) or None
-        For a reduction on two levels: over the ranks of this node, and over the ranks 0 of the nodes, if this is one.
-    timeout : float or None
-        Deadline of each call in seconds.
+    levels : (Group, Group or None) or None
+        For a reduction on two levels: the ranks of this node, and the ranks 0 of the nodes, if this is one.
 
     Attributes
     ----------
@@ -79,34 +75,29 @@ class Reducer:
 
     def __init__(
         self,
-        comm: "Communicator",
+        group: Group,
         buckets: Buckets,
         settings: ReductionSettings,
         urgent: Sequence[int],
         worker: Worker | None,
-        levels: "tuple[Communicator, Communicator | None] | None",
-        timeout: float | None,
+        levels: tuple[Group, Group | None] | None,
     ) -> None:
         self.each: Sequence[PlannedReducer | CompressedReducer]
         self.ranks: Ranks | None = None
         self._plans: list[Callable[[], Any]] = []
         if settings.compressor is None:
             flags = len(FLAGS) + len(urgent)
-            self._planned = [
-                PlannedReducer(comm, flat, settings, flags, timeout) for flat in buckets.flats
-            ]
+            self._planned = [PlannedReducer(group, flat, settings, flags) for flat in buckets.flats]
             self.each = self._planned
             if settings.bucketing:
                 self._plans = [
-                    plan(comm, memory, kind, settings, timeout)
-                    for kind, memory in buckets.regions.items()
+                    plan(group, memory, kind, settings) for kind, memory in buckets.regions.items()
                 ]
         else:
-            node, across = levels or (None, comm)
-            self.ranks = None if across is None else Ranks(across, timeout)
+            node, across = levels or (None, group)
+            self.ranks = None if across is None else Ranks(across.comm, across.timeout)
             self.each = [
-                CompressedReducer(comm, flat, settings, self.ranks, node, timeout)
-                for flat in buckets.flats
+                CompressedReducer(group, flat, settings, self.ranks, node) for flat in buckets.flats
             ]
         self.together = len(self._plans)
         self._buckets, self._urgent, self._worker = buckets, urgent, worker

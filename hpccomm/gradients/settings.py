@@ -18,22 +18,8 @@ Order = Literal["reverse", "ready", "largest"]
 
 KIB, MIB = 1024, 1024**2
 
-_CHOICES = {
-    "op": Combine,
-    "unused": Unused,
-    "nonfinite": Nonfinite,
-    "initial": Initial,
-    "order": Order,
-}
-_SWITCHES = ("bucketing", "deterministic", "hierarchical")
-_LEAST = {
-    "bucket_bytes": 1,
-    "first_bucket_bytes": 1,
-    "min_bucket_bytes": 0,
-    "accumulate": 1,
-    "adaptive": 0,
-    "check_every": 0,
-}
+_LEAST = {"bucket_bytes": 1, "first_bucket_bytes": 1, "accumulate": 1}
+"""The least value of integers; of others it is 0."""
 
 
 def check_choice(name: str, value: object, kind: object) -> None:
@@ -165,12 +151,14 @@ class ReductionSettings:
     hierarchical: bool = False
 
     def __post_init__(self) -> None:
-        for name, kind in _CHOICES.items():
-            check_choice(name, getattr(self, name), kind)
-        for name in _SWITCHES:
-            object.__setattr__(self, name, check_bool(name, getattr(self, name)))
-        for name, least in _LEAST.items():
-            object.__setattr__(self, name, check_least(name, getattr(self, name), least))
+        for name, kind in Settings.__annotations__.items():
+            value = getattr(self, name)
+            if kind in (Combine, Unused, Nonfinite, Initial, Order):
+                check_choice(name, value, kind)
+            elif kind is bool:
+                object.__setattr__(self, name, check_bool(name, value))
+            elif kind is int:
+                object.__setattr__(self, name, check_least(name, value, _LEAST.get(name, 0)))
         names = [self.frozen] if isinstance(self.frozen, str) else self.frozen
         object.__setattr__(self, "frozen", tuple(sorted(set(names))))
         if self.loss_scale is not None and not isinstance(self.loss_scale, LossScale):

@@ -1,6 +1,6 @@
 """`ShardedOptimizer`: each rank keeps the optimiser's state of its part of the model only."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Iterator, Mapping
 from time import perf_counter
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal
@@ -12,9 +12,10 @@ from hpccomm.gradients.agreement import agree, by_name
 from hpccomm.gradients.arrays import Array
 from hpccomm.gradients.buckets import fitting, gradient_of
 from hpccomm.gradients.consistency import check_initial
-from hpccomm.gradients.flat import FlatMemory, views_of
+from hpccomm.gradients.flat import views_of
+from hpccomm.gradients.group import Group
 from hpccomm.gradients.layout import layout
-from hpccomm.gradients.parameters import Arrays, Named, check_writable, read
+from hpccomm.gradients.parameters import Arrays, Bucket, Named, check_writable, read
 from hpccomm.gradients.settings import KIB, MIB, Initial, ReductionSettings, check_choice
 from hpccomm.gradients.shards import Shard, StateOf, UpdateRule
 from hpccomm.gradients.updates import Update
@@ -103,17 +104,9 @@ class ShardedOptimizer:
         deterministic: bool = False,
         timeout: float | None = None,
     ) -> None:
-        self._comm, self._timeout, self._update = comm, timeout, update
+        self._group, self._update = Group(comm, timeout), update
         self._steps = 0
         self._blocked = 0.0
-        options = {
-            "op": op,
-            "initial": initial,
-            "bucket_bytes": bucket_bytes,
-            "first_bucket_bytes": bucket_bytes,
-            "min_bucket_bytes": min_bucket_bytes,
-            "deterministic": deterministic,
-        }
         if state is None:
             state = dict(update.state) if isinstance(update, Update) else {}
 
@@ -124,39 +117,39 @@ class ShardedOptimizer:
             arrays, self._owners = read(parameters)
             if check_bool("write_back", write_back):
                 check_writable(arrays, "give a copy, or take write_back=False")
+            self._settings = ReductionSettings(
+                op=op,
+                initial=initial,
+                bucket_bytes=bucket_bytes,
+                first_bucket_bytes=bucket_bytes,
+                min_bucket_bytes=min_bucket_bytes,
+                deterministic=deterministic,
+            )
             return arrays, {
-                **by_name(ReductionSettings().changed(options)),
+                **by_name(self._settings),
                 "update": update.name if isinstance(update, Update) else _name(update),
                 "state": _name(state) if callable(state) else _dtypes(state),
                 "masters": check_bool("masters", masters),
             }
 
-        arrays, _ = agree(comm, make, timeout)
+        arrays, _ = agree(self._group, make)
         if initial == "check" and comm.size > 1:
-            check_initial(comm, arrays, timeout)
-        self._shards = [
-            Shard(comm, bucket, state, masters=masters)
-            for bucket in layout(list(arrays), ReductionSettings().changed(options))
-        ]
+            check_initial(self._group, arrays)
+        buckets = layout(list(arrays), self._settings)
+        self._shards = [Shard(self._group, each, state, masters=masters) for each in buckets]
         names = [each.name for each in arrays]
         self._parameters = views_of([each.parameters for each in self._shards], names)
         self._gradients = views_of([each.gradients for each in self._shards], names)
         self._arrays = {each.name: array for each, array in arrays.items()}
-        self._read_back()
+        self._read()
         if not write_back:
             self._arrays = {}
         for shard in self._shards:
             shard.make_state()
         # One bucket needs no background: a call in the own thread is quicker.
-        self._plans = [
-            shard.plan(
-                ReduceOp.AVG if op == "average" else ReduceOp.SUM,
-                deterministic=deterministic,
-                async_op=len(self._shards) > 1,
-                timeout=timeout,
-            )
-            for shard in self._shards
-        ]
+        exact, async_op = self._settings.deterministic, len(buckets) > 1
+        reduction = ReduceOp.AVG if op == "average" else ReduceOp.SUM
+        self._plans = [each.plan(reduction, exact, async_op) for each in self._shards]
         if initial == "broadcast":
             self.broadcast_parameters()
 
@@ -189,7 +182,7 @@ class ShardedOptimizer:
     @property
     def memory_bytes(self) -> int:
         """Bytes of state on this rank, float32 masters included. Local."""
-        return sum(array.nbytes for shard in self._shards for array in shard.own().values())
+        return sum(part.nbytes for _, _, part in self._own_state())
 
     def step(self, grads: Mapping[str, Any] | None = None) -> None:
         """Reduce the gradients and update the parameters on all ranks. Collective; blocks.
@@ -221,17 +214,20 @@ class ShardedOptimizer:
                 f"the gradients of {', '.join(map(repr, lost))} are not in `gradients`: zero_grad() and backward() made "
                 "new tensors in .grad; give them, by step({name: parameter.grad, ...})"
             )
-        number = self._steps + 1
-        works = [self._timed(reduce) for reduce, _ in self._plans]
-        collected = []
+        begun, updating = perf_counter(), 0.0
+        works = [reduce() for reduce, _ in self._plans]
+        collections = []
         for shard, work, (_, collect) in zip(self._shards, works, self._plans, strict=True):
-            self._timed(_ending(work))
-            shard.update(self._update, number)
-            collected.append(self._timed(collect))
-        for work in collected:
-            self._timed(_ending(work))
-        self._steps = number
-        self._write_back()
+            _finish(work)
+            update_begun = perf_counter()
+            shard.update(self._update, self._steps + 1)
+            updating += perf_counter() - update_begun
+            collections.append(collect())
+        for work in collections:
+            _finish(work)
+        self._blocked += perf_counter() - begun - updating
+        self._steps += 1
+        self._write()
 
     def _take(self, grads: Mapping[str, Any]) -> None:
         """Check all gradients, and then copy them."""
@@ -245,19 +241,19 @@ class ShardedOptimizer:
             if array is not view:
                 np.copyto(view, array, casting="unsafe")
 
-    def _timed(self, call: Callable[[], Any]) -> Any:
-        begun = perf_counter()
-        result = call()
-        self._blocked += perf_counter() - begun
-        return result
-
-    def _write_back(self) -> None:
+    def _write(self) -> None:
         for name, array in self._arrays.items():
             np.copyto(array, self._parameters[name])
 
-    def _read_back(self) -> None:
+    def _read(self) -> None:
         for name, array in self._arrays.items():
             np.copyto(self._parameters[name], array)
+
+    def _own_state(self) -> Iterator[tuple[Bucket, str, Array]]:
+        """Return the parts of the state that are on this rank, with the bucket and the name of each."""
+        for shard in self._shards:
+            for what, part in shard.own().items():
+                yield shard.parameters.bucket, what, part
 
     def broadcast_parameters(self, root: int = 0) -> None:
         """Give all ranks the parameters of `root`. Collective; blocks.
@@ -273,13 +269,11 @@ class ShardedOptimizer:
             If a call fails or its deadline passes.
         """
         entered()
-        self._read_back()
-        with self._comm.batch(timeout=self._timeout):
-            for shard in self._shards:
-                self._comm.broadcast(shard.parameters.memory, root)
+        self._read()
+        self._group.broadcast([shard.parameters.memory for shard in self._shards], root)
         for shard in self._shards:
             shard.take_masters()
-        self._write_back()
+        self._write()
 
     def gather_state(self, root: int | None = None) -> Saved | None:
         """Return all state, to save it. Collective, with the same root; blocks.
@@ -305,19 +299,17 @@ class ShardedOptimizer:
             If a call fails or its deadline passes.
         """
         entered()
+        comm = self._group.comm
         state: dict[str, dict[str, Array]] = {name: {} for name in self._parameters}
-        for shard in self._shards:
-            for what, part in shard.own().items():
-                if root is None:
-                    full = self._comm.all_gather(part, timeout=self._timeout)
-                else:
-                    full = self._comm.gather(part, root, timeout=self._timeout)
-                if full is not None:
-                    for name, view in FlatMemory(
-                        shard.parameters.bucket, full.reshape(-1)
-                    ).views.items():
-                        state[name][what] = view.copy()
-        if root is not None and self._comm.rank != root:
+        for bucket, what, part in self._own_state():
+            if root is None:
+                full = self._group.gather(part)
+            else:
+                full = comm.gather(part, root, timeout=self._group.timeout)
+            if full is not None:
+                for name, view in bucket.views(full.reshape(-1)).items():
+                    state[name][what] = view.copy()
+        if root is not None and comm.rank != root:
             return None
         return {"steps": self._steps, "state": state}
 
@@ -342,7 +334,7 @@ class ShardedOptimizer:
         CommunicationError
             If a call fails or its deadline passes.
         """
-        rank, size = self._comm.rank, self._comm.size
+        comm, rank, size = self._group.comm, self._group.rank, self._group.size
 
         def make() -> tuple[Arrays, dict[str, object]]:
             if root is not None and root not in range(size):
@@ -352,48 +344,41 @@ class ShardedOptimizer:
             steps = saved["steps"] if root is None and saved is not None else None
             return {}, {"root": root, "steps": steps}
 
-        agree(self._comm, make, self._timeout)
+        agree(self._group, make)
         full = saved if root is None or root == rank else None
-        for shard in self._shards:
-            for what, part in shard.own().items():
-                flat: Array | None = None
-                if full is not None:
-                    flat = np.zeros((size, part.size), part.dtype)
-                    for name, view in FlatMemory(
-                        shard.parameters.bucket, flat.reshape(-1)
-                    ).views.items():
-                        np.copyto(view, full["state"][name][what])
-                if root is None:
-                    assert flat is not None
-                    part[:] = flat[rank]
-                else:
-                    part[:] = self._comm.scatter(
-                        flat, root, out=np.empty_like(part), timeout=self._timeout
-                    ).reshape(-1)
-        steps = None if full is None else int(full["steps"])
+        for bucket, what, part in self._own_state():
+            parts: Array | None = None
+            if full is not None:
+                parts = np.zeros((size, part.size), part.dtype)
+                for name, view in bucket.views(parts.reshape(-1)).items():
+                    np.copyto(view, full["state"][name][what])
+            if root is not None:
+                out = np.empty_like(part)
+                comm.scatter(parts, root, out=out, timeout=self._group.timeout)
+                part[:] = out
+            elif parts is not None:
+                part[:] = parts[rank]
+        steps = 0 if full is None else int(full["steps"])
         if root is not None:
-            steps = self._comm.broadcast_object(steps, root, timeout=self._timeout)
-        assert steps is not None
+            steps = comm.broadcast_object(steps, root, timeout=self._group.timeout)
         self._steps = steps
 
     def _check_saved(self, saved: Saved | None) -> None:
         if not isinstance(saved, Mapping) or not {"steps", "state"} <= set(saved):
             raise UsageError("there is no saved state; give what gather_state() returned")
-        state = saved["state"]
-        for shard in self._shards:
-            for name, view in shard.parameters.views.items():
-                for what, part in shard.own().items():
-                    array = state.get(name, {}).get(what)
-                    if not isinstance(array, np.ndarray):
-                        raise UsageError(
-                            f"the saved state has no {what!r} of {name!r}; "
-                            "make the optimiser with the update and masters= of the one that was saved"
-                        )
-                    if array.shape != view.shape or array.dtype != part.dtype:
-                        raise UsageError(
-                            f"the saved {what!r} of {name!r} is {array.dtype} {array.shape}; "
-                            f"this model's is {part.dtype} {view.shape}"
-                        )
+        for bucket, what, part in self._own_state():
+            for each in bucket.parameters:
+                array = saved["state"].get(each.name, {}).get(what)
+                if not isinstance(array, np.ndarray):
+                    raise UsageError(
+                        f"the saved state has no {what!r} of {each.name!r}; "
+                        "make the optimiser with the update and masters= of the one that was saved"
+                    )
+                if array.shape != each.shape or array.dtype != part.dtype:
+                    raise UsageError(
+                        f"the saved {what!r} of {each.name!r} is {array.dtype} {array.shape}; "
+                        f"this model's is {part.dtype} {each.shape}"
+                    )
 
 
 _ZERO = np.zeros(())
@@ -413,6 +398,7 @@ def _dtypes(state: Mapping[str, Any]) -> dict[str, str]:
         raise UsageError(f"state is {state!r}; give a dtype by name, or a function") from error
 
 
-def _ending(work: Any) -> Callable[[], Any]:
-    """Return what waits for a call; nothing has to be waited for if it was made in the own thread."""
-    return lambda: None if isinstance(work, np.ndarray) else work.wait()
+def _finish(work: Any) -> None:
+    """Wait for a call, unless it was made in the own thread."""
+    if not isinstance(work, np.ndarray):
+        work.wait()

@@ -1,20 +1,18 @@
 """A bucket of which each rank updates an equal part."""
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hpccomm.dtypes import FLOAT32, is_narrow
 from hpccomm.errors import UsageError
-from hpccomm.gradients.flat import FlatMemory, registered
+from hpccomm.gradients.flat import registered
+from hpccomm.gradients.group import Group
 from hpccomm.gradients.layout import ALIGNMENT
-from hpccomm.gradients.parameters import Bucket
+from hpccomm.gradients.parameters import Bucket, padding
 from hpccomm.reductions import ReduceOp
-
-if TYPE_CHECKING:
-    from hpccomm.communicator import Communicator
 
 Flat = NDArray[Any]
 UpdateRule = Callable[[Flat, Flat, dict[str, Flat], int], object]
@@ -29,8 +27,8 @@ class Shard:
 
     Parameters
     ----------
-    comm : Communicator
-        Over the ranks that share the bucket.
+    group : Group
+        The ranks that share the bucket.
     bucket : Bucket
         What lies where. Behind it there is padding, so that all ranks have parts of one length, which begin at
         cache lines.
@@ -49,21 +47,16 @@ class Shard:
         Of the length and order of `values`.
     """
 
-    def __init__(
-        self, comm: "Communicator", bucket: Bucket, state: StateOf, *, masters: bool
-    ) -> None:
-        self._comm = comm
-        unit = comm.size * (ALIGNMENT // bucket.dtype.itemsize)
+    def __init__(self, group: Group, bucket: Bucket, state: StateOf, *, masters: bool) -> None:
+        self._group = group
+        unit = group.size * (ALIGNMENT // bucket.dtype.itemsize)
         length = max(1, -(-bucket.length // unit)) * unit
-        self.parameters = registered(comm, bucket, length)
-        self.gradients = registered(comm, bucket, length)
-        part = length // comm.size
-        own = slice(comm.rank * part, (comm.rank + 1) * part)
+        self.parameters = registered(group, bucket, length)
+        self.gradients = registered(group, bucket, length)
+        part = length // group.size
+        own = slice(group.rank * part, (group.rank + 1) * part)
         self._parameters, self._gradients = self.parameters.memory[own], self.gradients.memory[own]
-        used = FlatMemory(bucket, np.zeros(length, np.bool_))
-        for view in used.views.values():
-            view[...] = True
-        self._padding = np.flatnonzero(~used.memory[own])
+        self._padding = np.flatnonzero(padding(bucket, length)[own])
         self._master = np.zeros(part, FLOAT32) if masters and is_narrow(bucket.dtype) else None
         self.values = self._parameters if self._master is None else self._master
         self._state_of = state
@@ -83,23 +76,19 @@ class Shard:
             self._master[:] = self._parameters
 
     def plan(
-        self, op: ReduceOp, *, deterministic: bool, async_op: bool, timeout: float | None
+        self, op: ReduceOp, exact: bool, async_op: bool
     ) -> tuple[Callable[[], Any], Callable[[], Any]]:
         """Plan the reduction of gradients to their parts, and the collection of parameters. Collective; blocks."""
-        comm, everyone = self._comm, self.parameters.memory.reshape(self._comm.size, -1)
-        reduce = comm.plan(
+        group, gradients = self._group, self.gradients.memory
+        parts = self.parameters.memory.reshape(group.size, -1)
+        return group.plan(
             "reduce_scatter",
-            self.gradients.memory,
+            gradients,
             op,
             out=self._gradients,
-            deterministic=deterministic,
+            deterministic=exact,
             async_op=async_op,
-            timeout=timeout,
-        )
-        collect = comm.plan(
-            "all_gather", self._parameters, out=everyone, async_op=async_op, timeout=timeout
-        )
-        return reduce, collect
+        ), group.plan("all_gather", self._parameters, out=parts, async_op=async_op)
 
     def update(self, rule: UpdateRule, step: int) -> None:
         """Update this rank's part by its reduced gradients. Local."""

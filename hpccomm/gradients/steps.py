@@ -13,6 +13,7 @@ from hpccomm.gradients.arrays import Array
 from hpccomm.gradients.buckets import FLAGS, Buckets, gradient_of
 from hpccomm.gradients.consistency import check_same
 from hpccomm.gradients.flat import clip
+from hpccomm.gradients.group import Group
 from hpccomm.gradients.layout import layout, mean_order, ordered, urgent_buckets
 from hpccomm.gradients.loss_scale import CurrentScale
 from hpccomm.gradients.model import Model
@@ -25,7 +26,6 @@ from hpccomm.runtime.recorder import entered
 from hpccomm.units import ranks_named
 
 if TYPE_CHECKING:
-    from hpccomm.communicator import Communicator
     from hpccomm.gradients.adaptive import BucketChoice
     from hpccomm.gradients.log import Log
 
@@ -38,12 +38,10 @@ class Steps:
 
     Parameters
     ----------
-    comm : Communicator
-        Over the ranks that train together.
+    group : Group
+        The ranks that train together.
     model : Model
         What all ranks agreed on.
-    timeout : float or None
-        Deadline of each call in seconds.
 
     Attributes
     ----------
@@ -63,10 +61,10 @@ class Steps:
 
     buckets: Buckets
 
-    def __init__(self, comm: "Communicator", model: Model, timeout: float | None) -> None:
-        self._comm, self._model, self._timeout = comm, model, timeout
+    def __init__(self, group: Group, model: Model) -> None:
+        self._group, self._model, comm = group, model, group.comm
         self._worker = Worker(comm.abort) if comm.background else None
-        self._levels: tuple[Communicator, Communicator | None] | None = None
+        self._levels: tuple[Group, Group | None] | None = None
         self.record, self.scale = Record(), CurrentScale()
         self.log: Log | None = None
         self.choice: BucketChoice | None = None
@@ -90,22 +88,21 @@ class Steps:
         readiness : sequence of str, optional
             As in `ordered`.
         """
-        comm, model, settings = self._comm, self._model, self._model.settings
+        group, model, settings = self._group, self._model, self._model.settings
         before: Buckets | None = getattr(self, "buckets", None)
         if settings.hierarchical and self._levels is None:
-            node = comm.node_comm
+            comm = group.comm
+            node = Group(comm.node_comm, group.timeout)
             across = comm.split(0 if node.rank == 0 else None, name=f"{comm.name}.leaders")
-            self._levels = node, across
+            self._levels = node, None if across is None else Group(across, group.timeout)
         self._readiness = readiness
         filled = ordered(model.trained, settings.order, readiness)
         parts = layout(model.trained, settings, readiness)
         urgent = urgent_buckets(parts, model.trained)
         flags = len(FLAGS) + len(urgent)
-        self.buckets = Buckets(comm, parts, settings, model.owners, flags)
+        self.buckets = Buckets(group, parts, settings, model.owners, flags)
         levels = self._levels if settings.hierarchical else None
-        self._reducer = Reducer(
-            comm, self.buckets, settings, urgent, self._worker, levels, self._timeout
-        )
+        self._reducer = Reducer(group, self.buckets, settings, urgent, self._worker, levels)
         if before is not None:
             self.buckets.adopt(before)
         self.record.lay_out(self.buckets, self._reducer)
@@ -149,9 +146,8 @@ class Steps:
         if self._reduced:
             arrays |= {f"gradient {name!r}": x for name, x in self.buckets.gradients.items()}
         check_same(
-            self._comm,
+            self._group,
             arrays,
-            self._timeout,
             problem="the ranks have drifted apart",
             remedy="broadcast_parameters() gives all the same parameters again",
         )
@@ -188,7 +184,7 @@ class Steps:
         self.check_between()
         self.ended = UsageError("this object was closed; make another one")
         if self._levels is not None and self._levels[1] is not None:
-            self._levels[1].finalize()
+            self._levels[1].comm.finalize()
         if self.log is not None:
             self.log.close()
 
@@ -202,7 +198,7 @@ class Steps:
         if self.log is not None:
             self.log.discard()
         if self._levels is not None and self._levels[1] is not None:
-            self._levels[1].abort()
+            self._levels[1].comm.abort()
 
     # A step.
 
@@ -220,11 +216,11 @@ class Steps:
         if not isinstance(samples, int | float | np.number) or not isfinite(samples) or samples < 0:
             raise UsageError(f"the weight is {samples!r}; give a finite number of at least 0")
         entered()
-        own = np.array([float(samples)])
-        total = float(self._comm.all_reduce(own, timeout=self._timeout, deterministic=True)[0])
-        if total == 0:
+        total = np.array([float(samples)])
+        self._group.reduce(total, deterministic=True)
+        if total[0] == 0:
             raise UsageError("the weights of all ranks are 0; give the number of samples of each")
-        self.buckets.factor = float(samples) / total
+        self.buckets.factor = float(samples) / float(total[0])
 
     def _check_weighed(self) -> None:
         weighted = self._model.settings.op == "weighted"
@@ -244,12 +240,12 @@ class Steps:
             self._open = True
 
     def _compare_ways(self, way: str) -> None:
-        ways = self._comm.all_gather_object(way, timeout=self._timeout)
+        ways = self._group.exchange(way)
         others = [rank for rank, each in enumerate(ways) if each != ways[0]]
         if others:
             raise RankMismatch(
                 f"rank 0 calls {ways[0]}, and {ranks_named(others)} {ways[others[0]]}; do it in one way on all ranks",
-                rank=self._comm.rank,
+                rank=self._group.rank,
                 ranks=others,
             )
         self._way = way
@@ -334,7 +330,7 @@ class Steps:
 
     def _end(self) -> bool:
         """End a micro-step. Return whether there are results."""
-        comm, model, timeout = self._comm, self._model, self._timeout
+        group, model = self._group, self._model
         buckets, record, settings = self.buckets, self.record, model.settings
         reduced, marked, spans = self._reducing, list(buckets.marked), self._reducer.spans
         if reduced:
@@ -351,7 +347,7 @@ class Steps:
         self._micro_steps, buckets.factor, self._reduced = 0, None, True
         skipped = True  # also if this raises
         try:
-            skipped = is_skipped(comm, buckets, settings, timeout)
+            skipped = is_skipped(group, buckets, settings)
         finally:
             if self.log is not None:
                 self.log.step(*record.last(skipped=skipped))
@@ -369,10 +365,9 @@ class Steps:
         if settings.check_every and not record.steps % settings.check_every:
             self.check_consistency()
         if settings.order == "ready" and self._readiness is None:
-            every = comm.all_gather_object(marked, timeout=timeout)
-            self.lay_out(readiness=mean_order(every))
+            self.lay_out(readiness=mean_order(group.exchange(marked)))
         elif self._way == READY and self._warm_up is not None and self._warm_up.step(spans):
-            self.choice = choice = self._warm_up.choose(comm, settings, timeout)
+            self.choice = choice = self._warm_up.choose(group, settings)
             sizes = {
                 "bucket_bytes": choice.bucket_bytes,
                 "first_bucket_bytes": choice.first_bucket_bytes,

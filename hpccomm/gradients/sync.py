@@ -9,6 +9,7 @@ from hpccomm.gradients.adaptive import BucketChoice
 from hpccomm.gradients.agreement import by_name
 from hpccomm.gradients.arrays import Array
 from hpccomm.gradients.buckets import gradient_of
+from hpccomm.gradients.group import Group
 from hpccomm.gradients.log import Log, log_path
 from hpccomm.gradients.model import Model, Proposal
 from hpccomm.gradients.parameters import Bucket, Named, read
@@ -72,8 +73,9 @@ class GradientSync:
         timeout: float | None = None,
         **settings: Unpack[Settings],
     ) -> None:
-        self._model = Model(comm, timeout)
-        self._steps = Steps(comm, self._model, timeout)
+        group = Group(comm, timeout)
+        self._model = Model(group)
+        self._steps = Steps(group, self._model)
 
         def make() -> Proposal:
             arrays, self._model.owners = read(parameters, devices=True)

@@ -2,15 +2,12 @@
 
 from collections.abc import Sequence
 from time import perf_counter
-from typing import TYPE_CHECKING
 
 from hpccomm.gradients.adaptive import BucketChoice, Measurements, choose, merge, typical
+from hpccomm.gradients.group import Group
 from hpccomm.gradients.parameters import Bucket, Parameter
 from hpccomm.gradients.record import Span
 from hpccomm.gradients.settings import ReductionSettings
-
-if TYPE_CHECKING:
-    from hpccomm.communicator import Communicator
 
 
 class WarmUp:
@@ -50,14 +47,11 @@ class WarmUp:
         self._left -= 1
         return not self._left
 
-    def choose(
-        self, comm: "Communicator", settings: ReductionSettings, timeout: float | None
-    ) -> BucketChoice:
+    def choose(self, group: Group, settings: ReductionSettings) -> BucketChoice:
         """Choose the sizes of buckets from what all ranks measured. Collective; blocks."""
         sizes = [each.nbytes for each in self._parameters]
         ready = tuple(zip(sizes, typical(self._ready), strict=True))
-        every = comm.all_gather_object(Measurements(ready, tuple(self._wire)), timeout=timeout)
-        # Rank 0 chooses, because other processors may round differently.
-        choice = choose(merge(every), settings) if comm.rank == 0 else None
-        agreed: BucketChoice = comm.broadcast_object(choice, timeout=timeout)
-        return agreed
+        measured = merge(group.exchange(Measurements(ready, tuple(self._wire))))
+        # The choice of rank 0 counts, because other processors may round differently.
+        choice: BucketChoice = group.exchange(choose(measured, settings))[0]
+        return choice

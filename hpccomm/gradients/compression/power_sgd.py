@@ -1,6 +1,9 @@
 """A compressor that sends matrices as products of thin ones."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -62,78 +65,81 @@ class PowerSGDChannel:
     """
 
     def __init__(self, bucket: Bucket, rank: int, *, error_feedback: bool) -> None:
-        self._dtype = wide(bucket.dtype)
+        self._dtype, self._bucket, self._rank = wide(bucket.dtype), bucket, rank
         self._errors = np.zeros(bucket.length, self._dtype) if error_feedback else None
-        self._matrices: list[tuple[slice, int, int]] = []  # where it lies, rows, columns
+        self._right: dict[str, Array] = {}
         plain = np.ones(bucket.length, bool)
-        self._right: list[Array] = []
-        for parameter, offset in zip(bucket.parameters, bucket.offsets, strict=True):
-            rows = parameter.shape[0] if len(parameter.shape) > 1 else 1
-            columns = parameter.size // rows if rows else 0
-            if 2 * rank * (rows + columns) > parameter.size or not parameter.size:
-                continue
-            where = slice(offset, offset + parameter.size)
-            plain[where] = False
-            self._matrices.append((where, rows, columns))
-            # The same on all ranks.
-            draw = np.random.default_rng([bucket.index, offset])
-            self._right.append(draw.standard_normal((columns, rank)).astype(self._dtype))
+        for each, offset in zip(bucket.parameters, bucket.offsets, strict=True):
+            rows, columns = _matrix(np.empty(each.shape, np.bool_)).shape
+            if each.size and 2 * rank * (rows + columns) <= each.size:
+                plain[offset : offset + each.size] = False
+                # The same on all ranks.
+                draw = np.random.default_rng([bucket.index, offset])
+                self._right[each.name] = draw.standard_normal((columns, rank)).astype(self._dtype)
         self._plain = np.flatnonzero(plain)
-        self._rank = rank
+
+    def _matrices(self, x: Array) -> list[Array]:
+        """Return the gradients that are sent as products."""
+        views = self._bucket.views(x)
+        return [_matrix(views[name]) for name in self._right]
 
     @property
     def memory_bytes(self) -> int:
         """Errors of the bucket's elements, and the thin matrices of the step before."""
         errors = 0 if self._errors is None else self._errors.nbytes
-        return errors + sum(each.nbytes for each in self._right)
+        return errors + sum(each.nbytes for each in self._right.values())
 
     def reduce(self, x: Array, exchange: Exchange) -> None:
         """Replace gradients by an approximation of their sum over the ranks."""
         wanted = x if x.dtype == self._dtype else x.astype(self._dtype)
         if self._errors is not None:
             wanted += self._errors
-        matrices = [wanted[where].reshape(rows, columns) for where, rows, columns in self._matrices]
+        matrices, names = self._matrices(wanted), list(self._right)
         # The left matrices of all gradients, and behind them what is sent as it is, in one call.
-        left_size = sum(rows for _, rows, _ in self._matrices) * self._rank
+        shapes = [(len(matrix), self._rank) for matrix in matrices]
+        left_size = sum(map(prod, shapes))
         sent = np.empty(left_size + self._plain.size, self._dtype)
         sent[left_size:] = wanted[self._plain]
-        lefts = _views(sent, [(rows, self._rank) for _, rows, _ in self._matrices])
+        lefts = _views(sent, shapes)
         with np.errstate(invalid="ignore", over="ignore"):
-            for matrix, right, left in zip(matrices, self._right, lefts, strict=True):
-                np.matmul(matrix, right, out=left)
+            for matrix, name, left in zip(matrices, names, lefts, strict=True):
+                np.matmul(matrix, self._right[name], out=left)
         exchange.sum(sent)
-        if not is_finite(
-            sent[:left_size]
-        ):  # on all ranks; the step is lost, and errors stay as they are
+        # On all ranks; the step is lost, and errors stay as they are.
+        if not is_finite(sent[:left_size]):
             x[:] = np.nan
             return
         lefts = [np.linalg.qr(left)[0] for left in lefts]
-        rights = np.empty(sum(n for _, _, n in self._matrices) * self._rank, self._dtype)
-        views = _views(rights, [(columns, self._rank) for _, _, columns in self._matrices])
-        for matrix, left, right in zip(matrices, lefts, views, strict=True):
+        shapes = [each.shape for each in self._right.values()]
+        sum_of_rights = np.empty(sum(map(prod, shapes)), self._dtype)
+        rights = _views(sum_of_rights, shapes)
+        for matrix, left, right in zip(matrices, lefts, rights, strict=True):
             np.matmul(matrix.T, left, out=right)
         if self._errors is not None:
             self._errors[self._plain] = 0
-            errors = (self._errors[where].reshape(n, m) for where, n, m in self._matrices)
-            for matrix, left, right, error in zip(matrices, lefts, views, errors, strict=True):
+            errors = self._matrices(self._errors)
+            for matrix, left, right, error in zip(matrices, lefts, rights, errors, strict=True):
                 np.matmul(left, right.T, out=error)
                 np.subtract(matrix, error, out=error)
-        if self._matrices:
-            exchange.sum(rights)
-        for number, (matrix, left, right) in enumerate(zip(matrices, lefts, views, strict=True)):
+        if names:
+            exchange.sum(sum_of_rights)
+        for name, matrix, left, right in zip(names, matrices, lefts, rights, strict=True):
             np.matmul(left, right.T, out=matrix)
             if right.any():  # else the next step could not begin with it
-                self._right[number] = right
+                self._right[name] = right
         wanted[self._plain] = sent[left_size:]
         if wanted is not x:
             x[:] = wanted
 
 
-def _views(x: Array, shapes: list[tuple[int, int]]) -> list[Array]:
-    """Return matrices one behind the other in an array."""
-    found, start = [], 0
-    for rows, columns in shapes:
-        end = start + rows * columns
-        found.append(x[start:end].reshape(rows, columns))
-        start = end
-    return found
+def _matrix(x: Array) -> Array:
+    """Return an array as a matrix: its first axis as rows, all others as columns; a vector as one row."""
+    return x.reshape(x.shape[0] if x.ndim > 1 else 1, -1) if x.size else x.reshape(1, 0)
+
+
+def _views(x: Array, shapes: Sequence[tuple[int, ...]]) -> list[Array]:
+    """Return arrays one behind the other in another one."""
+    ends = accumulate(map(prod, shapes))
+    return [
+        x[end - prod(shape) : end].reshape(shape) for end, shape in zip(ends, shapes, strict=True)
+    ]

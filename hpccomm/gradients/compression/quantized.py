@@ -6,7 +6,6 @@ and nothing is rounded more than twice.
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from math import prod
 from typing import Any, Literal, Self, get_args
 
 import numpy as np
@@ -16,7 +15,7 @@ from hpccomm.dtypes import BFLOAT16, FLOAT8_E4M3FN, FLOAT8_E5M2, DType
 from hpccomm.errors import UsageError, did_you_mean
 from hpccomm.gradients.compression.contract import Exchange
 from hpccomm.gradients.compression.widths import drop_nonfinite, wide
-from hpccomm.gradients.parameters import Bucket
+from hpccomm.gradients.parameters import Bucket, padding
 from hpccomm.settings import check_bool, check_int
 
 Array = NDArray[Any]
@@ -166,20 +165,14 @@ class QuantizedChannel:
         self._errors: Array | None = None  # of this rank's gradients
         self._sum_errors: Array | None = None  # of the part that this rank sums up
         self._parts: Array | None = None
-        self._gaps: list[slice] = []  # without gradients, in the order of the parts
+        self._gaps: NDArray[np.intp] = np.zeros(0, np.intp)  # elements without gradients
         self._real: Array = np.zeros(0)
 
     def _lay_out(self, size: int, part: int) -> Array:
         """Return room for a part of each rank."""
-        bucket, end = self._bucket, 0
-        real = np.zeros(size * part, bool)
-        for offset, parameter in zip(bucket.offsets, bucket.parameters, strict=True):
-            self._gaps.append(slice(end, offset))
-            end = offset + prod(parameter.shape)
-            real[offset:end] = True
-        self._gaps.append(slice(end, size * part))
-        self._gaps = [each for each in self._gaps if each.start < each.stop]
-        self._real = real.reshape(size, -1, self._codec.unit).sum(axis=2, dtype=self._dtype)
+        gaps = padding(self._bucket, size * part)
+        self._gaps = np.flatnonzero(gaps)
+        self._real = (~gaps.reshape(size, -1, self._codec.unit)).sum(axis=2, dtype=self._dtype)
         return np.zeros((size, part), self._dtype)
 
     @property
@@ -201,8 +194,7 @@ class QuantizedChannel:
                 self._errors = np.zeros_like(parts)
                 self._sum_errors = np.zeros(part, self._dtype)
             parts += self._errors
-        for gap in self._gaps:
-            flat[gap] = 0
+        flat[self._gaps] = 0
         coded = np.zeros((size, codec.nbytes(part)), np.uint8)
         for row, code, real in zip(parts, coded, self._real, strict=True):
             codec.encode(row, code, real)
@@ -215,15 +207,13 @@ class QuantizedChannel:
             total += each
         if self._sum_errors is not None:
             total += self._sum_errors
-        for gap in self._gaps:
-            total[max(gap.start - first, 0) : max(gap.stop - first, 0)] = 0
+        total[self._gaps[(first <= self._gaps) & (self._gaps < first + part)] - first] = 0
         codec.encode(total, coded[0], self._real[exchange.rank])
         if self._sum_errors is not None:
             _leave(total, codec, coded[0], each, self._sum_errors)
         for row, code in zip(parts, exchange.gather(coded[0]), strict=True):
             codec.decode(code, row)
-        for gap in self._gaps:
-            flat[gap] = 0
+        flat[self._gaps] = 0
         x[:] = flat[: x.size]
 
 
