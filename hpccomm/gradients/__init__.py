@@ -6,7 +6,7 @@
 
 - `parameters`: the model as data. `settings`: what a reduction does. `layout`: which gradient lies in which bucket.
 - `agreement`: whether all ranks have the same model and settings. `consistency`: whether they have the same arrays.
-- `arrays`: host and device. `flat`: arrays one behind the other in one array.
+- `group`: the ranks that train together. `arrays`: host and device. `flat`: arrays one behind the other in one array.
 - `buckets`: the gradients of one layout. `written`: whether they were written to.
 - `bucket_reducers`: how a bucket is reduced. `reducer`: in which order and thread; `worker`: the thread.
 - `compression`: how to send less. `loss_scale`: a factor for the loss.

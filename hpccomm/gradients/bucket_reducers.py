@@ -7,7 +7,7 @@ import numpy as np
 
 from hpccomm.dtypes import BFLOAT16, FLOAT32
 from hpccomm.gradients.arrays import Array
-from hpccomm.gradients.compression.exchange import Ranks
+from hpccomm.gradients.compression.exchange import RankExchange
 from hpccomm.gradients.flat import FlatMemory
 from hpccomm.gradients.group import Group
 from hpccomm.gradients.parameters import Kind
@@ -124,7 +124,7 @@ class CompressedReducer:
         What is reduced.
     settings : ReductionSettings
         Equal on all ranks, with a compressor.
-    ranks : Ranks or None
+    ranks : RankExchange or None
         That exchange what is compressed; None where another rank of the node does.
     node : Group or None
         The ranks of this node, for a reduction on two levels.
@@ -142,7 +142,7 @@ class CompressedReducer:
         group: Group,
         flat: FlatMemory,
         settings: ReductionSettings,
-        ranks: Ranks | None,
+        ranks: RankExchange | None,
         node: Group | None,
     ) -> None:
         assert settings.compressor is not None

@@ -69,7 +69,7 @@ class LocalSteps:
 
     Each rank updates its parameters by its own gradients and optimiser, and calls `step` after each update. Every
     `every` steps, the ranks average how far they have moved since the last time, and take this as the gradient of an
-    outer optimiser: SGD with momentum. Ranks then have the same parameters. Between these times, nothing is sent.
+    outer optimiser: SGD with momentum. RankExchange then have the same parameters. Between these times, nothing is sent.
 
     Making one is collective and blocks: the ranks compare their models and settings. Calls are made by one thread at
     a time. All ranks must begin with the same parameters, see `broadcast_parameters`; the first synchronization

@@ -8,7 +8,7 @@ from typing import Any
 
 from hpccomm.gradients.bucket_reducers import CompressedReducer, PlannedReducer, plan
 from hpccomm.gradients.buckets import FLAGS, Buckets
-from hpccomm.gradients.compression.exchange import Ranks
+from hpccomm.gradients.compression.exchange import RankExchange
 from hpccomm.gradients.group import Group
 from hpccomm.gradients.settings import ReductionSettings
 from hpccomm.gradients.worker import Worker
@@ -65,7 +65,7 @@ class Reducer:
     ----------
     each : sequence of PlannedReducer or CompressedReducer
         By bucket.
-    ranks : Ranks or None
+    ranks : RankExchange or None
         Among which this rank exchanges what is compressed.
     together : int
         Calls by which `reduce_all` reduces all buckets, each of all of a kind; 0 if it takes one a bucket.
@@ -83,7 +83,7 @@ class Reducer:
         levels: tuple[Group, Group | None] | None,
     ) -> None:
         self.each: Sequence[PlannedReducer | CompressedReducer]
-        self.ranks: Ranks | None = None
+        self.ranks: RankExchange | None = None
         self._plans: list[Callable[[], Any]] = []
         if settings.compressor is None:
             flags = len(FLAGS) + len(urgent)
@@ -95,7 +95,7 @@ class Reducer:
                 ]
         else:
             node, across = levels or (None, group)
-            self.ranks = None if across is None else Ranks(across.comm, across.timeout)
+            self.ranks = None if across is None else RankExchange(across)
             self.each = [
                 CompressedReducer(group, flat, settings, self.ranks, node) for flat in buckets.flats
             ]

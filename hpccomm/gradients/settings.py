@@ -50,7 +50,7 @@ def check_least(name: str, value: object, least: int) -> int:
     return number
 
 
-class Settings(TypedDict, total=False):
+class ReductionOptions(TypedDict, total=False):
     """Keywords of `ReductionSettings`."""
 
     op: Combine
@@ -151,7 +151,7 @@ class ReductionSettings:
     hierarchical: bool = False
 
     def __post_init__(self) -> None:
-        for name, kind in Settings.__annotations__.items():
+        for name, kind in ReductionOptions.__annotations__.items():
             value = getattr(self, name)
             if kind in (Combine, Unused, Nonfinite, Initial, Order):
                 check_choice(name, value, kind)

@@ -33,7 +33,7 @@ SYNC, READY = "sync()", "ready() and wait()"
 """Ways to reduce a step."""
 
 
-class Steps:
+class TrainingSteps:
     """Steps on the buckets of a model.
 
     Parameters

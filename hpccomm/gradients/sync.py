@@ -13,9 +13,9 @@ from hpccomm.gradients.group import Group
 from hpccomm.gradients.log import Log, log_path
 from hpccomm.gradients.model import Model, Proposal
 from hpccomm.gradients.parameters import Bucket, Named, read
-from hpccomm.gradients.settings import ReductionSettings, Settings
+from hpccomm.gradients.settings import ReductionOptions, ReductionSettings
 from hpccomm.gradients.statistics import Statistics
-from hpccomm.gradients.steps import Steps
+from hpccomm.gradients.steps import TrainingSteps
 from hpccomm.runtime.recorder import entered
 
 if TYPE_CHECKING:
@@ -71,11 +71,11 @@ class GradientSync:
         *,
         log: str | PathLike[str] | None = None,
         timeout: float | None = None,
-        **settings: Unpack[Settings],
+        **settings: Unpack[ReductionOptions],
     ) -> None:
         group = Group(comm, timeout)
         self._model = Model(group)
-        self._steps = Steps(group, self._model)
+        self._steps = TrainingSteps(group, self._model)
 
         def make() -> Proposal:
             arrays, self._model.owners = read(parameters, devices=True)
@@ -94,7 +94,7 @@ class GradientSync:
 
     # The model and its settings.
 
-    def configure(self, **changes: Unpack[Settings]) -> None:
+    def configure(self, **changes: Unpack[ReductionOptions]) -> None:
         """Change settings between steps. Collective, with the same changes; blocks.
 
         The gradients get another layout, so take them from `gradients` again. Their values stay. What a compressor
@@ -144,7 +144,7 @@ class GradientSync:
     def check_consistency(self) -> None:
         """Compare the parameters of all ranks, and the gradients if they are reduced. Collective; blocks.
 
-        Ranks exchange 8 bytes an array, a hash of its bits, so this can be done every hundred steps or so. Parameters
+        RankExchange exchange 8 bytes an array, a hash of its bits, so this can be done every hundred steps or so. Parameters
         are those in the arrays that the class was made with.
 
         Raises

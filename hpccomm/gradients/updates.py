@@ -27,7 +27,7 @@ class Update:
     Attributes
     ----------
     name : str
-        With its settings. Ranks compare it.
+        With its settings. RankExchange compare it.
     state : mapping of str to None
         Names of its arrays of state, which begin as zeros: float32 for narrow parameters, else of their dtype.
     rule : callable

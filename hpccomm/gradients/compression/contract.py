@@ -1,13 +1,10 @@
 """What a compressor is, also a user's own."""
 
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Protocol
 
-from numpy.typing import NDArray
-
+from hpccomm.gradients.arrays import Array
 from hpccomm.gradients.parameters import Bucket
-
-Array = NDArray[Any]
 
 
 class Exchange(Protocol):

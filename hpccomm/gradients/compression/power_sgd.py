@@ -4,18 +4,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from math import prod
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from hpccomm.errors import UsageError
+from hpccomm.gradients.arrays import Array
 from hpccomm.gradients.compression.contract import Exchange
 from hpccomm.gradients.compression.widths import is_finite, wide
 from hpccomm.gradients.parameters import Bucket
 from hpccomm.settings import check_bool, check_int
-
-Array = NDArray[Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +23,7 @@ class PowerSGD:
     Optimization", NeurIPS: with error feedback and a warm start. A gradient's matrix has its first axis as rows and all
     others as columns. Gradients for which this saves less than half, such as vectors, are sent as they are.
 
-    All ranks multiply the same thin matrices. Ranks whose processors or BLAS libraries differ may round the product
+    All ranks multiply the same thin matrices. RankExchange whose processors or BLAS libraries differ may round the product
     differently; `check_consistency` finds where that leads.
 
     Attributes

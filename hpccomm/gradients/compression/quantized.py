@@ -13,12 +13,12 @@ from numpy.typing import NDArray
 
 from hpccomm.dtypes import BFLOAT16, FLOAT8_E4M3FN, FLOAT8_E5M2, DType
 from hpccomm.errors import UsageError, did_you_mean
+from hpccomm.gradients.arrays import Array
 from hpccomm.gradients.compression.contract import Exchange
 from hpccomm.gradients.compression.widths import drop_nonfinite, wide
 from hpccomm.gradients.parameters import Bucket, padding
 from hpccomm.settings import check_bool, check_int
 
-Array = NDArray[Any]
 Bytes = NDArray[np.uint8]
 
 PASS = 1 << 16

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from hpccomm.dtypes import DType
 from hpccomm.errors import UsageError
+from hpccomm.gradients.arrays import Array
 from hpccomm.gradients.compression.contract import Exchange
 from hpccomm.gradients.compression.widths import drop_nonfinite, wide
 from hpccomm.gradients.parameters import Bucket
@@ -19,7 +20,6 @@ from hpccomm.settings import check_bool
 
 _finfo: Any = ml_dtypes.finfo  # of NumPy's floats too; it has no types
 
-Array = NDArray[Any]
 Bytes = NDArray[np.uint8]
 Places = NDArray[np.intp]
 

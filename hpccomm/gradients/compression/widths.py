@@ -1,13 +1,9 @@
 """In which dtype compressors compute, and how what they keep stays finite."""
 
-from typing import Any
-
 import numpy as np
-from numpy.typing import NDArray
 
 from hpccomm.dtypes import FLOAT32, DType, is_narrow
-
-Array = NDArray[Any]
+from hpccomm.gradients.arrays import Array
 
 
 def wide(dtype: DType) -> DType:
