@@ -34,7 +34,10 @@ class Statement(NamedTuple):
 
 
 def statements(
-    runs: Sequence[Run], damage: Sequence[str], compared: Comparison | None
+    runs: Sequence[Run],
+    damage: Sequence[str],
+    compared: Comparison | None,
+    judged: Sequence[tuple[str, pairs.Measured, pairs.Verdict]],
 ) -> list[Statement]:
     """Return the verdicts of a report, the worst first.
 
@@ -46,8 +49,10 @@ def statements(
         What of the files is damaged.
     compared : Comparison, optional
         With a base.
+    judged : sequence of tuple
+        Pairs of ranks: the name of the run, what was measured, and what is slow.
     """
-    found = []
+    said = []
     wrong = [
         f"{run.title}: {row.collective} {row.dtype} {row.bytes} B: {row.wrong} wrong elements"
         for run in runs
@@ -56,21 +61,20 @@ def statements(
     ]
     checked = sum(row.wrong >= 0 for run in runs for row in run.rows)
     if wrong:
-        found.append(Statement("bad", f"{len(wrong)} rows have wrong results", _few(wrong)))
+        said.append(Statement("bad", f"{len(wrong)} rows have wrong results", _few(wrong)))
     if damage:
-        found.append(
-            Statement("bad", "Something of the files is damaged and left out", _few(damage))
-        )
+        title = "Something of the files is damaged and left out"
+        said.append(Statement("bad", title, _few(damage)))
     ended = [f"{run.title}: {run.status}" for run in runs if run.status != "completed"]
     if ended:
-        found.append(Statement("open", "Runs that did not complete", _few(ended)))
+        said.append(Statement("open", "Runs that did not complete", _few(ended)))
     if compared is not None:
-        found.append(_compared(compared))
-    found += [_pairs(run) for run in runs if pairs.ENTRY in run.entries]
+        said.append(_compared(compared))
+    said += [_pairs(name, verdict) for name, _, verdict in judged]
     if checked and not wrong:
-        found.append(Statement("good", f"All {checked} results that were checked are right"))
+        said.append(Statement("good", f"All {checked} results that were checked are right"))
     order = ("bad", "open", "good")
-    return sorted(found, key=lambda each: order.index(each.mood))
+    return sorted(said, key=lambda each: order.index(each.mood))
 
 
 def _few(lines: Sequence[str]) -> tuple[str, ...]:
@@ -93,16 +97,13 @@ def _compared(compared: Comparison) -> Statement:
     return Statement(mood, f"Compared with the base: {said}", _few(lines))
 
 
-def _pairs(run: Run) -> Statement:
-    verdict = pairs.blame(*pairs.read(run))
+def _pairs(name: str, verdict: pairs.Verdict) -> Statement:
     lines = [
         f"{each.kind} {each.name}: {each.what}, {each.slow} of {each.pairs} pairs are slow"
         for each in verdict.findings
     ]
-    name = run.title
-    if lines:
-        return Statement("bad", f"Pairs of ranks of {name}: something is slow", _few(lines))
-    return Statement("good", f"Pairs of ranks of {name}: nothing is slow")
+    mood, what = ("bad", "something") if lines else ("good", "nothing")
+    return Statement(mood, f"Pairs of ranks of {name}: {what} is slow", _few(lines))
 
 
 def _of_links(run: Run) -> str:
@@ -110,10 +111,10 @@ def _of_links(run: Run) -> str:
     best: dict[str, float] = {}
     for row in run.rows:
         best[row.collective] = max(row.busbw, best.get(row.collective, 0.0))
-    found = {collective: bound(run.info, collective) for collective in best}
+    bounds = {collective: bound(run.info, collective) for collective in best}
     return ", ".join(
         f"{collective} {best[collective] / allowed.peak:.0%} of {allowed.peak:.4g} GB/s"
-        for collective, allowed in found.items()
+        for collective, allowed in bounds.items()
         if allowed is not None
     )
 

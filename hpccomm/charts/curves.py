@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from datetime import datetime
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -13,9 +13,6 @@ from hpccomm.comparison.launches import case_of
 from hpccomm.files.regular import as_utf8
 from hpccomm.results.run import Run
 from hpccomm.results.schema import Row, Timing
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 MEDIAN, MEAN = "time, us (median of repetitions)", "time, us (mean of repetitions)"
 """The axis of times: they are means where a row of the chart has no repetitions, as in an imported log."""
@@ -65,14 +62,11 @@ class Curve(NamedTuple):
     ----------
     label : str
         What it is, without what all curves have in common.
-    run : str
-        File and name of the run.
     points : tuple of CurvePoint
         By size.
     """
 
     label: str
-    run: str
     points: tuple[CurvePoint, ...]
 
     @property
@@ -119,45 +113,31 @@ def curves(runs: Sequence[Run]) -> list[Curve]:
 
     Sizes that were measured several times have the median of their times.
     """
-    names = _names(runs)
-    found: dict[tuple[str, ...], dict[int, list[CurvePoint]]] = {}
-    for run, name, points in zip(runs, names, _points(runs), strict=True):
+    files = {run.path for run in runs}
+    short = len({path.name for path in files}) == len(files)
+    by_key: dict[tuple[str, ...], dict[int, list[CurvePoint]]] = {}
+    for run, points in zip(runs, _points(runs), strict=True):
         for index, (row, point) in enumerate(zip(run.rows, points, strict=True)):
             key = (
-                name,
+                as_utf8(run.path.name if short else str(run.path)),
+                run.info.series.get("name") or run.name,
                 run.variant(index),
                 *(row.collective, row.backend, row.algorithm, row.dtype, row.op),
                 f"root {row.root}" if row.root >= 0 else "",
                 "in place" if row.in_place else "out of place",
             )
-            found.setdefault(key, {}).setdefault(row.bytes, []).append(point)
-    if not found:
+            by_key.setdefault(key, {}).setdefault(row.bytes, []).append(point)
+    if not by_key:
         return []
     # What all have in common is no part of the labels.
-    differing = [len(set(values)) > 1 for values in zip(*found, strict=True)]
+    differing = [len(set(values)) > 1 for values in zip(*by_key, strict=True)]
     return [
         Curve(
             ", ".join(word for word, shown in zip(key, differing, strict=True) if shown and word)
-            or " ".join(filter(None, key[1:])),
-            key[0],
+            or " ".join(filter(None, key[2:])),
             tuple(_together(size, points) for size, points in sorted(sizes.items())),
         )
-        for key, sizes in found.items()
-    ]
-
-
-def _names(runs: Sequence[Run]) -> list[str]:
-    """Return a name for each run: of its file, and in a file with several its own or that of its series."""
-    files = {run.path for run in runs}
-    short = len({path.name for path in files}) == len(files)
-    own = [run.info.series.get("name") or run.name for run in runs]
-    in_file: dict[Path, set[str]] = {}
-    for run, name in zip(runs, own, strict=True):
-        in_file.setdefault(run.path, set()).add(name)
-    return [
-        as_utf8(run.path.name if short else str(run.path))
-        + (f" {name}" if len(in_file[run.path]) > 1 else "")
-        for run, name in zip(runs, own, strict=True)
+        for key, sizes in by_key.items()
     ]
 
 
@@ -182,38 +162,27 @@ def crossings(drawn: Sequence[Curve]) -> list[Crossover]:
     )
 
 
-class Skew(NamedTuple):
-    """How far ranks are apart in isolated repetitions, in microseconds after the first rank.
-
-    Attributes
-    ----------
-    starts, ends : ndarray of float64
-        Shape ``(ranks, 3)``: median, 5th and 95th percentile over the repetitions.
-    """
-
-    starts: np.ndarray
-    ends: np.ndarray
-
-
-def skew(stamps: np.ndarray) -> Skew:
-    """Return the skew of ranks.
+def skew(stamps: np.ndarray) -> np.ndarray:
+    """Return how far ranks are apart in isolated repetitions, in microseconds after the first rank.
 
     Parameters
     ----------
     stamps : ndarray
         Start and end of each repetition on each rank in seconds, shape ``(repetitions, ranks, 2)``, at least
         one repetition.
+
+    Returns
+    -------
+    ndarray
+        Float64 ``(2, ranks, 3)``: of starts and of ends, median, 5th and 95th percentile over the
+        repetitions.
     """
-
-    def after_the_first(times: np.ndarray) -> np.ndarray:
-        late = (times - times.min(axis=1, keepdims=True)) * 1e6
-        quantiles: np.ndarray = np.percentile(late, (50, 5, 95), axis=0).T
-        return quantiles
-
-    return Skew(after_the_first(stamps[:, :, 0]), after_the_first(stamps[:, :, 1]))
+    late = (stamps - stamps.min(axis=1, keepdims=True)) * 1e6
+    quantiles: np.ndarray = np.percentile(late, (50, 5, 95), axis=0)
+    return quantiles.transpose(2, 1, 0)
 
 
-def first_skew(run: Run) -> tuple[str, Skew] | None:
+def first_skew(run: Run) -> tuple[str, np.ndarray] | None:
     """Return the skew of the first row that was measured in isolation, and what it is of; None without one."""
     for number, (row, timing) in enumerate(zip(run.rows, run.timings, strict=True)):
         if not math.isnan(timing.isolated):
@@ -248,14 +217,14 @@ def history(runs: Iterable[Run]) -> dict[str, list[Moment]]:
     """
     runs = sorted(runs, key=lambda each: each.info.started)
     numbers = {len(run.info.ranks) for run in runs}
-    found: dict[str, list[Moment]] = {}
+    cases: dict[str, list[Moment]] = {}
     for run, points in zip(runs, _points(runs), strict=True):
         ranks = f" on {len(run.info.ranks)} ranks" if len(numbers) > 1 else ""
         for index, (row, point) in enumerate(zip(run.rows, points, strict=True)):
             moment = Moment(run.info.started, run.title, point)
-            found.setdefault(f"{case_of(row, run.variant(index))}{ranks}", []).append(moment)
+            cases.setdefault(f"{case_of(row, run.variant(index))}{ranks}", []).append(moment)
     return {
         case: moments
-        for case, moments in found.items()
+        for case, moments in cases.items()
         if len({moment.run for moment in moments}) > 1
     }

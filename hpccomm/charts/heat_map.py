@@ -10,7 +10,7 @@ from hpccomm.units import few, ranges
 MOST_CELLS = 128
 """The most rows of a map. With more ranks, a cell is the slowest pair of a block."""
 
-_PIXELS = 384
+_PIXELS = 420
 
 
 def pairs_of_ranks(measured: Measured, verdict: Verdict) -> Chart:
@@ -54,7 +54,7 @@ def _map(
         ],
     }
     pixels = max(1, _PIXELS // cells)
-    axis = {"labelAngle": 0, "ticks": False}
+    axis = {"labelAngle": 0, "labelOverlap": "parity", "ticks": False}
     axes = {
         way: encoding(field, "ordinal", f"{field} rank", scale={"domain": names}, axis=axis)
         for way, field in (("x", "to"), ("y", "from"))

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from datetime import datetime
+from itertools import starmap
 from pathlib import Path
 
 from hpccomm.charts import content, curves, heat_map, pictures
@@ -56,7 +57,8 @@ def build(
             f"reports are put together by Jinja, which cannot be loaded ({error}); install it: "
             f"{install_command('report')}"
         ) from error
-    sections = [*_over_size(runs), *_history(runs), *_skew(runs), *_pairs(runs)]
+    judged = list(_judged(runs))
+    sections = [*_over_size(runs), *_history(runs), *_skew(runs), *starmap(_pairs, judged)]
     # Escaping is on: names of hosts and commands come from the file.
     template = Environment(autoescape=True).from_string(
         Path(__file__).with_name("page.html").read_text(encoding="utf-8")
@@ -68,7 +70,7 @@ def build(
         subtitle=f"{counted(len(runs), 'run')}; made {now}",
         library=Markup(library.javascript_bundle()) if sections else "",
         style=Markup(vega.as_json(vega.STYLE)),
-        verdicts=content.statements(runs, damage, compared),
+        verdicts=content.statements(runs, damage, compared, judged),
         sections=[
             (title, note, Markup(vega.as_json({**chart, "title": None})))
             for title, note, chart in sections
@@ -100,8 +102,8 @@ def _over_size(runs: Sequence[Run]) -> Iterator[_Section]:
 
 def _history(runs: Sequence[Run]) -> Iterator[_Section]:
     """Yield what cases took over time."""
-    if found := curves.history(runs):
-        chart = pictures.histories(found)
+    if cases := curves.history(runs):
+        chart = pictures.histories(cases)
         yield chart["title"], f"{_BANDS} {_OF_CURVES}", chart
 
 
@@ -112,10 +114,15 @@ def _skew(runs: Sequence[Run]) -> Iterator[_Section]:
         yield f"Skew of ranks: {title}", note, pictures.skews(title, skew)
 
 
-def _pairs(runs: Sequence[Run]) -> Iterator[_Section]:
-    """Yield heat maps of pairs of ranks."""
+def _judged(runs: Sequence[Run]) -> Iterator[tuple[str, pairs.Measured, pairs.Verdict]]:
+    """Yield the pairs of ranks that runs have measured, with their names and what is slow."""
     for run in runs:
         if pairs.ENTRY in run.entries:
             measured, thresholds = pairs.read(run)
-            chart = heat_map.pairs_of_ranks(measured, pairs.blame(measured, thresholds))
-            yield f"Pairs of ranks: {run.title}", chart["title"]["text"], chart
+            yield run.title, measured, pairs.blame(measured, thresholds)
+
+
+def _pairs(title: str, measured: pairs.Measured, verdict: pairs.Verdict) -> _Section:
+    """Return heat maps of pairs of ranks."""
+    chart = heat_map.pairs_of_ranks(measured, verdict)
+    return f"Pairs of ranks: {title}", chart["title"]["text"], chart

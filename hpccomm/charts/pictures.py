@@ -6,7 +6,9 @@ What answers the mouse (tooltips, names that can be clicked, zoom) is there in a
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from hpccomm.charts.curves import BANDWIDTH, Curve, CurvePoint, Moment, Skew, crossings
+import numpy as np
+
+from hpccomm.charts.curves import BANDWIDTH, Curve, CurvePoint, Moment, crossings
 from hpccomm.drawing.vega import Chart, chart, encoding, layer
 from hpccomm.errors import ResultsError
 from hpccomm.units import counted, rounded_size
@@ -195,7 +197,7 @@ def _crossings(shown: Sequence[Curve]) -> list[Chart]:
     return [{"data": {"values": rows}, **each} for each in (rule, named)] if rows else []
 
 
-def histories(found: Mapping[str, Sequence[Moment]]) -> Chart:
+def histories(cases: Mapping[str, Sequence[Moment]]) -> Chart:
     """Return what cases took over time.
 
     Raises
@@ -203,9 +205,9 @@ def histories(found: Mapping[str, Sequence[Moment]]) -> Chart:
     ResultsError
         If there is nothing that two runs have measured.
     """
-    if not found:
+    if not cases:
         raise ResultsError("no case was measured by two runs or more; name more files, or a folder")
-    shown = dict(list(found.items())[:MOST_CURVES])
+    shown = dict(list(cases.items())[:MOST_CURVES])
     most = MOST_MOMENTS // len(shown)
     rows = [
         {"curve": case, "at": each.started.isoformat(), "run": each.run, **_columns(each.point)}
@@ -215,12 +217,12 @@ def histories(found: Mapping[str, Sequence[Moment]]) -> Chart:
     ]
     axis = {"format": _DATES, "tickCount": 8}
     started = encoding("at", "temporal", "start of the run", scale={"padding": 12}, axis=axis)
-    time = logarithmic("time", next(iter(found.values()))[0].point.statistic)
+    time = logarithmic("time", next(iter(cases.values()))[0].point.statistic)
     told = tips(curve="case", run="run", **_TIPS)
     drawn = _curves(started, time, list(shown), told, "times")
     drawn["layer"] = [*_band(time, rows, len(shown)), *drawn["layer"]]
-    title = f"History of {counted(len(found), 'case')}"
-    if more := len(found) - len(shown):
+    title = f"History of {counted(len(cases), 'case')}"
+    if more := len(cases) - len(shown):
         title += f", {more} of them not drawn: name one by --case"
     if any(len(moments) > most for moments in shown.values()):
         title += f"; the last {most} runs of each"
@@ -228,15 +230,15 @@ def histories(found: Mapping[str, Sequence[Moment]]) -> Chart:
     return chart(title, rows, 2 * WIDTH + 20, 340, params=params, transform=_TEXTS, **drawn)
 
 
-def skews(title: str, found: Skew) -> Chart:
-    """Return how late each rank starts and ends, with 5th and 95th percentile."""
+def skews(title: str, skew: np.ndarray) -> Chart:
+    """Return how late each rank starts and ends, with 5th and 95th percentile, from what `skew` returns."""
     # Beside each other: both are often at one place.
     rows = [
         {"rank": rank, "at": rank + shift, "what": what, "late": late, "low": low, "high": high}
-        for what, shift, times in (("starts", -0.12, found.starts), ("ends", 0.12, found.ends))
+        for what, shift, times in zip(("starts", "ends"), (-0.12, 0.12), skew, strict=True)
         for rank, (late, low, high) in enumerate(times.tolist())
     ]
-    ranks = len(found.starts)
+    ranks = skew.shape[1]
     ticks = list(range(0, ranks, -(-ranks // 32)))
     kinds = {"domain": ["starts", "ends"], "range": ["#1f77b4", "#d62728"]}
     late = number("late", "us after the first rank", scale={"nice": False, "padding": 8})

@@ -19,8 +19,7 @@ def draw(groups: Mapping[str, Curves]) -> Chart:
     return pictures.over_size(
         {
             title: [
-                curves.Curve(name, "", tuple(map(_charted, points)))
-                for name, points in group.items()
+                curves.Curve(name, tuple(map(_charted, points))) for name, points in group.items()
             ]
             for title, group in groups.items()
         }
