@@ -22,13 +22,13 @@ vl-convert; the SVG of --schedule, and --text, do not.
 
 import argparse
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from hpccomm.bench.flag import Flag, FlagGroup
 from hpccomm.bench.perf import readers
 from hpccomm.bench.progress import watched
 from hpccomm.cli import output
-from hpccomm.cli.shared_flags import CASE, case
+from hpccomm.cli.shared_flags import CASE, case, refuse
 from hpccomm.errors import ResultsError, UsageError
 from hpccomm.schedules.algorithms import ALGORITHMS
 from hpccomm.units import counted, few
@@ -124,70 +124,77 @@ FLAGS = (
 )
 
 
+class Drawn(NamedTuple):
+    """A picture as SVG, the file that it goes to unless another is named, what is said of it, and the exit status."""
+
+    picture: str
+    name: str
+    said: str
+    status: int = 0
+
+
 def run(args: argparse.Namespace) -> int:
     """Draw it; return the exit status."""
     from hpccomm.drawing import files
 
     if args.output is not None:
         files.check_place(args.output)  # before the work
-    if args.training is not None:
-        return _training(args)
-    if args.pairs is not None:
-        return _pairs(args)
-    if args.runs is not None:
-        return _runs(args)
-    if args.run is not None:
-        raise UsageError(
-            "--run chooses a training or pairs; name its file by --training or --pairs"
-        )
-    with watched(f"drawing {args.schedule}"):
-        said = _drawn(args)
-    output.write(said)
-    return 0
+    ways = {"training": _training, "pairs": _pairs, "runs": _runs, "schedule": _schedule}
+    kind = next(name for name in ways if getattr(args, name) is not None)
+    _refuse_others(args, kind)
+    if args.text:
+        from hpccomm.schedules.draw import text
+
+        output.write("".join(f"{line}\n" for line in text.lines(_subject(args))))
+        return 0
+    drawn = ways[kind](args)
+    file = args.output or Path(drawn.name)
+    files.save(drawn.picture, file)
+    output.write(f"{drawn.said}\ndrawn in {file}\n")
+    return drawn.status
 
 
-def _training(args: argparse.Namespace) -> int:
-    """Draw a stored training; return the exit status."""
+def _refuse_others(args: argparse.Namespace, kind: str) -> None:
+    """Raise if there is a flag that belongs to another kind of picture."""
+    if kind == "schedule":
+        why = "chooses a training or pairs; name its file by --training or --pairs"
+        refuse(args, ("run",), why)
+        return
+    given = [name for name, default in _USUAL.items() if getattr(args, name) != default]
+    refuse(
+        args,
+        (*given, "deterministic", "text"),
+        f"belongs to --schedule; leave it out with --{kind}",
+    )
+    if kind != "runs" and (args.case or args.all or args.what != _WHAT[0]):
+        raise UsageError(f"--what, --case and --all belong to --runs; leave them out with --{kind}")
+
+
+def _training(args: argparse.Namespace) -> Drawn:
+    """Draw a stored training."""
     from hpccomm.charts.training_chart import training_chart
-    from hpccomm.drawing import files, vega
+    from hpccomm.drawing import vega
     from hpccomm.results import reader, training_file
     from hpccomm.results.training import Training
 
-    _refuse_others(args, "--training")
     with watched(f"reading {args.training.name}"):
         examined = reader.examine(args.training)
-        trainings, damage = examined.trainings, examined.damage
-    status = output.damaged(damage, args.training)
-    if not trainings:
+    status = output.damaged(examined.damage, args.training)
+    if not examined.trainings:
         raise ResultsError(f"{args.training} holds no training; GradientSync(..., log=) writes one")
-    chosen = training_file.choose((), trainings, args.run)
+    chosen = training_file.choose((), examined.trainings, args.run)
     assert isinstance(chosen, Training)
-    file = args.output or Path(f"{args.training.stem}-{chosen.name}.svg")
-    files.save(vega.svg(training_chart(chosen)), file)
-    output.write(f"{chosen.name}: {len(chosen.steps)} steps\ndrawn in {file}\n")
-    return status
+    said, name = f"{chosen.name}: {len(chosen.steps)} steps", f"{args.training.stem}-{chosen.name}"
+    return Drawn(vega.svg(training_chart(chosen)), f"{name}.svg", said, status)
 
 
-def _refuse_others(args: argparse.Namespace, with_what: str) -> None:
-    """Raise if there is a flag that belongs to ``--schedule``."""
-    given = [name for name, default in _USUAL.items() if getattr(args, name) != default]
-    given += [name for name in ("deterministic", "text") if getattr(args, name)]
-    if given:
-        raise UsageError(f"--{given[0]} belongs to --schedule; leave it out with {with_what}")
-    if with_what != "--runs" and (args.case or args.all or args.what != _WHAT[0]):
-        raise UsageError(
-            f"--what, --case and --all belong to --runs; leave them out with {with_what}"
-        )
-
-
-def _pairs(args: argparse.Namespace) -> int:
-    """Draw stored pairs of ranks; return the exit status."""
+def _pairs(args: argparse.Namespace) -> Drawn:
+    """Draw stored pairs of ranks."""
     from hpccomm.charts.heat_map import pairs_of_ranks
-    from hpccomm.drawing import files, vega
+    from hpccomm.drawing import vega
     from hpccomm.results import pairs, reader
     from hpccomm.results.run import choose
 
-    _refuse_others(args, "--pairs")
     with watched(f"reading {args.pairs.name}"):
         examined = reader.examine(args.pairs)
     status = output.damaged(examined.damage, args.pairs)
@@ -196,21 +203,18 @@ def _pairs(args: argparse.Namespace) -> int:
         raise ResultsError(f"{args.pairs} holds no pairs; hpccomm perf pairs --output writes them")
     chosen = choose(examined.runs if args.run else runs, args.run)
     measured, thresholds = pairs.read(chosen)
-    file = args.output or Path(f"{args.pairs.stem}-{chosen.name}-pairs.svg")
     chart = pairs_of_ranks(measured, pairs.blame(measured, thresholds))
-    files.save(vega.svg(chart), file)
-    output.write(f"{chosen.name}: {len(measured.links)} pairs\ndrawn in {file}\n")
-    return status
+    said, name = f"{chosen.name}: {len(measured.links)} pairs", f"{args.pairs.stem}-{chosen.name}"
+    return Drawn(vega.svg(chart), f"{name}-pairs.svg", said, status)
 
 
-def _runs(args: argparse.Namespace) -> int:
-    """Draw stored runs; return the exit status."""
+def _runs(args: argparse.Namespace) -> Drawn:
+    """Draw stored runs."""
     from hpccomm.charts import curves, pictures
-    from hpccomm.drawing import files, vega
+    from hpccomm.drawing import vega
     from hpccomm.results import archive
     from hpccomm.results.run import choose
 
-    _refuse_others(args, "--runs")
     with watched("reading"):
         query = archive.Query(*(args.case or ()))
         searched = archive.search(args.runs, query)
@@ -231,18 +235,16 @@ def _runs(args: argparse.Namespace) -> int:
     if args.what == "history":
         chart = pictures.histories(curves.history(chosen))
     elif args.what == "skew":
-        found = next(filter(None, map(curves.first_skew, chosen)), None)
-        if found is None:
+        skew = next(filter(None, map(curves.first_skew, chosen)), None)
+        if skew is None:
             raise ResultsError(
                 "no such row was measured in isolation; hpccomm perf --sync measures what --what skew draws"
             )
-        chart = pictures.skews(*found)
+        chart = pictures.skews(*skew)
     else:
         chart = pictures.over_size({_title(chosen): curves.curves(chosen)})
-    file = args.output or Path(f"{args.runs[0].stem or 'runs'}-{args.what}.svg")
-    files.save(vega.svg(chart), file)
-    output.write(f"{counted(len(runs), 'run')}\ndrawn in {file}\n")
-    return status
+    name = f"{args.runs[0].stem or 'runs'}-{args.what}.svg"
+    return Drawn(vega.svg(chart), name, counted(len(runs), "run"), status)
 
 
 def _title(runs: "Sequence[Run]") -> str:
@@ -253,28 +255,21 @@ def _title(runs: "Sequence[Run]") -> str:
     return f"{', '.join(names)} on {' and '.join(map(str, ranks))} ranks of {few(hosts, 1)}"
 
 
-def _drawn(args: argparse.Namespace) -> str:
-    """Draw it; return what is to be said."""
-    from hpccomm.drawing import files
-    from hpccomm.schedules.draw import schedule, text
+def _schedule(args: argparse.Namespace) -> Drawn:
+    """Draw an algorithm."""
+    from hpccomm.schedules.draw import schedule
+
+    with watched(f"drawing {args.schedule}"):
+        shown = _subject(args)
+        picture = schedule.draw(shown)
+    return Drawn(picture, f"{_name(shown, args)}.svg", f"{shown.title}: {shown.summary}")
+
+
+def _subject(args: argparse.Namespace) -> "Subject":
     from hpccomm.schedules.draw.subject import subject
 
-    shown = subject(
-        args.schedule,
-        args.collective,
-        ranks=args.ranks,
-        root=args.root,
-        count=args.count,
-        segment=args.segment,
-        channels=args.channels,
-        nodes=args.nodes,
-        deterministic=args.deterministic,
-    )
-    if args.text:
-        return "".join(f"{line}\n" for line in text.lines(shown))
-    file = args.output or Path(f"{_name(shown, args)}.svg")
-    files.save(schedule.draw(shown), file)
-    return f"{shown.title}: {shown.summary}\ndrawn in {file}\n"
+    given = {name: getattr(args, name) for name in (*_USUAL, "deterministic")}
+    return subject(args.schedule, given.pop("collective"), **given)
 
 
 def _name(shown: "Subject", args: argparse.Namespace) -> str:
