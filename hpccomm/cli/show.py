@@ -173,12 +173,12 @@ def _expected(args: argparse.Namespace, run: "Run") -> tuple[str, bool]:
     from itertools import groupby
 
     from hpccomm.results.expectations import expectation
-    from hpccomm.results.judge import NEAR, Judge
+    from hpccomm.results.judge import Judge
 
     if args.expected is None:
         return "", False
     expected = expectation(args.expected, run.info)
-    judge = Judge(expected, run.info, args.near or NEAR)
+    judge = Judge(expected, run.info, args.near)
     text = ""
     for variant, indices in run.by_variant().items():
         rows = (run.rows[index] for index in indices)

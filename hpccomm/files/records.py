@@ -98,8 +98,8 @@ def opened(path: Path) -> Iterator[tuple[Any, int]]:
                 raise damaged(path, "it does not begin as HDF5 does", "restore it from a copy")
             raise ForeignFile(f"{path} is not an HDF5 file; name a results file of hpccomm")
         try:
-            # As a file of Python's: HDF5 would not open it again where the program has it open,
-            # nor where a writer has it locked, of which all that is counted is whole.
+            # As a file of Python's: HDF5 refuses one that the program has open already, or that a
+            # writer has locked. What a writer has counted is whole.
             hdf5 = stack.enter_context(h5py.File(file, "r"))
             format_, version = (hdf5.attrs.get(name) for name in ("format", "schema_version"))
             ours = isinstance(format_, str) and format_ == FORMAT

@@ -1,4 +1,4 @@
-"""What the operating system, HDF5 or a file's content refuses, as errors that say what to do."""
+"""What the operating system or a file's content refuses, as errors that say what to do."""
 
 import contextlib
 import errno
@@ -7,8 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from hpccomm.errors import ResultsError, SchemaMismatch
-
-_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+from hpccomm.files.regular import NotRegular
 
 _REMEDIES = {
     errno.EACCES: "make it writable, or choose another path",
@@ -31,41 +30,24 @@ class ForeignFile(SchemaMismatch):
 
 
 class DamagedFile(ResultsError):
-    """A results file is damaged, or was not written to its end.
-
-    Attributes
-    ----------
-    why : str
-        What is damaged, without the name of the file.
-    """
-
-    why = ""
+    """A results file is damaged, or was not written to its end."""
 
 
 def damaged(path: Path, why: object, remedy: str = "choose another path") -> DamagedFile:
     """Return the error for a file of which something is damaged."""
-    error = DamagedFile(f"{path} is damaged or incomplete: {why}; {remedy}")
-    error.why = str(why)
-    return error
+    return DamagedFile(f"{path} is damaged or incomplete: {why}; {remedy}")
 
 
 @contextlib.contextmanager
 def os_errors_as(path: Path, doing: str) -> Iterator[None]:
-    """Turn what the operating system or HDF5 refuses into a `ResultsError` with path and remedy."""
+    """Turn what the operating system refuses into a `ResultsError` with path and remedy."""
     try:
         yield
     except OSError as error:
-        number = error.errno or mentioned(str(error))
-        reason = os.strerror(number) if number else error.strerror or str(error)
-        remedy = _REMEDIES.get(number or 0)
+        reason = os.strerror(error.errno) if error.errno else error.strerror or str(error)
+        remedy = _REMEDIES.get(error.errno or 0)
+        if isinstance(error, NotRegular):
+            remedy = "name another file"
         raise ResultsError(
             f"cannot {doing} {path}: {reason}" + (f"; {remedy}" if remedy else "")
         ) from error
-
-
-def mentioned(message: str) -> int | None:
-    """Find the error number in a message of HDF5, which h5py does not always carry over."""
-    for number in (*_FULL, *_REMEDIES):
-        if f"errno = {number}," in message:
-            return number
-    return None

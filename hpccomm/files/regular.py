@@ -37,12 +37,12 @@ def check_output(path: Path) -> None:
     try:
         mode = path.stat().st_mode
     except OSError:
-        return  # not there, or whoever opens it says why not
+        return  # not there, or opening it says why not
     check_regular(mode)
 
 
-def open_regular(path: str | os.PathLike[str]) -> FileIO:
-    """Open a file for reading, without waiting.
+def open_regular(path: str | os.PathLike[str], access: int = os.O_RDONLY) -> FileIO:
+    """Open a file for reading, or with ``os.O_RDWR`` for writing too, without waiting.
 
     Raises
     ------
@@ -52,7 +52,7 @@ def open_regular(path: str | os.PathLike[str]) -> FileIO:
         If it cannot be opened.
     """
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
+        descriptor = os.open(path, access | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
     except ValueError as error:  # a NUL in the name
         raise NotRegular(None, str(error)) from None
     except OSError:
@@ -60,7 +60,7 @@ def open_regular(path: str | os.PathLike[str]) -> FileIO:
         raise
     try:
         check_regular(os.fstat(descriptor).st_mode)
-        return FileIO(descriptor, "r")
+        return FileIO(descriptor, "r+" if access == os.O_RDWR else "r")
     except BaseException:
         os.close(descriptor)
         raise
@@ -70,7 +70,7 @@ def as_utf8(text: str) -> str:
     """Return a text as UTF-8 can hold it: bytes of a path or a variable that are none are escaped."""
     try:
         return text.encode(errors="surrogateescape").decode(errors="backslashreplace")
-    except UnicodeEncodeError:  # half a surrogate pair, which is nobody's bytes
+    except UnicodeEncodeError:  # half a surrogate pair, which no bytes mean
         return text.encode(errors="backslashreplace").decode()
 
 

@@ -46,9 +46,9 @@ def bounding_link(info: RunInfo) -> DeviceInfo | None:
     It is the slowest of the links, on one node where each rank has a device to itself: what several
     ranks on a device reach, and a network between nodes, NVML does not know.
     """
-    apart = len({device.uuid for device in info.devices}) == len(info.ranks) > 1
+    of_their_own = len({device.uuid for device in info.devices}) == len(info.ranks) > 1
     one_node = len({rank.node for rank in info.ranks}) == 1
-    if not (apart and one_node and all(device.peak > 0 for device in info.devices)):
+    if not (of_their_own and one_node and all(device.peak > 0 for device in info.devices)):
         return None
     return min(info.devices, key=lambda device: device.peak)
 

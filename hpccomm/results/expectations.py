@@ -46,7 +46,7 @@ class Entry:
     Attributes
     ----------
     collective : str
-        Of which collective.
+        Name of the collective.
     busbw : float or None
         At least so much bus bandwidth, in 1e9 B/s.
     time : float or None

@@ -1,11 +1,8 @@
 """Whether the rows of a run have what is expected of them (``--expect``)."""
 
 from hpccomm.results.expectations import Entry, Expectation
-from hpccomm.results.schema import Row, RunInfo
+from hpccomm.results.schema import REQUIRED_FRACTION, Row, RunInfo
 from hpccomm.results.table import figure
-
-NEAR = 0.9
-"""Part of what is expected that is enough, by default."""
 
 MOST_LINES = 10
 
@@ -19,20 +16,20 @@ class Judge:
         What is expected.
     info : RunInfo
         Facts of the run.
-    near : float
-        Part of it that is enough.
+    near : float, optional
+        Fraction of it that is required; by default `REQUIRED_FRACTION`.
 
     Attributes
     ----------
     failed : int
         Rows so far that have less.
     judged : int
-        Rows so far of which something was expected.
+        Rows so far for which something was expected.
     """
 
-    def __init__(self, expected: Expectation, info: RunInfo, near: float = NEAR) -> None:
+    def __init__(self, expected: Expectation, info: RunInfo, near: float | None = None) -> None:
         self.failed = self.judged = 0
-        self._expected, self._info, self._near = expected, info, near
+        self._expected, self._info, self._near = expected, info, near or REQUIRED_FRACTION
         self._rows: list[tuple[float, Entry, Row]] = []  # below what is enough, or the worst
         self._best: dict[int, tuple[float, Entry, Row]] = {}
         self._number = 0

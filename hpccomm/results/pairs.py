@@ -125,7 +125,7 @@ class Finding(NamedTuple):
     Attributes
     ----------
     kind : str
-        ``node``, ``nodes`` (two, of which nobody can tell which), ``rank`` or ``pair``.
+        ``node``, ``nodes`` (two; nothing shows which one), ``rank`` or ``pair``.
     name : str
         Host name, rank, or both ranks.
     host : str

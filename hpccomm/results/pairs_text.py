@@ -83,7 +83,7 @@ def _sentence(found: Finding) -> str:
     share = "" if found.kind == "pair" else f", in {found.slow} of {found.pairs} pairs"
     level = f"{found.part:.0%} of what it should be" if found.what == "bandwidth" else ""
     level = level or f"{1 / found.part:.1f} times what it should be"
-    unclear = "; which of the two cannot be told from two" if found.kind == "nodes" else ""
+    unclear = "; two nodes do not show which" if found.kind == "nodes" else ""
     return f"# SLOW {found.kind} {found.name}: {found.what} {level}{share}{unclear}"
 
 

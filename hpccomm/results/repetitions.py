@@ -11,16 +11,14 @@ from hpccomm.results.schema import Column, Timing
 
 SUMMARY: tuple[Column, ...] = (
     Column("repetitions", "<i8", "repetitions that the statistics are over, without those of -K"),
-    Column(
-        "min", "<f8", "fastest repetition, of which each has the time of its slowest rank", "us"
-    ),
+    Column("min", "<f8", "fastest repetition; a repetition has the time of its slowest rank", "us"),
     Column("median", "<f8", "median of the repetitions", "us"),
     Column("p95", "<f8", "95th percentile, the nearest rank", "us"),
     Column("p99", "<f8", "99th percentile, the nearest rank", "us"),
     Column("max", "<f8", "slowest repetition", "us"),
     Column("cv", "<f8", "standard deviation over mean", "%"),
 )
-"""What `summary` tells of a row."""
+"""What `summary` says of a row."""
 
 
 def iteration_times(samples: np.ndarray) -> list[float]:
@@ -181,7 +179,7 @@ def median_interval(times: np.ndarray) -> tuple[float, float]:
     Returns
     -------
     tuple of float
-        In the unit of `times`; NaN if there are fewer than 6, of which even the extremes are too close.
+        In the unit of `times`; NaN if there are fewer than 6: even their extremes are too close.
     """
     count = len(times)
     ordered = np.sort(times)

@@ -22,6 +22,9 @@ from hpccomm.files.regular import as_utf8
 UNCHECKED = -1
 """Value of `Row.wrong` where the result was not verified."""
 
+REQUIRED_FRACTION = 0.9
+"""Fraction of what is expected that is required by default, as in nccl-tests."""
+
 SIMULATED_BACKEND = "simulated"
 """Backend of the rows of a simulation."""
 

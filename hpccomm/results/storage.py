@@ -26,7 +26,7 @@ import h5py
 from hpccomm.errors import ResultsError
 from hpccomm.files import records
 from hpccomm.files.records import FORMAT, RUNS, SCHEMA_VERSION
-from hpccomm.files.refusals import mentioned
+from hpccomm.files.regular import open_regular
 from hpccomm.results import layout, liveness
 from hpccomm.results.layout import ByteCopy
 
@@ -59,17 +59,10 @@ def claim(path: Path) -> FileIO | None:
         )
     while True:
         try:
-            found = path.stat()
+            file = open_regular(path, os.O_RDWR)
         except FileNotFoundError:
             return None
-        if stat.S_ISDIR(found.st_mode):
-            raise ResultsError(f"cannot write {path}: it is a directory; name a file in it")
-        if not stat.S_ISREG(found.st_mode):
-            raise ResultsError(
-                f"cannot write {path}: it is not a regular file; choose another path"
-            )
         with contextlib.suppress(FileNotFoundError):
-            file = FileIO(os.open(path, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC), "r+")
             if _lock_same(file, path):
                 return file
 
@@ -155,8 +148,8 @@ def replace(
                     f"{path} is in use: another run has just made it; wait for that, or choose another path"
                 )
             # An eighth and half a megabyte: what people have added may take more than it did.
-            _start(file, size + size // 8 + extra + (1 << 19))
-            result, copies = _build(old, partial, build)
+            file.truncate(0)
+            result, copies = _build(old, file, build, size + size // 8 + extra + (1 << 19))
             if before is not None:
                 for each in copies:
                     _copy_bytes(before.fileno(), file.fileno(), each)
@@ -216,13 +209,9 @@ def _claim_partial(partial: Path) -> tuple[FileIO, bool]:
 
 
 def _is_ours(file: FileIO) -> bool:
-    """Whether a partial file is empty, as `_start` leaves it, or has got the root of a results file."""
-    head, image = os.pread(file.fileno(), _LOOKED_AT, 0), _empty()
-    if not head:
-        return True
-    superblock = 48  # bytes, which change behind the version with the size of the file
-    same_root = head[superblock : len(image)] == image[superblock:]
-    return head[:9] == image[:9] and (same_root or b"schema_version" in head)
+    """Whether a partial file has the root of a results file, or nothing yet."""
+    head = os.pread(file.fileno(), _LOOKED_AT, 0)
+    return FORMAT.encode() in head or not head.strip(b"\0")
 
 
 def _same(path: Path, file: FileIO | None) -> bool:
@@ -234,56 +223,31 @@ def _same(path: Path, file: FileIO | None) -> bool:
     return file is not None and os.path.samestat(there, os.fstat(file.fileno()))
 
 
-def _empty() -> bytes:
-    """Return an HDF5 file that holds nothing."""
-    with h5py.File("empty", "w", driver="core", backing_store=False, libver=_FORMAT) as empty:
-        empty.flush()
-        image: bytes = empty.id.get_file_image()
-    return image
-
-
-def _start(file: FileIO, size: int) -> None:
-    """Write an empty HDF5 file and have the file system allocate `size` bytes for it.
-
-    HDF5 does not survive a full disk: it complains at every later step and may crash at exit. So
-    the operating system allocates the space before HDF5 writes, and reports a full disk plainly.
-    """
-    file.truncate(0)
-    os.pwrite(file.fileno(), _empty(), 0)
-    try:
-        os.posix_fallocate(file.fileno(), 0, size)
-    except OSError as error:
-        if error.errno not in _NO_RESERVATION:
-            raise
-
-
 def _build(
     old: h5py.File | None,
-    partial: Path,
+    file: FileIO,
     build: Callable[[h5py.File | None, h5py.File], _Result],
+    size: int,
 ) -> _Result:
-    """Build the structure of the new file."""
-    try:
-        # Alignment: a number of lines in `state` and its checksum must not straddle two pages.
-        with h5py.File(
-            partial,
-            "r+",
-            libver=_FORMAT,
-            locking=False,
-            alignment_threshold=1,
-            alignment_interval=16,
-        ) as new:
-            new.attrs["format"] = FORMAT
-            new.attrs["schema_version"] = SCHEMA_VERSION
-            new.create_group(RUNS)
-            if old is not None:
-                groups = (kind.group for kind in layout.KINDS)
-                own = {name for name in groups if isinstance(old.get(name), h5py.Group)}
-                layout.copy_members(old, new, own)
-            return build(old, new)
-    except RuntimeError as error:
-        # h5py reports a failed write as RuntimeError when it only shows as the file is closed.
-        raise OSError(mentioned(str(error)), str(error)) from error
+    """Build the structure of the new file, in an empty one."""
+    # As a file of Python's, which keeps its lock and says why it cannot be written. Alignment: a
+    # number of lines in `state` and its checksum must not straddle two pages.
+    with h5py.File(file, "w", libver=_FORMAT, alignment_threshold=1, alignment_interval=16) as new:
+        # HDF5 does not survive a full disk: it complains at every later step and may crash at exit.
+        # So the file system allocates the space before HDF5 writes, and reports a full disk.
+        try:
+            os.posix_fallocate(file.fileno(), 0, size)
+        except OSError as error:
+            if error.errno not in _NO_RESERVATION:
+                raise
+        new.attrs["format"] = FORMAT
+        new.attrs["schema_version"] = SCHEMA_VERSION
+        new.create_group(RUNS)
+        if old is not None:
+            groups = (kind.group for kind in layout.KINDS)
+            own = {name for name in groups if isinstance(old.get(name), h5py.Group)}
+            layout.copy_members(old, new, own)
+        return build(old, new)
 
 
 def _adopt(path: Path, descriptor: int) -> None:

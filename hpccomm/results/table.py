@@ -16,6 +16,7 @@ from hpccomm.errors import UsageError
 from hpccomm.results import placement, repetitions
 from hpccomm.results.bounds import Bound, bound, bounding_link, fabric_rate
 from hpccomm.results.schema import (
+    REQUIRED_FRACTION,
     SIMULATED_BACKEND,
     UNCHECKED,
     Config,
@@ -237,13 +238,9 @@ def tallied(rows: Iterable[Row]) -> Tally:
     return tally
 
 
-NEAR = 0.9
-"""Part of the least average bus bandwidth from which on nccl-tests is content."""
-
-
 def too_slow(tally: Tally, least: float | None) -> bool:
     """Whether the average bus bandwidth of a table is below what it has to be, in 1e9 B/s, if anything."""
-    return least is not None and tally.mean < NEAR * least
+    return least is not None and tally.mean < REQUIRED_FRACTION * least
 
 
 def footer(

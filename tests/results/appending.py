@@ -71,7 +71,7 @@ def example_samples(index: int, repetitions: int, ranks: int = 4) -> np.ndarray:
 
 
 def main(path: Path) -> None:
-    # Less room than is needed, so that the file grows on the way.
+    # Less capacity than is needed, so that the file grows on the way.
     with Writer(path, example_info(), expected_rows=16, expected_repetitions=1000) as writer:
         for index in range(300):
             writer.append(example_row(index), example_samples(index, REPETITIONS))

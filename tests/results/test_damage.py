@@ -24,7 +24,7 @@ def fill(writer, example):
 
 @pytest.fixture
 def files(tmp_path, example):
-    """One with two runs, one of which has no end; and one with the table of tune and a training."""
+    """One with two runs, the second without an end; and one with the table of tune and a training."""
     from hpccomm.dispatch.policy import Pick, Shape, Table, TableRow, stored, text
 
     runs, tuned = tmp_path / "runs.h5", tmp_path / "tuned.h5"

@@ -162,10 +162,10 @@ def test_refused_paths(tmp_path, example):
         file.attrs["schema_version"] = SCHEMA_VERSION + 1
     for path, error, message in (
         (tmp_path / "absent" / "run.h5", ResultsError, "absent does not exist; make the directory"),
-        (tmp_path, ResultsError, "is a directory; name a file in it"),
+        (tmp_path, ResultsError, "it is a directory, not a regular file; name another file"),
         (text / "run.h5", ResultsError, "is not a directory"),
         (text, ResultsError, "is not an HDF5 file"),
-        ("/dev/full", ResultsError, "is not a regular file"),
+        ("/dev/full", ResultsError, "it is a device, not a regular file"),
         (foreign, SchemaMismatch, "is an HDF5 file of another program"),
         (later, SchemaMismatch, f"has schema version {SCHEMA_VERSION + 1}"),
     ):

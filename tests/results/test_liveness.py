@@ -1,4 +1,4 @@
-"""A run without an end: one that is being written is told from one whose writer is gone."""
+"""A run without an end: whether it is being written, or its writer is gone."""
 
 import fcntl
 import os

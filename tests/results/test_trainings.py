@@ -249,7 +249,7 @@ def test_taking_a_training_out_removes_only_a_file_that_was_made_for_it(tmp_path
     assert path.exists()
     writer.discard()
     assert not path.exists()
-    path.touch()  # somebody else's, and empty
+    path.touch()  # another program's, and empty
     write(path, 3, status="").discard()
     assert training_file.read(path) == []
     path.unlink()

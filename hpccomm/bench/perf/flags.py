@@ -26,9 +26,8 @@ from hpccomm.bench.perf.variants import name_of_variant, variant
 from hpccomm.contracts.collectives import ALIASES
 from hpccomm.dispatch import policy
 from hpccomm.errors import UsageError
-from hpccomm.results.judge import NEAR
 from hpccomm.results.links import links
-from hpccomm.results.schema import Config
+from hpccomm.results.schema import REQUIRED_FRACTION, Config
 from hpccomm.units import size
 
 _MOST = 10_000_000
@@ -169,7 +168,7 @@ EXPECTED = (
     Flag(
         "--at-least PERCENT",
         readers.percentage,
-        f"part of what is expected that is enough (default {NEAR:.0%})",
+        f"part of what is expected that is enough (default {REQUIRED_FRACTION:.0%})",
         "near",
     ),
 )
@@ -330,7 +329,7 @@ def options(args: argparse.Namespace) -> Options:
     for message in _contradictions(args):
         raise UsageError(message)
     values = vars(args) | {"step_factor": swept.factor, "step_bytes": swept.step, "sizes": swept}
-    values |= _isolated(args) | _launch(args) | {"near": args.near or NEAR}
+    values |= _isolated(args) | _launch(args) | {"near": args.near or REQUIRED_FRACTION}
     config = Config(**_fields(Config, values))
     result = Options(**_fields(Options, values | {"config": config}))
     for collective in result.collectives:

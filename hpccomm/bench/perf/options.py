@@ -16,8 +16,7 @@ from hpccomm.bench.perf.split import RankSplit
 from hpccomm.bench.perf.variants import Variant
 from hpccomm.errors import UsageError
 from hpccomm.reductions import meaningful
-from hpccomm.results.judge import NEAR
-from hpccomm.results.schema import Config
+from hpccomm.results.schema import REQUIRED_FRACTION, Config
 
 Pair = tuple[str, str]
 """Names of a type and a reduction."""
@@ -93,7 +92,7 @@ class Options:
     series: Mapping[str, str] = field(default_factory=dict)
     variants: tuple[Variant, Variant] | None = None
     expected: str | None = None
-    near: float = NEAR
+    near: float = REQUIRED_FRACTION
     split: RankSplit | None = None
     device: int | None = None
 
