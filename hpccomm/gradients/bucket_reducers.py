@@ -114,8 +114,6 @@ class PlannedReducer:
 class CompressedReducer:
     """A compressor's channel among ranks; on two levels, between sums and copies in full precision on each node.
 
-    Making one is collective on each node.
-
     Parameters
     ----------
     group : Group
@@ -153,9 +151,6 @@ class CompressedReducer:
         self._node = None if node is None or node.size == 1 else node
         self._flags: list[bool] = []
         self.wire_nbytes = 0
-        if self._node is not None:
-            self._gather = self._node.plan("reduce", flat.elements)
-            self._spread = self._node.plan("broadcast", flat.elements)
 
     @property
     def memory_bytes(self) -> int:
@@ -166,7 +161,7 @@ class CompressedReducer:
         """Sum gradients up, and flags."""
         node, marks = self._node, np.array(flags, np.uint8)
         if node is not None:
-            self._gather()
+            node.comm.reduce(self._gradients, timeout=node.timeout)
             node.comm.reduce(marks, op=ReduceOp.MAX, timeout=node.timeout)
         if self._ranks is not None:
             before = self._ranks.wire_nbytes
@@ -174,8 +169,7 @@ class CompressedReducer:
             self._ranks.max(marks)
             self.wire_nbytes += self._ranks.wire_nbytes - before
         if node is not None:
-            self._spread()
-            node.comm.broadcast(marks, timeout=node.timeout)
+            node.broadcast([self._gradients, marks], 0)
             self.wire_nbytes += self._gradients.nbytes
         self._flags = list(map(bool, marks))
 

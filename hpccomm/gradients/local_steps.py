@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hpccomm.dtypes import FLOAT32, is_narrow
 from hpccomm.errors import UsageError
 from hpccomm.gradients.agreement import agree
 from hpccomm.gradients.arrays import Array
+from hpccomm.gradients.compression.widths import wide
 from hpccomm.gradients.consistency import check_same
 from hpccomm.gradients.flat import FlatMemory, registered, views_of
 from hpccomm.gradients.group import Group
@@ -258,8 +258,7 @@ class _Movement:
         length = max(bucket.length, 1)
         self.moved = registered(group, bucket, length)
         self.anchor = FlatMemory(bucket, np.zeros(length, bucket.dtype))
-        wide = FLOAT32 if is_narrow(bucket.dtype) else bucket.dtype
-        self.state = {name: np.zeros(length, wide) for name in outer.state}
+        self.state = {name: np.zeros(length, wide(bucket.dtype)) for name in outer.state}
 
     def measure(self, arrays: Mapping[str, Array]) -> None:
         for name, view in self.moved.views.items():

@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 
 from hpccomm.dtypes import FLOAT32, is_narrow
 from hpccomm.errors import UsageError
+from hpccomm.gradients.compression.widths import wide
 from hpccomm.gradients.flat import registered
 from hpccomm.gradients.group import Group
 from hpccomm.gradients.layout import ALIGNMENT
@@ -110,10 +111,10 @@ class Shard:
 
 def _state(state: StateOf, values: Flat) -> dict[str, Flat]:
     if not callable(state):
-        wide = FLOAT32 if is_narrow(values.dtype) else values.dtype
+        own = wide(values.dtype)
         return {
-            name: np.zeros(values.size, wide if dtype is None else dtype)
-            for name, dtype in state.items()
+            name: np.zeros(values.size, own if each is None else each)
+            for name, each in state.items()
         }
     arrays = dict(state(values))
     for name, array in arrays.items():

@@ -87,14 +87,14 @@ def sgd(
     UsageError
         If a number does not fit.
     """
-    _check_rate(lr)
+    rate_of, rate_name = _rate(lr)
     check_fraction("momentum", momentum)
     _check_least("weight_decay", weight_decay)
     if nesterov and not momentum:
         raise UsageError("nesterov needs a momentum above 0; give one, such as momentum=0.9")
 
     def rule(p: Flat, g: Flat, *rest: Any) -> None:
-        rate = _rate(lr, rest[-1])
+        rate = float(rate_of(rest[-1]))
         if weight_decay:
             g = g + weight_decay * p
         if momentum:
@@ -104,7 +104,7 @@ def sgd(
             g = g + momentum * v if nesterov else v
         p -= rate * g
 
-    name = f"sgd(lr={_said(lr)}, {momentum=}, {nesterov=}, {weight_decay=})"
+    name = f"sgd(lr={rate_name}, {momentum=}, {nesterov=}, {weight_decay=})"
     return Update(name, {"velocity": None} if momentum else {}, rule)
 
 
@@ -137,7 +137,7 @@ def adam(
     UsageError
         If a number does not fit.
     """
-    _check_rate(lr)
+    rate_of, rate_name = _rate(lr)
     if not isinstance(betas, tuple | list) or len(betas) != 2:
         raise UsageError(f"betas is {betas!r}; give two numbers")
     for beta in betas:
@@ -148,7 +148,7 @@ def adam(
     first, second = betas
 
     def rule(p: Flat, g: Flat, m: Flat, v: Flat, step: int) -> None:
-        rate = _rate(lr, step)
+        rate = float(rate_of(step))
         m *= first
         m += (1 - first) * g
         v *= second
@@ -161,7 +161,7 @@ def adam(
         root += eps
         p -= (rate / (1 - first**step)) * (m / root)
 
-    name = f"adam(lr={_said(lr)}, {betas=}, {eps=}, {weight_decay=})"
+    name = f"adam(lr={rate_name}, {betas=}, {eps=}, {weight_decay=})"
     return Update(name, {"m": None, "v": None}, rule)
 
 
@@ -170,17 +170,12 @@ def parts(size: int) -> Iterator[slice]:
     return (slice(start, start + PASS) for start in range(0, size, PASS))
 
 
-def _rate(lr: Rate, step: int) -> float:
-    return float(lr(step)) if callable(lr) else lr
-
-
-def _said(lr: Rate) -> str:
-    return getattr(lr, "__qualname__", type(lr).__name__) if callable(lr) else repr(lr)
-
-
-def _check_rate(lr: Rate) -> None:
-    if not callable(lr):
-        _check_least("lr", lr)
+def _rate(lr: Rate) -> tuple[Callable[[int], float], str]:
+    """Return a learning rate as a function, and its name for other ranks."""
+    if callable(lr):
+        return lr, getattr(lr, "__qualname__", type(lr).__name__)
+    _check_least("lr", lr)
+    return lambda _: lr, repr(lr)
 
 
 def _check_least(name: str, value: float) -> None:

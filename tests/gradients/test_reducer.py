@@ -16,7 +16,7 @@ from conftest import Mpiexec
 from hypothesis import given, settings
 
 from hpccomm import Communicator, RankMismatch
-from hpccomm.gradients import GradientSync
+from hpccomm.gradients import GradientSync, worker
 from hpccomm.gradients.parameters import Bucket
 from hpccomm.gradients.reducer import next_bucket
 from hpccomm.runtime.statuses import Status
@@ -160,6 +160,25 @@ def test_the_thread_ends_with_what_it_serves() -> None:
             return
         time.sleep(0.01)
     raise AssertionError(left)
+
+
+def test_at_the_exit_of_the_program_the_caller_reduces_and_nothing_is_waited_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(worker, "leaving", lambda: True)
+
+    def body(comm: Communicator) -> tuple[Any, set[str]]:
+        noted = Noted()
+        sync = small(comm, 3, compressor=noted)
+        for name in sync.gradients:
+            sync.ready(name, np.ones(3))
+        first = sync.wait_for("p0").copy()
+        sync.wait()
+        return first, {thread for _, thread in noted.order}
+
+    for first, threads in run_ranks(2, body):
+        assert (first == 2).all()
+        assert "hpccomm gradients" not in threads
 
 
 def test_ways_that_differ_are_told_in_the_first_step() -> None:

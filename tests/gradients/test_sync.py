@@ -131,6 +131,11 @@ def one(**other: Any) -> dict[str, Any]:
             "did you mean reverse",
             id="wrong",
         ),
+        pytest.param(
+            lambda comm: GradientSync(comm, one(), bucket_byte=1),  # type: ignore[call-arg]
+            "did you mean bucket_bytes",
+            id="unknown",
+        ),
         pytest.param(lambda comm: GradientSync(comm, []), "no parameters", id="empty"),
     ],
 )
