@@ -10,6 +10,7 @@ from docutils.parsers.rst import directives
 from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective
 
+import hpccomm.drawing
 import hpccomm.schedules.algorithms
 import hpccomm.schedules.draw
 from hpccomm.drawing.files import save
@@ -28,7 +29,7 @@ KNOWN = {
 NUMBERS = ("ranks", "root", "count", "segment", "channels", "nodes")
 SOURCES = [
     file
-    for package in (hpccomm.schedules.algorithms, hpccomm.schedules.draw)
+    for package in (hpccomm.drawing, hpccomm.schedules.algorithms, hpccomm.schedules.draw)
     for folder in package.__path__
     for file in Path(folder).glob("*.py")
 ]

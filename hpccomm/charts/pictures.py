@@ -244,8 +244,10 @@ def skews(title: str, skew: np.ndarray) -> Chart:
     late = number("late", "us after the first rank", scale={"nice": False, "padding": 8})
     told = tips(rank="rank", what="what")
     told += [number(name, f"{name}, us", format=",.3~f") for name in ("late", "low", "high")]
+    across = {"zero": False, "nice": False, "padding": 12}
+    axis = {"values": ticks, "format": "d", "grid": False}
     axes = {
-        "x": number("at", "rank", axis={"values": ticks, "format": "d", "grid": False}),
+        "x": number("at", "rank", scale=across, axis=axis),
         "color": encoding("what", "nominal", scale=kinds, legend={"orient": "bottom"}),
     }
     rules = layer("rule", {"y": {**late, "field": "low"}, "y2": {"field": "high"}})

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from damage import called
 
-from hpccomm.charts import curves, heat_map, page
+from hpccomm.charts import curves, heat_map, page, pictures
 from hpccomm.drawing.vega import as_json
 from hpccomm.results import pairs, reader
 from hpccomm.results.schema import Timing
@@ -134,6 +134,24 @@ def test_a_history_mixes_neither_numbers_of_ranks_nor_roots(tmp_path):
     found = curves.history(runs)
     assert len(found) == 4 * len(SIZES)
     assert {len(moments) for moments in found.values()} == {2}
+
+
+def test_what_is_left_out_is_the_oldest_and_the_title_says_so(tmp_path, monkeypatch):
+    for days in (2, 0, 1):
+        write(tmp_path / f"{days}.h5", {"ring": (2.0 + days, 1.0)}, days=days)
+    runs = sorted(
+        (run for path in tmp_path.iterdir() for run in reader.read(path)),
+        key=lambda run: run.info.started,
+    )
+    monkeypatch.setattr(pictures, "MOST_MOMENTS", 2 * len(SIZES))
+    monkeypatch.setattr(pictures, "MOST_CURVES", len(SIZES))
+    history = pictures.histories(curves.history(runs))
+    assert history["title"] == f"History of {len(SIZES)} cases; the last 2 runs of each"
+    assert {row["run"] for row in history["data"]["values"]} == {"1.h5 run0001", "2.h5 run0001"}
+    monkeypatch.setattr(pictures, "MOST_CURVES", 1)
+    over_size = pictures.over_size({"all_reduce": curves.curves(runs)})
+    assert over_size["title"] == "all_reduce (2 of 3 curves are not drawn)"
+    assert {row["curve"] for row in over_size["data"]["values"]} == {"2.h5"}
 
 
 def test_a_heat_map_has_the_slowest_pair_of_each_block(tmp_path):
