@@ -162,7 +162,7 @@ def _explain_dumps(folder: Path, args: argparse.Namespace) -> int:
 def _text(
     read: "DumpFolder", job: "Job", faults: list["Fault"], args: argparse.Namespace
 ) -> list[str]:
-    """Return the lines that are printed: verdict, values side by side, timeline, files left out."""
+    """Return the lines that are printed: verdict, timeline, files left out."""
     from hpccomm.diagnosis import timeline, words
 
     lines = []
@@ -223,10 +223,7 @@ def _document(read: "DumpFolder", job: "Job", faults: list["Fault"], status: int
         "world_size": job.size,
         "ranks": {
             rank: {
-                "host": dump.host,
-                "pid": dump.pid,
-                "reason": dump.reason,
-                "time": dump.time,
+                **{name: getattr(dump, name) for name in ("host", "pid", "reason", "time")},
                 "raised": dump.raised and dump.raised.error,
                 "refused": dump.refused and dump.refused.error,
             }

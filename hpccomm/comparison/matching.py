@@ -37,7 +37,7 @@ def metric_of(across: Across) -> str:
     return BUSBW if {"collective", "ranks"} & {*across} else TIME
 
 
-class Values(NamedTuple):
+class CaseValues(NamedTuple):
     """The values of one case.
 
     Attributes
@@ -78,7 +78,7 @@ class MatchedCases(NamedTuple):
 
     Attributes
     ----------
-    values : dict of Case to Values
+    values : dict of Case to CaseValues
         Of each case that both have.
     only_base, only_new : tuple of Case
         Those of one side alone.
@@ -88,7 +88,7 @@ class MatchedCases(NamedTuple):
         Those that both have, where a launch has no time, or bus bandwidth, above 0.
     """
 
-    values: dict[Case, Values]
+    values: dict[Case, CaseValues]
     only_base: tuple[Case, ...]
     only_new: tuple[Case, ...]
     passes: bool
@@ -143,7 +143,7 @@ def matched(
 def _matched(
     sides: Sequence[CaseRows], free: Collection[str], measure: str, metric: str, *, passes: bool
 ) -> MatchedCases:
-    values: dict[Case, Values] = {}
+    values: dict[Case, CaseValues] = {}
     without = []
     groups = _groups(sides, free)
     for bases, news in groups:
@@ -206,7 +206,7 @@ def matched_passes(base: Sequence[LaunchRow], new: Sequence[LaunchRow]) -> Match
 
 def _values(
     case: Case, sides: Sequence[list[list[LaunchRow]]], measure: str, metric: str
-) -> Values | None:
+) -> CaseValues | None:
     """Return the values of a case; None if no measure gives each launch one above 0."""
     wrong = sum(max(0, each.row.wrong) for rows in sides[1] for each in rows)
     factor = _bus_factor if metric == BUSBW else lambda _: 1.0
@@ -219,7 +219,7 @@ def _values(
             for launches in sides
         )
         if np.isfinite(one).all() and np.isfinite(other).all() and min(one.min(), other.min()) > 0:
-            return Values(name, one, other, wrong)
+            return CaseValues(name, one, other, wrong)
     if measure == AUTO:
         return None
     others = ", ".join(each for each in MEASURES if each != measure)

@@ -6,7 +6,7 @@ from itertools import product
 
 from hpccomm.comparison import matching, statistics
 from hpccomm.comparison.launches import Case, Side
-from hpccomm.comparison.matching import METRICS, MatchedCases, Values
+from hpccomm.comparison.matching import METRICS, CaseValues, MatchedCases
 from hpccomm.comparison.statistics import Launches, Ratio
 from hpccomm.errors import ResultsError
 from hpccomm.results import fingerprint
@@ -60,7 +60,7 @@ class CaseVerdict:
     ----------
     case : Case
         The case.
-    values : Values
+    values : CaseValues
         What the launches took.
     ratio : Ratio
         New over base.
@@ -71,7 +71,7 @@ class CaseVerdict:
     """
 
     case: Case
-    values: Values
+    values: CaseValues
     ratio: Ratio
     p_slower: float
     p_faster: float
@@ -228,7 +228,7 @@ def _circumstances(base: Side, new: Side) -> tuple[str, ...]:
     return tuple(dict.fromkeys(each for pair in different for each in pair))
 
 
-def _judged(values: Mapping[Case, Values], rules: Rules) -> tuple[CaseVerdict, ...]:
+def _judged(values: Mapping[Case, CaseValues], rules: Rules) -> tuple[CaseVerdict, ...]:
     p = [
         test(each.base, each.new, rules.minimum)
         for test in (statistics.slower, statistics.faster)

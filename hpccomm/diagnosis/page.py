@@ -21,7 +21,7 @@ def page(title: str, verdict: list[str], picture: str, text: str) -> str:
     picture : str
         An SVG document.
     text : str
-        The timeline, and values side by side.
+        What the command prints: the timeline stands in it.
     """
     svg = picture[picture.index("<svg") :]
     items = "".join(f"<li>{escape(sentence)}</li>" for sentence in verdict)

@@ -9,7 +9,7 @@ from hpccomm.doctor.reading import rows
 Severity = Literal["note", "warn", "fail"]
 Facts = Mapping[str, Any]
 Texts = Sequence[str]
-Found = Iterator[str]
+Faults = Iterator[str]
 """What a rule's function gets, and what it returns: the evidence, a sentence each."""
 
 

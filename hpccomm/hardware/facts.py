@@ -107,7 +107,7 @@ def _nics(tree: Mapping[str, Any], domains: Sequence[NumaDomain]) -> Iterator[Co
     ports = tree.get("infiniband", {}).get("ports", ())
     interfaces = tree.get("network", {}).get("devices", ())
     several = Counter(port["device"] for port in ports)
-    found = [
+    adapters = [
         (
             f"{port['device']}:{port['port']}" if several[port["device"]] > 1 else port["device"],
             port.get("pci"),
@@ -117,7 +117,7 @@ def _nics(tree: Mapping[str, Any], domains: Sequence[NumaDomain]) -> Iterator[Co
         for port in ports
     ]
     rdma = {port.get("pci") for port in ports}
-    found += [
+    adapters += [
         (
             each["name"],
             each.get("pci"),
@@ -127,7 +127,7 @@ def _nics(tree: Mapping[str, Any], domains: Sequence[NumaDomain]) -> Iterator[Co
         for each in interfaces
         if each.get("pci") not in rdma
     ]
-    for name, at, rate, words in found:
+    for name, at, rate, words in adapters:
         device = devices.get(at)
         if device is not None and not device.get("virtual"):
             yield Component(

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from hpccomm.comparison import statistics
 from hpccomm.comparison.launches import Case, LaunchRow, side
-from hpccomm.comparison.matching import Values, matched_passes
+from hpccomm.comparison.matching import CaseValues, matched_passes
 from hpccomm.comparison.text import text
 from hpccomm.comparison.verdict import Rules, _judged, compare, compare_passes
 from hpccomm.errors import ResultsError, UsageError
@@ -103,7 +103,7 @@ def test_equal_sides_are_told_apart_as_seldom_as_is_said(pytestconfig):
     case = Case("all_reduce", "mpi", "auto", "float", "sum", -1, 8, in_place=False)
     for _ in range(comparisons):
         found = {
-            case._replace(bytes=number): Values(
+            case._replace(bytes=number): CaseValues(
                 "time", *(chance.lognormal(0, 0.2, 10) for _ in "ab"), wrong=0
             )
             for number in range(6)

@@ -6,7 +6,7 @@ from functools import partial
 from typing import Any
 
 from hpccomm.diagnosis.meanings import XIDS
-from hpccomm.doctor.rule import Facts, Found, Texts, many, rules
+from hpccomm.doctor.rule import Facts, Faults, Texts, many, rules
 from hpccomm.hardware.facts import is_gpu
 
 SLOWED = {
@@ -36,7 +36,7 @@ def on_bus(devices: Sequence[Facts]) -> list[Facts]:
     return [each for each in devices if is_gpu(each) and each["vendor"] == "0x10de"]
 
 
-def _module(devices: Sequence[Facts], module: bool) -> Found:
+def _module(devices: Sequence[Facts], module: bool) -> Faults:
     count = sum(each.get("driver") not in OTHERS for each in on_bus(devices))
     if count and not module:
         yield f"{count} NVIDIA devices are on the bus, and there is no /proc/driver/nvidia"
@@ -48,7 +48,7 @@ def _seen(
     lost: Texts | None,
     container: Texts,
     variables: Facts | None,
-) -> Found:
+) -> Faults:
     # A container, and a job of Slurm that confines devices, have some of them.
     some = container or "SLURM_GPUS_ON_NODE" in (variables or {})
     gpus = len(on_bus(devices))
@@ -58,20 +58,20 @@ def _seen(
         )
 
 
-def _cuda(begins: str, packages: Facts, cuda: int) -> Found:
+def _cuda(begins: str, packages: Facts, cuda: int) -> Faults:
     for name, version in packages.items():
         wheel = re.fullmatch(begins + r"(\d+)x?", name)
         if wheel and int(wheel[1]) > cuda // 1000:
             yield f"{name} {version} needs CUDA {wheel[1]}, and the driver has CUDA {cuda // 1000}.{cuda % 1000 // 10}"
 
 
-def _one_cupy(packages: Facts) -> Found:
+def _one_cupy(packages: Facts) -> Faults:
     names = [name for name in packages if name == "cupy" or name.startswith("cupy-cuda")]
     if len(names) > 1:
         yield f"{' and '.join(names)} are installed over each other, into one folder cupy"
 
 
-def _ecc(devices: Facts) -> Found:
+def _ecc(devices: Facts) -> Faults:
     states = {index: device["ecc"] for index, device in devices.items() if "ecc" in device}
     off = [index for index, (now, _) in states.items() if not now]
     if 0 < len(off) < len(states):
@@ -81,7 +81,7 @@ def _ecc(devices: Facts) -> Found:
             yield f"ECC of GPU {index} goes {'on' if then else 'off'} when it is reset"
 
 
-def _slowed(devices: Facts) -> Found:
+def _slowed(devices: Facts) -> Faults:
     for index, device in devices.items():
         if why := [name for bit, name in SLOWED.items() if device.get("clock_reasons", 0) & bit]:
             yield f"GPU {index} lowers its clock for: {', '.join(why)}"
@@ -99,20 +99,20 @@ STATES: dict[str, tuple[str, Callable[[Any], Any], str]] = {
 """Rules about one fact of each device: what in it is a fault, and the sentence for the devices that have it."""
 
 
-def _state(fact: str, bad: Callable[[Any], Any], sentence: str, devices: Facts) -> Found:
+def _state(fact: str, bad: Callable[[Any], Any], sentence: str, devices: Facts) -> Faults:
     if found := [
         index for index, device in devices.items() if fact in device and bad(device[fact])
     ]:
         yield sentence.format(", ".join(found))
 
 
-def _models(devices: Facts) -> Found:
+def _models(devices: Facts) -> Faults:
     names = {device["name"] for device in devices.values() if "name" in device}
     if len(names) > 1:
         yield f"the node has {', '.join(sorted(names))}"
 
 
-def _link(devices: Facts, _: Any) -> Found:
+def _link(devices: Facts, _: Any) -> Faults:
     for index, device in devices.items():
         if link := device.get("link"):
             now = (link["generation"], link["width"])
@@ -121,7 +121,7 @@ def _link(devices: Facts, _: Any) -> Found:
                 yield f"GPU {index} is at work by PCI Express {now[0]} x{now[1]}, and can have {most[0]} x{most[1]}"
 
 
-def _peers(peers: Facts) -> Found:
+def _peers(peers: Facts) -> Faults:
     found: dict[str, list[str]] = {}
     for pair, ways in peers.items():
         for way, status in ways.items():
@@ -132,7 +132,7 @@ def _peers(peers: Facts) -> Found:
         yield f"between GPUs {', '.join(pairs[:4])}{more}, {why}"
 
 
-def _visible(variables: Sequence[Facts], count: int) -> Found:
+def _visible(variables: Sequence[Facts], count: int) -> Faults:
     for value in sorted(
         {each["CUDA_VISIBLE_DEVICES"] for each in variables if "CUDA_VISIBLE_DEVICES" in each}
     ):
@@ -141,7 +141,7 @@ def _visible(variables: Sequence[Facts], count: int) -> Found:
             yield f"CUDA_VISIBLE_DEVICES={value} names {', '.join(bad)}, and there are {count} GPUs: what is listed after it is invisible"
 
 
-def _xids(whose: str, xids: Sequence[Facts]) -> Found:
+def _xids(whose: str, xids: Sequence[Facts]) -> Faults:
     for each in xids:
         row = XIDS.get(each["xid"])
         if (row["whose"] if row else "program") == whose:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Any, cast
 
 from hpccomm.doctor.reading import rows
-from hpccomm.doctor.rule import Facts, Found, Rule, Severity, Texts, rules
+from hpccomm.doctor.rule import Facts, Faults, Rule, Severity, Texts, rules
 from hpccomm.units import numbers
 
 GIB = 1 << 30
@@ -15,44 +15,44 @@ _OWN_GOVERNOR = {"intel_pstate", "amd-pstate-epp"}
 """Drivers under which ``powersave`` is the governor that follows the load: the preference decides there."""
 
 
-def _governors(governors: Facts, driver: str | None, preferences: Facts | None) -> Found:
+def _governors(governors: Facts, driver: str | None, preferences: Facts | None) -> Faults:
     own = driver in _OWN_GOVERNOR
     for name, number in ((preferences or {}) if own else governors).items():
         if name in _SAVING:
             yield f"{number} processors have the {'preference' if own else 'governor'} {name} (driver {driver or 'unknown'})"
 
 
-def _clock_source(source: str) -> Found:
+def _clock_source(source: str) -> Faults:
     if source in ("hpet", "acpi_pm", "jiffies"):
         yield f"the clock source is {source}: each reading of the time takes about a microsecond"
 
 
-def _huge_pages(mode: str) -> Found:
+def _huge_pages(mode: str) -> Faults:
     if mode == "never":
         yield "transparent huge pages are off (never); NumPy asks for them for large arrays"
 
 
-def _numa_balancing(on: int, nodes: Sequence[Any]) -> Found:
+def _numa_balancing(on: int, nodes: Sequence[Any]) -> Faults:
     if on and len(nodes) > 1:
         yield f"the kernel moves pages between the {len(nodes)} NUMA nodes while ranks use them (kernel.numa_balancing is {on})"
 
 
-def _memory(available: int, memory: int) -> Found:
+def _memory(available: int, memory: int) -> Faults:
     if available < memory / 10:
         yield f"{available / GIB:.1f} of {memory / GIB:.1f} GiB of memory are available"
 
 
-def _swap(swap: int, free: int) -> Found:
+def _swap(swap: int, free: int) -> Faults:
     if swap - free > GIB:
         yield f"{(swap - free) / GIB:.1f} GiB of memory are swapped out"
 
 
-def _busy(load: float, online: str) -> Found:
+def _busy(load: float, online: str) -> Faults:
     if load > 1.2 * (number := len(numbers(online))):
         yield f"{load:.0f} processes ran or waited on average over the last minute, on {number} processors"
 
 
-def _killed(killed: Texts) -> Found:
+def _killed(killed: Texts) -> Faults:
     if killed:
         names = ", ".join(
             f"{name} ({times})" for name, times in collections.Counter(killed).most_common(5)
@@ -60,19 +60,19 @@ def _killed(killed: Texts) -> Found:
         yield f"for want of memory the kernel has killed {names} in the last 24 hours"
 
 
-def _machine_checks(messages: Texts) -> Found:
+def _machine_checks(messages: Texts) -> Faults:
     if messages:
         yield f"the kernel's log has {len(messages)} of them, such as {messages[-1]!r:.120}"
 
 
-def _namespaces(ranks: Sequence[int], namespaces: Sequence[Facts]) -> Found:
+def _namespaces(ranks: Sequence[int], namespaces: Sequence[Facts]) -> Faults:
     for kind in ("pid", "user", "net"):
         kinds = {each[kind] for each in namespaces}
         if len(kinds) > 1:
             yield f"{len(ranks)} ranks are in {len(kinds)} namespaces of the sort {kind}"
 
 
-def _one_machine(boots: Facts) -> Found:
+def _one_machine(boots: Facts) -> Faults:
     machines: dict[str, list[str]] = {}
     for node, boot in boots.items():
         machines.setdefault(boot, []).append(node)
@@ -85,13 +85,13 @@ AHEAD = 0.5
 """Seconds that clocks may differ. Logs are laid side by side by them."""
 
 
-def _clocks(clocks: Facts) -> Found:
+def _clocks(clocks: Facts) -> Faults:
     for node, clock in clocks.items():
         if abs(clock["ahead"]) - clock["uncertain"] > AHEAD:
             yield f"{node} is {abs(clock['ahead']):.1f} s {'ahead' if clock['ahead'] > 0 else 'behind'}"
 
 
-def _synchronised(states: Facts) -> Found:
+def _synchronised(states: Facts) -> Faults:
     if wrong := [node for node, state in states.items() if not state]:
         yield f"the kernel says that the clock is not synchronised on {', '.join(wrong)}"
 
@@ -100,7 +100,7 @@ SAME = 0.02
 """Part by which the memory of equal nodes may differ: no two kernels keep the same for themselves."""
 
 
-def _odd(values: Facts) -> Found:
+def _odd(values: Facts) -> Faults:
     """Say which nodes have another value than most. A dict of values is compared item by item."""
     if all(isinstance(value, dict) for value in values.values()):
         for name in sorted({name for value in values.values() for name in value}):

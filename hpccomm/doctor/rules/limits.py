@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
-from hpccomm.doctor.rule import Facts, Found, Texts, many, rules
+from hpccomm.doctor.rule import Facts, Faults, Texts, many, rules
 from hpccomm.doctor.rules.network import serves
 from hpccomm.units import numbers
 
@@ -24,31 +24,31 @@ LEAST_SHARED = 8 * MIB
 """A rank of several on a node hardly comes by with less."""
 
 
-def _memlock(soft: int | None, ports: Sequence[Facts], exempt: bool | None, memory: int) -> Found:
+def _memlock(soft: int | None, ports: Sequence[Facts], exempt: bool | None, memory: int) -> Faults:
     used = [port["device"] for port in ports if serves(port)]
     if used and soft is not None and soft < memory / 2 and not exempt:
         yield f"{soft / MIB:,.2f} MiB may be locked, and {used[0]} reaches locked memory only"
 
 
-def _files(soft: int | None, world: int | None) -> Found:
+def _files(soft: int | None, world: int | None) -> Faults:
     needed = 256 + FILES_A_RANK * (world or 1)
     if soft is not None and soft < needed:
         yield f"{soft:,} files may be open at once; a job of {many(world or 1, 'rank')} may need {needed:,}"
 
 
-def _processes(soft: int | None, ranks: Sequence[Any]) -> Found:
+def _processes(soft: int | None, ranks: Sequence[Any]) -> Faults:
     needed = THREADS_A_RANK * len(ranks)
     if soft is not None and soft < needed:
         yield f"{soft:,} processes and threads are allowed; {many(len(ranks), 'rank')} may need {needed:,}"
 
 
-def _pids(group: Facts, ranks: Sequence[Any]) -> Found:
+def _pids(group: Facts, ranks: Sequence[Any]) -> Faults:
     needed = THREADS_A_RANK * len(ranks)
     if group["limit"] is not None and group["limit"] - group["used"] < needed:
         yield f"{group['used']:,} of the {group['limit']:,} threads of the control group are there already; {many(len(ranks), 'rank')} may need {needed:,}"
 
 
-def _memory(group: Facts) -> Found:
+def _memory(group: Facts) -> Faults:
     if (
         group["limit"] is not None
         and (free := group["limit"] - group["used"]) < group["limit"] / 10
@@ -56,12 +56,12 @@ def _memory(group: Facts) -> Found:
         yield f"{free / MIB:,.0f} MiB are left of the {group['limit'] / MIB:,.0f} MiB of the control group"
 
 
-def _oom_kills(group: Facts) -> Found:
+def _oom_kills(group: Facts) -> Faults:
     if group["oom_kills"]:
         yield f"the kernel has killed {group['oom_kills']} processes of this control group for want of memory"
 
 
-def _cpu(group: Facts, cores: Texts, allowed: str) -> Found:
+def _cpu(group: Facts, cores: Texts, allowed: str) -> Faults:
     quota, seen = group["quota"], len(numbers(allowed))
     if quota is not None and quota < seen:
         yield f"the control group has the time of {quota:g} processors, and {many(len(cores), 'rank')} may run on {seen}"
@@ -69,18 +69,18 @@ def _cpu(group: Facts, cores: Texts, allowed: str) -> Found:
             yield f"it was stopped {group['throttled']:,} times for having used its time up"
 
 
-def _shared(room: Facts, ranks: Sequence[Any]) -> Found:
+def _shared(room: Facts, ranks: Sequence[Any]) -> Faults:
     needed = SHARED_A_RANK * len(ranks) + 64 * MIB
     if len(ranks) > 1 and LEAST_SHARED * len(ranks) <= room["free"] < needed:
         yield f"/dev/shm has {room['free'] / MIB:,.0f} of {room['bytes'] / MIB:,.0f} MiB free; {many(len(ranks), 'rank')} may need {needed / MIB:,.0f}"
 
 
-def _no_shared(room: Facts, ranks: Sequence[Any]) -> Found:
+def _no_shared(room: Facts, ranks: Sequence[Any]) -> Faults:
     if len(ranks) > 1 and room["free"] < (least := LEAST_SHARED * len(ranks)):
         yield f"/dev/shm has {room['free'] / MIB:,.0f} MiB free, and {len(ranks)} ranks take {least / MIB:,.0f} or more: where it ends, they die by SIGBUS"
 
 
-def _ptrace(scope: int, peers: Sequence[Facts] | None) -> Found:
+def _ptrace(scope: int, peers: Sequence[Facts] | None) -> Faults:
     # With 1, as many systems have it, a rank may allow it to others. Several ranks have tried it.
     if scope > 1 and not peers:
         yield f"kernel.yama.ptrace_scope is {scope}: no rank reads the memory of another"
@@ -90,7 +90,7 @@ def _unreached(kind: str, peers: Sequence[Facts]) -> list[str]:
     return sorted({each[kind] for each in peers if each.get(kind)})
 
 
-def _ports(ports: Sequence[int], world: int | None) -> Found:
+def _ports(ports: Sequence[int], world: int | None) -> Faults:
     first, last = ports
     if (room := last - first + 1) < (needed := 1024 + FILES_A_RANK * (world or 1)):
         yield f"connections may have the {room:,} ports {first} to {last}; a job of {many(world or 1, 'rank')} may need {needed:,} on a node"

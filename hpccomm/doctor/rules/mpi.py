@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from hpccomm.backends.bootstrap.launch import SRUN
 from hpccomm.doctor.reading import rows
-from hpccomm.doctor.rule import Facts, Found, Texts, many, rules
+from hpccomm.doctor.rule import Facts, Faults, Texts, many, rules
 from hpccomm.doctor.rules.network import serves
 from hpccomm.units import numbers, ranks_named
 
@@ -23,18 +23,18 @@ def _said(text: str) -> list[str]:
     return [text] if text else []
 
 
-def _launch(launched: int, world: int, launcher: str | None, library: str) -> Found:
+def _launch(launched: int, world: int, launcher: str | None, library: str) -> Faults:
     if launched > 1 and world == 1:
         yield f"{launcher} has started {launched} processes, and {library} sees one rank in each: they are {launched} jobs of their own"
 
 
-def one_library(*read: Sequence[Texts]) -> Found:
+def one_library(*read: Sequence[Texts]) -> Faults:
     """Yield the ranks that have mapped several libraries of one name; their paths are the last that is read."""
     for paths in sorted({" and ".join(paths) for paths in read[-1] if len(paths) > 1}):
         yield f"a rank has mapped {paths}"
 
 
-def _launcher(mpiexec: Facts, vendor: str, version: str) -> Found:
+def _launcher(mpiexec: Facts, vendor: str, version: str) -> Faults:
     other = mpiexec["vendor"]
     if other and other != vendor and {other, vendor} != _ONE_FAMILY:
         yield f"{mpiexec['path']} is of {other}, and mpi4py loads {vendor} {version}"
@@ -42,18 +42,18 @@ def _launcher(mpiexec: Facts, vendor: str, version: str) -> Found:
         yield f"{mpiexec['path']} is of {other} {mpiexec['version']}, and mpi4py loads {version}"
 
 
-def _threads(level: int, multiple: int) -> Found:
+def _threads(level: int, multiple: int) -> Faults:
     if level < multiple:
         yield f"MPI gives {LEVELS[level]}: one thread at a time may call it"
 
 
-def _pmi(launcher: str | None, launched: int, vendor: str, given: Texts, world: int) -> Found:
+def _pmi(launcher: str | None, launched: int, vendor: str, given: Texts, world: int) -> Faults:
     needed = SPEAKS.get(vendor, ())
     if launcher == SRUN and launched > 1 == world and needed and not set(given) & set(needed):
         yield f"{vendor} meets its launcher by {' or '.join(needed)}, and srun offers {', '.join(given) or 'neither PMIx nor PMI'}"
 
 
-def _cores(ranks: Sequence[int], cores: Texts, online: str) -> Found:
+def _cores(ranks: Sequence[int], cores: Texts, online: str) -> Faults:
     alike = defaultdict(list)
     for rank, listed in zip(ranks, cores, strict=True):
         alike[tuple(numbers(listed))].append(rank)
@@ -62,7 +62,7 @@ def _cores(ranks: Sequence[int], cores: Texts, online: str) -> Found:
             yield f"{ranks_named(those)} are bound to {'core' if len(own) == 1 else 'cores'} {', '.join(map(str, own))} together"
 
 
-def _hardware_threads(ranks: Sequence[int], cores: Texts, siblings: Texts) -> Found:
+def _hardware_threads(ranks: Sequence[int], cores: Texts, siblings: Texts) -> Faults:
     core_of = {cpu: number for number, listed in enumerate(siblings) for cpu in numbers(listed)}
     on = defaultdict(list)
     for rank, listed in zip(ranks, cores, strict=True):
@@ -75,7 +75,7 @@ def _hardware_threads(ranks: Sequence[int], cores: Texts, siblings: Texts) -> Fo
                 yield f"{ranks_named(those)} run on the hardware threads {siblings[core]} of one core"
 
 
-def _numa(ranks: Sequence[int], cores: Texts, nodes: Sequence[Facts]) -> Found:
+def _numa(ranks: Sequence[int], cores: Texts, nodes: Sequence[Facts]) -> Faults:
     if 1 < len(nodes) <= len(ranks):
         wide = []
         for rank, listed in zip(ranks, cores, strict=True):
@@ -86,13 +86,13 @@ def _numa(ranks: Sequence[int], cores: Texts, nodes: Sequence[Facts]) -> Found:
             yield f"{ranks_named(wide)} may run on several of the {len(nodes)} NUMA nodes"
 
 
-def _oversubscribed(cores: Texts) -> Found:
+def _oversubscribed(cores: Texts) -> Faults:
     own = {cpu for listed in cores for cpu in numbers(listed)}
     if len(cores) > len(own):
         yield f"{len(cores)} ranks have {many(len(own), 'processor')}: ranks that wait take the time of those that work"
 
 
-def _kept_from(variables: Sequence[Facts], to: str, names: Sequence[str] = ()) -> Found:
+def _kept_from(variables: Sequence[Facts], to: str, names: Sequence[str] = ()) -> Faults:
     """Yield the variables that keep MPI from shared memory or the fabric, as they are set.
 
     ``transports.tsv`` has how the names of transports begin that reach it. In a list that begins with ^, which
@@ -112,7 +112,7 @@ def _kept_from(variables: Sequence[Facts], to: str, names: Sequence[str] = ()) -
                 yield f"{name}={value}"
 
 
-def _shared_memory(vendor: str, variables: Sequence[Facts], ranks: Sequence[int]) -> Found:
+def _shared_memory(vendor: str, variables: Sequence[Facts], ranks: Sequence[int]) -> Faults:
     by_ucx = any("ucx" in each.get("OMPI_MCA_pml", "") for each in variables)
     read = {"Open MPI": "UCX_TLS" if by_ucx else "OMPI_MCA_btl", "Intel MPI": "I_MPI_FABRICS"}
     if len(ranks) > 1 and vendor in read:
@@ -122,7 +122,7 @@ def _shared_memory(vendor: str, variables: Sequence[Facts], ranks: Sequence[int]
 
 def _fabric(
     ports: Sequence[Facts], libraries: Sequence[Facts], variables: Sequence[Facts]
-) -> Found:
+) -> Faults:
     active = [port["device"] for port in ports if serves(port)]
     if not active:
         return
@@ -135,7 +135,7 @@ def _fabric(
         yield f"{setting} names nothing that reaches {active[0]}"
 
 
-def _cuda(count: int, aware: bool, why: str, nccl: Texts | None) -> Found:
+def _cuda(count: int, aware: bool, why: str, nccl: Texts | None) -> Faults:
     if count and not aware and not nccl:
         yield why
 

@@ -2,7 +2,7 @@
 
 import re
 
-from hpccomm.doctor.rule import Found, Texts, rules
+from hpccomm.doctor.rule import Faults, Texts, rules
 from hpccomm.doctor.rules.mpi import one_library
 
 CHECKS = {
@@ -17,12 +17,12 @@ CHECKS = {
 """NCCL's checks by the rules that translate them (NCCL's guide, Diagnostics and RAS)."""
 
 
-def _one_version(versions: Texts) -> Found:
+def _one_version(versions: Texts) -> Faults:
     if len(set(versions)) > 1:
         yield f"ranks of this node have NCCL {', '.join(sorted(set(versions)))}"
 
 
-def _stack(versions: Texts, soft: int | None) -> Found:
+def _stack(versions: Texts, soft: int | None) -> Faults:
     for version in sorted(set(versions)):
         if soft is None and [*map(int, re.findall(r"\d+", version))][:2] < [2, 28]:
             yield f"the stack is unlimited, for which NCCL {version} gives its threads a small one"

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from hpccomm.doctor.rule import Facts, Found, Texts, many, rules
+from hpccomm.doctor.rule import Facts, Faults, Texts, many, rules
 from hpccomm.doctor.rules.gpus import on_bus
 from hpccomm.doctor.rules.mpi import SPEAKS
 from hpccomm.doctor.rules.network import serves
@@ -14,20 +14,20 @@ def _number(variables: Facts, name: str) -> int | None:
     return int(text) if text.isdigit() else None
 
 
-def _mpi_types(types: Texts, vendor: str) -> Found:
+def _mpi_types(types: Texts, vendor: str) -> Faults:
     needed = SPEAKS.get(vendor, ())
     if needed and not any(each.startswith(needed) for each in types):
         yield f"{vendor} needs {' or '.join(needed)}, and srun --mpi=list has {', '.join(types) or 'nothing'}"
 
 
-def _confined(config: Facts) -> Found:
+def _confined(config: Facts) -> Faults:
     if config.get("ProctrackType") != "proctrack/cgroup":
         yield f"ProctrackType is {config.get('ProctrackType')}: processes that leave their job's tree outlive it"
     if not {"task/cgroup", "task/affinity"} & set(config.get("TaskPlugin", "").split(",")):
         yield f"TaskPlugin is {config.get('TaskPlugin')}: jobs may use each other's processors and devices"
 
 
-def _gres(config: Facts, node: Facts, devices: Sequence[Facts]) -> Found:
+def _gres(config: Facts, node: Facts, devices: Sequence[Facts]) -> Faults:
     count = len(on_bus(devices))
     if count and "gpu" not in config.get("GresTypes", ""):
         yield f"the node has {count} NVIDIA devices, and GresTypes is {config.get('GresTypes') or 'empty'}"
@@ -35,13 +35,13 @@ def _gres(config: Facts, node: Facts, devices: Sequence[Facts]) -> Found:
         yield f"the node has {count} NVIDIA devices, and Slurm's Gres of it is {node.get('Gres') or 'empty'}"
 
 
-def _node_state(node: Facts) -> Found:
+def _node_state(node: Facts) -> Faults:
     state = node.get("State", "")
     if any(word in state for word in ("DOWN", "DRAIN", "FAIL", "NOT_RESPONDING")):
         yield f"the node is {state}" + (f": {node['Reason']}" if "Reason" in node else "")
 
 
-def _memlock(config: Facts, soft: int | None, ports: Sequence[Facts]) -> Found:
+def _memlock(config: Facts, soft: int | None, ports: Sequence[Facts]) -> Faults:
     sent = config.get("PropagateResourceLimits", "ALL") == "ALL" and "MEMLOCK" not in config.get(
         "PropagateResourceLimitsExcept", ""
     )
@@ -49,7 +49,7 @@ def _memlock(config: Facts, soft: int | None, ports: Sequence[Facts]) -> Found:
         yield f"jobs take the limit of locked memory of the shell that submits them: {soft / (1 << 20):,.0f} MiB here"
 
 
-def _tasks(variables: Facts, world: int, launched: int, launcher: str | None) -> Found:
+def _tasks(variables: Facts, world: int, launched: int, launcher: str | None) -> Faults:
     if launcher is None or (launched > 1 and world == 1):  # alone, or no job: another rule says so
         return
     step = _number(variables, "SLURM_STEP_NUM_TASKS")
@@ -61,13 +61,13 @@ def _tasks(variables: Facts, world: int, launched: int, launcher: str | None) ->
             return
 
 
-def _nodes(variables: Facts, nodes: int, launcher: str | None) -> Found:
+def _nodes(variables: Facts, nodes: int, launcher: str | None) -> Faults:
     number = _number(variables, "SLURM_JOB_NUM_NODES")
     if launcher is not None and number and number != nodes:
         yield f"the job has {number} nodes, and its ranks are on {nodes}"
 
 
-def _cpus(ranks: Sequence[int], cores: Texts, variables: Sequence[Facts], _: Facts) -> Found:
+def _cpus(ranks: Sequence[int], cores: Texts, variables: Sequence[Facts], _: Facts) -> Faults:
     for rank, listed, own in zip(ranks, cores, variables, strict=True):
         asked = _number(own, "SLURM_CPUS_PER_TASK")
         if asked and len(numbers(listed)) < asked:
@@ -75,7 +75,7 @@ def _cpus(ranks: Sequence[int], cores: Texts, variables: Sequence[Facts], _: Fac
             return
 
 
-def _given(cores: Texts, variables: Facts) -> Found:
+def _given(cores: Texts, variables: Facts) -> Faults:
     own = {cpu for listed in cores for cpu in numbers(listed)}
     given = _number(variables, "SLURM_CPUS_ON_NODE")
     if given and len(own) > given:
@@ -84,14 +84,14 @@ def _given(cores: Texts, variables: Facts) -> Found:
         yield f"Slurm gave the job {given} of this node's processors, and its {len(cores)} ranks may run on {len(own)}"
 
 
-def _gpus(variables: Facts, count: int, mig: Sequence[Sequence[int]] | None) -> Found:
+def _gpus(variables: Facts, count: int, mig: Sequence[Sequence[int]] | None) -> Faults:
     given = _number(variables, "SLURM_GPUS_ON_NODE")
     whole = not any(now for now, _ in mig or ())  # Slurm counts instances, the driver GPUs
     if given is not None and given > count and whole:
         yield f"SLURM_GPUS_ON_NODE is {given}, and the driver shows {count}"
 
 
-def _components(variables: Facts, world: int, launcher: str | None) -> Found:
+def _components(variables: Facts, world: int, launcher: str | None) -> Faults:
     parts = _number(variables, "SLURM_HET_SIZE") or 1
     tasks = [_number(variables, f"SLURM_NTASKS_HET_GROUP_{part}") for part in range(parts)]
     known = [number for number in tasks if number]
