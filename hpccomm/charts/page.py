@@ -19,11 +19,9 @@ MOST_ROWS, MOST_RUNS, MOST_RANKS, MOST_SKEWS = 5_000, 20, 256, 3
 """What the table, the list of runs, that of a run's ranks and the charts of skew show at most."""
 
 _OF_CURVES = (
-    "Click a name to see its curve alone, with Shift several; drag to move, Shift and the wheel zoom, a "
-    "double click goes back."
+    "Bands are the 5th to 95th percentile of the repetitions. Click a name to see its curve alone, with Shift "
+    "several; drag to move, Shift and the wheel zoom, a double click goes back."
 )
-_BANDS = "Bands are the 5th to 95th percentile of the repetitions."
-
 
 _Section = tuple[str, str, vega.Chart]
 """What stands above a chart, and the chart."""
@@ -97,14 +95,14 @@ def _over_size(runs: Sequence[Run]) -> Iterator[_Section]:
         drawn = [each for each in curves.curves(chosen) if each.drawable]
         if drawn:
             chart = pictures.over_size({collective: drawn})
-            yield chart["title"], f"{_BANDS} {_OF_CURVES}", chart
+            yield chart["title"], _OF_CURVES, chart
 
 
 def _history(runs: Sequence[Run]) -> Iterator[_Section]:
     """Yield what cases took over time."""
     if cases := curves.history(runs):
         chart = pictures.histories(cases)
-        yield chart["title"], f"{_BANDS} {_OF_CURVES}", chart
+        yield chart["title"], _OF_CURVES, chart
 
 
 def _skew(runs: Sequence[Run]) -> Iterator[_Section]:

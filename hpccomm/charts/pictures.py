@@ -72,30 +72,27 @@ def tips(**titles: str) -> list[dict[str, Any]]:
     return [encoding(field, "nominal", title) for field, title in titles.items()]
 
 
-_NAMES = "time", "low", "high", "isolated", "busbw"
-_TEXTS = [
-    {"calculate": text, "as": name}
-    for name, text in {
-        **{
-            f"{name}_text": f"isValid(datum.{name}) ? format(datum.{name}, ',.4~r') : 'unknown'"
-            for name in _NAMES
-        },
-        "spread": "datum.low_text + ' to ' + datum.high_text",
-        "wrong_text": "datum.wrong < 0 ? 'not checked' : datum.wrong",
-    }.items()
-]
-_TIPS = {
-    "time_text": "time, us",
-    "spread": "5th to 95th percentile, us",
-    "isolated_text": "isolated, us",
-    "busbw_text": "bus bandwidth, GB/s",
-    "wrong_text": "wrong elements",
+def _text(name: str) -> str:
+    return f"(isValid(datum.{name}) ? format(datum.{name}, ',.4~r') : 'unknown')"
+
+
+_TEXTS = {
+    "time, us": _text("time"),
+    "5th to 95th percentile, us": f"{_text('low')} + ' to ' + {_text('high')}",
+    "isolated, us": _text("isolated"),
+    "bus bandwidth, GB/s": _text("busbw"),
+    "wrong elements": "datum.wrong < 0 ? 'not checked' : datum.wrong",
 }
+"""What the mouse shows of a point: titles, and expressions of Vega."""
+
+_CALCULATED = [{"calculate": text, "as": title} for title, text in _TEXTS.items()]
+_TIPS = tips(**{title: title for title in _TEXTS})
 
 
 def _columns(point: CurvePoint) -> dict[str, Any]:
     """Return a point as a row of a chart's data."""
-    return {name: getattr(point, name) for name in (*_NAMES, "wrong")}
+    names = "time", "low", "high", "isolated", "busbw", "wrong"
+    return {name: getattr(point, name) for name in names}
 
 
 def _seen(opacity: float) -> dict[str, Any]:
@@ -166,7 +163,7 @@ def _row_over_size(title: str, drawn: Sequence[Curve], at: str) -> dict[str, Any
     names = [curve.label for curve in shown]
     time = logarithmic("time", shown[0].points[0].statistic)
     busbw = number("busbw", BANDWIDTH, scale={"nice": False, "padding": 8})
-    told = tips(curve="curve", size="size, B", **_TIPS)
+    told = tips(curve="curve", size="size, B") + _TIPS
     left = _curves(SIZE, time, names, told, f"times{at}")
     cross = {"type": "point", "shape": _CROSS, "size": 160, "strokeWidth": 2}
     red = {"color": {"value": "red"}, "opacity": _seen(1)}
@@ -179,7 +176,7 @@ def _row_over_size(title: str, drawn: Sequence[Curve], at: str) -> dict[str, Any
     return {
         "title": title + (f" ({more} of {len(drawn)} curves are not drawn)" if more else ""),
         "data": {"values": rows},
-        "transform": _TEXTS,
+        "transform": _CALCULATED,
         "hconcat": [{"width": WIDTH, "height": 320, **each} for each in (left, right)],
     }
 
@@ -218,7 +215,7 @@ def histories(cases: Mapping[str, Sequence[Moment]]) -> Chart:
     axis = {"format": _DATES, "tickCount": 8}
     started = encoding("at", "temporal", "start of the run", scale={"padding": 12}, axis=axis)
     time = logarithmic("time", next(iter(cases.values()))[0].point.statistic)
-    told = tips(curve="case", run="run", **_TIPS)
+    told = tips(curve="case", run="run") + _TIPS
     drawn = _curves(started, time, list(shown), told, "times")
     drawn["layer"] = [*_band(time, rows, len(shown)), *drawn["layer"]]
     title = f"History of {counted(len(cases), 'case')}"
@@ -227,7 +224,7 @@ def histories(cases: Mapping[str, Sequence[Moment]]) -> Chart:
     if any(len(moments) > most for moments in shown.values()):
         title += f"; the last {most} runs of each"
     params = [each | {"views": ["times"]} for each in (_SHOWN, _ZOOM)]
-    return chart(title, rows, 2 * WIDTH + 20, 340, params=params, transform=_TEXTS, **drawn)
+    return chart(title, rows, 2 * WIDTH + 20, 340, params=params, transform=_CALCULATED, **drawn)
 
 
 def skews(title: str, skew: np.ndarray) -> Chart:
