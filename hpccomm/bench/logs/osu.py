@@ -182,27 +182,18 @@ def _finished(table: _Open, why: str, defaults: LogDefaults) -> Found:
 
 def _row(cells: dict[str, float], table: _Open, collective: str, size: int) -> Row:
     what = COLLECTIVES[collective].what
-    dtype = table.dtype or ("float" if what.reduces else "uint8")
+    dtype, op = (
+        table.dtype or ("float" if what.reduces else "uint8"),
+        "sum" if what.reduces else "none",
+    )
     itemsize = {"float": 4, "int32": 4, "double": 8}.get(dtype, 1)
     nbytes = int(cells.get("Size", 0)) * (size if collective in OF_ALL else 1)
+    root, count = 0 if what.rooted else -1, nbytes // itemsize
+    case = collective, table.library.lower(), "auto", dtype, op, root, nbytes, count, False
     time = _time(cells, nbytes)
     algbw = nbytes / time / 1e3 if time else 0.0
-    return Row(
-        collective=collective,
-        backend=table.library.lower(),
-        algorithm="auto",
-        dtype=dtype,
-        op="sum" if what.reduces else "none",
-        root=0 if what.rooted else -1,
-        bytes=nbytes,
-        count=nbytes // itemsize,
-        in_place=False,
-        time=time,
-        algbw=algbw,
-        busbw=algbw * what.bus_factor(size),
-        wrong=int(cells.get("Validation", UNCHECKED)),
-        iterations=int(cells.get("Iterations", 0)),
-    )
+    wrong, iterations = cells.get("Validation", UNCHECKED), cells.get("Iterations", 0)
+    return Row(*case, time, algbw, algbw * what.bus_factor(size), int(wrong), int(iterations))
 
 
 def _column(names: Iterable[str]) -> str | None:

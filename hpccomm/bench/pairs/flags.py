@@ -1,6 +1,6 @@
 """The flags of ``hpccomm perf pairs``."""
 
-import argparse
+from argparse import ArgumentTypeError
 
 from hpccomm import units
 from hpccomm.bench.flag import Flag
@@ -18,7 +18,7 @@ def expected(text: str) -> dict[str, float]:
     except (KeyError, ValueError):
         found = {}
     if unitless or not found or not all(found.values()):
-        raise argparse.ArgumentTypeError(
+        raise ArgumentTypeError(
             f"{text!r} is no expectation; give latency=5us,bandwidth=10G or one of the two"
         )
     return found

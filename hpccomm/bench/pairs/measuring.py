@@ -2,15 +2,15 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from statistics import median
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from hpccomm.bench.pairs.plan import Pair, Round, again, rounds
-from hpccomm.bench.perf.timing import no_garbage_collection
+from hpccomm.bench.perf.timing import one_by_one
 from hpccomm.reductions import ReduceOp
+from hpccomm.results import origin
 from hpccomm.results.pairs import Link, Measured, Thresholds, blame
 
 if TYPE_CHECKING:
@@ -63,25 +63,29 @@ def measure(
     thresholds : Thresholds
         What is slow.
     say : callable
-        Is told, on rank 0, what is measured.
+        Called on every rank with what is measured.
 
     Returns
     -------
     Measured or None
         On rank 0.
     """
-    where = comm.all_gather_object((comm.node, _host()))
-    nodes, hosts = [node for node, _ in where], [host for _, host in where]
+    nodes, hosts = zip(*comm.all_gather_object((comm.node, origin.host())), strict=True)
     ends = _Ends(comm, options)
     began = perf_counter()
-    planned = rounds(nodes)
-    links = _round_by_round(comm, planned, ends, began + options.budget, say)
+    links = _round_by_round(comm, rounds(nodes), ends, began + options.budget, say)
     pairs = comm.size * (comm.size - 1) // 2
+
+    def measured() -> Measured | None:
+        """Return what was measured so far, on rank 0."""
+        if links is None:
+            return None
+        sizes = pairs, options.small, options.large
+        return Measured(nodes, hosts, tuple(links), *sizes, perf_counter() - began)
+
     for _ in range(_AGAIN):
-        slow: list[Pair] = []
-        if links is not None:
-            found = _found(nodes, hosts, links, pairs, options, began)
-            slow = [(link.a, link.b) for link in blame(found, thresholds).slow]
+        so_far = measured()
+        slow = [(link.a, link.b) for link in blame(so_far, thresholds).slow] if so_far else []
         repeated = again(comm.broadcast_object(slow), nodes)
         if not repeated:
             break
@@ -89,27 +93,7 @@ def measure(
         if links is not None and more is not None:
             better = {(link.a, link.b): link for link in more}
             links = [link.better(better.get((link.a, link.b), link)) for link in links]
-    return None if links is None else _found(nodes, hosts, links, pairs, options, began)
-
-
-def _found(
-    nodes: Sequence[int],
-    hosts: Sequence[str],
-    links: Sequence[Link],
-    pairs: int,
-    options: PairOptions,
-    began: float,
-) -> Measured:
-    seconds = perf_counter() - began
-    return Measured(
-        tuple(nodes), tuple(hosts), tuple(links), pairs, options.small, options.large, seconds
-    )
-
-
-def _host() -> str:
-    from hpccomm.results import origin
-
-    return origin.host()
+    return measured()
 
 
 def _round_by_round(
@@ -120,27 +104,29 @@ def _round_by_round(
     say: Callable[[str], None],
 ) -> list[Link] | None:
     """Measure rounds, at least one, until the deadline of rank 0; return what was found, on rank 0."""
-    mine: list[tuple[Pair, float, float]] = []
+    own: list[tuple[Pair, float, float]] = []
     over = np.zeros(1, np.int32)
     for number, pairs in enumerate(planned):
         over[0] = comm.rank == 0 and number > 0 and perf_counter() > deadline
-        comm.all_reduce(over, op=ReduceOp.MAX)  # nobody begins before all have ended the last
+        comm.all_reduce(over, op=ReduceOp.MAX)  # no rank begins before all have ended the last
         if over[0]:
             break
         say(f"round {number + 1} of {len(planned)}: {len(pairs)} pairs")
-        own = next((pair for pair in pairs if comm.rank in pair), None)
-        if own is not None:
-            mine.append((own, *ends.measure(sum(own) - comm.rank, comm.rank == own[0])))
-    came = comm.gather_object(mine)
-    if came is None:
+        own += [
+            (pair, *ends.measure(sum(pair) - comm.rank, comm.rank == pair[0]))
+            for pair in pairs
+            if comm.rank in pair
+        ]
+    of_ranks = comm.gather_object(own)
+    if of_ranks is None:
         return None
     halves: dict[Pair, dict[int, tuple[float, float]]] = {}
-    for rank, each in enumerate(came):
-        for pair, latency, bandwidth in each:
+    for rank, measured in enumerate(of_ranks):
+        for pair, latency, bandwidth in measured:
             halves.setdefault(pair, {})[rank] = latency, bandwidth
     return [
-        Link(*pair, latency=ends_[pair[0]][0], there=ends_[pair[0]][1], back=ends_[pair[1]][1])
-        for pair, ends_ in sorted(halves.items())
+        Link(*pair, latency=half[pair[0]][0], there=half[pair[0]][1], back=half[pair[1]][1])
+        for pair, half in sorted(halves.items())
     ]
 
 
@@ -158,10 +144,9 @@ class _Ends:
     def measure(self, partner: int, first: bool) -> tuple[float, float]:
         """Return seconds of a small message, one way, and the bytes a second of large ones to the partner."""
         options = self._options
-        with no_garbage_collection():
-            round_trip = self._exchanges(partner, first, self._small, options.iterations)
-            there = self._exchanges(partner, first, self._large, options.streams)
-            back = self._exchanges(partner, not first, self._large, options.streams)
+        round_trip = self._exchanges(partner, first, self._small, options.iterations)
+        there = self._exchanges(partner, first, self._large, options.streams)
+        back = self._exchanges(partner, not first, self._large, options.streams)
         latency = round_trip / 2
         # What comes back is one small message, whose time is known where both ends know the latency.
         seconds = (there if first else back) - latency
@@ -169,26 +154,19 @@ class _Ends:
 
     def _exchanges(self, partner: int, asks: bool, message: Any, times: int) -> float:
         """Send a message that a small one answers; return the median of the seconds."""
-        taken = []
-        for _ in range(_WARM + times):
-            began = perf_counter()
-            if asks:
-                self._send(message, partner)
-                self._receive(self._small, partner)
-            else:
-                self._receive(message, partner)
-                self._send(self._small, partner)
-            taken.append(perf_counter() - began)
-        return median(taken[_WARM:])
-
-    def _send(self, message: Any, partner: int) -> None:
+        sends, receives = self._comm.send, self._comm.recv
         if self._options.device:
-            self._comm.send(message, partner, async_op=True).wait(block=True)
-        else:
-            self._comm.send(message, partner)
+            sends, receives = _waited(sends), _waited(receives)
+        first, second = (sends, receives) if asks else (receives, sends)
 
-    def _receive(self, message: Any, partner: int) -> None:
-        if self._options.device:
-            self._comm.recv(message, partner, async_op=True).wait(block=True)
-        else:
-            self._comm.recv(message, partner)
+        def exchange() -> None:
+            first(message, partner)
+            second(self._small, partner)
+
+        _, seconds = one_by_one([exchange] * (_WARM + times))
+        return float(np.median(seconds[_WARM:]))
+
+
+def _waited(call: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a call on device arrays that ends when their message is there."""
+    return lambda message, partner: call(message, partner, async_op=True).wait(block=True)

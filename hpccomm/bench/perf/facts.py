@@ -96,18 +96,9 @@ def together(nodes: Mapping[int, Mapping[str, str]]) -> dict[str, str]:
 
 
 def _rank_info(comm: "Communicator", device: DeviceDescription, group: int) -> RankInfo:
-    return RankInfo(
-        rank=comm.rank,
-        group=group,
-        host=origin.host(),
-        node=comm.node,
-        pid=os.getpid(),
-        cores=ranges(os.sched_getaffinity(0)),
-        device=device.device,
-        device_hex=device.device_hex,
-        device_info=device.device_info,
-        driver=device.driver,
-    )
+    process = os.getpid(), ranges(os.sched_getaffinity(0))
+    where = comm.rank, group, origin.host(), comm.node, *process, *device[:4]
+    return RankInfo(*where)
 
 
 def versions() -> dict[str, str]:

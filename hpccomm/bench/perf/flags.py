@@ -329,7 +329,7 @@ def options(args: argparse.Namespace) -> Options:
     for message in _contradictions(args):
         raise UsageError(message)
     values = vars(args) | {"step_factor": swept.factor, "step_bytes": swept.step, "sizes": swept}
-    values |= _isolated(args) | _launch(args) | {"near": args.near or REQUIRED_FRACTION}
+    values |= _derived(args)
     config = Config(**_fields(Config, values))
     result = Options(**_fields(Options, values | {"config": config}))
     for collective in result.collectives:
@@ -339,64 +339,19 @@ def options(args: argparse.Namespace) -> Options:
     return result
 
 
-def _isolated(args: argparse.Namespace) -> dict[str, Any]:
-    """Return the options of isolated repetitions."""
-    sync = args.sync or (ROUND_TIME if args.interval else "")
-    budget = args.budget or (_BUDGET if args.interval else math.inf)
-    return {"sync": sync, "interval": args.interval or 0.0, "budget": budget}
-
-
-def _launch(args: argparse.Namespace) -> dict[str, Any]:
-    """Return the options of what a run is part of, and of its variants."""
-    series = dict(args.series or {})
-    if args.variant:
-        series["variant"] = args.variant
-    if args.variants is None:
-        return {"series": series}
-    passes = args.passes or _PASSES
-    return {"series": series, "run_cycles": passes, "variants": tuple(args.variants)}
-
-
-def _not_interleaved(args: argparse.Namespace) -> Iterator[str]:
-    """Yield an error message for each flag that ``--interleave`` contradicts."""
-    if args.variants is None:
-        if args.passes:
-            yield (
-                f"--passes {args.passes} are those of --interleave, which was not given; for passes of a table give -N"
-            )
-        return
-    one, other = args.variants
-    if not args.launches:
-        one.refuse_process_variables()
-        other.refuse_process_variables()
-    if one.same(other):
-        yield (
-            f"--interleave {one.name!r} {other.name!r}: both are the same, so there is nothing to compare; give "
-            "two variants that differ"
-        )
-    for flag, values, own in (
-        ("--backend", args.backends, [each.backend for each in args.variants]),
-        ("--algorithm", args.algorithms or (), [each.algorithm for each in args.variants]),
-    ):
-        if None in own and (len(values) > 1 or ALL in values):
-            yield (
-                f"{flag} {','.join(values)} and --interleave: a variant has one; give it one, or name it in both "
-                "variants"
-            )
-    contradicted = {
-        "-J/--output_file": (args.json, "nccl-tests' JSON has no place for variants"),
-        "--expect": (args.expected, "it is about tables of one variant"),
-        "--split": (args.split, "the variants are measured on all ranks"),
-        "--min-bw": (args.least_busbw is not None, "it is about a table of one variant"),
-        "-N/--run_cycles": (args.run_cycles != 1, "its passes are those of --passes"),
-        "-M/--memory 1": (args.memory, "the variants share their arrays"),
-        "--variant": (args.variant, "the run has two"),
+def _derived(args: argparse.Namespace) -> dict[str, Any]:
+    """Return the options that follow from several flags, or whose default does."""
+    series = dict(args.series or {}) | ({"variant": args.variant} if args.variant else {})
+    variants = args.variants and tuple(args.variants)
+    return {
+        "near": args.near or REQUIRED_FRACTION,
+        "sync": args.sync or (ROUND_TIME if args.interval else ""),
+        "interval": args.interval or 0.0,
+        "budget": args.budget or (_BUDGET if args.interval else math.inf),
+        "series": series,
+        "variants": variants,
+        "run_cycles": (args.passes or _PASSES) if variants else args.run_cycles,
     }
-    for flag, (used, why) in contradicted.items():
-        if used:
-            yield f"{flag} and --interleave: {why}; leave one of them out"
-    if args.passes and args.launches:
-        yield "--passes and --launches: each launch measures one variant; leave one of them out"
 
 
 def _fields(kind: type[Config | Options], values: dict[str, Any]) -> dict[str, Any]:
@@ -420,14 +375,11 @@ def _contradictions(args: argparse.Namespace) -> Iterator[str]:
             f"-n/--iters {number} times -m/--agg_iters {args.aggregated_iterations} is more than "
             f"{_MOST_OPERATIONS} operations; lower one of them"
         )
-    if args.budget and not (args.sync or args.interval):
+    isolated = args.sync or args.interval
+    if args.budget and not isolated:
         yield (
-            f"--budget {args.budget:g}s is the time of isolated repetitions, which were not requested; give --sync "
-            "or --ci too"
-        )
-    if args.split and (args.sync or args.interval):
-        yield (
-            "--split and --sync or --ci: groups do not start repetitions together; leave one of them out"
+            f"--budget {args.budget:g}s is the time of isolated repetitions, which were not requested; "
+            "give --sync or --ci too"
         )
     if args.launcher and not args.launches:
         yield "--launcher starts the launches of --launches, which was not given; give both or none"
@@ -439,17 +391,68 @@ def _contradictions(args: argparse.Namespace) -> Iterator[str]:
         yield "--launches gives each launch its --series; leave one of them out"
     if args.near is not None and args.expected is None:
         yield NOTHING_EXPECTED
-    yield from _not_interleaved(args)
-    not_in_a_graph = {
-        "-z/--blocking": (args.blocking_collectives, "a recorded block cannot wait on the host"),
-        "-I/--per_iter_timing": (args.per_iter_timing, "a graph does not time its repetitions"),
-        "-y/--stream_null": (args.stream_null, "the null stream cannot be recorded"),
-    }
-    for flag, (value, why) in not_in_a_graph.items():
-        if args.graph and value:
-            yield f"-G/--cudagraph and {flag} {int(value)}: {why}; leave one of them out"
+    if args.passes and args.variants is None:
+        yield (
+            f"--passes {args.passes} are those of --interleave, which was not given; for passes of a "
+            "table give -N"
+        )
+    if args.variants is not None:
+        yield from _unlike_variants(args)
+    for one, other, used, why in _exclusive(args):
+        if used:
+            yield f"{one} and {other}: {why}; leave one of them out"
     files = {"-J/--output_file": args.json, "--csv": args.csv, "--output": args.output}
     seen: dict[str, str] = {}
     for flag, path in files.items():
         if path is not None and (other := seen.setdefault(realpath(path), flag)) != flag:
             yield f"{other} and {flag} {path} name the same file; give two names"
+
+
+def _exclusive(args: argparse.Namespace) -> Iterator[tuple[str, str, bool, str]]:
+    """Yield flags that exclude each other, whether both are used, and why."""
+    together = "groups do not start repetitions together"
+    yield "--split", "--sync or --ci", args.split and (args.sync or args.interval), together
+    for flag, used, why in (
+        ("-J/--output_file", args.json, "nccl-tests' JSON has no place for variants"),
+        ("--expect", args.expected, "it is about tables of one variant"),
+        ("--split", args.split, "the variants are measured on all ranks"),
+        ("--min-bw", args.least_busbw is not None, "it is about a table of one variant"),
+        ("-N/--run_cycles", args.run_cycles != 1, "its passes are those of --passes"),
+        ("-M/--memory 1", args.memory, "the variants share their arrays"),
+        ("--variant", args.variant, "the run has two"),
+    ):
+        yield flag, "--interleave", args.variants and used, why
+    yield (
+        "--passes",
+        "--launches",
+        args.passes and args.launches,
+        "each launch measures one variant",
+    )
+    for flag, used, why in (
+        ("-z/--blocking", args.blocking_collectives, "a recorded block cannot wait on the host"),
+        ("-I/--per_iter_timing", args.per_iter_timing, "a graph does not time its repetitions"),
+        ("-y/--stream_null", args.stream_null, "the null stream cannot be recorded"),
+    ):
+        yield "-G/--cudagraph", f"{flag} {int(used)}", args.graph and used, why
+
+
+def _unlike_variants(args: argparse.Namespace) -> Iterator[str]:
+    """Yield an error message for each reason why two variants cannot be compared."""
+    one, other = args.variants
+    if not args.launches:
+        one.refuse_process_variables()
+        other.refuse_process_variables()
+    if one.same(other):
+        yield (
+            f"--interleave {one.name!r} {other.name!r}: both are the same, so there is nothing to "
+            "compare; give two variants that differ"
+        )
+    for flag, values, own in (
+        ("--backend", args.backends, [each.backend for each in args.variants]),
+        ("--algorithm", args.algorithms or (), [each.algorithm for each in args.variants]),
+    ):
+        if None in own and (len(values) > 1 or ALL in values):
+            yield (
+                f"{flag} {','.join(values)} and --interleave: a variant has one; give it one, or name "
+                "it in both variants"
+            )

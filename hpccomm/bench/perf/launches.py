@@ -5,6 +5,7 @@ repetitions of one (S. Hunold and A. Carpen-Amarie, "Reproducible MPI benchmarki
 think", IEEE TPDS 2016).
 """
 
+import math
 import random
 import secrets
 import signal
@@ -228,31 +229,17 @@ def summary(output: Path, name: str) -> Iterator[str]:
     times: dict[tuple[Any, ...], list[float]] = {}
     for run in runs:
         for row, timing in zip(run.rows, run.timings, strict=True):
-            isolated = timing is not None and timing.isolated == timing.isolated
+            isolated = timing is not None and not math.isnan(timing.isolated)
+            place = f"{'yes' if row.in_place else 'no'}{' isolated' if isolated else ''}"
+            shown = row.collective, row.algorithm, row.dtype, row.op, row.bytes, place
             time = timing.isolated if timing is not None and isolated else row.time
-            times.setdefault((*row.case, row.in_place, isolated), []).append(time)
+            times.setdefault((row.case, shown), []).append(time)
     form = "# {:>16} {:>10} {:>6} {:>5} {:>12} {:>8}  {:>9} {:>9} {:>9} {:>7}\n"
     yield f"# Series {name}: {len(runs)} launches in {output}; median over launches, and their spread\n"
-    yield form.format(
-        *("collective", "algorithm", "type", "redop", "size", "in place"),
-        *("median us", "least", "most", "+- %"),
-    )
-    for (
-        collective,
-        _,
-        algorithm,
-        dtype,
-        op,
-        _,
-        size,
-        _,
-        in_place,
-        isolated,
-    ), each in times.items():
+    words = ("collective", "algorithm", "type", "redop", "size", "in place")
+    yield form.format(*words, "median us", "least", "most", "+- %")
+    for (_, shown), each in times.items():
         middle = float(np.median(each))
         spread = float(np.median(np.abs(np.array(each) - middle))) / middle * 100 if middle else 0.0
         figures = [table.figure(value, 9).strip() for value in (middle, min(each), max(each))]
-        place = f"{'yes' if in_place else 'no'}{' isolated' if isolated else ''}"
-        yield form.format(
-            collective, algorithm, dtype, op, size, place, *figures, table.figure(spread, 7).strip()
-        )
+        yield form.format(*shown, *figures, table.figure(spread, 7).strip())

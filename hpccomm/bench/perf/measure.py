@@ -16,11 +16,11 @@ from hpccomm.bench.perf.collectives import Call, Operands, bind
 from hpccomm.bench.perf.isolated import IsolatedTimer
 from hpccomm.bench.perf.layouts import Layout, Member, Segments
 from hpccomm.bench.perf.memory_kind import DEVICE, Array
+from hpccomm.bench.perf.options import Options
 from hpccomm.bench.perf.sources import MemoryKind
 from hpccomm.bench.perf.tables import PerfCase
 from hpccomm.bench.perf.timing import RankTimes
 from hpccomm.bench.perf.verification import CheckedData, Mismatch
-from hpccomm.results.schema import Config
 
 if TYPE_CHECKING:
     from hpccomm.communicator import Communicator
@@ -60,12 +60,10 @@ class CaseRunner:
         Whose collectives are measured. Every rank makes a runner and calls the same on it.
     memory : MemoryKind
         The arrays, allocated.
-    config : Config
-        The flags.
+    options : Options
+        The options.
     algorithm : str
         Passed to the calls that take one.
-    samples : bool
-        Whether to time every repetition.
     isolated : IsolatedTimer, optional
         Times further repetitions, one by one.
     """
@@ -74,20 +72,15 @@ class CaseRunner:
         self,
         comm: "Communicator",
         memory: MemoryKind,
-        config: Config,
+        options: Options,
         algorithm: str,
-        *,
-        samples: bool,
         isolated: IsolatedTimer | None = None,
     ) -> None:
-        self._comm = comm
-        self._memory = memory
-        self._samples = samples
-        self._isolated = isolated
-        self._config = config
+        self._comm, self._memory, self._isolated = comm, memory, isolated
+        self._config, self._samples = options.config, options.samples
         # Always passed, since it overrides HPCCOMM_ALGORITHM: the table names what runs.
         self._how = {"algorithm": algorithm}
-        self._operations = config.iterations * config.aggregated_iterations
+        self._operations = self._config.iterations * self._config.aggregated_iterations
 
     def warm_up(self, case: PerfCase) -> None:
         """Run a case out of place, ``-w`` times, on zeros."""

@@ -1,9 +1,9 @@
 """Readers of flags' values: from text to value, or an error that says what fits."""
 
-import argparse
 import math
 import re
 import shlex
+from argparse import ArgumentTypeError
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TypeVar
@@ -25,7 +25,7 @@ def segment(text: str) -> int:
     """Read the size of a segment, which must move something."""
     nbytes = size(text)
     if nbytes < 1:
-        raise argparse.ArgumentTypeError(f"{text!r}: nothing would move; give 1 byte or more")
+        raise ArgumentTypeError(f"{text!r}: nothing would move; give 1 byte or more")
     return nbytes
 
 
@@ -44,9 +44,9 @@ def integer(low: int, high: int | None = None) -> Callable[[str], int]:
         except ValueError:  # 010, which is 8 to nccl-tests, or thousands of digits
             value = None
         if value is None:
-            raise argparse.ArgumentTypeError(f"{text!r} is not an integer; give {fits}")
+            raise ArgumentTypeError(f"{text!r} is not an integer; give {fits}")
         if value < low or (high is not None and value > high):
-            raise argparse.ArgumentTypeError(f"{value} is out of range; give {fits}")
+            raise ArgumentTypeError(f"{value} is out of range; give {fits}")
         return value
 
     return read
@@ -62,7 +62,7 @@ def only(neutral: int, why: str) -> Callable[[str], int]:
 
     def read(text: str) -> int:
         if text != str(int(neutral)):
-            raise argparse.ArgumentTypeError(
+            raise ArgumentTypeError(
                 f"{text!r} is not possible: {why}; give {int(neutral)} or leave it out"
             )
         return neutral
@@ -74,7 +74,7 @@ def _known(text: str, names: Collection[str], refusal: str, how: str) -> str:
     """Return `text` if it is one of `names`; `refusal` says why another is refused."""
     if text not in names:
         advice = did_you_mean(text, names, f"give {how} {', '.join(names)}")
-        raise argparse.ArgumentTypeError(f"{text!r} {refusal}; {advice}")
+        raise ArgumentTypeError(f"{text!r} {refusal}; {advice}")
     return text
 
 
@@ -104,33 +104,33 @@ def root(text: str) -> int:
 
 def percentage(text: str) -> float:
     """Read a percentage, with or without its sign; return the part of the whole."""
-    try:
-        value = float(text.strip().removesuffix("%"))
-    except ValueError:
-        value = math.nan
+    value = _number(text.strip().removesuffix("%"))
     if not 0 < value <= 100:
-        raise argparse.ArgumentTypeError(
-            f"{text!r} is not a percentage; give a number above 0 and at most 100, such as 2%"
-        )
+        fits = "a number above 0 and at most 100, such as 2%"
+        raise ArgumentTypeError(f"{text!r} is no percentage; give {fits}")
     return value / 100
 
 
 def duration(text: str) -> float:
     """Read a time that is not 0."""
     if not (value := seconds(text)) > 0:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a time; give more than 0, such as 60s")
+        raise ArgumentTypeError(f"{text!r} is no time; give more than 0, such as 60s")
     return value
 
 
 def bandwidth(text: str) -> float:
     """Read a bandwidth in 1e9 B/s."""
-    try:
-        value = float(text)
-    except ValueError:
-        value = math.nan
-    if not 0 <= value < math.inf:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a bandwidth; give GB/s, such as 370")
+    if not 0 <= (value := _number(text)) < math.inf:
+        raise ArgumentTypeError(f"{text!r} is no bandwidth; give GB/s, such as 370")
     return value
+
+
+def _number(text: str) -> float:
+    """Return a number; NaN if it is none."""
+    try:
+        return float(text)
+    except ValueError:
+        return math.nan
 
 
 def command(text: str) -> tuple[str, ...]:
@@ -138,9 +138,9 @@ def command(text: str) -> tuple[str, ...]:
     try:
         words = tuple(shlex.split(text))
     except ValueError as error:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a command: {error}") from None
+        raise ArgumentTypeError(f"{text!r} is not a command: {error}") from None
     if not words:
-        raise argparse.ArgumentTypeError("an empty command; give one such as 'mpiexec -n 4'")
+        raise ArgumentTypeError("an empty command; give one such as 'mpiexec -n 4'")
     return words
 
 
@@ -148,7 +148,7 @@ def series(text: str) -> dict[str, str]:
     """Read the name of a series, the number of a launch in it, and how many there are."""
     match = re.fullmatch(r"(.+):(\d+):(\d+)", text)
     if match is None or not 1 <= int(match[2]) <= int(match[3]):
-        raise argparse.ArgumentTypeError(
+        raise ArgumentTypeError(
             f"{text!r} is not a launch of a series; give NAME:LAUNCH:LAUNCHES such as nightly:3:10"
         )
     return {"name": match[1], "launch": match[2], "launches": match[3]}
@@ -157,14 +157,14 @@ def series(text: str) -> dict[str, str]:
 def named(text: str) -> str:
     """Read a name."""
     if not text:
-        raise argparse.ArgumentTypeError("an empty name; give one")
+        raise ArgumentTypeError("an empty name; give one")
     return text
 
 
 def file(text: str) -> Path:
     """Read the name of a file."""
     if not text:
-        raise argparse.ArgumentTypeError("an empty name; give that of a file")
+        raise ArgumentTypeError("an empty name; give that of a file")
     return Path(text)
 
 
@@ -173,7 +173,7 @@ def file_ending_in(suffix: str, refusal: str) -> Callable[[str], Path]:
 
     def read(text: str) -> Path:
         if not text.lower().endswith(suffix):
-            raise argparse.ArgumentTypeError(f"{text!r} {refusal} ending in {suffix}")
+            raise ArgumentTypeError(f"{text!r} {refusal} ending in {suffix}")
         return Path(text)
 
     return read
@@ -183,7 +183,7 @@ def listed(text: str) -> tuple[str, ...]:
     """Read names with commas between them; one that comes again is dropped."""
     names = tuple(text.split(","))
     if not all(names):
-        raise argparse.ArgumentTypeError(f"{text!r} has an empty name; separate names by one comma")
+        raise ArgumentTypeError(f"{text!r} has an empty name; separate names by one comma")
     return tuple(dict.fromkeys(names))
 
 
@@ -201,23 +201,14 @@ def some_of(table: Mapping[str, T], refusal: str) -> Callable[[str], tuple[T, ..
     return read
 
 
-def some_names(names: Collection[str], refusal: str) -> Callable[[str], tuple[str, ...]]:
-    """Return a reader of some of these names, in which ``all`` stays as it is."""
-
-    def read(text: str) -> tuple[str, ...]:
-        return tuple(
-            name if name == ALL else _known(name, names, refusal, f"{ALL} or some of")
-            for name in listed(text)
-        )
-
-    return read
-
-
 def algorithms(names: Collection[str], refusal: str) -> Callable[[str], tuple[str, ...]]:
-    """Return a reader of some of these algorithms and of those that other packages register."""
+    """Return a reader of some of these algorithms and of those that other packages register; ``all`` stays."""
 
     def read(text: str) -> tuple[str, ...]:
         others = {name for each in registry.registered().values() for name in each}
-        return some_names((*names, *sorted(others)), refusal)(text)
+        known, how = (*names, *sorted(others)), f"{ALL} or some of"
+        return tuple(
+            name if name == ALL else _known(name, known, refusal, how) for name in listed(text)
+        )
 
     return read

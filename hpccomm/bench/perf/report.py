@@ -76,15 +76,13 @@ class Report:
         err: TextIO,
         progress: Progress,
     ) -> None:
-        self.info = info
-        self._out = out
-        self._progress = progress
-        self._err = err
+        self.info, self._progress = info, progress
+        self._out, self._err = out, err
         self.wrong = self.slow = 0
         self._least = options.least_busbw
         # Rows are kept for the JSON alone: a run may have no end.
         self._rows: list[Row] = []
-        self._kept: list[Samples | None] = []
+        self._samples: list[Samples | None] = []
         self._tally = table.Tally()
         self._judge = None
         if options.expected is not None:
@@ -101,20 +99,8 @@ class Report:
                 self._csv = opened.enter_context(_open_csv(options.csv))
             # Last, as the run that it holds is not taken out again if another file is refused.
             if options.output is not None:
-                from hpccomm.results.writer import Writer  # h5py takes long to import
-
                 try:
-                    self._writer = opened.enter_context(
-                        Writer(
-                            options.output,
-                            info,
-                            expected_rows=expected_rows,
-                            expected_repetitions=expected_rows * options.config.iterations,
-                            expected_isolated=expected_rows * options.config.iterations
-                            if options.sync
-                            else 0,
-                        )
-                    )
+                    self._writer = opened.enter_context(_writer(options, info, expected_rows))
                 except ResultsError:
                     if options.csv is not None:
                         _remove_without_rows(options.csv)
@@ -166,7 +152,7 @@ class Report:
             self.wrong += table.tallied([row]).wrong
             if self._json is not None:
                 self._rows.append(row)
-                self._kept.append(samples if self.info.config.per_iter_timing else None)
+                self._samples.append(samples if self.info.config.per_iter_timing else None)
         self._progress.advance(len(halves))
 
     def complain(self, wrong: Sequence[str]) -> None:
@@ -282,13 +268,28 @@ class Report:
         document = nccl_json.document(
             self.info,
             self._rows,
-            self._kept.__getitem__,
+            self._samples.__getitem__,
             ended=datetime.now().astimezone(),
             errors=errors,
         )
         written = _write_new(path, json.dumps(document, indent=1) + "\n")
         if written != path:  # another run has taken the name meanwhile
             self.show(f"# JSON output is in {written}\n")
+
+
+def _writer(options: Options, info: RunInfo, rows: int) -> Any:
+    """Return what adds a run to the results file."""
+    from hpccomm.results.writer import Writer  # h5py takes long to import
+
+    repetitions = rows * options.config.iterations
+    assert options.output is not None
+    return Writer(
+        options.output,
+        info,
+        expected_rows=rows,
+        expected_repetitions=repetitions,
+        expected_isolated=repetitions if options.sync else 0,
+    )
 
 
 def _cut_off() -> bool:

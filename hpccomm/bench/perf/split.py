@@ -1,8 +1,8 @@
 """Groups of ranks that measure at the same time, as nccl-tests splits them (``--split``)."""
 
-import argparse
 import operator
 import re
+from argparse import ArgumentTypeError
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -44,7 +44,7 @@ def split(text: str) -> RankSplit:
     """Read a split, as nccl-tests reads ``NCCL_TESTS_SPLIT``: letters of any case, base 2, 8, 10 or 16."""
     match = re.fullmatch(r"\s*(AND|OR|MOD|DIV|[&|%/])\s*(\w+)\s*", text, re.ASCII | re.IGNORECASE)
     if match is None:
-        raise argparse.ArgumentTypeError(f"{text!r} is no split; give {_FITS}")
+        raise ArgumentTypeError(f"{text!r} is no split; give {_FITS}")
     how, digits = match[1].upper(), match[2].lower()
     try:
         octal = re.fullmatch("0[0-7]+", digits)
@@ -53,7 +53,7 @@ def split(text: str) -> RankSplit:
         value = -1
     how = _SIGNS.get(how, how)
     if not (how in ("MOD", "DIV")) <= value <= _LARGEST:
-        raise argparse.ArgumentTypeError(f"{text!r}: {match[2]} does not fit; give {_FITS}")
+        raise ArgumentTypeError(f"{text!r}: {match[2]} does not fit; give {_FITS}")
     return RankSplit(how, value)
 
 

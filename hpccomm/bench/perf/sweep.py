@@ -256,25 +256,18 @@ class _Sweep:
                 else:
                     side.memory.slots = first.slots
         self._usage.note("User-Allocated", first.in_use())
-        self._timers = [
-            IsolatedTimer(side.comm, side.memory.settle, self._options.isolated, self._budget)
-            if self._options.sync
-            else None
-            for side in sides
-        ]
+        self._timers = [None] * len(sides)
+        if self._options.sync:
+            self._timers = [
+                IsolatedTimer(side.comm, side.memory.settle, self._options.isolated, self._budget)
+                for side in sides
+            ]
 
     def measure(self, sides: Sequence[_Side], tables: Sequence[PerfTable]) -> None:
         """Measure one table, or that of each variant in turns. Collective; blocks."""
         options, world = self._options, sides[0].world
         runners = [
-            CaseRunner(
-                side.comm,
-                side.memory,
-                options.config,
-                table.algorithm,
-                samples=options.samples,
-                isolated=timer,
-            )
+            CaseRunner(side.comm, side.memory, options, table.algorithm, timer)
             for side, table, timer in zip(sides, tables, self._timers, strict=True)
         ]
         self._write(world, lambda to: to.begin([table.names for table in tables]))

@@ -1,8 +1,8 @@
 """The two variants of ``--interleave``: backends, algorithms or environments."""
 
-import argparse
 import os
 import re
+from argparse import ArgumentTypeError
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -89,7 +89,7 @@ class Variant:
 def name_of_variant(text: str) -> str:
     """Read the name of a variant, as results files hold it."""
     if not text.strip() or len(as_utf8(text).encode()) > _LONGEST:
-        raise argparse.ArgumentTypeError(f"{text!r} is no name; give one of 1 to {_LONGEST} bytes")
+        raise ArgumentTypeError(f"{text!r} is no name; give one of 1 to {_LONGEST} bytes")
     return text
 
 
@@ -101,9 +101,7 @@ def variant(text: str) -> Variant:
     """
     words = text.split()
     if not words or len(as_utf8(text).encode()) > _LONGEST:
-        raise argparse.ArgumentTypeError(
-            f"{text!r} is no variant; {_FITS}, in at most {_LONGEST} bytes"
-        )
+        raise ArgumentTypeError(f"{text!r} is no variant; {_FITS}, in at most {_LONGEST} bytes")
     algorithms = policy.names()
     known = {"algorithm": algorithms, "backend": backends.choices()}
     found: dict[str, str] = {}
@@ -115,14 +113,14 @@ def variant(text: str) -> Variant:
         if name in known and value not in known[name]:
             every = known[name] if equals else (*algorithms, *known["backend"])
             advice = did_you_mean(value, every, _FITS)
-            raise argparse.ArgumentTypeError(f"{value!r} is no {name}; {advice}")
+            raise ArgumentTypeError(f"{value!r} is no {name}; {advice}")
         if name not in known and not re.fullmatch(r"[A-Za-z_]\w*", name):
-            raise argparse.ArgumentTypeError(f"{word!r} sets no variable; {_FITS}")
+            raise ArgumentTypeError(f"{word!r} sets no variable; {_FITS}")
         if name.startswith("HPCCOMM_") and name not in _SETTINGS:
             advice = did_you_mean(name, _SETTINGS, f"give one of {', '.join(_SETTINGS)}")
-            raise argparse.ArgumentTypeError(f"{name} is no setting of hpccomm; {advice}")
+            raise ArgumentTypeError(f"{name} is no setting of hpccomm; {advice}")
         if name in found:
-            raise argparse.ArgumentTypeError(f"{text!r} sets {name} twice; give one value")
+            raise ArgumentTypeError(f"{text!r} sets {name} twice; give one value")
         found[name] = value
     return Variant(text, found.pop("backend", None), found.pop("algorithm", None), found)
 

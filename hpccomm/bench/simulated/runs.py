@@ -135,7 +135,7 @@ def run_info(
     request: SimulationRequest, skipped: tuple[str, ...], arguments: tuple[str, ...]
 ) -> RunInfo:
     """Return the facts of a run."""
-    node = request.network.node(np.arange(request.network.ranks, dtype=np.int64)).tolist()
+    nodes = request.network.node(np.arange(request.network.ranks, dtype=np.int64)).tolist()
     return RunInfo(
         started=datetime.now().astimezone(),
         user=origin.user(),
@@ -144,19 +144,8 @@ def run_info(
         skipped=skipped,
         config=request.options.config,
         ranks=tuple(
-            RankInfo(
-                rank=rank,
-                group=0,
-                host=f"node{node[rank]}",
-                node=node[rank],
-                pid=0,
-                cores="",
-                device=-1,
-                device_hex="",
-                device_info=SIMULATED_BACKEND,
-                driver="",
-            )
-            for rank in range(request.network.ranks)
+            RankInfo(rank, 0, f"node{node}", node, device_info=SIMULATED_BACKEND)
+            for rank, node in enumerate(nodes)
         ),
         versions=facts.versions(),
         environment=recorded_environment(os.environ),
