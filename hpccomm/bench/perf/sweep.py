@@ -99,8 +99,12 @@ def run(
                         plan.add(number, side.comm, side.memory)
                 _refuse_unequal(sides[0], plans[0])
         tables, skipped = side_by_side(plans, options)
-        lines = sum(each.expected_rows(options, sides[0].least) for row in tables for each in row)
-        sweep = _Sweep(options, lines)
+        rows = sum(
+            (1 + table.collective.in_place) * table.lines(options, sides[0].least)
+            for row in tables
+            for table in row
+        )
+        sweep = _Sweep(options, rows)
         with sweep.closing:
             for number, each in enumerate(at_once):
                 with _opened(each, variants, options, kind) as sides:

@@ -138,30 +138,6 @@ class SweepSegment:
             yield replace(self.empty, size=size)
 
 
-def segments(
-    collective: Benchmark, options: Options, pairs: Sequence[Pair], ranks: int
-) -> Iterator[SweepSegment]:
-    """Yield the lines of a table, type by type, reduction by reduction, root by root.
-
-    Parameters
-    ----------
-    collective : Benchmark
-        The collective.
-    options : Options
-        Sizes and roots.
-    pairs : sequence of Pair
-        Types and reductions.
-    ranks : int
-        Number of ranks.
-    """
-    if not collective.moves:
-        yield SweepSegment(PerfCase(collective, NO_TYPE, NO_OP, -1, 0), Sizes(0, 0, 2, 0))
-        return
-    for type_name, op_name in pairs:
-        for root in options.roots(collective, ranks):
-            yield SweepSegment(PerfCase(collective, type_name, op_name, root, 0), options.sizes)
-
-
 @dataclass(frozen=True, slots=True)
 class PerfTable:
     """One table.
@@ -193,12 +169,18 @@ class PerfTable:
 
     def segments(self, options: Options, ranks: int) -> Iterator[SweepSegment]:
         """Yield the lines, type by type, reduction by reduction, root by root."""
-        return segments(self.collective, options, self.pairs, ranks)
+        if not self.collective.moves:
+            empty = PerfCase(self.collective, NO_TYPE, NO_OP, -1, 0)
+            yield SweepSegment(empty, Sizes(0, 0, 2, 0))
+            return
+        for pair in self.pairs:
+            for root in options.roots(self.collective, ranks):
+                yield SweepSegment(PerfCase(self.collective, *pair, root, 0), options.sizes)
 
-    def expected_rows(self, options: Options, ranks: int) -> int:
-        """Return how many rows there will be; those of one cycle, if there is no end to them."""
+    def lines(self, options: Options, ranks: int) -> int:
+        """Return how many lines there will be; those of one cycle, if there is no end to them."""
         lines = sum(segment.lines for segment in self.segments(options, ranks))
-        return (1 + self.collective.in_place) * lines * max(1, options.config.run_cycles)
+        return lines * max(1, options.config.run_cycles)
 
 
 class TablePlan:
@@ -221,7 +203,6 @@ class TablePlan:
         self._tables: dict[TableNames, PerfTable] = {}
         self._skipped: dict[str, None] = dict.fromkeys(options.skipped())
         self._refused: dict[str, str] = {}
-        self._used: set[str] = set()
         self._unrecorded: list[str] = []
 
     def add(self, number: int, comm: "Communicator", memory: MemoryKind) -> None:
@@ -253,7 +234,6 @@ class TablePlan:
             for algorithm, pairs in self._algorithms(comm, memory, collective):
                 table = PerfTable(number, memory.backend(), collective, algorithm, pairs)
                 self._tables.setdefault(table.names, table)
-                self._used.add(algorithm)
 
     def _obstacle(
         self, collective: Benchmark, ranks: int, memory: MemoryKind
@@ -310,8 +290,9 @@ class TablePlan:
         if self._unrecorded and not self._tables:
             raise UsageError(self._unrecorded[0])
         requested = self._options.algorithms or ()
+        used = {table.algorithm for table in self._tables.values()}
         for algorithm in requested:
-            if algorithm not in self._used and ALL not in requested:
+            if algorithm not in used and ALL not in requested:
                 names = ", ".join(collective.name for collective in self._options.collectives)
                 why = self._refused.get(algorithm, f"{names} takes no algorithm")
                 raise UsageError(f"--algorithm {algorithm}: {why}")

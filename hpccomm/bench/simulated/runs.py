@@ -13,10 +13,11 @@ from numpy.typing import NDArray
 from hpccomm.bench.perf import facts
 from hpccomm.bench.perf.lines import MeasuredRow
 from hpccomm.bench.perf.report import Report
+from hpccomm.bench.perf.tables import PerfTable
 from hpccomm.bench.progress import Progress
 from hpccomm.bench.simulated.comparison import Curves, Point
 from hpccomm.bench.simulated.request import COST, EVENTS, SimulationRequest
-from hpccomm.bench.simulated.tables import SimulatedCall, SimulatedTable
+from hpccomm.bench.simulated.tables import SimulatedCall, calls
 from hpccomm.results import origin
 from hpccomm.results.repetitions import timing
 from hpccomm.results.schema import (
@@ -37,7 +38,7 @@ from hpccomm.schedules.simulate import simulate
 
 def run(
     request: SimulationRequest,
-    tables: Sequence[SimulatedTable],
+    tables: Sequence[PerfTable],
     skipped: tuple[str, ...],
     arguments: tuple[str, ...],
     out: TextIO,
@@ -50,7 +51,7 @@ def run(
     ----------
     request : SimulationRequest
         What to simulate.
-    tables : sequence of SimulatedTable
+    tables : sequence of PerfTable
     skipped : tuple of str
         Its tables, and what does not exist, as `tables` gives them.
     arguments : tuple of str
@@ -67,17 +68,17 @@ def run(
     """
     curves: dict[str, dict[str, list[Point]]] = {}
     info = run_info(request, skipped, arguments)
-    lines = sum(table.lines for table in tables)
+    lines = sum(table.lines(request.options, request.network.ranks) for table in tables)
     with (
         closing(Progress(terminal, lines, ticking=True)) as progress,
         Report(info, request.options, lines, out, err, progress) as report,
     ):
         for table in tables:
-            name = table.collective.name
-            report.begin([(name, SIMULATED_BACKEND, table.algorithm)])
-            for call in table.calls(request):
+            report.begin([table.names])
+            for call in calls(table, request):
+                name = table.collective.name
                 report.progress(f"{table.algorithm} {name} {call.layout.nbytes} B")
-                row, samples, point = timed(request, table.algorithm, call)
+                row, samples, point = timed(request, table, call)
                 none = np.empty((0, len(info.ranks), 2))
                 report.add([MeasuredRow(row, timing(samples, 0, none), samples, none)], ())
                 title = f"{call.case} on {request.network.name}, {request.network.ranks} ranks"
@@ -87,7 +88,7 @@ def run(
 
 
 def timed(
-    request: SimulationRequest, algorithm: str, call: SimulatedCall
+    request: SimulationRequest, table: PerfTable, call: SimulatedCall
 ) -> tuple[Row, NDArray[np.float64], Point]:
     """Simulate one call.
 
@@ -99,6 +100,7 @@ def timed(
         comparison.
     """
     network, signature, layout = request.network, call.signatures[0], call.layout
+    algorithm = table.algorithm
     tuning = request.tuning(signature.dtype)
     first, samples, bottleneck, busy = math.nan, np.empty((0, network.ranks)), "", 0.0
     if request.model == EVENTS:
@@ -112,8 +114,7 @@ def timed(
         seconds = estimate(
             network, signature.collective, signature.nbytes, algorithm, request.segment
         )
-    names = call.case.collective.name, SIMULATED_BACKEND, algorithm
-    row = call.case.row(names, network.ranks, seconds)
+    row = call.case.row(table.names, network.ranks, seconds)
     return row, samples, Point(layout.nbytes, seconds, float(first), row.busbw, bottleneck, busy)
 
 

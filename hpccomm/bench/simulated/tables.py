@@ -9,10 +9,11 @@ from hpccomm.bench.perf import memory_use
 from hpccomm.bench.perf.collectives import COLLECTIVES, Benchmark, benchmark
 from hpccomm.bench.perf.layouts import Layout
 from hpccomm.bench.perf.readers import ALL
-from hpccomm.bench.perf.tables import PerfCase, SweepSegment, segments
+from hpccomm.bench.perf.tables import PerfCase, PerfTable
 from hpccomm.bench.simulated.request import COST, EVENTS, TERMS, SimulationRequest
 from hpccomm.contracts.signature import Signature
 from hpccomm.errors import UsageError
+from hpccomm.results.schema import SIMULATED_BACKEND
 from hpccomm.schedules.algorithms import ALGORITHMS
 from hpccomm.schedules.cost.terms import has_terms, ranked, rounds_of
 from hpccomm.schedules.proof import signatures
@@ -67,37 +68,14 @@ def call(case: PerfCase, ranks: int) -> SimulatedCall:
     return SimulatedCall(case, layout, signatures(what.name, ranks, count, dtype=case.dtype))
 
 
-@dataclass(frozen=True, slots=True)
-class SimulatedTable:
-    """One table: a collective and an algorithm.
-
-    Attributes
-    ----------
-    collective : Benchmark
-        The collective.
-    algorithm : str
-        By name.
-    segments : tuple of SweepSegment
-        Its lines.
-    """
-
-    collective: Benchmark
-    algorithm: str
-    segments: tuple[SweepSegment, ...]
-
-    def calls(self, request: SimulationRequest) -> Iterator[SimulatedCall]:
-        """Yield the calls of its lines."""
-        for segment in self.segments:
-            for case in segment.cases():
-                yield call(case, request.network.ranks)
-
-    @property
-    def lines(self) -> int:
-        """How many lines it has."""
-        return sum(segment.lines for segment in self.segments)
+def calls(table: PerfTable, request: SimulationRequest) -> Iterator[SimulatedCall]:
+    """Yield the calls of a table's lines."""
+    for segment in table.segments(request.options, request.network.ranks):
+        for case in segment.cases():
+            yield call(case, request.network.ranks)
 
 
-def tables(request: SimulationRequest) -> tuple[tuple[SimulatedTable, ...], tuple[str, ...]]:
+def tables(request: SimulationRequest) -> tuple[tuple[PerfTable, ...], tuple[str, ...]]:
     """Return the tables of a run, and what is skipped because it does not exist.
 
     Raises
@@ -107,30 +85,31 @@ def tables(request: SimulationRequest) -> tuple[tuple[SimulatedTable, ...], tupl
     """
     options = request.options
     named = options.algorithms is not None and ALL not in options.algorithms
-    made: list[SimulatedTable] = []
+    result: list[PerfTable] = []
     refused: dict[str, str] = {}
     skipped: dict[str, None] = dict.fromkeys(options.skipped())
     for collective in options.collectives:
         pairs = options.pairs(collective)
-        lines = tuple(segments(collective, options, pairs, request.network.ranks))
+        options.roots(collective, request.network.ranks)  # raises if there is no such rank
         for algorithm in _algorithms(collective, request):
             why = _refusal(collective, algorithm, request)
             if not why:
-                made.append(SimulatedTable(collective, algorithm, lines))
+                table = PerfTable(0, SIMULATED_BACKEND, collective, algorithm, pairs)
+                result.append(table)
                 continue
             refused.setdefault(algorithm, why)
             if named:
                 skipped[f"{algorithm} on {collective.name}"] = None
-    used = {table.algorithm for table in made}
+    used = {table.algorithm for table in result}
     for algorithm, why in refused.items():
-        if algorithm not in used and (named or not made):
+        if algorithm not in used and (named or not result):
             raise UsageError(f"--algorithm {algorithm}: {why}")
-    for table in made:
+    for table in result:
         _check_size(table, request)
-    return tuple(made), tuple(skipped)
+    return tuple(result), tuple(skipped)
 
 
-def _check_size(table: SimulatedTable, request: SimulationRequest) -> None:
+def _check_size(table: PerfTable, request: SimulationRequest) -> None:
     """Refuse what takes the square of the ranks, where that is too much memory or time."""
     what = table.collective.what
     everybody = not (what.rooted or what.peers or what.prefix)
@@ -152,7 +131,7 @@ def _check_size(table: SimulatedTable, request: SimulationRequest) -> None:
             f"--algorithm, or --model {TERMS}"
         )
     if request.model == COST and has_terms(table.collective.name, table.algorithm):
-        for each in table.calls(request):
+        for each in calls(table, request):
             call = each.signatures[0]
             rounds = rounds_of(
                 request.network, call.collective, call.nbytes, table.algorithm, request.segment
