@@ -25,7 +25,7 @@ from contest.bare_nccl import BareNccl, Call, shares_a_device, versions
 from contest.verdicts import Verdicts
 from hpccomm.bench.flag import add_flags
 from hpccomm.bench.perf import flags, readers, sweep
-from hpccomm.bench.perf.sources import kept
+from hpccomm.bench.perf.sources import source_of
 from hpccomm.units import size
 
 LEAST = 0.98
@@ -100,7 +100,7 @@ def perf(comm: hpccomm.Communicator, nbytes: int, iters: int) -> list[float]:
     asked = ["all_reduce", *sizes, "-n", str(iters), "-w", str(WARM_UPS), "-c", "0"]
     options = flags.options(parser.parse_args([*asked, "--backend", "nccl"]))
     table = io.StringIO()
-    sweep.run([kept(comm, "nccl")], options, tuple(asked), "none", table, sys.stderr)
+    sweep.run([source_of(comm, "nccl")], options, tuple(asked), "none", table, sys.stderr)
     if comm.rank:
         return [1.0, 1.0]
     (row,) = (line.split() for line in table.getvalue().splitlines() if line.startswith("  "))

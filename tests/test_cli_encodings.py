@@ -49,7 +49,7 @@ MEASURE = "perf all_reduce -b 4 -e 1K -f 16 -n 6 --backend loopback --sync barri
 COMMANDS = {
     f"{MEASURE} --csv @.csv -J @.json": 0,
     MEASURE: 0,
-    "perf all_reduce --links @-links": 0,
+    "perf all_reduce --install-programs @-programs": 0,
     "perf all_reduce -d @": 2,
     "perf @": 2,
     "perf all_reduce --interleave @ ring": 2,

@@ -105,7 +105,7 @@ def test_rank_0_speaks_for_a_verb_that_all_ranks_run_and_others_print_where_they
             "perf memory --help",
             "perf copy --help",
             "tune --help",
-            "perf --links links",
+            "perf --install-programs links",
         ):
             status, out, _ = called(*words.split())
             assert (status, out != "") == (0, rank == "0"), words

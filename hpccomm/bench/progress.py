@@ -150,7 +150,7 @@ def terminal() -> TextIO | None:
 
     Standard error is checked first. Standard output does not help, since Open MPI gives every rank a
     terminal there. Below a launcher the process or its parent is of the terminal's foreground group; a
-    batch job or a job in the background writes nothing to anybody's terminal.
+    batch job or a job in the background writes nothing to a terminal.
     """
     place = launched()
     if place is not None and place.rank > 0:

@@ -1,6 +1,6 @@
 """In place of nccl-tests' programs: ``all_reduce_perf -b 8 -e 1G -f 2 -g 1``, by ``hpccomm perf``.
 
-``hpccomm perf --links DIR`` makes small programs of their names, which call this module. What reads
+``hpccomm perf --install-programs DIR`` makes small programs of their names, which call this module. What reads
 nccl-tests' table, JSON and exit status reads theirs.
 """
 

@@ -60,7 +60,7 @@ def _make_programs(folder: str) -> None:
 FLAGS = (
     *flags.ARGUMENTS,
     Flag(
-        "--links DIR",
+        "--install-programs DIR",
         _make_programs,
         "measure nothing: make programs with the names of nccl-tests' in this folder, such as all_reduce_perf",
     ),

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hpccomm.bench.clocks.common import CommonClock
-from hpccomm.bench.clocks.offsets import Line, Offset, bounded
+from hpccomm.bench.clocks.offsets import ClockLine, Offset, bounded
 from hpccomm.testing.threads import run_ranks
 
 delays = st.lists(st.tuples(st.floats(1e-6, 1e-2), st.floats(1e-6, 1e-2)), min_size=1, max_size=30)
@@ -33,7 +33,7 @@ def test_a_line_knows_drift_between_its_ends_and_back(drift, offset, share):
 
     before, after = 50.0, 52.0
     errors = 1e-6, 3e-6
-    line = Line(
+    line = ClockLine(
         *(
             Offset(at, ahead(at) - error, ahead(at) + error)
             for at, error in zip((before, after), errors, strict=True)
@@ -55,7 +55,7 @@ def test_readings_soon_after_each_other_say_little_of_later_times(drift, apart, 
         low = drift * at - 2 * error * share
         return Offset(at, low, low + 2 * error)
 
-    line = Line(read(50.0, early), read(50.0 + apart, late))
+    line = ClockLine(read(50.0, early), read(50.0 + apart, late))
     mine = 50.0 + apart + later
     truth = mine + drift * mine
     # What it is wrong by is the reading's error, and what clocks drift; not errors times the distance.

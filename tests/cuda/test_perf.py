@@ -19,7 +19,7 @@ from hpccomm.bench.flag import add_flags
 from hpccomm.bench.perf import flags, sweep
 from hpccomm.bench.perf.collectives import COLLECTIVES
 from hpccomm.bench.perf.memory_kind import AUTO, DEVICE, HOST
-from hpccomm.bench.perf.sources import CommSource, kept, kind_of_arrays
+from hpccomm.bench.perf.sources import CommSource, kind_of_arrays, source_of
 from hpccomm.errors import (
     BackendUnavailable,
     CollectiveTimeout,
@@ -58,7 +58,7 @@ def perf(sources, *arguments):
 
 
 def on_device(comm, *arguments):
-    return perf([kept(comm)], *arguments, "--arrays", "device")
+    return perf([source_of(comm)], *arguments, "--arrays", "device")
 
 
 def table_lines(text):
@@ -297,12 +297,12 @@ def test_a_graph_that_records_nothing_is_found(comm, way, monkeypatch, launches)
 @ways
 def test_arrays_go_where_nccl_is(comm, way):
     device = way == "nccl"
-    assert kind_of_arrays([kept(comm)], AUTO) == (DEVICE if device else HOST)
-    assert kind_of_arrays([kept(comm, "mpi")], AUTO) == HOST
-    assert kind_of_arrays([kept(comm, "mpi"), kept(comm, "nccl")], AUTO) == DEVICE
-    assert kind_of_arrays([kept(comm, "mpi")], DEVICE) == DEVICE
-    assert kind_of_arrays([kept(comm, "nccl")], HOST) == HOST
-    wrong, printed, _ = perf([kept(comm, "mpi")], "all", *ONE_SIZE)
+    assert kind_of_arrays([source_of(comm)], AUTO) == (DEVICE if device else HOST)
+    assert kind_of_arrays([source_of(comm, "mpi")], AUTO) == HOST
+    assert kind_of_arrays([source_of(comm, "mpi"), source_of(comm, "nccl")], AUTO) == DEVICE
+    assert kind_of_arrays([source_of(comm, "mpi")], DEVICE) == DEVICE
+    assert kind_of_arrays([source_of(comm, "nccl")], HOST) == HOST
+    wrong, printed, _ = perf([source_of(comm, "mpi")], "all", *ONE_SIZE)
     assert wrong == 0
     if comm.rank == 0:
         assert "device -1 [none] host memory" in printed
@@ -314,7 +314,7 @@ def test_what_is_not_to_be_had_is_refused_on_every_rank(comm, way):
     with pytest.raises(UsageError, match="barrier moves no arrays"):
         on_device(comm, "barrier")
     with pytest.raises(UsageError, match="-G/--cudagraph 2: CUDA graphs hold device work, and"):
-        perf([kept(comm, "mpi")], "all_reduce", "-G", "2")
+        perf([source_of(comm, "mpi")], "all_reduce", "-G", "2")
     with pytest.raises(UsageError, match=r"-G/--cudagraph 2: the host takes part .* 'staged'"):
         on_device(comm, "all_reduce", "-G", "2")
     with pytest.raises(UsageError, match=r"-e/--maxbytes \d+: \d+ ranks on device .* would take"):
@@ -324,7 +324,7 @@ def test_what_is_not_to_be_had_is_refused_on_every_rank(comm, way):
 @pytest.mark.mpi
 @nccl
 def test_a_barrier_alone_is_the_hosts(comm, way):
-    wrong, printed, _ = perf([kept(comm, "nccl")], "barrier", "-n", "4")
+    wrong, printed, _ = perf([source_of(comm, "nccl")], "barrier", "-n", "4")
     assert wrong == 0
     if comm.rank == 0:
         assert "host memory" in printed

@@ -10,7 +10,7 @@ import hpccomm
 from hpccomm.bench.flag import add_flags
 from hpccomm.bench.perf import flags, sweep
 from hpccomm.bench.perf.collectives import COLLECTIVES
-from hpccomm.bench.perf.sources import kept
+from hpccomm.bench.perf.sources import source_of
 
 
 def perf(comm: hpccomm.Communicator, *arguments: str) -> tuple[int, str, str]:
@@ -19,7 +19,7 @@ def perf(comm: hpccomm.Communicator, *arguments: str) -> tuple[int, str, str]:
     add_flags(parser, flags.ARGUMENTS)
     options = flags.options(parser.parse_args(arguments))
     out, err = io.StringIO(), io.StringIO()
-    wrong = sweep.run([kept(comm)], options, ("hpccomm", "perf"), "mpiexec", out, err)
+    wrong = sweep.run([source_of(comm)], options, ("hpccomm", "perf"), "mpiexec", out, err)
     return wrong, out.getvalue(), err.getvalue()
 
 

@@ -13,7 +13,7 @@ import pytest
 from hpccomm.bench.flag import add_flags
 from hpccomm.bench.perf import flags, sweep
 from hpccomm.bench.perf.collectives import COLLECTIVES
-from hpccomm.bench.perf.sources import kept
+from hpccomm.bench.perf.sources import source_of
 from hpccomm.cli.main import main
 from hpccomm.errors import ResultsError, UsageError
 from hpccomm.results import reader
@@ -35,7 +35,7 @@ def perf(ranks, *arguments, disturb=None):
     def on_rank(comm):
         if disturb is not None:
             disturb(comm)
-        return sweep.run([kept(comm)], asked, ("hpccomm", "perf"), "threads", out, err)
+        return sweep.run([source_of(comm)], asked, ("hpccomm", "perf"), "threads", out, err)
 
     # A sweep over every type and reduction takes half a minute where nothing else runs.
     wrong = run_ranks(ranks, on_rank, timeout=200)
@@ -275,7 +275,7 @@ def test_a_file_that_cannot_be_written_is_an_error_on_every_rank(tmp_path, flag)
 
     def on_rank(comm):
         with pytest.raises(ResultsError, match=re.escape(str(file))):
-            sweep.run([kept(comm)], asked, ("hpccomm",), "threads", out, out)
+            sweep.run([source_of(comm)], asked, ("hpccomm",), "threads", out, out)
 
     run_ranks(3, on_rank)
     assert out.getvalue() == ""  # nothing was measured
@@ -367,7 +367,10 @@ def test_a_row_is_in_the_file_before_it_is_shown(tmp_path):
     out = Watched()
     asked = options(["all_reduce", "-b", "8", "-e", "32", "-f", "2", "--output", str(file)])
     run_ranks(
-        2, lambda comm: sweep.run([kept(comm)], asked, ("hpccomm",), "threads", out, io.StringIO())
+        2,
+        lambda comm: sweep.run(
+            [source_of(comm)], asked, ("hpccomm",), "threads", out, io.StringIO()
+        ),
     )
     assert stored == [2, 4, 6]
 
@@ -386,7 +389,7 @@ def test_output_that_fails_in_the_middle_ends_the_run_on_every_rank(tmp_path):
 
     def on_rank(comm):
         with pytest.raises(ResultsError, match="cannot be written: No space left on device"):
-            sweep.run([kept(comm)], asked, ("hpccomm",), "threads", out, io.StringIO())
+            sweep.run([source_of(comm)], asked, ("hpccomm",), "threads", out, io.StringIO())
         comm.barrier()  # the communicator is as good as before
 
     run_ranks(3, on_rank)
@@ -411,7 +414,7 @@ def test_progress_is_for_terminals():
         run_ranks(
             2,
             lambda comm: sweep.run(
-                [kept(comm)], asked, ("hpccomm",), "threads", out, out, terminal
+                [source_of(comm)], asked, ("hpccomm",), "threads", out, out, terminal
             ),
         )
     shown = r"\rall_reduce float sum 8 B in place   0%\|.*\| 0/2 \[00:00<\?\]\x1b\[K\r"

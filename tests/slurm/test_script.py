@@ -255,7 +255,10 @@ def test_pairs_and_own_output() -> None:
             "'all_red' is not a collective; did you mean all_reduce?",
         ),
         (["--ntasks=2", "perf", "all_reduce", "-b", "4", "-e", "2"], "-b/--minbytes 4 is above"),
-        (["--ntasks=2", "perf", "all_reduce", "--links", "x"], "has no flag --links"),
+        (
+            ["--ntasks=2", "perf", "all_reduce", "--install-programs", "x"],
+            "has no flag --install-programs",
+        ),
         (["--ntasks=2", "perf", "pairs", "more"], "'more' is more than hpccomm slurm perf pairs"),
         (["--ntasks=2\n#", "perf", "all_reduce"], "--ntasks '2\\n#' does not fit; give a whole"),
         (["--ntasks=2", "--partition=a b", "perf", "all"], "--partition 'a b' does not fit; give"),

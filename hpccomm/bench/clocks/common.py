@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from hpccomm.bench.clocks.offsets import SAME, Line, Offset, bounded
+from hpccomm.bench.clocks.offsets import SAME, ClockLine, Offset, bounded
 
 if TYPE_CHECKING:
     from hpccomm.communicator import Communicator
@@ -47,7 +47,7 @@ class CommonClock:
         This rank's own clock, in seconds.
     name : str, optional
         Ranks that give the same name read the same clock. By default those whose kernel is the same do.
-        With an empty name nobody else does.
+        With an empty name, no other rank does.
     """
 
     def __init__(
@@ -65,7 +65,7 @@ class CommonClock:
         self._readers = sorted(set(firsts))
         self._mine = self._readers.index(firsts[comm.rank])
         self._reads = firsts[comm.rank] == comm.rank
-        self._lines: tuple[Line, ...] = ()
+        self._lines: tuple[ClockLine, ...] = ()
         self._last: dict[int, Offset] = {}
         self.read()
 
@@ -87,7 +87,7 @@ class CommonClock:
         reader = self._mine
         while reader:
             now = self._last[reader]
-            path.append(Line(before.get(reader, now), now))
+            path.append(ClockLine(before.get(reader, now), now))
             reader = _parent(reader)
         self._lines = tuple(path)
 

@@ -60,7 +60,7 @@ def bounded(exchanges: NDArray[np.float64]) -> Offset:
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class ClockLine:
     """How two clocks run beside each other, between two moments and a little beyond.
 
     The difference is a straight line through two offsets: quartz drifts by a constant rate within seconds. It

@@ -41,7 +41,7 @@ class Usable:
     others : Counter of str
         How many rows cannot be used, by why.
     damage : list of str
-        Rows of which only the samples are damaged.
+        Rows whose samples alone are damaged.
     """
 
     rows: tuple[Row, ...]
@@ -92,7 +92,7 @@ def usable(run: Run, network: Network, *, segment: int | None, channels: int | N
 
 
 def _unusable(row: Row, network: Network) -> str:
-    """Say why a row tells nothing of the parameters; empty if it does."""
+    """Return why a row says nothing about the parameters; empty if it does."""
     if row.algorithm in ("native", "auto"):
         return f"{row.algorithm}: which algorithm ran is not known"
     if row.algorithm not in ALGORITHMS.get(row.collective, {}):
@@ -143,7 +143,7 @@ def described(run: Run, cluster: str | None) -> Network:
         The run.
     cluster : str or None
         The description of the cluster, by name or file. Without one each rank has a port, and what
-        a fit does not find costs nothing; a simulated run tells its ports.
+        a fit does not find costs nothing; a simulated run says its ports.
 
     Raises
     ------

@@ -139,7 +139,7 @@ def nccl_version(code: int) -> str:
 
 
 def unknown_ranks(count: int) -> tuple[RankInfo, ...]:
-    """Return ranks of which nothing is known but how many they are."""
+    """Return so many ranks, about which nothing else is known."""
     return tuple(map(RankInfo, range(count)))
 
 
@@ -151,7 +151,7 @@ def group_sizes(ranks: Sequence[RankInfo]) -> list[int]:
 
 
 def settings_of(rows: Sequence[Row], **known: Any) -> Config:
-    """Return the settings of rows of which the log says no more."""
+    """Return the settings of rows, where the log says no more."""
     sizes = [row.bytes for row in rows] or [0]
     unknown = dict.fromkeys(("step_factor", "step_bytes", "iterations", "warmup_iters"), 0)
     sized = {"minimum_bytes": min(sizes), "maximum_bytes": max(sizes)}
@@ -176,7 +176,7 @@ def run_info(
     arguments: Sequence[str],
     environment: Mapping[str, str] = MappingProxyType({}),
 ) -> RunInfo:
-    """Return the facts of a run of which the log says no more."""
+    """Return the facts of a run, where the log says no more."""
     words, recorded = tuple(arguments), recorded_environment(environment)
     of_run = defaults.started, defaults.user, UNKNOWN_LAUNCHER, words, (), config, tuple(ranks)
     return RunInfo(*of_run, versions, recorded, recorded_slurm(environment))

@@ -9,8 +9,8 @@ import numpy as np
 
 from hpccomm.bench.logs import imported
 from hpccomm.bench.logs.figures import PrintedRow, exact
+from hpccomm.bench.logs.identifying import Unfit, identified, stored
 from hpccomm.bench.logs.imported import Found, ImportedRun, LeftOutTable, LogDefaults
-from hpccomm.bench.logs.judged import Unfit, judged, stored
 from hpccomm.errors import ResultsError
 from hpccomm.results.schema import UNCHECKED, Config, RankInfo, Row, RunInfo
 from hpccomm.results.table import TIME_FORMAT
@@ -58,7 +58,7 @@ def parse(document: dict[str, Any], defaults: LogDefaults, line: int) -> list[Fo
             continue
         host_time = "cpu_time" in (part[0].get("in_place") or part[0]["out_of_place"])
         try:
-            judgement = judged(
+            table = identified(
                 rows,
                 defaults,
                 name=block[0],
@@ -69,11 +69,11 @@ def parse(document: dict[str, Any], defaults: LogDefaults, line: int) -> list[Fo
         except Unfit as error:
             found.append(LeftOutTable(line, f"{len(rows)} rows", str(error)))
             continue
-        numbers.append(judgement.kind.ranks)
-        ranks = len(_ranks(named, judgement.kind.ranks, share))
-        run.notes += judgement.notes
-        run.rows += stored(judgement, block[1], block[2], timed=False)
-        run.samples += [_samples(row.repetitions, ranks) for row in judgement.rows]
+        numbers.append(table.kind.ranks)
+        ranks = len(_ranks(named, table.kind.ranks, share))
+        run.notes += table.notes
+        run.rows += stored(table, block[1], block[2], timed=False)
+        run.samples += [_samples(row.repetitions, ranks) for row in table.rows]
     if not run.rows:
         return found or [LeftOutTable(line, "a document", "has no rows")]
     ranks_of_all = _ranks(named, numbers[0], share)

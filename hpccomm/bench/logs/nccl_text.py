@@ -6,8 +6,8 @@ from itertools import pairwise
 
 from hpccomm.bench.logs import imported, nccl_tables
 from hpccomm.bench.logs.causes import cause
+from hpccomm.bench.logs.identifying import Unfit, identified, stored
 from hpccomm.bench.logs.imported import Found, ImportedRun, LeftOutTable, LogDefaults
-from hpccomm.bench.logs.judged import Unfit, judged, stored
 from hpccomm.bench.logs.lines import LogLine
 from hpccomm.bench.logs.nccl_tables import PrintedTable
 
@@ -99,7 +99,7 @@ def _finished(table: PrintedTable, why: str, defaults: LogDefaults) -> Found:
         return LeftOutTable(table.line, "a table", f"has no whole row{reason and ': ' + reason}")
     listed = tuple(table.ranks[rank] for rank in sorted(table.ranks))
     try:
-        found = judged(
+        found = identified(
             table.rows,
             defaults,
             name=name,

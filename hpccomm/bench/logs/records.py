@@ -6,8 +6,8 @@ from typing import Any
 
 from hpccomm.bench.logs import imported
 from hpccomm.bench.logs.figures import ITEMSIZES, PrintedRow, exact
+from hpccomm.bench.logs.identifying import Unfit, identified, stored
 from hpccomm.bench.logs.imported import Found, ImportedRun, LeftOutTable, LogDefaults
-from hpccomm.bench.logs.judged import Unfit, judged, stored
 from hpccomm.bench.perf.collectives import COLLECTIVES
 from hpccomm.results.schema import UNCHECKED
 
@@ -88,15 +88,15 @@ def _run(
     blocks = numbers[0] if COLLECTIVES[name].what.blockwise else 1
     rows = [_row(line, record, blocks) for line, record in part]
     try:
-        judgement = judged(rows, defaults, name=name, listed=numbers, counted=False)
+        table = identified(rows, defaults, name=name, listed=numbers, counted=False)
     except Unfit as error:
         return LeftOutTable(line, what, str(error))
     backend = "mscclpp" if of_mscclpp else "rccl"
     algorithm = f"kernel {part[0][1]['kernel']}" if of_mscclpp else "auto"
-    kept = stored(judgement, backend, algorithm, timed=False)
-    ranks = imported.unknown_ranks(judgement.kind.ranks)
+    kept = stored(table, backend, algorithm, timed=False)
+    ranks = imported.unknown_ranks(table.kind.ranks)
     info = imported.run_info(defaults, imported.settings_of(kept), ranks, {}, [f"{name}_perf"])
-    notes = [*notes, *judgement.notes]
+    notes = [*notes, *table.notes]
     return ImportedRun(
         info, kept, [None] * len(kept), imported.status_of(kept), line=line, notes=notes
     )

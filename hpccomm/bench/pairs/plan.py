@@ -3,7 +3,7 @@
 Between nodes, a round is one of a round-robin tournament of the nodes (the circle method, T. Kirkman, 1850), in
 which each node meets one other; of two nodes that meet, one rank each takes part. Inside nodes, each node has
 one pair at work. The rounds are in such an order that those which are measured first cover all nodes, then all
-ranks: whoever stops early has a fair sample.
+ranks: a run that stops early has a fair sample.
 """
 
 from collections.abc import Iterator, Sequence

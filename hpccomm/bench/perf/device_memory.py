@@ -107,7 +107,7 @@ class DeviceMemory:
             result["nccl"] = version_text(self._cupy.cuda.nccl.get_version())
         return result
 
-    def room(self) -> tuple[str, int]:
+    def capacity(self) -> tuple[str, int]:
         """Return this rank's device, and the bytes that are free on it."""
         with streams.on_device(self._device):
             # What CuPy keeps of arrays that are gone counts as taken otherwise.

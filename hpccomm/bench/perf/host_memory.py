@@ -70,7 +70,7 @@ class HostMemory:
         """Return the versions of the libraries that only such arrays need. Local."""
         return {}
 
-    def room(self) -> tuple[str, int]:
+    def capacity(self) -> tuple[str, int]:
         """Return the name of where memory is taken from, and the bytes available there."""
         return origin.host(), memory_use.available()
 

@@ -52,7 +52,7 @@ _BATCH = 20
 """Repetitions after which the margin is adapted for the first time."""
 
 _WARM = 2
-"""Untimed operations between announcement and start, which take the caches that the broadcast has taken."""
+"""Untimed operations between announcement and start, to warm the caches again after the broadcast."""
 
 _AWAKE = 200e-6
 """Seconds before a start from which on a rank looks at the clock all the time: longer than it takes to wake up."""

@@ -14,7 +14,7 @@ from hpccomm.contracts.collectives import Collective, counterpart, ring
 Segments = tuple[RankSlice, ...]
 
 ALIGNMENT = 16
-"""Bytes of which a block is a multiple."""
+"""A block is a multiple of so many bytes."""
 
 
 @dataclass(frozen=True, slots=True)

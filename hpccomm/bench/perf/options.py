@@ -56,7 +56,7 @@ class Options:
     budget : float
         Seconds that all of them may take; infinite for any.
     least_busbw : float or None
-        Average bus bandwidth in 1e9 B/s below 0.9 of which a table fails.
+        Average bus bandwidth in 1e9 B/s; a table with less than 0.9 times that fails.
     series : mapping of str to str
         The series that the run is a launch of, as `RunInfo` has it.
     variants : tuple of Variant or None

@@ -206,7 +206,7 @@ class Report:
                     said = "interrupted" if kind is KeyboardInterrupt else f"{error}"
                     self._write_json(self._json, [] if error is None else [said])
             finally:
-                # Closes the files, and tells the writer how the run ended.
+                # Closes the files, and hands the writer how the run ended.
                 self._opened.__exit__(kind, error, traceback)
         except (OSError, ResultsError) as second:
             if error is None:
@@ -231,7 +231,7 @@ class Report:
     def _break_off(self, *, interrupted: bool) -> None:
         """Close the table, where that was interrupted, and say where the rows are. From any thread."""
         text, rows = self._closing() if interrupted else "", self._kept_rows()
-        # What nobody may hold up goes first: a launcher that reads nothing any more fills its pipes.
+        # What must not wait goes first: a launcher that reads nothing any more fills its pipes.
         self._progress.say_last(f"{text}{rows}\n" if _cut_off() else "")
         if text:
             # Past the stream's buffer, which is empty and whose lock the main thread may hold.
@@ -239,7 +239,7 @@ class Report:
                 os.write(self._out.fileno(), text.encode(errors="backslashreplace"))
             except ValueError:  # no file
                 self._out.write(text)
-            except OSError:  # nobody reads it any more
+            except OSError:  # the reader is gone
                 pass
         if rows:
             write_stderr(rows)
@@ -293,7 +293,7 @@ def _writer(options: Options, info: RunInfo, rows: int) -> Any:
 
 
 def _cut_off() -> bool:
-    """Whether what this process prints reaches nobody any more.
+    """Whether nothing reads what this process prints any more.
 
     From Ctrl-C on, Open MPI's mpiexec drops it. It sends SIGTERM after a quarter of a second, and SIGKILL as
     soon afterwards.

@@ -42,7 +42,7 @@ class CommSource:
     opened: Callable[[], AbstractContextManager["Communicator"]]
 
 
-def kept(comm: "Communicator", backend: str = AUTO) -> CommSource:
+def source_of(comm: "Communicator", backend: str = AUTO) -> CommSource:
     """Return the source of a communicator that is open, and stays so."""
     return CommSource(backend, lambda: nullcontext(comm))
 
@@ -100,14 +100,14 @@ def allocate(comm: "Communicator", memory: MemoryKind, options: Options) -> None
     """Make the arrays, where all ranks find the memory for them. Collective."""
     largest = options.sizes.largest
     batched = options.config.aggregated_iterations if memory.at_once else 1
-    where, available = memory.room()
+    where, available = memory.capacity()
     needed = memory_use.needed(batched * largest, options.config.unalign)
     need = memory_use.Need(comm.node, where, needed, available)
     memory_use.require(comm.all_gather_object(need), largest, batched)
     memory.allocate(batched * largest)
 
 
-def found_settings(
+def settings_in_effect(
     comm: "Communicator", memory: MemoryKind, options: Options
 ) -> tuple[Config, tuple[str, ...]]:
     """Return the settings as they could be followed, and what could not. Collective."""

@@ -27,9 +27,9 @@ from hpccomm.bench.perf.sources import (
     MemoryKind,
     allocate,
     arrays_of_run,
-    found_settings,
-    kept,
     memory_of,
+    settings_in_effect,
+    source_of,
 )
 from hpccomm.bench.perf.split import grouped
 from hpccomm.bench.perf.tables import PerfCase, PerfTable, TablePlan, side_by_side
@@ -110,7 +110,9 @@ def run(
                 with _opened(each, variants, options, kind) as sides:
                     sweep.allocate(sides)
                     if number == 0:
-                        config, lacking = found_settings(sides[0].comm, sides[0].memory, options)
+                        config, lacking = settings_in_effect(
+                            sides[0].comm, sides[0].memory, options
+                        )
                         versions = {k: text for plan in plans for k, text in plan.versions.items()}
                         info = facts.run_info(
                             sides[0].world,
@@ -166,7 +168,7 @@ def _all_open(
             opened.append(opened[0])
         else:
             with variant.entered():
-                opened.append(kept(stack.enter_context(source.opened()), source.backend))
+                opened.append(source_of(stack.enter_context(source.opened()), source.backend))
     return opened
 
 

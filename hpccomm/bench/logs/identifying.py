@@ -23,7 +23,7 @@ class Unfit(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Judged:
+class IdentifiedTable:
     """What a table is of.
 
     Attributes
@@ -41,7 +41,7 @@ class Judged:
     notes: list[str]
 
 
-def judged(
+def identified(
     rows: Sequence[PrintedRow],
     defaults: LogDefaults,
     *,
@@ -51,7 +51,7 @@ def judged(
     among: Sequence[str] = (),
     timed: bool = True,
     counted: bool = True,
-) -> Judged:
+) -> IdentifiedTable:
     """Find the collective and the number of ranks that the figures of a table fit.
 
     Parameters
@@ -80,7 +80,7 @@ def judged(
         number = next(iter(listed), defaults.ranks)
         if not number:
             raise Unfit("does not say how many ranks there were; give --ranks")
-        return Judged(TableKind(name, number), list(rows), [])
+        return IdentifiedTable(TableKind(name, number), list(rows), [])
     names = [name] if name else list(among or possible(rows))
     found: dict[str, list[tuple[list[PrintedRow], TableKind]]] = {}
     # What the log lists counts most, then what the caller says, then what the figures are of.
@@ -107,7 +107,7 @@ def judged(
         lines = {row.line: _left_out(row, kind) for row in reversed(bad)}
         notes += reversed(lines.values())
         rows = [row for row in rows if row.line not in lines]
-    return Judged(kind, list(rows), notes)
+    return IdentifiedTable(kind, list(rows), notes)
 
 
 def _storable(row: PrintedRow) -> bool:
@@ -209,7 +209,7 @@ def _why(row: PrintedRow, kind: TableKind) -> str:
 
 
 def stored(
-    found: Judged, backend: str, algorithm: str, iterations: int = 0, *, timed: bool = True
+    found: IdentifiedTable, backend: str, algorithm: str, iterations: int = 0, *, timed: bool = True
 ) -> list[Row]:
     """Return the rows of a results file: printed figures, with the decimals that follow from the time.
 
