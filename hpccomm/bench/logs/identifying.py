@@ -18,6 +18,10 @@ from hpccomm.results.schema import Row
 _MOST_TRIED = 4096
 
 
+Fitting = tuple[list[PrintedRow], TableKind]
+"""Rows that do not fit, and the kind that the others do."""
+
+
 class Unfit(Exception):
     """Why a table is not stored; caught where tables are read, never seen outside."""
 
@@ -41,20 +45,11 @@ class IdentifiedTable:
     notes: list[str]
 
 
-def identified(
-    rows: Sequence[PrintedRow],
-    defaults: LogDefaults,
-    *,
-    name: str = "",
-    hint: str = "",
-    listed: Sequence[int] = (),
-    among: Sequence[str] = (),
-    timed: bool = True,
-    counted: bool = True,
-) -> IdentifiedTable:
-    """Find the collective and the number of ranks that the figures of a table fit.
+@dataclass(frozen=True, slots=True)
+class TableEvidence:
+    """What a log says of a table.
 
-    Parameters
+    Attributes
     ----------
     rows : sequence of PrintedRow
         Its rows, at least one.
@@ -68,113 +63,113 @@ def identified(
         What a table without a name may be; by default what of nccl-tests has such rows.
     timed, counted : bool
         As for `fits`.
-
-    Raises
-    ------
-    Unfit
-        If none fits, or several do.
     """
-    if len(name) > 32 or not all(map(_storable, rows)):
-        raise Unfit("has names or numbers that no program prints")
-    if name and name not in COLLECTIVES:  # what hpccomm does not know cannot be checked
-        number = next(iter(listed), defaults.ranks)
-        if not number:
-            raise Unfit("does not say how many ranks there were; give --ranks")
-        return IdentifiedTable(TableKind(name, number), list(rows), [])
-    names = [name] if name else list(among or possible(rows))
-    found: dict[str, list[tuple[list[PrintedRow], TableKind]]] = {}
-    # What the log lists counts most, then what the caller says, then what the figures are of.
-    for numbers in (listed, [defaults.ranks] if defaults.ranks else [], None):
-        for each in names:
-            tried = numbers_of_ranks(rows, each) if numbers is None else numbers
-            if len(tried) <= _MOST_TRIED:
-                found[each] = _fitting(rows, each, tried, timed=timed, counted=counted)
-        found = {each: fitting for each, fitting in found.items() if fitting}
-        if found:
-            least = min(len(fitting[0][0]) for fitting in found.values())
-            found = {each: best for each, best in found.items() if len(best[0][0]) == least}
-            break
-    collective = _chosen(rows, found, defaults, name or hint, listed, named=bool(name))
-    bad, kind = found[collective][0]
-    ranks = {each.ranks for _, each in found[collective]}
-    if numbers is None and len(ranks) > 1:
-        raise Unfit(
-            f"does not say how many ranks there were, and its bus bandwidth may be that of {min(ranks)} to "
-            f"{max(ranks)}; give --ranks"
-        )
-    notes = _contradicted(kind, defaults, name or hint, listed)
-    if bad:
-        lines = {row.line: _left_out(row, kind) for row in reversed(bad)}
+
+    rows: Sequence[PrintedRow]
+    name: str = ""
+    hint: str = ""
+    listed: Sequence[int] = ()
+    among: Sequence[str] = ()
+    timed: bool = True
+    counted: bool = True
+
+    def identified(self, defaults: LogDefaults) -> IdentifiedTable:
+        """Find the collective and the number of ranks that the figures of the table fit.
+
+        Raises
+        ------
+        Unfit
+            If none fits, or several do.
+        """
+        rows, name, listed = self.rows, self.name, self.listed
+        if len(name) > 32 or not all(map(_storable, rows)):
+            raise Unfit("has names or numbers that no program prints")
+        if name and name not in COLLECTIVES:  # what hpccomm does not know cannot be checked
+            number = next(iter(listed), defaults.ranks)
+            if not number:
+                raise Unfit("does not say how many ranks there were; give --ranks")
+            return IdentifiedTable(TableKind(name, number), list(rows), [])
+        names = [name] if name else list(self.among or possible(rows))
+        fitting: dict[str, list[Fitting]] = {}
+        # What the log lists counts most, then what the caller says, then what the figures are of.
+        for numbers in (listed, [defaults.ranks] if defaults.ranks else [], None):
+            for each in names:
+                tried = numbers_of_ranks(rows, each) if numbers is None else numbers
+                if len(tried) <= _MOST_TRIED:
+                    fitting[each] = self._fitting(each, tried)
+            fitting = {each: kinds for each, kinds in fitting.items() if kinds}
+            if fitting:
+                least = min(len(kinds[0][0]) for kinds in fitting.values())
+                fitting = {each: best for each, best in fitting.items() if len(best[0][0]) == least}
+                break
+        chosen = fitting[self._chosen(fitting, defaults)]
+        bad, kind = chosen[0]
+        ranks = {each.ranks for _, each in chosen}
+        if numbers is None and len(ranks) > 1:
+            raise Unfit(
+                f"does not say how many ranks there were, and its bus bandwidth may be that of {min(ranks)} to "
+                f"{max(ranks)}; give --ranks"
+            )
+        notes = _contradicted(kind, defaults, name or self.hint, listed)
+        lines = {row.line: f"line {row.line} is left out: {_why(row, kind)}" for row in bad[::-1]}
         notes += reversed(lines.values())
-        rows = [row for row in rows if row.line not in lines]
-    return IdentifiedTable(kind, list(rows), notes)
+        return IdentifiedTable(kind, [row for row in rows if row.line not in lines], notes)
+
+    def _fits(self, row: PrintedRow, kind: TableKind) -> bool:
+        return fits(row, kind, timed=self.timed, counted=self.counted)
+
+    def _fitting(self, collective: str, numbers: Iterable[int]) -> list[Fitting]:
+        """Return the kinds that more than half of the rows fit, those with the fewest misfits."""
+        tried = []
+        for ranks in numbers:
+            for kind in kinds(collective, ranks):
+                bad = [row for row in self.rows if not self._fits(row, kind)]
+                if 2 * len(bad) < len(self.rows):
+                    tried.append((bad, kind))
+        least = min((len(bad) for bad, _ in tried), default=0)
+        return [each for each in tried if len(each[0]) == least]
+
+    def _chosen(self, fitting: dict[str, list[Fitting]], defaults: LogDefaults) -> str:
+        """Return the collective of several that fit."""
+        name = self.name
+        if defaults.collective in fitting and not name:
+            return str(defaults.collective)
+        if (name or self.hint) in fitting:
+            return name or self.hint
+        if len(fitting) == 1:
+            return next(iter(fitting))
+        if fitting:
+            asked = defaults.collective
+            contradicted = f", and {asked} is none of them" if asked else ""
+            raise Unfit(
+                f"does not say which collective it measured, and may be of {' or '.join(fitting)}{contradicted}; "
+                "give --collective"
+            )
+        collective = name or defaults.collective or ""
+        ranks = [*self.listed, *([defaults.ranks] if defaults.ranks else [])]
+        if not ranks:
+            if not name and len(possible(self.rows)) != 1:
+                raise Unfit(
+                    "does not say which collective it measured; give --collective and --ranks"
+                )
+            raise Unfit("does not say how many ranks there were; give --ranks")
+        if not collective:
+            raise Unfit(
+                f"has rows that are of no collective of nccl-tests on {ranks[0]} ranks: its bus bandwidth, or its "
+                "sizes and counts, contradict each other"
+            )
+        for kind in kinds(collective, ranks[0]):
+            for row in self.rows:
+                if not fits(row, kind):
+                    raise Unfit(f"contradicts itself: {_why(row, kind)}")
+        raise Unfit(f"is not of {collective} on {ranks[0]} ranks")
 
 
 def _storable(row: PrintedRow) -> bool:
     """Whether a results file can hold a row."""
     numbers = (row.root, row.size, row.count, row.wrong)
-    return (
-        all(-LIMIT <= each < LIMIT for each in numbers) and max(len(row.dtype), len(row.op)) <= 32
-    )
-
-
-def _fitting(
-    rows: Sequence[PrintedRow],
-    collective: str,
-    numbers: Iterable[int],
-    *,
-    timed: bool,
-    counted: bool,
-) -> list[tuple[list[PrintedRow], TableKind]]:
-    """Return the kinds that more than half of the rows fit, those with the fewest misfits, with these."""
-    tried = []
-    for ranks in numbers:
-        for kind in kinds(collective, ranks):
-            bad = [row for row in rows if not fits(row, kind, timed=timed, counted=counted)]
-            if 2 * len(bad) < len(rows):
-                tried.append((bad, kind))
-    least = min((len(bad) for bad, _ in tried), default=0)
-    return [each for each in tried if len(each[0]) == least]
-
-
-def _chosen(
-    rows: Sequence[PrintedRow],
-    found: dict[str, list[tuple[list[PrintedRow], TableKind]]],
-    defaults: LogDefaults,
-    name: str,
-    listed: Sequence[int],
-    *,
-    named: bool,
-) -> str:
-    if defaults.collective in found and not named:
-        return str(defaults.collective)
-    if name in found:
-        return name
-    name = name if named else ""
-    if len(found) == 1:
-        return next(iter(found))
-    if found:
-        contradicted = f", and {defaults.collective} is none of them" if defaults.collective else ""
-        raise Unfit(
-            f"does not say which collective it measured, and may be of {' or '.join(found)}{contradicted}; give "
-            "--collective"
-        )
-    collective = name or defaults.collective or ""
-    ranks = [*listed, *([defaults.ranks] if defaults.ranks else [])]
-    if not ranks:
-        if not name and len(possible(rows)) != 1:
-            raise Unfit("does not say which collective it measured; give --collective and --ranks")
-        raise Unfit("does not say how many ranks there were; give --ranks")
-    if not collective:
-        raise Unfit(
-            f"has rows that are of no collective of nccl-tests on {ranks[0]} ranks: its bus bandwidth, or its sizes "
-            "and counts, contradict each other"
-        )
-    for kind in kinds(collective, ranks[0]):
-        for row in rows:
-            if not fits(row, kind):
-                raise Unfit(f"contradicts itself: {_why(row, kind)}")
-    raise Unfit(f"is not of {collective} on {ranks[0]} ranks")
+    named = max(len(row.dtype), len(row.op)) <= 32
+    return named and all(-LIMIT <= each < LIMIT for each in numbers)
 
 
 def _contradicted(
@@ -194,10 +189,6 @@ def _contradicted(
     if defaults.collective not in (None, kind.collective):
         notes.append(f"--collective {defaults.collective} contradicts the log, and is not used")
     return notes
-
-
-def _left_out(row: PrintedRow, kind: TableKind) -> str:
-    return f"line {row.line} is left out: {_why(row, kind)}"
 
 
 def _why(row: PrintedRow, kind: TableKind) -> str:

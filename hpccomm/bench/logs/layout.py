@@ -207,26 +207,15 @@ class Columns:
             half = dict(cells.texts[begin:end])
             if _ABSENT in (half["time"], half["algbw"], half["busbw"]):
                 continue
+            # An error's size, as old versions print, is not a count.
+            wrong = half.get("#wrong", _ABSENT)
+            # mscclpp-test's rows have no type.
+            case = lead.get("type", "int32"), lead.get("redop", ""), int(lead.get("root", -1))
             time = figure(half["time"]).times(1e3 if self.milliseconds else 1.0)
-            wrong = half.get(
-                "#wrong", _ABSENT
-            )  # an error's size, as old versions print, is no count
-            found.append(
-                PrintedRow(
-                    line=cells.line,
-                    dtype=lead.get("type", "int32"),  # mscclpp-test's
-                    op=lead.get("redop", ""),
-                    root=int(lead.get("root", -1)),
-                    size=size,
-                    count=count,
-                    in_place=in_place,
-                    time=time,
-                    algbw=figure(half["algbw"]),
-                    busbw=figure(half["busbw"]),
-                    wrong=UNCHECKED if wrong == _ABSENT else int(float(wrong)),
-                    finished=finished,
-                )
-            )
+            rates = time, figure(half["algbw"]), figure(half["busbw"])
+            wrong_values = UNCHECKED if wrong == _ABSENT else int(float(wrong))
+            where = cells.line, *case, size, count, in_place
+            found.append(PrintedRow(*where, *rates, wrong_values, finished))
         return found
 
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from hpccomm.bench.logs import imported
 from hpccomm.bench.logs.figures import PrintedRow, exact
-from hpccomm.bench.logs.identifying import Unfit, identified, stored
+from hpccomm.bench.logs.identifying import TableEvidence, Unfit, stored
 from hpccomm.bench.logs.imported import Found, ImportedRun, LeftOutTable, LogDefaults
 from hpccomm.errors import ResultsError
 from hpccomm.results.schema import UNCHECKED, Config, RankInfo, Row, RunInfo
@@ -58,14 +58,14 @@ def parse(document: dict[str, Any], defaults: LogDefaults, line: int) -> list[Fo
             continue
         host_time = "cpu_time" in (part[0].get("in_place") or part[0]["out_of_place"])
         try:
-            table = identified(
+            evidence = TableEvidence(
                 rows,
-                defaults,
-                name=block[0],
+                block[0],
                 listed=listed,
                 timed=not host_time,
                 counted=len(_words(part[0])) != 3,
             )
+            table = evidence.identified(defaults)
         except Unfit as error:
             found.append(LeftOutTable(line, f"{len(rows)} rows", str(error)))
             continue

@@ -307,14 +307,8 @@ def _rank(found: re.Match[str], before: Iterable[RankInfo]) -> RankInfo:
     host = found["host"]
     info = found["info"].strip()
     cores = re.search(r", node (\d+), cores (\S*)$", info)
-    return RankInfo(
-        int(found["rank"]),
-        int(found["group"] or 0),
-        host,
-        node=int(cores[1]) if cores else ([*hosts, host].index(host)),
-        pid=int(found["pid"] or 0),
-        cores=cores[2] if cores else "",
-        device=int(found["device"]),
-        device_hex="" if found["hex"] == "none" else found["hex"],
-        device_info=info[: cores.start()] if cores else info,
-    )
+    where = int(found["rank"]), int(found["group"] or 0), host
+    node, its = (int(cores[1]), cores[2]) if cores else ([*hosts, host].index(host), "")
+    pci = "" if found["hex"] == "none" else found["hex"]
+    process = node, int(found["pid"] or 0), its, int(found["device"])
+    return RankInfo(*(*where, *process), pci, info[: cores.start()] if cores else info)

@@ -6,7 +6,7 @@ from itertools import pairwise
 
 from hpccomm.bench.logs import imported, nccl_tables
 from hpccomm.bench.logs.causes import cause
-from hpccomm.bench.logs.identifying import Unfit, identified, stored
+from hpccomm.bench.logs.identifying import TableEvidence, Unfit, stored
 from hpccomm.bench.logs.imported import Found, ImportedRun, LeftOutTable, LogDefaults
 from hpccomm.bench.logs.lines import LogLine
 from hpccomm.bench.logs.nccl_tables import PrintedTable
@@ -99,16 +99,15 @@ def _finished(table: PrintedTable, why: str, defaults: LogDefaults) -> Found:
         return LeftOutTable(table.line, "a table", f"has no whole row{reason and ': ' + reason}")
     listed = tuple(table.ranks[rank] for rank in sorted(table.ranks))
     try:
-        found = identified(
+        found = TableEvidence(
             table.rows,
-            defaults,
-            name=name,
-            hint=table.hint,
-            listed=[table.folded] if table.folded else imported.group_sizes(listed),
-            among=table.layout.candidates(table.rows, table.backend),
+            name,
+            table.hint,
+            [table.folded] if table.folded else imported.group_sizes(listed),
+            table.layout.candidates(table.rows, table.backend),
             timed=not table.layout.host_time,
             counted="hpccomm" not in table.versions,
-        )
+        ).identified(defaults)
     except Unfit as error:
         return LeftOutTable(table.line, what, "; ".join([str(error), *table.notes]))
     rows = stored(

@@ -6,7 +6,7 @@ from typing import Any
 
 from hpccomm.bench.logs import imported
 from hpccomm.bench.logs.figures import ITEMSIZES, PrintedRow, exact
-from hpccomm.bench.logs.identifying import Unfit, identified, stored
+from hpccomm.bench.logs.identifying import TableEvidence, Unfit, stored
 from hpccomm.bench.logs.imported import Found, ImportedRun, LeftOutTable, LogDefaults
 from hpccomm.bench.perf.collectives import COLLECTIVES
 from hpccomm.results.schema import UNCHECKED
@@ -88,7 +88,7 @@ def _run(
     blocks = numbers[0] if COLLECTIVES[name].what.blockwise else 1
     rows = [_row(line, record, blocks) for line, record in part]
     try:
-        table = identified(rows, defaults, name=name, listed=numbers, counted=False)
+        table = TableEvidence(rows, name, listed=numbers, counted=False).identified(defaults)
     except Unfit as error:
         return LeftOutTable(line, what, str(error))
     backend = "mscclpp" if of_mscclpp else "rccl"
@@ -103,22 +103,12 @@ def _run(
 
 
 def _row(line: int, record: Record, blocks: int) -> PrintedRow:
-    dtype = str(record.get("type", "int32"))
-    size = int(record["size"])
+    dtype, op = str(record.get("type", "int32")), str(record.get("redop") or "")
+    size, itemsize = int(record["size"]), ITEMSIZES.get(dtype, 1)
     wrong = str(record.get("wrong", record.get("#wrong", "N/A")))
-    return PrintedRow(
-        line=line,
-        dtype=dtype,
-        op=str(record.get("redop") or ""),
-        root=-1,
-        size=size,
-        count=size // blocks // ITEMSIZES.get(dtype, 1),
-        in_place=_in_place(record),
-        time=exact(float(record["time"])),
-        algbw=exact(float(record["algbw"])),
-        busbw=exact(float(record[_BANDWIDTH])),
-        wrong=UNCHECKED if wrong == "N/A" else int(float(wrong)),
-    )
+    case = line, dtype, op, -1, size, size // blocks // itemsize, _in_place(record)
+    time, algbw, busbw = (exact(float(record[name])) for name in ("time", "algbw", _BANDWIDTH))
+    return PrintedRow(*case, time, algbw, busbw, UNCHECKED if wrong == "N/A" else int(float(wrong)))
 
 
 def _in_place(record: Record) -> bool:

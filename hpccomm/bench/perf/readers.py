@@ -107,21 +107,21 @@ def percentage(text: str) -> float:
     value = _number(text.strip().removesuffix("%"))
     if not 0 < value <= 100:
         fits = "a number above 0 and at most 100, such as 2%"
-        raise ArgumentTypeError(f"{text!r} is no percentage; give {fits}")
+        raise ArgumentTypeError(f"{text!r} is not a percentage; give {fits}")
     return value / 100
 
 
 def duration(text: str) -> float:
     """Read a time that is not 0."""
     if not (value := seconds(text)) > 0:
-        raise ArgumentTypeError(f"{text!r} is no time; give more than 0, such as 60s")
+        raise ArgumentTypeError(f"{text!r} is not a time; give more than 0, such as 60s")
     return value
 
 
 def bandwidth(text: str) -> float:
     """Read a bandwidth in 1e9 B/s."""
     if not 0 <= (value := _number(text)) < math.inf:
-        raise ArgumentTypeError(f"{text!r} is no bandwidth; give GB/s, such as 370")
+        raise ArgumentTypeError(f"{text!r} is not a bandwidth; give GB/s, such as 370")
     return value
 
 

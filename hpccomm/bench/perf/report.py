@@ -314,8 +314,7 @@ def _put(file: TextIO, text: str) -> None:
 
 def _free_name(path: Path) -> Path:
     """Return the name that a new file would have, after trying whether it can be made."""
-    with _open_new(path) as file:
-        free = Path(file.name)
+    free = _new_file(path)
     free.unlink()
     return free
 
@@ -325,24 +324,23 @@ def _write_new(path: Path, text: str) -> Path:
     part = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         part.write_text(text)
-        with _open_new(path) as file:
-            return part.replace(file.name)
+        return part.replace(_new_file(path))
     except OSError as error:
         part.unlink(missing_ok=True)
         raise _refused(path, error) from None
 
 
-def _open_new(path: Path) -> TextIO:
-    """Open a file that is not there yet; like nccl-tests, add .0, .1, ... to a name that is taken."""
-    tried = path
-    for number in itertools.count():
+def _new_file(path: Path) -> Path:
+    """Make an empty file that is not there yet; like nccl-tests, add .0, .1, ... to a name that is taken."""
+    tried, numbers = path, itertools.count()
+    while True:
         try:
-            return tried.open("x")
+            tried.touch(exist_ok=False)
+            return tried
         except FileExistsError:
-            tried = Path(f"{path}.{number}")
+            tried = Path(f"{path}.{next(numbers)}")
         except OSError as error:
             raise _refused(tried, error) from None
-    raise AssertionError  # the numbers do not end
 
 
 def _open_csv(path: Path) -> TextIO:

@@ -260,14 +260,30 @@ class TablePlan:
     ) -> Iterator[tuple[str, tuple[Pair, ...]]]:
         """Yield the algorithms of a collective, and the pairs that each applies to."""
         requested, pairs = self._options.algorithms, self._options.pairs(collective)
+
+        def failures(algorithm: str) -> dict[Pair, str]:
+            """Return the pairs that an algorithm does not apply to, and why.
+
+            Whether it applies depends neither on the size nor on the root: empty arrays and root 0 suffice.
+            """
+            fails: dict[Pair, str] = {}
+            for pair in () if algorithm == AUTO else pairs:
+                try:
+                    check_algorithm(comm, memory, PerfCase(collective, *pair, 0, 0), algorithm)
+                except UsageError as error:
+                    fails[pair] = str(error)
+            return fails
+
         if requested is None or not collective.algorithms:
-            yield _by_default(comm, memory, collective, pairs), pairs
+            # A table has one algorithm, so the variable holds for a table only if it does for every line.
+            variable = str(settings.read("HPCCOMM_ALGORITHM"))
+            yield variable if collective.algorithms and not failures(variable) else AUTO, pairs
             return
         every = ALL in requested
         for algorithm in policy.names() if every else requested:
             if every and algorithm == AUTO:
                 continue  # it takes one of the others
-            fails = _failures(comm, memory, collective, pairs, algorithm)
+            fails = failures(algorithm)
             fit = tuple(pair for pair in pairs if pair not in fails)
             if fit:
                 yield algorithm, fit
@@ -344,39 +360,3 @@ def check_algorithm(
     operands = Operands(x, out, case.op, layout, Member(comm.rank, comm.size, case.root))
     args, keywords = case.collective.arguments(operands)
     comm.explain(case.collective.name, *args, **keywords, algorithm=algorithm)
-
-
-def _failures(
-    comm: "Communicator",
-    memory: MemoryKind,
-    collective: Benchmark,
-    pairs: Sequence[Pair],
-    algorithm: str,
-) -> dict[Pair, str]:
-    """Return the pairs that an algorithm does not apply to, and why.
-
-    Whether it applies depends neither on the size nor on the root: empty arrays and root 0 suffice.
-    """
-    fails: dict[Pair, str] = {}
-    if algorithm == AUTO:
-        return fails
-    for type_name, op_name in pairs:
-        try:
-            check_algorithm(comm, memory, PerfCase(collective, type_name, op_name, 0, 0), algorithm)
-        except UsageError as error:
-            fails[type_name, op_name] = str(error)
-    return fails
-
-
-def _by_default(
-    comm: "Communicator", memory: MemoryKind, collective: Benchmark, pairs: Sequence[Pair]
-) -> str:
-    """Return the algorithm of a table if the flag is not given: the variable's if it applies.
-
-    A table has one algorithm, so the variable holds for a table only if it does for every line.
-    """
-    variable = str(settings.read("HPCCOMM_ALGORITHM"))
-    if variable == AUTO:
-        return AUTO
-    applies = collective.algorithms and not _failures(comm, memory, collective, pairs, variable)
-    return variable if applies else AUTO
