@@ -68,9 +68,9 @@ def run(args: argparse.Namespace) -> int:
         raise refused
     known_runs = reading.KnownRuns(args.output)
     mendable = False
-    for log, tables in logs:
-        packed = f" ({tables.packed})" if tables.packed else ""
-        for each in tables.found:
+    for log, content in logs:
+        packed = f" ({content.packed})" if content.packed else ""
+        for each in content.tables:
             if isinstance(each, LeftOutTable):
                 output.write(f"{log}{packed}: line {each.line}: {each.what} left out: {each.why}\n")
                 mendable |= not each.unlike

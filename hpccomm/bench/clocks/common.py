@@ -80,8 +80,8 @@ class CommonClock:
         Times between this reading and the one before are known best.
         """
         before = self._last
-        mine = self._exchange() if self._reads else None
-        offsets = [each for each in self._comm.all_gather_object(mine) if each is not None]
+        offset = self._exchange() if self._reads else None
+        offsets = [each for each in self._comm.all_gather_object(offset) if each is not None]
         self._last = dict(offsets)
         path = []
         reader = self._mine

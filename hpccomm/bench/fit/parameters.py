@@ -144,18 +144,18 @@ def fit(network: Network, measurements: Sequence[Measurement]) -> Fit:
     def exact(tried: Network) -> Floats:
         return _walked(tried, measurements)
 
-    _, found, determined = _descend((near, by), network, seconds, names, exact)
-    columns, weighted = _columns(exact(found), seconds, names)
-    residuals = columns @ _values(found, names) - weighted
+    _, best, determined = _descend((near, by), network, seconds, names, exact)
+    columns, weighted = _columns(exact(best), seconds, names)
+    residuals = columns @ _values(best, names) - weighted
     errors = _errors(columns, residuals, names, determined)
     apart = _distinguished(columns, names)
     parameters = tuple(
         _parameter(
-            name, found, errors, _blank(name, determined, apart, seen=bool(columns[:, at].any()))
+            name, best, errors, _blank(name, determined, apart, seen=bool(columns[:, at].any()))
         )
         for at, name in enumerate(names)
     )
-    return Fit(found, parameters, residuals)
+    return Fit(best, parameters, residuals)
 
 
 def _starts(network: Network) -> Iterator[Network]:
@@ -190,8 +190,8 @@ def _longest(seen: Floats) -> Paths:
 
     def longest(network: Network) -> Floats:
         each = seen @ np.append(_values(network, list(PARAMETERS)), 1.0)
-        found: Floats = seen[each.argmax(axis=0), np.arange(seen.shape[1])]
-        return found
+        paths: Floats = seen[each.argmax(axis=0), np.arange(seen.shape[1])]
+        return paths
 
     return longest
 
@@ -207,17 +207,17 @@ def _descend(
 
     `start` is a network and the names of its fitted parameters, or None if it was not fitted.
     """
-    found, determined = start
-    nearest, best = (found, determined or []), math.inf
+    tried, determined = start
+    nearest, best = (tried, determined or []), math.inf
     for _ in range(ROUNDS):
-        columns, weighted = _columns(paths(found), seconds, names)
+        columns, weighted = _columns(paths(tried), seconds, names)
         if determined is not None:
-            error = float(np.linalg.norm(columns @ _values(found, names) - weighted))
+            error = float(np.linalg.norm(columns @ _values(tried, names) - weighted))
             if error >= best * (1 - 1e-9):
                 break
-            best, nearest = error, (found, determined)
+            best, nearest = error, (tried, determined)
         fitted, determined = _fitted(columns, weighted, names, network)
-        found = _with(network, dict(zip(names, fitted.tolist(), strict=True)))
+        tried = _with(network, dict(zip(names, fitted.tolist(), strict=True)))
     return best, *nearest
 
 

@@ -44,11 +44,11 @@ def fitted(
     chosen = choose(examined.runs, run)
     network = stored_runs.described(chosen, cluster)
     rows = stored_runs.usable(chosen, network, segment=segment, channels=channels)
-    found = fit(network, rows.measurements)
-    return text(chosen, rows, found), dump(found.network), [*examined.damage, *rows.damage]
+    result = fit(network, rows.measurements)
+    return text(chosen, rows, result), dump(result.network), [*examined.damage, *rows.damage]
 
 
-def text(run: Run, usable: Usable, found: Fit) -> str:
+def text(run: Run, usable: Usable, result: Fit) -> str:
     """Return the report.
 
     Parameters
@@ -57,14 +57,14 @@ def text(run: Run, usable: Usable, found: Fit) -> str:
         The run.
     usable : Usable
         Its rows.
-    found : Fit
+    result : Fit
         Fitted to them.
     """
-    return "".join(f"# {line}".rstrip() + "\n" for line in _lines(run, usable, found))
+    return "".join(f"# {line}".rstrip() + "\n" for line in _lines(run, usable, result))
 
 
-def _lines(run: Run, usable: Usable, found: Fit) -> Iterator[str]:
-    network = found.network
+def _lines(run: Run, usable: Usable, result: Fit) -> Iterator[str]:
+    network = result.network
     yield (
         f"{run.name} of {run.path}: {network.ranks} ranks, {network.ranks_per_node} a node; "
         f"{len(usable.rows)} of {len(run.rows)} rows used"
@@ -73,13 +73,13 @@ def _lines(run: Run, usable: Usable, found: Fit) -> Iterator[str]:
         yield f"  not used: {number} rows, {why}"
     yield ""
     yield f"{'parameter':<18}{'fitted':>14}   standard error"
-    for parameter in found.parameters:
+    for parameter in result.parameters:
         yield f"{parameter.name:<18}{_value(parameter):>14}   {_certainty(parameter)}"
     if network.across is None:
         yield f"{'across':<18}{'':>14}   unknown: the run has one node"
     if network.inner is None:
         yield f"{'inner':<18}{'':>14}   unknown: the run has one rank a node"
-    for parameter in found.parameters:
+    for parameter in result.parameters:
         if parameter.name.endswith("bandwidth") and math.isinf(parameter.value):
             yield (
                 f"warning: bandwidth = inf is written for {parameter.name.split()[0]}: bytes take no "
@@ -89,7 +89,7 @@ def _lines(run: Run, usable: Usable, found: Fit) -> Iterator[str]:
     yield f"{'table':<34}{'rows':>5}{'median error':>14}{'largest':>10}"
     tables = [f"{row.collective} {row.algorithm}" for row in usable.rows]
     for name in dict.fromkeys(tables):
-        errors = found.residuals[[table == name for table in tables]]
+        errors = result.residuals[[table == name for table in tables]]
         largest = errors[np.argmax(np.abs(errors))]
         median = float(np.median(np.abs(errors)))
         yield f"{name:<34}{len(errors):>5}{median:>13.1%} {largest:>+9.1%}"

@@ -110,7 +110,7 @@ def _unusable(row: Row, network: Network) -> str:
 
 
 def _call(row: Row, ranks: int) -> Signature:
-    made = signatures(
+    calls = signatures(
         row.collective,
         ranks,
         row.count,
@@ -119,7 +119,7 @@ def _call(row: Row, ranks: int) -> Signature:
         dtype=TYPES.get(row.dtype, np.dtype(np.uint8)),
         op=OPS.get(row.op, ReduceOp.SUM),
     )
-    return made[max(row.root, 0)]
+    return calls[max(row.root, 0)]
 
 
 def _seconds(row: Row, samples: np.ndarray | None) -> float:

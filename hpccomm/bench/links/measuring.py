@@ -86,18 +86,18 @@ def run(
         info = facts.run_info(comm, config, (), command, launcher, machine=machine)
         writer: Writer | None = None
         if output is not None:
-            made = partial(Writer, output, info, expected_rows=len(rates))
-            writer = on_root(comm, lambda: opened.enter_context(made()))
+            opening = partial(Writer, output, info, expected_rows=len(rates))
+            writer = on_root(comm, lambda: opened.enter_context(opening()))
         progress = Progress(terminal(), len(rates))
         opened.callback(progress.close)
         for rate in rates:
             progress.show(f"{rate.what}: {rate.where}")
-            found = comm.gather_object((rate.nbytes, *rate.repeat(iterations)))
-            if found is not None:
-                samples.append(np.stack([seconds for _, seconds, _ in found], axis=1))
+            of_ranks = comm.gather_object((rate.nbytes, *rate.repeat(iterations)))
+            if of_ranks is not None:
+                samples.append(np.stack([seconds for _, seconds, _ in of_ranks], axis=1))
                 seconds = float(pick(samples[-1].max(axis=1)))
-                nbytes = sum(size for size, *_ in found) // comm.num_nodes
-                wrong = sum(wrong for *_, wrong in found)
+                nbytes = sum(size for size, *_ in of_ranks) // comm.num_nodes
+                wrong = sum(wrong for *_, wrong in of_ranks)
                 rows.append(_row(rate, nbytes, seconds, wrong, iterations))
             on_root(comm, lambda: writer and writer.append(rows[-1], samples[-1]))
             progress.advance()

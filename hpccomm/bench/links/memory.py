@@ -72,14 +72,14 @@ def plan(comm: "Communicator", nbytes: int | None) -> tuple[list[Rate], dict[str
     """
     nodes = numa_nodes(os.sched_getaffinity(0))
     cores = [core for node in nodes.values() for core in node]
-    there = comm.all_gather_object((comm.node, {*cores}))
-    sharing = [k for k, (node, its) in enumerate(there) if node == comm.node and its & {*cores}]
+    of_ranks = comm.all_gather_object((comm.node, {*cores}))
+    sharing = [k for k, (node, its) in enumerate(of_ranks) if node == comm.node and its & {*cores}]
     turn = sharing.index(comm.rank)
-    mine = cores[turn :: len(sharing)] or [cores[turn % len(cores)]]
-    most = max(comm.all_gather_object(len(mine)))
+    own = cores[turn :: len(sharing)] or [cores[turn % len(cores)]]
+    most = max(comm.all_gather_object(len(own)))
     counts = sorted({min(most, 2**power) for power in range(most.bit_length() + 1)})
     ranks = f"{comm.local_size} ranks of " if comm.size > 1 else ""
-    teams = {f"{ranks}{counted(count, 'core')}": (mine[:count],) * 2 for count in counts}
+    teams = {f"{ranks}{counted(count, 'core')}": (own[:count],) * 2 for count in counts}
     for one, other in product(nodes, nodes) if comm.size == 1 < len(nodes) else ():
         owners = list(islice(cycle(nodes[other]), len(nodes[one])))
         teams[f"cores of node {one}, memory of node {other}"] = nodes[one], owners
@@ -112,12 +112,12 @@ def numa_nodes(allowed: set[int], root: Path = Path("/")) -> dict[int, list[int]
 
 def caches(cores: Iterable[int], root: Path = Path("/")) -> int:
     """Return the bytes of all caches that some cores have; 0 if the kernel does not list them."""
-    found, names = dict[str, int](), ("level", "type", "shared_cpu_list")
+    sizes, names = dict[str, int](), ("level", "type", "shared_cpu_list")
     for core in cores:
         for size in (root / f"sys/devices/system/cpu/cpu{core}/cache").glob("index*/size"):
             key = [size.with_name(name).read_text() for name in names]
-            found[str(key)] = int(size.read_text().strip().removesuffix("K")) << 10
-    return sum(found.values())
+            sizes[str(key)] = int(size.read_text().strip().removesuffix("K")) << 10
+    return sum(sizes.values())
 
 
 def _repeat(

@@ -39,10 +39,10 @@ def cause(
     for line in log:
         if line.number < begin or (end is not None and line.number >= end):
             continue
-        if not failure and (found := _FAILURES.search(line.text)):
-            failure = found[0]
+        if not failure and (match := _FAILURES.search(line.text)):
+            failure = match[0]
         elif not ended and _ENDS.search(line.text):
             ended = line.text
         elif warned and not warning and line.number >= (last or begin):
-            warning = found[0] if (found := _WARNING.search(line.text)) else ""
+            warning = match[0] if (match := _WARNING.search(line.text)) else ""
     return (failure or ended or warning).strip()[:_MOST]

@@ -5,7 +5,7 @@ import re
 from typing import Any
 
 from hpccomm.bench.logs import nccl_json, records
-from hpccomm.bench.logs.imported import LIMIT, Found, ImportedRun, LogDefaults
+from hpccomm.bench.logs.imported import LIMIT, ImportedRun, LogDefaults, LogTable
 from hpccomm.errors import ResultsError
 
 
@@ -15,7 +15,7 @@ def is_one(text: str) -> bool:
     return begin.startswith("{") or (begin.startswith("[") and begin[1:].lstrip()[:1] in ("{", "]"))
 
 
-def parse(text: str, defaults: LogDefaults) -> list[Found]:
+def parse(text: str, defaults: LogDefaults) -> list[LogTable]:
     """Return what becomes of the documents of a log.
 
     Raises
@@ -23,7 +23,7 @@ def parse(text: str, defaults: LogDefaults) -> list[Found]:
     ResultsError
         If none can be read.
     """
-    found: list[Found] = []
+    tables: list[LogTable] = []
     notes: list[str] = []
     rows: list[tuple[int, records.Record]] = []
     try:
@@ -34,10 +34,10 @@ def parse(text: str, defaults: LogDefaults) -> list[Found]:
             if records.is_one(value):
                 rows.append((line, value))
             else:
-                found += nccl_json.parse(value, defaults, line)
-        if not rows and found and isinstance(found[-1], ImportedRun):
-            found[-1].notes.extend(notes)
-        return [*records.parse(rows, notes, defaults), *found]
+                tables += nccl_json.parse(value, defaults, line)
+        if not rows and tables and isinstance(tables[-1], ImportedRun):
+            tables[-1].notes.extend(notes)
+        return [*records.parse(rows, notes, defaults), *tables]
     except (
         *(ValueError, LookupError, TypeError, AttributeError),
         *(OverflowError, RecursionError),
@@ -51,7 +51,7 @@ def parse(text: str, defaults: LogDefaults) -> list[Found]:
 def _values(text: str, notes: list[str]) -> list[tuple[int, Any]]:
     """Return the values, those of a list one by one, with the lines that they begin in."""
     decoder = json.JSONDecoder(parse_int=_integer)
-    found: list[tuple[int, Any]] = []
+    values: list[tuple[int, Any]] = []
     at, line, counted = 0, 1, 0
     while at < len(text):
         if text[at] in " \t\r\n,[]":
@@ -61,16 +61,16 @@ def _values(text: str, notes: list[str]) -> list[tuple[int, Any]]:
         try:
             value, end = decoder.raw_decode(text, at)
         except json.JSONDecodeError:
-            if found and records.is_one(found[-1][1]):
+            if values and records.is_one(values[-1][1]):
                 end = text.find("\n", at) + 1 or len(text)
                 notes.append(f"line {line}: a record is cut: {text[at:end].strip()[:80]!r}")
                 at = end
                 continue
             value, end = decoder.decode(_closed(text[at:])), len(text)
             notes.append(f"line {line}: the document is cut behind its last whole result")
-        found.append((line, value))
+        values.append((line, value))
         at = end
-    return found
+    return values
 
 
 _WITHIN = re.compile(r'"(?:[^"\\]|\\.)*"|[{}\[\]]')

@@ -201,7 +201,7 @@ def possible(rows: Sequence[PrintedRow]) -> list[str]:
     """Return the collectives of nccl-tests whose rows name a reduction and a root, and are verified, as these are."""
     op = any(row.op not in ("", "none") for row in rows)
     root = any(row.root >= 0 for row in rows)
-    found = [
+    names = [
         name
         for name in OF_NCCL
         if (COLLECTIVES[name].reduces or COLLECTIVES[name].names_op) == op
@@ -209,13 +209,13 @@ def possible(rows: Sequence[PrintedRow]) -> list[str]:
     ]
     # hypercube leaves the reduction blank; since September 2022 all-to-all in place is not verified.
     if not op and any(row.op for row in rows):
-        found = [name for name in found if name != "hypercube"]
+        names = [name for name in names if name != "hypercube"]
     verified = {row.in_place for row in rows if row.wrong >= 0}
     if verified == {False} and any(row.in_place for row in rows):
-        return [name for name in found if name in NOT_IN_PLACE]
+        return [name for name in names if name in NOT_IN_PLACE]
     if True in verified:
-        return [name for name in found if name not in NOT_IN_PLACE]
-    return found
+        return [name for name in names if name not in NOT_IN_PLACE]
+    return names
 
 
 def numbers_of_ranks(rows: Sequence[PrintedRow], collective: str) -> Sequence[int]:

@@ -200,16 +200,16 @@ def _why(row: PrintedRow, kind: TableKind) -> str:
 
 
 def stored(
-    found: IdentifiedTable, backend: str, algorithm: str, iterations: int = 0, *, timed: bool = True
+    table: IdentifiedTable, backend: str, algorithm: str, iterations: int = 0, *, timed: bool = True
 ) -> list[Row]:
     """Return the rows of a results file: printed figures, with the decimals that follow from the time.
 
     The printed ones have two decimals at most. What was computed is taken where it prints so.
     """
-    kind, rows = found.kind, []
+    kind, rows = table.kind, []
     benchmark = COLLECTIVES.get(kind.collective)
     op = "sum" if benchmark is not None and benchmark.reduces else "none"
-    for row in found.rows:
+    for row in table.rows:
         algbw, busbw = row.algbw.value, row.busbw.value
         if timed and benchmark is not None and row.time.value:
             base = row.size / row.time.value / 1e3

@@ -95,7 +95,7 @@ class LeftOutTable:
     unlike: bool = False
 
 
-Found = ImportedRun | LeftOutTable
+LogTable = ImportedRun | LeftOutTable
 """What becomes of a table."""
 
 

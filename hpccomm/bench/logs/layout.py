@@ -139,10 +139,10 @@ class Columns:
         """
         if before.following not in self._writes or not text[:1].isspace() or _SIZED.search(text):
             return None
-        found = self._cells(before, text, 0)
-        if found is None or found.following not in self._writes or found.texts == before.texts:
+        cells = self._cells(before, text, 0)
+        if cells is None or cells.following not in self._writes or cells.texts == before.texts:
             return None
-        return found
+        return cells
 
     @property
     def _writes(self) -> set[int]:
@@ -202,7 +202,7 @@ class Columns:
         places = self.in_place
         if len(begins) == 1 and len(places) > 1 and self._behind(names, cells.ends):
             places = places[1:]
-        found = []
+        rows = []
         for begin, end, in_place in zip(begins, [*begins[1:], len(names)], places, strict=False):
             half = dict(cells.texts[begin:end])
             if _ABSENT in (half["time"], half["algbw"], half["busbw"]):
@@ -215,8 +215,8 @@ class Columns:
             rates = time, figure(half["algbw"]), figure(half["busbw"])
             wrong_values = UNCHECKED if wrong == _ABSENT else int(float(wrong))
             where = cells.line, *case, size, count, in_place
-            found.append(PrintedRow(*where, *rates, wrong_values, finished))
-        return found
+            rows.append(PrintedRow(*where, *rates, wrong_values, finished))
+        return rows
 
 
 MODERN = Columns(
@@ -235,10 +235,10 @@ def heading(text: str, above: str) -> Columns | None:
     above : str
         The last line that says which half is in place.
     """
-    found = _HEADING.search(text)
-    if found is None:
+    match = _HEADING.search(text)
+    if match is None:
         return None
-    words = list(re.finditer(r"[\w#%]+(?!\S)", text[found.start() :]))
+    words = list(re.finditer(r"[\w#%]+(?!\S)", text[match.start() :]))
     columns = tuple(_NAMES.get(word[0], word[0]) for word in words)
     places = [place == "in-place" for place in _PLACES.findall(above)]
     halves = columns.count("time")
@@ -248,7 +248,7 @@ def heading(text: str, above: str) -> Columns | None:
         return None  # damaged
     return Columns(
         columns,
-        tuple(found.start() + word.end() for word in words),
+        tuple(match.start() + word.end() for word in words),
         tuple(places) if len(places) == halves else (False, True)[:halves],
         any(word[0] == "cputime" for word in words),
     )

@@ -73,7 +73,7 @@ def streams(text: str) -> list[list[LogLine]]:
 
     A launcher that tags each write instead of each line has tags amid a row: such a row is put together.
     """
-    found: dict[str, list[LogLine]] = {}
+    by_source: dict[str, list[LogLine]] = {}
     begun: dict[str, LogLine] = {}
     stripped = [_untagged(raw) for raw in re.split(r"\r*\n|\r", text)]
     unknown = _unknown_prefix([rest for _, _, rest in stripped])
@@ -95,7 +95,7 @@ def streams(text: str) -> list[list[LogLine]]:
         for place, (source, piece) in enumerate(pieces):
             before = begun.pop(source, None)
             if before is not None and piece.lstrip().startswith("#"):
-                found.setdefault(source, []).append(before)
+                by_source.setdefault(source, []).append(before)
                 before = None
             line = (
                 LogLine(before.number, f"{before.text} {piece}")
@@ -105,10 +105,10 @@ def streams(text: str) -> list[list[LogLine]]:
             if place < len(pieces) - 1:
                 begun[source] = line
             else:
-                found.setdefault(source, []).append(line)
+                by_source.setdefault(source, []).append(line)
     for source, line in begun.items():
-        found.setdefault(source, []).append(line)
-    return list(found.values())
+        by_source.setdefault(source, []).append(line)
+    return list(by_source.values())
 
 
 def _unknown_prefix(lines: list[str]) -> re.Pattern[str]:
@@ -129,11 +129,11 @@ def together(apart: list[list[LogLine]]) -> list[list[LogLine]]:
 def _untagged(raw: str) -> tuple[str, str, str]:
     """Return who printed a line, the last tag that says it, and the line without its prefixes."""
     source = tag = ""
-    while (found := _PREFIX.match(raw)) and found.end():
-        if said := found["tag"] or found["stream"]:
+    while (prefix := _PREFIX.match(raw)) and prefix.end():
+        if said := prefix["tag"] or prefix["stream"]:
             tag = said
             source += _source(tag)
-        raw = raw[found.end() :]
+        raw = raw[prefix.end() :]
     return source, tag, raw
 
 

@@ -10,7 +10,7 @@ import numpy as np
 from hpccomm.bench.logs import imported
 from hpccomm.bench.logs.figures import PrintedRow, exact
 from hpccomm.bench.logs.identifying import TableEvidence, Unfit, stored
-from hpccomm.bench.logs.imported import Found, ImportedRun, LeftOutTable, LogDefaults
+from hpccomm.bench.logs.imported import ImportedRun, LeftOutTable, LogDefaults, LogTable
 from hpccomm.errors import ResultsError
 from hpccomm.results.schema import UNCHECKED, Config, RankInfo, Row, RunInfo
 from hpccomm.results.table import TIME_FORMAT
@@ -23,7 +23,7 @@ Block = tuple[str, str, str]
 """Collective, backend and algorithm; hpccomm writes them, nccl-tests mostly nothing."""
 
 
-def parse(document: dict[str, Any], defaults: LogDefaults, line: int) -> list[Found]:
+def parse(document: dict[str, Any], defaults: LogDefaults, line: int) -> list[LogTable]:
     """Return what becomes of a document.
 
     Raises
@@ -45,7 +45,7 @@ def parse(document: dict[str, Any], defaults: LogDefaults, line: int) -> list[Fo
     sizes = imported.group_sizes(named)
     listed = list(dict.fromkeys([*(size * share for size in sizes), *sizes]))
     run = ImportedRun(_info(document, defaults, named), line=line)
-    found: list[Found] = []
+    left_out: list[LogTable] = []
     numbers: list[int] = []
     results = [(_block(each, document), each) for each in document["results"]]
     for block, members in groupby(results, key=lambda each: each[0]):
@@ -67,7 +67,7 @@ def parse(document: dict[str, Any], defaults: LogDefaults, line: int) -> list[Fo
             )
             table = evidence.identified(defaults)
         except Unfit as error:
-            found.append(LeftOutTable(line, f"{len(rows)} rows", str(error)))
+            left_out.append(LeftOutTable(line, f"{len(rows)} rows", str(error)))
             continue
         numbers.append(table.kind.ranks)
         ranks = len(_ranks(named, table.kind.ranks, share))
@@ -75,13 +75,13 @@ def parse(document: dict[str, Any], defaults: LogDefaults, line: int) -> list[Fo
         run.rows += stored(table, block[1], block[2], timed=False)
         run.samples += [_samples(row.repetitions, ranks) for row in table.rows]
     if not run.rows:
-        return found or [LeftOutTable(line, "a document", "has no rows")]
+        return left_out or [LeftOutTable(line, "a document", "has no rows")]
     ranks_of_all = _ranks(named, numbers[0], share)
     run.info = replace(run.info, config=_config(settings, run.rows), ranks=ranks_of_all)
     if (ended := document.get("end_time")) is not None:
         run.ended = datetime.strptime(ended, TIME_FORMAT).astimezone()
     run.status = _status(document, run)
-    return [run, *found]
+    return [run, *left_out]
 
 
 def _info(document: dict[str, Any], defaults: LogDefaults, named: tuple[RankInfo, ...]) -> RunInfo:

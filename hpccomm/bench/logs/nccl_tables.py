@@ -248,16 +248,16 @@ def _read_row(line: LogLine, tables: list[PrintedTable]) -> None:
         table.begun = cells
         return
     try:
-        found = table.layout.measured(cells)
+        rows = table.layout.measured(cells)
     except (ValueError, OverflowError) as error:
         table.notes.append(f"line {line.number}: is no row: {error}: {line.text.strip()[:80]!r}")
         return
     if table.ended:
         table.behind.append(line.number)
         return
-    table.mixed |= _steps_back(table, found)
+    table.mixed |= _steps_back(table, rows)
     table.stage = _FILLED
-    table.rows += found
+    table.rows += rows
 
 
 def _like_row(text: str) -> bool:
@@ -268,11 +268,11 @@ def _like_row(text: str) -> bool:
     )
 
 
-def _steps_back(table: PrintedTable, found: list[PrintedRow]) -> bool:
+def _steps_back(table: PrintedTable, rows: list[PrintedRow]) -> bool:
     """Whether a row cannot come after the last one if one program has printed both: sizes grow."""
-    if not table.rows or not found or "hpccomm" in table.versions:
+    if not table.rows or not rows or "hpccomm" in table.versions:
         return False
-    one, other = table.rows[-1], found[0]
+    one, other = table.rows[-1], rows[0]
     cycled, table.cycled = table.cycled, False
     if cycled or (one.dtype, one.op, one.root) != (other.dtype, other.op, other.root):
         return False
@@ -284,31 +284,31 @@ def _steps_back(table: PrintedTable, found: list[PrintedRow]) -> bool:
 
 def _others(text: str) -> dict[str, str]:
     """Return versions such as ``nccl-library=22907``, where it is 2.29.7, and ``numpy=2.4.1``."""
-    found = dict(word.split("=", 1) for word in text.split() if "=" in word)
-    code = found.pop("nccl-library", "")
-    found.pop("nccl-headers", None)
-    return found | ({"nccl": nccl_version(int(code))} if code.isdigit() else {})
+    versions = dict(word.split("=", 1) for word in text.split() if "=" in word)
+    code = versions.pop("nccl-library", "")
+    versions.pop("nccl-headers", None)
+    return versions | ({"nccl": nccl_version(int(code))} if code.isdigit() else {})
 
 
 def _config(line: str) -> Config:
     values: dict[str, Any] = {}
     for key, name in _SETTINGS.items():
-        if found := re.search(
+        if value := re.search(
             rf"(?<!warmup )(?<!agg )\b{re.escape(key)}:?\s*(-?\d{{1,18}})\b", line
         ):
-            values[name] = int(found[1])
+            values[name] = int(value[1])
     if step := re.search(r"step:\s*(\d{1,18})\((factor|bytes)\)", line):
         values[f"step_{step[2]}"] = int(step[1])
     return settings_of([], **values)
 
 
-def _rank(found: re.Match[str], before: Iterable[RankInfo]) -> RankInfo:
+def _rank(match: re.Match[str], before: Iterable[RankInfo]) -> RankInfo:
     hosts = list(dict.fromkeys(each.host for each in before))
-    host = found["host"]
-    info = found["info"].strip()
+    host = match["host"]
+    info = match["info"].strip()
     cores = re.search(r", node (\d+), cores (\S*)$", info)
-    where = int(found["rank"]), int(found["group"] or 0), host
+    where = int(match["rank"]), int(match["group"] or 0), host
     node, its = (int(cores[1]), cores[2]) if cores else ([*hosts, host].index(host), "")
-    pci = "" if found["hex"] == "none" else found["hex"]
-    process = node, int(found["pid"] or 0), its, int(found["device"])
+    pci = "" if match["hex"] == "none" else match["hex"]
+    process = node, int(match["pid"] or 0), its, int(match["device"])
     return RankInfo(*(*where, *process), pci, info[: cores.start()] if cores else info)

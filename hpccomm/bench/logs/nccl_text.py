@@ -7,7 +7,7 @@ from itertools import pairwise
 from hpccomm.bench.logs import imported, nccl_tables
 from hpccomm.bench.logs.causes import cause
 from hpccomm.bench.logs.identifying import TableEvidence, Unfit, stored
-from hpccomm.bench.logs.imported import Found, ImportedRun, LeftOutTable, LogDefaults
+from hpccomm.bench.logs.imported import ImportedRun, LeftOutTable, LogDefaults, LogTable
 from hpccomm.bench.logs.lines import LogLine
 from hpccomm.bench.logs.nccl_tables import PrintedTable
 
@@ -17,7 +17,9 @@ _MOST_NOTES = 3
 """Of a table without rows."""
 
 
-def parse(lines: Sequence[LogLine], log: Sequence[LogLine], defaults: LogDefaults) -> list[Found]:
+def parse(
+    lines: Sequence[LogLine], log: Sequence[LogLine], defaults: LogDefaults
+) -> list[LogTable]:
     """Return what becomes of the tables of one stream of a log, in their order.
 
     Parameters
@@ -31,7 +33,7 @@ def parse(lines: Sequence[LogLine], log: Sequence[LogLine], defaults: LogDefault
     """
     tables = nccl_tables.read(lines)
     ends = {one.line: other.line for one, other in pairwise(tables)}
-    found: list[Found] = []
+    results: list[LogTable] = []
     for group in _apart(tables):
         first = group[0]
         first.notes += [
@@ -39,14 +41,14 @@ def parse(lines: Sequence[LogLine], log: Sequence[LogLine], defaults: LogDefault
             for number in first.behind
         ]
         if len(group) > 1 or first.mixed:
-            found.append(_interleaved(group))
+            results.append(_interleaved(group))
             continue
         why = ""
         if not first.ended:
             last = first.rows[-1].line if first.rows else None
             why = cause(log, first.line, ends.get(first.line), last, warned=True)
-        found.append(_finished(first, why, defaults))
-    return found
+        results.append(_finished(first, why, defaults))
+    return results
 
 
 def _apart(tables: Sequence[PrintedTable]) -> Iterable[list[PrintedTable]]:
@@ -90,7 +92,7 @@ def _interleaved(group: list[PrintedTable]) -> LeftOutTable:
     )
 
 
-def _finished(table: PrintedTable, why: str, defaults: LogDefaults) -> Found:
+def _finished(table: PrintedTable, why: str, defaults: LogDefaults) -> LogTable:
     """Return the run of a table, if its figures agree with what it is of."""
     name = imported.collective_of(table.program) if table.program else ""
     what = f"{len(table.rows)} rows" + (f" of {name}" if name else "")
@@ -99,7 +101,7 @@ def _finished(table: PrintedTable, why: str, defaults: LogDefaults) -> Found:
         return LeftOutTable(table.line, "a table", f"has no whole row{reason and ': ' + reason}")
     listed = tuple(table.ranks[rank] for rank in sorted(table.ranks))
     try:
-        found = TableEvidence(
+        identified = TableEvidence(
             table.rows,
             name,
             table.hint,
@@ -111,7 +113,7 @@ def _finished(table: PrintedTable, why: str, defaults: LogDefaults) -> Found:
     except Unfit as error:
         return LeftOutTable(table.line, what, "; ".join([str(error), *table.notes]))
     rows = stored(
-        found,
+        identified,
         "mscclpp" if table.layout.of_mscclpp else table.backend,
         table.algorithm,
         0 if table.config is None else table.config.iterations,
@@ -122,10 +124,10 @@ def _finished(table: PrintedTable, why: str, defaults: LogDefaults) -> Found:
         report_cputime=table.layout.host_time,
         report_timestamps="timestamp" in table.layout.columns,
     )
-    number = found.kind.ranks
+    number = identified.kind.ranks
     whole = listed and len(listed) == listed[-1].rank + 1 and number in imported.group_sizes(listed)
     ranks = listed if whole else imported.unknown_ranks(number)
-    program = table.program or f"{found.kind.collective}_perf"
+    program = table.program or f"{identified.kind.collective}_perf"
     status = imported.status_of(rows, table.wrong or 0)
     if status == imported.COMPLETED and not table.ended:
         status = imported.INTERRUPTED + why if why else imported.CUT
@@ -137,5 +139,5 @@ def _finished(table: PrintedTable, why: str, defaults: LogDefaults) -> Found:
         [None] * len(rows),
         status,
         line=table.line,
-        notes=[*table.notes, *found.notes],
+        notes=[*table.notes, *identified.notes],
     )

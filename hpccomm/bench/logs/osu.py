@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from hpccomm.bench.logs import imported
 from hpccomm.bench.logs.causes import cause
-from hpccomm.bench.logs.imported import Found, ImportedRun, LeftOutTable, LogDefaults
+from hpccomm.bench.logs.imported import ImportedRun, LeftOutTable, LogDefaults, LogTable
 from hpccomm.bench.logs.lines import LogLine
 from hpccomm.bench.perf.collectives import COLLECTIVES
 from hpccomm.results.schema import UNCHECKED, Row
@@ -63,7 +63,9 @@ def is_one(lines: Iterable[LogLine]) -> bool:
     return any(_TITLE.search(line.text) for line in lines)
 
 
-def parse(lines: Sequence[LogLine], log: Sequence[LogLine], defaults: LogDefaults) -> list[Found]:
+def parse(
+    lines: Sequence[LogLine], log: Sequence[LogLine], defaults: LogDefaults
+) -> list[LogTable]:
     """Return what becomes of the tables of one stream of a log, in their order.
 
     Parameters
@@ -141,7 +143,7 @@ def _read_row(line: LogLine, table: _Open) -> None:
     table.last = line.number
 
 
-def _finished(table: _Open, why: str, defaults: LogDefaults) -> Found:
+def _finished(table: _Open, why: str, defaults: LogDefaults) -> LogTable:
     what = f"OSU {table.title}"
     # No name is left of latency and bandwidth between two ranks.
     name = re.sub(r"(?i)\b(?:latency|bandwidth|personalized exchange)\b", "", table.title)

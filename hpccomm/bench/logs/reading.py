@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hpccomm.bench.logs import documents, nccl_text, osu, records, texts
-from hpccomm.bench.logs.imported import Found, ImportedRun, LeftOutTable, LogDefaults
+from hpccomm.bench.logs.imported import ImportedRun, LeftOutTable, LogDefaults, LogTable
 from hpccomm.bench.logs.lines import LogLine, streams, together
 from hpccomm.errors import ResultsError
 from hpccomm.results.fingerprint import identity
@@ -21,24 +21,24 @@ class ReadLog:
 
     Attributes
     ----------
-    found : list of ImportedRun or LeftOutTable
+    tables : list of ImportedRun or LeftOutTable
         What becomes of each table, in their order; at least one is a run.
     packed : str
         What the log was packed or encoded as; empty for plain text.
     """
 
-    found: list[Found]
+    tables: list[LogTable]
     packed: str = ""
 
     @property
     def runs(self) -> list[ImportedRun]:
         """The tables that can be stored."""
-        return [each for each in self.found if isinstance(each, ImportedRun)]
+        return [each for each in self.tables if isinstance(each, ImportedRun)]
 
     @property
     def left_out(self) -> list[LeftOutTable]:
         """The others."""
-        return [each for each in self.found if isinstance(each, LeftOutTable)]
+        return [each for each in self.tables if isinstance(each, LeftOutTable)]
 
 
 def parse(data: bytes | str, defaults: LogDefaults) -> ReadLog:
@@ -58,18 +58,18 @@ def parse(data: bytes | str, defaults: LogDefaults) -> ReadLog:
     """
     text, packed = texts.decoded(data, defaults.name) if isinstance(data, bytes) else (data, "")
     if documents.is_one(text):
-        found = documents.parse(text, defaults)
+        tables = documents.parse(text, defaults)
     elif records.is_csv(text):
-        found = _of_csv(text, defaults)
+        tables = _of_csv(text, defaults)
     else:
-        found = _of_lines(text, defaults)
-    log = ReadLog(found, packed)
+        tables = _of_lines(text, defaults)
+    log = ReadLog(tables, packed)
     if not log.runs:
         raise ResultsError(_nothing(defaults.name, packed, log.left_out))
     return log
 
 
-def _of_csv(text: str, defaults: LogDefaults) -> list[Found]:
+def _of_csv(text: str, defaults: LogDefaults) -> list[LogTable]:
     try:
         rows, notes = records.of_csv(text)
         return records.parse(rows, notes, defaults)
@@ -80,27 +80,27 @@ def _of_csv(text: str, defaults: LogDefaults) -> list[Found]:
         ) from error
 
 
-def _of_lines(text: str, defaults: LogDefaults) -> list[Found]:
+def _of_lines(text: str, defaults: LogDefaults) -> list[LogTable]:
     apart = streams(text)
     (log,) = together(apart) if apart else ([],)
-    found = _tables(apart, log, defaults)
-    if len(apart) > 1 and not any(isinstance(each, ImportedRun) for each in found):
+    tables = _tables(apart, log, defaults)
+    if len(apart) > 1 and not any(isinstance(each, ImportedRun) for each in tables):
         # What stands before each line does not say who printed it.
         merged = _tables([log], log, defaults)
-        if any(isinstance(each, ImportedRun) for each in merged) or not found:
-            found = merged
-    return sorted(found, key=lambda each: each.line)
+        if any(isinstance(each, ImportedRun) for each in merged) or not tables:
+            tables = merged
+    return sorted(tables, key=lambda each: each.line)
 
 
 def _tables(
     apart: Sequence[Sequence[LogLine]], log: Sequence[LogLine], defaults: LogDefaults
-) -> list[Found]:
-    found: list[Found] = []
+) -> list[LogTable]:
+    tables: list[LogTable] = []
     for lines in apart:
         for program in (osu, nccl_text):
             if program.is_one(lines):
-                found += program.parse(lines, log, defaults)
-    return found
+                tables += program.parse(lines, log, defaults)
+    return tables
 
 
 def _nothing(name: str, packed: str, left_out: Sequence[LeftOutTable]) -> str:

@@ -7,7 +7,7 @@ from typing import Any
 from hpccomm.bench.logs import imported
 from hpccomm.bench.logs.figures import ITEMSIZES, PrintedRow, exact
 from hpccomm.bench.logs.identifying import TableEvidence, Unfit, stored
-from hpccomm.bench.logs.imported import Found, ImportedRun, LeftOutTable, LogDefaults
+from hpccomm.bench.logs.imported import ImportedRun, LeftOutTable, LogDefaults, LogTable
 from hpccomm.bench.perf.collectives import COLLECTIVES
 from hpccomm.results.schema import UNCHECKED
 
@@ -30,18 +30,18 @@ def of_csv(text: str) -> tuple[list[tuple[int, Record]], list[str]]:
     """Return the records of a CSV with their lines, and what is said of lines that are none."""
     table = csv.reader(text.lstrip().splitlines(), skipinitialspace=True)
     names = next(table)
-    found, notes = [], []
+    rows, notes = [], []
     for line, cells in enumerate(table, 2):
         if len(cells) == len(names):
-            found.append((line, dict(zip(names, (cell.strip() for cell in cells), strict=True))))
+            rows.append((line, dict(zip(names, (cell.strip() for cell in cells), strict=True))))
         elif cells:
             notes.append(f"line {line}: a row is cut: {','.join(cells)!r}")
-    return found, notes
+    return rows, notes
 
 
 def parse(
     records: list[tuple[int, Record]], notes: list[str], defaults: LogDefaults
-) -> list[Found]:
+) -> list[LogTable]:
     """Return what becomes of records, one after the other of a collective as a run.
 
     Parameters
@@ -56,14 +56,14 @@ def parse(
     ValueError, LookupError, TypeError, AttributeError, OverflowError
         If one is no such record.
     """
-    found: list[Found] = []
+    tables: list[LogTable] = []
     lowered = [
         (line, {key.lower(): value for key, value in each.items()}) for line, each in records
     ]
     for (name, numbers), members in groupby(lowered, key=lambda each: _of(each[1])):
         part = list(members)
-        found.append(_run(name, numbers, part, notes if not found else [], defaults))
-    return found
+        tables.append(_run(name, numbers, part, notes if not tables else [], defaults))
+    return tables
 
 
 def _of(record: Record) -> tuple[str, tuple[int, ...]]:
@@ -80,7 +80,7 @@ def _run(
     part: list[tuple[int, Record]],
     notes: list[str],
     defaults: LogDefaults,
-) -> Found:
+) -> LogTable:
     of_mscclpp = "kernel" in part[0][1]
     line, what = part[0][0], f"{len(part)} rows of {name}"
     if name not in COLLECTIVES:
@@ -93,12 +93,19 @@ def _run(
         return LeftOutTable(line, what, str(error))
     backend = "mscclpp" if of_mscclpp else "rccl"
     algorithm = f"kernel {part[0][1]['kernel']}" if of_mscclpp else "auto"
-    kept = stored(table, backend, algorithm, timed=False)
+    stored_rows = stored(table, backend, algorithm, timed=False)
     ranks = imported.unknown_ranks(table.kind.ranks)
-    info = imported.run_info(defaults, imported.settings_of(kept), ranks, {}, [f"{name}_perf"])
+    info = imported.run_info(
+        defaults, imported.settings_of(stored_rows), ranks, {}, [f"{name}_perf"]
+    )
     notes = [*notes, *table.notes]
     return ImportedRun(
-        info, kept, [None] * len(kept), imported.status_of(kept), line=line, notes=notes
+        info,
+        stored_rows,
+        [None] * len(stored_rows),
+        imported.status_of(stored_rows),
+        line=line,
+        notes=notes,
     )
 
 

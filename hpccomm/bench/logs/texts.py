@@ -48,7 +48,7 @@ def decoded(data: bytes, name: str) -> tuple[str, str]:
     ResultsError
         If it is packed by a program that is not known here, or damaged.
     """
-    found = []
+    packings = []
     for magic, (packed, unpack) in _PACKED.items():
         if data.startswith(magic):
             if unpack is None:
@@ -59,20 +59,20 @@ def decoded(data: bytes, name: str) -> tuple[str, str]:
                 raise ResultsError(
                     f"{name} is {packed}, and damaged: {error}; give the log itself"
                 ) from error
-            found.append(packed)
+            packings.append(packed)
     encoding = next((each for mark, each in _MARKS.items() if data.startswith(mark)), "utf-8")
     if encoding == "utf-8" and data[:64].count(0) > len(data[:64]) // 3:
         encoding = "utf-16-be" if data[:1] == b"\0" else "utf-16-le"
     if not encoding.startswith("utf-8"):
-        found.append(encoding.upper())
+        packings.append(encoding.upper())
     text = data.decode(encoding, "backslashreplace" if encoding.startswith("utf-8") else "replace")
     if _within(text.partition("\n")[0]) is not None:
-        found.append("lines in JSON")
+        packings.append("lines in JSON")
         lines = [
             line if (within := _within(line)) is None else within for line in text.splitlines()
         ]
         text = "\n".join(line.removesuffix("\n") for line in lines)
-    return _CONTROL.sub("", text), ", ".join(found)
+    return _CONTROL.sub("", text), ", ".join(packings)
 
 
 def _within(line: str) -> str | None:

@@ -14,14 +14,14 @@ def expected(text: str) -> dict[str, float]:
     parts = [part.partition("=") for part in text.split(",")]
     unitless = any(name == "latency" and not value.endswith("s") for name, _, value in parts)
     try:
-        found = {f"expected_{name}": read[name](value) for name, _, value in parts}
+        fields = {f"expected_{name}": read[name](value) for name, _, value in parts}
     except (KeyError, ValueError):
-        found = {}
-    if unitless or not found or not all(found.values()):
+        fields = {}
+    if unitless or not fields or not all(fields.values()):
         raise ArgumentTypeError(
             f"{text!r} is no expectation; give latency=5us,bandwidth=10G or one of the two"
         )
-    return found
+    return fields
 
 
 _COUNT = readers.integer(1, 100_000)

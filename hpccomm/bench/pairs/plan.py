@@ -74,7 +74,7 @@ def rounds(nodes: Sequence[int]) -> list[Round]:
 
 def again(pairs: Sequence[Pair], nodes: Sequence[int]) -> list[Round]:
     """Return rounds of some pairs, which share no rank, and no node as far as they are of different nodes."""
-    left, found = list(pairs), []
+    left, planned = list(pairs), []
     while left:
         busy: set[int] = set()
         taken, later = [], []
@@ -85,6 +85,6 @@ def again(pairs: Sequence[Pair], nodes: Sequence[int]) -> list[Round]:
             else:
                 busy |= ends
                 taken.append(pair)
-        found.append(tuple(taken))
+        planned.append(tuple(taken))
         left = later
-    return found
+    return planned

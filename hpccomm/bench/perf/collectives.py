@@ -155,12 +155,12 @@ def _across_the_cube(comm: "Communicator", operands: Operands) -> None:
     count = len(out) // ranks
     step = 1
     while step < ranks:
-        mine = rank & ~(step - 1)
-        theirs = mine ^ step
+        own = rank & ~(step - 1)
+        others = own ^ step
         comm.send_recv(
-            out[mine * count : (mine + step) * count],
+            out[own * count : (own + step) * count],
             rank ^ step,
-            out[theirs * count : (theirs + step) * count],
+            out[others * count : (others + step) * count],
             rank ^ step,
         )
         step *= 2

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Mapping
 from datetime import datetime
 from importlib import metadata
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -61,22 +61,39 @@ def run_info(
         Further facts of this node.
     """
     of_node = node.facts() | dict(machine or {})
-    found = comm.all_gather_object((_rank_info(comm, device, group), device.more, of_node))
-    return RunInfo(
-        started=datetime.now().astimezone(),
-        user=origin.user(),
-        launcher=launcher,
-        arguments=tuple(map(as_utf8, arguments)),
-        skipped=skipped,
-        config=config,
-        ranks=tuple(rank for rank, *_ in found),
-        devices=tuple(device for _, device, _ in found if device is not None),
+    of_ranks = comm.all_gather_object((_rank_info(comm, device, group), device.more, of_node))
+    return local_run_info(
+        config,
+        skipped,
+        arguments,
+        tuple(rank for rank, *_ in of_ranks),
+        launcher,
+        devices=tuple(device for _, device, _ in of_ranks if device is not None),
         versions=_versions(comm) | dict(versions or {}),
-        environment=recorded_environment(os.environ),
-        slurm=recorded_slurm(os.environ),
-        machine=together({rank.node: facts for rank, _, facts in found}),
+        machine=together({rank.node: facts for rank, _, facts in of_ranks}),
         series=dict(series or {}),
     )
+
+
+def local_run_info(
+    config: Config,
+    skipped: tuple[str, ...],
+    arguments: tuple[str, ...],
+    ranks: tuple[RankInfo, ...],
+    launcher: str = "none",
+    **more: Any,
+) -> RunInfo:
+    """Return the facts of a run of this user, who starts it now; `more` are further fields."""
+    facts: dict[str, Any] = {
+        "started": datetime.now().astimezone(),
+        "user": origin.user(),
+        "arguments": tuple(map(as_utf8, arguments)),
+        "versions": versions(),
+        "environment": recorded_environment(os.environ),
+        "slurm": recorded_slurm(os.environ),
+    }
+    own = {"launcher": launcher, "skipped": skipped, "config": config, "ranks": ranks}
+    return RunInfo(**(facts | own | more))
 
 
 def together(nodes: Mapping[int, Mapping[str, str]]) -> dict[str, str]:

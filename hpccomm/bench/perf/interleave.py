@@ -45,5 +45,5 @@ class InterleavedReport(Report):
 
     def finish(self) -> None:
         """Print the comparison of a collective."""
-        found = compare_passes(matched_passes(*self._measured.values()), self._names)
-        self.show(f"#\n{text.text(found)}\n")
+        comparison = compare_passes(matched_passes(*self._measured.values()), self._names)
+        self.show(f"#\n{text.text(comparison)}\n")

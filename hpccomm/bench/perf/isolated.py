@@ -160,7 +160,7 @@ class IsolatedTimer:
         self._clock.read()
         began = perf_counter()
         self._explore(calls[0])
-        kept: list[NDArray[np.float64]] = []
+        of_batches: list[NDArray[np.float64]] = []
         seen: list[NDArray[np.float64]] = []  # on rank 0, what a repetition took
         late = turn = 0
         error = 0.0
@@ -186,10 +186,10 @@ class IsolatedTimer:
             if margin == self._margin:
                 most *= 2  # it fits
             self._margin = margin
-            kept.append(stamps[valid])
+            of_batches.append(stamps[valid])
             late += int(len(valid) - valid.sum())
         self._budget.spend(perf_counter() - began)
-        return Isolated(np.concatenate(kept), late, error)
+        return Isolated(np.concatenate(of_batches), late, error)
 
     def _explore(self, call: Call) -> None:
         """Find out how long an operation takes, and an announcement with what follows it. Collective."""
@@ -202,8 +202,8 @@ class IsolatedTimer:
             comm.broadcast(announced)
             self._warm_up(call)
             announcing.append(perf_counter() - began)
-        found = float(np.median(announcing)) if announcing else 0.0
-        self._announcing = max(comm.all_gather_object(found))
+        took = float(np.median(announcing)) if announcing else 0.0
+        self._announcing = max(comm.all_gather_object(took))
 
     @property
     def _warms(self) -> bool:

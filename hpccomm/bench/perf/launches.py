@@ -70,18 +70,18 @@ def words_of_a_launch(
     variant : Variant, optional
         What the launch measures; its flags come behind all others, since the last ones count.
     """
-    kept = []
+    others = []
     rest = iter(words)
     for word in rest:
         name, equals, _ = word.partition("=")
         if name not in _OWN:
-            kept.append(word)
+            others.append(word)
         elif not equals:
             for _ in range(_OWN[name]):
                 next(rest, None)
     own = [] if variant is None else [*variant.flags(), "--variant", variant.name]
-    end = kept.index("--") if "--" in kept else len(kept)  # behind it there are no flags
-    return [*kept[:end], "--series", series, *own, *kept[end:]]
+    end = others.index("--") if "--" in others else len(others)  # behind it there are no flags
+    return [*others[:end], "--series", series, *own, *others[end:]]
 
 
 def run(

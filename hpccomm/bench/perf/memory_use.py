@@ -89,14 +89,14 @@ def require(needs: Sequence[Need], largest: int, batched: int = 1) -> None:
         If there is not; the message says which size would fit.
     """
     for place in sorted({(need.node, need.where) for need in needs}):
-        mine = [need for need in needs if (need.node, need.where) == place]
-        wanted = sum(need.needed for need in mine)
-        offered = min(need.available for need in mine)
+        neighbors = [need for need in needs if (need.node, need.where) == place]
+        wanted = sum(need.needed for need in neighbors)
+        offered = min(need.available for need in neighbors)
         if wanted > offered:
-            fits = max(0, offered // (len(mine) * (SLOTS + STAGING)) - PAGE) // batched
+            fits = max(0, offered // (len(neighbors) * (SLOTS + STAGING)) - PAGE) // batched
             times = f" for each of {batched} in a batch" if batched > 1 else ""
             raise UsageError(
-                f"-e/--maxbytes {largest}: {len(mine)} ranks on {mine[0].where} would take "
+                f"-e/--maxbytes {largest}: {len(neighbors)} ranks on {neighbors[0].where} would take "
                 f"{spelled(wanted)} ({SLOTS} arrays each, {STAGING} more for the library{times}) and "
                 f"{spelled(offered)} are available; "
                 f"give at most {fits}, or fewer ranks there"

@@ -153,8 +153,8 @@ def _owner(mask: Callable[[Array, Array], Array], read: Callable[[Array, DType],
         if source == REDUCED:
             return read(result, dtype)
         own = mask(result, span.bits(source, dtype.itemsize))
-        mine = span.owned_by(source)
-        own[mine] = result[mine]
+        owned = span.owned_by(source)
+        own[owned] = result[owned]
         return read(own, dtype)
 
     return elements

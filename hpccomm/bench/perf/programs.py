@@ -40,7 +40,7 @@ def make(folder: Path) -> list[Path]:
     ResultsError
         If one cannot be written, or another file has its name.
     """
-    made = []
+    programs = []
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for name in PROGRAMS:
@@ -55,12 +55,12 @@ def make(folder: Path) -> list[Path]:
             # The path of the interpreter may be any bytes.
             file.write_text(text, encoding="utf-8", errors="surrogateescape")
             file.chmod(file.stat().st_mode | stat.S_IXUSR | stat.S_IXGRP | stat.S_IXOTH)
-            made.append(file)
+            programs.append(file)
     except OSError as error:
         raise ResultsError(
             f"cannot write to {folder}: {error.strerror}; name another folder"
         ) from error
-    return made
+    return programs
 
 
 _MARK = "of nccl-tests, by hpccomm perf"

@@ -195,8 +195,8 @@ def some_of(table: Mapping[str, T], refusal: str) -> Callable[[str], tuple[T, ..
 
     def read(text: str) -> tuple[T, ...]:
         names = tuple(table) if text == ALL else listed(text)
-        found = (table[_known(name, table, refusal, f"{ALL} or some of")] for name in names)
-        return tuple(dict.fromkeys(found))
+        values = (table[_known(name, table, refusal, f"{ALL} or some of")] for name in names)
+        return tuple(dict.fromkeys(values))
 
     return read
 

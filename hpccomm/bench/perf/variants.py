@@ -104,7 +104,7 @@ def variant(text: str) -> Variant:
         raise ArgumentTypeError(f"{text!r} is no variant; {_FITS}, in at most {_LONGEST} bytes")
     algorithms = policy.names()
     known = {"algorithm": algorithms, "backend": backends.choices()}
-    found: dict[str, str] = {}
+    settings: dict[str, str] = {}
     for word in words:
         name, equals, value = word.partition("=")
         if not equals:
@@ -119,10 +119,10 @@ def variant(text: str) -> Variant:
         if name.startswith("HPCCOMM_") and name not in _SETTINGS:
             advice = did_you_mean(name, _SETTINGS, f"give one of {', '.join(_SETTINGS)}")
             raise ArgumentTypeError(f"{name} is no setting of hpccomm; {advice}")
-        if name in found:
+        if name in settings:
             raise ArgumentTypeError(f"{text!r} sets {name} twice; give one value")
-        found[name] = value
-    return Variant(text, found.pop("backend", None), found.pop("algorithm", None), found)
+        settings[name] = value
+    return Variant(text, settings.pop("backend", None), settings.pop("algorithm", None), settings)
 
 
 _FITS = (

@@ -1,10 +1,8 @@
 """A simulation: every table, line by line, and the comparison of its algorithms."""
 
 import math
-import os
 from collections.abc import Mapping, Sequence
 from contextlib import closing
-from datetime import datetime
 from typing import TextIO
 
 import numpy as np
@@ -18,15 +16,12 @@ from hpccomm.bench.progress import Progress
 from hpccomm.bench.simulated.comparison import Curves, Point
 from hpccomm.bench.simulated.request import COST, EVENTS, SimulationRequest
 from hpccomm.bench.simulated.tables import SimulatedCall, calls
-from hpccomm.results import origin
 from hpccomm.results.repetitions import timing
 from hpccomm.results.schema import (
     SIMULATED_BACKEND,
     RankInfo,
     Row,
     RunInfo,
-    recorded_environment,
-    recorded_slurm,
 )
 from hpccomm.schedules.algorithms.channels import merged
 from hpccomm.schedules.cost.model import price
@@ -137,19 +132,9 @@ def run_info(
 ) -> RunInfo:
     """Return the facts of a run."""
     nodes = request.network.node(np.arange(request.network.ranks, dtype=np.int64)).tolist()
-    return RunInfo(
-        started=datetime.now().astimezone(),
-        user=origin.user(),
-        launcher="none",
-        arguments=arguments,
-        skipped=skipped,
-        config=request.options.config,
-        ranks=tuple(
-            RankInfo(rank, 0, f"node{node}", node, device_info=SIMULATED_BACKEND)
-            for rank, node in enumerate(nodes)
-        ),
-        versions=facts.versions(),
-        environment=recorded_environment(os.environ),
-        slurm=recorded_slurm(os.environ),
-        simulation=request.facts,
+    ranks = tuple(
+        RankInfo(rank, 0, f"node{node}", node, device_info=SIMULATED_BACKEND)
+        for rank, node in enumerate(nodes)
     )
+    config, simulation = request.options.config, request.facts
+    return facts.local_run_info(config, skipped, arguments, ranks, simulation=simulation)

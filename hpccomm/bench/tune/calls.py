@@ -24,12 +24,12 @@ def arrays(nbytes: int, comm: Communicator | None = None) -> tuple[Array, Array]
     It is registered memory of a communicator, if there is one.
     """
     count = nbytes // DTYPE.itemsize
-    made = tuple(
+    memory = tuple(
         np.empty(count, DTYPE) if comm is None else comm.empty((count,), DTYPE) for _ in range(2)
     )
-    for each in made:
+    for each in memory:
         each.fill(0)
-    return made[0], made[1]
+    return memory[0], memory[1]
 
 
 @dataclass(frozen=True, slots=True)
