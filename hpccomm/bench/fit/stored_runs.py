@@ -20,6 +20,7 @@ from hpccomm.schedules.cost.network_files import load, parse
 from hpccomm.schedules.proof import signatures
 from hpccomm.schedules.schedule import Tuning
 from hpccomm.settings import DEFAULT_SEGMENT
+from hpccomm.units import few
 
 CHANNELS = 2
 """Pieces that are under way at the same time, unless a run says otherwise."""
@@ -157,7 +158,7 @@ def described(run: Run, cluster: str | None) -> Network:
     per_node = nodes.count(0)
     if nodes != [index // per_node for index in range(len(nodes))]:
         raise ResultsError(
-            f"the ranks of {run.name} are on nodes {_short(nodes)}; prices are known where nodes are "
+            f"the ranks of {run.name} are on nodes {few(nodes, 8)}; prices are known where nodes are "
             "filled one after the other, with as many ranks each: measure with ranks placed so"
         )
     if len({rank.group for rank in ranks}) > 1:
@@ -206,8 +207,3 @@ def _placed(network: Network, ranks: int, per_node: int, description: str) -> Ne
     return replace(
         placed, description=description, across=placed.across if ranks > per_node else None
     )
-
-
-def _short(nodes: list[int]) -> str:
-    words = ", ".join(map(str, nodes[:8]))
-    return words if len(nodes) <= 8 else f"{words}, ..."

@@ -17,7 +17,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from hpccomm.bench.perf.variants import Variant
+from hpccomm.bench.perf.variants import ONLY, Variant
 from hpccomm.comparison.launches import side
 from hpccomm.comparison.text import text
 from hpccomm.comparison.verdict import compare
@@ -56,9 +56,7 @@ _OWN = {"--launches": 1, "--launcher": 1, "--interleave": 2}
 """Flags that launches do not get, and how many values each has."""
 
 
-def words_of_a_launch(
-    words: Sequence[str], series: str, variant: Variant | None = None
-) -> list[str]:
+def words_of_a_launch(words: Sequence[str], series: str, variant: Variant = ONLY) -> list[str]:
     """Return the arguments of one launch: those of this command without its own, and ``--series``.
 
     Parameters
@@ -79,9 +77,8 @@ def words_of_a_launch(
         elif not equals:
             for _ in range(_OWN[name]):
                 next(rest, None)
-    own = [] if variant is None else [*variant.flags(), "--variant", variant.name]
     end = others.index("--") if "--" in others else len(others)  # behind it there are no flags
-    return [*others[:end], "--series", series, *own, *others[end:]]
+    return [*others[:end], "--series", series, *variant.flags(), *others[end:]]
 
 
 def run(
@@ -127,9 +124,8 @@ def run(
     status = 0
     draw = random.Random()
     for number in range(1, launches + 1):
-        for variant in (None,) if variants is None else draw.sample(variants, 2):
-            which = f"launch {number} of {launches}"
-            which += "" if variant is None else f" of {variant.name}"
+        for variant in draw.sample(variants or (ONLY,), len(variants or (ONLY,))):
+            which = f"launch {number} of {launches}" + (variant.name and f" of {variant.name}")
             arguments = words_of_a_launch(words, f"{name}:{number}:{launches}", variant)
             ended = _started([*command, *_python(variant), "-m", "hpccomm", *arguments])
             # Launchers end with status 1 too, where they could not start the ranks.
@@ -151,20 +147,18 @@ def run(
     return status
 
 
-def _python(variant: Variant | None) -> list[str]:
+def _python(variant: Variant) -> list[str]:
     """Return what runs Python, with the variables of a variant: not every launcher passes on the environment."""
-    variables = {} if variant is None else variant.environment
-    assigned = [f"{key}={value}" for key, value in variables.items()]
+    assigned = [f"{key}={value}" for key, value in variant.environment.items()]
     return [*(["env", *assigned] if assigned else []), sys.executable]
 
 
-def _completed(output: Path, name: str, number: int, variant: Variant | None) -> bool:
+def _completed(output: Path, name: str, number: int, variant: Variant) -> bool:
     """Whether a results file holds a completed run of a launch."""
     from hpccomm.results import reader
 
     launch = {"name": name, "launch": str(number)}
-    if variant is not None:
-        launch["variant"] = variant.name
+    launch |= {"variant": variant.name} if variant.name else {}
     return output.exists() and any(
         run.status == "completed" and launch.items() <= run.info.series.items()
         for run in reader.examine(output).runs

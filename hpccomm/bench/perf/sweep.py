@@ -33,7 +33,7 @@ from hpccomm.bench.perf.sources import (
 )
 from hpccomm.bench.perf.split import grouped
 from hpccomm.bench.perf.tables import PerfCase, PerfTable, TablePlan, side_by_side
-from hpccomm.bench.perf.variants import Variant
+from hpccomm.bench.perf.variants import ONLY, Variant
 from hpccomm.bench.progress import Progress
 from hpccomm.errors import UsageError
 from hpccomm.results.schema import RunInfo
@@ -85,7 +85,7 @@ def run(
         On every rank, if rank 0 cannot write a file, before anything is measured or later.
     """
     with ExitStack() as stack:
-        variants = options.variants or (Variant(""),)
+        variants = options.variants or (ONLY,)
         if len(sources) == len(variants):  # they need not be opened again to be measured
             sources = _all_open(stack, sources, variants)
         at_once = [sources] if options.variants else [[source] for source in sources]

@@ -2,7 +2,7 @@
 
 import gc
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from time import perf_counter
 from typing import TYPE_CHECKING
@@ -84,38 +84,22 @@ def repetitions(
     after : callable or None
         Called after each operation, in the time (``-z 1``).
     """
-    if after is not None:
-        operations = [_followed(operation, after) for operation in operations]
-    if aggregated == 1:
+    if aggregated == 1 and after is None:
         return list(operations)
-    return [
-        # With a wait after each operation there is nothing left to issue together.
-        _together(operations[first : first + aggregated], batch if after is None else None)
-        for first in range(0, len(operations), aggregated)
-    ]
 
+    def repetition(part: Sequence[Call]) -> Call:
+        def run() -> None:
+            # With a wait after each operation there is nothing left to issue together.
+            with batch() if after is None else nullcontext():
+                for operation in part:
+                    operation()
+                    if after is not None:
+                        after()
 
-def _followed(operation: Call, after: Call) -> Call:
-    def run() -> None:
-        operation()
-        after()
+        return run
 
-    return run
-
-
-def _together(
-    operations: Sequence[Call], batch: Callable[[], AbstractContextManager[object]] | None
-) -> Call:
-    def in_turn() -> None:
-        for operation in operations:
-            operation()
-
-    def batched() -> None:
-        assert batch is not None
-        with batch():
-            in_turn()
-
-    return in_turn if batch is None else batched
+    firsts = range(0, len(operations), aggregated)
+    return [repetition(operations[first : first + aggregated]) for first in firsts]
 
 
 def back_to_back(calls: Sequence[Call]) -> NDArray[np.float64]:

@@ -44,9 +44,9 @@ class Variant:
     environment: Mapping[str, str] = field(default_factory=dict)
 
     def flags(self) -> list[str]:
-        """Return the flags of perf that it sets."""
-        given = {"--backend": self.backend, "--algorithm": self.algorithm}
-        return [word for flag, value in given.items() if value for word in (flag, value)]
+        """Return the flags of perf that it sets, and its name."""
+        flags = {"--backend": self.backend, "--algorithm": self.algorithm, "--variant": self.name}
+        return [word for flag, value in flags.items() if value for word in (flag, value)]
 
     def same(self, other: "Variant") -> bool:
         """Whether both set the same, however they are spelled."""
@@ -84,6 +84,10 @@ class Variant:
                     os.environ.pop(name, None)  # what ran within may have removed it
                 else:
                     os.environ[name] = value
+
+
+ONLY = Variant("")
+"""What a run without variants measures."""
 
 
 def name_of_variant(text: str) -> str:

@@ -17,12 +17,7 @@ from hpccomm.bench.simulated.comparison import Curves, Point
 from hpccomm.bench.simulated.request import COST, EVENTS, SimulationRequest
 from hpccomm.bench.simulated.tables import SimulatedCall, calls
 from hpccomm.results.repetitions import timing
-from hpccomm.results.schema import (
-    SIMULATED_BACKEND,
-    RankInfo,
-    Row,
-    RunInfo,
-)
+from hpccomm.results.schema import SIMULATED_BACKEND, RankInfo, Row, RunInfo
 from hpccomm.schedules.algorithms.channels import merged
 from hpccomm.schedules.cost.model import price
 from hpccomm.schedules.cost.terms import estimate
