@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from hpccomm.contracts.side import ANSWERED, Answer
 from hpccomm.diagnosis.dumps import Dump, RecordedCall
 from hpccomm.diagnosis.history import Job
-from hpccomm.runtime.verdict import Verdict, judge
+from hpccomm.runtime.verdict import Verdict, judge, numbered
 from hpccomm.units import ranks_named
 
 SIGNALS = ("was sent SIGTERM", "was interrupted")
@@ -87,10 +87,13 @@ def heard(job: Job, rank: int, uid: str, number: int = 0) -> Answer | None:
         return Answer(state, facts)
     if dump is None:
         return Answer(state, {**known, **facts, "collective": begun})
-    call, waiting = _under_way(job, rank)
-    if call is not None:
-        name = call_name(job, call.uid, call.number, call.operation)
-        site = call.site + (f" ({waiting})" if waiting else "")
+    waits = list(job.waiting(rank))
+    under_way = [call for call in dump.calls if call.state == "started"]
+    if waits or under_way:
+        call = waits[-1].call if waits else under_way[-1]
+        name, site = call_name(job, call.uid, call.number, call.operation), call.site
+        if waits:
+            site += f" (waiting for {ranks_named(waits[-1].awaited)} for {waits[-1].seconds:.1f} s)"
         facts["now"] = {"operation": name, "collective": 0, "site": site}
     elif known.get("leaving"):
         facts["leaving"] = True
@@ -122,20 +125,9 @@ def _failed(job: Job, dump: Dump, uid: str) -> str:
     return errors[-1] if errors else ""
 
 
-def _under_way(job: Job, rank: int) -> tuple[RecordedCall | None, str]:
-    """Return the call that a rank is in, and for whom it waits there, in words."""
-    waits = list(job.waiting(rank))
-    if waits:
-        last = waits[-1]
-        return last.call, f"waiting for {ranks_named(last.awaited)} for {last.seconds:.1f} s"
-    under_way = [call for call in job.dumps[rank].calls if call.state == "started"]
-    return (under_way[-1], "") if under_way else (None, "")
-
-
 def call_name(job: Job, uid: str, number: int, operation: str) -> str:
     """Return a call in words: ``all_reduce #7 of communicator 'world'``."""
-    which = f"{operation} #{number}" if number else operation
-    return f"{which} of communicator {job.histories[uid].group.name!r}"
+    return f"{numbered(operation, number)} of communicator {job.histories[uid].group.name!r}"
 
 
 def host_of(job: Job, rank: int) -> str:

@@ -157,7 +157,7 @@ class Dump:
     now : mapping of str to Answer
         What it would have answered of each communicator, by uid.
     answers : mapping of str to mapping of int to Answer
-        What other ranks answered when it waited for them, by uid and rank in the communicator.
+        What other ranks answered when it waited for them, by uid and rank of the job.
     raised : DumpedError or None
         The uncaught exception that ended the rank, if there was one.
     refused : DumpedError or None
@@ -241,11 +241,12 @@ def _dump(document: object, path: Path) -> Dump:
         now={uid: Answer(ANSWERED, _facts(each)) for uid, each in _mappings(whole, "now")},
         answers={
             uid: {
-                _rank_of(rank): _answer(_mapping(each, "an answer"))
-                for rank, each in answered.items()
-                if each is not None
+                rank: _answer(_mapping(answered[str(at)], "an answer"))
+                for at, rank in enumerate(groups[uid].members)
+                if answered.get(str(at)) is not None
             }
             for uid, answered in _mappings(whole, "answers")
+            if uid in groups
         },
         raised=_error(whole, "raised"),
         refused=_error(whole, "refused"),
@@ -350,12 +351,6 @@ def _value(document: Facts, key: str, kind: type, default: Any) -> Any:
 def _text(document: Facts, key: str) -> str:
     text: str = _value(document, key, str, "")
     return text
-
-
-def _rank_of(text: str) -> int:
-    if not (text.isascii() and text.isdigit() and len(text) < 10):
-        raise DamagedDump(f"{text!r:.40} in its answers is not a rank")
-    return int(text)
 
 
 def _ranks(value: object, uid: str) -> tuple[int, ...]:

@@ -132,11 +132,10 @@ class Job:
         if dump is not None:
             return dump.now.get(uid) or next(iter(dump.now.values()), None)
         asked = [
-            (uid == where, other.time, answer)
+            (uid == where, other.time, answers[rank])
             for other in self.dumps.values()
-            for where in other.answers
-            if where in self.histories
-            and (answer := answered(other, self.histories[where].group, rank)) is not None
+            for where, answers in other.answers.items()
+            if rank in answers
         ]
         return max(asked, key=lambda each: each[:2])[2] if asked else None
 
@@ -178,14 +177,6 @@ def peers(call: RecordedCall, group: Membership) -> Iterator[int]:
             yield group.members[rank]
 
 
-def answered(dump: Dump, group: Membership, rank: int) -> Answer | None:
-    """Return what a rank of the job answered on a communicator to the one that wrote the dump."""
-    answers = dump.answers.get(group.uid)
-    if not answers or rank not in group.members:
-        return None
-    return answers.get(group.members.index(rank))
-
-
 def join(dumps: Sequence[Dump]) -> Job:
     """Join the dumps of one job."""
     by_rank = {dump.rank: dump for dump in dumps}
@@ -209,7 +200,7 @@ def join(dumps: Sequence[Dump]) -> Job:
                 known.append(0)
                 seen = [by_rank[rank].now.get(uid)]
             else:
-                seen = [answered(dump, group, rank) for dump in dumps]
+                seen = [dump.answers.get(uid, {}).get(rank) for dump in dumps]
             known += [
                 each.facts["collective"] for each in seen if each and "collective" in each.facts
             ]

@@ -6,6 +6,7 @@ from typing import Any
 from hpccomm.diagnosis.faults import Fault
 from hpccomm.diagnosis.history import Job
 from hpccomm.drawing.vega import Chart, chart, encoding, layer
+from hpccomm.runtime.verdict import numbered
 
 COLOURS = {
     "completed": "#9db8d2",
@@ -83,12 +84,12 @@ def _bars(job: Job, faults: Sequence[Fault], rank: int, last: int) -> Iterator[d
             if kind != "completed":
                 held = True  # it waits, or failed, in a call itself
                 group = job.histories[call.uid].group.name if call.uid in job.histories else "?"
-                label = f"{_numbered(call.operation, call.number)} of {group}"
+                label = f"{numbered(call.operation, call.number)} of {group}"
             span = {"start": begin - job.end, "end": end - job.end}
             yield {"row": row, "kind": kind, "label": label, **span}
     for fault in faults if not held else ():
         if fault.sort == "missing" and rank in fault.ranks:
-            label = f"has not called {_numbered(fault.operation, fault.number)}"
+            label = f"has not called {numbered(fault.operation, fault.number)}"
             span = {"start": -fault.seconds, "end": 0.0}
             yield {"row": row, "kind": "not called", "label": label, **span}
 
@@ -96,10 +97,6 @@ def _bars(job: Job, faults: Sequence[Fault], rank: int, last: int) -> Iterator[d
 def _head(job: Job, rank: int) -> str:
     dump = job.dumps.get(rank)
     return f"rank {rank}  {dump.host if dump else '(no dump)'}"
-
-
-def _numbered(operation: str, number: int) -> str:
-    return f"{operation} #{number}" if number else operation
 
 
 def _chosen(job: Job, faults: Sequence[Fault]) -> list[int]:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from hpccomm.contracts.side import ANSWERED, STOPPED
 from hpccomm.diagnosis.answers import at_place, call_name, heard, host_of
 from hpccomm.diagnosis.faults import Fault, sides
-from hpccomm.diagnosis.history import Job, Waiting, answered
+from hpccomm.diagnosis.history import Job
 from hpccomm.runtime.verdict import refusals, whereabouts
 from hpccomm.units import ranks_named
 
@@ -60,15 +60,6 @@ def short(job: Job, rank: int, uid: str) -> str:
     now = answer.facts.get("now")
     text = now["operation"] if now else answer.facts.get("doing")
     return f"in {text}" if text else ""
-
-
-def _waits(job: Job, wait: Waiting) -> str:
-    call = wait.call
-    return (
-        f"has waited for {wait.seconds:.1f} s in "
-        f"{call_name(job, call.uid, call.number, call.operation)}{at_place(call.site)} "
-        f"for {ranks_named(wait.awaited)}"
-    )
 
 
 def _raised(job: Job, fault: Fault) -> str:
@@ -152,7 +143,12 @@ def _differing(job: Job, fault: Fault) -> str:
 
 
 def _cycle(job: Job, fault: Fault) -> str:
-    waits = [f"{rank_on_node(job, wait.rank)} {_waits(job, wait)}" for wait in fault.waits]
+    waits = [
+        f"{rank_on_node(job, wait.rank)} has waited for {wait.seconds:.1f} s in "
+        f"{call_name(job, wait.call.uid, wait.call.number, wait.call.operation)}{at_place(wait.call.site)} "
+        f"for {ranks_named(wait.awaited)}"
+        for wait in fault.waits
+    ]
     remedy = (
         "Let all ranks make the calls of several communicators in one order"
         if any(wait.call.number for wait in fault.waits)
@@ -172,8 +168,7 @@ def _late(job: Job, fault: Fault) -> str:
         f"{rank_on_node(job, rank)} came {fault.seconds:.2f} s after the others to {what}"
         f"{at_place(call.site)}; it was the last by so much in {often} of {of} collectives"
     )
-    history = job.histories[fault.uid]
-    answers = (answered(dump, history.group, rank) for dump in job.dumps.values())
+    answers = (dump.answers.get(fault.uid, {}).get(rank) for dump in job.dumps.values())
     if any(each is not None and each.state == STOPPED for each in answers):
         text += f". Rank {rank} was stopped meanwhile, by SIGSTOP or a debugger"
     return _sentence(f"{text}. {clock_caveat(job)}" if job.hosts > 1 else text)

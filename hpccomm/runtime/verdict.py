@@ -350,8 +350,12 @@ def _last(facts: Facts) -> str:
 
 
 def _named(now: Facts) -> str:
-    operation, number = now["operation"], now["collective"]
-    return f"{operation} #{number}" if number > 0 else str(operation)
+    return numbered(now["operation"], now["collective"])
+
+
+def numbered(operation: str, number: int) -> str:
+    """Return a call in words, such as ``all_reduce #7``; of a message, which has no number, its name."""
+    return f"{operation} #{number}" if number > 0 else operation
 
 
 def refusals(facts: Mapping[int, Facts]) -> str:
