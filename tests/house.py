@@ -72,7 +72,7 @@ def sources(package: Path) -> Iterator[tuple[Path, str]]:
 
 
 def code_lines(source: str) -> int:
-    """How many lines hold a token that is neither a comment nor a string that stands alone."""
+    """How many lines hold a token that is neither a comment nor a string that is a statement."""
     alone: set[int] = set()
     for node in ast.walk(ast.parse(source)):
         match node:
@@ -130,10 +130,10 @@ def circles(package: Path) -> tuple[Count, Count]:
         if module in reached[module]
     }
     by_size = sorted(groups, key=lambda group: (-len(group), min(group)))
-    told = tuple(f"{len(group)}: {', '.join(sorted(group))}" for group in by_size)
+    members = tuple(f"{len(group)}: {', '.join(sorted(group))}" for group in by_size)
     return (
-        Count("circles_of_imports", len(groups), told),
-        Count("modules_in_circles", sum(map(len, groups)), told),
+        Count("circles_of_imports", len(groups), members),
+        Count("modules_in_circles", sum(map(len, groups)), members),
     )
 
 
@@ -181,15 +181,15 @@ def counts(package: Path) -> list[Count]:
 
 
 def judged(
-    found: list[Count], lines: dict[str, int], limits: dict[str, dict[str, int]]
+    counts: list[Count], lines: dict[str, int], limits: dict[str, dict[str, int]]
 ) -> list[str]:
     """What is wrong, a text each."""
     wrong = []
-    for count in found:
+    for count in counts:
         limit = limits["counts"].get(count.name, 0)
         if count.value > limit:
-            told = "\n    ".join(count.counted)
-            wrong.append(f"{count.name} is {count.value}; it may be {limit}:\n    {told}")
+            things = "\n    ".join(count.counted)
+            wrong.append(f"{count.name} is {count.value}; it may be {limit}:\n    {things}")
         elif count.value < limit:
             wrong.append(
                 f"{count.name} has fallen to {count.value}, from {limit}: "
@@ -203,13 +203,13 @@ def judged(
                 "what can go, now that the new is there?"
             )
     stale = limits["code_lines"].keys() - lines.keys()
-    wrong += [f"hpccomm/{part} is no more; take its budget out of house.toml" for part in stale]
+    wrong += [f"hpccomm/{part} is gone; take its budget out of house.toml" for part in stale]
     return wrong
 
 
-def tightened(text: str, found: list[Count]) -> str:
+def tightened(text: str, counts: list[Count]) -> str:
     """The text of house.toml with the numbers that have fallen."""
-    for count in found:
+    for count in counts:
         line = re.compile(rf"^{count.name} = (\d+)$", re.MULTILINE)
         old = line.search(text)
         if old is not None and count.value < int(old[1]):
@@ -223,16 +223,16 @@ def main() -> int:
     parser.add_argument("--tighten", action="store_true", help="write down what has fallen")
     arguments = parser.parse_args()
     package = HERE.parent / "hpccomm"
-    found, lines = counts(package), lines_by_part(package)
+    measured, lines = counts(package), lines_by_part(package)
     if arguments.tighten:
         text = LIMITS.read_text(encoding="utf-8")
-        LIMITS.write_text(tightened(text, found), encoding="utf-8")
+        LIMITS.write_text(tightened(text, measured), encoding="utf-8")
     limits = tomllib.loads(LIMITS.read_text(encoding="utf-8"))
-    for count in found:
+    for count in measured:
         print(f"{count.value:6d} {count.name}")
     budget = sum(limits["code_lines"].values())
     print(f"{sum(lines.values()):6d} code lines, of {budget}")
-    wrong = judged(found, lines, limits)
+    wrong = judged(measured, lines, limits)
     for each in wrong:
         print(f"FAILED: {each}")
     return bool(wrong)

@@ -52,9 +52,9 @@ def test_what_grew_is_named_and_what_fell_is_written_down() -> None:
     assert "hpccomm/bench has 11 code lines; its budget is 10" in grown[1]
     fallen = house.Count("names", 0)
     (gone,) = house.judged([], {}, {"counts": {}, "code_lines": {"bench": 10}})
-    assert "hpccomm/bench is no more" in gone
-    (told,) = house.judged([fallen], {"bench": 9}, limits)
-    assert "--tighten" in told
+    assert "hpccomm/bench is gone" in gone
+    (fell,) = house.judged([fallen], {"bench": 9}, limits)
+    assert "--tighten" in fell
     text = "# why\nnames = 1\nmore_names = 1\n"
     assert house.tightened(text, [fallen]) == "# why\nnames = 0\nmore_names = 1\n"
     assert house.tightened(text, [house.Count("names", 2)]) == text
