@@ -86,7 +86,7 @@ def arranged(words: Sequence[str]) -> list[str]:
     own = Parser(add_help=False)
     add_flags(own, _OWN)
     before, command = own.separated(words)
-    # What stands before the verb and is no flag of Slurm is --help, or wrong.
+    # Before the verb, what is not a flag of Slurm is --help, or wrong.
     at = next((at for at, word in enumerate(command) if not word.startswith("-")), len(command))
     return [*before, *command[:at], "--", *command[at:]]
 
