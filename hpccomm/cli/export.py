@@ -88,13 +88,13 @@ FLAGS = (
 
 def run(args: argparse.Namespace) -> int:
     """Write the run; return the exit status."""
-    from hpccomm.results import reader, training_file, training_text
-    from hpccomm.results.run import WholeSamples
+    from hpccomm.results import reader, training_text
+    from hpccomm.results.run import WholeSamples, choose
     from hpccomm.results.training import Training
 
     with watched(f"reading {args.file.name}"):
         examined = reader.examine(args.file)
-    chosen = training_file.choose(examined.runs, examined.trainings, args.run)
+    chosen = choose(examined.runs, args.run, examined.trainings)
     if isinstance(chosen, Training):
         if args.format != "csv":
             raise ResultsError(

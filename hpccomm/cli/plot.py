@@ -174,7 +174,8 @@ def _training(args: argparse.Namespace) -> Drawn:
     """Draw a stored training."""
     from hpccomm.charts.training_chart import training_chart
     from hpccomm.drawing import vega
-    from hpccomm.results import reader, training_file
+    from hpccomm.results import reader
+    from hpccomm.results.run import choose
     from hpccomm.results.training import Training
 
     with watched(f"reading {args.training.name}"):
@@ -182,7 +183,7 @@ def _training(args: argparse.Namespace) -> Drawn:
     status = output.damaged(examined.damage, args.training)
     if not examined.trainings:
         raise ResultsError(f"{args.training} holds no training; GradientSync(..., log=) writes one")
-    chosen = training_file.choose((), examined.trainings, args.run)
+    chosen = choose((), args.run, examined.trainings)
     assert isinstance(chosen, Training)
     said, name = f"{chosen.name}: {len(chosen.steps)} steps", f"{args.training.stem}-{chosen.name}"
     return Drawn(vega.svg(training_chart(chosen)), f"{name}.svg", said, status)

@@ -73,11 +73,10 @@ def run(args: argparse.Namespace) -> int:
         rates,
         reader,
         table,
-        training_file,
         training_text,
     )
     from hpccomm.results.bounds import published
-    from hpccomm.results.run import WholeSamples
+    from hpccomm.results.run import WholeSamples, choose
     from hpccomm.results.training import Training
     from hpccomm.results.verify import verify
 
@@ -103,7 +102,7 @@ def run(args: argparse.Namespace) -> int:
     with watched(f"reading {file.name}"):
         examined = reader.examine(file)
     status = output.damaged(examined.damage, file)
-    chosen = training_file.choose(examined.runs, examined.trainings, args.run)
+    chosen = choose(examined.runs, args.run, examined.trainings)
     if args.expected is not None and (
         isinstance(chosen, Training)
         or pairs.ENTRY in chosen.entries

@@ -13,9 +13,9 @@ from hpccomm.errors import ResultsError
 from hpccomm.files.refusals import ForeignFile
 from hpccomm.results import reader
 from hpccomm.results.run import Run, Steps
-from hpccomm.results.schema import Row, Timing
+from hpccomm.results.schema import Row, RunInfo, Timing
 from hpccomm.results.table import TIME_FORMAT, figure
-from hpccomm.results.training import Training
+from hpccomm.results.training import Training, TrainingFacts
 from hpccomm.units import counted, few, size_text
 
 JSON_VERSION = 1
@@ -256,35 +256,33 @@ def as_json(searched: SearchResult) -> str:
 def _run(each: SearchHit) -> dict[str, Any]:
     run, info = each.run, each.run.info
     return {
-        "file": str(run.path),
-        "run": run.name,
-        "started": info.started.isoformat(),
-        "status": run.status,
-        "user": info.user,
-        "hosts": list(dict.fromkeys(rank.host for rank in info.ranks)),
+        **_common(run, info, [rank.host for rank in info.ranks]),
         "ranks": len(info.ranks),
         "nodes": len({rank.node for rank in info.ranks}),
         "machine": dict(info.machine),
         "versions": dict(info.versions),
         "series": dict(info.series),
         "slurm": dict(info.slurm),
-        "arguments": list(info.arguments),
         "rows": [_row(row, timing) for row, timing in each.rows],
     }
 
 
 def _training(each: Training) -> dict[str, Any]:
     facts = each.facts
+    return {**_common(each, facts, [facts.host]), "ranks": facts.ranks, "steps": len(each.steps)}
+
+
+def _common(
+    each: Run | Training, facts: RunInfo | TrainingFacts, hosts: Sequence[str]
+) -> dict[str, Any]:
     return {
         "file": str(each.path),
         "run": each.name,
         "started": facts.started.isoformat(),
         "status": each.status,
         "user": facts.user,
-        "hosts": [facts.host],
-        "ranks": facts.ranks,
+        "hosts": list(dict.fromkeys(hosts)),
         "arguments": list(facts.arguments),
-        "steps": len(each.steps),
     }
 
 

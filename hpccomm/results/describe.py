@@ -4,7 +4,7 @@ import shlex
 from collections.abc import Sequence
 from datetime import datetime
 
-from hpccomm.results.liveness import INTERRUPTED, RUNNING, UNCERTAIN
+from hpccomm.results.liveness import in_words
 from hpccomm.results.run import Run
 from hpccomm.results.table import TIME_FORMAT
 from hpccomm.results.training import Training
@@ -45,14 +45,8 @@ def facts(run: Run) -> str:
     nodes = len({rank.node for rank in info.ranks})
     started = info.started.strftime(TIME_FORMAT + " %z")
     ended = "" if run.ended is None else f" to {run.ended.strftime(TIME_FORMAT)}"
-    rows = counted(len(run.rows), "row")
-    # The hosts of a simulation are none.
-    where = "" if info.simulation else f", it was on {info.ranks[0].host}"
-    status = {
-        RUNNING: f"{RUNNING}: {rows} so far",
-        INTERRUPTED: f"{INTERRUPTED}: what wrote it was killed; {rows}",
-        UNCERTAIN: f"{UNCERTAIN}: what wrote it cannot be seen from here{where}; {rows} so far",
-    }.get(run.status, run.status)
+    host = "" if info.simulation else info.ranks[0].host  # those of a simulation are none
+    status = in_words(run.status, counted(len(run.rows), "row"), host)
     lines = [
         f"# Run {run.name} of {run.path}: {status}",
         f"# Started {started}{ended} by {info.user}, {counted(len(info.ranks), 'rank')} on "

@@ -104,7 +104,7 @@ def used(group: h5py.Group, kind: SectionKind) -> dict[str, int]:
         count = found[form.name] = int(state[form.name])
         table = group[form.name][:count]
         for array in form.beside:
-            ends = table[array.first.name] + table[array.many.name]
+            ends = table[array.first] + table[array.many]
             found[array.name] = int(ends.max(initial=0))
     return found
 

@@ -181,9 +181,9 @@ class StoredLines:
         at, (_, *wide) = self._places[name]
         line, number = self.lines[index], self.numbers[index]
         entry = np.dtype((array.kind, tuple(wide)))
-        first, count = int(line[array.first.name]), int(line[array.many.name])
+        first, count = int(line[array.first]), int(line[array.many])
         data = self._source.read(at + first * entry.itemsize, count * entry.itemsize)
-        if checksum(data, self._section, name, number) != line[array.crc.name]:
+        if checksum(data, self._section, name, number) != line[array.crc]:
             what = self._form.name[:-1]
             raise DamagedPart(f"{name} of {what} {number}: {DIFFERS}")
         return np.frombuffer(data, array.kind).reshape(count, *wide).copy()

@@ -73,5 +73,15 @@ def without_end(held: bool | None, host: str) -> str:
     return INTERRUPTED if held is not None and host == origin.host() else UNCERTAIN
 
 
+def in_words(status: str, done: str, host: str) -> str:
+    """Return a status with how much is done, such as ``3 rows``, and what it means without an end."""
+    where = f", it was on {host}" if host else ""
+    return {
+        RUNNING: f"{RUNNING}: {done} so far",
+        INTERRUPTED: f"{INTERRUPTED}: what wrote it was killed, or did not end it; {done}",
+        UNCERTAIN: f"{UNCERTAIN}: what wrote it cannot be seen from here{where}; {done} so far",
+    }.get(status, status)
+
+
 def _lock(kind: int) -> bytes:
     return struct.pack(_FORM, kind, os.SEEK_SET, _BYTE, 1, 0).ljust(32, b"\0")

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, overload
 
 import numpy as np
 
@@ -14,6 +14,7 @@ from hpccomm.files.refusals import os_errors_as
 from hpccomm.files.regular import as_utf8
 from hpccomm.results.lines import DamagedPart, StoredLines, spans
 from hpccomm.results.schema import Row, RunInfo, Timing
+from hpccomm.results.training import Training
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,42 +194,50 @@ class WholeSamples:
         ]
 
 
-def choose(runs: Sequence[Run], wanted: str | None) -> Run:
-    """Choose a run by its name or number.
+@overload
+def choose(runs: Sequence[Run], wanted: str | None) -> Run: ...
+@overload
+def choose(
+    runs: Sequence[Run], wanted: str | None, trainings: Sequence[Training]
+) -> Run | Training: ...
+def choose(
+    runs: Sequence[Run], wanted: str | None, trainings: Sequence[Training] = ()
+) -> Run | Training:
+    """Choose a run or training of a file.
 
     Parameters
     ----------
     runs : sequence of Run
-        As `read` gives them.
+        As `hpccomm.results.reader.read` gives them.
     wanted : str or None
-        A name; a number from 1, or from -1 backwards; None is the last.
+        A name; the number of a run from 1, or from -1 backwards; None is the last run, or the last
+        training of a file without runs.
+    trainings : sequence of Training
+        Likewise.
 
     Returns
     -------
-    Run
-        One of ``runs``.
+    Run or Training
+        One of ``runs`` or ``trainings``.
 
     Raises
     ------
     ResultsError
-        If there is no such run; the message lists those that there are.
+        If there is no such one; the message lists those that there are.
     """
-    if not runs:
+    among: list[Run | Training] = [*runs, *trainings]
+    if not among:
         raise ResultsError("the file holds no run")
     if wanted is None:
-        return runs[-1]
-    for run in runs:
-        if run.name == wanted:
-            return run
-    try:
-        number = int(wanted)
-    except ValueError:
-        number = 0
-    for run in runs:
+        return runs[-1] if runs else trainings[-1]
+    for each in among:
         # A run that is damaged, and left out, keeps its position.
-        if number in (run.position, run.position - runs[-1].position - 1):
-            return run
-    raise ResultsError(
-        f"{runs[0].path} has no run {wanted!r}; it has {', '.join(run.name for run in runs)}, "
-        f"or by number 1 to {runs[-1].position}"
-    )
+        positions = (
+            (each.position, each.position - runs[-1].position - 1) if isinstance(each, Run) else ()
+        )
+        if wanted == each.name or wanted in map(str, positions):
+            return each
+    what = "run or training" if trainings else "run"
+    numbers = f", or by number 1 to {runs[-1].position}" if runs else ""
+    names = ", ".join(each.name for each in among)
+    raise ResultsError(f"{among[0].path} has no {what} {wanted!r}; it has {names}{numbers}")

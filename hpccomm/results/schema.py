@@ -236,18 +236,13 @@ class RunInfo:
     ] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        for name in self.environment:
-            if not _listed(name, ENVIRONMENT):
-                raise UsageError(
-                    f"environment variable {name} is not on the allow-list of results files; "
-                    "choose variables with hpccomm.results.schema.recorded_environment"
-                )
-        for name in self.slurm:
-            if not _listed(name, SLURM):
-                raise UsageError(
-                    f"Slurm variable {name} is not on the allow-list of results files; "
-                    "choose variables with hpccomm.results.schema.recorded_slurm"
-                )
+        for stored, allowed in (("environment", ENVIRONMENT), ("slurm", SLURM)):
+            for name in getattr(self, stored):
+                if not _listed(name, allowed):
+                    raise UsageError(
+                        f"variable {name} is not on the allow-list of results files; choose variables "
+                        f"with hpccomm.results.schema.recorded_{stored}"
+                    )
         if self.started.tzinfo is None:
             raise UsageError("started needs a time zone: use datetime.now().astimezone()")
         if not self.ranks:
@@ -269,20 +264,29 @@ class BesideArray(NamedTuple):
         Its NumPy type.
     wide : tuple of int
         The shape of one entry; `RANKS` stands for the number of ranks.
-    first, many : Column
-        Columns of the table with the first entry of a line's part, and how many there are.
+    first, many : str
+        Columns of the table: the first entry of a line's part, and how many there are.
     """
 
     name: str
     kind: str
     wide: tuple[int, ...]
-    first: Column
-    many: Column
+    first: str
+    many: str
 
     @property
-    def crc(self) -> Column:
+    def crc(self) -> str:
         """Column of the table with the checksum of a line's part."""
-        return Column(f"{self.name}_crc", "<u4", "CRC-32 of these")
+        return f"{self.name}_crc"
+
+    @property
+    def location(self) -> tuple[Column, ...]:
+        """The columns of the table that locate a line's part."""
+        return (
+            Column(self.first, "<i8", f"first entry of {self.name} that belongs to this line"),
+            Column(self.many, "<i8", "how many do; 0 if none were kept"),
+            Column(self.crc, "<u4", "CRC-32 of these"),
+        )
 
 
 class TableForm(NamedTuple):
@@ -305,7 +309,7 @@ class TableForm(NamedTuple):
     @property
     def location(self) -> tuple[Column, ...]:
         """The columns behind its own: where parts of the arrays lie, and checksums."""
-        located = [each for array in self.beside for each in (array.first, array.many, array.crc)]
+        located = [column for array in self.beside for column in array.location]
         return (*located, Column("crc", "<u4", "CRC-32 of all columns before it"))
 
 
@@ -331,20 +335,8 @@ ROWS = TableForm(
     "rows",
     (*columns(Row), *columns(Timing)),
     (
-        BesideArray(
-            "samples",
-            "<f8",
-            (RANKS,),
-            Column("first_sample", "<i8", "first entry of samples that belongs to this row"),
-            Column("repetitions", "<i8", "entries of samples that do; 0 if none were kept"),
-        ),
-        BesideArray(
-            "isolated",
-            "<f8",
-            (RANKS, 2),
-            Column("first_isolated", "<i8", "first entry of isolated that belongs to this row"),
-            Column("isolated_repetitions", "<i8", "entries of isolated that do"),
-        ),
+        BesideArray("samples", "<f8", (RANKS,), "first_sample", "repetitions"),
+        BesideArray("isolated", "<f8", (RANKS, 2), "first_isolated", "isolated_repetitions"),
     ),
 )
 """The rows of a run."""

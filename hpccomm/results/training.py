@@ -13,7 +13,7 @@ import numpy as np
 
 from hpccomm.files.refusals import os_errors_as
 from hpccomm.results.lines import StoredLines
-from hpccomm.results.schema import BesideArray, Column, SectionKind, TableForm, columns
+from hpccomm.results.schema import BesideArray, SectionKind, TableForm, columns
 
 COMPLETED = "completed"
 """Status of a training whose log was closed."""
@@ -70,34 +70,12 @@ class TrainingNote:
 STEPS = TableForm(
     "steps",
     columns(TrainingStep),
-    (
-        BesideArray(
-            "bucket_seconds",
-            "<f8",
-            (),
-            Column(
-                "first_second", "<i8", "first entry of bucket_seconds that belongs to this step"
-            ),
-            Column("timed_buckets", "<i8", "entries of bucket_seconds that do"),
-        ),
-    ),
+    (BesideArray("bucket_seconds", "<f8", (), "first_second", "timed_buckets"),),
 )
 """The steps of a training."""
 
-EVENTS = TableForm(
-    "events",
-    (),
-    (
-        BesideArray(
-            "texts",
-            "u1",
-            (),
-            Column("first_byte", "<i8", "first byte of texts that belongs to this event"),
-            Column("bytes", "<i8", "bytes of texts that do: an object of JSON in UTF-8"),
-        ),
-    ),
-)
-"""Layouts of buckets, and notes, in the order in which they came."""
+EVENTS = TableForm("events", (), (BesideArray("texts", "u1", (), "first_byte", "bytes"),))
+"""Layouts of buckets, and notes, in the order in which they came: objects of JSON."""
 
 TRAINING = SectionKind("trainings", "training", (STEPS, EVENTS))
 """A training."""

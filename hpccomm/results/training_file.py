@@ -16,11 +16,8 @@ from typing import Any
 
 import numpy as np
 
-from hpccomm.errors import ResultsError
 from hpccomm.results import facts as json_facts
 from hpccomm.results import reader
-from hpccomm.results.run import Run
-from hpccomm.results.run import choose as choose_run
 from hpccomm.results.store import Line, Section
 from hpccomm.results.training import (
     EVENTS,
@@ -216,37 +213,3 @@ def read(path: str | os.PathLike[str]) -> list[Training]:
         If it is of another schema version.
     """
     return reader.whole(Path(path)).trainings
-
-
-def choose(
-    runs: Sequence[Run], trainings: Sequence[Training], wanted: str | None
-) -> Run | Training:
-    """Choose a run or training of a file.
-
-    Parameters
-    ----------
-    runs, trainings : sequences
-        Of one file.
-    wanted : str or None
-        A name; the number of a run, as in `hpccomm.results.run.choose`; None is the last run, or the last
-        training of a file without runs.
-
-    Raises
-    ------
-    ResultsError
-        If there is no such one; the message lists those that there are.
-    """
-    names = {each.name: each for each in trainings}
-    if wanted in names:
-        return names[wanted]
-    if not trainings:
-        return choose_run(runs, wanted)
-    if not runs and wanted is None:
-        return trainings[-1]
-    try:
-        return choose_run(runs, wanted)
-    except ResultsError:
-        there = ", ".join([*(run.name for run in runs), *names])
-        raise ResultsError(
-            f"{trainings[0].path} has no run or training {wanted!r}; it has {there}"
-        ) from None

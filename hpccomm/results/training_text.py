@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from hpccomm.results.liveness import INTERRUPTED, RUNNING, UNCERTAIN
+from hpccomm.results.liveness import in_words
 from hpccomm.results.schema import columns
 from hpccomm.results.table import TIME_FORMAT
 from hpccomm.results.training import Training, TrainingStep
@@ -46,12 +46,8 @@ def text(training: Training, *, statistics: bool = False) -> str:
 
 
 def _facts(training: Training) -> Iterator[str]:
-    facts, steps = training.facts, f"{len(training.steps)} steps"
-    status = {
-        RUNNING: f"{RUNNING}: {steps} so far",
-        INTERRUPTED: f"{INTERRUPTED}: its log was not closed; {steps}",
-        UNCERTAIN: f"{UNCERTAIN}: what wrote it cannot be seen from here, it was on {facts.host}; {steps} so far",
-    }.get(training.status, training.status)
+    facts = training.facts
+    status = in_words(training.status, counted(len(training.steps), "step"), facts.host)
     yield f"# Training {training.name} of {training.path}: {status}"
     yield (
         f"# Started {facts.started.strftime(TIME_FORMAT + ' %z')} by {facts.user} on {facts.host}, "
