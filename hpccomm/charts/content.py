@@ -37,7 +37,7 @@ def statements(
     runs: Sequence[Run],
     damage: Sequence[str],
     compared: Comparison | None,
-    judged: Sequence[tuple[str, pairs.Measured, pairs.Verdict]],
+    judged: Sequence[tuple[str, pairs.MeasuredPairs, pairs.PairDiagnosis]],
 ) -> list[Statement]:
     """Return the verdicts of a report, the worst first.
 
@@ -97,7 +97,7 @@ def _compared(compared: Comparison) -> Statement:
     return Statement(mood, f"Compared with the base: {said}", _few(lines))
 
 
-def _pairs(name: str, verdict: pairs.Verdict) -> Statement:
+def _pairs(name: str, verdict: pairs.PairDiagnosis) -> Statement:
     lines = [
         f"{each.kind} {each.name}: {each.what}, {each.slow} of {each.pairs} pairs are slow"
         for each in verdict.findings

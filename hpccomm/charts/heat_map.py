@@ -4,7 +4,7 @@ import numpy as np
 
 from hpccomm.charts.pictures import number, tips
 from hpccomm.drawing.vega import Chart, chart, encoding, layer
-from hpccomm.results.pairs import Measured, Verdict, matrices, parts
+from hpccomm.results.pairs import MeasuredPairs, PairDiagnosis, matrices, parts
 from hpccomm.units import few, ranges
 
 MOST_CELLS = 128
@@ -13,7 +13,7 @@ MOST_CELLS = 128
 _PIXELS = 420
 
 
-def pairs_of_ranks(measured: Measured, verdict: Verdict) -> Chart:
+def pairs_of_ranks(measured: MeasuredPairs, verdict: PairDiagnosis) -> Chart:
     """Return for each pair what it has, as a part of what pairs of its kind should have."""
     latency, bandwidth = matrices(measured)
     speed_part, bandwidth_part = parts(measured, verdict)
@@ -33,7 +33,7 @@ def pairs_of_ranks(measured: Measured, verdict: Verdict) -> Chart:
 
 
 def _map(
-    measured: Measured, name: str, values: np.ndarray, part: np.ndarray, worse: np.ufunc
+    measured: MeasuredPairs, name: str, values: np.ndarray, part: np.ndarray, worse: np.ufunc
 ) -> Chart:
     ranks = len(measured.nodes)
     edges = np.arange(0, ranks, -(-ranks // MOST_CELLS))

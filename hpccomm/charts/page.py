@@ -112,15 +112,15 @@ def _skew(runs: Sequence[Run]) -> Iterator[_Section]:
         yield f"Skew of ranks: {title}", note, pictures.skews(title, skew)
 
 
-def _judged(runs: Sequence[Run]) -> Iterator[tuple[str, pairs.Measured, pairs.Verdict]]:
+def _judged(runs: Sequence[Run]) -> Iterator[tuple[str, pairs.MeasuredPairs, pairs.PairDiagnosis]]:
     """Yield the pairs of ranks that runs have measured, with their names and what is slow."""
     for run in runs:
         if pairs.ENTRY in run.entries:
             measured, thresholds = pairs.read(run)
-            yield run.title, measured, pairs.blame(measured, thresholds)
+            yield run.title, measured, pairs.locate_slow(measured, thresholds)
 
 
-def _pairs(title: str, measured: pairs.Measured, verdict: pairs.Verdict) -> _Section:
+def _pairs(title: str, measured: pairs.MeasuredPairs, verdict: pairs.PairDiagnosis) -> _Section:
     """Return heat maps of pairs of ranks."""
     chart = heat_map.pairs_of_ranks(measured, verdict)
     return f"Pairs of ranks: {title}", chart["title"]["text"], chart

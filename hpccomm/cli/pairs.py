@@ -39,7 +39,7 @@ def run(args: argparse.Namespace) -> int:
     from hpccomm.bench.perf.root import on_root
     from hpccomm.bench.progress import Progress, terminal
     from hpccomm.results import pairs, pairs_text
-    from hpccomm.results.pairs import Thresholds, blame
+    from hpccomm.results.pairs import Thresholds, locate_slow
 
     options = measuring.PairOptions(
         large=args.bytes,
@@ -69,7 +69,7 @@ def run(args: argparse.Namespace) -> int:
             def report() -> None:
                 nonlocal slow
                 assert measured is not None
-                verdict = blame(measured, thresholds)
+                verdict = locate_slow(measured, thresholds)
                 slow = bool(verdict.findings)
                 if writer is not None:
                     writer.add_entry(pairs.ENTRY, pairs.entry(measured, thresholds))

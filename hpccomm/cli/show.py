@@ -121,7 +121,7 @@ def run(args: argparse.Namespace) -> int:
     finished = chosen.status == "completed"
     if pairs.ENTRY in chosen.entries:
         measured, thresholds = pairs.read(chosen)
-        verdict = pairs_text.text(measured, pairs.blame(measured, thresholds))
+        verdict = pairs_text.text(measured, pairs.locate_slow(measured, thresholds))
         output.write(listing + describe.facts(chosen) + verdict)
         return status
     with watched(f"showing {chosen.name}", len(chosen.rows)) as progress:

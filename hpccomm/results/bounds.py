@@ -18,11 +18,11 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
-from hpccomm.results.links import DEVICE, NODE, Link, Published, links
+from hpccomm.results.links import DEVICE, NODE, LinkType, Published, links
 from hpccomm.results.schema import DeviceInfo, RankInfo, RunInfo
 
 
-class Bound(NamedTuple):
+class LinkBound(NamedTuple):
     """What links allow a collective.
 
     Attributes
@@ -53,7 +53,7 @@ def bounding_link(info: RunInfo) -> DeviceInfo | None:
     return min(info.devices, key=lambda device: device.peak)
 
 
-def bound(info: RunInfo, collective: str) -> Bound | None:
+def bound(info: RunInfo, collective: str) -> LinkBound | None:
     """Return what the links of a run allow a collective; None where they are not known.
 
     Parameters
@@ -65,12 +65,12 @@ def bound(info: RunInfo, collective: str) -> Bound | None:
     """
     device = bounding_link(info)
     if device is not None:
-        return Bound(device.link, device.peak, device.peak)
+        return LinkBound(device.link, device.peak, device.peak)
     rate = fabric_rate(info)
     if rate is None:
         return None
     share = share_of_node(info.ranks, collective)
-    return None if share is None else Bound(info.machine["fabric"], rate, rate * share)
+    return None if share is None else LinkBound(info.machine["fabric"], rate, rate * share)
 
 
 _PORT = re.compile(r"(\d+(?:\.\d+)?) Gb/sec \(\d+X (\w+)\)")
@@ -146,7 +146,7 @@ def published(info: RunInfo, collective: str) -> tuple[Published, ...]:
     )
 
 
-def _like(info: RunInfo) -> list[Link]:
+def _like(info: RunInfo) -> list[LinkType]:
     """Return the links of the table that are those of a run."""
     device = bounding_link(info)
     if device is not None:

@@ -32,7 +32,7 @@ from typing import Any, TypeVar
 from hpccomm.contracts.collectives import ALIASES, MEASURED
 from hpccomm.errors import UsageError, did_you_mean
 from hpccomm.results.bounds import SHARES, share_of_node
-from hpccomm.results.links import DEVICE, Link, links
+from hpccomm.results.links import DEVICE, LinkType, links
 from hpccomm.results.schema import Row, RunInfo
 from hpccomm.units import counted, size
 
@@ -156,7 +156,7 @@ def check(text: str) -> None:
         _of_file(text)
 
 
-def _named_link(text: str) -> tuple[Link, int] | None:
+def _named_link(text: str) -> tuple[LinkType, int] | None:
     """Return a link by its name, and the number of a node's ports; None if there is a file, or no such link."""
     match = _LINK.fullmatch(text)
     if match is None or match[2] not in links() or Path(text).exists():
@@ -181,7 +181,7 @@ def _of_file(text: str) -> tuple[Entry, ...]:
     return entries(text, content)
 
 
-def _of_link(text: str, link: Link, ports: int, info: RunInfo) -> tuple[Entry, ...]:
+def _of_link(text: str, link: LinkType, ports: int, info: RunInfo) -> tuple[Entry, ...]:
     nodes = len({rank.node for rank in info.ranks})
     if (link.place == DEVICE) != (nodes == 1):
         where = "devices of one node" if link.place == DEVICE else "nodes"

@@ -12,7 +12,7 @@ import numpy as np
 
 from hpccomm.files import records
 from hpccomm.results import lines
-from hpccomm.results.lines import Place
+from hpccomm.results.lines import DataPlace
 from hpccomm.results.schema import RANKS, RUN, SectionKind
 from hpccomm.results.training import TRAINING
 
@@ -48,7 +48,7 @@ def nbytes(kind: SectionKind, capacity: Mapping[str, int], ranks: int) -> int:
 
 def lay_out(
     group: h5py.Group, kind: SectionKind, capacity: Mapping[str, int], ranks: int
-) -> dict[str, Place]:
+) -> dict[str, DataPlace]:
     """Create the tables, arrays and the state of a run or training; return where they lie."""
     creation = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
     creation.set_layout(h5py.h5d.CONTIGUOUS)
@@ -76,7 +76,7 @@ def _with_text(form: np.dtype[Any]) -> np.dtype[Any]:
     )
 
 
-def places(group: h5py.Group, kind: SectionKind) -> dict[str, Place]:
+def places(group: h5py.Group, kind: SectionKind) -> dict[str, DataPlace]:
     """Return where the tables, arrays and the state of a run or training lie.
 
     Raises
@@ -92,7 +92,7 @@ def places(group: h5py.Group, kind: SectionKind) -> dict[str, Place]:
         dimensions = 0 if wide is None else 1 + len(wide)
         if dataset.dtype != form or dataset.ndim != dimensions or (at is None and dataset.size):
             raise ValueError(f"{dataset.name} is not what hpccomm writes there")
-        found[name] = Place(at or 0, dataset.shape)
+        found[name] = DataPlace(at or 0, dataset.shape)
     return found
 
 
@@ -115,7 +115,7 @@ def copy(
     kind: SectionKind,
     capacity: Mapping[str, int] | None = None,
     record: Any = None,
-) -> tuple[dict[str, Place], list[ByteCopy]]:
+) -> tuple[dict[str, DataPlace], list[ByteCopy]]:
     """Lay out a run or training again.
 
     Parameters

@@ -31,7 +31,7 @@ class DamagedPart(ResultsError):
     """A line's part of an array differs from its checksum."""
 
 
-class Place(NamedTuple):
+class DataPlace(NamedTuple):
     """Where a dataset lies: its first byte in the file, and its shape."""
 
     at: int
@@ -124,7 +124,7 @@ class StoredLines:
         Name of the run or training.
     form : TableForm
         The table.
-    places : mapping of str to Place
+    places : mapping of str to DataPlace
         Of the table and the arrays.
     count : int or None
         Lines that are written; None if that is damaged. All whole ones are then given.
@@ -144,7 +144,7 @@ class StoredLines:
         source: Source,
         section: str,
         form: TableForm,
-        places: Mapping[str, Place],
+        places: Mapping[str, DataPlace],
         count: int | None,
     ) -> None:
         self._source, self._section, self._form, self._places = source, section, form, places

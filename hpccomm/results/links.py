@@ -44,7 +44,7 @@ class Published:
 
 
 @dataclass(frozen=True, slots=True)
-class Link:
+class LinkType:
     """A kind of link.
 
     Attributes
@@ -81,12 +81,12 @@ class Link:
 
 
 @cache
-def links() -> dict[str, Link]:
+def links() -> dict[str, LinkType]:
     """Return the table, by the names of the links."""
     text = (Path(__file__).parent / "links.toml").read_text(encoding="utf-8")
     return {name: _link(name, facts) for name, facts in tomllib.loads(text).items()}
 
 
-def _link(name: str, facts: dict[str, Any]) -> Link:
+def _link(name: str, facts: dict[str, Any]) -> LinkType:
     published = tuple(Published(**each) for each in facts.pop("published", ()))
-    return Link(name, **facts, published=published)
+    return LinkType(name, **facts, published=published)

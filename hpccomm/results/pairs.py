@@ -1,4 +1,4 @@
-"""Latency and bandwidth of pairs of ranks: what was measured, what of it is slow, and who is to blame.
+"""Latency and bandwidth of pairs of ranks: what was measured, what of it is slow, and where that lies.
 
 A pair is slow beside the others of its kind: those inside of nodes, and those between nodes. Their healthy
 level is the quarter of the pairs that is best, since more than half may be slow where one of few nodes is.
@@ -23,11 +23,11 @@ _INSIDE = 0.5
 """What is expected of pairs inside of a node, beside others: caches and sockets make healthy ones differ."""
 
 _MOST = 2 / 3
-"""Part of the pairs of a node, or a rank, that are slow if it is to blame."""
+"""Part of the pairs of a node, or a rank, that are slow where the whole of it is slow."""
 
 
 @dataclass(frozen=True, slots=True)
-class Link:
+class PairLink:
     """What a pair of ranks was measured at.
 
     Attributes
@@ -51,7 +51,7 @@ class Link:
         """The worse direction, in bytes a second."""
         return min(self.there, self.back)
 
-    def better(self, other: "Link") -> "Link":
+    def better(self, other: "PairLink") -> "PairLink":
         """Return the better figures of two measurements of the pair."""
         return replace(
             self,
@@ -62,7 +62,7 @@ class Link:
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
+class MeasuredPairs:
     """All pairs that were measured.
 
     Attributes
@@ -71,7 +71,7 @@ class Measured:
         The node of each rank.
     hosts : tuple of str
         Its name.
-    links : tuple of Link
+    links : tuple of PairLink
         The pairs.
     pairs : int
         How many there are, measured or not.
@@ -83,13 +83,13 @@ class Measured:
 
     nodes: tuple[int, ...]
     hosts: tuple[str, ...]
-    links: tuple[Link, ...]
+    links: tuple[PairLink, ...]
     pairs: int
     small: int
     large: int
     seconds: float
 
-    def inside(self, link: Link) -> bool:
+    def inside(self, link: PairLink) -> bool:
         """Whether both ranks of a pair are on one node."""
         return self.nodes[link.a] == self.nodes[link.b]
 
@@ -119,7 +119,7 @@ class Thresholds:
     expected_latency: float | None = None
 
 
-class Finding(NamedTuple):
+class SlowFinding(NamedTuple):
     """Something that is slow.
 
     Attributes
@@ -147,34 +147,34 @@ class Finding(NamedTuple):
     pairs: int
 
 
-class Verdict(NamedTuple):
+class PairDiagnosis(NamedTuple):
     """What is slow, and why.
 
     Attributes
     ----------
-    findings : tuple of Finding
+    findings : tuple of SlowFinding
         Nodes first.
-    slow : tuple of Link
+    slow : tuple of PairLink
         All slow pairs.
     levels : dict
         What pairs inside of nodes (True) and between nodes (False) should have: seconds and bytes a second.
     """
 
-    findings: tuple[Finding, ...]
-    slow: tuple[Link, ...]
+    findings: tuple[SlowFinding, ...]
+    slow: tuple[PairLink, ...]
     levels: Mapping[bool, tuple[float, float]]
 
     @property
     def drain(self) -> tuple[str, ...]:
-        """Hosts that are to blame as a whole."""
+        """Hosts that are slow as a whole."""
         return tuple(dict.fromkeys(each.host for each in self.findings if each.kind == "node"))
 
 
-def blame(measured: Measured, thresholds: Thresholds) -> Verdict:
+def locate_slow(measured: MeasuredPairs, thresholds: Thresholds) -> PairDiagnosis:
     """Say what is slow. A pure function of what was measured."""
     levels = _levels(measured, thresholds)
-    findings: list[Finding] = []
-    slow_links: dict[tuple[int, int], Link] = {}
+    findings: list[SlowFinding] = []
+    slow_links: dict[tuple[int, int], PairLink] = {}
     for what, part_of, threshold in (
         ("bandwidth", _bandwidth_part, thresholds.bandwidth),
         ("latency", _latency_part, thresholds.latency),
@@ -195,10 +195,10 @@ def blame(measured: Measured, thresholds: Thresholds) -> Verdict:
         findings += _explained(measured, what, parts, slow)
     order = ("node", "nodes", "rank", "pair")
     findings.sort(key=lambda each: (order.index(each.kind), each.part))
-    return Verdict(tuple(findings), tuple(slow_links.values()), levels)
+    return PairDiagnosis(tuple(findings), tuple(slow_links.values()), levels)
 
 
-def _levels(measured: Measured, thresholds: Thresholds) -> dict[bool, tuple[float, float]]:
+def _levels(measured: MeasuredPairs, thresholds: Thresholds) -> dict[bool, tuple[float, float]]:
     """Return latency and bandwidth that pairs of each kind should have."""
     levels = {}
     one_node = len(set(measured.nodes)) == 1
@@ -217,20 +217,22 @@ def _levels(measured: Measured, thresholds: Thresholds) -> dict[bool, tuple[floa
     return levels
 
 
-def _bandwidth_part(link: Link, level: tuple[float, float]) -> float:
+def _bandwidth_part(link: PairLink, level: tuple[float, float]) -> float:
     return link.bandwidth / level[1] if level[1] else 1.0
 
 
-def _latency_part(link: Link, level: tuple[float, float]) -> float:
+def _latency_part(link: PairLink, level: tuple[float, float]) -> float:
     return level[0] / link.latency if link.latency else 1.0
 
 
 _Parts = Mapping[tuple[int, int], float]
 
 
-def _explained(measured: Measured, what: str, parts: _Parts, slow: _Parts) -> list[Finding]:
+def _explained(
+    measured: MeasuredPairs, what: str, parts: _Parts, slow: _Parts
+) -> list[SlowFinding]:
     """Return what explains the slow pairs."""
-    nodes, findings = measured.nodes, list[Finding]()
+    nodes, findings = measured.nodes, list[SlowFinding]()
     left = dict(slow)
     outside = {pair: part for pair, part in parts.items() if nodes[pair[0]] != nodes[pair[1]]}
     together = len(set(nodes))
@@ -249,7 +251,7 @@ def _explained(measured: Measured, what: str, parts: _Parts, slow: _Parts) -> li
         name = f"{measured.host(one)} and {measured.host(other)}"
         found = [pair for pair in outside if pair in left]
         findings.append(
-            Finding("nodes", name, "", what, _median(slow, found), len(found), len(outside))
+            SlowFinding("nodes", name, "", what, _median(slow, found), len(found), len(outside))
         )
         for pair in found:
             del left[pair]
@@ -257,7 +259,7 @@ def _explained(measured: Measured, what: str, parts: _Parts, slow: _Parts) -> li
         findings.append(_finding(measured, "rank", rank, what, slow, of_it))
     for (a, b), part in left.items():
         findings.append(
-            Finding(
+            SlowFinding(
                 "pair",
                 f"{a} and {b} ({measured.hosts[a]}, {measured.hosts[b]})",
                 "",
@@ -271,17 +273,17 @@ def _explained(measured: Measured, what: str, parts: _Parts, slow: _Parts) -> li
 
 
 def _finding(
-    measured: Measured,
+    measured: MeasuredPairs,
     kind: str,
     number: int,
     what: str,
     slow: _Parts,
     of_it: list[tuple[int, int]],
-) -> Finding:
+) -> SlowFinding:
     found = [pair for pair in of_it if pair in slow]
     host = measured.host(number) if kind == "node" else measured.hosts[number]
     name = host if kind == "node" else f"{number} ({host})"
-    return Finding(kind, name, host, what, _median(slow, found), len(found), len(of_it))
+    return SlowFinding(kind, name, host, what, _median(slow, found), len(found), len(of_it))
 
 
 def _culprits(
@@ -320,7 +322,7 @@ def _median(parts: _Parts, pairs: Sequence[tuple[int, int]]) -> float:
     return float(np.median([parts[pair] for pair in pairs]))
 
 
-def matrices(measured: Measured) -> tuple[np.ndarray, np.ndarray]:
+def matrices(measured: MeasuredPairs) -> tuple[np.ndarray, np.ndarray]:
     """Return latency (seconds) and bandwidth (bytes a second, from row to column) as matrices.
 
     Returns
@@ -336,7 +338,7 @@ def matrices(measured: Measured) -> tuple[np.ndarray, np.ndarray]:
     return latency, bandwidth
 
 
-def parts(measured: Measured, verdict: Verdict) -> tuple[np.ndarray, np.ndarray]:
+def parts(measured: MeasuredPairs, verdict: PairDiagnosis) -> tuple[np.ndarray, np.ndarray]:
     """Return inverse latency and bandwidth as parts of what pairs of their kind should have; see `matrices`."""
     latency, bandwidth = matrices(measured)
     nodes = np.array(measured.nodes)
@@ -347,7 +349,7 @@ def parts(measured: Measured, verdict: Verdict) -> tuple[np.ndarray, np.ndarray]
     return level[..., 0] / latency, bandwidth / level[..., 1]
 
 
-def entry(measured: Measured, thresholds: Thresholds) -> dict[str, Any]:
+def entry(measured: MeasuredPairs, thresholds: Thresholds) -> dict[str, Any]:
     """Return what was measured as an entry of a run's facts: JSON."""
     return {
         **{name: getattr(measured, name) for name in ("pairs", "small", "large", "seconds")},
@@ -356,7 +358,7 @@ def entry(measured: Measured, thresholds: Thresholds) -> dict[str, Any]:
     }
 
 
-def read(run: Any) -> tuple[Measured, Thresholds]:
+def read(run: Any) -> tuple[MeasuredPairs, Thresholds]:
     """Return the pairs of a run of a results file (`hpccomm.results.run.Run`).
 
     Raises
@@ -369,10 +371,10 @@ def read(run: Any) -> tuple[Measured, Thresholds]:
         raise ResultsError(
             f"{run.name} of {run.path} has no pairs; hpccomm perf pairs measures them"
         )
-    measured = Measured(
+    measured = MeasuredPairs(
         nodes=tuple(rank.node for rank in run.info.ranks),
         hosts=tuple(rank.host for rank in run.info.ranks),
-        links=tuple(Link(**link) for link in stored["links"]),
+        links=tuple(PairLink(**link) for link in stored["links"]),
         **{name: stored[name] for name in ("pairs", "small", "large", "seconds")},
     )
     return measured, Thresholds(**stored["thresholds"])

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from hpccomm.results.pairs import Finding, Measured, Verdict, matrices
+from hpccomm.results.pairs import MeasuredPairs, PairDiagnosis, SlowFinding, matrices
 
 MOST_COLUMNS = 16
 """A larger matrix is not printed."""
@@ -13,7 +13,7 @@ MOST_COLUMNS = 16
 JSON_VERSION = 1
 
 
-def text(measured: Measured, verdict: Verdict) -> str:
+def text(measured: MeasuredPairs, verdict: PairDiagnosis) -> str:
     """Return everything that is printed, with line ends."""
     ranks, nodes = len(measured.nodes), len(set(measured.nodes))
     lines = [
@@ -41,7 +41,7 @@ def text(measured: Measured, verdict: Verdict) -> str:
     return "".join(f"{line}\n" for line in lines)
 
 
-def _levels(measured: Measured, verdict: Verdict) -> list[str]:
+def _levels(measured: MeasuredPairs, verdict: PairDiagnosis) -> list[str]:
     lines = []
     for inside, (latency, bandwidth) in sorted(verdict.levels.items()):
         links = [link for link in measured.links if measured.inside(link) == inside]
@@ -79,7 +79,7 @@ def _matrix(title: str, names: Sequence[str], matrix: np.ndarray) -> list[str]:
     return ["#", f"# {title}", f"# {' ' * lead}  {heading}", *rows]
 
 
-def _sentence(found: Finding) -> str:
+def _sentence(found: SlowFinding) -> str:
     share = "" if found.kind == "pair" else f", in {found.slow} of {found.pairs} pairs"
     level = f"{found.part:.0%} of what it should be" if found.what == "bandwidth" else ""
     level = level or f"{1 / found.part:.1f} times what it should be"
@@ -87,7 +87,7 @@ def _sentence(found: Finding) -> str:
     return f"# SLOW {found.kind} {found.name}: {found.what} {level}{share}{unclear}"
 
 
-def as_json(measured: Measured, verdict: Verdict) -> str:
+def as_json(measured: MeasuredPairs, verdict: PairDiagnosis) -> str:
     """Return what was measured and found as JSON; docs/pairs.rst describes it."""
     document = {
         "version": JSON_VERSION,

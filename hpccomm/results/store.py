@@ -32,7 +32,7 @@ from hpccomm.files.refusals import os_errors_as
 from hpccomm.files.regular import as_utf8
 from hpccomm.results import layout, lines, reader, storage
 from hpccomm.results.layout import ByteCopy
-from hpccomm.results.lines import Place
+from hpccomm.results.lines import DataPlace
 from hpccomm.results.schema import STATUS, SectionKind, TableForm
 
 Line = tuple[Sequence[object], Sequence[np.ndarray]]
@@ -91,7 +91,7 @@ class Section:
 
         def build(
             old: h5py.File | None, new: h5py.File
-        ) -> tuple[tuple[str, dict[str, Place]], list[ByteCopy]]:
+        ) -> tuple[tuple[str, dict[str, DataPlace]], list[ByteCopy]]:
             copies = self._copy_others(old, new)
             parent = new.require_group(kind.group)
             names = records.names(parent, kind.prefix)
@@ -269,7 +269,9 @@ class Section:
     def _rewrite(self, capacity: Mapping[str, int], record: Any = None) -> None:
         """Replace the file by one in which this section has another capacity, or other facts."""
 
-        def build(old: h5py.File | None, new: h5py.File) -> tuple[dict[str, Place], list[ByteCopy]]:
+        def build(
+            old: h5py.File | None, new: h5py.File
+        ) -> tuple[dict[str, DataPlace], list[ByteCopy]]:
             assert old is not None
             copies = self._copy_others(old, new)
             group = new.require_group(self._kind.group).create_group(self.name)

@@ -14,7 +14,7 @@ import numpy as np
 
 from hpccomm.errors import UsageError
 from hpccomm.results import placement, repetitions
-from hpccomm.results.bounds import Bound, bound, bounding_link, fabric_rate
+from hpccomm.results.bounds import LinkBound, bound, bounding_link, fabric_rate
 from hpccomm.results.schema import (
     REQUIRED_FRACTION,
     SIMULATED_BACKEND,
@@ -193,7 +193,7 @@ def line(info: RunInfo, out_of_place: Half, in_place: Half = (None, None)) -> st
 
 
 @dataclass(slots=True)
-class Tally:
+class TableTally:
     """What stands behind a table, counted row by row.
 
     Attributes
@@ -230,23 +230,23 @@ class Tally:
         return self.busbw / self.rows if self.rows else 0.0
 
 
-def tallied(rows: Iterable[Row]) -> Tally:
+def tallied(rows: Iterable[Row]) -> TableTally:
     """Return the tally of rows."""
-    tally = Tally()
+    tally = TableTally()
     for row in rows:
         tally.add(row)
     return tally
 
 
-def too_slow(tally: Tally, least: float | None) -> bool:
+def too_slow(tally: TableTally, least: float | None) -> bool:
     """Whether the average bus bandwidth of a table is below what it has to be, in 1e9 B/s, if anything."""
     return least is not None and tally.mean < REQUIRED_FRACTION * least
 
 
 def footer(
-    tally: Tally,
+    tally: TableTally,
     collective: str,
-    link: DeviceInfo | Bound | None = None,
+    link: DeviceInfo | LinkBound | None = None,
     *,
     interrupted: bool = False,
     least: float | None = None,
@@ -255,11 +255,11 @@ def footer(
 
     Parameters
     ----------
-    tally : Tally
+    tally : TableTally
         Of all rows of the table.
     collective : str
         Name of what was measured.
-    link : DeviceInfo or Bound, optional
+    link : DeviceInfo or LinkBound, optional
         What bounds bus bandwidth, if that is known: the best one is compared with its ``peak``.
     least : float, optional
         The least average bus bandwidth, in 1e9 B/s: whether it is reached is said.

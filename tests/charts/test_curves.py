@@ -156,11 +156,11 @@ def test_what_is_left_out_is_the_oldest_and_the_title_says_so(tmp_path, monkeypa
 
 def test_a_heat_map_has_the_slowest_pair_of_each_block(tmp_path):
     ranks = 4 * heat_map.MOST_CELLS
-    links = [pairs.Link(0, rank, 1e-6, 1e9, 1e9) for rank in range(1, ranks)]
-    links[41] = pairs.Link(0, 42, 4e-6, 25e7, 5e8)
+    links = [pairs.PairLink(0, rank, 1e-6, 1e9, 1e9) for rank in range(1, ranks)]
+    links[41] = pairs.PairLink(0, 42, 4e-6, 25e7, 5e8)
     nodes, hosts = tuple(range(ranks)), tuple(f"n{rank}" for rank in range(ranks))
-    measured = pairs.Measured(nodes, hosts, tuple(links), len(links), 8, 1 << 20, 1.0)
-    chart = heat_map.pairs_of_ranks(measured, pairs.blame(measured, pairs.Thresholds()))
+    measured = pairs.MeasuredPairs(nodes, hosts, tuple(links), len(links), 8, 1 << 20, 1.0)
+    chart = heat_map.pairs_of_ranks(measured, pairs.locate_slow(measured, pairs.Thresholds()))
     latency, bandwidth = [each["data"]["values"][0] for each in chart["hconcat"]]
     assert bandwidth["names"][10] == "40-43"
     assert len(bandwidth["value"]) == heat_map.MOST_CELLS**2

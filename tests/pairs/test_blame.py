@@ -1,4 +1,4 @@
-"""Who is to blame: a planted slow node, rank or pair is named and nobody else, and noise names nobody."""
+"""Slow parts are located: a planted slow node, rank or pair is named and nothing else, and noise names nothing."""
 
 from itertools import combinations
 
@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hpccomm.results.pairs import Link, Measured, Thresholds, blame, matrices
+from hpccomm.results.pairs import MeasuredPairs, PairLink, Thresholds, locate_slow, matrices
 
 
 def measured(nodes, seed, slow=lambda a, b: 1.0, part=1.0, noise=0.03):
@@ -20,9 +20,9 @@ def measured(nodes, seed, slow=lambda a, b: 1.0, part=1.0, noise=0.03):
         there, back = (
             1e10 * better * chance.normal(1, noise, 2) / np.array([slow(a, b), slow(b, a)])
         )
-        links.append(Link(a, b, 2e-6 / better * chance.normal(1, noise), there, back))
+        links.append(PairLink(a, b, 2e-6 / better * chance.normal(1, noise), there, back))
     hosts = tuple(f"host{node}" for node in nodes)
-    return Measured(tuple(nodes), hosts, tuple(links), len(links), 8, 1 << 20, 1.0)
+    return MeasuredPairs(tuple(nodes), hosts, tuple(links), len(links), 8, 1 << 20, 1.0)
 
 
 def placed(nodes, per_node):
@@ -30,7 +30,9 @@ def placed(nodes, per_node):
 
 
 def named(found, **thresholds):
-    return [(each.kind, each.name) for each in blame(found, Thresholds(**thresholds)).findings]
+    return [
+        (each.kind, each.name) for each in locate_slow(found, Thresholds(**thresholds)).findings
+    ]
 
 
 sizes = st.tuples(st.integers(1, 12), st.integers(1, 4)).filter(lambda size: size[0] * size[1] > 1)
@@ -51,7 +53,7 @@ def test_a_slow_node_is_named_and_nobody_else(nodes, per_node, seed, times):
 
     found = measured(places, seed, slow)
     assert named(found) == [("node", f"host{bad}")]
-    verdict = blame(found, Thresholds())
+    verdict = locate_slow(found, Thresholds())
     assert verdict.drain == (f"host{bad}",)
     assert verdict.findings[0].slow == verdict.findings[0].pairs == (nodes - 1) * per_node**2
     assert verdict.findings[0].part == pytest.approx(1 / times, rel=0.2)
@@ -91,13 +93,13 @@ def test_of_two_nodes_nobody_can_tell_which():
     found = measured(places, 0, lambda a, b: 3.0 if places[a] != places[b] else 1.0)
     assert named(found) == []  # nothing is known that is better
     assert named(found, expected_bandwidth=1e10) == [("nodes", "host0 and host1")]
-    assert blame(found, Thresholds(expected_bandwidth=1e10)).drain == ()
+    assert locate_slow(found, Thresholds(expected_bandwidth=1e10)).drain == ()
     assert named(found, expected_latency=0.5e-6)[0] == ("nodes", "host0 and host1")
 
 
 def test_matrices_have_both_directions():
-    links = (Link(0, 2, 1e-6, 3.0, 4.0),)
-    latency, bandwidth = matrices(Measured((0, 0, 1), ("a", "a", "b"), links, 3, 8, 8, 0.0))
+    links = (PairLink(0, 2, 1e-6, 3.0, 4.0),)
+    latency, bandwidth = matrices(MeasuredPairs((0, 0, 1), ("a", "a", "b"), links, 3, 8, 8, 0.0))
     assert (latency[0, 2], latency[2, 0]) == (1e-6, 1e-6)
     assert (bandwidth[0, 2], bandwidth[2, 0]) == (3.0, 4.0)
     assert np.isnan(bandwidth[0, 1])

@@ -11,7 +11,7 @@ from hpccomm.bench.pairs.plan import Pair, Round, again, rounds
 from hpccomm.bench.perf.timing import one_by_one
 from hpccomm.reductions import ReduceOp
 from hpccomm.results import origin
-from hpccomm.results.pairs import Link, Measured, Thresholds, blame
+from hpccomm.results.pairs import MeasuredPairs, PairLink, Thresholds, locate_slow
 
 if TYPE_CHECKING:
     from hpccomm.communicator import Communicator
@@ -49,7 +49,7 @@ class PairOptions:
 
 def measure(
     comm: "Communicator", options: PairOptions, thresholds: Thresholds, say: Callable[[str], None]
-) -> Measured | None:
+) -> MeasuredPairs | None:
     """Measure the pairs of a communicator. Collective; blocks.
 
     Whatever seems slow is measured again, up to three times, and the best figure counts.
@@ -67,7 +67,7 @@ def measure(
 
     Returns
     -------
-    Measured or None
+    MeasuredPairs or None
         On rank 0.
     """
     nodes, hosts = zip(*comm.all_gather_object((comm.node, origin.host())), strict=True)
@@ -76,16 +76,16 @@ def measure(
     links = _round_by_round(comm, rounds(nodes), ends, began + options.budget, say)
     pairs = comm.size * (comm.size - 1) // 2
 
-    def measured() -> Measured | None:
+    def measured() -> MeasuredPairs | None:
         """Return what was measured so far, on rank 0."""
         if links is None:
             return None
         sizes = pairs, options.small, options.large
-        return Measured(nodes, hosts, tuple(links), *sizes, perf_counter() - began)
+        return MeasuredPairs(nodes, hosts, tuple(links), *sizes, perf_counter() - began)
 
     for _ in range(_AGAIN):
         so_far = measured()
-        slow = [(link.a, link.b) for link in blame(so_far, thresholds).slow] if so_far else []
+        slow = [(link.a, link.b) for link in locate_slow(so_far, thresholds).slow] if so_far else []
         repeated = again(comm.broadcast_object(slow), nodes)
         if not repeated:
             break
@@ -102,7 +102,7 @@ def _round_by_round(
     ends: "_Ends",
     deadline: float,
     say: Callable[[str], None],
-) -> list[Link] | None:
+) -> list[PairLink] | None:
     """Measure rounds, at least one, until the deadline of rank 0; return what was found, on rank 0."""
     own: list[tuple[Pair, float, float]] = []
     over = np.zeros(1, np.int32)
@@ -125,7 +125,7 @@ def _round_by_round(
         for pair, latency, bandwidth in measured:
             halves.setdefault(pair, {})[rank] = latency, bandwidth
     return [
-        Link(*pair, latency=half[pair[0]][0], there=half[pair[0]][1], back=half[pair[1]][1])
+        PairLink(*pair, latency=half[pair[0]][0], there=half[pair[0]][1], back=half[pair[1]][1])
         for pair, half in sorted(halves.items())
     ]
 

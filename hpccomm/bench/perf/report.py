@@ -83,7 +83,7 @@ class Report:
         # Rows are kept for the JSON alone: a run may have no end.
         self._rows: list[Row] = []
         self._samples: list[Samples | None] = []
-        self._tally = table.Tally()
+        self._tally = table.TableTally()
         self._judge = None
         if options.expected is not None:
             expected = expectations.expectation(options.expected, info)
@@ -113,7 +113,7 @@ class Report:
 
     def begin(self, tables: Sequence[TableNames]) -> None:
         """Print what stands before a table, and its heading. There is one, of each variant if there are several."""
-        self._tally = table.Tally()
+        self._tally = table.TableTally()
         self._isolated = []
         self.show(table.run_header(self.info, *tables[0]))
         self.show(table.heading(self.info.config))
