@@ -1,6 +1,7 @@
 """The gradients of one layout: where they lie, and which of them are given in a step."""
 
 from collections.abc import Collection, Mapping, Sequence
+from operator import or_
 from typing import Any
 
 import numpy as np
@@ -163,9 +164,15 @@ class Buckets:
         self.marked[name] = None
         self.present[name] = True
 
+    def mark_all(self) -> None:
+        """Take all gradients as they lie in their buckets, at the begin of a micro-step."""
+        self.in_place.update(self.gradients)
+        self.marked = dict.fromkeys(self.gradients)
+        self.present = dict.fromkeys(self.gradients, True)
+
     def end_micro_step(self) -> None:
         """Let gradients be given again. Those that are present stay."""
-        self.marked.clear()
+        self.marked = {}
 
     def prepare(self, number: int) -> list[bool]:
         """Make a bucket ready to be reduced, and return this rank's `FLAGS`."""
@@ -196,8 +203,7 @@ class Buckets:
 
     def reduced(self, number: int, flags: Sequence[bool], divisor: int) -> None:
         """Take a reduced bucket: the flags that any rank set, and what the sum has to be divided by."""
-        if any(flags):
-            self.any_flags = [a or b for a, b in zip(self.any_flags, flags, strict=True)]
+        self.any_flags = list(map(or_, self.any_flags, flags))
         factor = 1 / (divisor if self._compressed else divisor * self.loss_scale)
         if factor != 1:
             scale(self.flats[number].elements, factor)

@@ -48,7 +48,8 @@ class Record:
 
     def lay_out(self, buckets: Buckets, reducer: Reducer) -> None:
         """Take note of another layout, whose buckets are counted anew."""
-        self._wire_before = self._totals["wire_nbytes"]
+        if self.steps:
+            self._wire_before = self._now()["wire_nbytes"]
         self._buckets, self._reducer = buckets, reducer
         self._together_seconds = 0.0
         self._bucket_steps = 0
@@ -59,7 +60,7 @@ class Record:
         """Take note of a step whose buckets were reduced, one after the other or together."""
         totals, spans = self._totals, [each for each in self._reducer.spans if each is not None]
         self._last = [end - begin for begin, end in spans]
-        blocked = sum(end - begin for begin, end in self.waited)
+        blocked = sum([end - begin for begin, end in self.waited])
         for number, (seconds, span) in enumerate(zip(self._last, spans, strict=True)):
             hidden = seconds - common(span, self.waited)
             self._bucket_seconds[number] += seconds
@@ -72,11 +73,14 @@ class Record:
         totals["blocked_seconds"] += blocked
         totals["calls"] += len(spans) or self._reducer.together
         totals["nbytes"] += self._buckets.nbytes
-        totals["wire_nbytes"] = self._wire_before + self._reducer.wire_nbytes
         self._with_gradients = sum(self._buckets.present.values())
         self._bucket_steps += 1
         self.steps += 1
         self.waited.clear()
+
+    def _now(self) -> dict[str, Any]:
+        self._totals["wire_nbytes"] = self._wire_before + self._reducer.wire_nbytes
+        return self._totals
 
     def statistics(self) -> Statistics:
         """Return the counts so far."""
@@ -85,7 +89,7 @@ class Record:
             micro_steps=self.micro_steps,
             skipped=self.skipped,
             with_gradients=self._with_gradients,
-            **self._totals,
+            **self._now(),
             memory_bytes=sum(each.memory_bytes for each in self._reducer.each),
             buckets=tuple(map(self._bucket, range(len(self._bucket_seconds)))),
         )
@@ -104,7 +108,7 @@ class Record:
 
     def last(self, *, skipped: bool) -> tuple[TrainingStep, Sequence[float]]:
         """Return what came since the last call, a reduced step, and the seconds of its buckets."""
-        before, self._logged = self._logged, self._totals.copy()
+        before, self._logged = self._logged, self._now().copy()
         step = TrainingStep(
             step=self.steps - 1,
             finished=perf_counter() - self._made,

@@ -256,19 +256,17 @@ class TrainingSteps:
         if self._open:
             raise UsageError("gradients were marked by ready() in this step; end it by wait()")
         buckets, frozen = self.buckets, self._model.settings.frozen
-        given: list[tuple[str, Array | None]]
-        if grads is None:
-            given = [(name, None) for name in buckets.gradients]
-        else:
-            given = [
-                (name, buckets.source(name, grad, written=True))
-                for name, grad in grads.items()
-                if grad is not None and name not in frozen
-            ]
+        given = [
+            (name, buckets.source(name, grad, written=True))
+            for name, grad in (grads or {}).items()
+            if grad is not None and name not in frozen
+        ]
         if weight is not None:
             self.weigh(weight)
         self._check_weighed()
         self._begin(SYNC)
+        if grads is None:
+            buckets.mark_all()
         for name, array in given:
             buckets.mark(name, array, back=True)
         if self._reducing:
@@ -332,7 +330,7 @@ class TrainingSteps:
         """End a micro-step. Return whether there are results."""
         group, model = self._group, self._model
         buckets, record, settings = self.buckets, self.record, model.settings
-        reduced, marked, spans = self._reducing, list(buckets.marked), self._reducer.spans
+        reduced, marked, spans = self._reducing, buckets.marked, self._reducer.spans
         if reduced:
             record.step()
         else:
@@ -365,7 +363,7 @@ class TrainingSteps:
         if settings.check_every and not record.steps % settings.check_every:
             self.check_consistency()
         if settings.order == "ready" and self._readiness is None:
-            self.lay_out(readiness=mean_order(group.exchange(marked)))
+            self.lay_out(readiness=mean_order(group.exchange(list(marked))))
         elif self._way == READY and self._warm_up is not None and self._warm_up.step(spans):
             self.choice = choice = self._warm_up.choose(group, settings)
             sizes = {
