@@ -20,10 +20,10 @@ SMALLEST = 64 * KIB
 """Bytes: smaller buckets are not tried."""
 
 APART = 2.0
-"""Latency can be told from bandwidth only if the largest measured size is this many times the smallest."""
+"""Latency and bandwidth can be separated only if the largest measured size is this many times the smallest."""
 
 CLOCK = 1e-9
-"""Seconds: calls that took less tell nothing."""
+"""Seconds: shorter calls are not used."""
 
 SAME = 1e-9
 """Predictions that differ by less than this part of them are equal."""
@@ -175,7 +175,7 @@ def end_of_step(buckets: Sequence[Bucket], ready: Sequence[float], time: CallTim
 
 
 def buckets_of(sizes: Sequence[int], settings: ReductionSettings) -> tuple[Bucket, ...]:
-    """Return the buckets of gradients of so many bytes, which are filled in this order, as if of one dtype."""
+    """Return the buckets of gradients of these sizes in bytes, filled in this order, as if of one dtype."""
     parameters = [Parameter(str(n), (size,), _BYTE) for n, size in enumerate(sizes)]
     return layout(parameters[::-1], replace(settings, order="reverse"))
 
@@ -243,7 +243,7 @@ def _why_not(measured: Measurements, settings: ReductionSettings, time: CallTime
         return ""
     least, most = size_text(min(sizes)), size_text(max(sizes))
     known = f"buckets of {least}" if least == most else f"{least} to {most}"
-    return f"only {known} were measured, so that latency cannot be told from bandwidth"
+    return f"only {known} were measured, too close to separate latency from bandwidth"
 
 
 def _medians(wire: Iterable[tuple[int, float]]) -> dict[int, float]:

@@ -65,7 +65,7 @@ class LocalStatistics:
 
 
 class LocalSteps:
-    """Local updates of the parameters, which the ranks average every so many steps.
+    """Local updates of the parameters, which the ranks average at regular intervals.
 
     Each rank updates its parameters by its own gradients and optimiser, and calls `step` after each update. Every
     `every` steps, the ranks average how far they have moved since the last time, and take this as the gradient of an
@@ -159,7 +159,7 @@ class LocalSteps:
             anchor.read(self._arrays)
 
     def step(self) -> bool:
-        """Count a local step. Every so many calls it synchronizes, which is collective and blocks; else local.
+        """Count a local step. Each `every`-th call synchronizes, which is collective and blocks; the others are local.
 
         Returns
         -------
@@ -220,7 +220,7 @@ class LocalSteps:
         Raises
         ------
         UsageError
-            If `root` is no rank.
+            If `root` is not a rank.
         CommunicationError
             If a call fails or its deadline passes.
         """

@@ -32,7 +32,7 @@ def log_path(path: object) -> Path | None:
     Raises
     ------
     UsageError
-        If that is no path.
+        If that is not a path.
     """
     if path is None:
         return None

@@ -128,7 +128,7 @@ class Bucket:
 
 
 def padding(bucket: Bucket, length: int) -> NDArray[np.bool_]:
-    """Return which of so many elements lie between the arrays of a bucket, or behind them. Local."""
+    """Return which of `length` elements lie between the arrays of a bucket, or behind them. Local."""
     between = np.ones(length, np.bool_)
     for place in bucket.views(between).values():
         place[...] = False
@@ -155,7 +155,7 @@ def read(parameters: Named, *, devices: bool = False) -> tuple[Arrays, dict[str,
     Raises
     ------
     UsageError
-        If there are no parameters, a name is empty, no string or there twice, or an array is of another kind.
+        If there are no parameters, a name is empty, not a string or used twice, or an array is of another kind.
     UnsupportedDtype
         If an array has no real floating dtype.
     """
@@ -164,7 +164,9 @@ def read(parameters: Named, *, devices: bool = False) -> tuple[Arrays, dict[str,
     pairs = parameters.items() if isinstance(parameters, Mapping) else parameters
     for number, pair in enumerate(pairs):
         if not isinstance(pair, tuple) or len(pair) != 2:
-            raise UsageError(f"parameter {number} is no pair of name and array; give (name, array)")
+            raise UsageError(
+                f"parameter {number} is not a pair of name and array; give (name, array)"
+            )
         name, array = pair
         if not isinstance(name, str) or not name:
             raise UsageError(
@@ -172,7 +174,7 @@ def read(parameters: Named, *, devices: bool = False) -> tuple[Arrays, dict[str,
             )
         if name in arrays:
             raise UsageError(
-                f"parameter {name!r} is there twice; give each parameter a name of its own"
+                f"parameter {name!r} is used twice; give each parameter a name of its own"
             )
         on_device = devices and is_on_device(array)
         own = view(array, f"parameter {name!r}", device=on_device)

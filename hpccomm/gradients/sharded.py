@@ -264,7 +264,7 @@ class ShardedOptimizer:
         Raises
         ------
         UsageError
-            If `root` is no rank.
+            If `root` is not a rank.
         CommunicationError
             If a call fails or its deadline passes.
         """
@@ -294,7 +294,7 @@ class ShardedOptimizer:
         Raises
         ------
         UsageError
-            If `root` is no rank.
+            If `root` is not a rank.
         CommunicationError
             If a call fails or its deadline passes.
         """
@@ -399,6 +399,6 @@ def _dtypes(state: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _finish(work: Any) -> None:
-    """Wait for a call, unless it was made in the own thread."""
+    """Wait for a call, unless it is done already."""
     if not isinstance(work, np.ndarray):
         work.wait()

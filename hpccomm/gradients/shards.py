@@ -1,4 +1,4 @@
-"""A bucket of which each rank updates an equal part."""
+"""A bucket that ranks update in equal parts."""
 
 from collections.abc import Callable, Mapping
 from typing import Any

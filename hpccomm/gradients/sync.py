@@ -134,7 +134,7 @@ class GradientSync:
         Raises
         ------
         UsageError
-            If `root` is no rank, or an array is read-only.
+            If `root` is not a rank, or an array is read-only.
         CommunicationError
             If a call fails or its deadline passes.
         """

@@ -41,7 +41,7 @@ class Worker:
         if leaving():
             return False
         if self._thread is None:
-            # A daemon, since the interpreter would wait for another one before it runs exit functions.
+            # A daemon: the interpreter waits for all other threads before it runs exit functions.
             self._thread = threading.Thread(
                 target=_work, args=(self._jobs,), name="hpccomm gradients", daemon=True
             )

@@ -133,7 +133,7 @@ def test_one_size_tells_nothing_and_says_so() -> None:
     assert (choice.bucket_bytes, choice.first_bucket_bytes) == (25 * KIB**2, KIB**2)
     assert choice.seconds is choice.seconds_now is choice.latency is choice.bandwidth is None
     assert choice.reason == (
-        "only 1000000 B to 1000 KiB were measured, so that latency cannot be told from bandwidth; "
+        "only 1000000 B to 1000 KiB were measured, too close to separate latency from bandwidth; "
         "buckets of 25 MiB are kept"
     )
 

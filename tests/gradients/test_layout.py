@@ -80,7 +80,7 @@ def test_one_order_of_readiness_for_ranks_that_differ() -> None:
     ("parameters", "error", "text"),
     [
         pytest.param(
-            [("a", np.ones(1)), ("a", np.ones(2))], UsageError, "'a' is there twice", id="twice"
+            [("a", np.ones(1)), ("a", np.ones(2))], UsageError, "'a' is used twice", id="twice"
         ),
         pytest.param({"": np.ones(1)}, UsageError, "not empty", id="empty name"),
         pytest.param(
@@ -88,7 +88,7 @@ def test_one_order_of_readiness_for_ranks_that_differ() -> None:
         ),
         pytest.param({"n": np.ones(1, complex)}, UnsupportedDtype, "complex128", id="complex"),
         pytest.param({"n": [1.0]}, UsageError, r"'n' is \[1.0\]; give a NumPy", id="list"),
-        pytest.param(["n"], UsageError, "no pair", id="no pair"),
+        pytest.param(["n"], UsageError, "not a pair", id="not a pair"),
     ],
 )
 def test_what_is_no_model(parameters: Any, error: type[Exception], text: str) -> None:

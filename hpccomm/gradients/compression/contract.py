@@ -70,7 +70,7 @@ class Channel(Protocol):
 class Compressor(Protocol):
     """A way to send less than the gradients themselves.
 
-    Its ``repr`` tells its settings, and must be equal on all ranks: frozen dataclasses have such a one.
+    Its ``repr`` has its settings, and must be equal on all ranks. That of a frozen dataclass does.
     """
 
     def channel(self, bucket: Bucket) -> Channel:

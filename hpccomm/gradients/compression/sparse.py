@@ -145,7 +145,7 @@ class Threshold:
 
 
 class SparseChannel:
-    """One bucket of which some elements are sent, see `Channel`.
+    """One bucket that sends some of its elements, see `Channel`.
 
     Parameters
     ----------
