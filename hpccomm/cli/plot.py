@@ -125,7 +125,7 @@ FLAGS = (
 
 
 class Drawn(NamedTuple):
-    """A picture as SVG, the file that it goes to unless another is named, what is said of it, and the exit status."""
+    """A picture as SVG, empty for text alone; the file that it goes to by default; what is said; the exit status."""
 
     picture: str
     name: str
@@ -142,15 +142,13 @@ def run(args: argparse.Namespace) -> int:
     ways = {"training": _training, "pairs": _pairs, "runs": _runs, "schedule": _schedule}
     kind = next(name for name in ways if getattr(args, name) is not None)
     _refuse_others(args, kind)
-    if args.text:
-        from hpccomm.schedules.draw import text
-
-        output.write("".join(f"{line}\n" for line in text.lines(_subject(args))))
-        return 0
     drawn = ways[kind](args)
-    file = args.output or Path(drawn.name)
-    files.save(drawn.picture, file)
-    output.write(f"{drawn.said}\ndrawn in {file}\n")
+    said = f"{drawn.said}\n"
+    if drawn.picture:
+        file = args.output or Path(drawn.name)
+        files.save(drawn.picture, file)
+        said += f"drawn in {file}\n"
+    output.write(said)
     return drawn.status
 
 
@@ -258,19 +256,16 @@ def _title(runs: "Sequence[Run]") -> str:
 
 def _schedule(args: argparse.Namespace) -> Drawn:
     """Draw an algorithm."""
-    from hpccomm.schedules.draw import schedule
-
-    with watched(f"drawing {args.schedule}"):
-        shown = _subject(args)
-        picture = schedule.draw(shown)
-    return Drawn(picture, f"{_name(shown, args)}.svg", f"{shown.title}: {shown.summary}")
-
-
-def _subject(args: argparse.Namespace) -> "Subject":
+    from hpccomm.schedules.draw import schedule, text
     from hpccomm.schedules.draw.subject import subject
 
     given = {name: getattr(args, name) for name in (*_USUAL, "deterministic")}
-    return subject(args.schedule, given.pop("collective"), **given)
+    with watched(f"drawing {args.schedule}"):
+        shown = subject(args.schedule, given.pop("collective"), **given)
+        if args.text:
+            return Drawn("", "", "\n".join(text.lines(shown)))
+        picture = schedule.draw(shown)
+    return Drawn(picture, f"{_name(shown, args)}.svg", f"{shown.title}: {shown.summary}")
 
 
 def _name(shown: "Subject", args: argparse.Namespace) -> str:
