@@ -8,7 +8,7 @@ found damaged too.
 import functools
 import os
 import weakref
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,7 +17,7 @@ from hpccomm import units
 from hpccomm.errors import ResultsError, UsageError
 from hpccomm.files.records import DIFFERS, checksum
 from hpccomm.files.regular import as_utf8
-from hpccomm.results.schema import STATUS, Column, SectionKind, TableForm
+from hpccomm.results.schema import STATUS, SectionKind, TableForm
 
 UNKNOWN_END = "unknown: the end of the run is damaged"
 """Status of a run whose end is damaged."""
@@ -29,6 +29,10 @@ _END = np.dtype([("ended", "<f8"), ("crc", "<u8")])
 
 class DamagedPart(ResultsError):
     """A line's part of an array differs from its checksum."""
+
+
+Line = tuple[Sequence[Any], Sequence[np.ndarray]]
+"""The values of a line's own columns, and its parts of the arrays: contiguous, of the arrays' types."""
 
 
 class DataPlace(NamedTuple):
@@ -63,13 +67,9 @@ def line_type(form: TableForm) -> np.dtype[Any]:
 
 
 def encode(
-    form: TableForm,
-    section: str,
-    number: int,
-    values: Iterable[object],
-    parts: Sequence[tuple[int, np.ndarray]],
-) -> bytes:
-    """Return the bytes of a line.
+    form: TableForm, section: str, number: int, added: Sequence[Line], ends: Sequence[int]
+) -> tuple[bytes, list[bytearray]]:
+    """Return the bytes of lines, and of their parts of each array.
 
     Parameters
     ----------
@@ -78,39 +78,47 @@ def encode(
     section : str
         Name of the run or training.
     number : int
-        Of the line, from 0.
-    values : iterable
-        Of its own columns.
-    parts : sequence of (int, ndarray)
-        First entry and content of its part of each array, contiguous and of the array's type.
+        Of the first line, from 0.
+    added : sequence of Line
+        The lines.
+    ends : sequence of int
+        Entries of each array that are written before.
 
     Raises
     ------
     UsageError
         If a text is too long for its column.
     """
-    own = [_fitted(value, column) for value, column in zip(values, form.own, strict=True)]
-    for (first, content), array in zip(parts, form.beside, strict=True):
-        crc = checksum(content.reshape(-1).view("u1").data, section, array.name, number)
-        own += [first, len(content), crc]
-    data = np.array((*own, 0), line_type(form)).tobytes()[:-_CRC_BYTES]
-    return data + _line_crc(data, section, form, number)
+    firsts, arrays, stored = list(ends), [bytearray() for _ in ends], []
+    for line, (values, parts) in enumerate(added, number):
+        located = []
+        for index, (array, part) in enumerate(zip(form.beside, parts, strict=True)):
+            data = part.reshape(-1).view("u1").data
+            located += [firsts[index], len(part), checksum(data, section, array.name, line)]
+            firsts[index] += len(part)
+            arrays[index] += data
+        stored.append((*_fitted(form, values), *located, 0))
+    table = np.array(stored, line_type(form))
+    bytes_ = table.view("u1").reshape(len(added), -1)[:, :-_CRC_BYTES]
+    table["crc"] = [
+        checksum(each.data, section, form.name, line) for line, each in enumerate(bytes_, number)
+    ]
+    return table.tobytes(), arrays
 
 
-def _line_crc(data: bytes | memoryview, section: str, form: TableForm, number: int) -> bytes:
-    return checksum(data, section, form.name, number).to_bytes(_CRC_BYTES, "little")
-
-
-def _fitted(value: Any, column: Column) -> Any:
-    """Return a value as its column takes it; a text that does not fit is refused, never cut."""
-    if not column.kind.startswith("S"):
-        return value
-    encoded, size = as_utf8(value).encode(), int(column.kind[1:])
-    if len(encoded) > size:
-        raise UsageError(
-            f"{column.name} {value!r} has {len(encoded)} bytes; a results file holds {size}"
-        )
-    return encoded
+def _fitted(form: TableForm, values: Sequence[Any]) -> list[Any]:
+    """Return values as their columns take them; a text that does not fit is refused, never cut."""
+    fitted = list(values)
+    for index, column in enumerate(form.own):
+        if not isinstance(values[index], str):
+            continue
+        fitted[index] = encoded = as_utf8(values[index]).encode()
+        size = int(column.kind[1:])
+        if len(encoded) > size:
+            raise UsageError(
+                f"{column.name} {values[index]!r} has {len(encoded)} bytes; a results file holds {size}"
+            )
+    return fitted
 
 
 class StoredLines:
@@ -156,7 +164,8 @@ class StoredLines:
         self.numbers = []
         for number in range(len(data) // kind.itemsize):
             line = data[number * kind.itemsize : (number + 1) * kind.itemsize]
-            if line[end:] == _line_crc(line[:end], section, form, number):
+            crc = checksum(line[:end], section, form.name, number)
+            if line[end:] == crc.to_bytes(_CRC_BYTES, "little"):
                 self.numbers.append(number)
         whole = len(data) // kind.itemsize * kind.itemsize
         self.lines = np.frombuffer(data[:whole], kind)[self.numbers]

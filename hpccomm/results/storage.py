@@ -26,6 +26,7 @@ import h5py
 from hpccomm.errors import ResultsError
 from hpccomm.files import records
 from hpccomm.files.records import FORMAT, RUNS, SCHEMA_VERSION
+from hpccomm.files.refusals import damaged
 from hpccomm.files.regular import open_regular
 from hpccomm.results import layout, liveness
 from hpccomm.results.layout import ByteCopy
@@ -149,7 +150,12 @@ def replace(
                 )
             # An eighth and half a megabyte: what people have added may take more than it did.
             file.truncate(0)
-            result, copies = _build(old, file, build, size + size // 8 + extra + (1 << 19))
+            try:
+                result, copies = _build(old, file, build, size + size // 8 + extra + (1 << 19))
+            except records.HDF5_ERRORS as error:
+                if isinstance(error, OSError) and error.errno:
+                    raise
+                raise damaged(path, records.why(error)) from error
             if before is not None:
                 for each in copies:
                     _copy_bytes(before.fileno(), file.fileno(), each)

@@ -32,11 +32,8 @@ from hpccomm.files.refusals import os_errors_as
 from hpccomm.files.regular import as_utf8
 from hpccomm.results import layout, lines, reader, storage
 from hpccomm.results.layout import ByteCopy
-from hpccomm.results.lines import DataPlace
+from hpccomm.results.lines import DataPlace, Line
 from hpccomm.results.schema import STATUS, SectionKind, TableForm
-
-Line = tuple[Sequence[object], Sequence[np.ndarray]]
-"""The values of a line's own columns, and its parts of the arrays."""
 
 _STATUS_BYTES = int(STATUS.kind[1:])
 
@@ -133,24 +130,22 @@ class Section:
         UsageError
             If a text is too long for its column.
         """
-        first = self.used[form.name]
-        ends = {array.name: self.used[array.name] for array in form.beside}
-        table, arrays = bytearray(), {name: bytearray() for name in ends}
-        for number, (values, parts) in enumerate(added, first):
-            located = list(zip(ends.values(), parts, strict=True))
-            table += lines.encode(form, self.name, number, values, located)
-            for array, part in zip(form.beside, parts, strict=True):
-                ends[array.name] += len(part)
-                arrays[array.name] += part.reshape(-1).view("u1").data
+        if not added:
+            return
+        first, names = self.used[form.name], [array.name for array in form.beside]
+        table, arrays = lines.encode(form, self.name, first, added, [self.used[n] for n in names])
         writes: list[tuple[bytes | bytearray, int]] = [
-            (arrays[name], self._at(name, self.used[name])) for name in ends
+            (data, self._at(name, self.used[name]))
+            for name, data in zip(names, arrays, strict=True)
         ]
         writes.append((table, self._at(form.name, first)))
         count = lines.encode_count(self.name, form, first + len(added))
         state = self._places[layout.STATE].at
         writes.append((count, state + lines.offset(self._kind, form.name)))
         self._write(writes)
-        self.used |= {form.name: first + len(added), **ends}
+        self.used[form.name] += len(added)
+        for index, name in enumerate(names):
+            self.used[name] += sum(len(parts[index]) for _, parts in added)
 
     def note_end(self, status: str, ended: datetime | None = None) -> None:
         """Record how it ended. From any thread, also while another adds a line.
@@ -315,9 +310,10 @@ class Section:
 
     def _take(self, file: FileIO) -> None:
         """Go on with the next version of the file, and let others read it."""
-        self.close()
-        self._open = file
         storage.lock(file, self.path, fcntl.LOCK_SH)
+        before, self._open = self._open, file
+        if before is not None:
+            before.close()
 
 
 @contextmanager

@@ -8,7 +8,7 @@ a thread builds the next version, and lines stay in memory until it is there.
 import json
 import os
 from collections.abc import Sequence
-from dataclasses import asdict, astuple
+from dataclasses import asdict
 from pathlib import Path
 from threading import Thread
 from time import perf_counter
@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 
 from hpccomm.results import facts as json_facts
-from hpccomm.results import reader
-from hpccomm.results.store import Line, Section
+from hpccomm.results import lines, reader
+from hpccomm.results.store import Section
 from hpccomm.results.training import (
     EVENTS,
     STEPS,
@@ -32,6 +32,9 @@ from hpccomm.results.training import (
 
 EVERY_SECONDS = 5.0
 """How often lines are written."""
+
+MOST_KEPT = 500
+"""Steps in memory that are written earlier, so that writing takes a few milliseconds."""
 
 CAPACITY = {"steps": 1 << 13, "bucket_seconds": 1 << 17, "events": 1 << 6, "texts": 1 << 16}
 """Entries of each table and array that are laid out at first: two megabytes."""
@@ -66,7 +69,7 @@ class TrainingWriter:
         self.path = Path(path)
         self._section = Section(path, TRAINING, json_facts.as_json(facts), CAPACITY)
         self.name = self._section.name
-        self._new: dict[str, list[Line]] = {"steps": [], "events": []}
+        self._new: dict[str, list[lines.Line]] = {"steps": [], "events": []}
         self._enlarging: Thread | None = None
         self._refusal: Exception | None = None
         self._process = os.getpid()  # a forked child must not write
@@ -88,8 +91,10 @@ class TrainingWriter:
         ResultsError
             If it cannot be written, or was removed or replaced. The file has what was written before.
         """
-        self._new["steps"].append((astuple(step), (np.array(seconds, "<f8"),)))
-        if perf_counter() > self._due:
+        self._new["steps"].append(
+            ([getattr(step, each.name) for each in STEPS.own], (np.array(seconds, "<f8"),))
+        )
+        if perf_counter() > self._due or len(self._new["steps"]) >= MOST_KEPT:
             self.flush()
 
     def flush(self) -> None:
