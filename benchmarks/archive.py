@@ -23,7 +23,7 @@ TIMES = 5
 
 
 def make(path: Path) -> None:
-    """Write the file; times have the few digits of a real clock, so that they compress."""
+    """Write the file; times have the few digits of a real clock."""
     ranks = tuple(
         RankInfo(
             rank, 0, f"node{rank // 8}", rank // 8, 1000 + rank, "0", -1, "", "host memory", ""

@@ -48,7 +48,9 @@ HDF5_ERRORS = (
 )
 """What h5py, NumPy and json raise on a file whose content is not what hpccomm writes."""
 
-_SIGNATURE = b"\x89HDF\r\n\x1a\n"
+SIGNATURE = b"\x89HDF\r\n\x1a\n"
+"""The first bytes of an HDF5 file."""
+
 _HEAD = 1 << 16
 """Bytes in which the root of a results file lies: it is written first."""
 
@@ -93,7 +95,7 @@ def opened(path: Path) -> Iterator[tuple[Any, int]]:
         with os_errors_as(path, "read"):
             file = stack.enter_context(open_regular(path))
             head = os.pread(file.fileno(), _HEAD, 0)
-        if not head.startswith(_SIGNATURE):
+        if not head.startswith(SIGNATURE):
             if FORMAT.encode() in head:
                 raise damaged(path, "it does not begin as HDF5 does", "restore it from a copy")
             raise ForeignFile(f"{path} is not an HDF5 file; name a results file of hpccomm")

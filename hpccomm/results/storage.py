@@ -217,7 +217,8 @@ def _claim_partial(partial: Path) -> tuple[FileIO, bool]:
 def _is_ours(file: FileIO) -> bool:
     """Whether a partial file has the root of a results file, or nothing yet."""
     head = os.pread(file.fileno(), _LOOKED_AT, 0)
-    return FORMAT.encode() in head or not head.strip(b"\0")
+    begun = head[:8].strip(b"\0") in (b"", records.SIGNATURE) and not head[48:].strip(b"\0")
+    return FORMAT.encode() in head or begun  # which may have HDF5's superblock, of 48 bytes
 
 
 def _same(path: Path, file: FileIO | None) -> bool:
@@ -248,6 +249,7 @@ def _build(
                 raise
         new.attrs["format"] = FORMAT
         new.attrs["schema_version"] = SCHEMA_VERSION
+        new.flush()  # before all else, so that a partial file is known as hpccomm's
         new.create_group(RUNS)
         if old is not None:
             groups = (kind.group for kind in layout.KINDS)

@@ -83,22 +83,8 @@ class Section:
         self._kind, self._ranks = kind, ranks
         self._file = Path(os.path.realpath(path))  # the file itself is replaced, not a link to it
         self._open: FileIO | None = None
-        self._capacity = dict(capacity)
+        self.name = ""
         self.used = dict.fromkeys(capacity, 0)
-
-        def build(
-            old: h5py.File | None, new: h5py.File
-        ) -> tuple[tuple[str, dict[str, DataPlace]], list[ByteCopy]]:
-            copies = self._copy_others(old, new)
-            parent = new.require_group(kind.group)
-            names = records.names(parent, kind.prefix)
-            last = int(names[-1][len(kind.prefix) :]) if names else 0
-            group = parent.create_group(f"{kind.prefix}{last + 1:04d}")
-            records.write_record(group, record)
-            name = group.name.rpartition("/")[2]
-            return (name, layout.lay_out(group, kind, capacity, ranks)), copies
-
-        extra = layout.nbytes(kind, capacity, ranks) + 2 * len(str(record))
         with os_errors_as(self.path, "write"), ExitStack() as stack:
             before = storage.claim(self._file)
             if before is not None:
@@ -106,10 +92,7 @@ class Section:
                 if self._file.stat().st_size:
                     reader.read(self._file)  # nothing is added to what is damaged
             self._made = before is None
-            file, (self.name, self._places) = storage.replace(
-                self._file, build, before=before, extra=extra
-            )
-            self._take(file)
+            self._replace(before, capacity, record)
 
     @property
     def is_open(self) -> bool:
@@ -263,23 +246,31 @@ class Section:
 
     def _rewrite(self, capacity: Mapping[str, int], record: Any = None) -> None:
         """Replace the file by one in which this section has another capacity, or other facts."""
-
-        def build(
-            old: h5py.File | None, new: h5py.File
-        ) -> tuple[dict[str, DataPlace], list[ByteCopy]]:
-            assert old is not None
-            copies = self._copy_others(old, new)
-            group = new.require_group(self._kind.group).create_group(self.name)
-            source = old[self._kind.group][self.name]
-            places, own = layout.copy(source, group, self._kind, capacity, record)
-            return places, copies + own
-
-        extra = layout.nbytes(self._kind, capacity, self._ranks) + 2 * len(str(record))
         self.check_there()
         with _without_interrupts(), self._refusals():
-            file, places = storage.replace(self._file, build, before=self._open, extra=extra)
-            self._places, self._capacity = places, dict(capacity)
-            self._take(file)
+            self._replace(self._open, capacity, record)
+
+    def _replace(self, before: FileIO | None, capacity: Mapping[str, int], record: Any) -> None:
+        def build(
+            old: h5py.File | None, new: h5py.File
+        ) -> tuple[tuple[str, dict[str, DataPlace]], list[ByteCopy]]:
+            kind, copies = self._kind, self._copy_others(old, new)
+            parent = new.require_group(kind.group)
+            if old is not None and self.name:
+                source, group = old[kind.group][self.name], parent.create_group(self.name)
+                places, own = layout.copy(source, group, kind, capacity, record)
+                return (self.name, places), copies + own
+            names = records.names(parent, kind.prefix)
+            last = int(names[-1][len(kind.prefix) :]) if names else 0
+            name = f"{kind.prefix}{last + 1:04d}"
+            group = parent.create_group(name)
+            records.write_record(group, record)
+            return (name, layout.lay_out(group, kind, capacity, self._ranks)), copies
+
+        extra = layout.nbytes(self._kind, capacity, self._ranks) + 2 * len(str(record))
+        file, built = storage.replace(self._file, build, before=before, extra=extra)
+        (self.name, self._places), self._capacity = built, dict(capacity)
+        self._take(file)
 
     def _copy_others(self, old: h5py.File | None, new: h5py.File) -> list[ByteCopy]:
         """Lay out all other runs and trainings in the new file, with no more than is written."""
@@ -298,7 +289,7 @@ class Section:
             names = records.names(source, kind.prefix)
             layout.copy_members(source, target, set(names))
             for name in names:
-                if kind is self._kind and name == getattr(self, "name", ""):
+                if kind is self._kind and name == self.name:
                     continue
                 copies += layout.copy(source[name], target.create_group(name), kind)[1]
         return copies
