@@ -39,8 +39,8 @@ if TYPE_CHECKING:
     from hpccomm.reductions import loc_dtype as loc_dtype
     from hpccomm.reductions import premul_sum as premul_sum
     from hpccomm.reductions import with_index as with_index
+    from hpccomm.runtime.device_work import DeviceWork as DeviceWork
     from hpccomm.runtime.dump import dump as dump
-    from hpccomm.runtime.work import DeviceWork as DeviceWork
     from hpccomm.runtime.work import Work as Work
     from hpccomm.settings import CommOptions as CommOptions
 
@@ -58,7 +58,7 @@ _HOME = {
     "with_index": "reductions",
     "dump": "runtime.dump",
     "Work": "runtime.work",
-    "DeviceWork": "runtime.work",
+    "DeviceWork": "runtime.device_work",
     "HpccommError": "errors",
     "ConfigurationError": "errors",
     "BackendUnavailable": "errors",

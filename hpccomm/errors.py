@@ -21,7 +21,6 @@ Each message says what was given, what would fit and what to do.
 """
 
 import copy
-import difflib
 from collections.abc import Callable, Iterable, Sequence
 from typing import TypeVar
 
@@ -170,6 +169,8 @@ def nearest(given: str, names: Iterable[str]) -> str | None:
         end for end in ends if all(each.startswith(given[:end].lower()) for each in lowered)
     )
     spelled = {each[begin:]: name for each, name in lowered.items()}
+    import difflib  # a first call needs none
+
     near = difflib.get_close_matches(given.lower()[begin:], spelled, n=1)
     return spelled[near[0]] if near else None
 

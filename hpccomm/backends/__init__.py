@@ -6,7 +6,6 @@ group ``hpccomm.backends``, whose value is a function like `Opener`.
 
 from collections.abc import Mapping
 from importlib import import_module
-from importlib.metadata import entry_points
 from typing import Protocol
 
 from hpccomm.contracts.backend import Backend
@@ -43,6 +42,8 @@ class Opener(Protocol):
 
 def names() -> tuple[str, ...]:
     """Return the names of all backends, hpccomm's own first."""
+    from importlib.metadata import entry_points  # loads thirty modules
+
     others = sorted({point.name for point in entry_points(group=ENTRY_POINTS)} - set(_BUILT_IN))
     return (*_BUILT_IN, *others)
 
@@ -65,6 +66,8 @@ def opener(name: str) -> Opener:
     if name in _BUILT_IN:
         open_backend: Opener = import_module(_BUILT_IN[name]).open_backend
         return open_backend
+    from importlib.metadata import entry_points
+
     for point in entry_points(group=ENTRY_POINTS, name=name):
         try:
             loaded: Opener = point.load()

@@ -10,7 +10,7 @@ from numpy import may_share_memory, ndarray
 
 from hpccomm.backends.control import Control
 from hpccomm.communicator.intake import Intake
-from hpccomm.communicator.lanes import Call, Check, DeviceLane, Lanes, Recipe, RefusingLane
+from hpccomm.communicator.lanes import AnyDeviceLane, Call, Check, Lanes, Recipe
 from hpccomm.communicator.plan_tags import PlanTags
 from hpccomm.communicator.recipes import Recipes
 from hpccomm.communicator.resolving import NO_LISTS, Lists
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from hpccomm.communicator.windows import Window
 
 Make = Callable[
-    [Backend, str, Settings, int | None, DeviceLane | RefusingLane, tuple[int, ...]],
+    [Backend, str, Settings, int | None, AnyDeviceLane, tuple[int, ...]],
     "Communicator",
 ]
 """Makes the communicator over a backend; see `making.make`."""

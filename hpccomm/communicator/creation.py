@@ -24,7 +24,7 @@ from hpccomm.communicator.core import counting, end_dropped
 from hpccomm.communicator.making import make
 from hpccomm.contracts.backend import Backend
 from hpccomm.dispatch import policy
-from hpccomm.dispatch.policy import Machine, Tables, stored, text
+from hpccomm.dispatch.policy import Machine, Tables, text
 from hpccomm.dispatch.sharing import memory_way, sharing
 from hpccomm.errors import BackendUnavailable, ConfigurationError, HpccommError, UsageError
 from hpccomm.runtime.dump import DIRECTORY, process, write
@@ -251,7 +251,11 @@ def _tables(backend: Backend, control: Control, merged: Settings) -> Tables:
         try:
             library = "" if backend.mpi_comm is None else mpi.vendor(mpi.start())
             found = library, machine.processor(), machine.cores()
-            tuned = stored.read(merged.tuning_file) if merged.tuning_file else ()
+            tuned: tuple[policy.Table, ...] = ()
+            if merged.tuning_file:
+                from hpccomm.dispatch.policy import stored
+
+                tuned = stored.read(merged.tuning_file)
             links = load(merged.network) if merged.network else typical()
             described = links.name, dump(links)
             message = found, [text.dump(table) for table in tuned], described, ""

@@ -1,18 +1,19 @@
 """Memory that other ranks reach."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import DTypeLike
 
-from hpccomm.communicator import windows
 from hpccomm.communicator.face import Face
-from hpccomm.communicator.windows import Window
 from hpccomm.dtypes import is_native
 from hpccomm.errors import UsageError
 from hpccomm.memory.views import check_dtype
 from hpccomm.settings import check_int
+
+if TYPE_CHECKING:
+    from hpccomm.communicator.windows import Window
 
 
 class MemoryCalls(Face):
@@ -64,7 +65,7 @@ class MemoryCalls(Face):
         with self._core.calls.one_call():
             return self._core.lanes.host.empty(extents, kind)
 
-    def window(self, x: Any) -> Window:
+    def window(self, x: Any) -> "Window":
         """Let all ranks read and write x without this rank taking part. Collective; blocks.
 
         Parameters
@@ -103,6 +104,8 @@ class MemoryCalls(Face):
         ...         print(mine)
         [0]
         """
+        from hpccomm.communicator import windows
+
         return windows.make(self._core, x)
 
 

@@ -3,15 +3,12 @@
 import logging
 
 from hpccomm.backends.control import Control
-from hpccomm.backends.nccl import open_nccl
-from hpccomm.communicator.lanes import Check, DeviceLane, RefusingLane
+from hpccomm.communicator.lanes import AnyDeviceLane, Check
 from hpccomm.communicator.lanes.lane import ARRAYS, wire_tag
+from hpccomm.communicator.lanes.refusing import RefusingLane
 from hpccomm.contracts.backend import Backend
 from hpccomm.contracts.device import DeviceBackend, DeviceDispatch
-from hpccomm.dispatch.cuda_aware_probe import open_aware
 from hpccomm.dispatch.host import HostDispatch
-from hpccomm.dispatch.nccl import NcclDispatch
-from hpccomm.dispatch.staged import StagedDispatch
 from hpccomm.dtypes import DType
 from hpccomm.errors import BackendUnavailable
 from hpccomm.memory.cuda import library
@@ -41,12 +38,12 @@ def open_device_lane(
     settings: Settings,
     host: HostDispatch,
     device: int | None,
-    parent: DeviceLane | RefusingLane | None,
+    parent: "AnyDeviceLane | None",
     left_out: tuple[int, ...],
     *,
     tell: bool,
     nccl_comm: object,
-) -> DeviceLane | RefusingLane:
+) -> AnyDeviceLane:
     """Return the lane of device arrays. Collective; blocks; the same on all ranks.
 
     Parameters
@@ -83,7 +80,11 @@ def open_device_lane(
     assert device is not None
     reasons: list[str] = []
 
+    # From here on there is a device. Hosts without one load none of what it takes.
     def nccl() -> Opened:
+        from hpccomm.backends.nccl import open_nccl
+        from hpccomm.dispatch.nccl import NcclDispatch
+
         backend_of_device, why = open_nccl(
             backend,
             control,
@@ -102,10 +103,14 @@ def open_device_lane(
         return dispatch, backend_of_device, ""
 
     def aware() -> Opened:
+        from hpccomm.dispatch.cuda_aware_probe import open_aware
+
         dispatch, why = open_aware(backend, control, calls, device, settings, _wire)
         return dispatch, None, why
 
     def staged() -> Opened:
+        from hpccomm.dispatch.staged import StagedDispatch
+
         reason = "; ".join(reasons) or "that was asked for"
         return StagedDispatch(host, backend.messages, device, _wire, reason), None, ""
 
@@ -118,6 +123,8 @@ def open_device_lane(
             # A way that is slower than it could be is a warning.
             level = logging.WARNING if tell and way == STAGED and reasons else logging.INFO
             _log(backend, calls, f"device arrays go over {dispatch.name}: {because}", level)
+            from hpccomm.communicator.lanes.device import DeviceLane
+
             high = settings.high_priority_stream
             return DeviceLane(calls, check, dispatch, over, device, high_priority=high)
         reasons.append(f"{way} cannot: {why}")

@@ -22,7 +22,6 @@ from hpccomm.dispatch.execution.program import (
 from hpccomm.dispatch.execution.runner import Runner
 from hpccomm.dispatch.execution.variants import Variants
 from hpccomm.dispatch.one_rank import by_messages, lengths_of, nbytes_of, segment_elements
-from hpccomm.dispatch.proving import proven
 from hpccomm.dispatch.route import Route
 from hpccomm.dispatch.sharing import Sharing
 from hpccomm.dtypes import DType
@@ -108,6 +107,8 @@ class AlgorithmRunner:
                 if not (found.shared and reach is Reach.APART)  # which is one of hpccomm's own
             }
             tuning, size = self._tuning(call, pick), self._backend.size
+            from hpccomm.dispatch.proving import proven
+
             code = proven(pick.algorithm, foreign, call, tuning, size, deterministic=deterministic)
             choice = replace(choice, schedule=code)
         itemsize = call.dtype.itemsize

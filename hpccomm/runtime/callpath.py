@@ -16,6 +16,7 @@ from itertools import repeat
 from textwrap import dedent, indent
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from zlib import crc32
 
 from hpccomm.contracts.backend import Start
 from hpccomm.contracts.transport import Bound
@@ -204,7 +205,8 @@ def _compiled(name: str, source: str) -> Callable[..., Callable[..., Any]]:
     for module in (operation, recorder, starting, waiting):
         names |= vars(module)
     # Below the package: errors and dumps name the line of the program, and not one of these.
-    file = f"{__file__}: {name}"
+    # The checksum tells the variants of a form apart.
+    file = f"{__file__}: {name} {crc32(source.encode()):08x}"
     exec(compile(source, file, "exec"), names)
     linecache.cache[file] = len(source), None, source.splitlines(keepends=True), file
     made: Callable[..., Callable[..., Any]] = names["make"]

@@ -11,7 +11,7 @@ milliseconds. An algorithm is imported when it is used.
 import warnings
 from collections.abc import Iterator, Mapping
 from functools import cache
-from importlib.metadata import EntryPoint, entry_points
+from typing import Any
 
 from hpccomm.errors import ConfigurationError
 from hpccomm.schedules.algorithms import ALGORITHMS, Algorithm
@@ -21,6 +21,9 @@ ENTRY_POINTS = "hpccomm.algorithms"
 
 RESERVED = ("auto", "native")
 """Names of ``algorithm=`` that mean something else than an algorithm of hpccomm's kind."""
+
+EntryPoint = Any
+"""One of ``importlib.metadata``, which loads thirty modules and so is imported when it is needed."""
 
 AnyAlgorithm = str | Algorithm | Build
 """What ``algorithm=`` takes: a name, or a function that makes the schedule, maybe in an `Algorithm`."""
@@ -32,6 +35,8 @@ def registered() -> Mapping[str, Mapping[str, EntryPoint]]:
 
     An entry point that cannot be used is left out with a warning.
     """
+    from importlib.metadata import entry_points
+
     found: dict[str, dict[str, EntryPoint]] = {each: {} for each in ALGORITHMS}
     for point in sorted(entry_points(group=ENTRY_POINTS), key=_place):
         collective, _, name = point.name.partition(".")

@@ -11,7 +11,6 @@ import json
 import logging
 import os
 import platform
-import secrets
 import selectors
 import socket
 import struct
@@ -162,7 +161,7 @@ class NodeServer:
     """
 
     def __init__(self, start: str) -> None:
-        name = f"{start}{os.getpid()}-{secrets.token_hex(8)}"
+        name = f"{start}{os.getpid()}-{os.urandom(8).hex()}"
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self._socket.setblocking(False)
         self._socket.bind("\0" + name)

@@ -1,7 +1,7 @@
 """The ranks of an MPI communicator."""
 
 import logging
-import secrets
+import os
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
@@ -209,7 +209,7 @@ def make(mpi_comm: object) -> MpiBackend:
     if whole:
         agree(key=key)
     address = serve(world.rank if whole else None)
-    mine = first, tried(), bootstrap.threads_limited(MPI), address, secrets.token_hex(8), job_name()
+    mine = first, tried(), bootstrap.threads_limited(MPI), address, os.urandom(8).hex(), job_name()
     answers = own.allgather(mine)
     nodes, right, limits, addresses, uids, names = zip(*answers, strict=True)
     if whole:

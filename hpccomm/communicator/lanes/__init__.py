@@ -11,30 +11,25 @@ recipe holds its lane.
 """
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
-from hpccomm.communicator.lanes.call import Call, PointToPoint, Recipe
-from hpccomm.communicator.lanes.check import Check
-from hpccomm.communicator.lanes.device import DeviceLane
-from hpccomm.communicator.lanes.host import HostLane
-from hpccomm.communicator.lanes.lane import Lane
-from hpccomm.communicator.lanes.refusing import RefusingLane
+from hpccomm.communicator.lanes.call import Call as Call
+from hpccomm.communicator.lanes.call import PointToPoint as PointToPoint
+from hpccomm.communicator.lanes.call import Recipe as Recipe
+from hpccomm.communicator.lanes.check import Check as Check
+from hpccomm.communicator.lanes.host import HostLane as HostLane
+from hpccomm.communicator.lanes.lane import Lane as Lane
 from hpccomm.memory.cuda.arrays import DeviceArray
 from hpccomm.memory.views import View, view
 
-__all__ = [
-    "Call",
-    "Check",
-    "DeviceLane",
-    "HostLane",
-    "Lane",
-    "Lanes",
-    "PointToPoint",
-    "Recipe",
-    "RefusingLane",
-]
+if TYPE_CHECKING:
+    from hpccomm.communicator.lanes.device import DeviceLane
+    from hpccomm.communicator.lanes.refusing import RefusingLane
+
+AnyDeviceLane: TypeAlias = "DeviceLane | RefusingLane"
+"""A lane of device arrays. A host without devices does not load the first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +37,7 @@ class Lanes:
     """The lanes of one communicator."""
 
     host: HostLane
-    device: DeviceLane | RefusingLane
+    device: AnyDeviceLane
 
     def views(self, x: Any, out: Any) -> tuple[Lane, View | None, View | None]:
         """Return the lane that the arrays of a call take, and the arrays as communication sees them.

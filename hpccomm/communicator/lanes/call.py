@@ -8,7 +8,7 @@ from hpccomm.communicator.resolving import Resolved
 from hpccomm.contracts.backend import both
 from hpccomm.contracts.device import DeviceBackend, DeviceRoute
 from hpccomm.dispatch.route import Route
-from hpccomm.memory.cuda.streams import Queue
+from hpccomm.memory.cuda.arrays import Queue
 from hpccomm.memory.views import View, overlap
 from hpccomm.runtime.operation import Label
 from hpccomm.runtime.stats import Tally

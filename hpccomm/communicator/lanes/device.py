@@ -24,10 +24,9 @@ from hpccomm.dispatch.policy import AUTO
 from hpccomm.dtypes import DType
 from hpccomm.errors import CommunicationError, UsageError
 from hpccomm.memory.cuda import arrays, streams
-from hpccomm.memory.cuda.arrays import DeviceArray
+from hpccomm.memory.cuda.arrays import DeviceArray, Queue
 from hpccomm.memory.cuda.library import cupy
 from hpccomm.memory.cuda.memory import clear
-from hpccomm.memory.cuda.streams import Queue
 from hpccomm.memory.views import View, check_layout
 from hpccomm.runtime.engine import CallEngine
 from hpccomm.runtime.operation import Label, Operation

@@ -24,7 +24,7 @@ from hpccomm.dispatch.policy import AUTO, NATIVE
 from hpccomm.dispatch.route import Route
 from hpccomm.dtypes import DType
 from hpccomm.errors import UsageError
-from hpccomm.memory.cuda.streams import Queue
+from hpccomm.memory.cuda.arrays import Queue
 from hpccomm.memory.views import Array, as_bytes, check_layout, empty_like_kind
 from hpccomm.runtime import callpath
 from hpccomm.runtime.callpath import Diversion, Issue, exchanging

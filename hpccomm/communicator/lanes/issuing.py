@@ -16,8 +16,9 @@ from hpccomm.contracts.terms import terms
 from hpccomm.contracts.transport import Steps
 from hpccomm.errors import CommunicationError, UsageError
 from hpccomm.memory.cuda import streams
-from hpccomm.memory.cuda.streams import Queue
+from hpccomm.memory.cuda.arrays import Queue
 from hpccomm.runtime.callpath import Form, compiled
+from hpccomm.runtime.device_work import DeviceWork
 from hpccomm.runtime.engine import CallEngine
 from hpccomm.runtime.operation import Label, Operation
 from hpccomm.runtime.pending import PendingCall, PendingCalls, pending_call
@@ -25,7 +26,6 @@ from hpccomm.runtime.progress import Task
 from hpccomm.runtime.recorder import BEGIN, DEVICE, LABEL, TIMEOUT, Entry
 from hpccomm.runtime.stats import Tally
 from hpccomm.runtime.stderr import write_stderr
-from hpccomm.runtime.work import DeviceWork
 
 CAUSES = (
     "A rank did not take part, is late, or gave other arguments: NCCL does not compare the count, dtype, "

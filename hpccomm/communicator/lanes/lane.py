@@ -24,7 +24,7 @@ from hpccomm.contracts.transport import DTYPES, Transport, dtype_code
 from hpccomm.dispatch.host import HostDispatch
 from hpccomm.dtypes import DType
 from hpccomm.errors import UnsupportedDtype
-from hpccomm.memory.cuda.streams import Queue
+from hpccomm.memory.cuda.arrays import Queue
 from hpccomm.memory.views import View, view
 from hpccomm.reductions import LOCATING, ReduceOp
 from hpccomm.runtime.callpath import Diversion, carrying

@@ -2,12 +2,12 @@
 
 import math
 from functools import cache
-from importlib import resources
+from pathlib import Path
 
 from hpccomm.dispatch.policy import text
 from hpccomm.dispatch.policy.table import Shape, Table
 
-_TABLES = resources.files("hpccomm.dispatch.policy") / "measured"
+_TABLES = Path(__file__).parent / "measured"
 _SUFFIX = ".toml"
 
 

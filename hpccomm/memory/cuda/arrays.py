@@ -10,6 +10,9 @@ from hpccomm.errors import UsageError
 from hpccomm.memory.cuda.library import cupy, unavailable
 from hpccomm.memory.foreign import TORCH_ONLY, check_tensor, is_tensor
 
+Queue = tuple[int, object]
+"""A stream: its number, and an object that keeps it alive. If that is None, it may end at any time."""
+
 HOST, CUPY, TORCH, INTERFACE, DLPACK = range(5)
 
 _DLPACK_CUDA, _DLPACK_MANAGED = 2, 13

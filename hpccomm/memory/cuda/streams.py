@@ -8,7 +8,7 @@ from typing import Any, TypeGuard
 
 from hpccomm.contracts.transport import Steps
 from hpccomm.errors import CommunicationError, UsageError
-from hpccomm.memory.cuda.arrays import CUPY, INTERFACE, TORCH, kind_of
+from hpccomm.memory.cuda.arrays import CUPY, INTERFACE, TORCH, Queue, kind_of
 from hpccomm.memory.cuda.library import cupy, driver_library
 
 NOT_READY = 600
@@ -33,9 +33,6 @@ class _Foreign:
     def __cuda_stream__(self) -> tuple[int, int]:
         return 0, self._pointer
 
-
-Queue = tuple[int, object]
-"""A stream: its number, and an object that keeps it alive. If that is None, it may end at any time."""
 
 LEGACY = (0, 1)
 """Numbers of the legacy default stream, which never ends."""

@@ -2,34 +2,19 @@
 
 Each is a function ``build(group, call, tuning) -> Schedule``. It returns the programs of the ranks in
 `group`: one rank where the schedule runs, all ranks where it is proved, simulated or drawn. To add an
-algorithm, write the function and list it in `ALGORITHMS`.
+algorithm, write the function and list its name in `ALGORITHMS`.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
+from importlib import import_module
+from operator import attrgetter
 from types import MappingProxyType
+from typing import Any
 
 from hpccomm.contracts.collectives import REDUCTIONS
-from hpccomm.contracts.signature import Signature
-from hpccomm.schedules.algorithms import (
-    binomial,
-    bruck,
-    chain,
-    dissemination,
-    halving_doubling,
-    hierarchical,
-    linear,
-    ordered,
-    pairwise,
-    recursive_doubling,
-    ring,
-    scan,
-    scatter_all_gather,
-    shm,
-    shm_staged,
-    tree,
-)
-from hpccomm.schedules.schedule import Build, Group, Schedule, Tuning
+from hpccomm.schedules.schedule import Build as Build
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,119 +48,141 @@ class Algorithm:
     staged: Build | None = None
 
 
+@cache
+def _found(name: str, *made_of: str) -> Any:
+    """Return what a module of this package has by that name, or makes of others that it has."""
+    module, _, path = name.partition(".")
+    found = attrgetter(path)(import_module(f"{__name__}.{module}"))
+    return found(*(_found(each) if "." in each else each for each in made_of)) if made_of else found
+
+
+def _late(name: str, *made_of: str) -> Build:
+    """Return an algorithm whose module is imported when it first makes a schedule.
+
+    A program uses few of them, and each is a file that every rank has to open. With `made_of`, the name is of a
+    function that returns the algorithm for these arguments: a collective, or the name of another function.
+    """
+    return lambda group, call, tuning: _found(name, *made_of)(group, call, tuning)
+
+
 # In rank order: named for how the folded blocks move on.
-_ALL_REDUCE_RING = ordered.all_reduce(ring.all_gather_rounds)
-_ALL_REDUCE_DOUBLING = ordered.all_reduce(bruck.all_gather_rounds)
-_REDUCE_BINOMIAL = ordered.reduce(binomial.gather_rounds)
-_REDUCE_LINEAR = ordered.reduce(linear.gather_rounds)
+_ALL_REDUCE_RING = _late("ordered.all_reduce", "ring.all_gather_rounds")
+_ALL_REDUCE_DOUBLING = _late("ordered.all_reduce", "bruck.all_gather_rounds")
+_REDUCE_BINOMIAL = _late("ordered.reduce", "binomial.gather_rounds")
+_REDUCE_LINEAR = _late("ordered.reduce", "linear.gather_rounds")
+_REDUCE_SCATTER = _late("ordered.reduce_scatter")
 
 
-def _shared(collective: str, build: Build, among_several: Build) -> Algorithm:
+def _shared(collective: str) -> Algorithm:
     """Return the algorithm in shared memory, whose reductions are in rank order."""
-
-    def staged(group: Group, call: Signature, tuning: Tuning) -> Schedule:
-        return (build if group.size == 1 else among_several)(group, call, tuning)
+    build, among_several = _late(f"shm.{collective}"), _late(f"shm_staged.{collective}")
 
     return Algorithm(
         build,
         ordered=build if collective in REDUCTIONS else None,
         uniform=collective == "all_to_all",
         shared=True,
-        staged=staged,
+        staged=lambda group, *given: (build if group.size == 1 else among_several)(group, *given),
     )
 
 
 def _in_two_levels(collective: str, ordered: Build | None = None) -> Algorithm:
     """Return the algorithm in two levels, whose ranks of a node may reach each other's arrays."""
-    levels = hierarchical.DEFAULT
-    return Algorithm(levels.messages(collective), ordered=ordered, direct=levels.direct(collective))
+    messages, direct = (f"hierarchical.DEFAULT.{each}" for each in ("messages", "direct"))
+    return Algorithm(_late(messages, collective), ordered=ordered, direct=_late(direct, collective))
 
 
 ALGORITHMS: Mapping[str, Mapping[str, Algorithm]] = MappingProxyType(
     {
         "all_reduce": {
-            "ring": Algorithm(ring.all_reduce, ordered=_ALL_REDUCE_RING),
+            "ring": Algorithm(_late("ring.all_reduce"), ordered=_ALL_REDUCE_RING),
             "recursive_doubling": Algorithm(
-                recursive_doubling.all_reduce, ordered=_ALL_REDUCE_DOUBLING
+                _late("recursive_doubling.all_reduce"), ordered=_ALL_REDUCE_DOUBLING
             ),
             "halving_doubling": Algorithm(
-                halving_doubling.all_reduce, ordered=_ALL_REDUCE_DOUBLING
+                _late("halving_doubling.all_reduce"), ordered=_ALL_REDUCE_DOUBLING
             ),
             "pairwise": Algorithm(
-                pairwise.all_reduce, ordered=ordered.all_reduce(pairwise.all_gather_rounds)
+                _late("pairwise.all_reduce"),
+                ordered=_late("ordered.all_reduce", "pairwise.all_gather_rounds"),
             ),
             "linear": Algorithm(
-                linear.all_reduce, ordered=ordered.all_reduce(linear.all_gather_rounds)
+                _late("linear.all_reduce"),
+                ordered=_late("ordered.all_reduce", "linear.all_gather_rounds"),
             ),
-            "tree": Algorithm(tree.all_reduce, ordered=_ALL_REDUCE_DOUBLING),
-            "binomial": Algorithm(binomial.all_reduce, ordered=_ALL_REDUCE_DOUBLING),
-            "chain": Algorithm(chain.all_reduce, ordered=_ALL_REDUCE_RING),
-            "shm": _shared("all_reduce", shm.all_reduce, shm_staged.all_reduce),
-            "hierarchical": _in_two_levels("all_reduce", hierarchical.DEFAULT.ordered_all_reduce),
+            "tree": Algorithm(_late("tree.all_reduce"), ordered=_ALL_REDUCE_DOUBLING),
+            "binomial": Algorithm(_late("binomial.all_reduce"), ordered=_ALL_REDUCE_DOUBLING),
+            "chain": Algorithm(_late("chain.all_reduce"), ordered=_ALL_REDUCE_RING),
+            "shm": _shared("all_reduce"),
+            "hierarchical": _in_two_levels(
+                "all_reduce", _late("hierarchical.DEFAULT.ordered_all_reduce")
+            ),
         },
         "broadcast": {
-            "tree": Algorithm(tree.broadcast),
-            "binomial": Algorithm(binomial.broadcast),
-            "chain": Algorithm(chain.broadcast),
-            "scatter_all_gather": Algorithm(scatter_all_gather.broadcast),
-            "shm": _shared("broadcast", shm.broadcast, shm_staged.broadcast),
+            "tree": Algorithm(_late("tree.broadcast")),
+            "binomial": Algorithm(_late("binomial.broadcast")),
+            "chain": Algorithm(_late("chain.broadcast")),
+            "scatter_all_gather": Algorithm(_late("scatter_all_gather.broadcast")),
+            "shm": _shared("broadcast"),
             "hierarchical": _in_two_levels("broadcast"),
         },
         "reduce": {
-            "tree": Algorithm(tree.reduce, ordered=_REDUCE_BINOMIAL),
-            "binomial": Algorithm(binomial.reduce, ordered=_REDUCE_BINOMIAL),
-            "chain": Algorithm(chain.reduce, ordered=_REDUCE_LINEAR),
-            "halving_doubling": Algorithm(halving_doubling.reduce, ordered=_REDUCE_BINOMIAL),
-            "pairwise": Algorithm(pairwise.reduce, ordered=_REDUCE_LINEAR),
-            "shm": _shared("reduce", shm.reduce, shm_staged.reduce),
+            "tree": Algorithm(_late("tree.reduce"), ordered=_REDUCE_BINOMIAL),
+            "binomial": Algorithm(_late("binomial.reduce"), ordered=_REDUCE_BINOMIAL),
+            "chain": Algorithm(_late("chain.reduce"), ordered=_REDUCE_LINEAR),
+            "halving_doubling": Algorithm(
+                _late("halving_doubling.reduce"), ordered=_REDUCE_BINOMIAL
+            ),
+            "pairwise": Algorithm(_late("pairwise.reduce"), ordered=_REDUCE_LINEAR),
+            "shm": _shared("reduce"),
             "hierarchical": _in_two_levels("reduce", _REDUCE_LINEAR),
         },
         "all_gather": {
-            "ring": Algorithm(ring.all_gather),
-            "bruck": Algorithm(bruck.all_gather),
-            "recursive_doubling": Algorithm(recursive_doubling.all_gather),
-            "pairwise": Algorithm(pairwise.all_gather),
-            "linear": Algorithm(linear.all_gather),
-            "shm": _shared("all_gather", shm.all_gather, shm_staged.all_gather),
+            "ring": Algorithm(_late("ring.all_gather")),
+            "bruck": Algorithm(_late("bruck.all_gather")),
+            "recursive_doubling": Algorithm(_late("recursive_doubling.all_gather")),
+            "pairwise": Algorithm(_late("pairwise.all_gather")),
+            "linear": Algorithm(_late("linear.all_gather")),
+            "shm": _shared("all_gather"),
             "hierarchical": _in_two_levels("all_gather"),
         },
         "reduce_scatter": {
-            "ring": Algorithm(ring.reduce_scatter, ordered=ordered.reduce_scatter),
+            "ring": Algorithm(_late("ring.reduce_scatter"), ordered=_REDUCE_SCATTER),
             "halving_doubling": Algorithm(
-                halving_doubling.reduce_scatter, ordered=ordered.reduce_scatter
+                _late("halving_doubling.reduce_scatter"), ordered=_REDUCE_SCATTER
             ),
-            "pairwise": Algorithm(pairwise.reduce_scatter, ordered=ordered.reduce_scatter),
-            "shm": _shared("reduce_scatter", shm.reduce_scatter, shm_staged.reduce_scatter),
-            "hierarchical": _in_two_levels("reduce_scatter", ordered.reduce_scatter),
+            "pairwise": Algorithm(_late("pairwise.reduce_scatter"), ordered=_REDUCE_SCATTER),
+            "shm": _shared("reduce_scatter"),
+            "hierarchical": _in_two_levels("reduce_scatter", _REDUCE_SCATTER),
         },
         "all_to_all": {
-            "pairwise": Algorithm(pairwise.all_to_all),
-            "bruck": Algorithm(bruck.all_to_all, uniform=True),
-            "linear": Algorithm(linear.all_to_all),
-            "shm": _shared("all_to_all", shm.all_to_all, shm_staged.all_to_all),
+            "pairwise": Algorithm(_late("pairwise.all_to_all")),
+            "bruck": Algorithm(_late("bruck.all_to_all"), uniform=True),
+            "linear": Algorithm(_late("linear.all_to_all")),
+            "shm": _shared("all_to_all"),
             "hierarchical": _in_two_levels("all_to_all"),
         },
-        "neighbor_all_to_all": {"linear": Algorithm(linear.neighbor_all_to_all)},
+        "neighbor_all_to_all": {"linear": Algorithm(_late("linear.neighbor_all_to_all"))},
         "gather": {
-            "linear": Algorithm(linear.gather),
-            "binomial": Algorithm(binomial.gather),
-            "shm": _shared("gather", shm.gather, shm_staged.gather),
+            "linear": Algorithm(_late("linear.gather")),
+            "binomial": Algorithm(_late("binomial.gather")),
+            "shm": _shared("gather"),
         },
         "scatter": {
-            "linear": Algorithm(linear.scatter),
-            "binomial": Algorithm(binomial.scatter),
-            "shm": _shared("scatter", shm.scatter, shm_staged.scatter),
+            "linear": Algorithm(_late("linear.scatter")),
+            "binomial": Algorithm(_late("binomial.scatter")),
+            "shm": _shared("scatter"),
         },
         "scan": {
-            "linear": Algorithm(scan.linear, ordered=scan.linear),
-            "binomial": Algorithm(scan.binomial, ordered=scan.pairwise),
-            "pairwise": Algorithm(scan.pairwise, ordered=scan.pairwise),
-            "shm": _shared("scan", shm.scan, shm_staged.scan),
+            "linear": Algorithm(_late("scan.linear"), ordered=_late("scan.linear")),
+            "binomial": Algorithm(_late("scan.binomial"), ordered=_late("scan.pairwise")),
+            "pairwise": Algorithm(_late("scan.pairwise"), ordered=_late("scan.pairwise")),
+            "shm": _shared("scan"),
         },
         "barrier": {
-            "dissemination": Algorithm(dissemination.barrier),
-            "binomial": Algorithm(binomial.barrier),
-            "hierarchical": Algorithm(hierarchical.DEFAULT.messages("barrier")),
+            "dissemination": Algorithm(_late("dissemination.barrier")),
+            "binomial": Algorithm(_late("binomial.barrier")),
+            "hierarchical": Algorithm(_late("hierarchical.DEFAULT.messages", "barrier")),
         },
     }
 )

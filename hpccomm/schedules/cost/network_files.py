@@ -29,7 +29,6 @@ import reprlib
 import tomllib
 from collections.abc import Callable, Iterable, Mapping
 from functools import cache
-from importlib import resources
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -37,7 +36,7 @@ from hpccomm.errors import ConfigurationError, did_you_mean
 from hpccomm.files.regular import read_text
 from hpccomm.schedules.cost.network import Level, Network
 
-_READY = resources.files("hpccomm.schedules.cost") / "networks"
+_READY = Path(__file__).parent / "networks"
 _SUFFIX = ".toml"
 
 MOST = 2**31 - 1
