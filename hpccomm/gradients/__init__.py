@@ -5,7 +5,7 @@
 ...     sync.sync(gradients_of(batch))
 
 - `parameters`: the model as data. `settings`: what a reduction does. `layout`: which gradient lies in which bucket.
-- `agreement`: whether all ranks have the same model and settings. `consistency`: whether they have the same arrays.
+- `agreement`: whether all ranks have the same model, settings and arrays.
 - `group`: the ranks that train together. `arrays`: host and device. `flat`: arrays one behind the other in one array.
 - `buckets`: the gradients of one layout. `written`: whether they were written to.
 - `bucket_reducers`: how a bucket is reduced. `reducer`: in which order and thread; `worker`: the thread.

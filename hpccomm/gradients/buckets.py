@@ -147,9 +147,7 @@ class Buckets:
             If it was given before in this micro-step.
         """
         if name in self.marked:
-            raise UsageError(
-                f"the gradient of {name!r} was given before in this step; give it once"
-            )
+            raise UsageError(f"gradient {name!r} was given before in this step; give it once")
         if array is None:
             self.in_place.add(name)
         else:

@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hpccomm.errors import UsageError
-from hpccomm.gradients.agreement import agree
+from hpccomm.gradients.agreement import agree, check_same
 from hpccomm.gradients.arrays import Array
 from hpccomm.gradients.compression.widths import wide
-from hpccomm.gradients.consistency import check_same
 from hpccomm.gradients.flat import FlatMemory, registered, views_of
 from hpccomm.gradients.group import Group
 from hpccomm.gradients.layout import layout
@@ -204,9 +203,7 @@ class LocalSteps:
             each.measure(self._arrays)
         self._average()
         for each in self._movements:
-            self._outer(
-                each.anchor.memory, each.moved.memory, each.state, self._synchronizations + 1
-            )
+            self._outer(each.anchor.memory, each.moved.memory, each.state, self._steps)
             each.anchor.write(self._arrays)
         self._since = 0
         self._synchronizations += 1

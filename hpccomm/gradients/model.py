@@ -4,8 +4,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from hpccomm.errors import UsageError
-from hpccomm.gradients.agreement import agree, by_name
-from hpccomm.gradients.consistency import check_initial
+from hpccomm.gradients.agreement import agree, by_name, check_initial
 from hpccomm.gradients.group import Group
 from hpccomm.gradients.parameters import Arrays, Parameter, check_writable, read
 from hpccomm.gradients.settings import ReductionSettings, check_known

@@ -164,18 +164,12 @@ def read(parameters: Named, *, devices: bool = False) -> tuple[Arrays, dict[str,
     pairs = parameters.items() if isinstance(parameters, Mapping) else parameters
     for number, pair in enumerate(pairs):
         if not isinstance(pair, tuple) or len(pair) != 2:
-            raise UsageError(
-                f"parameter {number} is not a pair of name and array; give (name, array)"
-            )
+            raise UsageError(f"parameter {number} is not a pair; give (name, array)")
         name, array = pair
         if not isinstance(name, str) or not name:
-            raise UsageError(
-                f"parameter {number} has the name {name!r}; give a string that is not empty"
-            )
+            raise UsageError(f"parameter {number} has the name {name!r}; give a non-empty string")
         if name in arrays:
-            raise UsageError(
-                f"parameter {name!r} is used twice; give each parameter a name of its own"
-            )
+            raise UsageError(f"parameter {name!r} is used twice; give each parameter its own name")
         on_device = devices and is_on_device(array)
         own = view(array, f"parameter {name!r}", device=on_device)
         if not dtypes.is_float(own.dtype) or not dtypes.is_native(own.dtype):
@@ -199,8 +193,8 @@ def check_writable(arrays: Mapping[Parameter, Array], remedy: str) -> None:
     UsageError
         With the name of one that is read-only, and the remedy.
     """
-    for parameter, array in arrays.items():
+    for each, array in arrays.items():
         if not getattr(array.flags, "writeable", True):  # CuPy's arrays always are
             raise UsageError(
-                f"parameter {parameter.name!r} is read-only, and would be written; {remedy}"
+                f"parameter {each.name!r} is read-only, and would be written; {remedy}"
             )

@@ -165,7 +165,7 @@ class ReductionSettings:
             raise UsageError(f"loss_scale is {self.loss_scale!r}; give a LossScale")
         if self.loss_scale is not None and self.nonfinite == "raise":
             raise UsageError(
-                "a loss scale is found by steps that are not finite; leave nonfinite='raise' out"
+                "loss_scale needs steps that are not finite; leave nonfinite='raise' out"
             )
         if self.compressor is None:
             if self.hierarchical:

@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from hpccomm.errors import UsageError
-from hpccomm.gradients.agreement import agree, by_name
+from hpccomm.gradients.agreement import agree, by_name, check_initial
 from hpccomm.gradients.arrays import Array
 from hpccomm.gradients.buckets import fitting, gradient_of
-from hpccomm.gradients.consistency import check_initial
 from hpccomm.gradients.flat import views_of
 from hpccomm.gradients.group import Group
 from hpccomm.gradients.layout import layout

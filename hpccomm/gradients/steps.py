@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hpccomm.errors import RankMismatch, UsageError
+from hpccomm.gradients.agreement import check_same
 from hpccomm.gradients.arrays import Array
 from hpccomm.gradients.buckets import FLAGS, Buckets, gradient_of
-from hpccomm.gradients.consistency import check_same
 from hpccomm.gradients.flat import clip
 from hpccomm.gradients.group import Group
 from hpccomm.gradients.layout import layout, mean_order, ordered, urgent_buckets
@@ -279,9 +279,7 @@ class TrainingSteps:
         if name in self._model.settings.frozen:
             return
         if self._complete:
-            raise UsageError(
-                f"{name!r} is ready too late: wait_for() was called; call wait() first"
-            )
+            raise UsageError(f"{name!r} is ready too late, after wait_for(); call wait() first")
         owner = self._model.owners.get(name)
         own = grad is not None and owner is not None and grad is owner.grad
         array = self.buckets.source(name, grad, written=own)

@@ -15,7 +15,7 @@ class WarmUp:
 
     Parameters
     ----------
-    parameters : sequence of Parameter
+    filled : sequence of Parameter
         In the order in which buckets are filled, see `ordered`.
     buckets : sequence of Bucket
         Of the layout.
@@ -23,10 +23,8 @@ class WarmUp:
         Number of steps to measure.
     """
 
-    def __init__(
-        self, parameters: Sequence[Parameter], buckets: Sequence[Bucket], steps: int
-    ) -> None:
-        self._parameters, self._buckets, self._left = parameters, buckets, steps
+    def __init__(self, filled: Sequence[Parameter], buckets: Sequence[Bucket], steps: int) -> None:
+        self._filled, self._buckets, self._left = filled, buckets, steps
         self._moments: dict[str, float] = {}
         self._ready: list[list[float]] = []
         self._wire: list[tuple[int, float]] = []
@@ -39,7 +37,7 @@ class WarmUp:
         """Take note that a step is over, with the times of its buckets. Return whether all steps are measured."""
         now = perf_counter()
         first = min(self._moments.values(), default=now)
-        self._ready.append([self._moments.get(each.name, now) - first for each in self._parameters])
+        self._ready.append([self._moments.get(each.name, now) - first for each in self._filled])
         for bucket, span in zip(self._buckets, spans, strict=True):
             if span is not None:
                 self._wire.append((bucket.nbytes, span[1] - span[0]))
@@ -49,7 +47,7 @@ class WarmUp:
 
     def choose(self, group: Group, settings: ReductionSettings) -> BucketChoice:
         """Choose the sizes of buckets from what all ranks measured. Collective; blocks."""
-        sizes = [each.nbytes for each in self._parameters]
+        sizes = [each.nbytes for each in self._filled]
         ready = tuple(zip(sizes, typical(self._ready), strict=True))
         measured = merge(group.exchange(Measurements(ready, tuple(self._wire))))
         # The choice of rank 0 counts, because other processors may round differently.

@@ -82,7 +82,7 @@ def test_one_order_of_readiness_for_ranks_that_differ() -> None:
         pytest.param(
             [("a", np.ones(1)), ("a", np.ones(2))], UsageError, "'a' is used twice", id="twice"
         ),
-        pytest.param({"": np.ones(1)}, UsageError, "not empty", id="empty name"),
+        pytest.param({"": np.ones(1)}, UsageError, "non-empty", id="empty name"),
         pytest.param(
             {"n": np.ones(1, int)}, UnsupportedDtype, "'n' has dtype int64", id="integers"
         ),

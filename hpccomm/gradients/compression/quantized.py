@@ -46,9 +46,7 @@ def _round_up(nbytes: int) -> int:
 def _check_block(block: object, least: int) -> int:
     value = check_int("block", block)
     if value < least or value % least:
-        raise UsageError(
-            f"block is {value}; give a number of elements that is a multiple of {least}"
-        )
+        raise UsageError(f"block is {value}; give a multiple of {least} elements")
     return value
 
 
