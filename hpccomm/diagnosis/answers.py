@@ -54,11 +54,8 @@ def judged(job: Job, call: RecordedCall, rank: int, others: Iterable[int]) -> Ju
     """
     number = call.number
     answers = {each: heard(job, each, call.uid, number) for each in others if each != rank}
-    now = {
-        "operation": call.operation,
-        "collective": number,
-        "since": call.waited(job.dumps[rank].time),
-    }
+    since = call.waited(job.dumps[rank].time)
+    now = {"operation": call.operation, "collective": number, "since": since}
     own = {"rank": rank, "now": now, "record": call.record if number else None, "site": call.site}
     known = {each: answer for each, answer in answers.items() if answer is not None}
     unheard = tuple(each for each in answers if each not in known)

@@ -38,11 +38,9 @@ def lines(job: Job, faults: Sequence[Fault], last: int) -> Iterator[str]:
     recorded = [job.histories[uid] for uid in dict.fromkeys(wrong or job.histories)]
     shown = [history for history in recorded if history.numbers]
     for history in shown[:MOST_PARTS]:
-        yield from _part(job, history, faults, last)
-        yield ""
+        yield from (*_part(job, history, faults, last), "")
     if len(shown) > MOST_PARTS:
-        yield f"({len(shown) - MOST_PARTS} further communicators are left out)"
-        yield ""
+        yield from (f"({len(shown) - MOST_PARTS} further communicators are left out)", "")
     if shown:
         yield "  ".join(f"{mark} {meaning}" for mark, meaning in MARKS.items())
 

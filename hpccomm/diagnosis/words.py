@@ -22,8 +22,7 @@ def verdict(job: Job, faults: list[Fault]) -> Iterator[str]:
         )
         said = {dump.ended for dump in job.dumps.values() if dump.ended}
         yield from (_sentence(each.rstrip(".")) for each in sorted(said)[:2])
-    for fault in faults:
-        yield sentence(job, fault)
+    yield from (sentence(job, fault) for fault in faults)
 
 
 def sentence(job: Job, fault: Fault) -> str:
@@ -67,10 +66,8 @@ def _raised(job: Job, fault: Fault) -> str:
     error = job.raised[first]
     who = rank_on_node(job, first) if len(fault.ranks) == 1 else ranks_named(fault.ranks)
     text = f"{who} raised an uncaught error{at_place(error.site)}: {error.line}"
-    followed = ranks_named(fault.waiting) if fault.waiting else ""
-    return _sentence(text.rstrip(".")) + (
-        f" {followed.capitalize()} ended with it." if followed else ""
-    )
+    after = f" {ranks_named(fault.waiting).capitalize()} ended with it." if fault.waiting else ""
+    return _sentence(text.rstrip(".")) + after
 
 
 def _ended(job: Job, fault: Fault) -> str:

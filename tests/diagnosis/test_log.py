@@ -153,6 +153,11 @@ GROUP = "".join(f"  | {line}\n" for line in [*FRAME.splitlines(), "ExceptionGrou
             "a.py line 3, in step",
         ),
         (f"{TRACEBACK}    | other\nKeyError: 1\n", "python-exception", "a.py line 3, in step"),
+        (
+            "".join(f"(Worker pid=7) {line}\n" for line in f"{TRACEBACK}KeyError: 1".splitlines()),
+            "python-exception",
+            "a.py line 3, in step",
+        ),
         ('  File "a.py", line 3\n    x =\nSyntaxError: invalid syntax\n', "python-syntax", ""),
         ("[n1:7   :0:7] Caught signal 11 (Segmentation fault: address 0x8)\n", "ucx-signal", ""),
         ("srun: error: n1: tasks -,2--,7: Killed\n", "slurm-killed", ""),

@@ -180,12 +180,7 @@ class _LogReader:
 
     def _take_traceback(self, data: bytes, start: int, number: int, origin: LineOrigin) -> None:
         before = _text(data[max(start - 200, 0) : start])
-        lines = []
-        for offset, line in enumerate(_text(data[start : start + AHEAD]).split("\n")):
-            whose, rest = prefixes.split(line)
-            if whose.tag == origin.tag:
-                lines.append((number + offset, rest))
-        traceback = tracebacks.read(lines)
+        traceback = tracebacks.read(_lines_of(origin.tag, data, start, number))
         if traceback is None:
             return
         if said := _RAISED_BY.search(before):
@@ -206,6 +201,20 @@ class _LogReader:
             self.report.add(
                 _EXCEPTION, traceback.line, text, origin, {"what": text}, traceback.place
             )
+
+
+def _lines_of(tag: str, data: bytes, start: int, number: int) -> Iterator[tuple[int, str]]:
+    """Yield the lines of a rank from a traceback on, with their numbers, without what stands before each."""
+    last, lead = min(start + AHEAD, len(data)), None
+    while start < last:
+        end = data.find(b"\n", start, last) % (last + 1)
+        origin, text = prefixes.split(_text(data[start:end]))
+        if origin.tag == tag:
+            if lead is None:  # a prefix that is not known
+                lead = text[: max(text.find(tracebacks.BEGIN), 0)]
+                lead = "" if "+ Exception Group" in lead else lead
+            yield number, text.removeprefix(lead)
+        start, number = end + 1, number + 1
 
 
 def _line(data: bytes, at: int) -> tuple[int, int]:
