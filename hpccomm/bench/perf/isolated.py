@@ -19,7 +19,7 @@ that some are late: caches and branch predictors forget a short operation within
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from time import perf_counter, sleep
 from typing import TYPE_CHECKING
@@ -168,9 +168,8 @@ class IsolatedTimer:
         while left:
             size = left if self._options.sync == BARRIER else min(left, most)
             with no_garbage_collection():
-                stamps, missed = self._batch(
-                    [calls[(turn + each) % len(calls)] for each in range(size)]
-                )
+                batch = [calls[(turn + each) % len(calls)] for each in range(size)]
+                stamps, missed = self._batch(batch, self._options.sync)
             turn += size
             self._clock.read()  # what was measured lies between two readings
             error = max(error, self._clock.error)
@@ -194,8 +193,8 @@ class IsolatedTimer:
     def _explore(self, call: Call) -> None:
         """Find out how long an operation takes, and an announcement with what follows it. Collective."""
         comm, announced = self._comm, np.empty(1)
-        tried = np.median(np.diff(self._after_barriers([call] * 3)[1], axis=1))
-        self._took = max(comm.all_gather_object(float(tried)))
+        stamps, _ = self._batch([call] * 3, BARRIER)
+        self._took = max(comm.all_gather_object(float(np.median(np.diff(stamps, axis=1)))))
         announcing = []
         for _ in range(5 * self._warms):
             began = perf_counter()
@@ -238,49 +237,37 @@ class IsolatedTimer:
         left = min(self._budget.share - seconds, _UNREAD) / (seconds / tried)
         return int(max(4.0, min(len(times) / 2, left, _MOST - tried)))
 
-    def _batch(self, calls: Sequence[Call]) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
+    def _batch(
+        self, calls: Sequence[Call], sync: str
+    ) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
         """Run calls one by one; return this rank's stamps, and for which it was late."""
-        ways: dict[str, Callable[[Sequence[Call]], tuple[list[float], NDArray[np.float64]]]] = {
-            BARRIER: self._after_barriers,
-            WINDOW: self._in_windows,
-            ROUND_TIME: self._in_rounds,
-        }
-        due, stamps = ways[self._options.sync](calls)
-        return stamps, stamps[:, 0] > np.array(due) + _TOLERANCE + self._clock.error
+        stamps, due = np.empty((len(calls), 2)), np.full(len(calls), math.inf)
+        for position, start in enumerate(self._starts(calls, sync)):
+            if start is not None:
+                due[position] = start
+                self._until(start)
+            stamps[position] = self._run(calls[position])
+        return stamps, stamps[:, 0] > due + _TOLERANCE + self._clock.error
 
-    def _after_barriers(self, calls: Sequence[Call]) -> tuple[list[float], NDArray[np.float64]]:
-        barrier = self._comm.barrier
-        stamps = np.empty((len(calls), 2))
-        for call, stamp in zip(calls, stamps, strict=True):
-            barrier()
-            stamp[:] = self._run(call)
-        return [math.inf] * len(calls), stamps
-
-    def _in_windows(self, calls: Sequence[Call]) -> tuple[list[float], NDArray[np.float64]]:
-        comm, clock = self._comm, self._clock
-        window = 2 * self._took + self._margin
-        first = comm.broadcast_object(float(clock.common(np.array(clock.clock()))))
-        stamps = np.empty((len(calls), 2))
-        due = [clock.local(first + (1 + each) * window) for each in range(len(calls))]
-        for start, call, stamp in zip(due, calls, stamps, strict=True):
-            self._until(start)
-            stamp[:] = self._run(call)
-        return due, stamps
-
-    def _in_rounds(self, calls: Sequence[Call]) -> tuple[list[float], NDArray[np.float64]]:
+    def _starts(self, calls: Sequence[Call], sync: str) -> Iterator[float | None]:
+        """Yield when each call starts, by this rank's clock; None for at once."""
         comm, clock, announced = self._comm, self._clock, np.empty(1)
-        stamps = np.empty((len(calls), 2))
-        due = []
+        if sync == WINDOW:
+            window = 2 * self._took + self._margin
+            first = comm.broadcast_object(float(clock.common(np.array(clock.clock()))))
+            yield from [clock.local(first + turn * window) for turn in range(1, len(calls) + 1)]
+            return
         ahead = self._announcing + self._margin
-        for call, stamp in zip(calls, stamps, strict=True):
+        for call in calls:
+            if sync == BARRIER:
+                comm.barrier()
+                yield None
+                continue
             if comm.rank == 0:
                 announced[0] = clock.clock() + ahead
             comm.broadcast(announced)
             self._warm_up(call)
-            due.append(clock.local(float(announced[0])))
-            self._until(due[-1])
-            stamp[:] = self._run(call)
-        return due, stamps
+            yield clock.local(float(announced[0]))
 
     def _until(self, start: float) -> None:
         """Wait for a time of this rank's clock: asleep while it is far, as ranks may share a core."""
