@@ -204,6 +204,5 @@ def _placed(network: Network, ranks: int, per_node: int, description: str) -> Ne
             "give a description of the same nodes, or none"
         )
     placed = network.resized(ranks)
-    return replace(
-        placed, description=description, across=placed.across if ranks > per_node else None
-    )
+    across = placed.across if ranks > per_node else None
+    return replace(placed, description=description, across=across)

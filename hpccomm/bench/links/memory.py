@@ -104,9 +104,7 @@ def numa_nodes(allowed: set[int], root: Path = Path("/")) -> dict[int, list[int]
     facts = cpu.gather(root)
     threads = (allowed.intersection(numbers(core)) for core in facts.get("cores", ()))
     cores = {min(core) for core in threads if core} or allowed
-    nodes = {
-        node["node"]: cores.intersection(numbers(node["cpus"])) for node in facts.get("nodes", ())
-    }
+    nodes = {each["node"]: cores & {*numbers(each["cpus"])} for each in facts.get("nodes", ())}
     return {node: sorted(its) for node, its in nodes.items() if its} or {0: sorted(cores)}
 
 

@@ -160,19 +160,15 @@ def fits(row: PrintedRow, kind: TableKind, *, timed: bool = True, counted: bool 
         size / row.time.low if row.time.low else math.inf,
         0.0,
     )
-    return _overlap(row.algbw, base.times(kind.carried)) and _overlap(
-        row.busbw, base.times(kind.factor)
-    )
+    rates = (row.algbw, kind.carried), (row.busbw, kind.factor)
+    return all(_overlap(rate, base.times(part)) for rate, part in rates)
 
 
 def _belongs(row: PrintedRow, kind: TableKind) -> bool:
     """Whether reduction, root, and size against count can be of this kind."""
     benchmark = COLLECTIVES[kind.collective]
-    if (
-        row.op == "none"
-        if benchmark.reduces
-        else row.op not in ("", "none") and not benchmark.names_op
-    ):
+    named = row.op not in ("", "none") and not benchmark.names_op
+    if row.op == "none" if benchmark.reduces else named:
         return False
     if benchmark.rooted != (row.root >= 0):
         return False

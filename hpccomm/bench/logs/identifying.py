@@ -11,7 +11,7 @@ from hpccomm.bench.logs.figures import (
     numbers_of_ranks,
     possible,
 )
-from hpccomm.bench.logs.imported import LIMIT, LogDefaults
+from hpccomm.bench.logs.imported import LIMIT, NO_RANKS, LogDefaults
 from hpccomm.bench.perf.collectives import COLLECTIVES
 from hpccomm.results.schema import Row
 
@@ -87,7 +87,7 @@ class TableEvidence:
         if name and name not in COLLECTIVES:  # what hpccomm does not know cannot be checked
             number = next(iter(listed), defaults.ranks)
             if not number:
-                raise Unfit("does not say how many ranks there were; give --ranks")
+                raise Unfit(NO_RANKS)
             return IdentifiedTable(TableKind(name, number), list(rows), [])
         names = [name] if name else list(self.among or possible(rows))
         fitting: dict[str, list[Fitting]] = {}
@@ -152,7 +152,7 @@ class TableEvidence:
                 raise Unfit(
                     "does not say which collective it measured; give --collective and --ranks"
                 )
-            raise Unfit("does not say how many ranks there were; give --ranks")
+            raise Unfit(NO_RANKS)
         if not collective:
             raise Unfit(
                 f"has rows that are of no collective of nccl-tests on {ranks[0]} ranks: its bus bandwidth, or its "
@@ -213,10 +213,8 @@ def stored(
         algbw, busbw = row.algbw.value, row.busbw.value
         if timed and benchmark is not None and row.time.value:
             base = row.size / row.time.value / 1e3
-            algbw, busbw = (
-                row.algbw.refined(base * kind.carried),
-                row.busbw.refined(base * kind.factor),
-            )
+            algbw = row.algbw.refined(base * kind.carried)
+            busbw = row.busbw.refined(base * kind.factor)
         case = kind.collective, backend, algorithm, row.dtype, row.op or op, row.root, row.size
         figures = row.count, row.in_place, row.time.value, algbw, busbw, row.wrong
         rows.append(Row(*case, *figures, row.iterations or iterations, row.finished))

@@ -164,6 +164,9 @@ def status_of(rows: Sequence[Row], wrong: int = 0) -> str:
     return f"failed: {wrong} values are out of bounds" if wrong else COMPLETED
 
 
+NO_RANKS = "does not say how many ranks there were; give --ranks"
+"""Why a table is left out."""
+
 SLOW = "failed: the average bus bandwidth is below what was asked for"
 """Status of a run that nccl-tests has found too slow."""
 

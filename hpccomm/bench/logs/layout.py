@@ -219,9 +219,8 @@ class Columns:
         return rows
 
 
-MODERN = Columns(
-    ("size", "count", "type", "redop", "root", *("time", "algbw", "busbw", "#wrong") * 2)
-)
+_HALF = "time", "algbw", "busbw", "#wrong"
+MODERN = Columns(("size", "count", "type", "redop", "root", *_HALF, *_HALF))
 """The columns of most versions, for rows whose heading is lost."""
 
 

@@ -97,11 +97,9 @@ def streams(text: str) -> list[list[LogLine]]:
             if before is not None and piece.lstrip().startswith("#"):
                 by_source.setdefault(source, []).append(before)
                 before = None
-            line = (
-                LogLine(before.number, f"{before.text} {piece}")
-                if before
-                else LogLine(number, piece)
-            )
+            line = LogLine(number, piece)
+            if before:
+                line = LogLine(before.number, f"{before.text} {piece}")
             if place < len(pieces) - 1:
                 begun[source] = line
             else:

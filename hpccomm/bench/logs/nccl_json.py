@@ -51,9 +51,7 @@ def parse(document: dict[str, Any], defaults: LogDefaults, line: int) -> list[Lo
     for block, members in groupby(results, key=lambda each: each[0]):
         part = [each for _, each in members]
         iterations = document["config"].get("iterations", 0)
-        rows = [
-            row for number, each in enumerate(part, 1) for row in _halves(each, number, iterations)
-        ]
+        rows = [row for k, each in enumerate(part, 1) for row in _halves(each, k, iterations)]
         if not rows:
             continue
         host_time = "cpu_time" in (part[0].get("in_place") or part[0]["out_of_place"])
@@ -91,9 +89,8 @@ def _info(document: dict[str, Any], defaults: LogDefaults, named: tuple[RankInfo
     started = datetime.strptime(document["start_time"], TIME_FORMAT).astimezone()
     known, words = replace(defaults, started=started), map(str, document.get("args", []))
     ranks = named or imported.unknown_ranks(1)
-    return imported.run_info(
-        known, imported.settings_of([]), ranks, versions, tuple(words), environment
-    )
+    unknown = imported.settings_of([])
+    return imported.run_info(known, unknown, ranks, versions, tuple(words), environment)
 
 
 def _status(document: dict[str, Any], run: ImportedRun) -> str:
@@ -169,9 +166,7 @@ def _rank(device: dict[str, Any]) -> RankInfo:
     kinds = {"rank": int, "group": int, "pid": int, "device": int} | dict.fromkeys(
         ("device_hex", "device_info"), str
     )
-    facts: dict[str, Any] = {
-        name: kind(device[name]) for name, kind in kinds.items() if name in device
-    }
+    facts: dict[str, Any] = {key: kind(device[key]) for key, kind in kinds.items() if key in device}
     return RankInfo(host=str(device["hostname"]), **facts)
 
 

@@ -176,10 +176,8 @@ def _read(line: LogLine, tables: list[PrintedTable], above: str) -> None:
     elif starting := _STARTING.search(text):
         table = _reached(_NAMED, line, tables)
         table.program = starting[1]
-        table.backend, table.algorithm = (
-            starting[2] or table.backend,
-            starting[3] or table.algorithm,
-        )
+        table.backend = starting[2] or table.backend
+        table.algorithm = starting[3] or table.algorithm
     elif _CONFIG.search(text):
         table = _reached(_SET, line, tables)
         table.config = _config(text)

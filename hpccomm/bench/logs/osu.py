@@ -106,19 +106,15 @@ def _next(table: _Open, line: LogLine, tables: list[_Open]) -> _Open:
     """Return the table of this title that a line of its head begins: another one if it has rows."""
     if not table.rows:
         return table
-    tables.append(
-        _Open(line.number, line.number, table.library, table.title, table.version, table.dtype)
-    )
+    begin = line.number
+    tables.append(_Open(begin, begin, table.library, table.title, table.version, table.dtype))
     return tables[-1]
 
 
 def _columns(line: str) -> list[str]:
     """Return the headings of columns, such as ``["Size", "Avg Latency(us)"]``; units may stand apart."""
-    return [
-        re.sub(r"\s*\(", "(", each)
-        for each in re.split(r"\s{2,}|\t|(?<=\))\s+", line[1:].strip())
-        if each
-    ]
+    words = re.split(r"\s{2,}|\t|(?<=\))\s+", line[1:].strip())
+    return [re.sub(r"\s*\(", "(", each) for each in words if each]
 
 
 def _read_row(line: LogLine, table: _Open) -> None:
@@ -156,9 +152,7 @@ def _finished(table: _Open, why: str, defaults: LogDefaults) -> LogTable:
         return LeftOutTable(table.line, what, f"has no whole row{reason and ': ' + reason}")
     size = defaults.ranks if name else 2
     if size is None:
-        return LeftOutTable(
-            table.line, what, "does not say how many ranks there were; give --ranks"
-        )
+        return LeftOutTable(table.line, what, imported.NO_RANKS)
     if _column(table.columns) is None:
         return LeftOutTable(
             table.line,
@@ -184,10 +178,8 @@ def _finished(table: _Open, why: str, defaults: LogDefaults) -> LogTable:
 
 def _row(cells: dict[str, float], table: _Open, collective: str, size: int) -> Row:
     what = COLLECTIVES[collective].what
-    dtype, op = (
-        table.dtype or ("float" if what.reduces else "uint8"),
-        "sum" if what.reduces else "none",
-    )
+    dtype = table.dtype or ("float" if what.reduces else "uint8")
+    op = "sum" if what.reduces else "none"
     itemsize = {"float": 4, "int32": 4, "double": 8}.get(dtype, 1)
     nbytes = int(cells.get("Size", 0)) * (size if collective in OF_ALL else 1)
     root, count = 0 if what.rooted else -1, nbytes // itemsize

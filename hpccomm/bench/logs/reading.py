@@ -160,9 +160,8 @@ def store(path: "str | PathLike[str]", run: ImportedRun) -> str:
     from hpccomm.results.writer import Writer  # loads h5py
 
     repetitions = sum(len(each) for each in run.samples if each is not None)
-    writer = Writer(
-        Path(path), run.info, expected_rows=len(run.rows), expected_repetitions=repetitions
-    )
+    rows = len(run.rows)
+    writer = Writer(Path(path), run.info, expected_rows=rows, expected_repetitions=repetitions)
     for row, samples in zip(run.rows, run.samples, strict=True):
         writer.append(row, samples)
     writer.end(run.status, run.ended or run.info.started)

@@ -57,9 +57,7 @@ def parse(
         If one is no such record.
     """
     tables: list[LogTable] = []
-    lowered = [
-        (line, {key.lower(): value for key, value in each.items()}) for line, each in records
-    ]
+    lowered = [(line, {k.lower(): v for k, v in each.items()}) for line, each in records]
     for (name, numbers), members in groupby(lowered, key=lambda each: _of(each[1])):
         part = list(members)
         tables.append(_run(name, numbers, part, notes if not tables else [], defaults))
@@ -93,19 +91,12 @@ def _run(
         return LeftOutTable(line, what, str(error))
     backend = "mscclpp" if of_mscclpp else "rccl"
     algorithm = f"kernel {part[0][1]['kernel']}" if of_mscclpp else "auto"
-    stored_rows = stored(table, backend, algorithm, timed=False)
+    results = stored(table, backend, algorithm, timed=False)
     ranks = imported.unknown_ranks(table.kind.ranks)
-    info = imported.run_info(
-        defaults, imported.settings_of(stored_rows), ranks, {}, [f"{name}_perf"]
-    )
+    info = imported.run_info(defaults, imported.settings_of(results), ranks, {}, [f"{name}_perf"])
     notes = [*notes, *table.notes]
     return ImportedRun(
-        info,
-        stored_rows,
-        [None] * len(stored_rows),
-        imported.status_of(stored_rows),
-        line=line,
-        notes=notes,
+        info, results, [None] * len(results), imported.status_of(results), line=line, notes=notes
     )
 
 

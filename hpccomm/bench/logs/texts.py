@@ -68,9 +68,7 @@ def decoded(data: bytes, name: str) -> tuple[str, str]:
     text = data.decode(encoding, "backslashreplace" if encoding.startswith("utf-8") else "replace")
     if _within(text.partition("\n")[0]) is not None:
         packings.append("lines in JSON")
-        lines = [
-            line if (within := _within(line)) is None else within for line in text.splitlines()
-        ]
+        lines = [line if (inner := _within(line)) is None else inner for line in text.splitlines()]
         text = "\n".join(line.removesuffix("\n") for line in lines)
     return _CONTROL.sub("", text), ", ".join(packings)
 

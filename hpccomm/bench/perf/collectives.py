@@ -167,11 +167,8 @@ def _across_the_cube(comm: "Communicator", operands: Operands) -> None:
 
 
 def _not_on_a_cube(ranks: int) -> str:
-    return (
-        ""
-        if ranks & (ranks - 1) == 0
-        else f"hypercube takes 2, 4, 8, ... ranks, and there are {ranks}"
-    )
+    even = ranks & (ranks - 1) == 0
+    return "" if even else f"hypercube takes 2, 4, 8, ... ranks, and there are {ranks}"
 
 
 _HYPERCUBE = replace(DESCRIPTIONS["all_gather"], name="hypercube", bus_factor=lambda _ranks: 1.0)
@@ -203,9 +200,7 @@ _UNCOMMON = {
 }
 """Calls whose sizes or arguments do not follow from a description."""
 
-COLLECTIVES: dict[str, Benchmark] = {
-    name: _UNCOMMON.get(name) or benchmark(name) for name in MEASURED
-}
+COLLECTIVES = {name: _UNCOMMON.get(name) or benchmark(name) for name in MEASURED}
 """Every collective that can be measured, in the order of ``all``."""
 
 

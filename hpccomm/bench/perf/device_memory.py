@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
@@ -192,9 +193,8 @@ class DeviceMemory:
         """Block until what is on the stream is done."""
         event = self._done.ptr
         streams.record(event, self._stream.ptr)
-        wait(
-            lambda: streams.ready(event), timeout=self._timeout, gate=Gate(), expired=self._expired
-        )
+        ready = partial(streams.ready, event)
+        wait(ready, timeout=self._timeout, gate=Gate(), expired=self._expired)
 
     def _expired(self, elapsed: float) -> CollectiveTimeout:
         self._comm.abort()
@@ -254,9 +254,8 @@ class DeviceMemory:
         def launch() -> None:
             graph.launch(self._stream)
 
-        return self._back_to_back([launch] * self._config.graph, samples).of_each(
-            len(calls)
-        ), launch
+        times = self._back_to_back([launch] * self._config.graph, samples)
+        return times.of_each(len(calls)), launch
 
     def _captured(self, calls: Sequence[Call]) -> Any:
         # In this mode what other threads ask of CUDA meanwhile, as a watchdog does, ends nothing, and

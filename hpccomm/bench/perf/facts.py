@@ -120,11 +120,8 @@ def _rank_info(comm: "Communicator", device: DeviceDescription, group: int) -> R
 
 def versions() -> dict[str, str]:
     """Return the versions of what every run needs."""
-    return {
-        "hpccomm": hpccomm.__version__,
-        "python": platform.python_version(),
-        "numpy": np.__version__,
-    }
+    own = hpccomm.__version__
+    return {"hpccomm": own, "python": platform.python_version(), "numpy": np.__version__}
 
 
 def _versions(comm: "Communicator") -> dict[str, str]:

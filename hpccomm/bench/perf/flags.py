@@ -34,6 +34,7 @@ _MOST = 10_000_000
 _MOST_OPERATIONS = 1_000_000
 _BUDGET = 60.0  # seconds
 _PASSES = 10
+_COUNT = integer(1, 10_000)
 _CTAS = "hpccomm does not set the number of CTAs; set NCCL_MIN_CTAS and NCCL_MAX_CTAS"
 _ONE_RANK = "a rank is a process here; start more of them with mpiexec -n"
 _NO_THREADS = "there is one thread a process to start communication"
@@ -71,12 +72,10 @@ FLAGS: dict[str, tuple[Flag, ...]] = {
     ),
     "measurement": (
         Flag("-n --iters N 20", integer(1, _MOST_OPERATIONS), "repetitions", "iterations"),
-        Flag(
-            "-w --warmup_iters N 1", integer(0, _MOST), "warm-up repetitions, which are not timed"
-        ),
+        Flag("-w --warmup_iters N 1", integer(0, _MOST), "warm-up repetitions, not timed"),
         Flag(
             "-m --agg_iters N 1",
-            integer(1, 10_000),
+            _COUNT,
             f"operations batched in a repetition; N times -n is at most {_MOST_OPERATIONS}",
             "aggregated_iterations",
         ),
@@ -94,17 +93,13 @@ FLAGS: dict[str, tuple[Flag, ...]] = {
             "blocking_collectives",
         ),
         Flag("-I --per_iter_timing 0/1 0", switch, "statistics over repetitions"),
-        Flag(
-            "-K --per_iter_skip N 0", integer(0), "first repetitions that the statistics leave out"
-        ),
+        Flag("-K --per_iter_skip N 0", integer(0), "first repetitions that statistics leave out"),
         Flag(
             "-T --timeout SECONDS 0",
             integer(0),
             "deadline of each operation, from its call on; 0 is that of the communicator",
         ),
-        Flag(
-            "-u --unalign N 0", integer(0, 4096), "elements between a page boundary and each array"
-        ),
+        Flag("-u --unalign N 0", integer(0, 4096), "elements from a page boundary to each array"),
         Flag(
             "-R --local_register 0/1 0",
             integer(0, 1),
@@ -140,11 +135,7 @@ FLAGS: dict[str, tuple[Flag, ...]] = {
     "flags of nccl-tests that hpccomm accepts only at their defaults": (
         Flag("-t --nthreads 1 1", only(1, _ONE_RANK), "ranks that are threads"),
         Flag("-g --ngpus 1 1", only(1, _ONE_RANK), "devices of a thread"),
-        Flag(
-            "-p --parallel_init 0 0",
-            only(False, _NO_THREADS),
-            "threads that initialise in parallel",
-        ),
+        Flag("-p --parallel_init 0 0", only(False, _NO_THREADS), "threads that initialise at once"),
         Flag("-x --cta_policy -1 -1", only(-1, _CTAS), "CTA policy"),
         Flag(
             "-D --device_implementation 0 0",
@@ -250,14 +241,10 @@ SOUND = (
         "variants",
         values=2,
     ),
-    Flag(
-        "--passes N",
-        integer(1, 10_000),
-        f"passes of --interleave over all sizes (default {_PASSES})",
-    ),
+    Flag("--passes N", _COUNT, f"passes of --interleave over all sizes (default {_PASSES})"),
     Flag(
         "--launches K",
-        integer(1, 10_000),
+        _COUNT,
         "start the whole measurement K times, one after another, each with a run in --output; without a "
         "launcher in front of this command",
     ),
@@ -422,12 +409,8 @@ def _exclusive(args: argparse.Namespace) -> Iterator[tuple[str, str, bool, str]]
         ("--variant", args.variant, "the run has two"),
     ):
         yield flag, "--interleave", args.variants and used, why
-    yield (
-        "--passes",
-        "--launches",
-        args.passes and args.launches,
-        "each launch measures one variant",
-    )
+    why = "each launch measures one variant"
+    yield "--passes", "--launches", args.passes and args.launches, why
     for flag, used, why in (
         ("-z/--blocking", args.blocking_collectives, "a recorded block cannot wait on the host"),
         ("-I/--per_iter_timing", args.per_iter_timing, "a graph does not time its repetitions"),

@@ -216,11 +216,8 @@ class IsolatedTimer:
     def _more(self, times: NDArray[np.float64], tried: int, seconds: float) -> int:
         """Return how many further repetitions there are to be; 0 ends."""
         wanted, interval = self._options.repetitions, self._options.interval
-        if (
-            tried >= _TRIES * max(wanted, len(times))
-            or tried >= _MOST
-            or seconds >= self._budget.share
-        ):
+        over = tried >= _MOST or seconds >= self._budget.share
+        if over or tried >= _TRIES * max(wanted, len(times)):
             return 0
         if not len(times) and tried >= 3 * wanted and seconds >= _HOPELESS:
             return 0  # ranks that share cores cannot start together

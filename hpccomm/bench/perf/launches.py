@@ -13,6 +13,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from subprocess import DEVNULL
 from typing import Any, NoReturn
 
 import numpy as np
@@ -169,9 +170,7 @@ def _started(command: Sequence[str]) -> int:
     """Run a launch, whose table is in the file; pass on to it when this process is asked to end."""
     before = signal.signal(signal.SIGTERM, _terminated)
     try:
-        with subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL
-        ) as process:
+        with subprocess.Popen(command, stdin=DEVNULL, stdout=DEVNULL) as process:
             return _ended(process)
     except OSError as error:
         raise LaunchError(

@@ -327,9 +327,8 @@ class _Sweep:
                 self._report.progress(f"{names} {case.size} B {place}")
             times = runner.measure(case, in_place=in_place, serial=next(self._serials))
             halves.append(side.world.gather_object(times))
-        line = TableLine(
-            table.names, case, options.config, side.comm.size, options.sync, side.variant.name
-        )
+        ranks, variant = side.comm.size, side.variant.name
+        line = TableLine(table.names, case, options.config, ranks, options.sync, variant)
 
         def write(to: Report) -> None:
             rows, wrong = [], []

@@ -14,9 +14,7 @@ from hpccomm.files.regular import as_utf8
 from hpccomm.results.schema import Timing, columns
 from hpccomm.settings import VARIABLES
 
-_LONGEST = next(
-    int(column.kind.removeprefix("S")) for column in columns(Timing) if column.name == "variant"
-)
+_LONGEST = next(int(each.kind[1:]) for each in columns(Timing) if each.name == "variant")
 
 _SETTINGS = tuple(each.name for each in VARIABLES)
 

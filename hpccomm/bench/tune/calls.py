@@ -24,9 +24,8 @@ def arrays(nbytes: int, comm: Communicator | None = None) -> tuple[Array, Array]
     It is registered memory of a communicator, if there is one.
     """
     count = nbytes // DTYPE.itemsize
-    memory = tuple(
-        np.empty(count, DTYPE) if comm is None else comm.empty((count,), DTYPE) for _ in range(2)
-    )
+    empty = np.empty if comm is None else comm.empty
+    memory = tuple(empty((count,), DTYPE) for _ in range(2))
     for each in memory:
         each.fill(0)
     return memory[0], memory[1]

@@ -27,9 +27,8 @@ def line(times: SizeTimes) -> str:
     took = times.seconds
     best, *others = sorted(took, key=lambda pick: took[pick])
     slower = (f"{spelled(pick)} {took[pick] / took[best]:.2f}" for pick in others[:OTHERS])
-    return (
-        f"{times.nbytes:>12}  {spelled(best):<26}{took[best] * 1e6:>10.2f}   {', '.join(slower)}\n"
-    )
+    least = took[best] * 1e6
+    return f"{times.nbytes:>12}  {spelled(best):<26}{least:>10.2f}   {', '.join(slower)}\n"
 
 
 def of(table: Table) -> str:

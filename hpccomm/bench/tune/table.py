@@ -121,9 +121,8 @@ def tune(
     need = memory_use.Need(comm.node, origin.host(), needed, memory_use.available())
     memory_use.require(comm.all_gather_object(need), largest)
     sizes, blocks = request.sizes, request.effort.blocks
-    config = Config(
-        sizes.smallest, sizes.largest, sizes.factor, 0, blocks, 1, validation=0, average=3
-    )
+    limits = sizes.smallest, sizes.largest, sizes.factor, 0
+    config = Config(*limits, blocks, 1, validation=0, average=3)
     info = facts.run_info(comm, config, (), arguments, launcher)
     number = sum(len(request.first_sizes(call)) for call in request.calls())
     progress = Progress(terminal, number * (1 + request.verify))
