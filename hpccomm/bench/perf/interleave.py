@@ -6,10 +6,8 @@ then the next size; and all of it again in several passes. A pass is the unit of
 """
 
 from collections.abc import Sequence
-from typing import Any
 
 from hpccomm.bench.perf.lines import MeasuredRow
-from hpccomm.bench.perf.options import Options
 from hpccomm.bench.perf.report import Report
 from hpccomm.bench.perf.tables import TableNames
 from hpccomm.comparison import text
@@ -22,11 +20,11 @@ from hpccomm.results import table
 class InterleavedReport(Report):
     """Writes a run of two variants down: it stores their rows, and prints how they compare."""
 
-    def __init__(self, info: Any, options: Options, *more: Any) -> None:
-        super().__init__(info, options, *more)
-        assert options.variants is not None
-        self._names = options.variants[0].name, options.variants[1].name
-        self._measured: dict[str, list[LaunchRow]] = {}
+    _measured: dict[str, list[LaunchRow]]
+
+    @property
+    def _names(self) -> tuple[str, str]:
+        return self.info.series["base"], self.info.series["new"]
 
     def begin(self, tables: Sequence[TableNames]) -> None:
         """Print what stands before the passes of a collective."""
