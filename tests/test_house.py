@@ -55,6 +55,7 @@ def test_what_grew_is_named_and_what_fell_is_written_down() -> None:
     assert "hpccomm/bench is gone" in gone
     (fell,) = house.judged([fallen], {"bench": 9}, limits)
     assert "--tighten" in fell
-    text = "# why\nnames = 1\nmore_names = 1\n"
-    assert house.tightened(text, [fallen]) == "# why\nnames = 0\nmore_names = 1\n"
-    assert house.tightened(text, [house.Count("names", 2)]) == text
+    text = '# why\nnames = 1\nmore_names = 1\n"a.py" = 3\n'
+    tight = '# why\nnames = 0\nmore_names = 1\n"a.py" = 2\n'
+    assert house.tightened(text, [fallen], {"a.py": 2}) == tight
+    assert house.tightened(text, [house.Count("names", 2)], {"a.py": 4}) == text

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from hpccomm.diagnosis.log.report import WRONG, LogReport, Sighting
-from hpccomm.units import ranks_named
+from hpccomm.units import counted, ranks_named
 
 WIDTH = 110
 MOST_REMEDIES = 4
@@ -97,7 +97,7 @@ def _listed(title: str, sightings: list[Sighting]) -> Iterator[str]:
             f"{title}: {_where(each)}: {each.message.meaning}", WIDTH, placeholder=" ..."
         )
     if len(sightings) > MOST_LISTED:
-        yield f"{title}: {len(sightings) - MOST_LISTED} more kinds of messages (--json lists them)"
+        yield f"{title}: {counted(len(sightings) - MOST_LISTED, 'more message')} (--json lists them)"
 
 
 def _where(each: Sighting) -> str:
