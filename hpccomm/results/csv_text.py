@@ -19,15 +19,7 @@ _FACTS: tuple[Column, ...] = (
     ),
 )
 
-_SUFFIXES = {
-    "us": "_us",
-    "s": "_s",
-    "1e9 B/s": "_GBps",
-    "%": "_pct",
-    "elements": "",
-    "B": "",
-    "": "",
-}
+_SUFFIXES = {"us": "_us", "s": "_s", "1e9 B/s": "_GBps", "%": "_pct"}
 """What a unit adds to the name of its column. The names of bytes and count are their units."""
 
 
@@ -37,7 +29,7 @@ def stored_columns() -> tuple[Column, ...]:
     The name of a column ends in its unit: ``time_us``, ``busbw_GBps``.
     """
     return tuple(
-        each._replace(name=each.name + _SUFFIXES[each.unit])
+        each._replace(name=each.name + _SUFFIXES.get(each.unit, ""))
         for each in (*_FACTS, *columns(Row), *SUMMARY)
     )
 

@@ -263,28 +263,18 @@ def _entry(place: str, given: Mapping[str, Any]) -> Entry:
     for key in ("ranks", "nodes"):
         if key in given and given[key] < 1:
             raise UsageError(f"{place}: {key} is {given[key]}; give 1 or more")
-    sizes = {
-        key: _read(f"{place}: {key}", str(given[key]), size)
+    left = dict(given)
+    collective = _read(f"{place}: collective", left.pop("collective"), _collective)
+    figures = left.pop("busbw", None), left.pop("time", None)
+    least, most = (
+        _read(f"{place}: {key}", str(left.pop(key)), size) if key in left else None
         for key in ("from", "to")
-        if key in given
-    }
-    if len(sizes) == 2 and sizes["from"] > sizes["to"]:
+    )
+    if least is not None and most is not None and least > most:
         raise UsageError(
             f"{place} is for no size: from {given['from']} is above to {given['to']}; exchange them"
         )
-    only = {
-        key: value
-        for key, value in given.items()
-        if key not in ("collective", "busbw", "time", "from", "to")
-    }
-    return Entry(
-        _read(f"{place}: collective", given["collective"], _collective),
-        given.get("busbw"),
-        given.get("time"),
-        sizes.get("from"),
-        sizes.get("to"),
-        only,
-    )
+    return Entry(collective, *figures, least, most, left)
 
 
 def _read(place: str, value: str, read: Callable[[str], _Value]) -> _Value:

@@ -4,6 +4,7 @@ They are contiguous and have their bytes from the start, so that a line is added
 that touch nothing else.
 """
 
+import math
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -41,7 +42,7 @@ def types(kind: SectionKind) -> dict[str, tuple[np.dtype[Any], tuple[int, ...]]]
 def nbytes(kind: SectionKind, capacity: Mapping[str, int], ranks: int) -> int:
     """Return the bytes that tables and arrays of a capacity take."""
     return sum(
-        capacity[name] * form.itemsize * int(np.prod([ranks if n == RANKS else n for n in wide]))
+        capacity[name] * form.itemsize * math.prod(ranks if n == RANKS else n for n in wide)
         for name, (form, wide) in types(kind).items()
     )
 
@@ -92,7 +93,8 @@ def places(group: h5py.Group, kind: SectionKind) -> dict[str, DataPlace]:
         dimensions = 0 if wide is None else 1 + len(wide)
         if dataset.dtype != form or dataset.ndim != dimensions or (at is None and dataset.size):
             raise ValueError(f"{dataset.name} is not what hpccomm writes there")
-        found[name] = DataPlace(at or 0, dataset.shape)
+        width = dataset.dtype.itemsize * math.prod(dataset.shape[1:])
+        found[name] = DataPlace(at or 0, width, dataset.shape)
     return found
 
 
@@ -142,12 +144,9 @@ def copy(
     old = places(source, kind)
     ranks = next((old[name].shape[1] for name, (_, wide) in types(kind).items() if wide), 0)
     new = lay_out(target, kind, capacity or written, ranks)
-    copies = [ByteCopy(old[STATE].at, new[STATE].at, source[STATE].dtype.itemsize)]
-    for name, count in written.items():
-        dataset = source[name]
-        width = dataset.dtype.itemsize * int(np.prod(dataset.shape[1:]))
-        copies.append(ByteCopy(old[name].at, new[name].at, count * width))
-    return new, copies
+    sizes = {name: count * old[name].width for name, count in written.items()}
+    sizes[STATE] = old[STATE].width
+    return new, [ByteCopy(old[name].at, new[name].at, size) for name, size in sizes.items()]
 
 
 def copy_members(source: h5py.Group, target: h5py.Group, leave_out: set[str]) -> None:

@@ -36,10 +36,15 @@ Line = tuple[Sequence[Any], Sequence[np.ndarray]]
 
 
 class DataPlace(NamedTuple):
-    """Where a dataset lies: its first byte in the file, and its shape."""
+    """Where a dataset lies: its first byte in the file, the bytes of an entry, and its shape."""
 
     at: int
+    width: int
     shape: tuple[int, ...]
+
+    def entry(self, number: int) -> int:
+        """Return the first byte of an entry."""
+        return self.at + number * self.width
 
 
 class Source:
@@ -156,10 +161,9 @@ class StoredLines:
         count: int | None,
     ) -> None:
         self._source, self._section, self._form, self._places = source, section, form, places
-        at, (slots,) = places[form.name]
-        kind = line_type(form)
-        tried = slots if count is None else count
-        data = memoryview(source.read(at, tried * kind.itemsize))
+        place, kind = places[form.name], line_type(form)
+        (tried,) = place.shape if count is None else (count,)
+        data = memoryview(source.read(place.at, tried * kind.itemsize))
         end = kind.itemsize - _CRC_BYTES
         self.numbers = []
         for number in range(len(data) // kind.itemsize):
@@ -187,15 +191,14 @@ class StoredLines:
             If the file cannot be read.
         """
         array = next(each for each in self._form.beside if each.name == name)
-        at, (_, *wide) = self._places[name]
+        place = self._places[name]
         line, number = self.lines[index], self.numbers[index]
-        entry = np.dtype((array.kind, tuple(wide)))
         first, count = int(line[array.first]), int(line[array.many])
-        data = self._source.read(at + first * entry.itemsize, count * entry.itemsize)
+        data = self._source.read(place.entry(first), count * place.width)
         if checksum(data, self._section, name, number) != line[array.crc]:
             what = self._form.name[:-1]
             raise DamagedPart(f"{name} of {what} {number}: {DIFFERS}")
-        return np.frombuffer(data, array.kind).reshape(count, *wide).copy()
+        return np.frombuffer(data, array.kind).reshape(count, *place.shape[1:]).copy()
 
 
 def spans(what: str, numbers: list[int]) -> list[str]:

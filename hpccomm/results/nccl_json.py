@@ -86,21 +86,9 @@ def nccl_code(version: str | None) -> int | None:
 
 
 _CONFIG = (
-    "nthreads",
-    "ngpus",
-    "minimum_bytes",
-    "maximum_bytes",
-    "step_factor",
-    "step_bytes",
-    "warmup_iters",
-    "iterations",
-    "aggregated_iterations",
-    "validation",
-    "graph",
-    "blocking_collectives",
-    "per_iter_timing",
-    "per_iter_skip",
-    "parallel_init",
+    *("nthreads", "ngpus", "minimum_bytes", "maximum_bytes", "step_factor", "step_bytes"),
+    *("warmup_iters", "iterations", "aggregated_iterations", "validation", "graph"),
+    *("blocking_collectives", "per_iter_timing", "per_iter_skip", "parallel_init"),
     "local_register",
 )
 """Fields of `Config` that nccl-tests writes, in its order."""

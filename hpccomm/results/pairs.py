@@ -7,7 +7,7 @@ of, then by a rank likewise, and each pair that is left by itself. That is how o
 the one that is in all slow pairs.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any, NamedTuple
 
@@ -179,19 +179,12 @@ def locate_slow(measured: MeasuredPairs, thresholds: Thresholds) -> PairDiagnosi
         ("bandwidth", _bandwidth_part, thresholds.bandwidth),
         ("latency", _latency_part, thresholds.latency),
     ):
-        parts = {
-            (link.a, link.b): part_of(link, levels[measured.inside(link)])
-            for link in measured.links
-        }
-        inside = {(link.a, link.b): measured.inside(link) for link in measured.links}
-        slow = {
-            pair: part
-            for pair, part in parts.items()
-            if part < threshold * (_INSIDE if inside[pair] else 1)
-        }
-        slow_links |= {
-            (link.a, link.b): link for link in measured.links if (link.a, link.b) in slow
-        }
+        parts, slow = dict[tuple[int, int], float](), dict[tuple[int, int], float]()
+        for link in measured.links:
+            inside, pair = measured.inside(link), (link.a, link.b)
+            parts[pair] = part_of(link, levels[inside])
+            if parts[pair] < threshold * (_INSIDE if inside else 1):
+                slow[pair], slow_links[pair] = parts[pair], link
         findings += _explained(measured, what, parts, slow)
     order = ("node", "nodes", "rank", "pair")
     findings.sort(key=lambda each: (order.index(each.kind), each.part))
@@ -235,55 +228,28 @@ def _explained(
     nodes, findings = measured.nodes, list[SlowFinding]()
     left = dict(slow)
     outside = {pair: part for pair, part in parts.items() if nodes[pair[0]] != nodes[pair[1]]}
-    together = len(set(nodes))
 
     def of_node(pair: tuple[int, int]) -> tuple[int, ...]:
         return (nodes[pair[0]], nodes[pair[1]]) if pair in outside else ()
 
-    def of_rank(pair: tuple[int, int]) -> tuple[int, ...]:
-        return pair
+    def add(kind: str, name: str, host: str, pairs: Iterable[tuple[int, int]]) -> None:
+        among = list(pairs)
+        own = [slow[pair] for pair in among if pair in slow]
+        part = float(np.median(own))
+        findings.append(SlowFinding(kind, name, host, what, part, len(own), len(among)))
 
-    if together > 2:
-        for node, of_it in _culprits(outside, left, of_node):
-            findings.append(_finding(measured, "node", node, what, slow, of_it))
-    elif together == 2 and outside and _ratio(outside, left) >= _MOST:
+    if len(set(nodes)) > 2:
+        for node, pairs in _culprits(outside, left, of_node):
+            add("node", measured.host(node), measured.host(node), pairs)
+    elif outside and sum(pair in left for pair in outside) / len(outside) >= _MOST:
         one, other = dict.fromkeys(nodes)
-        name = f"{measured.host(one)} and {measured.host(other)}"
-        found = [pair for pair in outside if pair in left]
-        findings.append(
-            SlowFinding("nodes", name, "", what, _median(slow, found), len(found), len(outside))
-        )
-        for pair in found:
-            del left[pair]
-    for rank, of_it in _culprits(parts, left, of_rank, least=3):
-        findings.append(_finding(measured, "rank", rank, what, slow, of_it))
-    for (a, b), part in left.items():
-        findings.append(
-            SlowFinding(
-                "pair",
-                f"{a} and {b} ({measured.hosts[a]}, {measured.hosts[b]})",
-                "",
-                what,
-                part,
-                1,
-                1,
-            )
-        )
+        add("nodes", f"{measured.host(one)} and {measured.host(other)}", "", outside)
+        left = {pair: part for pair, part in left.items() if pair not in outside}
+    for rank, pairs in _culprits(parts, left, tuple, least=3):
+        add("rank", f"{rank} ({measured.hosts[rank]})", measured.hosts[rank], pairs)
+    for a, b in left:
+        add("pair", f"{a} and {b} ({measured.hosts[a]}, {measured.hosts[b]})", "", [(a, b)])
     return findings
-
-
-def _finding(
-    measured: MeasuredPairs,
-    kind: str,
-    number: int,
-    what: str,
-    slow: _Parts,
-    of_it: list[tuple[int, int]],
-) -> SlowFinding:
-    found = [pair for pair in of_it if pair in slow]
-    host = measured.host(number) if kind == "node" else measured.hosts[number]
-    name = host if kind == "node" else f"{number} ({host})"
-    return SlowFinding(kind, name, host, what, _median(slow, found), len(found), len(of_it))
 
 
 def _culprits(
@@ -312,14 +278,6 @@ def _culprits(
         for pair in of_each[worst]:
             left.pop(pair, None)
             del pairs[pair]
-
-
-def _ratio(pairs: _Parts, slow: _Parts) -> float:
-    return sum(pair in slow for pair in pairs) / len(pairs)
-
-
-def _median(parts: _Parts, pairs: Sequence[tuple[int, int]]) -> float:
-    return float(np.median([parts[pair] for pair in pairs]))
 
 
 def matrices(measured: MeasuredPairs) -> tuple[np.ndarray, np.ndarray]:

@@ -24,7 +24,6 @@ from pathlib import Path
 from typing import Any
 
 import h5py
-import numpy as np
 
 from hpccomm.errors import ResultsError, UsageError
 from hpccomm.files import records
@@ -118,10 +117,10 @@ class Section:
         first, names = self.used[form.name], [array.name for array in form.beside]
         table, arrays = lines.encode(form, self.name, first, added, [self.used[n] for n in names])
         writes: list[tuple[bytes | bytearray, int]] = [
-            (data, self._at(name, self.used[name]))
+            (data, self._places[name].entry(self.used[name]))
             for name, data in zip(names, arrays, strict=True)
         ]
-        writes.append((table, self._at(form.name, first)))
+        writes.append((table, self._places[form.name].entry(first)))
         count = lines.encode_count(self.name, form, first + len(added))
         state = self._places[layout.STATE].at
         writes.append((count, state + lines.offset(self._kind, form.name)))
@@ -231,10 +230,6 @@ class Section:
                 f"{self.path} was removed, moved or replaced while {self.name} was written to it: "
                 "what it wrote is in the file that was there before"
             )
-
-    def _at(self, name: str, entry: int) -> int:
-        place, (form, _) = self._places[name], layout.types(self._kind)[name]
-        return place.at + entry * form.itemsize * int(np.prod(place.shape[1:]))
 
     def _write(self, writes: Any) -> None:
         """Write bytes to their places, in this order."""
