@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from healthy_nodes import HEALTHY
 
-from hpccomm.doctor import judge
+from hpccomm.doctor import judge, words
 from hpccomm.doctor.rules import RULES
 
 PLANTED = [
@@ -93,6 +93,20 @@ def test_a_list_of_transports_is_read_as_the_library_reads_it(setting):
 def test_a_process_alone_in_a_batch_job_is_not_the_job(rule):
     alone = planted(SOUND, FAULTS[rule] | {"mpi.launcher": None, "mpi.launched": 1, "mpi.world": 1})
     assert judged(BY_ID[rule], SOUND, alone).status == "ok"
+
+
+def test_what_stock_systems_have_is_no_warning_to_a_process_alone():
+    stock = {
+        "host.numa_balancing": 1,
+        "limits.ptrace_scope": 1,
+        "limits.shared_memory": {"bytes": 64 << 20, "free": 64 << 20},
+    }
+    alone = planted(SOUND, stock)
+    alone["ranks"] = [{"rank": 0}]
+    of = ["host.numa_balancing", "limits.ptrace_scope", "limits.shared_memory"]
+    found = judge.judge({"n0": alone}, [BY_ID[rule] for rule in of])
+    assert [each.status for each in found] == ["note", "ok", "ok"]
+    assert "NOTE     host.numa_balancing" in "\n".join(words.lines(found, {"n0": alone}))
 
 
 @pytest.mark.parametrize("name", HEALTHY)
