@@ -74,7 +74,7 @@ class Measurement:
 
 
 @dataclass(frozen=True, slots=True)
-class Parameter:
+class FittedParameter:
     """The result for one parameter.
 
     Attributes
@@ -103,14 +103,14 @@ class Fit:
     ----------
     network : Network
         With the fitted parameters.
-    parameters : tuple of Parameter
+    parameters : tuple of FittedParameter
         One for each that the network can have.
     residuals : ndarray of float64, shape (measurements,)
         Price over measured time, minus 1.
     """
 
     network: Network
-    parameters: tuple[Parameter, ...]
+    parameters: tuple[FittedParameter, ...]
     residuals: Floats
 
 
@@ -378,8 +378,10 @@ def _blank(name: str, determined: list[str], apart: list[str], *, seen: bool) ->
     return "indistinguishable from those above" if seen else "no row depends on it"
 
 
-def _parameter(name: str, network: Network, errors: dict[str, float], blank: str) -> Parameter:
+def _parameter(
+    name: str, network: Network, errors: dict[str, float], blank: str
+) -> FittedParameter:
     value = float(_values(network, [name])[0])
     error = errors.get(name, math.nan) / value if value else math.nan
     shown = (1 / value if value else math.inf) if name in SPEEDS else value
-    return Parameter(name, shown, error, blank)
+    return FittedParameter(name, shown, error, blank)

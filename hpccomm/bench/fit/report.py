@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from hpccomm.bench.fit import stored_runs
-from hpccomm.bench.fit.parameters import SPEEDS, Fit, Parameter, fit
+from hpccomm.bench.fit.parameters import SPEEDS, Fit, FittedParameter, fit
 from hpccomm.bench.fit.stored_runs import Usable
 from hpccomm.results import reader
 from hpccomm.results.run import Run, choose
@@ -95,13 +95,13 @@ def _lines(run: Run, usable: Usable, result: Fit) -> Iterator[str]:
         yield f"{name:<34}{len(errors):>5}{median:>13.1%} {largest:>+9.1%}"
 
 
-def _value(parameter: Parameter) -> str:
+def _value(parameter: FittedParameter) -> str:
     if parameter.name in SPEEDS:
         return f"{parameter.value / 1e9:.4g} GB/s"
     return f"{parameter.value * 1e6:.4g} us"
 
 
-def _certainty(parameter: Parameter) -> str:
+def _certainty(parameter: FittedParameter) -> str:
     if parameter.blank:
         kept = "costs nothing" if _costs_nothing(parameter) else "kept as it was described"
         return f"not fitted, {kept}: {parameter.blank}"
@@ -111,5 +111,5 @@ def _certainty(parameter: Parameter) -> str:
     return f"{parameter.error:.1%}{doubt}"
 
 
-def _costs_nothing(parameter: Parameter) -> bool:
+def _costs_nothing(parameter: FittedParameter) -> bool:
     return parameter.value in (0.0, math.inf)

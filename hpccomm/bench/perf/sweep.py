@@ -110,22 +110,21 @@ def run(
                 with _opened(each, variants, options, kind) as sides:
                     sweep.allocate(sides)
                     if number == 0:
-                        config, lacking = settings_in_effect(
-                            sides[0].comm, sides[0].memory, options
-                        )
+                        first = sides[0]
+                        config, lacking = settings_in_effect(first.comm, first.memory, options)
                         versions = {k: text for plan in plans for k, text in plan.versions.items()}
                         info = facts.run_info(
-                            sides[0].world,
+                            first.world,
                             config,
                             (*skipped, *lacking),
                             arguments,
                             launcher,
-                            device=sides[0].memory.description(),
+                            device=first.memory.description(),
                             versions=versions,
                             series=options.series_of_run,
-                            group=sides[0].colour,
+                            group=first.colour,
                         )
-                        sweep.open(sides[0].world, info, out, err, terminal)
+                        sweep.open(first.world, info, out, err, terminal)
                     for row in tables:
                         if row[0].source == number:
                             sweep.measure(sides, row)
@@ -250,14 +249,13 @@ class _Sweep:
     def allocate(self, sides: Sequence[_Side]) -> None:
         """Make the arrays, which variants share where any communicator may use them. Collective."""
         first = sides[0].memory
+        registered = first.name == DEVICE and self._options.config.local_register
         self._usage.note("Initialization", first.in_use())
         for side in sides:
             if side.memory.slots:
                 continue
             with side.memory.entered():
-                if side.memory is first or (
-                    first.name == DEVICE and self._options.config.local_register
-                ):
+                if side.memory is first or registered:
                     allocate(side.world, side.memory, self._options)
                 else:
                     side.memory.slots = first.slots
