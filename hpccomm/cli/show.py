@@ -168,7 +168,7 @@ def _how_to_compare(run: "Run") -> str:
 
 
 def _expected(args: argparse.Namespace, run: "Run") -> tuple[str, bool]:
-    """Return whether a run has what is expected of it, as text, and whether it fails."""
+    """Return a text on whether a run meets expectations, and whether it fails them."""
     from itertools import groupby
 
     from hpccomm.results.expectations import expectation

@@ -41,7 +41,7 @@ class JudgedCall:
 
 
 def judged(job: Job, call: RecordedCall, rank: int, others: Iterable[int]) -> JudgedCall:
-    """Return why a call waits that a rank has made.
+    """Return why a rank's call waits.
 
     Parameters
     ----------
@@ -113,7 +113,7 @@ def _ended(dump: Dump, doing: object) -> str:
 
 
 def _failed(job: Job, dump: Dump, uid: str) -> str:
-    """Return the error of the last call that failed on a communicator, and that its rank did not go on from."""
+    """Return the error of the last failed call on a communicator; a call that its rank recovered from does not count."""
     errors = [
         call.error
         for call in dump.calls

@@ -22,7 +22,7 @@ REFUSING = frozenset(each.__name__ for each in _REFUSED)
 
 _TEXTS = ("doing", "failed", "closed", "host")
 _NUMBERS = ("collective", "done", "pid")
-"""Facts of an answer that are looked at."""
+"""Facts of an answer that diagnosis uses."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -305,7 +305,7 @@ def _answer(answer: Facts) -> Answer:
 
 
 def _facts(answer: Facts) -> Facts:
-    """Return what is looked at of the facts of an answer."""
+    """Return those facts of an answer that diagnosis uses."""
     facts: dict[str, Any] = {name: _text(answer, name) for name in _TEXTS}
     closed = facts.pop("closed")
     facts["leaving"] = answer.get("leaving") is True or closed.startswith("was left")
@@ -328,7 +328,7 @@ def _mapping(value: object, what: str) -> Facts:
 
 
 def _mappings(document: Facts, key: str) -> list[tuple[str, Facts]]:
-    """Return the parts of a mapping of mappings; those that are null are left out."""
+    """Return the items of a mapping of mappings without those that are null."""
     parts = _value(document, key, dict, {})
     return [
         (name, _mapping(each, f"{key}: {name}")) for name, each in parts.items() if each is not None
@@ -336,7 +336,7 @@ def _mappings(document: Facts, key: str) -> list[tuple[str, Facts]]:
 
 
 def _value(document: Facts, key: str, kind: type, default: Any) -> Any:
-    """Return a value of a kind, or what stands for one that is null or not there."""
+    """Return a value of the given kind, or the default if it is null or missing."""
     value: Any = document.get(key)
     if kind is float and type(value) is int and abs(value) < 1 << 62:
         value = float(value)

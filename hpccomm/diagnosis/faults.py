@@ -134,7 +134,7 @@ def _with_raised(job: Job, inferred: Sequence[Fault]) -> Iterator[Fault]:
 
 
 def _ended(job: Job) -> Iterator[Fault]:
-    """Yield the ranks that have ended by themselves; to be ended by a signal is nothing wrong."""
+    """Yield the ranks that have ended by themselves; being ended by a signal is not a fault."""
     words = {rank: dump.ended for rank, dump in sorted(job.dumps.items()) if dump.ended}
     ended = [rank for rank, said in words.items() if not any(each in said for each in SIGNALS)]
     if ended:
@@ -223,7 +223,7 @@ def _halted(job: Job, history: History) -> dict[int, int]:
 
 
 def sides(values: Mapping[str, Mapping[int, str]]) -> list[tuple[int, ...]]:
-    """Return the ranks that called the same, those that are most first."""
+    """Return the groups of ranks that called the same, the largest first."""
     ranks = next(iter(values.values()))
     alike: dict[tuple[str, ...], list[int]] = {}
     for rank in sorted(ranks):

@@ -18,7 +18,7 @@ MEETINGS = frozenset(
 """Collectives that no rank can leave before all have come."""
 
 _LAST = 200
-"""Collectives by which clocks are compared."""
+"""Number of last collectives by which clocks are compared."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +140,7 @@ class Job:
         return max(asked, key=lambda each: each[:2])[2] if asked else None
 
     def gone_on(self, rank: int, call: RecordedCall) -> bool:
-        """Whether a call of a rank was refused, and the rank has left it: what it waits for comes later.
+        """Whether a call of a rank was refused and the rank went on: it now waits in a later call.
 
         A mismatch ends some communicators, and others can be used afterwards.
         """

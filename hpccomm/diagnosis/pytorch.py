@@ -45,7 +45,7 @@ OTHERWISE = "allreduce_coalesced"
 
 
 def write(job: Job, folder: Path) -> list[str]:
-    """Write a file a rank, and return what the reader should know.
+    """Write a file for each rank, and return notes for the user.
 
     Raises
     ------

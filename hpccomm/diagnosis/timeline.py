@@ -22,7 +22,7 @@ WIDTH = 100
 LONGEST_HEAD = 40
 MOST_PARTS = 8
 ROWS = 48
-"""Rows up to which each rank has one of its own; beyond, neighbours that look the same share one."""
+"""Most ranks with a row each; beyond, equal neighbours share one."""
 
 
 def lines(job: Job, faults: Sequence[Fault], last: int) -> Iterator[str]:

@@ -26,7 +26,7 @@ def verdict(job: Job, faults: list[Fault]) -> Iterator[str]:
 
 
 def sentence(job: Job, fault: Fault) -> str:
-    """Return what is wrong, and who is to be looked at."""
+    """Return what is wrong, and which ranks to look at."""
     say = {
         "raised": _raised,
         "differing": _differing,
@@ -48,7 +48,7 @@ def rank_on_node(job: Job, rank: int) -> str:
 
 
 def short(job: Job, rank: int, uid: str) -> str:
-    """Return what a rank does that has not come to a call, in a few words."""
+    """Return in a few words what a rank does that has not come to a call."""
     answer = heard(job, rank, uid)
     if answer is None:
         return "no dump"
@@ -77,7 +77,7 @@ def _ended(job: Job, fault: Fault) -> str:
 
 
 def _refusals(job: Job, ranks: Sequence[int]) -> str:
-    """Return which calls of ranks were refused before: a program that catches that goes on without them."""
+    """Return which calls of ranks were refused before: a program that catches the error goes on without them."""
     refused = {rank: dump.refused for rank, dump in job.dumps.items() if rank in ranks}
     facts = {
         rank: {"refused": {"error": each.line, "site": each.site, "ago": each.ago}}

@@ -18,7 +18,7 @@ from hpccomm.doctor import facts, rank
 from hpccomm.errors import HpccommError
 
 READINGS = 7
-"""Exchanges with each node from which the difference of its clock is taken: the quickest counts."""
+"""Exchanges with each node to measure the offset of its clock: the quickest counts."""
 
 
 def main(argv: Sequence[str]) -> None:

@@ -55,7 +55,7 @@ def judge(trees: Mapping[str, Tree], rules: Sequence[Rule]) -> list[Diagnosis]:
 def against(
     trees: Mapping[str, Tree], golden: Tree, name: str, rules: Sequence[Rule]
 ) -> list[Diagnosis]:
-    """Lay each node beside another that is as it should be, by the rules of the area ``alike``."""
+    """Compare each node with a sound one, by the rules of the area ``alike``."""
     return [
         replace(
             _over_nodes(rule, {name: golden, node: tree}),
@@ -127,7 +127,7 @@ def _reached(value: Any, parts: list[str]) -> Iterator[Any]:
 
 
 def missing(tree: Tree, path: str) -> str:
-    """Return why a tree does not have a fact: the reason that is kept for it, or for what it is part of."""
+    """Return why a tree lacks a fact: the reason stored for it, or for what contains it."""
     parts = path.rstrip("?").split(".")
     here: Any = tree
     if parts[0] not in tree:

@@ -20,7 +20,7 @@ from hpccomm.units import ranges
 _LIBRARIES = re.compile(
     r"/(lib(?:mpi|nccl|cuda|ucp|fabric|psm2|psm3|ibverbs|pmix|pmi2?))(?:-abi)?[.\-_\d]*\.so[^/]*$"
 )
-"""Of the files that a process has mapped, those that are kept."""
+"""Files mapped by a process that are recorded."""
 
 _NAMESPACES = ("ipc", "mnt", "net", "pid", "user")
 
@@ -29,7 +29,7 @@ _FLAVOURS = {"pmix": "PMIX_RANK", "pmi": "PMI_RANK"}
 
 
 def gather(root: Path = Path("/")) -> dict[str, Any]:
-    """Return what needs no MPI. Local."""
+    """Return the facts that need no MPI. Local."""
     reading = Reading(root)
     reading.put("pid", os.getpid())
     reading.put("cores", ranges(os.sched_getaffinity(0)))
@@ -122,7 +122,7 @@ _MARKS = (
 
 
 def origin(said: str) -> tuple[str, str]:
-    """Return the name, as mpi4py spells it, and the version of the library that a launcher is of; empty if unknown."""
+    """Return name (as mpi4py spells it) and version of the library that a launcher belongs to; empty if unknown."""
     name = next((name for mark, name in _MARKS if mark in said), "")
     version = re.search(r"\b\d+\.\d+\.\d+\b", said)
     # PRRTE and Intel's launcher count otherwise than their libraries.

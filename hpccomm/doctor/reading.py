@@ -32,7 +32,7 @@ def rows(name: str) -> tuple[Mapping[str, str], ...]:
 
 
 def _parsed(row: Mapping[str, str], text: str) -> Any:
-    """Return the fact of a row of ``files.tsv`` that a text holds. Raises LookupError or ValueError without one."""
+    """Return the fact that a row of ``files.tsv`` finds in a text. Raises LookupError or ValueError if it has none."""
     match = re.search(row["pattern"] or "(?s)(.*)", text, re.MULTILINE)
     if row["kind"] == "has":
         return match is not None
@@ -70,7 +70,7 @@ class Reading:
         return self.path(name).read_text(errors="replace").strip()
 
     def line(self, file: Path) -> str | None:
-        """Return the text of a file that need not be there; None where it is not, or cannot be read.
+        """Return the text of an optional file; None if it is missing or cannot be read.
 
         Why it cannot be read is kept under its path.
         """
@@ -83,11 +83,11 @@ class Reading:
             return None
 
     def matches(self, name: str, pattern: str) -> Iterator[Path]:
-        """Yield what matches a pattern in a folder, in order; nothing where there is no such folder."""
+        """Yield what matches a pattern in a folder, in order; nothing if the folder is missing."""
         yield from sorted(self.path(name).glob(pattern))
 
     def take(self, fact: str, read: Callable[[], Any]) -> Any:
-        """Keep what a function returns as a fact; where it raises, keep why the fact is not known.
+        """Store what a function returns as a fact; if it raises, store the reason.
 
         Parameters
         ----------
@@ -160,5 +160,5 @@ def fields(text: str) -> dict[str, str]:
 
 
 def whole(text: str | None) -> int | None:
-    """Return the number that a file holds; None where it holds another text, or is not there."""
+    """Return the number in a file; None if it is missing or holds other text."""
     return int(text) if text and re.fullmatch(r"-?\d+", text) else None

@@ -49,7 +49,7 @@ class LineOrigin(NamedTuple):
 
 
 def split(line: str) -> tuple[LineOrigin, str]:
-    """Return whose a line is, and the rest of it."""
+    """Return the origin of a line, and its text without prefixes."""
     tag, facts = "", dict[str, str]()
     while (prefix := _PREFIX.match(line)) and prefix.end():
         named = {name: value for name, value in prefix.groupdict().items() if value is not None}

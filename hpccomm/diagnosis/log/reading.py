@@ -20,13 +20,13 @@ PIECE = 1 << 22
 """Bytes that are read at a time."""
 
 AHEAD = 1 << 16
-"""Bytes that the end of a traceback may lie behind its beginning."""
+"""Most bytes from the beginning of a traceback to its end."""
 
 LONGEST = 1 << 12
 """Bytes of a line, or of a message of several lines, that are looked at."""
 
 ENOUGH = 20_000
-"""Of a message that was seen so often, more are only counted."""
+"""Number of sightings of a message after which further ones are only counted."""
 
 _NCCL_RANK = " nranks "
 _RANK = re.compile(r"\brank (\d{1,9}) nranks ")
@@ -89,7 +89,7 @@ def read(stream: LogStream, name: str) -> LogReport:
 
 
 def _pieces(stream: LogStream, report: LogReport) -> Iterator[tuple[bytes, int]]:
-    """Yield pieces, each with the place up to which it is new; what follows that is there to look ahead."""
+    """Yield pieces, each with the end of its new part; what follows is there to look ahead."""
     rest, over = b"", False
     while not over:
         parts, size = [rest], 0
@@ -204,7 +204,7 @@ class _LogReader:
 
 
 def _lines_of(tag: str, data: bytes, start: int, number: int) -> Iterator[tuple[int, str]]:
-    """Yield the lines of a rank from a traceback on, with their numbers, without what stands before each."""
+    """Yield the numbered lines of a rank from a traceback on, without their prefixes."""
     last, lead = min(start + AHEAD, len(data)), None
     while start < last:
         end = data.find(b"\n", start, last) % (last + 1)
@@ -218,7 +218,7 @@ def _lines_of(tag: str, data: bytes, start: int, number: int) -> Iterator[tuple[
 
 
 def _line(data: bytes, at: int) -> tuple[int, int]:
-    """Return where the line around a place begins and ends; a terminal's return to its begin divides lines too."""
+    """Return where the line around a place begins and ends; carriage returns divide lines too."""
     floor, ceiling = max(at - LONGEST, 0), at + LONGEST
     start = max(data.rfind(b"\n", floor, at), data.rfind(b"\r", floor, at), floor - 1) + 1
     ends = [end for each in (b"\n", b"\r") if (end := data.find(each, at, ceiling)) >= 0]

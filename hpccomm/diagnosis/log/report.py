@@ -11,7 +11,7 @@ WRONG = KINDS[:3]
 """Kinds that say that something is wrong."""
 
 MOST_FORMS = 50
-"""Forms of a message that are kept apart; such as exceptions of Python with different texts."""
+"""Most forms of a message that are counted separately, such as exceptions with different texts."""
 
 
 @dataclass(slots=True)

@@ -12,7 +12,7 @@ GROUPS = 10
 """Groups of words; three times as many bits fit into a number of 32."""
 
 BLOCK = 1 << 17
-"""Bytes at a time: what stays in a core's cache."""
+"""Bytes scanned at a time: they fit a core's cache."""
 
 
 class WordScanner:

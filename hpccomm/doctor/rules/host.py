@@ -82,7 +82,7 @@ def _one_machine(boots: Facts) -> Faults:
 
 
 AHEAD = 0.5
-"""Seconds that clocks may differ. Logs are laid side by side by them."""
+"""Seconds that clocks may differ: logs are compared by their times."""
 
 
 def _clocks(clocks: Facts) -> Faults:
@@ -97,7 +97,7 @@ def _synchronised(states: Facts) -> Faults:
 
 
 SAME = 0.02
-"""Part by which the memory of equal nodes may differ: no two kernels keep the same for themselves."""
+"""Fraction by which the memory of equal nodes may differ: kernels reserve different amounts."""
 
 
 def _odd(values: Facts) -> Faults:

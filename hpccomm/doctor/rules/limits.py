@@ -17,11 +17,11 @@ THREADS_A_RANK = 128
 """Threads of MPI, NCCL, OpenMP and Python in a rank: likewise."""
 
 SHARED_A_RANK = 16 * MIB
-"""What MPI and NCCL take of /dev/shm for a rank; MPICH with UCX takes 5.5 MiB before the program begins."""
+"""What MPI and NCCL use of /dev/shm for each rank; MPICH with UCX takes 5.5 MiB before the program begins."""
 
 
 LEAST_SHARED = 8 * MIB
-"""A rank of several on a node hardly comes by with less."""
+"""Least that each of several ranks on a node needs."""
 
 
 def _memlock(soft: int | None, ports: Sequence[Facts], exempt: bool | None, memory: int) -> Faults:

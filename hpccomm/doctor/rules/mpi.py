@@ -29,7 +29,7 @@ def _launch(launched: int, world: int, launcher: str | None, library: str) -> Fa
 
 
 def one_library(*read: Sequence[Texts]) -> Faults:
-    """Yield the ranks that have mapped several libraries of one name; their paths are the last that is read."""
+    """Yield the ranks that have mapped several libraries of one name; the last argument is their paths."""
     for paths in sorted({" and ".join(paths) for paths in read[-1] if len(paths) > 1}):
         yield f"a rank has mapped {paths}"
 

@@ -15,23 +15,23 @@ DAMAGE = (
     *("link_downed", "symbol_error", "link_error_recovery", "port_rcv_errors"),
     *("port_xmit_discards", "local_link_integrity_errors"),
 )
-"""Counters of a link that is bad, or of a switch that throws away."""
+"""Counters of a bad link, or of a switch that drops packets."""
 
 RESENT = (
     *("local_ack_timeout_err", "packet_seq_err", "out_of_sequence", "implied_nak_seq_err"),
     *("rnr_nak_retry_err", "out_of_buffer", "roce_adp_retrans"),
 )
-"""Counters of packets that came not, or in disorder, and are sent again."""
+"""Counters of packets that were lost or reordered, and are sent again."""
 
 OFTEN = 10
 """Times that a link may have gone down before it is compared with others."""
 
 FULL_PACKETS = 4200
-"""Bytes of an interface's MTU from which on RoCE sends packets of 4096."""
+"""MTU in bytes above which RoCE sends packets of 4096."""
 
 
 FLOOD = 50
-"""Packets that count as lost if so many are dropped at once: the kernel also drops those that it does not know (LLDP)."""
+"""Dropped packets that count as a loss: the kernel also drops packets of unknown protocols (LLDP)."""
 
 
 def _no_link(devices: List, networks: Facts | None) -> Iterator[str]:
@@ -48,7 +48,7 @@ def _went(device: Facts) -> int:
 
 
 def _each(sentence: str, fault: Callable[[Facts], Any]) -> Callable[[List], Iterator[str]]:
-    """Return what says a sentence of each device or port with a fault; ``{found}`` in it is what `fault` returned."""
+    """Return a rule that yields a sentence for each device or port with a fault; ``{found}`` in it is what `fault` returned."""
 
     def fails(items: List) -> Iterator[str]:
         for each in items:
@@ -59,7 +59,7 @@ def _each(sentence: str, fault: Callable[[Facts], Any]) -> Callable[[List], Iter
 
 
 def _rose(*names: str) -> Callable[[Facts], str]:
-    """Return what says which counters rose, of these or of all."""
+    """Return a function that says which counters rose, of these or of all."""
     return lambda each: ", ".join(
         f"{name} +{rise}"
         for name, rise in each["rising"].items()

@@ -27,7 +27,7 @@ _WAYS = {"read": 0, "write": 1}
 """NVML's nvmlGpuP2PCapsIndex_t; the package has a tuple for the first."""
 
 AT_WORK = 20
-"""Percent of the time with a kernel, from which on a GPU is under load: an idle one lowers its link."""
+"""Utilisation in percent above which a GPU counts as loaded: an idle one lowers its link."""
 
 
 def gather(root: Path = Path("/")) -> dict[str, Any]:

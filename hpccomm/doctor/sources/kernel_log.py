@@ -15,7 +15,7 @@ _KILLED = re.compile(
 )
 
 DAY = 86_400
-"""Seconds for which a killed process counts: it tells little of a node that runs for months."""
+"""Seconds for which a killed process counts: older ones say little about the node now."""
 _MACHINE_CHECK = re.compile(
     r"\[Hardware Error\]: (?:Uncorrected.*|event severity: (?:fatal|recoverable).*|CPU \d+: Machine Check.* Bank \d+: [abef][\da-f]{15}.*)"
 )

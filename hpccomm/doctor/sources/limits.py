@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from hpccomm.doctor.reading import ALL_USERS, Reading, fields
 
 _NO_LIMIT = 1 << 62
-"""Version 1 of control groups prints a number near 2^63 for no limit of memory."""
+"""Version 1 of control groups prints a number near 2^63 if memory is not limited."""
 
 
 def gather(root: Path = Path("/")) -> dict[str, Any]:
@@ -49,7 +49,7 @@ class _Group(NamedTuple):
         return _number(self.folder / self.names[name])
 
     def line(self, name: str, key: str) -> int:
-        """Return the number of a line; 0 where there is none."""
+        """Return the number of a line; 0 if there is none."""
         file = self.folder / self.names[name]
         return int(fields(file.read_text()).get(key, 0)) if file.exists() else 0
 

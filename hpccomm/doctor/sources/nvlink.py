@@ -10,7 +10,7 @@ from hpccomm.memory.cuda.nvml import nvlink_rate, nvlinks, opened
 
 
 def gather(root: Path = Path("/")) -> dict[str, Any]:
-    """Return ``gpus``: name, PCI address, the ``rate`` of a link in GB/s, and ``links``, each with what is at its other end."""
+    """Return ``gpus``: name, PCI address, the ``rate`` of a link in GB/s, and ``links``, each with the device at its other end."""
     reading = Reading(root)
     if reading.path("/proc/driver/nvidia/version").exists():
         reading.take("gpus", _gpus)

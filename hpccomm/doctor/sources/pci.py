@@ -96,6 +96,6 @@ def _iommu(reading: Reading) -> dict[str, Any]:
 
 
 def address(link: Path) -> str | None:
-    """Return the address of the PCI device that a link of sysfs leads to, or into; None where it leads to none."""
+    """Return the address of the PCI device that a link of sysfs leads to, or into; None if there is none."""
     path = _path(link) if link.exists() else []
     return path[-1] if path else None

@@ -11,7 +11,7 @@ from typing import Any
 from hpccomm.doctor.reading import Reading, why
 
 PATIENCE = 4.0
-"""Seconds for each command; they run side by side. A controller that is down lets its commands wait for minutes."""
+"""Seconds for each command; they run side by side. Without a controller they would wait for minutes."""
 
 _SETTINGS = re.compile(
     r"GresTypes|LaunchParameters|MpiDefault|MpiParams|PrologFlags|ProctrackType|PropagateResourceLimits(Except)?|"
@@ -25,7 +25,7 @@ _VARIABLES = re.compile(
 
 
 def variables() -> dict[str, str]:
-    """Return Slurm's variables that are facts: none that names a user or a path."""
+    """Return Slurm's variables, without those that name a user or a path."""
     return {name: os.environ[name] for name in sorted(os.environ) if _VARIABLES.fullmatch(name)}
 
 

@@ -17,7 +17,7 @@ def pause() -> None:
 def counted(
     reading: Reading, of: str, folders: Sequence[Path], wait: Callable[[], None]
 ) -> Iterator[tuple[dict[str, int], dict[str, int]]]:
-    """Yield for each folder its counters, as ``files.tsv`` has them, and by how much they rose, of those that did."""
+    """Yield for each folder its counters, as ``files.tsv`` has them, and the increase of those that rose."""
     before = [reading.below(of, folder) for folder in folders]
     wait()
     for folder, first in zip(folders, before, strict=True):
