@@ -116,7 +116,7 @@ def _table() -> dict[str, KnownVariable]:
 
 
 def _gathered(own: Verdicts) -> list[Verdicts]:
-    """Return what each rank of the job has, in their order; on all ranks. This one's where MPI does not start."""
+    """Return the verdicts of each rank of the job, in their order; only this rank's if MPI does not start. Collective."""
     from hpccomm.backends.bootstrap.mpi import load
 
     place, ranks = launched(), [own]
@@ -185,7 +185,7 @@ def _explained(names: Sequence[str]) -> Iterator[str]:
 
 
 def _facts() -> dict[str, Any]:
-    """Return what presets rest on: ports that are active, the fastest interface, GPUs, what the IOMMU does."""
+    """Return the facts that presets use: active ports, the fastest interface, GPUs, the mode of the IOMMU."""
     from hpccomm.doctor.sources import infiniband, network
 
     facts: dict[str, Any] = {}  # both readings of counters at once: presets do not need them

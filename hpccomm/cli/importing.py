@@ -91,7 +91,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _read(log: Path, args: argparse.Namespace) -> tuple[bytes, LogDefaults]:
-    """Return a log's bytes, and what is known beside it."""
+    """Return a log's bytes, and what else is known of it."""
     from hpccomm.files.refusals import os_errors_as
     from hpccomm.results import origin
 

@@ -87,7 +87,7 @@ COLLECTIVE = ("perf", "perf pairs", "perf memory", "perf copy", "tune", "doctor"
 """Verbs that are run by all ranks of a job, and let rank 0 speak for all."""
 
 SILENCE = 3.0
-"""Seconds that a rank which does not speak lives on, for the one that does."""
+"""Seconds that silent ranks live on, so that rank 0 can speak first."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -161,7 +161,7 @@ def _open_closed_streams() -> None:
 
 
 def _forget_unwritten() -> None:
-    """Keep Python from trying once more, as it ends, to write what a stream has refused."""
+    """Keep Python from writing again at exit what a stream has refused."""
     for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()

@@ -35,10 +35,10 @@ VARIABLES: Mapping[str, str] = MappingProxyType(
 """nccl-tests' variables, and the flag for each with its value; of two for one flag the last counts."""
 
 OF_ALL_TO_ALL_V = ("SPREAD", "MATRIX_FILE", "MATRIX_SCALE", "PRINT_SUMMARY")
-"""Ends of the variables that only ``alltoallv_perf`` reads, which is not among the programs."""
+"""Suffixes of the variables that only ``alltoallv_perf`` reads, which is not among the programs."""
 
 _OF_A_JOB = ("PMIX_", "PMI_", "OMPI_", "PRTE_", "HYDRA_", "MPI_LOCAL", "SLURM_")
-"""Starts of the variables that tell a launcher of a job that is there."""
+"""Prefixes of the variables that tell a launcher that it runs inside a job."""
 
 _OF_A_USER = ("OMPI_MCA_", "OMPI_ALLOW_", "PRTE_MCA_", "SLURM_CLUSTER_", "SLURM_JOB_ID")
 
@@ -82,7 +82,7 @@ _RANKS = (
 
 
 def _ranks(words: Sequence[str]) -> tuple[int, list[str]]:
-    """Return threads times devices of a process, as nccl-tests has its ranks, and the other arguments."""
+    """Return the ranks of a process, which in nccl-tests are threads times devices, and the other arguments."""
     parser = Parser(prog="perf", add_help=False)
     add_flags(parser, _RANKS)
     known, rest = parser.parse_known_args(words)
@@ -90,7 +90,7 @@ def _ranks(words: Sequence[str]) -> tuple[int, list[str]]:
 
 
 def launch_command(ranks: int, environ: Mapping[str, str], command: Sequence[str]) -> list[str]:
-    """Return what starts so many ranks on this node: the launcher beside this Python, or on the path.
+    """Return the command that starts so many ranks on this node: by the launcher beside this Python, or on the path.
 
     Raises
     ------
@@ -112,7 +112,7 @@ def launch_command(ranks: int, environ: Mapping[str, str], command: Sequence[str
 def _line(
     place: Launch | None, ranks: int, environ: Mapping[str, str], command: Sequence[str]
 ) -> str:
-    """Return a command for a shell that starts so many ranks in place of each process."""
+    """Return a shell command that starts so many ranks in place of each process."""
     total = ranks * (1 if place is None else place.size)
     step = environ.get("SLURM_STEP_NUM_TASKS")
     # srun may have started them by the protocol of MPICH.
@@ -131,7 +131,7 @@ def _line(
 
 
 def launch_environment(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment of a launcher that starts ranks on this node, whatever job this process is of.
+    """Return the environment of a launcher that starts ranks on this node, whichever job this process belongs to.
 
     A batch job of one task has one slot to Open MPI's launcher, and MPICH's would ask Slurm for a step.
     """
@@ -163,7 +163,7 @@ def _flags(environ: Mapping[str, str], rank: int) -> list[str]:
 
 
 def _unknown(environ: Mapping[str, str]) -> Iterator[str]:
-    """Yield a line for each variable that looks like nccl-tests' and is none of its."""
+    """Yield a line for each variable that looks like nccl-tests' but is unknown to it."""
     known = (*VARIABLES, *(f"NCCL_TESTS_ALLTOALLV_{end}" for end in OF_ALL_TO_ALL_V))
     for name in sorted(environ):
         if name.startswith("NCCL_TESTS_") and name not in known:

@@ -27,7 +27,7 @@ def _plain(error: UnicodeError) -> tuple[str, int]:
 
 
 def take_any_text() -> None:
-    """Have the standard streams take any text, whatever their encoding: what that lacks is replaced or escaped."""
+    """Let the standard streams take any text: characters that their encoding lacks are replaced or escaped."""
     codecs.register_error("hpccomm.plain", _plain)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
@@ -41,7 +41,7 @@ def speaks() -> bool:
 
 
 def write(text: str) -> None:
-    """Write to standard output, and see it through to the system.
+    """Write to standard output, and flush it.
 
     Raises
     ------
@@ -63,7 +63,7 @@ def write_json(document: object) -> None:
 
 
 def warn(text: str) -> None:
-    """Write to standard error. If that fails too, only the exit status tells."""
+    """Write to standard error; a failure is ignored, as the exit status tells it."""
     with contextlib.suppress(OSError):
         sys.stderr.write(text)
         sys.stderr.flush()

@@ -14,7 +14,7 @@ from hpccomm.units import few
 
 
 class Case(NamedTuple):
-    """What must be equal in both sides for times to be compared."""
+    """What must be equal on both sides for times to be compared."""
 
     collective: str
     backend: str

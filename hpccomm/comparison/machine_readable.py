@@ -52,7 +52,7 @@ def _case(each: CaseVerdict, metric: str) -> dict[str, Any]:
 
 
 def _number(value: float) -> float | None:
-    """Return a number as JSON has it, which has no NaN."""
+    """Return a number for JSON, which has no NaN."""
     return None if math.isnan(value) else value
 
 

@@ -14,7 +14,7 @@ from hpccomm.units import few
 AUTO, ISOLATED, MEDIAN, TIME = "auto", "isolated", "median", "time"
 
 MEASURES = (AUTO, ISOLATED, MEDIAN, TIME)
-"""Values of ``--measure``, beside ``auto`` from the soundest on."""
+"""Values of ``--measure``: ``auto``, then the soundest first."""
 
 BUSBW = "busbw"
 
@@ -27,13 +27,13 @@ ACROSS = ("algorithm", "backend", "dtype", "collective", "ranks")
 _OF_VARIANT = {"backend", "algorithm"}
 
 Across = Mapping[str, tuple[str, str]]
-"""What differs between the sides on purpose, of `ACROSS`: its value on each side, or empty for all that there are."""
+"""What differs between the sides on purpose, of `ACROSS`: its value on each side; empty means all values."""
 
 NOTHING: Across = MappingProxyType({})
 
 
 def metric_of(across: Across) -> str:
-    """Return what is compared unless it is named: time, or bus bandwidth where equal bytes are not equal work."""
+    """Return the default metric: time, or bus bandwidth if equal bytes are not equal work."""
     return BUSBW if {"collective", "ranks"} & {*across} else TIME
 
 
@@ -68,7 +68,7 @@ _READ: dict[str, Callable[[LaunchRow], float]] = {
 
 
 def _bus_factor(launch: LaunchRow) -> float:
-    """Return bus bandwidth times time over bytes; 0 where there is none, as on one rank."""
+    """Return bus bandwidth times time over bytes; 0 if there is no bus bandwidth, as on one rank."""
     row = launch.row
     return 1e3 * row.busbw * row.time / row.bytes if row.bytes else 0.0
 

@@ -23,7 +23,7 @@ RESAMPLES = 5000
 
 
 def require_scipy(what: str) -> None:
-    """Raise if SciPy is not there, which `what` needs.
+    """Raise if SciPy, which `what` needs, is missing.
 
     Raises
     ------
@@ -122,7 +122,7 @@ def least_p(base: int, new: int) -> float:
 
 
 def launches_needed(level: float, tests: int) -> int:
-    """Return how many launches a side are needed to find anything at a level, with so many tests."""
+    """Return how many launches a side are needed to find a difference at a level, with so many tests."""
     number = 2
     while least_p(number, number) > level / tests:
         number += 1
@@ -130,7 +130,7 @@ def launches_needed(level: float, tests: int) -> int:
 
 
 def holm(p: Sequence[float]) -> list[float]:
-    """Return p values adjusted for being many: their smallest is wrong as seldom as a single one.
+    """Return p values adjusted for multiple tests.
 
     S. Holm, "A simple sequentially rejective multiple test procedure", Scandinavian Journal of Statistics 6,
     1979.

@@ -52,7 +52,7 @@ def gpu_of(bound: BoundRank, node: NodeHardware) -> Component | None:
 
 
 def nic_of(bound: BoundRank, node: NodeHardware) -> Component | None:
-    """Return the network adapter of a rank: nearest to its GPU, else to its cores; ranks share those that are alike."""
+    """Return the network adapter of a rank: the nearest to its GPU, else to its cores; ranks share equally near ones."""
     nics = [nic for nic in node.of_kind("nic") if nic.rate] or node.of_kind("nic")
     gpu = gpu_of(bound, node)
     if gpu is not None:
@@ -98,7 +98,7 @@ def lines(ranks: Sequence[BoundRank], nodes: Mapping[str, NodeHardware]) -> Iter
 
 
 def wanted(local: int, node: NodeHardware) -> list[int]:
-    """Return for each of so many ranks of a node the NUMA node in which it is nearest to its GPU.
+    """Return the NUMA node nearest to its GPU for each of so many ranks of a node.
 
     Without one, ranks are spread over the NUMA nodes that have CPUs.
     """

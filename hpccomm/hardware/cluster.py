@@ -8,14 +8,14 @@ from hpccomm.memory.cuda.nvml import LANE
 from hpccomm.schedules.cost.network_files import dump, typical
 
 INSIDE = 0.8
-"""Part of the rate of NVLink and PCI Express that is left for data: see the sources in ``nvlink8.toml``."""
+"""Fraction of the rate of NVLink and PCI Express that carries data: see the sources in ``nvlink8.toml``."""
 
 OUTSIDE = 0.98
-"""Part of a network's rate that is left for data, in packets of 4 KiB of it."""
+"""Fraction of a network's rate that carries data, in packets with 4 KiB of it."""
 
 
 def described(node: NodeHardware, nodes: int, per_node: int) -> str:
-    """Return the description of so many nodes like one, in TOML.
+    """Return the description of a cluster of equal nodes, in TOML.
 
     Bandwidths and ports are those of its links and adapters. Latencies, and how fast ranks fold and copy, are what
     ``auto`` assumes.

@@ -9,7 +9,7 @@ from hpccomm.hardware.node import Component, NodeHardware, NumaDomain, connected
 from hpccomm.units import numbers
 
 SOURCES = ("cpu", "pci", "network", "infiniband", "nvlink")
-"""What the doctor must have read."""
+"""Sources of the doctor that are needed."""
 
 VENDORS = {"0x10de": "NVIDIA", "0x1002": "AMD", "0x8086": "Intel"}
 
@@ -73,7 +73,7 @@ def _domains(cpu: Mapping[str, Any]) -> Iterator[NumaDomain]:
 
 
 def _domain(device: Mapping[str, Any], domains: Sequence[NumaDomain]) -> int | None:
-    """Return the NUMA node of a device; the kernel says -1 in virtual machines, and where there is one alone."""
+    """Return the NUMA node of a device; the kernel says -1 in virtual machines, and if there is only one."""
     if device.get("node", -1) >= 0:
         return int(device["node"])
     return domains[0].number if len(domains) == 1 else None
@@ -97,7 +97,7 @@ def is_gpu(device: Mapping[str, Any]) -> bool:
 
 
 def lanes(device: Mapping[str, Any]) -> str:
-    """Return the connection of a device at the most that it can have: an idle one lowers its speed."""
+    """Return the best connection that a device can have: an idle one lowers its speed."""
     generation = GENERATIONS.get(device.get("max_speed", 0.0))
     return f"PCIe {generation} x{device['width']}" if generation and device.get("width") else ""
 

@@ -128,7 +128,7 @@ def _topology(name: str, processors: Sequence[ET.Element]) -> NodeHardware:
 
 
 def _below(element: ET.Element, above: Component) -> Iterator[tuple[Component, ET.Element]]:
-    """Yield the GPUs and NICs below an element, each with its own. `above` has what they take from it."""
+    """Yield the GPUs and NICs below an element, each with its element. `above` has what they inherit."""
     for number, part in enumerate(element):
         get = part.get
         if part.tag == "pci":
@@ -155,7 +155,7 @@ def _below(element: ET.Element, above: Component) -> Iterator[tuple[Component, E
 
 
 def _named(components: Sequence[Component]) -> list[Component]:
-    """Name those that have no name, and tell apart those that share one."""
+    """Name those that have no name, and number those that share one."""
     seen, result = Counter[str](), []
     for each in components:
         name = each.name or f"{each.kind.upper()}{seen[each.kind]}"
@@ -182,7 +182,7 @@ def _natural(name: str) -> list[tuple[str, int]]:
 
 @contextmanager
 def _reading(file: Path, tag: str, variable: str) -> Iterator[ET.Element]:
-    """Give the top element of a file, and say what is wrong with one that NCCL has not written."""
+    """Give the top element of a file; raise if NCCL has not written it."""
     advice = f"give a file that NCCL wrote ({variable}=FILE)"
     try:
         root = ET.fromstring(read_text(file))

@@ -13,7 +13,7 @@ LETTERS = {
     "NODE": "two host bridges of a NUMA node",
     "SYS": "two NUMA nodes, such as two sockets",
 }
-"""What connects two parts, from near to far, by the letters of ``nvidia-smi topo -m``."""
+"""Kinds of connections, from near to far, by the letters of ``nvidia-smi topo -m``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,7 +161,7 @@ def connected(
 
 
 def rank(letters: str) -> int:
-    """Return how far letters reach, as their place in `LETTERS`."""
+    """Return the distance that letters stand for: their place in `LETTERS`."""
     return list(LETTERS).index("NV#" if letters.startswith("NV") else letters)
 
 

@@ -116,7 +116,7 @@ def _inside(
 
 
 def _links(canvas: Canvas, node: NodeHardware, places: dict[str, Place]) -> None:
-    """Draw NVLink: arcs between GPUs that it connects directly, a foot under those that switches connect."""
+    """Draw NVLink: arcs between GPUs that it connects directly, a bar below those that switches connect."""
     pairs = ((one, *to) for one, ends in node.links.items() for to in ends.items())
     for one, other, count in pairs:
         if places[one] < places[other]:

@@ -32,7 +32,7 @@ class VariableSetting(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """What verdicts may rest on, beside the tables.
+    """Facts that verdicts use beside the tables.
 
     Attributes
     ----------
@@ -54,7 +54,7 @@ class Surroundings:
 
 @dataclass(frozen=True, slots=True)
 class VariableVerdict:
-    """What a variable that is set comes to.
+    """The verdict on a variable that is set.
 
     Attributes
     ----------
@@ -95,7 +95,7 @@ def judge(setting: VariableSetting, machine: Surroundings) -> VariableVerdict | 
 
 
 def unknown(setting: VariableSetting, program: str, names: Iterable[str]) -> VariableVerdict:
-    """Return the verdict on a variable that a program does not have, among those that it has."""
+    """Return the verdict on a variable that a program does not know; it names the nearest one that it knows."""
     near = nearest(setting.name, names)
     remedy = f"did you mean {near}?" if near else "remove it"
     words = f"{program} has no such variable"

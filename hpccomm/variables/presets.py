@@ -9,7 +9,7 @@ from typing import Any
 PRESETS = ("infiniband", "roce", "ethernet", "nvlink", "pcie", "debug")
 
 PATIENCE = 100.0, 60.0
-"""How many times the shortest time a call may take, and seconds that it may take in any case."""
+"""Deadline as a multiple of the shortest time of a call, and at least so many seconds."""
 
 
 @cache

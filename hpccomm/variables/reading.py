@@ -5,7 +5,7 @@ import re
 from hpccomm.variables.tables import KnownVariable, fitting
 
 Finding = tuple[str, str, str]
-"""A verdict, what is so, and what to do."""
+"""A verdict, its reason, and what to do."""
 
 _NUMBER = re.compile(r"\s*([+-]?)(0[xX][0-9a-fA-F]+|0[0-7]*|[1-9][0-9]*)")
 _SIZES = {"k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
@@ -21,7 +21,7 @@ _PATTERNS = {
     "words": r"\^?WORD([,|] *WORD)*",
     "functions": rf"({_FUNCTION}:)?\^?WORD(,WORD)*(;{_FUNCTION}:\^?WORD(,WORD)*)*",
 }
-"""What a text of a kind looks like; WORD stands for one of those that fit."""
+"""Form of the texts of a kind; WORD stands for one of those that fit."""
 
 
 def number(text: str) -> tuple[int, str]:
