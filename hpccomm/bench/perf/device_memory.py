@@ -207,16 +207,16 @@ class DeviceMemory:
             elapsed=elapsed,
         )
 
-    def time(self, operations: Sequence[Call], samples: bool) -> tuple[RankTimes, Call | None]:
+    @property
+    def after(self) -> Call | None:
+        """What follows each operation, in the time."""
+        return {1: self._meet, 2: self.settle}.get(self._config.blocking_collectives)
+
+    def time(self, calls: Sequence[Call], samples: bool) -> tuple[RankTimes, Call | None]:
         """Time a block by the host's clock, until the stream is done; samples are CUDA's."""
-        config, mode = self._config, self._config.blocking_collectives
-        after = {1: self._meet, 2: self.settle}.get(mode)
-        calls = timing.repetitions(
-            operations, config.aggregated_iterations, self._comm.batch, after
-        )
-        if config.graph:
+        if self._config.graph:
             return self._replayed(calls, samples)
-        if mode == 3:
+        if self._config.blocking_collectives == 3:
             issued, seconds = timing.one_by_one(calls, settle=self.settle, after=self.barrier)
             return RankTimes(float(seconds.mean()), float(issued.mean()), seconds), None
         return self._back_to_back(calls, samples), None

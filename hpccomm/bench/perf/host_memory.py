@@ -113,21 +113,19 @@ class HostMemory:
     def settle(self) -> None:
         """Do nothing: a call on host arrays is done when it returns."""
 
-    def time(self, operations: Sequence[Call], samples: bool) -> tuple[RankTimes, Call | None]:
-        """Time a block of operations, and each repetition if `samples` is true.
+    @property
+    def after(self) -> Call | None:
+        """What follows each operation, in the time (``-z``)."""
+        return self.barrier if self._config.blocking_collectives == 1 else None
+
+    def time(self, calls: Sequence[Call], samples: bool) -> tuple[RankTimes, Call | None]:
+        """Time a block of repetitions, and each of them if `samples` is true.
 
         Collective; blocks until all is done. It returns also what runs the block once more, where that was
         recorded to be replayed.
         """
-        mode, barrier = self._config.blocking_collectives, self.barrier
-        calls = timing.repetitions(
-            operations,
-            self._config.aggregated_iterations,
-            self._comm.batch,
-            barrier if mode == 1 else None,
-        )
-        if mode == 3:
-            _, seconds = timing.one_by_one(calls, after=barrier)
+        if self._config.blocking_collectives == 3:
+            _, seconds = timing.one_by_one(calls, after=self.barrier)
         else:
             seconds = timing.back_to_back(calls)
         mean = float(seconds.mean())

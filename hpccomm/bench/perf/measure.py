@@ -19,7 +19,7 @@ from hpccomm.bench.perf.memory_kind import DEVICE, Array
 from hpccomm.bench.perf.options import Options
 from hpccomm.bench.perf.sources import MemoryKind
 from hpccomm.bench.perf.tables import PerfCase
-from hpccomm.bench.perf.timing import RankTimes
+from hpccomm.bench.perf.timing import RankTimes, repetitions
 from hpccomm.bench.perf.verification import CheckedData, Mismatch
 
 if TYPE_CHECKING:
@@ -122,10 +122,12 @@ class CaseRunner:
         for turn, places in verified.items():
             checks += self._prepare(trial, places, turn)
             operations[turn] = self._operation(trial, places)
+        batched, batch = self._config.aggregated_iterations, self._comm.batch
+        block = repetitions(operations, batched, batch, self._memory.after)
         calls[0]()  # ahead of the block, this does what is needed on first use
         self._memory.settle()
         self._memory.barrier()
-        times, again = self._memory.time(operations, self._samples)
+        times, again = self._memory.time(block, self._samples)
         if again is not None and in_place and self._config.graph > 1:
             # What was replayed has worked on its own results: it starts from known data once more.
             for turn, places in verified.items():
@@ -138,8 +140,7 @@ class CaseRunner:
                 more = replace(trial.data, seed=trial.data.seed + (further << 32))
                 wrong += self._check_once(replace(trial, data=more), in_place=in_place)
         isolated = None if self._isolated is None else self._isolated.measure(calls)
-        times = times.of_each(self._config.aggregated_iterations)
-        return replace(times, wrong=tuple(wrong), isolated=isolated)
+        return replace(times.of_each(batched), wrong=tuple(wrong), isolated=isolated)
 
     def _trial(self, case: PerfCase, serial: int) -> _Trial:
         layout = case.arrange(self._comm.rank, self._comm.size)
