@@ -10,7 +10,7 @@ import numpy as np
 from hpccomm.contracts.majority import odd_ones
 from hpccomm.errors import HpccommError, RankMismatch, UsageError
 from hpccomm.gradients.arrays import Array, on_host
-from hpccomm.gradients.group import Group
+from hpccomm.gradients.group import RankGroup
 from hpccomm.gradients.parameters import Arrays
 from hpccomm.reductions import ReduceOp
 from hpccomm.runtime.recorder import entered
@@ -29,14 +29,16 @@ def by_name(settings: Any) -> dict[str, object]:
     return {each.name: getattr(settings, each.name) for each in fields(settings)}
 
 
-def agree(group: Group, make: Callable[[], tuple[Arrays, SettingsT]]) -> tuple[Arrays, SettingsT]:
+def agree(
+    group: RankGroup, make: Callable[[], tuple[Arrays, SettingsT]]
+) -> tuple[Arrays, SettingsT]:
     """Return this rank's model and settings, if all ranks have the same. Collective; blocks.
 
     One small exchange of digests, and another one only if they differ.
 
     Parameters
     ----------
-    group : Group
+    group : RankGroup
         The ranks that train together.
     make : callable
         Returns this rank's arrays by parameter, and its settings: a mapping, or a dataclass. They are compared by
@@ -78,7 +80,7 @@ def agree(group: Group, make: Callable[[], tuple[Arrays, SettingsT]]) -> tuple[A
 
 
 def _mismatch(
-    group: Group, problem: str, lines: list[str], ranks: Collection[int], remedy: str
+    group: RankGroup, problem: str, lines: list[str], ranks: Collection[int], remedy: str
 ) -> RankMismatch:
     """Return the error of differences. The message names the first of them."""
     if len(lines) > MOST:
@@ -112,14 +114,14 @@ def _differences(texts: Sequence[dict[str, str]]) -> tuple[list[str], set[int]]:
     return lines, ranks
 
 
-def check_same(group: Group, arrays: Mapping[str, Array], *, problem: str, remedy: str) -> None:
+def check_same(group: RankGroup, arrays: Mapping[str, Array], *, problem: str, remedy: str) -> None:
     """Compare arrays of all ranks. Collective; blocks.
 
     One exchange of 8 bytes an array. Only for the first arrays that differ, two more reductions.
 
     Parameters
     ----------
-    group : Group
+    group : RankGroup
         The ranks.
     arrays : mapping of str to ndarray
         By what they are, such as ``"parameter 'weight'"``; with the same shapes and dtypes on all ranks.
@@ -148,7 +150,7 @@ def check_same(group: Group, arrays: Mapping[str, Array], *, problem: str, remed
         raise _mismatch(group, problem, lines, ranks, remedy)
 
 
-def check_initial(group: Group, arrays: Arrays) -> None:
+def check_initial(group: RankGroup, arrays: Arrays) -> None:
     """Compare the values that parameters begin with. Collective; blocks. Raises as `check_same` does."""
     check_same(
         group,
@@ -159,7 +161,7 @@ def check_initial(group: Group, arrays: Arrays) -> None:
     )
 
 
-def _largest_difference(group: Group, array: Array) -> float:
+def _largest_difference(group: RankGroup, array: Array) -> float:
     content = on_host(array)
     high, low = np.array(content, order="C"), np.array(content, order="C")
     group.reduce(high, ReduceOp.MAX)

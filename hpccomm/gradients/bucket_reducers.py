@@ -9,13 +9,15 @@ from hpccomm.dtypes import BFLOAT16, FLOAT32
 from hpccomm.gradients.arrays import Array
 from hpccomm.gradients.compression.exchange import RankExchange
 from hpccomm.gradients.flat import FlatMemory
-from hpccomm.gradients.group import Group
-from hpccomm.gradients.parameters import Kind
+from hpccomm.gradients.group import RankGroup
+from hpccomm.gradients.parameters import BucketKind
 from hpccomm.gradients.settings import ReductionSettings
 from hpccomm.reductions import ReduceOp
 
 
-def operation(group: Group, kind: Kind, settings: ReductionSettings) -> tuple[ReduceOp, int]:
+def operation(
+    group: RankGroup, kind: BucketKind, settings: ReductionSettings
+) -> tuple[ReduceOp, int]:
     """Return the operation that reduces gradients of a kind, and what its result has to be divided by.
 
     NCCL's averages of floats multiply each contribution first, which its algorithm over an NVSwitch, NVLS,
@@ -31,7 +33,12 @@ def operation(group: Group, kind: Kind, settings: ReductionSettings) -> tuple[Re
 
 
 def plan(
-    group: Group, memory: Array, kind: Kind, settings: ReductionSettings, *, async_op: bool = False
+    group: RankGroup,
+    memory: Array,
+    kind: BucketKind,
+    settings: ReductionSettings,
+    *,
+    async_op: bool = False,
 ) -> Callable[[], Any]:
     """Plan the reduction of gradients of a kind as they are. Collective; blocks."""
     op, _ = operation(group, kind, settings)
@@ -46,7 +53,7 @@ class PlannedReducer:
 
     Parameters
     ----------
-    group : Group
+    group : RankGroup
         The ranks.
     flat : FlatMemory
         What is reduced.
@@ -70,7 +77,7 @@ class PlannedReducer:
     memory_bytes = 0
 
     def __init__(
-        self, group: Group, flat: FlatMemory, settings: ReductionSettings, flags: int
+        self, group: RankGroup, flat: FlatMemory, settings: ReductionSettings, flags: int
     ) -> None:
         kind = flat.bucket.kind
         _, self.divisor = operation(group, kind, settings)
@@ -116,7 +123,7 @@ class CompressedReducer:
 
     Parameters
     ----------
-    group : Group
+    group : RankGroup
         The ranks.
     flat : FlatMemory
         What is reduced.
@@ -124,7 +131,7 @@ class CompressedReducer:
         Equal on all ranks, with a compressor.
     ranks : RankExchange or None
         That exchange what is compressed; None where another rank of the node does.
-    node : Group or None
+    node : RankGroup or None
         The ranks of this node, for a reduction on two levels.
 
     Attributes
@@ -137,11 +144,11 @@ class CompressedReducer:
 
     def __init__(
         self,
-        group: Group,
+        group: RankGroup,
         flat: FlatMemory,
         settings: ReductionSettings,
         ranks: RankExchange | None,
-        node: Group | None,
+        node: RankGroup | None,
     ) -> None:
         assert settings.compressor is not None
         _, self.divisor = operation(group, flat.bucket.kind, settings)

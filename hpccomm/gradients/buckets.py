@@ -9,7 +9,7 @@ import numpy as np
 from hpccomm.errors import BufferMismatch, UsageError, did_you_mean
 from hpccomm.gradients.arrays import Array, address, is_on_device, overlap, view
 from hpccomm.gradients.flat import registered_together, scale, views_of
-from hpccomm.gradients.group import Group
+from hpccomm.gradients.group import RankGroup
 from hpccomm.gradients.parameters import Bucket
 from hpccomm.gradients.settings import ReductionSettings
 from hpccomm.gradients.written import WRITTEN, Views, Written
@@ -23,7 +23,7 @@ class Buckets:
 
     Parameters
     ----------
-    group : Group
+    group : RankGroup
         The ranks that train together.
     layout : sequence of Bucket
         Equal on all ranks.
@@ -38,7 +38,7 @@ class Buckets:
     ----------
     flats : list of FlatMemory
         The buckets.
-    regions : dict of Kind to ndarray
+    regions : dict of BucketKind to ndarray
         All buckets of a kind.
     gradients : dict of str to array
         Views of the buckets, by name.
@@ -68,7 +68,7 @@ class Buckets:
 
     def __init__(
         self,
-        group: Group,
+        group: RankGroup,
         layout: Sequence[Bucket],
         settings: ReductionSettings,
         owners: Mapping[str, Any],

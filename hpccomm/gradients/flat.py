@@ -7,9 +7,9 @@ import numpy as np
 
 from hpccomm.dtypes import is_narrow
 from hpccomm.gradients.arrays import Array, is_on_device
-from hpccomm.gradients.group import Group
+from hpccomm.gradients.group import RankGroup
 from hpccomm.gradients.layout import ALIGNMENT
-from hpccomm.gradients.parameters import Bucket, Kind
+from hpccomm.gradients.parameters import Bucket, BucketKind
 
 PASS, DEVICE_PASS = 1 << 16, 1 << 24
 """Elements that are widened at once, on the host and on a device, where each pass takes some launches."""
@@ -59,7 +59,7 @@ def views_of(flats: Iterable[FlatMemory], names: Iterable[str] = ()) -> dict[str
     return {name: views[name] for name in names} or views
 
 
-def registered(group: Group, bucket: Bucket, length: int) -> FlatMemory:
+def registered(group: RankGroup, bucket: Bucket, length: int) -> FlatMemory:
     """Return zeros in registered memory, the padding included, as it is reduced with them. Local."""
     memory = group.comm.empty(length, bucket.dtype)
     memory[:] = 0
@@ -67,14 +67,14 @@ def registered(group: Group, bucket: Bucket, length: int) -> FlatMemory:
 
 
 def registered_together(
-    group: Group, buckets: Sequence[Bucket], flags: int
-) -> tuple[list[FlatMemory], dict[Kind, Array]]:
+    group: RankGroup, buckets: Sequence[Bucket], flags: int
+) -> tuple[list[FlatMemory], dict[BucketKind, Array]]:
     """Return zeros for all buckets in registered memory, and the memory of each kind. Local.
 
     Buckets of one kind lie one behind the other, so that one call reduces all of them. Behind each there is room
     for `flags` elements, up to a cache line.
     """
-    ends: dict[Kind, int] = {}
+    ends: dict[BucketKind, int] = {}
     places = []
     for bucket in buckets:
         line = ALIGNMENT // bucket.dtype.itemsize

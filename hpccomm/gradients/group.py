@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from hpccomm.communicator import Communicator
 
 
-class Group:
+class RankGroup:
     """A communicator, with the deadline of all calls. Methods are collective, and block.
 
     Parameters

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
 
-from hpccomm.gradients.parameters import Bucket, Kind, Parameter
+from hpccomm.gradients.parameters import Bucket, BucketKind, Parameter
 from hpccomm.gradients.settings import Order, ReductionSettings
 
 ALIGNMENT = 64
@@ -118,7 +118,7 @@ def layout(
     readiness : sequence of str, optional
         As in `ordered`.
     """
-    filled: dict[Kind, list[_Open]] = {}
+    filled: dict[BucketKind, list[_Open]] = {}
     for position, parameter in enumerate(ordered(parameters, settings.order, readiness)):
         buckets = filled.setdefault(parameter.kind, [])
         limit = settings.first_bucket_bytes if len(buckets) == 1 else settings.bucket_bytes

@@ -13,7 +13,7 @@ from hpccomm.gradients.agreement import agree, check_same
 from hpccomm.gradients.arrays import Array
 from hpccomm.gradients.compression.widths import wide
 from hpccomm.gradients.flat import FlatMemory, registered, views_of
-from hpccomm.gradients.group import Group
+from hpccomm.gradients.group import RankGroup
 from hpccomm.gradients.layout import layout
 from hpccomm.gradients.parameters import Arrays, Bucket, Named, check_writable, read
 from hpccomm.gradients.settings import ReductionSettings, check_least
@@ -126,7 +126,7 @@ class LocalSteps:
         nesterov: bool = True,
         timeout: float | None = None,
     ) -> None:
-        self._group = group = Group(comm, timeout)
+        self._group = group = RankGroup(comm, timeout)
 
         def make() -> tuple[Arrays, dict[str, object]]:
             arrays, _ = read(parameters)
@@ -251,7 +251,7 @@ class LocalSteps:
 class _Movement:
     """The parameters of one dtype: where all ranks began, how far this one has moved, and the outer optimiser's state."""
 
-    def __init__(self, group: Group, bucket: Bucket, outer: Update) -> None:
+    def __init__(self, group: RankGroup, bucket: Bucket, outer: Update) -> None:
         length = max(bucket.length, 1)
         self.moved = registered(group, bucket, length)
         self.anchor = FlatMemory(bucket, np.zeros(length, bucket.dtype))

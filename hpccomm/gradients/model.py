@@ -5,7 +5,7 @@ from typing import Any
 
 from hpccomm.errors import UsageError
 from hpccomm.gradients.agreement import agree, by_name, check_initial
-from hpccomm.gradients.group import Group
+from hpccomm.gradients.group import RankGroup
 from hpccomm.gradients.parameters import Arrays, Parameter, check_writable, read
 from hpccomm.gradients.settings import ReductionSettings, check_known
 
@@ -17,7 +17,7 @@ class Model:
 
     Parameters
     ----------
-    group : Group
+    group : RankGroup
         The ranks that train together.
 
     Attributes
@@ -30,7 +30,7 @@ class Model:
         Parameters that have gradients of their own.
     """
 
-    def __init__(self, group: Group) -> None:
+    def __init__(self, group: RankGroup) -> None:
         self._group = group
         self.arrays: Arrays = {}
         self.settings = ReductionSettings()

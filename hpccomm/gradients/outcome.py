@@ -6,7 +6,7 @@ import numpy as np
 
 from hpccomm.errors import RankMismatch, UsageError
 from hpccomm.gradients.buckets import ELSEWHERE, IS_WRITTEN, MISSING, NONFINITE, UNCHANGED, Buckets
-from hpccomm.gradients.group import Group
+from hpccomm.gradients.group import RankGroup
 from hpccomm.gradients.settings import ReductionSettings
 from hpccomm.units import few, ranks_named
 
@@ -14,7 +14,7 @@ MOST = 5
 """Gradients that a message names."""
 
 
-def is_skipped(group: Group, buckets: Buckets, settings: ReductionSettings) -> bool:
+def is_skipped(group: RankGroup, buckets: Buckets, settings: ReductionSettings) -> bool:
     """Check a reduced step, and return whether it has no results because they are not finite.
 
     All ranks have the same flags, so that nothing is sent if all is well. Else collective; blocks.
@@ -50,7 +50,7 @@ def is_skipped(group: Group, buckets: Buckets, settings: ReductionSettings) -> b
     return True
 
 
-def _raise_unwritten(group: Group, buckets: Buckets) -> None:
+def _raise_unwritten(group: RankGroup, buckets: Buckets) -> None:
     """Raise for gradients that lie in buckets: their sum would be that of old results, and nothing would show it."""
     every = group.exchange(buckets.unwritten())
     buckets.accept([])
@@ -72,7 +72,7 @@ def _raise_unwritten(group: Group, buckets: Buckets) -> None:
     )
 
 
-def _fill_missing(group: Group, buckets: Buckets, fail: bool) -> None:
+def _fill_missing(group: RankGroup, buckets: Buckets, fail: bool) -> None:
     """Find out which gradients are missing on which ranks."""
     own = np.fromiter(buckets.present.values(), np.uint8, len(buckets.present))
     present: Any = group.gather(own).astype(bool)
@@ -91,7 +91,7 @@ def _fill_missing(group: Group, buckets: Buckets, fail: bool) -> None:
         )
 
 
-def _raise_nonfinite(group: Group, buckets: Buckets, bad: list[str]) -> None:
+def _raise_nonfinite(group: RankGroup, buckets: Buckets, bad: list[str]) -> None:
     every = group.exchange(sorted(buckets.nonfinite))
     lines = []
     for name in dict.fromkeys([*bad, *(name for names in every for name in names)]):

@@ -17,7 +17,7 @@ Named = Mapping[str, Any] | Iterable[tuple[str, Any]]
 """A model: its parameters by name, or pairs of name and array, in the order of the forward pass."""
 
 
-class Kind(NamedTuple):
+class BucketKind(NamedTuple):
     """What the gradients of a bucket have in common.
 
     Attributes
@@ -54,9 +54,9 @@ class Parameter:
     on_device: bool = False
 
     @property
-    def kind(self) -> Kind:
+    def kind(self) -> BucketKind:
         """What the gradients of a bucket have in common."""
-        return Kind(self.dtype, self.on_device)
+        return BucketKind(self.dtype, self.on_device)
 
     @property
     def size(self) -> int:
@@ -105,7 +105,7 @@ class Bucket:
     length: int
 
     @property
-    def kind(self) -> Kind:
+    def kind(self) -> BucketKind:
         """What its gradients have in common."""
         return self.parameters[0].kind
 

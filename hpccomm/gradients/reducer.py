@@ -9,7 +9,7 @@ from typing import Any
 from hpccomm.gradients.bucket_reducers import CompressedReducer, PlannedReducer, plan
 from hpccomm.gradients.buckets import FLAGS, Buckets
 from hpccomm.gradients.compression.exchange import RankExchange
-from hpccomm.gradients.group import Group
+from hpccomm.gradients.group import RankGroup
 from hpccomm.gradients.settings import ReductionSettings
 from hpccomm.gradients.worker import Worker
 from hpccomm.runtime.waiting import Gate, wait
@@ -48,7 +48,7 @@ class Reducer:
 
     Parameters
     ----------
-    group : Group
+    group : RankGroup
         The ranks.
     buckets : Buckets
         What is reduced.
@@ -58,7 +58,7 @@ class Reducer:
         As in `next_bucket`.
     worker : Worker or None
         Reduces while the caller's thread computes; with None, buckets are reduced by `finish`.
-    levels : (Group, Group or None) or None
+    levels : (RankGroup, RankGroup or None) or None
         For a reduction on two levels: the ranks of this node, and the ranks 0 of the nodes, if this is one.
 
     Attributes
@@ -75,12 +75,12 @@ class Reducer:
 
     def __init__(
         self,
-        group: Group,
+        group: RankGroup,
         buckets: Buckets,
         settings: ReductionSettings,
         urgent: Sequence[int],
         worker: Worker | None,
-        levels: tuple[Group, Group | None] | None,
+        levels: tuple[RankGroup, RankGroup | None] | None,
     ) -> None:
         self.each: Sequence[PlannedReducer | CompressedReducer]
         self.ranks: RankExchange | None = None

@@ -12,7 +12,7 @@ from hpccomm.gradients.agreement import agree, by_name, check_initial
 from hpccomm.gradients.arrays import Array
 from hpccomm.gradients.buckets import fitting, gradient_of
 from hpccomm.gradients.flat import views_of
-from hpccomm.gradients.group import Group
+from hpccomm.gradients.group import RankGroup
 from hpccomm.gradients.layout import layout
 from hpccomm.gradients.parameters import Arrays, Bucket, Named, check_writable, read
 from hpccomm.gradients.settings import KIB, MIB, Initial, ReductionSettings, check_choice
@@ -103,7 +103,7 @@ class ShardedOptimizer:
         deterministic: bool = False,
         timeout: float | None = None,
     ) -> None:
-        self._group, self._update = Group(comm, timeout), update
+        self._group, self._update = RankGroup(comm, timeout), update
         self._steps = 0
         self._blocked = 0.0
         if state is None:

@@ -10,7 +10,7 @@ from hpccomm.dtypes import FLOAT32, is_narrow
 from hpccomm.errors import UsageError
 from hpccomm.gradients.compression.widths import wide
 from hpccomm.gradients.flat import registered
-from hpccomm.gradients.group import Group
+from hpccomm.gradients.group import RankGroup
 from hpccomm.gradients.layout import ALIGNMENT
 from hpccomm.gradients.parameters import Bucket, padding
 from hpccomm.reductions import ReduceOp
@@ -28,7 +28,7 @@ class Shard:
 
     Parameters
     ----------
-    group : Group
+    group : RankGroup
         The ranks that share the bucket.
     bucket : Bucket
         What lies where. Behind it there is padding, so that all ranks have parts of one length, which begin at
@@ -48,7 +48,7 @@ class Shard:
         Of the length and order of `values`.
     """
 
-    def __init__(self, group: Group, bucket: Bucket, state: StateOf, *, masters: bool) -> None:
+    def __init__(self, group: RankGroup, bucket: Bucket, state: StateOf, *, masters: bool) -> None:
         self._group = group
         unit = group.size * (ALIGNMENT // bucket.dtype.itemsize)
         length = max(1, -(-bucket.length // unit)) * unit

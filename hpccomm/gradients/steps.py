@@ -13,7 +13,7 @@ from hpccomm.gradients.agreement import check_same
 from hpccomm.gradients.arrays import Array
 from hpccomm.gradients.buckets import FLAGS, Buckets, gradient_of
 from hpccomm.gradients.flat import clip
-from hpccomm.gradients.group import Group
+from hpccomm.gradients.group import RankGroup
 from hpccomm.gradients.layout import layout, mean_order, ordered, urgent_buckets
 from hpccomm.gradients.loss_scale import CurrentScale
 from hpccomm.gradients.model import Model
@@ -38,7 +38,7 @@ class TrainingSteps:
 
     Parameters
     ----------
-    group : Group
+    group : RankGroup
         The ranks that train together.
     model : Model
         What all ranks agreed on.
@@ -61,10 +61,10 @@ class TrainingSteps:
 
     buckets: Buckets
 
-    def __init__(self, group: Group, model: Model) -> None:
+    def __init__(self, group: RankGroup, model: Model) -> None:
         self._group, self._model, comm = group, model, group.comm
         self._worker = Worker(comm.abort) if comm.background else None
-        self._levels: tuple[Group, Group | None] | None = None
+        self._levels: tuple[RankGroup, RankGroup | None] | None = None
         self.record, self.scale = Record(), CurrentScale()
         self.log: Log | None = None
         self.choice: BucketChoice | None = None
@@ -92,9 +92,9 @@ class TrainingSteps:
         before: Buckets | None = getattr(self, "buckets", None)
         if settings.hierarchical and self._levels is None:
             comm = group.comm
-            node = Group(comm.node_comm, group.timeout)
+            node = RankGroup(comm.node_comm, group.timeout)
             across = comm.split(0 if node.rank == 0 else None, name=f"{comm.name}.leaders")
-            self._levels = node, None if across is None else Group(across, group.timeout)
+            self._levels = node, None if across is None else RankGroup(across, group.timeout)
         self._readiness = readiness
         filled = ordered(model.trained, settings.order, readiness)
         parts = layout(model.trained, settings, readiness)

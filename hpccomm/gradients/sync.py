@@ -9,7 +9,7 @@ from hpccomm.gradients.adaptive import BucketChoice
 from hpccomm.gradients.agreement import by_name
 from hpccomm.gradients.arrays import Array
 from hpccomm.gradients.buckets import gradient_of
-from hpccomm.gradients.group import Group
+from hpccomm.gradients.group import RankGroup
 from hpccomm.gradients.log import Log, log_path
 from hpccomm.gradients.model import Model, Proposal
 from hpccomm.gradients.parameters import Bucket, Named, read
@@ -73,7 +73,7 @@ class GradientSync:
         timeout: float | None = None,
         **settings: Unpack[ReductionOptions],
     ) -> None:
-        group = Group(comm, timeout)
+        group = RankGroup(comm, timeout)
         self._model = Model(group)
         self._steps = TrainingSteps(group, self._model)
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from time import perf_counter
 
 from hpccomm.gradients.adaptive import BucketChoice, Measurements, choose, merge, typical
-from hpccomm.gradients.group import Group
+from hpccomm.gradients.group import RankGroup
 from hpccomm.gradients.parameters import Bucket, Parameter
 from hpccomm.gradients.record import Span
 from hpccomm.gradients.settings import ReductionSettings
@@ -45,7 +45,7 @@ class WarmUp:
         self._left -= 1
         return not self._left
 
-    def choose(self, group: Group, settings: ReductionSettings) -> BucketChoice:
+    def choose(self, group: RankGroup, settings: ReductionSettings) -> BucketChoice:
         """Choose the sizes of buckets from what all ranks measured. Collective; blocks."""
         sizes = [each.nbytes for each in self._filled]
         ready = tuple(zip(sizes, typical(self._ready), strict=True))

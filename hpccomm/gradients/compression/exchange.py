@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from hpccomm.gradients.arrays import Array
-from hpccomm.gradients.group import Group
+from hpccomm.gradients.group import RankGroup
 from hpccomm.reductions import ReduceOp
 
 
@@ -14,7 +14,7 @@ class RankExchange:
 
     Parameters
     ----------
-    group : Group
+    group : RankGroup
         The ranks.
 
     Attributes
@@ -27,7 +27,7 @@ class RankExchange:
         Bytes that this rank gave to collectives so far.
     """
 
-    def __init__(self, group: Group) -> None:
+    def __init__(self, group: RankGroup) -> None:
         self._group, self.rank, self.size = group, group.rank, group.size
         self.scale = 1.0
         self.wire_nbytes = 0
