@@ -34,7 +34,7 @@ class Waits:
 
     def __init__(self, timeout: float) -> None:
         self.timeout = timeout
-        self.gate = Gate(crowded=True)
+        self.gate = Gate(shares_process=True)
 
     def drive(self, name, steps):
         """Move steps on until they are done."""

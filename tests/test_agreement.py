@@ -170,7 +170,7 @@ def test_off_agrees_on_nothing_and_all_on_every_call() -> None:
 def test_a_part_of_a_call_has_what_is_left_of_its_deadline() -> None:
     def on_rank(comm) -> tuple[str, float | None]:
         engine = comm._core.calls
-        entry = engine.begun(Label("all_reduce", 8), BLOCKING, 60.25)
+        entry = engine.start_record(Label("all_reduce", 8), BLOCKING, 60.25)
         entry[BEGIN] -= 60  # what the parts before took
         began = time.perf_counter()
         with pytest.raises(CollectiveTimeout) as caught:
@@ -195,7 +195,7 @@ def test_a_failure_that_is_noted_while_ranks_agree_is_raised_before_the_call_goe
         check._agreement = meanwhile
         label = Label("all_reduce", 8)
         with pytest.raises(CommunicationError, match="noted meanwhile"):
-            check.wait(label, engine.begun(label, BLOCKING, 60.0))
+            check.wait(label, engine.start_record(label, BLOCKING, 60.0))
 
     run_ranks(1, on_rank)
 

@@ -40,7 +40,7 @@ from hpccomm.testing import run_ranks
 Mpiexec = Callable[..., subprocess.CompletedProcess[str]]
 
 
-def of(comm: hpccomm.Communicator) -> list[recorder.Entry]:
+def of(comm: hpccomm.Communicator) -> list[recorder.CallRecord]:
     """Return what is recorded of a rank's calls on a communicator."""
     origin = comm._core.calls.origin
     return [entry for entry in recorder.calls() if entry[ORIGIN] == origin]

@@ -47,7 +47,7 @@ class Ranks:
         self.forms: list[Variants] = []
         self.runners: list[Runner] = []
         found, apart = ALGORITHMS[call.collective]["shm"], ALGORITHMS[call.collective]["pairwise"]
-        builds = {Reach.DIRECT: found.build, Reach.APART: apart.build, Reach.STAGED: found.staged}
+        builds = {Reach.DIRECT: found.build, Reach.NONE: apart.build, Reach.STAGED: found.staged}
         for rank, transport in enumerate(transports):
             transport.shared = self.memory[rank]
             self.runners.append(Runner(transport))

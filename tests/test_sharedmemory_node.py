@@ -97,8 +97,8 @@ def test_arrays_of_any_kind_are_reached_where_they_lie(ranks, first, second) -> 
         ((1, 1), (1, 0), 64, False, Reach.STAGED),
         ((0, 0), (1, 1), 64, False, Reach.STAGED),
         ((0, 0), (1, 1), 64, True, Reach.DIRECT),
-        ((0, 0), (0, 0), 0, False, Reach.APART),
-        ((0, 0), (0, 0), ROOM + 1, False, Reach.APART),
+        ((0, 0), (0, 0), 0, False, Reach.NONE),
+        ((0, 0), (0, 0), ROOM + 1, False, Reach.NONE),
         ((1, 1), (1, 1), ROOM + 1, False, Reach.DIRECT),
     ],
 )
@@ -111,13 +111,13 @@ def test_all_ranks_find_the_same(ranks, first, second, scratch, plain, reach) ->
 def test_plain_arrays_are_not_reached_where_that_was_not_agreed(ranks) -> None:
     strict = _ranks(plain=False)
     own = [arrays_of(rank, (False, False)) for rank in strict]
-    assert exposed(strict, own, 0)[1] == [Reach.APART] * 2
+    assert exposed(strict, own, 0)[1] == [Reach.NONE] * 2
 
 
 def test_one_rank_without_scratch_sends_all_apart(ranks) -> None:
     own = [arrays_of(rank, (False, False)) for rank in ranks]
     both, reach = exposed(ranks, own, 128, plain=False, rooms=(ROOM, 100))
-    assert reach == [Reach.APART] * 2
+    assert reach == [Reach.NONE] * 2
     assert both[0].scratch is not None
     assert both[1].scratch is None
 

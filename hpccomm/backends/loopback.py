@@ -174,7 +174,7 @@ class LoopbackExposure:
         """Return how threads reach each other's arrays: directly, if plain arrays may be reached."""
         if self._plain:
             return Reach.DIRECT
-        return Reach.STAGED if all(record[1] for record in records.values()) else Reach.APART
+        return Reach.STAGED if all(record[1] for record in records.values()) else Reach.NONE
 
     def reach(self, peer: int, buffer: int, dtype: DType) -> NDArray[Any]:
         """Return the peer's buffer of that number."""
@@ -367,8 +367,8 @@ class LoopbackBackend:
     """Ranks that are threads. It has no collectives of its own: hpccomm's algorithms run."""
 
     name = "loopback"
-    threaded = ""
-    crowded = True
+    thread_restriction = ""
+    shares_process = True
     mpi_comm: object = None
     survival: Survival | None = None
     recovery = ""

@@ -104,7 +104,9 @@ class Message:
             self._received = True
             steps = self._arrival.receive(data)
             label = Label("recv", self.nbytes, with_peers((self.source,)))
-            core.calls.operate(Operation(label, lambda: steps, (data, out), ordered=False), limit)
+            core.calls.run_operation(
+                Operation(label, lambda: steps, (data, out), ordered=False), limit
+            )
         return data if out is None else out
 
     def recv_object(self) -> Any:
@@ -186,7 +188,7 @@ class Probing(Face):
 def received(core: Core, out: Any, src: Rank, tag: Tag, timeout: float | None) -> Any:
     """Receive an array from any rank, of any tag or of any size; see `Messages.recv`."""
     with core.outside_batch("recv"):
-        core.intake.refuse_capture(
+        core.sink.refuse_capture(
             "recv from any sender, of any tag or of any size", "give out, src and tag"
         )
         target, limit = _target(core, out), core.limit(timeout)
@@ -203,7 +205,7 @@ def received(core: Core, out: Any, src: Rank, tag: Tag, timeout: float | None) -
             results.append(data if out is None else out)
 
         label = Label("recv", 0 if target is None else target.nbytes, _terms(wanted))
-        core.calls.operate(Operation(label, steps, (out,), ordered=False), limit)
+        core.calls.run_operation(Operation(label, steps, (out,), ordered=False), limit)
         return results[0]
 
 
@@ -239,7 +241,7 @@ def _awaited(
         messages.append(Message(core, arrival, frame))
 
     label = Label(name, 0, _terms(wanted))
-    core.calls.operate(Operation(label, steps, (), ordered=False), limit)
+    core.calls.run_operation(Operation(label, steps, (), ordered=False), limit)
     return messages[0] if messages else None
 
 
@@ -307,7 +309,7 @@ def _target(core: Core, out: Any) -> Any:
             "any size; give src and tag, or receive into a host array"
         )
     check_dtype("out", target.dtype)
-    return core.lanes.host.prepared(target, "out", True)
+    return core.lanes.host.checked_array(target, "out", True)
 
 
 def _misfit(arrival: Arrival, target: Any) -> BufferMismatch | None:

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 from numpy import may_share_memory, ndarray
 
 from hpccomm.backends.control import Control
-from hpccomm.communicator.intake import Intake
-from hpccomm.communicator.lanes import AnyDeviceLane, Call, Check, Lanes, Recipe
+from hpccomm.communicator.call_sink import CallSink
+from hpccomm.communicator.lanes import AnyDeviceLane, Call, Check, Lanes, PreparedCall
 from hpccomm.communicator.plan_tags import PlanTags
-from hpccomm.communicator.recipes import Recipes
+from hpccomm.communicator.prepared_calls import PreparedCalls
 from hpccomm.communicator.resolving import NO_LISTS, Lists
 from hpccomm.contracts.backend import Backend
 from hpccomm.contracts.signature import Signature
@@ -77,12 +77,12 @@ class Core:
         How many groups were made of it, by all its ranks.
     shrunk : Counter
         How many by all but some of them, by those that were left out; by nobody, of those that are left.
-    recipes : Recipes
+    prepared_calls : PreparedCalls
         What was decided.
     known : dict
         How synchronous calls on plain host arrays were carried out, whose arguments were checked, by what they
         have in common.
-    intake : Intake
+    sink : CallSink
         What takes calls instead of their being issued.
     plan_tags : PlanTags
         Tags for the messages of plans.
@@ -121,9 +121,9 @@ class Core:
         self.windows: list[Window] = []
         self.groups = 0
         self.shrunk: Counter[tuple[int, ...]] = Counter()
-        self.recipes = Recipes(backend.rank, backend.size, lanes)
-        self.known: dict[object, Recipe[Any]] = {}
-        self.intake = Intake()
+        self.prepared_calls = PreparedCalls(backend.rank, backend.size, lanes)
+        self.known: dict[object, PreparedCall[Any]] = {}
+        self.sink = CallSink()
         self.plan_tags = PlanTags(backend, calls)
         self._gate = calls.gate
         self.take, self.give = calls.turn.pop, calls.turn.append
@@ -133,7 +133,7 @@ class Core:
         if calls is None or calls.closed or calls.gate.error is not None or leaving():
             return
         self.node_comm = None  # which somebody may have, and which else is dropped as well
-        if not self.backend.crowded:
+        if not self.backend.shares_process:
             _dropped.append(self)
         if self.site is not None:
             dropped_communicator(calls.name, self.site)
@@ -185,10 +185,6 @@ class Core:
         try:
             self.take()
         except IndexError:
-            free = False
-        else:
-            free = True
-        if not free:
             calls.enter()
         if calls.closed or self._gate.error is not None:
             self.give(None)
@@ -221,42 +217,42 @@ class Core:
                         # The class of the root, since True is equal to 1.
                         key = key and (key, root, root.__class__, lists, exclusive)
                     try:
-                        recipe = self.known.get(key)
+                        prepared = self.known.get(key)
                     except TypeError:  # an argument cannot be hashed, such as a callable object
-                        recipe = key = None
-                    if recipe is not None and not self.intake.diverted:
-                        recipe.issue(recipe.direct(source, target), (x, out), limit)  # type: ignore[misc]  # it is there
-                        return out if recipe.returns_out else x if recipe.returns_x else None
-            recipe, a, b = self.recipes.find(
+                        prepared = key = None
+                    if prepared is not None and not self.sink.diverted:
+                        prepared.issue(prepared.direct(source, target), (x, out), limit)  # type: ignore[misc]  # it is there
+                        return out if prepared.returns_out else x if prepared.returns_x else None
+            prepared, a, b = self.prepared_calls.find(
                 name, x, out, op, root, lists, exclusive, algorithm, deterministic
             )
-            if key is not None and recipe.direct is not None:
-                self.know(key, recipe)
-            lane = recipe.lane
-            if async_op is False and counts is None and not self.intake.diverted:
-                return lane.carry_out(recipe, x, out, a, b, stream, limit)
-            call = lane.bind(recipe, x, out, a, b, stream)
+            if key is not None and prepared.direct is not None:
+                self.know(key, prepared)
+            lane = prepared.lane
+            if async_op is False and counts is None and not self.sink.diverted:
+                return lane.carry_out(prepared, x, out, a, b, stream, limit)
+            call = lane.bind(prepared, x, out, a, b, stream)
             if counts is not None:
                 call.result = (call.result, counts)
             return self.issue(call, async_op, limit)
         finally:
             self.give(None)
 
-    def know(self, key: object, recipe: Recipe[Any]) -> None:
+    def know(self, key: object, prepared: PreparedCall[Any]) -> None:
         """Remember how calls are carried out that are alike, and need no check but that they are."""
         if len(self.known) >= KNOWN:
             self.known.clear()
-        self.known[key] = recipe
+        self.known[key] = prepared
 
     def issue(self, call: Call, async_op: bool, limit: float) -> Any:
         """Carry a call out, start it, or have it taken elsewhere. Within a call."""
         if async_op is not False:
             check_bool("async_op", async_op)
-        if self.intake.diverted and self.intake.takes(call, async_op):
+        if self.sink.diverted and self.sink.takes(call, async_op):
             return call.result
         if async_op:
-            return call.recipe.lane.start(call, limit)
-        return call.recipe.lane.run(call, limit)
+            return call.prepared.lane.start(call, limit)
+        return call.prepared.lane.run(call, limit)
 
     def limit(self, timeout: float | None) -> float:
         """Return the seconds that a call may take.
@@ -268,7 +264,7 @@ class Core:
         """
         if timeout is None:
             return self.calls.timeout
-        within = self.intake.within
+        within = self.sink.within
         if within:
             raise UsageError(f"timeout is {timeout!r} within {within}; give it to {within} itself")
         return check_seconds("timeout", timeout)
@@ -291,7 +287,7 @@ class Core:
     def outside_batch(self, name: str) -> Iterator[None]:
         """Hold the communicator for one call that does not go into a batch."""
         with self.calls.one_call():
-            self.intake.refuse_batch(name, "; call it before or after")
+            self.sink.refuse_batch(name, "; call it before or after")
             yield
 
     def agree(self, what: str, mine: dict[str, object], error: HpccommError | None) -> None:
@@ -309,7 +305,7 @@ class Core:
                 wrong.append(RankMismatch(f"{what}: {error}", ranks=error.ranks))
 
         with self.calls.part_of(what):
-            self.calls.drive(what, steps())
+            self.calls.run_steps(what, steps())
         if wrong:
             raise wrong[0]
 

@@ -162,7 +162,7 @@ def _rehearse(core: Core, call: Unlisted, lists: Lists) -> None:
     name, x, out, timeout, algorithm, stream, root = call
     core.limit(timeout)
     fits = out if name == "scatter_v" else None  # elsewhere its size is not known yet
-    _, array, _ = core.recipes.find(name, x, fits, None, root, lists, False, algorithm)
+    _, array, _ = core.prepared_calls.find(name, x, fits, None, root, lists, False, algorithm)
     if stream is not None:
         core.lanes.views(x if out is None else None, out)[0].queue_of(stream)
     for which, argument in (("x", x), ("out", out)):
@@ -184,7 +184,7 @@ def _agree_on_fit(core: Core, call: Unlisted, lists: Lists) -> None:
                 f"x has {-least} rows less on the root than the other ranks' out arrays "
                 "take; give an x with more rows"
             )
-        core.recipes.find(call.name, call.x, call.out, None, call.root, lists)
+        core.prepared_calls.find(call.name, call.x, call.out, None, call.root, lists)
     except UsageError as refused:
         error = refused
     with core.calls.one_call():
@@ -201,9 +201,9 @@ def _exchanged(core: Core, call: Unlisted, number: int) -> list[int]:
 
 def _refuse_exchange(core: Core, name: str) -> None:
     """Raise where calls are not issued when they are made."""
-    intake = core.intake
-    if intake.diverted:
-        where = intake.within or "plan or explain"
+    sink = core.sink
+    if sink.diverted:
+        where = sink.within or "plan or explain"
         raise UsageError(f"{name} is None in {where}, which cannot exchange it; give {name}")
 
 

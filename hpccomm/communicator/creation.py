@@ -139,7 +139,7 @@ def new_comm(
         guard_logging()
         _describe_process(opened)
         logger.info("host arrays go over %s: %s", opened.name, why)
-        control = Control(opened.collectives, CallEngine(called, opened, merged).drive)
+        control = Control(opened.collectives, CallEngine(called, opened, merged).run_steps)
         _agree(opened, control, merged, nccl)
         end_dropped(opened, control)
         place = opened.topology.local_rank(opened.rank)
@@ -189,11 +189,11 @@ def _describe_process(backend: Backend) -> None:
     ranks = world if world is not None and world.size > 1 else launched() or backend
     directory = settings.read("HPCCOMM_DUMP_DIR")
     if directory is None:  # ranks that are threads, or alone, have nothing to compare
-        directory = "" if backend.crowded or backend.size == 1 else DIRECTORY
+        directory = "" if backend.shares_process or backend.size == 1 else DIRECTORY
     process.rank, process.size = ranks.rank, ranks.size
     # Ranks whose first communicators differ write into one folder, if the launcher names the job.
     process.job, process.directory = job_name() or backend.uid, str(directory)
-    if not backend.crowded:
+    if not backend.shares_process:
         install()
         before_end(partial(write, "the process was ended", tell=False))
 

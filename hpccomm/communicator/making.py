@@ -69,7 +69,7 @@ def make(
         On every rank, if the settings ask for what cannot run here.
     """
     calls = CallEngine(name, backend, settings)
-    control = Control(backend.collectives, calls.drive)
+    control = Control(backend.collectives, calls.run_steps)
     node_comm: Communicator | None = None
     try:
         if backend.topology.num_nodes > 1 and not of_node:

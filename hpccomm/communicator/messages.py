@@ -197,10 +197,6 @@ def _exchange(
     try:  # `one_call`, written out
         core.take()
     except IndexError:
-        free = False
-    else:
-        free = True
-    if not free:
         calls.enter()
     if calls.closed or calls.gate.error is not None:
         core.give(None)
@@ -210,19 +206,19 @@ def _exchange(
         key = None
         if async_op is False and stream is None:
             key = _alike(name, x, dst, out, src, tag)
-            recipe = core.known.get(key)
-            if recipe is not None:
+            prepared = core.known.get(key)
+            if prepared is not None:
                 send = x if x is None or x.ndim == 1 else x.reshape(-1)
                 recv = out if out is None or out.ndim == 1 else out.reshape(-1)
-                if core.intake.diverted:
-                    call = Call(recipe, send, recv, out, (x, out))
+                if core.sink.diverted:
+                    call = Call(prepared, send, recv, out, (x, out))
                     return core.issue(call, async_op, core.limit(timeout))
                 limit = calls.timeout if timeout is None else core.limit(timeout)
-                recipe.issue((send, recv), (x, out), limit)
+                prepared.issue((send, recv), (x, out), limit)
                 return out
         call = _checked(core, name, x, dst, out, src, tag, stream)
         if key is not None:
-            core.know(key, call.recipe)
+            core.know(key, call.prepared)
         return core.issue(call, async_op, core.limit(timeout))
     finally:
         core.give(None)
@@ -268,12 +264,12 @@ def _checked(
     lane, source, target = core.lanes.views(x, out)
     if source is not None:
         check_dtype("x", source.dtype)
-        source = lane.prepared(source, "x", False)
+        source = lane.checked_array(source, "x", False)
     elif name != "recv":
         view(x, "x")  # which says what is wrong
     if target is not None:
         check_dtype("out", target.dtype)
-        target = lane.prepared(target, "out", True)
+        target = lane.checked_array(target, "out", True)
     elif name != "send":
         raise UsageError(
             f"out is None; give {name} an array of the message's elements and dtype, "

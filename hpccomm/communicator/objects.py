@@ -351,14 +351,14 @@ def _run(
     What this rank's own object is refused for is raised after the call, as all ranks know of it.
     """
     limit = core.limit(timeout)
-    core.intake.refuse_batch(label.name, ", which takes arrays only")
+    core.sink.refuse_batch(label.name, ", which takes arrays only")
     arrived: dict[int, Frame] = {}
 
     def whole() -> Steps:
         arrived.update((yield from steps))
 
     operation = Operation(label, whole, (frame,), ordered)
-    core.calls.operate(core.check.operation(operation), limit)
+    core.calls.run_operation(core.check.operation(operation), limit)
     if error is not None:
         raise untied(error)
     objects = []

@@ -88,7 +88,7 @@ def open_device_lane(
         backend_of_device, why = open_nccl(
             backend,
             control,
-            calls.drive,
+            calls.run_steps,
             device,
             name=calls.name,
             parent=parent.backend if parent is not None and left_out else None,

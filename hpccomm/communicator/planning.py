@@ -95,35 +95,35 @@ class Batch:
         UsageError
             If its arrays are in another kind of memory than those of earlier calls.
         """
-        lane = call.recipe.lane
-        if self._calls and lane is not self._calls[0].recipe.lane:
+        lane = call.prepared.lane
+        if self._calls and lane is not self._calls[0].prepared.lane:
             raise UsageError(
                 "a batch has calls on host arrays and on device arrays; make one for each kind"
             )
         # What is planned goes on the stream that is current when the plan is called.
-        planned = self._core.intake.planning is not None
+        planned = self._core.sink.planning is not None
         self._calls.append(call if planned else lane.admitted(call))
 
     def __enter__(self) -> "Batch":
         if self._entered:
             raise UsageError("this batch was used before; make another by batch()")
-        if self._async and self._core.intake.planning is not None:
+        if self._async and self._core.sink.planning is not None:
             raise UsageError("async_op is True within planning(), whose plan blocks; leave it out")
         with self._core.calls.one_call():
-            self._core.intake.open(self)
+            self._core.sink.open(self)
         self._entered = True
         return self
 
     def __exit__(self, kind: object, error: object, where: object) -> None:
         core = self._core
-        core.intake.close()
+        core.sink.close()
         if kind is not None or not (self._calls or self._async):
             return
         with core.calls.one_call():
-            if core.intake.planning is not None:
-                core.intake.planning.add(tuple(self._calls), batched=True)
+            if core.sink.planning is not None:
+                core.sink.planning.add(tuple(self._calls), batched=True)
                 return
-            lane = self._calls[0].recipe.lane if self._calls else core.lanes.host
+            lane = self._calls[0].prepared.lane if self._calls else core.lanes.host
             self.work = lane.batch(tuple(self._calls), self._async, self._timeout)
 
 
@@ -147,14 +147,14 @@ class Planning:
         if self._plan is not None:
             raise UsageError("this planning() was used before; make another")
         with self._core.calls.one_call():
-            self._core.intake.begin_planning(self)
+            self._core.sink.begin_planning(self)
         self._plan = Plan(_unfinished, ())
         return self._plan
 
     def __exit__(self, kind: object, error: BaseException | None, where: object) -> None:
         core, plan = self._core, self._plan
         assert plan is not None
-        core.intake.end_planning()
+        core.sink.end_planning()
         gone = core.calls.gate.error is not None or core.calls.closed
         if error is not None and (gone or not isinstance(error, Exception)):
             return  # the others cannot be told, or it is Ctrl-C, which is not to wait for them
@@ -196,10 +196,10 @@ def explain(
         Its arguments.
     """
     call = _captured(core, face, collective, args, keywords)
-    recipe = call.recipe
-    route = recipe.lane.settled(recipe)
+    prepared = call.prepared
+    route = prepared.lane.settled(prepared)
     choice: Choice = route.choice
-    registered = recipe.lane.registered(call)
+    registered = prepared.lane.registered(call)
     return replace(choice, registered=registered, at_deadline=at_deadline(core, route))
 
 
@@ -207,7 +207,7 @@ def plan(
     core: Core, face: object, collective: object, args: tuple[Any, ...], keywords: dict[str, Any]
 ) -> Plan:
     """Decide, check and agree a call once. Parameters are those of `explain`."""
-    if core.intake.planning is not None:
+    if core.sink.planning is not None:
         raise UsageError("plan() within planning(), which plans calls as they are; make the call")
     steps: tuple[Step, ...] = ()
     error, timeout = None, core.calls.timeout
@@ -235,7 +235,7 @@ def _captured(
         raise UsageError(f"{name}: {error}; give the arguments of {name}") from None
     with ExitStack() as stack:
         with core.calls.one_call():
-            capture = stack.enter_context(core.intake.capturing(core.calls.name))
+            capture = stack.enter_context(core.sink.capturing(core.calls.name))
         method(*args, **keywords)
     assert capture.call is not None
     return capture.call

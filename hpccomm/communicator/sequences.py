@@ -65,7 +65,7 @@ def agreed(
     """
     try:
         for step in steps:
-            step.calls[0].recipe.lane.check_step(step.calls, batched=step.batched)
+            step.calls[0].prepared.lane.check_step(step.calls, batched=step.batched)
     except HpccommError as refused:
         error = error or refused
     with core.calls.one_call():
@@ -77,16 +77,16 @@ def agreed(
             transport, whole = _bound(core, steps, everyone)
         everywhere = map(_alike, zip(*(each.willing for each in everyone), strict=True))
         for number, (step, call) in enumerate(zip(steps, whole, strict=True)):
-            lane = call.recipe.lane
-            if call.recipe.ordered:
+            lane = call.prepared.lane
+            if call.prepared.ordered:
                 whole[number] = lane.agreed(call, async_op, willing=next(everywhere))
             for each in step.calls:
-                if each.recipe.resolved is not None and each.recipe.resolved.call.individual:
-                    core.agree_on_pairs("plan", each.recipe.resolved.call)
+                if each.prepared.resolved is not None and each.prepared.resolved.call.individual:
+                    core.agree_on_pairs("plan", each.prepared.resolved.call)
             for each in step.calls:
                 lane.prepare_plan(each)
     carried = [
-        (call,) if step.calls[0].recipe.ordered and not step.batched else step.calls
+        (call,) if step.calls[0].prepared.ordered and not step.batched else step.calls
         for step, call in zip(steps, whole, strict=True)
     ]
     choices = tuple(
@@ -111,9 +111,9 @@ def at_deadline(core: Core, route: Any, *, polled: bool = False) -> str:
 
 def _choice(core: Core, call: Call, transport: Transport | None, polled: bool) -> Choice:
     """Return how a call is carried out; of a message, also what it is."""
-    route = call.recipe.route
+    route = call.prepared.route
     choice: Choice = replace(route.choice, at_deadline=at_deadline(core, route, polled=polled))
-    if call.recipe.ordered:
+    if call.prepared.ordered:
         return choice
     to, origin = ends(call)
     send: Any = call.send
@@ -163,7 +163,7 @@ def _one(
     receives: Iterator[int],
 ) -> Call:
     """Return a step as one call; its messages take the next numbers."""
-    lane = step.calls[0].recipe.lane
+    lane = step.calls[0].prepared.lane
     calls = []
     for call in step.calls:
         to, origin = ends(call) if lane.memory == HOST else (None, None)
@@ -177,22 +177,22 @@ def _carrying(
     core: Core, steps: tuple[Step, ...], whole: Sequence[Call], limit: float, async_op: bool
 ) -> Callable[[], Any]:
     """Return what carries a plan out."""
-    calls, intake = core.calls, core.intake
+    calls, sink = core.calls, core.sink
     if async_op:
         return partial(_start, core, whole[0], limit)
-    each = [call.recipe.lane.issuing(call) for call in whole]
+    each = [call.prepared.lane.issuing(call) for call in whole]
     carry = partial(each[0], limit) if len(each) == 1 else partial(_in_turn, each, limit)
     result = whole[0].result if len(whole) == 1 else None
 
     def step_by_step() -> Any:
         with calls.one_call():
-            if not intake.takes_plan(steps):
+            if not sink.takes_plan(steps):
                 carry()
             return result
 
     if len(whole) == 1:
-        return whole[0].recipe.lane.plan(whole[0], limit, intake, step_by_step)
-    return carrying(core.calls, carry, result, intake, step_by_step)
+        return whole[0].prepared.lane.plan(whole[0], limit, sink, step_by_step)
+    return carrying(core.calls, carry, result, sink, step_by_step)
 
 
 def _start(core: Core, call: Call, limit: float) -> Any:

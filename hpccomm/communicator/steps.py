@@ -99,7 +99,7 @@ def announced(steps: Sequence[Step], *, async_op: bool) -> Announced:
         if terms is not None:
             collectives.append((number, terms.values))
             first = step.calls[0]
-            willing.append(not step.batched and first.recipe.lane.willing(first))
+            willing.append(not step.batched and first.prepared.lane.willing(first))
         for call in step.calls:
             outward, inward = ends(call)
             for peer, array, ended in ((outward, call.send, sends), (inward, call.recv, receives)):
@@ -118,8 +118,8 @@ def read(came: Sequence[Any]) -> Announced:
 
 def _terms(step: Step, *, async_op: bool) -> Terms | None:
     """Return what must be equal on all ranks in a step; None if it has messages alone."""
-    recipes = [call.recipe for call in step.calls if call.recipe.ordered]
-    each = [(one.apart if async_op else one.label).terms for one in recipes]
+    prepared_calls = [call.prepared for call in step.calls if call.prepared.ordered]
+    each = [(one.async_label if async_op else one.label).terms for one in prepared_calls]
     there = [one for one in each if one is not None]
     if not there:
         return None
@@ -127,11 +127,11 @@ def _terms(step: Step, *, async_op: bool) -> Terms | None:
 
 
 def _told(step: int, call: Call, peer: int, array: Any) -> Sent:
-    label = call.recipe.label
+    label = call.prepared.label
     assert label.terms is not None
     tag: Any = label.terms.values["tag"]
     return Sent(
-        step, label.name, peer, tag, array.nbytes, str(array.dtype), call.recipe.lane.memory
+        step, label.name, peer, tag, array.nbytes, str(array.dtype), call.prepared.lane.memory
     )
 
 

@@ -76,9 +76,9 @@ class Backend(Protocol):
     collectives, messages : Transport
         Two that do not disturb each other: for hpccomm's own algorithms and control, and for the
         user's point-to-point calls.
-    threaded : str
+    thread_restriction : str
         Empty if any thread may use it at any time; else why not.
-    crowded : bool
+    shares_process : bool
         Whether ranks are threads of one process.
     mpi_comm : object
         The mpi4py communicator that it was made from, or None.
@@ -100,8 +100,8 @@ class Backend(Protocol):
     topology: Topology
     collectives: Transport
     messages: Transport
-    threaded: str
-    crowded: bool
+    thread_restriction: str
+    shares_process: bool
     mpi_comm: object
     uid: str
     members: Sequence[int]

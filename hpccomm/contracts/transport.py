@@ -93,7 +93,7 @@ class Reach(Enum):
     """Each other's arrays."""
     STAGED = "staged"
     """Each other's scratch alone."""
-    APART = "apart"
+    NONE = "none"
     """Nothing."""
 
 

@@ -104,7 +104,7 @@ class AlgorithmRunner:
             foreign = {
                 reach: build
                 for reach, build in builds.items()
-                if not (found.shared and reach is Reach.APART)  # which is one of hpccomm's own
+                if not (found.shared and reach is Reach.NONE)  # which is one of hpccomm's own
             }
             tuning, size = self._tuning(call, pick), self._backend.size
             from hpccomm.dispatch.proving import proven
@@ -113,7 +113,7 @@ class AlgorithmRunner:
             choice = replace(choice, schedule=code)
         itemsize = call.dtype.itemsize
         if Reach.DIRECT not in builds:
-            schedule = self._schedule(builds[Reach.APART], call, pick)
+            schedule = self._schedule(builds[Reach.NONE], call, pick)
             program = compiled(schedule, lengths_of(call, self._backend.rank))
             start: Start = partial(self._runner.steps, program, call.dtype, fold)
             return Route(replace(choice, segment=nbytes_of(schedule.segment, itemsize)), start)
@@ -145,14 +145,14 @@ class AlgorithmRunner:
     def _builds(self, call: Signature, found: Algorithm, deterministic: bool) -> dict[Reach, Build]:
         """Return what makes the schedules of an algorithm's forms."""
         if self._sharing is None or not found.shared:
-            builds = {Reach.APART: by_messages(found, deterministic)}
+            builds = {Reach.NONE: by_messages(found, deterministic)}
             if self._sharing is not None and found.direct is not None and not deterministic:
                 builds[Reach.DIRECT] = found.direct
             return builds
         # What the ranks find out in the call may leave messages alone.
         names = policy.applicable(call, deterministic=deterministic)
         other = ALGORITHMS[call.collective][policy.fastest(call, names, self._network).algorithm]
-        builds = {Reach.APART: by_messages(other, deterministic), Reach.DIRECT: found.build}
+        builds = {Reach.NONE: by_messages(other, deterministic), Reach.DIRECT: found.build}
         if found.staged is not None:
             builds[Reach.STAGED] = found.staged
         return builds
@@ -174,7 +174,7 @@ class AlgorithmRunner:
             "(a larger shared_memory_room would do)"
         )
         logger.info("%s of %d bytes: %s", call.name, call.nbytes, reached)
-        return self._schedule(builds[Reach.APART], call, pick), 0, reached
+        return self._schedule(builds[Reach.NONE], call, pick), 0, reached
 
     def _built(self, build: Build, call: Signature, pick: policy.Pick) -> Program | MemoryProgram:
         schedule = self._schedule(build, call, pick)

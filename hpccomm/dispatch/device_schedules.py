@@ -112,7 +112,7 @@ class DeviceSchedules:
         tuning = Tuning(segment_elements(inner, self._segment, MOST_SEGMENTS), 1, self._topology)
         code = ""
         if algorithm.other is not None:
-            size, forms = self._topology.size, {Reach.APART: build}
+            size, forms = self._topology.size, {Reach.NONE: build}
             code = proven(algorithm.name, forms, inner, tuning, size, deterministic=deterministic)
         schedule = build(world(self._topology.size, np.array([self._rank])), inner, tuning)
         fold = None if inner.op is None else self._folder(inner.op, inner.dtype)

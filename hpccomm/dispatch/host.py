@@ -96,7 +96,7 @@ class HostDispatch:
         if call.individual and asked == policy.AUTO:
             return replace(route, planned=self._planned(inner, choice))
         # What is multiplied first lies in memory of its own. Where no thread polls, calls are not left.
-        if before is not None or backend.threaded:
+        if before is not None or backend.thread_restriction:
             return route
         other = self.policy.registered(
             call,

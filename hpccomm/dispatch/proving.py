@@ -58,7 +58,7 @@ PIECES = 3
 """An array that is cut into more pieces is proved as cut into so many."""
 
 _REACHED = {
-    Reach.APART: frozenset[str](),
+    Reach.NONE: frozenset[str](),
     Reach.DIRECT: frozenset((SEND, RECV)),
     Reach.STAGED: frozenset((SCRATCH,)),
 }

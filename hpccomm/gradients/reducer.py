@@ -159,7 +159,7 @@ class Reducer:
             wait(
                 lambda: bool(self._error or self.spans[number] or not worker.is_running),
                 timeout=math.inf,
-                gate=Gate(crowded=True),
+                gate=Gate(shares_process=True),
                 expired=lambda _: None,
             )
         if self._error is not None or self.spans[number] is None:

@@ -11,7 +11,7 @@ from hpccomm.runtime.recorder import (
     ERROR,
     LABEL,
     SITE,
-    Entry,
+    CallRecord,
     Site,
     described,
     line_of,
@@ -22,7 +22,7 @@ _warned: dict[str | tuple[str, type[Warning], int], int] = {}
 """What was said, as the filters of `warnings` have it: by default once for each place in the program."""
 
 
-def dropped(entry: Entry) -> None:
+def dropped(entry: CallRecord) -> None:
     """Warn that the `Work` of a call is collected that was never waited for or asked.
 
     It is a `ResourceWarning`, which Python shows with ``-X dev`` or ``-W default``.

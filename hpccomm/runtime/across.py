@@ -36,7 +36,7 @@ def found(calls: Any, late: Sequence[int], described: str, seconds: float) -> Ra
     """
     here = answering.across()
     own = next((each for each in here["across"] if each["uid"] == calls.origin.uid), None)
-    if calls.backend.crowded or not here["alone"] or own is None or not _held([own], 0.0):
+    if calls.backend.shares_process or not here["alone"] or own is None or not _held([own], 0.0):
         return None
     engines = (calls, *answering.communicators())
 

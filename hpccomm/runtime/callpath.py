@@ -41,7 +41,7 @@ else:
     free = True
 if not free:
     return otherwise()
-if intake.diverted or calls.closed or gate.error is not None:
+if sink.diverted or calls.closed or gate.error is not None:
     give(None)
     return otherwise()
 try:
@@ -247,14 +247,14 @@ SPUN = Form(
 PLANNED = BLOCKED._replace(
     name="planned",
     arguments="",
-    bound="label, tally, run, arguments, keep, timeout, result, intake, otherwise",
+    bound="label, tally, run, arguments, keep, timeout, result, sink, otherwise",
     planned=True,
 )
 
 EXCHANGED = Form(
     "exchanged",
     "",
-    "label, tally, exchange, repeated, keep, timeout, result, intake, otherwise, begin_all, test",
+    "label, tally, exchange, repeated, keep, timeout, result, sink, otherwise, begin_all, test",
     run="""\
     repeated.times += 1
     begin_all()
@@ -309,7 +309,7 @@ def exchanging(
     result: Any,
     keep: object,
     timeout: float,
-    intake: Diversion,
+    sink: Diversion,
     otherwise: Callable[[], Any],
 ) -> Callable[[], Any]:
     """Return what carries out a plan of one exchange, and waits without steps.
@@ -332,14 +332,14 @@ def exchanging(
         What must live meanwhile.
     timeout : float
         Seconds each time.
-    intake : Diversion
+    sink : Diversion
         Where calls go.
     otherwise : callable
         Is called instead when calls are taken elsewhere, or refused.
     """
     repeated = Repeated(sources, targets)
     carry_out = compiled(EXCHANGED)(
-        calls, label, tally, exchange, repeated, keep, timeout, result, intake, otherwise, *exchange
+        calls, label, tally, exchange, repeated, keep, timeout, result, sink, otherwise, *exchange
     )
     calls.traffic.repeated(repeated, carry_out)
     return carry_out
@@ -349,17 +349,17 @@ def carrying(
     calls: "CallEngine",
     carry: Callable[[], object],
     result: Any,
-    intake: Diversion,
+    sink: Diversion,
     otherwise: Callable[[], Any],
 ) -> Callable[[], Any]:
     """Return what carries out a plan of any call by `carry`, which numbers and records it.
 
     The other parameters are those of `exchanging`.
     """
-    return _carrying()(calls, carry, result, intake, otherwise)
+    return _carrying()(calls, carry, result, sink, otherwise)
 
 
 @cache
 def _carrying() -> Callable[..., Callable[..., Any]]:
     body = _filled(_TURN, call="carry()")
-    return _compiled("carried", _made("carried", "", "carry, result, intake, otherwise", "", body))
+    return _compiled("carried", _made("carried", "", "carry, result, sink, otherwise", "", body))

@@ -30,7 +30,7 @@ from hpccomm.runtime.recorder import (
     SEQUENCE,
     SITE,
     TIMEOUT,
-    Entry,
+    CallRecord,
     calls,
     line_of,
     program_site,
@@ -231,7 +231,7 @@ def contents(reason: str) -> dict[str, Any]:
     }
 
 
-def _status(uid: str, entries: list[Entry]) -> dict[str, object]:
+def _status(uid: str, entries: list[CallRecord]) -> dict[str, object]:
     mine = [entry for entry in entries if entry[ORIGIN].uid == uid and entry[NUMBER] > 0]
     last = mine[-1][NUMBER] if mine else -1
     return {
@@ -244,7 +244,7 @@ def _status(uid: str, entries: list[Entry]) -> dict[str, object]:
     }
 
 
-def _entry(record_id: int, entry: Entry) -> dict[str, Any]:
+def _entry(record_id: int, entry: CallRecord) -> dict[str, Any]:
     label, ended, origin = entry[LABEL], entry[ENDED], entry[ORIGIN]
     values = {} if label.terms is None else dict(label.terms.values)
     begin = unix_ns(entry[BEGIN])

@@ -36,7 +36,7 @@ from hpccomm.runtime.recorder import (
     MODE,
     POLLED,
     TIMEOUT,
-    Entry,
+    CallRecord,
     Origin,
     Site,
     forget,
@@ -152,18 +152,18 @@ class CallEngine:
         self.sequence = self.number = MAKING
         self.digest = 0
         self.traffic = Traffic()
-        self.compare: Callable[[Label, Entry], object] = _uncompared
+        self.compare: Callable[[Label, CallRecord], object] = _uncompared
         self.origin = Origin(backend.uid, name, backend.rank, backend.size)
         self.site: Site | None = None
-        self.current: Entry | None = None
+        self.current: CallRecord | None = None
         self.reports = Reports(name, backend.rank, backend.size, settings.slow_call)
         self.failure = Failure(self.reports, backend)
         self.gate = self.failure.gate
         self.closed = ""
         self.turn = [None]
-        self.progress = progress_engine(threaded=not backend.threaded)
+        self.progress = progress_engine(threaded=not backend.thread_restriction)
         self.queue: TaskQueue = deque()  # of collectives, which run one after the other
-        self.under_way: dict[Task, Entry] = {}
+        self.under_way: dict[Task, CallRecord] = {}
         self._operating: dict[tuple[str, int, int, bool], Issue] = {}
         self.inquiry = Inquiry()
         self.record = record if settings.record else forget
@@ -173,8 +173,8 @@ class CallEngine:
         dump.add(self)
         with _everyone_lock:
             _everyone.add(self)
-        if backend.threaded:
-            logger.info("%s: %s", name, backend.threaded)
+        if backend.thread_restriction:
+            logger.info("%s: %s", name, backend.thread_restriction)
 
     # Who may call.
 
@@ -229,7 +229,7 @@ class CallEngine:
         for moved in steps:
             yield self.progress.turn() or moved
 
-    def operate(self, operation: Operation, timeout: float) -> None:
+    def run_operation(self, operation: Operation, timeout: float) -> None:
         """Run an operation and wait for it."""
         label = operation.label
         key = (label.name, label.nbytes, label.fingerprint, operation.ordered)
@@ -242,7 +242,7 @@ class CallEngine:
             self._operating[key] = issue
         issue((operation, None), operation.keep, timeout)
 
-    def drive(self, name: str, steps: Steps) -> None:
+    def run_steps(self, name: str, steps: Steps) -> None:
         """Wait for steps that are part of a call, under its deadline or the communicator's."""
         with self._recorded(Label(name, 0), POLLED) as entry:
             if self.queue:  # whose agreements come first, and take the same road
@@ -261,7 +261,7 @@ class CallEngine:
 
     def start(self, operation: Operation, timeout: float, result: Any) -> Work:
         """Start a polled operation that goes on by itself."""
-        entry = self.begun(operation.label, ASYNC, timeout, ordered=operation.ordered)
+        entry = self.start_record(operation.label, ASYNC, timeout, ordered=operation.ordered)
         return start(self, operation, entry, result)
 
     def finish(self) -> None:
@@ -287,7 +287,9 @@ class CallEngine:
 
     # What is no call on arrays.
 
-    def begun(self, label: Label, mode: str, timeout: float, *, ordered: bool = True) -> Entry:
+    def start_record(
+        self, label: Label, mode: str, timeout: float, *, ordered: bool = True
+    ) -> CallRecord:
         """Number and record a call that begins."""
         self.sequence += 1
         if ordered:
@@ -311,7 +313,7 @@ class CallEngine:
     @contextmanager
     def _recorded(
         self, label: Label, mode: str, timeout: float | None = None, *, ordered: bool = True
-    ) -> Iterator[Entry]:
+    ) -> Iterator[CallRecord]:
         """Record the block as a call, or as a part of the call under way."""
         outer = self.current
         if outer is not None:
@@ -322,7 +324,7 @@ class CallEngine:
                 outer[MODE] = before
             return
         limit = self.timeout if timeout is None else timeout
-        self.current = entry = self.begun(label, mode, limit, ordered=ordered)
+        self.current = entry = self.start_record(label, mode, limit, ordered=ordered)
         try:
             yield entry
         except BaseException as error:
@@ -357,34 +359,34 @@ class CallEngine:
             try:
                 yield
             except CommunicationError as error:
-                elapsed = perf_counter() - entry[BEGIN]
-                raise self.failure.raised(error, entry, elapsed) from error.__cause__
+                took = perf_counter() - entry[BEGIN]
+                raise self.failure.raised(error, entry, took) from error.__cause__
 
     # Deadlines.
 
     def look(self, now: float) -> None:
         """Look after lost ranks, and after the call that has waited longest: for the watchdog."""
-        survival = self.backend.survival
-        if survival is not None and not (self.closed or self.gate.error or self.backend.threaded):
-            lost = survival.lost()
+        backend, ended = self.backend, self.closed or self.gate.error
+        if backend.survival is not None and not (ended or backend.thread_restriction):
+            lost = backend.survival.lost()
             if lost:
-                error = peers_lost(lost, self.backend.recovery)
+                error = peers_lost(lost, backend.recovery)
                 error.communicator, error.rank = self.name, self.origin.rank
                 self.failure.fail(error, tell=True)
         self.inquiry.look(self, now)
 
-    def pending(self) -> list[Entry]:
+    def pending(self) -> list[CallRecord]:
         """Return the records of the calls under way. From any thread."""
         entries = list(self.under_way.values())
         return entries if self.current is None else [self.current, *entries]
 
-    def waiting(self) -> Entry | None:
+    def waiting(self) -> CallRecord | None:
         """Return the record of the call that has waited longest, or None. From any thread."""
         if not self.under_way:
             return self.current
         return min(self.pending(), key=itemgetter(BEGIN), default=None)
 
-    def overdue(self, entry: Entry, elapsed: float, causes: str = "") -> CommunicationError:
+    def overdue(self, entry: CallRecord, elapsed: float, causes: str = "") -> CommunicationError:
         """Return the error of a call whose deadline has passed. The other ranks are asked.
 
         `causes` says what else may have kept it from being done.
@@ -392,16 +394,15 @@ class CallEngine:
         return self.inquiry.overdue(self, entry, elapsed, causes)
 
     def at_deadline(
-        self, entry: Entry, elapsed: float, causes: str = ""
+        self, entry: CallRecord, elapsed: float, causes: str = ""
     ) -> CommunicationError | None:
         """Do what the setting says where a deadline has passed; return what is to be raised.
 
         None where the call waits on, without a deadline.
         """
-        error = self.overdue(entry, elapsed, causes)
-        return self.inquiry.settled(self, entry, error)
+        return self.inquiry.settled(self, entry, self.overdue(entry, elapsed, causes))
 
-    def expired(self, entry: Entry) -> Expired:
+    def expired(self, entry: CallRecord) -> Expired:
         """Return what `at_deadline` makes of the elapsed seconds."""
         return lambda elapsed: self.at_deadline(entry, elapsed)
 
@@ -421,7 +422,7 @@ class CallEngine:
     # Failure.
 
     def failed(
-        self, error: BaseException, entry: Entry, keep: object, *, harmless: bool = False
+        self, error: BaseException, entry: CallRecord, keep: object, *, harmless: bool = False
     ) -> NoReturn:
         """Note the failure of the call under way, and raise it as an error of the tree."""
         self.current = None
@@ -452,11 +453,10 @@ class CallEngine:
             task.error, task.over = aborted, True
 
 
-def _uncompared(_label: Label, _entry: Entry) -> None:
+def _uncompared(_label: Label, _entry: CallRecord) -> None:
     """Do nothing: until somebody compares calls, or where nobody does."""
 
 
 def _begun(operation: Any, _recv: Buffer) -> Steps:
     """Start an operation, which takes the place of an array that is sent."""
-    steps: Steps = operation.start()
-    return steps
+    return operation.start()  # type: ignore[no-any-return]

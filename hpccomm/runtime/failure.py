@@ -17,7 +17,7 @@ from hpccomm.errors import (
 )
 from hpccomm.runtime import dump, lifetime
 from hpccomm.runtime.hooks import AbortHook, Hooks
-from hpccomm.runtime.recorder import SEQUENCE, Entry, in_words, unnotice
+from hpccomm.runtime.recorder import SEQUENCE, CallRecord, in_words, unnotice
 from hpccomm.runtime.reports import Reports
 from hpccomm.runtime.waiting import Gate
 
@@ -62,12 +62,12 @@ class Failure:
     """
 
     def __init__(self, reports: Reports, backend: Backend) -> None:
-        self.gate = Gate(crowded=backend.crowded)
+        self.gate = Gate(shares_process=backend.shares_process)
         self.translators: list[Translate] = [backend.translate]
         self.releases: list[Release] = [backend.abandon]
         self.hooks: Hooks[AbortHook] = Hooks()
         self.unraised: BaseException | None = None
-        self.unseen: deque[tuple[Task, Entry]] = deque(maxlen=UNSEEN)
+        self.unseen: deque[tuple[Task, CallRecord]] = deque(maxlen=UNSEEN)
         self.told: BaseException | None = None
         self._reports = reports
         self._backend = backend
@@ -141,7 +141,7 @@ class Failure:
         return aborted
 
     def raised(
-        self, error: BaseException, entry: Entry, elapsed: float, *, harmless: bool = False
+        self, error: BaseException, entry: CallRecord, elapsed: float, *, harmless: bool = False
     ) -> BaseException:
         """Return an error of a call as its caller gets it: of the tree, with the call's facts."""
         raised: BaseException | None
@@ -181,13 +181,13 @@ class Failure:
             self._known = known
         return known[1]
 
-    def _found(self, entry: Entry) -> BaseException | None:
+    def _found(self, entry: CallRecord) -> BaseException | None:
         """Return what another thread found of this very call, as which the library then ended it."""
         failure = self.gate.error
         cause = None if failure is None else failure.__cause__
         return cause if self._concerns(cause, entry) else None
 
-    def _ended_by(self, cause: BaseException, entry: Entry) -> BaseException:
+    def _ended_by(self, cause: BaseException, entry: CallRecord) -> BaseException:
         """Return the error of a call that ended since the communicator has failed, by that cause."""
         if self._concerns(cause, entry):
             return cause
@@ -198,11 +198,11 @@ class Failure:
             )
         return self._aborted(cause)
 
-    def _concerns(self, error: BaseException | None, entry: Entry) -> bool:
+    def _concerns(self, error: BaseException | None, entry: CallRecord) -> bool:
         """Whether an error that another thread found is that of this very call."""
         return isinstance(error, CommunicationError) and error.sequence == entry[SEQUENCE]
 
-    def _tell_of_loss(self, error: PeerLost, entry: Entry) -> None:
+    def _tell_of_loss(self, error: PeerLost, entry: CallRecord) -> None:
         """Say in which call a rank was found to be lost, and how to go on; the communicator fails."""
         survival = self._backend.survival
         if not error.ranks and survival is not None:

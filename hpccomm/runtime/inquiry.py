@@ -39,7 +39,7 @@ from hpccomm.runtime.recorder import (
     NUMBER,
     SITE,
     TIMEOUT,
-    Entry,
+    CallRecord,
     described,
     doing,
     find,
@@ -97,10 +97,10 @@ class Inquiry:
         self.accusation: Facts | None = None
         self.late = False
         self.awaited: tuple[int, ...] = ()
-        self._entry: Entry | None = None
+        self._entry: CallRecord | None = None
         self._next = 0.0
-        self._given_up: Entry | None = None
-        self._reported: Entry | None = None
+        self._given_up: CallRecord | None = None
+        self._reported: CallRecord | None = None
         self._said = {""}
         self._lock = threading.Lock()
 
@@ -138,7 +138,7 @@ class Inquiry:
                 self._give_up(calls, entry, error)
 
     def overdue(
-        self, calls: "CallEngine", entry: Entry, elapsed: float, causes: str = ""
+        self, calls: "CallEngine", entry: CallRecord, elapsed: float, causes: str = ""
     ) -> CommunicationError:
         """Return the error of a call whose deadline has passed. Blocks while the peers are asked."""
         verdict = self._asked(calls, entry)
@@ -156,7 +156,7 @@ class Inquiry:
             self._accuse(calls, entry, error, (*verdict.missing, *verdict.held_up))
         return error
 
-    def _due(self, entry: Entry, now: float) -> bool:
+    def _due(self, entry: CallRecord, now: float) -> bool:
         if entry is not self._entry:
             self._next = 0.0
         if now < self._next:
@@ -164,7 +164,7 @@ class Inquiry:
         self._next = now + min(max(now - entry[BEGIN], ASK_SECONDS), LONGEST_SECONDS)
         return True
 
-    def _asked(self, calls: "CallEngine", entry: Entry) -> Verdict | None:
+    def _asked(self, calls: "CallEngine", entry: CallRecord) -> Verdict | None:
         """Ask the peers about a call, and return what follows; None where nobody can be asked."""
         side, origin = calls.backend.side, calls.origin
         others = _peers(entry, origin.rank, origin.size)
@@ -196,7 +196,7 @@ class Inquiry:
             self.awaited = verdict.missing
             return verdict
 
-    def _give_up(self, calls: "CallEngine", entry: Entry, error: CommunicationError) -> None:
+    def _give_up(self, calls: "CallEngine", entry: CallRecord, error: CommunicationError) -> None:
         """End a call that cannot be completed, here and on the other ranks."""
         self._given_up = entry
         calls.reports.attribute(error, entry, perf_counter() - entry[BEGIN])
@@ -210,7 +210,7 @@ class Inquiry:
         if side is not None and there:
             side.ask(there, {"comm": calls.origin.uid, "dump": str(error)}, ANSWER_SECONDS)
 
-    def tell(self, calls: "CallEngine", entry: Entry, error: CommunicationError) -> None:
+    def tell(self, calls: "CallEngine", entry: CallRecord, error: CommunicationError) -> None:
         """Tell the other ranks of a mismatch or a loss, so that they need not find out."""
         origin = calls.origin
         if not isinstance(error, RankMismatch | PeerLost):
@@ -224,7 +224,7 @@ class Inquiry:
     def _accuse(
         self,
         calls: "CallEngine",
-        entry: Entry,
+        entry: CallRecord,
         error: CommunicationError,
         others: Sequence[int],
     ) -> None:
@@ -240,7 +240,7 @@ class Inquiry:
         }
         side.ask(others, {"comm": calls.origin.uid, "accuse": accusation}, ANSWER_SECONDS)
 
-    def end(self, calls: "CallEngine", entry: Entry, error: CommunicationError) -> None:
+    def end(self, calls: "CallEngine", entry: CallRecord, error: CommunicationError) -> None:
         """End a call with an error: by itself where it can be left, else with the job."""
         if entry[MODE] is not BLOCKING:
             calls.fail(error)
@@ -256,7 +256,7 @@ class Inquiry:
                 return
         self._end_job(calls, entry, error, CANNOT_LEAVE)
 
-    def _leave(self, calls: "CallEngine", entry: Entry, error: CommunicationError) -> None:
+    def _leave(self, calls: "CallEngine", entry: CallRecord, error: CommunicationError) -> None:
         """End a blocked call that comes after the one that failed: the others will not come to it."""
         if calls.backend.survival is not None:
             calls.backend.survival.release()
@@ -267,7 +267,7 @@ class Inquiry:
             self._end_job(calls, entry, error, CANNOT_LEAVE)
 
     def settled(
-        self, calls: "CallEngine", entry: Entry, error: CommunicationError
+        self, calls: "CallEngine", entry: CallRecord, error: CommunicationError
     ) -> CommunicationError | None:
         """Do what the setting says about a deadline that has passed; None if the call waits on."""
         if calls.on_timeout == "raise" or not isinstance(error, CollectiveTimeout):
@@ -286,7 +286,7 @@ class Inquiry:
         return None
 
     def _end_job(
-        self, calls: "CallEngine", entry: Entry, error: CommunicationError, why: str
+        self, calls: "CallEngine", entry: CallRecord, error: CommunicationError, why: str
     ) -> None:
         site = described(entry[SITE], entry[BEGIN])
         if not Voice.before("why the job ends"):
@@ -297,7 +297,7 @@ class Inquiry:
         self._have_dumped(calls, error)
         calls.backend.end_job(f"{type(error).__name__} in {entry[LABEL].name}")
 
-    def _accused(self, calls: "CallEngine", entry: Entry | None, accusation: Facts) -> None:
+    def _accused(self, calls: "CallEngine", entry: CallRecord | None, accusation: Facts) -> None:
         kinds = {each.__name__: each for each in (CollectiveTimeout, PeerLost, RankMismatch)}
         error = kinds[accusation["kind"]](
             str(accusation["text"]),
@@ -342,7 +342,7 @@ def answer(calls: "CallEngine", question: Facts) -> Facts:
     return {**told, "counts": counts, "between": _between(entry, rank)}
 
 
-def facts(calls: "CallEngine", number: int, entry: Entry | None) -> Facts:
+def facts(calls: "CallEngine", number: int, entry: CallRecord | None) -> Facts:
     """Return what this rank does on a communicator.
 
     Parameters
@@ -360,7 +360,7 @@ def facts(calls: "CallEngine", number: int, entry: Entry | None) -> Facts:
     # Who is late has not given up: it is somewhere else.
     error = None if calls.inquiry.late else calls.gate.error
     waiting = [each[NUMBER] for each in calls.pending() if each[NUMBER]]
-    lately = refused(calls.thread if calls.backend.crowded else None)
+    lately = refused(calls.thread if calls.backend.shares_process else None)
     return {
         "rank": calls.origin.rank,
         "size": calls.origin.size,
@@ -370,7 +370,7 @@ def facts(calls: "CallEngine", number: int, entry: Entry | None) -> Facts:
         "record": None if entry is None else _record(entry),
         "site": "" if entry is None else described(entry[SITE], entry[BEGIN]),
         "now": None if now is None else _now(calls, now),
-        "doing": "" if calls.backend.crowded else doing(),
+        "doing": "" if calls.backend.shares_process else doing(),
         "failed": None if error is None else _why(error.__cause__ or error),
         "closed": calls.closed or ("" if error is None else _left(error.__cause__ or error)),
         "refused": None if lately is None else lately.facts(),
@@ -393,13 +393,13 @@ def _why(error: BaseException) -> str:
     return str(error) if isinstance(error, HpccommError) else in_words(error)
 
 
-def _record(entry: Entry) -> Facts:
+def _record(entry: CallRecord) -> Facts:
     label = entry[LABEL]
     values = {} if label.terms is None else label.terms.values
     return {"operation": label.name, **values, "async_op": entry[MODE] is ASYNC}
 
 
-def _now(calls: "CallEngine", entry: Entry) -> Facts:
+def _now(calls: "CallEngine", entry: CallRecord) -> Facts:
     now = {
         "operation": entry[LABEL].name,
         "collective": entry[NUMBER],
@@ -414,7 +414,7 @@ def _now(calls: "CallEngine", entry: Entry) -> Facts:
     return now
 
 
-def _between(entry: Entry | None, rank: object) -> list[Between]:
+def _between(entry: CallRecord | None, rank: object) -> list[Between]:
     """Return what this rank exchanges with another one in each call of lists of its own that belongs to a call."""
     terms = None if entry is None else entry[LABEL].terms
     if terms is None or not isinstance(rank, int):
@@ -422,7 +422,7 @@ def _between(entry: Entry | None, rank: object) -> list[Between]:
     return between(terms.individual, rank)
 
 
-def _peers(entry: Entry, rank: int, size: int) -> Sequence[int]:
+def _peers(entry: CallRecord, rank: int, size: int) -> Sequence[int]:
     """Return the ranks for which a call may wait."""
     terms = entry[LABEL].terms
     peers = () if terms is None or entry[NUMBER] else terms.peers
@@ -430,7 +430,7 @@ def _peers(entry: Entry, rank: int, size: int) -> Sequence[int]:
 
 
 def _found(
-    verdict: Verdict | None, calls: "CallEngine", entry: Entry, elapsed: float
+    verdict: Verdict | None, calls: "CallEngine", entry: CallRecord, elapsed: float
 ) -> CommunicationError | None:
     """Return the error of a call that cannot be completed; None as long as it can."""
     if verdict is None or not (verdict.differing or verdict.gone):

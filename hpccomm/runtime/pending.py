@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 
 from hpccomm.errors import CommunicationError
 from hpccomm.memory.cuda import streams
-from hpccomm.runtime.recorder import BEGIN, ENDED, LABEL, TIMEOUT, Entry
+from hpccomm.runtime.recorder import BEGIN, ENDED, LABEL, TIMEOUT, CallRecord
 
 MARK_SECONDS = 0.0005
 """Calls within so many seconds share an event."""
@@ -67,9 +67,9 @@ class PendingCall:
 
     stream: int
     holder: object
-    entry: Entry
+    entry: CallRecord
     expires: float
-    entries: list[Entry]
+    entries: list[CallRecord]
     keep: list[object] = field(default_factory=list)
     event: int = 0
     owner: object | None = None
@@ -78,7 +78,7 @@ class PendingCall:
     error: BaseException | None = None
 
 
-def pending_call(stream: int, holder: object, entry: Entry, keep: object) -> PendingCall:
+def pending_call(stream: int, holder: object, entry: CallRecord, keep: object) -> PendingCall:
     """Return one call that was put on a stream."""
     return PendingCall(stream, holder, entry, entry[BEGIN] + entry[TIMEOUT], [entry], [keep])
 
@@ -129,10 +129,10 @@ class PendingCalls:
         self._ended = False
         self._giving_up = threading.Lock()  # once, from whichever thread is first
         self._missed = 0  # beats since the last look, with a deadline that has passed
-        self.entered: Entry | None = None
+        self.entered: CallRecord | None = None
 
     def note(
-        self, stream: int, holder: object, keep: object, entry: Entry, captured: bool = False
+        self, stream: int, holder: object, keep: object, entry: CallRecord, captured: bool = False
     ) -> None:
         """Remember a call that was put on a stream just now. It costs each call, so it is short.
 

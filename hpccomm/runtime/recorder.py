@@ -26,7 +26,7 @@ CAPACITY = 4096
 # Places in an entry. A list is made three times as fast as an object with slots.
 ORIGIN, SEQUENCE, NUMBER, LABEL, MODE, SITE, BEGIN, TIMEOUT, ENDED, ERROR = range(10)
 
-Entry = list[Any]
+CallRecord = list[Any]
 """One call: its `Origin`; its number among all calls of the communicator; its number among those that
 all ranks make in one order (0: a message); its `Label`; how it waits (`POLLED`, ...); its `Site`; when
 it began (``time.perf_counter``); its deadline in seconds; the seconds it took (None: under way); what
@@ -62,16 +62,16 @@ class Origin(NamedTuple):
     size: int
 
 
-_calls: deque[Entry] = deque(maxlen=CAPACITY)
+_calls: deque[CallRecord] = deque(maxlen=CAPACITY)
 
 record = _calls.append
 """Keep an entry."""
 
-forget = deque[Entry](maxlen=0).append
+forget = deque[CallRecord](maxlen=0).append
 """Keep nothing: what takes the place of `record` where calls are not recorded."""
 
 
-def calls() -> list[Entry]:
+def calls() -> list[CallRecord]:
     """Return the calls that are kept, the oldest first. From any thread."""
     while True:
         try:
@@ -80,7 +80,7 @@ def calls() -> list[Entry]:
             continue
 
 
-def find(origin: Origin, number: int) -> Entry | None:
+def find(origin: Origin, number: int) -> CallRecord | None:
     """Return the ordered call of that number on a communicator, or None if it is not kept."""
     for entry in reversed(calls()):
         if entry[NUMBER] == number and entry[ORIGIN] is origin:

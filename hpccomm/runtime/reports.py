@@ -12,7 +12,7 @@ from hpccomm.runtime.recorder import (
     NUMBER,
     SEQUENCE,
     TIMEOUT,
-    Entry,
+    CallRecord,
     in_words,
 )
 from hpccomm.runtime.stats import Stats
@@ -50,13 +50,13 @@ class Reports:
         self.size = size
 
     def info(
-        self, entry: Entry, elapsed: float | None = None, error: BaseException | None = None
+        self, entry: CallRecord, elapsed: float | None = None, error: BaseException | None = None
     ) -> CallInfo:
         """Return a call as hooks see it."""
         name, nbytes, _ = entry[LABEL]
         return CallInfo(self.name, self.rank, entry[SEQUENCE], name, nbytes, elapsed, error)
 
-    def ended(self, entry: Entry, error: BaseException | None, elapsed: float) -> None:
+    def ended(self, entry: CallRecord, error: BaseException | None, elapsed: float) -> None:
         """Count a call that has ended, and report it."""
         entry[ENDED] = elapsed
         name, nbytes, _ = entry[LABEL]
@@ -69,13 +69,13 @@ class Reports:
         if elapsed > self.slow_call or self.post_hooks.registered:
             self.report(entry, elapsed, error)
 
-    def report(self, entry: Entry, elapsed: float, error: BaseException | None = None) -> None:
+    def report(self, entry: CallRecord, elapsed: float, error: BaseException | None = None) -> None:
         """Log a call that was slow, and call the hooks."""
         if elapsed > self.slow_call:
             logger.warning("slow call: %s took %.3f s", self.described(entry), elapsed)
         self.post_hooks(self.info(entry, elapsed, error))
 
-    def described(self, entry: Entry) -> str:
+    def described(self, entry: CallRecord) -> str:
         """Return a call in words."""
         name, nbytes, _ = entry[LABEL]
         number = f" #{entry[NUMBER]}" if entry[NUMBER] > 0 else ""
@@ -86,7 +86,7 @@ class Reports:
         )
 
     def overdue(
-        self, entry: Entry, elapsed: float, causes: str, ranks: Sequence[int] = ()
+        self, entry: CallRecord, elapsed: float, causes: str, ranks: Sequence[int] = ()
     ) -> CollectiveTimeout:
         """Return the error of a call whose deadline has passed, with its possible causes."""
         error = CollectiveTimeout(
@@ -97,7 +97,7 @@ class Reports:
         self.attribute(error, entry, elapsed)
         return error
 
-    def attribute(self, error: CommunicationError, entry: Entry, elapsed: float) -> None:
+    def attribute(self, error: CommunicationError, entry: CallRecord, elapsed: float) -> None:
         """Give an error the facts of its call."""
         error.communicator, error.rank = self.name, self.rank
         error.sequence, error.elapsed = entry[SEQUENCE], elapsed

@@ -9,7 +9,7 @@ from hpccomm.contracts.transport import Steps
 from hpccomm.errors import BufferMismatch, CommunicationError, CommunicatorAborted
 from hpccomm.runtime.operation import Operation
 from hpccomm.runtime.progress import Task
-from hpccomm.runtime.recorder import BEGIN, ERROR, SITE, TIMEOUT, Entry, described
+from hpccomm.runtime.recorder import BEGIN, ERROR, SITE, TIMEOUT, CallRecord, described
 from hpccomm.runtime.work import Work
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ class Started(Task):
 
     __slots__ = ("_calls", "_given_up", "_operation", "entry")
 
-    def __init__(self, calls: "CallEngine", operation: Operation, entry: Entry) -> None:
+    def __init__(self, calls: "CallEngine", operation: Operation, entry: CallRecord) -> None:
         small = operation.label.nbytes <= SMALL_BYTES
         super().__init__(calls.gate, entry[TIMEOUT], entry[BEGIN], small=small)
         self._calls = calls
@@ -93,7 +93,7 @@ class Started(Task):
         self._operation = None
 
 
-def start(calls: "CallEngine", operation: Operation, entry: Entry, result: Any) -> Work:
+def start(calls: "CallEngine", operation: Operation, entry: CallRecord, result: Any) -> Work:
     """Start an operation whose call is recorded.
 
     Parameters

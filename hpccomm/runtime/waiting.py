@@ -37,17 +37,17 @@ class Gate:
     ----------
     error : CommunicationError or None
         Once set, every wait behind this gate raises it at its next poll.
-    crowded : bool
+    shares_process : bool
         Whether ranks share the process: one that polls keeps the others from the interpreter, so
         it naps early.
     """
 
     error: CommunicationError | None = None
-    crowded: bool = False
+    shares_process: bool = False
 
     def patience(self) -> "Patience":
         """Return the patience of a wait behind this gate."""
-        return Patience(CROWDED_YIELD_SECONDS if self.crowded else YIELD_SECONDS)
+        return Patience(CROWDED_YIELD_SECONDS if self.shares_process else YIELD_SECONDS)
 
     def shut(self, error: CommunicationError) -> None:
         """Make waits raise `error`. The first error stays."""

@@ -5,7 +5,7 @@ from typing import Any
 from hpccomm.errors import UsageError, untied
 from hpccomm.runtime.abandoned import dropped
 from hpccomm.runtime.progress import ProgressEngine, Task
-from hpccomm.runtime.recorder import Entry
+from hpccomm.runtime.recorder import CallRecord
 from hpccomm.runtime.waiting import Expired
 from hpccomm.settings import check_seconds
 
@@ -27,7 +27,7 @@ class Work:
         task: Task,
         result: Any,
         keep: tuple[object, ...],
-        entry: Entry,
+        entry: CallRecord,
         gave_up: Expired,
     ) -> None:
         self._asked = False

@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from hpccomm.backends.nccl import libnccl, variables
-from hpccomm.backends.nccl.facts import Facts, crowded, mine, unfit, unpacked, version_text
+from hpccomm.backends.nccl.facts import Facts, mine, shared_gpus, unfit, unpacked, version_text
 from hpccomm.errors import CommunicatorAborted
 from hpccomm.memory.cuda import users
 
@@ -109,9 +109,9 @@ def test_variables_that_ranks_decide_by_must_be_alike():
 def test_more_ranks_on_a_gpu_than_fit_are_warned_of():
     shared = ranks(3, uuid="GPU-0", several=True)
     assert unfit(shared) == ""
-    assert "ranks 0-2 share a GPU" in crowded(shared)
-    assert crowded([replace(each, ctas=True) for each in shared]) == ""
-    assert crowded(shared[:2]) == ""
+    assert "ranks 0-2 share a GPU" in shared_gpus(shared)
+    assert shared_gpus([replace(each, ctas=True) for each in shared]) == ""
+    assert shared_gpus(shared[:2]) == ""
 
 
 def test_what_is_missing_on_some_ranks_is_told_with_their_hosts():

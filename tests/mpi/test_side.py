@@ -41,7 +41,7 @@ def backend(
         monkeypatch.setattr(module, "serve", lambda rank: own)
         monkeypatch.setattr(node_sockets, "network", lambda: host)
     made = module.make(mpi_comm)
-    if made.threaded:
+    if made.thread_restriction:
         pytest.skip("takes MPI_THREAD_MULTIPLE")
     return made
 

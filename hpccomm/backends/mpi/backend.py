@@ -41,7 +41,7 @@ class MpiBackend:
     """The ranks of an MPI communicator, of which it owns two duplicates, and those for plans."""
 
     name = "mpi"
-    crowded = False
+    shares_process = False
 
     def __init__(
         self,
@@ -49,7 +49,7 @@ class MpiBackend:
         topology: Topology,
         mpi_comm: object,
         reductions: Reductions,
-        threaded: str,
+        thread_restriction: str,
         memory: NodeMemory | None,
         uid: str,
         side: MpiSideChannel,
@@ -74,7 +74,7 @@ class MpiBackend:
         self.messages: Transport = messages
         self.arrivals = MpiArrivals(self._user, messages)
         self._planned: list[tuple[Any, PersistentMessages]] = []
-        self.threaded = threaded
+        self.thread_restriction = thread_restriction
         self.mpi_comm = mpi_comm
         self.uid = uid
         self.members = _ranks_of_job(comm)
@@ -91,7 +91,7 @@ class MpiBackend:
     def native(self, signature: Signature) -> Native | None:
         """Return the library's own call, or None."""
         own = native(self._comm, signature, self._reductions)
-        if own is not None and self.threaded:
+        if own is not None and self.thread_restriction:
             # Without a thread that progresses asynchronous calls, every wait must do so, on all ranks:
             # a blocking call does not match a polled one.
             return replace(own, run=None)
@@ -112,13 +112,14 @@ class MpiBackend:
         topology = self.topology.restrict(ranks)
         memory = self._memory
         if memory is not None:
-            memory = memory.group(ranks, comm.rank) if _crowded(topology) else None
+            memory = memory.group(ranks, comm.rank) if _has_node_peers(topology) else None
         # All members have made as many groups of these ranks before.
         alike = group_uid(self.uid, ranks, label)
         self._groups[alike] += 1
         uid = group_uid(self.uid, ranks, (label, self._groups[alike]))
         side = self._side.group(ranks, comm.rank)
-        return MpiBackend(comm, topology, comm, self._reductions, self.threaded, memory, uid, side)
+        restriction = self.thread_restriction
+        return MpiBackend(comm, topology, comm, self._reductions, restriction, memory, uid, side)
 
     def planned(self) -> "Transport":
         """Return a transport for the messages of plans, over a duplicate. Blocks until all have called."""
@@ -214,19 +215,18 @@ def make(mpi_comm: object) -> MpiBackend:
     nodes, right, limits, addresses, uids, names = zip(*answers, strict=True)
     if whole:
         agree(name=names[0])
-    limited = [f"rank {rank}: {limit}" for rank, limit in enumerate(limits) if limit]
-    threaded = limited[0] if limited else ""
+    restriction = next((f"rank {rank}: {limit}" for rank, limit in enumerate(limits) if limit), "")
     topology = arrange(nodes)
-    memory = _shared_memory(own, topology) if _crowded(topology) else None
-    messages = SideMessages(own, addresses) if apart(addresses) and not threaded else None
+    memory = _shared_memory(own, topology) if _has_node_peers(topology) else None
+    messages = SideMessages(own, addresses) if apart(addresses) and not restriction else None
     side = MpiSideChannel(own.rank, addresses, messages, range(own.size))
     uid = uids[0]
     return MpiBackend(
-        own, topology, mpi_comm, agreed(right), threaded, memory, uid, side, root=True
+        own, topology, mpi_comm, agreed(right), restriction, memory, uid, side, root=True
     )
 
 
-def _crowded(topology: Topology) -> bool:
+def _has_node_peers(topology: Topology) -> bool:
     """Whether some ranks share a node."""
     return topology.num_nodes < topology.size
 

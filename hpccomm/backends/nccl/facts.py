@@ -217,7 +217,7 @@ def _doubled(ranks: Sequence[Facts]) -> str:
     )
 
 
-def crowded(ranks: Sequence[Facts]) -> str:
+def shared_gpus(ranks: Sequence[Facts]) -> str:
     """Return a warning if more ranks share a GPU than it has room for; else ''."""
     for _, alike in _grouped(ranks, lambda each: each.uuid):
         if len(alike) > RANKS_A_GPU and not all(each.ctas for each in alike):

@@ -10,7 +10,7 @@ from hpccomm.backends.nccl import libnccl, variables
 from hpccomm.backends.nccl.agreed_setup import Ranks, agreed_setup
 from hpccomm.backends.nccl.backend import NcclBackend
 from hpccomm.backends.nccl.communicators import kept, new_communicator
-from hpccomm.backends.nccl.facts import crowded, mine, unfit, unpacked, version_text
+from hpccomm.backends.nccl.facts import mine, shared_gpus, unfit, unpacked, version_text
 from hpccomm.contracts.backend import Backend
 from hpccomm.contracts.transport import Steps
 from hpccomm.errors import ConfigurationError
@@ -102,7 +102,7 @@ def open_nccl(
         why = unfit(facts)
         if not why:
             _refuse_newer(config, own.nccl)
-            fear = crowded(facts)
+            fear = shared_gpus(facts)
             if fear and backend.rank == 0:
                 logger.warning("%s", fear)
             ranks = Ranks(backend.rank, backend.size, own.device, control, drive, name, config)

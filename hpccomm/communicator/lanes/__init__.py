@@ -1,10 +1,10 @@
 """One object a kind of memory: what a call on arrays in host or in device memory needs.
 
 A communicator has two. Which one an array takes is asked once a call, here; from then on the call's
-recipe holds its lane.
+prepared holds its lane.
 
 - `lane`: what both have in common.
-- `call`: a decision (`Recipe`), and a call with its memory (`Call`).
+- `call`: a decision (`PreparedCall`), and a call with its memory (`Call`).
 - `host`, `device`, `refusing`: the lanes. `refusing` stands for device memory where none can be used.
 - `check`: whether all ranks make the same call.
 - `issuing`: puts calls on streams. `device_batch`: calls on one stream together. `ending`: the end.
@@ -17,7 +17,7 @@ import numpy as np
 
 from hpccomm.communicator.lanes.call import Call as Call
 from hpccomm.communicator.lanes.call import PointToPoint as PointToPoint
-from hpccomm.communicator.lanes.call import Recipe as Recipe
+from hpccomm.communicator.lanes.call import PreparedCall as PreparedCall
 from hpccomm.communicator.lanes.check import Check as Check
 from hpccomm.communicator.lanes.host import HostLane as HostLane
 from hpccomm.communicator.lanes.lane import Lane as Lane

@@ -20,7 +20,7 @@ R = TypeVar("R", Route, DeviceRoute)
 
 
 @dataclass(slots=True, eq=False)
-class Recipe(Generic[R]):
+class PreparedCall(Generic[R]):
     """What was decided for calls with the same arguments but for the memory.
 
     Attributes
@@ -36,7 +36,7 @@ class Recipe(Generic[R]):
     issue : callable
         Carries one out: the lane calls it, with what only the single call has. The first call replaces
         it, once it is agreed.
-    apart : Label
+    async_label : Label
         The same of asynchronous calls, which do not fit others.
     resolved : Resolved or None
         What the arguments mean; None for messages.
@@ -56,7 +56,7 @@ class Recipe(Generic[R]):
     label: Label
     tally: Tally
     issue: Callable[..., None]
-    apart: Label
+    async_label: Label
     resolved: Resolved | None = None
     ordered: bool = True
     arguments: Callable[[Any, Any], tuple[Any, ...]] = both
@@ -71,7 +71,7 @@ class Call:
 
     Attributes
     ----------
-    recipe : Recipe
+    prepared : PreparedCall
         How it is carried out.
     send, recv : View or None
         Arrays: flat on the host; on a device as they are. None where this rank has none.
@@ -86,7 +86,7 @@ class Call:
         Bytes of the messages between this rank and itself.
     """
 
-    recipe: Recipe[Any]
+    prepared: PreparedCall[Any]
     send: View | None
     recv: View | None
     result: Any

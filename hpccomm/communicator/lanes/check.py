@@ -47,7 +47,7 @@ from hpccomm.runtime.recorder import (
     POLLED,
     SITE,
     TIMEOUT,
-    Entry,
+    CallRecord,
     calls,
     described,
     refused,
@@ -144,7 +144,7 @@ class Check:
 
         return agreed()
 
-    def wait(self, label: Label, entry: Entry) -> None:
+    def wait(self, label: Label, entry: CallRecord) -> None:
         """Agree on the call that has just begun, under its deadline."""
         self.learn(label)
         engine = self._engine
@@ -173,7 +173,7 @@ class Check:
                 except HpccommError as wrong:  # nothing has failed: all ranks know of it
                     refused.append(wrong)
 
-            engine.drive(what, steps())
+            engine.run_steps(what, steps())
             if refused:
                 engine.digest = 0  # what differs is told: it is no reason for later calls
                 raise refused.pop()
@@ -189,7 +189,7 @@ class Check:
         try:
             self.agree(FINALIZE, terms({"operation": FINALIZE}), None)
             with self._engine.part_of(FINALIZE):
-                self._engine.drive(FINALIZE, self._received())
+                self._engine.run_steps(FINALIZE, self._received())
         except RankMismatch as error:
             return error
         except CommunicationError as error:
@@ -295,7 +295,7 @@ class Check:
     ) -> Iterator[bool]:
         """Raise on every rank, with what each of them calls."""
         values = {} if label.terms is None else label.terms.values
-        lately = refused(self._engine.thread if self._engine.backend.crowded else None)
+        lately = refused(self._engine.thread if self._engine.backend.shares_process else None)
         mine: dict[str, object] = {"record": {"operation": label.name, **values}, "site": site}
         mine["refused"] = None if lately is None else lately.facts()
         if error is not None:
@@ -362,7 +362,7 @@ def _odd(came: Mapping[int, Any]) -> tuple[int, ...]:
     return odd_ones({rank: written(facts["record"]) for rank, facts in came.items()})
 
 
-def _record(entry: Entry | None) -> dict[str, object]:
+def _record(entry: CallRecord | None) -> dict[str, object]:
     if entry is None:
         return {"operation": "no call"}
     label = entry[LABEL]
@@ -370,7 +370,7 @@ def _record(entry: Entry | None) -> dict[str, object]:
 
 
 @contextmanager
-def polled_part(engine: CallEngine, entry: Entry) -> Iterator[None]:
+def polled_part(engine: CallEngine, entry: CallRecord) -> Iterator[None]:
     """Have a call wait by polling for a while, as others see it."""
     current, mode = engine.current, entry[MODE]
     engine.current, entry[MODE] = entry, POLLED
@@ -380,7 +380,7 @@ def polled_part(engine: CallEngine, entry: Entry) -> Iterator[None]:
         engine.current, entry[MODE] = current, mode
 
 
-def drive_part(engine: CallEngine, entry: Entry, steps: Steps) -> None:
+def drive_part(engine: CallEngine, entry: CallRecord, steps: Steps) -> None:
     """Wait for steps that are a part of a call which blocks otherwise, under its deadline."""
     with polled_part(engine, entry):
         if not engine.progress.threaded:
@@ -394,7 +394,7 @@ def drive_part(engine: CallEngine, entry: Entry, steps: Steps) -> None:
             drive(steps, timeout=left, gate=engine.gate, expired=expired)
 
 
-def _left(entry: Entry) -> float:
+def _left(entry: CallRecord) -> float:
     """Return the seconds until the deadline of a call."""
     left: float = entry[BEGIN] + entry[TIMEOUT] - perf_counter()
     return max(0.0, left)

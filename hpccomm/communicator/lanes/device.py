@@ -166,7 +166,7 @@ class DeviceLane(Lane):
         rank = self._calls.backend.rank
         return tuple(p.data.nbytes for p in pieces if p.peer == rank and p.data.nbytes)
 
-    def prepared(self, array: DeviceArray, name: str, written: bool) -> DeviceArray:
+    def checked_array(self, array: DeviceArray, name: str, written: bool) -> DeviceArray:
         """Return an array as it is."""
         if not (array.contiguous and array.writable):
             check_layout(array, name, written=written)
@@ -219,40 +219,40 @@ class DeviceLane(Lane):
 
     def run(self, call: Call, limit: float) -> Any:
         """Issue a call. Does not block the host, unless the host takes part in it."""
-        recipe = call.recipe
-        needs = recipe.route.needs
+        prepared = call.prepared
+        needs = prepared.route.needs
         if needs is not None and not needs.done():
             self._make_ready(call)
-        if (call.own_sends or call.own_receives) and recipe.route.launch is not None:
+        if (call.own_sends or call.own_receives) and prepared.route.launch is not None:
             check_own((call,))  # a stream would hang
-        recipe.issue(*pointers(call), self._queue(call), call.keep, limit)
+        prepared.issue(*pointers(call), self._queue(call), call.keep, limit)
         return call.result
 
     def start(self, call: Call, limit: float) -> Work:
         """Issue a call that goes on by itself, on the communicator's own stream."""
-        recipe = call.recipe
-        if recipe.route.launch is None:
-            operation = self._check.operation(self._operation(call, recipe.apart, True))
+        prepared = call.prepared
+        if prepared.route.launch is None:
+            operation = self._check.operation(self._operation(call, prepared.async_label, True))
             return self._calls.start(operation, limit, call.result)
         self._make_ready(call)
         check_own((call,))
         current = streams.finder(_array(call), self.device)
         agreement = None
-        if recipe.ordered and self._check.due(recipe.apart):
-            agreement = partial(self._check.steps, recipe.apart, lambda: iter(()))
-        launch = recipe.route.launch
+        if prepared.ordered and self._check.due(prepared.async_label):
+            agreement = partial(self._check.steps, prepared.async_label, lambda: iter(()))
+        launch = prepared.route.launch
         return self.issuer.start(call, launch, self._queue(call), current, limit, agreement)
 
     def _operation(self, call: Call, label: Label, async_op: bool) -> Operation:
         """Return a call in which the host takes part as something polled."""
-        recipe, start, addresses = call.recipe, call.recipe.route.start, pointers(call)
+        prepared, start, addresses = call.prepared, call.prepared.route.start, pointers(call)
         return self.issuer.operation(
             label,
             start,
             addresses,
             self._queue(call),
             call.keep,
-            recipe.ordered,
+            prepared.ordered,
             apart=async_op,
         )
 
@@ -263,12 +263,12 @@ class DeviceLane(Lane):
         current now: what its last user put there may still be under way. Collective; blocks.
         """
         self._make_ready(call)
-        resolved = call.recipe.resolved
+        resolved = call.prepared.resolved
         if resolved is None or resolved.recv != "new" or call.queue is not None:
             return
         done = streams.passed(self._queue(call)[0], self.device)
         with self._calls.part_of("plan", ordered=False):  # some ranks get no result
-            self._calls.drive("plan", iter(done, True))
+            self._calls.run_steps("plan", iter(done, True))
 
     def _make_ready(self, call: Call) -> None:
         """Make what the call needs, if it is not there yet. Collective then; blocks.
@@ -278,7 +278,7 @@ class DeviceLane(Lane):
         UsageError
             If a CUDA graph is being captured, in which nothing can be made.
         """
-        route: DeviceRoute = call.recipe.route
+        route: DeviceRoute = call.prepared.route
         if route.needs is None or route.needs.done():
             return
         if streams.capturing(self._queue(call)[0]):
@@ -296,7 +296,8 @@ class DeviceLane(Lane):
 
         It is put on the stream that is current each time, unless the user gave one.
         """
-        issue, (send, recv), keep, queue = call.recipe.issue, pointers(call), call.keep, call.queue
+        issue, keep, queue = call.prepared.issue, call.keep, call.queue
+        send, recv = pointers(call)
         if queue is not None:
             return partial(issue, send, recv, queue, keep)
         current = streams.finder(_array(call), self.device)
@@ -332,7 +333,7 @@ class DeviceLane(Lane):
             Before anything is issued, if they do not fit together.
         """
         if self.backend is None:
-            operations = (self._operation(call, call.recipe.label, async_op) for call in calls)
+            operations = (self._operation(call, call.prepared.label, async_op) for call in calls)
             return self._together(operations, async_op, limit)
         check_batch(calls)
         for call in calls:
@@ -346,9 +347,9 @@ class DeviceLane(Lane):
     def _as_one(self, calls: tuple[Call, ...]) -> Call:
         """Return calls that are carried out together as one."""
         first, whole = calls[0], as_one(calls, self.backend)
-        recipe = self._recipe(whole.label, whole.apart, whole.route, ordered=whole.ordered)
+        prepared = self._recipe(whole.label, whole.async_label, whole.route, ordered=whole.ordered)
         keep = (_array(first), *(call.keep for call in calls))
-        return Call(recipe, None, None, None, keep, queue=first.queue)
+        return Call(prepared, None, None, None, keep, queue=first.queue)
 
     # Memory.
 
@@ -358,7 +359,7 @@ class DeviceLane(Lane):
 
     def willing(self, call: Call) -> object:
         """Return where this rank's arrays lie, if they can be registered: ranks must find the same."""
-        return call.recipe.route.registered is not None and places(call, self.backend)
+        return call.prepared.route.registered is not None and places(call, self.backend)
 
     def agreed(self, call: Call, async_op: bool, *, willing: object) -> Call:
         """Return a call of a plan on which the ranks have agreed, on registered arrays if they can be."""
@@ -370,10 +371,11 @@ class DeviceLane(Lane):
             if not self.backend.register([pointer for pointer in pointers(call) if pointer]):
                 self._log_ordinary(f"{self.name} registers no memory here; plans take it as it is")
                 return call
-        recipe, route = call.recipe, call.recipe.route.on_registered()
-        taken = self._agreeing(route, recipe.label) if self._check.always(recipe.label) else route
-        issue = self._carrying(recipe.label, recipe.tally, taken, recipe.ordered)
-        return replace(call, recipe=replace(recipe, route=route, issue=issue))
+        prepared, route = call.prepared, call.prepared.route.on_registered()
+        always = self._check.always(prepared.label)
+        taken = self._agreeing(route, prepared.label) if always else route
+        issue = self._carrying(prepared.label, prepared.tally, taken, prepared.ordered)
+        return replace(call, prepared=replace(prepared, route=route, issue=issue))
 
     def empty_on(self, device: int, shape: tuple[int, ...], dtype: DType) -> Any:
         """Return an array of this rank's device, in memory that can be registered where there is such.
@@ -423,7 +425,7 @@ class DeviceLane(Lane):
             pointer: int = x.data.ptr
             if route.launch is None:
                 assert route.start is not None
-                self._calls.drive("self-check", route.start(pointer, pointer, stream))
+                self._calls.run_steps("self-check", route.start(pointer, pointer, stream))
             else:
                 name = route.choice.backend
                 self.issuer.try_out(name, route.launch, pointer, (stream, holder), x, control)

@@ -21,7 +21,7 @@ def grouped(calls: tuple[Call, ...], backend: DeviceBackend) -> Launch:
     Which can is the same on all ranks, and so is the order of collectives. Messages all stand in the
     group, so that none waits for a call that its peer issues after it.
     """
-    routes = [(call.recipe.route, *pointers(call)) for call in calls]
+    routes = [(call.prepared.route, *pointers(call)) for call in calls]
 
     def launch(_send: int, _recv: int, stream: int) -> None:
         together = []
@@ -46,7 +46,7 @@ class Whole(NamedTuple):
 
     Attributes
     ----------
-    label, apart : Label
+    label, async_label : Label
         What they are, and what they are where they are asynchronous.
     route : DeviceRoute
         How they are carried out.
@@ -55,14 +55,14 @@ class Whole(NamedTuple):
     """
 
     label: Label
-    apart: Label
+    async_label: Label
     route: DeviceRoute
     ordered: bool
 
 
 def as_one(calls: tuple[Call, ...], backend: DeviceBackend | None) -> Whole:
     """Return calls as one: on a stream, or without a backend by the host."""
-    choice = calls[0].recipe.route.choice
+    choice = calls[0].prepared.route.choice
     if backend is None:
         whole = operations_as_one(_operations(calls, 0))
 
@@ -70,21 +70,21 @@ def as_one(calls: tuple[Call, ...], backend: DeviceBackend | None) -> Whole:
             return together(_operations(calls, stream))
 
         return Whole(whole.label, whole.label, DeviceRoute(choice, start=start), whole.ordered)
-    nbytes = sum(call.recipe.label.nbytes for call in calls)
-    terms_of = (call.recipe.label.terms for call in calls if call.recipe.ordered)
+    nbytes = sum(call.prepared.label.nbytes for call in calls)
+    terms_of = (call.prepared.label.terms for call in calls if call.prepared.ordered)
     each = [one for one in terms_of if one is not None]
-    label, apart = (Label("batch", nbytes, joined(each, a) if each else None) for a in (0, 1))
-    return Whole(label, apart, DeviceRoute(choice, grouped(calls, backend)), bool(each))
+    label, async_label = (Label("batch", nbytes, joined(each, a) if each else None) for a in (0, 1))
+    return Whole(label, async_label, DeviceRoute(choice, grouped(calls, backend)), bool(each))
 
 
 def _operations(calls: tuple[Call, ...], stream: int) -> tuple[Operation, ...]:
     """Return calls in which the host takes part as polled operations on a stream."""
     return tuple(
         Operation(
-            call.recipe.label,
-            partial(call.recipe.route.start, *pointers(call), stream),
+            call.prepared.label,
+            partial(call.prepared.route.start, *pointers(call), stream),
             (),
-            call.recipe.ordered,
+            call.prepared.ordered,
         )
         for call in calls
     )
@@ -194,11 +194,11 @@ def check_messages(calls: tuple[Call, ...]) -> None:
     UsageError
         If so.
     """
-    messages = tuple(used(call) for call in calls if not call.recipe.ordered)
+    messages = tuple(used(call) for call in calls if not call.prepared.ordered)
     why = "messages are under way at the same time as all else"
     _check_apart(messages, why)
     for call in calls:
-        if call.recipe.ordered and messages:
+        if call.prepared.ordered and messages:
             _check_apart((*messages, call), why)
 
 
@@ -220,7 +220,7 @@ def _end(extent: _Extent) -> int:
 
 def _extents(call: Call) -> list[_Extent]:
     """Return where a call reads and writes. What it does to its own arrays is its own matter."""
-    name = call.recipe.label.name
+    name = call.prepared.label.name
     read, write = _extent(call.send, False, name), _extent(call.recv, True, name)
     if read is not None and write is not None and read.meets(write):
         return [_Extent(min(read.start, write.start), max(read.end, write.end), True, name)]

@@ -111,7 +111,7 @@ class DeviceEnd:
 
         def expired(elapsed: float) -> CommunicationError:
             calls = self._calls
-            entry = calls.begun(Label("finalize", 0), DEVICE, timeout, ordered=False)
+            entry = calls.start_record(Label("finalize", 0), DEVICE, timeout, ordered=False)
             error = calls.overdue(entry, elapsed)
             calls.fail(error)
             return error

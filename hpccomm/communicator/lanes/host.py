@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpccomm.backends.control import Control
-from hpccomm.communicator.lanes.call import Call, PointToPoint, Recipe
+from hpccomm.communicator.lanes.call import Call, PointToPoint, PreparedCall
 from hpccomm.communicator.lanes.check import Check
 from hpccomm.communicator.lanes.device_batch import check_messages
 from hpccomm.communicator.lanes.lane import ARRAYS, SELF_CHECK, Lane, wire_tag
@@ -40,7 +40,7 @@ HABITS = 4096
 noted of them."""
 
 MESSAGES = 1024
-"""Recipes of messages that are kept; a program that sends more different ones makes them again."""
+"""PreparedCalls of messages that are kept; a program that sends more different ones makes them again."""
 
 
 class HostLane(Lane):
@@ -68,7 +68,7 @@ class HostLane(Lane):
         self.name = backend.name
         self.dispatch = dispatch
         self._backend = backend
-        self._messages: dict[object, Recipe[Route]] = {}
+        self._messages: dict[object, PreparedCall[Route]] = {}
         self._habits: dict[int, Habit] = {}
 
     def _carrying(self, label: Label, tally: Tally, route: Route, ordered: bool) -> Issue:
@@ -88,10 +88,10 @@ class HostLane(Lane):
     def _habit(self, label: Label) -> Habit:
         return self._habits.setdefault(label.fingerprint % HABITS, Habit())
 
-    def settled(self, recipe: Recipe[Route]) -> Route:
+    def settled(self, prepared: PreparedCall[Route]) -> Route:
         """Return the route that the next call takes, as far as that is known. Local."""
-        route = recipe.route
-        if route.registered is not None and self._habit(recipe.label).registered:
+        route = prepared.route
+        if route.registered is not None and self._habit(prepared.label).registered:
             return route.registered
         return route
 
@@ -103,11 +103,11 @@ class HostLane(Lane):
 
     def _agreeing(self, route: Route, label: Label) -> Route:
         calls, check, start, run = self._calls, self._check, route.start, route.run
-        crowded = self._backend.crowded
+        shares_process = self._backend.shares_process
 
         def agreed_start(send: Buffer, recv: Buffer) -> Steps:
             def begun() -> Steps:
-                if crowded:
+                if shares_process:
                     yield from check.apart(label, send, recv)
                 yield from start(send, recv)
 
@@ -134,15 +134,15 @@ class HostLane(Lane):
             nbytes = max(0 if send is None else send.nbytes, 0 if recv is None else recv.nbytes)
         sent, taken = None if send is None else send.dtype, None if recv is None else recv.dtype
         key = (name, to, origin, tag, nbytes, replaced, sent, taken)
-        recipe = self._messages.get(key)
-        if recipe is None:
+        prepared = self._messages.get(key)
+        if prepared is None:
             if len(self._messages) >= MESSAGES:
                 self._messages.clear()
             wires = wire_tag(tag, ARRAYS, sent), wire_tag(tag, ARRAYS, taken)
             route = self._message_route(name, to, origin, wires, replaced)
             label = Label(name, nbytes, of_message(to, origin, tag, wires[0] // DTYPES))
-            recipe = self._messages[key] = self._recipe(label, label, route, ordered=False)
-        return Call(recipe, send, recv, result, keep)
+            prepared = self._messages[key] = self._recipe(label, label, route, ordered=False)
+        return Call(prepared, send, recv, result, keep)
 
     def _message_route(
         self, name: str, to: int | None, origin: int | None, wires: tuple[int, int], replaced: bool
@@ -171,7 +171,7 @@ class HostLane(Lane):
         reason = "the backend has messages of its own"
         return Route(Choice(name, "host", self.name, NATIVE, None, False, reason), start)
 
-    def prepared(self, array: Array, name: str, written: bool) -> Array:
+    def checked_array(self, array: Array, name: str, written: bool) -> Array:
         """Return an array as 1-D, over the same memory."""
         if not array.flags.carray:  # contiguous and writable, which fits whatever is done with it
             check_layout(array, name, written=written)
@@ -191,13 +191,13 @@ class HostLane(Lane):
 
     def run(self, call: Call, limit: float) -> Any:
         """Carry a call out and return its result."""
-        recipe = call.recipe
-        recipe.issue(recipe.arguments(call.send, call.recv), call.keep, limit)
+        prepared = call.prepared
+        prepared.issue(prepared.arguments(call.send, call.recv), call.keep, limit)
         return call.result
 
     def carry_out(
         self,
-        recipe: Recipe[Any],
+        prepared: PreparedCall[Any],
         x: Any,
         out: Any,
         a: Any,
@@ -208,55 +208,55 @@ class HostLane(Lane):
         """Carry a call out, and return its result: `bind` and `run` in one, without a `Call`."""
         if stream is not None:
             self.queue_of(stream)
-        send, recv, result = self._memory(recipe, x, out, a, b, None)
-        recipe.issue(recipe.arguments(send, recv), (x, result), limit)
+        send, recv, result = self._memory(prepared, x, out, a, b, None)
+        prepared.issue(prepared.arguments(send, recv), (x, result), limit)
         return result
 
     def start(self, call: Call, limit: float) -> Work:
         """Start a call that goes on by itself."""
-        operation = _operation(call, call.recipe.apart)
+        operation = _operation(call, call.prepared.async_label)
         return self._calls.start(self._check.operation(operation), limit, call.result)
 
     def plan(
-        self, call: Call, limit: float, intake: Diversion, otherwise: Callable[[], Any]
+        self, call: Call, limit: float, sink: Diversion, otherwise: Callable[[], Any]
     ) -> Callable[[], Any]:
         """Return the shortest way to carry a call out again and again."""
         messages = call.messages if isinstance(call, PlannedCall) else None
-        calls, recipe = self._calls, call.recipe
+        calls, prepared = self._calls, call.prepared
         if messages is not None and messages.bound is not None and calls.progress.threaded:
             return exchanging(
                 calls,
-                recipe.label,
-                recipe.tally,
+                prepared.label,
+                prepared.tally,
                 messages.bound,
                 messages.sources,
                 messages.targets,
                 call.result,
                 call.keep,
                 limit,
-                intake,
+                sink,
                 otherwise,
             )
-        run = recipe.route.run
-        if run is None or self._check.always(recipe.label):
-            return super().plan(call, limit, intake, otherwise)
+        run = prepared.route.run
+        if run is None or self._check.always(prepared.label):
+            return super().plan(call, limit, sink, otherwise)
         blocked: Callable[[], Any] = callpath.compiled(callpath.PLANNED)(
             calls,
-            recipe.label,
-            recipe.tally,
+            prepared.label,
+            prepared.tally,
             run.call,
             run.arguments(call.send, call.recv),
             call.keep,
             limit,
             call.result,
-            intake,
+            sink,
             otherwise,
         )
         return blocked
 
     def willing(self, call: Call) -> bool:
         """Tell whether the call's route has a way for plans, or this rank's arrays are registered."""
-        route: Route = call.recipe.route
+        route: Route = call.prepared.route
         return self.registered(call) if route.registered is not None else route.planned is not None
 
     def agreed(self, call: Call, async_op: bool, *, willing: object) -> Call:
@@ -264,8 +264,8 @@ class HostLane(Lane):
 
         That is not noted where ranks also agree on registered arrays: other calls do so in their first one.
         """
-        recipe = call.recipe
-        route, label = recipe.route, recipe.label
+        prepared = call.prepared
+        route, label = prepared.route, prepared.label
         # What is noted must be equal on all ranks, as `planned` is not.
         if async_op or route.registered is None:
             call = super().agreed(call, async_op, willing=willing)
@@ -280,14 +280,14 @@ class HostLane(Lane):
                 else replace(route, registered=None)
             )
         taken = self._agreeing(route, label) if self._check.always(label) else route
-        issue = self._carrying(label, recipe.tally, taken, recipe.ordered)
-        own = replace(recipe, route=route, issue=issue, arguments=self._arguments(route))
-        return replace(call, recipe=own)
+        issue = self._carrying(label, prepared.tally, taken, prepared.ordered)
+        own = replace(prepared, route=route, issue=issue, arguments=self._arguments(route))
+        return replace(call, prepared=own)
 
     def issuing(self, call: Call) -> Callable[[float], None]:
         """Return what carries a planned call out, again and again."""
-        recipe = call.recipe
-        return partial(recipe.issue, recipe.arguments(call.send, call.recv), call.keep)
+        prepared = call.prepared
+        return partial(prepared.issue, prepared.arguments(call.send, call.recv), call.keep)
 
     def prepare_plan(self, call: Call) -> None:
         """Do nothing: a call on host arrays needs nothing more."""
@@ -302,11 +302,11 @@ class HostLane(Lane):
     ) -> Call:
         """Return a step of a plan as one call."""
         first = calls[0].call
-        if first.recipe.ordered and not batched:
+        if first.prepared.ordered and not batched:
             return first
-        operations = tuple(_operation(one.call, one.call.recipe.label) for one in calls)
+        operations = tuple(_operation(one.call, one.call.prepared.label) for one in calls)
         collectives = tuple(each for each in operations if each.ordered)
-        messages = Messages([one for one in calls if not one.call.recipe.ordered], transport)
+        messages = Messages([one for one in calls if not one.call.prepared.ordered], transport)
         start = start_of(
             self._calls, messages, partial(together, collectives) if collectives else None
         )
@@ -315,15 +315,15 @@ class HostLane(Lane):
         if label.terms is not None:  # whose messages have tags of their own
             ends = tuple([(way, peer, PLANNED) for way, peer, _ in label.terms.ends])
             label = label._replace(terms=replace(label.terms, ends=ends))
-        route = Route(first.recipe.route.choice, start)
-        recipe = self._recipe(label, label, route, ordered=whole.ordered)
+        route = Route(first.prepared.route.choice, start)
+        prepared = self._recipe(label, label, route, ordered=whole.ordered)
         alone = None if collectives or not messages.all_bound else messages
         result = None if batched else first.result
-        return PlannedCall(recipe, None, None, result, whole.keep, messages=alone)
+        return PlannedCall(prepared, None, None, result, whole.keep, messages=alone)
 
     def batch(self, calls: tuple[Call, ...], async_op: bool, limit: float) -> Work | None:
         """Carry calls out together: messages at the same time, collectives in their order."""
-        operations = (_operation(call, call.recipe.label) for call in calls)
+        operations = (_operation(call, call.prepared.label) for call in calls)
         return self._together(operations, async_op, limit)
 
     def registered(self, call: Call) -> bool:
@@ -348,7 +348,7 @@ class HostLane(Lane):
             x = given.copy()
             route = self.dispatch.decide(SELF_CHECK, algorithm, False)
             if route.run is None:
-                self._calls.drive("self-check", route.start(x, x))
+                self._calls.run_steps("self-check", route.start(x, x))
             else:
                 with self._calls.beside_watchdog("self-check", ordered=True):
                     route.run.call(*route.run.arguments(x, x))
@@ -370,6 +370,6 @@ def _on_arrays(route: Route) -> Route:
 
 def _operation(call: Call, label: Label) -> Operation:
     """Return a call as something polled."""
-    recipe, send, recv = call.recipe, call.send, call.recv
-    start = recipe.route.start
-    return Operation(label, lambda: start(send, recv), call.keep, recipe.ordered)
+    prepared, send, recv = call.prepared, call.send, call.recv
+    start = prepared.route.start
+    return Operation(label, lambda: start(send, recv), call.keep, prepared.ordered)

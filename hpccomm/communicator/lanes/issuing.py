@@ -23,7 +23,7 @@ from hpccomm.runtime.engine import CallEngine
 from hpccomm.runtime.operation import Label, Operation
 from hpccomm.runtime.pending import PendingCall, PendingCalls, pending_call
 from hpccomm.runtime.progress import Task
-from hpccomm.runtime.recorder import BEGIN, DEVICE, LABEL, TIMEOUT, Entry
+from hpccomm.runtime.recorder import BEGIN, DEVICE, LABEL, TIMEOUT, CallRecord
 from hpccomm.runtime.stats import Tally
 from hpccomm.runtime.stderr import write_stderr
 
@@ -125,7 +125,7 @@ class StreamIssuer:
         form = ON_STREAM._replace(ordered=ordered, compared=ON_STREAM.compared if noted else "")
         calls, pending = self.calls, self.pending
 
-        def launch_captured(entry: Entry, send: int, recv: int, stream: int) -> None:
+        def launch_captured(entry: CallRecord, send: int, recv: int, stream: int) -> None:
             if ordered:
                 calls.compare(_captured(label), entry)
             with streams.relaxed():  # a kernel of a fold may be loaded for the first time
@@ -137,7 +137,7 @@ class StreamIssuer:
         )
 
     def _not_issued(
-        self, error: BaseException, entry: Entry, keep: object, stream: int
+        self, error: BaseException, entry: CallRecord, keep: object, stream: int
     ) -> NoReturn:
         """Raise what kept a call from being put on a stream.
 
@@ -177,7 +177,7 @@ class StreamIssuer:
             Returns the steps by which the ranks agree on the call, once it is issued. They go on beside
             it: such a call waits for nobody.
         """
-        own, pending, recipe = self.own_stream(), self.pending, call.recipe
+        own, pending, prepared = self.own_stream(), self.pending, call.prepared
         under_way: PendingCall | None = None
 
         def apart(send: int, recv: int, stream: int) -> None:
@@ -196,7 +196,9 @@ class StreamIssuer:
                 if not under_way.captured:
                     pending.give(event)
 
-        issue = self.issuing(recipe.apart, recipe.tally, apart, ordered=recipe.ordered, noted=False)
+        issue = self.issuing(
+            prepared.async_label, prepared.tally, apart, ordered=prepared.ordered, noted=False
+        )
         issue(*pointers(call), queue, call.keep, limit)
         assert under_way is not None
         if agreement is not None:
@@ -229,7 +231,7 @@ class StreamIssuer:
             On every rank, if the call cannot be issued on one.
         """
         calls, pending = self.calls, self.pending
-        pending.entered = entry = calls.begun(
+        pending.entered = entry = calls.start_record(
             Label("self-check", int(x.nbytes)), DEVICE, calls.timeout
         )
         failure = ""
@@ -248,7 +250,7 @@ class StreamIssuer:
                 operation="self-check",
             )
         pending.note(*queue, x, entry)
-        calls.drive("self-check", self._idle())
+        calls.run_steps("self-check", self._idle())
 
     def _idle(self) -> Steps:
         """Return steps that end once nothing is under way."""
@@ -269,7 +271,7 @@ class StreamIssuer:
 
         def issue(send: int, recv: int, queue: Queue, keep: object, timeout: float) -> None:
             operation = self.operation(label, start, (send, recv), queue, keep, ordered)
-            self.calls.operate(operation, timeout)
+            self.calls.run_operation(operation, timeout)
 
         return issue
 

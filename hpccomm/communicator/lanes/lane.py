@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpccomm.backends.control import Control
-from hpccomm.communicator.lanes.call import Call, PointToPoint, Recipe
+from hpccomm.communicator.lanes.call import Call, PointToPoint, PreparedCall
 from hpccomm.communicator.lanes.check import Check
 from hpccomm.communicator.lanes.planned import Numbered
 from hpccomm.communicator.resolving import Resolved
@@ -74,7 +74,7 @@ class Lane(ABC):
 
     def decide(
         self, name: str, resolved: Resolved, algorithm: AnyAlgorithm | None, deterministic: bool
-    ) -> Recipe[Any]:
+    ) -> PreparedCall[Any]:
         """Decide how the calls of that name and meaning are carried out. Local; the same on all ranks.
 
         Raises
@@ -106,21 +106,23 @@ class Lane(ABC):
     def _recipe(
         self,
         label: Label,
-        apart: Label,
+        async_label: Label,
         route: Any,
         resolved: Resolved | None = None,
         *,
         ordered: bool = True,
-    ) -> Recipe[Any]:
+    ) -> PreparedCall[Any]:
         tally = self._calls.reports.stats.tally(label.name, label.nbytes)
         bare = self._carrying(label, tally, route, ordered)
         arguments = self._arguments(route)
-        recipe = Recipe(self, route, label, tally, bare, apart, resolved, ordered, arguments)
+        prepared = PreparedCall(
+            self, route, label, tally, bare, async_label, resolved, ordered, arguments
+        )
         if resolved is not None and resolved.recv != "new":
-            recipe.direct = _direct(resolved, arguments)
-            recipe.returns_x, recipe.returns_out = resolved.recv == "x", resolved.recv == "out"
+            prepared.direct = _direct(resolved, arguments)
+            prepared.returns_x, prepared.returns_out = resolved.recv == "x", resolved.recv == "out"
         if not ordered:
-            return recipe
+            return prepared
         check = self._check
 
         def agreeing() -> Callable[..., None]:
@@ -129,16 +131,16 @@ class Lane(ABC):
         def first(*arguments: Any) -> None:
             if not check.known(label) or check.always(label):
                 agreeing()(*arguments)
-            else:  # what the ranks have agreed on since this recipe was made counts
+            else:  # what the ranks have agreed on since this prepared was made counts
                 bare(*arguments)
             if check.known(label):
-                recipe.issue = bare
+                prepared.issue = bare
 
         if check.always(label):
-            recipe.issue = agreeing()
+            prepared.issue = agreeing()
         elif not check.known(label):
-            recipe.issue = first
-        return recipe
+            prepared.issue = first
+        return prepared
 
     @abstractmethod
     def _carrying(
@@ -146,9 +148,9 @@ class Lane(ABC):
     ) -> Callable[..., None]:
         """Return what carries out the calls of a route."""
 
-    def settled(self, recipe: Recipe[Any]) -> Any:
+    def settled(self, prepared: PreparedCall[Any]) -> Any:
         """Return the route that the next call takes, as far as that is known. Local."""
-        return recipe.route
+        return prepared.route
 
     def _arguments(self, route: Any) -> Callable[[Any, Any], tuple[Any, ...]]:
         """Return what gives the arguments with which the calls of a route on host arrays are issued."""
@@ -170,16 +172,16 @@ class Lane(ABC):
 
         `willing` is what all of them are, or false. Collective; it may block.
         """
-        recipe, check = call.recipe, self._check
-        label = recipe.apart if async_op else recipe.label
+        prepared, check = call.prepared, self._check
+        label = prepared.async_label if async_op else prepared.label
         check.learn(label)
         if not async_op and check.known(label) and not check.always(label):
-            recipe.issue = self._carrying(label, recipe.tally, recipe.route, recipe.ordered)
+            prepared.issue = self._carrying(label, prepared.tally, prepared.route, prepared.ordered)
         return call
 
     def bind(
         self,
-        recipe: Recipe[Any],
+        prepared: PreparedCall[Any],
         x: Any,
         out: Any,
         a: View | None,
@@ -194,12 +196,12 @@ class Lane(ABC):
             If the memory does not fit.
         """
         queue = None if stream is None else self.queue_of(stream)
-        send, recv, result = self._memory(recipe, x, out, a, b, queue)
-        return Call(recipe, send, recv, result, (x, result), queue)
+        send, recv, result = self._memory(prepared, x, out, a, b, queue)
+        return Call(prepared, send, recv, result, (x, result), queue)
 
     def _memory(
         self,
-        recipe: Recipe[Any],
+        prepared: PreparedCall[Any],
         x: Any,
         out: Any,
         a: View | None,
@@ -207,11 +209,11 @@ class Lane(ABC):
         queue: Queue | None,
     ) -> tuple[Any, Any, Any]:
         """Return what is sent, what takes what is received, and what the call returns."""
-        resolved = recipe.resolved
+        resolved = prepared.resolved
         assert resolved is not None
         send = a
         if a is not None and (resolved.send == "x" or resolved.recv == "x"):
-            send = self.prepared(a, "x", resolved.written)
+            send = self.checked_array(a, "x", resolved.written)
         recv: View | None
         if resolved.recv == "x":
             result, recv = x, send
@@ -226,14 +228,14 @@ class Lane(ABC):
             else:
                 result = out
             assert b is not None
-            recv = self.prepared(b, "out", True)
+            recv = self.checked_array(b, "out", True)
         if resolved.send != "x":
             send = None
         return send, recv, result
 
     def carry_out(
         self,
-        recipe: Recipe[Any],
+        prepared: PreparedCall[Any],
         x: Any,
         out: Any,
         a: View | None,
@@ -242,7 +244,7 @@ class Lane(ABC):
         limit: float,
     ) -> Any:
         """Carry a call out, and return its result: `bind` and `run` in one."""
-        return self.run(self.bind(recipe, x, out, a, b, stream), limit)
+        return self.run(self.bind(prepared, x, out, a, b, stream), limit)
 
     @abstractmethod
     def message(self, message: PointToPoint) -> Call:
@@ -255,7 +257,7 @@ class Lane(ABC):
         """
 
     @abstractmethod
-    def prepared(self, array: Any, name: str, written: bool) -> Any:
+    def checked_array(self, array: Any, name: str, written: bool) -> Any:
         """Return an array as calls take it.
 
         Raises
@@ -293,7 +295,7 @@ class Lane(ABC):
         """Start a call that goes on by itself."""
 
     def plan(
-        self, call: Call, limit: float, intake: Diversion, otherwise: Callable[[], Any]
+        self, call: Call, limit: float, sink: Diversion, otherwise: Callable[[], Any]
     ) -> Callable[[], Any]:
         """Return the shortest way to carry a call out again and again.
 
@@ -305,13 +307,13 @@ class Lane(ABC):
             The call, which each time is one of its own.
         limit : float
             Seconds each time.
-        intake : Diversion
+        sink : Diversion
             Where calls go.
         otherwise : callable
             Does the same, step by step: for when calls are taken elsewhere, or refused.
         """
         carry = partial(self.issuing(call), limit)
-        return carrying(self._calls, carry, call.result, intake, otherwise)
+        return carrying(self._calls, carry, call.result, sink, otherwise)
 
     @abstractmethod
     def issuing(self, call: Call) -> Callable[[float], None]:
@@ -389,7 +391,7 @@ class Lane(ABC):
         whole = self._check.operation(as_one(tuple(operations), async_op))
         if async_op:
             return self._calls.start(whole, limit, None)
-        self._calls.operate(whole, limit)
+        self._calls.run_operation(whole, limit)
         return None
 
     def _log_ordinary(self, why: str) -> None:

@@ -152,8 +152,8 @@ def nothing() -> Steps:
 
 def ends(call: Call) -> tuple[int | None, int | None]:
     """Return the receiver of what a message sends and the sender of what it receives; None for a collective."""
-    terms = call.recipe.label.terms
-    if call.recipe.ordered or terms is None:
+    terms = call.prepared.label.terms
+    if call.prepared.ordered or terms is None:
         return None, None
     to: Any = terms.values["dst"]
     origin: Any = terms.values["src"]

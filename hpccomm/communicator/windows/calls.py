@@ -43,7 +43,7 @@ class WindowCalls:
         """Run a call and wait for it; it may wait for `peers`, or for all ranks."""
         label = Label(name, nbytes, with_peers(peers) if peers else None)
         operation = Operation(label, lambda: steps, keep, ordered)
-        self._core.calls.operate(operation, self._core.limit(timeout))
+        self._core.calls.run_operation(operation, self._core.limit(timeout))
 
     def _checked(self, x: Any, name: str, *, written: bool) -> Array:
         array = host_view(x, name)

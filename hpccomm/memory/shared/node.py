@@ -289,7 +289,7 @@ class NodeExposure:
         if self.plain or all(sight.mapped for sight in sights.values()):
             return Reach.DIRECT
         staged = all(sight.staged for sight in sights.values())
-        return Reach.STAGED if staged else Reach.APART
+        return Reach.STAGED if staged else Reach.NONE
 
     def reach(self, peer: int, buffer: int, dtype: DType) -> Array | Pages:
         """Return the peer's buffer of that number in the same call, as elements of `dtype`."""

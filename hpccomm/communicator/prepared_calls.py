@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from hpccomm.communicator.lanes import Lane, Lanes, Recipe
+from hpccomm.communicator.lanes import Lane, Lanes, PreparedCall
 from hpccomm.communicator.resolving import NO_LISTS, CallArguments, Lists, resolve
 from hpccomm.contracts.collectives import CALLS, Collective
 from hpccomm.errors import UsageError
@@ -11,11 +11,11 @@ from hpccomm.schedules.algorithms import Algorithm
 from hpccomm.schedules.algorithms.partition import offsets
 from hpccomm.schedules.registry import AnyAlgorithm, registered
 
-RECIPES = 1024
+KEPT_CALLS = 1024
 """Decisions that are kept; a program that makes more different calls decides again."""
 
 
-class Recipes:
+class PreparedCalls:
     """The decisions of one communicator.
 
     Parameters
@@ -30,7 +30,7 @@ class Recipes:
         self._rank = rank
         self._size = size
         self._lanes = lanes
-        self._kept: dict[object, Recipe[Any]] = {}
+        self._kept: dict[object, PreparedCall[Any]] = {}
 
     def find(
         self,
@@ -43,7 +43,7 @@ class Recipes:
         exclusive: bool = False,
         algorithm: AnyAlgorithm | None = None,
         deterministic: bool = False,
-    ) -> tuple[Recipe[Any], View | None, View | None]:
+    ) -> tuple[PreparedCall[Any], View | None, View | None]:
         """Return how a call is carried out, and its arrays as communication sees them.
 
         Raises
@@ -65,11 +65,11 @@ class Recipes:
             # The class of the root, since True is equal to 1.
             key = (key, root.__class__, lists, exclusive)
         try:
-            recipe = self._kept.get(key)
+            prepared = self._kept.get(key)
         except TypeError:  # an argument that cannot be hashed, such as a callable object
-            recipe = None
+            prepared = None
             key = None  # nothing is kept
-        if recipe is None:
+        if prepared is None:
             arguments = CallArguments(
                 self._rank,
                 self._size,
@@ -82,17 +82,17 @@ class Recipes:
                 exclusive,
                 in_place,
             )
-            recipe = _decided(lane, arguments, algorithm, deterministic)
+            prepared = _decided(lane, arguments, algorithm, deterministic)
             if key is not None:
-                if len(self._kept) >= RECIPES:
+                if len(self._kept) >= KEPT_CALLS:
                     self._kept.clear()
-                self._kept[key] = recipe
-        return recipe, a, b
+                self._kept[key] = prepared
+        return prepared, a, b
 
 
 def _decided(
     lane: Lane, arguments: CallArguments, algorithm: AnyAlgorithm | None, deterministic: bool
-) -> Recipe[Any]:
+) -> PreparedCall[Any]:
     """Check what a call is asked for, and decide how it is carried out."""
     for which, array in (("x", arguments.x), ("out", arguments.out)):
         if array is not None:

@@ -31,7 +31,7 @@ class Capture:
         self.call: Call | None = None
 
 
-class Intake:
+class CallSink:
     """Where the calls of one communicator go.
 
     Attributes
