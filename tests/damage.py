@@ -60,6 +60,14 @@ def duplicate(data: bytearray, chance: random.Random) -> None:
     data[one * PAGE : (one + 1) * PAGE] = data[other * PAGE : (other + 1) * PAGE]
 
 
+def structure(data: bytearray, chance: random.Random) -> None:
+    """Copy a few bytes within the first pages, or blank them: there HDF5's own structures lie."""
+    one, other = chance.sample(range(2 * PAGE), 2)
+    length = chance.choice((4, 16, 64, 256))
+    copied = data[other : other + length] if chance.random() < 0.5 else bytes(length)
+    data[one : one + length] = copied
+
+
 KINDS: dict[str, Callable[[bytearray, random.Random], None]] = {
     "one byte": lambda data, chance: flip(data, chance, 1),
     "8 bytes": lambda data, chance: flip(data, chance, 8),
@@ -67,6 +75,7 @@ KINDS: dict[str, Callable[[bytearray, random.Random], None]] = {
     "a blank page": blank,
     "pages swapped": swap,
     "a page twice": duplicate,
+    "structure": structure,
 }
 
 

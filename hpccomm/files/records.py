@@ -104,7 +104,7 @@ def opened(path: Path) -> Iterator[tuple[Any, int]]:
             # writer has locked. What a writer has counted is whole.
             hdf5 = stack.enter_context(h5py.File(file, "r"))
             format_, version = (hdf5.attrs.get(name) for name in ("format", "schema_version"))
-            ours = isinstance(format_, str) and format_ == FORMAT
+            ours = np.ndim(format_) == 0 and format_ == FORMAT.encode()
             known = np.ndim(version) == 0 and version == SCHEMA_VERSION
         except HDF5_ERRORS as error:
             raise damaged(path, why(error), "restore it from a copy") from error

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import TypeVar
 
 import h5py
+import numpy as np
 
 from hpccomm.errors import ResultsError
 from hpccomm.files import records
@@ -247,7 +248,7 @@ def _build(
         except OSError as error:
             if error.errno not in _NO_RESERVATION:
                 raise
-        new.attrs["format"] = FORMAT
+        new.attrs["format"] = np.bytes_(FORMAT)  # of fixed length: not in the heap
         new.attrs["schema_version"] = SCHEMA_VERSION
         new.flush()  # before all else, so that a partial file is known as hpccomm's
         new.create_group(RUNS)

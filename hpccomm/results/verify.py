@@ -65,8 +65,7 @@ def verify(path: Path, progress: Steps | None = None) -> Verification:
         by_name.setdefault(name, []).append(what)
     lines = []
     for name in [*counts, *(name for name in by_name if name not in counts)]:
-        whole = "all as it was stored"
-        if name in by_name:
-            whole = f"DAMAGED: {'; '.join(by_name[name])}"
+        found = "; ".join(by_name.get(name, ()))
+        whole = f"DAMAGED: {found}" if found else "all as it was stored"
         lines.append(": ".join(filter(None, (name, counts.get(name, ""), whole))))
     return Verification(lines, not damage)

@@ -58,7 +58,7 @@ def files(tmp_path, example):
 @pytest.mark.parametrize(
     "seeds",
     [
-        range(24),
+        range(28),
         *(
             pytest.param(range(at, at + 100), marks=pytest.mark.thorough)
             for at in range(100, 500, 100)

@@ -65,7 +65,7 @@ def test_the_file_is_what_the_page_says(tmp_path, example):
         during.write_bytes(path.read_bytes())
     for name, ended in ((during, False), (path, True)):
         with h5py.File(name, "r") as file:
-            assert file.attrs["format"] == "hpccomm results"
+            assert file.attrs["format"] == b"hpccomm results"
             assert file.attrs["schema_version"] == SCHEMA_VERSION
             run = file["runs/run0001"]
             rows = run["rows"]
