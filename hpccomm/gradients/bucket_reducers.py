@@ -1,12 +1,11 @@
 """How a bucket is reduced: by one call, or by a compressor, among all ranks or on two levels."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from hpccomm.dtypes import BFLOAT16, FLOAT32
-from hpccomm.gradients.arrays import Array
 from hpccomm.gradients.compression.exchange import RankExchange
 from hpccomm.gradients.flat import FlatMemory
 from hpccomm.gradients.group import RankGroup
@@ -30,20 +29,6 @@ def operation(
     if settings.compressor is not None or (summed and not settings.deterministic):
         return ReduceOp.SUM, group.size
     return ReduceOp.AVG, 1
-
-
-def plan(
-    group: RankGroup,
-    memory: Array,
-    kind: BucketKind,
-    settings: ReductionSettings,
-    *,
-    async_op: bool = False,
-) -> Callable[[], Any]:
-    """Plan the reduction of gradients of a kind as they are. Collective; blocks."""
-    op, _ = operation(group, kind, settings)
-    exact = settings.deterministic
-    return group.plan("all_reduce", memory, op, deterministic=exact, async_op=async_op)
 
 
 class PlannedReducer:
@@ -80,7 +65,7 @@ class PlannedReducer:
         self, group: RankGroup, flat: FlatMemory, settings: ReductionSettings, flags: int
     ) -> None:
         kind = flat.bucket.kind
-        _, self.divisor = operation(group, kind, settings)
+        op, self.divisor = operation(group, kind, settings)
         self._memory = flat.memory
         self._flags: Any = flat.memory[flat.bucket.length :][:flags]
         # An average of narrow floats over many ranks must not become 0.
@@ -88,7 +73,8 @@ class PlannedReducer:
         # A device works by itself. On the host, a thread makes the call that blocks, which needs no interpreter
         # while it is under way.
         self.deferred = kind.on_device
-        self._call = plan(group, flat.memory, kind, settings, async_op=self.deferred)
+        how = {"deterministic": settings.deterministic, "async_op": self.deferred}
+        self._call = group.plan("all_reduce", flat.memory, op, **how)
         self._work: Any = None
         self.wire_nbytes = 0
 

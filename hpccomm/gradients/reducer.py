@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Sequence
 from time import perf_counter
 from typing import Any
 
-from hpccomm.gradients.bucket_reducers import CompressedReducer, PlannedReducer, plan
+from hpccomm.gradients.bucket_reducers import CompressedReducer, PlannedReducer, operation
 from hpccomm.gradients.buckets import FLAGS, Buckets
 from hpccomm.gradients.compression.exchange import RankExchange
 from hpccomm.gradients.group import RankGroup
@@ -89,10 +89,10 @@ class Reducer:
             flags = len(FLAGS) + len(urgent)
             self._planned = [PlannedReducer(group, flat, settings, flags) for flat in buckets.flats]
             self.each = self._planned
-            if settings.bucketing:
-                self._plans = [
-                    plan(group, memory, kind, settings) for kind, memory in buckets.regions.items()
-                ]
+            for kind, memory in buckets.regions.items() if settings.bucketing else ():
+                op, _ = operation(group, kind, settings)
+                exact = settings.deterministic
+                self._plans.append(group.plan("all_reduce", memory, op, deterministic=exact))
         else:
             node, across = levels or (None, group)
             self.ranks = None if across is None else RankExchange(across)
