@@ -15,7 +15,7 @@ from hypothesis import given
 from hpccomm.bench.flag import add_flags
 from hpccomm.bench.logs import reading
 from hpccomm.bench.logs.imported import ImportedRun, LogDefaults
-from hpccomm.charts import content
+from hpccomm.charts import page
 from hpccomm.cli import importing, show
 from hpccomm.comparison import launches
 from hpccomm.errors import ResultsError, UsageError
@@ -158,7 +158,7 @@ def test_many_ranks_are_folded(tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert call(log, "--output", path) == 0
     (run,) = reader.read(path)
     assert len(run.info.ranks) == 1024
-    assert content.facts(run).heading == "1024 ranks, the first 256 of them"
+    assert "1024 ranks, the first 256 of them" in page.build([run])
     capsys.readouterr()
     show.run(shown(path))
     text = capsys.readouterr().out
