@@ -2,7 +2,7 @@
 
 Start it on four ranks: ``mpiexec -n 4 python train.py``. Each rank reads its samples from a pipe.
 After some steps nothing more is written into that of rank 3, and nobody closes it: it reads for
-ever, as from a file server that hangs. The page "From silence to a sentence" shows what becomes of it.
+ever, as from a file server that hangs. The page "A hang, diagnosed" shows what becomes of it.
 """
 
 import os
