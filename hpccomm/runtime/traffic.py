@@ -277,7 +277,7 @@ def crossed_with(mine: Facts, answers: Mapping[int, Answer], chain: Chain) -> tu
 
     def awaited(rank: int) -> Iterator[int]:
         """Give the ranks that a rank waits for in vain."""
-        now = known[rank]["now"]
+        now = known[rank].get("now")  # one without such a communicator says nothing
         if not now or not now.get("held") or (rank != me and now["since"] < BLOCKED_SECONDS):
             return
         if now["collective"] > 0:
