@@ -68,13 +68,12 @@ def _with_text(form: np.dtype[Any]) -> np.dtype[Any]:
     """Return a type whose texts HDF5 knows to be UTF-8."""
     if form.names is None:
         return form
-    fields = [(name, form[name]) for name in form.names]
-    return np.dtype(
-        [
-            (name, h5py.string_dtype("utf-8", each.itemsize) if each.kind == "S" else each)
-            for name, each in fields
-        ]
-    )
+    texts = {
+        name: h5py.string_dtype("utf-8", form[name].itemsize)
+        for name in form.names
+        if form[name].kind == "S"
+    }
+    return np.dtype([(name, texts.get(name, form[name])) for name in form.names])
 
 
 def places(group: h5py.Group, kind: SectionKind) -> dict[str, DataPlace]:

@@ -213,19 +213,15 @@ def state_type(kind: SectionKind) -> np.dtype[Any]:
     It has the number of lines of each table with its checksum, sixteen bytes that are written at
     once, then the time of the end with a checksum of it and the status, then the status.
     """
-    fields = [(form.name, "<i8", f"{form.name}_crc") for form in kind.forms]
-    fields.append(("ended", "<f8", "ended_crc"))
-    pairs = [
-        (name, form) for one, form, crc in fields for name, form in ((one, form), (crc, "<u8"))
-    ]
-    return np.dtype([*pairs, (STATUS.name, STATUS.kind)])
+    counts = ((form.name, "<i8", f"{form.name}_crc") for form in kind.forms)
+    fields = [*counts, ("ended", "<f8", "ended_crc")]
+    pairs = [each for name, form, crc in fields for each in ((name, form), (crc, "<u8"))]
+    return np.dtype([*pairs, STATUS[:2]])
 
 
 def offset(kind: SectionKind, field: str) -> int:
     """Return where a field begins in the state."""
-    fields = state_type(kind).fields
-    assert fields is not None
-    return fields[field][1]
+    return int(state_type(kind).fields[field][1])  # type: ignore[index]
 
 
 def encode_count(section: str, form: TableForm, count: int) -> bytes:

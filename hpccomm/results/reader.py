@@ -34,9 +34,9 @@ from hpccomm.results.training import (
     TrainingNote,
 )
 
-_Kind = TypeVar("_Kind", Row, Timing)
 _Stored = TypeVar("_Stored", Run, Training)
 
+_REST = "hpccomm show prints the rest; choose another path to write to"
 _TRIES = 3
 
 
@@ -106,8 +106,7 @@ def whole(path: Path) -> Examined:
 def in_part(path: Path, damage: list[str]) -> DamagedFile:
     """Return the error for a file of which something is damaged and the rest can be shown."""
     more = f", and {len(damage) - 1} more (hpccomm show --verify)" if len(damage) > 1 else ""
-    remedy = "hpccomm show prints the rest; choose another path to write to"
-    return damaged(path, f"{damage[0]}{more}", remedy)
+    return damaged(path, f"{damage[0]}{more}", _REST)
 
 
 def examine(path: str | os.PathLike[str]) -> Examined:
@@ -225,7 +224,7 @@ def _run(path: Path, section: _Section) -> Run:
     )
 
 
-def _decoded(kind: type[_Kind], stored: np.ndarray) -> tuple[_Kind, ...]:
+def _decoded(kind: Any, stored: np.ndarray) -> tuple[Any, ...]:
     """Return the `Row` or `Timing` of each stored line."""
     values = [_values(stored[each.name].tolist(), each.kind) for each in columns(kind)]
     return tuple(map(kind, *values))

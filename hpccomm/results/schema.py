@@ -10,7 +10,7 @@ Nothing here imports h5py: the measuring code describes a run without opening a 
 import fnmatch
 import functools
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Annotated, Any, NamedTuple, get_args, get_origin, get_type_hints
@@ -53,26 +53,19 @@ class Column(NamedTuple):
 _KINDS: Mapping[Any, str] = {bool: "u1", int: "<i8", float: "<f8", str: "str", datetime: "str"}
 
 
-def columns(table: type) -> tuple[Column, ...]:
+@functools.cache
+def columns(table: Any) -> tuple[Column, ...]:
     """Return the stored fields of one of the dataclasses below, in order.
 
     The annotation of a field has its Python type, its meaning, its unit, and its kind where the type
     does not say it; the last two may be left out.
     """
-    return _columns(table)
-
-
-def _read_columns(table: type) -> tuple[Column, ...]:
     found = []
     for name, hint in get_type_hints(table, include_extras=True).items():
         python_type, meaning, *more = get_args(hint)
         unit, kind = (*more, "", "")[:2]
         found.append(Column(name, kind or _kind(python_type), meaning, unit))
     return tuple(found)
-
-
-# Rows are read by the ten thousand. mypy does not take a dataclass for hashable.
-_columns: Callable[[Any], tuple[Column, ...]] = functools.cache(_read_columns)
 
 
 def _kind(python_type: Any) -> str:

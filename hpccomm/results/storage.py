@@ -15,6 +15,7 @@ import errno
 import fcntl
 import logging
 import os
+import re
 import stat
 from collections.abc import Callable
 from io import FileIO
@@ -42,6 +43,7 @@ _LOOKED_AT = 1 << 16
 
 _BLOCK = 1 << 20
 _NO_RESERVATION = (errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL)
+_ALIGNED = {"alignment_threshold": 1, "alignment_interval": 16}
 _FORMAT = ("v110", "v110")  # all metadata has checksums
 
 
@@ -152,9 +154,14 @@ def replace(
             # An eighth and half a megabyte: what people have added may take more than it did.
             file.truncate(0)
             try:
-                result, copies = _build(old, file, build, size + size // 8 + extra + (1 << 19))
+                result, copies = _build(
+                    old, file, partial, build, size + size // 8 + extra + (1 << 19)
+                )
             except records.HDF5_ERRORS as error:
-                if isinstance(error, OSError) and error.errno:
+                # h5py says some refusals of the operating system in words alone.
+                if number := re.search(r"errno = (\d+)", str(error)):
+                    raise OSError(int(number[1]), str(error)) from error
+                if isinstance(error, OSError):
                     raise
                 raise damaged(path, records.why(error)) from error
             if before is not None:
@@ -234,13 +241,14 @@ def _same(path: Path, file: FileIO | None) -> bool:
 def _build(
     old: h5py.File | None,
     file: FileIO,
+    partial: Path,
     build: Callable[[h5py.File | None, h5py.File], _Result],
     size: int,
 ) -> _Result:
     """Build the structure of the new file, in an empty one."""
-    # As a file of Python's, which keeps its lock and says why it cannot be written. Alignment: a
-    # number of lines in `state` and its checksum must not straddle two pages.
-    with h5py.File(file, "w", libver=_FORMAT, alignment_threshold=1, alignment_interval=16) as new:
+    # By its path, and not as a file of Python's: an interrupt within HDF5 would leave it broken.
+    # Alignment: a number of lines in `state` and its checksum must not straddle two pages.
+    with h5py.File(partial, "w", libver=_FORMAT, locking=False, **_ALIGNED) as new:
         # HDF5 does not survive a full disk: it complains at every later step and may crash at exit.
         # So the file system allocates the space before HDF5 writes, and reports a full disk.
         try:

@@ -15,6 +15,7 @@ more than many a measurement.
 import fcntl
 import os
 import signal
+import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
@@ -122,8 +123,7 @@ class Section:
         ]
         writes.append((table, self._places[form.name].entry(first)))
         count = lines.encode_count(self.name, form, first + len(added))
-        state = self._places[layout.STATE].at
-        writes.append((count, state + lines.offset(self._kind, form.name)))
+        writes.append((count, self._places[layout.STATE].at + lines.offset(self._kind, form.name)))
         self._write(writes)
         self.used[form.name] += len(added)
         for index, name in enumerate(names):
@@ -304,9 +304,19 @@ class Section:
 
 @contextmanager
 def _without_interrupts() -> Iterator[None]:
-    """Hold back Ctrl-C: the path names the new file before the section has it."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    """Hold back Ctrl-C: the path names the new file before the section has it.
+
+    Only the main thread meets it, whichever thread the signal comes to.
+    """
+    handler = signal.getsignal(signal.SIGINT)
+    if threading.current_thread() is not threading.main_thread() or not callable(handler):
+        yield
+        return
+    held_back: list[Any] = []
+    signal.signal(signal.SIGINT, lambda *of: held_back.append(of))
     try:
         yield
     finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        signal.signal(signal.SIGINT, handler)
+        if held_back:
+            handler(*held_back[0])

@@ -77,17 +77,11 @@ class Writer:
         self._info = info
         self._ranks = len(info.ranks)
         self._entries: dict[str, Any] = {}
-        expected = {
-            "rows": expected_rows,
-            "samples": expected_repetitions,
-            "isolated": expected_isolated,
-        }
-        most = {
-            name: MOST_RESERVED
-            // layout.nbytes(RUN, {**dict.fromkeys(expected, 0), name: 1}, self._ranks)
-            for name in expected
-        }
-        capacity = {name: min(count, most[name]) for name, count in expected.items()}
+        capacity = dict.fromkeys(("rows", "samples", "isolated"), 0)
+        expected = expected_rows, expected_repetitions, expected_isolated
+        for name, count in zip(tuple(capacity), expected, strict=True):
+            width = layout.nbytes(RUN, {**dict.fromkeys(capacity, 0), name: 1}, self._ranks)
+            capacity[name] = min(count, MOST_RESERVED // width)
         self._section = Section(path, RUN, self._record(), capacity, self._ranks)
         self.name = self._section.name
 
