@@ -85,6 +85,8 @@ def test_what_a_rank_may_not_do_to_its_peers(mpiexec: Mpiexec) -> None:
 {PRELUDE}{DENY}
 root = os.geteuid() == 0  # only root can become another user
 if root:
+    import importlib.metadata  # used later, when another user may not read what root has installed
+
     MPI.COMM_WORLD.allgather(rank)
     os.setresuid(65534, 65534, 65534)
     libc.prctl(4, 0 if rank == 1 else 1, 0, 0, 0)  # PR_SET_DUMPABLE
