@@ -37,7 +37,6 @@ from hpccomm.results.training import (
 _Stored = TypeVar("_Stored", Run, Training)
 
 _REST = "hpccomm show prints the rest; choose another path to write to"
-_TRIES = 3
 
 
 class Examined(NamedTuple):
@@ -186,7 +185,7 @@ def _section(
     record = records.read_record(group)
     places = layout.places(group, kind)
     size = lines.state_type(kind).itemsize
-    for _ in range(_TRIES):  # it may be written just now
+    for _ in range(3):  # it may be written just now
         state = source.read(places[layout.STATE].at, size).ljust(size, b"\0")
         counts = [lines.decode_count(kind, name, form, state) for form in kind.forms]
         end = lines.decode_end(kind, name, state)

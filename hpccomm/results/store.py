@@ -242,7 +242,7 @@ class Section:
     def _rewrite(self, capacity: Mapping[str, int], record: Any = None) -> None:
         """Replace the file by one in which this section has another capacity, or other facts."""
         self.check_there()
-        with _without_interrupts(), self._refusals():
+        with self._refusals():
             self._replace(self._open, capacity, record)
 
     def _replace(self, before: FileIO | None, capacity: Mapping[str, int], record: Any) -> None:
@@ -263,9 +263,10 @@ class Section:
             return (name, layout.lay_out(group, kind, capacity, self._ranks)), copies
 
         extra = layout.nbytes(self._kind, capacity, self._ranks) + 2 * len(str(record))
-        file, built = storage.replace(self._file, build, before=before, extra=extra)
-        (self.name, self._places), self._capacity = built, dict(capacity)
-        self._take(file)
+        with _without_interrupts():
+            file, built = storage.replace(self._file, build, before=before, extra=extra)
+            (self.name, self._places), self._capacity = built, dict(capacity)
+            self._take(file)
 
     def _copy_others(self, old: h5py.File | None, new: h5py.File) -> list[ByteCopy]:
         """Lay out all other runs and trainings in the new file, with no more than is written."""
