@@ -10,6 +10,7 @@ from hpccomm.results import pairs
 from hpccomm.results.bounds import bound
 from hpccomm.results.run import Run
 from hpccomm.results.table import TIME_FORMAT
+from hpccomm.units import counted
 
 MOST_LINES = 12
 """Of a verdict; the table has all."""
@@ -122,8 +123,7 @@ def _of_links(run: Run) -> str:
 def facts(run: Run) -> dict[str, str]:
     """Return the facts of a run, by name."""
     info = run.info
-    nodes = len({rank.node for rank in info.ranks})
-    series, variants = "", ""
+    series = variants = ""
     if "launch" in info.series:
         series = "launch {launch} of {launches}, {name}".format(**info.series)
     if "base" in info.series:
@@ -131,7 +131,7 @@ def facts(run: Run) -> dict[str, str]:
     texts = {
         "started": f"{info.started.strftime(TIME_FORMAT + ' %z')} by {info.user}",
         "status": run.status,
-        "ranks": f"{len(info.ranks)} on {nodes} nodes, launcher {info.launcher}",
+        "ranks": f"{len(info.ranks)} on {counted(len({r.node for r in info.ranks}), 'node')}, launcher {info.launcher}",
         "series": series,
         "variants": variants or info.series.get("variant", ""),
         "command": shlex.join(info.arguments),

@@ -5,7 +5,7 @@ import numpy as np
 from hpccomm.charts.pictures import number, tips
 from hpccomm.drawing.vega import Chart, chart, encoding, layer
 from hpccomm.results.pairs import MeasuredPairs, PairDiagnosis, matrices, parts
-from hpccomm.units import few, ranges
+from hpccomm.units import counted, few, ranges
 
 MOST_CELLS = 128
 """The most rows of a map. With more ranks, a cell is the slowest pair of a block."""
@@ -21,7 +21,7 @@ def pairs_of_ranks(measured: MeasuredPairs, verdict: PairDiagnosis) -> Chart:
     said = f"slow: {few(findings, 3)}" if findings else "nothing is slow"
     return {
         "title": {
-            "text": f"{len(measured.nodes)} ranks on {len(set(measured.nodes))} nodes, "
+            "text": f"{len(measured.nodes)} ranks on {counted(len(set(measured.nodes)), 'node')}, "
             f"{len(measured.links)} of {measured.pairs} pairs: {said}",
             "anchor": "middle",
         },

@@ -304,7 +304,7 @@ def written(info: RunInfo, rows: Iterable[Row]) -> str:
         Its rows.
     """
     ranks, nodes = len(info.ranks), len({rank.node for rank in info.ranks})
-    lines = [f"# What {ranks} ranks on {nodes} nodes had on {info.started:%Y-%m-%d}"]
+    lines = [f"# What {ranks} ranks on {counted(nodes, 'node')} had on {info.started:%Y-%m-%d}"]
     for row in rows:
         facts: dict[str, object] = {"collective": row.collective}
         if row.busbw > 0:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from hpccomm.results.pairs import MeasuredPairs, PairDiagnosis, SlowFinding, matrices
+from hpccomm.units import counted
 
 MOST_COLUMNS = 16
 """A larger matrix is not printed."""
@@ -17,13 +18,12 @@ def text(measured: MeasuredPairs, verdict: PairDiagnosis) -> str:
     """Return everything that is printed, with line ends."""
     ranks, nodes = len(measured.nodes), len(set(measured.nodes))
     lines = [
-        f"# {len(measured.links)} of {measured.pairs} pairs of {ranks} ranks on {nodes} nodes in "
+        f"# {len(measured.links)} of {measured.pairs} pairs of {ranks} ranks on {counted(nodes, 'node')} in "
         f"{measured.seconds:.1f} s",
         *_levels(measured, verdict),
     ]
     latency, bandwidth = matrices(measured)
-    names = [str(rank) for rank in range(ranks)]
-    what = "ranks"
+    names, what = [str(rank) for rank in range(ranks)], "ranks"
     if ranks > MOST_COLUMNS:
         latency, bandwidth = (_by_node(each, measured.nodes) for each in (latency, bandwidth))
         names, what = [measured.host(node) for node in dict.fromkeys(measured.nodes)], "nodes"

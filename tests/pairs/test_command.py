@@ -18,7 +18,7 @@ def test_every_pair_is_measured_stored_shown_and_drawn(tmp_path, shared_job):
     healthy = ("--threshold", "0.1%", "--latency-threshold", "0.1%")
     done = shared_job(3, *PAIRS, *healthy, "--output", path, "--json", verdict)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "# 3 of 3 pairs of 3 ranks on 1 nodes" in done.stdout
+    assert "# 3 of 3 pairs of 3 ranks on 1 node" in done.stdout
     assert "# Nothing is slow" in done.stdout
     document = json.loads(verdict.read_text())
     assert (document["healthy"], document["drain"], len(document["links"])) == (True, [], 3)
