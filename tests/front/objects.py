@@ -228,11 +228,11 @@ def an_object_that_does_not_pickle(comm: Communicator) -> None:
     if here:
         with raises(UsageError, "pickle", "lock"):
             comm.send_object(value, 0)
-        comm.send_object("the next one", 0)
-    if comm.rank == 0:
-        if not here:
-            with raises(CommunicationError, "pickle", "lock", str(culprit)):
-                comm.recv_object(culprit)
+        if comm.size > 1:  # MPI need not buffer what a rank sends to itself
+            comm.send_object("the next one", 0)
+    elif comm.rank == 0:
+        with raises(CommunicationError, "pickle", "lock", str(culprit)):
+            comm.recv_object(culprit)
         assert comm.recv_object(culprit) == "the next one"
     assert comm.all_gather_object(comm.rank) == list(range(comm.size)), "afterwards"
 
