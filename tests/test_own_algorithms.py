@@ -19,14 +19,17 @@ from hpccomm.bench.tune.measuring import Bench
 from hpccomm.cli.main import main
 from hpccomm.contracts.signature import Signature
 from hpccomm.contracts.transport import Reach
-from hpccomm.dispatch.policy import Pick, Table, TableRow, stored
+from hpccomm.dispatch.policy import Pick, Shape, Table, TableRow, stored, text
 from hpccomm.dispatch.proving import proven
+from hpccomm.results.writer import Writer
 from hpccomm.schedules import registry
-from hpccomm.schedules.algorithms import Algorithm, ring
+from hpccomm.schedules.algorithms import ALGORITHMS, Algorithm, ring
 from hpccomm.schedules.cost.model import price
 from hpccomm.schedules.cost.network_files import load
 from hpccomm.schedules.schedule import Build, Group, Schedule, Tuning, whole
 from hpccomm.testing import prove, run_ranks
+
+from .results.appending import example_info
 
 ROOT = Path(__file__).parents[1]
 EXAMPLES = ROOT / "docs/examples"
@@ -83,7 +86,7 @@ def gathered(comm, algorithm: object) -> None:
 def test_a_registered_algorithm_is_one_of_all(
     installed: Callable[[dict[str, str]], Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    installed(documented())
+    tmp_path = installed(documented())
     name = "two_way_ring"
 
     def on_rank(comm) -> None:
@@ -108,9 +111,11 @@ def test_a_registered_algorithm_is_one_of_all(
     network = load("nvlink8")
     call = Signature("all_gather", np.dtype(np.float32), (1,) * network.ranks)
     assert price(network, call, name, Tuning(whole)) > 0
-    row = {"collective": "all_gather", "case": "own", "algorithm": name}
-    lines = stored._lines([{**row, "start": 0, "segment": 0, "channels": 0}])
-    assert next(lines) == (("all_gather", "own"), TableRow(0, Pick(name)))
+    place = Shape("mpi", "Open MPI 5.0.11", 2, 1, 2, memory="pages", processor="here", cores=4)
+    table = Table(place, "2026-11-21", {("all_gather", "own"): (TableRow(0, Pick(name)),)})
+    with Writer(tmp_path / "t.h5", example_info()) as writer:
+        writer.add_entry(stored.ENTRY, text.document(table))
+    assert stored.read(str(tmp_path / "t.h5")) == (table,)
     assert main(["plot", "--schedule", name, "--ranks", "5", "--text"]) == 0
     assert "all_gather" in capsys.readouterr().out
     simulated = ["simulate", "all_gather", "--cluster", "nvlink8", "-b", "64", "-e", "64"]
@@ -316,3 +321,13 @@ def test_a_function_alone_has_no_form_in_rank_order() -> None:
             comm.all_reduce(np.ones(2), algorithm=ring.all_reduce, deterministic=True)
 
     run_ranks(1, on_rank)
+
+
+def test_built_in_algorithms_that_are_given_as_objects_have_names_of_their_own() -> None:
+    def names(comm) -> list[str]:
+        given = (ALGORITHMS["all_reduce"][name] for name in ("ring", "tree", "shm"))
+        return [comm.explain("all_reduce", np.ones(9), algorithm=each).algorithm for each in given]
+
+    (said,) = {tuple(each) for each in run_ranks(2, names)}
+    assert len({*said}) == 3
+    assert said[0] == "hpccomm.schedules.algorithms.ring.all_reduce"

@@ -1,10 +1,11 @@
 """Which algorithm a call takes, and which it may."""
 
-import shutil
+import json
+from collections.abc import Callable
 from dataclasses import fields, replace
 from pathlib import Path
+from typing import Any
 
-import h5py
 import numpy as np
 import pytest
 from hypothesis import given
@@ -30,11 +31,14 @@ from hpccomm.dispatch.policy import (
 from hpccomm.dispatch.policy.choosing import UNEVEN_BYTES
 from hpccomm.errors import ConfigurationError, UsageError
 from hpccomm.reductions import ReduceOp
+from hpccomm.results.writer import Writer
 from hpccomm.schedules.algorithms import ALGORITHMS, Algorithm
 from hpccomm.schedules.cost.network import Level, Network
 from hpccomm.schedules.cost.network_files import typical
 from hpccomm.schedules.cost.terms import estimate, has_terms
 from hpccomm.settings import DEFAULT_SEGMENT
+
+from .results.appending import example_info
 
 RANKS = 4
 SIZES = (0, 512, 513, 4 * 4096, 4 * 4096 + 1, 1 << 28)
@@ -348,57 +352,42 @@ def test_tables_are_written_and_read_back(
     }
     table = Table(place(library="Mü 1", processor="a\tb"), "2026-11-21", rows)
     assert text.parse(text.dump(table)) == table
-    with h5py.File("memory", "w", driver="core", backing_store=False) as file:
-        stored.write(file.create_group("policy"), table)
-        assert stored.load(file["policy"]) == table
+    assert text.of_document(json.loads(json.dumps(text.document(table)))) == table
 
 
-def spoiled(file: h5py.File) -> None:
-    file["runs/run0002/policy"].attrs["version"] = 99
+def without_a_key(entry: dict[str, Any]) -> None:
+    del entry["measured"]
 
 
-def foreign(file: h5py.File) -> None:
-    table = file["runs/run0002/policy/table"]
-    lines = table[()]
-    lines["algorithm"] = b"magic"
-    table[()] = lines
+def foreign(entry: dict[str, Any]) -> None:
+    entry["all_reduce"] = {"own": [[0, "magic"]]}
 
 
-def emptied(file: h5py.File) -> None:
-    del file["runs/run0001/policy"], file["runs/run0002/policy"]
-
-
-def torn(file: h5py.File) -> None:
-    del file["runs/run0002/policy/table"]
-
-
-@pytest.fixture(scope="module")
-def two_tables(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A file with the tables of two runs, which can be read."""
-    file = tmp_path_factory.mktemp("tables") / "t.h5"
-    with h5py.File(file, "w") as new:
-        for number in (1, 2):
-            stored.write(new.create_group(f"runs/run000{number}/policy"), tuned(place(number)))
-    assert [table.shape.ranks for table in stored.read(str(file))] == [1, 2]
-    return file
+def negative(entry: dict[str, Any]) -> None:
+    entry["all_reduce"] = {"own": [[0, "ring", -1, 0]]}
 
 
 @pytest.mark.parametrize(
     ("spoil", "said"),
     [
-        (spoiled, "version 99"),
+        (without_a_key, "damaged"),
         (foreign, "'magic' is no algorithm"),
-        (emptied, "no table"),
-        (torn, "damaged"),
+        (negative, "less than 0 segments"),
+        (None, "no table"),
     ],
 )
 def test_a_file_with_no_table_that_can_be_used_is_refused(
-    two_tables: Path, tmp_path: Path, spoil: object, said: str
+    tmp_path: Path, spoil: Callable[[dict[str, Any]], None] | None, said: str
 ) -> None:
-    file = tmp_path / "t.h5"
-    shutil.copy(two_tables, file)
-    with h5py.File(file, "r+") as old:
-        spoil(old)
+    file, entry = tmp_path / "t.h5", text.document(tuned(place(2)))
+    for number in (1, 2) if spoil else ():
+        with Writer(file, example_info()) as writer:
+            writer.add_entry(stored.ENTRY, text.document(tuned(place(number))))
+    with Writer(file, example_info()) as writer:
+        if spoil:
+            assert [table.shape.ranks for table in stored.read(str(file))] == [1, 2]
+            spoil(entry)
+            writer.add_entry(stored.ENTRY, entry)
     with pytest.raises(ConfigurationError, match=said):
         stored.read(str(file))
 
