@@ -182,7 +182,7 @@ def _outcome(claim: Claim) -> int | str:
             claim.name,
             size,
         )
-        return crc32(code_of(claim.build).encode())
+        return crc32(f"{claim.name} {code_of(claim.build)}".encode())
     cases, work = [], _Work(size)
     for in_place in (False, True):
         calls = _calls(call, size, in_place)

@@ -45,11 +45,11 @@ if sink.diverted or calls.closed or gate.error is not None:
     give(None)
     return otherwise()
 try:
-    frame = caller(1)
-    calls.site = (frame.f_code, frame.f_lasti)
-except ValueError:
-    calls.site = None
-try:
+    try:
+        frame = caller(1)
+        calls.site = (frame.f_code, frame.f_lasti)
+    except ValueError:
+        calls.site = None
     {call}
 finally:
     give(None)

@@ -62,12 +62,19 @@ def _late(name: str, *made_of: str) -> Build:
     A program uses few of them, and each is a file that every rank has to open. With `made_of`, the name is of a
     function that returns the algorithm for these arguments: a collective, or the name of another function.
     """
-    return lambda group, call, tuning: _found(name, *made_of)(group, call, tuning)
+
+    def build(*given: Any) -> Any:
+        return _found(name, *made_of)(*given)
+
+    build.__qualname__ = "/".join((name, *made_of))
+    return build
 
 
 # In rank order: named for how the folded blocks move on.
-_ALL_REDUCE_RING = _late("ordered.all_reduce", "ring.all_gather_rounds")
-_ALL_REDUCE_DOUBLING = _late("ordered.all_reduce", "bruck.all_gather_rounds")
+_RING = _late("ordered.all_reduce", "ring.all_gather_rounds")
+_DOUBLING = _late("ordered.all_reduce", "bruck.all_gather_rounds")
+_PAIRWISE = _late("ordered.all_reduce", "pairwise.all_gather_rounds")
+_LINEAR = _late("ordered.all_reduce", "linear.all_gather_rounds")
 _REDUCE_BINOMIAL = _late("ordered.reduce", "binomial.gather_rounds")
 _REDUCE_LINEAR = _late("ordered.reduce", "linear.gather_rounds")
 _REDUCE_SCATTER = _late("ordered.reduce_scatter")
@@ -95,24 +102,16 @@ def _in_two_levels(collective: str, ordered: Build | None = None) -> Algorithm:
 ALGORITHMS: Mapping[str, Mapping[str, Algorithm]] = MappingProxyType(
     {
         "all_reduce": {
-            "ring": Algorithm(_late("ring.all_reduce"), ordered=_ALL_REDUCE_RING),
+            "ring": Algorithm(_late("ring.all_reduce"), ordered=_RING),
             "recursive_doubling": Algorithm(
-                _late("recursive_doubling.all_reduce"), ordered=_ALL_REDUCE_DOUBLING
+                _late("recursive_doubling.all_reduce"), ordered=_DOUBLING
             ),
-            "halving_doubling": Algorithm(
-                _late("halving_doubling.all_reduce"), ordered=_ALL_REDUCE_DOUBLING
-            ),
-            "pairwise": Algorithm(
-                _late("pairwise.all_reduce"),
-                ordered=_late("ordered.all_reduce", "pairwise.all_gather_rounds"),
-            ),
-            "linear": Algorithm(
-                _late("linear.all_reduce"),
-                ordered=_late("ordered.all_reduce", "linear.all_gather_rounds"),
-            ),
-            "tree": Algorithm(_late("tree.all_reduce"), ordered=_ALL_REDUCE_DOUBLING),
-            "binomial": Algorithm(_late("binomial.all_reduce"), ordered=_ALL_REDUCE_DOUBLING),
-            "chain": Algorithm(_late("chain.all_reduce"), ordered=_ALL_REDUCE_RING),
+            "halving_doubling": Algorithm(_late("halving_doubling.all_reduce"), ordered=_DOUBLING),
+            "pairwise": Algorithm(_late("pairwise.all_reduce"), ordered=_PAIRWISE),
+            "linear": Algorithm(_late("linear.all_reduce"), ordered=_LINEAR),
+            "tree": Algorithm(_late("tree.all_reduce"), ordered=_DOUBLING),
+            "binomial": Algorithm(_late("binomial.all_reduce"), ordered=_DOUBLING),
+            "chain": Algorithm(_late("chain.all_reduce"), ordered=_RING),
             "shm": _shared("all_reduce"),
             "hierarchical": _in_two_levels(
                 "all_reduce", _late("hierarchical.DEFAULT.ordered_all_reduce")
