@@ -68,23 +68,22 @@ class LossScale:
 class CurrentScale:
     """The factor of the loss in a training.
 
-    Attributes
+    Parameters
     ----------
     rule : LossScale or None
         How it changes; None keeps it at 1.
+
+    Attributes
+    ----------
+    rule : LossScale or None
+        The same.
     value : float
         The factor.
     """
 
-    def __init__(self) -> None:
-        self.rule: LossScale | None = None
-        self.value, self._finite_steps = 1.0, 0
-
-    def follow(self, rule: LossScale | None) -> None:
-        """Begin anew with another rule."""
-        if rule != self.rule:
-            self.rule = rule
-            self.value, self._finite_steps = 1.0 if rule is None else rule.initial, 0
+    def __init__(self, rule: LossScale | None = None) -> None:
+        self.rule = rule
+        self.value, self._finite_steps = 1.0 if rule is None else rule.initial, 0
 
     def step(self, *, finite: bool) -> None:
         """Take note of a step."""

@@ -1,6 +1,7 @@
 """The model and the settings that all ranks agreed on."""
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from hpccomm.errors import UsageError
@@ -9,19 +10,15 @@ from hpccomm.gradients.group import RankGroup
 from hpccomm.gradients.parameters import Arrays, Parameter, check_writable, read
 from hpccomm.gradients.settings import ReductionSettings, check_known
 
-Proposal = tuple[Arrays, ReductionSettings]
 
-
+@dataclass(frozen=True, eq=False)
 class Model:
-    """Parameters and settings, which change only if all ranks agree.
-
-    Parameters
-    ----------
-    group : RankGroup
-        The ranks that train together.
+    """Parameters and settings. Another model takes the place of this one only if all ranks agree.
 
     Attributes
     ----------
+    group : RankGroup
+        The ranks that train together.
     arrays : dict of Parameter to ndarray
         The parameters in the order of the forward pass.
     settings : ReductionSettings
@@ -30,19 +27,18 @@ class Model:
         Parameters that have gradients of their own.
     """
 
-    def __init__(self, group: RankGroup) -> None:
-        self._group = group
-        self.arrays: Arrays = {}
-        self.settings = ReductionSettings()
-        self.owners: dict[str, Any] = {}
+    group: RankGroup
+    arrays: Arrays = field(default_factory=dict)
+    settings: ReductionSettings = field(default_factory=ReductionSettings)
+    owners: dict[str, Any] = field(default_factory=dict)
 
     @property
     def trained(self) -> list[Parameter]:
         """The parameters that have gradients."""
         return [each for each in self.arrays if each.name not in self.settings.frozen]
 
-    def agree(self, make: Callable[[], Proposal]) -> list[str]:
-        """Take another model once all ranks agree on it; until then, the present one stays. Collective; blocks.
+    def agree(self, make: Callable[[], "Model"]) -> tuple["Model", list[str]]:
+        """Return another model if all ranks agree on it. Collective; blocks.
 
         Parameters
         ----------
@@ -51,60 +47,64 @@ class Model:
 
         Returns
         -------
+        Model
+            What `make` returned.
         list of str
-            What has changed, as sentences.
+            What differs from this one, as sentences.
         """
+        model: Model
 
-        def checked() -> Proposal:
-            arrays, settings = make()
-            settings.check_for(arrays)
-            if settings.initial == "broadcast":
-                check_writable(self._new(arrays), "give a copy of it")
-            return arrays, settings
+        def checked() -> tuple[Arrays, ReductionSettings]:
+            nonlocal model
+            model = make()
+            model.settings.check_for(model.arrays)
+            if model.settings.initial == "broadcast":
+                check_writable(self._new(model.arrays), "give a copy of it")
+            return model.arrays, model.settings
 
-        arrays, settings = agree(self._group, checked)
+        arrays, settings = agree(self.group, checked)
         new = self._new(arrays)
         if settings.initial == "broadcast":
             self._broadcast(new, 0)
-        elif settings.initial == "check" and self._group.size > 1:
-            check_initial(self._group, new)
-        old, before = self.arrays, by_name(self.settings)
-        self.arrays, self.settings = arrays, settings
+        elif settings.initial == "check" and self.group.size > 1:
+            check_initial(self.group, new)
+        before = by_name(self.settings)
         changes = [
             f"{name} is {value}, and was {before[name]}"
             for name, value in by_name(settings).items()
             if value != before[name]
         ]
         changes += [f"parameter {each.name} was added" for each in new]
-        changes += [f"parameter {each.name} was removed" for each in old if each not in arrays]
-        return changes
+        changes += [
+            f"parameter {each.name} was removed" for each in self.arrays if each not in arrays
+        ]
+        return model, changes
 
     def _new(self, arrays: Arrays) -> Arrays:
         return {each: x for each, x in arrays.items() if each not in self.arrays}
 
-    def configured(self, changes: Mapping[str, Any]) -> Proposal:
+    def configured(self, changes: Mapping[str, Any]) -> "Model":
         """Return the model with other settings."""
-        return self.arrays, self.settings.changed(changes)
+        return replace(self, settings=self.settings.changed(changes))
 
-    def with_parameter(self, name: str, array: Any) -> Proposal:
+    def with_parameter(self, name: str, array: Any) -> "Model":
         """Return the model with one more parameter."""
         pairs = [(each.name, x) for each, x in self.arrays.items()]
         arrays, owners = read([*pairs, (name, array)], devices=True)
-        self.owners |= owners
-        return arrays, self.settings
+        return replace(self, arrays=arrays, owners=self.owners | owners)
 
-    def without_parameter(self, name: str) -> Proposal:
+    def without_parameter(self, name: str) -> "Model":
         """Return the model without a parameter."""
         check_known(name, [each.name for each in self.arrays])
         arrays = {each: x for each, x in self.arrays.items() if each.name != name}
         if not arrays:
             raise UsageError(f"{name!r} is the only parameter; keep at least one")
         frozen = [each for each in self.settings.frozen if each != name]
-        return arrays, self.settings.changed({"frozen": frozen})
+        return replace(self, arrays=arrays).configured({"frozen": frozen})
 
     def broadcast(self, root: int) -> None:
         """Give all ranks the parameters of `root`. Collective; blocks."""
-        if root != self._group.rank:
+        if root != self.group.rank:
             check_writable(self.arrays, "give a copy of it")
         self._broadcast(self.arrays, root)
 
@@ -116,7 +116,7 @@ class Model:
                 for each, x in arrays.items()
                 if each.on_device == on_device
             ]
-            self._group.broadcast([flat for _, flat in pairs], root)
+            self.group.broadcast([flat for _, flat in pairs], root)
             for array, flat in pairs:
-                if flat is not array and root != self._group.rank:
+                if flat is not array and root != self.group.rank:
                     array[...] = flat

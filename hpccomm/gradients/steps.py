@@ -38,13 +38,13 @@ class TrainingSteps:
 
     Parameters
     ----------
-    group : RankGroup
-        The ranks that train together.
     model : Model
-        What all ranks agreed on.
+        Without parameters.
 
     Attributes
     ----------
+    model : Model
+        What all ranks agreed on, after `lay_out`.
     buckets : Buckets
         The gradients, after `lay_out`.
     record : Record
@@ -61,8 +61,8 @@ class TrainingSteps:
 
     buckets: Buckets
 
-    def __init__(self, group: RankGroup, model: Model) -> None:
-        self._group, self._model, comm = group, model, group.comm
+    def __init__(self, model: Model) -> None:
+        self._group, self.model, comm = model.group, model, model.group.comm
         self._worker = Worker(comm.abort) if comm.background else None
         self._levels: tuple[RankGroup, RankGroup | None] | None = None
         self.record, self.scale = Record(), CurrentScale()
@@ -78,46 +78,48 @@ class TrainingSteps:
         self._micro_steps = 0  # since the last reduction
         self._way = ""  # in which the last step was reduced
 
-    def lay_out(self, changes: Sequence[str] = (), readiness: Sequence[str] | None = None) -> None:
-        """Put the gradients in new buckets. Collective; blocks.
+    def lay_out(
+        self, model: Model, changes: Sequence[str] = (), readiness: Sequence[str] | None = None
+    ) -> None:
+        """Take a model, and put its gradients in new buckets. If this raises, all stays. Collective; blocks.
 
         Parameters
         ----------
+        model : Model
+            What all ranks agreed on.
         changes : sequence of str
             What has changed in the model, for the log.
         readiness : sequence of str, optional
             As in `ordered`.
         """
-        group, model, settings = self._group, self._model, self._model.settings
+        group, settings = self._group, model.settings
         before: Buckets | None = getattr(self, "buckets", None)
         if settings.hierarchical and self._levels is None:
             comm = group.comm
             node = RankGroup(comm.node_comm, group.timeout)
             across = comm.split(0 if node.rank == 0 else None, name=f"{comm.name}.leaders")
             self._levels = node, None if across is None else RankGroup(across, group.timeout)
-        self._readiness = readiness
         filled = ordered(model.trained, settings.order, readiness)
         parts = layout(model.trained, settings, readiness)
         urgent = urgent_buckets(parts, model.trained)
         flags = len(FLAGS) + len(urgent)
-        self.buckets = Buckets(group, parts, settings, model.owners, flags)
+        buckets = Buckets(group, parts, settings, model.owners, flags)
         levels = self._levels if settings.hierarchical else None
-        self._reducer = Reducer(group, self.buckets, settings, urgent, self._worker, levels)
+        reducer = Reducer(group, buckets, settings, urgent, self._worker, levels)
         if before is not None:
-            self.buckets.adopt(before)
-        self.record.lay_out(self.buckets, self._reducer)
-        self.scale.follow(settings.loss_scale)
-        self._rescale()
-        self._warm_up = WarmUp(filled, parts, settings.adaptive) if settings.adaptive else None
+            buckets.adopt(before)
+        warm_up = WarmUp(filled, parts, settings.adaptive) if settings.adaptive else None
+        same = settings.loss_scale == self.scale.rule
+        scale = self.scale if same else CurrentScale(settings.loss_scale)
+        _rescale(buckets, reducer, scale)
+        # No calls between these, so that an interrupt comes before all or after all.
+        self.model, self.buckets, self._reducer = model, buckets, reducer
+        self.scale, self._warm_up, self._readiness = scale, warm_up, readiness
+        self.record.lay_out(buckets, reducer)
         if self.log is not None:
             for change in changes:
                 self.log.note(self.record.steps, change)
             self.log.layout(self.record.steps, parts)
-
-    def _rescale(self) -> None:
-        self.buckets.loss_scale = self.scale.value
-        if self._reducer.ranks is not None:
-            self._reducer.ranks.scale = self.scale.value
 
     # Between steps.
 
@@ -142,7 +144,7 @@ class TrainingSteps:
     def check_consistency(self) -> None:
         """Do what `GradientSync.check_consistency` does."""
         self.check_between()
-        arrays = {f"parameter {each.name!r}": x for each, x in self._model.arrays.items()}
+        arrays = {f"parameter {each.name!r}": x for each, x in self.model.arrays.items()}
         if self._reduced:
             arrays |= {f"gradient {name!r}": x for name, x in self.buckets.gradients.items()}
         check_same(
@@ -160,7 +162,7 @@ class TrainingSteps:
             raise UsageError("the gradients are not reduced; call sync() or wait() first")
         buckets = self.buckets
         # In the order of the parameters, so that the bits do not depend on the buckets.
-        names = [each.name for each in self._model.trained if buckets.present[each.name]]
+        names = [each.name for each in self.model.trained if buckets.present[each.name]]
         norm = clip([buckets.gradients[name] for name in names], float(limit))
         buckets.copy_back()
         buckets.accept()
@@ -204,11 +206,11 @@ class TrainingSteps:
 
     @property
     def _reducing(self) -> bool:
-        return not self._suspended and self._micro_steps + 1 >= self._model.settings.accumulate
+        return not self._suspended and self._micro_steps + 1 >= self.model.settings.accumulate
 
     def weigh(self, samples: float) -> None:
         """Do what `GradientSync.weigh` does."""
-        op = self._model.settings.op
+        op = self.model.settings.op
         if op != "weighted":
             raise UsageError(f"a weight is given, and op is {op!r}; take 'weighted'")
         if self._reducer.started:
@@ -223,7 +225,7 @@ class TrainingSteps:
         self.buckets.factor = float(samples) / float(total[0])
 
     def _check_weighed(self) -> None:
-        weighted = self._model.settings.op == "weighted"
+        weighted = self.model.settings.op == "weighted"
         if weighted and self._reducing and self.buckets.factor is None:
             raise UsageError("op is 'weighted' and this step has no weight; call weigh() first")
 
@@ -255,7 +257,7 @@ class TrainingSteps:
         self._check_alive()
         if self._open:
             raise UsageError("gradients were marked by ready() in this step; end it by wait()")
-        buckets, frozen = self.buckets, self._model.settings.frozen
+        buckets, frozen = self.buckets, self.model.settings.frozen
         given = [
             (name, buckets.source(name, grad, written=True))
             for name, grad in (grads or {}).items()
@@ -276,11 +278,11 @@ class TrainingSteps:
 
     def ready(self, name: str, grad: Any) -> None:
         """Do what `GradientSync.ready` does."""
-        if name in self._model.settings.frozen:
+        if name in self.model.settings.frozen:
             return
         if self._complete:
             raise UsageError(f"{name!r} is ready too late, after wait_for(); call wait() first")
-        owner = self._model.owners.get(name)
+        owner = self.model.owners.get(name)
         own = grad is not None and owner is not None and grad is owner.grad
         array = self.buckets.source(name, grad, written=own)
         self._check_weighed()
@@ -326,7 +328,7 @@ class TrainingSteps:
 
     def _end(self) -> bool:
         """End a micro-step. Return whether there are results."""
-        group, model = self._group, self._model
+        group, model = self._group, self.model
         buckets, record, settings = self.buckets, self.record, model.settings
         reduced, marked, spans = self._reducing, buckets.marked, self._reducer.spans
         if reduced:
@@ -357,17 +359,23 @@ class TrainingSteps:
             buckets.accept()
         if settings.loss_scale is not None:
             self.scale.step(finite=not skipped)
-            self._rescale()
+            _rescale(buckets, self._reducer, self.scale)
         if settings.check_every and not record.steps % settings.check_every:
             self.check_consistency()
         if settings.order == "ready" and self._readiness is None:
-            self.lay_out(readiness=mean_order(group.exchange(list(marked))))
+            self.lay_out(model, readiness=mean_order(group.exchange(list(marked))))
         elif self._way == READY and self._warm_up is not None and self._warm_up.step(spans):
             self.choice = choice = self._warm_up.choose(group, settings)
             sizes = {
                 "bucket_bytes": choice.bucket_bytes,
                 "first_bucket_bytes": choice.first_bucket_bytes,
             }
-            model.settings = settings.changed({**sizes, "adaptive": 0})
-            self.lay_out([f"adaptive buckets: {choice}"], self._readiness)
+            changed = model.configured({**sizes, "adaptive": 0})
+            self.lay_out(changed, [f"adaptive buckets: {choice}"], self._readiness)
         return not skipped
+
+
+def _rescale(buckets: Buckets, reducer: Reducer, scale: CurrentScale) -> None:
+    buckets.loss_scale = scale.value
+    if reducer.ranks is not None:
+        reducer.ranks.scale = scale.value

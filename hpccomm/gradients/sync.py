@@ -11,7 +11,7 @@ from hpccomm.gradients.arrays import Array
 from hpccomm.gradients.buckets import gradient_of
 from hpccomm.gradients.group import RankGroup
 from hpccomm.gradients.log import Log, log_path
-from hpccomm.gradients.model import Model, Proposal
+from hpccomm.gradients.model import Model
 from hpccomm.gradients.parameters import Bucket, Named, read
 from hpccomm.gradients.settings import ReductionOptions, ReductionSettings
 from hpccomm.gradients.statistics import Statistics
@@ -74,20 +74,18 @@ class GradientSync:
         **settings: Unpack[ReductionOptions],
     ) -> None:
         group = RankGroup(comm, timeout)
-        self._model = Model(group)
-        self._steps = TrainingSteps(group, self._model)
+        self._steps = TrainingSteps(Model(group))
 
-        def make() -> Proposal:
-            arrays, self._model.owners = read(parameters, devices=True)
+        def make() -> Model:
+            arrays, owners = read(parameters, devices=True)
             chosen = ReductionSettings().changed(settings)
             path = log_path(log)
             if path is not None and comm.rank == 0:
                 self._steps.log = Log(path, comm.size, by_name(chosen))
-            return arrays, chosen
+            return Model(group, arrays, chosen, owners)
 
         try:
-            self._model.agree(make)
-            self._steps.lay_out()
+            self._steps.lay_out(self._steps.model.agree(make)[0])
         except BaseException:
             self._steps.discard()
             raise
@@ -107,7 +105,7 @@ class GradientSync:
         RankMismatch
             On the other ranks in that case, and on all ranks if the changes differ; the settings stay, too.
         """
-        self._change(lambda: self._model.configured(changes))
+        self._change(lambda: self._steps.model.configured(changes))
 
     def accumulate(self, count: int) -> None:
         """Add up this number of micro-steps before each reduction, by `configure`. Collective; blocks."""
@@ -115,18 +113,18 @@ class GradientSync:
 
     def add(self, name: str, array: Any) -> None:
         """Add a parameter behind the others. Collective; blocks. As `configure` in all else."""
-        self._change(lambda: self._model.with_parameter(name, array))
+        self._change(lambda: self._steps.model.with_parameter(name, array))
 
     def remove(self, name: str) -> None:
         """Remove a parameter, but not the only one. Collective; blocks. As `configure` in all else."""
-        self._change(lambda: self._model.without_parameter(name))
+        self._change(lambda: self._steps.model.without_parameter(name))
 
-    def _change(self, make: Callable[[], Proposal]) -> None:
-        def checked() -> Proposal:
+    def _change(self, make: Callable[[], Model]) -> None:
+        def checked() -> Model:
             self._steps.check_between()
             return make()
 
-        self._steps.lay_out(self._model.agree(checked))
+        self._steps.lay_out(*self._steps.model.agree(checked))
 
     def broadcast_parameters(self, root: int = 0) -> None:
         """Give all ranks the parameters of `root`, in the arrays that the class was made with. Collective; blocks.
@@ -139,7 +137,7 @@ class GradientSync:
             If a call fails or its deadline passes.
         """
         entered()
-        self._model.broadcast(root)
+        self._steps.model.broadcast(root)
 
     def check_consistency(self) -> None:
         """Compare the parameters of all ranks, and the gradients if they are reduced. Collective; blocks.
@@ -291,7 +289,7 @@ class GradientSync:
         buckets = self._steps.buckets
         if name is None:
             return any(buckets.present.values())
-        if name in self._model.settings.frozen:
+        if name in self._steps.model.settings.frozen:
             return False
         gradient_of(name, buckets.gradients)
         return buckets.present[name]

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 
 from hpccomm import Communicator, UsageError
-from hpccomm.gradients import GradientSync
+from hpccomm.gradients import GradientSync, LossScale
 from hpccomm.gradients.compression import (
     Channel,
     Compressor,
@@ -307,6 +307,23 @@ def test_a_dtype_that_does_not_fit_is_refused_on_every_rank() -> None:
             with pytest.raises(UsageError, match="not float64"):
                 GradientSync(comm, model, compressor=Halves(), hierarchical=hierarchical)
         comm.barrier()
+
+    run_ranks(2, body)
+
+
+def test_a_compressor_that_is_refused_by_configure_changes_nothing() -> None:
+    def body(comm: Communicator) -> None:
+        sync = GradientSync(comm, {"a": np.zeros(6)}, loss_scale=LossScale(4.0))
+        view = sync.gradients["a"]
+        with pytest.raises(UsageError, match="not float64"):
+            sync.configure(compressor=Halves(), op="sum", loss_scale=None)
+        assert (sync.loss_scale, sync.gradients["a"] is view) == (4.0, True)
+        view[:] = 4.0 * comm.rank
+        assert sync.sync()
+        assert (view == 0.5).all()
+        sync.configure(check_every=1)  # op is as before here, too
+        sync.sync({"a": np.full(6, 4.0 * comm.rank)})
+        assert (sync.gradients["a"] == 0.5).all()
 
     run_ranks(2, body)
 
