@@ -10,7 +10,7 @@ from hpccomm.errors import UsageError
 
 if TYPE_CHECKING:
     from hpccomm.communicator.planning import Batch, Planning
-    from hpccomm.communicator.steps import Step
+    from hpccomm.communicator.steps import PlanStep
 
 
 class Capture:
@@ -141,7 +141,7 @@ class CallSink:
             self.planning.add((call,))
         return True
 
-    def takes_plan(self, steps: "Sequence[Step]") -> bool:
+    def takes_plan(self, steps: "Sequence[PlanStep]") -> bool:
         """Have the calls of a plan taken, if something takes calls; return whether that is so.
 
         Raises

@@ -14,7 +14,7 @@ import hpccomm
 from hpccomm import backends, settings
 from hpccomm.backends.bootstrap import device as devices
 from hpccomm.backends.bootstrap import machine, mpi
-from hpccomm.backends.bootstrap.arrival import Arrival
+from hpccomm.backends.bootstrap.arrival import JobArrival
 from hpccomm.backends.bootstrap.launch import job_name, launched
 from hpccomm.backends.control import Control
 from hpccomm.backends.loopback import seat
@@ -116,7 +116,7 @@ def new_comm(
     if device is not None:
         device = devices.choose(device, 0, devices.visible_devices())
     called = name or "world"
-    arrival = Arrival(called, merged.timeout)
+    arrival = JobArrival(called, merged.timeout)
     # Threads as ranks poll, and raise by themselves.
     alone = seat.world is not None or merged.backend == "loopback"
     if not alone:

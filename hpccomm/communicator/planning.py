@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from hpccomm.communicator.core import Core
 from hpccomm.communicator.lanes import Call
 from hpccomm.communicator.sequences import agreed, at_deadline
-from hpccomm.communicator.steps import Step
+from hpccomm.communicator.steps import PlanStep
 from hpccomm.contracts.choice import Choice
 from hpccomm.contracts.collectives import CALLS
 from hpccomm.errors import HpccommError, UsageError
@@ -136,12 +136,12 @@ class Planning:
     def __init__(self, core: Core, timeout: float) -> None:
         self._core = core
         self._timeout = timeout
-        self._steps: list[Step] = []
+        self._steps: list[PlanStep] = []
         self._plan: Plan | None = None
 
     def add(self, calls: tuple[Call, ...], *, batched: bool = False) -> None:
         """Take a call, or those of a batch."""
-        self._steps.append(Step(calls, batched, self._core.calls.site))
+        self._steps.append(PlanStep(calls, batched, self._core.calls.site))
 
     def __enter__(self) -> Plan:
         if self._plan is not None:
@@ -209,13 +209,13 @@ def plan(
     """Decide, check and agree a call once. Parameters are those of `explain`."""
     if core.sink.planning is not None:
         raise UsageError("plan() within planning(), which plans calls as they are; make the call")
-    steps: tuple[Step, ...] = ()
+    steps: tuple[PlanStep, ...] = ()
     error, timeout = None, core.calls.timeout
     async_op = bool(keywords.get("async_op", False))
     try:
         timeout = core.limit(keywords.get("timeout"))
         call = _captured(core, face, collective, args, keywords)
-        steps = (Step((call,), False, site_of(user_frame())),)
+        steps = (PlanStep((call,), False, site_of(user_frame())),)
     except HpccommError as refused:
         error = refused
     return Plan(*agreed(core, steps, error, timeout, async_op=async_op))

@@ -13,7 +13,7 @@ from hpccomm.communicator.lanes.planned import Numbered, ends
 from hpccomm.communicator.steps import (
     HOST,
     Announced,
-    Step,
+    PlanStep,
     announced,
     differing,
     most_messages,
@@ -28,7 +28,7 @@ from hpccomm.runtime.callpath import carrying
 
 def agreed(
     core: Core,
-    steps: tuple[Step, ...],
+    steps: tuple[PlanStep, ...],
     error: HpccommError | None,
     limit: float,
     *,
@@ -40,7 +40,7 @@ def agreed(
     ----------
     core : Core
         The communicator's.
-    steps : tuple of Step
+    steps : tuple of PlanStep
         Of this rank.
     error : HpccommError or None
         Why this rank has none.
@@ -144,7 +144,7 @@ def _compared(core: Core, mine: Announced) -> list[Announced]:
 
 
 def _bound(
-    core: Core, steps: Sequence[Step], everyone: Sequence[Announced]
+    core: Core, steps: Sequence[PlanStep], everyone: Sequence[Announced]
 ) -> tuple[Transport | None, list[Call]]:
     """Return each step as one call, and the transport of messages on host arrays. Collective."""
     most = most_messages(everyone)
@@ -156,7 +156,7 @@ def _bound(
 
 
 def _one(
-    step: Step,
+    step: PlanStep,
     transport: Transport | None,
     first: int,
     sends: Iterator[int],
@@ -174,7 +174,7 @@ def _one(
 
 
 def _carrying(
-    core: Core, steps: tuple[Step, ...], whole: Sequence[Call], limit: float, async_op: bool
+    core: Core, steps: tuple[PlanStep, ...], whole: Sequence[Call], limit: float, async_op: bool
 ) -> Callable[[], Any]:
     """Return what carries a plan out."""
     calls, sink = core.calls, core.sink

@@ -17,7 +17,7 @@ HOST = "host"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Step:
+class PlanStep:
     """A step of a plan: a call, or the calls of a batch.
 
     Attributes
@@ -88,7 +88,7 @@ class Announced(NamedTuple):
     willing: Sequence[object] = ()
 
 
-def announced(steps: Sequence[Step], *, async_op: bool) -> Announced:
+def announced(steps: Sequence[PlanStep], *, async_op: bool) -> Announced:
     """Return what a rank tells of its steps."""
     collectives = []
     willing = []
@@ -116,7 +116,7 @@ def read(came: Sequence[Any]) -> Announced:
     return Announced(sites, collectives, sent, taken, willing)
 
 
-def _terms(step: Step, *, async_op: bool) -> Terms | None:
+def _terms(step: PlanStep, *, async_op: bool) -> Terms | None:
     """Return what must be equal on all ranks in a step; None if it has messages alone."""
     prepared_calls = [call.prepared for call in step.calls if call.prepared.ordered]
     each = [(one.async_label if async_op else one.label).terms for one in prepared_calls]

@@ -13,7 +13,7 @@ from hpccomm.results.schema import Row, Timing
 from hpccomm.units import few
 
 
-class Case(NamedTuple):
+class CaseKey(NamedTuple):
     """What must be equal on both sides for times to be compared."""
 
     collective: str
@@ -36,10 +36,10 @@ class Case(NamedTuple):
         return " ".join(filter(None, words))
 
 
-def case_of(row: Row, variant: str = "", ranks: str = "") -> Case:
+def case_of(row: Row, variant: str = "", ranks: str = "") -> CaseKey:
     """Return the case of a row; ranks only where their number may differ."""
-    of_row = (getattr(row, name) for name in Case._fields if name not in ("variant", "ranks"))
-    return Case._make((*of_row, variant, ranks))
+    of_row = (getattr(row, name) for name in CaseKey._fields if name not in ("variant", "ranks"))
+    return CaseKey._make((*of_row, variant, ranks))
 
 
 class LaunchRow(NamedTuple):
@@ -49,7 +49,7 @@ class LaunchRow(NamedTuple):
     timing: Timing
 
 
-CaseRows = dict[Case, list[list[LaunchRow]]]
+CaseRows = dict[CaseKey, list[list[LaunchRow]]]
 """The rows of each case, launch by launch."""
 
 
@@ -76,13 +76,13 @@ class Side(NamedTuple):
         Parameters
         ----------
         across : mapping of str to str
-            Fields of `Case`, and the one value of each that counts; empty for all.
+            Fields of `CaseKey`, and the one value of each that counts; empty for all.
         variants : bool
             Whether they are compared with those of another variant.
         """
         cases: CaseRows = {}
         for run in self.runs:
-            own: dict[Case, list[LaunchRow]] = {}
+            own: dict[CaseKey, list[LaunchRow]] = {}
             ranks = str(len(run.info.ranks)) if "ranks" in across else ""
             for index, (row, timing) in enumerate(zip(run.rows, run.timings, strict=True)):
                 variant = run.variant(index)

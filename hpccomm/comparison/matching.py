@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from hpccomm.comparison.launches import Case, CaseRows, LaunchRow, Side, case_of
+from hpccomm.comparison.launches import CaseKey, CaseRows, LaunchRow, Side, case_of
 from hpccomm.errors import UsageError
 from hpccomm.units import few
 
@@ -22,7 +22,7 @@ METRICS = {TIME: "time", BUSBW: "bus bandwidth"}
 """Values of ``--metric``, and what they are."""
 
 ACROSS = ("algorithm", "backend", "dtype", "collective", "ranks")
-"""What may differ between the sides on purpose: fields of `Case`."""
+"""What may differ between the sides on purpose: fields of `CaseKey`."""
 
 _OF_VARIANT = {"backend", "algorithm"}
 
@@ -78,21 +78,21 @@ class MatchedCases(NamedTuple):
 
     Attributes
     ----------
-    values : dict of Case to CaseValues
+    values : dict of CaseKey to CaseValues
         Of each case that both have.
-    only_base, only_new : tuple of Case
+    only_base, only_new : tuple of CaseKey
         Those of one side alone.
     passes : bool
         Whether values are those of passes within one launch, instead of launches.
-    without : tuple of Case
+    without : tuple of CaseKey
         Those that both have, where a launch has no time, or bus bandwidth, above 0.
     """
 
-    values: dict[Case, CaseValues]
-    only_base: tuple[Case, ...]
-    only_new: tuple[Case, ...]
+    values: dict[CaseKey, CaseValues]
+    only_base: tuple[CaseKey, ...]
+    only_new: tuple[CaseKey, ...]
     passes: bool
-    without: tuple[Case, ...] = ()
+    without: tuple[CaseKey, ...] = ()
 
 
 def matched(
@@ -143,7 +143,7 @@ def matched(
 def _matched(
     sides: Sequence[CaseRows], free: Collection[str], measure: str, metric: str, *, passes: bool
 ) -> MatchedCases:
-    values: dict[Case, CaseValues] = {}
+    values: dict[CaseKey, CaseValues] = {}
     without = []
     groups = _groups(sides, free)
     for bases, news in groups:
@@ -164,14 +164,14 @@ def _matched(
 
 
 def _groups(
-    sides: Sequence[Iterable[Case]], free: Collection[str]
-) -> Collection[tuple[list[Case], list[Case]]]:
+    sides: Sequence[Iterable[CaseKey]], free: Collection[str]
+) -> Collection[tuple[list[CaseKey], list[CaseKey]]]:
     """Return the cases of both sides that are equal but for some fields."""
     free = {*free}
     if "collective" in free:  # some reduce, or have a root, and others do not
         values = {value for side in sides for case in side for value in (case.op, case.root)}
         free |= {name for name, value in (("op", "none"), ("root", -1)) if value in values}
-    groups: dict[Hashable, tuple[list[Case], list[Case]]] = {}
+    groups: dict[Hashable, tuple[list[CaseKey], list[CaseKey]]] = {}
     for at, cases in enumerate(sides):
         for case in cases:
             key = tuple(value for name, value in case._asdict().items() if name not in free)
@@ -179,7 +179,7 @@ def _groups(
     return groups.values()
 
 
-def _of_both(base: Case, new: Case) -> tuple[Case, Across]:
+def _of_both(base: CaseKey, new: CaseKey) -> tuple[CaseKey, Across]:
     """Return a case in which what differs is written as ``ring -> tree``, and what differs."""
     both = {name: (getattr(base, name), getattr(new, name)) for name in (*ACROSS, "op")}
     words: dict[str, Any] = {
@@ -205,7 +205,7 @@ def matched_passes(base: Sequence[LaunchRow], new: Sequence[LaunchRow]) -> Match
 
 
 def _values(
-    case: Case, sides: Sequence[list[list[LaunchRow]]], measure: str, metric: str
+    case: CaseKey, sides: Sequence[list[list[LaunchRow]]], measure: str, metric: str
 ) -> CaseValues | None:
     """Return the values of a case; None if no measure gives each launch one above 0."""
     wrong = sum(max(0, each.row.wrong) for rows in sides[1] for each in rows)

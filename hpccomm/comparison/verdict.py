@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 from itertools import product
 
 from hpccomm.comparison import matching, statistics
-from hpccomm.comparison.launches import Case, Side
+from hpccomm.comparison.launches import CaseKey, Side
 from hpccomm.comparison.matching import METRICS, CaseValues, MatchedCases
 from hpccomm.comparison.statistics import Launches, Ratio
 from hpccomm.errors import ResultsError
@@ -58,7 +58,7 @@ class CaseVerdict:
 
     Attributes
     ----------
-    case : Case
+    case : CaseKey
         The case.
     values : CaseValues
         What the launches took.
@@ -70,7 +70,7 @@ class CaseVerdict:
         One of `MEANINGS`.
     """
 
-    case: Case
+    case: CaseKey
     values: CaseValues
     ratio: Ratio
     p_slower: float
@@ -95,7 +95,7 @@ class Comparison:
         How they were found.
     cases : tuple of CaseVerdict
         The worst first.
-    only_base, only_new : tuple of Case
+    only_base, only_new : tuple of CaseKey
         Cases of one side alone.
     circumstances : tuple of str
         What else differs between the sides: versions, environment, hosts.
@@ -113,8 +113,8 @@ class Comparison:
 
     rules: Rules
     cases: tuple[CaseVerdict, ...]
-    only_base: tuple[Case, ...]
-    only_new: tuple[Case, ...]
+    only_base: tuple[CaseKey, ...]
+    only_new: tuple[CaseKey, ...]
     circumstances: tuple[str, ...] = ()
     needed: int = 0
     left_out: tuple[str, ...] = ()
@@ -228,7 +228,7 @@ def _circumstances(base: Side, new: Side) -> tuple[str, ...]:
     return tuple(dict.fromkeys(each for pair in different for each in pair))
 
 
-def _judged(values: Mapping[Case, CaseValues], rules: Rules) -> tuple[CaseVerdict, ...]:
+def _judged(values: Mapping[CaseKey, CaseValues], rules: Rules) -> tuple[CaseVerdict, ...]:
     p = [
         test(each.base, each.new, rules.minimum)
         for test in (statistics.slower, statistics.faster)

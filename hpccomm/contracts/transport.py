@@ -241,7 +241,7 @@ class SharedMemory(Protocol):
         """
 
 
-class Message(NamedTuple):
+class BoundMessage(NamedTuple):
     """One end of a message that is sent again and again.
 
     Attributes
@@ -265,7 +265,7 @@ class Persistent(Protocol):
     def pays(self, peer: int, nbytes: int) -> bool:
         """Tell whether a message of so many bytes is to be bound. Local; equal at both ends."""
 
-    def bind(self, receives: Sequence[Message], sends: Sequence[Message]) -> Bound:
+    def bind(self, receives: Sequence[BoundMessage], sends: Sequence[BoundMessage]) -> Bound:
         """Bind messages to their arrays, which live as long as what is returned. Local; never blocks.
 
         The two ends of each have agreed on its size: a receive does not look at what comes.

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hpccomm.comparison import statistics
-from hpccomm.comparison.launches import Case, LaunchRow, side
+from hpccomm.comparison.launches import CaseKey, LaunchRow, side
 from hpccomm.comparison.matching import CaseValues, matched_passes
 from hpccomm.comparison.text import text
 from hpccomm.comparison.verdict import Rules, _judged, compare, compare_passes
@@ -100,7 +100,7 @@ def test_equal_sides_are_told_apart_as_seldom_as_is_said(pytestconfig):
     # One in ten is expected at most; more than `most` come by chance once in 200 times.
     comparisons, most = (150, 25) if pytestconfig.getoption("--all") else (50, 11)
     chance, alarms = np.random.default_rng(0), 0
-    case = Case("all_reduce", "mpi", "auto", "float", "sum", -1, 8, in_place=False)
+    case = CaseKey("all_reduce", "mpi", "auto", "float", "sum", -1, 8, in_place=False)
     for _ in range(comparisons):
         found = {
             case._replace(bytes=number): CaseValues(

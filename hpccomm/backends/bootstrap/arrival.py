@@ -21,7 +21,7 @@ START_SECONDS = 3.0
 ANSWER_SECONDS = 0.5
 
 
-class Arrival:
+class JobArrival:
     """The deadline of making a communicator, from its first line on.
 
     MPI's start and what follows block in the library. The watchdog looks after that: at the deadline it

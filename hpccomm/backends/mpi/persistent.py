@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from hpccomm.backends.mpi.intranode import DIRECT_BYTES
 from hpccomm.backends.mpi.types import block
-from hpccomm.contracts.transport import Bound, Message
+from hpccomm.contracts.transport import Bound, BoundMessage
 
 _start_all = MPI.Prequest.Startall
 _test_all = MPI.Request.Testall
@@ -46,7 +46,7 @@ class PersistentMessages:
         """Tell whether a message is bound: the larger ones of a node go as `NearbyTransport` sends them."""
         return peer not in self._near or nbytes < DIRECT_BYTES
 
-    def bind(self, receives: Sequence[Message], sends: Sequence[Message]) -> Bound:
+    def bind(self, receives: Sequence[BoundMessage], sends: Sequence[BoundMessage]) -> Bound:
         """Make the requests of an exchange; receives first, so that they are posted first."""
         self._free_left()
         receive, send = self._comm.Recv_init, self._comm.Send_init

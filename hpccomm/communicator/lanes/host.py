@@ -14,7 +14,7 @@ from hpccomm.communicator.lanes.call import Call, PointToPoint, PreparedCall
 from hpccomm.communicator.lanes.check import Check
 from hpccomm.communicator.lanes.device_batch import check_messages
 from hpccomm.communicator.lanes.lane import ARRAYS, SELF_CHECK, Lane, wire_tag
-from hpccomm.communicator.lanes.planned import Messages, Numbered, PlannedCall, start_of
+from hpccomm.communicator.lanes.planned import Numbered, PlannedCall, StepMessages, start_of
 from hpccomm.contracts.backend import Backend, Blocking, Buffer, Start, both
 from hpccomm.contracts.choice import Choice
 from hpccomm.contracts.terms import of_message
@@ -306,7 +306,7 @@ class HostLane(Lane):
             return first
         operations = tuple(_operation(one.call, one.call.prepared.label) for one in calls)
         collectives = tuple(each for each in operations if each.ordered)
-        messages = Messages([one for one in calls if not one.call.prepared.ordered], transport)
+        messages = StepMessages([one for one in calls if not one.call.prepared.ordered], transport)
         start = start_of(
             self._calls, messages, partial(together, collectives) if collectives else None
         )

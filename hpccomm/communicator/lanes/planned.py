@@ -12,7 +12,7 @@ import numpy as np
 
 from hpccomm.communicator.lanes.call import Call
 from hpccomm.contracts.backend import Buffer, Start
-from hpccomm.contracts.transport import DTYPES, Bound, Message, Steps, Transport
+from hpccomm.contracts.transport import DTYPES, Bound, BoundMessage, Steps, Transport
 from hpccomm.memory.views import overlap
 from hpccomm.runtime.engine import CallEngine
 from hpccomm.runtime.traffic import PLANNED
@@ -46,14 +46,14 @@ class PlannedCall(Call):
 
     Attributes
     ----------
-    messages : Messages or None
+    messages : StepMessages or None
         What it does, if that is all.
     """
 
-    messages: "Messages | None" = None
+    messages: "StepMessages | None" = None
 
 
-class Messages:
+class StepMessages:
     """The messages of one step, bound to their arrays where that pays.
 
     Parameters
@@ -67,14 +67,14 @@ class Messages:
     def __init__(self, calls: Sequence[Numbered], transport: Transport | None) -> None:
         self.sources: list[int] = []
         self.targets: list[int] = []
-        self.receives: list[Message] = []
-        self.sends: list[Message] = []
+        self.receives: list[BoundMessage] = []
+        self.sends: list[BoundMessage] = []
         self.copies: list[tuple[Any, Any]] = []
         for one in calls:
             if one.inward is not None and one.origin is not None:
                 self.sources.append(one.origin)
                 recv: Any = one.call.recv
-                self.receives.append(Message(recv, one.origin, one.inward * DTYPES))
+                self.receives.append(BoundMessage(recv, one.origin, one.inward * DTYPES))
             if one.outward is not None and one.to is not None:
                 self.targets.append(one.to)
                 send: Any = one.call.send
@@ -82,7 +82,7 @@ class Messages:
                     # What comes takes the place of what is sent, which goes from a copy.
                     send = np.empty_like(send)
                     self.copies.append((send, one.call.send))
-                self.sends.append(Message(send, one.to, one.outward * DTYPES))
+                self.sends.append(BoundMessage(send, one.to, one.outward * DTYPES))
         self.bound, self.loose = self._bound(transport)
 
     def _bound(self, transport: Transport | None) -> tuple[Bound | None, Callable[[], Steps]]:
@@ -91,7 +91,7 @@ class Messages:
             return None, nothing
         persistent = transport.persistent
 
-        def pays(one: Message) -> bool:
+        def pays(one: BoundMessage) -> bool:
             return persistent is not None and persistent.pays(one.peer, one.data.nbytes)
 
         receives = [one for one in self.receives if pays(one)]
@@ -116,7 +116,7 @@ class Messages:
 
 
 def start_of(
-    calls: CallEngine, messages: Messages, collectives: Callable[[], Steps] | None
+    calls: CallEngine, messages: StepMessages, collectives: Callable[[], Steps] | None
 ) -> Start:
     """Return what starts the messages of a step, and beside them its collectives."""
     cell = calls.traffic.cell

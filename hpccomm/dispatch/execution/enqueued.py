@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from hpccomm.contracts.device import Piece, Span
-from hpccomm.dispatch.execution.program import OWN, LocalRound, Message, Step, local_rounds
+from hpccomm.dispatch.execution.program import OWN, LocalRound, Step, Transit, local_rounds
 from hpccomm.dtypes import DType
 from hpccomm.memory.cuda.folding import DeviceFolder
 from hpccomm.memory.cuda.memory import Scratch, copy
@@ -92,7 +92,7 @@ class DeviceProgram:
         kept = self._scratch.empty(self._elements * self._dtype.itemsize, _BYTES)
         return (send, recv, kept.data.ptr), kept
 
-    def pieces(self, messages: Sequence[Message[DevicePlace]], at: Addresses) -> list[Piece]:
+    def pieces(self, messages: Sequence[Transit[DevicePlace]], at: Addresses) -> list[Piece]:
         """Return messages of a turn, by the addresses that `buffers` gave."""
         dtype = self._dtype
         return [
@@ -139,5 +139,5 @@ class DeviceProgram:
         del kept  # from here on the pool gives it to what comes later on this stream
 
 
-def _full(messages: Sequence[Message[DevicePlace]]) -> tuple[Message[DevicePlace], ...]:
+def _full(messages: Sequence[Transit[DevicePlace]]) -> tuple[Transit[DevicePlace], ...]:
     return tuple(each for each in messages if each.data.elements)

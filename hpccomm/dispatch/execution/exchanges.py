@@ -15,7 +15,7 @@ rank that calls at the same time comes."""
 _NOTHING = np.empty(0, np.uint8)
 
 
-class Exchange(NamedTuple):
+class Token(NamedTuple):
     """A message to one rank and one from another, of as many bytes.
 
     Attributes
@@ -40,7 +40,7 @@ class Exchange(NamedTuple):
     tag: int
 
 
-def exchange(receive: Bound, send: Bound, peer: int, nbytes: int, tag: int) -> Exchange:
+def exchange(receive: Bound, send: Bound, peer: int, nbytes: int, tag: int) -> Token:
     """Return the exchange of two messages."""
     begin_receive, received = receive
     begin_send, sent = send
@@ -53,10 +53,10 @@ def exchange(receive: Bound, send: Bound, peer: int, nbytes: int, tag: int) -> E
                 return sent()
         return False
 
-    return Exchange(begun, received, sent, peer, nbytes, tag)
+    return Token(begun, received, sent, peer, nbytes, tag)
 
 
-class Tokens(dict[tuple[int, int], Exchange]):
+class Tokens(dict[tuple[int, int], Token]):
     """The exchanges of messages without data: by whose is received, and who gets one.
 
     Parameters
@@ -72,7 +72,7 @@ class Tokens(dict[tuple[int, int], Exchange]):
         self._transport = transport
         self._tag = tag
 
-    def __missing__(self, pair: tuple[int, int], /) -> Exchange:
+    def __missing__(self, pair: tuple[int, int], /) -> Token:
         """Make the exchange, when it is first needed."""
         hears, tells = pair
         receive = self._transport.irecv_again(_NOTHING, hears, self._tag)
@@ -102,14 +102,14 @@ class Exchanges:
         self._members = members
         self.table: Record = np.zeros((len(members), RECORD), np.int64)
         self._published: Record | None = None
-        self._by_tag: dict[int, tuple[tuple[Exchange, ...], Tokens]] = {}
+        self._by_tag: dict[int, tuple[tuple[Token, ...], Tokens]] = {}
 
-    def begin(self, tag: int, record: Record) -> tuple[tuple[Exchange, ...], Tokens]:
+    def begin(self, tag: int, record: Record) -> tuple[tuple[Token, ...], Tokens]:
         """Return the exchanges of a call in which this rank publishes a record.
 
         Returns
         -------
-        tuple of Exchange
+        tuple of Token
             What fills the table with the records of all, one after the other.
         Tokens
             Those of barriers.
@@ -122,7 +122,7 @@ class Exchanges:
             found = self._by_tag[tag] = tuple(self._meeting(tag)), tokens
         return found
 
-    def late(self, exchange: Exchange) -> Steps:
+    def late(self, exchange: Token) -> Steps:
         """Wait, polled, for an exchange that has begun.
 
         Raises
@@ -146,7 +146,7 @@ class Exchanges:
                     exchange.tag,
                 )
 
-    def _meeting(self, tag: int) -> list[Exchange]:
+    def _meeting(self, tag: int) -> list[Token]:
         """Return the exchanges that fill a table, of which each rank has the first row, with all rows.
 
         J. Bruck, C.-T. Ho, S. Kipnis, E. Upfal, D. Weathersby, "Efficient algorithms for all-to-all

@@ -34,7 +34,7 @@ Where = TypeVar("Where")
 """What names elements of a buffer: a `Slice`, or a place in device memory."""
 
 
-class Message(NamedTuple, Generic[Where]):
+class Transit(NamedTuple, Generic[Where]):
     """A message to or from `peer`."""
 
     peer: int
@@ -54,14 +54,14 @@ class LocalRound(NamedTuple, Generic[Where]):
 
     Attributes
     ----------
-    receives, sends : tuple of Message
+    receives, sends : tuple of Transit
         Under way at once.
     local : tuple of Step
         In their order, once those are complete.
     """
 
-    receives: tuple[Message[Where], ...]
-    sends: tuple[Message[Where], ...]
+    receives: tuple[Transit[Where], ...]
+    sends: tuple[Transit[Where], ...]
     local: tuple[Step[Where], ...] = ()
 
 
@@ -189,11 +189,11 @@ def local_rounds(
     return tuple(channels)
 
 
-def _messages(table: Transfers, placed: Placed[Where]) -> Iterator[Message[Where]]:
+def _messages(table: Transfers, placed: Placed[Where]) -> Iterator[Transit[Where]]:
     buffer = _NUMBER[table.buffer]
     columns = (table.peer.tolist(), table.start.tolist(), table.count.tolist())
     for peer, start, count in zip(*columns, strict=True):
-        yield Message(peer, placed(buffer, start, count))
+        yield Transit(peer, placed(buffer, start, count))
 
 
 def _steps(table: Folds | Copies, placed: Placed[Where]) -> Iterator[Step[Where]]:
@@ -217,7 +217,7 @@ def _met(group: Group, placed: Placed[Where]) -> Iterator[LocalRound[Where]]:
     """Return the turns of a barrier."""
     nothing = placed(_NUMBER[SCRATCH], 0, 0)  # scratch, since that can be written
     for hears, tells in _meetings(group):
-        yield LocalRound((Message(hears, nothing),), (Message(tells, nothing),))
+        yield LocalRound((Transit(hears, nothing),), (Transit(tells, nothing),))
 
 
 def _meetings(group: Group) -> Iterator[tuple[int, int]]:
