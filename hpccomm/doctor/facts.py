@@ -40,15 +40,18 @@ def gather(only: Collection[str] = (), root: Path = Path("/")) -> Tree:
     root : Path
         Of the file system.
     """
+
+    def ask(name: str) -> Tree:
+        try:
+            return SOURCES[name](root)
+        except Exception as error:  # noqa: BLE001 (one source that fails must not hide the others)
+            return {"unread": {"": f"the source failed: {why(error)}"}}
+
     asked = [name for name in SOURCES if name in only or not only]
     # Side by side: some wait, for counters to rise or for programs.
-    with ThreadPoolExecutor(max(1, len(asked))) as pool:
-        answers = pool.map(lambda name: _asked(SOURCES[name], root), asked)
-        return dict(zip(asked, answers, strict=True))
-
-
-def _asked(source: Callable[[Path], Tree], root: Path) -> Tree:
     try:
-        return source(root)
-    except Exception as error:  # noqa: BLE001 (one source that fails must not hide the others)
-        return {"unread": {"": f"the source failed: {why(error)}"}}
+        with ThreadPoolExecutor(max(1, len(asked))) as pool:
+            answers = [*pool.map(ask, asked)]
+    except RuntimeError:  # the node, or a limit of the user, allows no more threads
+        answers = [*map(ask, asked)]
+    return dict(zip(asked, answers, strict=True))

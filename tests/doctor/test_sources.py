@@ -7,6 +7,7 @@ NVIDIA's lines of Xid as in its catalogue; what Slurm 22.05's scontrol and srun 
 import inspect
 import re
 import sys
+import threading
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -394,4 +395,14 @@ def test_a_source_that_fails_leaves_the_others(monkeypatch):
     monkeypatch.setitem(facts.SOURCES, "host", broken)
     tree = facts.gather(["host", "packages"])
     assert "it fell over" in tree["host"]["unread"][""]
+    assert tree["packages"]["python"]
+
+
+def test_a_node_without_room_for_threads_is_asked_all_the_same(monkeypatch):
+    def full(thread):
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", full)
+    tree = facts.gather(["host", "packages"])
+    assert tree["host"]
     assert tree["packages"]["python"]
