@@ -4,6 +4,8 @@ import math
 from collections.abc import Sequence
 from html import escape
 
+from hpccomm.drawing.xml import xml_text
+
 Colour = str | tuple[float, float, float]
 """A colour of SVG; or red, green and blue, from 0 to 1."""
 
@@ -92,15 +94,12 @@ class Canvas:
         name : str
             The id of the element.
         """
-        (x0, y0), (x1, y1) = places[0], places[-1]
-        way = places[-2]
+        (x0, y0), way, (x1, y1) = places[0], places[-2], places[-1]
         if bow:
             way = (x0 + x1) / 2 - bow * (y1 - y0), (y0 + y1) / 2 + bow * (x1 - x0)
-        shaft = [*places[:-1], (x1, y1)]
-        head = ""
+        shaft, head = [*places], ""
         if arrow:
-            long, half = _HEAD
-            angle = math.atan2(y1 - way[1], x1 - way[0])
+            (long, half), angle = _HEAD, math.atan2(y1 - way[1], x1 - way[0])
             back = x1 - long * math.cos(angle), y1 - long * math.sin(angle)
             aside = half * math.sin(angle), -half * math.cos(angle)
             sides = [(back[0] + sign * aside[0], back[1] + sign * aside[1]) for sign in (1, -1)]
@@ -136,7 +135,7 @@ class Canvas:
         self._add(level, f'<circle cx="{x}" cy="{y}" r="{_points(radius)}" {style}/>')
 
     def _add(self, level: int, text: str) -> None:
-        self._elements.append((level, text))
+        self._elements.append((level, xml_text(text)))
 
 
 def _points(inches: float) -> str:

@@ -44,11 +44,8 @@ def check_place(path: Path) -> None:
     if not folder.is_dir():
         what = "is not a directory" if folder.exists() else "does not exist"
         raise UsageError(
-            f"cannot write {path}: {folder} {what}; make the directory, or choose another path for "
-            "the picture"
+            f"cannot write {path}: {folder} {what}; make the directory, or choose another path"
         )
-    if path.is_dir():
-        raise UsageError(f"cannot write {path}: it is a directory; name a file in it")
     try:
         check_output(path)
     except OSError as error:
@@ -76,8 +73,7 @@ def rendered(svg: str, ending: str) -> bytes:
     """
     if ending == "svg":
         return svg.encode()
-    bitmap: bytes = vega.library().svg_to_png(svg, scale=PIXELS)
-    return bitmap
+    return bytes(vega.library().svg_to_png(svg, scale=PIXELS))
 
 
 def save(svg: str, path: Path) -> None:

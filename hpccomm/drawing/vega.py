@@ -5,6 +5,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from hpccomm.drawing.xml import xml_text
 from hpccomm.errors import ConfigurationError
 from hpccomm.extras import install_command
 
@@ -60,16 +61,21 @@ def layer(mark: str | Chart, encodings: Chart | None = None, **more: Any) -> dic
 
 
 def as_json(chart: Chart) -> str:
-    """Return a chart as JSON that may stand in HTML: numbers with six digits, null for what is none."""
-    text = json.dumps(_rounded(chart), ensure_ascii=False, separators=(",", ":"))
-    return text.encode("utf-8", "replace").decode().replace("<", "\\u003c")
+    """Return a chart as JSON that may stand in HTML: numbers with six digits, null for what is none.
+
+    The library that draws ends the process at a character that XML does not allow: there is none.
+    """
+    text = json.dumps(_fit(chart), ensure_ascii=False, separators=(",", ":"))
+    return text.replace("<", "\\u003c")
 
 
-def _rounded(value: Any) -> Any:
+def _fit(value: Any) -> Any:
     if isinstance(value, Mapping):
-        return {name: _rounded(each) for name, each in value.items()}
+        return {_fit(name): _fit(each) for name, each in value.items()}
     if isinstance(value, list | tuple):
-        return [_rounded(each) for each in value]
+        return [*map(_fit, value)]
+    if isinstance(value, str):
+        return xml_text(value)
     if isinstance(value, float):
         return float(f"{value:.6g}") if math.isfinite(value) else None
     return value
@@ -83,5 +89,4 @@ def svg(chart: Chart) -> str:
     ConfigurationError
         If the library is missing.
     """
-    text: str = library().vegalite_to_svg(as_json({"config": STYLE, **chart}))
-    return text
+    return str(library().vegalite_to_svg(as_json({"config": STYLE, **chart})))

@@ -3,6 +3,7 @@
 import json
 import math
 import re
+import xml.etree.ElementTree as ET
 from dataclasses import replace
 
 import numpy as np
@@ -10,6 +11,8 @@ import pytest
 from damage import called
 
 from hpccomm.charts import curves, heat_map, page, pictures
+from hpccomm.drawing import files, vega
+from hpccomm.drawing.canvas import Canvas
 from hpccomm.drawing.vega import as_json
 from hpccomm.results import pairs, reader
 from hpccomm.results.schema import Timing
@@ -183,7 +186,20 @@ def test_a_chart_is_json_that_html_may_hold():
     )
     assert "<" not in text
     read = json.loads(text)
-    assert read == {"title": "</script>?", "value": [None, None, 0.333333, 10**9]}
+    assert read == {"title": "</script>\ufffd", "value": [None, None, 0.333333, 10**9]}
+
+
+@pytest.mark.parametrize("strange", ["\0", "\x1b", "\uffff", "\udcff"])
+def test_no_text_ends_the_process_that_draws(strange):
+    rows = [{"x": strange, strange: 1}]
+    axes = {"x": vega.encoding("x", "nominal", f"x{strange}"), "y": vega.encoding("y", "nominal")}
+    drawn = [vega.svg(vega.chart(f"a{strange}\tb", rows, 9, 9, mark="bar", encoding=axes))]
+    canvas = Canvas(1, 1)
+    canvas.text((0, 0), f"<{strange}>", 9)
+    drawn.append(canvas.svg())
+    for each in drawn:
+        assert "\ufffd" in "".join(ET.fromstring(each).itertext())
+    assert files.rendered(drawn[1], "png").startswith(b"\x89PNG")
 
 
 def test_skew_is_what_ranks_are_late_by(tmp_path):
