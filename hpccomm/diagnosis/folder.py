@@ -70,7 +70,7 @@ def read_folder(folder: Path) -> DumpFolder:
                 passed_over.append(f"{name} is not a dump (those are named rank_0.json, ...)")
             continue
         try:
-            dump = parse(read_text(folder / name), folder / name)
+            dump = parse(read_text(folder / name, 1 << 28), folder / name)  # a long record
             if dump.rank != int(match[1]):
                 raise DamagedDump(f"it is the dump of rank {dump.rank}: it was renamed")
         except (DamagedDump, OSError, UnicodeDecodeError) as error:

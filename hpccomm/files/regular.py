@@ -10,7 +10,7 @@ from io import FileIO
 from pathlib import Path
 
 MOST_TEXT = 16 << 20
-"""Bytes of the largest text that is read."""
+"""Bytes of the largest text that is read, unless its reader says otherwise."""
 
 _KINDS = (
     (stat.S_ISDIR, "a directory"),
@@ -74,13 +74,13 @@ def as_utf8(text: str) -> str:
         return text.encode(errors="backslashreplace").decode()
 
 
-def read_text(path: str | os.PathLike[str]) -> str:
-    """Return a text in UTF-8.
+def read_text(path: str | os.PathLike[str], most: int = MOST_TEXT) -> str:
+    """Return a text in UTF-8 of at most so many bytes.
 
     Raises
     ------
     NotRegular
-        If it is no regular file, or larger than `MOST_TEXT`.
+        If it is no regular file, or larger.
     OSError
         If it cannot be read.
     UnicodeDecodeError
@@ -88,8 +88,8 @@ def read_text(path: str | os.PathLike[str]) -> str:
     """
     with open_regular(path) as file:
         data = bytearray()
-        while len(data) <= MOST_TEXT and (more := file.read(1 << 20)):
+        while len(data) <= most and (more := file.read(1 << 20)):
             data += more
-    if len(data) > MOST_TEXT:
-        raise NotRegular(None, f"it is larger than {MOST_TEXT >> 20} MiB")
+    if len(data) > most:
+        raise NotRegular(None, f"it is larger than {most >> 20} MiB")
     return data.decode("utf-8")

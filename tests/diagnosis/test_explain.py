@@ -259,6 +259,12 @@ def test_ranks_of_one_job_without_a_communicator_in_common_are_read_together(
     assert [dump.rank for dump in read_folder(tmp_path).dumps] == [0, 1, 2, 3]
 
 
+def test_a_dump_may_be_long(stuck: Path) -> None:
+    with (stuck / "rank_3.json").open("a") as file:
+        file.write(" " * (17 << 20))
+    assert [dump.rank for dump in read_folder(stuck).dumps] == [0, 1, 2, 3]
+
+
 def test_files_that_cannot_be_read_are_one_line_each(stuck: Path, tmp_path: Path, capsys) -> None:
     whole = (stuck / "rank_0.json").read_text()
     (stuck / "rank_0.json").write_text(whole[: len(whole) // 2])
