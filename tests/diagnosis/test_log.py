@@ -78,7 +78,7 @@ FAILED = {
     "nccl_2019_all_reduce_failed.txt": "nccl-tests-wrong",
     "nccl_cut_by_cuda_failure.txt": "cuda-sticky",
     "nccl_failed_then_repeated.txt": "nccl-system",
-    "nccl_signal.txt": "ucx-signal",
+    "nccl_signal.txt": "ompi-segv",
     "nccl_time_limit.txt": "slurm-time",
     "nccl_warnings_glued.txt": "nccl-ib-retry",
     "osu_7.4_validation_fails.txt": "nccl-tests-wrong",

@@ -46,6 +46,11 @@ class Sighting:
     ranks: set[int] = field(default_factory=set)
     hosts: dict[str, tuple[str, int]] = field(default_factory=dict)
 
+    @property
+    def vague(self) -> bool:
+        """Whether it says that a process crashed, and not of which rank it is: launchers say that after it."""
+        return self.message.name == "ucx-signal" and not self.ranks
+
 
 @dataclass(slots=True)
 class LogReport:
@@ -108,9 +113,9 @@ class LogReport:
         return int(any(each.message.kind in WRONG for each in self.sightings.values()))
 
     def of(self, *kinds: str) -> list[Sighting]:
-        """Return what is of some kinds: by kind, then in the order of the log."""
-        sightings = [each for each in self.sightings.values() if each.message.kind in kinds]
-        return sorted(sightings, key=lambda each: (kinds.index(each.message.kind), each.line))
+        """Return what is of some kinds: by kind, then in the order of the log, with what is vague last."""
+        found = [each for each in self.sightings.values() if each.message.kind in kinds]
+        return sorted(found, key=lambda a: (kinds.index(a.message.kind), a.vague, a.line))
 
     def first_by_host(self) -> dict[str, tuple[int, str]]:
         """Return line and message of each host's first cause.
