@@ -35,7 +35,7 @@ def refuse(args: argparse.Namespace, names: Iterable[str], why: str) -> None:
         Its text is that flag, and then `why`.
     """
     for name in names:
-        if getattr(args, name):
+        if (value := getattr(args, name)) is not None and value is not False:  # 0 is given, too
             raise UsageError(f"--{name} {why}")
 
 

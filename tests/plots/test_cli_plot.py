@@ -80,6 +80,8 @@ def test_a_schedule_needs_no_library(tmp_path: Path) -> None:
             "give a larger --segment, a smaller --count",
         ),
         (["--schedule", "ring", "--output", ""], "an empty name"),
+        (["--pairs", "a.h5", "--root", "0"], "--root belongs to --schedule"),
+        (["--training", "a.h5", "--count", "0"], "--count belongs to --schedule"),
         (["--schedule", "ring", "--ranks", "many"], "'many' is not an integer"),
         ([], "one of the arguments --schedule --training --pairs --runs is required"),
     ],
