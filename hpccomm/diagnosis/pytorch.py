@@ -20,24 +20,11 @@ VERSION = "2.10"
 """Version of PyTorch's layout."""
 
 _SAME = (
-    "all_reduce",
-    "broadcast",
-    "reduce",
-    "all_gather",
-    "all_gather_v",
-    "reduce_scatter",
-    "reduce_scatter_v",
-    "gather",
-    "scatter",
-    "all_to_all",
-    "barrier",
-    "split",
+    "all_reduce broadcast reduce all_gather all_gather_v reduce_scatter reduce_scatter_v "
+    "gather scatter all_to_all barrier split"
 )
-KNOWN = {
-    **{name: name for name in _SAME},
-    "all_to_all_v": "all_to_all_v_single",
-    "window": "new_window",
-}
+KNOWN = {name: name for name in _SAME.split()}
+KNOWN |= {"all_to_all_v": "all_to_all_v_single", "window": "new_window"}
 """Names that the analyser knows."""
 
 OTHERWISE = "allreduce_coalesced"
@@ -108,6 +95,8 @@ def entry(job: Job, call: RecordedCall, number: int) -> dict[str, Any]:
     name = KNOWN.get(call.operation, OTHERWISE)
     library = "nccl" if str(call.entry.get("profiling_name")).startswith("nccl:") else "gloo"
     inputs, outputs = sizes(call, len(group.members))
+    began = int(call.entry.get("time_created_ns") or 0)
+    ended = None if call.open or call.seconds is None else began + int(call.seconds * 1e9)
     dtypes = [_beside(call)]
     own = [] if name != OTHERWISE else [{"name": call.operation, "filename": "hpccomm", "line": 0}]
     return {
@@ -115,12 +104,20 @@ def entry(job: Job, call: RecordedCall, number: int) -> dict[str, Any]:
         "record_id": number,
         "pg_id": 0,
         "process_group": (call.uid, group.name),
+        "p2p_seq_id": 0,
+        "op_id": call.number,
         "profiling_name": f"{library}:{name}",
+        **dict.fromkeys(("time_created_ns", "time_discovered_started_ns"), began),
+        "time_discovered_completed_ns": ended,
+        "duration_ms": call.entry.get("duration_ms"),
         "input_sizes": [inputs],
         "output_sizes": [outputs],
         "input_dtypes": dtypes,
         "output_dtypes": dtypes,
         "state": "started" if call.state == "failed" else call.state,
+        "is_p2p": False,
+        "retired": not call.open,
+        "timeout_ms": call.entry.get("timeout_ms"),
         "frames": own + call.entry["frames"],
     }
 

@@ -1,5 +1,6 @@
 """Dumps in PyTorch's form: what its analyser reads, and what it finds in them."""
 
+import json
 import pickle
 import subprocess
 import sys
@@ -59,6 +60,31 @@ def test_the_analyser_finds_what_it_needs(tmp_path: Path, capsys) -> None:
     (out / "more").write_text("")
     assert main(arguments) == 2
     assert "is not empty (more)" in capsys.readouterr().err
+
+
+def test_what_a_dump_lacks_is_filled_in_and_what_failed_has_not_completed(tmp_path: Path) -> None:
+    file = job("missing").write(tmp_path / "in") / "rank_0.json"
+    document = json.loads(file.read_text())
+    kept = {
+        "process_group",
+        "collective_seq_id",
+        "profiling_name",
+        "time_created_ns",
+        "duration_ms",
+    }
+    for entry in document["entries"]:
+        for name in entry.keys() - kept:
+            del entry[name]
+    document["entries"][-2] |= {"state": "completed"}
+    document["entries"][-1] |= {"state": "failed", "retired": True, "duration_ms": 5.0}
+    file.write_text(json.dumps(document))
+    main(["explain", str(tmp_path / "in"), "--pytorch", str(tmp_path / "out")])
+    *_, completed, failed = pickle.loads((tmp_path / "out/rank_0").read_bytes())["entries"]
+    assert failed.keys() >= REQUIRED
+    assert completed["time_discovered_completed_ns"] > completed["time_created_ns"]
+    assert (completed["state"], completed["retired"]) == ("completed", True)
+    assert (failed["state"], failed["retired"]) == ("started", False)
+    assert failed["time_discovered_completed_ns"] is None
 
 
 @pytest.mark.thorough
