@@ -56,7 +56,7 @@ def _panel(
 ) -> Chart:
     rows = [
         {
-            "step": float(np.median(part["step"])),
+            "step": round(float(np.median(part["step"]))),
             "what": what,
             "value": factor * float(np.median(part[name])),
         }

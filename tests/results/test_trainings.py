@@ -3,6 +3,7 @@
 import argparse
 import csv
 import io
+import json
 import os
 import random
 import shutil
@@ -17,7 +18,9 @@ import h5py
 import pytest
 
 from hpccomm.bench.flag import add_flags
+from hpccomm.charts.training_chart import training_chart
 from hpccomm.cli import export, plot, show
+from hpccomm.drawing import vega
 from hpccomm.errors import ResultsError, SchemaMismatch, UsageError
 from hpccomm.results import reader, storage, training_file
 from hpccomm.results.schema import columns
@@ -323,6 +326,11 @@ def test_export_and_plot(tmp_path, example, capsys, monkeypatch):
     picture = Path("run-training0001.svg").read_text()
     for text in ("communication", "hidden behind the computation", "sent", "training0001"):
         assert text in picture
+    training = reader.examine(path).trainings[0]
+    training.steps["step"] += 12_345_678
+    chart = json.loads(vega.as_json(training_chart(training)))
+    steps = [row["step"] for row in chart["vconcat"][0]["data"]["values"][::3]]
+    assert steps == list(range(steps[0], steps[0] + 3000, 6))
     with pytest.raises(UsageError, match="--ranks belongs to --schedule"):
         call(plot, "--training", path, "--ranks", 4)
     with pytest.raises(UsageError, match="--run chooses a training"):
