@@ -1,7 +1,7 @@
 """One object a kind of memory: what a call on arrays in host or in device memory needs.
 
-A communicator has two. Which one an array takes is asked once a call, here; from then on the call's
-prepared holds its lane.
+A communicator has two. Which one an array takes is asked once a call, here; from then on the
+prepared call holds its lane.
 
 - `lane`: what both have in common.
 - `call`: a decision (`PreparedCall`), and a call with its memory (`Call`).

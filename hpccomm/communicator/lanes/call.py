@@ -111,7 +111,7 @@ class PointToPoint(NamedTuple):
     name : str
         Name of the call.
     source, target : View or None
-        What is sent, and what takes what is received, prepared.
+        What is sent, and what takes what is received, as communication sees them.
     to, origin : int or None
         The receiver and the sender; None where the call does nothing there.
     tag : int

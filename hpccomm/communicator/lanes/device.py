@@ -151,7 +151,7 @@ class DeviceLane(Lane):
             message.name, nbytes, of_message(message.to, message.origin, message.tag, None)
         )
         return Call(
-            self._recipe(label, label, route, ordered=False),
+            self._prepare(label, label, route, ordered=False),
             source,
             target,
             message.result,
@@ -347,7 +347,7 @@ class DeviceLane(Lane):
     def _as_one(self, calls: tuple[Call, ...]) -> Call:
         """Return calls that are carried out together as one."""
         first, whole = calls[0], as_one(calls, self.backend)
-        prepared = self._recipe(whole.label, whole.async_label, whole.route, ordered=whole.ordered)
+        prepared = self._prepare(whole.label, whole.async_label, whole.route, ordered=whole.ordered)
         keep = (_array(first), *(call.keep for call in calls))
         return Call(prepared, None, None, None, keep, queue=first.queue)
 

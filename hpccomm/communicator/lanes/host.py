@@ -40,7 +40,7 @@ HABITS = 4096
 noted of them."""
 
 MESSAGES = 1024
-"""PreparedCalls of messages that are kept; a program that sends more different ones makes them again."""
+"""Prepared calls of messages that are kept; a program that sends more different ones makes them again."""
 
 
 class HostLane(Lane):
@@ -141,7 +141,7 @@ class HostLane(Lane):
             wires = wire_tag(tag, ARRAYS, sent), wire_tag(tag, ARRAYS, taken)
             route = self._message_route(name, to, origin, wires, replaced)
             label = Label(name, nbytes, of_message(to, origin, tag, wires[0] // DTYPES))
-            prepared = self._messages[key] = self._recipe(label, label, route, ordered=False)
+            prepared = self._messages[key] = self._prepare(label, label, route, ordered=False)
         return Call(prepared, send, recv, result, keep)
 
     def _message_route(
@@ -316,7 +316,7 @@ class HostLane(Lane):
             ends = tuple([(way, peer, PLANNED) for way, peer, _ in label.terms.ends])
             label = label._replace(terms=replace(label.terms, ends=ends))
         route = Route(first.prepared.route.choice, start)
-        prepared = self._recipe(label, label, route, ordered=whole.ordered)
+        prepared = self._prepare(label, label, route, ordered=whole.ordered)
         alone = None if collectives or not messages.all_bound else messages
         result = None if batched else first.result
         return PlannedCall(prepared, None, None, result, whole.keep, messages=alone)

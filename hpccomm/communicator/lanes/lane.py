@@ -101,9 +101,9 @@ class Lane(ABC):
                 terms = replace(terms, nbytes=0)
             return Label(name, call.nbytes, terms)
 
-        return self._recipe(label(False), label(True), route, resolved)
+        return self._prepare(label(False), label(True), route, resolved)
 
-    def _recipe(
+    def _prepare(
         self,
         label: Label,
         async_label: Label,
@@ -131,7 +131,7 @@ class Lane(ABC):
         def first(*arguments: Any) -> None:
             if not check.known(label) or check.always(label):
                 agreeing()(*arguments)
-            else:  # what the ranks have agreed on since this prepared was made counts
+            else:  # what the ranks have agreed on since this call was prepared counts
                 bare(*arguments)
             if check.known(label):
                 prepared.issue = bare
