@@ -142,7 +142,7 @@ class GradientSync:
     def check_consistency(self) -> None:
         """Compare the parameters of all ranks, and the gradients if they are reduced. Collective; blocks.
 
-        RankExchange exchange 8 bytes an array, a hash of its bits, so this can be done every hundred steps or so. Parameters
+        Ranks exchange 8 bytes an array, a hash of its bits, so this can be done every hundred steps or so. Parameters
         are those in the arrays that the class was made with.
 
         Raises

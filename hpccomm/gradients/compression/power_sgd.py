@@ -23,7 +23,7 @@ class PowerSGD:
     Optimization", NeurIPS: with error feedback and a warm start. A gradient's matrix has its first axis as rows and all
     others as columns. Gradients for which this saves less than half, such as vectors, are sent as they are.
 
-    All ranks multiply the same thin matrices. RankExchange whose processors or BLAS libraries differ may round the product
+    All ranks multiply the same thin matrices. Ranks whose processors or BLAS libraries differ may round the product
     differently; `check_consistency` finds where that leads.
 
     Attributes
