@@ -47,6 +47,8 @@ def view(x: Any, what: str, *, device: bool = False) -> Array:
         return array
     if is_on_device(x):
         raise UsageError(f"{what} lies on a device; give an array in host memory")
+    if isinstance(x, np.generic | bytes):
+        raise UsageError(f"{what} is a {type(x).__name__}, which cannot be written; give an array")
     return host_array(x.detach() if getattr(x, "requires_grad", False) else x, what)
 
 

@@ -392,5 +392,11 @@ def test_arrays_over_the_buckets_memory_and_arrays_that_cannot_take_results() ->
         fixed.flags.writeable = False
         with pytest.raises(UsageError, match="read-only"):
             sync.sync({"b": fixed})
+        scalar = GradientSync(comm, {"x": np.zeros(())})
+        for value in (np.float64(3), bytes(8)):
+            with pytest.raises(UsageError, match=f"'x' is a {type(value).__name__}, which cannot"):
+                scalar.sync({"x": value})
+            with pytest.raises(UsageError, match="cannot be written"):
+                GradientSync(comm, {"x": value})
 
     run_ranks(2, rank)
