@@ -68,7 +68,7 @@ class LocalSteps:
 
     Each rank updates its parameters by its own gradients and optimiser, and calls `step` after each update. Every
     `every` steps, the ranks average how far they have moved since the last time, and take this as the gradient of an
-    outer optimiser: SGD with momentum. RankExchange then have the same parameters. Between these times, nothing is sent.
+    outer optimiser: SGD with momentum. Ranks then have the same parameters. Between these times, nothing is sent.
 
     Making one is collective and blocks: the ranks compare their models and settings. Calls are made by one thread at
     a time. All ranks must begin with the same parameters, see `broadcast_parameters`; the first synchronization
@@ -133,7 +133,7 @@ class LocalSteps:
             check_writable(arrays, "give a copy")
             if not outer_lr > 0:
                 raise UsageError(f"outer_lr is {outer_lr!r}; give a finite number above 0")
-            ahead = check_bool("nesterov", nesterov) and outer_momentum > 0
+            ahead = check_bool("nesterov", nesterov) and bool(outer_momentum > 0)
             self._outer = sgd(outer_lr, momentum=outer_momentum, nesterov=ahead)
             return arrays, {"every": check_least("every", every, 1), "outer": self._outer.name}
 

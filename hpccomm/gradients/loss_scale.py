@@ -42,6 +42,7 @@ class LossScale:
             value = getattr(self, name)
             if not isinstance(value, int | float) or not least <= value <= most or value == inf:
                 raise UsageError(f"{name} is {value!r}; give a number {what}")
+            object.__setattr__(self, name, float(value))  # ranks compare its text
         if check_int("interval", self.interval) < 1:
             raise UsageError(f"interval is {self.interval}; give a number of steps of at least 1")
 

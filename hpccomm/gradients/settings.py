@@ -22,8 +22,8 @@ _LEAST = {"bucket_bytes": 1, "first_bucket_bytes": 1, "accumulate": 1}
 """The least value of integers; of others it is 0."""
 
 
-def check_choice(name: str, value: object, kind: object) -> None:
-    """Raise unless a setting is one of the texts that a Literal names.
+def check_choice(name: str, value: object, kind: object) -> str:
+    """Return a setting as a str, if it is one of the texts that a Literal names.
 
     Raises
     ------
@@ -34,6 +34,7 @@ def check_choice(name: str, value: object, kind: object) -> None:
     if value not in known:
         advice = did_you_mean(str(value), known, f"give one of {', '.join(known)}")
         raise UsageError(f"{name} is {value!r}; {advice}")
+    return str(value)
 
 
 def check_least(name: str, value: object, least: int) -> int:
@@ -154,13 +155,13 @@ class ReductionSettings:
         for name, kind in ReductionOptions.__annotations__.items():
             value = getattr(self, name)
             if kind in (Combine, Unused, Nonfinite, Initial, Order):
-                check_choice(name, value, kind)
+                object.__setattr__(self, name, check_choice(name, value, kind))
             elif kind is bool:
                 object.__setattr__(self, name, check_bool(name, value))
             elif kind is int:
                 object.__setattr__(self, name, check_least(name, value, _LEAST.get(name, 0)))
         names = [self.frozen] if isinstance(self.frozen, str) else self.frozen
-        object.__setattr__(self, "frozen", tuple(sorted(set(names))))
+        object.__setattr__(self, "frozen", tuple(sorted(set(map(str, names)))))
         if self.loss_scale is not None and not isinstance(self.loss_scale, LossScale):
             raise UsageError(f"loss_scale is {self.loss_scale!r}; give a LossScale")
         if self.loss_scale is not None and self.nonfinite == "raise":

@@ -15,7 +15,7 @@ from hpccomm.gradients.flat import views_of
 from hpccomm.gradients.group import RankGroup
 from hpccomm.gradients.layout import layout
 from hpccomm.gradients.parameters import Arrays, Bucket, Named, check_writable, read
-from hpccomm.gradients.settings import KIB, MIB, Initial, ReductionSettings, check_choice
+from hpccomm.gradients.settings import KIB, MIB, Initial, ReductionSettings
 from hpccomm.gradients.shards import Shard, StateOf, UpdateRule
 from hpccomm.gradients.updates import Update
 from hpccomm.gradients.written import elsewhere
@@ -112,7 +112,6 @@ class ShardedOptimizer:
         def make() -> tuple[Arrays, dict[str, object]]:
             if not callable(update):
                 raise UsageError(f"update is {update!r}; give sgd(...), adam(...) or a function")
-            check_choice("op", op, Combine)
             arrays, self._owners = read(parameters)
             if check_bool("write_back", write_back):
                 check_writable(arrays, "give a copy, or take write_back=False")

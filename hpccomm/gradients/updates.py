@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from math import isfinite, sqrt
+from math import inf, sqrt
 from typing import Any
 
 import numpy as np
@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from hpccomm.dtypes import FLOAT32, is_narrow
 from hpccomm.errors import UsageError
+from hpccomm.settings import check_bool
 
 Flat = NDArray[Any]
 State = Mapping[str, Flat]
@@ -27,7 +28,7 @@ class Update:
     Attributes
     ----------
     name : str
-        With its settings. RankExchange compare it.
+        With its settings. Ranks compare it.
     state : mapping of str to None
         Names of its arrays of state, which begin as zeros: float32 for narrow parameters, else of their dtype.
     rule : callable
@@ -88,8 +89,8 @@ def sgd(
         If a number does not fit.
     """
     rate_of, rate_name = _rate(lr)
-    check_fraction("momentum", momentum)
-    _check_least("weight_decay", weight_decay)
+    momentum, weight_decay = _number("momentum", momentum, 1), _number("weight_decay", weight_decay)
+    nesterov = check_bool("nesterov", nesterov)
     if nesterov and not momentum:
         raise UsageError("nesterov needs a momentum above 0; give one, such as momentum=0.9")
 
@@ -140,12 +141,10 @@ def adam(
     rate_of, rate_name = _rate(lr)
     if not isinstance(betas, tuple | list) or len(betas) != 2:
         raise UsageError(f"betas is {betas!r}; give two numbers")
-    for beta in betas:
-        check_fraction("a beta", beta)
-    _check_least("weight_decay", weight_decay)
-    if not eps > 0:
+    first, second = betas = _number("a beta", betas[0], 1), _number("a beta", betas[1], 1)
+    eps, weight_decay = _number("eps", eps), _number("weight_decay", weight_decay)
+    if not eps:
         raise UsageError(f"eps is {eps!r}; give a number above 0")
-    first, second = betas
 
     def rule(p: Flat, g: Flat, m: Flat, v: Flat, step: int) -> None:
         rate = float(rate_of(step))
@@ -174,16 +173,13 @@ def _rate(lr: Rate) -> tuple[Callable[[int], float], str]:
     """Return a learning rate as a function, and its name for other ranks."""
     if callable(lr):
         return lr, getattr(lr, "__qualname__", type(lr).__name__)
-    _check_least("lr", lr)
-    return lambda _: lr, repr(lr)
+    rate = _number("lr", lr)
+    return lambda _: rate, repr(rate)
 
 
-def _check_least(name: str, value: float) -> None:
-    if not isinstance(value, int | float) or not isfinite(value) or value < 0:
-        raise UsageError(f"{name} is {value!r}; give a finite number of at least 0")
-
-
-def check_fraction(name: str, value: float) -> None:
-    """Raise UsageError unless a number is at least 0 and below 1."""
-    if not isinstance(value, int | float) or not 0 <= value < 1:
-        raise UsageError(f"{name} is {value!r}; give a number of at least 0 and below 1")
+def _number(name: str, value: float, below: float = inf) -> float:
+    """Return a number of at least 0 as a float, whose text is the same on all ranks."""
+    if not isinstance(value, int | float | np.floating) or not 0 <= value < below:
+        limit = "" if below == inf else f" and below {below}"
+        raise UsageError(f"{name} is {value!r}; give a finite number of at least 0{limit}")
+    return float(value)

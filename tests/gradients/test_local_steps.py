@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 
 from hpccomm import CommunicationError, Communicator, RankMismatch
-from hpccomm.gradients import LocalSteps
+from hpccomm.gradients import GradientSync, LocalSteps, LossScale
 from hpccomm.testing import run_ranks
 
 SHAPES = {"a": (7, 3), "b": (), "none": (0, 4), "c": (13,)}
@@ -127,6 +127,19 @@ def test_ranks_that_differ_learn_it_together() -> None:
         assert (model["w"] == 0).all()
 
     run_ranks(3, run)
+
+
+def test_numbers_and_texts_of_any_type_are_the_same_settings() -> None:
+    def run(comm: Communicator) -> None:
+        first = comm.rank == 0
+        one, half = (1, np.float64(0.5)) if first else (1.0, 0.5)
+        LocalSteps(comm, {"w": np.zeros(3)}, every=1, outer_lr=one, outer_momentum=half).step()
+        text: Any = np.str_ if first else str
+        scale = LossScale(one)
+        sync = GradientSync(comm, {"w": np.zeros(3)}, op=text("sum"), loss_scale=scale)
+        sync.configure(frozen=[text("w")])
+
+    run_ranks(2, run)
 
 
 def test_a_rank_that_does_not_come_is_waited_for_until_the_deadline() -> None:
