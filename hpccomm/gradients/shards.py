@@ -82,14 +82,9 @@ class Shard:
         """Plan the reduction of gradients to their parts, and the collection of parameters. Collective; blocks."""
         group, gradients = self._group, self.gradients.memory
         parts = self.parameters.memory.reshape(group.size, -1)
-        return group.plan(
-            "reduce_scatter",
-            gradients,
-            op,
-            out=self._gradients,
-            deterministic=exact,
-            async_op=async_op,
-        ), group.plan("all_gather", self._parameters, out=parts, async_op=async_op)
+        how = {"deterministic": exact, "async_op": async_op}
+        reduction = group.plan("reduce_scatter", gradients, op, out=self._gradients, **how)
+        return reduction, group.plan("all_gather", self._parameters, out=parts, async_op=async_op)
 
     def update(self, rule: UpdateRule, step: int) -> None:
         """Update this rank's part by its reduced gradients. Local."""

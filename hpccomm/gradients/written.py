@@ -93,8 +93,7 @@ class Written:
     def begin(self) -> None:
         """Forget what the last step found."""
         self.owned = False
-        if self.unchanged or self.elsewhere:
-            self.unchanged, self.elsewhere = [], []
+        self.unchanged, self.elsewhere = [], []
 
     def remember(self, in_place: Collection[str]) -> None:
         """Take the content of the buckets for the results of a step. Without gradients `in_place`, it counts as written."""
