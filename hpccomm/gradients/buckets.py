@@ -2,6 +2,7 @@
 
 from collections.abc import Collection, Mapping, Sequence
 from operator import or_
+from time import perf_counter
 from typing import Any
 
 import numpy as np
@@ -50,8 +51,8 @@ class Buckets:
         Of all buckets.
     present : dict of str to bool
         Whether a gradient was given since the last reduction; after it, whether it is a result.
-    marked : dict of str to None
-        Gradients of this micro-step, in the order in which they were given.
+    marked : dict of str to float
+        When the gradients of this micro-step were given, as ``time.perf_counter`` counts, in this order.
     sources : dict of str to array
         Arrays that get the results, by name.
     in_place : set of str
@@ -83,7 +84,7 @@ class Buckets:
         self._watched = settings.nonfinite == "raise" or (self._compressed and settings.skips)
         self.factor: float | None = None
         self.loss_scale = 1.0
-        self.marked: dict[str, None] = {}
+        self.marked: dict[str, float] = {}
         self.sources: dict[str, Array] = {}
         self.in_place: set[str] = set()
         self.nonfinite: set[str] = set()
@@ -159,13 +160,13 @@ class Buckets:
                 place[...] = array
             if back:
                 self.sources[name] = array
-        self.marked[name] = None
+        self.marked[name] = perf_counter()
         self.present[name] = True
 
     def mark_all(self) -> None:
         """Take all gradients as they lie in their buckets, at the begin of a micro-step."""
         self.in_place.update(self.gradients)
-        self.marked = dict.fromkeys(self.gradients)
+        self.marked = dict.fromkeys(self.gradients, perf_counter())
         self.present = dict.fromkeys(self.gradients, True)
 
     def end_micro_step(self) -> None:

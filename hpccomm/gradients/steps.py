@@ -289,8 +289,6 @@ class TrainingSteps:
         self._begin(READY)
         self.buckets.mark(name, array, back=own)
         if self._reducing:
-            if self._warm_up is not None:
-                self._warm_up.ready(name)
             self._reducer.ready(name)
 
     def wait(self) -> bool:
@@ -328,7 +326,7 @@ class TrainingSteps:
 
     def _end(self) -> bool:
         """End a micro-step. Return whether there are results."""
-        group, model = self._group, self.model
+        group, model, warm_up = self._group, self.model, self._warm_up
         buckets, record, settings = self.buckets, self.record, model.settings
         reduced, marked, spans = self._reducing, buckets.marked, self._reducer.spans
         if reduced:
@@ -364,12 +362,9 @@ class TrainingSteps:
             self.check_consistency()
         if settings.order == "ready" and self._readiness is None:
             self.lay_out(model, readiness=mean_order(group.exchange(list(marked))))
-        elif self._way == READY and self._warm_up is not None and self._warm_up.step(spans):
-            self.choice = choice = self._warm_up.choose(group, settings)
-            sizes = {
-                "bucket_bytes": choice.bucket_bytes,
-                "first_bucket_bytes": choice.first_bucket_bytes,
-            }
+        elif self._way == READY and warm_up is not None and warm_up.step(marked, spans):
+            self.choice = choice = warm_up.choose(group, settings)
+            sizes = {name: getattr(choice, name) for name in ("bucket_bytes", "first_bucket_bytes")}
             changed = model.configured({**sizes, "adaptive": 0})
             self.lay_out(changed, [f"adaptive buckets: {choice}"], self._readiness)
         return not skipped

@@ -1,6 +1,6 @@
 """The first steps of ``adaptive=``: what is measured in them, and what all ranks choose from it."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from time import perf_counter
 
 from hpccomm.gradients.adaptive import BucketChoice, Measurements, choose, merge, typical
@@ -25,23 +25,25 @@ class WarmUp:
 
     def __init__(self, filled: Sequence[Parameter], buckets: Sequence[Bucket], steps: int) -> None:
         self._filled, self._buckets, self._left = filled, buckets, steps
-        self._moments: dict[str, float] = {}
         self._ready: list[list[float]] = []
         self._wire: list[tuple[int, float]] = []
 
-    def ready(self, name: str) -> None:
-        """Take note that a gradient is ready."""
-        self._moments[name] = perf_counter()
+    def step(self, moments: Mapping[str, float], spans: Sequence[Span | None]) -> bool:
+        """Take note that a step is over. Return whether all steps are measured.
 
-    def step(self, spans: Sequence[Span | None]) -> bool:
-        """Take note that a step is over, with the times of its buckets. Return whether all steps are measured."""
+        Parameters
+        ----------
+        moments : mapping of str to float
+            When gradients became ready.
+        spans : sequence of (float, float) or None
+            When each bucket was reduced.
+        """
         now = perf_counter()
-        first = min(self._moments.values(), default=now)
-        self._ready.append([self._moments.get(each.name, now) - first for each in self._filled])
+        first = min(moments.values(), default=now)
+        self._ready.append([moments.get(each.name, now) - first for each in self._filled])
         for bucket, span in zip(self._buckets, spans, strict=True):
             if span is not None:
                 self._wire.append((bucket.nbytes, span[1] - span[0]))
-        self._moments.clear()
         self._left -= 1
         return not self._left
 

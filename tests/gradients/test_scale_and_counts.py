@@ -9,10 +9,12 @@ import pytest
 from hypothesis import given
 
 from hpccomm import Communicator, RankMismatch, UsageError
-from hpccomm.gradients import GradientSync
+from hpccomm.gradients import BucketChoice, GradientSync, warm_up
+from hpccomm.gradients.adaptive import Measurements, choose
 from hpccomm.gradients.compression import Int8, MixedPrecision, PowerSGD, Threshold, TopK
 from hpccomm.gradients.loss_scale import LossScale
 from hpccomm.gradients.record import common
+from hpccomm.gradients.settings import ReductionSettings
 from hpccomm.testing import run_ranks
 
 # The loss scale.
@@ -171,6 +173,31 @@ def test_sizes_of_buckets_follow_from_what_was_measured() -> None:
 
     first, *others = run_ranks(2, body)
     assert others == [first]
+
+
+def test_what_came_before_a_step_that_raised_is_not_measured(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    measured = []
+
+    def noted(measurements: Measurements, settings: ReductionSettings) -> BucketChoice:
+        measured.append(measurements.ready)
+        return choose(measurements, settings)
+
+    monkeypatch.setattr(warm_up, "choose", noted)
+
+    def body(comm: Communicator) -> None:
+        model = {"a": np.zeros(8), "b": np.zeros(16)}
+        sync = GradientSync(comm, model, adaptive=1, nonfinite="raise")
+        sync.ready("b", np.full(16, np.nan))
+        with pytest.raises(UsageError, match="NaN"):
+            sync.wait()
+        sync.ready("a", np.zeros(8))
+        sync.wait()
+
+    run_ranks(1, body)
+    (((_, without), (_, given)),) = measured  # of b, which comes first in the bucket, and of a
+    assert given == 0 < without
 
 
 # Checks.
