@@ -5,10 +5,11 @@ from contextlib import contextmanager
 from math import isfinite
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
+from weakref import WeakSet
 
 import numpy as np
 
-from hpccomm.errors import RankMismatch, UsageError
+from hpccomm.errors import CommunicatorAborted, RankMismatch, UsageError
 from hpccomm.gradients.agreement import check_same
 from hpccomm.gradients.arrays import Array
 from hpccomm.gradients.buckets import FLAGS, Buckets, gradient_of
@@ -22,6 +23,7 @@ from hpccomm.gradients.record import Record
 from hpccomm.gradients.reducer import Reducer
 from hpccomm.gradients.warm_up import WarmUp
 from hpccomm.gradients.worker import Worker
+from hpccomm.runtime.lifetime import after_fork
 from hpccomm.runtime.recorder import entered
 from hpccomm.units import ranks_named
 
@@ -31,6 +33,8 @@ if TYPE_CHECKING:
 
 SYNC, READY = "sync()", "ready() and wait()"
 """Ways to reduce a step."""
+
+_trainings: "WeakSet[TrainingSteps]" = WeakSet()
 
 
 class TrainingSteps:
@@ -77,6 +81,7 @@ class TrainingSteps:
         self._suspended = False  # by no_sync
         self._micro_steps = 0  # since the last reduction
         self._way = ""  # in which the last step was reduced
+        _trainings.add(self)
 
     def lay_out(
         self, model: Model, changes: Sequence[str] = (), readiness: Sequence[str] | None = None
@@ -374,3 +379,13 @@ def _rescale(buckets: Buckets, reducer: Reducer, scale: CurrentScale) -> None:
     buckets.loss_scale = scale.value
     if reducer.ranks is not None:
         reducer.ranks.scale = scale.value
+
+
+@after_fork
+def _end_all() -> None:
+    """End the trainings of a forked child: the worker of its parent may hold their locks, and uses their memory."""
+    for each in _trainings:
+        each.ended = CommunicatorAborted(
+            "this training belongs to the process that this one was forked from; "
+            "train there, and pass this process what it needs"
+        )

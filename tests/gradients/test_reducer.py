@@ -2,9 +2,12 @@
 
 import gc
 import json
+import os
 import re
+import signal
 import threading
 import time
+import warnings
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -15,7 +18,7 @@ import pytest
 from conftest import Mpiexec
 from hypothesis import given, settings
 
-from hpccomm import Communicator, RankMismatch
+from hpccomm import Communicator, CommunicatorAborted, RankMismatch
 from hpccomm.gradients import GradientSync, worker
 from hpccomm.gradients.parameters import Bucket
 from hpccomm.gradients.reducer import next_bucket
@@ -179,6 +182,41 @@ def test_at_the_exit_of_the_program_the_caller_reduces_and_nothing_is_waited_for
     for first, threads in run_ranks(2, body):
         assert (first == 2).all()
         assert "hpccomm gradients" not in threads
+
+
+def test_a_fork_while_the_other_thread_reduces_cannot_train() -> None:
+    def body(comm: Communicator) -> int:
+        begun, forked = threading.Event(), threading.Event()
+
+        def gate(_: list[int]) -> threading.Event:
+            begun.set()
+            return forked
+
+        sync = small(comm, 2, compressor=Noted(gate))
+        sync.gradients["p1"][:] = 7
+        sync.ready("p1")
+        sync.ready("p0")
+        begun.wait(60)
+        child = os.fork()
+        if not child:
+            signal.alarm(20)  # ends it if it hangs
+            raised = 0
+            for call in (sync.wait, sync.zero, sync.sync, partial(sync.ready, "p0")):
+                try:
+                    call()
+                except CommunicatorAborted:
+                    raised += 1
+            sync.close()
+            os._exit(raised)
+        status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        forked.set()
+        sync.wait()
+        assert (sync.gradients["p1"] == 7).all()
+        return status
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # of forks where there are threads
+        assert run_ranks(1, body) == [4]
 
 
 def test_ways_that_differ_are_told_in_the_first_step() -> None:
