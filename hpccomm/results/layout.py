@@ -142,7 +142,9 @@ def copy(
         records.write_record(target, record)
     old = places(source, kind)
     ranks = next((old[name].shape[1] for name, (_, wide) in types(kind).items() if wide), 0)
-    new = lay_out(target, kind, capacity or written, ranks)
+    # What is written counts, should the writer not know of its last line.
+    room = {name: max(count, (capacity or written)[name]) for name, count in written.items()}
+    new = lay_out(target, kind, room, ranks)
     sizes = {name: count * old[name].width for name, count in written.items()}
     sizes[STATE] = old[STATE].width
     return new, [ByteCopy(old[name].at, new[name].at, size) for name, size in sizes.items()]

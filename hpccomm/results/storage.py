@@ -172,9 +172,10 @@ def replace(
             liveness.hold(file.fileno())  # before another process finds the file
             partial.replace(path)
         except BaseException:
-            file.truncate(0)  # a killed run's is empty then, which the next one may take
-            if made:
-                partial.unlink(missing_ok=True)
+            if not _same(path, file):  # else a signal's handler has raised behind the renaming
+                file.truncate(0)  # a killed run's is empty then, which the next one may take
+                if made:
+                    partial.unlink(missing_ok=True)
             file.close()
             raise
     _sync_directory(path.parent)
@@ -224,9 +225,14 @@ def _claim_partial(partial: Path) -> tuple[FileIO, bool]:
 
 def _is_ours(file: FileIO) -> bool:
     """Whether a partial file has the root of a results file, or nothing yet."""
-    head = os.pread(file.fileno(), _LOOKED_AT, 0)
+    descriptor = file.fileno()
+    head = os.pread(descriptor, _LOOKED_AT, 0)
+    if head.startswith(records.SIGNATURE) and FORMAT.encode() in head:
+        return True
+    # It may have HDF5's superblock, of 48 bytes.
     begun = head[:8].strip(b"\0") in (b"", records.SIGNATURE) and not head[48:].strip(b"\0")
-    return FORMAT.encode() in head or begun  # which may have HDF5's superblock, of 48 bytes
+    behind = range(_LOOKED_AT, os.fstat(descriptor).st_size, _BLOCK)
+    return begun and not any(os.pread(descriptor, _BLOCK, at).strip(b"\0") for at in behind)
 
 
 def _same(path: Path, file: FileIO | None) -> bool:

@@ -123,11 +123,18 @@ class Section:
         ]
         writes.append((table, self._places[form.name].entry(first)))
         count = lines.encode_count(self.name, form, first + len(added))
-        writes.append((count, self._places[layout.STATE].at + lines.offset(self._kind, form.name)))
-        self._write(writes)
-        self.used[form.name] += len(added)
+        counted = self._places[layout.STATE].at + lines.offset(self._kind, form.name)
+        used = {form.name: first + len(added)}
         for index, name in enumerate(names):
-            self.used[name] += sum(len(parts[index]) for _, parts in added)
+            used[name] = self.used[name] + sum(len(parts[index]) for _, parts in added)
+        try:
+            self._write([*writes, (count, counted)])
+            self.used |= used
+        except BaseException:
+            # What a signal's handler raises may come when the lines are in the file already.
+            if self._open and os.pread(self._open.fileno(), len(count), counted) == count:
+                self.used |= used
+            raise
 
     def note_end(self, status: str, ended: datetime | None = None) -> None:
         """Record how it ended. From any thread, also while another adds a line.
@@ -207,12 +214,12 @@ class Section:
             return left, copies
 
         self.check_there()
-        with self._refusals():
+        with self._refusals(), _without_interrupts():
             file, left = storage.replace(self._file, build, before=self._open)
             if self._made and not left:
                 self._file.unlink()
-        file.close()
-        self.close()
+            file.close()
+            self.close()
 
     def close(self) -> None:
         """Let go of the file, which keeps what is written. Idempotent."""
@@ -265,7 +272,8 @@ class Section:
         extra = layout.nbytes(self._kind, capacity, self._ranks) + 2 * len(str(record))
         with _without_interrupts():
             file, built = storage.replace(self._file, build, before=before, extra=extra)
-            (self.name, self._places), self._capacity = built, dict(capacity)
+            self.name, self._places = built
+            self._capacity = {name: self._places[name].shape[0] for name in capacity}
             self._take(file)
 
     def _copy_others(self, old: h5py.File | None, new: h5py.File) -> list[ByteCopy]:

@@ -181,8 +181,12 @@ class TrainingWriter:
 
     def _write(self) -> None:
         for form in (EVENTS, STEPS):  # a step is of a layout that is there
-            self._section.append(form, self._new[form.name])
-            self._new[form.name] = []
+            before = self._section.used[form.name]
+            try:
+                self._section.append(form, self._new[form.name])
+            finally:
+                if self._section.used[form.name] != before:  # also where a signal's handler raises
+                    self._new[form.name] = []
 
     def _enlarge(self, wanted: dict[str, int]) -> None:
         """Lay out more capacity, in a thread: only this one touches the section meanwhile."""

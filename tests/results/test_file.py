@@ -367,7 +367,8 @@ def test_a_partial_file_of_the_user_is_left_alone(tmp_path, example):
     path, partial = tmp_path / "new.h5", tmp_path / "new.h5.partial"
     with h5py.File(partial, "w") as file:
         file["mine"] = 1
-    for theirs in (b"notes", partial.read_bytes()):
+    others = b"notes on hpccomm results", bytes(1 << 17) + b"data", b"\x89HDF\r\n\x1a\n" + b"x" * 99
+    for theirs in (b"notes", partial.read_bytes(), *others):
         partial.write_bytes(theirs)
         with pytest.raises(ResultsError, match=r"new\.h5\.partial is not a file that hpccomm"):
             Writer(path, example.example_info())
