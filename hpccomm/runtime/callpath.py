@@ -176,11 +176,8 @@ class Form(NamedTuple):
             after=self.after,
         )
         body = _filled(_TURN, call=call) if self.planned else call
-        return _made(self.name, self.arguments, self.bound, _BIND, body)
-
-
-def _made(name: str, arguments: str, bound: str, bind: str, body: str) -> str:
-    return _filled(_MAKE, name=name, arguments=arguments, bound=bound, bind=bind, body=body)
+        own = {"name": self.name, "arguments": self.arguments, "bound": self.bound}
+        return _filled(_MAKE, bind=_BIND, body=body, **own)
 
 
 def _filled(template: str, **parts: str) -> str:
@@ -209,8 +206,7 @@ def _compiled(name: str, source: str) -> Callable[..., Callable[..., Any]]:
     file = f"{__file__}: {name} {crc32(source.encode()):08x}"
     exec(compile(source, file, "exec"), names)
     linecache.cache[file] = len(source), None, source.splitlines(keepends=True), file
-    made: Callable[..., Callable[..., Any]] = names["make"]
-    return made
+    return names["make"]  # type: ignore[no-any-return]
 
 
 # The forms of calls on arrays in host memory. That of device arrays is beside their streams.
@@ -361,5 +357,5 @@ def carrying(
 
 @cache
 def _carrying() -> Callable[..., Callable[..., Any]]:
-    body = _filled(_TURN, call="carry()")
-    return _compiled("carried", _made("carried", "", "carry, result, sink, otherwise", "", body))
+    own = {"name": "carried", "arguments": "", "bound": "carry, result, sink, otherwise"}
+    return _compiled("carried", _filled(_MAKE, bind="", body=_filled(_TURN, call="carry()"), **own))

@@ -14,14 +14,14 @@ from operator import itemgetter
 from time import perf_counter
 from typing import Any, NoReturn
 
-from hpccomm.contracts.backend import Backend, Buffer, Start
+from hpccomm.contracts.backend import Backend, Buffer
 from hpccomm.contracts.side import Facts
 from hpccomm.contracts.terms import Terms
 from hpccomm.contracts.transport import Steps
 from hpccomm.errors import CommunicationError, UsageError, peers_lost
 from hpccomm.runtime import dump
 from hpccomm.runtime.answering import register, withdraw
-from hpccomm.runtime.callpath import Issue, blocking, polling
+from hpccomm.runtime.callpath import Issue, polling
 from hpccomm.runtime.failure import Failure
 from hpccomm.runtime.inquiry import Inquiry, answer, facts, flight_facts
 from hpccomm.runtime.lifetime import after_fork
@@ -48,7 +48,6 @@ from hpccomm.runtime.recorder import (
 )
 from hpccomm.runtime.reports import Reports
 from hpccomm.runtime.starting import start
-from hpccomm.runtime.stats import Tally
 from hpccomm.runtime.traffic import Traffic
 from hpccomm.runtime.waiting import Expired, drive, wait
 from hpccomm.runtime.watchdog import watch
@@ -216,14 +215,6 @@ class CallEngine:
 
     # Synchronous calls. What is the same for all calls of one kind is bound once.
 
-    def blocking(self, label: Label, tally: Tally, run: Callable[..., object]) -> Issue:
-        """Return what runs a call that blocks in the backend's library, beside the watchdog."""
-        return blocking(self, label, tally, run)
-
-    def polling(self, label: Label, tally: Tally, start: Start, *, ordered: bool = True) -> Issue:
-        """Return what runs the polled ``start(send, recv)`` and waits for it."""
-        return polling(self, label, tally, start, ordered=ordered)
-
     def together(self, steps: Steps) -> Steps:
         """Return steps that move asynchronous operations on as well: no thread does."""
         for moved in steps:
@@ -238,7 +229,7 @@ class CallEngine:
             if len(self._operating) >= OPERATIONS:
                 self._operating.clear()
             tally = self.reports.stats.tally(label.name, label.nbytes)
-            issue = self.polling(label, tally, _begun, ordered=operation.ordered)
+            issue = polling(self, label, tally, _begun, ordered=operation.ordered)
             self._operating[key] = issue
         issue((operation, None), operation.keep, timeout)
 

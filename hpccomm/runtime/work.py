@@ -1,8 +1,9 @@
 """What an asynchronous call gives back."""
 
+from time import perf_counter, sleep
 from typing import Any
 
-from hpccomm.errors import UsageError, untied
+from hpccomm.errors import CommunicationError, UsageError, untied
 from hpccomm.runtime.abandoned import dropped
 from hpccomm.runtime.progress import ProgressEngine, Task
 from hpccomm.runtime.recorder import CallRecord
@@ -64,7 +65,13 @@ class Work:
         check_block(block)
         limit = self._task.timeout if timeout is None else check_seconds("timeout", timeout)
         if not self._task.over:
-            self._engine.wait(self._task, limit, lambda _: self._gave_up(limit))
+            try:
+                self._engine.wait(self._task, limit, lambda _: self._gave_up(limit))
+            except CommunicationError:
+                until = perf_counter() + 1.0  # the thread that moves it learns of it a moment later
+                while not self.done() and perf_counter() < until:
+                    sleep(0)
+                raise
         if self._task.error is not None:
             self._task.seen = True
             if self._task.gate.error is None:  # nothing has failed, and its arrays may go

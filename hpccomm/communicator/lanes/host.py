@@ -27,7 +27,7 @@ from hpccomm.errors import UsageError
 from hpccomm.memory.cuda.arrays import Queue
 from hpccomm.memory.views import Array, as_bytes, check_layout, empty_like_kind
 from hpccomm.runtime import callpath
-from hpccomm.runtime.callpath import Diversion, Issue, exchanging
+from hpccomm.runtime.callpath import Diversion, Issue, blocking, exchanging, polling
 from hpccomm.runtime.engine import CallEngine
 from hpccomm.runtime.meeting import Habit, either, meeting
 from hpccomm.runtime.operation import Label, Operation, as_one, together
@@ -75,11 +75,11 @@ class HostLane(Lane):
         calls, run = self._calls, route.run
         if route.registered is not None:
             habit = self._habit(label)
-            meets = calls.polling(label, tally, self._meeting(route, habit))
+            meets = polling(calls, label, tally, self._meeting(route, habit))
             return either(habit, meets, self._carrying(label, tally, _on_arrays(route), ordered))
         if run is not None:
-            return calls.blocking(label, tally, run.call)
-        return calls.polling(label, tally, route.start, ordered=ordered)
+            return blocking(calls, label, tally, run.call)
+        return polling(calls, label, tally, route.start, ordered=ordered)
 
     def _meeting(self, route: Route, habit: Habit) -> Start:
         assert route.registered is not None
