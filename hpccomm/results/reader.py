@@ -158,14 +158,17 @@ def _each(
     """Return the runs or trainings of a file, and what of them is damaged."""
     made, damage = [], []
     try:
-        parent = hdf5.get(kind.group)
+        # What `get` cannot read is none to it.
+        parent = hdf5[kind.group] if kind.group in list(hdf5) else None
         if not isinstance(parent, h5py.Group):
             if kind is RUN:
                 raise ValueError(f"it has no group {kind.group}")
             return [], []  # none, or something of a user's own
         names = records.names(parent, kind.prefix)
     except records.HDF5_ERRORS as error:
-        raise damaged(path, records.why(error), "restore it from a copy") from error
+        if kind is RUN:
+            raise damaged(path, records.why(error), "restore it from a copy") from error
+        return [], [f"{kind.group}: {records.why(error)}"]
     for position, name in enumerate(names, 1):
         try:
             section = _section(parent[name], source, kind, name, position)

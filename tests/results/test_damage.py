@@ -182,3 +182,13 @@ def test_a_file_that_hdf5_cannot_open_is_refused_in_a_line(files, spoilt):
         status, out, err = called(*words, str(files[0]))
         assert (status, out, err.count("\n")) == (2, "", 1)
         assert "runs.h5 is damaged or incomplete" in err
+
+
+def test_trainings_that_cannot_be_read_are_damage_and_the_runs_are_given(files):
+    before = reader.read(files[1])
+    data = bytearray(files[1].read_bytes())
+    data[data.rindex(b"OHDR", 0, data.index(b"training0001")) + 6] ^= 1  # its size
+    files[1].write_bytes(data)
+    examined = reader.examine(files[1])
+    assert (examined.runs, examined.trainings) == (before, [])
+    assert [each.partition(":")[0] for each in examined.damage] == ["trainings"]
