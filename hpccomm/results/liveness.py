@@ -27,10 +27,13 @@ _BYTE = 1 << 62
 _FORM = "hhqqi"  # struct flock: type, whence, start, length, process
 
 
-def hold(descriptor: int) -> None:
-    """Show that a file is being written, for as long as it is open. Nothing where there are no locks."""
+def hold(descriptor: int, kind: int = fcntl.F_RDLCK) -> None:
+    """Show that a file is being written, for as long as it is open or until ``F_UNLCK``.
+
+    Nothing where there are no locks.
+    """
     with contextlib.suppress(OSError):
-        fcntl.fcntl(descriptor, fcntl.F_OFD_SETLK, _lock(fcntl.F_RDLCK))
+        fcntl.fcntl(descriptor, fcntl.F_OFD_SETLK, _lock(kind))
 
 
 def held(descriptor: int, path: Path) -> bool | None:

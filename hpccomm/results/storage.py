@@ -103,6 +103,13 @@ def lock(file: FileIO, path: Path, kind: int) -> None:
         _log.warning("%s is on a file system without locks: do not write two runs to it", path)
 
 
+def unlock(file: FileIO) -> None:
+    """Let go of all locks on a file, which a forked child that has it open would keep."""
+    with contextlib.suppress(OSError):
+        fcntl.flock(file, fcntl.LOCK_UN)
+    liveness.hold(file.fileno(), fcntl.F_UNLCK)
+
+
 def replace(
     path: Path,
     build: Callable[[h5py.File | None, h5py.File], tuple[_Result, list[ByteCopy]]],

@@ -83,6 +83,7 @@ class Section:
         self._kind, self._ranks = kind, ranks
         self._file = Path(os.path.realpath(path))  # the file itself is replaced, not a link to it
         self._open: FileIO | None = None
+        self._process = os.getpid()  # a forked child must not write
         self.name = ""
         self.used = dict.fromkeys(capacity, 0)
         with os_errors_as(self.path, "write"), ExitStack() as stack:
@@ -96,8 +97,16 @@ class Section:
 
     @property
     def is_open(self) -> bool:
-        """Whether it can still be written to."""
-        return self._open is not None
+        """Whether it can still be written to, by this process."""
+        return self._open is not None and os.getpid() == self._process
+
+    def check_open(self) -> None:
+        """Raise `UsageError` if it cannot be written to any more, or not by this process."""
+        if not self.is_open:
+            why = (
+                "is written by the process that has forked this one" if self._open else "has ended"
+            )
+            raise UsageError(f"{self.name} of {self.path} {why}")
 
     def fits(self, wanted: Mapping[str, int]) -> bool:
         """Whether there is capacity for so many more entries of tables and arrays."""
@@ -224,12 +233,15 @@ class Section:
     def close(self) -> None:
         """Let go of the file, which keeps what is written. Idempotent."""
         if self._open is not None:
+            if self.is_open:
+                storage.unlock(self._open)
             self._open.close()
         self._open = None
 
     def check_there(self) -> None:
         """Raise `ResultsError` if the path names another file, or none, by now."""
         there = False
+        self.check_open()
         if self._open is not None and self._file.exists():
             there = os.path.samestat(os.fstat(self._open.fileno()), self._file.stat())
         if not there:
@@ -240,8 +252,7 @@ class Section:
 
     def _write(self, writes: Any) -> None:
         """Write bytes to their places, in this order."""
-        if self._open is None:
-            raise UsageError(f"{self.name} of {self.path} has ended")
+        self.check_open()
         with self._refusals():
             for data, at in writes:
                 storage.write(self._open.fileno(), data, at)

@@ -72,7 +72,6 @@ class TrainingWriter:
         self._new: dict[str, list[lines.Line]] = {"steps": [], "events": []}
         self._enlarging: Thread | None = None
         self._refusal: Exception | None = None
-        self._process = os.getpid()  # a forked child must not write
         self._due = perf_counter() + EVERY_SECONDS
 
     def add_layout(self, buckets: Sequence[TrainingBucket]) -> None:
@@ -105,7 +104,9 @@ class TrainingWriter:
         ResultsError
             As in `add_step`.
         """
-        if not self._is_mine() or (self._enlarging is not None and self._enlarging.is_alive()):
+        if not self._section.is_open or (
+            self._enlarging is not None and self._enlarging.is_alive()
+        ):
             return
         self._due = perf_counter() + EVERY_SECONDS
         self._wait()
@@ -130,7 +131,7 @@ class TrainingWriter:
         ResultsError
             As in `add_step`.
         """
-        if not self._is_mine():
+        if not self._section.is_open:
             return
         try:
             self._wait()
@@ -153,18 +154,15 @@ class TrainingWriter:
         ResultsError
             As in `add_step`.
         """
-        if self._is_mine():
+        if self._section.is_open:
             self._wait()
             self._section.remove()
 
     def close(self) -> None:
         """Let go of the file, which keeps what was written before. Idempotent."""
-        if self._enlarging is not None and os.getpid() == self._process:
+        if self._enlarging is not None and self._section.is_open:
             self._enlarging.join()
         self._section.close()
-
-    def _is_mine(self) -> bool:
-        return self._section.is_open and os.getpid() == self._process
 
     def _add_event(self, event: dict[str, Any]) -> None:
         text = json.dumps(json_facts.as_json(event)).encode()

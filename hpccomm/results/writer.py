@@ -128,7 +128,7 @@ class Writer:
         UsageError
             If the samples do not have one column a rank, or a name is too long.
         """
-        self._check_open("no row can be added")
+        self._section.check_open()
         times = self._checked("samples", samples, (self._ranks,))
         stamps = self._checked("isolated", isolated, (self._ranks, 2))
         timing = timing or repetitions.timing(times, self._info.config.per_iter_skip, stamps)
@@ -155,7 +155,7 @@ class Writer:
         ResultsError
             If it cannot be written. The rows stay.
         """
-        self._check_open("no entry can be added")
+        self._section.check_open()
         self._entries[name] = entry
         self._section.replace_record(self._record())
 
@@ -176,7 +176,7 @@ class Writer:
         UsageError
             If the run has ended already, or the status is neither of the two.
         """
-        self._check_open("it does not end again")
+        self._section.check_open()
         if status != "completed" and not status.startswith("failed: "):
             raise UsageError(f"status {status!r} is neither 'completed' nor 'failed: ...'")
         self.note_end(status, ended)
@@ -226,10 +226,6 @@ class Writer:
         except ResultsError as second:
             # The exception on its way out matters more than this one.
             _log.warning("the end of run %s is not recorded: %s", self.name, second)
-
-    def _check_open(self, why: str) -> None:
-        if not self._section.is_open:
-            raise UsageError(f"run {self.name} of {self.path} has ended: {why}")
 
     def _checked(self, what: str, numbers: np.ndarray | None, shape: tuple[int, ...]) -> np.ndarray:
         if numbers is None:

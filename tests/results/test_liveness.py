@@ -2,11 +2,13 @@
 
 import fcntl
 import os
+import signal
 
 import h5py
 import pytest
 
 from hpccomm.cli.main import main
+from hpccomm.errors import UsageError
 from hpccomm.results import reader
 from hpccomm.results.writer import Writer
 
@@ -78,3 +80,37 @@ def test_what_cannot_be_seen_from_here_is_said(writer, monkeypatch, capsys):
 
     monkeypatch.setattr("fcntl.fcntl", no_locks)
     assert statuses(writer)[1] == "interrupted or running"
+
+
+def test_a_forked_child_writes_nothing_and_keeps_no_lock(writer, example):
+    def in_child(done):
+        child = os.fork()
+        if not child:
+            done()
+        return child
+
+    def leaves():
+        status = 1
+        try:
+            with pytest.raises(UsageError, match="is written by the process that has forked"):
+                writer.append(example.example_row(1), None)
+            with writer:
+                pass
+            writer._section.close()
+            status = 0
+        finally:
+            os._exit(status)
+
+    assert os.waitpid(in_child(leaves), 0)[1] == 0
+    assert statuses(writer) == ["interrupted", "running"]
+    writer.append(example.example_row(1), None)
+    child = in_child(signal.pause)  # which has the file open
+    try:
+        writer.end("completed")
+        assert [len(run.rows) for run in reader.read(writer.path)] == [0, 2]
+        with Writer(writer.path, example.example_info()) as again:
+            pass
+    finally:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+    assert statuses(again) == ["interrupted", "completed", "completed"]
