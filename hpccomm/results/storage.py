@@ -66,9 +66,8 @@ def claim(path: Path) -> FileIO | None:
             file = open_regular(path, os.O_RDWR)
         except FileNotFoundError:
             return None
-        with contextlib.suppress(FileNotFoundError):
-            if _lock_same(file, path):
-                return file
+        if _lock_same(file, path):
+            return file
 
 
 def _lock_same(file: FileIO, path: Path) -> bool:
@@ -76,10 +75,9 @@ def _lock_same(file: FileIO, path: Path) -> bool:
     with contextlib.ExitStack() as stack:
         stack.enter_context(file)
         lock(file, path, fcntl.LOCK_EX)
-        if not os.path.samestat(os.fstat(file.fileno()), path.stat()):
-            return False
-        stack.pop_all()
-    return True
+        if there := same(path, file):
+            stack.pop_all()
+    return there
 
 
 def lock(file: FileIO, path: Path, kind: int) -> None:
@@ -154,12 +152,15 @@ def replace(
         file, made = _claim_partial(partial)
         try:
             # Only who holds the partial file replaces the path. Another run may have just done so.
-            if not _same(path, before):
+            if not same(path, before):
                 raise ResultsError(
                     f"{path} is in use: another run has just made it; wait for that, or choose another path"
                 )
             # An eighth and half a megabyte: what people have added may take more than it did.
             file.truncate(0)
+            with contextlib.suppress(OSError):  # another user's, whom it belongs to already
+                if before is not None:  # which may be secret until `_adopt` gives this its mode
+                    os.fchmod(file.fileno(), stat.S_IRUSR | stat.S_IWUSR)
             try:
                 result, copies = _build(
                     old, file, partial, build, size + size // 8 + extra + (1 << 19)
@@ -242,7 +243,7 @@ def _is_ours(file: FileIO) -> bool:
     return begun and not any(os.pread(descriptor, _BLOCK, at).strip(b"\0") for at in behind)
 
 
-def _same(path: Path, file: FileIO | None) -> bool:
+def same(path: Path, file: FileIO | None) -> bool:
     """Whether the path names this open file; nothing, if there is none."""
     try:
         there = path.stat()
@@ -284,12 +285,13 @@ def _adopt(path: Path, descriptor: int) -> None:
     """Give the next version of a file the owner and mode of the one that it replaces."""
     if not path.exists():
         return
-    before, now = path.stat(), os.fstat(descriptor)
-    if (before.st_uid, before.st_gid) != (now.st_uid, now.st_gid):
-        # Only root may give files away; for others the file becomes theirs, as if copied.
-        with contextlib.suppress(PermissionError):
-            os.fchown(descriptor, before.st_uid, before.st_gid)
-    os.fchmod(descriptor, stat.S_IMODE(before.st_mode))
+    before = path.stat()
+    # Only root may give files away; for others the file becomes theirs, as if copied.
+    for owner in (-1, before.st_uid):
+        with contextlib.suppress(OSError):
+            os.fchown(descriptor, owner, before.st_gid)
+    with contextlib.suppress(OSError):
+        os.fchmod(descriptor, stat.S_IMODE(before.st_mode))
 
 
 def _sync_directory(directory: Path) -> None:

@@ -240,11 +240,8 @@ class Section:
 
     def check_there(self) -> None:
         """Raise `ResultsError` if the path names another file, or none, by now."""
-        there = False
         self.check_open()
-        if self._open is not None and self._file.exists():
-            there = os.path.samestat(os.fstat(self._open.fileno()), self._file.stat())
-        if not there:
+        if not storage.same(self._file, self._open):
             raise ResultsError(
                 f"{self.path} was removed, moved or replaced while {self.name} was written to it: "
                 "what it wrote is in the file that was there before"

@@ -124,6 +124,31 @@ def test_leaving_by_an_exception_is_a_failed_run(tmp_path, example):
     ]
 
 
+def test_the_next_version_of_a_secret_file_is_secret_and_keeps_its_group(
+    tmp_path, example, monkeypatch
+):
+    path, modes, given = tmp_path / "run.h5", [], []
+    Writer(path, example.example_info()).end("completed")
+    path.chmod(0o600)
+    reserve = os.posix_fallocate
+
+    def reserving(descriptor, *how):
+        modes.append(os.fstat(descriptor).st_mode & 0o777)
+        reserve(descriptor, *how)
+
+    def giving(descriptor, owner, group):
+        if owner != -1:
+            raise PermissionError(errno.EPERM, "Operation not permitted")
+        given.append(group)
+
+    monkeypatch.setattr(os, "posix_fallocate", reserving)
+    monkeypatch.setattr(os, "fchown", giving)
+    Writer(path, example.example_info()).end("completed")
+    assert set(modes) == {0o600}
+    assert set(given) == {path.stat().st_gid}
+    assert path.stat().st_mode & 0o777 == 0o600
+
+
 def test_what_people_added_to_a_file_stays(tmp_path, example):
     path = tmp_path / "run.h5"
     Writer(path, example.example_info()).end("completed")
