@@ -101,13 +101,6 @@ def lock(file: FileIO, path: Path, kind: int) -> None:
         _log.warning("%s is on a file system without locks: do not write two runs to it", path)
 
 
-def unlock(file: FileIO) -> None:
-    """Let go of all locks on a file, which a forked child that has it open would keep."""
-    with contextlib.suppress(OSError):
-        fcntl.flock(file, fcntl.LOCK_UN)
-    liveness.hold(file.fileno(), fcntl.F_UNLCK)
-
-
 def replace(
     path: Path,
     build: Callable[[h5py.File | None, h5py.File], tuple[_Result, list[ByteCopy]]],
@@ -149,7 +142,8 @@ def replace(
     size = path.stat().st_size if path.exists() else 0
     with contextlib.ExitStack() as stack:
         old = stack.enter_context(records.opened(path))[0] if size else None
-        file, made = _claim_partial(partial)
+        # What others may read of it, `_adopt` says.
+        file, made = _claim_partial(partial, 0o666 if before is None else 0o600)
         try:
             # Only who holds the partial file replaces the path. Another run may have just done so.
             if not same(path, before):
@@ -158,9 +152,6 @@ def replace(
                 )
             # An eighth and half a megabyte: what people have added may take more than it did.
             file.truncate(0)
-            with contextlib.suppress(OSError):  # another user's, whom it belongs to already
-                if before is not None:  # which may be secret until `_adopt` gives this its mode
-                    os.fchmod(file.fileno(), stat.S_IRUSR | stat.S_IWUSR)
             try:
                 result, copies = _build(
                     old, file, partial, build, size + size // 8 + extra + (1 << 19)
@@ -175,12 +166,12 @@ def replace(
             if before is not None:
                 for each in copies:
                     _copy_bytes(before.fileno(), file.fileno(), each)
-            _adopt(path, file.fileno())
+                _adopt(path.stat(), file.fileno())
             os.fsync(file.fileno())
             liveness.hold(file.fileno())  # before another process finds the file
             partial.replace(path)
         except BaseException:
-            if not _same(path, file):  # else a signal's handler has raised behind the renaming
+            if not same(path, file):  # else a signal's handler has raised behind the renaming
                 file.truncate(0)  # a killed run's is empty then, which the next one may take
                 if made:
                     partial.unlink(missing_ok=True)
@@ -204,7 +195,7 @@ def write(descriptor: int, data: bytes | memoryview, at: int) -> None:
         done += os.pwrite(descriptor, memoryview(data)[done:], at + done)
 
 
-def _claim_partial(partial: Path) -> tuple[FileIO, bool]:
+def _claim_partial(partial: Path, mode: int) -> tuple[FileIO, bool]:
     """Open and lock the file in which the next version is built; return whether this made it.
 
     A killed run may have left one.
@@ -213,7 +204,7 @@ def _claim_partial(partial: Path) -> tuple[FileIO, bool]:
     while True:
         made = True
         try:
-            descriptor = os.open(partial, flags | os.O_CREAT | os.O_EXCL, 0o666)
+            descriptor = os.open(partial, flags | os.O_CREAT | os.O_EXCL, mode)
         except FileExistsError:
             made = False
         with contextlib.suppress(FileNotFoundError):
@@ -247,7 +238,7 @@ def same(path: Path, file: FileIO | None) -> bool:
     """Whether the path names this open file; nothing, if there is none."""
     try:
         there = path.stat()
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return file is None
     return file is not None and os.path.samestat(there, os.fstat(file.fileno()))
 
@@ -281,11 +272,8 @@ def _build(
         return build(old, new)
 
 
-def _adopt(path: Path, descriptor: int) -> None:
+def _adopt(before: os.stat_result, descriptor: int) -> None:
     """Give the next version of a file the owner and mode of the one that it replaces."""
-    if not path.exists():
-        return
-    before = path.stat()
     # Only root may give files away; for others the file becomes theirs, as if copied.
     for owner in (-1, before.st_uid):
         with contextlib.suppress(OSError):

@@ -18,7 +18,7 @@ import signal
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from datetime import datetime
 from io import FileIO
 from pathlib import Path
@@ -30,7 +30,7 @@ from hpccomm.errors import ResultsError, UsageError
 from hpccomm.files import records
 from hpccomm.files.refusals import os_errors_as
 from hpccomm.files.regular import as_utf8
-from hpccomm.results import layout, lines, reader, storage
+from hpccomm.results import layout, lines, liveness, reader, storage
 from hpccomm.results.layout import ByteCopy
 from hpccomm.results.lines import DataPlace, Line
 from hpccomm.results.schema import STATUS, SectionKind, TableForm
@@ -100,13 +100,12 @@ class Section:
         """Whether it can still be written to, by this process."""
         return self._open is not None and os.getpid() == self._process
 
-    def check_open(self) -> None:
-        """Raise `UsageError` if it cannot be written to any more, or not by this process."""
-        if not self.is_open:
-            why = (
-                "is written by the process that has forked this one" if self._open else "has ended"
-            )
+    def check_open(self) -> FileIO:
+        """Return the open file; raise `UsageError` if it has ended, or another process writes it."""
+        if self._open is None or not self.is_open:
+            why = "is written by the process that forked this one" if self._open else "has ended"
             raise UsageError(f"{self.name} of {self.path} {why}")
+        return self._open
 
     def fits(self, wanted: Mapping[str, int]) -> bool:
         """Whether there is capacity for so many more entries of tables and arrays."""
@@ -188,9 +187,8 @@ class Section:
 
     def flush(self) -> None:
         """Have all of the file on the disk."""
-        assert self._open is not None
         with self._refusals():
-            os.fsync(self._open.fileno())
+            os.fsync(self.check_open().fileno())
 
     def trim(self) -> None:
         """Replace the file by one without the capacity that is left, if that takes much of it.
@@ -233,15 +231,16 @@ class Section:
     def close(self) -> None:
         """Let go of the file, which keeps what is written. Idempotent."""
         if self._open is not None:
-            if self.is_open:
-                storage.unlock(self._open)
+            if self.is_open:  # a forked child that has the file open would keep the locks
+                liveness.hold(self._open.fileno(), fcntl.F_UNLCK)
+                with suppress(OSError):
+                    fcntl.flock(self._open, fcntl.LOCK_UN)
             self._open.close()
         self._open = None
 
     def check_there(self) -> None:
         """Raise `ResultsError` if the path names another file, or none, by now."""
-        self.check_open()
-        if not storage.same(self._file, self._open):
+        if not storage.same(self._file, self.check_open()):
             raise ResultsError(
                 f"{self.path} was removed, moved or replaced while {self.name} was written to it: "
                 "what it wrote is in the file that was there before"
@@ -249,10 +248,10 @@ class Section:
 
     def _write(self, writes: Any) -> None:
         """Write bytes to their places, in this order."""
-        self.check_open()
+        descriptor = self.check_open().fileno()
         with self._refusals():
             for data, at in writes:
-                storage.write(self._open.fileno(), data, at)
+                storage.write(descriptor, data, at)
 
     def _rewrite(self, capacity: Mapping[str, int], record: Any = None) -> None:
         """Replace the file by one in which this section has another capacity, or other facts."""

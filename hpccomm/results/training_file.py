@@ -104,9 +104,8 @@ class TrainingWriter:
         ResultsError
             As in `add_step`.
         """
-        if not self._section.is_open or (
-            self._enlarging is not None and self._enlarging.is_alive()
-        ):
+        enlarging = self._enlarging is not None and self._enlarging.is_alive()
+        if enlarging or not self._section.is_open:
             return
         self._due = perf_counter() + EVERY_SECONDS
         self._wait()

@@ -92,7 +92,7 @@ def test_a_forked_child_writes_nothing_and_keeps_no_lock(writer, example):
     def leaves():
         status = 1
         try:
-            with pytest.raises(UsageError, match="is written by the process that has forked"):
+            with pytest.raises(UsageError, match="is written by the process that forked"):
                 writer.append(example.example_row(1), None)
             with writer:
                 pass
