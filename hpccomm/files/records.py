@@ -6,6 +6,7 @@ what HDF5 meets in a damaged file is an error, and no crash.
 """
 
 import contextlib
+import errno
 import json
 import os
 import re
@@ -57,8 +58,14 @@ _HEAD = 1 << 16
 
 def why(error: Exception) -> str:
     """Return what one of `HDF5_ERRORS` says, without what h5py puts around it."""
-    said = str(error.args[0] if error.args else error)
+    said = str(getattr(error, "strerror", None) or (error.args[0] if error.args else error))
     return re.sub(r"^Unable to (?:synchronously )?(.*?) \((.*)\)$", r"HDF5 cannot \1: \2", said)
+
+
+def of_system(error: Exception) -> bool:
+    """Whether the operating system has refused, which says nothing of the file's content."""
+    # A damaged file may have asked for a place that is none.
+    return isinstance(error, OSError) and error.errno not in (None, errno.EINVAL)
 
 
 def checksum(data: bytes | memoryview, *place: object) -> int:
@@ -96,7 +103,7 @@ def opened(path: Path) -> Iterator[tuple[Any, int]]:
             file = stack.enter_context(open_regular(path))
             head = os.pread(file.fileno(), _HEAD, 0)
         if not head.startswith(SIGNATURE):
-            if FORMAT.encode() in head:
+            if FORMAT.encode() in head and b"schema_version" in head:
                 raise damaged(path, "it does not begin as HDF5 does", "restore it from a copy")
             raise ForeignFile(f"{path} is not an HDF5 file; name a results file of hpccomm")
         try:
@@ -107,7 +114,12 @@ def opened(path: Path) -> Iterator[tuple[Any, int]]:
             ours = np.ndim(format_) == 0 and format_ == FORMAT.encode()
             known = np.ndim(version) == 0 and version == SCHEMA_VERSION
         except HDF5_ERRORS as error:
-            raise damaged(path, why(error), "restore it from a copy") from error
+            with os_errors_as(path, "read"):
+                if of_system(error):
+                    raise
+            if FORMAT.encode() in head:
+                raise damaged(path, why(error), "restore it from a copy") from error
+            ours = known = False
         if not ours:
             raise ForeignFile(
                 f"{path} is an HDF5 file of another program (its root has no attribute "

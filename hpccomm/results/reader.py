@@ -4,7 +4,6 @@ HDF5 says where things lie; plain reads fetch them, and each line, its parts of 
 are held against their checksums.
 """
 
-import errno
 import json
 import math
 import os
@@ -166,6 +165,8 @@ def _each(
             return [], []  # none, or something of a user's own
         names = records.names(parent, kind.prefix)
     except records.HDF5_ERRORS as error:
+        if records.of_system(error):
+            raise
         if kind is RUN:
             raise damaged(path, records.why(error), "restore it from a copy") from error
         return [], [f"{kind.group}: {records.why(error)}"]
@@ -174,7 +175,7 @@ def _each(
             section = _section(parent[name], source, kind, name, position)
             made.append(make(path, section))
         except records.HDF5_ERRORS as error:
-            if isinstance(error, OSError) and error.errno == errno.EIO:
+            if records.of_system(error):
                 raise
             damage.append(f"{name}: {records.why(error)}")
         else:

@@ -16,6 +16,7 @@ import pytest
 
 from hpccomm.errors import ResultsError, SchemaMismatch, UsageError
 from hpccomm.files.records import SCHEMA_VERSION
+from hpccomm.files.refusals import ForeignFile
 from hpccomm.results import facts, reader, schema, storage
 from hpccomm.results.repetitions import timing as timing_of
 from hpccomm.results.run import WholeSamples, choose
@@ -421,6 +422,31 @@ def test_a_read_error_is_no_damage(tmp_path, example, monkeypatch):
     monkeypatch.setattr(os, "pread", failing)
     with pytest.raises(ResultsError, match=r"cannot read .*: Input/output error"):
         samples(0)
+
+
+@pytest.mark.parametrize("of_h5py", [(h5py, "File"), (h5py.Group, "__getitem__")])
+def test_what_the_system_refuses_is_no_damage(tmp_path, example, monkeypatch, of_h5py):
+    path = tmp_path / "run.h5"
+    Writer(path, example.example_info()).end("completed")
+
+    def failing(*_):
+        raise OSError(errno.ESTALE, "h5py says something")
+
+    monkeypatch.setattr(*of_h5py, failing)
+    with pytest.raises(ResultsError, match=r"cannot read .*: Stale file handle"):
+        reader.examine(path)
+
+
+def test_what_is_none_of_hpccomm_s_is_no_damage(tmp_path):
+    other, text = tmp_path / "other.h5", tmp_path / "text.h5"
+    with h5py.File(other, "w") as file:
+        file["data"] = [1, 2, 3]
+    other.write_bytes(other.read_bytes()[:1000])
+    text.write_text("These are hpccomm results.\n")
+    with pytest.raises(ForeignFile, match="HDF5 file of another program"):
+        reader.read(other)
+    with pytest.raises(ForeignFile, match="not an HDF5 file"):
+        reader.read(text)
 
 
 def test_timings_and_isolated_repetitions_come_back(tmp_path, example):
