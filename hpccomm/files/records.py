@@ -57,15 +57,15 @@ _HEAD = 1 << 16
 
 
 def why(error: Exception) -> str:
-    """Return what one of `HDF5_ERRORS` says, without what h5py puts around it."""
+    """Return what one of `HDF5_ERRORS` says of a damaged file, without what h5py puts around it.
+
+    What the operating system refuses says nothing of the file's content, and is raised.
+    """
+    # A damaged file may have asked for a place that is none.
+    if isinstance(error, OSError) and error.errno not in (None, errno.EINVAL):
+        raise error
     said = str(getattr(error, "strerror", None) or (error.args[0] if error.args else error))
     return re.sub(r"^Unable to (?:synchronously )?(.*?) \((.*)\)$", r"HDF5 cannot \1: \2", said)
-
-
-def of_system(error: Exception) -> bool:
-    """Whether the operating system has refused, which says nothing of the file's content."""
-    # A damaged file may have asked for a place that is none.
-    return isinstance(error, OSError) and error.errno not in (None, errno.EINVAL)
 
 
 def checksum(data: bytes | memoryview, *place: object) -> int:
@@ -115,10 +115,9 @@ def opened(path: Path) -> Iterator[tuple[Any, int]]:
             known = np.ndim(version) == 0 and version == SCHEMA_VERSION
         except HDF5_ERRORS as error:
             with os_errors_as(path, "read"):
-                if of_system(error):
-                    raise
+                reason = why(error)
             if FORMAT.encode() in head:
-                raise damaged(path, why(error), "restore it from a copy") from error
+                raise damaged(path, reason, "restore it from a copy") from error
             ours = known = False
         if not ours:
             raise ForeignFile(

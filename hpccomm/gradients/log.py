@@ -104,7 +104,7 @@ class Log:
             except Exception as error:  # noqa: BLE001 (whatever it is, the training goes on)
                 _log.warning("the log of the training ends at step %d: %s", step.step, error)
                 self._at_exit.detach()
-                self._writer.close()
+                _end(self._writer, f"failed: {error}")
 
     def discard(self) -> None:
         """Leave no log: the training does not begin."""
@@ -121,4 +121,4 @@ def _end(writer: "TrainingWriter", status: str) -> None:
     try:
         writer.end(status)
     except Exception as error:  # noqa: BLE001 (whatever it is, it must not hide another error)
-        _log.warning("the end of the training's log is not written: %s", error)
+        _log.warning("the training's log is not whole: %s", error)

@@ -165,8 +165,6 @@ def _each(
             return [], []  # none, or something of a user's own
         names = records.names(parent, kind.prefix)
     except records.HDF5_ERRORS as error:
-        if records.of_system(error):
-            raise
         if kind is RUN:
             raise damaged(path, records.why(error), "restore it from a copy") from error
         return [], [f"{kind.group}: {records.why(error)}"]
@@ -175,8 +173,6 @@ def _each(
             section = _section(parent[name], source, kind, name, position)
             made.append(make(path, section))
         except records.HDF5_ERRORS as error:
-            if records.of_system(error):
-                raise
             damage.append(f"{name}: {records.why(error)}")
         else:
             damage += [f"{name}: {each}" for each in section.damage]

@@ -13,6 +13,7 @@ more than many a measurement.
 """
 
 import fcntl
+import logging
 import os
 import signal
 import threading
@@ -34,6 +35,8 @@ from hpccomm.results import layout, lines, liveness, reader, storage
 from hpccomm.results.layout import ByteCopy
 from hpccomm.results.lines import DataPlace, Line
 from hpccomm.results.schema import STATUS, SectionKind, TableForm
+
+_log = logging.getLogger(__name__)
 
 _STATUS_BYTES = int(STATUS.kind[1:])
 
@@ -227,6 +230,17 @@ class Section:
                 self._file.unlink()
             file.close()
             self.close()
+
+    def finish(self) -> None:
+        """Have all of it on the disk, give back capacity that is left, and close."""
+        self.flush()
+        self.check_there()
+        try:
+            self.trim()
+        except ResultsError as error:
+            # Nothing is lost: it is whole in the file that it was measured into.
+            _log.warning("%s keeps the space that it did not use: %s", self.name, error)
+        self.close()
 
     def close(self) -> None:
         """Let go of the file, which keeps what is written. Idempotent."""

@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from hpccomm.errors import ResultsError
 from hpccomm.results import facts as json_facts
 from hpccomm.results import lines, reader
 from hpccomm.results.store import Section
@@ -128,20 +129,26 @@ class TrainingWriter:
         Raises
         ------
         ResultsError
-            As in `add_step`.
+            As in `add_step`. The file has what fits of the rest, and the end says that it failed.
         """
         if not self._section.is_open:
             return
         try:
-            self._wait()
-            self._section.check_there()
-            if not self._section.fits(wanted := self._wanted()):
-                self._section.enlarge(wanted)
+            try:
+                self._wait()
+                self._section.check_there()
+                if not self._section.fits(wanted := self._wanted()):
+                    self._section.enlarge(wanted)
+            except ResultsError as error:
+                while not self._section.fits(self._wanted()):
+                    (self._new["steps"] or self._new["events"]).pop()
+                self._write()
+                self._section.note_end(f"failed: {error}")
+                raise
             self._write()
             if status:
                 self._section.note_end(status)
-            self._section.flush()
-            self._section.trim()
+            self._section.finish()
         finally:
             self.close()
 

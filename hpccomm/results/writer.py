@@ -180,14 +180,7 @@ class Writer:
         if status != "completed" and not status.startswith("failed: "):
             raise UsageError(f"status {status!r} is neither 'completed' nor 'failed: ...'")
         self.note_end(status, ended)
-        self._section.flush()
-        self._section.check_there()
-        try:
-            self._section.trim()
-        except ResultsError as error:
-            # Nothing is lost: the run is whole in the file that it was measured into.
-            _log.warning("%s keeps the space that it did not use: %s", self.name, error)
-        self._section.close()
+        self._section.finish()
 
     def note_end(self, status: str, ended: datetime | None = None) -> None:
         """Record how the run ended, and leave the file as it is.

@@ -2,6 +2,7 @@
 
 import argparse
 import csv
+import errno
 import io
 import json
 import os
@@ -206,6 +207,28 @@ def test_the_file_is_never_replaced_within_a_step(tmp_path, monkeypatch):
     writer.end("completed")
     (training,) = training_file.read(path)
     assert training.steps["step"].tolist() == list(range(number))
+
+
+@pytest.mark.parametrize("capacity", [10, 1000])
+def test_a_full_disk_costs_only_what_does_not_fit(tmp_path, monkeypatch, caplog, capacity):
+    capacities = {**training_file.CAPACITY, "steps": capacity}
+    monkeypatch.setattr(training_file, "CAPACITY", capacities)
+    path = tmp_path / "run.h5"
+    writer = write(path, 20, status="")
+
+    def replacing(*_, **__):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(storage, "replace", replacing)
+    if capacity < 20:
+        with pytest.raises(ResultsError, match="No space left"):
+            writer.end("completed")
+    else:
+        writer.end("completed")
+        assert "keeps the space that it did not use" in caplog.text
+    (training,) = training_file.read(path)
+    assert training.steps["step"].tolist() == list(range(min(capacity, 20)))
+    assert training.status.startswith("failed: cannot write" if capacity < 20 else "completed")
 
 
 def test_files_that_cannot_take_one_stay_as_they_are(tmp_path):

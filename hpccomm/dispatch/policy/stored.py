@@ -33,7 +33,7 @@ def read(path: str) -> tuple[Table, ...]:
         tables = tuple(
             _checked(each["entries"][ENTRY]) for each in facts if ENTRY in each["entries"]
         )
-    except (ImportError, ResultsError) as error:
+    except (ImportError, OSError, ResultsError) as error:
         raise _refused(path, f"cannot be used: {error}") from None
     except records.HDF5_ERRORS as error:
         raise _refused(path, f"is damaged: {records.why(error)}") from error
