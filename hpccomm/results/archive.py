@@ -147,7 +147,7 @@ def search(
         if progress is not None:
             progress.advance()
         try:
-            examined = reader.examine(path)
+            examined = reader.examine(path, keep_open=False)
         except ResultsError as error:
             if named:
                 raise

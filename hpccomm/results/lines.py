@@ -9,6 +9,7 @@ import functools
 import os
 import weakref
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,7 +17,7 @@ import numpy as np
 from hpccomm import units
 from hpccomm.errors import ResultsError, UsageError
 from hpccomm.files.records import DIFFERS, checksum
-from hpccomm.files.regular import as_utf8
+from hpccomm.files.regular import as_utf8, open_regular
 from hpccomm.results.schema import STATUS, SectionKind, TableForm
 
 UNKNOWN_END = "unknown: the end of the run is damaged"
@@ -48,21 +49,31 @@ class DataPlace(NamedTuple):
 
 
 class Source:
-    """A results file that stays open for plain reads until nothing refers to it any more.
+    """A results file for plain reads: open until `close`, or nothing refers to it any more.
+
+    After `close` each read opens it, if the path still names it.
 
     Parameters
     ----------
+    path : Path
+        Its name.
     descriptor : int
         The open file; this takes it over.
     """
 
-    def __init__(self, descriptor: int) -> None:
+    def __init__(self, path: Path, descriptor: int) -> None:
+        self._path, self._file = path, os.fstat(descriptor)
         self.descriptor = descriptor
-        weakref.finalize(self, os.close, descriptor)
+        self.close = weakref.finalize(self, os.close, descriptor)
 
     def read(self, at: int, size: int) -> bytes:
         """Return bytes of the file, fewer where it ends."""
-        return os.pread(self.descriptor, size, at)
+        if self.close.alive:
+            return os.pread(self.descriptor, size, at)
+        with open_regular(self._path) as file:
+            if not os.path.samestat(self._file, os.fstat(file.fileno())):
+                raise OSError(None, "it was replaced after it was read; read it again")
+            return os.pread(file.fileno(), size, at)
 
 
 @functools.cache

@@ -107,13 +107,16 @@ def in_part(path: Path, damage: list[str]) -> DamagedFile:
     return damaged(path, f"{damage[0]}{more}", _REST)
 
 
-def examine(path: str | os.PathLike[str]) -> Examined:
+def examine(path: str | os.PathLike[str], *, keep_open: bool = True) -> Examined:
     """Read what is whole of a results file, and say what is not.
 
     Parameters
     ----------
     path : path-like
         The file.
+    keep_open : bool
+        Whether it stays open for the samples, also where another takes its place. Not for many files:
+        a process may open some thousand.
 
     Raises
     ------
@@ -122,10 +125,12 @@ def examine(path: str | os.PathLike[str]) -> Examined:
     """
     file = Path(path)
     with records.opened(file) as (hdf5, descriptor), os_errors_as(file, "read"):
-        source = Source(os.dup(descriptor))
+        source = Source(file, os.dup(descriptor))
         held = liveness.held(source.descriptor, file)
         runs, damage = _each(file, hdf5, source, RUN, _run)
         trainings, lost = _each(file, hdf5, source, TRAINING, _training)
+        if not keep_open:
+            source.close()
     # Only the last run or training of a file may still be written.
     ends = [(run.info.started, run.name) for run in runs[-1:]]
     ends += [(training.facts.started, training.name) for training in trainings[-1:]]

@@ -1,13 +1,17 @@
 """Runs are found by case, date and host, in files and folders."""
 
 import json
+import resource
+import shutil
 from dataclasses import replace
 from datetime import timedelta
+from pathlib import Path
 
 import h5py
 import pytest
 from damage import called
 
+from hpccomm.errors import ResultsError
 from hpccomm.results.archive import Query, search
 from hpccomm.results.writer import Writer
 
@@ -140,3 +144,22 @@ def test_flags_that_do_not_fit_are_refused(folder, words, said):
     status, _, err = called("show", str(folder), *words)
     assert (status, said in err) == (2, True), err
     assert called("show", str(folder / "nowhere.h5"), "--list")[0] == 2
+
+
+def test_more_files_are_searched_than_a_process_may_open(folder):
+    for number in range(60):
+        shutil.copy(folder / "a.h5", folder / f"copy{number}.h5")
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    opened = max(int(each.name) for each in Path("/proc/self/fd").iterdir())
+    resource.setrlimit(resource.RLIMIT_NOFILE, (opened + 30, hard))
+    try:
+        searched = search([folder], Query())
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert (searched.files, searched.damage) == (62, [])
+    run = next(run for run, _ in searched.found if run.path.name == "copy7.h5")
+    assert run.samples(0).shape == (20, 4)
+    shutil.copy(folder / "a.h5", folder / "new.h5")
+    (folder / "new.h5").rename(run.path)
+    with pytest.raises(ResultsError, match="it was replaced after it was read"):
+        run.samples(0)
