@@ -3,6 +3,7 @@
 import threading
 from functools import reduce
 from operator import and_
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -10,6 +11,8 @@ from nccl_ranks import run_ranks
 
 import hpccomm
 from hpccomm.backends.nccl.backend import NcclBackend
+from hpccomm.runtime.device_work import DeviceWork
+from hpccomm.runtime.waiting import Gate
 
 cupy = pytest.importorskip("cupy")
 
@@ -79,3 +82,21 @@ def test_nccl_begins_anew_without_the_lost_rank(monkeypatch):
         assert isinstance(error, hpccomm.PeerLost), error
         assert error.ranks == (LOST,)
         assert told == ("world.e1", "nccl", [3.0] * 4, 2)
+
+
+def test_what_an_abort_completes_has_failed():
+    """The abort of NCCL, which follows a failure, completes the event of a call that was stuck."""
+    gate, aborted = Gate(), hpccomm.CommunicatorAborted("lost")
+    call = SimpleNamespace(entry=[None] * 7 + [5.0], error=None, over=False, captured=False)
+
+    class Pending:
+        def done(self, _):
+            call.over = gate.error is not None  # complete, but only since it was aborted
+            gate.shut(aborted)
+            return call.over
+
+    work = DeviceWork(
+        Pending(), call, result=None, gate=gate, current=None, expired=None, raised=lambda: None
+    )
+    with pytest.raises(hpccomm.CommunicatorAborted):
+        work.wait(block=True)
