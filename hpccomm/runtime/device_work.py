@@ -77,9 +77,8 @@ class DeviceWork(Work):
         if block or (block is None and timeout is not None):
             self._refuse_captured("wait for the graph that was launched instead")
             try:
-                # NCCL's abort completes the event too: what was not done before has failed then.
                 wait(
-                    lambda: call.over or (self._gate.error is None and self._pending.done(call)),
+                    lambda: self._pending.done(call),
                     timeout=limit,
                     gate=self._gate,
                     expired=lambda elapsed: self._expired(call, elapsed),

@@ -272,7 +272,8 @@ class PendingCalls:
         CommunicationError
             If CUDA has failed.
         """
-        if not call.over and streams.ready(call.event):
+        # NCCL's abort, which comes after `abandon`, completes the events of calls that were stuck.
+        if not call.over and not self._ended and streams.ready(call.event):
             _end(call)
         return call.over
 

@@ -3,7 +3,7 @@
 import threading
 from functools import reduce
 from operator import and_
-from types import SimpleNamespace
+from time import perf_counter
 
 import numpy as np
 import pytest
@@ -12,6 +12,8 @@ from nccl_ranks import run_ranks
 import hpccomm
 from hpccomm.backends.nccl.backend import NcclBackend
 from hpccomm.runtime.device_work import DeviceWork
+from hpccomm.runtime.operation import Label
+from hpccomm.runtime.pending import PendingCalls, pending_call
 from hpccomm.runtime.waiting import Gate
 
 cupy = pytest.importorskip("cupy")
@@ -86,17 +88,18 @@ def test_nccl_begins_anew_without_the_lost_rank(monkeypatch):
 
 def test_what_an_abort_completes_has_failed():
     """The abort of NCCL, which follows a failure, completes the event of a call that was stuck."""
-    gate, aborted = Gate(), hpccomm.CommunicatorAborted("lost")
-    call = SimpleNamespace(entry=[None] * 7 + [5.0], error=None, over=False, captured=False)
-
-    class Pending:
-        def done(self, _):
-            call.over = gate.error is not None  # complete, but only since it was aborted
-            gate.shut(aborted)
-            return call.over
-
+    gate, stuck, stream = Gate(), threading.Event(), cupy.cuda.Stream(non_blocking=True)
+    pending = PendingCalls(0, lambda: None, lambda _call, error: error)
+    entry = [None, 1, 1, Label("all_reduce", 8), "device", None, perf_counter(), 30.0, None, None]
+    stream.launch_host_func(lambda _: stuck.wait(30), None)
+    call = pending_call(stream.ptr, stream, entry, ())
+    pending.note_alone(call)
     work = DeviceWork(
-        Pending(), call, result=None, gate=gate, current=None, expired=None, raised=lambda: None
+        pending, call, result=None, gate=gate, current=None, expired=None, raised=lambda: None
     )
+    pending.abandon()
+    stuck.set()
+    stream.synchronize()
+    threading.Timer(0.05, gate.shut, (hpccomm.CommunicatorAborted("lost"),)).start()
     with pytest.raises(hpccomm.CommunicatorAborted):
         work.wait(block=True)
