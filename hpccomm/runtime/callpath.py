@@ -192,9 +192,12 @@ def _filled(template: str, **parts: str) -> str:
 
 
 @cache
-def compiled(form: Form) -> Callable[..., Callable[..., Any]]:
-    """Return what makes functions of a form, from the engine and what the form binds."""
-    return _compiled(form.name, form.source())
+def compiled(form: Form, **own: Any) -> Callable[..., Callable[..., Any]]:
+    """Return what makes functions of a form, from the engine and what the form binds.
+
+    `own` are attributes that the form has otherwise.
+    """
+    return _compiled(form.name, form._replace(**own).source())
 
 
 def _compiled(name: str, source: str) -> Callable[..., Callable[..., Any]]:
@@ -279,8 +282,7 @@ def polling(
     begin_steps = (
         start if calls.progress.threaded else lambda *arguments: calls.together(start(*arguments))
     )
-    form = SPUN._replace(ordered=ordered)
-    return compiled(form)(calls, label, tally, start, ordered, begin_steps)
+    return compiled(SPUN, ordered=ordered)(calls, label, tally, start, ordered, begin_steps)
 
 
 class Diversion(Protocol):

@@ -122,7 +122,7 @@ class StreamIssuer:
         Its seconds are the host's. It is remembered until it is done, unless `launch` sees to that
         (`noted` is False). A call costs a microsecond: nothing is looked up that can be known before.
         """
-        form = ON_STREAM._replace(ordered=ordered, compared=ON_STREAM.compared if noted else "")
+        compared = ON_STREAM.compared if noted else ""
         calls, pending = self.calls, self.pending
 
         def launch_captured(entry: CallRecord, send: int, recv: int, stream: int) -> None:
@@ -132,7 +132,7 @@ class StreamIssuer:
                 launch(send, recv, stream)
 
         capturing, note, failed = pending.capturing, pending.note, self._not_issued
-        return compiled(form)(
+        return compiled(ON_STREAM, ordered=ordered, compared=compared)(
             calls, label, tally, pending, capturing, note, failed, launch, launch_captured, noted
         )
 
