@@ -1,0 +1,29 @@
+"""What the page for mpi4py users says of Cartesian grids is what MPI does."""
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+
+if TYPE_CHECKING:
+    from mpi4py import MPI
+
+    from hpccomm import Communicator
+
+
+@pytest.mark.parametrize("periodic", [False, True])
+def test_borders_of_a_grid_are_those_of_mpi(
+    comm: "Communicator", mpi_comm: "MPI.Intracomm", periodic: bool
+) -> None:
+    grid = mpi_comm.Create_cart([comm.size], periods=[periodic])
+    left, right = (None if each < 0 else each for each in grid.Shift(0, 1))
+    x = np.array([10 * comm.rank + 1, 10 * comm.rank + 2])
+    theirs, ours = np.zeros(2, int), np.zeros(2, int)
+    grid.Neighbor_alltoall(x, theirs)
+    grid.Free()
+    comm.send_recv(x[:1], left, ours[1:], right)
+    comm.send_recv(x[1:], right, ours[:1], left)
+    np.testing.assert_array_equal(ours, theirs)
+    listed = comm.neighbor_all_to_all(x, [left, right], out=np.zeros(2, int))
+    swapped = periodic and comm.size <= 2
+    np.testing.assert_array_equal(listed, theirs[::-1] if swapped else theirs)
