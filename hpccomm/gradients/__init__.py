@@ -6,14 +6,14 @@
 
 - `parameters`: the model as data. `settings`: what a reduction does. `layout`: which gradient lies in which bucket.
 - `agreement`: whether all ranks have the same model, settings and arrays.
-- `group`: the ranks that train together. `arrays`: host and device. `flat`: arrays one behind the other in one array.
+- `group`: the ranks that train together. `arrays`: host and device. `checks`: settings that do not fit. `flat`: arrays one behind the other in one array.
 - `buckets`: the gradients of one layout. `written`: whether they were written to.
 - `bucket_reducers`: how a bucket is reduced. `reducer`: in which order and thread; `worker`: the thread.
 - `compression`: how to send less. `loss_scale`: a factor for the loss.
 - `model`: parameters and settings that all ranks agreed on. `steps`: steps on them. `outcome`: missing gradients, NaN and
   infinities. `sync`: what users call.
-- `adaptive`: which size of buckets would end a step soonest; pure functions. `warm_up`: what is measured for it.
-- `statistics`: what it cost. `record`: how that is counted. `log`: how it is written down.
+- `adaptive`: which size of buckets would end a step soonest, and what is measured for it.
+- `record`: what it cost. `log`: how that is written down.
 - `sharded`: an optimiser whose state is divided among the ranks; `shards`: a bucket of it; `updates`: its rules.
 - `local_steps`: ranks that train on their own, and average now and then.
 """
@@ -34,9 +34,9 @@ from hpccomm.gradients.layout import layout
 from hpccomm.gradients.local_steps import LocalStatistics, LocalSteps
 from hpccomm.gradients.loss_scale import LossScale
 from hpccomm.gradients.parameters import Bucket, Parameter
+from hpccomm.gradients.record import BucketStatistics, Statistics
 from hpccomm.gradients.settings import ReductionSettings
 from hpccomm.gradients.sharded import ShardedOptimizer
-from hpccomm.gradients.statistics import BucketStatistics, Statistics
 from hpccomm.gradients.sync import GradientSync
 from hpccomm.gradients.updates import Update, adam, sgd
 

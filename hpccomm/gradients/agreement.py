@@ -1,9 +1,8 @@
 """Whether all ranks have the same model, the same settings, and the same arrays, bit by bit."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import fields
 from hashlib import blake2b, sha256
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import numpy as np
 
@@ -16,23 +15,20 @@ from hpccomm.reductions import ReduceOp
 from hpccomm.runtime.recorder import entered
 from hpccomm.units import ranks_named
 
-SettingsT = TypeVar("SettingsT")
+ResultT = TypeVar("ResultT")
 
 MOST = 5
 """Differences that a message names. The largest difference between elements is found for so many arrays."""
 
 
-def by_name(settings: Any) -> dict[str, object]:
-    """Return settings, a mapping or a dataclass, by their names."""
-    if isinstance(settings, Mapping):
-        return dict(settings)
-    return {each.name: getattr(settings, each.name) for each in fields(settings)}
+def texts(arrays: Arrays, settings: Mapping[str, object]) -> dict[str, str]:
+    """Return a model and its settings as the texts that ranks compare."""
+    parameters = {f"parameter {each.name!r}": each.described for each in arrays}
+    return parameters | {name: repr(value) for name, value in settings.items()}
 
 
-def agree(
-    group: RankGroup, make: Callable[[], tuple[Arrays, SettingsT]]
-) -> tuple[Arrays, SettingsT]:
-    """Return this rank's model and settings, if all ranks have the same. Collective; blocks.
+def agree(group: RankGroup, make: Callable[[], tuple[ResultT, dict[str, str]]]) -> ResultT:
+    """Return what this rank makes, if all ranks make the same. Collective; blocks.
 
     One small exchange of digests, and another one only if they differ.
 
@@ -41,42 +37,41 @@ def agree(
     group : RankGroup
         The ranks that train together.
     make : callable
-        Returns this rank's arrays by parameter, and its settings: a mapping, or a dataclass. They are compared by
-        their ``repr``. Or it raises what is wrong with them.
+        Returns it with the texts that must be equal on all ranks, see `texts`. Or it raises what is wrong.
 
     Raises
     ------
     HpccommError
         What `make` raises.
     RankMismatch
-        If it raises on another rank, or the models or settings differ. The message names parameters and ranks. It
-        is raised on every rank, and the communicator can still be used.
+        If it raises on another rank, or the texts differ. The message names what differs and the ranks. It is raised
+        on every rank, and the communicator can still be used.
     """
     entered()
     error: HpccommError | None = None
     own: dict[str, str] | str
     try:
-        arrays, settings = make()
-        own = {f"parameter {each.name!r}": each.described for each in arrays}
-        own |= {name: repr(value) for name, value in by_name(settings).items()}
+        made, own = make()
     except Exception as raised:  # noqa: BLE001 (the other ranks must hear of it)
         error = UsageError(f"{type(raised).__name__}: {raised}")
         error.__cause__ = raised
         if isinstance(raised, HpccommError):
             error = raised
         own = str(error)
-    digest = sha256(repr(own if error else list(own.items())).encode()).hexdigest()  # type: ignore[union-attr]
+    content = own if isinstance(own, str) else list(own.items())
+    digest = sha256(repr(content).encode()).hexdigest()
     everyone = group.exchange((error is None, digest))
     if all(each == (True, everyone[0][1]) for each in everyone):
-        return arrays, settings
-    texts = group.exchange(own)
+        return made
+    every = group.exchange(own)
     if error is not None:
         raise error
-    for rank, text in enumerate(texts):
+    for rank, text in enumerate(every):
         if isinstance(text, str):
-            raise RankMismatch(f"rank {rank} has no model: {text}", rank=group.rank, ranks=(rank,))
+            why = f"rank {rank} raised an error: {text}"
+            raise RankMismatch(why, rank=group.rank, ranks=(rank,))
     problem, remedy = "the ranks have different models", "give all ranks the same"
-    raise _mismatch(group, problem, *_differences(texts), remedy)
+    raise _mismatch(group, problem, *_differences(every), remedy)
 
 
 def _mismatch(
@@ -89,15 +84,15 @@ def _mismatch(
     return RankMismatch(text, rank=group.rank, ranks=sorted(ranks))
 
 
-def _differences(texts: Sequence[dict[str, str]]) -> tuple[list[str], set[int]]:
+def _differences(every: Sequence[dict[str, str]]) -> tuple[list[str], set[int]]:
     """Return what differs from rank 0, in words, and on which ranks."""
-    first = texts[0]
+    first = every[0]
     ranks: set[int] = set()
     lines = []
-    for what in dict.fromkeys(what for text in texts for what in text):
+    for what in dict.fromkeys(what for text in every for what in text):
         others: dict[str, list[int]] = {}
         own = first.get(what, "missing")
-        for rank, text in enumerate(texts):
+        for rank, text in enumerate(every):
             if text.get(what, "missing") != own:
                 others.setdefault(text.get(what, "missing"), []).append(rank)
         ranks.update(*others.values())
@@ -105,7 +100,7 @@ def _differences(texts: Sequence[dict[str, str]]) -> tuple[list[str], set[int]]:
             f"{what} is {own} on rank 0 and {value} on {ranks_named(where)}"
             for value, where in others.items()
         ]
-    for rank, text in enumerate(() if lines else texts):
+    for rank, text in enumerate(() if lines else every):
         pairs = enumerate(zip(first, text, strict=True))
         for number, (one, other) in [(n, pair) for n, pair in pairs if pair[0] != pair[1]][:1]:
             ranks.add(rank)

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 
 from hpccomm.dtypes import BFLOAT16, FLOAT32
+from hpccomm.gradients.compression.contract import Channel
 from hpccomm.gradients.compression.exchange import RankExchange
 from hpccomm.gradients.flat import FlatMemory
 from hpccomm.gradients.group import RankGroup
@@ -114,7 +115,9 @@ class CompressedReducer:
     flat : FlatMemory
         What is reduced.
     settings : ReductionSettings
-        Equal on all ranks, with a compressor.
+        Equal on all ranks.
+    channel : Channel
+        Of the compressor, for the bucket.
     ranks : RankExchange or None
         That exchange what is compressed; None where another rank of the node does.
     node : RankGroup or None
@@ -133,14 +136,12 @@ class CompressedReducer:
         group: RankGroup,
         flat: FlatMemory,
         settings: ReductionSettings,
+        channel: Channel,
         ranks: RankExchange | None,
         node: RankGroup | None,
     ) -> None:
-        assert settings.compressor is not None
         _, self.divisor = operation(group, flat.bucket.kind, settings)
-        # All ranks make channels, so that all raise if a dtype does not fit.
-        self._channel = settings.compressor.channel(flat.bucket)
-        self._gradients, self._ranks = flat.elements, ranks
+        self._channel, self._gradients, self._ranks = channel, flat.elements, ranks
         self._node = None if node is None or node.size == 1 else node
         self._flags: list[bool] = []
         self.wire_nbytes = 0

@@ -88,8 +88,7 @@ class Buckets:
         self.sources: dict[str, Array] = {}
         self.in_place: set[str] = set()
         self.nonfinite: set[str] = set()
-        # On one rank a result is what was given.
-        self._written = Written(self.flats, owners) if group.size > 1 else None
+        self._written = Written(self.flats, owners, watched=group.size > 1)
         self.begin()
 
     def begin(self) -> None:
@@ -100,8 +99,7 @@ class Buckets:
         self.in_place.clear()
         self.sources.clear()
         self.nonfinite.clear()
-        if self._written is not None:
-            self._written.begin()
+        self._written.begin()
 
     def source(self, name: str, grad: object, *, written: bool = False) -> Array | None:
         """Return the array of a gradient that has to be copied; None if it lies in its bucket.
@@ -178,7 +176,7 @@ class Buckets:
         flat = self.flats[number]
         missing = bad = False
         written = WRITTEN
-        if self._written is not None and self.in_place:
+        if self.in_place:
             known = self.views.taken or self._copied
             written = self._written.flags(number, self.in_place, written=known)
         watch = self._watched and not flat.is_finite()
@@ -221,13 +219,10 @@ class Buckets:
     def accept(self, names: Collection[str] | None = None) -> None:
         """Take these gradients in buckets for results that were not written; None are those `in_place`."""
         self.views.taken = False
-        if self._written is not None:
-            self._written.remember(self.in_place if names is None else names)
+        self._written.remember(self.in_place if names is None else names)
 
     def unwritten(self) -> tuple[list[str], bool]:
         """Return this rank's gradients in buckets that were not written, and whether their owners hold them."""
-        if self._written is None:
-            return [], False
         return self._written.elsewhere or self._written.unchanged, self._written.owned
 
     def adopt(self, other: "Buckets") -> None:

@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hpccomm.errors import UsageError
-from hpccomm.gradients.agreement import agree, check_same
+from hpccomm.gradients.agreement import agree, check_same, texts
 from hpccomm.gradients.arrays import Array
+from hpccomm.gradients.checks import check_least, check_number
 from hpccomm.gradients.compression.widths import wide
 from hpccomm.gradients.flat import FlatMemory, registered, views_of
 from hpccomm.gradients.group import RankGroup
 from hpccomm.gradients.layout import layout
 from hpccomm.gradients.parameters import Arrays, Bucket, Named, check_writable, read
-from hpccomm.gradients.settings import ReductionSettings, check_least
+from hpccomm.gradients.settings import ReductionSettings
 from hpccomm.gradients.updates import Update, sgd
 from hpccomm.reductions import ReduceOp
 from hpccomm.runtime.recorder import entered
@@ -128,16 +128,16 @@ class LocalSteps:
     ) -> None:
         self._group = group = RankGroup(comm, timeout)
 
-        def make() -> tuple[Arrays, dict[str, object]]:
+        def make() -> tuple[Arrays, dict[str, str]]:
             arrays, _ = read(parameters)
             check_writable(arrays, "give a copy")
-            if not outer_lr > 0:
-                raise UsageError(f"outer_lr is {outer_lr!r}; give a finite number above 0")
+            rate = check_number("outer_lr", outer_lr, lambda x: x > 0, "above 0")
             ahead = check_bool("nesterov", nesterov) and bool(outer_momentum > 0)
-            self._outer = sgd(outer_lr, momentum=outer_momentum, nesterov=ahead)
-            return arrays, {"every": check_least("every", every, 1), "outer": self._outer.name}
+            self._outer = sgd(rate, momentum=outer_momentum, nesterov=ahead)
+            settings = {"every": check_least("every", every, 1), "outer": self._outer.name}
+            return arrays, texts(arrays, settings)
 
-        arrays, _ = agree(group, make)
+        arrays = agree(group, make)
         self._arrays = {each.name: array for each, array in arrays.items()}
         self._every = every
         buckets = layout(list(arrays), _TOGETHER)

@@ -1,10 +1,9 @@
 """A factor for the loss, so that small gradients survive narrow floats."""
 
 from dataclasses import dataclass
-from math import inf, isfinite
+from math import isfinite
 
-from hpccomm.errors import UsageError
-from hpccomm.settings import check_int
+from hpccomm.gradients.checks import check_least, check_number
 
 TINY = 2.0**-40
 
@@ -34,17 +33,14 @@ class LossScale:
     interval: int = 2000
 
     def __post_init__(self) -> None:
-        for name, least, most, what in (
-            ("initial", TINY, inf, "above 0"),
-            ("growth", 1, inf, "of at least 1"),
-            ("backoff", TINY, 1 - TINY, "above 0 and below 1"),
+        for name, fits, range_ in (
+            ("initial", lambda x: x >= TINY, "of at least 2**-40"),
+            ("growth", lambda x: x >= 1, "of at least 1"),
+            ("backoff", lambda x: 0 < x < 1, "above 0 and below 1"),
         ):
-            value = getattr(self, name)
-            if not isinstance(value, int | float) or not least <= value <= most or value == inf:
-                raise UsageError(f"{name} is {value!r}; give a number {what}")
-            object.__setattr__(self, name, float(value))  # ranks compare its text
-        if check_int("interval", self.interval) < 1:
-            raise UsageError(f"interval is {self.interval}; give a number of steps of at least 1")
+            value = check_number(name, getattr(self, name), fits, range_)
+            object.__setattr__(self, name, value)
+        check_least("interval", self.interval, 1)
 
     def after(self, scale: float, steps: int, finite: bool) -> tuple[float, int]:
         """Return the factor after a step, and how many finite steps there were since it changed.

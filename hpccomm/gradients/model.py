@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from hpccomm.errors import UsageError
-from hpccomm.gradients.agreement import agree, by_name, check_initial
+from hpccomm.gradients.agreement import agree, check_initial, texts
 from hpccomm.gradients.group import RankGroup
 from hpccomm.gradients.parameters import Arrays, Parameter, check_writable, read
 from hpccomm.gradients.settings import ReductionSettings, check_known
@@ -52,31 +52,29 @@ class Model:
         list of str
             What differs from this one, as sentences.
         """
-        model: Model
 
-        def checked() -> tuple[Arrays, ReductionSettings]:
-            nonlocal model
+        def checked() -> tuple[Model, dict[str, str]]:
             model = make()
             model.settings.check_for(model.arrays)
             if model.settings.initial == "broadcast":
                 check_writable(self._new(model.arrays), "give a copy of it")
-            return model.arrays, model.settings
+            return model, texts(model.arrays, model.settings.by_name)
 
-        arrays, settings = agree(self.group, checked)
-        new = self._new(arrays)
+        model = agree(self.group, checked)
+        settings, new = model.settings, self._new(model.arrays)
         if settings.initial == "broadcast":
             self._broadcast(new, 0)
         elif settings.initial == "check" and self.group.size > 1:
             check_initial(self.group, new)
-        before = by_name(self.settings)
+        before = self.settings.by_name
         changes = [
             f"{name} is {value}, and was {before[name]}"
-            for name, value in by_name(settings).items()
+            for name, value in settings.by_name.items()
             if value != before[name]
         ]
         changes += [f"parameter {each.name} was added" for each in new]
         changes += [
-            f"parameter {each.name} was removed" for each in self.arrays if each not in arrays
+            f"parameter {each.name} was removed" for each in self.arrays if each not in model.arrays
         ]
         return model, changes
 

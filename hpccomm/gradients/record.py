@@ -1,26 +1,112 @@
-"""What steps cost, as it is counted."""
+"""What the steps of a training cost."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from time import perf_counter
 from typing import Any
 
 from hpccomm.gradients.buckets import Buckets
 from hpccomm.gradients.reducer import Reducer
-from hpccomm.gradients.statistics import BucketStatistics, Statistics
 from hpccomm.results.training import TrainingStep
 
 Span = tuple[float, float]
 """When something began and ended, as ``time.perf_counter`` counts."""
 
 
-def common(span: Span, others: Sequence[Span]) -> float:
-    """Return for how many seconds a span lies in others, which do not overlap each other."""
-    begin, end = span
-    return sum(max(0.0, min(end, last) - max(begin, first)) for first, last in others)
+@dataclass(frozen=True, slots=True)
+class BucketStatistics:
+    """Counts of one bucket since its layout was made.
+
+    Attributes
+    ----------
+    index : int
+        Of the bucket.
+    calls : int
+        How often it was reduced.
+    nbytes : int
+        Bytes of gradients that were reduced, with the padding between them.
+    wire_nbytes : int
+        Bytes that this rank gave to collectives for it: less than ``nbytes`` with a compressor.
+    seconds : float
+        Time in which its reductions were under way.
+    hidden_seconds : float
+        The part of it in which this rank did not wait.
+    """
+
+    index: int
+    calls: int = 0
+    nbytes: int = 0
+    wire_nbytes: int = 0
+    seconds: float = 0.0
+    hidden_seconds: float = 0.0
+
+    def __str__(self) -> str:
+        return (
+            f"bucket {self.index}: {self.calls} times, {self.nbytes} bytes, {self.wire_nbytes} sent, "
+            f"{self.seconds:.3f} s, {self.hidden_seconds:.3f} s hidden"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Statistics:
+    """Counts of one rank since its `GradientSync` was made. Prints as some lines.
+
+    Attributes
+    ----------
+    steps : int
+        Reduced steps.
+    micro_steps : int
+        Calls of ``sync`` and ``wait`` that ended, those that reduced nothing included.
+    skipped : int
+        Reduced steps that were left out because of NaN or infinities.
+    with_gradients : int
+        Parameters that had a gradient on this rank in the last reduced step.
+    nbytes, wire_nbytes, seconds, hidden_seconds
+        As in `BucketStatistics`, over all buckets and all layouts. Seconds are those of host arrays: what goes on on a
+        device is not measured.
+    calls : int
+        Reductions: one a bucket by ``ready`` and ``wait``, one for all buckets of a dtype by ``sync``.
+    blocked_seconds : float
+        Time that this rank waited in ``sync``, ``wait`` and ``wait_for`` for reductions, and for ranks that were late.
+    memory_bytes : int
+        What the compressor keeps from step to step on this rank.
+    buckets : tuple of BucketStatistics
+        Of the present layout. The seconds of ``sync``, which reduces buckets together, are divided by their bytes.
+    """
+
+    steps: int = 0
+    micro_steps: int = 0
+    skipped: int = 0
+    with_gradients: int = 0
+    nbytes: int = 0
+    wire_nbytes: int = 0
+    calls: int = 0
+    seconds: float = 0.0
+    hidden_seconds: float = 0.0
+    blocked_seconds: float = 0.0
+    memory_bytes: int = 0
+    buckets: tuple[BucketStatistics, ...] = ()
+
+    def __str__(self) -> str:
+        share = f" ({self.hidden_seconds / self.seconds:.0%})" if self.seconds else ""
+        lines = [
+            f"{self.steps} steps reduced of {self.micro_steps} micro-steps, {self.skipped} skipped",
+            f"{self.nbytes} bytes in {self.calls} calls, {self.wire_nbytes} bytes sent, "
+            f"{self.memory_bytes} bytes kept by the compressor",
+            f"{self.seconds:.3f} s in communication, {self.hidden_seconds:.3f} s{share} of it hidden; "
+            f"{self.blocked_seconds:.3f} s blocked",
+        ]
+        return "\n".join([*lines, *map(str, self.buckets)])
 
 
 TOTALS = ("nbytes", "wire_nbytes", "calls", "seconds", "hidden_seconds", "blocked_seconds")
 """Sums in `Statistics`."""
+
+
+def common(span: Span, others: Sequence[Span]) -> float:
+    """Return for how many seconds a span lies in others, which do not overlap each other."""
+    begin, end = span
+    return sum(max(0.0, min(end, last) - max(begin, first)) for first, last in others)
 
 
 class Record:
@@ -51,25 +137,23 @@ class Record:
         if self.steps:
             self._wire_before = self._now()["wire_nbytes"]
         self._buckets, self._reducer = buckets, reducer
-        self._together_seconds = 0.0
         self._bucket_steps = 0
-        self._bucket_seconds = [0.0] * len(buckets.flats)
-        self._bucket_hidden = [0.0] * len(buckets.flats)
+        self._bucket_seconds = [(0.0, 0.0)] * len(buckets.flats)  # and those that are hidden
 
     def step(self) -> None:
         """Take note of a step whose buckets were reduced, one after the other or together."""
         totals, spans = self._totals, [each for each in self._reducer.spans if each is not None]
         self._last = [end - begin for begin, end in spans]
         blocked = sum([end - begin for begin, end in self.waited])
-        for number, (seconds, span) in enumerate(zip(self._last, spans, strict=True)):
-            hidden = seconds - common(span, self.waited)
-            self._bucket_seconds[number] += seconds
-            self._bucket_hidden[number] += hidden
-            totals["seconds"] += seconds
-            totals["hidden_seconds"] += hidden
+        hidden = [end - begin - common((begin, end), self.waited) for begin, end in spans]
+        new = list(zip(self._last, hidden, strict=True))
         if not spans:
-            self._together_seconds += blocked
-            totals["seconds"] += blocked
+            share = blocked / max(self._buckets.nbytes, 1)
+            new = [(share * flat.bucket.nbytes, 0.0) for flat in self._buckets.flats]
+        pairs = zip(self._bucket_seconds, new, strict=True)
+        self._bucket_seconds = [(a + seconds, b + unseen) for (a, b), (seconds, unseen) in pairs]
+        totals["seconds"] += sum(self._last) if spans else blocked
+        totals["hidden_seconds"] += sum(hidden)
         totals["blocked_seconds"] += blocked
         totals["calls"] += len(spans) or self._reducer.together
         totals["nbytes"] += self._buckets.nbytes
@@ -91,19 +175,16 @@ class Record:
             with_gradients=self._with_gradients,
             **self._now(),
             memory_bytes=sum(each.memory_bytes for each in self._reducer.each),
-            buckets=tuple(map(self._bucket, range(len(self._bucket_seconds)))),
-        )
-
-    def _bucket(self, number: int) -> BucketStatistics:
-        nbytes, all_nbytes = self._buckets.flats[number].bucket.nbytes, self._buckets.nbytes
-        together = self._together_seconds * nbytes / all_nbytes if all_nbytes else 0.0
-        return BucketStatistics(
-            number,
-            self._bucket_steps,
-            self._bucket_steps * nbytes,
-            self._reducer.each[number].wire_nbytes,
-            self._bucket_seconds[number] + together,
-            self._bucket_hidden[number],
+            buckets=tuple(
+                BucketStatistics(
+                    number,
+                    self._bucket_steps,
+                    self._bucket_steps * self._buckets.flats[number].bucket.nbytes,
+                    self._reducer.each[number].wire_nbytes,
+                    *seconds,
+                )
+                for number, seconds in enumerate(self._bucket_seconds)
+            ),
         )
 
     def last(self, *, skipped: bool) -> tuple[TrainingStep, Sequence[float]]:

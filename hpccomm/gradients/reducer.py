@@ -8,6 +8,7 @@ from typing import Any
 
 from hpccomm.gradients.bucket_reducers import CompressedReducer, PlannedReducer, operation
 from hpccomm.gradients.buckets import FLAGS, Buckets
+from hpccomm.gradients.compression.contract import Channel
 from hpccomm.gradients.compression.exchange import RankExchange
 from hpccomm.gradients.group import RankGroup
 from hpccomm.gradients.settings import ReductionSettings
@@ -56,6 +57,8 @@ class Reducer:
         Equal on all ranks.
     urgent : sequence of int
         As in `next_bucket`.
+    channels : sequence of Channel
+        Of the compressor, by bucket; empty without one.
     worker : Worker or None
         Reduces while the caller's thread computes; with None, buckets are reduced by `finish`.
     levels : (RankGroup, RankGroup or None) or None
@@ -79,13 +82,14 @@ class Reducer:
         buckets: Buckets,
         settings: ReductionSettings,
         urgent: Sequence[int],
+        channels: Sequence[Channel],
         worker: Worker | None,
         levels: tuple[RankGroup, RankGroup | None] | None,
     ) -> None:
         self.each: Sequence[PlannedReducer | CompressedReducer]
         self.ranks: RankExchange | None = None
         self._plans: list[Callable[[], Any]] = []
-        if settings.compressor is None:
+        if not channels:
             flags = len(FLAGS) + len(urgent)
             self._planned = [PlannedReducer(group, flat, settings, flags) for flat in buckets.flats]
             self.each = self._planned
@@ -97,7 +101,8 @@ class Reducer:
             node, across = levels or (None, group)
             self.ranks = None if across is None else RankExchange(across)
             self.each = [
-                CompressedReducer(group, flat, settings, self.ranks, node) for flat in buckets.flats
+                CompressedReducer(group, flat, settings, channel, self.ranks, node)
+                for flat, channel in zip(buckets.flats, channels, strict=True)
             ]
         self.together = len(self._plans)
         self._buckets, self._urgent, self._worker = buckets, urgent, worker

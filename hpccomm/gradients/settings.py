@@ -2,13 +2,14 @@
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, fields, replace
-from typing import Any, Literal, TypedDict, get_args
+from typing import Any, Literal, TypedDict
 
 from hpccomm.errors import UsageError, did_you_mean
+from hpccomm.gradients.checks import check_choice, check_least
 from hpccomm.gradients.compression.contract import Compressor
 from hpccomm.gradients.loss_scale import LossScale
 from hpccomm.gradients.parameters import Parameter
-from hpccomm.settings import check_bool, check_int
+from hpccomm.settings import check_bool
 
 Combine = Literal["average", "sum", "weighted"]
 Unused = Literal["zero", "skip", "error"]
@@ -20,35 +21,6 @@ KIB, MIB = 1024, 1024**2
 
 _LEAST = {"bucket_bytes": 1, "first_bucket_bytes": 1, "accumulate": 1}
 """The least value of integers; of others it is 0."""
-
-
-def check_choice(name: str, value: object, kind: object) -> str:
-    """Return a setting as a str, if it is one of the texts that a Literal names.
-
-    Raises
-    ------
-    UsageError
-        With the texts, and the nearest one.
-    """
-    known = get_args(kind)
-    if value not in known:
-        advice = did_you_mean(str(value), known, f"give one of {', '.join(known)}")
-        raise UsageError(f"{name} is {value!r}; {advice}")
-    return str(value)
-
-
-def check_least(name: str, value: object, least: int) -> int:
-    """Return a setting as an int.
-
-    Raises
-    ------
-    UsageError
-        If it is not an integer of at least `least`.
-    """
-    number = check_int(name, value)
-    if number < least:
-        raise UsageError(f"{name} is {number}; give at least {least}")
-    return number
 
 
 class ReductionOptions(TypedDict, total=False):
@@ -185,6 +157,11 @@ class ReductionSettings:
             )
 
     @property
+    def by_name(self) -> dict[str, object]:
+        """The settings by their names."""
+        return {each.name: getattr(self, each.name) for each in fields(self)}
+
+    @property
     def skips(self) -> bool:
         """Whether steps that are not finite are left out."""
         return self.nonfinite == "skip" or self.loss_scale is not None
@@ -197,7 +174,7 @@ class ReductionSettings:
         UsageError
             If one is unknown or does not fit.
         """
-        known = sorted(each.name for each in fields(self))
+        known = sorted(self.by_name)
         for name in changes.keys() - set(known):
             advice = did_you_mean(name, known, f"give some of {', '.join(known)}")
             raise UsageError(f"there is no setting {name!r}; {advice}")

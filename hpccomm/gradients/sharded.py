@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from hpccomm.errors import UsageError
-from hpccomm.gradients.agreement import agree, by_name, check_initial
+from hpccomm.gradients.agreement import agree, check_initial, texts
 from hpccomm.gradients.arrays import Array
 from hpccomm.gradients.buckets import fitting, gradient_of
 from hpccomm.gradients.flat import views_of
@@ -109,7 +109,7 @@ class ShardedOptimizer:
         if state is None:
             state = dict(update.state) if isinstance(update, Update) else {}
 
-        def make() -> tuple[Arrays, dict[str, object]]:
+        def make() -> tuple[Arrays, dict[str, str]]:
             if not callable(update):
                 raise UsageError(f"update is {update!r}; give sgd(...), adam(...) or a function")
             arrays, self._owners = read(parameters)
@@ -123,14 +123,15 @@ class ShardedOptimizer:
                 min_bucket_bytes=min_bucket_bytes,
                 deterministic=deterministic,
             )
-            return arrays, {
-                **by_name(self._settings),
+            settings = {
+                **self._settings.by_name,
                 "update": update.name if isinstance(update, Update) else _name(update),
                 "state": _name(state) if callable(state) else _dtypes(state),
                 "masters": check_bool("masters", masters),
             }
+            return arrays, texts(arrays, settings)
 
-        arrays, _ = agree(self._group, make)
+        arrays = agree(self._group, make)
         if initial == "check" and comm.size > 1:
             check_initial(self._group, arrays)
         buckets = layout(list(arrays), self._settings)
@@ -334,13 +335,13 @@ class ShardedOptimizer:
         """
         comm, rank, size = self._group.comm, self._group.rank, self._group.size
 
-        def make() -> tuple[Arrays, dict[str, object]]:
+        def make() -> tuple[None, dict[str, str]]:
             if root is not None and root not in range(size):
                 raise UsageError(f"root is {root!r}; give a rank from 0 to {size - 1}, or None")
             if root is None or root == rank:
                 self._check_saved(saved)
             steps = saved["steps"] if root is None and saved is not None else None
-            return {}, {"root": root, "steps": steps}
+            return None, texts({}, {"root": root, "steps": steps})
 
         agree(self._group, make)
         full = saved if root is None or root == rank else None

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from math import isfinite
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
@@ -10,9 +9,12 @@ from weakref import WeakSet
 import numpy as np
 
 from hpccomm.errors import CommunicatorAborted, RankMismatch, UsageError
-from hpccomm.gradients.agreement import check_same
+from hpccomm.gradients.adaptive import BucketChoice, WarmUp
+from hpccomm.gradients.agreement import agree, check_same
 from hpccomm.gradients.arrays import Array
 from hpccomm.gradients.buckets import FLAGS, Buckets, gradient_of
+from hpccomm.gradients.checks import check_number
+from hpccomm.gradients.compression.contract import Channel
 from hpccomm.gradients.flat import clip
 from hpccomm.gradients.group import RankGroup
 from hpccomm.gradients.layout import layout, mean_order, ordered, urgent_buckets
@@ -21,14 +23,12 @@ from hpccomm.gradients.model import Model
 from hpccomm.gradients.outcome import is_skipped
 from hpccomm.gradients.record import Record
 from hpccomm.gradients.reducer import Reducer
-from hpccomm.gradients.warm_up import WarmUp
 from hpccomm.gradients.worker import Worker
 from hpccomm.runtime.lifetime import after_fork
 from hpccomm.runtime.recorder import entered
 from hpccomm.units import ranks_named
 
 if TYPE_CHECKING:
-    from hpccomm.gradients.adaptive import BucketChoice
     from hpccomm.gradients.log import Log
 
 SYNC, READY = "sync()", "ready() and wait()"
@@ -107,10 +107,15 @@ class TrainingSteps:
         filled = ordered(model.trained, settings.order, readiness)
         parts = layout(model.trained, settings, readiness)
         urgent = urgent_buckets(parts, model.trained)
-        flags = len(FLAGS) + len(urgent)
-        buckets = Buckets(group, parts, settings, model.owners, flags)
+        flags, compressor = len(FLAGS) + len(urgent), settings.compressor
+
+        def make() -> tuple[tuple[Buckets, list[Channel]], dict[str, str]]:
+            channels = [compressor.channel(each) for each in parts if compressor is not None]
+            return (Buckets(group, parts, settings, model.owners, flags), channels), {}
+
+        buckets, channels = agree(group, make)
         levels = self._levels if settings.hierarchical else None
-        reducer = Reducer(group, buckets, settings, urgent, self._worker, levels)
+        reducer = Reducer(group, buckets, settings, urgent, channels, self._worker, levels)
         if before is not None:
             buckets.adopt(before)
         warm_up = WarmUp(filled, parts, settings.adaptive) if settings.adaptive else None
@@ -220,14 +225,13 @@ class TrainingSteps:
             raise UsageError(f"a weight is given, and op is {op!r}; take 'weighted'")
         if self._reducer.started:
             raise UsageError("a weight is given after a reduction has started; call weigh() first")
-        if not isinstance(samples, int | float | np.number) or not isfinite(samples) or samples < 0:
-            raise UsageError(f"the weight is {samples!r}; give a finite number of at least 0")
+        samples = check_number("the weight", samples, lambda x: x >= 0, "of at least 0")
         entered()
-        total = np.array([float(samples)])
+        total = np.array([samples])
         self._group.reduce(total, deterministic=True)
         if total[0] == 0:
             raise UsageError("the weights of all ranks are 0; give the number of samples of each")
-        self.buckets.factor = float(samples) / float(total[0])
+        self.buckets.factor = samples / float(total[0])
 
     def _check_weighed(self) -> None:
         weighted = self.model.settings.op == "weighted"

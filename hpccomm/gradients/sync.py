@@ -6,15 +6,14 @@ from os import PathLike
 from typing import TYPE_CHECKING, Any, Self, Unpack
 
 from hpccomm.gradients.adaptive import BucketChoice
-from hpccomm.gradients.agreement import by_name
 from hpccomm.gradients.arrays import Array
 from hpccomm.gradients.buckets import gradient_of
 from hpccomm.gradients.group import RankGroup
 from hpccomm.gradients.log import Log, log_path
 from hpccomm.gradients.model import Model
 from hpccomm.gradients.parameters import Bucket, Named, read
+from hpccomm.gradients.record import Statistics
 from hpccomm.gradients.settings import ReductionOptions, ReductionSettings
-from hpccomm.gradients.statistics import Statistics
 from hpccomm.gradients.steps import TrainingSteps
 from hpccomm.runtime.recorder import entered
 
@@ -81,7 +80,7 @@ class GradientSync:
             chosen = ReductionSettings().changed(settings)
             path = log_path(log)
             if path is not None and comm.rank == 0:
-                self._steps.log = Log(path, comm.size, by_name(chosen))
+                self._steps.log = Log(path, comm.size, chosen.by_name)
             return Model(group, arrays, chosen, owners)
 
         try:

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from math import inf, sqrt
+from math import sqrt
 from typing import Any
 
 import numpy as np
@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from hpccomm.dtypes import FLOAT32, is_narrow
 from hpccomm.errors import UsageError
+from hpccomm.gradients.checks import check_number
 from hpccomm.settings import check_bool
 
 Flat = NDArray[Any]
@@ -89,7 +90,8 @@ def sgd(
         If a number does not fit.
     """
     rate_of, rate_name = _rate(lr)
-    momentum, weight_decay = _number("momentum", momentum, 1), _number("weight_decay", weight_decay)
+    momentum = _below_1("momentum", momentum)
+    weight_decay = _at_least_0("weight_decay", weight_decay)
     nesterov = check_bool("nesterov", nesterov)
     if nesterov and not momentum:
         raise UsageError("nesterov needs a momentum above 0; give one, such as momentum=0.9")
@@ -141,10 +143,9 @@ def adam(
     rate_of, rate_name = _rate(lr)
     if not isinstance(betas, tuple | list) or len(betas) != 2:
         raise UsageError(f"betas is {betas!r}; give two numbers")
-    first, second = betas = _number("a beta", betas[0], 1), _number("a beta", betas[1], 1)
-    eps, weight_decay = _number("eps", eps), _number("weight_decay", weight_decay)
-    if not eps:
-        raise UsageError(f"eps is {eps!r}; give a number above 0")
+    first, second = betas = _below_1("a beta", betas[0]), _below_1("a beta", betas[1])
+    eps = check_number("eps", eps, lambda x: x > 0, "above 0")
+    weight_decay = _at_least_0("weight_decay", weight_decay)
 
     def rule(p: Flat, g: Flat, m: Flat, v: Flat, step: int) -> None:
         rate = float(rate_of(step))
@@ -173,13 +174,13 @@ def _rate(lr: Rate) -> tuple[Callable[[int], float], str]:
     """Return a learning rate as a function, and its name for other ranks."""
     if callable(lr):
         return lr, getattr(lr, "__qualname__", type(lr).__name__)
-    rate = _number("lr", lr)
+    rate = _at_least_0("lr", lr)
     return lambda _: rate, repr(rate)
 
 
-def _number(name: str, value: float, below: float = inf) -> float:
-    """Return a number of at least 0 as a float, whose text is the same on all ranks."""
-    if not isinstance(value, int | float | np.floating) or not 0 <= value < below:
-        limit = "" if below == inf else f" and below {below}"
-        raise UsageError(f"{name} is {value!r}; give a finite number of at least 0{limit}")
-    return float(value)
+def _at_least_0(name: str, value: object) -> float:
+    return check_number(name, value, lambda x: x >= 0, "of at least 0")
+
+
+def _below_1(name: str, value: object) -> float:
+    return check_number(name, value, lambda x: 0 <= x < 1, "of at least 0 and below 1")

@@ -75,6 +75,8 @@ class Written:
         The buckets.
     owners : mapping of str to object
         Objects with their gradients in ``grad``, such as PyTorch's parameters, by name.
+    watched : bool
+        Without it, all gradients count as written: on one rank a result is what was given.
 
     Attributes
     ----------
@@ -84,9 +86,11 @@ class Written:
         Whether any of them has an owner.
     """
 
-    def __init__(self, flats: Sequence[FlatMemory], owners: Mapping[str, Any]) -> None:
+    def __init__(
+        self, flats: Sequence[FlatMemory], owners: Mapping[str, Any], *, watched: bool
+    ) -> None:
         self._owners = owners
-        self._samples = list(map(_sample, flats))
+        self._samples = [_sample(flat, watched) for flat in flats]
         self.unchanged, self.elsewhere = list[str](), list[str]()
         self.remember([])
 
@@ -141,9 +145,9 @@ class Written:
         return [written, len(self.unchanged) > unchanged, len(self.elsewhere) > elsewhere]
 
 
-def _sample(flat: FlatMemory) -> _Sample:
+def _sample(flat: FlatMemory, watched: bool) -> _Sample:
     each = zip(flat.bucket.parameters, flat.bucket.offsets, strict=True)
-    on_host = [(p, offset) for p, offset in each if p.size and not p.on_device]
+    on_host = [(p, offset) for p, offset in each if watched and p.size and not p.on_device]
     most = max(LEAST, SAMPLE // max(len(on_host), 1))
     places = [
         offset + np.linspace(0, p.size - 1, min(most, p.size)).astype(np.intp)

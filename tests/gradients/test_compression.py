@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 
-from hpccomm import Communicator, UsageError
+from hpccomm import Communicator, RankMismatch, UsageError
 from hpccomm.gradients import GradientSync, LossScale
 from hpccomm.gradients.compression import (
     Channel,
@@ -264,6 +264,41 @@ class Halves:
         exchange.sum(half)
         x[:] = 0
         x[::2] = half
+
+
+def test_a_compressor_that_raises_on_one_rank_ends_no_other_ranks_wait() -> None:
+    class Refusing(Halves):
+        def __init__(self, rank: int) -> None:
+            self.rank = rank
+
+        def channel(self, bucket: Bucket) -> Channel:
+            if self.rank == 1:
+                raise MemoryError("no room for errors")
+            return super().channel(bucket)
+
+    def body(comm: Communicator) -> None:
+        error, text = RankMismatch, "rank 1 raised an error: MemoryError: no room for errors"
+        if comm.rank == 1:
+            error, text = UsageError, "^MemoryError: no room for errors"
+        model = {"a": np.full(6, comm.rank, "f")}
+        with pytest.raises(error, match=text):
+            GradientSync(comm, model, initial="ignore", compressor=Refusing(comm.rank))
+        sync = GradientSync(comm, model, initial="ignore")
+        with pytest.raises(error, match=text):
+            sync.configure(compressor=Refusing(comm.rank))
+        sync.sync({"a": np.full(6, comm.rank, "f")})
+        assert (sync.gradients["a"] == 1).all()
+
+    run_ranks(3, body)
+
+
+def test_numbers_of_other_types_are_the_same_settings() -> None:
+    def body(comm: Communicator) -> None:
+        number = (float, int, np.float32)[comm.rank](1)
+        for compressor in (TopK(number), Threshold(number)):
+            GradientSync(comm, {"a": np.zeros(6)}, compressor=compressor).close()
+
+    run_ranks(3, body)
 
 
 @pytest.mark.parametrize("op", ["average", "sum", "weighted"])

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 
 from hpccomm import Communicator, RankMismatch, UsageError
-from hpccomm.gradients import BucketChoice, GradientSync, warm_up
+from hpccomm.gradients import BucketChoice, GradientSync, adaptive
 from hpccomm.gradients.adaptive import Measurements, choose
 from hpccomm.gradients.compression import Int8, MixedPrecision, PowerSGD, Threshold, TopK
 from hpccomm.gradients.loss_scale import LossScale
@@ -184,7 +184,7 @@ def test_what_came_before_a_step_that_raised_is_not_measured(
         measured.append(measurements.ready)
         return choose(measurements, settings)
 
-    monkeypatch.setattr(warm_up, "choose", noted)
+    monkeypatch.setattr(adaptive, "choose", noted)
 
     def body(comm: Communicator) -> None:
         model = {"a": np.zeros(8), "b": np.zeros(16)}

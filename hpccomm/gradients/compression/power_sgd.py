@@ -7,12 +7,12 @@ from math import prod
 
 import numpy as np
 
-from hpccomm.errors import UsageError
 from hpccomm.gradients.arrays import Array
+from hpccomm.gradients.checks import check_least
 from hpccomm.gradients.compression.contract import Exchange
 from hpccomm.gradients.compression.widths import is_finite, wide
 from hpccomm.gradients.parameters import Bucket
-from hpccomm.settings import check_bool, check_int
+from hpccomm.settings import check_bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,8 +39,7 @@ class PowerSGD:
     error_feedback: bool = True
 
     def __post_init__(self) -> None:
-        if check_int("rank", self.rank) < 1:
-            raise UsageError(f"rank is {self.rank}; give a number of columns of at least 1")
+        check_least("rank", self.rank, 1)
         check_bool("error_feedback", self.error_feedback)
 
     def channel(self, bucket: Bucket) -> "PowerSGDChannel":

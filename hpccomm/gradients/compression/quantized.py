@@ -6,18 +6,18 @@ and nothing is rounded more than twice.
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from typing import Any, Literal, Self, get_args
+from typing import Any, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hpccomm.dtypes import BFLOAT16, FLOAT8_E4M3FN, FLOAT8_E5M2, DType
-from hpccomm.errors import UsageError, did_you_mean
 from hpccomm.gradients.arrays import Array
+from hpccomm.gradients.checks import check_choice, check_least
 from hpccomm.gradients.compression.contract import Exchange
 from hpccomm.gradients.compression.widths import drop_nonfinite, wide
 from hpccomm.gradients.parameters import Bucket, padding
-from hpccomm.settings import check_bool, check_int
+from hpccomm.settings import check_bool
 
 Bytes = NDArray[np.uint8]
 
@@ -41,13 +41,6 @@ def _passes(length: int, unit: int) -> list[slice]:
 
 def _round_up(nbytes: int) -> int:
     return -(-nbytes // 8) * 8
-
-
-def _check_block(block: object, least: int) -> int:
-    value = check_int("block", block)
-    if value < least or value % least:
-        raise UsageError(f"block is {value}; give a multiple of {least} elements")
-    return value
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,18 +153,19 @@ class QuantizedChannel:
     def __init__(self, bucket: Bucket, codec: Codec, *, error_feedback: bool) -> None:
         self._codec, self._feedback = codec, error_feedback
         self._dtype, self._bucket = wide(bucket.dtype), bucket
-        self._errors: Array | None = None  # of this rank's gradients
-        self._sum_errors: Array | None = None  # of the part that this rank sums up
-        self._parts: Array | None = None
-        self._gaps: NDArray[np.intp] = np.zeros(0, np.intp)  # elements without gradients
+        # What `_lay_out` makes for a number of ranks: room for a part of each, errors of this rank's gradients and of
+        # the part that it sums up, places without gradients, and the number of gradients in each block.
+        self._parts = self._errors = self._sum_errors = np.zeros((0, 0), self._dtype)
+        self._gaps: NDArray[np.intp] = np.zeros(0, np.intp)
         self._real: Array = np.zeros(0)
 
-    def _lay_out(self, size: int, part: int) -> Array:
-        """Return room for a part of each rank."""
+    def _lay_out(self, size: int, part: int) -> None:
+        self._parts = np.zeros((size, part), self._dtype)
+        if self._feedback:
+            self._errors, self._sum_errors = self._parts.copy(), self._parts[0].copy()
         gaps = padding(self._bucket, size * part)
         self._gaps = np.flatnonzero(gaps)
         self._real = (~gaps.reshape(size, -1, self._codec.unit)).sum(axis=2, dtype=self._dtype)
-        return np.zeros((size, part), self._dtype)
 
     @property
     def memory_bytes(self) -> int:
@@ -182,32 +176,28 @@ class QuantizedChannel:
         """Replace gradients by their sum over the ranks, coded twice."""
         codec, size = self._codec.scaled(exchange.scale), exchange.size
         part = -(-x.size // (size * codec.unit)) * codec.unit
-        if self._parts is None:
-            self._parts = self._lay_out(size, part)
+        if self._parts.shape != (size, part):
+            self._lay_out(size, part)
         parts, first = self._parts, exchange.rank * part
         flat = parts.reshape(-1)
         flat[: x.size], flat[x.size :] = x, 0
         if self._feedback:
-            if self._errors is None:
-                self._errors = np.zeros_like(parts)
-                self._sum_errors = np.zeros(part, self._dtype)
             parts += self._errors
         flat[self._gaps] = 0
         coded = np.zeros((size, codec.nbytes(part)), np.uint8)
-        for row, code, real in zip(parts, coded, self._real, strict=True):
-            codec.encode(row, code, real)
         total, each = np.zeros(part, self._dtype), np.empty(part, self._dtype)
-        if self._errors is not None:
-            for row, code, errors in zip(parts, coded, self._errors, strict=True):
-                _leave(row, codec, code, each, errors)
+        for number in range(size):
+            codec.encode(parts[number], coded[number], self._real[number])
+            if self._feedback:
+                _leave(parts[number], codec, coded[number], each, self._errors[number])
         for code in exchange.swap(coded):
             codec.decode(code, each)
             total += each
-        if self._sum_errors is not None:
+        if self._feedback:
             total += self._sum_errors
         total[self._gaps[(first <= self._gaps) & (self._gaps < first + part)] - first] = 0
         codec.encode(total, coded[0], self._real[exchange.rank])
-        if self._sum_errors is not None:
+        if self._feedback:
             _leave(total, codec, coded[0], each, self._sum_errors)
         for row, code in zip(parts, exchange.gather(coded[0]), strict=True):
             codec.decode(code, row)
@@ -243,10 +233,7 @@ class MixedPrecision:
     error_feedback: bool = False
 
     def __post_init__(self) -> None:
-        known = get_args(WireDtype)
-        if self.wire_dtype not in known:
-            advice = did_you_mean(str(self.wire_dtype), known, f"give one of {', '.join(known)}")
-            raise UsageError(f"wire_dtype is {self.wire_dtype!r}; {advice}")
+        check_choice("wire_dtype", self.wire_dtype, WireDtype)
         check_bool("error_feedback", self.error_feedback)
 
     def channel(self, bucket: Bucket) -> QuantizedChannel:
@@ -275,7 +262,7 @@ class Int8:
     error_feedback: bool = True
 
     def __post_init__(self) -> None:
-        _check_block(self.block, 8)
+        check_least("block", self.block, 8, multiple=8)
         check_bool("error_feedback", self.error_feedback)
 
     def channel(self, bucket: Bucket) -> QuantizedChannel:
@@ -312,7 +299,7 @@ class Sign:
     error_feedback: bool = False
 
     def __post_init__(self) -> None:
-        _check_block(self.block, 8)
+        check_least("block", self.block, 8, multiple=8)
         check_bool("error_feedback", self.error_feedback)
 
     def channel(self, bucket: Bucket) -> QuantizedChannel:

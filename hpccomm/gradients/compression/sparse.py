@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
-from math import ceil, inf
+from math import ceil
 from typing import Any
 
 import ml_dtypes
@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpccomm.dtypes import DType
-from hpccomm.errors import UsageError
 from hpccomm.gradients.arrays import Array
+from hpccomm.gradients.checks import check_number
 from hpccomm.gradients.compression.contract import Exchange
 from hpccomm.gradients.compression.widths import drop_nonfinite, wide
 from hpccomm.gradients.parameters import Bucket
@@ -104,8 +104,8 @@ class TopK:
     error_feedback: bool = True
 
     def __post_init__(self) -> None:
-        if not isinstance(self.ratio, int | float) or not 0 < self.ratio <= 1:
-            raise UsageError(f"ratio is {self.ratio!r}; give a number above 0 and at most 1")
+        ratio = check_number("ratio", self.ratio, lambda x: 0 < x <= 1, "above 0 and at most 1")
+        object.__setattr__(self, "ratio", ratio)
         check_bool("error_feedback", self.error_feedback)
 
     def channel(self, bucket: Bucket) -> "SparseChannel":
@@ -134,8 +134,8 @@ class Threshold:
     error_feedback: bool = True
 
     def __post_init__(self) -> None:
-        if not isinstance(self.value, int | float) or not 0 < self.value < inf:
-            raise UsageError(f"value is {self.value!r}; give a number above 0")
+        value = check_number("value", self.value, lambda x: x > 0, "above 0")
+        object.__setattr__(self, "value", value)
         check_bool("error_feedback", self.error_feedback)
 
     def channel(self, bucket: Bucket) -> "SparseChannel":

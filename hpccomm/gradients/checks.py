@@ -1,0 +1,65 @@
+"""Settings that do not fit are refused before ranks compare them; those that fit get one type, and so one text."""
+
+from collections.abc import Callable
+from math import isfinite
+from typing import get_args
+
+import numpy as np
+
+from hpccomm.errors import UsageError, did_you_mean
+from hpccomm.settings import check_int
+
+
+def check_choice(name: str, value: object, kind: object) -> str:
+    """Return a setting as a str, if it is one of the texts that a Literal names.
+
+    Raises
+    ------
+    UsageError
+        With the texts, and the nearest one.
+    """
+    known = get_args(kind)
+    if value not in known:
+        advice = did_you_mean(str(value), known, f"give one of {', '.join(known)}")
+        raise UsageError(f"{name} is {value!r}; {advice}")
+    return str(value)
+
+
+def check_least(name: str, value: object, least: int, multiple: int = 1) -> int:
+    """Return a setting as an int.
+
+    Raises
+    ------
+    UsageError
+        If it is not an integer of at least `least`, or no multiple of `multiple`.
+    """
+    number = check_int(name, value)
+    if number < least or number % multiple:
+        what = f"a multiple of {multiple}, " if multiple > 1 else ""
+        raise UsageError(f"{name} is {number}; give {what}at least {least}")
+    return number
+
+
+def check_number(name: str, value: object, fits: Callable[[float], bool], range_: str) -> float:
+    """Return a setting as a float.
+
+    Parameters
+    ----------
+    name : str
+        Of the setting.
+    value : object
+        What was given.
+    fits : callable
+        Returns whether a finite number is in the range.
+    range_ : str
+        The same in words, such as ``"above 0"``.
+
+    Raises
+    ------
+    UsageError
+        If it is not a finite number in the range.
+    """
+    real = isinstance(value, int | float | np.integer | np.floating)
+    if not real or not isfinite(value) or not fits(float(value)):  # type: ignore[arg-type]
+        raise UsageError(f"{name} is {value!r}; give a finite number {range_}")
+    return float(value)  # type: ignore[arg-type]
