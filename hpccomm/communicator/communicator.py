@@ -1,6 +1,7 @@
 """The communicator, put together."""
 
-from typing import Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 from hpccomm.communicator import planning
 from hpccomm.communicator.arrivals import Probing
@@ -15,9 +16,13 @@ from hpccomm.communicator.reductions import Reductions
 from hpccomm.communicator.uneven import Uneven
 from hpccomm.contracts.choice import Choice
 from hpccomm.dispatch.policy import Policy
+from hpccomm.errors import UsageError
 from hpccomm.runtime.hooks import AbortHook, Handle, Hook
 from hpccomm.runtime.stats import Key, Tally
 from hpccomm.settings import check_bool, check_seconds
+
+if TYPE_CHECKING:
+    from hpccomm.communicator.mesh import Mesh
 
 
 class Communicator(
@@ -210,6 +215,37 @@ class Communicator(
         check_bool("async_op", async_op)
         core = self._core
         return Batch(core, async_op, core.limit(timeout))
+
+    def mesh(self, shape: Sequence[int], names: Sequence[str]) -> "Mesh[Communicator]":
+        """Return the ranks as a grid with named dimensions, whose groups are made by name. Collective; blocks.
+
+        Parameters
+        ----------
+        shape : sequence of int
+            Lengths of the dimensions. Ranks run along the last one first: give it to what communicates most, so that
+            it stays within nodes. -1 or 0 is chosen to fit; several are chosen about equal, the larger first.
+        names : sequence of str
+            Of the dimensions, such as ``("dp", "tp")``.
+
+        Returns
+        -------
+        Mesh
+            ``mesh["tp"]`` is a communicator, which its first use makes.
+
+        Raises
+        ------
+        UsageError
+            If this rank's arguments do not fit.
+        RankMismatch
+            On the other ranks in that case, and on all ranks if they differ.
+        """
+        from hpccomm.communicator.mesh import Mesh  # few programs have one
+
+        def agree(what: str, asked: dict[str, object], error: UsageError | None) -> None:
+            with self._core.outside_batch(what):
+                self._core.agree(what, asked, error)
+
+        return Mesh(self, agree, shape, names)
 
     # Watching.
 
