@@ -20,9 +20,10 @@ from hpccomm.contracts.terms import terms
 from hpccomm.contracts.transport import Steps
 from hpccomm.errors import CommunicationError, HpccommError, RankMismatch, UsageError
 from hpccomm.runtime.abandoned import dropped_communicator
+from hpccomm.runtime.callpath import in_turn
 from hpccomm.runtime.engine import FINALIZED, CallEngine, everyone
 from hpccomm.runtime.lifetime import leaving
-from hpccomm.runtime.recorder import Site, caller
+from hpccomm.runtime.recorder import Site
 from hpccomm.runtime.starting import tell_unseen
 from hpccomm.schedules.registry import AnyAlgorithm
 from hpccomm.settings import Settings, check_bool, check_int, check_seconds
@@ -86,8 +87,6 @@ class Core:
         What takes calls instead of their being issued.
     plan_tags : PlanTags
         Tags for the messages of plans.
-    take, give : callable
-        ``take()`` and ``give(None)`` take and give back `CallEngine.turn`.
     made : bool
         Whether the communicator is made, and somebody has it.
     site : tuple or None
@@ -125,8 +124,6 @@ class Core:
         self.known: dict[object, PreparedCall[Any]] = {}
         self.sink = CallSink()
         self.plan_tags = PlanTags(backend, calls)
-        self._gate = calls.gate
-        self.take, self.give = calls.turn.pop, calls.turn.append
 
     def __del__(self) -> None:
         calls = self.calls if self.made else None
@@ -149,6 +146,7 @@ class Core:
         with calls.beside_watchdog("finalize", ordered=True):
             self.backend.close()
 
+    @in_turn
     def collective(
         self,
         name: str,
@@ -160,7 +158,6 @@ class Core:
         stream: object = None,
         op: Any = None,
         deterministic: bool = False,
-        *,
         root: Any = None,
         lists: Lists = NO_LISTS,
         exclusive: bool = False,
@@ -173,70 +170,50 @@ class Core:
         if that is not where the caller of this method was called. If there are `counts`, the result is a
         pair of the array, or None, and them.
         """
-        calls = self.calls
-        if site is None:
-            try:  # `called_from`, written out: a call less
-                frame = caller(2)
-                site = (frame.f_code, frame.f_lasti)
-            except ValueError:
-                site = None
-        # This is `enter`, written out; `enter` itself is called only to say what is wrong. The communicator
-        # may fail until it is this thread's turn, so that is asked after it.
-        try:
-            self.take()
-        except IndexError:
-            calls.enter()
-        if calls.closed or self._gate.error is not None:
-            self.give(None)
-            calls.enter()
-        try:
-            calls.site = site
-            limit = calls.timeout if timeout is None else self.limit(timeout)
-            # The shortest way, on which each statement is paid for: a call on plain host arrays which is like one
-            # that was checked.
-            key: object = None
-            if x.__class__ is ndarray and async_op is False and stream is None and counts is None:
-                flags = x.flags
-                # What is contiguous and writable needs no other check.
-                if flags.carray:
-                    source = target = x if x.ndim == 1 else x.reshape(-1)
-                    if out is None:
-                        key = name, x.dtype, x.shape, op, algorithm, deterministic
-                    elif out is x:
-                        key = name, x.dtype, x.shape, True, op, algorithm, deterministic
-                    elif out.__class__ is ndarray:
-                        into = out.flags
-                        # Arrays that each own their memory do not overlap.
-                        apart = (flags.owndata and into.owndata) or not may_share_memory(x, out)
-                        if apart and into.carray:
-                            target = out if out.ndim == 1 else out.reshape(-1)
-                            key = (
-                                name, x.dtype, x.shape, out.dtype, out.shape, op, algorithm, deterministic,
-                            )  # fmt: skip
-                    if root is not None or lists is not NO_LISTS or exclusive is not False:
-                        # The class of the root, since True is equal to 1.
-                        key = key and (key, root, root.__class__, lists, exclusive)
-                    try:
-                        prepared = self.known.get(key)
-                    except TypeError:  # an argument cannot be hashed, such as a callable object
-                        prepared = key = None
-                    if prepared is not None and not self.sink.diverted:
-                        prepared.issue(prepared.direct(source, target), (x, out), limit)  # type: ignore[misc]  # it is there
-                        return out if prepared.returns_out else x if prepared.returns_x else None
-            prepared, a, b = self.prepared_calls.find(
-                name, x, out, op, root, lists, exclusive, algorithm, deterministic
-            )
-            if key is not None and prepared.direct is not None:
-                self.know(key, prepared)
-            lane = prepared.lane
-            if async_op is False and counts is None and not self.sink.diverted:
-                return lane.carry_out(prepared, x, out, a, b, stream, limit)
-            call = lane.bind(prepared, x, out, a, b, stream)
-            if counts is not None:
-                call.result = (call.result, counts)
-            return self.issue(call, async_op, limit)
-        finally:
-            self.give(None)
+        limit = self.calls.timeout if timeout is None else self.limit(timeout)
+        # The shortest way, on which each statement is paid for: a call on plain host arrays which is like one
+        # that was checked.
+        key: object = None
+        if x.__class__ is ndarray and async_op is False and stream is None and counts is None:
+            flags = x.flags
+            # What is contiguous and writable needs no other check.
+            if flags.carray:
+                source = target = x if x.ndim == 1 else x.reshape(-1)
+                if out is None:
+                    key = name, x.dtype, x.shape, op, algorithm, deterministic
+                elif out is x:
+                    key = name, x.dtype, x.shape, True, op, algorithm, deterministic
+                elif out.__class__ is ndarray:
+                    into = out.flags
+                    # Arrays that each own their memory do not overlap.
+                    apart = (flags.owndata and into.owndata) or not may_share_memory(x, out)
+                    if apart and into.carray:
+                        target = out if out.ndim == 1 else out.reshape(-1)
+                        key = (
+                            name, x.dtype, x.shape, out.dtype, out.shape, op, algorithm, deterministic,
+                        )  # fmt: skip
+                if root is not None or lists is not NO_LISTS or exclusive is not False:
+                    # The class of the root, since True is equal to 1.
+                    key = key and (key, root, root.__class__, lists, exclusive)
+                try:
+                    prepared = self.known.get(key)
+                except TypeError:  # an argument cannot be hashed, such as a callable object
+                    prepared = key = None
+                if prepared is not None and not self.sink.diverted:
+                    prepared.issue(prepared.direct(source, target), (x, out), limit)  # type: ignore[misc]  # it is there
+                    return out if prepared.returns_out else x if prepared.returns_x else None
+        prepared, a, b = self.prepared_calls.find(
+            name, x, out, op, root, lists, exclusive, algorithm, deterministic
+        )
+        if key is not None and prepared.direct is not None:
+            self.know(key, prepared)
+        lane = prepared.lane
+        if async_op is False and counts is None and not self.sink.diverted:
+            return lane.carry_out(prepared, x, out, a, b, stream, limit)
+        call = lane.bind(prepared, x, out, a, b, stream)
+        if counts is not None:
+            call.result = (call.result, counts)
+        return self.issue(call, async_op, limit)
 
     def know(self, key: object, prepared: PreparedCall[Any]) -> None:
         """Remember how calls are carried out that are alike, and need no check but that they are."""

@@ -86,10 +86,11 @@ def listed(
         stream,
         op,
         deterministic,
-        root=root,
-        lists=lists,
-        site=site,
-        counts=known,
+        root,
+        lists,
+        False,
+        site,
+        known,
     )
 
 

@@ -11,7 +11,7 @@ from hpccomm.communicator.lanes import Call, PointToPoint
 from hpccomm.contracts.arrivals import ANY, Anything
 from hpccomm.errors import UsageError
 from hpccomm.memory.views import View, address, check_dtype, overlap, view
-from hpccomm.runtime.recorder import Site, caller
+from hpccomm.runtime.callpath import in_turn
 from hpccomm.topology import check_rank
 
 
@@ -172,6 +172,7 @@ class Messages(Face):
         return _exchange(self._core, "send_recv", x, dst, out, src, tag, async_op, timeout, stream)
 
 
+@in_turn
 def _exchange(
     core: Core,
     name: str,
@@ -188,40 +189,23 @@ def _exchange(
 
     Parameters are those of `send_recv`; `send` has no `out` and `recv` no `x`.
     """
-    calls = core.calls
-    try:  # `called_from`, written out: a call less
-        frame = caller(2)
-        site: Site | None = (frame.f_code, frame.f_lasti)
-    except ValueError:
-        site = None
-    try:  # `one_call`, written out
-        core.take()
-    except IndexError:
-        calls.enter()
-    if calls.closed or calls.gate.error is not None:
-        core.give(None)
-        calls.enter()
-    try:
-        calls.site = site
-        key = None
-        if async_op is False and stream is None:
-            key = _alike(name, x, dst, out, src, tag)
-            prepared = core.known.get(key)
-            if prepared is not None:
-                send = x if x is None or x.ndim == 1 else x.reshape(-1)
-                recv = out if out is None or out.ndim == 1 else out.reshape(-1)
-                if core.sink.diverted:
-                    call = Call(prepared, send, recv, out, (x, out))
-                    return core.issue(call, async_op, core.limit(timeout))
-                limit = calls.timeout if timeout is None else core.limit(timeout)
-                prepared.issue((send, recv), (x, out), limit)
-                return out
-        call = _checked(core, name, x, dst, out, src, tag, stream)
-        if key is not None:
-            core.know(key, call.prepared)
-        return core.issue(call, async_op, core.limit(timeout))
-    finally:
-        core.give(None)
+    key = None
+    if async_op is False and stream is None:
+        key = _alike(name, x, dst, out, src, tag)
+        prepared = core.known.get(key)
+        if prepared is not None:
+            send = x if x is None or x.ndim == 1 else x.reshape(-1)
+            recv = out if out is None or out.ndim == 1 else out.reshape(-1)
+            if core.sink.diverted:
+                call = Call(prepared, send, recv, out, (x, out))
+                return core.issue(call, async_op, core.limit(timeout))
+            limit = core.calls.timeout if timeout is None else core.limit(timeout)
+            prepared.issue((send, recv), (x, out), limit)
+            return out
+    call = _checked(core, name, x, dst, out, src, tag, stream)
+    if key is not None:
+        core.know(key, call.prepared)
+    return core.issue(call, async_op, core.limit(timeout))
 
 
 def _alike(name: str, x: Any, dst: Any, out: Any, src: Any, tag: Any) -> Any:

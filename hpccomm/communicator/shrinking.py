@@ -79,11 +79,8 @@ def shrunk(core: "Core", name: str | None) -> "Communicator":
         raise UsageError(
             f"shrink without ranks to exclude cannot tell who is lost here: {recovery}"
         )
-    calls.enter(also_failed=True)
-    try:
+    with calls.one_call(also_failed=True):
         return _shrunk(core, survival, name)
-    finally:
-        calls.turn.append(None)
 
 
 def _shrunk(core: "Core", survival: Survival, name: str | None) -> "Communicator":

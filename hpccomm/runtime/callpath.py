@@ -10,12 +10,13 @@ What is the same for all calls of one kind is bound once: the generated function
 
 import linecache
 import re
-from collections.abc import Callable, Sequence
-from functools import cache
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import cache, update_wrapper
 from itertools import repeat
 from textwrap import dedent, indent
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 from zlib import crc32
 
 from hpccomm.contracts.backend import Start
@@ -28,34 +29,37 @@ from hpccomm.runtime.traffic import Repeated
 if TYPE_CHECKING:
     from hpccomm.runtime.engine import CallEngine
 
+F = TypeVar("F", bound=Callable[..., Any])
+
 Issue = Callable[[tuple[Any, ...], object, float], None]
 """``issue(arguments, keep, timeout)`` carries a call out and waits for it: what it is called with, what must
 live meanwhile, and seconds."""
 
 _TURN = """\
 try:
-    take()
+    free = turn.pop()
 except IndexError:
     free = False
-else:
-    free = True
-if not free:
-    return otherwise()
-if sink.diverted or calls.closed or gate.error is not None:
-    give(None)
-    return otherwise()
 try:
-    try:
-        frame = caller(1)
-        calls.site = (frame.f_code, frame.f_lasti)
-    except ValueError:
-        calls.site = None
-    {call}
+    if free and not ({refused}):
+        {site}
+        {call}
 finally:
-    give(None)
-return result
+    if free:
+        turn.append(True)
+{refuse}
 """
-"""What a plan does around its call: it is entered by the program, and not by a method of the communicator."""
+"""What holds the communicator for one call: one thread at a time."""
+
+_SITE = """\
+try:
+    frame = caller({depth})
+    calls.site = frame.f_code, frame.f_lasti
+except ValueError:
+    calls.site = None
+"""
+
+_ENDED = "calls.closed or gate.error is not None"
 
 _CALL = """\
 {drain}
@@ -102,7 +106,7 @@ entry[ENDED] = elapsed = perf_counter() - begin
 
 _MAKE = """\
 def make(calls, {bound}):
-    gate, take, give = calls.gate, calls.turn.pop, calls.turn.append
+    gate, turn = calls.gate, calls.turn
     {bind}
     def {name}({arguments}):
         {body}
@@ -175,7 +179,7 @@ class Form(NamedTuple):
             fail=self.fail,
             after=self.after,
         )
-        body = _filled(_TURN, call=call) if self.planned else call
+        body = _of_plan(f"{call}return result") if self.planned else call
         own = {"name": self.name, "arguments": self.arguments, "bound": self.bound}
         return _filled(_MAKE, bind=_BIND, body=body, **own)
 
@@ -191,17 +195,25 @@ def _filled(template: str, **parts: str) -> str:
     return re.sub(r"\{(\w+)\}", lambda match: parts[match[1]], whole)
 
 
+def _of_plan(call: str) -> str:
+    """Return a plan's turn: it is entered by the program, and not by a method of the communicator."""
+    site = _filled(_SITE, depth="1")
+    refused = f"sink.diverted or {_ENDED}"
+    return _filled(_TURN, refused=refused, site=site, call=call, refuse="return otherwise()")
+
+
 @cache
 def compiled(form: Form, **own: Any) -> Callable[..., Callable[..., Any]]:
     """Return what makes functions of a form, from the engine and what the form binds.
 
     `own` are attributes that the form has otherwise.
     """
-    return _compiled(form.name, form._replace(**own).source())
+    return _executed(form.name, form._replace(**own).source())["make"]  # type: ignore[no-any-return]
 
 
-def _compiled(name: str, source: str) -> Callable[..., Callable[..., Any]]:
-    names: dict[str, Any] = {"perf_counter": perf_counter, "repeat": repeat}
+def _executed(name: str, source: str, **names: Any) -> dict[str, Any]:
+    """Return the names of a module of that source, to which some are given."""
+    names |= {"perf_counter": perf_counter, "repeat": repeat}
     for module in (operation, recorder, starting, waiting):
         names |= vars(module)
     # Below the package: errors and dumps name the line of the program, and not one of these.
@@ -209,7 +221,54 @@ def _compiled(name: str, source: str) -> Callable[..., Callable[..., Any]]:
     file = f"{__file__}: {name} {crc32(source.encode()):08x}"
     exec(compile(source, file, "exec"), names)
     linecache.cache[file] = len(source), None, source.splitlines(keepends=True), file
-    return names["make"]  # type: ignore[no-any-return]
+    return names
+
+
+_METHOD = """\
+def {name}({arguments}):
+    calls = {calls}
+    gate, turn = calls.gate, calls.turn
+    {turn}
+"""
+
+
+def in_turn(method: F) -> F:
+    """Have a function carried out in its communicator's turn; a decorator.
+
+    The first argument has the `CallEngine` as ``calls``. A method of the communicator calls the function, and the
+    program calls that, unless an argument is the ``site``. No argument is one by keyword alone: that takes longer.
+    """
+    code = method.__code__
+    arguments = code.co_varnames[: code.co_argcount]
+    every = ", ".join(arguments)
+    site = _filled(_SITE, depth="2")
+    if "site" in arguments:
+        site = f"if site is None:\n{indent(site, '    ')}else:\n    calls.site = site"
+    call = f"return method({every})"
+    own = {"site": site, "call": call, "refused": _ENDED, "refuse": "calls.refuse(not free)"}
+    turn = _filled(_TURN, **own)
+    name = method.__name__
+    source = _filled(_METHOD, name=name, arguments=every, calls=f"{arguments[0]}.calls", turn=turn)
+    made = _executed(name, source, method=method)[name]
+    made.__defaults__ = method.__defaults__
+    return update_wrapper(made, method)  # type: ignore[return-value]  # it has the same parameters
+
+
+def _one_call() -> Callable[..., Iterator[None]]:
+    turn = _filled(
+        _TURN,
+        refused="calls.closed or gate.error is not None and not (also_failed and calls.failure.recoverable)",
+        site="calls.site = site_of(user_frame())",
+        call="yield\nreturn",
+        refuse="calls.refuse(not free, also_failed)",
+    )
+    arguments = "calls, also_failed=False"
+    source = _filled(_METHOD, name="one_call", arguments=arguments, calls="calls", turn=turn)
+    return _executed("one_call", source)["one_call"]  # type: ignore[no-any-return]
+
+
+one_call = contextmanager(_one_call())
+"""``with one_call(calls):`` holds the communicator of a `CallEngine` for one call."""
 
 
 # The forms of calls on arrays in host memory. That of device arrays is beside their streams.
@@ -360,4 +419,5 @@ def carrying(
 @cache
 def _carrying() -> Callable[..., Callable[..., Any]]:
     own = {"name": "carried", "arguments": "", "bound": "carry, result, sink, otherwise"}
-    return _compiled("carried", _filled(_MAKE, bind="", body=_filled(_TURN, call="carry()"), **own))
+    source = _filled(_MAKE, bind="", body=_of_plan("carry()\nreturn result"), **own)
+    return _executed("carried", source)["make"]  # type: ignore[no-any-return]

@@ -19,7 +19,7 @@ from hpccomm.contracts.side import Facts
 from hpccomm.contracts.terms import Terms
 from hpccomm.contracts.transport import Steps
 from hpccomm.errors import CommunicationError, UsageError, peers_lost
-from hpccomm.runtime import dump
+from hpccomm.runtime import callpath, dump
 from hpccomm.runtime.answering import register, withdraw
 from hpccomm.runtime.callpath import Issue, polling
 from hpccomm.runtime.failure import Failure
@@ -43,8 +43,6 @@ from hpccomm.runtime.recorder import (
     in_use,
     in_words,
     record,
-    site_of,
-    user_frame,
 )
 from hpccomm.runtime.reports import Reports
 from hpccomm.runtime.starting import start
@@ -123,7 +121,7 @@ class CallEngine:
         Why no call is taken any more; empty while they are.
     turn : list
         Has one item while no call is under way. A thread takes it by ``pop()`` to make a call, and gives it
-        back by ``append(None)``: a lock, at a third of the price.
+        back by ``append(True)``: a lock, at a third of the price.
     progress : ProgressEngine
         Moves asynchronous calls on.
     queue : deque of Task
@@ -159,7 +157,7 @@ class CallEngine:
         self.failure = Failure(self.reports, backend)
         self.gate = self.failure.gate
         self.closed = ""
-        self.turn = [None]
+        self.turn = [True]
         self.progress = progress_engine(threaded=not backend.thread_restriction)
         self.queue: TaskQueue = deque()  # of collectives, which run one after the other
         self.under_way: dict[Task, CallRecord] = {}
@@ -177,37 +175,25 @@ class CallEngine:
 
     # Who may call.
 
-    def enter(self, *, also_failed: bool = False) -> None:
-        """Begin a call, which a failed communicator may take as well. `turn` must be given back.
+    one_call = callpath.one_call
+    """Hold the communicator for one call, which with ``also_failed=True`` a failed one may take as well."""
+
+    def refuse(self, busy: bool, also_failed: bool = False) -> NoReturn:
+        """Raise why no call can begin.
 
         Raises
         ------
         UsageError
-            If a call is under way, or the communicator is finalized.
+            If a call is under way, as `busy` says, or the communicator is finalized.
         CommunicatorAborted
             If it has failed.
         """
-        try:
-            self.turn.pop()
-        except IndexError:
-            raise UsageError(in_use(self.name, self.site)) from None
-        failed = self.gate.error is not None and not (also_failed and self.failure.recoverable)
-        if self.closed or failed:
-            self.turn.append(None)
-            if failed:
-                self.failure.refuse()
-            remedy = "make a new one" if self.closed == FINALIZED else "communicate before that"
-            raise UsageError(f"communicator {self.name!r} {self.closed}; {remedy}")
-
-    @contextmanager
-    def one_call(self) -> Iterator[None]:
-        """Hold the communicator for one call."""
-        self.enter()
-        self.site = site_of(user_frame())
-        try:
-            yield
-        finally:
-            self.turn.append(None)
+        if busy:
+            raise UsageError(in_use(self.name, self.site))
+        if self.gate.error is not None and not (also_failed and self.failure.recoverable):
+            self.failure.refuse()
+        remedy = "make a new one" if self.closed == FINALIZED else "communicate before that"
+        raise UsageError(f"communicator {self.name!r} {self.closed}; {remedy}")
 
     def opened(self) -> None:
         """Number the user's calls from 1: the communicator is made."""
