@@ -13,7 +13,7 @@ from hpccomm.communicator.lanes import issuing
 from hpccomm.runtime import callpath
 
 FORMS = {
-    **{name: getattr(callpath, name) for name in ("BLOCKED", "SPUN", "PLANNED", "EXCHANGED")},
+    **{name: getattr(callpath, name) for name in ("BLOCKED", "SPUN", "PLAN", "EXCHANGED")},
     "messages": callpath.SPUN._replace(ordered=False),
     "on a stream": issuing.ON_STREAM,
 }

@@ -10,24 +10,16 @@ What is the same for all calls of one kind is bound once: the generated function
 
 import linecache
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache, update_wrapper
 from itertools import repeat
 from textwrap import dedent, indent
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 from zlib import crc32
 
-from hpccomm.contracts.backend import Start
-from hpccomm.contracts.transport import Bound
 from hpccomm.runtime import operation, recorder, starting, waiting
-from hpccomm.runtime.operation import Label
-from hpccomm.runtime.stats import Tally
-from hpccomm.runtime.traffic import Repeated
-
-if TYPE_CHECKING:
-    from hpccomm.runtime.engine import CallEngine
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -206,7 +198,7 @@ def _of_plan(call: str) -> str:
 def compiled(form: Form, **own: Any) -> Callable[..., Callable[..., Any]]:
     """Return what makes functions of a form, from the engine and what the form binds.
 
-    `own` are attributes that the form has otherwise.
+    `own` are attributes that the form has otherwise. What is made is as `Issue`, or takes no arguments.
     """
     return _executed(form.name, form._replace(**own).source())["make"]  # type: ignore[no-any-return]
 
@@ -302,7 +294,7 @@ SPUN = Form(
 )
 """Small arrays come this way: what only a call that waits long needs is made only then."""
 
-PLANNED = BLOCKED._replace(
+PLAN = BLOCKED._replace(
     name="planned",
     arguments="",
     bound="label, tally, run, arguments, keep, timeout, result, sink, otherwise",
@@ -329,21 +321,6 @@ EXCHANGED = Form(
 )
 
 
-def blocking(calls: "CallEngine", label: Label, tally: Tally, run: Callable[..., object]) -> Issue:
-    """Return what runs a call that blocks in the backend's library, beside the watchdog."""
-    return compiled(BLOCKED)(calls, label, tally, run)
-
-
-def polling(
-    calls: "CallEngine", label: Label, tally: Tally, start: Start, *, ordered: bool = True
-) -> Issue:
-    """Return what runs the polled ``start(send, recv)`` and waits for it."""
-    begin_steps = (
-        start if calls.progress.threaded else lambda *arguments: calls.together(start(*arguments))
-    )
-    return compiled(SPUN, ordered=ordered)(calls, label, tally, start, ordered, begin_steps)
-
-
 class Diversion(Protocol):
     """Where calls go.
 
@@ -356,54 +333,8 @@ class Diversion(Protocol):
     diverted: bool
 
 
-def exchanging(
-    calls: "CallEngine",
-    label: Label,
-    tally: Tally,
-    exchange: Bound,
-    sources: Sequence[int],
-    targets: Sequence[int],
-    result: Any,
-    keep: object,
-    timeout: float,
-    sink: Diversion,
-    otherwise: Callable[[], Any],
-) -> Callable[[], Any]:
-    """Return what carries out a plan of one exchange, and waits without steps.
-
-    Parameters
-    ----------
-    calls : CallEngine
-        The communicator's.
-    label : Label
-        Of the call.
-    tally : Tally
-        Where it is counted.
-    exchange : Bound
-        The messages.
-    sources, targets : sequence of int
-        The ranks from which and to which they are, each as often as it has one.
-    result : object
-        What the call returns.
-    keep : object
-        What must live meanwhile.
-    timeout : float
-        Seconds each time.
-    sink : Diversion
-        Where calls go.
-    otherwise : callable
-        Is called instead when calls are taken elsewhere, or refused.
-    """
-    repeated = Repeated(sources, targets)
-    carry_out = compiled(EXCHANGED)(
-        calls, label, tally, exchange, repeated, keep, timeout, result, sink, otherwise, *exchange
-    )
-    calls.traffic.repeated(repeated, carry_out)
-    return carry_out
-
-
 def carrying(
-    calls: "CallEngine",
+    calls: object,
     carry: Callable[[], object],
     result: Any,
     sink: Diversion,
@@ -411,7 +342,18 @@ def carrying(
 ) -> Callable[[], Any]:
     """Return what carries out a plan of any call by `carry`, which numbers and records it.
 
-    The other parameters are those of `exchanging`.
+    Parameters
+    ----------
+    calls : CallEngine
+        The communicator's.
+    carry : callable
+        Carries the call out.
+    result : object
+        What the call returns.
+    sink : Diversion
+        Where calls go.
+    otherwise : callable
+        Is called instead when calls are taken elsewhere, or refused.
     """
     return _carrying()(calls, carry, result, sink, otherwise)
 

@@ -14,14 +14,14 @@ from operator import itemgetter
 from time import perf_counter
 from typing import Any, NoReturn
 
-from hpccomm.contracts.backend import Backend, Buffer
+from hpccomm.contracts.backend import Backend, Buffer, Start
 from hpccomm.contracts.side import Facts
 from hpccomm.contracts.terms import Terms
 from hpccomm.contracts.transport import Steps
 from hpccomm.errors import CommunicationError, UsageError, peers_lost
 from hpccomm.runtime import callpath, dump
 from hpccomm.runtime.answering import register, withdraw
-from hpccomm.runtime.callpath import Issue, polling
+from hpccomm.runtime.callpath import SPUN, Issue, compiled
 from hpccomm.runtime.failure import Failure
 from hpccomm.runtime.inquiry import Inquiry, answer, facts, flight_facts
 from hpccomm.runtime.lifetime import after_fork
@@ -46,6 +46,7 @@ from hpccomm.runtime.recorder import (
 )
 from hpccomm.runtime.reports import Reports
 from hpccomm.runtime.starting import start
+from hpccomm.runtime.stats import Tally
 from hpccomm.runtime.traffic import Traffic
 from hpccomm.runtime.waiting import Expired, drive, wait
 from hpccomm.runtime.watchdog import watch
@@ -206,6 +207,13 @@ class CallEngine:
         for moved in steps:
             yield self.progress.turn() or moved
 
+    def polling(self, label: Label, tally: Tally, start: Start, *, ordered: bool = True) -> Issue:
+        """Return what runs the polled ``start(send, recv)`` and waits for it."""
+        begin_steps = (
+            start if self.progress.threaded else lambda *arguments: self.together(start(*arguments))
+        )
+        return compiled(SPUN, ordered=ordered)(self, label, tally, start, ordered, begin_steps)
+
     def run_operation(self, operation: Operation, timeout: float) -> None:
         """Run an operation and wait for it."""
         label = operation.label
@@ -215,7 +223,7 @@ class CallEngine:
             if len(self._operating) >= OPERATIONS:
                 self._operating.clear()
             tally = self.reports.stats.tally(label.name, label.nbytes)
-            issue = polling(self, label, tally, _begun, ordered=operation.ordered)
+            issue = self.polling(label, tally, _begun, ordered=operation.ordered)
             self._operating[key] = issue
         issue((operation, None), operation.keep, timeout)
 

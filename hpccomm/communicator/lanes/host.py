@@ -26,13 +26,12 @@ from hpccomm.dtypes import DType
 from hpccomm.errors import UsageError
 from hpccomm.memory.cuda.arrays import Queue
 from hpccomm.memory.views import Array, as_bytes, check_layout, empty_like_kind
-from hpccomm.runtime import callpath
-from hpccomm.runtime.callpath import Diversion, Issue, blocking, exchanging, polling
+from hpccomm.runtime.callpath import BLOCKED, EXCHANGED, PLAN, Diversion, Issue, compiled
 from hpccomm.runtime.engine import CallEngine
 from hpccomm.runtime.meeting import Habit, either, meeting
 from hpccomm.runtime.operation import Label, Operation, as_one, together
 from hpccomm.runtime.stats import Tally
-from hpccomm.runtime.traffic import PLANNED
+from hpccomm.runtime.traffic import PLANNED, Repeated
 from hpccomm.runtime.work import Work
 
 HABITS = 4096
@@ -75,11 +74,11 @@ class HostLane(Lane):
         calls, run = self._calls, route.run
         if route.registered is not None:
             habit = self._habit(label)
-            meets = polling(calls, label, tally, self._meeting(route, habit))
+            meets = calls.polling(label, tally, self._meeting(route, habit))
             return either(habit, meets, self._carrying(label, tally, _on_arrays(route), ordered))
         if run is not None:
-            return blocking(calls, label, tally, run.call)
-        return polling(calls, label, tally, route.start, ordered=ordered)
+            return compiled(BLOCKED)(calls, label, tally, run.call)
+        return calls.polling(label, tally, route.start, ordered=ordered)
 
     def _meeting(self, route: Route, habit: Habit) -> Start:
         assert route.registered is not None
@@ -223,36 +222,20 @@ class HostLane(Lane):
         """Return the shortest way to carry a call out again and again."""
         messages = call.messages if isinstance(call, PlannedCall) else None
         calls, prepared = self._calls, call.prepared
+        whose = calls, prepared.label, prepared.tally
+        last = call.keep, limit, call.result, sink, otherwise
+        carry_out: Callable[[], Any]
         if messages is not None and messages.bound is not None and calls.progress.threaded:
-            return exchanging(
-                calls,
-                prepared.label,
-                prepared.tally,
-                messages.bound,
-                messages.sources,
-                messages.targets,
-                call.result,
-                call.keep,
-                limit,
-                sink,
-                otherwise,
-            )
+            exchange, repeated = messages.bound, Repeated(messages.sources, messages.targets)
+            carry_out = compiled(EXCHANGED)(*whose, exchange, repeated, *last, *exchange)
+            calls.traffic.repeated(repeated, carry_out)
+            return carry_out
         run = prepared.route.run
         if run is None or self._check.always(prepared.label):
             return super().plan(call, limit, sink, otherwise)
-        blocked: Callable[[], Any] = callpath.compiled(callpath.PLANNED)(
-            calls,
-            prepared.label,
-            prepared.tally,
-            run.call,
-            run.arguments(call.send, call.recv),
-            call.keep,
-            limit,
-            call.result,
-            sink,
-            otherwise,
-        )
-        return blocked
+        arguments = run.arguments(call.send, call.recv)
+        carry_out = compiled(PLAN)(*whose, run.call, arguments, *last)
+        return carry_out
 
     def willing(self, call: Call) -> bool:
         """Tell whether the call's route has a way for plans, or this rank's arrays are registered."""
