@@ -8,7 +8,7 @@
 - `agreement`: whether all ranks have the same model, settings and arrays.
 - `group`: the ranks that train together. `arrays`: host and device. `checks`: settings that do not fit. `flat`: arrays one behind the other in one array.
 - `buckets`: the gradients of one layout. `written`: whether they were written to.
-- `bucket_reducers`: how a bucket is reduced. `reducer`: in which order and thread; `worker`: the thread.
+- `bucket_reducers`: how a bucket is reduced. `reducer`: in which order and thread.
 - `compression`: how to send less. `loss_scale`: a factor for the loss.
 - `model`: parameters and settings that all ranks agreed on. `steps`: steps on them. `outcome`: missing gradients, NaN and
   infinities. `sync`: what users call.

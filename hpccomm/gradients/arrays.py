@@ -1,10 +1,11 @@
-"""Arrays of users: in host memory, or CuPy's on a device."""
+"""Arrays in host memory, or CuPy's on a device; in which dtype they are computed with."""
 
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from hpccomm.dtypes import FLOAT32, DType, is_narrow
 from hpccomm.errors import UsageError
 from hpccomm.memory.foreign import host_array
 
@@ -71,3 +72,24 @@ def on_host(x: Any) -> Array:
     """Return an array's content in host memory. Local; blocks for device arrays."""
     content: Array = x.get() if is_on_device(x) else x
     return content
+
+
+def wide(dtype: DType) -> DType:
+    """Return in which dtype gradients are summed up: float32 for narrow floats, else their own."""
+    return FLOAT32 if is_narrow(dtype) else dtype
+
+
+def is_finite(x: Array) -> bool:
+    """Return whether no element is NaN or infinite, by one pass without a temporary array."""
+    with np.errstate(invalid="ignore", over="ignore"):
+        if np.isfinite(np.add.reduce(x, axis=None, dtype=np.float64)):
+            return True  # infinities of both signs give NaN
+    return x.dtype == np.float64 and bool(np.isfinite(x).all())  # whose sum may overflow
+
+
+def drop_nonfinite(x: Array) -> bool:
+    """Set elements that are NaN or infinite to 0, and return whether there were any."""
+    if is_finite(x):
+        return False
+    x[~np.isfinite(x)] = 0
+    return True

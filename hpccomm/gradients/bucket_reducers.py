@@ -6,8 +6,7 @@ from typing import Any
 import numpy as np
 
 from hpccomm.dtypes import BFLOAT16, FLOAT32
-from hpccomm.gradients.compression.contract import Channel
-from hpccomm.gradients.compression.exchange import RankExchange
+from hpccomm.gradients.compression.contract import Channel, Exchange
 from hpccomm.gradients.flat import FlatMemory
 from hpccomm.gradients.group import RankGroup
 from hpccomm.gradients.parameters import BucketKind
@@ -118,7 +117,7 @@ class CompressedReducer:
         Equal on all ranks.
     channel : Channel
         Of the compressor, for the bucket.
-    ranks : RankExchange or None
+    ranks : Exchange or None
         That exchange what is compressed; None where another rank of the node does.
     node : RankGroup or None
         The ranks of this node, for a reduction on two levels.
@@ -137,7 +136,7 @@ class CompressedReducer:
         flat: FlatMemory,
         settings: ReductionSettings,
         channel: Channel,
-        ranks: RankExchange | None,
+        ranks: Exchange | None,
         node: RankGroup | None,
     ) -> None:
         _, self.divisor = operation(group, flat.bucket.kind, settings)

@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hpccomm.gradients.agreement import agree, check_same, texts
-from hpccomm.gradients.arrays import Array
+from hpccomm.gradients.arrays import Array, wide
 from hpccomm.gradients.checks import check_least, check_number
-from hpccomm.gradients.compression.widths import wide
 from hpccomm.gradients.flat import FlatMemory, registered, views_of
 from hpccomm.gradients.group import RankGroup
 from hpccomm.gradients.layout import layout

@@ -2,17 +2,18 @@
 
 import math
 import threading
+import weakref
 from collections.abc import Callable, Collection, Sequence
-from time import perf_counter
+from queue import SimpleQueue
+from time import monotonic, perf_counter
 from typing import Any
 
 from hpccomm.gradients.bucket_reducers import CompressedReducer, PlannedReducer, operation
 from hpccomm.gradients.buckets import FLAGS, Buckets
-from hpccomm.gradients.compression.contract import Channel
-from hpccomm.gradients.compression.exchange import RankExchange
+from hpccomm.gradients.compression.contract import Channel, Exchange
 from hpccomm.gradients.group import RankGroup
 from hpccomm.gradients.settings import ReductionSettings
-from hpccomm.gradients.worker import Worker
+from hpccomm.runtime.lifetime import ExitStep, after_fork, at_exit, leaving
 from hpccomm.runtime.waiting import Gate, wait
 
 SMALL_BYTES = 64 * 1024
@@ -39,6 +40,74 @@ def next_bucket(waiting: Sequence[int], ready: Collection[int], urgent: Sequence
         Distributed DNN Training", MLSys.
     """
     return next((each for each in urgent if each in ready and each in waiting), waiting[0])
+
+
+Job = Callable[[], None]
+
+LEAVE_SECONDS = 2.0
+"""How long a reduction that is under way may take when the program ends; peers may never come."""
+
+_workers: "weakref.WeakSet[Worker]" = weakref.WeakSet()
+
+
+class Worker:
+    """One thread that does one job after the other. It starts with the first, and ends with this object.
+
+    Parameters
+    ----------
+    give_up : callable
+        Ends a job that is under way, which may wait for other ranks. Called if the program ends meanwhile.
+    """
+
+    def __init__(self, give_up: Callable[[], None]) -> None:
+        self._give_up = give_up
+        self._jobs: SimpleQueue[Job | None] = SimpleQueue()
+        self._thread: threading.Thread | None = None
+        _workers.add(self)
+
+    @property
+    def is_running(self) -> bool:
+        """Whether there is a thread that does jobs."""
+        return self._thread is not None and self._thread.is_alive()
+
+    def submit(self, job: Job) -> bool:
+        """Have a job done, which must not raise. Does not block. Return False if the program has ended."""
+        if leaving():
+            return False
+        if self._thread is None:
+            # A daemon: the interpreter waits for all other threads before it runs exit functions.
+            self._thread = threading.Thread(
+                target=_work, args=(self._jobs,), name="hpccomm gradients", daemon=True
+            )
+            self._thread.start()
+            weakref.finalize(self, self._jobs.put, None).atexit = False
+        self._jobs.put(job)
+        return True
+
+    def leave(self, until: float) -> None:
+        """End the thread, at ``time.monotonic() == until`` at the latest. Blocks."""
+        if self._thread is not None:
+            self._jobs.put(None)
+            self._thread.join(max(0.0, until - monotonic()))
+            if self._thread.is_alive():
+                self._give_up()
+                self._thread.join(LEAVE_SECONDS)
+
+
+def _work(jobs: "SimpleQueue[Job | None]") -> None:
+    while (job := jobs.get()) is not None:
+        job()
+        del job  # and with it what it refers to, while the thread waits for the next
+
+
+def _leave() -> None:
+    until = monotonic() + LEAVE_SECONDS
+    for each in list(_workers):
+        each.leave(until)
+
+
+at_exit(ExitStep.CALLERS, _leave)
+after_fork(_workers.clear)
 
 
 class Reducer:
@@ -68,7 +137,7 @@ class Reducer:
     ----------
     each : sequence of PlannedReducer or CompressedReducer
         By bucket.
-    ranks : RankExchange or None
+    ranks : Exchange or None
         Among which this rank exchanges what is compressed.
     together : int
         Calls by which `reduce_all` reduces all buckets, each of all of a kind; 0 if it takes one a bucket.
@@ -87,7 +156,7 @@ class Reducer:
         levels: tuple[RankGroup, RankGroup | None] | None,
     ) -> None:
         self.each: Sequence[PlannedReducer | CompressedReducer]
-        self.ranks: RankExchange | None = None
+        self.ranks: Exchange | None = None
         self._plans: list[Callable[[], Any]] = []
         if not channels:
             flags = len(FLAGS) + len(urgent)
@@ -99,7 +168,7 @@ class Reducer:
                 self._plans.append(group.plan("all_reduce", memory, op, deterministic=exact))
         else:
             node, across = levels or (None, group)
-            self.ranks = None if across is None else RankExchange(across)
+            self.ranks = None if across is None else Exchange(across)
             self.each = [
                 CompressedReducer(group, flat, settings, channel, self.ranks, node)
                 for flat, channel in zip(buckets.flats, channels, strict=True)

@@ -22,8 +22,7 @@ from hpccomm.gradients.loss_scale import CurrentScale
 from hpccomm.gradients.model import Model
 from hpccomm.gradients.outcome import is_skipped
 from hpccomm.gradients.record import Record
-from hpccomm.gradients.reducer import Reducer
-from hpccomm.gradients.worker import Worker
+from hpccomm.gradients.reducer import Reducer, Worker
 from hpccomm.runtime.lifetime import after_fork
 from hpccomm.runtime.recorder import entered
 from hpccomm.units import ranks_named
@@ -233,14 +232,12 @@ class TrainingSteps:
             raise UsageError("the weights of all ranks are 0; give the number of samples of each")
         self.buckets.factor = samples / float(total[0])
 
-    def _check_weighed(self) -> None:
-        weighted = self.model.settings.op == "weighted"
-        if weighted and self._reducing and self.buckets.factor is None:
-            raise UsageError("op is 'weighted' and this step has no weight; call weigh() first")
-
     def _begin(self, way: str) -> None:
         """Begin a step, if none is under way; after another way of reducing, the ranks compare theirs first."""
         self._check_alive()
+        weighted = self.model.settings.op == "weighted"
+        if weighted and self._reducing and self.buckets.factor is None:
+            raise UsageError("op is 'weighted' and this step has no weight; call weigh() first")
         if not self._open:
             entered()
             if way != self._way and self._reducing:
@@ -274,7 +271,6 @@ class TrainingSteps:
         ]
         if weight is not None:
             self.weigh(weight)
-        self._check_weighed()
         self._begin(SYNC)
         if grads is None:
             buckets.mark_all()
@@ -294,7 +290,6 @@ class TrainingSteps:
         owner = self.model.owners.get(name)
         own = grad is not None and owner is not None and grad is owner.grad
         array = self.buckets.source(name, grad, written=own)
-        self._check_weighed()
         self._begin(READY)
         self.buckets.mark(name, array, back=own)
         if self._reducing:
@@ -302,7 +297,6 @@ class TrainingSteps:
 
     def wait(self) -> bool:
         """Do what `GradientSync.wait` does."""
-        self._check_weighed()
         self._begin(READY)
         if self._reducing:
             with self._reduction():
@@ -314,7 +308,6 @@ class TrainingSteps:
         view = gradient_of(name, self.buckets.gradients)
         if not self._reducing:
             raise UsageError("this micro-step is not reduced; call wait()")
-        self._check_weighed()
         self._begin(READY)
         self._complete = True
         self._reducer.close()

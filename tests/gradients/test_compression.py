@@ -21,7 +21,6 @@ from hpccomm.gradients.compression import (
     Threshold,
     TopK,
 )
-from hpccomm.gradients.compression.exchange import RankExchange
 from hpccomm.gradients.compression.sparse import largest
 from hpccomm.gradients.group import RankGroup
 from hpccomm.gradients.layout import layout
@@ -60,7 +59,7 @@ def filled(of: Bucket, *seed: int) -> Any:
 
 def channel_sum(comm: Communicator, compressor: Compressor, of: Bucket, steps: int) -> Any:
     """Return the results of steps, the gradients of this rank, the bytes it sent, and its channel."""
-    channel, ranks = compressor.channel(of), RankExchange(RankGroup(comm, None))
+    channel, ranks = compressor.channel(of), Exchange(RankGroup(comm, None))
     given = [filled(of, comm.rank, step) for step in range(steps)]
     results = [each.copy() for each in given]
     for x in results:
@@ -99,7 +98,7 @@ def test_the_majority_decides_the_sign() -> None:
 
     def body(comm: Communicator) -> Any:
         x = 3 * votes[comm.rank]
-        Sign(block=16).channel(of).reduce(x, RankExchange(RankGroup(comm, None)))
+        Sign(block=16).channel(of).reduce(x, Exchange(RankGroup(comm, None)))
         return x
 
     total = 3 * votes.sum(axis=0)
@@ -141,7 +140,7 @@ def test_power_sgd_is_exact_for_matrices_of_its_rank() -> None:
     of = bucket((40, 30), (7,), (5, 4, 12))
 
     def body(comm: Communicator) -> Any:
-        channel, ranks = PowerSGD(2).channel(of), RankExchange(RankGroup(comm, None))
+        channel, ranks = PowerSGD(2).channel(of), Exchange(RankGroup(comm, None))
         wanted = []
         for step in range(4):
             x, draw = filled(of, comm.rank, step), np.random.default_rng([9, step])
@@ -170,7 +169,7 @@ def test_what_is_not_sent_comes_later(compressor: Compressor) -> None:
     of, steps = bucket((40, 20), (9,)), 60
 
     def body(comm: Communicator) -> Any:
-        channel, ranks, result = compressor.channel(of), RankExchange(RankGroup(comm, None)), 0
+        channel, ranks, result = compressor.channel(of), Exchange(RankGroup(comm, None)), 0
         mine = filled(of, comm.rank)
         for _ in range(steps):
             x = mine.copy()
@@ -190,7 +189,7 @@ def test_a_step_that_is_not_finite_spoils_no_other(compressor: Compressor) -> No
     of = bucket((40, 20), (9,))
 
     def body(comm: Communicator) -> Any:
-        channel, ranks = compressor.channel(of), RankExchange(RankGroup(comm, None))
+        channel, ranks = compressor.channel(of), Exchange(RankGroup(comm, None))
         for bad in (np.nan, np.inf, -np.inf):
             x = filled(of, comm.rank)
             if comm.rank == 1:

@@ -1,8 +1,7 @@
 """Ways to send less than the gradients themselves.
 
-- `contract`: what a compressor is, also a user's own. `exchange`: the ranks that it sends to.
+- `contract`: what a compressor is, also a user's own, and what it may send.
 - `quantized`: fewer bits an element. `sparse`: the largest elements. `power_sgd`: thin matrices.
-- `widths`: in which dtype they compute.
 """
 
 from hpccomm.gradients.compression.contract import Channel, Compressor, Exchange

@@ -7,10 +7,9 @@ from math import prod
 
 import numpy as np
 
-from hpccomm.gradients.arrays import Array
+from hpccomm.gradients.arrays import Array, is_finite, wide
 from hpccomm.gradients.checks import check_least
 from hpccomm.gradients.compression.contract import Exchange
-from hpccomm.gradients.compression.widths import is_finite, wide
 from hpccomm.gradients.parameters import Bucket
 from hpccomm.settings import check_bool
 

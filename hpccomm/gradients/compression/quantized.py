@@ -12,10 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpccomm.dtypes import BFLOAT16, FLOAT8_E4M3FN, FLOAT8_E5M2, DType
-from hpccomm.gradients.arrays import Array
+from hpccomm.gradients.arrays import Array, drop_nonfinite, wide
 from hpccomm.gradients.checks import check_choice, check_least
 from hpccomm.gradients.compression.contract import Exchange
-from hpccomm.gradients.compression.widths import drop_nonfinite, wide
 from hpccomm.gradients.parameters import Bucket, padding
 from hpccomm.settings import check_bool
 

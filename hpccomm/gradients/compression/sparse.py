@@ -11,10 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpccomm.dtypes import DType
-from hpccomm.gradients.arrays import Array
+from hpccomm.gradients.arrays import Array, drop_nonfinite, wide
 from hpccomm.gradients.checks import check_number
 from hpccomm.gradients.compression.contract import Exchange
-from hpccomm.gradients.compression.widths import drop_nonfinite, wide
 from hpccomm.gradients.parameters import Bucket
 from hpccomm.settings import check_bool
 
