@@ -2,8 +2,8 @@
 
 from collections.abc import Mapping, Sequence
 
-from hpccomm.backends import refuse_hints
-from hpccomm.backends.loopback import Context, LoopbackBackend, World, seat
+from hpccomm.backends import refuse_hints, seat
+from hpccomm.backends.loopback import Context, LoopbackBackend, World
 from hpccomm.errors import UsageError
 
 

@@ -19,11 +19,10 @@ from hpccomm.bench.tune.measuring import Bench
 from hpccomm.cli.main import main
 from hpccomm.contracts.signature import Signature
 from hpccomm.contracts.transport import Reach
-from hpccomm.dispatch.policy import Pick, Shape, Table, TableRow, stored, text
+from hpccomm.dispatch.policy import Pick, Shape, Table, TableRow, stored
 from hpccomm.dispatch.proving import proven
 from hpccomm.results.writer import Writer
-from hpccomm.schedules import registry
-from hpccomm.schedules.algorithms import ALGORITHMS, Algorithm, ring
+from hpccomm.schedules.algorithms import ALGORITHMS, Algorithm, registered, ring
 from hpccomm.schedules.cost.model import price
 from hpccomm.schedules.cost.network_files import load
 from hpccomm.schedules.schedule import Build, Group, Schedule, Tuning, whole
@@ -62,7 +61,7 @@ def installed(
         return tmp_path
 
     def forget() -> None:
-        registry.registered.cache_clear()
+        registered.cache_clear()
         sys.modules.pop("two_way_ring", None)
 
     yield use
@@ -114,7 +113,7 @@ def test_a_registered_algorithm_is_one_of_all(
     place = Shape("mpi", "Open MPI 5.0.11", 2, 1, 2, memory="pages", processor="here", cores=4)
     table = Table(place, "2026-11-21", {("all_gather", "own"): (TableRow(0, Pick(name)),)})
     with Writer(tmp_path / "t.h5", example_info()) as writer:
-        writer.add_entry(stored.ENTRY, text.document(table))
+        writer.add_entry(stored.ENTRY, table.document())
     assert stored.read(str(tmp_path / "t.h5")) == (table,)
     assert main(["plot", "--schedule", name, "--ranks", "5", "--text"]) == 0
     assert "all_gather" in capsys.readouterr().out

@@ -11,7 +11,7 @@ import pytest
 from proofs import EVERY, Which
 
 from hpccomm.contracts.collectives import BLOCKWISE, DESCRIPTIONS, REDUCTIONS
-from hpccomm.schedules.algorithms.channels import merged
+from hpccomm.schedules.algorithms.partition import merged
 from hpccomm.schedules.proof import ProofCase, Unproven, prove_all
 from hpccomm.schedules.schedule import (
     SEND,

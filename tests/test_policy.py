@@ -1,6 +1,7 @@
 """Which algorithm a call takes, and which it may."""
 
 import json
+import tomllib
 from collections.abc import Callable
 from dataclasses import fields, replace
 from pathlib import Path
@@ -24,17 +25,16 @@ from hpccomm.dispatch.policy import (
     TableRow,
     TableRows,
     Tables,
-    builtin,
     stored,
-    text,
 )
 from hpccomm.dispatch.policy.choosing import UNEVEN_BYTES
+from hpccomm.dispatch.policy.tables import built_in, nearest
 from hpccomm.errors import ConfigurationError, UsageError
 from hpccomm.reductions import ReduceOp
 from hpccomm.results.writer import Writer
 from hpccomm.schedules.algorithms import ALGORITHMS, Algorithm
 from hpccomm.schedules.cost.network import Level, Network
-from hpccomm.schedules.cost.network_files import typical
+from hpccomm.schedules.cost.network_files import dump, typical
 from hpccomm.schedules.cost.terms import estimate, has_terms
 from hpccomm.settings import DEFAULT_SEGMENT
 
@@ -64,7 +64,7 @@ def place(ranks: int = RANKS, nodes: int = 1, **given: object) -> Shape:
 def policy_of(rows: dict[tuple[str, str], TableRows], ranks: int = RANKS) -> Policy:
     shape = place(ranks)
     network = typical().placed(ranks, ranks, typical())
-    return Policy(shape, Table(shape, "2026-11-21", rows), "a table", network)
+    return Policy(shape, Table(shape, "2026-11-21", rows), "a table", lambda: network)
 
 
 def decide(call: Signature, name: str = "auto", ranks: int = RANKS, **given: bool) -> Decision:
@@ -86,7 +86,7 @@ def test_auto_takes_what_applies(
     assert decision.algorithm in names
     tried = [name for name in names if has_terms(collective, name)]
     nbytes = UNEVEN_BYTES if call.individual else call.nbytes
-    network = policy_of({}).network
+    network = policy_of({}).network()
     seconds = {name: estimate(network, collective, nbytes, name, DEFAULT_SEGMENT) for name in tried}
     if not seconds:  # nothing to choose between
         assert (decision.algorithm,) == names
@@ -124,7 +124,7 @@ def test_the_network_of_the_settings_decides_between_estimates() -> None:
     def taken(latency: float, bandwidth: float) -> Decision:
         links = Level(latency, bandwidth, 1)
         network = Network("mine", 2, 1, 1e10, None, links)
-        tables = Tables(Machine("", "any", 1), network=network)
+        tables = Tables(Machine("", "any", 1), links=("mine", dump(network)))
         return tables.policy(shape).decide(call, "auto", **facts)
 
     assert taken(1e-2, 1e10).algorithm in ("linear", "recursive_doubling")
@@ -296,7 +296,7 @@ def test_a_tuned_table_is_taken_for_its_shape_alone() -> None:
     assert tables.policy(here).table is tables.tuned[1]  # the last of the shape
     assert tables.policy(less).table is tables.tuned[2]
     other = tables.policy(place(8))
-    assert other.table in builtin.tables()
+    assert other.table in built_in()
     assert "built-in" in other.source
 
 
@@ -320,16 +320,15 @@ def test_a_table_of_another_shape_steps_aside_and_says_what_differs(field: str) 
     said = tables.misfit(here)
     assert "t.h5 does not fit this job" in said
     assert "auto goes by the built-in table for" in said
-    assert tables.policy(here).table in builtin.tables()
+    assert tables.policy(here).table in built_in()
     assert f"{field} is {getattr(here, field)!r} here and {OTHERS[field]!r} in the table" in said
     assert "hpccomm tune" in said
     assert not any(f"{other.name} is" in said for other in fields(Shape) if other.name != field)
 
 
 def test_the_nearest_built_in_table_is_that_of_its_shape() -> None:
-    for table in builtin.tables():
-        assert builtin.nearest(table.shape) is table
-        assert text.parse(text.dump(table)) == table
+    for table in built_in():
+        assert nearest(table.shape) is table
 
 
 @given(
@@ -351,8 +350,8 @@ def test_tables_are_written_and_read_back(
         for (collective, case), given in starts.items()
     }
     table = Table(place(library="Mü 1", processor="a\tb"), "2026-11-21", rows)
-    assert text.parse(text.dump(table)) == table
-    assert text.of_document(json.loads(json.dumps(text.document(table)))) == table
+    assert Table.of(tomllib.loads(table.toml())) == table
+    assert Table.of(json.loads(json.dumps(table.document()))) == table
 
 
 def without_a_key(entry: dict[str, Any]) -> None:
@@ -379,10 +378,10 @@ def negative(entry: dict[str, Any]) -> None:
 def test_a_file_with_no_table_that_can_be_used_is_refused(
     tmp_path: Path, spoil: Callable[[dict[str, Any]], None] | None, said: str
 ) -> None:
-    file, entry = tmp_path / "t.h5", text.document(tuned(place(2)))
+    file, entry = tmp_path / "t.h5", tuned(place(2)).document()
     for number in (1, 2) if spoil else ():
         with Writer(file, example_info()) as writer:
-            writer.add_entry(stored.ENTRY, text.document(tuned(place(number))))
+            writer.add_entry(stored.ENTRY, tuned(place(number)).document())
     with Writer(file, example_info()) as writer:
         if spoil:
             assert [table.shape.ranks for table in stored.read(str(file))] == [1, 2]

@@ -20,7 +20,6 @@ from hpccomm.contracts.transport import Reach
 from hpccomm.dispatch.execution.program import compiled, compiled_in_memory
 from hpccomm.dispatch.execution.runner import Runner
 from hpccomm.dispatch.execution.variants import Variants
-from hpccomm.dispatch.one_rank import lengths_of
 from hpccomm.memory.folding import Folder
 from hpccomm.memory.shared import NodeMemory, process
 from hpccomm.memory.shared.node import NodeExposure
@@ -56,7 +55,7 @@ class Ranks:
                 for reach, build in builds.items()
                 if build is not None
             }
-            lengths = lengths_of(call, rank)
+            lengths = call.lengths_of(rank)
 
             def program(reach, schedules=schedules, lengths=lengths):
                 schedule = schedules[reach]()
@@ -217,7 +216,7 @@ def test_every_mixture_of_arrays_may_follow_every_other(call, plain) -> None:
     made = [kinds(memory) for memory in ranks.memory]
     mixtures = list(product(made[0], made[1]))
     order = [mixtures[index] for index in draw.permutation(np.repeat(range(len(mixtures)), 3))]
-    lengths = [lengths_of(call, rank) for rank in range(SIZE)]
+    lengths = [call.lengths_of(rank) for rank in range(SIZE)]
     for mixture in order:
         pairs = [own[kind] for own, kind in zip(made, mixture, strict=True)]
         for own in made:
@@ -260,7 +259,7 @@ def test_the_root_of_a_broadcast_writes_its_share_where_that_is_worth_it(kilobyt
     for rank in range(SIZE):
         group = world(SIZE, np.array([rank]))
         schedule = ALGORITHMS["broadcast"]["shm"].build(group, call, Tuning(512 * 1024 // 8))
-        program = compiled_in_memory(schedule, lengths_of(call, rank))
+        program = compiled_in_memory(schedule, call.lengths_of(rank))
         assert program is not None
         wheres = [step.target.where for each in program.rounds for step in each.local]
         moved.append(sum(len(range(count)[where or slice(None)]) * 8 // 1024 for where in wheres))

@@ -10,9 +10,8 @@ import pytest
 from hpccomm.contracts.transport import RECORD, Pages, Reach
 from hpccomm.errors import CommunicationError, PeerLost
 from hpccomm.memory.shared import NodeMemory, process
-from hpccomm.memory.shared.heap import HeapSegment
+from hpccomm.memory.shared.heap import FreeRanges, HeapSegment, IdlePages
 from hpccomm.memory.shared.node import NodeExposure
-from hpccomm.memory.shared.ranges import FreeRanges, IdlePages
 
 F4 = np.dtype(np.float32)
 ROOM = 1 << 16

@@ -15,8 +15,8 @@ from hpccomm.errors import CommunicationError, PeerLost
 from hpccomm.memory.scratch import ScratchBuffer
 from hpccomm.memory.shared import libc
 from hpccomm.memory.shared.pages import PeerPages, RemoteMemory
-from hpccomm.memory.shared.peers import PeerSegments
 from hpccomm.memory.shared.probe import Findings, Offer, agreed, offer, tried
+from hpccomm.memory.shared.process import PeerSegments
 
 ELEMENTS = 300_000
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpccomm.memory.shared.ranges import FreeRanges, IdlePages
+from hpccomm.memory.shared.heap import FreeRanges, IdlePages
 
 SIZE = 1000
 

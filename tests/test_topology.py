@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpccomm.backends.bootstrap.device import choose
 from hpccomm.backends.bootstrap.launch import Launch, launched
 from hpccomm.errors import UsageError
+from hpccomm.memory.cuda.library import choose
 from hpccomm.memory.cuda.streams import _is_number
 from hpccomm.topology import Topology, arrange
 

@@ -9,8 +9,8 @@ import pytest
 
 import hpccomm
 from hpccomm import CommOptions
-from hpccomm.backends.bootstrap import machine
-from hpccomm.dispatch.policy import Pick, Shape, Table, TableRow, stored, text
+from hpccomm.communicator import creation
+from hpccomm.dispatch.policy import Pick, Shape, Table, TableRow, stored
 from hpccomm.results.writer import Writer
 from hpccomm.testing import run_ranks
 
@@ -30,7 +30,7 @@ def shape(ranks: int = RANKS) -> Shape:
 def write(file: Path, *shapes: Shape) -> str:
     for each in shapes:
         with Writer(file, example_info()) as writer:
-            writer.add_entry(stored.ENTRY, text.document(Table(each, "2026-11-21", ROWS)))
+            writer.add_entry(stored.ENTRY, Table(each, "2026-11-21", ROWS).document())
     return str(file)
 
 
@@ -149,7 +149,7 @@ def test_the_network_of_the_settings_is_rank_0s_on_every_rank(
     file.write_text(NETWORK)
 
     def known(comm: hpccomm.Communicator) -> tuple[str, float]:
-        network = comm.policy.network
+        network = comm.policy.network()
         assert network.inner is not None
         return network.name, network.inner.latency
 
@@ -174,7 +174,7 @@ def test_facts_that_rank_0_cannot_read_are_an_error_on_every_rank(
     def ask(comm: hpccomm.Communicator) -> str:
         comm.barrier()  # the first communicator is made
         if comm.rank == 0:
-            monkeypatch.setattr(machine, "cores", hidden)
+            monkeypatch.setattr(creation, "cores", hidden)
         comm.barrier()
         with pytest.raises(hpccomm.ConfigurationError) as caught:
             hpccomm.new_comm("loopback")

@@ -6,10 +6,14 @@ group ``hpccomm.backends``, whose value is a function like `Opener`.
 
 from collections.abc import Mapping
 from importlib import import_module
-from typing import Protocol
+from threading import local
+from typing import TYPE_CHECKING, Protocol
 
 from hpccomm.contracts.backend import Backend
 from hpccomm.errors import BackendUnavailable, UsageError, did_you_mean
+
+if TYPE_CHECKING:
+    from hpccomm.backends.loopback import World
 
 ENTRY_POINTS = "hpccomm.backends"
 
@@ -17,6 +21,17 @@ FOR_DEVICES = ("nccl",)
 """Names that request a route for device arrays; host arrays then use the backend of ``"auto"``."""
 
 _BUILT_IN = {"mpi": "hpccomm.backends.mpi", "loopback": "hpccomm.backends.loopback"}
+
+
+class _Seat(local):
+    """World and rank of the current thread, if threads of this process are ranks."""
+
+    world: "World | None" = None
+    rank: int = 0
+    opened: int = 0
+
+
+seat = _Seat()
 
 
 class Opener(Protocol):

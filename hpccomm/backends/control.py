@@ -13,7 +13,6 @@ import numpy as np
 
 from hpccomm.contracts.transport import Steps, Transport
 from hpccomm.runtime.waiting import completed
-from hpccomm.schedules.algorithms.binomial import binomial
 
 CONTROL_TAG = 1
 AGREEMENT_TAG = 0
@@ -137,7 +136,7 @@ class Control:
 
     def bcast_steps(self, payload: bytes, root: int) -> Result[bytes]:
         """`bcast`, polled."""
-        parent, children = binomial(self._transport.rank, self._transport.size, root)
+        parent, children = _binomial(self._transport.rank, self._transport.size, root)
         if parent is not None:
             payload = yield from self.receive_steps(parent)
         for child in reversed(children):
@@ -148,7 +147,7 @@ class Control:
         """`gather`, polled."""
         # A child at distance b brings the payloads of the b relative ranks that begin with it, so
         # that appending the children's, nearest first, gives them in relative order.
-        parent, children = binomial(self._transport.rank, self._transport.size, root)
+        parent, children = _binomial(self._transport.rank, self._transport.size, root)
         collected = [payload]
         for child in children:
             collected.extend(_unpack((yield from self.receive_steps(child))))
@@ -173,3 +172,20 @@ def _unpack(packed: bytes) -> list[bytes]:
         parts.append(packed[start : start + length])
         start += length
     return parts
+
+
+def _binomial(rank: int, size: int, root: int) -> tuple[int | None, list[int]]:
+    """Return the parent of `rank` in a binomial tree, and its children, nearest first.
+
+    The child at distance b has the subtree of the b ranks that begin with it, counted from the root.
+    """
+    # Ranks are renumbered so that the root is 0. A rank's parent is itself without its lowest set
+    # bit; its children are itself with a lower bit set.
+    relative = (rank - root) % size
+    children = []
+    bit = 1
+    while bit < size and not relative & bit:
+        if relative + bit < size:
+            children.append((relative + bit + root) % size)
+        bit <<= 1
+    return (None if relative == 0 else (relative - bit + root) % size), children

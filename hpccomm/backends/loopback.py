@@ -5,7 +5,7 @@ Messages are matched in order by context (the communicator), sender, receiver an
 each other's arrays: a `World` lists what they expose in a call.
 """
 
-import secrets
+import os
 import threading
 from collections import Counter, defaultdict, deque
 from collections.abc import Generator, Iterator, Mapping, Sequence
@@ -17,12 +17,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hpccomm.backends import refuse_hints
+from hpccomm.backends import refuse_hints, seat
 from hpccomm.contracts.arrivals import Arrival, Wanted
-from hpccomm.contracts.backend import Native
+from hpccomm.contracts.backend import Native, Survival
 from hpccomm.contracts.side import ANSWERED, Answer, Facts, SideChannel, group_uid
 from hpccomm.contracts.signature import Signature
-from hpccomm.contracts.survival import Survival
 from hpccomm.contracts.transport import (
     DTYPES,
     RECORD,
@@ -82,7 +81,7 @@ class World:
     """
 
     topology: Topology
-    token: str = field(default_factory=lambda: secrets.token_hex(8))
+    token: str = field(default_factory=lambda: os.urandom(8).hex())
     mailboxes: dict[_Key, Mailbox] = field(default_factory=lambda: defaultdict(Mailbox))
     exposed: dict[tuple[Context, int], Exposed] = field(default_factory=lambda: defaultdict(dict))
     windows: dict[Context, "Shared"] = field(default_factory=lambda: defaultdict(Shared))
@@ -101,17 +100,6 @@ class World:
 def make_world(ranks: int, ranks_per_node: int | None = None) -> World:
     """Return a world of `ranks` ranks, on nodes of `ranks_per_node` (all on one if None)."""
     return World(arrange([rank // (ranks_per_node or ranks) for rank in range(ranks)]))
-
-
-class _Seat(threading.local):
-    """World and rank of the current thread."""
-
-    world: World | None = None
-    rank: int = 0
-    opened: int = 0
-
-
-seat = _Seat()
 
 
 def _sent() -> bool:

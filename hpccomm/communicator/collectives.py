@@ -4,7 +4,7 @@ from typing import Any
 
 from hpccomm.communicator.counts import listed
 from hpccomm.communicator.face import Face
-from hpccomm.schedules.registry import AnyAlgorithm
+from hpccomm.schedules.algorithms import AnyAlgorithm
 
 
 class Collectives(Face):

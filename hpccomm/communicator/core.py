@@ -25,7 +25,7 @@ from hpccomm.runtime.engine import FINALIZED, CallEngine, everyone
 from hpccomm.runtime.lifetime import leaving
 from hpccomm.runtime.recorder import Site
 from hpccomm.runtime.starting import tell_unseen
-from hpccomm.schedules.registry import AnyAlgorithm
+from hpccomm.schedules.algorithms import AnyAlgorithm
 from hpccomm.settings import Settings, check_bool, check_int, check_seconds
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from hpccomm.contracts.collectives import CALLS, Collective
 from hpccomm.errors import BufferMismatch, UsageError
 from hpccomm.memory.views import check_dtype, check_layout, view
 from hpccomm.runtime.recorder import called_from, site_of, user_frame
-from hpccomm.schedules.registry import AnyAlgorithm
+from hpccomm.schedules.algorithms import AnyAlgorithm
 from hpccomm.settings import check_bool
 from hpccomm.topology import check_rank
 

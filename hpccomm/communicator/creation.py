@@ -12,27 +12,26 @@ import numpy as np
 
 import hpccomm
 from hpccomm import backends, settings
-from hpccomm.backends.bootstrap import device as devices
-from hpccomm.backends.bootstrap import machine, mpi
-from hpccomm.backends.bootstrap.arrival import JobArrival
-from hpccomm.backends.bootstrap.launch import job_name, launched
+from hpccomm.backends import seat
+from hpccomm.backends.bootstrap import mpi
+from hpccomm.backends.bootstrap.launch import cores, job_name, launched, processor
+from hpccomm.backends.bootstrap.presence import JobArrival
 from hpccomm.backends.control import Control
-from hpccomm.backends.loopback import seat
 from hpccomm.backends.mpi import ended_making
 from hpccomm.communicator import Communicator
 from hpccomm.communicator.core import counting, end_dropped
 from hpccomm.communicator.making import make
 from hpccomm.contracts.backend import Backend
 from hpccomm.dispatch import policy
-from hpccomm.dispatch.policy import Machine, Tables, text
+from hpccomm.dispatch.policy import Machine, Table, Tables
 from hpccomm.dispatch.sharing import memory_way, sharing
 from hpccomm.errors import BackendUnavailable, ConfigurationError, HpccommError, UsageError
+from hpccomm.memory.cuda.library import choose, visible_devices
 from hpccomm.runtime.dump import DIRECTORY, process, write
 from hpccomm.runtime.dump_signal import install
 from hpccomm.runtime.engine import CallEngine
 from hpccomm.runtime.lifetime import before_end
 from hpccomm.runtime.stderr import guard_logging
-from hpccomm.schedules.cost.network_files import dump, load, parse, typical
 from hpccomm.settings import CommOptions, Settings
 
 logger = logging.getLogger("hpccomm")
@@ -114,9 +113,9 @@ def new_comm(
         _warned = True
         settings.warn_of_unknown()
     if device is not None:
-        device = devices.choose(device, 0, devices.visible_devices())
+        device = choose(device, 0, visible_devices())
     called = name or "world"
-    arrival = JobArrival(called, merged.timeout)
+    arrival = JobArrival(called, merged.timeout, mpi.end_started_job)
     # Threads as ranks poll, and raise by themselves.
     alone = seat.world is not None or merged.backend == "loopback"
     if not alone:
@@ -143,7 +142,7 @@ def new_comm(
         _agree(opened, control, merged, nccl)
         end_dropped(opened, control)
         place = opened.topology.local_rank(opened.rank)
-        device = devices.choose(device, place, devices.visible_devices())
+        device = choose(device, place, visible_devices())
         tables = _tables(opened, control, merged)
     if not alone and opened.mpi_comm is not None:
         mpi.note_present(merged.timeout, opened)
@@ -250,28 +249,32 @@ def _tables(backend: Backend, control: Control, merged: Settings) -> Tables:
         # The others wait for this message, so every failure is in it.
         try:
             library = "" if backend.mpi_comm is None else mpi.vendor(mpi.start())
-            found = library, machine.processor(), machine.cores()
-            tuned: tuple[policy.Table, ...] = ()
+            found = library, processor(), cores()
+            tuned: tuple[Table, ...] = ()
             if merged.tuning_file:
                 from hpccomm.dispatch.policy import stored
 
                 tuned = stored.read(merged.tuning_file)
-            links = load(merged.network) if merged.network else typical()
-            described = links.name, dump(links)
-            message = found, [text.dump(table) for table in tuned], described, ""
+            links: tuple[str, ...] = ()
+            if merged.network:
+                from hpccomm.schedules.cost.network_files import dump, load
+
+                network = load(merged.network)
+                links = network.name, dump(network)
+            message = found, [table.document() for table in tuned], links, ""
         except ConfigurationError as error:
             message = (), [], (), str(error)
         except OSError as error:
             message = (), [], (), f"rank 0 cannot read what auto goes by: {error}; let it be read"
-    facts, written, described, failure = json.loads(control.bcast(json.dumps(message).encode()))
+    facts, written, links, failure = json.loads(control.bcast(json.dumps(message).encode()))
     try:
         if failure:
             raise ConfigurationError(failure)
         tables = Tables(
             Machine(*facts),
-            tuple(text.parse(table) for table in written),
+            tuple(map(Table.of, written)),
             merged.tuning_file,
-            parse(described[1], described[0], described[0]),
+            tuple(links),
         )
         way = memory_way(sharing(backend, merged))
     except ConfigurationError:

@@ -7,9 +7,8 @@ from hpccomm.communicator.resolving import NO_LISTS, CallArguments, Lists, resol
 from hpccomm.contracts.collectives import CALLS, Collective
 from hpccomm.errors import UsageError
 from hpccomm.memory.views import View, address, check_dtype, check_layout, overlap
-from hpccomm.schedules.algorithms import Algorithm
+from hpccomm.schedules.algorithms import Algorithm, AnyAlgorithm, registered
 from hpccomm.schedules.algorithms.partition import offsets
-from hpccomm.schedules.registry import AnyAlgorithm, registered
 
 KEPT_CALLS = 1024
 """Decisions that are kept; a program that makes more different calls decides again."""

@@ -7,8 +7,7 @@ from dataclasses import replace
 from itertools import count
 from typing import TYPE_CHECKING
 
-from hpccomm.contracts.backend import Backend
-from hpccomm.contracts.survival import Survival
+from hpccomm.contracts.backend import Backend, Survival
 from hpccomm.errors import CommunicatorAborted, PeerLost, UsageError, peers_lost
 from hpccomm.runtime.engine import CallEngine
 from hpccomm.runtime.inquiry import SHRINK

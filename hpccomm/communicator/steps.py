@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from hpccomm.communicator.lanes import Call
 from hpccomm.communicator.lanes.planned import ends
-from hpccomm.contracts.majority import odd_ones
+from hpccomm.contracts.pairing import odd_ones
 from hpccomm.contracts.terms import Terms, joined, written
 from hpccomm.runtime.recorder import Site, described
 from hpccomm.runtime.verdict import side_by_side

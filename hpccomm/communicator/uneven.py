@@ -10,7 +10,7 @@ from typing import Any
 from hpccomm.communicator.counts import listed
 from hpccomm.communicator.face import Face
 from hpccomm.reductions import Op, ReduceOp
-from hpccomm.schedules.registry import AnyAlgorithm
+from hpccomm.schedules.algorithms import AnyAlgorithm
 
 SUM = ReduceOp.SUM
 

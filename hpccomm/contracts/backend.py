@@ -1,18 +1,128 @@
-"""What a backend gives to a communicator."""
+"""What a backend gives to a communicator: ways between its ranks, windows, survival of lost ranks."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+import numpy as np
 from numpy.typing import NDArray
 
 from hpccomm.contracts.side import SideChannel
 from hpccomm.contracts.signature import Signature
-from hpccomm.contracts.survival import Survival
 from hpccomm.contracts.transport import Request, Steps, Transport
-from hpccomm.contracts.window import OneSided
 from hpccomm.errors import HpccommError
 from hpccomm.topology import Topology
+
+
+class OneSided(Protocol):
+    """What the ranks of one window do to each other's memory without the other's help.
+
+    Offsets and counts are in bytes. What one rank wrote, another one reads rightly only once the two
+    have synchronised: the writer calls `order` (after `flush`, if it wrote by `put`), then sends
+    something or releases a lock; the reader receives or acquires that, then calls `order`.
+
+    Attributes
+    ----------
+    signals : Transport
+        Messages between these ranks that meet no others. Its `shared` is the window's own too: calls
+        of the communicator that go on by themselves use theirs meanwhile.
+    """
+
+    signals: Transport
+
+    def attach(self, memory: NDArray[np.uint8]) -> None:
+        """Let all ranks put to this rank's memory, and get from it. Collective; blocks.
+
+        Parameters
+        ----------
+        memory : ndarray of uint8, 1-D
+            It may be empty. It lives as long as the window.
+        """
+
+    def put(self, data: NDArray[Any], dst: int, start: int) -> Request:
+        """Begin to write a C-contiguous array to rank `dst`'s memory, from byte `start` on.
+
+        Complete once `data` may be changed. Only after `attach`.
+        """
+
+    def get(self, into: NDArray[Any], src: int, start: int) -> Request:
+        """Begin to read from rank `src`'s memory, from byte `start` on, into a C-contiguous array.
+
+        Only after `attach`.
+        """
+
+    def flush(self, dst: int) -> None:
+        """Wait until all that this rank put to `dst` is there. It blocks in the library."""
+
+    def acquire(self, dst: int) -> Request:
+        """Begin to take the lock of rank `dst`, of which there is one; complete once it is had."""
+
+    def release(self, dst: int) -> Request:
+        """Begin to give the lock of rank `dst` back."""
+
+    def order(self) -> None:
+        """Order this rank's reads and writes of memory before the call and after it. Local."""
+
+    def free(self) -> None:
+        """End it. Collective; it blocks in the library. Not called after a failure."""
+
+
+class Survival(Protocol):
+    """What a library that survives lost ranks can do for one communicator.
+
+    Attributes
+    ----------
+    epoch : int
+        How often ranks were left out to come to this communicator.
+    """
+
+    epoch: int
+
+    def lost(self, seconds: float = 0.0) -> tuple[int, ...]:
+        """Return the ranks that this process knows to be lost. Local; from any thread.
+
+        Blocks at most `seconds`, until one is known.
+        """
+
+    def release(self) -> None:
+        """End every call of the communicator, on all ranks, those blocked in the library too.
+
+        Local; from any thread; never blocks; idempotent. Nothing but `shrunk` and `agreed` works after it.
+        """
+
+    def split(self, ranks: Sequence[int], label: int) -> "Backend | None":
+        """Make the communicator of a group, as `Backend.group` does; a lost rank ends it with an error.
+
+        Collective over all ranks, not only over those of the group: the others give no ranks and get
+        None. Blocks until all have called.
+        """
+
+    def shrunk(self, epoch: int, attempt: int) -> "tuple[Backend, tuple[int, ...]]":
+        """Make a communicator of the ranks that are left, also after a failure.
+
+        Collective over them; blocks until all have called or are lost too.
+
+        Parameters
+        ----------
+        epoch : int
+            Of the new communicator.
+        attempt : int
+            Tells apart what is made for the same epoch; the same on all ranks.
+
+        Returns
+        -------
+        Backend
+            Its ranks are in the same order.
+        tuple of int
+            The ranks that were left out, the same on all.
+        """
+
+    def agreed(self, flags: int) -> int:
+        """Return the bits that are set in the `flags` of all ranks that are left: the same on all.
+
+        Collective over them, also after a failure; blocks until all have called or are lost too.
+        """
+
 
 Buffer = NDArray[Any] | None
 """A flat array of the signature's dtype, or None where this rank has none."""

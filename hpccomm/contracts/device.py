@@ -12,7 +12,7 @@ from hpccomm.dtypes import DType
 from hpccomm.errors import HpccommError
 
 if TYPE_CHECKING:
-    from hpccomm.schedules.registry import AnyAlgorithm
+    from hpccomm.schedules.algorithms import AnyAlgorithm
 
 Launch = Callable[[int, int, int], None]
 """``launch(send, recv, stream)`` puts a call on a stream and returns: addresses of the arrays (0 where

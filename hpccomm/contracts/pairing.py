@@ -1,7 +1,7 @@
-"""Whether calls in which each rank has lists of its own fit together: all to all with counts, and with neighbours."""
+"""Whether what ranks bring fits together: lists of their own, in calls with counts or neighbours; one for all."""
 
 import struct
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from hashlib import blake2b
 from typing import NamedTuple
 
@@ -115,3 +115,21 @@ def balanced(everyone: Iterable[bytes]) -> bool:
 def _hash(*numbers: int) -> int:
     packed = struct.pack(f"<{len(numbers)}q", *numbers)
     return int.from_bytes(blake2b(packed, digest_size=8).digest(), "little")
+
+
+def odd_ones(brought: Mapping[int, Hashable]) -> tuple[int, ...]:
+    """Return the ranks that bring something else than most; all, if there is no such majority.
+
+    Examples
+    --------
+    >>> odd_ones({0: "max", 1: "sum", 2: "sum"}), odd_ones({0: "max", 1: "sum"}), odd_ones({0: 1, 1: 1})
+    ((0,), (0, 1), ())
+    """
+    groups: dict[Hashable, list[int]] = {}
+    for rank, each in brought.items():
+        groups.setdefault(each, []).append(rank)
+    sizes = sorted(map(len, groups.values()))
+    if len(groups) < 2:
+        return ()
+    most = sizes[-1] if sizes[-1] > sizes[-2] else 0
+    return tuple(sorted(rank for ranks in groups.values() if len(ranks) != most for rank in ranks))

@@ -109,3 +109,8 @@ class Signature:
             elements(sends, sum(self.counts), what.root_sends),
             elements(what.receives, received, what.root_receives),
         )
+
+    def lengths_of(self, rank: int) -> tuple[int, int]:
+        """Return the elements of `send` and `recv` on a rank."""
+        send, recv = self.lengths(np.array([rank]))
+        return int(send[0]), int(recv[0])

@@ -1,9 +1,10 @@
 """Running hpccomm's own algorithms."""
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import cache, partial
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -21,16 +22,17 @@ from hpccomm.dispatch.execution.program import (
 )
 from hpccomm.dispatch.execution.runner import Runner
 from hpccomm.dispatch.execution.variants import Variants
-from hpccomm.dispatch.one_rank import by_messages, lengths_of, nbytes_of, segment_elements
 from hpccomm.dispatch.route import Route
 from hpccomm.dispatch.sharing import Sharing
 from hpccomm.dtypes import DType
 from hpccomm.memory.folding import Folder
 from hpccomm.reductions import Op, ReduceOp
 from hpccomm.schedules.algorithms import ALGORITHMS, Algorithm
-from hpccomm.schedules.cost.network import Network
-from hpccomm.schedules.schedule import Build, Schedule, Tuning, world
+from hpccomm.schedules.schedule import Build, Group, Schedule, Tuning, segment_elements, world
 from hpccomm.settings import DEFAULT_SEGMENT
+
+if TYPE_CHECKING:
+    from hpccomm.schedules.cost.network import Network
 
 logger = logging.getLogger("hpccomm")
 
@@ -53,12 +55,16 @@ class AlgorithmRunner:
         How the ranks of a node share memory.
     segment : int or None
         Bytes to move at a time, if that is asked for.
-    network : Network
-        The links between the ranks, on which algorithms are compared.
+    network : callable
+        Returns the links between the ranks, on which algorithms are compared.
     """
 
     def __init__(
-        self, backend: Backend, sharing: Sharing | None, segment: int | None, network: Network
+        self,
+        backend: Backend,
+        sharing: Sharing | None,
+        segment: int | None,
+        network: Callable[[], "Network"],
     ) -> None:
         self._backend = backend
         self._network = network
@@ -114,9 +120,9 @@ class AlgorithmRunner:
         itemsize = call.dtype.itemsize
         if Reach.DIRECT not in builds:
             schedule = self._schedule(builds[Reach.NONE], call, pick)
-            program = compiled(schedule, lengths_of(call, self._backend.rank))
+            program = compiled(schedule, call.lengths_of(self._backend.rank))
             start: Start = partial(self._runner.steps, program, call.dtype, fold)
-            return Route(replace(choice, segment=nbytes_of(schedule.segment, itemsize)), start)
+            return Route(replace(choice, segment=schedule.segment_nbytes(itemsize)), start)
         sharing = self._sharing
         assert sharing is not None
         likely, scratch, reached = self._likely(builds, call, pick, sharing)
@@ -138,21 +144,26 @@ class AlgorithmRunner:
             direct_only=direct_only,
         )
         start = partial(self._runner.formed, forms)
-        segment = nbytes_of(likely.segment, itemsize)
+        segment = likely.segment_nbytes(itemsize)
         reason = choice.reason if direct_only else f"{choice.reason}; {reached}"
         return Route(replace(choice, segment=segment, reason=reason), start)
 
     def _builds(self, call: Signature, found: Algorithm, deterministic: bool) -> dict[Reach, Build]:
         """Return what makes the schedules of an algorithm's forms."""
         if self._sharing is None or not found.shared:
-            builds = {Reach.NONE: by_messages(found, deterministic)}
+            builds = {Reach.NONE: found.by_messages(deterministic)}
             if self._sharing is not None and found.direct is not None and not deterministic:
                 builds[Reach.DIRECT] = found.direct
             return builds
+
+        def by_messages(group: Group, call: Signature, tuning: Tuning) -> Schedule:
+            names = policy.applicable(call, deterministic=deterministic)
+            other = policy.fastest(call, names, self._network()).algorithm
+            build = ALGORITHMS[call.collective][other].by_messages(deterministic)
+            return build(group, call, tuning)
+
         # What the ranks find out in the call may leave messages alone.
-        names = policy.applicable(call, deterministic=deterministic)
-        other = ALGORITHMS[call.collective][policy.fastest(call, names, self._network).algorithm]
-        builds = {Reach.NONE: by_messages(other, deterministic), Reach.DIRECT: found.build}
+        builds = {Reach.NONE: by_messages, Reach.DIRECT: found.build}
         if found.staged is not None:
             builds[Reach.STAGED] = found.staged
         return builds
@@ -178,7 +189,7 @@ class AlgorithmRunner:
 
     def _built(self, build: Build, call: Signature, pick: policy.Pick) -> Program | MemoryProgram:
         schedule = self._schedule(build, call, pick)
-        lengths = lengths_of(call, self._backend.rank)
+        lengths = call.lengths_of(self._backend.rank)
         return compiled_in_memory(schedule, lengths) or compiled(schedule, lengths)
 
     def _schedule(self, build: Build, call: Signature, pick: policy.Pick) -> Schedule:

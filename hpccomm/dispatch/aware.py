@@ -27,7 +27,7 @@ from hpccomm.memory.cuda.aliases import aliased, landing
 from hpccomm.memory.cuda.memory import copy
 from hpccomm.memory.cuda.streams import drop_event, make_event, ready, record, used
 from hpccomm.runtime.lifetime import keep
-from hpccomm.schedules.registry import AnyAlgorithm
+from hpccomm.schedules.algorithms import AnyAlgorithm
 from hpccomm.settings import Settings
 
 _BYTES = np.dtype(np.uint8)

@@ -11,14 +11,13 @@ from hpccomm.contracts.signature import Signature
 from hpccomm.contracts.transport import Reach
 from hpccomm.dispatch import policy
 from hpccomm.dispatch.execution.enqueued import DeviceProgram
-from hpccomm.dispatch.one_rank import by_messages, lengths_of, nbytes_of, segment_elements
 from hpccomm.dispatch.proving import proven
 from hpccomm.dtypes import FLOAT32, DType
 from hpccomm.memory.cuda.folding import DeviceElements, DeviceFolder
 from hpccomm.memory.cuda.memory import Scratch, copy
 from hpccomm.reductions import Op, PremulSum, ReduceOp, identity
 from hpccomm.schedules.cost.network_files import typical
-from hpccomm.schedules.schedule import Tuning, world
+from hpccomm.schedules.schedule import Tuning, segment_elements, world
 from hpccomm.topology import Topology
 
 DEFAULT_SEGMENT = 32 << 20
@@ -107,7 +106,7 @@ class DeviceSchedules:
         wide = deterministic and call.description.prefix and call.accumulator != call.dtype
         if wide:
             inner = replace(inner, dtype=call.accumulator, in_place=False)
-        build = by_messages(algorithm.of(call.collective), deterministic)
+        build = algorithm.of(call.collective).by_messages(deterministic)
         # Channels would follow one another on a stream: they have nothing to gain.
         tuning = Tuning(segment_elements(inner, self._segment, MOST_SEGMENTS), 1, self._topology)
         code = ""
@@ -117,7 +116,7 @@ class DeviceSchedules:
         schedule = build(world(self._topology.size, np.array([self._rank])), inner, tuning)
         fold = None if inner.op is None else self._folder(inner.op, inner.dtype)
         program = DeviceProgram(schedule, inner.dtype, fold, self.scratch)
-        segment = nbytes_of(schedule.segment, inner.dtype.itemsize)
+        segment = schedule.segment_nbytes(inner.dtype.itemsize)
         return Planned(program, self.beginning(call, wide), segment, code)
 
     def saved(self, call: Signature) -> Begin:
@@ -142,7 +141,7 @@ class DeviceSchedules:
         """Return what multiplies contributions by the factor, and widens them, into scratch."""
         op, dtype, scratch = call.op, call.dtype, self.scratch
         elements = self._elements(dtype)
-        sent, received = lengths_of(call, self._rank)
+        sent, received = call.lengths_of(self._rank)
         neutral = None
         if call.exclusive and self._rank == 0:
             assert op is not None

@@ -16,7 +16,7 @@ from hpccomm.dispatch.sharing import memory_way, sharing
 from hpccomm.memory.folding import Average, premultiply, try_out
 from hpccomm.memory.scratch import ScratchBuffer
 from hpccomm.reductions import PremulSum, ReduceOp, identity
-from hpccomm.schedules.registry import AnyAlgorithm
+from hpccomm.schedules.algorithms import AnyAlgorithm
 from hpccomm.settings import Settings
 
 

@@ -24,7 +24,7 @@ from hpccomm.errors import UsageError
 from hpccomm.memory.cuda import streams
 from hpccomm.memory.cuda.memory import copy
 from hpccomm.reductions import PremulSum, name_of
-from hpccomm.schedules.registry import AnyAlgorithm
+from hpccomm.schedules.algorithms import AnyAlgorithm
 from hpccomm.settings import Settings
 from hpccomm.topology import Topology
 

@@ -34,7 +34,7 @@ from hpccomm.memory.cuda.streams import (
     record,
 )
 from hpccomm.runtime.lifetime import keep
-from hpccomm.schedules.registry import AnyAlgorithm
+from hpccomm.schedules.algorithms import AnyAlgorithm
 
 SLOTS = 3
 """Parts that have memory at once: one on its way to the host, one communicated, one on its way back."""

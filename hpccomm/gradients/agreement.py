@@ -6,7 +6,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from hpccomm.contracts.majority import odd_ones
+from hpccomm.contracts.pairing import odd_ones
 from hpccomm.errors import HpccommError, RankMismatch, UsageError
 from hpccomm.gradients.arrays import Array, on_host
 from hpccomm.gradients.group import RankGroup

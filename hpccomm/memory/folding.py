@@ -12,7 +12,6 @@ from hpccomm import dtypes
 from hpccomm.contracts.transport import Pages
 from hpccomm.dtypes import DType
 from hpccomm.errors import UsageError
-from hpccomm.memory.op_trial import REMEDY, check_fit
 from hpccomm.reductions import LOCATING, Op, PremulSum, ReduceOp, accumulator, name_of
 
 Array = NDArray[Any]
@@ -301,6 +300,8 @@ def try_out(op: Op, dtype: DType) -> None:
     """
     if isinstance(op, ReduceOp | PremulSum):
         return
+    from hpccomm.memory.op_trial import REMEDY, check_fit
+
     combine = _combine(op, dtype)
 
     def apply(a: Array, b: Array) -> Array:

@@ -6,8 +6,7 @@ Pure functions of plain data, by which dumps of several ranks can be judged as w
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from hpccomm.contracts.majority import odd_ones
-from hpccomm.contracts.pairing import unfit
+from hpccomm.contracts.pairing import odd_ones, unfit
 from hpccomm.contracts.side import ANSWERED, GONE, SILENT, STOPPED, Answer, Facts
 from hpccomm.contracts.terms import written
 from hpccomm.runtime.traffic import (

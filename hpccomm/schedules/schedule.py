@@ -192,6 +192,10 @@ class Schedule:
     scratch: int = 0
     segment: int | None = None
 
+    def segment_nbytes(self, itemsize: int) -> int | None:
+        """Return the bytes that move at a time, of elements of so many; None where nothing is cut."""
+        return None if self.segment is None else self.segment * itemsize
+
 
 @dataclass(frozen=True, slots=True)
 class Tuning:
@@ -220,6 +224,14 @@ Build = Callable[[Group, Signature, Tuning], Schedule]
 
 whole = 1 << 62
 """A segment larger than any array: the array is not cut."""
+
+
+def segment_elements(call: Signature, nbytes: int, most: int) -> int:
+    """Return the elements of a segment of `nbytes`, so that there are about `most` segments at most."""
+    segment = max(1, nbytes // call.dtype.itemsize)
+    if call.individual:  # ranks have their own elements, and all must come to the same
+        return segment
+    return max(segment, call.elements // most)
 
 
 def transfers(

@@ -5,7 +5,8 @@ import time
 from collections.abc import Callable
 from typing import Any, NoReturn, TypeVar
 
-from hpccomm.backends.loopback import LoopbackBackend, make_world, seat
+from hpccomm.backends import seat
+from hpccomm.backends.loopback import make_world
 from hpccomm.communicator.creation import new_comm
 from hpccomm.errors import CollectiveTimeout, CommunicatorAborted, UsageError
 from hpccomm.runtime.engine import everyone
@@ -68,13 +69,12 @@ def run_ranks(
     world = make_world(n, ranks_per_node)
     results: list[Any] = [None] * n
     failures: list[tuple[int, BaseException]] = []
-    lock = threading.Lock()
 
     def give_up(why: str) -> None:
-        for calls in everyone():
-            backend = calls.backend
-            if isinstance(backend, LoopbackBackend) and backend.world is world:
-                calls.fail(CommunicatorAborted(why, communicator=calls.name, rank=backend.rank))
+        for each in everyone():
+            if getattr(each.backend, "world", None) is world:
+                rank = each.backend.rank
+                each.fail(CommunicatorAborted(why, communicator=each.name, rank=rank))
 
     def rank_main(rank: int) -> None:
         seat.world, seat.rank, seat.opened = world, rank, 0
@@ -82,8 +82,7 @@ def run_ranks(
             with new_comm(backend, timeout=timeout, options=options) as comm:
                 results[rank] = function(comm, *args)
         except BaseException as error:  # noqa: BLE001 (raised in the caller's thread)
-            with lock:
-                failures.append((rank, error))
+            failures.append((rank, error))
             give_up(f"rank {rank} raised {type(error).__name__}: {error}")
         finally:
             seat.world = None
@@ -117,7 +116,8 @@ def run_ranks(
 
 def _raise_first(failures: list[tuple[int, BaseException]]) -> NoReturn:
     """Raise the failure that the others follow from: not that a communicator was aborted."""
-    ordered = sorted(failures, key=lambda pair: (isinstance(pair[1], CommunicatorAborted), pair[0]))
-    rank, error = ordered[0]
+    rank, error = min(
+        failures, key=lambda each: (isinstance(each[1], CommunicatorAborted), each[0])
+    )
     error.add_note(f"raised on rank {rank} of run_ranks")
     raise error

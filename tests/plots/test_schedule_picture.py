@@ -14,7 +14,7 @@ from hpccomm.contracts.collectives import BLOCKWISE
 from hpccomm.drawing.files import check_place, rendered, save
 from hpccomm.errors import ConfigurationError, UsageError
 from hpccomm.schedules.algorithms import ALGORITHMS, Algorithm, Build
-from hpccomm.schedules.algorithms.channels import merged
+from hpccomm.schedules.algorithms.partition import merged
 from hpccomm.schedules.draw.schedule import draw
 from hpccomm.schedules.draw.subject import Subject, subject
 from hpccomm.schedules.draw.text import contributed, lines, members, runs

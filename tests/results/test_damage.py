@@ -25,7 +25,7 @@ def fill(writer, example):
 @pytest.fixture
 def files(tmp_path, example):
     """One with two runs, the second without an end; and one with the table of tune and a training."""
-    from hpccomm.dispatch.policy import Pick, Shape, Table, TableRow, stored, text
+    from hpccomm.dispatch.policy import Pick, Shape, Table, TableRow, stored
 
     runs, tuned = tmp_path / "runs.h5", tmp_path / "tuned.h5"
     with Writer(runs, example.example_info(per_iter_timing=True)) as writer:
@@ -48,7 +48,7 @@ def files(tmp_path, example):
     rows = {("all_reduce", "own"): (TableRow(0, Pick("ring")), TableRow(99, Pick("pairwise", 8)))}
     with Writer(tuned, example.example_info(per_iter_timing=True)) as writer:
         fill(writer, example)
-        writer.add_entry(stored.ENTRY, text.document(Table(shape, "2026-11-22", rows)))
+        writer.add_entry(stored.ENTRY, Table(shape, "2026-11-22", rows).document())
     train(tuned, 200)
     assert stored.read(str(tuned))[0].rows == rows
     return [runs, tuned]

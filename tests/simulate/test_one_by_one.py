@@ -6,7 +6,7 @@ from one_by_one import ends
 
 from hpccomm.contracts.collectives import BLOCKWISE
 from hpccomm.schedules.algorithms import ALGORITHMS
-from hpccomm.schedules.algorithms.channels import merged
+from hpccomm.schedules.algorithms.partition import merged
 from hpccomm.schedules.cost.network import Level, Network
 from hpccomm.schedules.proof import signatures
 from hpccomm.schedules.schedule import Tuning, world

@@ -10,7 +10,7 @@ import os
 import threading
 from functools import partial
 from types import ModuleType
-from typing import Any
+from typing import Any, NoReturn
 
 from hpccomm import settings
 from hpccomm.backends.bootstrap import ends, libmpi, presence, status
@@ -299,7 +299,7 @@ def _finalised_by_program(*_: object) -> None:
     run_exit_steps(ExitStep.THREADS)
 
 
-def end_started_job(reason: str) -> None:
+def end_started_job(reason: str) -> NoReturn:
     """End all processes of the job, since its ranks cannot go on. Does not return."""
     if _started is not None:
         ends.end_job(_started, reason, Status.ENDED)

@@ -5,6 +5,7 @@ import os
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from mpi4py import MPI
@@ -13,14 +14,11 @@ from hpccomm.backends.bootstrap import mpi as bootstrap
 from hpccomm.backends.bootstrap.launch import agree, job_key, job_name, launched
 from hpccomm.backends.bootstrap.node_sockets import serve
 from hpccomm.backends.mpi import ulfm
-from hpccomm.backends.mpi.arrivals import MpiArrivals
 from hpccomm.backends.mpi.collectives import native
 from hpccomm.backends.mpi.intranode import NearbyTransport
-from hpccomm.backends.mpi.persistent import PersistentMessages
 from hpccomm.backends.mpi.side import MpiSideChannel, SideMessages, apart
 from hpccomm.backends.mpi.transport import CheckedTransport, SizedTransport
 from hpccomm.backends.mpi.types import Reductions, agreed, tried
-from hpccomm.backends.mpi.window import MpiOneSided
 from hpccomm.contracts.backend import Native
 from hpccomm.contracts.side import SideChannel, group_uid
 from hpccomm.contracts.signature import Signature
@@ -31,7 +29,10 @@ from hpccomm.memory.shared import NodeMemory
 from hpccomm.topology import Topology, arrange
 
 if TYPE_CHECKING:
-    from hpccomm.contracts.survival import Survival
+    from hpccomm.backends.mpi.arrivals import MpiArrivals
+    from hpccomm.backends.mpi.persistent import PersistentMessages
+    from hpccomm.backends.mpi.window import MpiOneSided
+    from hpccomm.contracts.backend import Survival
     from hpccomm.contracts.transport import Transport
 
 logger = logging.getLogger("hpccomm")
@@ -65,14 +66,13 @@ class MpiBackend:
         self._memory = memory
         self._own = SizedTransport(comm, memory)
         self.collectives: Transport = self._own
-        messages = CheckedTransport(self._user, DTYPES)
+        self._messages = CheckedTransport(self._user, DTYPES)
         self._near: frozenset[int] = frozenset()
         if memory is not None:
             self._near = frozenset(topology.neighbours(self.rank)) - {self.rank}
             own = memory.group(range(self.size), self.rank)
-            messages = NearbyTransport(self._user, own, self._near)
-        self.messages: Transport = messages
-        self.arrivals = MpiArrivals(self._user, messages)
+            self._messages = NearbyTransport(self._user, own, self._near)
+        self.messages: Transport = self._messages
         self._planned: list[tuple[Any, PersistentMessages]] = []
         self.thread_restriction = thread_restriction
         self.mpi_comm = mpi_comm
@@ -87,6 +87,13 @@ class MpiBackend:
         self.survival: Survival | None = self._ulfm
         self.recovery = ulfm.GO_ON if self._ulfm is not None else ulfm.REMEDY
         self._groups: Counter[str] = Counter()  # made so far, by label and ranks
+
+    @cached_property
+    def arrivals(self) -> "MpiArrivals":
+        """Looks for messages of any sender, tag and size."""
+        from hpccomm.backends.mpi.arrivals import MpiArrivals
+
+        return MpiArrivals(self._user, self._messages)
 
     def native(self, signature: Signature) -> Native | None:
         """Return the library's own call, or None."""
@@ -132,16 +139,20 @@ class MpiBackend:
             transport = NearbyTransport(comm, own, self._near)
             if self.messages.shared is None:
                 transport.shared = None
+        from hpccomm.backends.mpi.persistent import PersistentMessages
+
         persistent = PersistentMessages(comm, self._near)
         transport.persistent = persistent
         self._planned.append((comm, persistent))
         return transport
 
-    def window(self) -> MpiOneSided:
+    def window(self) -> "MpiOneSided":
         """Make one-sided communication over a duplicate. Blocks until all ranks have called."""
         memory = self._memory
         if memory is not None:
             memory = memory.group(range(self.size), self.rank)
+        from hpccomm.backends.mpi.window import MpiOneSided
+
         onesided = MpiOneSided(self._comm, memory)
         if self._ulfm is not None:
             self._ulfm.add(onesided.comm)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 import hpccomm
-from hpccomm.backends.bootstrap import machine as node
+from hpccomm.backends.bootstrap import launch
 from hpccomm.bench.perf.memory_kind import ON_HOST, DeviceDescription
 from hpccomm.files.regular import as_utf8
 from hpccomm.results import origin
@@ -60,7 +60,7 @@ def run_info(
     machine : mapping of str to str
         Further facts of this node.
     """
-    of_node = node.facts() | dict(machine or {})
+    of_node = launch.facts() | dict(machine or {})
     of_ranks = comm.all_gather_object((_rank_info(comm, device, group), device.more, of_node))
     return local_run_info(
         config,

@@ -10,7 +10,7 @@ from typing import TypeVar
 
 from hpccomm.bench.flag import Flag
 from hpccomm.errors import did_you_mean
-from hpccomm.schedules import registry
+from hpccomm.schedules.algorithms import registered
 from hpccomm.units import seconds, size
 
 T = TypeVar("T")
@@ -205,7 +205,7 @@ def algorithms(names: Collection[str], refusal: str) -> Callable[[str], tuple[st
     """Return a reader of some of these algorithms and of those that other packages register; ``all`` stays."""
 
     def read(text: str) -> tuple[str, ...]:
-        others = {name for each in registry.registered().values() for name in each}
+        others = {name for each in registered().values() for name in each}
         known, how = (*names, *sorted(others)), f"{ALL} or some of"
         return tuple(
             name if name == ALL else _known(name, known, refusal, how) for name in listed(text)

@@ -18,10 +18,10 @@ from hpccomm.bench.simulated.request import COST, EVENTS, SimulationRequest
 from hpccomm.bench.simulated.tables import SimulatedCall, calls
 from hpccomm.results.repetitions import timing
 from hpccomm.results.schema import SIMULATED_BACKEND, RankInfo, Row, RunInfo
-from hpccomm.schedules.algorithms.channels import merged
+from hpccomm.schedules.algorithms import KNOWN
+from hpccomm.schedules.algorithms.partition import merged
 from hpccomm.schedules.cost.model import price
 from hpccomm.schedules.cost.terms import estimate
-from hpccomm.schedules.registry import KNOWN
 from hpccomm.schedules.schedule import Schedule, world
 from hpccomm.schedules.simulate import simulate
 

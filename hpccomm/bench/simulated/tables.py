@@ -14,10 +14,9 @@ from hpccomm.bench.simulated.request import COST, EVENTS, TERMS, SimulationReque
 from hpccomm.contracts.signature import Signature
 from hpccomm.errors import UsageError
 from hpccomm.results.schema import SIMULATED_BACKEND
-from hpccomm.schedules.algorithms import ALGORITHMS
+from hpccomm.schedules.algorithms import ALGORITHMS, KNOWN
 from hpccomm.schedules.cost.terms import has_terms, ranked, rounds_of
 from hpccomm.schedules.proof import signatures
-from hpccomm.schedules.registry import KNOWN
 from hpccomm.units import rounded_size
 
 MOST_UNEVEN_RANKS = 512

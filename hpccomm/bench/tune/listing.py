@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from hpccomm.bench.tune.calls import TunedCall
 from hpccomm.bench.tune.measuring import SizeTimes, spelled
 from hpccomm.bench.tune.verifying import SLOWER, Confirmation
-from hpccomm.dispatch.policy import CASES, Shape, Table, text
+from hpccomm.dispatch.policy import CASES, Shape, Table
 
 OTHERS = 3
 """A line names this many candidates besides the fastest."""
@@ -32,10 +32,10 @@ def line(times: SizeTimes) -> str:
 
 
 def of(table: Table) -> str:
-    """Return a table in the form in which the package stores it, with the meaning of its cases."""
+    """Return a table as TOML, with the meaning of its cases."""
     cases = "".join(f"#   {case}: {meaning}\n" for case, meaning in CASES.items())
     return f"#\n# The table: rows of [bytes from which on it is taken, algorithm]\n{cases}\n" + (
-        text.dump(table)
+        table.toml()
     )
 
 

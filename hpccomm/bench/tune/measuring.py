@@ -19,9 +19,8 @@ from hpccomm.dispatch.policy import NATIVE, Pick, TableRows
 from hpccomm.dispatch.policy.table import NATIVE_CASE, ORDERED_CASE, OWN_CASE, REGISTERED_CASE
 from hpccomm.errors import UsageError
 from hpccomm.results.schema import UNCHECKED, Row
-from hpccomm.schedules.algorithms import ALGORITHMS
+from hpccomm.schedules.algorithms import ALGORITHMS, registered
 from hpccomm.schedules.cost.terms import ranked
-from hpccomm.schedules.registry import registered
 from hpccomm.settings import DEFAULT_SEGMENT
 
 Seconds = NDArray[np.float64]
@@ -235,7 +234,7 @@ class Bench:
 
     def _names(self, collective: str) -> list[str]:
         """Return the algorithms that are tried: those of other packages have no terms, and all are."""
-        network = self.comm.policy.network
+        network = self.comm.policy.network()
         by_messages = [name for name, each in ALGORITHMS[collective].items() if not each.shared]
         sensible = {"shm", "hierarchical" if self.comm.num_nodes > 1 else "shm"}
         for nbytes in PROBES:

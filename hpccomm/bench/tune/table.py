@@ -18,7 +18,7 @@ from hpccomm.bench.tune.verifying import Confirmation, verify
 from hpccomm.communicator import Communicator
 from hpccomm.communicator.creation import new_comm
 from hpccomm.contracts.collectives import BLOCKWISE, REDUCTIONS
-from hpccomm.dispatch.policy import Table, stored, text
+from hpccomm.dispatch.policy import Table, stored
 from hpccomm.results import origin
 from hpccomm.results.schema import Config
 from hpccomm.results.writer import Writer
@@ -156,7 +156,7 @@ def tune(
 
         def add_table() -> None:
             if writer is not None:
-                writer.add_entry(stored.ENTRY, text.document(table))
+                writer.add_entry(stored.ENTRY, table.document())
 
         on_root(comm, add_table)
         say(listing.of(table))

@@ -15,13 +15,13 @@ from time import perf_counter
 from typing import Any
 
 from hpccomm.backends.control import Control, Result
-from hpccomm.contracts.majority import odd_ones
 from hpccomm.contracts.pairing import (
     Exchanged,
     balance,
     balanced,
     blocks,
     exchanged,
+    odd_ones,
     unpaired,
 )
 from hpccomm.contracts.signature import Signature

@@ -32,7 +32,7 @@ from hpccomm.runtime.engine import CallEngine
 from hpccomm.runtime.operation import Label, Operation, as_one
 from hpccomm.runtime.stats import Tally
 from hpccomm.runtime.work import Work
-from hpccomm.schedules.registry import AnyAlgorithm
+from hpccomm.schedules.algorithms import AnyAlgorithm
 
 logger = logging.getLogger("hpccomm")
 

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from hpccomm.contracts.backend import OneSided
 from hpccomm.contracts.transport import Pages, Steps
-from hpccomm.contracts.window import OneSided
 from hpccomm.dtypes import DType
 from hpccomm.memory.folding import Folder, premultiply
 from hpccomm.memory.scratch import ScratchBuffer

@@ -8,9 +8,9 @@ import numpy as np
 from hpccomm.communicator.core import Core
 from hpccomm.communicator.windows.access import Access, Array
 from hpccomm.communicator.windows.atomic import Atomics
+from hpccomm.contracts.backend import OneSided
 from hpccomm.contracts.signature import Signature
 from hpccomm.contracts.transport import Exposure, Steps
-from hpccomm.contracts.window import OneSided
 from hpccomm.dispatch.policy import AUTO
 from hpccomm.errors import UsageError
 from hpccomm.runtime.lifetime import keep, let_go

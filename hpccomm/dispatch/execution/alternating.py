@@ -11,8 +11,8 @@ from typing import Any
 from hpccomm.contracts.device import Piece
 from hpccomm.contracts.transport import CALLS, CHANNELS, Request, Steps, Transport
 from hpccomm.dispatch.execution.enqueued import DeviceProgram
+from hpccomm.dispatch.execution.exchanges import NONE, PATIENT_POLLS, suspected
 from hpccomm.dispatch.execution.runner import FIRST_TAG
-from hpccomm.dispatch.execution.suspects import NONE, PATIENT_POLLS, suspected
 from hpccomm.memory.cuda.aliases import aliased
 from hpccomm.memory.cuda.streams import drop_event, make_event, on_device, ready, record, used
 from hpccomm.runtime.lifetime import keep

@@ -9,10 +9,9 @@ from numpy.typing import NDArray
 
 from hpccomm.contracts.backend import Buffer
 from hpccomm.contracts.transport import CALLS, CHANNELS, Exposure, Reach, Request, Steps, Transport
-from hpccomm.dispatch.execution.exchanges import Exchanges
+from hpccomm.dispatch.execution.exchanges import NONE, PATIENT_POLLS, Exchanges, suspected
 from hpccomm.dispatch.execution.program import LocalRound, MemoryProgram, Program, Slice
 from hpccomm.dispatch.execution.reached import Reached, copy
-from hpccomm.dispatch.execution.suspects import NONE, PATIENT_POLLS, suspected
 from hpccomm.dispatch.execution.variants import Found, Variants
 from hpccomm.dtypes import DType
 from hpccomm.memory.folding import Folder

@@ -17,7 +17,7 @@ from weakref import ref
 import numpy as np
 
 from hpccomm.contracts.backend import Buffer
-from hpccomm.contracts.majority import odd_ones
+from hpccomm.contracts.pairing import odd_ones
 from hpccomm.contracts.transport import Exposure, Reach, Record, SharedMemory
 from hpccomm.dispatch.execution.program import MemoryProgram, Program
 from hpccomm.dispatch.execution.reached import Action, Peers, Reached

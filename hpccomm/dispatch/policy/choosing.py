@@ -1,9 +1,9 @@
 """Which algorithm a call takes: a function of what is equal on all ranks."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from hpccomm.contracts.signature import Signature
 from hpccomm.dispatch.policy.table import (
@@ -17,12 +17,13 @@ from hpccomm.dispatch.policy.table import (
 )
 from hpccomm.errors import UsageError, did_you_mean
 from hpccomm.reductions import name_of
-from hpccomm.schedules import registry
-from hpccomm.schedules.algorithms import ALGORITHMS, Algorithm
-from hpccomm.schedules.cost.network import Network
-from hpccomm.schedules.cost.terms import Estimated, ranked
-from hpccomm.schedules.registry import AnyAlgorithm
+from hpccomm.schedules.algorithms import ALGORITHMS, KNOWN, Algorithm, AnyAlgorithm, registered
+from hpccomm.schedules.algorithms import names as algorithm_names
 from hpccomm.settings import DEFAULT_SEGMENT
+
+if TYPE_CHECKING:
+    from hpccomm.schedules.cost.network import Network
+    from hpccomm.schedules.cost.terms import Estimated
 
 NATIVE = "native"
 AUTO = "auto"
@@ -36,7 +37,7 @@ NAMES = (AUTO, NATIVE, *sorted({name for each in ALGORITHMS.values() for name in
 
 def names() -> tuple[str, ...]:
     """Return every name that ``algorithm=`` may have in some call, those of other packages too."""
-    return (AUTO, NATIVE, *registry.names())
+    return (AUTO, NATIVE, *algorithm_names())
 
 
 IN_ORDER = (
@@ -154,7 +155,7 @@ def taken(
     else:
         if asked in names:
             return Taken(asked)
-        known, others = registry.KNOWN[call.collective], registry.registered()[call.collective]
+        known, others = KNOWN[call.collective], registered()[call.collective]
         if asked not in others:
             if algorithm is None:
                 return Taken(AUTO)
@@ -202,14 +203,15 @@ class Policy:
         What ``"auto"`` goes by.
     source : str
         Where the table is from, in words.
-    network : Network
-        What algorithms are compared on where the table does not fit: the links between the ranks.
+    network : callable
+        Returns what algorithms are compared on where the table does not fit: the links between the
+        ranks. Always the same.
     """
 
     shape: Shape
     table: Table
     source: str
-    network: Network
+    network: Callable[[], "Network"]
 
     def decide(
         self,
@@ -314,7 +316,7 @@ class Policy:
             return Decision(Pick(NATIVE), "there is but one rank")
         if call.individual:
             why += "each rank has its own number of bytes, and all must choose alike"
-            name = NATIVE if native else fastest(call, names, self.network).algorithm
+            name = NATIVE if native else fastest(call, names, self.network()).algorithm
             return Decision(Pick(name), why)
         row = self.table.find(call.collective, case, call.nbytes)
         fits = native or self.table.near(self.shape)
@@ -330,16 +332,16 @@ class Policy:
         why += f"no table that fits was measured for this (there is {self.source})"
         if native:
             return Decision(Pick(NATIVE), why)
-        name, seconds = fastest(call, names, self.network)
+        name, seconds = fastest(call, names, self.network())
         if seconds < math.inf:
             why += (
                 f"; of hpccomm's algorithms this one has the shortest estimated time, about "
-                f"{seconds * 1e6:.3g} us on the network {self.network.name!r}"
+                f"{seconds * 1e6:.3g} us on the network {self.network().name!r}"
             )
         return Decision(Pick(name), why)
 
 
-def fastest(call: Signature, names: Sequence[str], network: Network) -> Estimated:
+def fastest(call: Signature, names: Sequence[str], network: "Network") -> "Estimated":
     """Return the algorithm that is estimated to be the fastest. Local; the same on every rank.
 
     Parameters
@@ -351,6 +353,8 @@ def fastest(call: Signature, names: Sequence[str], network: Network) -> Estimate
     network : Network
         The links between the ranks.
     """
+    from hpccomm.schedules.cost.terms import ranked  # where a table says, no price is needed
+
     nbytes = UNEVEN_BYTES if call.individual else call.nbytes
     return ranked(network, call.collective, nbytes, names, DEFAULT_SEGMENT)[0]
 

@@ -1,18 +1,17 @@
 """Tables in a results file: the entry ``policy`` in the facts of a run of ``hpccomm tune``.
 
-It has the keys of the TOML text of a table (``hpccomm.dispatch.policy.text``), as JSON.
+It is a table as `Table.document` gives it, as JSON.
 """
 
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from hpccomm.dispatch.policy import text
 from hpccomm.dispatch.policy.choosing import NATIVE
 from hpccomm.dispatch.policy.table import Table
 from hpccomm.errors import ConfigurationError, ResultsError, UsageError
 from hpccomm.files import records
-from hpccomm.schedules.registry import KNOWN
+from hpccomm.schedules.algorithms import KNOWN
 
 ENTRY = "policy"
 """Name of the entry in the facts of a run."""
@@ -51,7 +50,7 @@ def _refused(path: str, why: str) -> ConfigurationError:
 
 def _checked(entry: Mapping[str, Any]) -> Table:
     """Return the table of an entry, which names what this hpccomm has."""
-    table = text.of_document(entry)
+    table = Table.of(entry)
     for (collective, _), rows in table.rows.items():
         if collective not in KNOWN:
             raise UsageError(f"{collective!r} is not a collective")

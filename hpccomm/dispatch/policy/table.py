@@ -1,9 +1,10 @@
 """What `auto` goes by: for each collective, from which size on which algorithm is taken."""
 
+import json
 from bisect import bisect_right
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
-from typing import NamedTuple
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any, NamedTuple, Self
 
 from hpccomm.errors import UsageError
 
@@ -131,6 +132,45 @@ class Table:
                     "give at least one row, the first from 0, each from more bytes on"
                 )
 
+    @classmethod
+    def of(cls, document: Mapping[str, Any]) -> Self:
+        """Return the table of what `document` has made of one.
+
+        Raises
+        ------
+        TypeError, ValueError, LookupError
+            If it is of none. `UsageError` is a ValueError.
+        """
+        shape, measured = Shape(**document["shape"]), document["measured"]
+        rows = {
+            (collective, case): tuple(TableRow(start, Pick(*pick)) for start, *pick in given)
+            for collective, cases in document.items()
+            if collective not in ("shape", "measured")
+            for case, given in cases.items()
+        }
+        return cls(shape, measured, rows)
+
+    def document(self) -> dict[str, Any]:
+        """Return the table as JSON and TOML can hold it.
+
+        Beside ``"measured"`` and ``"shape"``, with a key for each attribute of `Shape`, each
+        collective has its cases, and these have rows: bytes, algorithm, segment, channels. What is
+        left to the default at the end of a row is left out.
+        """
+        content: dict[str, Any] = {"measured": self.measured, "shape": asdict(self.shape)}
+        for (collective, case), rows in self.rows.items():
+            content.setdefault(collective, {})[case] = [_row(row) for row in rows]
+        return content
+
+    def toml(self) -> str:
+        """Return the document as TOML."""
+        content = self.document()
+        lines = [f"measured = {json.dumps(content.pop('measured'))}"]
+        for name, section in content.items():
+            lines += ["", f"[{name}]"]
+            lines += [f"{key} = {json.dumps(value)}" for key, value in section.items()]
+        return "\n".join(lines) + "\n"
+
     def find(self, collective: str, case: str, nbytes: int) -> TableRow | None:
         """Return the row that `nbytes` fall into; None where the table has none for the case."""
         rows = self.rows.get((collective, case))
@@ -163,3 +203,10 @@ class Table:
             if known:
                 return max((row for row in known if row.start <= nbytes), default=known[0]).pick
         return Pick(algorithm)
+
+
+def _row(row: TableRow) -> list[Any]:
+    pick = list(row.pick)
+    while not pick[-1]:  # what is left to the default
+        pick.pop()
+    return [row.start, *pick]

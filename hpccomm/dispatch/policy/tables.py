@@ -1,18 +1,58 @@
 """Which table a communicator goes by: a tuned one of its shape, else the nearest built-in one."""
 
+import json
 import logging
+import math
 from collections import Counter
-from dataclasses import dataclass, field
-from typing import NamedTuple
+from dataclasses import dataclass
+from functools import cache, partial
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
 
-from hpccomm.dispatch.policy import builtin
 from hpccomm.dispatch.policy.choosing import Policy
 from hpccomm.dispatch.policy.table import Shape, Table
-from hpccomm.schedules.cost.network import Network
-from hpccomm.schedules.cost.network_files import typical
 from hpccomm.topology import Topology
 
+if TYPE_CHECKING:
+    from hpccomm.schedules.cost.network import Network
+
 logger = logging.getLogger("hpccomm")
+
+_BUILT_IN = Path(__file__).parent / "measured.json"
+
+
+@cache
+def built_in() -> tuple[Table, ...]:
+    """Return the tables that come with the package."""
+    return tuple(map(Table.of, json.loads(_BUILT_IN.read_text(encoding="utf-8"))))
+
+
+@cache
+def nearest(shape: Shape) -> Table:
+    """Return the built-in table whose shape is nearest. The same for equal shapes.
+
+    What matters most comes first: how many nodes there are, what moves the data, how memory is
+    shared, the library, then the number of ranks. A processor is not looked at: a table tells where
+    one way overtakes another, and that differs less between processors than their speeds.
+    """
+
+    def distance(table: Table) -> tuple[float, ...]:
+        other = table.shape
+        return (
+            (shape.nodes == 1) != (other.nodes == 1),
+            shape.backend != other.backend,
+            shape.memory != other.memory,
+            _vendor(shape.library) != _vendor(other.library),
+            abs(math.log2(shape.ranks_per_node / other.ranks_per_node)),
+            abs(math.log2(shape.nodes / other.nodes)),
+        )
+
+    return min(built_in(), key=distance)
+
+
+def _vendor(library: str) -> str:
+    """Return the name of a library without its version."""
+    return " ".join(word for word in library.split() if not any(map(str.isdigit, word)))
 
 
 class Machine(NamedTuple):
@@ -45,14 +85,15 @@ class Tables:
         Those of the tuning file; the last of a shape counts. Empty without one.
     file : str
         The tuning file's name.
-    network : Network
-        The links of the cluster, on which algorithms are compared where no table fits.
+    links : tuple of str
+        The name and the TOML text of the network on which algorithms are compared where no table
+        fits; empty for a typical one. Few calls need it, so that it is read when one does.
     """
 
     machine: Machine
     tuned: tuple[Table, ...] = ()
     file: str = ""
-    network: Network = field(default_factory=typical)
+    links: tuple[str, ...] = ()
 
     def shape(self, backend: str, topology: Topology, memory: str) -> Shape:
         """Return the shape of a communicator.
@@ -88,7 +129,7 @@ class Tables:
 
     def policy(self, shape: Shape) -> Policy:
         """Return what chooses for the communicators of a shape. The same on all their ranks."""
-        network = self.network.placed(shape.ranks, shape.ranks_per_node, typical())
+        network = cache(partial(self._network, shape))
         table = self._fitting(shape)
         if table is not None:
             source = f"tuning file {self.file}, measured on {table.measured}"
@@ -100,10 +141,20 @@ class Tables:
             )
         return Policy(shape, table, source, network)
 
+    def _network(self, shape: Shape) -> "Network":
+        """Return the links between the ranks of a shape."""
+        from hpccomm.schedules.cost.network_files import parse, typical
+
+        described = typical()
+        if self.links:
+            name, text = self.links
+            described = parse(text, name, name)
+        return described.placed(shape.ranks, shape.ranks_per_node, typical())
+
     @staticmethod
     def _built_in(shape: Shape) -> tuple[Table, str]:
         """Return the nearest table that comes with the package, and its name in words."""
-        table = builtin.nearest(shape)
+        table = nearest(shape)
         return table, f"the built-in table for {table.shape}, measured on {table.measured}"
 
     def _fitting(self, shape: Shape) -> Table | None:

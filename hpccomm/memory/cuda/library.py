@@ -1,4 +1,4 @@
-"""CuPy, found when it is first needed."""
+"""CuPy, found when it is first needed, and the CUDA device that a rank uses."""
 
 import ctypes
 import importlib.util
@@ -7,7 +7,7 @@ from functools import cache
 from types import ModuleType
 from typing import Any
 
-from hpccomm.errors import BackendUnavailable
+from hpccomm.errors import BackendUnavailable, UsageError
 
 INSTALL = "pip install cupy-cuda12x nvidia-nccl-cu12 (or cupy-cuda13x nvidia-nccl-cu13)"
 
@@ -83,3 +83,33 @@ def driver_library() -> ctypes.CDLL | None:
         return ctypes.CDLL("libcuda.so.1")
     except OSError:
         return None
+
+
+__all__ = ["choose", "visible_devices"]
+
+
+def choose(requested: int | None, local_rank: int, visible: int) -> int | None:
+    """Return the device of a rank, or None if there is none.
+
+    Parameters
+    ----------
+    requested : int or None
+        The user's ``device=``.
+    local_rank : int
+        The rank's number on its node. By default, devices are assigned by it round robin.
+    visible : int
+        Devices that the process sees.
+
+    Raises
+    ------
+    UsageError
+        If the requested device is not among them.
+    """
+    if requested is None:
+        return local_rank % visible if visible else None
+    if isinstance(requested, bool) or not isinstance(requested, int):
+        raise UsageError(f"device is {requested!r}; give a CUDA device number or None")
+    if not 0 <= requested < visible:
+        fits = f"give one from 0 to {visible - 1}" if visible else f"there is none: {unavailable()}"
+        raise UsageError(f"device is {requested}; {fits}")
+    return requested

@@ -5,11 +5,9 @@ memory is any other memory; the kernel copies from and to it. Neither has a name
 nothing is left behind however a process ends, and a small ``/dev/shm`` does not matter.
 
 - `libc`: the system calls.
-- `ranges`: which parts of a segment are free.
 - `heap`: this process's segments, and the arrays in them.
-- `peers`: peers' segments, mapped here.
+- `process`: what all calls share: the heap, leases of it for staging, peers' segments, mapped here.
 - `pages`: peers' plain arrays.
-- `leases`: registered memory for staging.
 - `node`: what the ranks of a node expose and reach in a call.
 - `probe`: whether they can.
 """

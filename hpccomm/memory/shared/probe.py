@@ -9,7 +9,6 @@ every process of the user, and be no faster than registered memory, which needs 
 """
 
 import os
-import secrets
 from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import NamedTuple
@@ -70,7 +69,7 @@ class Findings(NamedTuple):
 
 @cache
 def _token() -> NDArray[np.uint8]:
-    return np.frombuffer(secrets.token_bytes(TOKEN), np.uint8).copy()
+    return np.frombuffer(os.urandom(TOKEN), np.uint8).copy()
 
 
 @cache

@@ -1,12 +1,117 @@
-"""What all communicators of a process have in common."""
+"""What all communicators of a process have in common: registered memory, leases of it, peers' segments."""
 
 import os
+import threading
 from pathlib import Path
 from typing import NamedTuple
 
-from hpccomm.memory.shared.heap import Heap
-from hpccomm.memory.shared.leases import Leases
-from hpccomm.memory.shared.peers import PeerSegments
+import numpy as np
+from numpy.typing import NDArray
+
+from hpccomm.memory.foreign import AddressedBytes
+from hpccomm.memory.shared import libc
+from hpccomm.memory.shared.heap import NAME, Heap
+
+_ANOTHER = "descriptor {} of process {} is no longer a segment of hpccomm: it was closed there"
+
+
+class PeerSegments:
+    """Peers' segments in this process. Each is mapped once and stays.
+
+    Any thread may use it.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._mapped: dict[tuple[int, int], NDArray[np.uint8]] = {}
+
+    def find(self, pid: int, key: int) -> NDArray[np.uint8]:
+        """Return a segment's bytes.
+
+        Parameters
+        ----------
+        pid : int
+            Its process.
+        key : int
+            Its `Segment.key`.
+
+        Raises
+        ------
+        OSError
+            If it cannot be mapped.
+        """
+        with self._lock:
+            found = self._mapped.get((pid, key))
+            if found is None:
+                found = self._mapped[pid, key] = _map(pid, key)
+            return found
+
+
+def _map(pid: int, key: int) -> NDArray[np.uint8]:
+    serial, number = key >> 32, key & 0xFFFFFFFF
+    path = f"/proc/{pid}/fd/{number}"
+    descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    try:
+        # A program may close descriptors that are not its own, and reuse the number for another file.
+        name = str(Path(f"/proc/self/fd/{descriptor}").readlink())
+        if not name.startswith(f"/memfd:{NAME.format(serial)} "):
+            raise OSError(0, _ANOTHER.format(number, pid))
+        size = os.fstat(descriptor).st_size
+        at = libc.map_file(descriptor, size)
+    finally:
+        os.close(descriptor)
+    libc.prefer_huge_pages(at, size)
+    return AddressedBytes(at, size).array()
+
+
+class Leases:
+    """Memory that calls use for a while. Returned memory is kept for later calls.
+
+    Any thread may use it.
+
+    Parameters
+    ----------
+    heap : Heap
+        Source of the memory.
+
+    Attributes
+    ----------
+    total : int
+        Bytes in use or kept.
+    """
+
+    def __init__(self, heap: Heap) -> None:
+        self._heap = heap
+        self._lock = threading.Lock()
+        self._kept: dict[int, list[NDArray[np.uint8]]] = {}
+        self.total = 0
+
+    def take(self, nbytes: int, limit: int) -> NDArray[np.uint8] | None:
+        """Return so many bytes; None if the process would exceed `limit`.
+
+        Raises
+        ------
+        MemoryError
+            If the system has no more.
+        """
+        with self._lock:
+            same = self._kept.get(nbytes)
+            if same:
+                return same.pop()
+            if self.total + nbytes > limit:
+                # Kept memory of other sizes returns to the heap.
+                self.total -= sum(size * len(kept) for size, kept in self._kept.items())
+                self._kept.clear()
+                if self.total + nbytes > limit:
+                    return None
+            found = self._heap.empty(nbytes)
+            self.total += nbytes
+            return found
+
+    def give(self, lease: NDArray[np.uint8]) -> None:
+        """Take back what `take` returned."""
+        with self._lock:
+            self._kept.setdefault(lease.nbytes, []).append(lease)
 
 
 class ProcessMemory(NamedTuple):

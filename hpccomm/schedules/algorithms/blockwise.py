@@ -11,9 +11,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from hpccomm.schedules.algorithms.channels import side_by_side
 from hpccomm.schedules.algorithms.levels import Levels, TableBlocks
-from hpccomm.schedules.algorithms.partition import Blocks
+from hpccomm.schedules.algorithms.partition import Blocks, side_by_side
 from hpccomm.schedules.algorithms.phases import PhasePiece
 from hpccomm.schedules.schedule import RECV, SCRATCH, SEND, Column, Place, Rounds
 

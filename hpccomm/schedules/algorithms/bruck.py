@@ -21,7 +21,7 @@ import numpy as np
 from hpccomm.contracts.signature import Signature
 from hpccomm.schedules.algorithms.partition import Blocks
 from hpccomm.schedules.algorithms.phases import all_gather_in_pieces
-from hpccomm.schedules.algorithms.power_of_two import span
+from hpccomm.schedules.algorithms.recursive_doubling import span
 from hpccomm.schedules.schedule import (
     RECV,
     SCRATCH,

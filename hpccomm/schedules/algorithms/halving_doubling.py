@@ -15,7 +15,7 @@ all_reduce      2k               2(n-1)/n of the array
 reduce          2k               at most 3/2 - 1/n of it
 ==============  ===============  =======================
 
-Where n is not a power of two, k is log2 of the largest power of two below n (see `power_of_two`), and
+Where n is not a power of two, k is log2 of the largest power of two below n (see `recursive_doubling`), and
 there are two more rounds at the beginning: the ranks of a pair exchange halves of the array, and then
 one of them hands over the half that it has folded. At the end it receives its block (reduce_scatter) or
 the array (all_reduce).
@@ -26,8 +26,7 @@ import numpy as np
 from hpccomm.contracts.signature import Signature
 from hpccomm.schedules.algorithms.partition import Blocks, Even, Listed
 from hpccomm.schedules.algorithms.phases import Phase, PhasePiece
-from hpccomm.schedules.algorithms.power_of_two import ActiveRanks, Spans, span
-from hpccomm.schedules.algorithms.recursive_doubling import spread_rounds
+from hpccomm.schedules.algorithms.recursive_doubling import ActiveRanks, Spans, span, spread_rounds
 from hpccomm.schedules.schedule import (
     RECV,
     SCRATCH,

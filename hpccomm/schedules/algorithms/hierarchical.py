@@ -43,14 +43,13 @@ from hpccomm.contracts.signature import Signature
 from hpccomm.schedules.algorithms import blockwise, ordered, pairwise, shm
 from hpccomm.schedules.algorithms.binomial import backwards
 from hpccomm.schedules.algorithms.blockwise import Lap
-from hpccomm.schedules.algorithms.channels import in_channels
 from hpccomm.schedules.algorithms.dissemination import barrier_rounds
 from hpccomm.schedules.algorithms.families import BALANCED, RING, PhaseFamily
 from hpccomm.schedules.algorithms.hierarchical_direct import InMemory
 from hpccomm.schedules.algorithms.hierarchical_messages import ByMessages
 from hpccomm.schedules.algorithms.levels import Levels
 from hpccomm.schedules.algorithms.linear import with_others
-from hpccomm.schedules.algorithms.partition import Blocks, Listed, Range
+from hpccomm.schedules.algorithms.partition import Blocks, Listed, Range, in_channels
 from hpccomm.schedules.schedule import (
     RECV,
     SCRATCH,

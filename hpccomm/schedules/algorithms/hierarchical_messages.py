@@ -6,12 +6,11 @@ from itertools import product
 import numpy as np
 
 from hpccomm.schedules.algorithms.blockwise import Lap
-from hpccomm.schedules.algorithms.channels import side_by_side
 from hpccomm.schedules.algorithms.levels import Levels
 from hpccomm.schedules.algorithms.linear import gather_rounds, with_others
-from hpccomm.schedules.algorithms.partition import Blocks, Range
+from hpccomm.schedules.algorithms.partition import Blocks, Range, side_by_side
 from hpccomm.schedules.algorithms.phases import PhasePiece
-from hpccomm.schedules.algorithms.power_of_two import span
+from hpccomm.schedules.algorithms.recursive_doubling import span
 from hpccomm.schedules.schedule import (
     RECV,
     SCRATCH,

@@ -6,9 +6,16 @@ from functools import lru_cache
 
 import numpy as np
 
-from hpccomm.schedules.algorithms.channels import side_by_side
 from hpccomm.schedules.algorithms.families import PhaseFamily
-from hpccomm.schedules.algorithms.partition import Blocks, Listed, Range, clipped, even, ranges
+from hpccomm.schedules.algorithms.partition import (
+    Blocks,
+    Listed,
+    Range,
+    clipped,
+    even,
+    ranges,
+    side_by_side,
+)
 from hpccomm.schedules.algorithms.phases import Phase, PhasePiece
 from hpccomm.schedules.schedule import RECV, SEND, Column, Group, Mask, Rounds, Tuning
 from hpccomm.topology import Topology

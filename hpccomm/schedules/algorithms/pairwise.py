@@ -23,9 +23,8 @@ import numpy as np
 
 from hpccomm.contracts.signature import Signature
 from hpccomm.schedules.algorithms import shm
-from hpccomm.schedules.algorithms.channels import in_channels
 from hpccomm.schedules.algorithms.linear import gather_rounds
-from hpccomm.schedules.algorithms.partition import Blocks, Clipped, Even, Listed
+from hpccomm.schedules.algorithms.partition import Blocks, Clipped, Even, Listed, in_channels
 from hpccomm.schedules.algorithms.phases import Scattering, all_gather_in_pieces
 from hpccomm.schedules.schedule import (
     RECV,

@@ -11,8 +11,15 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from hpccomm.contracts.signature import Signature
-from hpccomm.schedules.algorithms.channels import in_channels
-from hpccomm.schedules.algorithms.partition import Blocks, Even, Listed, Range, clipped, ranges
+from hpccomm.schedules.algorithms.partition import (
+    Blocks,
+    Even,
+    Listed,
+    Range,
+    clipped,
+    in_channels,
+    ranges,
+)
 from hpccomm.schedules.schedule import (
     RECV,
     SCRATCH,
@@ -127,10 +134,6 @@ class Phase:
         return self.on(pieces, group, call, tuning)
 
 
-def _one_a_rank(size: int) -> int:
-    return size
-
-
 # Phases that work on blocks: each position of the group has one.
 
 
@@ -185,7 +188,7 @@ class Scattering:
         def scratch(size: int, count: int, _segment: int) -> int:
             return self.scratch(size, Even(0, count, size).largest)
 
-        return Phase(rounds, scratch, segments=_one_a_rank)
+        return Phase(rounds, scratch, segments=lambda size: size)
 
     def reduce(self, gather: Gather) -> Phase:
         """Return the phase that scatters the folded blocks and collects them at the root.
@@ -208,7 +211,7 @@ class Scattering:
             # Everything that came in has been folded: its memory is free.
             yield from gather(group, piece.root, blocks, slot, own, piece.target)
 
-        return Phase(rounds, scratch, segments=_one_a_rank)
+        return Phase(rounds, scratch, segments=lambda size: size)
 
     def reduce_scatter_in_pieces(self) -> Build:
         """Return the build of a reduce-scatter that cuts each rank's block into segments."""

@@ -17,7 +17,7 @@ import numpy as np
 from hpccomm.schedules.algorithms import ring
 from hpccomm.schedules.algorithms.partition import Blocks, Even
 from hpccomm.schedules.algorithms.phases import Phase, PhasePiece
-from hpccomm.schedules.algorithms.power_of_two import span
+from hpccomm.schedules.algorithms.recursive_doubling import span
 from hpccomm.schedules.schedule import Column, Group, Round, Rounds, transfers
 
 

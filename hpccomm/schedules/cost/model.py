@@ -5,10 +5,9 @@ from numpy.typing import NDArray
 
 from hpccomm.contracts.signature import Signature
 from hpccomm.errors import UsageError
-from hpccomm.schedules.algorithms import Algorithm
+from hpccomm.schedules.algorithms import KNOWN, Algorithm
 from hpccomm.schedules.cost.network import Network
 from hpccomm.schedules.cost.rounds import coefficients, walked
-from hpccomm.schedules.registry import KNOWN
 from hpccomm.schedules.schedule import Build, Schedule, Tuning, world
 
 

@@ -8,11 +8,10 @@ import numpy as np
 from hpccomm.contracts.collectives import DESCRIPTIONS, ROOTED, ring
 from hpccomm.contracts.signature import Signature
 from hpccomm.errors import UsageError, did_you_mean
-from hpccomm.schedules.algorithms import Algorithm
+from hpccomm.schedules.algorithms import KNOWN, Algorithm
 from hpccomm.schedules.algorithms.partition import even
 from hpccomm.schedules.draw.trace import MOST_RANKS, DrawnStep, follow
 from hpccomm.schedules.proof.case import case
-from hpccomm.schedules.registry import KNOWN
 from hpccomm.schedules.schedule import whole
 from hpccomm.topology import Topology, arrange
 from hpccomm.units import counted

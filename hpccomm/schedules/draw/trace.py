@@ -11,8 +11,7 @@ from numpy.typing import NDArray
 
 from hpccomm.contracts.collectives import DESCRIPTIONS
 from hpccomm.errors import UsageError
-from hpccomm.schedules.algorithms.channels import merged
-from hpccomm.schedules.algorithms.partition import offsets
+from hpccomm.schedules.algorithms.partition import merged, offsets
 from hpccomm.schedules.proof.case import ProofCase, Unproven
 from hpccomm.schedules.proof.machine import SymbolicMachine
 from hpccomm.schedules.proof.memory import BITS, FIRST, ORIGIN, Cells, SymbolicMemory

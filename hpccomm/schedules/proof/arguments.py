@@ -8,8 +8,7 @@ import numpy as np
 
 from hpccomm.contracts.collectives import COLLECTIVES, DESCRIPTIONS, NOBODY, ROOTED, ring
 from hpccomm.errors import UsageError, did_you_mean
-from hpccomm.schedules.algorithms import Algorithm
-from hpccomm.schedules.registry import KNOWN
+from hpccomm.schedules.algorithms import KNOWN, Algorithm
 from hpccomm.schedules.schedule import Build
 from hpccomm.settings import check_int
 from hpccomm.topology import Topology
