@@ -100,7 +100,7 @@ def perf(comm: hpccomm.Communicator, nbytes: int, iters: int) -> list[float]:
     asked = ["all_reduce", *sizes, "-n", str(iters), "-w", str(WARM_UPS), "-c", "0"]
     options = flags.options(parser.parse_args([*asked, "--backend", "nccl"]))
     table = io.StringIO()
-    sweep.run([source_of(comm, "nccl")], options, tuple(asked), "none", table, sys.stderr)
+    sweep.run([source_of(comm, "nccl")], options, table, sys.stderr)
     if comm.rank:
         return [1.0, 1.0]
     (row,) = (line.split() for line in table.getvalue().splitlines() if line.startswith("  "))

@@ -16,7 +16,6 @@ from contest.gloo import gloo
 from contest.machine import machine
 from contest.race import Limit, race
 from contest.results import Line
-from hpccomm.backends.bootstrap.launch import launched
 from hpccomm.bench.perf import facts, readers
 from hpccomm.dispatch import policy
 from hpccomm.drawing import vega
@@ -169,16 +168,11 @@ class Contest:
 
     def _info(self) -> "RunInfo":
         """Return what a results file says of the run. Collective."""
-        place = launched()
-        info = facts.run_info(
-            self.comm,
-            record.config(self.arguments.sizes, self.arguments.rounds),
-            tuple(f"{name}: {why}" for name, why in self.skipped.items()),
-            tuple(sys.argv),
-            "none" if place is None else place.launcher,
-        )
+        config = record.config(self.arguments.sizes, self.arguments.rounds)
+        skipped = tuple(f"{name}: {why}" for name, why in self.skipped.items())
+        info = facts.run_info(self.comm, config, skipped)
         peers = {one.backend: one.algorithm for one in self.contenders if one.name == GLOO}
-        return replace(info, versions={**info.versions, **peers})
+        return replace(info, arguments=tuple(sys.argv), versions={**info.versions, **peers})
 
     def _facts(self) -> dict[str, str]:
         """Return what the run is made with, in words."""

@@ -88,12 +88,11 @@ FLAGS = (
 
 def run(args: argparse.Namespace) -> int:
     """Write the run; return the exit status."""
-    from hpccomm.results import reader, training_text
+    from hpccomm.results import training_text
     from hpccomm.results.run import WholeSamples, choose
     from hpccomm.results.training import Training
 
-    with watched(f"reading {args.file.name}"):
-        examined = reader.examine(args.file)
+    examined, status = output.read_file(args.file)
     chosen = choose(examined.runs, args.run, examined.trainings)
     if isinstance(chosen, Training):
         if args.format != "csv":
@@ -101,14 +100,12 @@ def run(args: argparse.Namespace) -> int:
                 f"{chosen.name} is a training, which --format {args.format} has no place for; take --format csv"
             )
         text = training_text.csv_text(chosen)
-        damage = []
     else:
         _refuse_without_place(chosen, args.format)
         with watched(f"exporting {chosen.name}", len(chosen.rows)) as progress:
             samples = WholeSamples(chosen, progress)
             text = _FORMATS[args.format](chosen, samples)
-        damage = samples.damage()
-    status = output.damaged([*examined.damage, *damage], args.file)
+        status = output.damaged(samples.damage(), args.file) or status
     if args.output is None:
         output.write(text)
     else:

@@ -7,10 +7,15 @@ import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from hpccomm.backends.bootstrap.launch import launched
+from hpccomm.bench.progress import watched
 from hpccomm.errors import ResultsError
 from hpccomm.files.regular import as_utf8
+
+if TYPE_CHECKING:
+    from hpccomm.results.reader import Examined
 
 _PLAIN = {"\u2192": "->", "\u21e2": "~>", "\u2026": "..."}
 
@@ -74,6 +79,21 @@ def damaged(damage: Sequence[str], file: Path | None = None) -> int:
     for what in damage:
         warn(f"hpccomm: damaged: {file}: {what}\n" if file else f"hpccomm: damaged: {what}\n")
     return 2 if damage else 0
+
+
+def read_file(file: Path) -> "tuple[Examined, int]":
+    """Read a results file, and name what of it is damaged; return also the exit status.
+
+    Raises
+    ------
+    ResultsError
+        If nothing of it can be read.
+    """
+    from hpccomm.results import reader
+
+    with watched(f"reading {file.name}"):
+        examined = reader.examine(file)
+    return examined, damaged(examined.damage, file)
 
 
 def write_file(file: Path, content: str, *, new: bool = False) -> None:

@@ -17,11 +17,9 @@ Examples
 
 import argparse
 import os
-import sys
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
-from hpccomm.backends.bootstrap.launch import launched
 from hpccomm.bench.pairs.flags import FLAGS as FLAGS
 from hpccomm.bench.perf.memory_kind import DEVICE
 from hpccomm.cli import output
@@ -87,7 +85,6 @@ def _info(comm: "Communicator", options: "PairOptions") -> "RunInfo":
     from hpccomm.bench.perf import facts
     from hpccomm.results.schema import Config
 
-    place = launched()
     config = Config(
         minimum_bytes=options.large,
         maximum_bytes=options.large,
@@ -97,8 +94,7 @@ def _info(comm: "Communicator", options: "PairOptions") -> "RunInfo":
         warmup_iters=0,
         validation=0,
     )
-    launcher = "none" if place is None else place.launcher
-    return facts.run_info(comm, config, (), ("hpccomm", *sys.argv[1:]), launcher)
+    return facts.run_info(comm, config)
 
 
 def _writer(args: argparse.Namespace, info: "RunInfo", opened: ExitStack) -> Any:

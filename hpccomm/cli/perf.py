@@ -78,9 +78,8 @@ def run(args: argparse.Namespace) -> int:
     from hpccomm.bench.perf import sweep
     from hpccomm.bench.progress import terminal
 
-    launcher = place.launcher if (place := launched()) else "none"
-    record = ("hpccomm", *sys.argv[1:]), launcher, sys.stdout, sys.stderr, terminal()
-    return 1 if sweep.run(_sources(options), options, *record) else 0
+    streams = sys.stdout, sys.stderr, terminal()
+    return 1 if sweep.run(_sources(options), options, *streams) else 0
 
 
 def _sources(options: Options) -> list["CommSource"]:

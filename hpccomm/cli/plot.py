@@ -172,13 +172,10 @@ def _training(args: argparse.Namespace) -> Drawn:
     """Draw a stored training."""
     from hpccomm.charts.training_chart import training_chart
     from hpccomm.drawing import vega
-    from hpccomm.results import reader
     from hpccomm.results.run import choose
     from hpccomm.results.training import Training
 
-    with watched(f"reading {args.training.name}"):
-        examined = reader.examine(args.training)
-    status = output.damaged(examined.damage, args.training)
+    examined, status = output.read_file(args.training)
     if not examined.trainings:
         raise ResultsError(f"{args.training} holds no training; GradientSync(..., log=) writes one")
     chosen = choose((), args.run, examined.trainings)
@@ -191,12 +188,10 @@ def _pairs(args: argparse.Namespace) -> Drawn:
     """Draw stored pairs of ranks."""
     from hpccomm.charts.heat_map import pairs_of_ranks
     from hpccomm.drawing import vega
-    from hpccomm.results import pairs, reader
+    from hpccomm.results import pairs
     from hpccomm.results.run import choose
 
-    with watched(f"reading {args.pairs.name}"):
-        examined = reader.examine(args.pairs)
-    status = output.damaged(examined.damage, args.pairs)
+    examined, status = output.read_file(args.pairs)
     runs = [run for run in examined.runs if pairs.ENTRY in run.entries]
     if not runs:
         raise ResultsError(f"{args.pairs} holds no pairs; hpccomm perf pairs --output writes them")

@@ -71,7 +71,6 @@ def run(args: argparse.Namespace) -> int:
         pairs,
         pairs_text,
         rates,
-        reader,
         table,
         training_text,
     )
@@ -99,9 +98,7 @@ def run(args: argparse.Namespace) -> int:
             lines, whole = verify(file, progress)
         output.write("".join(f"{line}\n" for line in lines))
         return 0 if whole else 2
-    with watched(f"reading {file.name}"):
-        examined = reader.examine(file)
-    status = output.damaged(examined.damage, file)
+    examined, status = output.read_file(file)
     chosen = choose(examined.runs, args.run, examined.trainings)
     if args.expected is not None and (
         isinstance(chosen, Training)

@@ -108,8 +108,7 @@ def run(args: argparse.Namespace) -> int:
                 "--plot draws times against sizes, and a barrier has none; leave it out"
             )
         vega.library()
-    command = ("hpccomm", *sys.argv[1:])
-    groups = runs.run(request, simulated, skipped, command, sys.stdout, sys.stderr, terminal())
+    groups = runs.run(request, simulated, skipped, sys.stdout, sys.stderr, terminal())
     for title, curves in groups.items():
         output.write(comparison.text(title, curves))
     if args.plot is not None:

@@ -15,7 +15,6 @@ import argparse
 import sys
 from contextlib import ExitStack
 
-from hpccomm.backends.bootstrap.launch import launched
 from hpccomm.bench.flag import Flag, FlagGroup
 from hpccomm.bench.perf import readers
 from hpccomm.bench.perf.sizes import Sizes
@@ -110,7 +109,6 @@ def run(args: argparse.Namespace) -> int:
         verify=not args.unverified,
         output=args.output,
     )
-    place = launched()
     with ExitStack() as stack:
         options = CommOptions(tuning_file="")  # what is measured does not depend on an older one
         comm = stack.enter_context(new_comm(name="tune", options=options))
@@ -119,14 +117,7 @@ def run(args: argparse.Namespace) -> int:
                 "there is but one rank, and nothing to choose; start several, for example with "
                 "mpiexec -n 4 hpccomm tune"
             )
-        tune(
-            comm,
-            request,
-            ("hpccomm", *sys.argv[1:]),
-            "none" if place is None else place.launcher,
-            sys.stdout,
-            terminal(),
-        )
+        tune(comm, request, sys.stdout, terminal())
         if comm.rank == 0:
             output.write(f"# Written to {request.output}: set HPCCOMM_TUNING_FILE to it\n")
     return 0

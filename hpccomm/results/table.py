@@ -361,9 +361,6 @@ def run_text(
     return "".join(text)
 
 
-_SUMMARY = "# %12s  %12s  %8s  %6s  %6s  %8s" + "  %11s" + "  %9s" * 6 + "\n"
-
-
 def repetitions_text(
     config: Config, rows: Iterable[Row], samples: Iterable[np.ndarray | None]
 ) -> str:
@@ -379,22 +376,14 @@ def repetitions_text(
         Those of each row, as of `Half`.
     """
     columns = repetitions.SUMMARY
-    text = [
-        "# Repetitions, each with the time of its slowest rank\n",
-        _SUMMARY
-        % ("size", "count", "type", "redop", "root", "in place", *(each.name for each in columns)),
-        _SUMMARY
-        % ("(B)", "(elements)", *("",) * 4, *(each.unit and f"({each.unit})" for each in columns)),
-    ]
+    heads = [(each.name, each.unit and f"({each.unit})") for each in columns]
+    lines = []
     for row, times in zip(rows, samples, strict=True):
-        case = (row.bytes, row.count, row.dtype, row.op, row.root, "yes" if row.in_place else "no")
         number, *found = repetitions.summary(times, config.per_iter_skip) or (0,)
         figures = [figure(value, 9).strip() for value in found] or ["N/A"] * (len(columns) - 1)
-        text.append(_SUMMARY % (*case, f"{number:.0f}", *figures))
-    return "".join([*text, "#\n\n"])
-
-
-_ISOLATED = "# %12s  %12s  %8s  %6s  %6s  %8s" + "  %9s" * 6 + "  %6s  %6s\n"
+        lines.append((row, (f"{number:.0f}", *figures)))
+    title = "Repetitions, each with the time of its slowest rank"
+    return _commented(title, "  %11s" + "  %9s" * 6, heads, lines)
 
 
 def isolated_text(lines: Sequence[tuple[Row, Timing]]) -> str:
@@ -408,35 +397,35 @@ def isolated_text(lines: Sequence[tuple[Row, Timing]]) -> str:
     timed = [(row, timing) for row, timing in lines if timing.sync]
     if not timed:
         return ""
-    text = [
-        f"# Isolated, started by {timed[0][1].sync}: from the earliest start to the latest end\n",
-        _ISOLATED
-        % (
-            *(
-                "size",
-                "count",
-                "type",
-                "redop",
-                "root",
-                "in place",
-                "median",
-                "95 % of",
-                "it",
-                "low",
-            ),
-            *("high", "clocks", "+- %", "late"),
-        ),
-        _ISOLATED % ("(B)", "(elements)", *("",) * 4, *("(us)",) * 6, "", ""),
-    ]
+    names = ("median", "95 % of", "it", "low", "high", "clocks")
+    heads = [*((name, "(us)") for name in names), ("+- %", ""), ("late", "")]
+    cells = []
     for row, timing in timed:
-        case = (row.bytes, row.count, row.dtype, row.op, row.root, "yes" if row.in_place else "no")
         figures = (
             *(timing.isolated, timing.certain_low, timing.certain_high),
             *(timing.isolated_low, timing.isolated_high, timing.clock_error),
         )
         width = (timing.certain_high - timing.certain_low) / 2 / timing.isolated * 100
         shown = [_known(value, 9) for value in figures]
-        text.append(_ISOLATED % (*case, *shown, _known(width, 6), timing.late))
+        cells.append((row, (*shown, _known(width, 6), timing.late)))
+    title = f"Isolated, started by {timed[0][1].sync}: from the earliest start to the latest end"
+    return _commented(title, "  %9s" * 6 + "  %6s  %6s", heads, cells)
+
+
+def _commented(
+    title: str,
+    form: str,
+    heads: Sequence[tuple[str, str]],
+    lines: Iterable[tuple[Row, tuple[object, ...]]],
+) -> str:
+    """Return cells for each row as lines of comment, under the names and units of their columns."""
+    form = "# %12s  %12s  %8s  %6s  %6s  %8s" + form + "\n"
+    names, units = zip(*heads, strict=True)
+    text = [f"# {title}\n", form % ("size", "count", "type", "redop", "root", "in place", *names)]
+    text.append(form % ("(B)", "(elements)", *("",) * 4, *units))
+    for row, cells in lines:
+        case = row.bytes, row.count, row.dtype, row.op, row.root, "yes" if row.in_place else "no"
+        text.append(form % (*case, *cells))
     return "".join([*text, "#\n\n"])
 
 

@@ -53,7 +53,7 @@ def options(*arguments):
 def perf(sources, *arguments):
     """Return the wrong elements, what rank 0 printed, and what it complained of."""
     out, err = io.StringIO(), io.StringIO()
-    wrong = sweep.run(sources, options(*arguments), ("hpccomm", "perf"), "mpiexec", out, err)
+    wrong = sweep.run(sources, options(*arguments), out, err)
     return wrong, out.getvalue(), err.getvalue()
 
 

@@ -19,7 +19,7 @@ def perf(comm: hpccomm.Communicator, *arguments: str) -> tuple[int, str, str]:
     add_flags(parser, flags.ARGUMENTS)
     options = flags.options(parser.parse_args(arguments))
     out, err = io.StringIO(), io.StringIO()
-    wrong = sweep.run([source_of(comm)], options, ("hpccomm", "perf"), "mpiexec", out, err)
+    wrong = sweep.run([source_of(comm)], options, out, err)
     return wrong, out.getvalue(), err.getvalue()
 
 

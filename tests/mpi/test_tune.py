@@ -32,7 +32,7 @@ def test_auto_follows_what_was_tuned(comm: hpccomm.Communicator, tmp_path: Path)
         output=file,
     )
     out = io.StringIO()
-    verdicts = tune(comm, asked, ("hpccomm", "tune"), "mpiexec", out)
+    verdicts = tune(comm, asked, out)
     assert {each.call.collective for each in verdicts} == set(asked.collectives)
     assert (out.getvalue() == "") == (comm.rank > 0)
     (table,) = stored.read(str(file))

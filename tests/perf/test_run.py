@@ -35,7 +35,7 @@ def perf(ranks, *arguments, disturb=None):
     def on_rank(comm):
         if disturb is not None:
             disturb(comm)
-        return sweep.run([source_of(comm)], asked, ("hpccomm", "perf"), "threads", out, err)
+        return sweep.run([source_of(comm)], asked, out, err)
 
     # A sweep over every type and reduction takes half a minute where nothing else runs.
     wrong = run_ranks(ranks, on_rank, timeout=200)
@@ -275,7 +275,7 @@ def test_a_file_that_cannot_be_written_is_an_error_on_every_rank(tmp_path, flag)
 
     def on_rank(comm):
         with pytest.raises(ResultsError, match=re.escape(str(file))):
-            sweep.run([source_of(comm)], asked, ("hpccomm",), "threads", out, out)
+            sweep.run([source_of(comm)], asked, out, out)
 
     run_ranks(3, on_rank)
     assert out.getvalue() == ""  # nothing was measured
@@ -368,9 +368,7 @@ def test_a_row_is_in_the_file_before_it_is_shown(tmp_path):
     asked = options(["all_reduce", "-b", "8", "-e", "32", "-f", "2", "--output", str(file)])
     run_ranks(
         2,
-        lambda comm: sweep.run(
-            [source_of(comm)], asked, ("hpccomm",), "threads", out, io.StringIO()
-        ),
+        lambda comm: sweep.run([source_of(comm)], asked, out, io.StringIO()),
     )
     assert stored == [2, 4, 6]
 
@@ -389,7 +387,7 @@ def test_output_that_fails_in_the_middle_ends_the_run_on_every_rank(tmp_path):
 
     def on_rank(comm):
         with pytest.raises(ResultsError, match="cannot be written: No space left on device"):
-            sweep.run([source_of(comm)], asked, ("hpccomm",), "threads", out, io.StringIO())
+            sweep.run([source_of(comm)], asked, out, io.StringIO())
         comm.barrier()  # the communicator is as good as before
 
     run_ranks(3, on_rank)
@@ -413,9 +411,7 @@ def test_progress_is_for_terminals():
     with contextlib.redirect_stdout(io.StringIO()) as out:
         run_ranks(
             2,
-            lambda comm: sweep.run(
-                [source_of(comm)], asked, ("hpccomm",), "threads", out, out, terminal
-            ),
+            lambda comm: sweep.run([source_of(comm)], asked, out, out, terminal),
         )
     shown = r"\rall_reduce float sum 8 B in place   0%\|.*\| 0/2 \[00:00<\?\]\x1b\[K\r"
     assert re.search(shown, terminal.getvalue())

@@ -61,7 +61,7 @@ def measured(tmp_path, ranks, how, *words):
     )
     wrong = run_ranks(
         ranks,
-        lambda comm: sweep.run([source_of(comm)], given, ("perf",), "none", out, io.StringIO()),
+        lambda comm: sweep.run([source_of(comm)], given, out, io.StringIO()),
     )
     assert wrong == [0] * ranks
     (run,) = reader.read(files["output"])
@@ -110,7 +110,7 @@ def test_groups_that_cannot_measure_the_same_are_refused():
 
         def measure(comm):
             with pytest.raises(UsageError) as error:
-                sweep.run([source_of(comm)], given, (), "none", io.StringIO(), io.StringIO())
+                sweep.run([source_of(comm)], given, io.StringIO(), io.StringIO())
             return str(error.value)
 
         (said,) = set(run_ranks(ranks, measure))

@@ -1,6 +1,5 @@
 """Measures bandwidths on all ranks at once, stores each as a row, and prints the table."""
 
-import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
@@ -82,8 +81,7 @@ def run(
         rates, machine = plan(comm)
         sizes = [rate.nbytes for rate in rates]
         config = Config(min(sizes), max(sizes), 0, 0, iterations, 1)
-        command, launcher = ("hpccomm", *sys.argv[1:]), place.launcher if place else "none"
-        info = facts.run_info(comm, config, (), command, launcher, machine=machine)
+        info = facts.run_info(comm, config, machine=machine)
         writer: Writer | None = None
         if output is not None:
             opening = partial(Writer, output, info, expected_rows=len(rates))

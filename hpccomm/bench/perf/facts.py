@@ -2,6 +2,7 @@
 
 import os
 import platform
+import sys
 from collections import Counter
 from collections.abc import Mapping
 from datetime import datetime
@@ -25,9 +26,7 @@ if TYPE_CHECKING:
 def run_info(
     comm: "Communicator",
     config: Config,
-    skipped: tuple[str, ...],
-    arguments: tuple[str, ...],
-    launcher: str,
+    skipped: tuple[str, ...] = (),
     *,
     device: DeviceDescription = ON_HOST,
     versions: Mapping[str, str] | None = None,
@@ -45,10 +44,6 @@ def run_info(
         The settings.
     skipped : tuple of str
         What is skipped because it does not exist.
-    arguments : tuple of str
-        The command line.
-    launcher : str
-        What started the ranks.
     device : DeviceDescription
         This rank's device.
     versions : mapping of str to str, optional
@@ -65,9 +60,7 @@ def run_info(
     return local_run_info(
         config,
         skipped,
-        arguments,
         tuple(rank for rank, *_ in of_ranks),
-        launcher,
         devices=tuple(device for _, device, _ in of_ranks if device is not None),
         versions=_versions(comm) | dict(versions or {}),
         machine=together({rank.node: facts for rank, _, facts in of_ranks}),
@@ -78,22 +71,21 @@ def run_info(
 def local_run_info(
     config: Config,
     skipped: tuple[str, ...],
-    arguments: tuple[str, ...],
     ranks: tuple[RankInfo, ...],
-    launcher: str = "none",
     **more: Any,
 ) -> RunInfo:
-    """Return the facts of a run of this user, who starts it now; `more` are further fields."""
+    """Return the facts of a run that this process starts now; `more` are further fields."""
+    place = launch.launched()
     facts: dict[str, Any] = {
         "started": datetime.now().astimezone(),
         "user": origin.user(),
-        "arguments": tuple(map(as_utf8, arguments)),
+        "arguments": ("hpccomm", *map(as_utf8, sys.argv[1:])),
+        "launcher": "none" if place is None else place.launcher,
         "versions": versions(),
         "environment": recorded_environment(os.environ),
         "slurm": recorded_slurm(os.environ),
     }
-    own = {"launcher": launcher, "skipped": skipped, "config": config, "ranks": ranks}
-    return RunInfo(**(facts | own | more))
+    return RunInfo(skipped=skipped, config=config, ranks=ranks, **(facts | more))
 
 
 def together(nodes: Mapping[int, Mapping[str, str]]) -> dict[str, str]:

@@ -46,8 +46,6 @@ if TYPE_CHECKING:
 def run(
     sources: Sequence[CommSource],
     options: Options,
-    arguments: tuple[str, ...],
-    launcher: str,
     out: TextIO,
     err: TextIO,
     terminal: TextIO | None = None,
@@ -60,10 +58,6 @@ def run(
         Where the communicator of each backend comes from, or of each variant, all of the same ranks.
     options : Options
         The options; the same on all ranks.
-    arguments : tuple of str
-        The command line, for the record.
-    launcher : str
-        What started the ranks, for the record.
     out, err : text stream
         Rank 0 writes the tables to `out`, wrong results to `err`.
     terminal : text stream, optional
@@ -117,8 +111,6 @@ def run(
                             first.world,
                             config,
                             (*skipped, *lacking),
-                            arguments,
-                            launcher,
                             device=first.memory.description(),
                             versions=versions,
                             series=options.series_of_run,

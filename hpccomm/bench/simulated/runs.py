@@ -30,7 +30,6 @@ def run(
     request: SimulationRequest,
     tables: Sequence[PerfTable],
     skipped: tuple[str, ...],
-    arguments: tuple[str, ...],
     out: TextIO,
     err: TextIO,
     terminal: TextIO | None = None,
@@ -44,8 +43,6 @@ def run(
     tables : sequence of PerfTable
     skipped : tuple of str
         Its tables, and what does not exist, as `tables` gives them.
-    arguments : tuple of str
-        The command line, for the record.
     out, err : text stream
         For the tables, and for errors.
     terminal : text stream, optional
@@ -57,7 +54,7 @@ def run(
         The points of each algorithm, by a title of what was simulated.
     """
     curves: dict[str, dict[str, list[Point]]] = {}
-    info = run_info(request, skipped, arguments)
+    info = run_info(request, skipped)
     lines = sum(table.lines(request.options, request.network.ranks) for table in tables)
     with (
         closing(Progress(terminal, lines, ticking=True)) as progress,
@@ -122,9 +119,7 @@ def _schedule(request: SimulationRequest, algorithm: str, call: SimulatedCall) -
     )
 
 
-def run_info(
-    request: SimulationRequest, skipped: tuple[str, ...], arguments: tuple[str, ...]
-) -> RunInfo:
+def run_info(request: SimulationRequest, skipped: tuple[str, ...]) -> RunInfo:
     """Return the facts of a run."""
     nodes = request.network.node(np.arange(request.network.ranks, dtype=np.int64)).tolist()
     ranks = tuple(
@@ -132,4 +127,4 @@ def run_info(
         for rank, node in enumerate(nodes)
     )
     config, simulation = request.options.config, request.facts
-    return facts.local_run_info(config, skipped, arguments, ranks, simulation=simulation)
+    return facts.local_run_info(config, skipped, ranks, simulation=simulation, launcher="none")

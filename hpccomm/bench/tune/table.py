@@ -78,8 +78,6 @@ class TuneRequest:
 def tune(
     comm: Communicator,
     request: TuneRequest,
-    arguments: tuple[str, ...],
-    launcher: str,
     out: TextIO,
     terminal: TextIO | None = None,
 ) -> list[Confirmation]:
@@ -91,10 +89,6 @@ def tune(
         The ranks.
     request : TuneRequest
         What to measure; the same on all ranks.
-    arguments : tuple of str
-        The command line, for the record.
-    launcher : str
-        What started the ranks, for the record.
     out : text stream
         Rank 0 writes its report there.
     terminal : text stream, optional
@@ -123,7 +117,7 @@ def tune(
     sizes, blocks = request.sizes, request.effort.blocks
     limits = sizes.smallest, sizes.largest, sizes.factor, 0
     config = Config(*limits, blocks, 1, validation=0, average=3)
-    info = facts.run_info(comm, config, (), arguments, launcher)
+    info = facts.run_info(comm, config)
     number = sum(len(request.first_sizes(call)) for call in request.calls())
     progress = Progress(terminal, number * (1 + request.verify))
     with ExitStack() as stack, ExitStack() as files:
