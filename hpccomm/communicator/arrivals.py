@@ -7,9 +7,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpccomm.communicator import object_transfer as transfer
-from hpccomm.communicator.core import Core
-from hpccomm.communicator.face import Face
-from hpccomm.communicator.lanes.lane import ARRAYS, OBJECTS, wire_tag
+from hpccomm.communicator.core import Core, HasCore
+from hpccomm.communicator.lanes.message import ARRAYS, OBJECTS, wire_tag
 from hpccomm.contracts.arrivals import ANY, Anything, Arrival, Arrivals, Wanted
 from hpccomm.contracts.terms import Terms, of_message, with_peers
 from hpccomm.contracts.transport import DTYPES, Steps, dtype_code, dtype_of, mismatch, other_dtype
@@ -139,50 +138,47 @@ class Message:
         return f"<hpccomm.Message: {kind}, {self.nbytes} bytes from rank {self.source}, tag {self.tag}>"
 
 
-class Probing(Face):
-    """Looking for messages."""
+def probe(
+    self: HasCore,
+    src: Rank = ANY,
+    tag: Tag = ANY,
+    *,
+    block: bool = True,
+    timeout: float | None = None,
+) -> Message | None:
+    """Wait for a message, of an array in host memory or an object, and return it with its sender and size.
 
-    def probe(
-        self,
-        src: Rank = ANY,
-        tag: Tag = ANY,
-        *,
-        block: bool = True,
-        timeout: float | None = None,
-    ) -> Message | None:
-        """Wait for a message, of an array in host memory or an object, and return it with its sender and size.
+    The message is taken: no other call gets it, and it is received by its own methods. A message that a
+    receive was begun for before is not taken, nor is one of a plan. Messages of one sender and tag come in
+    order.
 
-        The message is taken: no other call gets it, and it is received by its own methods. A message that a
-        receive was begun for before is not taken, nor is one of a plan. Messages of one sender and tag come in
-        order.
+    Parameters
+    ----------
+    src : int or ANY
+        The sender.
+    tag : int or ANY
+        The message's tag.
+    block : bool
+        Wait for a message. False returns None if none has arrived.
+    timeout : float, optional
+        Deadline in seconds. None is the communicator's deadline, ``math.inf`` is no deadline.
 
-        Parameters
-        ----------
-        src : int or ANY
-            The sender.
-        tag : int or ANY
-            The message's tag.
-        block : bool
-            Wait for a message. False returns None if none has arrived.
-        timeout : float, optional
-            Deadline in seconds. None is the communicator's deadline, ``math.inf`` is no deadline.
+    Returns
+    -------
+    Message or None
+        To be received. None if none has arrived, and `block` is False.
 
-        Returns
-        -------
-        Message or None
-            To be received. None if none has arrived, and `block` is False.
-
-        Raises
-        ------
-        UsageError
-            If an argument does not fit, or the backend cannot look for messages.
-        CommunicationError
-            If the call fails or its deadline passes.
-        """
-        core = self._core
-        with core.outside_batch("probe"):
-            check_bool("block", block)
-            return _awaited(core, "probe", _wanted(core, src, tag, None), timeout, block=block)
+    Raises
+    ------
+    UsageError
+        If an argument does not fit, or the backend cannot look for messages.
+    CommunicationError
+        If the call fails or its deadline passes.
+    """
+    core = self._core
+    with core.outside_batch("probe"):
+        check_bool("block", block)
+        return _awaited(core, "probe", _wanted(core, src, tag, None), timeout, block=block)
 
 
 def received(core: Core, out: Any, src: Rank, tag: Tag, timeout: float | None) -> Any:

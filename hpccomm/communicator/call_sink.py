@@ -1,16 +1,13 @@
-"""Who takes calls instead of their being issued: a batch, a plan or an explanation."""
+"""Where calls go instead of being issued: into a batch, a plan or an explanation."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from threading import get_ident
-from typing import TYPE_CHECKING
 
 from hpccomm.communicator.lanes import Call
+from hpccomm.communicator.steps import PlanStep
 from hpccomm.errors import UsageError
-
-if TYPE_CHECKING:
-    from hpccomm.communicator.planning import Batch, Planning
-    from hpccomm.communicator.steps import PlanStep
+from hpccomm.runtime.engine import CallEngine
 
 
 class Capture:
@@ -34,24 +31,30 @@ class Capture:
 class CallSink:
     """Where the calls of one communicator go.
 
+    Parameters
+    ----------
+    calls : CallEngine
+        The communicator's.
+
     Attributes
     ----------
-    batch : Batch or None
-        The batch that is open.
+    batch : list of Call or None
+        What the batch that is open has taken.
+    planned : list of PlanStep or None
+        What the block that plans a sequence has taken.
     capture : Capture or None
         What takes the next call.
-    planning : Planning or None
-        The block that plans a sequence.
     diverted : bool
         Whether one of them is there, which every call asks.
     """
 
-    __slots__ = ("batch", "capture", "diverted", "planning")
+    __slots__ = ("_calls", "batch", "capture", "diverted", "planned")
 
-    def __init__(self) -> None:
-        self.batch: Batch | None = None
+    def __init__(self, calls: CallEngine) -> None:
+        self._calls = calls
+        self.batch: list[Call] | None = None
+        self.planned: list[PlanStep] | None = None
         self.capture: Capture | None = None
-        self.planning: Planning | None = None
         self.diverted = False
 
     @property
@@ -59,46 +62,39 @@ class CallSink:
         """The block that takes calls, as a program writes it; empty if there is none."""
         if self.batch is not None:
             return "batch()"
-        return "" if self.planning is None else "planning()"
+        return "" if self.planned is None else "planning()"
 
-    def open(self, batch: "Batch") -> None:
-        """Have a batch take calls from now on.
-
-        Raises
-        ------
-        UsageError
-            If another one does.
-        """
-        if self.batch is not None:
-            raise UsageError("batch() within a batch; end the outer one first")
-        self.batch = batch
-        self.diverted = True
-
-    def close(self) -> None:
-        """Have the batch take no more calls."""
-        self.batch = None
-        self.diverted = self.capture is not None or self.planning is not None
-
-    def begin_planning(self, planning: "Planning") -> None:
-        """Have a plan of a sequence take calls from now on.
+    def open(self, block: str) -> None:
+        """Have a block take calls from now on, ``"batch()"`` or ``"planning()"``.
 
         Raises
         ------
         UsageError
-            If another block takes them.
+            If one does that it cannot stand in: a batch may stand in planning.
         """
-        if self.within:
-            raise UsageError(f"planning() within {self.within}; end the outer one first")
-        self.planning = planning
+        if self.batch is not None or (block != "batch()" and self.within):
+            where = "a batch" if block == self.within == "batch()" else self.within
+            raise UsageError(f"{block} within {where}; end the outer one first")
+        if block == "batch()":
+            self.batch = []
+        else:
+            self.planned = []
         self.diverted = True
 
-    def end_planning(self) -> None:
+    def close_batch(self) -> tuple[Call, ...]:
+        """Have the batch take no more calls; return those that it has."""
+        taken, self.batch = tuple(self.batch or ()), None
+        self.diverted = self.capture is not None or self.planned is not None
+        return taken
+
+    def close_planning(self) -> tuple[PlanStep, ...]:
         """Have the plan of a sequence take no more calls, nor a batch in it that was left open."""
-        self.planning = self.batch = None
+        taken, self.planned, self.batch = tuple(self.planned or ()), None, None
         self.diverted = self.capture is not None
+        return taken
 
     @contextmanager
-    def capturing(self, communicator: str) -> Iterator[Capture]:
+    def capturing(self) -> Iterator[Capture]:
         """Have the block's call taken instead of issued.
 
         Raises
@@ -107,7 +103,7 @@ class CallSink:
             If another thread is at it.
         """
         if self.capture is not None:
-            raise UsageError(f"communicator {communicator!r} is in use by another thread")
+            raise UsageError(f"communicator {self._calls.name!r} is in use by another thread")
         self.capture = capture = Capture()
         self.diverted = True
         try:
@@ -127,21 +123,16 @@ class CallSink:
         if self.capture is not None and self.capture.thread == get_ident():
             self.capture.call = call
             return True
-        if not self.within:
-            return False
         if async_op and self.batch is not None:
             raise UsageError("async_op is True within a batch; it is for batch() itself")
-        if async_op:
+        if async_op and self.planned is not None:
             raise UsageError(
                 "async_op is True within planning(), whose plan blocks; plan the call alone, by plan()"
             )
-        if self.batch is not None:
-            self.batch.add(call)
-        elif self.planning is not None:
-            self.planning.add((call,))
-        return True
+        self._add((call,), batched=False)
+        return bool(self.within)
 
-    def takes_plan(self, steps: "Sequence[PlanStep]") -> bool:
+    def takes_plan(self, steps: Sequence[PlanStep]) -> bool:
         """Have the calls of a plan taken, if something takes calls; return whether that is so.
 
         Raises
@@ -149,19 +140,32 @@ class CallSink:
         UsageError
             If they cannot be taken.
         """
-        if self.batch is not None:
-            if len(steps) > 1:
-                raise UsageError(
-                    f"a plan of {len(steps)} steps is called within a batch, which carries all out at the "
-                    "same time; call it before or after"
-                )
-            for step in steps:
-                for call in step.calls:
-                    self.batch.add(call)
-        elif self.planning is not None:
-            for step in steps:
-                self.planning.add(step.calls, batched=step.batched)
+        if self.batch is not None and len(steps) > 1:
+            raise UsageError(
+                f"a plan of {len(steps)} steps is called within a batch, which carries all out at the "
+                "same time; call it before or after"
+            )
+        for step in steps:
+            self._add(step.calls, batched=step.batched)
         return bool(self.within)
+
+    def add_batch(self, calls: tuple[Call, ...]) -> None:
+        """Have the calls of a batch taken as one step of the plan."""
+        self._add(calls, batched=True)
+
+    def _add(self, calls: tuple[Call, ...], *, batched: bool) -> None:
+        if self.batch is None:
+            if self.planned is not None:
+                self.planned.append(PlanStep(calls, batched, self._calls.site))
+            return
+        for call in calls:
+            lane = call.prepared.lane
+            if self.batch and lane is not self.batch[0].prepared.lane:
+                raise UsageError(
+                    "a batch has calls on host arrays and on device arrays; make one for each kind"
+                )
+            # What is planned goes on the stream that is current when the plan is called.
+            self.batch.append(call if self.planned is not None else lane.admitted(call))
 
     def refuse_capture(self, what: str, remedy: str) -> None:
         """Raise if a plan or an explanation of this thread waits for a call, which `what` cannot be.

@@ -1,376 +1,380 @@
-"""The collectives on blocks of one size that reduce nothing."""
+"""The collectives on blocks of one size that reduce nothing.
+
+These are methods of `Communicator`, and so are the functions of `reductions`, `uneven`, `messages`, `arrivals`,
+`objects`, `memory`, `planning` and `groups` that take `self`. All collectives have these rules:
+
+All ranks of the communicator make the same calls, in the same order.
+
+`x` and `out` are arrays, both in host memory (NumPy, or anything with the buffer protocol or DLPack)
+or both on this rank's device (CuPy, PyTorch, or anything with ``__cuda_array_interface__`` or CUDA
+DLPack), and in the same kind of memory on all ranks. They must be C-contiguous, in native byte order,
+and writable if the call writes to them. `out` may have any shape with the right number of elements.
+Keywords must be equal on all ranks, except `timeout` and `stream`.
+
+On host arrays, a synchronous call blocks until the result is complete. On device arrays, a call is
+put on a stream: it begins when the earlier work of that stream is done, and later work on that stream
+sees the result. The host does not wait, unless it takes part in the call (``comm.backends["cuda"]``
+is not ``"nccl"``). The deadline starts with the call and includes the earlier work of the stream.
+When it passes, the communicator is aborted and later calls raise.
+"""
 
 from typing import Any
 
+from hpccomm.communicator.core import HasCore
 from hpccomm.communicator.counts import listed
-from hpccomm.communicator.face import Face
 from hpccomm.schedules.algorithms import AnyAlgorithm
 
 
-class Collectives(Face):
-    """Every call is collective: all ranks of the communicator call it, in the same order.
+def broadcast(
+    self: HasCore,
+    x: Any,
+    root: int = 0,
+    *,
+    async_op: bool = False,
+    timeout: float | None = None,
+    algorithm: AnyAlgorithm | None = None,
+    stream: object = None,
+) -> Any:
+    """Overwrite x on every rank with the root's.
 
-    `x` and `out` are arrays, both in host memory (NumPy, or anything with the buffer protocol or DLPack)
-    or both on this rank's device (CuPy, PyTorch, or anything with ``__cuda_array_interface__`` or CUDA
-    DLPack), and in the same kind of memory on all ranks. They must be C-contiguous, in native byte order,
-    and writable if the call writes to them. `out` may have any shape with the right number of elements.
-    Keywords must be equal on all ranks, except `timeout` and `stream`.
+    Parameters
+    ----------
+    x : array
+        Of the same shape and dtype on all ranks.
+    root : int
+        The rank whose data is sent.
+    async_op : bool
+        Return a `Work` at once. Must be equal on all ranks.
+    timeout : float, optional
+        Deadline in seconds. None is the communicator's deadline, ``math.inf`` is no deadline.
+    algorithm : str or callable, optional
+        None, ``"auto"``, or an algorithm name; an unknown one raises an error that lists the valid ones.
+        Or a function that makes the schedule (:doc:`adding_an_algorithm`), the same on all ranks.
+    stream : object, optional
+        For device arrays: a CuPy stream, its number, or an object with ``__cuda_stream__``. None is
+        the current one of the array's framework.
 
-    On host arrays, a synchronous call blocks until the result is complete. On device arrays, a call is
-    put on a stream: it begins when the earlier work of that stream is done, and later work on that stream
-    sees the result. The host does not wait, unless it takes part in the call (``comm.backends["cuda"]``
-    is not ``"nccl"``). The deadline starts with the call and includes the earlier work of the stream.
-    When it passes, the communicator is aborted and later calls raise.
+    Returns
+    -------
+    array
+        `x`; or a `Work`.
+
+    Raises
+    ------
+    UsageError
+        If an argument does not fit. Nothing has been sent then.
+    CommunicationError
+        If the call fails or its deadline passes.
     """
+    return self._core.collective(
+        "broadcast", x, None, async_op, timeout, algorithm, stream, root=root
+    )
 
-    def broadcast(
-        self,
-        x: Any,
-        root: int = 0,
-        *,
-        async_op: bool = False,
-        timeout: float | None = None,
-        algorithm: AnyAlgorithm | None = None,
-        stream: object = None,
-    ) -> Any:
-        """Overwrite x on every rank with the root's.
 
-        Parameters
-        ----------
-        x : array
-            Of the same shape and dtype on all ranks.
-        root : int
-            The rank whose data is sent.
-        async_op : bool
-            Return a `Work` at once. Must be equal on all ranks.
-        timeout : float, optional
-            Deadline in seconds. None is the communicator's deadline, ``math.inf`` is no deadline.
-        algorithm : str or callable, optional
-            None, ``"auto"``, or an algorithm name; an unknown one raises an error that lists the valid ones.
-            Or a function that makes the schedule (:doc:`adding_an_algorithm`), the same on all ranks.
-        stream : object, optional
-            For device arrays: a CuPy stream, its number, or an object with ``__cuda_stream__``. None is
-            the current one of the array's framework.
+def all_gather(
+    self: HasCore,
+    x: Any,
+    *,
+    out: Any = None,
+    async_op: bool = False,
+    timeout: float | None = None,
+    algorithm: AnyAlgorithm | None = None,
+    stream: object = None,
+) -> Any:
+    """Collect every rank's array on every rank.
 
-        Returns
-        -------
-        array
-            `x`; or a `Work`.
+    Parameters
+    ----------
+    x : array, shape s
+        Of the same shape and dtype on all ranks. It may be this rank's block of `out`.
+    out : array, shape ``(size, *s)``, optional
+        The array for the result; None makes a new array.
+    async_op : bool
+        Return a `Work` at once. Must be equal on all ranks.
+    timeout : float, optional
+        Deadline in seconds. None is the communicator's deadline, ``math.inf`` is no deadline.
+    algorithm : str or callable, optional
+        None, ``"auto"``, or an algorithm name; an unknown one raises an error that lists the valid ones.
+        Or a function that makes the schedule (:doc:`adding_an_algorithm`), the same on all ranks.
+    stream : object, optional
+        For device arrays: a CuPy stream, its number, or an object with ``__cuda_stream__``. None is
+        the current one of the array's framework.
 
-        Raises
-        ------
-        UsageError
-            If an argument does not fit. Nothing has been sent then.
-        CommunicationError
-            If the call fails or its deadline passes.
-        """
-        return self._core.collective(
-            "broadcast", x, None, async_op, timeout, algorithm, stream, root=root
-        )
+    Returns
+    -------
+    array, shape ``(size, *s)``
+        The arrays, by rank; or a `Work`.
 
-    def all_gather(
-        self,
-        x: Any,
-        *,
-        out: Any = None,
-        async_op: bool = False,
-        timeout: float | None = None,
-        algorithm: AnyAlgorithm | None = None,
-        stream: object = None,
-    ) -> Any:
-        """Collect every rank's array on every rank.
+    Raises
+    ------
+    UsageError
+        If an argument does not fit. Nothing has been sent then.
+    CommunicationError
+        If the call fails or its deadline passes.
+    """
+    return self._core.collective("all_gather", x, out, async_op, timeout, algorithm, stream)
 
-        Parameters
-        ----------
-        x : array, shape s
-            Of the same shape and dtype on all ranks. It may be this rank's block of `out`.
-        out : array, shape ``(size, *s)``, optional
-            The array for the result; None makes a new array.
-        async_op : bool
-            Return a `Work` at once. Must be equal on all ranks.
-        timeout : float, optional
-            Deadline in seconds. None is the communicator's deadline, ``math.inf`` is no deadline.
-        algorithm : str or callable, optional
-            None, ``"auto"``, or an algorithm name; an unknown one raises an error that lists the valid ones.
-            Or a function that makes the schedule (:doc:`adding_an_algorithm`), the same on all ranks.
-        stream : object, optional
-            For device arrays: a CuPy stream, its number, or an object with ``__cuda_stream__``. None is
-            the current one of the array's framework.
 
-        Returns
-        -------
-        array, shape ``(size, *s)``
-            The arrays, by rank; or a `Work`.
+def all_to_all(
+    self: HasCore,
+    x: Any,
+    *,
+    out: Any = None,
+    async_op: bool = False,
+    timeout: float | None = None,
+    algorithm: AnyAlgorithm | None = None,
+    stream: object = None,
+) -> Any:
+    """Send block j to rank j, and receive a block from each rank.
 
-        Raises
-        ------
-        UsageError
-            If an argument does not fit. Nothing has been sent then.
-        CommunicationError
-            If the call fails or its deadline passes.
-        """
-        return self._core.collective("all_gather", x, out, async_op, timeout, algorithm, stream)
+    Parameters
+    ----------
+    x : array
+        Of the same shape and dtype on all ranks. Axis 0 must be divisible by the number of ranks.
+    out : array, optional
+        The array for the result; None makes a new array. It may be x.
+    async_op : bool
+        Return a `Work` at once. Must be equal on all ranks.
+    timeout : float, optional
+        Deadline in seconds. None is the communicator's deadline, ``math.inf`` is no deadline.
+    algorithm : str or callable, optional
+        None, ``"auto"``, or an algorithm name; an unknown one raises an error that lists the valid ones.
+        Or a function that makes the schedule (:doc:`adding_an_algorithm`), the same on all ranks.
+    stream : object, optional
+        For device arrays: a CuPy stream, its number, or an object with ``__cuda_stream__``. None is
+        the current one of the array's framework.
 
-    def all_to_all(
-        self,
-        x: Any,
-        *,
-        out: Any = None,
-        async_op: bool = False,
-        timeout: float | None = None,
-        algorithm: AnyAlgorithm | None = None,
-        stream: object = None,
-    ) -> Any:
-        """Send block j to rank j, and receive a block from each rank.
+    Returns
+    -------
+    array, of x's shape
+        Block j is from rank j; or a `Work`.
 
-        Parameters
-        ----------
-        x : array
-            Of the same shape and dtype on all ranks. Axis 0 must be divisible by the number of ranks.
-        out : array, optional
-            The array for the result; None makes a new array. It may be x.
-        async_op : bool
-            Return a `Work` at once. Must be equal on all ranks.
-        timeout : float, optional
-            Deadline in seconds. None is the communicator's deadline, ``math.inf`` is no deadline.
-        algorithm : str or callable, optional
-            None, ``"auto"``, or an algorithm name; an unknown one raises an error that lists the valid ones.
-            Or a function that makes the schedule (:doc:`adding_an_algorithm`), the same on all ranks.
-        stream : object, optional
-            For device arrays: a CuPy stream, its number, or an object with ``__cuda_stream__``. None is
-            the current one of the array's framework.
+    Raises
+    ------
+    UsageError
+        If an argument does not fit. Nothing has been sent then.
+    CommunicationError
+        If the call fails or its deadline passes.
+    """
+    return self._core.collective("all_to_all", x, out, async_op, timeout, algorithm, stream)
 
-        Returns
-        -------
-        array, of x's shape
-            Block j is from rank j; or a `Work`.
 
-        Raises
-        ------
-        UsageError
-            If an argument does not fit. Nothing has been sent then.
-        CommunicationError
-            If the call fails or its deadline passes.
-        """
-        return self._core.collective("all_to_all", x, out, async_op, timeout, algorithm, stream)
+def gather(
+    self: HasCore,
+    x: Any,
+    root: int = 0,
+    *,
+    out: Any = None,
+    async_op: bool = False,
+    timeout: float | None = None,
+    algorithm: AnyAlgorithm | None = None,
+    stream: object = None,
+) -> Any:
+    """Collect every rank's array on the root.
 
-    def gather(
-        self,
-        x: Any,
-        root: int = 0,
-        *,
-        out: Any = None,
-        async_op: bool = False,
-        timeout: float | None = None,
-        algorithm: AnyAlgorithm | None = None,
-        stream: object = None,
-    ) -> Any:
-        """Collect every rank's array on the root.
+    Parameters
+    ----------
+    x : array, shape s
+        Of the same shape and dtype on all ranks. On the root it may be this rank's block of `out`.
+    root : int
+        The rank that gets the result.
+    out : array, shape ``(size, *s)``, optional
+        The array for the result on the root; None makes a new array. Other ranks do not use it.
+    async_op : bool
+        Return a `Work` at once. Must be equal on all ranks.
+    timeout : float, optional
+        Deadline in seconds. None is the communicator's deadline, ``math.inf`` is no deadline.
+    algorithm : str or callable, optional
+        None, ``"auto"``, or an algorithm name; an unknown one raises an error that lists the valid ones.
+        Or a function that makes the schedule (:doc:`adding_an_algorithm`), the same on all ranks.
+    stream : object, optional
+        For device arrays: a CuPy stream, its number, or an object with ``__cuda_stream__``. None is
+        the current one of the array's framework.
 
-        Parameters
-        ----------
-        x : array, shape s
-            Of the same shape and dtype on all ranks. On the root it may be this rank's block of `out`.
-        root : int
-            The rank that gets the result.
-        out : array, shape ``(size, *s)``, optional
-            The array for the result on the root; None makes a new array. Other ranks do not use it.
-        async_op : bool
-            Return a `Work` at once. Must be equal on all ranks.
-        timeout : float, optional
-            Deadline in seconds. None is the communicator's deadline, ``math.inf`` is no deadline.
-        algorithm : str or callable, optional
-            None, ``"auto"``, or an algorithm name; an unknown one raises an error that lists the valid ones.
-            Or a function that makes the schedule (:doc:`adding_an_algorithm`), the same on all ranks.
-        stream : object, optional
-            For device arrays: a CuPy stream, its number, or an object with ``__cuda_stream__``. None is
-            the current one of the array's framework.
+    Returns
+    -------
+    array, shape ``(size, *s)``, or None
+        On the root the arrays, by rank; None on other ranks; or a `Work`.
 
-        Returns
-        -------
-        array, shape ``(size, *s)``, or None
-            On the root the arrays, by rank; None on other ranks; or a `Work`.
+    Raises
+    ------
+    UsageError
+        If an argument does not fit. Nothing has been sent then.
+    CommunicationError
+        If the call fails or its deadline passes.
+    """
+    return self._core.collective("gather", x, out, async_op, timeout, algorithm, stream, root=root)
 
-        Raises
-        ------
-        UsageError
-            If an argument does not fit. Nothing has been sent then.
-        CommunicationError
-            If the call fails or its deadline passes.
-        """
-        return self._core.collective(
-            "gather", x, out, async_op, timeout, algorithm, stream, root=root
-        )
 
-    def scatter(
-        self,
-        x: Any,
-        root: int = 0,
-        *,
-        out: Any = None,
-        async_op: bool = False,
-        timeout: float | None = None,
-        algorithm: AnyAlgorithm | None = None,
-        stream: object = None,
-    ) -> Any:
-        """Give each rank its block of the root's array.
+def scatter(
+    self: HasCore,
+    x: Any,
+    root: int = 0,
+    *,
+    out: Any = None,
+    async_op: bool = False,
+    timeout: float | None = None,
+    algorithm: AnyAlgorithm | None = None,
+    stream: object = None,
+) -> Any:
+    """Give each rank its block of the root's array.
 
-        Parameters
-        ----------
-        x : array or None
-            On the root; axis 0 must be divisible by the number of ranks. On another rank without `out`, an
-            array of the same shape and dtype, which is not read. Else other ranks do not use it.
-        root : int
-            The rank whose data is sent.
-        out : array, optional
-            The array for this rank's block; None makes a new array of the kind of x. On the root it may be
-            the root's block of x.
-        async_op : bool
-            Return a `Work` at once. Must be equal on all ranks.
-        timeout : float, optional
-            Deadline in seconds. None is the communicator's deadline, ``math.inf`` is no deadline.
-        algorithm : str or callable, optional
-            None, ``"auto"``, or an algorithm name; an unknown one raises an error that lists the valid ones.
-            Or a function that makes the schedule (:doc:`adding_an_algorithm`), the same on all ranks.
-        stream : object, optional
-            For device arrays: a CuPy stream, its number, or an object with ``__cuda_stream__``. None is
-            the current one of the array's framework.
+    Parameters
+    ----------
+    x : array or None
+        On the root; axis 0 must be divisible by the number of ranks. On another rank without `out`, an
+        array of the same shape and dtype, which is not read. Else other ranks do not use it.
+    root : int
+        The rank whose data is sent.
+    out : array, optional
+        The array for this rank's block; None makes a new array of the kind of x. On the root it may be
+        the root's block of x.
+    async_op : bool
+        Return a `Work` at once. Must be equal on all ranks.
+    timeout : float, optional
+        Deadline in seconds. None is the communicator's deadline, ``math.inf`` is no deadline.
+    algorithm : str or callable, optional
+        None, ``"auto"``, or an algorithm name; an unknown one raises an error that lists the valid ones.
+        Or a function that makes the schedule (:doc:`adding_an_algorithm`), the same on all ranks.
+    stream : object, optional
+        For device arrays: a CuPy stream, its number, or an object with ``__cuda_stream__``. None is
+        the current one of the array's framework.
 
-        Returns
-        -------
-        array
-            This rank's block, of shape ``(x.shape[0] // size, *x.shape[1:])``; or a `Work`.
+    Returns
+    -------
+    array
+        This rank's block, of shape ``(x.shape[0] // size, *x.shape[1:])``; or a `Work`.
 
-        Raises
-        ------
-        UsageError
-            If an argument does not fit. Nothing has been sent then.
-        CommunicationError
-            If the call fails or its deadline passes.
-        """
-        return self._core.collective(
-            "scatter", x, out, async_op, timeout, algorithm, stream, root=root
-        )
+    Raises
+    ------
+    UsageError
+        If an argument does not fit. Nothing has been sent then.
+    CommunicationError
+        If the call fails or its deadline passes.
+    """
+    return self._core.collective("scatter", x, out, async_op, timeout, algorithm, stream, root=root)
 
-    def barrier(
-        self,
-        *,
-        async_op: bool = False,
-        timeout: float | None = None,
-        algorithm: AnyAlgorithm | None = None,
-        stream: object = None,
-    ) -> Any:
-        """Wait until every rank has called `barrier`. It blocks the host.
 
-        It does not wait for work on a device's streams, and does not delay it: synchronize the stream
-        first.
+def barrier(
+    self: HasCore,
+    *,
+    async_op: bool = False,
+    timeout: float | None = None,
+    algorithm: AnyAlgorithm | None = None,
+    stream: object = None,
+) -> Any:
+    """Wait until every rank has called `barrier`. It blocks the host.
 
-        Parameters
-        ----------
-        async_op : bool
-            Return a `Work` at once. Must be equal on all ranks.
-        timeout : float, optional
-            Deadline in seconds. None is the communicator's deadline, ``math.inf`` is no deadline.
-        algorithm : str or callable, optional
-            None, ``"auto"``, or an algorithm name; an unknown one raises an error that lists the valid ones.
-            Or a function that makes the schedule (:doc:`adding_an_algorithm`), the same on all ranks.
-        stream : None
-            A barrier has no arrays and therefore no stream.
+    It does not wait for work on a device's streams, and does not delay it: synchronize the stream
+    first.
 
-        Returns
-        -------
-        None
-            Or a `Work`.
+    Parameters
+    ----------
+    async_op : bool
+        Return a `Work` at once. Must be equal on all ranks.
+    timeout : float, optional
+        Deadline in seconds. None is the communicator's deadline, ``math.inf`` is no deadline.
+    algorithm : str or callable, optional
+        None, ``"auto"``, or an algorithm name; an unknown one raises an error that lists the valid ones.
+        Or a function that makes the schedule (:doc:`adding_an_algorithm`), the same on all ranks.
+    stream : None
+        A barrier has no arrays and therefore no stream.
 
-        Raises
-        ------
-        UsageError
-            If an argument does not fit. Nothing has been sent then.
-        CommunicationError
-            If the call fails or its deadline passes.
-        """
-        return self._core.collective("barrier", None, None, async_op, timeout, algorithm, stream)
+    Returns
+    -------
+    None
+        Or a `Work`.
 
-    def neighbor_all_to_all(
-        self,
-        x: Any,
-        peers: Any,
-        send_counts: Any = None,
-        recv_counts: Any = None,
-        *,
-        out: Any = None,
-        async_op: bool = False,
-        timeout: float | None = None,
-        algorithm: AnyAlgorithm | None = None,
-        stream: object = None,
-        return_counts: bool = False,
-    ) -> Any:
-        """Send block j of x to rank ``peers[j]``, and receive block j of the result from it.
+    Raises
+    ------
+    UsageError
+        If an argument does not fit. Nothing has been sent then.
+    CommunicationError
+        If the call fails or its deadline passes.
+    """
+    return self._core.collective("barrier", None, None, async_op, timeout, algorithm, stream)
 
-        Every rank of the communicator calls it, also one that has no peers. Lists are symmetric: a rank
-        lists another one as often as that lists it. The k-th time that a rank lists a peer belongs to
-        the k-th time that the peer lists the rank. A rank may list itself.
 
-        On a periodic grid that is two ranks wide, the ranks on both sides of a rank are one. If all list
-        the left one first, then what comes as the block of the left one is what that rank sent to its
-        own left, and belongs to the right border. Let the two ranks list them in opposite order, or
-        swap the two blocks afterwards. On a grid one rank wide, swap them.
+def neighbor_all_to_all(
+    self: HasCore,
+    x: Any,
+    peers: Any,
+    send_counts: Any = None,
+    recv_counts: Any = None,
+    *,
+    out: Any = None,
+    async_op: bool = False,
+    timeout: float | None = None,
+    algorithm: AnyAlgorithm | None = None,
+    stream: object = None,
+    return_counts: bool = False,
+) -> Any:
+    """Send block j of x to rank ``peers[j]``, and receive block j of the result from it.
 
-        Parameters
-        ----------
-        x : array
-            A block for each peer, one after the other along axis 0. Of the same dtype on all ranks.
-        peers : sequence of int or None
-            The rank of each block. None stands for nobody, as at the border of a domain: that block of x
-            is not sent, and that block of the result is left as it was in `out`; a new array has zeros
-            there.
-        send_counts : sequence of int, optional
-            Rows of each block of x. None is blocks of one size, on all ranks: axis 0 is divisible by the
-            number of peers. Given on all ranks or on none.
-        recv_counts : sequence of int, optional
-            Rows of each block of the result. None exchanges them first, if `send_counts` is given; a block
-            of nobody has no rows then. Given on all ranks or on none.
-        out : array, optional
-            Takes the result; None makes a new array. It may be x if as many rows come as go.
-        async_op : bool
-            Return a `Work` at once instead. Equal on all ranks.
-        timeout : float, optional
-            Seconds; None is the communicator's, ``math.inf`` none.
-        algorithm : str or callable, optional
-            None, ``"auto"``, or an algorithm name; an unknown one raises an error that lists the valid ones.
-            Or a function that makes the schedule (:doc:`adding_an_algorithm`), the same on all ranks.
-        stream : object, optional
-            For device arrays: a CuPy stream, its number, or an object with ``__cuda_stream__``. None is
-            the current one of the array's framework.
-        return_counts : bool
-            Also return the rows of each block of the result.
+    Every rank of the communicator calls it, also one that has no peers. Lists are symmetric: a rank
+    lists another one as often as that lists it. The k-th time that a rank lists a peer belongs to
+    the k-th time that the peer lists the rank. A rank may list itself.
 
-        Returns
-        -------
-        array
-            The blocks from the peers, in the order of `peers`. With `return_counts`, a pair of that and a
-            tuple of int. Or a `Work`, whose ``wait`` returns the same.
+    On a periodic grid that is two ranks wide, the ranks on both sides of a rank are one. If all list
+    the left one first, then what comes as the block of the left one is what that rank sent to its
+    own left, and belongs to the right border. Let the two ranks list them in opposite order, or
+    swap the two blocks afterwards. On a grid one rank wide, swap them.
 
-        Raises
-        ------
-        UsageError
-            If an argument does not fit; before anything is sent.
-        CommunicationError
-            If the call fails or its deadline passes. `RankMismatch` on every rank if lists are not symmetric,
-            or a block is sent that is not expected: in the first call of a kind before anything is sent, later
-            after 0.3 s.
-        """
-        return listed(
-            self._core,
-            "neighbor_all_to_all",
-            x,
-            out,
-            async_op,
-            timeout,
-            algorithm,
-            stream,
-            send_counts,
-            recv_counts,
-            peers,
-            return_counts=return_counts,
-        )
+    Parameters
+    ----------
+    x : array
+        A block for each peer, one after the other along axis 0. Of the same dtype on all ranks.
+    peers : sequence of int or None
+        The rank of each block. None stands for nobody, as at the border of a domain: that block of x
+        is not sent, and that block of the result is left as it was in `out`; a new array has zeros
+        there.
+    send_counts : sequence of int, optional
+        Rows of each block of x. None is blocks of one size, on all ranks: axis 0 is divisible by the
+        number of peers. Given on all ranks or on none.
+    recv_counts : sequence of int, optional
+        Rows of each block of the result. None exchanges them first, if `send_counts` is given; a block
+        of nobody has no rows then. Given on all ranks or on none.
+    out : array, optional
+        Takes the result; None makes a new array. It may be x if as many rows come as go.
+    async_op : bool
+        Return a `Work` at once instead. Equal on all ranks.
+    timeout : float, optional
+        Seconds; None is the communicator's, ``math.inf`` none.
+    algorithm : str or callable, optional
+        None, ``"auto"``, or an algorithm name; an unknown one raises an error that lists the valid ones.
+        Or a function that makes the schedule (:doc:`adding_an_algorithm`), the same on all ranks.
+    stream : object, optional
+        For device arrays: a CuPy stream, its number, or an object with ``__cuda_stream__``. None is
+        the current one of the array's framework.
+    return_counts : bool
+        Also return the rows of each block of the result.
+
+    Returns
+    -------
+    array
+        The blocks from the peers, in the order of `peers`. With `return_counts`, a pair of that and a
+        tuple of int. Or a `Work`, whose ``wait`` returns the same.
+
+    Raises
+    ------
+    UsageError
+        If an argument does not fit; before anything is sent.
+    CommunicationError
+        If the call fails or its deadline passes. `RankMismatch` on every rank if lists are not symmetric,
+        or a block is sent that is not expected: in the first call of a kind before anything is sent, later
+        after 0.3 s.
+    """
+    return listed(
+        self._core,
+        "neighbor_all_to_all",
+        x,
+        out,
+        async_op,
+        timeout,
+        algorithm,
+        stream,
+        send_counts,
+        recv_counts,
+        peers,
+        return_counts=return_counts,
+    )

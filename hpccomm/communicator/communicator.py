@@ -1,33 +1,32 @@
-"""The communicator, put together."""
+"""The communicator: its facts, and a table of its methods, which are written beside what they need."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from hpccomm.communicator import planning
-from hpccomm.communicator.arrivals import Probing
-from hpccomm.communicator.collectives import Collectives
+from hpccomm.communicator import (
+    arrivals,
+    collectives,
+    groups,
+    memory,
+    messages,
+    objects,
+    reductions,
+    uneven,
+)
+from hpccomm.communicator import planning as plans
 from hpccomm.communicator.core import Core
-from hpccomm.communicator.groups import Groups
-from hpccomm.communicator.memory import MemoryCalls
-from hpccomm.communicator.messages import Messages
-from hpccomm.communicator.objects import Objects
-from hpccomm.communicator.planning import Batch, Plan, Planning
-from hpccomm.communicator.reductions import Reductions
-from hpccomm.communicator.uneven import Uneven
-from hpccomm.contracts.choice import Choice
 from hpccomm.dispatch.policy import Policy
 from hpccomm.errors import UsageError
 from hpccomm.runtime.hooks import AbortHook, Handle, Hook
 from hpccomm.runtime.stats import Key, Tally
-from hpccomm.settings import check_bool, check_seconds
+from hpccomm.settings import check_seconds
 
 if TYPE_CHECKING:
     from hpccomm.communicator.mesh import Mesh
+    from hpccomm.communicator.shrinking import Make
 
 
-class Communicator(
-    Collectives, Reductions, Uneven, Messages, Probing, Objects, MemoryCalls, Groups
-):
+class Communicator:
     """A group of ranks that communicate. Made by `hpccomm.new_comm`.
 
     Only one thread at a time may call it; `abort` and `set_timeout` may be called from any thread. It is a
@@ -41,10 +40,60 @@ class Communicator(
         For messages and logs.
     """
 
-    def __init__(self, core: Core) -> None:
+    def __init__(self, core: Core, make: "Make[Communicator]", node: "Communicator | None") -> None:
         self._core = core
+        self._make = make
+        self._node = node
         self.rank = core.backend.rank
         self.size = core.backend.size
+
+    broadcast = collectives.broadcast
+    all_gather = collectives.all_gather
+    all_to_all = collectives.all_to_all
+    gather = collectives.gather
+    scatter = collectives.scatter
+    barrier = collectives.barrier
+    neighbor_all_to_all = collectives.neighbor_all_to_all
+
+    all_reduce = reductions.all_reduce
+    reduce = reductions.reduce
+    reduce_scatter = reductions.reduce_scatter
+    scan = reductions.scan
+
+    all_gather_v = uneven.all_gather_v
+    reduce_scatter_v = uneven.reduce_scatter_v
+    all_to_all_v = uneven.all_to_all_v
+    gather_v = uneven.gather_v
+    scatter_v = uneven.scatter_v
+
+    send = messages.send
+    recv = messages.recv
+    send_recv = messages.send_recv
+    probe = arrivals.probe
+
+    broadcast_object = objects.broadcast_object
+    all_gather_object = objects.all_gather_object
+    gather_object = objects.gather_object
+    scatter_object = objects.scatter_object
+    all_reduce_object = objects.all_reduce_object
+    all_to_all_object = objects.all_to_all_object
+    send_object = objects.send_object
+    recv_object = objects.recv_object
+
+    empty = memory.empty
+    window = memory.window
+
+    explain = plans.explain
+    plan = plans.plan
+    planning = plans.planning
+    batch = plans.batch
+
+    split = groups.split
+    split_ranks = groups.split_ranks
+    dup = groups.dup
+    shrink = groups.shrink
+    finalize = groups.finalize
+    abort = groups.abort
 
     # Facts.
 
@@ -109,112 +158,14 @@ class Communicator(
         """What chooses the algorithm for ``algorithm="auto"``: by which table, for which shape."""
         return self._core.lanes.host.dispatch.policy
 
-    # Deciding.
+    @property
+    def node_comm(self) -> "Communicator":
+        """The communicator of this node's ranks, made together with this one.
 
-    def explain(self, collective: str, *args: Any, **keywords: Any) -> Choice:
-        """Return how a call would be carried out, and why. Local: nothing is sent.
-
-        Parameters
-        ----------
-        collective : str
-            Name of a collective call, ``"send"``, ``"recv"`` or ``"send_recv"``.
-        *args, **keywords
-            Its arguments.
-
-        Returns
-        -------
-        Choice
-            Prints as a sentence.
-
-        Raises
-        ------
-        UsageError
-            If the call would raise it.
+        Where all ranks are on one node, it is this communicator itself. It ends with this one; do not end
+        it by itself.
         """
-        return planning.explain(self._core, self, collective, args, keywords)
-
-    def plan(self, collective: str, *args: Any, **keywords: Any) -> Plan:
-        """Check a call and decide how to carry it out, once, to make it many times. Collective; blocks.
-
-        Parameters
-        ----------
-        collective : str
-            Name of a collective call, ``"send"``, ``"recv"`` or ``"send_recv"``. For a message, each rank plans
-            its own end, and those that have no part in it plan a send or receive with rank None.
-        *args, **keywords
-            Its arguments. Counts must not be None. The arrays are kept alive.
-
-        Returns
-        -------
-        Plan
-            Called without arguments, on any stream. If the plan makes a new result in device memory, it
-            waits for the current stream first, within the deadline of the communicator.
-
-        Raises
-        ------
-        UsageError
-            If this rank's arguments do not fit.
-        RankMismatch
-            On the other ranks in that case, and on all ranks if they plan different calls, or messages that
-            do not fit each other.
-        """
-        return planning.plan(self._core, self, collective, args, keywords)
-
-    def planning(self, timeout: float | None = None) -> Planning:
-        """Return a context manager that plans the calls of its block, to make all of them many times.
-
-        Nothing is sent within the block. At its end, which is collective and blocks, the ranks compare their
-        calls: collectives must be the same, in the same order, and what one rank sends must be what the other
-        one receives, message by message. The plan is called after the block, without arguments. It carries out
-        one call after the other, and together those of a `batch`.
-
-        Messages of plans on host arrays match those of the same plan alone. Where the MPI library moves them,
-        their requests are persistent: made once, and only started by the plan.
-
-        Parameters
-        ----------
-        timeout : float, optional
-            Deadline of one call of the plan in seconds, for all that it does; None is the communicator's.
-            Calls in the block take no timeout, and no ``async_op=True``.
-
-        Returns
-        -------
-        Planning
-            For a ``with`` statement, whose target is the `Plan`.
-
-        Raises
-        ------
-        UsageError
-            If the block is within another one, or within a batch. At its end, if calls of a batch write memory
-            that another one uses. What the block raises on this rank, it raises.
-        RankMismatch
-            At its end, on the other ranks in these cases; and on all ranks, if the calls do not fit each other.
-        """
-        return Planning(self._core, self._core.limit(timeout))
-
-    def batch(self, async_op: bool = False, timeout: float | None = None) -> Batch:
-        """Return a context manager whose calls are issued together at its end.
-
-        All ranks that take part in its collectives must make the same batch. Inside the batch, calls return
-        what they always return, but the arrays are filled only after its end. If its body raises, nothing
-        is issued.
-
-        Parameters
-        ----------
-        async_op : bool
-            Do not wait at the end; ``batch.work`` is the `Work`.
-        timeout : float, optional
-            Deadline of the whole batch in seconds; None is the communicator's. Calls inside it take no
-            timeout.
-
-        Returns
-        -------
-        Batch
-            For a ``with`` statement.
-        """
-        check_bool("async_op", async_op)
-        core = self._core
-        return Batch(core, async_op, core.limit(timeout))
+        return self if self._node is None else self._node
 
     def mesh(self, shape: Sequence[int], names: Sequence[str]) -> "Mesh[Communicator]":
         """Return the ranks as a grid with named dimensions, whose groups are made by name. Collective; blocks.

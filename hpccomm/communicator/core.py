@@ -2,15 +2,16 @@
 
 import json
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import Any, Protocol
 
 from numpy import may_share_memory, ndarray
 
 from hpccomm.backends.control import Control
 from hpccomm.communicator.call_sink import CallSink
-from hpccomm.communicator.lanes import AnyDeviceLane, Call, Check, Lanes, PreparedCall
+from hpccomm.communicator.lanes import Call, Check, Lanes, PreparedCall
 from hpccomm.communicator.plan_tags import PlanTags
 from hpccomm.communicator.prepared_calls import PreparedCalls
 from hpccomm.communicator.resolving import NO_LISTS, Lists
@@ -28,15 +29,12 @@ from hpccomm.runtime.starting import tell_unseen
 from hpccomm.schedules.algorithms import AnyAlgorithm
 from hpccomm.settings import Settings, check_bool, check_int, check_seconds
 
-if TYPE_CHECKING:
-    from hpccomm.communicator.communicator import Communicator
-    from hpccomm.communicator.windows import Window
 
-Make = Callable[
-    [Backend, str, Settings, int | None, AnyDeviceLane, tuple[int, ...]],
-    "Communicator",
-]
-"""Makes the communicator over a backend; see `making.make`."""
+class Closable(Protocol):
+    """What is ended before the communicator is, such as a window."""
+
+    def close(self) -> None:
+        """End it. Collective."""
 
 
 _dropped: "list[Core]" = []
@@ -46,10 +44,11 @@ KNOWN = 1024
 """Kinds of calls that are known; a program that makes more different ones has them checked again."""
 
 
+@dataclass(eq=False)
 class Core:
     """The state of one communicator.
 
-    Parameters
+    Attributes
     ----------
     backend : Backend
         Its ranks.
@@ -65,13 +64,6 @@ class Core:
         Carry out calls, by kind of memory.
     device : int or None
         CUDA device of this rank.
-    node_comm : Communicator or None
-        That of this node; None where all ranks are on one node.
-    make : callable
-        Makes a communicator over a backend.
-
-    Attributes
-    ----------
     windows : list of Window
         Those that are open, in the order in which all ranks made them.
     groups : int
@@ -93,43 +85,30 @@ class Core:
         Where in the program it was made; None of one that is a node's.
     """
 
-    made = False
+    backend: Backend
+    calls: CallEngine
+    control: Control
+    check: Check
+    settings: Settings
+    lanes: Lanes
+    device: int | None
+    made: bool = False
     site: Site | None = None
 
-    def __init__(
-        self,
-        backend: Backend,
-        calls: CallEngine,
-        control: Control,
-        check: Check,
-        settings: Settings,
-        lanes: Lanes,
-        device: int | None,
-        node_comm: "Communicator | None",
-        make: Make,
-    ) -> None:
-        self.backend = backend
-        self.calls = calls
-        self.control = control
-        self.check = check
-        self.settings = settings
-        self.lanes = lanes
-        self.device = device
-        self.node_comm = node_comm
-        self.make = make
-        self.windows: list[Window] = []
+    def __post_init__(self) -> None:
+        backend, calls = self.backend, self.calls
+        self.windows: list[Closable] = []
         self.groups = 0
         self.shrunk: Counter[tuple[int, ...]] = Counter()
-        self.prepared_calls = PreparedCalls(backend.rank, backend.size, lanes)
+        self.prepared_calls = PreparedCalls(backend.rank, backend.size, self.lanes)
         self.known: dict[object, PreparedCall[Any]] = {}
-        self.sink = CallSink()
+        self.sink = CallSink(calls)
         self.plan_tags = PlanTags(backend, calls)
 
     def __del__(self) -> None:
         calls = self.calls if self.made else None
         if calls is None or calls.closed or calls.gate.error is not None or leaving():
             return
-        self.node_comm = None  # which somebody may have, and which else is dropped as well
         if not self.backend.shares_process:
             _dropped.append(self)
         if self.site is not None:
@@ -285,6 +264,13 @@ class Core:
             self.calls.run_steps(what, steps())
         if wrong:
             raise wrong[0]
+
+
+class HasCore(Protocol):
+    """A communicator, as its methods see it: functions that take `self`, each beside what it needs."""
+
+    @property
+    def _core(self) -> Core: ...
 
 
 @contextmanager

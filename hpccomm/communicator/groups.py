@@ -1,306 +1,295 @@
-"""Making communicators of other ones, and ending them."""
+"""Making communicators of other ones, and ending them. A new one shares nothing with its parent."""
 
 import json
 from collections.abc import Iterable
 from dataclasses import replace
-from typing import TYPE_CHECKING
 from zlib import crc32
 
 from hpccomm.communicator.core import counting, end_dropped
-from hpccomm.communicator.face import Face
-from hpccomm.communicator.shrinking import apart, grouped, own_ranks, shrunk
+from hpccomm.communicator.shrinking import Communicator, apart, grouped, own_ranks, shrunk
 from hpccomm.errors import CommunicatorAborted, RankMismatch, UsageError, untied
 from hpccomm.runtime.engine import FINALIZED
 from hpccomm.runtime.starting import tell_unseen
 from hpccomm.settings import check_int, check_name
 from hpccomm.topology import check_rank
 
-if TYPE_CHECKING:
-    from hpccomm.communicator.communicator import Communicator
-
 SHRUNK = 1 << 14
 """Labels of shrunk communicators begin here, and end at twice as much."""
 
 
-class Groups(Face):
-    """Communicators over some of the ranks. A new one shares nothing with its parent."""
+def split(
+    self: Communicator, color: int | None, key: int = 0, name: str | None = None
+) -> "Communicator | None":
+    """Make a communicator of the ranks that pass the same `color`. Collective; blocks.
 
-    def split(
-        self, color: int | None, key: int = 0, name: str | None = None
-    ) -> "Communicator | None":
-        """Make a communicator of the ranks that pass the same `color`. Collective; blocks.
+    Parameters
+    ----------
+    color : int or None
+        The group of this rank; None joins no group.
+    key : int
+        Ranks are ordered by key, then by rank.
+    name : str, optional
+        Of the new communicator.
 
-        Parameters
-        ----------
-        color : int or None
-            The group of this rank; None joins no group.
-        key : int
-            Ranks are ordered by key, then by rank.
-        name : str, optional
-            Of the new communicator.
+    Returns
+    -------
+    Communicator or None
+        None for the color None.
 
-        Returns
-        -------
-        Communicator or None
-            None for the color None.
-
-        Raises
-        ------
-        UsageError
-            If this rank's arguments do not fit.
-        RankMismatch
-            On the other ranks in that case.
-        """
-        mine, error = dict[str, object](), None
-        try:
-            mine = {
-                "color": None if color is None else check_int("color", color),
-                "key": check_int("key", key),
-            }
-            check_name(name)
-        except UsageError as wrong:
-            mine, error = {"error": str(wrong)}, wrong
-        core = self._core
-        with core.calls.one_call():
-            core.agree("split", {}, None)
-            end_dropped(core.backend, core.control)
-            with core.calls.part_of("split"):
-                arguments = [
-                    json.loads(each) for each in core.control.all_gather(json.dumps(mine).encode())
-                ]
-                if error is not None:
-                    raise untied(error)
-                refused = {r: each["error"] for r, each in enumerate(arguments) if "error" in each}
-                if refused:
-                    whom = "; ".join(f"rank {rank}: {text}" for rank, text in refused.items())
-                    raise RankMismatch(f"split: {whom}", ranks=tuple(refused))
-            if color is None:
-                core.groups += 1
-                apart(core)
-                return None
-            members = sorted(
-                (rank for rank, each in enumerate(arguments) if each["color"] == mine["color"]),
-                key=lambda rank: (arguments[rank]["key"], rank),
-            )
-            return self._group(members, name, f"split{{}}({color})")
-
-    def split_ranks(self, ranks: Iterable[int], name: str | None = None) -> "Communicator | None":
-        """Make a communicator of `ranks`, in that order. Called by all ranks of this one; blocks.
-
-        Parameters
-        ----------
-        ranks : sequence of int
-            The same on all ranks.
-        name : str, optional
-            Of the new communicator.
-
-        Returns
-        -------
-        Communicator or None
-            None on the ranks that are not in it.
-
-        Raises
-        ------
-        UsageError
-            If this rank's arguments do not fit.
-        RankMismatch
-            On the other ranks in that case, and on all ranks if their lists differ.
-        """
-        core, error, members = self._core, None, list[int]()
-        try:
-            members = [check_rank("ranks", rank, core.backend.size) for rank in ranks]
-            check_name(name)
-            if not members or len(set(members)) != len(members):
-                raise UsageError(f"ranks is {members}; give at least one rank, none of them twice")
-        except UsageError as refused:
-            error = refused
-        except TypeError:
-            error = UsageError(f"ranks is {ranks!r}; give a sequence of ranks")
-        with core.calls.one_call():
-            core.agree("split_ranks", {"ranks": members}, error)
-            end_dropped(core.backend, core.control)
-            if core.backend.rank not in members:
-                core.groups += 1
-                apart(core)
-                return None
-            return self._group(members, name, "ranks{}")
-
-    def dup(self, name: str | None = None) -> "Communicator":
-        """Make a communicator of the same ranks. Collective; blocks.
-
-        Parameters
-        ----------
-        name : str, optional
-            Of the new communicator.
-
-        Returns
-        -------
-        Communicator
-            Ended by itself.
-        """
+    Raises
+    ------
+    UsageError
+        If this rank's arguments do not fit.
+    RankMismatch
+        On the other ranks in that case.
+    """
+    mine, error = dict[str, object](), None
+    try:
+        mine = {
+            "color": None if color is None else check_int("color", color),
+            "key": check_int("key", key),
+        }
         check_name(name)
-        with self._core.calls.one_call():
-            self._core.agree("dup", {}, None)
-            end_dropped(self._core.backend, self._core.control)
-            return self._group(list(range(self._core.backend.size)), name, "dup{}")
-
-    def shrink(
-        self, exclude: Iterable[int] | None = None, name: str | None = None
-    ) -> "Communicator":
-        """Make a communicator without some of the ranks. Called by the ranks that stay; blocks.
-
-        Without `exclude`, the ranks that are lost are left out. That works in a job of Open MPI 5 that was
-        started with ``mpiexec --with-ft ulfm``, also on a communicator that has failed, again and again:
-        see :doc:`losing_ranks`. All ranks that are left must call it. They agree on who is lost, which
-        the communicator then is without, and it may be nobody.
-
-        With `exclude`, the excluded ranks take no part, and may be dead. Over NCCL 2.27 and later, NCCL's
-        own shrink makes the device side, which is faster than making a new communicator.
-
-        The ranks of the new communicator are in the same order.
-
-        Parameters
-        ----------
-        exclude : sequence of int, optional
-            Ranks to leave out, at least one; the same on all ranks that stay. None leaves out those that
-            are lost.
-        name : str, optional
-            Of the new communicator. Without `exclude`, it is by default the name of the one that lost ranks
-            first with the number of the epoch, such as ``"world.e1"``.
-
-        Returns
-        -------
-        Communicator
-            Ended by itself.
-
-        Raises
-        ------
-        UsageError
-            If an argument does not fit, or this rank is excluded; or if `exclude` is None and the job was
-            not started so that it survives lost ranks.
-        CommunicatorAborted
-            In that case too, if the communicator has failed; with `exclude`, if it has failed at all.
-        """
-        if exclude is None:
-            check_name(name)
-            return shrunk(self._core, name)
-        calls, size, rank = self._core.calls, self._core.backend.size, self._core.backend.rank
-        try:
-            left_out = tuple(sorted({check_rank("exclude", each, size) for each in exclude}))
-        except TypeError:
-            raise UsageError(f"exclude is {exclude!r}; give a sequence of ranks") from None
-        check_name(name)
-        if not left_out or rank in left_out:
-            raise UsageError(
-                f"exclude is {list(left_out)} on rank {rank} of {size}; give at least one rank, and have "
-                "only those that are not in it call shrink"
-            )
-        if calls.gate.error is not None and self._core.backend.survival is not None:
-            raise CommunicatorAborted(
-                f"communicator {calls.name!r} has failed, and shrink({list(left_out)}) takes one that works; "
-                "call shrink() without ranks, which leaves out those that are lost",
-                communicator=calls.name,
-                rank=rank,
-            ) from calls.gate.error
-        with calls.one_call():
-            members = [each for each in range(size) if each not in left_out]
-            # The ranks that are left out know nothing of it, and count on: nor may the others count it.
-            self._core.shrunk[left_out] += 1
-            number = self._core.shrunk[left_out]
-            label = SHRUNK + crc32(repr((list(left_out), number)).encode()) % SHRUNK
-            named = name or f"{calls.name}.without({','.join(map(str, left_out))}){number}"
-            return self._over(members, label, named, left_out)
-
-    @property
-    def node_comm(self) -> "Communicator":
-        """The communicator of this node's ranks, made together with this one.
-
-        Where all ranks are on one node, it is this communicator itself. It ends with this one; do not end
-        it by itself.
-        """
-        of_node = self._core.node_comm
-        if of_node is None:
-            return self  # type: ignore[return-value]  # every Groups is a Communicator
-        return of_node
-
-    def finalize(self) -> None:
-        """End the communicator. Collective; blocks; idempotent. Asynchronous calls are awaited.
-
-        If the communicator has failed, only local work is done.
-
-        Raises
-        ------
-        CommunicationError
-            If calls on device arrays have failed and no call has raised that failure yet. The contents of
-            their arrays are undefined.
-        RankMismatch
-            If the ranks have made different collective calls, and no other call has found that out. The
-            communicator is finalized then, too.
-        CollectiveTimeout
-            If a rank has not come to the end before the deadline. The communicator is finalized then, too.
-        """
-        core, calls = self._core, self._core.calls
-        if calls.closed:
-            return
-        differing = None
-        if calls.gate.error is None:
-            with calls.one_call():
-                calls.finish()
-                differing = core.check.end()
-                # The others may be elsewhere, and not close with this rank.
-                if differing is not None:
-                    calls.fail(differing)
-        if calls.gate.error is not None:
-            self.abort()  # its node's too: nothing may need a peer
-            if core.node_comm is not None:
-                core.node_comm.finalize()  # so that the others hear that this rank will not come
-            calls.close(FINALIZED)
-            tell_unseen(calls)
-            unraised, calls.failure.unraised = calls.failure.unraised, None
-            unraised = differing or unraised
-            if unraised is not None:
-                raise unraised
-            return
-        if core.node_comm is not None:
-            core.node_comm.finalize()
-        core.close()
-
-    def abort(self) -> None:
-        """End the waits of this process and mark the communicator as failed.
-
-        Local; may be called from any thread.
-
-        Calls that wait, and asynchronous calls under way, end with `CommunicatorAborted`. A call that is
-        blocked in the MPI library continues until its deadline. Over NCCL, calls under way are ended on
-        the device, so that its streams continue; the contents of their arrays are undefined. The arrays
-        of unfinished calls are kept alive.
-        """
-        calls = self._core.calls
-        calls.fail(
-            CommunicatorAborted(
-                f"communicator {calls.name!r} was aborted",
-                communicator=calls.name,
-                rank=self._core.backend.rank,
-            )
+    except UsageError as wrong:
+        mine, error = {"error": str(wrong)}, wrong
+    core = self._core
+    with core.calls.one_call():
+        core.agree("split", {}, None)
+        end_dropped(core.backend, core.control)
+        with core.calls.part_of("split"):
+            arguments = [
+                json.loads(each) for each in core.control.all_gather(json.dumps(mine).encode())
+            ]
+            if error is not None:
+                raise untied(error)
+            refused = {r: each["error"] for r, each in enumerate(arguments) if "error" in each}
+            if refused:
+                whom = "; ".join(f"rank {rank}: {text}" for rank, text in refused.items())
+                raise RankMismatch(f"split: {whom}", ranks=tuple(refused))
+        if color is None:
+            core.groups += 1
+            apart(core)
+            return None
+        members = sorted(
+            (rank for rank, each in enumerate(arguments) if each["color"] == mine["color"]),
+            key=lambda rank: (arguments[rank]["key"], rank),
         )
-        self._core.lanes.device.abandon()  # another thread may be at it
-        if self._core.node_comm is not None:
-            self._core.node_comm.abort()
+        return _group(self, members, name, f"split{{}}({color})")
 
-    def _group(self, members: list[int], name: str | None, kind: str) -> "Communicator":
-        self._core.groups += 1
-        label = self._core.groups
-        return self._over(members, label, name or f"{self._core.calls.name}.{kind.format(label)}")
 
-    def _over(
-        self, members: list[int], label: int, name: str, left_out: tuple[int, ...] = ()
-    ) -> "Communicator":
-        core = self._core
-        with counting(), core.calls.beside_watchdog("making a group"):
-            if left_out:
-                backend = core.backend.group(members, label)
-            else:
-                backend = grouped(core.backend, members, label)
-        settings = replace(core.settings, timeout=core.calls.timeout)
-        with counting(), own_ranks(core.calls):
-            return core.make(backend, name, settings, core.device, core.lanes.device, left_out)
+def split_ranks(
+    self: Communicator, ranks: Iterable[int], name: str | None = None
+) -> "Communicator | None":
+    """Make a communicator of `ranks`, in that order. Called by all ranks of this one; blocks.
+
+    Parameters
+    ----------
+    ranks : sequence of int
+        The same on all ranks.
+    name : str, optional
+        Of the new communicator.
+
+    Returns
+    -------
+    Communicator or None
+        None on the ranks that are not in it.
+
+    Raises
+    ------
+    UsageError
+        If this rank's arguments do not fit.
+    RankMismatch
+        On the other ranks in that case, and on all ranks if their lists differ.
+    """
+    core, error, members = self._core, None, list[int]()
+    try:
+        members = [check_rank("ranks", rank, core.backend.size) for rank in ranks]
+        check_name(name)
+        if not members or len(set(members)) != len(members):
+            raise UsageError(f"ranks is {members}; give at least one rank, none of them twice")
+    except UsageError as refused:
+        error = refused
+    except TypeError:
+        error = UsageError(f"ranks is {ranks!r}; give a sequence of ranks")
+    with core.calls.one_call():
+        core.agree("split_ranks", {"ranks": members}, error)
+        end_dropped(core.backend, core.control)
+        if core.backend.rank not in members:
+            core.groups += 1
+            apart(core)
+            return None
+        return _group(self, members, name, "ranks{}")
+
+
+def dup(self: Communicator, name: str | None = None) -> "Communicator":
+    """Make a communicator of the same ranks. Collective; blocks.
+
+    Parameters
+    ----------
+    name : str, optional
+        Of the new communicator.
+
+    Returns
+    -------
+    Communicator
+        Ended by itself.
+    """
+    check_name(name)
+    with self._core.calls.one_call():
+        self._core.agree("dup", {}, None)
+        end_dropped(self._core.backend, self._core.control)
+        return _group(self, list(range(self._core.backend.size)), name, "dup{}")
+
+
+def shrink(
+    self: Communicator, exclude: Iterable[int] | None = None, name: str | None = None
+) -> "Communicator":
+    """Make a communicator without some of the ranks. Called by the ranks that stay; blocks.
+
+    Without `exclude`, the ranks that are lost are left out. That works in a job of Open MPI 5 that was
+    started with ``mpiexec --with-ft ulfm``, also on a communicator that has failed, again and again:
+    see :doc:`losing_ranks`. All ranks that are left must call it. They agree on who is lost, which
+    the communicator then is without, and it may be nobody.
+
+    With `exclude`, the excluded ranks take no part, and may be dead. Over NCCL 2.27 and later, NCCL's
+    own shrink makes the device side, which is faster than making a new communicator.
+
+    The ranks of the new communicator are in the same order.
+
+    Parameters
+    ----------
+    exclude : sequence of int, optional
+        Ranks to leave out, at least one; the same on all ranks that stay. None leaves out those that
+        are lost.
+    name : str, optional
+        Of the new communicator. Without `exclude`, it is by default the name of the one that lost ranks
+        first with the number of the epoch, such as ``"world.e1"``.
+
+    Returns
+    -------
+    Communicator
+        Ended by itself.
+
+    Raises
+    ------
+    UsageError
+        If an argument does not fit, or this rank is excluded; or if `exclude` is None and the job was
+        not started so that it survives lost ranks.
+    CommunicatorAborted
+        In that case too, if the communicator has failed; with `exclude`, if it has failed at all.
+    """
+    if exclude is None:
+        check_name(name)
+        return shrunk(self._core, self._make, name)
+    calls, size, rank = self._core.calls, self._core.backend.size, self._core.backend.rank
+    try:
+        left_out = tuple(sorted({check_rank("exclude", each, size) for each in exclude}))
+    except TypeError:
+        raise UsageError(f"exclude is {exclude!r}; give a sequence of ranks") from None
+    check_name(name)
+    if not left_out or rank in left_out:
+        raise UsageError(
+            f"exclude is {list(left_out)} on rank {rank} of {size}; give at least one rank, and have "
+            "only those that are not in it call shrink"
+        )
+    if calls.gate.error is not None and self._core.backend.survival is not None:
+        raise CommunicatorAborted(
+            f"communicator {calls.name!r} has failed, and shrink({list(left_out)}) takes one that works; "
+            "call shrink() without ranks, which leaves out those that are lost",
+            communicator=calls.name,
+            rank=rank,
+        ) from calls.gate.error
+    with calls.one_call():
+        members = [each for each in range(size) if each not in left_out]
+        # The ranks that are left out know nothing of it, and count on: nor may the others count it.
+        self._core.shrunk[left_out] += 1
+        number = self._core.shrunk[left_out]
+        label = SHRUNK + crc32(repr((list(left_out), number)).encode()) % SHRUNK
+        named = name or f"{calls.name}.without({','.join(map(str, left_out))}){number}"
+        return _over(self, members, label, named, left_out)
+
+
+def finalize(self: Communicator) -> None:
+    """End the communicator. Collective; blocks; idempotent. Asynchronous calls are awaited.
+
+    If the communicator has failed, only local work is done.
+
+    Raises
+    ------
+    CommunicationError
+        If calls on device arrays have failed and no call has raised that failure yet. The contents of
+        their arrays are undefined.
+    RankMismatch
+        If the ranks have made different collective calls, and no other call has found that out. The
+        communicator is finalized then, too.
+    CollectiveTimeout
+        If a rank has not come to the end before the deadline. The communicator is finalized then, too.
+    """
+    core, calls = self._core, self._core.calls
+    if calls.closed:
+        return
+    differing = None
+    if calls.gate.error is None:
+        with calls.one_call():
+            calls.finish()
+            differing = core.check.end()
+            # The others may be elsewhere, and not close with this rank.
+            if differing is not None:
+                calls.fail(differing)
+    if calls.gate.error is not None:
+        self.abort()  # its node's too: nothing may need a peer
+        if self._node is not None:
+            self._node.finalize()  # so that the others hear that this rank will not come
+        calls.close(FINALIZED)
+        tell_unseen(calls)
+        unraised, calls.failure.unraised = calls.failure.unraised, None
+        unraised = differing or unraised
+        if unraised is not None:
+            raise unraised
+        return
+    if self._node is not None:
+        self._node.finalize()
+    core.close()
+
+
+def abort(self: Communicator) -> None:
+    """End the waits of this process and mark the communicator as failed.
+
+    Local; may be called from any thread.
+
+    Calls that wait, and asynchronous calls under way, end with `CommunicatorAborted`. A call that is
+    blocked in the MPI library continues until its deadline. Over NCCL, calls under way are ended on
+    the device, so that its streams continue; the contents of their arrays are undefined. The arrays
+    of unfinished calls are kept alive.
+    """
+    calls = self._core.calls
+    calls.fail(
+        CommunicatorAborted(
+            f"communicator {calls.name!r} was aborted",
+            communicator=calls.name,
+            rank=self._core.backend.rank,
+        )
+    )
+    self._core.lanes.device.abandon()  # another thread may be at it
+    if self._node is not None:
+        self._node.abort()
+
+
+def _group(self: Communicator, members: list[int], name: str | None, kind: str) -> "Communicator":
+    self._core.groups += 1
+    label = self._core.groups
+    return _over(self, members, label, name or f"{self._core.calls.name}.{kind.format(label)}")
+
+
+def _over(
+    self: Communicator, members: list[int], label: int, name: str, left_out: tuple[int, ...] = ()
+) -> "Communicator":
+    core = self._core
+    with counting(), core.calls.beside_watchdog("making a group"):
+        if left_out:
+            backend = core.backend.group(members, label)
+        else:
+            backend = grouped(core.backend, members, label)
+    settings = replace(core.settings, timeout=core.calls.timeout)
+    with counting(), own_ranks(core.calls):
+        return self._make(backend, name, settings, core.device, core.lanes.device, left_out)

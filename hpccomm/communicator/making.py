@@ -106,13 +106,12 @@ def make(
             tell=not of_node,
             nccl_comm=nccl,
         )
-        lanes, again = Lanes(host, on_device), partial(make, tables=tables)
-        core = Core(backend, calls, control, check, settings, lanes, device, node_comm, again)
+        core = Core(backend, calls, control, check, settings, Lanes(host, on_device), device)
         if settings.self_check:
             _check(core)
         calls.opened()
         core.made, core.site = True, None if of_node else site_of(user_frame())
-        return Communicator(core)
+        return Communicator(core, partial(make, tables=tables), node_comm)
     except BaseException:
         if node_comm is not None:
             node_comm.abort()  # which nobody will have

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import DTypeLike
 
-from hpccomm.communicator.face import Face
+from hpccomm.communicator.core import HasCore
 from hpccomm.dtypes import is_native
 from hpccomm.errors import UsageError
 from hpccomm.memory.views import check_dtype
@@ -16,97 +16,95 @@ if TYPE_CHECKING:
     from hpccomm.communicator.windows import Window
 
 
-class MemoryCalls(Face):
-    """Arrays in registered memory, and memory that other ranks read and write by themselves."""
+def empty(
+    self: HasCore, shape: int | Sequence[int], dtype: DTypeLike, *, device: int | None = None
+) -> Any:
+    """Return an array in registered memory, which the ranks of its node read and write directly.
 
-    def empty(
-        self, shape: int | Sequence[int], dtype: DTypeLike, *, device: int | None = None
-    ) -> Any:
-        """Return an array in registered memory, which the ranks of its node read and write directly.
+    Collectives on it and on views of it copy the data only once. It belongs to the process: all
+    communicators of the process can use it, and it outlives them. It is freed when its last view is
+    gone, on any rank at any time. Its elements are undefined. A forked process sees the same memory,
+    not a copy. Local; does not block, except with `device`: then it may wait for work on the device,
+    if it frees memory that is no longer used.
 
-        Collectives on it and on views of it copy the data only once. It belongs to the process: all
-        communicators of the process can use it, and it outlives them. It is freed when its last view is
-        gone, on any rank at any time. Its elements are undefined. A forked process sees the same memory,
-        not a copy. Local; does not block, except with `device`: then it may wait for work on the device,
-        if it frees memory that is no longer used.
+    If ranks share no memory (one rank per node, or ``shared_memory="off"``), the result is an ordinary
+    array. This is logged once.
 
-        If ranks share no memory (one rank per node, or ``shared_memory="off"``), the result is an ordinary
-        array. This is logged once.
+    Parameters
+    ----------
+    shape : int or sequence of int
+        Of the array. Ranks may pass different shapes, and not all ranks need to call.
+    dtype : dtype
+        Of its elements, in the machine's byte order, without references to Python objects.
+    device : int, optional
+        None is host memory. The number of this rank's device gives device memory from NCCL's allocator.
+        A plan of this communicator registers it, and needs no intermediate copies then, where the
+        arrays of all ranks lie at the same place in equal arrays of `empty`, or in views of them. All
+        other calls take it as an ordinary array, and it mixes with any. If the library has no such
+        memory, the result is an ordinary CuPy array, which `explain` reports.
 
-        Parameters
-        ----------
-        shape : int or sequence of int
-            Of the array. Ranks may pass different shapes, and not all ranks need to call.
-        dtype : dtype
-            Of its elements, in the machine's byte order, without references to Python objects.
-        device : int, optional
-            None is host memory. The number of this rank's device gives device memory from NCCL's allocator.
-            A plan of this communicator registers it, and needs no intermediate copies then, where the
-            arrays of all ranks lie at the same place in equal arrays of `empty`, or in views of them. All
-            other calls take it as an ordinary array, and it mixes with any. If the library has no such
-            memory, the result is an ordinary CuPy array, which `explain` reports.
+    Returns
+    -------
+    ndarray or cupy.ndarray, of `shape` and `dtype`
+        C-contiguous; on the host it begins at a cache line.
 
-        Returns
-        -------
-        ndarray or cupy.ndarray, of `shape` and `dtype`
-            C-contiguous; on the host it begins at a cache line.
+    Raises
+    ------
+    UsageError
+        If an argument does not fit.
+    MemoryError
+        If there is no such memory.
+    """
+    extents, kind = _shape(shape), _dtype(dtype)
+    if device is not None:
+        lane = self._core.lanes.device
+        return lane.empty_on(check_int("device", device), extents, kind)
+    with self._core.calls.one_call():
+        return self._core.lanes.host.empty(extents, kind)
 
-        Raises
-        ------
-        UsageError
-            If an argument does not fit.
-        MemoryError
-            If there is no such memory.
-        """
-        extents, kind = _shape(shape), _dtype(dtype)
-        if device is not None:
-            lane = self._core.lanes.device
-            return lane.empty_on(check_int("device", device), extents, kind)
-        with self._core.calls.one_call():
-            return self._core.lanes.host.empty(extents, kind)
 
-    def window(self, x: Any) -> "Window":
-        """Let all ranks read and write x without this rank taking part. Collective; blocks.
+def window(self: HasCore, x: Any) -> "Window":
+    """Let all ranks read and write x without this rank taking part. Collective; blocks.
 
-        Parameters
-        ----------
-        x : array
-            This rank's memory, C-contiguous and writable, from `empty` or any other. Shape and size may
-            differ between ranks; the dtype must be the same. The window keeps it alive.
+    Parameters
+    ----------
+    x : array
+        This rank's memory, C-contiguous and writable, from `empty` or any other. Shape and size may
+        differ between ranks; the dtype must be the same. The window keeps it alive.
 
-        Returns
-        -------
-        Window
-            All ranks must close it; `finalize` closes the windows that are still open.
+    Returns
+    -------
+    Window
+        All ranks must close it; `finalize` closes the windows that are still open.
 
-        Raises
-        ------
-        UsageError
-            If x does not fit here, or the backend has no one-sided communication.
-        RankMismatch
-            On the other ranks in that case, and on all ranks if their dtypes differ.
-        CommunicationError
-            If the call fails or its deadline passes.
+    Raises
+    ------
+    UsageError
+        If x does not fit here, or the backend has no one-sided communication.
+    RankMismatch
+        On the other ranks in that case, and on all ranks if their dtypes differ.
+    CommunicationError
+        If the call fails or its deadline passes.
 
-        Examples
-        --------
-        Each rank writes its number to its right neighbour and signals it.
+    Examples
+    --------
+    Each rank writes its number to its right neighbour and signals it.
 
-        >>> import hpccomm
-        >>> import numpy as np
-        >>> with hpccomm.new_comm("loopback") as comm:
-        ...     mine = np.full(1, -1)
-        ...     right, left = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
-        ...     with comm.window(mine) as window:
-        ...         window.put(np.array([comm.rank]), right)
-        ...         window.signal(right)
-        ...         window.wait_signal(left)
-        ...         print(mine)
-        [0]
-        """
-        from hpccomm.communicator import windows
+    >>> import hpccomm
+    >>> import numpy as np
+    >>> with hpccomm.new_comm("loopback") as comm:
+    ...     mine = np.full(1, -1)
+    ...     right, left = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
+    ...     with comm.window(mine) as window:
+    ...         window.put(np.array([comm.rank]), right)
+    ...         window.signal(right)
+    ...         window.wait_signal(left)
+    ...         print(mine)
+    [0]
+    """
+    from hpccomm.communicator import windows
 
-        return windows.make(self._core, x)
+    return windows.make(self._core, x)
 
 
 def _shape(shape: object) -> tuple[int, ...]:

@@ -1,12 +1,16 @@
-"""Point to point."""
+"""Between two ranks. Messages with the same sender, receiver, tag and dtype arrive in order.
+
+Receive arrays of different dtypes that have the same sender and tag in the order in which they are sent,
+or give them different tags. That holds for asynchronous receives, too, and for those of a batch: the first
+that waits takes a message of another dtype, as one that does not fit, although a later one is for it.
+"""
 
 from typing import Any
 
 from numpy import may_share_memory, ndarray
 
 from hpccomm.communicator.arrivals import received
-from hpccomm.communicator.core import Core
-from hpccomm.communicator.face import Face
+from hpccomm.communicator.core import Core, HasCore
 from hpccomm.communicator.lanes import Call, PointToPoint
 from hpccomm.contracts.arrivals import ANY, Anything
 from hpccomm.errors import UsageError
@@ -15,161 +19,155 @@ from hpccomm.runtime.callpath import in_turn
 from hpccomm.topology import check_rank
 
 
-class Messages(Face):
-    """Between two ranks. Messages with the same sender, receiver, tag and dtype arrive in order.
+def send(
+    self: HasCore,
+    x: Any,
+    dst: int | None,
+    tag: int = 0,
+    *,
+    async_op: bool = False,
+    timeout: float | None = None,
+    stream: object = None,
+) -> Any:
+    """Send x to rank `dst`. Returns when x may be used again; this may need the receiver.
 
-    Receive arrays of different dtypes that have the same sender and tag in the order in which they are sent,
-    or give them different tags. That holds for asynchronous receives, too, and for those of a batch: the first
-    that waits takes a message of another dtype, as one that does not fit, although a later one is for it.
+    Parameters
+    ----------
+    x : array
+        Of any shape and dtype.
+    dst : int or None
+        The receiver; None does nothing.
+    tag : int
+        Distinguishes messages.
+    async_op : bool
+        Return a `Work` at once.
+    timeout : float, optional
+        Deadline in seconds. None is the communicator's deadline, ``math.inf`` is no deadline.
+    stream : object, optional
+        For device arrays: a CuPy stream, its number, or an object with ``__cuda_stream__``. None is
+        the current one of the array's framework.
+
+    Returns
+    -------
+    None
+        Or a `Work`.
+
+    Raises
+    ------
+    UsageError
+        If an argument does not fit. Nothing has been sent then.
+    CommunicationError
+        If the call fails or its deadline passes.
     """
+    return _exchange(self._core, "send", x, dst, None, None, tag, async_op, timeout, stream)
 
-    def send(
-        self,
-        x: Any,
-        dst: int | None,
-        tag: int = 0,
-        *,
-        async_op: bool = False,
-        timeout: float | None = None,
-        stream: object = None,
-    ) -> Any:
-        """Send x to rank `dst`. Returns when x may be used again; this may need the receiver.
 
-        Parameters
-        ----------
-        x : array
-            Of any shape and dtype.
-        dst : int or None
-            The receiver; None does nothing.
-        tag : int
-            Distinguishes messages.
-        async_op : bool
-            Return a `Work` at once.
-        timeout : float, optional
-            Deadline in seconds. None is the communicator's deadline, ``math.inf`` is no deadline.
-        stream : object, optional
-            For device arrays: a CuPy stream, its number, or an object with ``__cuda_stream__``. None is
-            the current one of the array's framework.
+def recv(
+    self: HasCore,
+    out: Any,
+    src: int | Anything | None,
+    tag: int | Anything = 0,
+    *,
+    async_op: bool = False,
+    timeout: float | None = None,
+    stream: object = None,
+) -> Any:
+    """Receive an array from rank `src` into `out`.
 
-        Returns
-        -------
-        None
-            Or a `Work`.
+    Parameters
+    ----------
+    out : array or None
+        It must have exactly as many bytes as are sent. None makes a new 1-D host array of the message's
+        size and dtype; of a structured dtype, say, an array of its bytes (uint8).
+    src : int, ANY or None
+        The sender; `ANY` is any, for host arrays (`probe` tells which one); None does nothing.
+    tag : int or ANY
+        The message's; `ANY` is any. Over MPI, an array then is not seen behind an object of the same
+        sender until that was received; `probe` takes either.
+    async_op : bool
+        Return a `Work` at once. Sender, tag and `out` must be given then.
+    timeout : float, optional
+        Deadline in seconds. None is the communicator's deadline, ``math.inf`` is no deadline.
+    stream : object, optional
+        For device arrays: a CuPy stream, its number, or an object with ``__cuda_stream__``. None is
+        the current one of the array's framework.
 
-        Raises
-        ------
-        UsageError
-            If an argument does not fit. Nothing has been sent then.
-        CommunicationError
-            If the call fails or its deadline passes.
-        """
-        return _exchange(self._core, "send", x, dst, None, None, tag, async_op, timeout, stream)
+    Returns
+    -------
+    array
+        `out` or the new array; or a `Work`.
 
-    def recv(
-        self,
-        out: Any,
-        src: int | Anything | None,
-        tag: int | Anything = 0,
-        *,
-        async_op: bool = False,
-        timeout: float | None = None,
-        stream: object = None,
-    ) -> Any:
-        """Receive an array from rank `src` into `out`.
+    Raises
+    ------
+    UsageError
+        If an argument does not fit. Nothing has been received then.
+    BufferMismatch
+        If the message has another size or dtype. The message is lost; the communicator can still be used.
+    CommunicationError
+        If the call fails or its deadline passes.
+    """
+    if src is None and tag is ANY:
+        tag = 0  # as any: nothing is received
+    elif src is ANY or tag is ANY or (out is None and src is not None):
+        if async_op or stream is not None:
+            option = "async_op" if async_op else "stream"
+            raise UsageError(
+                f"{option} does not go with recv from any sender, of any tag or of any size; give out, "
+                "src and tag, or use probe(block=False)"
+            )
+        return received(self._core, out, src, tag, timeout)  # type: ignore[arg-type]  # checked there
+    return _exchange(self._core, "recv", None, None, out, src, tag, async_op, timeout, stream)
 
-        Parameters
-        ----------
-        out : array or None
-            It must have exactly as many bytes as are sent. None makes a new 1-D host array of the message's
-            size and dtype; of a structured dtype, say, an array of its bytes (uint8).
-        src : int, ANY or None
-            The sender; `ANY` is any, for host arrays (`probe` tells which one); None does nothing.
-        tag : int or ANY
-            The message's; `ANY` is any. Over MPI, an array then is not seen behind an object of the same
-            sender until that was received; `probe` takes either.
-        async_op : bool
-            Return a `Work` at once. Sender, tag and `out` must be given then.
-        timeout : float, optional
-            Deadline in seconds. None is the communicator's deadline, ``math.inf`` is no deadline.
-        stream : object, optional
-            For device arrays: a CuPy stream, its number, or an object with ``__cuda_stream__``. None is
-            the current one of the array's framework.
 
-        Returns
-        -------
-        array
-            `out` or the new array; or a `Work`.
+def send_recv(
+    self: HasCore,
+    x: Any,
+    dst: int | None,
+    out: Any,
+    src: int | None,
+    tag: int = 0,
+    *,
+    async_op: bool = False,
+    timeout: float | None = None,
+    stream: object = None,
+) -> Any:
+    """Send x to rank `dst` while receiving `out` from rank `src`.
 
-        Raises
-        ------
-        UsageError
-            If an argument does not fit. Nothing has been received then.
-        BufferMismatch
-            If the message has another size or dtype. The message is lost; the communicator can still be used.
-        CommunicationError
-            If the call fails or its deadline passes.
-        """
-        if src is None and tag is ANY:
-            tag = 0  # as any: nothing is received
-        elif src is ANY or tag is ANY or (out is None and src is not None):
-            if async_op or stream is not None:
-                option = "async_op" if async_op else "stream"
-                raise UsageError(
-                    f"{option} does not go with recv from any sender, of any tag or of any size; give out, "
-                    "src and tag, or use probe(block=False)"
-                )
-            return received(self._core, out, src, tag, timeout)  # type: ignore[arg-type]  # checked there
-        return _exchange(self._core, "recv", None, None, out, src, tag, async_op, timeout, stream)
+    Parameters
+    ----------
+    x : array
+        What is sent.
+    dst : int or None
+        The receiver; None sends nothing.
+    out : array
+        It must have exactly as many bytes as are received. It may be x.
+    src : int or None
+        The sender; None receives nothing.
+    tag : int
+        Of both messages.
+    async_op : bool
+        Return a `Work` at once.
+    timeout : float, optional
+        Deadline in seconds. None is the communicator's deadline, ``math.inf`` is no deadline.
+    stream : object, optional
+        For device arrays: a CuPy stream, its number, or an object with ``__cuda_stream__``. None is
+        the current one of the array's framework.
 
-    def send_recv(
-        self,
-        x: Any,
-        dst: int | None,
-        out: Any,
-        src: int | None,
-        tag: int = 0,
-        *,
-        async_op: bool = False,
-        timeout: float | None = None,
-        stream: object = None,
-    ) -> Any:
-        """Send x to rank `dst` while receiving `out` from rank `src`.
+    Returns
+    -------
+    array
+        `out`; or a `Work`.
 
-        Parameters
-        ----------
-        x : array
-            What is sent.
-        dst : int or None
-            The receiver; None sends nothing.
-        out : array
-            It must have exactly as many bytes as are received. It may be x.
-        src : int or None
-            The sender; None receives nothing.
-        tag : int
-            Of both messages.
-        async_op : bool
-            Return a `Work` at once.
-        timeout : float, optional
-            Deadline in seconds. None is the communicator's deadline, ``math.inf`` is no deadline.
-        stream : object, optional
-            For device arrays: a CuPy stream, its number, or an object with ``__cuda_stream__``. None is
-            the current one of the array's framework.
-
-        Returns
-        -------
-        array
-            `out`; or a `Work`.
-
-        Raises
-        ------
-        UsageError
-            If an argument does not fit. Nothing has been sent then.
-        BufferMismatch
-            If the message has another size or dtype. The message is lost; the communicator can still be used.
-        CommunicationError
-            If the call fails or its deadline passes.
-        """
-        return _exchange(self._core, "send_recv", x, dst, out, src, tag, async_op, timeout, stream)
+    Raises
+    ------
+    UsageError
+        If an argument does not fit. Nothing has been sent then.
+    BufferMismatch
+        If the message has another size or dtype. The message is lost; the communicator can still be used.
+    CommunicationError
+        If the call fails or its deadline passes.
+    """
+    return _exchange(self._core, "send_recv", x, dst, out, src, tag, async_op, timeout, stream)
 
 
 @in_turn

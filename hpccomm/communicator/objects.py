@@ -11,9 +11,8 @@ from typing import Any
 
 from hpccomm.communicator import object_transfer as transfer
 from hpccomm.communicator.arrivals import received_object
-from hpccomm.communicator.core import Core
-from hpccomm.communicator.face import Face
-from hpccomm.communicator.lanes.lane import OBJECTS, wire_tag
+from hpccomm.communicator.core import Core, HasCore
+from hpccomm.communicator.lanes.message import OBJECTS, wire_tag
 from hpccomm.communicator.object_transfer import Frame
 from hpccomm.contracts.arrivals import ANY, Anything
 from hpccomm.contracts.terms import Terms, of_message, terms
@@ -24,300 +23,306 @@ from hpccomm.runtime.operation import Label, Operation
 from hpccomm.topology import check_rank
 
 
-class Objects(Face):
-    """These calls take any object that can be pickled."""
+def broadcast_object(
+    self: HasCore, value: Any, root: int = 0, *, timeout: float | None = None
+) -> Any:
+    """Return the root's object on every rank. Collective; blocks.
 
-    def broadcast_object(self, value: Any, root: int = 0, *, timeout: float | None = None) -> Any:
-        """Return the root's object on every rank. Collective; blocks.
+    Parameters
+    ----------
+    value : object
+        On the root. Other ranks do not use it.
+    root : int
+        The rank that has it.
+    timeout : float, optional
+        Deadline in seconds. None is the communicator's deadline.
 
-        Parameters
-        ----------
-        value : object
-            On the root. Other ranks do not use it.
-        root : int
-            The rank that has it.
-        timeout : float, optional
-            Deadline in seconds. None is the communicator's deadline.
+    Returns
+    -------
+    object
+        On the root `value` itself.
 
-        Returns
-        -------
-        object
-            On the root `value` itself.
+    Raises
+    ------
+    UsageError
+        On the root, if its object cannot be pickled; the other ranks raise `CommunicationError`.
+    CommunicationError
+        If the call fails or its deadline passes.
+    """
+    with self._core.calls.one_call():
+        origin, at_root = _root(self._core, root)
+        frame, error = _dumped(value) if at_root else (Frame(), None)
+        steps = transfer.broadcast(self._core, frame, origin)
+        label = _label("broadcast_object", frame, origin)
+        arrived = _run(self._core, label, frame, steps, timeout, error)
+        return value if at_root else arrived[0]
 
-        Raises
-        ------
-        UsageError
-            On the root, if its object cannot be pickled; the other ranks raise `CommunicationError`.
-        CommunicationError
-            If the call fails or its deadline passes.
-        """
-        with self._core.calls.one_call():
-            origin, at_root = _root(self._core, root)
-            frame, error = _dumped(value) if at_root else (Frame(), None)
-            steps = transfer.broadcast(self._core, frame, origin)
-            label = _label("broadcast_object", frame, origin)
-            arrived = _run(self._core, label, frame, steps, timeout, error)
-            return value if at_root else arrived[0]
 
-    def all_gather_object(self, value: Any, *, timeout: float | None = None) -> list[Any]:
-        """Return every rank's object, by rank, on every rank. Collective; blocks.
+def all_gather_object(self: HasCore, value: Any, *, timeout: float | None = None) -> list[Any]:
+    """Return every rank's object, by rank, on every rank. Collective; blocks.
 
-        Parameters
-        ----------
-        value : object
-            This rank's.
-        timeout : float, optional
-            Deadline in seconds. None is the communicator's deadline.
+    Parameters
+    ----------
+    value : object
+        This rank's.
+    timeout : float, optional
+        Deadline in seconds. None is the communicator's deadline.
 
-        Returns
-        -------
-        list of object
-            By rank.
+    Returns
+    -------
+    list of object
+        By rank.
 
-        Raises
-        ------
-        UsageError
-            If this rank's object cannot be pickled; the other ranks raise `CommunicationError`.
-        CommunicationError
-            If the call fails or its deadline passes.
-        """
-        with self._core.calls.one_call():
-            frame, error = _dumped(value)
-            steps = transfer.all_gather(self._core, frame)
-            label = _label("all_gather_object", frame)
-            return _run(self._core, label, frame, steps, timeout, error)
+    Raises
+    ------
+    UsageError
+        If this rank's object cannot be pickled; the other ranks raise `CommunicationError`.
+    CommunicationError
+        If the call fails or its deadline passes.
+    """
+    with self._core.calls.one_call():
+        frame, error = _dumped(value)
+        steps = transfer.all_gather(self._core, frame)
+        label = _label("all_gather_object", frame)
+        return _run(self._core, label, frame, steps, timeout, error)
 
-    def gather_object(
-        self, value: Any, root: int = 0, *, timeout: float | None = None
-    ) -> list[Any] | None:
-        """Return every rank's object, by rank, on the root; None on other ranks. Collective; blocks.
 
-        Parameters
-        ----------
-        value : object
-            This rank's.
-        root : int
-            The rank that gets them.
-        timeout : float, optional
-            Deadline in seconds. None is the communicator's deadline.
+def gather_object(
+    self: HasCore, value: Any, root: int = 0, *, timeout: float | None = None
+) -> list[Any] | None:
+    """Return every rank's object, by rank, on the root; None on other ranks. Collective; blocks.
 
-        Returns
-        -------
-        list of object, or None
-            By rank on the root; None on other ranks.
+    Parameters
+    ----------
+    value : object
+        This rank's.
+    root : int
+        The rank that gets them.
+    timeout : float, optional
+        Deadline in seconds. None is the communicator's deadline.
 
-        Raises
-        ------
-        UsageError
-            If this rank's object cannot be pickled; the root raises `CommunicationError`.
-        CommunicationError
-            If the call fails or its deadline passes.
-        """
-        with self._core.calls.one_call():
-            target, at_root = _root(self._core, root)
-            frame, error = _dumped(value)
-            steps = transfer.gather(self._core, frame, target)
-            label = _label("gather_object", frame, target)
-            arrived = _run(self._core, label, frame, steps, timeout, error)
-            return arrived if at_root else None
+    Returns
+    -------
+    list of object, or None
+        By rank on the root; None on other ranks.
 
-    def scatter_object(
-        self,
-        values: Sequence[Any] | None,
-        root: int = 0,
-        *,
-        timeout: float | None = None,
-    ) -> Any:
-        """Return the object that the root has for this rank. Collective; blocks.
+    Raises
+    ------
+    UsageError
+        If this rank's object cannot be pickled; the root raises `CommunicationError`.
+    CommunicationError
+        If the call fails or its deadline passes.
+    """
+    with self._core.calls.one_call():
+        target, at_root = _root(self._core, root)
+        frame, error = _dumped(value)
+        steps = transfer.gather(self._core, frame, target)
+        label = _label("gather_object", frame, target)
+        arrived = _run(self._core, label, frame, steps, timeout, error)
+        return arrived if at_root else None
 
-        Parameters
-        ----------
-        values : sequence of object
-            On the root, one for each rank. Other ranks do not use it.
-        root : int
-            The rank that has them.
-        timeout : float, optional
-            Deadline in seconds. None is the communicator's deadline.
 
-        Returns
-        -------
-        object
-            On the root its own element of `values`, pickled and unpickled.
+def scatter_object(
+    self: HasCore,
+    values: Sequence[Any] | None,
+    root: int = 0,
+    *,
+    timeout: float | None = None,
+) -> Any:
+    """Return the object that the root has for this rank. Collective; blocks.
 
-        Raises
-        ------
-        UsageError
-            On the root, if there are more or fewer objects than ranks, or if one cannot be pickled; the
-            other ranks raise `CommunicationError`.
-        CommunicationError
-            If the call fails or its deadline passes.
-        """
-        with self._core.calls.one_call():
-            origin, at_root = _root(self._core, root)
-            error, frames = None, list[Frame]()
-            if at_root:
-                frames, error = _dumped_each(values, self._core.backend.size)
-            steps = transfer.scatter(self._core, frames, origin)
-            label = _label("scatter_object", Frame(), origin)
-            return _run(self._core, label, Frame(), steps, timeout, error)[0]
+    Parameters
+    ----------
+    values : sequence of object
+        On the root, one for each rank. Other ranks do not use it.
+    root : int
+        The rank that has them.
+    timeout : float, optional
+        Deadline in seconds. None is the communicator's deadline.
 
-    def all_reduce_object(
-        self,
-        value: Any,
-        op: Callable[[Any, Any], Any] = operator.add,
-        *,
-        timeout: float | None = None,
-    ) -> Any:
-        """Return the fold of every rank's object, on every rank. Collective; blocks.
+    Returns
+    -------
+    object
+        On the root its own element of `values`, pickled and unpickled.
 
-        The fold is ``op(op(x0, x1), x2)`` and so on, always in the order of ranks. Rank 0 folds, and sends
-        the result to all: `op` need not be commutative or associative, and all ranks get the same.
-
-        Parameters
-        ----------
-        value : object
-            This rank's. It stays as it is: the fold works on copies.
-        op : callable
-            ``op(a, b)`` returns the fold of two objects; it may change `a`. All ranks give the same function.
-        timeout : float, optional
-            Deadline in seconds. None is the communicator's deadline.
-
-        Returns
-        -------
-        object
-            On one rank alone a copy of `value`.
-
-        Raises
-        ------
-        UsageError
-            If `op` is not a function, before anything is sent. On every rank, if `op` raises or makes what
-            cannot be pickled. On this rank, if its object cannot be pickled; the other ranks raise
-            `CommunicationError`.
-        CommunicationError
-            If the call fails or its deadline passes.
-        """
-        if isinstance(op, ReduceOp | PremulSum) or not callable(op):
-            raise UsageError(
-                f"op is {op!r}; give a function of two objects, such as operator.add, or use all_reduce, "
-                "which folds arrays"
-            )
-        with self._core.calls.one_call():
-            frame, error = _dumped(value)
-            fold = transfer.Fold(op)
-            steps = transfer.all_reduce(self._core, frame, fold)
-            alike = {"operation": "all_reduce_object", "op": named(op), "code": code_of(op)}
-            label = Label("all_reduce_object", frame.nbytes, terms(alike))
-            try:
-                return _run(self._core, label, frame, steps, timeout, error)[0]
-            except UsageError as refused:
-                if fold.error is not None and not isinstance(fold.error, Exception):
-                    raise fold.error from None  # such as Ctrl-C, of which the others have heard
-                if fold.error is not None:
-                    raise refused from fold.error
-                raise
-
-    def all_to_all_object(
-        self, values: Sequence[Any], *, timeout: float | None = None
-    ) -> list[Any]:
-        """Send each rank an object, and return the objects of all ranks for this one. Collective; blocks.
-
-        Parameters
-        ----------
-        values : sequence of object
-            One for each rank, by rank.
-        timeout : float, optional
-            Deadline in seconds. None is the communicator's deadline.
-
-        Returns
-        -------
-        list of object
-            By the rank that sent each. This rank's own is pickled and unpickled.
-
-        Raises
-        ------
-        UsageError
-            If there are more or fewer objects than ranks, or if one cannot be pickled. A rank that waits for
-            such an object raises `CommunicationError`.
-        CommunicationError
-            If the call fails or its deadline passes.
-        """
-        with self._core.calls.one_call():
+    Raises
+    ------
+    UsageError
+        On the root, if there are more or fewer objects than ranks, or if one cannot be pickled; the
+        other ranks raise `CommunicationError`.
+    CommunicationError
+        If the call fails or its deadline passes.
+    """
+    with self._core.calls.one_call():
+        origin, at_root = _root(self._core, root)
+        error, frames = None, list[Frame]()
+        if at_root:
             frames, error = _dumped_each(values, self._core.backend.size)
-            steps = transfer.all_to_all(self._core, frames)
-            label = _label("all_to_all_object", Frame())
-            return _run(self._core, label, Frame(), steps, timeout, error)
+        steps = transfer.scatter(self._core, frames, origin)
+        label = _label("scatter_object", Frame(), origin)
+        return _run(self._core, label, Frame(), steps, timeout, error)[0]
 
-    def send_object(
-        self, value: Any, dst: int, tag: int = 0, *, timeout: float | None = None
-    ) -> None:
-        """Send an object to rank `dst`. Blocks until the object may be changed again.
 
-        Parameters
-        ----------
-        value : object
-            Anything that can be pickled.
-        dst : int
-            The receiver.
-        tag : int
-            Distinguishes messages. Messages of arrays have separate tags.
-        timeout : float, optional
-            Deadline in seconds. None is the communicator's deadline.
+def all_reduce_object(
+    self: HasCore,
+    value: Any,
+    op: Callable[[Any, Any], Any] = operator.add,
+    *,
+    timeout: float | None = None,
+) -> Any:
+    """Return the fold of every rank's object, on every rank. Collective; blocks.
 
-        Raises
-        ------
-        UsageError
-            If the object cannot be pickled. The receiver raises `CommunicationError` then, in the place of the object.
-        CommunicationError
-            If the call fails or its deadline passes.
-        """
-        with self._core.calls.one_call():
-            peer = check_rank("dst", dst, self._core.backend.size)
-            tag = self._core.tag(tag)
-            wire = wire_tag(tag, OBJECTS)
-            frame, error = _dumped(value)
-            if error is not None and peer == self._core.backend.rank:
-                raise untied(error)  # nobody else waits for it
-            steps = transfer.send(self._core.backend.messages, frame, peer, wire)
-            label = Label("send_object", frame.nbytes, of_message(peer, None, tag, wire // DTYPES))
-            self._core.calls.traffic.cell(peer, wire // DTYPES)[0] += 1
-            _run(self._core, label, frame, steps, timeout, error, ordered=False)
+    The fold is ``op(op(x0, x1), x2)`` and so on, always in the order of ranks. Rank 0 folds, and sends
+    the result to all: `op` need not be commutative or associative, and all ranks get the same.
 
-    def recv_object(
-        self, src: int | Anything, tag: int | Anything = 0, *, timeout: float | None = None
-    ) -> Any:
-        """Return an object that rank `src` sends. Blocks until it has arrived.
+    Parameters
+    ----------
+    value : object
+        This rank's. It stays as it is: the fold works on copies.
+    op : callable
+        ``op(a, b)`` returns the fold of two objects; it may change `a`. All ranks give the same function.
+    timeout : float, optional
+        Deadline in seconds. None is the communicator's deadline.
 
-        Parameters
-        ----------
-        src : int or ANY
-            The sender; `ANY` is any.
-        tag : int or ANY
-            The message's; `ANY` is any. Over MPI, an object then is not seen behind an array of the same
-            sender until that was received; `probe` takes either.
-        timeout : float, optional
-            Deadline in seconds. None is the communicator's deadline.
+    Returns
+    -------
+    object
+        On one rank alone a copy of `value`.
 
-        Returns
-        -------
-        object
-            A copy of what was sent.
+    Raises
+    ------
+    UsageError
+        If `op` is not a function, before anything is sent. On every rank, if `op` raises or makes what
+        cannot be pickled. On this rank, if its object cannot be pickled; the other ranks raise
+        `CommunicationError`.
+    CommunicationError
+        If the call fails or its deadline passes.
+    """
+    if isinstance(op, ReduceOp | PremulSum) or not callable(op):
+        raise UsageError(
+            f"op is {op!r}; give a function of two objects, such as operator.add, or use all_reduce, "
+            "which folds arrays"
+        )
+    with self._core.calls.one_call():
+        frame, error = _dumped(value)
+        fold = transfer.Fold(op)
+        steps = transfer.all_reduce(self._core, frame, fold)
+        alike = {"operation": "all_reduce_object", "op": named(op), "code": code_of(op)}
+        label = Label("all_reduce_object", frame.nbytes, terms(alike))
+        try:
+            return _run(self._core, label, frame, steps, timeout, error)[0]
+        except UsageError as refused:
+            if fold.error is not None and not isinstance(fold.error, Exception):
+                raise fold.error from None  # such as Ctrl-C, of which the others have heard
+            if fold.error is not None:
+                raise refused from fold.error
+            raise
 
-        Raises
-        ------
-        CommunicationError
-            If the call fails or its deadline passes.
-        """
-        if src is ANY or tag is ANY:
-            with self._core.outside_batch("recv_object"):
-                return received_object(self._core, src, tag, timeout)
-        with self._core.calls.one_call():
-            peer = check_rank("src", src, self._core.backend.size)
-            tag = self._core.tag(tag)
-            wire = wire_tag(tag, OBJECTS)
-            steps = transfer.receive(self._core.backend.messages, peer, wire)
-            label = Label("recv_object", 0, of_message(None, peer, tag, wire // DTYPES))
-            self._core.calls.traffic.cell(peer, wire // DTYPES)[1] += 1
-            return _run(self._core, label, Frame(), steps, timeout, ordered=False)[0]
+
+def all_to_all_object(
+    self: HasCore, values: Sequence[Any], *, timeout: float | None = None
+) -> list[Any]:
+    """Send each rank an object, and return the objects of all ranks for this one. Collective; blocks.
+
+    Parameters
+    ----------
+    values : sequence of object
+        One for each rank, by rank.
+    timeout : float, optional
+        Deadline in seconds. None is the communicator's deadline.
+
+    Returns
+    -------
+    list of object
+        By the rank that sent each. This rank's own is pickled and unpickled.
+
+    Raises
+    ------
+    UsageError
+        If there are more or fewer objects than ranks, or if one cannot be pickled. A rank that waits for
+        such an object raises `CommunicationError`.
+    CommunicationError
+        If the call fails or its deadline passes.
+    """
+    with self._core.calls.one_call():
+        frames, error = _dumped_each(values, self._core.backend.size)
+        steps = transfer.all_to_all(self._core, frames)
+        label = _label("all_to_all_object", Frame())
+        return _run(self._core, label, Frame(), steps, timeout, error)
+
+
+def send_object(
+    self: HasCore, value: Any, dst: int, tag: int = 0, *, timeout: float | None = None
+) -> None:
+    """Send an object to rank `dst`. Blocks until the object may be changed again.
+
+    Parameters
+    ----------
+    value : object
+        Anything that can be pickled.
+    dst : int
+        The receiver.
+    tag : int
+        Distinguishes messages. Messages of arrays have separate tags.
+    timeout : float, optional
+        Deadline in seconds. None is the communicator's deadline.
+
+    Raises
+    ------
+    UsageError
+        If the object cannot be pickled. The receiver raises `CommunicationError` then, in the place of the object.
+    CommunicationError
+        If the call fails or its deadline passes.
+    """
+    with self._core.calls.one_call():
+        peer = check_rank("dst", dst, self._core.backend.size)
+        tag = self._core.tag(tag)
+        wire = wire_tag(tag, OBJECTS)
+        frame, error = _dumped(value)
+        if error is not None and peer == self._core.backend.rank:
+            raise untied(error)  # nobody else waits for it
+        steps = transfer.send(self._core.backend.messages, frame, peer, wire)
+        label = Label("send_object", frame.nbytes, of_message(peer, None, tag, wire // DTYPES))
+        self._core.calls.traffic.cell(peer, wire // DTYPES)[0] += 1
+        _run(self._core, label, frame, steps, timeout, error, ordered=False)
+
+
+def recv_object(
+    self: HasCore, src: int | Anything, tag: int | Anything = 0, *, timeout: float | None = None
+) -> Any:
+    """Return an object that rank `src` sends. Blocks until it has arrived.
+
+    Parameters
+    ----------
+    src : int or ANY
+        The sender; `ANY` is any.
+    tag : int or ANY
+        The message's; `ANY` is any. Over MPI, an object then is not seen behind an array of the same
+        sender until that was received; `probe` takes either.
+    timeout : float, optional
+        Deadline in seconds. None is the communicator's deadline.
+
+    Returns
+    -------
+    object
+        A copy of what was sent.
+
+    Raises
+    ------
+    CommunicationError
+        If the call fails or its deadline passes.
+    """
+    if src is ANY or tag is ANY:
+        with self._core.outside_batch("recv_object"):
+            return received_object(self._core, src, tag, timeout)
+    with self._core.calls.one_call():
+        peer = check_rank("src", src, self._core.backend.size)
+        tag = self._core.tag(tag)
+        wire = wire_tag(tag, OBJECTS)
+        steps = transfer.receive(self._core.backend.messages, peer, wire)
+        label = Label("recv_object", 0, of_message(None, peer, tag, wire // DTYPES))
+        self._core.calls.traffic.cell(peer, wire // DTYPES)[1] += 1
+        return _run(self._core, label, Frame(), steps, timeout, ordered=False)[0]
 
 
 def _root(core: Core, root: object) -> tuple[int, bool]:

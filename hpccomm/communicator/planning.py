@@ -7,7 +7,7 @@ from copy import copy
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from hpccomm.communicator.core import Core
+from hpccomm.communicator.core import Core, HasCore
 from hpccomm.communicator.lanes import Call
 from hpccomm.communicator.sequences import agreed, at_deadline
 from hpccomm.communicator.steps import PlanStep
@@ -15,6 +15,7 @@ from hpccomm.contracts.choice import Choice
 from hpccomm.contracts.collectives import CALLS
 from hpccomm.errors import HpccommError, UsageError
 from hpccomm.runtime.recorder import site_of, user_frame
+from hpccomm.settings import check_bool
 
 if TYPE_CHECKING:
     from hpccomm.runtime.work import Work
@@ -83,48 +84,31 @@ class Batch:
         self._core = core
         self._async = async_op
         self._timeout = timeout
-        self._calls: list[Call] = []
         self._entered = False
         self.work: Work | None = None
 
-    def add(self, call: Call) -> None:
-        """Take a call.
-
-        Raises
-        ------
-        UsageError
-            If its arrays are in another kind of memory than those of earlier calls.
-        """
-        lane = call.prepared.lane
-        if self._calls and lane is not self._calls[0].prepared.lane:
-            raise UsageError(
-                "a batch has calls on host arrays and on device arrays; make one for each kind"
-            )
-        # What is planned goes on the stream that is current when the plan is called.
-        planned = self._core.sink.planning is not None
-        self._calls.append(call if planned else lane.admitted(call))
-
     def __enter__(self) -> "Batch":
+        sink = self._core.sink
         if self._entered:
             raise UsageError("this batch was used before; make another by batch()")
-        if self._async and self._core.sink.planning is not None:
+        if self._async and sink.planned is not None:
             raise UsageError("async_op is True within planning(), whose plan blocks; leave it out")
         with self._core.calls.one_call():
-            self._core.sink.open(self)
+            sink.open("batch()")
         self._entered = True
         return self
 
     def __exit__(self, kind: object, error: object, where: object) -> None:
         core = self._core
-        core.sink.close()
-        if kind is not None or not (self._calls or self._async):
+        calls = core.sink.close_batch()
+        if kind is not None or not (calls or self._async):
             return
         with core.calls.one_call():
-            if core.sink.planning is not None:
-                core.sink.planning.add(tuple(self._calls), batched=True)
+            if core.sink.planned is not None:
+                core.sink.add_batch(calls)
                 return
-            lane = self._calls[0].prepared.lane if self._calls else core.lanes.host
-            self.work = lane.batch(tuple(self._calls), self._async, self._timeout)
+            lane = calls[0].prepared.lane if calls else core.lanes.host
+            self.work = lane.batch(calls, self._async, self._timeout)
 
 
 class Planning:
@@ -136,32 +120,27 @@ class Planning:
     def __init__(self, core: Core, timeout: float) -> None:
         self._core = core
         self._timeout = timeout
-        self._steps: list[PlanStep] = []
         self._plan: Plan | None = None
-
-    def add(self, calls: tuple[Call, ...], *, batched: bool = False) -> None:
-        """Take a call, or those of a batch."""
-        self._steps.append(PlanStep(calls, batched, self._core.calls.site))
 
     def __enter__(self) -> Plan:
         if self._plan is not None:
             raise UsageError("this planning() was used before; make another")
         with self._core.calls.one_call():
-            self._core.sink.begin_planning(self)
+            self._core.sink.open("planning()")
         self._plan = Plan(_unfinished, ())
         return self._plan
 
     def __exit__(self, kind: object, error: BaseException | None, where: object) -> None:
         core, plan = self._core, self._plan
         assert plan is not None
-        core.sink.end_planning()
+        steps = core.sink.close_planning()
         gone = core.calls.gate.error is not None or core.calls.closed
         if error is not None and (gone or not isinstance(error, Exception)):
             return  # the others cannot be told, or it is Ctrl-C, which is not to wait for them
         # A copy: what goes on is the block's own error.
         own = copy(error) if error is None or isinstance(error, HpccommError) else _left_by(error)
         try:
-            made = agreed(core, tuple(self._steps), own, self._timeout)
+            made = agreed(core, steps, own, self._timeout)
         except HpccommError as raised:
             if own is not None and raised.args == own.args:  # all ranks know of it
                 return
@@ -179,63 +158,145 @@ def _unfinished() -> Any:
     )
 
 
-def explain(
-    core: Core, face: object, collective: object, args: tuple[Any, ...], keywords: dict[str, Any]
-) -> Choice:
-    """Return how a call would be carried out.
+def explain(self: HasCore, collective: str, *args: Any, **keywords: Any) -> Choice:
+    """Return how a call would be carried out, and why. Local: nothing is sent.
 
     Parameters
     ----------
-    core : Core
-        The communicator's.
-    face : Communicator
-        Has the method that is called.
     collective : str
-        Its name.
-    args, keywords
+        Name of a collective call, ``"send"``, ``"recv"`` or ``"send_recv"``.
+    *args, **keywords
         Its arguments.
+
+    Returns
+    -------
+    Choice
+        Prints as a sentence.
+
+    Raises
+    ------
+    UsageError
+        If the call would raise it.
     """
-    call = _captured(core, face, collective, args, keywords)
+    call = _captured(self, collective, args, keywords)
     prepared = call.prepared
     route = prepared.lane.settled(prepared)
     choice: Choice = route.choice
     registered = prepared.lane.registered(call)
-    return replace(choice, registered=registered, at_deadline=at_deadline(core, route))
+    return replace(choice, registered=registered, at_deadline=at_deadline(self._core, route))
 
 
-def plan(
-    core: Core, face: object, collective: object, args: tuple[Any, ...], keywords: dict[str, Any]
-) -> Plan:
-    """Decide, check and agree a call once. Parameters are those of `explain`."""
-    if core.sink.planning is not None:
+def plan(self: HasCore, collective: str, *args: Any, **keywords: Any) -> Plan:
+    """Check a call and decide how to carry it out, once, to make it many times. Collective; blocks.
+
+    Parameters
+    ----------
+    collective : str
+        Name of a collective call, ``"send"``, ``"recv"`` or ``"send_recv"``. For a message, each rank plans
+        its own end, and those that have no part in it plan a send or receive with rank None.
+    *args, **keywords
+        Its arguments. Counts must not be None. The arrays are kept alive.
+
+    Returns
+    -------
+    Plan
+        Called without arguments, on any stream. If the plan makes a new result in device memory, it
+        waits for the current stream first, within the deadline of the communicator.
+
+    Raises
+    ------
+    UsageError
+        If this rank's arguments do not fit.
+    RankMismatch
+        On the other ranks in that case, and on all ranks if they plan different calls, or messages that
+        do not fit each other.
+    """
+    core = self._core
+    if core.sink.planned is not None:
         raise UsageError("plan() within planning(), which plans calls as they are; make the call")
     steps: tuple[PlanStep, ...] = ()
-    error, timeout = None, core.calls.timeout
+    error, limit = None, core.calls.timeout
     async_op = bool(keywords.get("async_op", False))
     try:
-        timeout = core.limit(keywords.get("timeout"))
-        call = _captured(core, face, collective, args, keywords)
+        limit = core.limit(keywords.get("timeout"))
+        call = _captured(self, collective, args, keywords)
         steps = (PlanStep((call,), False, site_of(user_frame())),)
     except HpccommError as refused:
         error = refused
-    return Plan(*agreed(core, steps, error, timeout, async_op=async_op))
+    return Plan(*agreed(core, steps, error, limit, async_op=async_op))
 
 
-def _captured(
-    core: Core, face: object, name: object, args: tuple[Any, ...], keywords: dict[str, Any]
-) -> Call:
+def planning(self: HasCore, timeout: float | None = None) -> Planning:
+    """Return a context manager that plans the calls of its block, to make all of them many times.
+
+    Nothing is sent within the block. At its end, which is collective and blocks, the ranks compare their
+    calls: collectives must be the same, in the same order, and what one rank sends must be what the other
+    one receives, message by message. The plan is called after the block, without arguments. It carries out
+    one call after the other, and together those of a `batch`.
+
+    Messages of plans on host arrays match those of the same plan alone. Where the MPI library moves them,
+    their requests are persistent: made once, and only started by the plan.
+
+    Parameters
+    ----------
+    timeout : float, optional
+        Deadline of one call of the plan in seconds, for all that it does; None is the communicator's.
+        Calls in the block take no timeout, and no ``async_op=True``.
+
+    Returns
+    -------
+    Planning
+        For a ``with`` statement, whose target is the `Plan`.
+
+    Raises
+    ------
+    UsageError
+        If the block is within another one, or within a batch. At its end, if calls of a batch write memory
+        that another one uses. What the block raises on this rank, it raises.
+    RankMismatch
+        At its end, on the other ranks in these cases; and on all ranks, if the calls do not fit each other.
+    """
+    return Planning(self._core, self._core.limit(timeout))
+
+
+def batch(self: HasCore, async_op: bool = False, timeout: float | None = None) -> Batch:
+    """Return a context manager whose calls are issued together at its end.
+
+    All ranks that take part in its collectives must make the same batch. Inside the batch, calls return
+    what they always return, but the arrays are filled only after its end. If its body raises, nothing
+    is issued.
+
+    Parameters
+    ----------
+    async_op : bool
+        Do not wait at the end; ``batch.work`` is the `Work`.
+    timeout : float, optional
+        Deadline of the whole batch in seconds; None is the communicator's. Calls inside it take no
+        timeout.
+
+    Returns
+    -------
+    Batch
+        For a ``with`` statement.
+    """
+    check_bool("async_op", async_op)
+    core = self._core
+    return Batch(core, async_op, core.limit(timeout))
+
+
+def _captured(self: HasCore, name: str, args: tuple[Any, ...], keywords: dict[str, Any]) -> Call:
     """Check and decide a call without issuing it. Local."""
     if name not in (*CALLS, *MESSAGES):
         names = ", ".join(map(repr, (*CALLS, *MESSAGES)))
         raise UsageError(f"collective is {name!r}; give one of {names}")
-    method = getattr(face, str(name))
+    method, core = getattr(self, name), self._core
     try:
         inspect.signature(method).bind(*args, **keywords)
     except TypeError as error:
         raise UsageError(f"{name}: {error}; give the arguments of {name}") from None
     with ExitStack() as stack:
         with core.calls.one_call():
-            capture = stack.enter_context(core.sink.capturing(core.calls.name))
+            capture = stack.enter_context(core.sink.capturing())
         method(*args, **keywords)
     assert capture.call is not None
     return capture.call

@@ -1,242 +1,242 @@
-"""The collectives on blocks of one size that reduce."""
+"""The collectives on blocks of one size that reduce, with the rules of `collectives`."""
 
 from typing import Any
 
-from hpccomm.communicator.face import Face
+from hpccomm.communicator.core import HasCore
 from hpccomm.reductions import Op, ReduceOp
 from hpccomm.schedules.algorithms import AnyAlgorithm
 
 SUM = ReduceOp.SUM
 
 
-class Reductions(Face):
-    """Every call is collective, with the rules of `Collectives`."""
+def all_reduce(
+    self: HasCore,
+    x: Any,
+    op: Op = SUM,
+    *,
+    out: Any = None,
+    async_op: bool = False,
+    timeout: float | None = None,
+    algorithm: AnyAlgorithm | None = None,
+    deterministic: bool = False,
+    stream: object = None,
+) -> Any:
+    """Reduce the arrays of all ranks; every rank gets the result.
 
-    def all_reduce(
-        self,
-        x: Any,
-        op: Op = SUM,
-        *,
-        out: Any = None,
-        async_op: bool = False,
-        timeout: float | None = None,
-        algorithm: AnyAlgorithm | None = None,
-        deterministic: bool = False,
-        stream: object = None,
-    ) -> Any:
-        """Reduce the arrays of all ranks; every rank gets the result.
+    Parameters
+    ----------
+    x : array
+        This rank's contribution, of the same shape and dtype on all ranks.
+    op : ReduceOp, premul_sum(factor) or callable
+        The reduction. A callable must be a commutative, associative, elementwise function of two
+        arrays, and is tried first. It may be called on slices, in any order, and must not modify
+        them.
+    out : array, optional
+        The array for the result. If it is None, the result is written to x.
+    async_op : bool
+        Return a `Work` at once. Must be equal on all ranks.
+    timeout : float, optional
+        Deadline in seconds. None is the communicator's deadline, ``math.inf`` is no deadline.
+    algorithm : str or callable, optional
+        None, ``"auto"``, or an algorithm name; an unknown one raises an error that lists the valid ones.
+        Or a function that makes the schedule (:doc:`adding_an_algorithm`), the same on all ranks.
+    deterministic : bool
+        Combine the contributions in rank order, so that the same input gives the same bits.
+    stream : object, optional
+        For device arrays: a CuPy stream, its number, or an object with ``__cuda_stream__``. None is
+        the current one of the array's framework.
 
-        Parameters
-        ----------
-        x : array
-            This rank's contribution, of the same shape and dtype on all ranks.
-        op : ReduceOp, premul_sum(factor) or callable
-            The reduction. A callable must be a commutative, associative, elementwise function of two
-            arrays, and is tried first. It may be called on slices, in any order, and must not modify
-            them.
-        out : array, optional
-            The array for the result. If it is None, the result is written to x.
-        async_op : bool
-            Return a `Work` at once. Must be equal on all ranks.
-        timeout : float, optional
-            Deadline in seconds. None is the communicator's deadline, ``math.inf`` is no deadline.
-        algorithm : str or callable, optional
-            None, ``"auto"``, or an algorithm name; an unknown one raises an error that lists the valid ones.
-            Or a function that makes the schedule (:doc:`adding_an_algorithm`), the same on all ranks.
-        deterministic : bool
-            Combine the contributions in rank order, so that the same input gives the same bits.
-        stream : object, optional
-            For device arrays: a CuPy stream, its number, or an object with ``__cuda_stream__``. None is
-            the current one of the array's framework.
+    Returns
+    -------
+    array
+        `out`, or `x`; or a `Work`.
 
-        Returns
-        -------
-        array
-            `out`, or `x`; or a `Work`.
+    Raises
+    ------
+    UsageError
+        If an argument does not fit. Nothing has been sent then.
+    CommunicationError
+        If the call fails or its deadline passes.
+    """
+    return self._core.collective(
+        "all_reduce", x, out, async_op, timeout, algorithm, stream, op, deterministic
+    )
 
-        Raises
-        ------
-        UsageError
-            If an argument does not fit. Nothing has been sent then.
-        CommunicationError
-            If the call fails or its deadline passes.
-        """
-        return self._core.collective(
-            "all_reduce", x, out, async_op, timeout, algorithm, stream, op, deterministic
-        )
 
-    def reduce(
-        self,
-        x: Any,
-        root: int = 0,
-        op: Op = SUM,
-        *,
-        out: Any = None,
-        async_op: bool = False,
-        timeout: float | None = None,
-        algorithm: AnyAlgorithm | None = None,
-        deterministic: bool = False,
-        stream: object = None,
-    ) -> Any:
-        """Reduce the arrays of all ranks; the root gets the result.
+def reduce(
+    self: HasCore,
+    x: Any,
+    root: int = 0,
+    op: Op = SUM,
+    *,
+    out: Any = None,
+    async_op: bool = False,
+    timeout: float | None = None,
+    algorithm: AnyAlgorithm | None = None,
+    deterministic: bool = False,
+    stream: object = None,
+) -> Any:
+    """Reduce the arrays of all ranks; the root gets the result.
 
-        Parameters
-        ----------
-        x : array
-            This rank's contribution, of the same shape and dtype on all ranks.
-        root : int
-            The rank that gets the result.
-        op : ReduceOp, premul_sum(factor) or callable
-            The reduction. A callable must be a commutative, associative, elementwise function of two
-            arrays, and is tried first. It may be called on slices, in any order, and must not modify
-            them.
-        out : array, optional
-            The array for the result on the root. If it is None, the result is written to x there. Other
-            ranks do not use it.
-        async_op : bool
-            Return a `Work` at once. Must be equal on all ranks.
-        timeout : float, optional
-            Deadline in seconds. None is the communicator's deadline, ``math.inf`` is no deadline.
-        algorithm : str or callable, optional
-            None, ``"auto"``, or an algorithm name; an unknown one raises an error that lists the valid ones.
-            Or a function that makes the schedule (:doc:`adding_an_algorithm`), the same on all ranks.
-        deterministic : bool
-            Combine the contributions in rank order, so that the same input gives the same bits.
-        stream : object, optional
-            For device arrays: a CuPy stream, its number, or an object with ``__cuda_stream__``. None is
-            the current one of the array's framework.
+    Parameters
+    ----------
+    x : array
+        This rank's contribution, of the same shape and dtype on all ranks.
+    root : int
+        The rank that gets the result.
+    op : ReduceOp, premul_sum(factor) or callable
+        The reduction. A callable must be a commutative, associative, elementwise function of two
+        arrays, and is tried first. It may be called on slices, in any order, and must not modify
+        them.
+    out : array, optional
+        The array for the result on the root. If it is None, the result is written to x there. Other
+        ranks do not use it.
+    async_op : bool
+        Return a `Work` at once. Must be equal on all ranks.
+    timeout : float, optional
+        Deadline in seconds. None is the communicator's deadline, ``math.inf`` is no deadline.
+    algorithm : str or callable, optional
+        None, ``"auto"``, or an algorithm name; an unknown one raises an error that lists the valid ones.
+        Or a function that makes the schedule (:doc:`adding_an_algorithm`), the same on all ranks.
+    deterministic : bool
+        Combine the contributions in rank order, so that the same input gives the same bits.
+    stream : object, optional
+        For device arrays: a CuPy stream, its number, or an object with ``__cuda_stream__``. None is
+        the current one of the array's framework.
 
-        Returns
-        -------
-        array or None
-            On the root `out` or `x`; None on other ranks, where x is not changed; or a `Work`.
+    Returns
+    -------
+    array or None
+        On the root `out` or `x`; None on other ranks, where x is not changed; or a `Work`.
 
-        Raises
-        ------
-        UsageError
-            If an argument does not fit. Nothing has been sent then.
-        CommunicationError
-            If the call fails or its deadline passes.
-        """
-        return self._core.collective(
-            "reduce", x, out, async_op, timeout, algorithm, stream, op, deterministic, root=root
-        )
+    Raises
+    ------
+    UsageError
+        If an argument does not fit. Nothing has been sent then.
+    CommunicationError
+        If the call fails or its deadline passes.
+    """
+    return self._core.collective(
+        "reduce", x, out, async_op, timeout, algorithm, stream, op, deterministic, root=root
+    )
 
-    def reduce_scatter(
-        self,
-        x: Any,
-        op: Op = SUM,
-        *,
-        out: Any = None,
-        async_op: bool = False,
-        timeout: float | None = None,
-        algorithm: AnyAlgorithm | None = None,
-        deterministic: bool = False,
-        stream: object = None,
-    ) -> Any:
-        """Reduce the arrays of all ranks; rank i gets block i of the result.
 
-        Parameters
-        ----------
-        x : array
-            This rank's contribution, of the same shape and dtype on all ranks. Axis 0 must be divisible
-            by the number of ranks.
-        op : ReduceOp, premul_sum(factor) or callable
-            The reduction. A callable must be a commutative, associative, elementwise function of two
-            arrays, and is tried first. It may be called on slices, in any order, and must not modify
-            them.
-        out : array, shape ``(x.shape[0] // size, *x.shape[1:])``, optional
-            The array for the result; None makes a new array. It may be this rank's block of x.
-        async_op : bool
-            Return a `Work` at once. Must be equal on all ranks.
-        timeout : float, optional
-            Deadline in seconds. None is the communicator's deadline, ``math.inf`` is no deadline.
-        algorithm : str or callable, optional
-            None, ``"auto"``, or an algorithm name; an unknown one raises an error that lists the valid ones.
-            Or a function that makes the schedule (:doc:`adding_an_algorithm`), the same on all ranks.
-        deterministic : bool
-            Combine the contributions in rank order, so that the same input gives the same bits.
-        stream : object, optional
-            For device arrays: a CuPy stream, its number, or an object with ``__cuda_stream__``. None is
-            the current one of the array's framework.
+def reduce_scatter(
+    self: HasCore,
+    x: Any,
+    op: Op = SUM,
+    *,
+    out: Any = None,
+    async_op: bool = False,
+    timeout: float | None = None,
+    algorithm: AnyAlgorithm | None = None,
+    deterministic: bool = False,
+    stream: object = None,
+) -> Any:
+    """Reduce the arrays of all ranks; rank i gets block i of the result.
 
-        Returns
-        -------
-        array, shape ``(x.shape[0] // size, *x.shape[1:])``
-            The block; or a `Work`.
+    Parameters
+    ----------
+    x : array
+        This rank's contribution, of the same shape and dtype on all ranks. Axis 0 must be divisible
+        by the number of ranks.
+    op : ReduceOp, premul_sum(factor) or callable
+        The reduction. A callable must be a commutative, associative, elementwise function of two
+        arrays, and is tried first. It may be called on slices, in any order, and must not modify
+        them.
+    out : array, shape ``(x.shape[0] // size, *x.shape[1:])``, optional
+        The array for the result; None makes a new array. It may be this rank's block of x.
+    async_op : bool
+        Return a `Work` at once. Must be equal on all ranks.
+    timeout : float, optional
+        Deadline in seconds. None is the communicator's deadline, ``math.inf`` is no deadline.
+    algorithm : str or callable, optional
+        None, ``"auto"``, or an algorithm name; an unknown one raises an error that lists the valid ones.
+        Or a function that makes the schedule (:doc:`adding_an_algorithm`), the same on all ranks.
+    deterministic : bool
+        Combine the contributions in rank order, so that the same input gives the same bits.
+    stream : object, optional
+        For device arrays: a CuPy stream, its number, or an object with ``__cuda_stream__``. None is
+        the current one of the array's framework.
 
-        Raises
-        ------
-        UsageError
-            If an argument does not fit. Nothing has been sent then.
-        CommunicationError
-            If the call fails or its deadline passes.
-        """
-        return self._core.collective(
-            "reduce_scatter", x, out, async_op, timeout, algorithm, stream, op, deterministic
-        )
+    Returns
+    -------
+    array, shape ``(x.shape[0] // size, *x.shape[1:])``
+        The block; or a `Work`.
 
-    def scan(
-        self,
-        x: Any,
-        op: Op = SUM,
-        *,
-        out: Any = None,
-        exclusive: bool = False,
-        async_op: bool = False,
-        timeout: float | None = None,
-        algorithm: AnyAlgorithm | None = None,
-        deterministic: bool = False,
-        stream: object = None,
-    ) -> Any:
-        """Reduce the arrays of the ranks up to this one.
+    Raises
+    ------
+    UsageError
+        If an argument does not fit. Nothing has been sent then.
+    CommunicationError
+        If the call fails or its deadline passes.
+    """
+    return self._core.collective(
+        "reduce_scatter", x, out, async_op, timeout, algorithm, stream, op, deterministic
+    )
 
-        Parameters
-        ----------
-        x : array
-            This rank's contribution, of the same shape and dtype on all ranks.
-        op : ReduceOp, premul_sum(factor) or callable
-            The reduction; AVG is refused. A callable must be a commutative, associative, elementwise
-            function of two arrays, and is tried first. It may be called on slices, in any order, and
-            must not modify them.
-        out : array, optional
-            The array for the result; None makes a new array. It may be x.
-        exclusive : bool
-            Leave out this rank's own contribution; rank 0 gets the identity of the reduction.
-        async_op : bool
-            Return a `Work` at once. Must be equal on all ranks.
-        timeout : float, optional
-            Deadline in seconds. None is the communicator's deadline, ``math.inf`` is no deadline.
-        algorithm : str or callable, optional
-            None, ``"auto"``, or an algorithm name; an unknown one raises an error that lists the valid ones.
-            Or a function that makes the schedule (:doc:`adding_an_algorithm`), the same on all ranks.
-        deterministic : bool
-            Combine the contributions in rank order, so that the same input gives the same bits.
-        stream : object, optional
-            For device arrays: a CuPy stream, its number, or an object with ``__cuda_stream__``. None is
-            the current one of the array's framework.
 
-        Returns
-        -------
-        array, of x's shape
-            The prefix; or a `Work`.
+def scan(
+    self: HasCore,
+    x: Any,
+    op: Op = SUM,
+    *,
+    out: Any = None,
+    exclusive: bool = False,
+    async_op: bool = False,
+    timeout: float | None = None,
+    algorithm: AnyAlgorithm | None = None,
+    deterministic: bool = False,
+    stream: object = None,
+) -> Any:
+    """Reduce the arrays of the ranks up to this one.
 
-        Raises
-        ------
-        UsageError
-            If an argument does not fit. Nothing has been sent then.
-        CommunicationError
-            If the call fails or its deadline passes.
-        """
-        return self._core.collective(
-            "scan",
-            x,
-            out,
-            async_op,
-            timeout,
-            algorithm,
-            stream,
-            op,
-            deterministic,
-            exclusive=exclusive,
-        )
+    Parameters
+    ----------
+    x : array
+        This rank's contribution, of the same shape and dtype on all ranks.
+    op : ReduceOp, premul_sum(factor) or callable
+        The reduction; AVG is refused. A callable must be a commutative, associative, elementwise
+        function of two arrays, and is tried first. It may be called on slices, in any order, and
+        must not modify them.
+    out : array, optional
+        The array for the result; None makes a new array. It may be x.
+    exclusive : bool
+        Leave out this rank's own contribution; rank 0 gets the identity of the reduction.
+    async_op : bool
+        Return a `Work` at once. Must be equal on all ranks.
+    timeout : float, optional
+        Deadline in seconds. None is the communicator's deadline, ``math.inf`` is no deadline.
+    algorithm : str or callable, optional
+        None, ``"auto"``, or an algorithm name; an unknown one raises an error that lists the valid ones.
+        Or a function that makes the schedule (:doc:`adding_an_algorithm`), the same on all ranks.
+    deterministic : bool
+        Combine the contributions in rank order, so that the same input gives the same bits.
+    stream : object, optional
+        For device arrays: a CuPy stream, its number, or an object with ``__cuda_stream__``. None is
+        the current one of the array's framework.
+
+    Returns
+    -------
+    array, of x's shape
+        The prefix; or a `Work`.
+
+    Raises
+    ------
+    UsageError
+        If an argument does not fit. Nothing has been sent then.
+    CommunicationError
+        If the call fails or its deadline passes.
+    """
+    return self._core.collective(
+        "scan",
+        x,
+        out,
+        async_op,
+        timeout,
+        algorithm,
+        stream,
+        op,
+        deterministic,
+        exclusive=exclusive,
+    )

@@ -5,6 +5,7 @@ memory itself is looked at elsewhere: its layout by the lanes, overlap when a de
 """
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
@@ -85,6 +86,37 @@ class Resolved:
     shape: Shape
     written: bool = False
     zeroed: bool = False
+
+    def shape_in_common(self) -> dict[str, object]:
+        """Return what shapes must have in common on all ranks, as a term; empty where ranks do not know it.
+
+        Elements meet in the order of memory. Extents of 1 do not change that, so they do not count.
+        """
+        call, shape = self.call, self.shape
+        what = call.description
+        known = what.in_place == "always" or not what.root_sends
+        if what.sends == "nothing" or what.peers or not known:
+            return {}
+        # Ranks have rows of their own; a result of blocks begins with their number.
+        extents = shape if call.uniform and what.sends != "block" else shape[1:]
+        return {"shape": str(tuple(each for each in extents if each != 1))}
+
+    def direct(
+        self, arguments: Callable[[Any, Any], tuple[Any, ...]]
+    ) -> Callable[[Any, Any], tuple[Any, ...]]:
+        """Return what gives the arguments of a call for x and `out`, if these are what is received into."""
+        match self.send, self.recv:
+            case "x", "out":
+                return arguments
+            case "x", "x":
+                return lambda x, _out: arguments(x, x)
+            case "x", None:
+                return lambda x, _out: arguments(x, None)
+            case None, "x":
+                return lambda x, _out: arguments(None, x)
+            case None, "out":
+                return lambda _x, out: arguments(None, out)
+        return lambda _x, _out: arguments(None, None)
 
 
 class _Extents(NamedTuple):

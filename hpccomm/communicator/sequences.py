@@ -9,7 +9,6 @@ from typing import Any
 
 from hpccomm.communicator.core import Core
 from hpccomm.communicator.lanes import Call
-from hpccomm.communicator.lanes.planned import Numbered, ends
 from hpccomm.communicator.steps import (
     HOST,
     Announced,
@@ -115,7 +114,7 @@ def _choice(core: Core, call: Call, transport: Transport | None, polled: bool) -
     choice: Choice = replace(route.choice, at_deadline=at_deadline(core, route, polled=polled))
     if call.prepared.ordered:
         return choice
-    to, origin = ends(call)
+    to, origin = call.ends
     send: Any = call.send
     recv: Any = call.recv
     messages = [(f"{send.nbytes} bytes to", to, send)] if to is not None else []
@@ -166,10 +165,10 @@ def _one(
     lane = step.calls[0].prepared.lane
     calls = []
     for call in step.calls:
-        to, origin = ends(call) if lane.memory == HOST else (None, None)
+        to, origin = call.ends if lane.memory == HOST else (None, None)
         outward = None if to is None else first + next(sends)
         inward = None if origin is None else first + next(receives)
-        calls.append(Numbered(call, to, outward, origin, inward))
+        calls.append(replace(call, tags=(outward, inward)))
     return lane.step(calls, transport, batched=step.batched)
 
 

@@ -1,20 +1,45 @@
 """Communicators of some of the ranks, and of those that are left after others are lost."""
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from itertools import count
-from typing import TYPE_CHECKING
+from typing import Protocol, Self, TypeVar
 
+from hpccomm.communicator.core import Core, HasCore
+from hpccomm.communicator.lanes import AnyDeviceLane
 from hpccomm.contracts.backend import Backend, Survival
 from hpccomm.errors import CommunicatorAborted, PeerLost, UsageError, peers_lost
 from hpccomm.runtime.engine import CallEngine
 from hpccomm.runtime.inquiry import SHRINK
+from hpccomm.settings import Settings
 
-if TYPE_CHECKING:
-    from hpccomm.communicator.communicator import Communicator
-    from hpccomm.communicator.core import Core
+Communicator = TypeVar("Communicator", bound="GroupMember")
+"""The class of that name, which has the methods that are written here, and so cannot be imported."""
+
+Make = Callable[[Backend, str, Settings, int | None, AnyDeviceLane, tuple[int, ...]], Communicator]
+"""Makes a communicator over a backend; see `making.make`."""
+
+
+class GroupMember(HasCore, Protocol):
+    """A communicator, as it takes part in making others."""
+
+    rank: int
+    size: int
+    _make: "Make[Self]"
+    _node: "Self | None"
+
+    @property
+    def name(self) -> str:
+        """Its name."""
+
+    def abort(self) -> None:
+        """End the waits of this process, and mark it as failed."""
+
+    def finalize(self) -> None:
+        """End it. Collective."""
+
 
 logger = logging.getLogger("hpccomm")
 
@@ -37,7 +62,7 @@ def grouped(backend: Backend, ranks: Sequence[int], label: int) -> Backend:
     return made
 
 
-def apart(core: "Core") -> None:
+def apart(core: Core) -> None:
     """Take part, as a rank that joins none, while the others make groups."""
     survival = core.backend.survival
     if survival is not None:
@@ -59,7 +84,7 @@ def own_ranks(calls: CallEngine) -> Iterator[None]:
             raise peers_lost(lost) from error
 
 
-def shrunk(core: "Core", name: str | None) -> "Communicator":
+def shrunk(core: Core, make: Make[Communicator], name: str | None) -> Communicator:
     """Return the communicator of the ranks that are left. Collective over them; blocks.
 
     Raises
@@ -79,10 +104,12 @@ def shrunk(core: "Core", name: str | None) -> "Communicator":
             f"shrink without ranks to exclude cannot tell who is lost here: {recovery}"
         )
     with calls.one_call(also_failed=True):
-        return _shrunk(core, survival, name)
+        return _shrunk(core, make, survival, name)
 
 
-def _shrunk(core: "Core", survival: Survival, name: str | None) -> "Communicator":
+def _shrunk(
+    core: Core, make: Make[Communicator], survival: Survival, name: str | None
+) -> Communicator:
     calls = core.calls
     if calls.gate.error is None:
         calls.finish()
@@ -102,7 +129,7 @@ def _shrunk(core: "Core", survival: Survival, name: str | None) -> "Communicator
             with calls.beside_watchdog(SHRINK):
                 backend, lost = survival.shrunk(epoch, attempt)
             settings = replace(core.settings, timeout=calls.timeout)
-            made = core.make(backend, named, settings, core.device, core.lanes.device, ())
+            made = make(backend, named, settings, core.device, core.lanes.device, ())
         except Exception as failure:  # noqa: BLE001 (raised when the others know of it)
             error = failure
             _release(backend)  # the others may wait for this rank

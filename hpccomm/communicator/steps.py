@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from hpccomm.communicator.lanes import Call
-from hpccomm.communicator.lanes.planned import ends
 from hpccomm.contracts.pairing import odd_ones
 from hpccomm.contracts.terms import Terms, joined, written
 from hpccomm.runtime.recorder import Site, described
@@ -101,7 +100,7 @@ def announced(steps: Sequence[PlanStep], *, async_op: bool) -> Announced:
             first = step.calls[0]
             willing.append(not step.batched and first.prepared.lane.willing(first))
         for call in step.calls:
-            outward, inward = ends(call)
+            outward, inward = call.ends
             for peer, array, ended in ((outward, call.send, sends), (inward, call.recv, receives)):
                 if peer is not None:
                     ended.append(_told(number, call, peer, array))

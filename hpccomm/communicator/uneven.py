@@ -1,350 +1,352 @@
-"""The collectives on blocks of different sizes.
+"""The collectives on blocks of different sizes, with the rules of `collectives`.
 
-Counts are numbers of rows along axis 0, one for each rank. With ``None`` the ranks exchange them first;
-this blocks, even with ``async_op=True``. With ``return_counts=True`` a call, a `Work` or a plan gives a pair
-of the result and the counts. That is a rank's own affair: the others need not ask for them.
+Counts are numbers of rows along axis 0, one for each rank. Rows have the same shape on all ranks. With ``None``
+the ranks exchange the counts first; this blocks, even with ``async_op=True``. With ``return_counts=True`` a call,
+a `Work` or a plan gives a pair of the result and the counts. That is a rank's own affair: the others need not ask
+for them.
 """
 
 from typing import Any
 
+from hpccomm.communicator.core import HasCore
 from hpccomm.communicator.counts import listed
-from hpccomm.communicator.face import Face
 from hpccomm.reductions import Op, ReduceOp
 from hpccomm.schedules.algorithms import AnyAlgorithm
 
 SUM = ReduceOp.SUM
 
 
-class Uneven(Face):
-    """Every call is collective, with the rules of `Collectives`. Rows have the same shape on all ranks."""
+def all_gather_v(
+    self: HasCore,
+    x: Any,
+    counts: Any = None,
+    *,
+    out: Any = None,
+    async_op: bool = False,
+    timeout: float | None = None,
+    algorithm: AnyAlgorithm | None = None,
+    stream: object = None,
+    return_counts: bool = False,
+) -> Any:
+    """Collect every rank's rows on every rank.
 
-    def all_gather_v(
-        self,
-        x: Any,
-        counts: Any = None,
-        *,
-        out: Any = None,
-        async_op: bool = False,
-        timeout: float | None = None,
-        algorithm: AnyAlgorithm | None = None,
-        stream: object = None,
-        return_counts: bool = False,
-    ) -> Any:
-        """Collect every rank's rows on every rank.
+    Parameters
+    ----------
+    x : array, shape ``(counts[rank], *rest)``
+        This rank's rows. It may be this rank's block of `out`.
+    counts : sequence of int, optional
+        Rows of each rank; the same on all ranks. None exchanges them first.
+    out : array, shape ``(sum(counts), *rest)``, optional
+        The array for the result; None makes a new array.
+    async_op : bool
+        Return a `Work` at once. Must be equal on all ranks.
+    timeout : float, optional
+        Deadline in seconds. None is the communicator's deadline, ``math.inf`` is no deadline.
+    algorithm : str or callable, optional
+        None, ``"auto"``, or an algorithm name; an unknown one raises an error that lists the valid ones.
+        Or a function that makes the schedule (:doc:`adding_an_algorithm`), the same on all ranks.
+    stream : object, optional
+        For device arrays: a CuPy stream, its number, or an object with ``__cuda_stream__``. None is
+        the current one of the array's framework.
+    return_counts : bool
+        Also return the rows of each rank.
 
-        Parameters
-        ----------
-        x : array, shape ``(counts[rank], *rest)``
-            This rank's rows. It may be this rank's block of `out`.
-        counts : sequence of int, optional
-            Rows of each rank; the same on all ranks. None exchanges them first.
-        out : array, shape ``(sum(counts), *rest)``, optional
-            The array for the result; None makes a new array.
-        async_op : bool
-            Return a `Work` at once. Must be equal on all ranks.
-        timeout : float, optional
-            Deadline in seconds. None is the communicator's deadline, ``math.inf`` is no deadline.
-        algorithm : str or callable, optional
-            None, ``"auto"``, or an algorithm name; an unknown one raises an error that lists the valid ones.
-            Or a function that makes the schedule (:doc:`adding_an_algorithm`), the same on all ranks.
-        stream : object, optional
-            For device arrays: a CuPy stream, its number, or an object with ``__cuda_stream__``. None is
-            the current one of the array's framework.
-        return_counts : bool
-            Also return the rows of each rank.
+    Returns
+    -------
+    array, shape ``(sum(counts), *rest)``
+        The rows of all ranks, by rank. With `return_counts`, a pair of that and a tuple of
+        int. Or a `Work`, whose ``wait`` returns the same.
 
-        Returns
-        -------
-        array, shape ``(sum(counts), *rest)``
-            The rows of all ranks, by rank. With `return_counts`, a pair of that and a tuple of
-            int. Or a `Work`, whose ``wait`` returns the same.
+    Raises
+    ------
+    UsageError
+        If an argument does not fit. Nothing has been sent then.
+    CommunicationError
+        If the call fails or its deadline passes.
+    """
+    return listed(
+        self._core,
+        "all_gather_v",
+        x,
+        out,
+        async_op,
+        timeout,
+        algorithm,
+        stream,
+        counts,
+        return_counts=return_counts,
+    )
 
-        Raises
-        ------
-        UsageError
-            If an argument does not fit. Nothing has been sent then.
-        CommunicationError
-            If the call fails or its deadline passes.
-        """
-        return listed(
-            self._core,
-            "all_gather_v",
-            x,
-            out,
-            async_op,
-            timeout,
-            algorithm,
-            stream,
-            counts,
-            return_counts=return_counts,
-        )
 
-    def reduce_scatter_v(
-        self,
-        x: Any,
-        counts: Any,
-        op: Op = SUM,
-        *,
-        out: Any = None,
-        async_op: bool = False,
-        timeout: float | None = None,
-        algorithm: AnyAlgorithm | None = None,
-        deterministic: bool = False,
-        stream: object = None,
-        return_counts: bool = False,
-    ) -> Any:
-        """Reduce the arrays of all ranks; rank i gets counts[i] rows of the result.
+def reduce_scatter_v(
+    self: HasCore,
+    x: Any,
+    counts: Any,
+    op: Op = SUM,
+    *,
+    out: Any = None,
+    async_op: bool = False,
+    timeout: float | None = None,
+    algorithm: AnyAlgorithm | None = None,
+    deterministic: bool = False,
+    stream: object = None,
+    return_counts: bool = False,
+) -> Any:
+    """Reduce the arrays of all ranks; rank i gets counts[i] rows of the result.
 
-        Parameters
-        ----------
-        x : array, shape ``(sum(counts), *rest)``
-            This rank's contribution.
-        counts : sequence of int
-            Rows of each rank; the same on all ranks.
-        op : ReduceOp, premul_sum(factor) or callable
-            The reduction. A callable must be a commutative, associative, elementwise function of two
-            arrays, and is tried first. It may be called on slices, in any order, and must not modify
-            them.
-        out : array, shape ``(counts[rank], *rest)``, optional
-            The array for the result; None makes a new array. It may be this rank's block of x.
-        async_op : bool
-            Return a `Work` at once. Must be equal on all ranks.
-        timeout : float, optional
-            Deadline in seconds. None is the communicator's deadline, ``math.inf`` is no deadline.
-        algorithm : str or callable, optional
-            None, ``"auto"``, or an algorithm name; an unknown one raises an error that lists the valid ones.
-            Or a function that makes the schedule (:doc:`adding_an_algorithm`), the same on all ranks.
-        deterministic : bool
-            Combine the contributions in rank order, so that the same input gives the same bits.
-        stream : object, optional
-            For device arrays: a CuPy stream, its number, or an object with ``__cuda_stream__``. None is
-            the current one of the array's framework.
-        return_counts : bool
-            Also return the rows of each rank.
+    Parameters
+    ----------
+    x : array, shape ``(sum(counts), *rest)``
+        This rank's contribution.
+    counts : sequence of int
+        Rows of each rank; the same on all ranks.
+    op : ReduceOp, premul_sum(factor) or callable
+        The reduction. A callable must be a commutative, associative, elementwise function of two
+        arrays, and is tried first. It may be called on slices, in any order, and must not modify
+        them.
+    out : array, shape ``(counts[rank], *rest)``, optional
+        The array for the result; None makes a new array. It may be this rank's block of x.
+    async_op : bool
+        Return a `Work` at once. Must be equal on all ranks.
+    timeout : float, optional
+        Deadline in seconds. None is the communicator's deadline, ``math.inf`` is no deadline.
+    algorithm : str or callable, optional
+        None, ``"auto"``, or an algorithm name; an unknown one raises an error that lists the valid ones.
+        Or a function that makes the schedule (:doc:`adding_an_algorithm`), the same on all ranks.
+    deterministic : bool
+        Combine the contributions in rank order, so that the same input gives the same bits.
+    stream : object, optional
+        For device arrays: a CuPy stream, its number, or an object with ``__cuda_stream__``. None is
+        the current one of the array's framework.
+    return_counts : bool
+        Also return the rows of each rank.
 
-        Returns
-        -------
-        array, shape ``(counts[rank], *rest)``
-            The rows of this rank. With `return_counts`, a pair of that and a tuple of
-            int. Or a `Work`, whose ``wait`` returns the same.
+    Returns
+    -------
+    array, shape ``(counts[rank], *rest)``
+        The rows of this rank. With `return_counts`, a pair of that and a tuple of
+        int. Or a `Work`, whose ``wait`` returns the same.
 
-        Raises
-        ------
-        UsageError
-            If an argument does not fit. Nothing has been sent then.
-        CommunicationError
-            If the call fails or its deadline passes.
-        """
-        return listed(
-            self._core,
-            "reduce_scatter_v",
-            x,
-            out,
-            async_op,
-            timeout,
-            algorithm,
-            stream,
-            counts,
-            op=op,
-            deterministic=deterministic,
-            return_counts=return_counts,
-        )
+    Raises
+    ------
+    UsageError
+        If an argument does not fit. Nothing has been sent then.
+    CommunicationError
+        If the call fails or its deadline passes.
+    """
+    return listed(
+        self._core,
+        "reduce_scatter_v",
+        x,
+        out,
+        async_op,
+        timeout,
+        algorithm,
+        stream,
+        counts,
+        op=op,
+        deterministic=deterministic,
+        return_counts=return_counts,
+    )
 
-    def all_to_all_v(
-        self,
-        x: Any,
-        send_counts: Any,
-        recv_counts: Any = None,
-        *,
-        out: Any = None,
-        async_op: bool = False,
-        timeout: float | None = None,
-        algorithm: AnyAlgorithm | None = None,
-        stream: object = None,
-        return_counts: bool = False,
-    ) -> Any:
-        """Send send_counts[j] rows to rank j, and receive recv_counts[j] rows from it.
 
-        Parameters
-        ----------
-        x : array, shape ``(sum(send_counts), *rest)``
-            The rows for each rank, by rank.
-        send_counts : sequence of int
-            Rows for each rank.
-        recv_counts : sequence of int, optional
-            Rows from each rank. None exchanges them first, on all ranks.
-        out : array, shape ``(sum(recv_counts), *rest)``, optional
-            The array for the result; None makes a new array. It may be x if as many rows are received as
-            sent.
-        async_op : bool
-            Return a `Work` at once. Must be equal on all ranks.
-        timeout : float, optional
-            Deadline in seconds. None is the communicator's deadline, ``math.inf`` is no deadline.
-        algorithm : str or callable, optional
-            None, ``"auto"``, or an algorithm name; an unknown one raises an error that lists the valid ones.
-            Or a function that makes the schedule (:doc:`adding_an_algorithm`), the same on all ranks.
-        stream : object, optional
-            For device arrays: a CuPy stream, its number, or an object with ``__cuda_stream__``. None is
-            the current one of the array's framework.
-        return_counts : bool
-            Also return the rows that come from each rank.
+def all_to_all_v(
+    self: HasCore,
+    x: Any,
+    send_counts: Any,
+    recv_counts: Any = None,
+    *,
+    out: Any = None,
+    async_op: bool = False,
+    timeout: float | None = None,
+    algorithm: AnyAlgorithm | None = None,
+    stream: object = None,
+    return_counts: bool = False,
+) -> Any:
+    """Send send_counts[j] rows to rank j, and receive recv_counts[j] rows from it.
 
-        Returns
-        -------
-        array, shape ``(sum(recv_counts), *rest)``
-            The rows from each rank, by rank. With `return_counts`, a pair of that and a tuple of
-            int. Or a `Work`, whose ``wait`` returns the same.
+    Parameters
+    ----------
+    x : array, shape ``(sum(send_counts), *rest)``
+        The rows for each rank, by rank.
+    send_counts : sequence of int
+        Rows for each rank.
+    recv_counts : sequence of int, optional
+        Rows from each rank. None exchanges them first, on all ranks.
+    out : array, shape ``(sum(recv_counts), *rest)``, optional
+        The array for the result; None makes a new array. It may be x if as many rows are received as
+        sent.
+    async_op : bool
+        Return a `Work` at once. Must be equal on all ranks.
+    timeout : float, optional
+        Deadline in seconds. None is the communicator's deadline, ``math.inf`` is no deadline.
+    algorithm : str or callable, optional
+        None, ``"auto"``, or an algorithm name; an unknown one raises an error that lists the valid ones.
+        Or a function that makes the schedule (:doc:`adding_an_algorithm`), the same on all ranks.
+    stream : object, optional
+        For device arrays: a CuPy stream, its number, or an object with ``__cuda_stream__``. None is
+        the current one of the array's framework.
+    return_counts : bool
+        Also return the rows that come from each rank.
 
-        Raises
-        ------
-        UsageError
-            If an argument does not fit. Nothing has been sent then.
-        CommunicationError
-            If the call fails or its deadline passes.
-        """
-        return listed(
-            self._core,
-            "all_to_all_v",
-            x,
-            out,
-            async_op,
-            timeout,
-            algorithm,
-            stream,
-            send_counts,
-            recv_counts,
-            return_counts=return_counts,
-        )
+    Returns
+    -------
+    array, shape ``(sum(recv_counts), *rest)``
+        The rows from each rank, by rank. With `return_counts`, a pair of that and a tuple of
+        int. Or a `Work`, whose ``wait`` returns the same.
 
-    def gather_v(
-        self,
-        x: Any,
-        root: int = 0,
-        counts: Any = None,
-        *,
-        out: Any = None,
-        async_op: bool = False,
-        timeout: float | None = None,
-        algorithm: AnyAlgorithm | None = None,
-        stream: object = None,
-        return_counts: bool = False,
-    ) -> Any:
-        """Collect every rank's rows on the root.
+    Raises
+    ------
+    UsageError
+        If an argument does not fit. Nothing has been sent then.
+    CommunicationError
+        If the call fails or its deadline passes.
+    """
+    return listed(
+        self._core,
+        "all_to_all_v",
+        x,
+        out,
+        async_op,
+        timeout,
+        algorithm,
+        stream,
+        send_counts,
+        recv_counts,
+        return_counts=return_counts,
+    )
 
-        Parameters
-        ----------
-        x : array, shape ``(counts[rank], *rest)``
-            This rank's rows. On the root it may be this rank's block of `out`.
-        root : int
-            The rank that gets the result.
-        counts : sequence of int, optional
-            Rows of each rank; the same on all ranks. None exchanges them first.
-        out : array, shape ``(sum(counts), *rest)``, optional
-            The array for the result on the root; None makes a new array. Other ranks do not use it.
-        async_op : bool
-            Return a `Work` at once. Must be equal on all ranks.
-        timeout : float, optional
-            Deadline in seconds. None is the communicator's deadline, ``math.inf`` is no deadline.
-        algorithm : str or callable, optional
-            None, ``"auto"``, or an algorithm name; an unknown one raises an error that lists the valid ones.
-            Or a function that makes the schedule (:doc:`adding_an_algorithm`), the same on all ranks.
-        stream : object, optional
-            For device arrays: a CuPy stream, its number, or an object with ``__cuda_stream__``. None is
-            the current one of the array's framework.
-        return_counts : bool
-            Also return the rows of each rank, on every rank.
 
-        Returns
-        -------
-        array, shape ``(sum(counts), *rest)``, or None
-            On the root the rows of all ranks, by rank; None on other ranks. With `return_counts`, a pair of that and a tuple of
-            int. Or a `Work`, whose ``wait`` returns the same.
+def gather_v(
+    self: HasCore,
+    x: Any,
+    root: int = 0,
+    counts: Any = None,
+    *,
+    out: Any = None,
+    async_op: bool = False,
+    timeout: float | None = None,
+    algorithm: AnyAlgorithm | None = None,
+    stream: object = None,
+    return_counts: bool = False,
+) -> Any:
+    """Collect every rank's rows on the root.
 
-        Raises
-        ------
-        UsageError
-            If an argument does not fit. Nothing has been sent then.
-        CommunicationError
-            If the call fails or its deadline passes.
-        """
-        return listed(
-            self._core,
-            "gather_v",
-            x,
-            out,
-            async_op,
-            timeout,
-            algorithm,
-            stream,
-            counts,
-            root=root,
-            return_counts=return_counts,
-        )
+    Parameters
+    ----------
+    x : array, shape ``(counts[rank], *rest)``
+        This rank's rows. On the root it may be this rank's block of `out`.
+    root : int
+        The rank that gets the result.
+    counts : sequence of int, optional
+        Rows of each rank; the same on all ranks. None exchanges them first.
+    out : array, shape ``(sum(counts), *rest)``, optional
+        The array for the result on the root; None makes a new array. Other ranks do not use it.
+    async_op : bool
+        Return a `Work` at once. Must be equal on all ranks.
+    timeout : float, optional
+        Deadline in seconds. None is the communicator's deadline, ``math.inf`` is no deadline.
+    algorithm : str or callable, optional
+        None, ``"auto"``, or an algorithm name; an unknown one raises an error that lists the valid ones.
+        Or a function that makes the schedule (:doc:`adding_an_algorithm`), the same on all ranks.
+    stream : object, optional
+        For device arrays: a CuPy stream, its number, or an object with ``__cuda_stream__``. None is
+        the current one of the array's framework.
+    return_counts : bool
+        Also return the rows of each rank, on every rank.
 
-    def scatter_v(
-        self,
-        x: Any,
-        root: int = 0,
-        counts: Any = None,
-        *,
-        out: Any = None,
-        async_op: bool = False,
-        timeout: float | None = None,
-        algorithm: AnyAlgorithm | None = None,
-        stream: object = None,
-        return_counts: bool = False,
-    ) -> Any:
-        """Give each rank its rows of the root's array.
+    Returns
+    -------
+    array, shape ``(sum(counts), *rest)``, or None
+        On the root the rows of all ranks, by rank; None on other ranks. With `return_counts`, a pair of that and a tuple of
+        int. Or a `Work`, whose ``wait`` returns the same.
 
-        Parameters
-        ----------
-        x : array, shape ``(sum(counts), *rest)``, or None
-            On the root. On another rank with `counts` and without `out`, an array of the same shape and
-            dtype, which is not read. Else other ranks do not use it.
-        root : int
-            The rank whose data is sent.
-        counts : sequence of int, optional
-            Rows of each rank; the same on all ranks. None takes them from `out` of each rank. The
-            root's own `out` may be None then; the root gets the rows that remain.
-        out : array, shape ``(counts[rank], *rest)``, optional
-            The array for this rank's rows; None makes a new array of the kind of x. On the root it may be
-            the root's block of x.
-        async_op : bool
-            Return a `Work` at once. Must be equal on all ranks.
-        timeout : float, optional
-            Deadline in seconds. None is the communicator's deadline, ``math.inf`` is no deadline.
-        algorithm : str or callable, optional
-            None, ``"auto"``, or an algorithm name; an unknown one raises an error that lists the valid ones.
-            Or a function that makes the schedule (:doc:`adding_an_algorithm`), the same on all ranks.
-        stream : object, optional
-            For device arrays: a CuPy stream, its number, or an object with ``__cuda_stream__``. None is
-            the current one of the array's framework.
-        return_counts : bool
-            Also return the rows of each rank, on every rank.
+    Raises
+    ------
+    UsageError
+        If an argument does not fit. Nothing has been sent then.
+    CommunicationError
+        If the call fails or its deadline passes.
+    """
+    return listed(
+        self._core,
+        "gather_v",
+        x,
+        out,
+        async_op,
+        timeout,
+        algorithm,
+        stream,
+        counts,
+        root=root,
+        return_counts=return_counts,
+    )
 
-        Returns
-        -------
-        array, shape ``(counts[rank], *rest)``
-            This rank's rows. With `return_counts`, a pair of that and a tuple of
-            int. Or a `Work`, whose ``wait`` returns the same.
 
-        Raises
-        ------
-        UsageError
-            If an argument does not fit. Nothing has been sent then.
-        CommunicationError
-            If the call fails or its deadline passes.
-        """
-        return listed(
-            self._core,
-            "scatter_v",
-            x,
-            out,
-            async_op,
-            timeout,
-            algorithm,
-            stream,
-            counts,
-            root=root,
-            return_counts=return_counts,
-        )
+def scatter_v(
+    self: HasCore,
+    x: Any,
+    root: int = 0,
+    counts: Any = None,
+    *,
+    out: Any = None,
+    async_op: bool = False,
+    timeout: float | None = None,
+    algorithm: AnyAlgorithm | None = None,
+    stream: object = None,
+    return_counts: bool = False,
+) -> Any:
+    """Give each rank its rows of the root's array.
+
+    Parameters
+    ----------
+    x : array, shape ``(sum(counts), *rest)``, or None
+        On the root. On another rank with `counts` and without `out`, an array of the same shape and
+        dtype, which is not read. Else other ranks do not use it.
+    root : int
+        The rank whose data is sent.
+    counts : sequence of int, optional
+        Rows of each rank; the same on all ranks. None takes them from `out` of each rank. The
+        root's own `out` may be None then; the root gets the rows that remain.
+    out : array, shape ``(counts[rank], *rest)``, optional
+        The array for this rank's rows; None makes a new array of the kind of x. On the root it may be
+        the root's block of x.
+    async_op : bool
+        Return a `Work` at once. Must be equal on all ranks.
+    timeout : float, optional
+        Deadline in seconds. None is the communicator's deadline, ``math.inf`` is no deadline.
+    algorithm : str or callable, optional
+        None, ``"auto"``, or an algorithm name; an unknown one raises an error that lists the valid ones.
+        Or a function that makes the schedule (:doc:`adding_an_algorithm`), the same on all ranks.
+    stream : object, optional
+        For device arrays: a CuPy stream, its number, or an object with ``__cuda_stream__``. None is
+        the current one of the array's framework.
+    return_counts : bool
+        Also return the rows of each rank, on every rank.
+
+    Returns
+    -------
+    array, shape ``(counts[rank], *rest)``
+        This rank's rows. With `return_counts`, a pair of that and a tuple of
+        int. Or a `Work`, whose ``wait`` returns the same.
+
+    Raises
+    ------
+    UsageError
+        If an argument does not fit. Nothing has been sent then.
+    CommunicationError
+        If the call fails or its deadline passes.
+    """
+    return listed(
+        self._core,
+        "scatter_v",
+        x,
+        out,
+        async_op,
+        timeout,
+        algorithm,
+        stream,
+        counts,
+        root=root,
+        return_counts=return_counts,
+    )

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from nccl_ranks import run_ranks
 
-from hpccomm.communicator.lanes.lane import ARRAYS, wire_tag
+from hpccomm.communicator.lanes.message import ARRAYS, wire_tag
 from hpccomm.contracts.device import Piece, Span
 from hpccomm.contracts.signature import Signature
 from hpccomm.dispatch import staged

@@ -19,7 +19,7 @@ from hpccomm.backends.mpi.intranode import NearbyTransport
 from hpccomm.backends.mpi.side import MpiSideChannel, SideMessages, apart
 from hpccomm.backends.mpi.transport import CheckedTransport, SizedTransport
 from hpccomm.backends.mpi.types import Reductions, agreed, tried
-from hpccomm.contracts.backend import Native
+from hpccomm.contracts.backend import Native, Survival
 from hpccomm.contracts.side import SideChannel, group_uid
 from hpccomm.contracts.signature import Signature
 from hpccomm.contracts.transport import DTYPES
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from hpccomm.backends.mpi.arrivals import MpiArrivals
     from hpccomm.backends.mpi.persistent import PersistentMessages
     from hpccomm.backends.mpi.window import MpiOneSided
-    from hpccomm.contracts.backend import Survival
     from hpccomm.contracts.transport import Transport
 
 logger = logging.getLogger("hpccomm")

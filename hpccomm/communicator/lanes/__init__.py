@@ -3,8 +3,8 @@
 A communicator has two. Which one an array takes is asked once a call, here; from then on the
 prepared call holds its lane.
 
-- `lane`: what both have in common.
-- `call`: a decision (`PreparedCall`), and a call with its memory (`Call`).
+- `lane`: what both have in common: a decision (`PreparedCall`), and a call with its memory (`Call`).
+- `message`: what a message is asked for. `planned`: messages of plans.
 - `host`, `device`, `refusing`: the lanes. `refusing` stands for device memory where none can be used.
 - `check`: whether all ranks make the same call.
 - `issuing`: puts calls on streams. `device_batch`: calls on one stream together. `ending`: the end.
@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
-from hpccomm.communicator.lanes.call import Call as Call
-from hpccomm.communicator.lanes.call import PointToPoint as PointToPoint
-from hpccomm.communicator.lanes.call import PreparedCall as PreparedCall
 from hpccomm.communicator.lanes.check import Check as Check
 from hpccomm.communicator.lanes.host import HostLane as HostLane
+from hpccomm.communicator.lanes.lane import Call as Call
 from hpccomm.communicator.lanes.lane import Lane as Lane
+from hpccomm.communicator.lanes.lane import PreparedCall as PreparedCall
+from hpccomm.communicator.lanes.message import PointToPoint as PointToPoint
 from hpccomm.memory.cuda.arrays import DeviceArray
 from hpccomm.memory.views import View, view
 

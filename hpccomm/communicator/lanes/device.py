@@ -9,13 +9,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpccomm.backends.control import Control
-from hpccomm.communicator.lanes.call import Call, PointToPoint, places, pointers
 from hpccomm.communicator.lanes.check import Check
-from hpccomm.communicator.lanes.device_batch import as_one, check_batch, check_own, check_step
+from hpccomm.communicator.lanes.device_batch import (
+    as_one,
+    check_batch,
+    check_own,
+    check_step,
+    pointers,
+)
 from hpccomm.communicator.lanes.ending import DeviceEnd
 from hpccomm.communicator.lanes.issuing import IssueOnStream, StreamIssuer
-from hpccomm.communicator.lanes.lane import SELF_CHECK, Lane
-from hpccomm.communicator.lanes.planned import Numbered
+from hpccomm.communicator.lanes.lane import SELF_CHECK, Call, Lane, PreparedCall
+from hpccomm.communicator.lanes.message import PointToPoint
 from hpccomm.contracts.choice import Choice
 from hpccomm.contracts.device import DeviceBackend, DeviceDispatch, DeviceRoute, Piece, Span
 from hpccomm.contracts.terms import of_message, terms
@@ -27,10 +32,9 @@ from hpccomm.memory.cuda import arrays, streams
 from hpccomm.memory.cuda.arrays import DeviceArray, Queue
 from hpccomm.memory.cuda.library import cupy
 from hpccomm.memory.cuda.memory import clear
-from hpccomm.memory.views import View, check_layout
+from hpccomm.memory.views import View, check_layout, overlap
 from hpccomm.runtime.engine import CallEngine
 from hpccomm.runtime.operation import Label, Operation
-from hpccomm.runtime.stats import Tally
 from hpccomm.runtime.watchdog import watch_device
 from hpccomm.runtime.work import Work
 
@@ -113,11 +117,10 @@ class DeviceLane(Lane):
                     "cupy.cuda.Device(comm.device).use(), or give new_comm another device"
                 )
 
-    def _carrying(
-        self, label: Label, tally: Tally, route: DeviceRoute, ordered: bool
-    ) -> IssueOnStream:
+    def _carrying(self, prepared: PreparedCall[Any], route: DeviceRoute) -> IssueOnStream:
+        label, ordered = prepared.label, prepared.ordered
         if route.launch is not None:
-            return self.issuer.issuing(label, tally, route.launch, ordered=ordered)
+            return self.issuer.issuing(label, prepared.tally, route.launch, ordered=ordered)
         assert route.start is not None
         return self.issuer.issuing_by_host(label, route.start, ordered)
 
@@ -147,24 +150,10 @@ class DeviceLane(Lane):
         receives = () if target is None else (Piece(message.origin or 0, _span(target)),)
         route = self.dispatch.message(receives, sends, message.tag)
         nbytes = max((piece.data.nbytes for piece in (*sends, *receives)), default=0)
-        label = Label(
-            message.name, nbytes, of_message(message.to, message.origin, message.tag, None)
-        )
-        return Call(
-            self._prepare(label, label, route, ordered=False),
-            source,
-            target,
-            message.result,
-            message.keep,
-            message.queue,
-            own_sends=self._own(sends),
-            own_receives=self._own(receives),
-        )
-
-    def _own(self, pieces: tuple[Piece, ...]) -> tuple[int, ...]:
-        """Return the bytes of those that stay on this rank, the empty ones aside."""
-        rank = self._calls.backend.rank
-        return tuple(p.data.nbytes for p in pieces if p.peer == rank and p.data.nbytes)
+        ends = of_message(message.to, message.origin, message.tag, None)
+        label = Label(message.name, nbytes, ends)
+        prepared = self._prepare(label, label, route, False)
+        return Call(prepared, source, target, message.result, message.keep, message.queue)
 
     def checked_array(self, array: DeviceArray, name: str, written: bool) -> DeviceArray:
         """Return an array as it is."""
@@ -223,8 +212,8 @@ class DeviceLane(Lane):
         needs = prepared.route.needs
         if needs is not None and not needs.done():
             self._make_ready(call)
-        if (call.own_sends or call.own_receives) and prepared.route.launch is not None:
-            check_own((call,))  # a stream would hang
+        if not prepared.ordered and prepared.route.launch is not None:
+            check_own((call,), self._calls.backend.rank)  # a stream would hang
         prepared.issue(*pointers(call), self._queue(call), call.keep, limit)
         return call.result
 
@@ -235,7 +224,7 @@ class DeviceLane(Lane):
             operation = self._check.operation(self._operation(call, prepared.async_label, True))
             return self._calls.start(operation, limit, call.result)
         self._make_ready(call)
-        check_own((call,))
+        check_own((call,), self._calls.backend.rank)
         current = streams.finder(_array(call), self.device)
         agreement = None
         if prepared.ordered and self._check.due(prepared.async_label):
@@ -309,16 +298,12 @@ class DeviceLane(Lane):
 
     def check_step(self, calls: tuple[Call, ...], *, batched: bool) -> None:
         """Raise unless calls can be a step of a plan: on a stream, as a batch must."""
-        check_step(calls, self.admitted, batched=batched, on_streams=self.backend is not None)
+        rank, on_streams = self._calls.backend.rank, self.backend is not None
+        check_step(calls, self.admitted, rank, batched=batched, on_streams=on_streams)
 
-    def step(
-        self, calls: Sequence[Numbered], transport: Transport | None, *, batched: bool
-    ) -> Call:
+    def step(self, calls: Sequence[Call], transport: Transport | None, *, batched: bool) -> Call:
         """Return a step of a plan as one call."""
-        each = tuple(one.call for one in calls)
-        if not batched:
-            return each[0]
-        return self._as_one(each)
+        return self._as_one(tuple(calls)) if batched else calls[0]
 
     def admitted(self, call: Call) -> Call:
         """Return a call on the stream that is current now."""
@@ -335,7 +320,7 @@ class DeviceLane(Lane):
         if self.backend is None:
             operations = (self._operation(call, call.prepared.label, async_op) for call in calls)
             return self._together(operations, async_op, limit)
-        check_batch(calls)
+        check_batch(calls, self._calls.backend.rank)
         for call in calls:
             self._make_ready(call)
         one = self._as_one(calls)
@@ -346,8 +331,7 @@ class DeviceLane(Lane):
 
     def _as_one(self, calls: tuple[Call, ...]) -> Call:
         """Return calls that are carried out together as one."""
-        first, whole = calls[0], as_one(calls, self.backend)
-        prepared = self._prepare(whole.label, whole.async_label, whole.route, ordered=whole.ordered)
+        first, prepared = calls[0], self._prepare(*as_one(calls, self.backend))
         keep = (_array(first), *(call.keep for call in calls))
         return Call(prepared, None, None, None, keep, queue=first.queue)
 
@@ -355,11 +339,11 @@ class DeviceLane(Lane):
 
     def registered(self, call: Call) -> bool:
         """Tell whether a call's arrays on this rank can be registered with the library. Local."""
-        return bool(places(call, self.backend))
+        return bool(_places(call, self.backend))
 
     def willing(self, call: Call) -> object:
         """Return where this rank's arrays lie, if they can be registered: ranks must find the same."""
-        return call.prepared.route.registered is not None and places(call, self.backend)
+        return call.prepared.route.registered is not None and _places(call, self.backend)
 
     def agreed(self, call: Call, async_op: bool, *, willing: object) -> Call:
         """Return a call of a plan on which the ranks have agreed, on registered arrays if they can be."""
@@ -371,11 +355,7 @@ class DeviceLane(Lane):
             if not self.backend.register([pointer for pointer in pointers(call) if pointer]):
                 self._log_ordinary(f"{self.name} registers no memory here; plans take it as it is")
                 return call
-        prepared, route = call.prepared, call.prepared.route.on_registered()
-        always = self._check.always(prepared.label)
-        taken = self._agreeing(route, prepared.label) if always else route
-        issue = self._carrying(prepared.label, prepared.tally, taken, prepared.ordered)
-        return replace(call, prepared=replace(prepared, route=route, issue=issue))
+        return self._on_route(call, call.prepared.route.on_registered())
 
     def empty_on(self, device: int, shape: tuple[int, ...], dtype: DType) -> Any:
         """Return an array of this rank's device, in memory that can be registered where there is such.
@@ -460,3 +440,19 @@ def _array(call: Call) -> Any:
 
 def _span(array: DeviceArray) -> Span:
     return Span(array.pointer, array.elements, array.dtype)
+
+
+def _places(call: Call, backend: DeviceBackend | None) -> list[tuple[int, int, int]]:
+    """Return where a call's arrays lie in memory that can be registered; empty if one of them does not.
+
+    Ranks must find the same. In place the larger array counts, since the own block lies elsewhere on each.
+    """
+    arrays: tuple[Any, Any] = (call.send, call.recv)
+    there = [each for each in arrays if each is not None and each.nbytes]
+    if backend is None or not there:
+        return []
+    whole = max(there, key=lambda each: each.nbytes)
+    if all(overlap(each, whole) for each in there):
+        there = [whole]
+    found = [backend.place(each.pointer, each.nbytes) for each in there]
+    return [each for each in found if each is not None] if all(found) else []

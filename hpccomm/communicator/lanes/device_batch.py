@@ -4,7 +4,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
 
-from hpccomm.communicator.lanes.call import Call, pointers
+from hpccomm.communicator.lanes.lane import Call
 from hpccomm.communicator.lanes.planned import used
 from hpccomm.contracts.device import Begun, DeviceBackend, DeviceRoute, Launch
 from hpccomm.contracts.terms import joined
@@ -13,6 +13,13 @@ from hpccomm.errors import UsageError
 from hpccomm.memory.views import address
 from hpccomm.runtime.operation import Label, Operation, together
 from hpccomm.runtime.operation import as_one as operations_as_one
+
+
+def pointers(call: Call) -> tuple[int, int]:
+    """Return the addresses of a call's arrays on a device; 0 where this rank has none."""
+    send: Any = call.send
+    recv: Any = call.recv
+    return (0 if send is None else send.pointer, 0 if recv is None else recv.pointer)
 
 
 def grouped(calls: tuple[Call, ...], backend: DeviceBackend) -> Launch:
@@ -41,27 +48,13 @@ def grouped(calls: tuple[Call, ...], backend: DeviceBackend) -> Launch:
     return launch
 
 
-class Whole(NamedTuple):
-    """Calls that are carried out together, as one.
+def as_one(
+    calls: tuple[Call, ...], backend: DeviceBackend | None
+) -> tuple[Label, Label, DeviceRoute, bool]:
+    """Return calls as one: on a stream, or without a backend by the host.
 
-    Attributes
-    ----------
-    label, async_label : Label
-        What they are, and what they are where they are asynchronous.
-    route : DeviceRoute
-        How they are carried out.
-    ordered : bool
-        Whether there are collectives among them.
+    Its label, that of its asynchronous form, its route, and whether there are collectives in it.
     """
-
-    label: Label
-    async_label: Label
-    route: DeviceRoute
-    ordered: bool
-
-
-def as_one(calls: tuple[Call, ...], backend: DeviceBackend | None) -> Whole:
-    """Return calls as one: on a stream, or without a backend by the host."""
     choice = calls[0].prepared.route.choice
     if backend is None:
         whole = operations_as_one(_operations(calls, 0))
@@ -69,12 +62,12 @@ def as_one(calls: tuple[Call, ...], backend: DeviceBackend | None) -> Whole:
         def start(_send: int, _recv: int, stream: int) -> Steps:
             return together(_operations(calls, stream))
 
-        return Whole(whole.label, whole.label, DeviceRoute(choice, start=start), whole.ordered)
+        return whole.label, whole.label, DeviceRoute(choice, start=start), whole.ordered
     nbytes = sum(call.prepared.label.nbytes for call in calls)
     terms_of = (call.prepared.label.terms for call in calls if call.prepared.ordered)
     each = [one for one in terms_of if one is not None]
     label, async_label = (Label("batch", nbytes, joined(each, a) if each else None) for a in (0, 1))
-    return Whole(label, async_label, DeviceRoute(choice, grouped(calls, backend)), bool(each))
+    return label, async_label, DeviceRoute(choice, grouped(calls, backend)), bool(each)
 
 
 def _operations(calls: tuple[Call, ...], stream: int) -> tuple[Operation, ...]:
@@ -93,6 +86,7 @@ def _operations(calls: tuple[Call, ...], stream: int) -> tuple[Operation, ...]:
 def check_step(
     calls: tuple[Call, ...],
     admitted: Callable[[Call], Call],
+    rank: int,
     *,
     batched: bool,
     on_streams: bool,
@@ -105,6 +99,8 @@ def check_step(
         One call, or those of a batch.
     admitted : callable
         Returns a call on the stream that is current now.
+    rank : int
+        This rank.
     batched : bool
         Whether they are a batch.
     on_streams : bool
@@ -117,9 +113,9 @@ def check_step(
     """
     if on_streams and batched:
         _check_one_stream(calls)
-        check_batch(tuple(map(admitted, calls)))
+        check_batch(tuple(map(admitted, calls)), rank)
     elif on_streams:
-        check_own(calls)
+        check_own(calls, rank)
     elif batched:
         check_messages(calls)
 
@@ -133,7 +129,7 @@ def _check_one_stream(calls: tuple[Call, ...]) -> None:
         )
 
 
-def check_batch(calls: tuple[Call, ...]) -> None:
+def check_batch(calls: tuple[Call, ...], rank: int) -> None:
     """Raise unless calls can be put on a stream together.
 
     Raises
@@ -147,16 +143,21 @@ def check_batch(calls: tuple[Call, ...]) -> None:
     if any(call.queue is None or call.queue[0] != first[0] for call in calls):
         raise UsageError("the calls of a batch are on several streams; give all of them one stream")
     _check_apart(calls, "a device carries a batch out at once")
-    check_own(calls)
+    check_own(calls, rank)
 
 
-def check_own(calls: tuple[Call, ...]) -> None:
+def check_own(calls: tuple[Call, ...], rank: int) -> None:
     """Raise if this rank sends to itself what it does not receive in the same calls.
 
     On a stream the one would wait for the other for ever.
     """
-    going = [nbytes for call in calls for nbytes in call.own_sends]
-    coming = [nbytes for call in calls for nbytes in call.own_receives]
+    messages: list[tuple[Any, Any]] = [
+        (call.send if to == rank else None, call.recv if origin == rank else None)
+        for call in calls
+        for to, origin in (call.ends,)
+    ]
+    going = [send.nbytes for send, _ in messages if send is not None and send.nbytes]
+    coming = [recv.nbytes for _, recv in messages if recv is not None and recv.nbytes]
     if going != coming:
         raise UsageError(
             f"this rank sends messages of {going} bytes to itself and receives {coming} in this call or "

@@ -10,11 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpccomm.backends.control import Control
-from hpccomm.communicator.lanes.call import Call, PointToPoint, PreparedCall
 from hpccomm.communicator.lanes.check import Check
 from hpccomm.communicator.lanes.device_batch import check_messages
-from hpccomm.communicator.lanes.lane import ARRAYS, SELF_CHECK, Lane, wire_tag
-from hpccomm.communicator.lanes.planned import Numbered, PlannedCall, StepMessages, start_of
+from hpccomm.communicator.lanes.lane import SELF_CHECK, Call, Lane, PreparedCall
+from hpccomm.communicator.lanes.message import ARRAYS, PointToPoint, wire_tag
+from hpccomm.communicator.lanes.planned import StepMessages, start_of
 from hpccomm.contracts.backend import Backend, Blocking, Buffer, Start, both
 from hpccomm.contracts.choice import Choice
 from hpccomm.contracts.terms import of_message
@@ -30,8 +30,7 @@ from hpccomm.runtime.callpath import BLOCKED, EXCHANGED, PLAN, Diversion, Issue,
 from hpccomm.runtime.engine import CallEngine
 from hpccomm.runtime.meeting import Habit, either, meeting
 from hpccomm.runtime.operation import Label, Operation, as_one, together
-from hpccomm.runtime.stats import Tally
-from hpccomm.runtime.traffic import PLANNED, Repeated
+from hpccomm.runtime.traffic import PLANNED
 from hpccomm.runtime.work import Work
 
 HABITS = 4096
@@ -70,15 +69,15 @@ class HostLane(Lane):
         self._messages: dict[object, PreparedCall[Route]] = {}
         self._habits: dict[int, Habit] = {}
 
-    def _carrying(self, label: Label, tally: Tally, route: Route, ordered: bool) -> Issue:
-        calls, run = self._calls, route.run
+    def _carrying(self, prepared: PreparedCall[Any], route: Route) -> Issue:
+        calls, label, tally = self._calls, prepared.label, prepared.tally
         if route.registered is not None:
             habit = self._habit(label)
             meets = calls.polling(label, tally, self._meeting(route, habit))
-            return either(habit, meets, self._carrying(label, tally, _on_arrays(route), ordered))
-        if run is not None:
-            return compiled(BLOCKED)(calls, label, tally, run.call)
-        return calls.polling(label, tally, route.start, ordered=ordered)
+            return either(habit, meets, self._carrying(prepared, _on_arrays(route)))
+        if route.run is not None:
+            return compiled(BLOCKED)(calls, label, tally, route.run.call)
+        return calls.polling(label, tally, route.start, ordered=prepared.ordered)
 
     def _meeting(self, route: Route, habit: Habit) -> Start:
         assert route.registered is not None
@@ -140,7 +139,7 @@ class HostLane(Lane):
             wires = wire_tag(tag, ARRAYS, sent), wire_tag(tag, ARRAYS, taken)
             route = self._message_route(name, to, origin, wires, replaced)
             label = Label(name, nbytes, of_message(to, origin, tag, wires[0] // DTYPES))
-            prepared = self._messages[key] = self._prepare(label, label, route, ordered=False)
+            prepared = self._messages[key] = self._prepare(label, label, route, False)
         return Call(prepared, send, recv, result, keep)
 
     def _message_route(
@@ -220,13 +219,12 @@ class HostLane(Lane):
         self, call: Call, limit: float, sink: Diversion, otherwise: Callable[[], Any]
     ) -> Callable[[], Any]:
         """Return the shortest way to carry a call out again and again."""
-        messages = call.messages if isinstance(call, PlannedCall) else None
         calls, prepared = self._calls, call.prepared
         whose = calls, prepared.label, prepared.tally
         last = call.keep, limit, call.result, sink, otherwise
         carry_out: Callable[[], Any]
-        if messages is not None and messages.bound is not None and calls.progress.threaded:
-            exchange, repeated = messages.bound, Repeated(messages.sources, messages.targets)
+        if prepared.exchange is not None and calls.progress.threaded:
+            exchange, repeated = prepared.exchange
             carry_out = compiled(EXCHANGED)(*whose, exchange, repeated, *last, *exchange)
             calls.traffic.repeated(repeated, carry_out)
             return carry_out
@@ -247,8 +245,7 @@ class HostLane(Lane):
 
         That is not noted where ranks also agree on registered arrays: other calls do so in their first one.
         """
-        prepared = call.prepared
-        route, label = prepared.route, prepared.label
+        route: Route = call.prepared.route
         # What is noted must be equal on all ranks, as `planned` is not.
         if async_op or route.registered is None:
             call = super().agreed(call, async_op, willing=willing)
@@ -257,15 +254,9 @@ class HostLane(Lane):
             route = route.planned
         else:
             start = self._meeting(route, Habit())
-            route = (
-                Route(route.registered.choice, start)
-                if willing
-                else replace(route, registered=None)
-            )
-        taken = self._agreeing(route, label) if self._check.always(label) else route
-        issue = self._carrying(label, prepared.tally, taken, prepared.ordered)
-        own = replace(prepared, route=route, issue=issue, arguments=self._arguments(route))
-        return replace(call, prepared=own)
+            own = Route(route.registered.choice, start)
+            route = own if willing else replace(route, registered=None)
+        return self._on_route(call, route)
 
     def issuing(self, call: Call) -> Callable[[float], None]:
         """Return what carries a planned call out, again and again."""
@@ -280,16 +271,14 @@ class HostLane(Lane):
         if batched:
             check_messages(calls)
 
-    def step(
-        self, calls: Sequence[Numbered], transport: Transport | None, *, batched: bool
-    ) -> Call:
+    def step(self, calls: Sequence[Call], transport: Transport | None, *, batched: bool) -> Call:
         """Return a step of a plan as one call."""
-        first = calls[0].call
+        first = calls[0]
         if first.prepared.ordered and not batched:
             return first
-        operations = tuple(_operation(one.call, one.call.prepared.label) for one in calls)
+        operations = tuple(_operation(one, one.prepared.label) for one in calls)
         collectives = tuple(each for each in operations if each.ordered)
-        messages = StepMessages([one for one in calls if not one.call.prepared.ordered], transport)
+        messages = StepMessages([one for one in calls if not one.prepared.ordered], transport)
         start = start_of(
             self._calls, messages, partial(together, collectives) if collectives else None
         )
@@ -299,10 +288,9 @@ class HostLane(Lane):
             ends = tuple([(way, peer, PLANNED) for way, peer, _ in label.terms.ends])
             label = label._replace(terms=replace(label.terms, ends=ends))
         route = Route(first.prepared.route.choice, start)
-        prepared = self._prepare(label, label, route, ordered=whole.ordered)
-        alone = None if collectives or not messages.all_bound else messages
-        result = None if batched else first.result
-        return PlannedCall(prepared, None, None, result, whole.keep, messages=alone)
+        prepared = self._prepare(label, label, route, whole.ordered)
+        prepared.exchange = None if collectives else messages.whole
+        return Call(prepared, None, None, None if batched else first.result, whole.keep)
 
     def batch(self, calls: tuple[Call, ...], async_op: bool, limit: float) -> Work | None:
         """Carry calls out together: messages at the same time, collectives in their order."""

@@ -10,7 +10,8 @@ from time import perf_counter
 from typing import Any, NoReturn
 
 from hpccomm.backends.control import Control
-from hpccomm.communicator.lanes.call import Call, pointers
+from hpccomm.communicator.lanes.device_batch import pointers
+from hpccomm.communicator.lanes.lane import Call
 from hpccomm.contracts.device import DeviceBackend, DeviceStart, Launch
 from hpccomm.contracts.terms import terms
 from hpccomm.contracts.transport import Steps

@@ -1,27 +1,27 @@
-"""What the lanes of host and device memory have in common."""
+"""What the lanes of host and device memory have in common: calls, and how they are prepared."""
 
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hpccomm.backends.control import Control
-from hpccomm.communicator.lanes.call import Call, PointToPoint, PreparedCall
 from hpccomm.communicator.lanes.check import Check
-from hpccomm.communicator.lanes.planned import Numbered
+from hpccomm.communicator.lanes.message import PointToPoint
 from hpccomm.communicator.resolving import Resolved
 from hpccomm.contracts.backend import both
 from hpccomm.contracts.choice import Choice
 from hpccomm.contracts.device import DeviceDispatch, DeviceRoute
 from hpccomm.contracts.signature import Signature
 from hpccomm.contracts.terms import of_call
-from hpccomm.contracts.transport import DTYPES, Transport, dtype_code
+from hpccomm.contracts.transport import Bound, Transport
 from hpccomm.dispatch.host import HostDispatch
+from hpccomm.dispatch.route import Route
 from hpccomm.dtypes import DType
 from hpccomm.errors import UnsupportedDtype
 from hpccomm.memory.cuda.arrays import Queue
@@ -31,21 +31,103 @@ from hpccomm.runtime.callpath import Diversion, carrying
 from hpccomm.runtime.engine import CallEngine
 from hpccomm.runtime.operation import Label, Operation, as_one
 from hpccomm.runtime.stats import Tally
+from hpccomm.runtime.traffic import Repeated
 from hpccomm.runtime.work import Work
 from hpccomm.schedules.algorithms import AnyAlgorithm
 
 logger = logging.getLogger("hpccomm")
 
-# Arrays and objects share the transport; one bit of the tag keeps them apart.
-ARRAYS, OBJECTS = 0, 1
+R = TypeVar("R", Route, DeviceRoute)
 
 SELF_CHECK = Signature("all_reduce", np.dtype(np.float64), (4,), op=ReduceOp.SUM, in_place=True)
 """What is tried on each way when a communicator is made."""
 
 
-def wire_tag(tag: int, kind: int, dtype: DType | None = None) -> int:
-    """Return the transport's tag for the user's `tag`, a kind of message and its dtype, if it has one."""
-    return (2 * tag + kind) * DTYPES + (0 if dtype is None else dtype_code(dtype))
+@dataclass(slots=True, eq=False)
+class PreparedCall(Generic[R]):
+    """What was decided for calls with the same arguments but for the memory.
+
+    Attributes
+    ----------
+    lane : Lane
+        The lane of their arrays.
+    label, async_label : Label
+        Name, bytes and terms; and those of asynchronous calls, which do not fit others.
+    route : Route or DeviceRoute
+        How they are carried out.
+    ordered : bool
+        Whether they are collectives, which all ranks issue in one order.
+    tally : Tally
+        Where they are counted.
+    resolved : Resolved or None
+        What the arguments mean; None for messages.
+    arguments : callable
+        ``arguments(send, recv)`` gives what `issue` is called with for arrays in host memory.
+    direct : callable or None
+        ``direct(x, out)`` gives the same for the user's arrays, flattened, where these fit; None where there is
+        more to do.
+    exchange : tuple of Bound and Repeated, or None
+        What a step of a plan does, if that is all.
+    issue : callable
+        Carries one out: the lane calls it, with what only the single call has. The first call replaces
+        it, once it is agreed.
+    returns_x, returns_out : bool
+        Whether the call returns x, or `out`.
+    """
+
+    lane: "Lane"
+    label: Label
+    async_label: Label
+    route: R
+    ordered: bool
+    tally: Tally
+    resolved: Resolved | None = None
+    arguments: Callable[[Any, Any], tuple[Any, ...]] = both
+    direct: Callable[[Any, Any], tuple[Any, ...]] | None = None
+    exchange: tuple[Bound, Repeated] | None = None
+    issue: Callable[..., None] = field(init=False)
+    returns_x: bool = False
+    returns_out: bool = False
+
+
+@dataclass(slots=True)
+class Call:
+    """A call that is ready to go: checked, decided, with its memory.
+
+    Attributes
+    ----------
+    prepared : PreparedCall
+        How it is carried out.
+    send, recv : View or None
+        Arrays: flat on the host; on a device as they are. None where this rank has none.
+    result : object
+        What the call returns: an array, None, or a pair of that and the counts.
+    keep : tuple
+        What must live until it is done. The first is an array.
+    queue : tuple of int and object, or None
+        For arrays in device memory, the stream on which they are ready and the result will be, where
+        the user gave one; else it is the current one of the arrays' framework when the call is issued.
+    tags : tuple of int or None
+        Of a message of a plan on host arrays, the transport's tags of what is sent and what is received.
+    """
+
+    prepared: PreparedCall[Any]
+    send: View | None
+    recv: View | None
+    result: Any
+    keep: tuple[Any, ...]
+    queue: Queue | None = None
+    tags: tuple[int | None, int | None] = (None, None)
+
+    @property
+    def ends(self) -> tuple[int | None, int | None]:
+        """The receiver of what a message sends and the sender of what it receives; None for a collective."""
+        terms = self.prepared.label.terms
+        if self.prepared.ordered or terms is None:
+            return None, None
+        to: Any = terms.values.get("dst")
+        origin: Any = terms.values.get("src")
+        return to, origin
 
 
 class Lane(ABC):
@@ -92,7 +174,7 @@ class Lane(ABC):
 
         def label(async_op: bool) -> Label:
             more: dict[str, object] = {"path": choice.path, "async_op": async_op}
-            more |= _shape(resolved)
+            more |= resolved.shape_in_common()
             if choice.schedule:
                 more["schedule"] = choice.schedule
             terms = of_call(call, choice.algorithm, deterministic, **more)
@@ -101,32 +183,26 @@ class Lane(ABC):
                 terms = replace(terms, nbytes=0)
             return Label(name, call.nbytes, terms)
 
-        return self._prepare(label(False), label(True), route, resolved)
+        return self._prepare(label(False), label(True), route, True, resolved)
 
     def _prepare(
         self,
         label: Label,
         async_label: Label,
         route: Any,
+        ordered: bool,
         resolved: Resolved | None = None,
-        *,
-        ordered: bool = True,
     ) -> PreparedCall[Any]:
-        tally = self._calls.reports.stats.tally(label.name, label.nbytes)
-        bare = self._carrying(label, tally, route, ordered)
-        arguments = self._arguments(route)
-        prepared = PreparedCall(
-            self, route, label, tally, bare, async_label, resolved, ordered, arguments
-        )
+        tally, check = self._calls.reports.stats.tally(label.name, label.nbytes), self._check
+        prepared = PreparedCall(self, label, async_label, route, ordered, tally, resolved)
+        prepared.arguments = self._arguments(route)
+        prepared.issue = bare = self._carrying(prepared, route)
         if resolved is not None and resolved.recv != "new":
-            prepared.direct = _direct(resolved, arguments)
+            prepared.direct = resolved.direct(prepared.arguments)
             prepared.returns_x, prepared.returns_out = resolved.recv == "x", resolved.recv == "out"
-        if not ordered:
-            return prepared
-        check = self._check
 
         def agreeing() -> Callable[..., None]:
-            return self._carrying(label, tally, self._agreeing(route, label), ordered)
+            return self._carrying(prepared, self._agreeing(route, label))
 
         def first(*arguments: Any) -> None:
             if not check.known(label) or check.always(label):
@@ -136,17 +212,15 @@ class Lane(ABC):
             if check.known(label):
                 prepared.issue = bare
 
-        if check.always(label):
+        if ordered and check.always(label):
             prepared.issue = agreeing()
-        elif not check.known(label):
+        elif ordered and not check.known(label):
             prepared.issue = first
         return prepared
 
     @abstractmethod
-    def _carrying(
-        self, label: Label, tally: Tally, route: Any, ordered: bool
-    ) -> Callable[..., None]:
-        """Return what carries out the calls of a route."""
+    def _carrying(self, prepared: PreparedCall[Any], route: Any) -> Callable[..., None]:
+        """Return what carries out calls on a route."""
 
     def settled(self, prepared: PreparedCall[Any]) -> Any:
         """Return the route that the next call takes, as far as that is known. Local."""
@@ -176,8 +250,16 @@ class Lane(ABC):
         label = prepared.async_label if async_op else prepared.label
         check.learn(label)
         if not async_op and check.known(label) and not check.always(label):
-            prepared.issue = self._carrying(label, prepared.tally, prepared.route, prepared.ordered)
+            prepared.issue = self._carrying(prepared, prepared.route)
         return call
+
+    def _on_route(self, call: Call, route: Any) -> Call:
+        """Return a call of a plan on a route on which the ranks have agreed."""
+        prepared, label = call.prepared, call.prepared.label
+        own = replace(prepared, route=route, arguments=self._arguments(route))
+        taken = self._agreeing(route, label) if self._check.always(label) else route
+        own.issue = self._carrying(own, taken)
+        return replace(call, prepared=own)
 
     def bind(
         self,
@@ -299,18 +381,8 @@ class Lane(ABC):
     ) -> Callable[[], Any]:
         """Return the shortest way to carry a call out again and again.
 
-        Nothing is looked up that can be known before.
-
-        Parameters
-        ----------
-        call : Call
-            The call, which each time is one of its own.
-        limit : float
-            Seconds each time.
-        sink : Diversion
-            Where calls go.
-        otherwise : callable
-            Does the same, step by step: for when calls are taken elsewhere, or refused.
+        Nothing is looked up that can be known before. `otherwise` does the same, step by step: it is called
+        when calls are taken elsewhere, or refused.
         """
         carry = partial(self.issuing(call), limit)
         return carrying(self._calls, carry, call.result, sink, otherwise)
@@ -325,14 +397,7 @@ class Lane(ABC):
 
     @abstractmethod
     def check_step(self, calls: tuple[Call, ...], *, batched: bool) -> None:
-        """Raise unless calls can be a step of a plan. Local.
-
-        Parameters
-        ----------
-        calls : tuple of Call
-            One call, or those of a batch.
-        batched : bool
-            Whether they are a batch.
+        """Raise unless a call, or the calls of a batch, can be a step of a plan. Local.
 
         Raises
         ------
@@ -341,19 +406,10 @@ class Lane(ABC):
         """
 
     @abstractmethod
-    def step(
-        self, calls: Sequence[Numbered], transport: Transport | None, *, batched: bool
-    ) -> Call:
+    def step(self, calls: Sequence[Call], transport: Transport | None, *, batched: bool) -> Call:
         """Return a step of a plan as one call, to be carried out again and again. Local.
 
-        Parameters
-        ----------
-        calls : sequence of Numbered
-            One call, or those of a batch; checked and agreed.
-        transport : Transport or None
-            Has the messages of host arrays; None where there are none.
-        batched : bool
-            Whether they are a batch.
+        `transport` has the messages of host arrays, if there are such.
         """
 
     def admitted(self, call: Call) -> Call:
@@ -399,36 +455,3 @@ class Lane(ABC):
         if not self._logged_ordinary:
             self._logged_ordinary = True
             logger.info("communicator %r: %s", self._calls.name, why)
-
-
-def _shape(resolved: Resolved) -> dict[str, object]:
-    """Return what shapes must have in common on all ranks, as a term; empty where ranks do not know it.
-
-    Elements meet in the order of memory. Extents of 1 do not change that, so they do not count.
-    """
-    call, shape = resolved.call, resolved.shape
-    what = call.description
-    known = what.in_place == "always" or not what.root_sends
-    if what.sends == "nothing" or what.peers or not known:
-        return {}
-    # Ranks have rows of their own; a result of blocks begins with their number.
-    extents = shape if call.uniform and what.sends != "block" else shape[1:]
-    return {"shape": str(tuple(each for each in extents if each != 1))}
-
-
-def _direct(
-    resolved: Resolved, arguments: Callable[[Any, Any], tuple[Any, ...]]
-) -> Callable[[Any, Any], tuple[Any, ...]]:
-    """Return what gives the arguments of a call for x and `out`."""
-    match resolved.send, resolved.recv:
-        case "x", "out":
-            return arguments
-        case "x", "x":
-            return lambda x, _out: arguments(x, x)
-        case "x", None:
-            return lambda x, _out: arguments(x, None)
-        case None, "x":
-            return lambda x, _out: arguments(None, x)
-        case None, "out":
-            return lambda _x, out: arguments(None, out)
-    return lambda _x, _out: arguments(None, None)

@@ -5,52 +5,18 @@ arrays, it does so once.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from hpccomm.communicator.lanes.call import Call
+from hpccomm.communicator.lanes.lane import Call
 from hpccomm.contracts.backend import Buffer, Start
 from hpccomm.contracts.transport import DTYPES, Bound, BoundMessage, Steps, Transport
 from hpccomm.memory.views import overlap
 from hpccomm.runtime.engine import CallEngine
-from hpccomm.runtime.traffic import PLANNED
+from hpccomm.runtime.traffic import PLANNED, Repeated
 from hpccomm.runtime.waiting import at_once, completed
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Numbered:
-    """A call of a plan, and which of the transport's tags its messages have.
-
-    Attributes
-    ----------
-    call : Call
-        A message, or a collective, which has no tags.
-    to, outward : int or None
-        The receiver of what is sent, and the tag; None where nothing is.
-    origin, inward : int or None
-        The sender of what is received, and the tag; None where nothing is.
-    """
-
-    call: Call
-    to: int | None = None
-    outward: int | None = None
-    origin: int | None = None
-    inward: int | None = None
-
-
-@dataclass(slots=True)
-class PlannedCall(Call):
-    """A step of a plan that has messages, as one call.
-
-    Attributes
-    ----------
-    messages : StepMessages or None
-        What it does, if that is all.
-    """
-
-    messages: "StepMessages | None" = None
 
 
 class StepMessages:
@@ -58,31 +24,32 @@ class StepMessages:
 
     Parameters
     ----------
-    calls : sequence of Numbered
+    calls : sequence of Call
         Those that are messages.
     transport : Transport or None
         That of plans; None if there are none.
     """
 
-    def __init__(self, calls: Sequence[Numbered], transport: Transport | None) -> None:
+    def __init__(self, calls: Sequence[Call], transport: Transport | None) -> None:
         self.sources: list[int] = []
         self.targets: list[int] = []
         self.receives: list[BoundMessage] = []
         self.sends: list[BoundMessage] = []
         self.copies: list[tuple[Any, Any]] = []
-        for one in calls:
-            if one.inward is not None and one.origin is not None:
-                self.sources.append(one.origin)
-                recv: Any = one.call.recv
-                self.receives.append(BoundMessage(recv, one.origin, one.inward * DTYPES))
-            if one.outward is not None and one.to is not None:
-                self.targets.append(one.to)
-                send: Any = one.call.send
-                if one.inward is not None and overlap(send, one.call.recv):  # type: ignore[arg-type]
+        for call in calls:
+            (to, origin), (outward, inward) = call.ends, call.tags
+            send: Any = call.send
+            recv: Any = call.recv
+            if inward is not None and origin is not None:
+                self.sources.append(origin)
+                self.receives.append(BoundMessage(recv, origin, inward * DTYPES))
+            if outward is not None and to is not None:
+                self.targets.append(to)
+                if inward is not None and overlap(send, recv):
                     # What comes takes the place of what is sent, which goes from a copy.
                     send = np.empty_like(send)
-                    self.copies.append((send, one.call.send))
-                self.sends.append(BoundMessage(send, one.to, one.outward * DTYPES))
+                    self.copies.append((send, call.send))
+                self.sends.append(BoundMessage(send, to, outward * DTYPES))
         self.bound, self.loose = self._bound(transport)
 
     def _bound(self, transport: Transport | None) -> tuple[Bound | None, Callable[[], Steps]]:
@@ -110,9 +77,11 @@ class StepMessages:
         return persistent.bind(receives, sends), loose if loose_in or loose_out else nothing
 
     @property
-    def all_bound(self) -> bool:
-        """Whether there are messages, all of them bound, and nothing is to be copied."""
-        return self.bound is not None and self.loose is nothing and not self.copies
+    def whole(self) -> tuple[Bound, Repeated] | None:
+        """The messages, where all of them are bound and nothing is to be copied; None if there is more to do."""
+        if self.bound is None or self.loose is not nothing or self.copies:
+            return None
+        return self.bound, Repeated(self.sources, self.targets)
 
 
 def start_of(
@@ -150,19 +119,9 @@ def nothing() -> Steps:
     return iter(())
 
 
-def ends(call: Call) -> tuple[int | None, int | None]:
-    """Return the receiver of what a message sends and the sender of what it receives; None for a collective."""
-    terms = call.prepared.label.terms
-    if call.prepared.ordered or terms is None:
-        return None, None
-    to: Any = terms.values["dst"]
-    origin: Any = terms.values["src"]
-    return to, origin
-
-
 def used(call: Call) -> Call:
     """Return a message with those arrays alone that it sends and receives."""
-    to, origin = ends(call)
+    to, origin = call.ends
     return replace(
         call,
         send=None if to is None else call.send,
