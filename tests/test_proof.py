@@ -207,7 +207,7 @@ def test_contributions_and_folds() -> None:
         2,
         lambda group: [*own_and_other(group), Round(local=(again,))],
         count=1,
-        match="of which one passed its final fold",
+        match="and one passed its final fold",
     )
 
 

@@ -1,1 +1,4 @@
-"""Algorithms as data, and what reads them: proof, cost, simulation, pictures."""
+"""Algorithms as data, and their readers: proof, cost, simulation, pictures.
+
+`hpccomm.dispatch` executes them; ``hpccomm simulate``, ``plot`` and ``fit`` read them too.
+"""

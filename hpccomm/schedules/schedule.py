@@ -4,19 +4,21 @@ A schedule describes what ranks do. It consists of channels, a channel of rounds
 messages to and from peers, followed by local steps on memory. All of them refer to slices of named
 buffers, counted in elements.
 
-Rounds are tables of NumPy columns with a row for each slice. So the rounds of thousands of ranks are a
-few arrays. The same function makes the rounds of one rank: its `Group` then has one row. What a rank
-does in a round is what its rows say.
+Rounds are tables of NumPy columns with a row for each slice. So the rounds of thousands of ranks
+are a few arrays. The same function makes the rounds of one rank: its `Group` then has one row. The
+rows of a rank are its actions in the round.
 
 The executor, the prover and the simulator read a schedule in the same way:
 
-- Channels know nothing of each other. They run at the same time, and touch no memory that another
-  one writes.
+- Channels are independent. They run at the same time, and touch no memory that another one writes.
 - In a channel a rank does one round after the other. In a round its receives and sends are under way
   at the same time; once they are complete, the local steps follow in their order, then the barrier.
-- Round k of a channel holds both ends of each message: what one rank sends in it, its peer receives
-  in it. Two messages of the same pair and round match in the order of their rows. So nobody waits in
-  a circle, even where a send is complete only once its receive is there.
+- Round k of a channel holds both ends of each message: the peer receives it in the round in which
+  it is sent. Two messages of the same pair and round match in the order of their rows. So ranks
+  never wait in a circle, even if a send completes only once its receive has begun.
+
+Algorithms build schedules. The executor (`hpccomm.dispatch.execution`), the proof, the cost model
+and the pictures read them.
 """
 
 from collections.abc import Callable, Iterator
@@ -41,7 +43,7 @@ Mask = NDArray[np.bool_]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Group:
-    """Ranks that run an algorithm among themselves, and those of them whose program is wanted.
+    """Ranks that run an algorithm among themselves, and the ranks whose program is wanted.
 
     Several groups of one size (such as the nodes of a cluster) may run at once: each row belongs to one
     of them.
@@ -199,18 +201,18 @@ class Schedule:
 
 @dataclass(frozen=True, slots=True)
 class Tuning:
-    """Parameters of an algorithm beyond those of the call. They are equal on all ranks.
+    """Further parameters of an algorithm, equal on all ranks.
 
     Attributes
     ----------
     segment : int
         Elements to move at a time, at least 1; `whole` for no cut.
     channels : int
-        The most channels, each of which has one round under way; at least 1.
+        The most channels, each with one round under way; at least 1.
     topology : Topology or None
-        Which ranks share a node; None where it does not matter.
+        Which ranks share a node; None if irrelevant.
     room : int
-        The most elements of scratch on a rank, where peers reach it.
+        The most elements of reachable scratch on a rank.
     """
 
     segment: int

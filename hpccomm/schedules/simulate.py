@@ -1,12 +1,15 @@
-"""Schedules run in virtual time on a described network, without any of its machines.
+"""Runs schedules in virtual time on a described network, without its machines.
 
-`hpccomm.schedules.cost.rounds` moves the clocks of the ranks on. Channels run concurrently and share links
-and engines. Next in each channel are the messages of a round, or its steps. The simulation takes those that
-are ready first, on average over their rows, for all ranks at once. With them it takes the messages of other
-channels that are ready before the last row. So a link serves the messages of one channel round by round, and
-messages that are taken together in the order in which they arrive. Where the clocks of a round differ much,
-some of its messages may wait for others that arrived later. Compared with one message at a time, that makes
-a few percent where channels contend. With one channel the result is the same as with one message at a time.
+`hpccomm.schedules.cost.rounds` advances the clocks of the ranks. Channels run concurrently and
+share links and engines. Next in each channel are the messages of a round, or its steps. The
+simulation takes the channel that is ready first, on average over its rows, for all ranks at once,
+and with it the other channels' messages that are ready before its last row. So a link serves the
+messages of one channel round by round, and messages taken together in their order of arrival. Where
+the clocks of a round differ much, some of its messages may wait for others that arrived later.
+Compared with one message at a time, the difference is a few percent if channels contend. With one
+channel the result is the same as with one message at a time.
+
+``hpccomm simulate --model events`` calls it.
 """
 
 from dataclasses import dataclass
@@ -52,9 +55,7 @@ def simulate(
     Parameters
     ----------
     schedule : Schedule
-        Of all ranks of `network`.
-    network : Network
-        The network on which it runs.
+        The programs of all ranks of `network`. network : Network The network of the ranks.
     itemsize : int
         Bytes of an element.
     starts : ndarray of float64, shape (ranks,), optional

@@ -76,7 +76,7 @@ def test_files_are_read(tmp_path):
 
 
 def test_a_name_that_is_nothing_lists_the_ready_ones(tmp_path):
-    with pytest.raises(ConfigurationError, match=r"'ib400' is no ready network.*nvlink8.*TOML"):
+    with pytest.raises(ConfigurationError, match=r"'ib400' is not a ready network.*nvlink8.*TOML"):
         load("ib400")
     with pytest.raises(ConfigurationError, match="directory"):
         load(str(tmp_path))
@@ -92,7 +92,7 @@ def test_a_name_that_is_nothing_lists_the_ready_ones(tmp_path):
         ("nodes = 4", "nodes = true", "nodes is True; give an integer"),
         ("nodes = 4", "nodes = 4.0", "nodes is 4.0; give an integer"),
         ("nodes = 4", "", "nodes is missing"),
-        ("nodes = 4", "node = 4", "node is no known key; did you mean nodes"),
+        ("nodes = 4", "node = 4", "node is not a known key; did you mean nodes"),
         ("reduce = 5e9", "", "reduce is missing; give bytes a second"),
         ("reduce = 5e9", "reduce = '5e9'", "reduce is '5e9'; give bytes a second"),
         ("reduce = 5e9", "reduce = nan", "reduce is nan"),
@@ -107,9 +107,9 @@ def test_a_name_that_is_nothing_lists_the_ready_ones(tmp_path):
         (
             "bandwidth = 4e9",
             "bandwidth = 4e9\ntotal_bandwidth = 1",
-            r"\[inner\] total_bandwidth is no known key",
+            r"\[inner\] total_bandwidth is not a known key",
         ),
-        ("[inner]", "[inside]", "inside is no known key; .*inner"),
+        ("[inner]", "[inside]", "inside is not a known key; .*inner"),
         ("ranks_per_node = 2", "ranks_per_node = 1", "remove it"),
         ("nodes = 4", "description = 1\nnodes = 4", "description is 1; give a text"),
         ("nodes = 4", "nodes = [4", "is not TOML"),

@@ -8,6 +8,8 @@ Another package registers an algorithm by an entry point in the group ``hpccomm.
 ``collective.algorithm``, such as ``all_gather.two_way_ring``. Its value is such a function, or an
 `Algorithm`. The entry points are read when an algorithm is first asked for by name, and not before: that
 takes some milliseconds. A module is imported when its algorithm is used.
+
+`hpccomm.dispatch` runs them; `hpccomm.schedules.registry` finds them by name.
 """
 
 import warnings
@@ -43,8 +45,8 @@ class Algorithm:
         Makes the schedule where the ranks of a node reach each other's arrays, of an algorithm that
         can do without.
     staged : callable or None
-        Makes the schedule where they reach only each other's scratch, of which there are
-        ``tuning.room`` elements at most. Contributions are folded in rank order.
+        Makes the schedule where they reach only each other's scratch, at most ``tuning.room``
+        elements. Contributions are folded in rank order.
     """
 
     build: Build

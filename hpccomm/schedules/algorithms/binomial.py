@@ -15,6 +15,8 @@ gather          ⌈log2 n⌉         the blocks of its subtree; the root none
 scatter         ⌈log2 n⌉         the blocks of its subtree but its own
 barrier         2⌈log2 n⌉        none
 ==============  ===============  =======================================
+
+`ALGORITHMS` lists it. Hierarchical algorithms and the control plane use it too.
 """
 
 from collections.abc import Iterator
@@ -95,7 +97,7 @@ def _reduce_rounds(piece: PhasePiece) -> Rounds:
     own, into = Place(piece.source, start), Place(piece.target, start)
     landing, partial = Place(SCRATCH, slot), Place(SCRATCH, slot + count)
     is_root = tree.relative == 0
-    # Whoever has children has one next to it: in the first round.
+    # A rank with children has one next to it: in the first round.
     is_leaf = ~tree.is_parent(1)
     for bit in tree.bits:
         sender, receiver = tree.is_child(bit), tree.is_parent(bit)

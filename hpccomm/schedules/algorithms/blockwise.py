@@ -1,10 +1,12 @@
 """All-gather and reduce-scatter in two levels, on the blocks of ranks.
 
-The owners of a node share the blocks of all its ranks. With k owners, an owner has its own block and those
-of the ranks k, 2k, ... places further on. Each of these is one lap. In a lap each owner has at most one
-block of its node. The owners at the same place of all nodes gather or fold these blocks among themselves,
-so that each node has each block of the lap on one owner. Before or after that, the ranks of each node
-fold or gather the blocks of the lap.
+The owners of a node share the blocks of all its ranks. With k owners, an owner has its own block
+and those of the ranks k, 2k, ... places further on. Each of these blocks is one lap. In a lap each
+owner has at most one block of its node. The owners at the same place of all nodes gather or fold
+these blocks among themselves, so that each node has each block of the lap on one owner. Before or
+after that, the ranks of each node fold or gather the blocks of the lap.
+
+The hierarchical algorithms compose it with phases within nodes.
 """
 
 from dataclasses import dataclass, replace
@@ -23,12 +25,10 @@ class Lap:
 
     Attributes
     ----------
-    number : int
-        Which lap.
-    rank : ndarray of int64, shape (places, nodes)
-        The rank to which each block belongs, by its owner's place on the node.
+    number : int The lap. rank : ndarray of int64, shape (places, nodes)
+        The rank of each block, by its owner's place on the node.
     start, count : ndarray of int64, shape (places, nodes)
-        Where it lies; the count is 0 where there is none, and at places that are no owners'.
+        Its place; the count is 0 for a missing block, and at places without an owner.
     largest : int
         Elements of the largest of all blocks.
     """
@@ -40,7 +40,7 @@ class Lap:
     largest: int
 
     def packed(self, slot: int) -> "Lap":
-        """Return the lap with its blocks in scratch: those of all laps from `slot` on, by node."""
+        """Return the lap with its blocks in scratch: all laps' blocks from `slot` on, by node."""
         nodes = self.start.shape[1]
         number = self.number * nodes + np.arange(nodes, dtype=np.int64)
         return replace(self, start=np.broadcast_to(slot + number * self.largest, self.start.shape))

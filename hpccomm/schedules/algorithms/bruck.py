@@ -14,6 +14,8 @@ all_to_all      ⌈log2 n⌉         about ⌈log2 n⌉/2 times its array
 
 In all-gather every block is received at its final place, so that no rotation is needed in the end.
 Blocks that cross the end of the result take two messages.
+
+`ALGORITHMS` lists it.
 """
 
 import numpy as np
@@ -79,8 +81,8 @@ all_gather = all_gather_in_pieces(all_gather_rounds, cut=False)
 def all_to_all(group: Group, call: Signature, _tuning: Tuning) -> Schedule:
     """Pass on the blocks for ranks at a distance that has bit k set, in round k.
 
-    Blocks lie in scratch by the distance that they go. Those of a round are packed behind each other,
-    sent, and what comes in takes their place.
+    Blocks lie in scratch by the distance that they go. The blocks of a round are packed one behind
+    the other and sent; the received ones take their place.
     """
     n, at, rank = group.size, group.at, group.rank
     count = call.counts[0]

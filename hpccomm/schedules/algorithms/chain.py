@@ -14,6 +14,8 @@ broadcast       s + n - 2        the array, or none
 reduce          s + n - 2        the array, or none
 all_reduce      s + 2n - 3       at most 2 times the array
 ==============  ===============  =======================
+
+`ALGORITHMS` lists it; hierarchical algorithms use its phases.
 """
 
 import numpy as np

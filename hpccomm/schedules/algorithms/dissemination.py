@@ -8,6 +8,8 @@ collective      rounds           elements sent by a rank
 ==============  ===============  =======================
 barrier         ⌈log2 n⌉         none
 ==============  ===============  =======================
+
+`ALGORITHMS` lists it; the hierarchical barrier uses it across nodes.
 """
 
 from hpccomm.contracts.signature import Signature

@@ -1,4 +1,7 @@
-"""Families of algorithms: the phases from which hierarchical algorithms are composed."""
+"""Families of algorithms, each with the phases for hierarchical algorithms.
+
+`hierarchical` and `levels` compose any family within nodes with any across them.
+"""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -46,12 +49,12 @@ class PhaseFamily:
 
 
 def _of_messages(size: int) -> int:
-    """Return as many segments as there are messages on the longest path: log2 of `size`, at least two."""
+    """Return one segment for each message on the longest path: log2 of `size`, at least two."""
     return max(2, (size - 1).bit_length())
 
 
 def _of_pipeline(depth: int) -> int:
-    """Return so many segments that filling a pipeline of `depth` messages takes little of the time."""
+    """Return the segments with which filling a pipeline of `depth` messages takes little time."""
     return 8 * depth
 
 

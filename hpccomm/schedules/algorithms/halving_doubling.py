@@ -15,10 +15,12 @@ all_reduce      2k               2(n-1)/n of the array
 reduce          2k               at most 3/2 - 1/n of it
 ==============  ===============  =======================
 
-Where n is not a power of two, k is log2 of the largest power of two below n (see `recursive_doubling`), and
-there are two more rounds at the beginning: the ranks of a pair exchange halves of the array, and then
-one of them hands over the half that it has folded. At the end it receives its block (reduce_scatter) or
-the array (all_reduce).
+If n is not a power of two, k is log2 of the largest power of two below n (see
+`recursive_doubling`), and there are two more rounds at the beginning: the ranks of a pair exchange
+halves of the array, and then one of them hands over the half that it has folded. At the end it
+receives its block (reduce_scatter) or the array (all_reduce).
+
+`ALGORITHMS` lists it; hierarchical algorithms use its phases.
 """
 
 import numpy as np

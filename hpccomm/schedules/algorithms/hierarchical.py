@@ -34,6 +34,8 @@ rank of a node has the whole array.
 
 Within the nodes data moves by messages, or in memory as `hpccomm.schedules.algorithms.hierarchical_direct`
 says. Across them it moves in the same way in both forms.
+
+`ALGORITHMS` lists the combinations.
 """
 
 from collections.abc import Callable, Mapping
@@ -145,7 +147,7 @@ def _all_reduce(within: Within, call: Signature, tuning: Tuning) -> Schedule:
 
 
 def _reduce(within: Within, call: Signature, tuning: Tuning) -> Schedule:
-    """Fold within the nodes, each slice across them to the root's, from which they go to the root.
+    """Fold within the nodes, each slice across them to the root's node, then to the root.
 
     Until then a slice lies in scratch; if it cannot lie anywhere, then at its own place.
     """

@@ -22,6 +22,8 @@ all_to_all      L - 1 blocks                 (N-1) L blocks
 Within a node, only the owner of an element reads and writes it, and it reads before it writes. So only
 the beginning and the end of a call need a barrier. Pieces of an array follow each other in a channel,
 and while the messages of one piece are under way, another piece is folded. This holds in place too.
+
+`hierarchical` makes both forms of an algorithm.
 """
 
 from collections.abc import Callable, Iterator

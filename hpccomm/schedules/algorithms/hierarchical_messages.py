@@ -1,4 +1,7 @@
-"""Within the nodes of an algorithm in two levels: by messages."""
+"""The phases within nodes of an algorithm in two levels, by messages.
+
+`hierarchical` composes them with phases across nodes; `hierarchical_direct` is the form in memory.
+"""
 
 from dataclasses import dataclass
 from itertools import product
@@ -132,7 +135,7 @@ class ByMessages:
         yield from self.to_owners(laps, blocks)
 
     def to_owners(self, laps: list[Lap], blocks: Blocks) -> Rounds:
-        """Send the blocks of `RECV`, of which each rank has its own, to their owners."""
+        """Send each rank's block of `RECV` to its owner."""
         levels, owners = self.levels, self.levels.slices
         owner, further = self._owner()
         mine = transfers(levels.rank, owner, RECV, *blocks.at(levels.rank), further)
@@ -143,7 +146,7 @@ class ByMessages:
         yield Round(receives=theirs, sends=(mine,))
 
     def hand_out(self, laps: list[Lap], blocks: Blocks) -> Rounds:
-        """Send the blocks of `RECV`, of which the owners have those of all nodes, to all of the node.
+        """Send the owners' blocks of `RECV`, of all nodes, to all ranks of the node.
 
         The blocks must lie one after the other if one rank of a node handles the whole array.
         """

@@ -1,4 +1,7 @@
-"""Ranks in two levels: the ranks of one node, and the ranks at the same place of all nodes."""
+"""Ranks in two levels: the ranks of one node, and the ranks at the same place of all nodes.
+
+The hierarchical algorithms group ranks by it.
+"""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -23,7 +26,7 @@ from hpccomm.topology import Topology
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Placement:
-    """Which ranks lie on which node, as columns.
+    """The ranks of each node, as columns.
 
     Attributes
     ----------
@@ -47,7 +50,7 @@ class Placement:
         return ranks
 
     def nodes(self, rank: Column, wanted: Mask) -> tuple[Group, ...]:
-        """Return nodes as groups, those of one size together.
+        """Return nodes as groups, by size.
 
         Parameters
         ----------
@@ -218,7 +221,7 @@ class Levels:
         return -(-count // self.owners)
 
     def cut(self, piece: Range) -> Blocks:
-        """Cut a piece into the slices of a node's ranks, by their place; some have none."""
+        """Cut a piece into the slices of a node's ranks, by their place; some are empty."""
         some = even(piece.count, self.owners)
         return Listed((*some, *(0,) * (self.largest - self.owners)), piece.start)
 
@@ -227,7 +230,7 @@ class Levels:
     ) -> Rounds:
         """Run `phase` on all nodes at the same time; on the node `only`, or on all but one.
 
-        This holds also for nodes of which no rank's program is wanted: all programs have the same rounds.
+        This also holds for nodes without a wanted program: all programs have the same rounds.
         """
         nodes = np.arange(self.num_nodes, dtype=np.int64)
         wanted = nodes != but if only < 0 else nodes == only
@@ -251,14 +254,13 @@ class Levels:
 
         Parameters
         ----------
-        phase : Phase
-            One of those of `across`.
+        phase : Phase A result of `across`.
         slices : Blocks
             By place.
         slot, root, source, target
             As of a `PhasePiece`; the root is a node.
         lying : int or None
-            Where every slice lies; None where each one lies at its own place.
+            The place of every slice; None if each one lies at its own place.
         """
         if self.num_nodes == 1:
             return iter(())

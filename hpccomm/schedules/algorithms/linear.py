@@ -14,6 +14,8 @@ neighbor_all_to_all  1                its blocks for other ranks
 gather               1                its block; the root none
 scatter              1                the root (n-1)/n of its array
 ===================  ===============  ============================
+
+`ALGORITHMS` lists it; hierarchical algorithms use it within nodes.
 """
 
 from collections.abc import Callable

@@ -16,6 +16,8 @@ reduce          as many, and those    as many, and those of the
 ==============  ====================  ==============================
 
 Scratch holds n contributions to one segment, not n arrays.
+
+`ALGORITHMS` lists them for ``deterministic=True``.
 """
 
 from hpccomm.schedules.algorithms import ring
@@ -82,4 +84,4 @@ def reduce(gather_rounds: Gather) -> Build:
 
 
 reduce_scatter = _scattering(ring.all_gather_rounds).reduce_scatter_in_pieces()
-"""Each rank folds its block. Contributions go there directly, whatever the algorithm."""
+"""Each rank folds its block. Contributions go there directly, with every algorithm."""

@@ -1,4 +1,4 @@
-"""Pairwise exchange: every two ranks exchange directly what each has for the other.
+"""Pairwise exchange: every two ranks exchange their data for each other directly.
 
 Each element crosses the network once, but each rank sends n-1 messages. In a reduction each rank owns a
 block, and receives the contributions to it from one peer after the other. See R. Thakur, R. Rabenseifner,
@@ -15,6 +15,8 @@ reduce          n                the array; the root (n-1)/n
 ==============  ===============  =======================
 
 In all_to_all a rank exchanges in a round with the ranks at one distance on both sides.
+
+`ALGORITHMS` lists it; hierarchical algorithms use its phases.
 """
 
 from dataclasses import replace
@@ -97,9 +99,9 @@ def all_to_all(
 ) -> Schedule:
     """Exchange with the ranks at distance 1, at distance 2, ... on both sides.
 
-    In place, a received block overwrites one that is sent. If sent and received blocks have the same
-    sizes, the received block waits in scratch until the other one has been sent. Otherwise the whole
-    array is copied to scratch first.
+    In place, a received block overwrites a sent one. If sent and received blocks have the same
+    sizes, the received block waits in scratch until the other one has been sent. Otherwise the
+    whole array is copied to scratch first.
 
     Parameters
     ----------

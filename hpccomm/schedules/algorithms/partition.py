@@ -1,4 +1,4 @@
-"""Cutting arrays into the blocks of ranks, and blocks into pieces, which move in channels."""
+"""Cuts arrays into the blocks of ranks, and blocks into pieces. All algorithms use it."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -99,7 +99,7 @@ class Range:
 
 
 def ranges(count: int, segment: int) -> list[Range]:
-    """Cut `count` elements into ranges of `segment`, of which the last may be shorter."""
+    """Cut `count` elements into ranges of `segment`; the last one may be shorter."""
     if count <= segment:
         return [Range(0, count)]
     return [Range(start, min(segment, count - start)) for start in range(0, count, segment)]

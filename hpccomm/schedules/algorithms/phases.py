@@ -4,6 +4,8 @@ A phase does one thing with a range of the array, in one group of ranks: it fold
 both. An algorithm of one level runs a phase on the ranks of the call. A hierarchical one composes
 phases within nodes and across them. All phases take the same argument, a `PhasePiece`, so that any two can
 be composed.
+
+Most algorithms are made of phases.
 """
 
 from collections.abc import Callable, Sequence
@@ -119,7 +121,7 @@ class Phase:
     def on(
         self, pieces: Sequence[Range], group: Group, call: Signature, tuning: Tuning
     ) -> Schedule:
-        """Return the schedule that runs on each of `pieces`, of which the first is the largest."""
+        """Return the schedule that runs on each of `pieces`; the first is the largest."""
         segment = tuning.segment
 
         def run(piece: Range, slot: int) -> Rounds:
@@ -193,8 +195,8 @@ class Scattering:
     def reduce(self, gather: Gather) -> Phase:
         """Return the phase that scatters the folded blocks and collects them at the root.
 
-        A folded block lies in scratch. The root's array too is written only by what is gathered:
-        the other ranks have none.
+        A folded block lies in scratch. The root's array is written only by the gathering, since the
+        other ranks lack it.
         """
 
         def scratch(size: int, count: int, _segment: int) -> int:

@@ -6,6 +6,8 @@ Geijn, "A pipelined broadcast for multidimensional meshes", 1995.
 
 A rank at depth d sends segment k up in round k+h-d, and down in round k+d. Both ends of a message
 have the same round, since their depths differ by one.
+
+`chain`, `tree` and the linear `scan` are such pipelines.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -50,7 +52,7 @@ class Tree:
     parent : Column
         Position of the parent; -1 at the root.
     children : tuple of Column
-        Positions of the first children, of the second ones, ...; -1 where there is none.
+        Positions of the first children, of the second ones, ...; -1 without one.
     """
 
     height: int
@@ -93,16 +95,16 @@ class SegmentRows:
     group : Group
         The rows are some of its rows.
     segments : Segments
-        What they handle, one after the other.
+        The segments in their order.
     delay : Column
         For each row of the group, the round of its first segment.
     where : Mask
-        Which rows take part.
+        The participating rows.
     """
 
     def __init__(self, group: Group, segments: Segments, delay: Column, where: Mask) -> None:
         rows = np.flatnonzero(where)
-        # By delay, those that are at work in a round stand together: no masks, and no copies.
+        # Sorted by delay, the rows at work in a round are adjacent: no masks, and no copies.
         self._rows = rows[np.argsort(delay[rows], kind="stable")]
         self._segments = segments
         self._delay = delay[self._rows]
@@ -190,7 +192,7 @@ def up(piece: PhasePiece, tree: Tree, segments: Segments, slot: int) -> Rounds:
     """Fold the source of all ranks up the tree, into the target at its root.
 
     A rank folds the segments of its children and then its own. It needs `up_scratch` elements of
-    scratch from `slot` on: a segment for each child, and one for what it sends.
+    scratch from `slot` on: a segment for each child, and one to send.
     """
     group, source = piece.group, piece.source
     fan_out = np.sum([child >= 0 for child in tree.children], axis=0)
@@ -262,9 +264,9 @@ class Pipeline:
     Attributes
     ----------
     to_root, from_root : callable
-        The trees along which arrays are folded towards the root, and handed on from it.
+        The trees towards the root, for folds, and away from it.
     parts : int
-        How many trees.
+        Number of trees.
     children : int
         The most children of a rank in a tree.
     last : callable

@@ -1,8 +1,8 @@
 """Recursive doubling: each rank exchanges all it has with the rank at distance 1, 2, 4, ...
 
-After each round a rank has what twice as many ranks had, so no algorithm needs fewer rounds. An
-all-reduce sends the whole array in each round, so it suits small arrays. See R. Thakur, R. Rabenseifner,
-W. Gropp, "Optimization of collective communication operations in MPICH", 2005.
+After each round a rank has the data of twice the ranks, so no algorithm needs fewer rounds. An
+all-reduce sends the whole array in each round, so it suits small arrays. See R. Thakur, R.
+Rabenseifner, W. Gropp, "Optimization of collective communication operations in MPICH", 2005.
 
 With n = 2^k:
 
@@ -16,6 +16,8 @@ all_gather      k                (n-1)/n of the result
 Where n is not a power of two, k is log2 of the largest power of two below n, and there are two more rounds.
 In them the ranks that are too many, the passive ones, send their array or block to an active neighbour,
 which works for both, and receive the result.
+
+`ALGORITHMS` lists it; hierarchical algorithms use its phases.
 """
 
 import numpy as np
@@ -150,7 +152,7 @@ def _all_reduce_rounds(piece: PhasePiece) -> Rounds:
 
 
 def all_gather_rounds(group: Group, blocks: Blocks) -> Rounds:
-    """Exchange the blocks of `RECV`, of which each rank has its own.
+    """Exchange the ranks' blocks of `RECV`.
 
     The blocks must lie one after the other.
     """

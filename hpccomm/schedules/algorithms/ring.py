@@ -1,4 +1,4 @@
-"""Ring: each rank passes on to its right neighbour what came from its left one.
+"""Ring: each rank passes data from its left neighbour on to its right one.
 
 All links are busy in every round. Each rank sends (n-1)/n of the array in each phase, and no algorithm
 needs fewer bytes. But each phase has n-1 messages one after the other. See P. Patarasuk, X. Yuan, "Bandwidth
@@ -11,6 +11,8 @@ reduce_scatter  n-1              (n-1)/n of the array
 all_gather      n-1              (n-1)/n of the result
 all_reduce      2(n-1)           2(n-1)/n of the array
 ==============  ===============  =======================
+
+`ALGORITHMS` lists it; hierarchical and ordered algorithms use its phases.
 """
 
 from hpccomm.schedules.algorithms.partition import Blocks
@@ -60,7 +62,7 @@ def reduce_scatter_rounds(
 def all_gather_rounds(
     group: Group, blocks: Blocks, buffer: str = RECV, but: Column | int | None = None
 ) -> Rounds:
-    """Pass on the blocks of `buffer`, of which each rank has its own.
+    """Pass on the blocks of `buffer`; each rank begins with its own.
 
     The position `but` has all blocks and receives none.
     """

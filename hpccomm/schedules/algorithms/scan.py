@@ -19,6 +19,8 @@ pairwise        2(n-1)           2(n-1)/n of the array
 Linear and pairwise add one contribution to the prefix at a time, in rank order, so that their
 results have the same bits. Prefixes are passed on as they are, so a scan
 cannot take AVG, which divides in the end. On rank 0 an exclusive scan does not write `RECV`.
+
+`ALGORITHMS` lists all three.
 """
 
 from collections.abc import Callable
@@ -90,7 +92,7 @@ def _binomial_rounds(piece: PhasePiece, *, exclusive: bool) -> Rounds:
     group, start, count, slot = piece.group, piece.start, piece.count, piece.slot
     n, at, rank = group.size, group.at, group.rank
     landing, own, result = Place(SCRATCH, slot), Place(SEND, start), Place(RECV, start)
-    # What is handed on: the own contribution is in it.
+    # The prefix to hand on includes the own contribution.
     span = Place(SCRATCH, slot + count) if exclusive else result
     for distance in (1 << k for k in range((n - 1).bit_length())):
         first = distance == 1

@@ -1,4 +1,4 @@
-"""Shared memory: each rank reads its peers' arrays and writes to them, where they lie.
+"""Shared memory: each rank reads and writes its peers' arrays in place.
 
 No messages are sent. In a reduction each rank owns a slice of the array. It folds the contributions to
 its slice in rank order, block by block, and writes each block to all results while it is in the cache. So
@@ -23,11 +23,13 @@ scan            the array                     the array
 A schedule begins with a barrier, since a peer's array may be accessed only once the peer takes part in
 the call. It ends with a barrier, since until then a peer may access this rank's arrays.
 
-A peer's array may be accessible only through a copy by the kernel. So one side of each copy is the rank's
-own memory. What is not folded moves in one piece, unless it has to wait in scratch.
+A peer's array may be accessible only through a copy by the kernel. So one side of each copy is the
+rank's own memory. Data that is only moved goes in one piece, unless it has to wait in scratch.
 
 In place too, no rank reads what another rank overwrites: a rank accesses only the elements that it folds
 or moves, and reads them before it writes them.
+
+`ALGORITHMS` lists it for ranks of one node; `shm_staged` is the form for unreachable arrays.
 """
 
 from collections.abc import Callable, Sequence
@@ -91,7 +93,7 @@ def _cut(
     steps: Callable[[Blocks], Steps],
     slots: int = 0,
 ) -> Schedule:
-    """Return the schedule that cuts `blocks` into pieces, for which there are `slots` in scratch."""
+    """Return the schedule that cuts `blocks` into pieces, with `slots` in scratch."""
     pieces = clipped(blocks, tuning.segment)
     segment = tuning.segment if len(pieces) > 1 else None
     return _schedule(group, pieces, steps, segment, slots * pieces[0].largest)
@@ -176,7 +178,7 @@ def all_gather(group: Group, call: Signature, _tuning: Tuning) -> Schedule:
 
 
 def broadcast(group: Group, call: Signature, tuning: Tuning) -> Schedule:
-    """Each rank reads the root's array, of which the root writes a part to all others.
+    """Each rank reads the root's array; the root writes a part of it to all others.
 
     The root takes part where its share, the last n-th of the array, is worth the steps.
     """
@@ -210,8 +212,8 @@ def exchanged(
     Those for this rank lie at `mine` of the peer's `SEND` and go to `theirs` of the own `RECV`. Those for the
     peer lie at `theirs` of the own `SEND` and go to `mine` of the peer's `RECV`.
 
-    A rank that is in place receives where it sends from, so what it sends waits `aside`. Any other
-    rank reads before it writes, since the peer may be in place.
+    A rank that is in place receives over its own block, so that block waits `aside`. Any other rank
+    reads before it writes, since the peer may be in place.
     """
     out, target = Place(SEND, theirs), Place(RECV, mine, peer)
     read = copies(rank, Place(SEND, mine, peer), Place(RECV, theirs), count, where)

@@ -17,7 +17,8 @@ through the cache once or twice more.
 Contributions are folded in rank order. In a scan the prefix goes from rank to rank, and each adds its
 own contribution. In the other reductions each rank folds its slice, as in `hpccomm.schedules.algorithms.shm`.
 
-There are several ranks. One that is alone has nothing to stage.
+There are at least two ranks: a single one has nothing to stage. `ALGORITHMS` lists it as the second
+form of ``shm``.
 """
 
 from collections.abc import Callable, Iterator
@@ -45,7 +46,7 @@ from hpccomm.schedules.schedule import (
 )
 
 SLOT_BYTES = 1 << 20
-"""The largest slot: two of these and what is copied fit a core's second-level cache."""
+"""The largest slot: two of these and the copied data fit a core's second-level cache."""
 
 LEAST_BYTES = 64 << 10
 """The smallest piece that is made only so that ranks begin earlier: a barrier takes as long as copying it."""
@@ -117,7 +118,7 @@ class _Slots:
         return self.in_turns(number + len(stages) - 1, steps)
 
     def in_turns(self, number: int, steps: Stage) -> Schedule:
-        """Return the schedule of so many rounds, of which each ends with a barrier."""
+        """Return the schedule of several rounds; each ends with a barrier."""
 
         def channel() -> Rounds:
             for turn in range(number):
@@ -127,7 +128,7 @@ class _Slots:
         return Schedule((channel,), SLOTS * self._slot, segment)
 
     def put(self, where: Mask | None = None) -> Stage:
-        """Return the stage in which each rank copies to scratch what the others need of its array."""
+        """Return the stage in which each rank copies the others' parts of its array to scratch."""
         n, at, rank = self._group.size, self._group.at, self._group.rank
 
         def stage(number: int) -> Steps:
@@ -157,7 +158,7 @@ class _Slots:
         return stage
 
     def fold(self, number: int, target: Callable[[int], Place]) -> Steps:
-        """Yield the folds of a piece: each rank's own contribution, and those of its peers from scratch.
+        """Yield the folds of a piece: each rank's own contribution, and its peers' from scratch.
 
         `target(position)` is where the rank at a position puts the result.
         """
@@ -173,8 +174,8 @@ class _Slots:
     def take(self, where: Mask | None = None, *, own: bool = False) -> Stage:
         """Return the stage in which ranks copy from the others' scratch into their results.
 
-        What another rank has for all lies at that rank's block of the slot; if `own`, what it has for
-        each rank lies at each one's block.
+        Another rank's data for all lie at that rank's block of the slot; if `own`, its data for
+        each rank lie at each one's block.
         """
         group, n, at = self._group, self._group.size, self._group.at
 
@@ -230,14 +231,14 @@ def reduce_scatter(group: Group, call: Signature, tuning: Tuning) -> Schedule:
 
 
 def all_gather(group: Group, call: Signature, tuning: Tuning) -> Schedule:
-    """Each rank copies its block to scratch, from which all others copy it."""
+    """Each rank copies its block to scratch; all others copy it from there."""
     blocks = Listed(call.counts)
     slots = _Slots(group, blocks, 1, call, tuning)
     return slots.schedule(slots.put_block(blocks), slots.take())
 
 
 def broadcast(group: Group, call: Signature, tuning: Tuning) -> Schedule:
-    """The root copies its array to scratch, from which all others copy it."""
+    """The root copies its array to scratch; all others copy it from there."""
     at, rank, is_root = group.at, group.rank, group.at == call.root
     slots = _Slots(group, Even(0, call.counts[0], 1), 1, call, tuning, in_turn=True)
     root = group.peer(np.full_like(at, call.root))
@@ -254,7 +255,7 @@ def broadcast(group: Group, call: Signature, tuning: Tuning) -> Schedule:
 
 
 def all_to_all(group: Group, call: Signature, tuning: Tuning) -> Schedule:
-    """Each rank copies the blocks for the others to scratch, from which they copy them."""
+    """Each rank copies the blocks for the others to scratch; they copy them from there."""
     slots = _Slots(group, Listed(call.counts), group.size, call, tuning)
     put_others = slots.put()
 
@@ -267,14 +268,14 @@ def all_to_all(group: Group, call: Signature, tuning: Tuning) -> Schedule:
 
 
 def gather(group: Group, call: Signature, tuning: Tuning) -> Schedule:
-    """Each rank copies its block to scratch, from which the root copies it."""
+    """Each rank copies its block to scratch; the root copies it from there."""
     is_root, blocks = group.at == call.root, Listed(call.counts)
     slots = _Slots(group, blocks, 1, call, tuning, in_turn=True)
     return slots.schedule(slots.put_block(blocks, ~is_root, is_root), slots.take(is_root))
 
 
 def scatter(group: Group, call: Signature, tuning: Tuning) -> Schedule:
-    """The root copies all blocks to scratch, from which the others copy theirs."""
+    """The root copies all blocks to scratch; the others copy theirs from there."""
     at, rank, is_root = group.at, group.rank, group.at == call.root
     blocks = Listed(call.counts)
     begin = blocks.at(at)[0]

@@ -1,9 +1,9 @@
-"""Double binary tree: two trees, each of which carries half of the array.
+"""Double binary tree: two trees, and each carries half of the array.
 
-In one binary tree half of the ranks are leaves, which never send (broadcast) or never fold (reduce),
-and the inner ranks carry twice the array. Here every leaf of one tree is an inner rank of the other, so
-that ranks share the work evenly. With many segments the links are as busy as those of a ring, while the
-longest path grows only with log2 n. See P. Sanders, J. Speck, J. L. Träff,
+In one binary tree half of the ranks are leaves, which never send (broadcast) or never fold
+(reduce), and the inner ranks carry twice the array. Here every leaf of one tree is an inner rank of
+the other, so ranks share the work evenly. With many segments the links are as busy as those of a
+ring, while the longest path grows only with log2 n. See P. Sanders, J. Speck, J. L. Träff,
 "Two-tree algorithms for full bandwidth broadcast, reduction and scan", 2009; NCCL's tree rests on
 the same construction.
 
@@ -16,6 +16,8 @@ broadcast       s + ⌈log2 n⌉ - 1      at most the array
 reduce          s + ⌈log2 n⌉ - 1      at most the array
 all_reduce      s + 2⌈log2 n⌉ - 1     at most 2 times the array
 ==============  ====================  =======================
+
+`ALGORITHMS` lists it; hierarchical algorithms use its phases.
 """
 
 from collections.abc import Callable
@@ -64,10 +66,11 @@ def _in_order(number: Column, n: int) -> tuple[Column, Column, Column, Column]:
     Returns
     -------
     depth, parent, first, second : Column
-        Messages from 0, and the numbers of the parent and the children; -1 where there is none.
+        Messages from 0, and the numbers of the parent and the children; -1 without one.
     """
-    # In a complete tree, whoever has k zeros at the end has 2^k - 1 numbers below it on either side.
-    # Numbers from n on are not there: then the nearest above, or below, that is takes their place.
+    # In a complete tree, a number with k zeros at its end has 2^k - 1 numbers below it on either
+    # side. Numbers from n on do not exist: the nearest existing number above, or below, takes their
+    # place.
     side = np.where(number == 0, 1 << (n - 1).bit_length(), number & -number) // 2
     beyond = np.minimum(side, n - 1 - number)
     left = np.where((side > 0) & (number > 0), number - side, -1)
@@ -100,7 +103,7 @@ def _power_of_two(value: Column) -> Column:
 
 
 PIPELINE = Pipeline(two_trees, two_trees, parts=2, children=2)
-"""Pipelines through both trees, each of which carries half of the array."""
+"""Pipelines through both trees; each carries half of the array."""
 
 ALL_REDUCE, BROADCAST, REDUCE = PIPELINE.all_reduce(), PIPELINE.broadcast(), PIPELINE.reduce()
 all_reduce, broadcast, reduce = PIPELINE.builds()

@@ -1,1 +1,7 @@
-"""What an algorithm costs on a described network: exactly from its schedule, or by an estimate."""
+"""The cost of an algorithm on a described network: exactly from its schedule, or estimated.
+
+- `network` and `network_files` describe the network. `terms` estimates, for the policy.
+- `model`, `rounds`, `acts`, `links`, `times` and `repeats` price a schedule exactly.
+
+``hpccomm simulate``, ``fit`` and ``auto`` ask it.
+"""

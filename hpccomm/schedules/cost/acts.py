@@ -1,4 +1,7 @@
-"""What happens in a channel, one act after the other: the messages of a round, then its local steps."""
+"""The acts of a channel, one after the other: the messages of a round, then its local steps.
+
+`hpccomm.schedules.cost.rounds` runs them in virtual time.
+"""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -65,11 +68,11 @@ class ChannelClock:
     Attributes
     ----------
     number, clock
-        As above; whoever runs the acts moves the clock on in place.
+        As above; `rounds` advances the clock in place.
     following : RoundMessages, RoundSteps or None
         The next act; None at the end.
     ready, latest : float
-        Seconds at which that is ready: on average over its rows, and for the last of them.
+        Seconds at which it is ready: on average over its rows, and for the last of them.
     """
 
     def __init__(self, number: int, channel: Channel, itemsize: int, clock: Times) -> None:

@@ -1,9 +1,11 @@
-"""What messages pass on a network, and when: queues in front of ports and of what they share.
+"""The links that messages pass on a network, and when: queues at ports and shared links.
 
-The rules are those of `hpccomm.schedules.cost.network`. All messages of a round are one table, and all queues of
-one length are worked off at once. In a queue whose messages came at r_1 <= r_2 <= ... and hold the
-link for h_1, h_2, ..., message k has passed at ``H_k + max(r_j - H_(j-1) for j <= k)``, where H_k is
-the sum of the first k holds, and r_1 is not before the link is free.
+The rules are in `hpccomm.schedules.cost.network`. All messages of a round are one table, and all
+queues of one length are processed at once. Let the messages of a queue arrive at r_1 <= r_2 <= ...,
+and hold the link for h_1, h_2, ... Then message k has passed at ``H_k + max(r_j - H_(j-1) for j <=
+k)``, where H_k is the sum of the first k holds, and r_1 is not before the link is free.
+
+`acts` and `rounds` send messages through it.
 """
 
 from collections.abc import Sequence
@@ -30,12 +32,11 @@ class Queues:
 
     Attributes
     ----------
-    link : Column of shape (links,)
-        Each once.
+    link : Column of shape (links,) The links.
     message : Column of shape (length, links)
-        Which message stands where in each queue, those that are ready at once in their order.
+        The messages of each queue, in order.
     gap, per_byte : Times of links
-        How long a message takes a link for.
+        How long a message occupies a link.
     """
 
     link: Column
@@ -133,11 +134,9 @@ class Links:
         Parameters
         ----------
         routes : LinkRoutes
-            What they pass.
-        ready : ndarray of float64
-            When each sender was ready.
+            The links that they pass. ready : ndarray of float64 When each sender was ready.
         nbytes : Column
-            Of each.
+            Bytes of each.
         """
         passed = ready.copy()
         for queues in routes.queues:
@@ -237,8 +236,8 @@ class Links:
         message, link = np.concatenate(messages), np.concatenate(links)
         length = np.bincount(link, minlength=len(self.gap))[link]
         if length.max() > 1:
-            # By length, link and message. One key is sorted much quicker than three, and 64 bits
-            # hold it for as many messages as memory does.
+            # By length, link and message. One key is sorted much quicker than three, and its 64
+            # bits suffice for all messages that memory can hold.
             queue = length * len(self.gap) + link
             order = np.argsort(queue * (int(message.max()) + 1) + message)
             message, link, length = message[order], link[order], length[order]
@@ -257,8 +256,8 @@ class Links:
 def _passed(came: Times, hold: Times, free: Times) -> Times:
     """Return when the messages of queues have passed links that are `free` then.
 
-    Where times say what they are made of, the messages go one by one, so that each brings along
-    what it waited for.
+    If times have components, the messages go one by one, so that each keeps the components of its
+    wait.
     """
     if came.ndim > 2:
         ends = [free]
@@ -274,7 +273,7 @@ def _passed(came: Times, hold: Times, free: Times) -> Times:
 
 
 def _order(came: Times) -> NDArray[np.int64] | None:
-    """Return in which order the messages of each queue, in columns, came; None if as they stand."""
+    """Return the order in which the messages of each queue (columns) arrived; None if unchanged."""
     if len(came) == 1:
         return None
     ticks = np.rint(came / TICK)

@@ -1,4 +1,7 @@
-"""The price of an algorithm on a network: what the rounds of its schedule take there."""
+"""The price of an algorithm on a network: the time of its schedule's rounds there.
+
+``hpccomm simulate`` and ``hpccomm fit`` ask for it.
+"""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,13 +25,11 @@ def price(
     Parameters
     ----------
     network : Network
-        On which its ranks are, one node after the other.
-    call : Signature
-        What is asked for.
-    algorithm : str, Algorithm or callable
+        The network of the ranks, one node after the other.
+    call : Signature The call. algorithm : str, Algorithm or callable
         The name of one of hpccomm's own algorithms; or the algorithm, or its function ``build``.
     tuning : Tuning
-        What the algorithm is given beyond the call.
+        Further arguments of the algorithm.
 
     Raises
     ------
@@ -44,7 +45,7 @@ def linear_price(
 ) -> tuple[float, NDArray[np.float64]]:
     """Return the same seconds, and how many of each parameter they are made of.
 
-    Parameters and errors are those of `price`.
+    Parameters and errors are as of `price`.
 
     Returns
     -------

@@ -1,25 +1,28 @@
-"""A cluster described: what a message, a fold and a copy cost on it, and what they share.
+"""The description of a cluster: costs of messages, folds and copies, and shared links.
 
 A network has up to two levels: `inner` connects the ranks of a node, `across` the nodes. Each has a
 latency, and ports of a bandwidth; ports may be fewer than a node's ranks, which then share them.
 The parameters are those of LogGP, with bandwidth for its G: A. Alexandrov, M. Ionescu, K. Schauser,
 C. Scheiman, "LogGP: incorporating long messages into the LogP model", 1995.
 
-What they mean in time:
+The rules of time:
 
 - A message between ranks of one node passes its level's ports: out of the sender's, into the
   receiver's. A message between nodes passes the `across` ports of the two ranks, and no others. It
   also passes what all ports of a node share (`node_bandwidth`), out of the one node and into the
   other, or once inside a node; and what all nodes share (`total_bandwidth`).
-- A port is taken for ``gap + bytes / bandwidth`` seconds, what is shared for ``bytes / bandwidth``.
-  Each takes messages one at a time: those of one channel round by round, and those of one round in
-  the order in which their senders were ready. A message that waits at one does not hold the others.
-- Ports are full duplex, out of and into a node apart, or half: one message at a time either way.
-  What a node's ports share is likewise.
+- A message occupies a port for ``gap + bytes / bandwidth`` seconds, and a shared link for ``bytes /
+  bandwidth``. Each takes messages one at a time: a channel's messages round by round, and a round's
+  messages in the order in which their senders were ready. A message that waits at one does not hold
+  the others.
+- Ports are full duplex (out of a node and into it independently) or half duplex (one message at a
+  time either way). The shared links of a node are likewise.
 - Once a message has passed all of them its sender may go on; it has arrived `latency` later.
 - A rank folds and copies one thing at a time: k sources of b bytes take ``(k - 1) * b / reduce``
   seconds, a copy (or k = 1) ``b / copy``.
 - Each call takes `overhead` seconds on every rank before its first message.
+
+`rounds` prices schedules by it, `terms` estimates by it, and the policy of ``auto`` holds one.
 """
 
 import dataclasses
@@ -41,7 +44,7 @@ class Level:
     Attributes
     ----------
     latency : float
-        Seconds from a message's last byte passing the ports to its being there.
+        Seconds from the passage of a message's last byte through the ports to its arrival.
     bandwidth : float
         Bytes a second of one port, in one direction.
     ports : int
@@ -49,7 +52,7 @@ class Level:
     duplex : str
         ``"full"``, or ``"half"``: a port takes either direction, one at a time.
     gap : float
-        Seconds that a message takes a port for beyond those of its bytes.
+        Seconds that a message occupies a port in addition to its bytes.
     node_bandwidth : float
         Bytes a second of all ports of a node together; infinite unless they share something, such
         as memory or an uplink.
@@ -112,7 +115,7 @@ class Network:
         return Topology(tuple(rank // self.ranks_per_node for rank in range(self.ranks)))
 
     def placed(self, ranks: int, per_node: int, fallback: "Network") -> "Network":
-        """Return links like these between other ranks, of which so many share a node.
+        """Return links like these between other ranks, with a number of ranks a node.
 
         All nodes count as full. A level that has a port for each rank keeps one for each; a level
         that this network does not have is that of `fallback`.
@@ -136,7 +139,7 @@ class Network:
     def resized(self, ranks: int) -> "Network":
         """Return the same network with another number of ranks, and so of nodes.
 
-        The last node is filled in part where `ranks` is no multiple of the ranks of a node.
+        The last node is filled in part if `ranks` is not a multiple of the ranks of a node.
 
         Raises
         ------

@@ -20,6 +20,8 @@
     [across]                  # between nodes; needed if there are several
     # the same keys, and:
     total_bandwidth = inf     # optional: bytes a second of all nodes together
+
+The verbs with ``--cluster`` read them, and so does ``auto`` for its assumed network.
 """
 
 import json
@@ -111,7 +113,7 @@ def load(name: str) -> Network:
     Raises
     ------
     ConfigurationError
-        If there is neither, or the file describes no network.
+        If there is no such file or name, or the file does not describe a network.
     """
     if name in ready():
         return parse((_READY / f"{name}{_SUFFIX}").read_text(encoding="utf-8"), name, name)
@@ -121,7 +123,7 @@ def load(name: str) -> Network:
         why = getattr(error, "strerror", None) or "not text"
         advice = f"give one of {', '.join(ready())}, or the path of a TOML file"
         raise ConfigurationError(
-            f"{name!r} is no ready network, and no file that can be read ({why}); "
+            f"{name!r} is not a ready network, and not a readable file ({why}); "
             f"{did_you_mean(name, ready(), advice)}"
         ) from None
     return parse(text, Path(name).name.removesuffix(_SUFFIX), name)
@@ -146,7 +148,7 @@ def parse(text: str, name: str, where: str) -> Network:
     """
     try:
         table = tomllib.loads(text)
-    except ValueError as error:  # an integer of thousands of digits is no TOMLDecodeError
+    except ValueError as error:  # also for an integer of thousands of digits
         raise ConfigurationError(f"network {where} is not TOML: {error}") from None
     except RecursionError:
         raise ConfigurationError(
@@ -177,7 +179,7 @@ def _spelled(value: object) -> str:
     if not isinstance(value, str):
         return repr(value)  # numbers, inf among them, are spelled alike in TOML and Python
     # Names of files that are not UTF-8 have lone surrogates, which TOML cannot spell. Otherwise its
-    # strings are those of JSON, but that it escapes DEL too.
+    # strings are JSON's, except that it escapes DEL too.
     text = re.sub("[\ud800-\udfff]", "\ufffd", value)
     return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
 
@@ -220,7 +222,7 @@ def _checked(
     for key in table:
         if key not in kinds:
             advice = did_you_mean(key, kinds, f"there can be {', '.join(kinds)}")
-            raise ConfigurationError(f"network {where}: {prefix}{key} is no known key; {advice}")
+            raise ConfigurationError(f"network {where}: {prefix}{key} is not a known key; {advice}")
     values = dict(table)
     for key, kind in kinds.items():
         if key not in table and key not in _NEEDED:

@@ -1,8 +1,10 @@
-"""Rounds that repeat one another, such as those of a full pipeline.
+"""Skips the computation of rounds that repeat, such as a full pipeline's.
 
 Assume that a round repeats, and everything that it reads (clocks, links, engines) is later by the same
 number of seconds than the last time. Then everything that it writes is later by the same number too, and
 need not be computed again. This is exact up to the rounding of the clocks.
+
+`hpccomm.schedules.cost.rounds` asks it before each round.
 """
 
 from collections.abc import Callable, Sequence
@@ -40,7 +42,7 @@ def clock_slice(array: Times, indices: Sequence[Column]) -> ClockSlice:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _WorkedOut:
-    """A round that was computed: what it read, before and after, and what it added."""
+    """A computed round: its clocks before and after, and its additions to totals."""
 
     before: tuple[Times, ...]
     after: tuple[Times, ...]
@@ -53,9 +55,8 @@ class Repeats:
     Parameters
     ----------
     clocks : sequence of ClockSlice
-        All that it reads and writes.
-    totals : sequence of ClockSlice
-        The totals to which it adds.
+        All clocks that it reads and writes. totals : sequence of ClockSlice The totals to which it
+        adds.
     """
 
     def __init__(self, clocks: Sequence[ClockSlice], totals: Sequence[ClockSlice]) -> None:

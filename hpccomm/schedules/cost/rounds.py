@@ -1,19 +1,22 @@
-"""The rounds of a schedule in virtual time: what every message, fold and copy waits for.
+"""The rounds of a schedule in virtual time: the waits of every message, fold and copy.
 
-`hpccomm.schedules.cost.network` has the rules of time, and `hpccomm.schedules.schedule` those of rounds.
-Each channel moves a clock for every rank on, round by round. A rank begins the sends and receives of a
-round when it has ended the round before. Once its own messages have passed their links and those of its
-peers have arrived, the local steps follow. They run on one engine that the channels of a rank share. Then
-comes the barrier. A send does not wait for its receiver.
+The rules of time are in `hpccomm.schedules.cost.network`, the rules of rounds in
+`hpccomm.schedules.schedule`. Each channel moves a clock for every rank on, round by round. A rank
+begins the sends and receives of a round when it has ended the round before. Once its own messages
+have passed their links and its peers' messages have arrived, the local steps follow. They run on
+one engine that the channels of a rank share. Then comes the barrier. A send does not wait for its
+receiver.
 
 Messages queue in front of links in the order in which their senders were ready; links and ranks are
-shared by all channels. With one channel a price is exact. Of several channels, that one goes on whose
-ranks are the earliest on average, and a whole round of it at a time: messages of different channels may
-then pass a link in another order than one by one.
+shared by all channels. With one channel a price is exact. Of several channels, the one with the
+earliest ranks on average advances by a whole round. So messages of different channels may pass a
+link in another order than one by one.
 
-A price is linear in the network's parameters along its critical path: so many latencies, so many
-bytes through ports, so many bytes folded and copied. `coefficients` carries these numbers beside each
-time, so that the later of two times brings its own along.
+A price is linear in the network's parameters along its critical path: a number of latencies, of
+bytes through ports, and of bytes folded and copied. `coefficients` carries these numbers beside
+each time, so that the later of two times brings its own along.
+
+`model`, `hpccomm.schedules.simulate` and ``hpccomm fit`` run schedules by it.
 """
 
 from collections.abc import Callable, Sequence
@@ -64,15 +67,15 @@ def walked(schedule: Schedule, network: Network, itemsize: int) -> float:
 def coefficients(
     schedule: Schedule, network: Network, itemsize: int
 ) -> tuple[float, NDArray[np.float64]]:
-    """Return the same seconds, and what they are made of along the critical path.
+    """Return the same seconds, and their components along the critical path.
 
     Returns
     -------
     float
         Seconds.
     ndarray of float64, shape (parameters,)
-        How many of each of `PARAMETERS`: messages for a latency, else bytes. What is left of the
-        seconds are gaps, and the time of links that ports share.
+        The amount of each of `PARAMETERS`: messages for a latency, else bytes. The rest of the
+        seconds are gaps, and the time of shared links.
     """
     begin = np.zeros((network.ranks, 1 + len(PARAMETERS)))
     clocks = Walk(network, itemsize, begin, together=False).run(schedule)
@@ -96,15 +99,15 @@ class Walk:
     Parameters
     ----------
     network : Network
-        Where the schedule runs.
+        The network of the ranks.
     itemsize : int
         Bytes of an element.
     begin : Times of ranks
-        When each rank begins; if they have columns, all times say what they are made of.
+        When each rank begins; if they have columns, all times have components.
     together : bool
-        Whether channels go on together, of seconds alone: with the messages of one go those of the
-        others that are ready before its last rank, and acts that repeat are not worked out again.
-        Otherwise that channel goes on whose ranks are ready the earliest, on average.
+        Whether channels advance together, without components: with the messages of one go the
+        others' messages that are ready before its last rank, and repeating acts are not computed
+        again. Otherwise the channel advances whose ranks are the earliest on average.
     """
 
     def __init__(self, network: Network, itemsize: int, begin: Times, *, together: bool) -> None:
@@ -219,7 +222,7 @@ class Walk:
         self._last[key] = act, again
 
     def bottleneck(self) -> tuple[str, float]:
-        """Return the name of what was busy longest, and its seconds."""
+        """Return the name of the busiest resource, and its seconds."""
         taken: list[tuple[float, str]] = [(0.0, "")]
         if len(self._links.busy):
             link = int(self._links.busy.argmax())
@@ -260,7 +263,7 @@ class Walk:
 
 
 def _alike(act: _Taken, other: _Taken) -> bool:
-    """Whether others take equally long, and neither accesses the memory of peers."""
+    """Whether the other steps take equally long, and none accesses peers' memory."""
     if isinstance(act, RoundSteps):
         return (
             isinstance(other, RoundSteps)

@@ -1,21 +1,23 @@
-"""What an algorithm roughly takes: one line of latency, bandwidth and reduction terms for each.
+"""Estimates the time of each algorithm from its latency, bandwidth and reduction terms.
 
-A line says how many messages follow each other, how many bytes pass a rank's port and how many bytes a
-rank reduces: ``rounds * alpha + sent * beta + reduced * gamma``. It needs no schedule, so that an
-estimate takes microseconds for any number of ranks. Pieces of an array that an algorithm moves one after the other
-overlap, so that their latencies count once; where segments follow each other along a pipeline, each
-counts. It leaves out what `hpccomm.schedules.cost.rounds`
-prices exactly: copies, roots, uneven nodes, messages that queue, and pieces that overlap.
+A line says how many messages follow each other, how many bytes pass a rank's port and how many
+bytes a rank reduces: ``rounds * alpha + sent * beta + reduced * gamma``. It needs no schedule, so
+that an estimate takes microseconds for any number of ranks. Pieces of an array that an algorithm
+moves one after the other overlap, so that their latencies count once; where segments follow each
+other along a pipeline, each counts. It leaves out copies, roots, uneven nodes, queues, and
+overlapping pieces, which `hpccomm.schedules.cost.rounds` prices exactly.
 
-The lines are those of R. Thakur, R. Rabenseifner, W. Gropp, "Optimization of collective communication
+The lines are from R. Thakur, R. Rabenseifner, W. Gropp, "Optimization of collective communication
 operations in MPICH", 2005, and E. Chan, M. Heimlich, A. Purkayastha, R. van de Geijn, "Collective
-communication: theory, practice, and experience", 2007; of the pipelines J. Watts, R. van de Geijn, "A
-pipelined broadcast for multidimensional meshes", 1995; of the double tree P. Sanders, J. Speck,
-J. L. Träff, "Two-tree algorithms for full bandwidth broadcast, reduction and scan", 2009; of ``bruck``
-J. Bruck and others, "Efficient algorithms for all-to-all communications in multiport message-passing
-systems", 1997; of ``shm`` J. M. Hashmi and others, "Designing efficient shared address space reduction
-collectives for multi-/many-cores", 2018. The form is that of R. W. Hockney, "The communication
-challenge for MPP", 1994.
+communication: theory, practice, and experience", 2007; of the pipelines J. Watts, R. van de Geijn,
+"A pipelined broadcast for multidimensional meshes", 1995; of the double tree P. Sanders, J. Speck,
+J. L. Träff, "Two-tree algorithms for full bandwidth broadcast, reduction and scan", 2009; of
+``bruck`` J. Bruck and others, "Efficient algorithms for all-to-all communications in multiport
+message-passing systems", 1997; of ``shm`` J. M. Hashmi and others, "Designing efficient shared
+address space reduction collectives for multi-/many-cores", 2018. The form is that of R. W. Hockney,
+"The communication challenge for MPP", 1994.
+
+The policy of ``auto`` compares algorithms by it, and ``hpccomm simulate --model terms`` prints it.
 """
 
 import math
@@ -29,18 +31,18 @@ from hpccomm.schedules.cost.network import Level, Network
 
 
 class CostTerms(NamedTuple):
-    """What is done one after the other.
+    """The terms of phases that follow each other.
 
     Attributes
     ----------
     rounds : float
-        Messages of which each waits for the one before.
+        Messages that wait for each other.
     sent : float
         Bytes that pass the busiest port.
     reduced : float
         Bytes that a rank folds into others.
     at_once : float
-        Messages that a port takes beside those: nothing waits for their latency.
+        Further messages of a port, without a wait for their latency.
     """
 
     rounds: float
@@ -79,7 +81,7 @@ class CallSize:
 
     @property
     def odd(self) -> bool:
-        """Whether the ranks are no power of two, so that some stand aside while others exchange."""
+        """Whether some ranks are idle in exchanges: their number is not a power of two."""
         return self.n & (self.n - 1) != 0
 
     @property
@@ -88,7 +90,7 @@ class CallSize:
         return self.m * (self.n - 1) / self.n
 
     def pieces(self, nbytes: float) -> int:
-        """Return in how many segments so many bytes are moved."""
+        """Return the number of segments for a number of bytes."""
         return max(1, -int(-nbytes // self.segment))
 
     def doubled(self, phases: int, sent: float, reduced: float) -> CostTerms:
@@ -112,8 +114,8 @@ class CallSize:
     def pipelined(self, hops: int, reducing: int = 0, *, following: int = 0) -> CostTerms:
         """Return the terms of segments that follow each other along `hops` ranks.
 
-        `reducing` of the hops reduce. Where ranks wait for those that they send to, each of the
-        `following` segments has a latency of its own.
+        `reducing` of the hops reduce. If ranks wait for their receivers, each of the `following`
+        segments has a latency of its own.
         """
         count = self.pieces(self.m)
         each = self.m / count
@@ -169,7 +171,7 @@ def _all(_n: int, _per_node: int) -> float:
 
 
 def _doublings(n: int, per_node: int) -> float:
-    """Of the distances 1, 2, 4, ... those that are not within a node."""
+    """The distances 1, 2, 4, ... that leave a node."""
     across = (-(-n // per_node) - 1).bit_length()
     return across / (across + (per_node - 1).bit_length())
 
@@ -182,7 +184,7 @@ def _ranks(n: int, per_node: int) -> float:
 NEIGHBOURS = Crossing(_links, _all, flows=1)
 """From rank to rank: the slowest link holds all others up."""
 LEADERS = Crossing(_doublings, _doublings, flows=1)
-"""Along a tree, in which one rank of a node speaks with others."""
+"""Along a tree in which one rank of a node communicates with others."""
 TREES = Crossing(_doublings, _all, flows=2)
 """Along two trees at once, segment by segment: the slowest link holds all others up."""
 EXCHANGES = Crossing(_doublings, _doublings, flows=0)
@@ -348,8 +350,8 @@ def ranked(
 ) -> list[Estimated]:
     """Return algorithms by their estimated times, the shortest first.
 
-    Of equal ones that which `names` has first comes first. Those that have no terms come last. The
-    other parameters are those of `estimate`.
+    Equal ones keep the order of `names`. Algorithms without terms come last. The other parameters
+    are as of `estimate`.
     """
     found = [
         Estimated(name, estimate(network, collective, nbytes, name, segment))
@@ -422,7 +424,7 @@ def _seconds(network: Network, line: TermsLine, extent: CallSize) -> float:
 
 
 def _byte(level: Level, flows: int, nodes: int) -> float:
-    """Return the seconds a byte of each where so many ranks of every node send at once."""
+    """Return each rank's seconds a byte if a number of ranks of every node send at once."""
     times = 2 if level.duplex == "half" else 1
     return max(
         times * -(-flows // level.ports) / level.bandwidth,

@@ -1,8 +1,8 @@
-"""Times that may say what they are made of.
+"""Times with components: the parameters of the network that they consist of.
 
-A row of times is seconds alone, or seconds and then a column for each parameter of a network, which
-says how many of it these seconds are made of along the critical path. The later of two times brings
-its own columns along.
+A row of times is seconds alone, or seconds and a column for each parameter of a network, with the
+amount of this parameter along the critical path. The later of two times keeps its own columns. The
+modules of this package compute with such times; ``hpccomm fit`` needs the components.
 """
 
 from typing import Any
@@ -13,11 +13,11 @@ from numpy.typing import NDArray
 from hpccomm.schedules.schedule import Column, Mask
 
 Times = NDArray[np.float64]
-"""Rows of seconds, float64 (rows,); or with what they are made of, (rows, 1 + parameters)."""
+"""Rows of seconds, float64 (rows,); or with components, (rows, 1 + parameters)."""
 
 
 def seconds(times: Times) -> Times:
-    """Return the seconds of each row, without what they are made of; a view."""
+    """Return the seconds of each row, without components; a view."""
     return times if times.ndim == 1 else times[:, 0]
 
 

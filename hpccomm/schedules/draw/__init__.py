@@ -1,4 +1,5 @@
-"""Pictures: a schedule as arrows between ranks, and as text.
+"""Pictures of a schedule: arrows between ranks, or text. For ``hpccomm plot --schedule``.
 
-`trace` follows each element of the arrays through a schedule; `text` and `schedule` show the result.
+- `subject` makes the example call. `trace` follows each element of its arrays.
+- `layout` places rounds and labels; `schedule` and `text` show them.
 """

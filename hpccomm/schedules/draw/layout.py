@@ -1,4 +1,7 @@
-"""The layout of a schedule's picture: labels, and the height of each round."""
+"""The layout of a schedule's picture: labels, and the height of each round.
+
+`schedule` draws by it.
+"""
 
 from collections import Counter, defaultdict
 from collections.abc import Sequence
@@ -13,7 +16,7 @@ from hpccomm.units import ranges
 
 Colour = tuple[float, float, float]
 
-# Inches, but for the size of type, which is points.
+# Inches; the size of type is in points.
 LINE = 0.17  # of a label's text
 GLYPH = 0.062  # width of a character of that type
 TYPE = 7.5
@@ -142,7 +145,7 @@ def label(data: Data, subject: Subject) -> Caption:
 
 
 def _blocks(blocks: Sequence[tuple[int, int]], size: int) -> Caption:
-    """Return the label of blocks that ranks exchange: from which ranks, for which ranks."""
+    """Return the label of exchanged blocks: their source and target ranks."""
     colour = shade(blocks[0][0] / max(size - 1, 1))
     if len(blocks) == 1:
         return Caption("→".join(map(str, blocks[0])), "", colour)
@@ -154,7 +157,7 @@ def _blocks(blocks: Sequence[tuple[int, int]], size: int) -> Caption:
 
 
 def shade(place: float) -> Colour:
-    """Return the colour of a place between 0 and 1, from a scale that colour-blind readers can tell apart."""
+    """Return the colour of a value in 0 to 1, from a scale for colour-blind readers too."""
     at = np.linspace(0, 1, len(VIRIDIS))
     red, green, blue = (float(np.interp(place, at, part)) for part in zip(*VIRIDIS, strict=True))
     return red, green, blue

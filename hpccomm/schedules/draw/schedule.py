@@ -1,4 +1,7 @@
-"""A schedule as a picture: a column for each rank, rounds downwards, an arrow for each message."""
+"""A schedule as a picture: a column for each rank, rounds downwards, an arrow for each message.
+
+`hpccomm plot --schedule` draws it.
+"""
 
 from collections import Counter, defaultdict
 from collections.abc import Sequence

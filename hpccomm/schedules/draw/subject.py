@@ -1,4 +1,7 @@
-"""What a picture shows: an algorithm that carries out an example call."""
+"""The subject of a picture: an algorithm that carries out an example call.
+
+`hpccomm.cli.plot` makes it; `layout`, `schedule` and `text` show it.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -28,12 +31,11 @@ class Subject:
     ----------
     algorithm, collective : str
         Their names.
-    call : Signature
-        What is carried out.
+    call : Signature The example call.
     topology : Topology
         Which ranks share a node.
     segment : int or None
-        Elements that are moved at a time, where the algorithm cuts the array.
+        Elements moved at a time, if the algorithm cuts the array.
     ordered : bool
         Whether contributions are folded in rank order.
     channels : tuple of tuple of DrawnStep
@@ -55,7 +57,7 @@ class Subject:
 
     @property
     def title(self) -> str:
-        """What is drawn."""
+        """The picture's title."""
         call = self.call
         root = f", root {call.root}" if call.root >= 0 else ""
         if call.description.sends == "nothing":
@@ -117,8 +119,8 @@ def subject(
     root : int, optional
         Of a rooted collective; by default 0.
     count : int, optional
-        Elements of the array; for all_gather, gather and scatter those of all ranks together. By
-        default one for each rank.
+        Elements of the array; for all_gather, gather and scatter, of all ranks together. By default
+        one for each rank.
     segment : int, optional
         Elements to move at a time; by default all of them.
     channels : int
@@ -133,8 +135,8 @@ def subject(
     Raises
     ------
     UsageError
-        If there is no such algorithm, a number does not fit it, or it has more moves than can be
-        drawn.
+        If the algorithm is unknown, a number does not fit it, or it has too many moves for a
+        picture.
     """
     collective, chosen = _choose(
         algorithm, collective, KNOWN if known is None else known, rooted=root is not None

@@ -1,4 +1,4 @@
-"""A schedule as lines of text."""
+"""A schedule as lines of text, for `hpccomm plot --schedule --text`."""
 
 from collections.abc import Iterator
 

@@ -1,6 +1,8 @@
 """Follows the elements of a call's arrays through a schedule: which elements each message moves.
 
 The schedule runs on the prover's symbolic memory, which knows what each element is.
+
+`subject`, `schedule` and `text` show what it saw.
 """
 
 from collections.abc import Iterable, Iterator
@@ -22,10 +24,10 @@ MOST_RANKS = 64
 """Contributions are bits of one number. A picture of more ranks would not be readable either."""
 
 MOST_MOVES = 1 << 14
-"""The most moves and local steps. Drawing so many takes half a minute, and more would not be readable."""
+"""The most moves and local steps. Drawing them takes half a minute; more would be unreadable."""
 
 MOST_MOVED = 1 << 25
-"""The most elements that they read together. Those of moves are kept, at most 512 MiB."""
+"""The most elements that they read. The moves' elements are kept, at most 512 MiB."""
 
 Contributions = NDArray[np.uint64]
 
@@ -37,10 +39,10 @@ class Data:
     Attributes
     ----------
     elements : ndarray of int64
-        Which element of the collective's array each is: where each rank has its own array
-        (all_to_all), those of rank r begin at r times the length.
+        The position of each in the collective's array. If each rank has its own array (all_to_all),
+        rank r's begin at r times the length.
     contributions : ndarray of uint64
-        Whose contributions each holds: bit r for rank r.
+        The contributions in each: bit r for rank r.
     """
 
     elements: Column
@@ -86,7 +88,7 @@ class Mark:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class DrawnStep:
-    """What is drawn at one height: a round of a channel, or a part of it.
+    """The marks at one height: a round of a channel, or a part of it.
 
     Where local steps first read the memory of peers and then write it, a round has two parts.
 
@@ -146,7 +148,7 @@ class _Trace(SymbolicMachine):
         self._steps.append(([Mark(rank, what) for rank in table.rank.tolist()], moves))
 
     def shown(self, number: int, barrier: Group | None) -> Iterator[DrawnStep]:
-        """Give what is shown of the round that was seen, and forget it."""
+        """Return the marks of the last round, and clear them."""
         moves, marks = self._sent, dict[Mark, None]()
         for its, reached in self._steps:
             if reached and moves and reached[0].how != moves[0].how:
@@ -168,7 +170,7 @@ class _Trace(SymbolicMachine):
 
 
 def follow(case: ProofCase) -> tuple[Schedule, tuple[tuple[DrawnStep, ...], ...]]:
-    """Return a schedule and the steps of each channel. Rounds in which no rank does anything have no step.
+    """Return a schedule and the steps of each channel. Empty rounds have no step.
 
     Parameters
     ----------

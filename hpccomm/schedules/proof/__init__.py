@@ -1,8 +1,8 @@
 """Proves schedules by running them on symbols instead of numbers.
 
-Each element of memory is a symbol: the set of ranks whose contributions are folded in it, and which element
-of their arrays it is. The rounds of all ranks run on these symbols, a whole round in a few operations on
-arrays. Whatever may be wrong raises `hpccomm.testing.Unproven`. Checked is:
+Each element of memory is a symbol: the set of ranks whose contributions are folded in it, and which
+element of their arrays it is. The rounds of all ranks run on these symbols, a whole round in a few
+operations on arrays. Any fault raises `hpccomm.testing.Unproven`. The proof checks:
 
 - Each element of each result is the fold of the right element of the contributions that the call
   requires, each exactly once; with ``deterministic=True`` from left to right in the order of ranks.
@@ -14,10 +14,10 @@ arrays. Whatever may be wrong raises `hpccomm.testing.Unproven`. Checked is:
   do not depend on each other.
 - No channel writes what another channel reads or writes. So any order of the channels gives the same
   result, and the proof runs them one after the other.
-- Ranks that reach each other's memory share a node, and reach only the buffers that the form may reach.
-  Scratch that peers reach is no larger than the room for it. Between two ranks' accesses of
-  one element, of which one writes it, both meet in a barrier; so do a rank and its peer before it
-  first touches the peer's memory, and after it last does.
+- Ranks that reach each other's memory share a node, and reach only the buffers that the form may
+  reach. Scratch that peers reach fits the room for it. Between a rank's write of an element and
+  another rank's access, both meet in a barrier; so do a rank and its peer before it first touches
+  the peer's memory, and after it last does.
 
 No deadlock
 -----------
@@ -28,12 +28,13 @@ begin, and the message completes. The local steps wait for nothing, so they comp
 barrier reach it at the end of round k, so it completes. Hence all ranks complete round k, and there is a
 last round.
 
-The proof checks what this needs of a schedule. Both ends of a message are in one round of one channel, with
-one count. All members of a barrier are in one round. The rounds end. Several messages of one pair match in
-the order of their rows, and the messages of each pair match round after round, so that matching in the
-order of sending gives the same pairs. The executor provides the rest: a rank begins all messages of a round
-before it waits, its channels advance independently of each other, and the messages and barriers of one
-channel are never taken for those of another.
+The proof checks the needed properties of a schedule. Both ends of a message are in one round of one
+channel, with one count. All members of a barrier are in one round. The rounds end. Several messages
+of one pair match in the order of their rows, and the messages of each pair match round after round,
+so that matching in the order of sending gives the same pairs. The executor provides the rest: a
+rank begins all messages of a round before it waits, its channels advance independently of each
+other, and messages and barriers of different channels are never confused. `hpccomm.testing.prove`
+is its public form; `hpccomm.dispatch.proving` proves other packages' algorithms by it.
 """
 
 import inspect
@@ -81,16 +82,16 @@ def prove(*args: Any, **options: Any) -> None:
     collective : str
         One of `hpccomm.contracts.collectives.COLLECTIVES`.
     algorithm : str, Algorithm or callable
-        A name, of hpccomm's own or one that another package registers, or one of your own:
+        The name of an algorithm (hpccomm's or another package's), or an algorithm of your own:
         ``build(group, call, tuning) -> Schedule``.
     ranks : int
         Number of ranks, at least 1.
     count : int, sequence of int or sequence of sequences of int
-        Elements; by default ``2 * ranks + 1``, and none for a barrier. With 0 the
-        proof only shows that messages match. For all_reduce, broadcast, reduce and scan: elements of
-        the array. For the others: elements of every rank's block, or a sequence with those of each
-        rank's block. Where ranks have counts of their own, also a sequence for each rank with the
-        elements that it sends to each rank (or to each of its peers).
+        Elements; by default ``2 * ranks + 1``, and none for a barrier. With 0 the proof only shows
+        that messages match. For all_reduce, broadcast, reduce and scan: elements of the array. For
+        the others: elements of every rank's block, or a sequence with each rank's number. Where
+        ranks have counts of their own, also a sequence for each rank with the elements that it
+        sends to each rank (or to each of its peers).
     root : int
         The root, where the collective has one.
     segment : int
@@ -112,27 +113,27 @@ def prove(*args: Any, **options: Any) -> None:
     op : ReduceOp, PremulSum or callable
         The reduction.
     peers : sequence of sequences of int or None, optional
-        Where blocks are those of listed peers: the peers of each rank, None for a block that is not
-        exchanged. By default the ranks are a ring.
+        For calls with listed peers: the peers of each rank, None for a block that is not exchanged.
+        By default the ranks are a ring.
     solo : bool
         Build each rank's program alone, as an executor does, instead of all at once. Both must be right,
         and equal: see `hpccomm.schedules.proof.check_same_program`.
     form : str
-        Which form of the algorithm to prove: ``"build"``; ``"direct"``, in which the ranks of a node
-        reach each other's arrays; or ``"staged"``, in which they reach each other's scratch, and fold in
-        rank order.
+        Which form of the algorithm to prove: ``"build"``; ``"direct"``, where the ranks of a node
+        reach each other's arrays; or ``"staged"``, where they reach each other's scratch, and fold
+        in rank order.
     room : int
         `Tuning.room`: elements of scratch that a rank may have where peers reach it.
 
     Raises
     ------
     Unproven
-        An AssertionError that says which rank does what wrong, in which round of which channel.
+        An AssertionError that names the rank and its fault, the round and the channel.
     UsageError
-        If there is no such collective or algorithm; if it has no such form, or no build that folds in
-        rank order; if `ranks`, `segment`, `channels` or `room` is no integer of at least 1, `root` is no
-        rank, or `count`, `topology` or `in_place` does not fit the ranks; if what the algorithm builds
-        is no schedule.
+        If the collective or algorithm is unknown; if it lacks this form, or a build that folds in
+        rank order; if `ranks`, `segment`, `channels` or `room` is not an integer of at least 1,
+        `root` is not a rank, or `count`, `topology` or `in_place` does not fit the ranks; if the
+        algorithm does not build a schedule.
 
     Examples
     --------

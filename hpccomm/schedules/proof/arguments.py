@@ -1,4 +1,4 @@
-"""The arguments of a proof, which are checked before anything is built."""
+"""The arguments of a proof, checked before anything is built. `case` makes the calls of them."""
 
 import operator
 from collections.abc import Sequence
@@ -14,12 +14,10 @@ from hpccomm.settings import check_int
 from hpccomm.topology import Topology
 
 Counts = int | Sequence[int] | Sequence[Sequence[int]]
-"""Elements: of the whole array; where the collective is one of `BLOCKWISE`, of every block, or of
-each rank's block; where ranks have counts of their own, also a row for each rank, what it sends to
-each."""
+"""Elements of the whole array, or of blocks (see `hpccomm.testing.prove`)."""
 
 Peers = Sequence[Sequence[int | None]]
-"""For each rank, the peers with which it exchanges blocks; None for a block that nobody gets."""
+"""For each rank, the peers with which it exchanges blocks; None for a block without a receiver."""
 
 Form = Literal["build", "direct", "staged"]
 """Which of an algorithm's schedules."""
@@ -48,7 +46,7 @@ def check(
     if collective in ROOTED and not 0 <= check_int("root", root) < ranks:
         raise UsageError(f"root is {root} of {ranks} ranks; give one from 0 to {ranks - 1}")
     if peers is not None and not DESCRIPTIONS[collective].peers:
-        raise UsageError(f"peers is given, and {collective} has none; leave it out")
+        raise UsageError(f"peers is given, and {collective} does not take it; leave it out")
     peers_of(ranks, peers)
     if topology is not None and topology.size != ranks:
         raise UsageError(
@@ -66,7 +64,7 @@ def chosen(collective: str, algorithm: str | Algorithm | Build) -> Algorithm:
     Raises
     ------
     UsageError
-        If the collective has none of that name, or it is neither a name nor something that builds.
+        If the collective has no such algorithm, or it is not a name and not callable.
     """
     if isinstance(algorithm, Algorithm):
         return algorithm
@@ -87,10 +85,7 @@ def chosen(collective: str, algorithm: str | Algorithm | Build) -> Algorithm:
 def form_of(title: str, algorithm: Algorithm, form: Form, *, deterministic: bool) -> Build:
     """Return the function that makes an algorithm's schedules in that form.
 
-    Raises
-    ------
-    UsageError
-        If there is none.
+    Raises ------ UsageError If it is unknown.
     """
     builds = {"build": algorithm.build, "direct": algorithm.direct, "staged": algorithm.staged}
     if form not in builds:
@@ -111,7 +106,7 @@ def peers_of(ranks: int, peers: Peers | None) -> list[tuple[int, ...]]:
     Raises
     ------
     UsageError
-        If they are not for so many ranks, or are no ranks.
+        If their number does not fit the ranks, or one is not a rank.
     """
     if peers is None:
         return [ring(rank, ranks) for rank in range(ranks)]
@@ -127,12 +122,12 @@ def peers_of(ranks: int, peers: Peers | None) -> list[tuple[int, ...]]:
 
 
 def elements(collective: str, ranks: int, count: Counts | None, peers: Peers | None) -> Counts:
-    """Return `count`, or where it is None enough that blocks and cuts come out uneven.
+    """Return `count`; for None, a number with uneven blocks and cuts.
 
     Raises
     ------
     UsageError
-        If it holds anything but integers of at least 0, or not as many as fit.
+        If it holds other values than integers of at least 0, or has the wrong length.
     """
     what = DESCRIPTIONS[collective]
     if what.sends == "nothing":

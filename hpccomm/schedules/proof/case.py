@@ -1,4 +1,7 @@
-"""What is proved: the calls of all ranks, their schedules, and the results that the calls require."""
+"""The subject of a proof: all ranks' calls, their schedules, and the required results.
+
+`machine` runs it, for `prove` and for `hpccomm.dispatch.proving`; pictures use it too.
+"""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -207,7 +210,7 @@ def signatures(
     op: Op = ReduceOp.SUM,
     peers: Peers | None = None,
 ) -> tuple[Signature, ...]:
-    """Return the call of each rank; the parameters are those of `hpccomm.testing.prove`.
+    """Return the call of each rank; the parameters are as of `hpccomm.testing.prove`.
 
     A call is in place only where that is possible: at the root, where only the root has both arrays;
     where ranks have counts of their own, if both arrays have one size.

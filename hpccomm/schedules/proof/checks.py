@@ -1,4 +1,7 @@
-"""What must hold for each row of a round, and the error that names a row for which it does not."""
+"""Conditions that each row of a round must satisfy, and the error that names a bad row.
+
+`machine` checks every round by it.
+"""
 
 from collections import Counter
 from collections.abc import Callable
@@ -44,7 +47,7 @@ class Checks:
         self._node = np.concatenate([_nodes(case) for case in cases])
 
     def demand(self, good: Mask, ranks: Column, what: str | Callable[[int], str]) -> None:
-        """Raise for the first row that is not good: `what` says what it does, and `ranks` whose row it is."""
+        """Raise for the first bad row: `what` names its action, and `ranks` its rank."""
         if not good.all():
             row = int(np.argmin(good))
             raise self.unproven(int(ranks[row]), what if isinstance(what, str) else what(row))

@@ -1,4 +1,4 @@
-"""Runs rounds on the symbolic memory, and raises where something may be wrong."""
+"""Runs rounds on the symbolic memory, and raises at the first fault. `prove` calls it."""
 
 from collections.abc import Iterator, Sequence
 from itertools import zip_longest
@@ -117,7 +117,7 @@ class SymbolicMachine:
         if met:
             self._meet(met)
 
-    # What moves, after the checks and before it is written, for those who follow a single case.
+    # The moved symbols, after the checks and before the write, for observers of a single case.
 
     def see_messages(self, source: Column, target: Column, count: Column, cells: Cells) -> None:
         """See the messages of a round.
@@ -170,7 +170,7 @@ class SymbolicMachine:
         sender, receiver, out, sent = self._messages(sends, "sends to")
         if not len(dst) and not len(sender):
             return
-        # Both ends of a message have the same key; those of one pair stay in their order.
+        # Both ends of a message have the same key; messages of one pair keep their order.
         key, other = src * self._ranks + dst, sender * self._ranks + receiver
         order, other_order = np.argsort(key, kind="stable"), np.argsort(other, kind="stable")
         if not np.array_equal(key[order], other[other_order]):
@@ -227,7 +227,7 @@ class SymbolicMachine:
     # Local steps.
 
     def _carry_out(self, tables: list[tuple[int, int, Copies | Folds]]) -> None:
-        """Run one local step of each case; those of one kind at once."""
+        """Run one local step of each case; steps of one kind at once."""
         kinds: dict[tuple[int, bool], list[tuple[int, int, Copies | Folds]]] = {}
         for each in tables:
             table = each[2]
@@ -299,7 +299,7 @@ class SymbolicMachine:
         flags, number = parts[..., FLAGS], parts[..., NUMBER]
         whole = ~((flags & FINAL) != 0).any(axis=0)
         self._checks.demand(
-            whole, actor, lambda i: f"{described(i)}, of which one passed its final fold"
+            whole, actor, lambda i: f"{described(i)}, and one passed its final fold"
         )
         same = (parts[..., ORIGIN] == parts[0, :, ORIGIN]).all(axis=0)
         self._checks.demand(same, actor, lambda i: f"{described(i)}: different elements")
@@ -365,7 +365,7 @@ class SymbolicMachine:
             self._accesses.note(target, writer, self._checks.round, writes=True)
 
     def end(self) -> None:
-        """Compare what this channel touched with what those before it did."""
+        """Compare the cells that this channel touched with those of earlier channels."""
         memory = self._memory
         clash = (memory.wrote & (memory.others_wrote | memory.others_read)) | (
             memory.read & memory.others_wrote

@@ -1,8 +1,10 @@
 """The memory of all ranks, which holds symbols instead of numbers.
 
-A cell is one element of memory. The cells of all ranks are numbered through, so that a whole round is a
-few operations on arrays of cell numbers. A cell holds several integers, which say the fold of which
-contributions it is.
+A cell is one element of memory. The cells of all ranks are numbered through, so that a whole round
+is a few operations on arrays of cell numbers. A cell holds several integers: the contributions
+folded in it.
+
+`machine` computes on it, and `sharing` orders its accesses.
 """
 
 from collections.abc import Sequence
@@ -65,13 +67,13 @@ class SymbolicMemory:
     state : ndarray of shape (cells, BITS + words), int64
         What the cells hold.
     protected : ndarray of shape (cells,), bool
-        Inputs that are no results, and must not be written.
+        Inputs that are not results, and must not be written.
     owner : ndarray of shape (cells,)
         Whose cell it is.
     read, wrote : ndarray of shape (cells,), bool
         Cells that the channel under way has touched.
     others_read, others_wrote : ndarray of shape (cells,), bool
-        Those that the channels before it touched.
+        The cells that earlier channels touched.
     mark : ndarray of shape (cells,)
         -1, except while overlaps are searched.
     heard : ndarray of shape (ranks, words), int64

@@ -1,4 +1,4 @@
-"""Ranks that reach each other's memory: only a barrier orders their accesses."""
+"""Checks accesses to peers' memory: only a barrier orders them. `machine` reports to it."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -22,7 +22,7 @@ def arrivals(group: Group) -> list[tuple[NDArray[np.int64], Column]]:
 
 @dataclass(slots=True, eq=False)
 class Accesses:
-    """Which rank accessed which cell in which round of a channel, and the barriers between."""
+    """The accesses of ranks to cells in the rounds of a channel, and the barriers between."""
 
     _touched: list[tuple[Cells, Column, int, bool]] = field(default_factory=list)
     _met: list[tuple[int, Column]] = field(default_factory=list)
@@ -38,9 +38,10 @@ class Accesses:
     def check(self, owner: Column, refuse: Callable[[int, int, int, int, int], Exception]) -> None:
         """Raise unless barriers separate what ranks do with one cell.
 
-        Between two ranks' accesses of a cell, of which one writes it, both meet in a barrier. They
-        also meet before a rank accesses a peer's cell, and afterwards: otherwise the peer may not have
-        begun the call yet, or may have left it. Two accesses in one round have no barrier between.
+        Between a rank's write of a cell and another rank's access, both meet in a barrier. They
+        also meet before a rank accesses a peer's cell, and afterwards: otherwise the peer may not
+        have begun the call yet, or may have left it. Two accesses in one round have no barrier
+        between.
 
         Parameters
         ----------

@@ -1,4 +1,7 @@
-"""The program of one rank, built alone, equals its part of the program of all ranks."""
+"""Checks that one rank's program, built alone, equals its part of all ranks' program.
+
+`prove` does so last.
+"""
 
 from collections.abc import Collection, Iterable, Iterator
 from itertools import zip_longest
@@ -55,7 +58,7 @@ def check_same_program(case: ProofCase, ranks: Collection[int] | None = None) ->
 
 
 def _turns(rounds: Iterable[Round], rank: int) -> Iterator[tuple[Row, ...]]:
-    """Return what `rank` does in each round, without those in which it does nothing."""
+    """Return the actions of `rank` in each round, without empty rounds."""
     for each in rounds:
         rows = [("receive", *row) for table in each.receives for row in _messages(table, rank)]
         rows += [("send", *row) for table in each.sends for row in _messages(table, rank)]
