@@ -1,7 +1,8 @@
-"""What moves data between ranks: MPI, NCCL, threads of one process, and backends of other packages.
+"""Backends move data between ranks: MPI, NCCL, threads of one process, or other packages' ones.
 
 Each is one module, imported on first use. Another package adds a backend by an entry point in the
-group ``hpccomm.backends``, whose value is a function like `Opener`.
+group ``hpccomm.backends``, whose value is a function like `Opener`. `hpccomm.communicator` opens
+them; `hpccomm.contracts` says what they implement.
 """
 
 from collections.abc import Mapping
@@ -74,9 +75,7 @@ def opener(name: str) -> Opener:
     Raises
     ------
     UsageError
-        If there is no such backend.
-    BackendUnavailable
-        If another package's cannot be imported.
+        If the name is unknown. BackendUnavailable If another package's cannot be imported.
     """
     if name in _BUILT_IN:
         open_backend: Opener = import_module(_BUILT_IN[name]).open_backend
@@ -97,7 +96,7 @@ def opener(name: str) -> Opener:
 
 
 def refuse_hints(backend: str, hints: Mapping[str, str], known: tuple[str, ...] = ()) -> None:
-    """Raise unless every key of `hints` is one that the backend knows.
+    """Raise unless the backend knows every key of `hints`.
 
     Parameters
     ----------

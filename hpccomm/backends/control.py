@@ -1,8 +1,8 @@
 """The control plane: small byte strings between all ranks of a communicator.
 
 Broadcast, gather and agreement on bytes, over the point-to-point calls of any backend in binomial
-trees: the longest path has 2⌈log2 n⌉ messages. Bootstrap, objects and plans use it. Every call is
-collective and blocks, under the communicator's deadline.
+trees: the longest path has 2⌈log2 n⌉ messages. Bootstrap, objects, plans and the first agreement of
+calls use it. Every call is collective and blocks, under the communicator's deadline.
 """
 
 import struct

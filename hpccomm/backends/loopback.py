@@ -1,8 +1,10 @@
 """Threads of one process as ranks, without MPI: for tests and notebooks.
 
 A `World` holds the messages under way. A send copies its message, so that it completes at once.
-Messages are matched in order by context (the communicator), sender, receiver and tag. Ranks also reach
-each other's arrays: a `World` lists what they expose in a call.
+Messages are matched in order by context (the communicator), sender, receiver and tag. Ranks also
+reach each other's arrays: a `World` lists the arrays exposed in a call.
+
+`new_comm("loopback")` and `hpccomm.testing.run_ranks` open it.
 """
 
 import os
@@ -172,7 +174,7 @@ class LoopbackExposure:
         """Return None: the arrays of each call are listed anew."""
 
     def withdraw(self) -> None:
-        """Let go of the arrays."""
+        """Release the arrays."""
         self._exposed = {}
 
 
@@ -274,7 +276,7 @@ class LoopbackTransport:
         return False
 
     def take(self, wanted: Wanted) -> Generator[bool, None, Arrival | None]:
-        """Take a message that has arrived; return None if there is none. Neither waits."""
+        """Take a message that has arrived, or return None. Never waits."""
         yield from ()
         with self._world.lock:
             for key, box in self._world.mailboxes.items():
@@ -338,7 +340,7 @@ class LoopbackOneSided:
         """Do nothing: the interpreter orders what its threads do."""
 
     def free(self) -> None:
-        """Let go of the memory."""
+        """Release the memory."""
         self._shared = Shared()
         self._mailboxes.forget()
 
@@ -380,7 +382,7 @@ class LoopbackBackend:
         self.side: SideChannel | None = LoopbackSideChannel()
 
     def native(self, signature: Signature) -> Native | None:
-        """Return None: there are none."""
+        """Return None: threads have no windows."""
         return None
 
     def group(self, ranks: Sequence[int], label: int) -> "LoopbackBackend":

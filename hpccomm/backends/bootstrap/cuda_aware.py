@@ -1,9 +1,10 @@
-"""Whether MPI takes addresses in device memory. The user or the library says so; it is never assumed.
+"""Whether the MPI library takes device memory: the user or the library says; never assumed.
 
 No call of MPI gives a certain answer. Three sources are queried, in this order: the kinds of memory
-that MPI 4.1 lists, ``MPIX_Query_cuda_support`` (Open MPI, MPICH and their descendants), and the build
-flags of Open MPI. A first exchange of messages detects a library that wrongly says yes; if it crashes
-there, the crash is explained.
+that MPI 4.1 lists, ``MPIX_Query_cuda_support`` (Open MPI, MPICH and their descendants), and the
+build flags of Open MPI. A first exchange of messages detects a library that wrongly says yes; if it
+crashes there, the crash is explained. `hpccomm.dispatch.cuda_aware_probe` asks, and so does the
+doctor.
 """
 
 import ctypes
@@ -34,9 +35,9 @@ class LibraryAnswers(NamedTuple):
     kinds : str
         Its kinds of memory, from ``mpi_memory_alloc_kinds``; empty without that key.
     query : bool or None
-        The result of ``MPIX_Query_cuda_support``; None if the library has no such function.
+        The result of ``MPIX_Query_cuda_support``; None if the library lacks the function.
     built : bool or None
-        Open MPI's build flag; None where there is none.
+        Open MPI's build flag; None for other libraries.
     """
 
     kinds: str
@@ -68,7 +69,7 @@ def decide(library: str, requested: bool | None, answers: LibraryAnswers) -> tup
     library : str
         Its name.
     requested : bool or None
-        The user's setting; None if there is none.
+        The user's setting; None if unset.
     answers : LibraryAnswers
         The library's.
     """
@@ -126,7 +127,7 @@ def _library_answers(mpi: Any) -> LibraryAnswers:
 
 
 def _control_variable(library: ctypes.CDLL, name: bytes) -> bool | None:
-    """Return a boolean control variable of MPI's tools interface; None if there is none."""
+    """Return a boolean control variable of MPI's tools interface; None without one."""
     provided = ctypes.c_int()
     if library.MPI_T_init_thread(_THREAD_MULTIPLE, ctypes.byref(provided)):
         return None

@@ -1,6 +1,7 @@
-"""How this process, and the job with it, ends: exceptions, signals, exits, MPI's finalisation.
+"""Ends this process, and if needed the job: exceptions, signals, exits, MPI's finalisation.
 
-docs/failures.rst lists the ways to leave with what comes of each, and what is installed here for that.
+docs/failures.rst lists the ways to leave a program, their consequences, and the handlers installed
+here. `mpi` installs them when it starts MPI.
 """
 
 import contextlib
@@ -32,14 +33,13 @@ ALONE_SECONDS = 2.0
 SETTLE_SECONDS = 0.05
 """What a process that leaves without ``MPI_Finalize`` gives to messages that are on their way."""
 STUCK_SECONDS = 2.0
-"""What one that leaves so with status 0 gives to others that do not answer, until it ends the job."""
+"""Seconds for which an exit with status 0 waits for silent ranks; then it ends the job."""
 LAST_WORDS_SECONDS = 0.5
-"""What one that leaves so with another status than 0 gives to the others to raise what they have found."""
+"""Seconds for which an exit with another status waits for the errors of other ranks."""
 HEARD_SECONDS = 0.1
 """What others may take to tell whether they have said that they end."""
 TERMINATED_SECONDS = 0.2
-"""What one that was sent SIGTERM, as all ranks are, gives to the others to write down what would be lost: some
-launchers kill them when the first one is gone, and all of them a quarter of a second after SIGTERM."""
+"""Seconds that a rank leaves to the others after SIGTERM: launchers kill all when one is gone."""
 GATHERED_SECONDS = 0.3
 """What the first rank that raises something waits for others that do, to tell of all at once."""
 FOLLOWED_SECONDS = 0.3
@@ -116,7 +116,7 @@ def end_job(mpi: Any, reason: str, with_status: int) -> NoReturn:
 def end_with(mpi: Any, last_words: str, with_status: int) -> NoReturn:
     """End this process, and the job with its status unless ranks are to survive the loss of one.
 
-    The launcher is told before the other ranks can see that this one is gone.
+    The launcher gets the status before the other ranks can see that this one is gone.
     """
     if libmpi.survives():
         end_process(last_words, with_status)
@@ -182,14 +182,14 @@ def finalize(mpi: Any, *, ours: bool, failed: bool, seconds: float) -> None:
     mpi : module
         ``mpi4py.MPI``.
     ours : bool
-        Whether hpccomm has started MPI; else mpi4py finalises it when Python's objects are gone, unless
-        this has done so.
+        Whether hpccomm has started MPI; else mpi4py finalises it when Python's objects are gone,
+        unless it is finalised here.
     failed : bool
-        Whether a communicator has failed. Then ``MPI_Finalize`` might wait for ever, or meet what is left
-        under way: the process leaves without, and with the status of the program. It ends the job if ranks
-        of its node are stopped, or do not answer.
+        Whether a communicator has failed. Then ``MPI_Finalize`` might wait for ever, or meet
+        unfinished communication: the process leaves without, and with the status of the program. It
+        ends the job if ranks of its node are stopped, or do not answer.
     seconds : float
-        How long it may take otherwise.
+        The most that it may take otherwise.
     """
     if failed:
         leaving = status.known() or 0
@@ -197,7 +197,7 @@ def finalize(mpi: Any, *, ours: bool, failed: bool, seconds: float) -> None:
         if leaving == 0 and (stuck := presence.stuck(STUCK_SECONDS)):
             why = f"a communicator has failed, and the launcher would wait for ranks that do not end: {stuck}"
             end_job(mpi, why, Status.ENDED)
-        # Upon an error the launcher ends those that are stopped, or sleep, if this one does not sign off.
+        # After an error the launcher ends stopped or sleeping ranks, if this one does not sign off.
         if leaving == 0 or presence.all_leave(LAST_WORDS_SECONDS):
             libmpi.sign_off()
         if not ours:  # nothing else keeps mpi4py from finalising
@@ -219,7 +219,7 @@ def finalize(mpi: Any, *, ours: bool, failed: bool, seconds: float) -> None:
         while time.monotonic() < until:
             if done.wait(LOOK_SECONDS):
                 return
-            # Those that were faster may be gone too; then this process follows at once.
+            # Faster ranks may be gone too; then this process follows at once.
             lost = lost + 1 if presence.gone() else 0
             if lost * LOOK_SECONDS > LOST_SECONDS:
                 libmpi.sign_off()
@@ -244,7 +244,7 @@ def finalize(mpi: Any, *, ours: bool, failed: bool, seconds: float) -> None:
 
 
 def leave_now(with_status: int) -> NoReturn:
-    """End this process without a word, with what it has printed."""
+    """End this process silently, after flushing its output."""
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(AttributeError, OSError, ValueError):
             stream.flush()
@@ -283,7 +283,7 @@ def _hook_exceptions(mpi: Any, owner: int) -> None:
             time.sleep(FOLLOWED_SECONDS)
         from hpccomm.runtime import raised  # needed once, at the end
 
-        kept = {**raised.note(error, where), "order": answering.say("what it raised")}
+        kept = {**raised.note(error, where), "order": answering.say("its exception")}
         answering.note(raised=kept)
         others = presence.raised(GATHERED_SECONDS)
         if any(tuple(each["order"]) < kept["order"] for each in others.values()):

@@ -1,4 +1,7 @@
-"""Where this process runs: its place in the job, as the launcher has set it, and the node."""
+"""The launcher's facts about this process, read from the environment.
+
+Everything that must know rank and size before MPI starts asks it: bootstrap, verbs, progress lines.
+"""
 
 import hashlib
 import os
@@ -38,7 +41,7 @@ class Launch:
 OPEN_MPI, SRUN = "Open MPI's mpiexec", "Slurm's srun"
 HYDRA = "a PMI launcher (MPICH's or Intel MPI's mpiexec)"
 
-# SLURM_NTASKS is no evidence: a plain script in a batch job has it too.
+# SLURM_NTASKS proves nothing: a plain script in a batch job has it too.
 _LAUNCHERS = (
     (
         OPEN_MPI,
@@ -54,8 +57,8 @@ _LAUNCHERS = (
 def launched(environ: Mapping[str, str] | None = None) -> Launch | None:
     """Return what the launcher says, or None if there was none.
 
-    A step of Slurm with one task is none: all that runs in a shell of ``srun --pty`` has its variables.
-    Reads the environment only; starts nothing.
+    A step of Slurm with one task does not count: all programs in a shell of ``srun --pty`` have its
+    variables. Reads the environment only; starts nothing.
     """
     values = os.environ if environ is None else environ
     for launcher, rank, size, local in _LAUNCHERS:
@@ -123,10 +126,11 @@ _OF_ONE_RANK = (
 
 
 def started_by() -> int:
-    """Return the process that is this rank, and which has started the present one; 0 if there is none.
+    """Return the process that is this rank, an ancestor of the present one; 0 without one.
 
-    Whatever a rank starts has its variables: a worker of multiprocessing, a subprocess, a fork. The first process
-    above this one that has them too and has loaded an MPI library is the rank. Local; reads /proc.
+    Children of a rank have its variables: a worker of multiprocessing, a subprocess, a fork. The
+    first process above this one that has them too and has loaded an MPI library is the rank. Local;
+    reads /proc.
     """
     mine = {name: os.environb.get(name.encode()) for name in _OF_ONE_RANK}
     launcher, above = _peer(os.environ.get("PMI_FD", "")), os.getppid()

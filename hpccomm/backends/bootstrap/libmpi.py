@@ -1,7 +1,8 @@
-"""The MPI library itself, without mpi4py in between.
+"""The MPI library itself, called without mpi4py.
 
-mpi4py holds the interpreter's lock in ``MPI_Init_thread``, ``MPI_Finalize`` and ``MPI_Abort``, so that no
-thread of Python can watch them. Called by ctypes they let go of it.
+mpi4py holds the interpreter's lock in ``MPI_Init_thread``, ``MPI_Finalize`` and ``MPI_Abort``, so
+that Python's threads cannot watch them. Calls by ctypes release it. `mpi` and `ends` start and end
+MPI by it; `ulfm` calls functions that mpi4py lacks.
 """
 
 import contextlib
@@ -32,7 +33,7 @@ def loaded() -> list[ctypes.CDLL]:
         return []
     libraries = []
     for path in sorted({line.split()[-1] for line in lines if LIBRARY.search(line)}):
-        with contextlib.suppress(OSError):  # replaced meanwhile, or in another place than it was
+        with contextlib.suppress(OSError):  # replaced, or moved
             libraries.append(ctypes.CDLL(path))
     return libraries
 
@@ -60,7 +61,7 @@ def abort(mpi: Any, status: int) -> None:
         mpi.COMM_WORLD.Abort(status)
         return
     if hasattr(mpi_library, "PMIx_Abort") and mpi_library.PMIx_Initialized():
-        # What MPI_Abort does, but for nine lines that say so.
+        # As MPI_Abort, without its nine lines of output.
         mpi_library.PMIx_Abort(ctypes.c_int(status), None, None, ctypes.c_size_t(0))
         return
     # As MPI_Abort of MPICH does, which fails while another thread is in MPI_Finalize.

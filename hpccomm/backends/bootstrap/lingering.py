@@ -1,7 +1,7 @@
-"""A program that has come to its end, while a thread of its own keeps the process.
+"""A program that has ended, while a thread of its own keeps the process alive.
 
-Python waits for such threads before any function of `atexit` runs: nothing else of the exit has begun, and the
-other ranks would wait as well.
+Python waits for such threads before any function of `atexit` runs. The other ranks would wait as
+well. `ends` starts the watch.
 """
 
 import threading
@@ -22,11 +22,12 @@ MOST_VALUES = 100
 
 
 def look(rank: int, size: int, seconds: float, limit: float) -> str:
-    """Tell the other ranks that this one's program has ended so many seconds ago; return why the job must end.
+    """Tell the other ranks when this one's program ended; return why the job must end.
 
-    One that leaves with a status other than 0 has failed, and the job ends with it after `limit` seconds, unless the
-    other ranks have come to their end as well. One that has returned is as good as gone for the others then if none
-    of its threads knows of anything of hpccomm's: else a thread may go on to communicate.
+    A program that leaves with a status other than 0 has failed, and the job ends with it after
+    `limit` seconds, unless the other ranks have ended as well. A program that has returned counts
+    as gone for the others if none of its threads refers to an object of hpccomm's: else a thread
+    may still communicate.
     """
     main = threading.main_thread()
     threads = [each for each in threading.enumerate() if not each.daemon and each is not main]
@@ -69,7 +70,7 @@ def _globals(code: types.CodeType, names: dict[str, Any]) -> Iterator[Any]:
 
 
 def _leads(value: object, depth: int) -> bool:
-    """Whether a value is of hpccomm's, or leads to one that is."""
+    """Whether a value is an object of hpccomm's, or refers to one."""
     name = value.__name__ if isinstance(value, types.ModuleType) else type(value).__module__
     if str(name).split(".")[0] == "hpccomm":
         return True

@@ -2,6 +2,8 @@
 
 hpccomm runs asynchronous calls and its watchdog in threads of its own, so it requests
 ``MPI_THREAD_MULTIPLE``. If the program has started MPI with a lower level, hpccomm uses that.
+
+The MPI backend opens by it; verbs under MPI do so too.
 """
 
 import logging
@@ -41,12 +43,12 @@ def check_own() -> None:
     BackendUnavailable
         If another process has started MPI, and this one was forked from it.
     LaunchError
-        If it only has the variables of a rank that has started it, or of one that is there already.
+        If it only inherited the variables of a rank, or its rank exists already.
     """
     if _started is not None and _owner != os.getpid():
         raise BackendUnavailable(
             "MPI was started by the process that this one was forked from, and cannot be used "
-            "here; communicate in the parent, and pass this process what it needs"
+            "here; communicate in the parent, and pass the data to this process"
         )
     launch = launched()
     if _started is not None or launch is None or not settings.read("HPCCOMM_LAUNCH_CHECK"):
@@ -76,7 +78,7 @@ def start() -> Any:
     Raises
     ------
     BackendUnavailable
-        If there is no mpi4py or no MPI library, or MPI is already finalised or the parent's.
+        If mpi4py or the MPI library is missing, or MPI is already finalised or the parent's.
     LaunchError
         If a job of N processes came up as N jobs of one.
     """
@@ -88,7 +90,8 @@ def start() -> Any:
             _ours, _owner = _initialize(mpi), os.getpid()
             status.watch_for_it()
             at_exit(ExitStep.MPI, partial(_finalize, mpi))
-            # What is attached to COMM_SELF goes first when MPI is finalised (MPI 4.1, section 11.2.4).
+            # Attributes of COMM_SELF are deleted first when MPI is finalised (MPI 4.1, section
+            # 11.2.4).
             key = mpi.Comm.Create_keyval(delete_fn=_finalised_by_program)
             mpi.COMM_SELF.Set_attr(key, None)
             _check_launch(mpi)
@@ -108,7 +111,7 @@ def load() -> Any:
     Raises
     ------
     BackendUnavailable
-        If there is no mpi4py or no MPI library.
+        If mpi4py or the MPI library is missing.
     """
     try:
         import mpi4py
@@ -203,7 +206,7 @@ _OF_MPICH, _OF_UCX = 1.1 * MIB, 4.4 * MIB
 """Bytes that each rank of a node takes in MPI_Init: of MPICH, and of UCX for its transport ``posix`` (MPICH 5.0.2)."""
 
 _OTHERWISE = ("UCX_TLS", "UCX_POSIX_DIR", "MPIR_CVAR_CH4_NETMOD")
-"""Variables that have UCX take none there, as those that set them are taken to know."""
+"""Variables by which users keep UCX from taking memory there."""
 
 
 def _check_room(mpi: Any) -> None:
@@ -244,7 +247,7 @@ def _room() -> float:
             for each in os.scandir(SHARED)
             if not each.name.startswith(("mpich_shm_", "ucx_shm_"))
         ]
-    except OSError:  # there is none, or a file has gone meanwhile
+    except OSError:  # missing, or a file is gone by now
         return math.inf
     return system.f_blocks * system.f_frsize - sum(others)
 
@@ -275,11 +278,11 @@ def _finalize(mpi: Any) -> None:
     import mpi4py
 
     if mpi4py.rc.finalize is False and not _failed:
-        return  # the program does, or nobody
+        return  # the program does, if at all
     # A rank that has ended by now will never come to MPI_Finalize.
     failed = _failed or bool(presence.gone())
     if failed:
-        answering.note_exit()  # whatever the status: the others may be waiting to leave together
+        answering.note_exit()  # with any status: the others may be waiting to leave together
     seconds = _patience or settings.DEFAULT_TIMEOUT
     ends.finalize(mpi, ours=_ours, failed=failed, seconds=seconds)
 
@@ -291,7 +294,7 @@ def _finalised_by_program(*_: object) -> None:
     for calls in everyone():
         if calls.backend.mpi_comm is None or calls.closed:
             continue
-        why = "calls were under way when MPI was finalised; wait for them before: nobody can make a new one after"
+        why = "calls were under way when MPI was finalised; wait for them first: no call is possible after it"
         if calls.under_way:
             name, rank = calls.name, calls.origin.rank
             calls.fail(CommunicatorAborted(why, communicator=name, rank=rank, advised=True))

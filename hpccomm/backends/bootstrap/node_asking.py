@@ -1,4 +1,7 @@
-"""Asking the processes of this node, all at the same time, and judging of those that do not answer."""
+"""Asks the processes of this node, all at the same time, and judges silent ones.
+
+Arrivals, the side channel and the exits ask by it; `node_sockets` carries the questions.
+"""
 
 import errno
 import os
@@ -40,7 +43,7 @@ class Asking:
     Attributes
     ----------
     answers : dict
-        Those that have come so far, by rank.
+        The answers so far, by rank.
     """
 
     def __init__(self, addresses: Mapping[int, Address], question: Facts) -> None:
@@ -73,7 +76,7 @@ class Asking:
         return not self._connected and not self._unconnected
 
     def end(self) -> dict[int, Answer]:
-        """Give up those that have not answered; return what became of each rank."""
+        """Stop waiting for the others; return the outcome of each rank."""
         for asked in (*self._unconnected, *self._connected.values()):
             self.answers[asked.rank] = _unanswered(asked)
             if asked.wire is not None:
@@ -120,7 +123,7 @@ class Asking:
             answered = Answer(ANSWERED, facts)
         except BlockingIOError:
             return
-        except (OSError, ValueError):  # it ended meanwhile
+        except (OSError, ValueError):  # it has ended by now
             answered = _unanswered(asked, refused=True)
         self.answers[asked.rank] = answered
         self._selector.unregister(asked.wire)
@@ -140,7 +143,8 @@ def ask(addresses: Mapping[int, Address], question: Facts, seconds: float) -> di
 def _unanswered(asked: _Asked, *, refused: bool = False) -> Answer:
     """Return what the kernel says of a process that did not answer.
 
-    One that refuses and is still there is in the last steps of its exit, or runs another program.
+    A process that refuses and still exists is in the last steps of its exit, or runs another
+    program.
     """
     known = {"host": asked.address.host, "pid": asked.address.pid}
     state = state_of(asked.address)
@@ -156,7 +160,7 @@ def state_of(near: Address) -> str:
 
 
 def process_state(pid: int) -> str:
-    """Return the state of a process of this node as the kernel's letter; empty if there is none.
+    """Return the state of a process of this node as the kernel's letter; empty without one.
 
     A question mark says that the kernel did not tell.
     """

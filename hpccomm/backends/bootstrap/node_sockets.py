@@ -1,8 +1,10 @@
 """Questions and answers between the processes of one node, through abstract Unix sockets.
 
-Such a socket is a name in the kernel: no file, no port, and it vanishes with its process. Each process
-serves one from a thread of its own, from before MPI starts, and answers none but processes of the same
-user. A connection carries one question and its answer, each as JSON after its length.
+Such a socket is a name in the kernel without a file or port, and vanishes with its process. Each
+process serves one from a thread of its own, from before MPI starts, and answers only processes of
+the same user. A connection carries one question and its answer, each as JSON after its length.
+
+`node_asking` asks through it.
 """
 
 import contextlib
@@ -48,7 +50,7 @@ class Address:
     Attributes
     ----------
     name : str
-        Of its socket in the abstract namespace; empty if it has none.
+        Of its socket in the abstract namespace; empty without one.
     pid : int
         Its process id.
     host : str
@@ -172,7 +174,7 @@ class NodeServer:
         self.address = Address(name, os.getpid(), platform.node(), network())
         if not start_thread("hpccomm-side", self._run):
             self.close()
-            raise OSError("there is no thread that could answer")
+            raise OSError("the answering thread could not be started")
 
     def close(self) -> None:
         """Refuse questions from now on: soon no thread of Python's can answer."""
@@ -180,7 +182,7 @@ class NodeServer:
 
     def forget(self) -> None:
         """Close what a forked child has of its parent's server; the parent's continues."""
-        # Nothing is unregistered: the child shares the kernel's list of what to look for.
+        # Nothing is unregistered: the child shares the kernel's list of watched files.
         self._selector.close()
         self._socket.close()
         for each in self._connections.values():
@@ -252,12 +254,12 @@ _lock = threading.Lock()
 def serve(rank: int | None = None) -> Address:
     """Answer from now on; return where. Idempotent; from any thread.
 
-    The address has no name where the system has no such sockets: then nobody can ask.
+    Without such sockets the address has no name, and other processes cannot ask.
 
     Parameters
     ----------
     rank : int, optional
-        Of this process in the job, where MPI says so; by default, and as long, what the launcher says.
+        Of this process in the job, from MPI; before that, and by default, from the launcher.
     """
     global _server
     with _lock:
@@ -291,8 +293,8 @@ def _after_fork() -> None:
 def present() -> dict[int, Address]:
     """Return the processes of this job on this node that answer, by their rank in the job.
 
-    Local; needs nobody: the kernel lists the sockets. Ranks that are not here have not come yet, are on
-    other nodes, or are gone.
+    Local; waits for no other process: the kernel lists the sockets. Missing ranks have not come
+    yet, are on other nodes, or are gone.
     """
     base, found = "@" + _base(), {}
     for line in _text("/proc/net/unix").splitlines():

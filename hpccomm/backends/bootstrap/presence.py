@@ -1,4 +1,7 @@
-"""Which ranks of the job are on this node: have come to make a communicator, have ended or come to their end."""
+"""The ranks of the job on this node: which have ended or are ending, and with which facts.
+
+`ends`, `lingering` and `mpi` ask it before this process leaves.
+"""
 
 import math
 import os
@@ -50,7 +53,7 @@ def not_at_their_end() -> str:
 
 
 def all_leave(seconds: float) -> bool:
-    """Return whether all ranks of this node come to their exit within so many seconds."""
+    """Return whether all ranks of this node reach their exit within a time."""
     until = time.monotonic() + seconds
     while lingering := bool(_lingering()):
         if time.monotonic() > until:
@@ -60,12 +63,12 @@ def all_leave(seconds: float) -> bool:
 
 
 def stuck(seconds: float) -> str:
-    """Return in words which ranks of this node neither answer nor end within so many seconds; '' if none."""
+    """Return in words which ranks of this node are silent and do not end in time; '' if none."""
     until = time.monotonic() + seconds
     found = _stuck()
     while found and time.monotonic() <= until:
         time.sleep(LOOK_SECONDS)
-        again = _stuck()  # one that was slow once is not
+        again = _stuck()  # a rank that was slow once stays skipped
         found = [each for each in found if each in again]
     return "; ".join(found)
 
@@ -73,9 +76,9 @@ def stuck(seconds: float) -> str:
 def said_before(what: str, seconds: float = ANSWER_SECONDS, *, end: str = "") -> int:
     """Return how many ranks have said something before this one, which says it now.
 
-    Those that do not answer within so many seconds are not counted. One that ends the job has said all. In less than
-    the usual time, as in handlers of signals, those of this node alone are asked. With `end` they are told why this
-    rank ends the job, as by `tell_end`.
+    Ranks that do not answer in time are not counted. A rank that ends the job has given all its
+    facts. In less than the usual time, as in signal handlers, only this node's ranks are asked.
+    With `end` they learn why this rank ends the job, as by `tell_end`.
     """
     mine = say(what)
     if ended():
@@ -87,9 +90,9 @@ def said_before(what: str, seconds: float = ANSWER_SECONDS, *, end: str = "") ->
 
 
 def raised(seconds: float) -> dict[int, Facts]:
-    """Return what was raised on other ranks, and nobody caught, by rank.
+    """Return the uncaught exceptions of other ranks, by rank.
 
-    They are waited for so many seconds, or until all have raised something.
+    Waits until all have raised one, or until the time is over.
     """
     until = time.monotonic() + seconds
     while True:
@@ -143,7 +146,7 @@ def _lingering() -> list[str]:
         if answer.state == ANSWERED and not facts.get("leaving"):
             where = f" is at {facts['doing']}" if facts.get("doing") else " goes on"
             if facts.get("over"):
-                where = f" has come to its end, but for {facts['over']}"
+                where = f" has come to its end, except {facts['over']}"
             told[rank] = f"rank {rank} (pid {facts.get('pid')}){where}"
     return [told[rank] for rank in sorted(told)]
 
@@ -153,7 +156,7 @@ def _stuck() -> list[str]:
 
 
 def _silent(answers: Mapping[int, Answer]) -> dict[int, str]:
-    """Return by rank which of them are there, and neither answer nor are at their end."""
+    """Return by rank which of them exist, are silent, and have not ended."""
     told = {}
     for rank, answer in sorted(answers.items()):
         who = f"rank {rank} (pid {answer.facts.get('pid')})"

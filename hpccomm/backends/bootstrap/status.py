@@ -1,7 +1,7 @@
-"""With which status this process is about to exit, as far as Python lets anybody know.
+"""The status with which this process is about to exit, as far as Python reveals it.
 
-Functions of `atexit` are not told. What is known: that an exception was not caught, and the status of a
-``SystemExit`` that was not, raised by ``sys.exit`` or in another way.
+Functions of `atexit` do not get the status. Known are an uncaught exception, and the status of a
+``SystemExit``, raised by ``sys.exit`` or in another way. `ends` passes it to the launcher.
 """
 
 import ctypes
@@ -17,7 +17,7 @@ _installed = False
 
 
 def known() -> int | None:
-    """Return the status with which this process exits; None if it is not known, as a rule then 0."""
+    """Return the exit status of this process; None if unknown, and then usually 0."""
     return _known
 
 
@@ -37,8 +37,9 @@ def as_status(code: object) -> int:
 def _watch_code() -> None:
     """Take note of the code of a ``SystemExit`` when the interpreter itself asks for it, to end the process.
 
-    Nothing else tells of one that was raised without ``sys.exit``. The attribute does what it did. Types of the
-    interpreter cannot be changed by assignment, but their names lie in a dictionary.
+    It is the only way to see a ``SystemExit`` raised without ``sys.exit``. The attribute works as
+    before. Types of the interpreter cannot be changed by assignment, but their names lie in a
+    dictionary.
     """
     names: Any = gc.get_referents(SystemExit.__dict__)
     if len(names) != 1 or not isinstance(names[0], dict):  # another interpreter
@@ -50,7 +51,7 @@ def _watch_code() -> None:
         if _in_main_thread():
             try:
                 sys._getframe(1)  # noqa: SLF001 (documented so)
-            except ValueError:  # nobody asks: nothing but the interpreter is left
+            except ValueError:  # no reader is left: only the interpreter runs
                 note(as_status(value))
         return value
 
@@ -68,10 +69,10 @@ def _in_main_thread() -> bool:
 
 
 def uncaught(error: BaseException) -> bool:
-    """Whether the interpreter itself reports an exception as one that nobody caught, in ``sys.excepthook``.
+    """Whether the interpreter itself reports an exception as uncaught, in ``sys.excepthook``.
 
-    Programs also call that, or what they have put around it, for what they have caught. The interpreter
-    notes before what it reports.
+    Programs also call the hook, or a wrapper of it, for caught exceptions. The interpreter stores
+    the reported exception first.
     """
     return getattr(sys, "last_value", None) is error
 
@@ -83,7 +84,7 @@ def watch_for_it() -> None:
         return
     _installed = True
     _watch_code()
-    sys.exit = _exit  # up to Python 3.11 its own makes no exception, which could be asked, where nobody catches it
+    sys.exit = _exit  # up to Python 3.11, its own ``SystemExit`` is not stored if uncaught
     previous = sys.excepthook
 
     def hook(kind: type[BaseException], error: BaseException, where: TracebackType | None) -> None:

@@ -1,4 +1,7 @@
-"""MPI, through mpi4py."""
+"""The backend on MPI, through mpi4py: messages, the library's collectives, windows.
+
+`hpccomm.communicator.creation` opens it.
+"""
 
 import sys
 from collections.abc import Mapping
@@ -22,7 +25,7 @@ def open_backend(mpi_comm: object, hints: Mapping[str, str]) -> Backend:
     LaunchError
         If a job of N processes came up as N jobs of one.
     UsageError
-        If `mpi_comm` is no intracommunicator, or a hint is given.
+        If `mpi_comm` is not an intracommunicator, or a hint is given.
     """
     refuse_hints("mpi", hints)
     mpi = bootstrap.start()

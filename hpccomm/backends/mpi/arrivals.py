@@ -1,9 +1,12 @@
 """Messages from any sender, of any tag and size, over MPI.
 
-They are matched (``MPI_Improbe``), so that what was looked at is what is received, whatever other threads
-receive meanwhile. MPI finds the first message that fits a tag or all tags; what lies between, such as
-arrays of one tag and any dtype, is found tag by tag. An array of any tag behind an object is not found: the
-object would have to be matched and kept for later receives, and with it all that follows its header.
+They are matched (``MPI_Improbe``), so that exactly the probed message is received, whatever other
+threads receive. MPI finds the first message that fits one tag or all tags. A set of tags, such as
+arrays of one tag and any dtype, is searched tag by tag. An array of any tag behind an object is not
+found: the object would have to be matched and kept for later receives, and with it all that follows
+its header.
+
+The communicator's ``probe`` and receives from any sender use it.
 """
 
 from collections.abc import Generator
@@ -38,7 +41,7 @@ class MpiArrivals:
         self._transport = transport
 
     def take(self, wanted: Wanted) -> Generator[bool, None, Arrival | None]:
-        """Take a message that has arrived, polled; return None at once if there is none."""
+        """Take a message that has arrived, polled; return None at once without one."""
         status = MPI.Status()
         src = MPI.ANY_SOURCE if wanted.src is None else wanted.src
         if not self._comm.Iprobe(src, MPI.ANY_TAG, status):
@@ -64,7 +67,7 @@ class MpiArrivals:
         return None
 
     def _arrived(self, message: Any, source: int, status: Any) -> Generator[bool, None, Arrival]:
-        """Return what has arrived; of a note, the array of which it is."""
+        """Return the arrived message; for a note, its array's message."""
         tag, nbytes = status.Get_tag(), status.Get_elements(MPI.BYTE)
         transport = self._transport
         if (

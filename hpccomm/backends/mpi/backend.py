@@ -1,4 +1,7 @@
-"""The ranks of an MPI communicator."""
+"""The ranks of an MPI communicator, as a backend: joins the parts of this package.
+
+`hpccomm.backends.mpi` opens it for `new_comm`.
+"""
 
 import logging
 import os
@@ -119,7 +122,7 @@ class MpiBackend:
         memory = self._memory
         if memory is not None:
             memory = memory.group(ranks, comm.rank) if _has_node_peers(topology) else None
-        # All members have made as many groups of these ranks before.
+        # All members have made the same number of groups of these ranks before.
         alike = group_uid(self.uid, ranks, label)
         self._groups[alike] += 1
         uid = group_uid(self.uid, ranks, (label, self._groups[alike]))
@@ -206,7 +209,7 @@ def make(mpi_comm: object) -> MpiBackend:
     Raises
     ------
     UsageError
-        If `mpi_comm` is no intracommunicator.
+        If `mpi_comm` is not an intracommunicator.
     """
     if not isinstance(mpi_comm, MPI.Intracomm) or mpi_comm == MPI.COMM_NULL:
         raise UsageError(

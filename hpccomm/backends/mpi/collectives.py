@@ -1,10 +1,11 @@
 """The MPI library's own collectives.
 
-Each call is bound once to what calls of its kind have in common, and offered in both forms: `run` blocks
-in the library, `start` begins what is polled. A synchronous call blocks. Measured with Open MPI on two
-ranks, a blocking call of 8 bytes saves one to two microseconds; those of all_reduce, reduce,
-reduce_scatter and all_gather are up to five times as fast as polling their non-blocking twins; and where
-ranks share cores or nodes, the blocking forms have the better algorithms.
+Each kind of call is bound once, and offered in two forms: `run` blocks in the library, `start`
+begins a polled request. A synchronous call blocks. Measured with Open MPI on two ranks, a blocking
+call of 8 bytes saves one to two microseconds. Blocking all_reduce, reduce, reduce_scatter and
+all_gather are up to five times as fast as polling the non-blocking ones. If ranks share cores or
+nodes, the blocking forms have the better algorithms. `hpccomm.dispatch.host` chooses between these
+and hpccomm's algorithms.
 """
 
 from collections.abc import Callable, Sequence
@@ -33,7 +34,7 @@ Layout = tuple[Any, MPI.Datatype]
 
 
 def native(comm: Any, call: Signature, reductions: Reductions) -> Native | None:
-    """Return MPI's own way to carry out `call`, or None if it has none."""
+    """Return MPI's own form of `call`, or None."""
     if call.op is None:
         return _movement(comm, call)
     names = reductions.get((call.op, call.dtype)) if isinstance(call.op, ReduceOp) else None
@@ -54,18 +55,16 @@ def _bound(
     Parameters
     ----------
     comm : MPI communicator
-        Whose method it is.
-    method : str
-        Name of the blocking method.
+        The one that is called. method : str Name of the blocking method.
     arguments : callable
         Gives the arguments, the same for both.
     once : bool
-        Whether they depend on the places of the arrays alone, so that a plan needs them once.
+        Whether they depend only on the addresses of the arrays, so that a plan needs them once.
     copied : bool
-        Whether the result lands in the target of the arguments, apart from `recv`, and is copied.
+        Whether the result goes to a buffer of the arguments instead of `recv`, and is copied.
     held : bool
-        Whether mpi4py's request keeps the memory that it was given. It does not in reductions, nor where counts
-        are listed.
+        Whether mpi4py's request keeps its memory alive. It does not for reductions and listed
+        counts.
     """
     begin, run = getattr(comm, f"I{method.lower()}"), getattr(comm, method)
 
@@ -142,8 +141,8 @@ def _reduce_scatter(
     if sum(call.counts) > INT_MAX:
         return None
     own, counts = call.counts[comm.rank], list(call.counts)
-    # MPI's own in place puts the result elsewhere, so it goes through a block apart. So does an empty
-    # block, which may begin where `send` does: MPICH takes that for aliasing.
+    # MPI's own in-place form puts the result elsewhere, so it goes through a separate block. So
+    # does an empty block, which may begin at the address of `send`: MPICH rejects that as aliasing.
     apart = call.in_place or not own
 
     def arguments(send: Any, recv: Any) -> tuple[Any, ...]:
@@ -238,7 +237,7 @@ def _movement(comm: Any, call: Signature) -> Native | None:
 
 
 def _individual(comm: Any, call: Signature) -> Native | None:
-    """Bind an all_to_all in which each rank has its own list.
+    """Bind an all_to_all with a list of its own on each rank.
 
     MPI's offsets hold 2 GiB, and a rank does not know whether its peers stay below.
     """
@@ -271,6 +270,6 @@ def _layouts(call: Signature, rank: int) -> tuple[Layout, Layout] | None:
 
 
 def _listed(call: Signature, counts: Sequence[int]) -> Layout:
-    """Return the layout of blocks of so many elements."""
+    """Return the layout of equal blocks."""
     sizes = [count * call.dtype.itemsize for count in counts]
     return (sizes, list(offsets(sizes))), MPI.BYTE

@@ -7,6 +7,8 @@ most half of the time from 512 KiB to 2 MiB, and again at 64 MiB. Intel MPI is a
 MPI moves plain arrays, because ``process_vm_readv`` takes as long. The note contains their size, so that a
 receive can be posted: Intel MPI needs nine times as long (34 ms instead of 3.8 ms for 64 MiB) to receive a
 message that was matched by a probe.
+
+`backend` sends large messages between ranks of a node by it.
 """
 
 from collections.abc import Set
@@ -148,7 +150,7 @@ class NearbyTransport(CheckedTransport):
         number, nbytes, record = int(numbers[0]), int(numbers[1]), numbers[2:].copy()
         fits = nbytes == data.nbytes and came == tag
         if number == FOLLOWS:
-            into = data if fits else np.empty(nbytes, np.uint8)  # takes what is lost
+            into = data if fits else np.empty(nbytes, np.uint8)  # takes a lost message
             # The array is the next message and has this size, so the receive can be posted.
             request = self._comm.Irecv([into, *block(nbytes)], source=src, tag=came)
             turns.popleft()
@@ -175,7 +177,7 @@ class NearbyTransport(CheckedTransport):
 
     def _copy(self, src: int, record: Record, into: NDArray[Any]) -> None:
         """Copy the registered array of rank `src` that the record describes."""
-        assert self.shared is not None  # where it is None, no rank offers any
+        assert self.shared is not None  # if it is None, no rank offers any
         exposure = self.shared.expose((), 0, 0, plain=True, room=0)
         exposure.learn({src: record})
         there = exposure.reach(src, 0, np.dtype(np.uint8))

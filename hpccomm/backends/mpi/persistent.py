@@ -1,11 +1,13 @@
 """Messages of plans by MPI's persistent requests.
 
-A receive is posted before its message has come, which `hpccomm.backends.mpi.transport` does not do: Open MPI
-writes beyond the array if the message is longer. Here both ends have agreed on the size of each message, and
-nothing else can match it, since the communicator has messages of plans only, and each of them has its own tag.
+A receive is posted before its message has come, which `hpccomm.backends.mpi.transport` does not do:
+Open MPI writes beyond the array if the message is longer. Here both ends have agreed on the size of
+each message, and nothing else can match it, since the communicator carries only messages of plans,
+each with its own tag.
 
-A request can be freed only by a call of MPI, which a destructor must not make: it runs in any thread, at any
-time. What belonged to a plan that is gone is freed by the next call of `PersistentMessages`.
+A request can be freed only by a call of MPI, which a destructor must not make: it runs in any
+thread, at any time. Requests of a deleted plan are freed by the next call of `PersistentMessages`.
+`hpccomm.communicator.planning` binds messages by it.
 """
 
 import weakref
@@ -31,7 +33,7 @@ class PersistentMessages:
     Parameters
     ----------
     comm : MPI communicator
-        It has no other messages whose tags are those of bound ones.
+        No other messages on it have tags of bound ones.
     near : set of int
         The other ranks of the node. Their large messages do not only go through MPI.
     """
@@ -40,7 +42,7 @@ class PersistentMessages:
         self._comm = comm
         self._near = near
         self._bound: set[tuple[int, ...]] = set()  # handles of the requests of each exchange
-        self._left: deque[tuple[int, ...]] = deque()  # of those that are gone
+        self._left: deque[tuple[int, ...]] = deque()  # of deleted plans
 
     def pays(self, peer: int, nbytes: int) -> bool:
         """Tell whether a message is bound: the larger ones of a node go as `NearbyTransport` sends them."""

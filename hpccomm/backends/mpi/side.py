@@ -1,8 +1,10 @@
-"""How the ranks of an MPI communicator ask each other what they do.
+"""The side channel over MPI: how ranks ask each other about calls that wait.
 
-Ranks that reach each other's socket ask there: no MPI takes part, so nothing that is stuck in MPI can be in
-the way. Ranks on other nodes are asked by messages on a communicator that is used for nothing else, which
-every process's watchdog polls. That takes MPI_THREAD_MULTIPLE; without it they are silent.
+Ranks that reach each other's socket ask there, without MPI: a thread that is stuck in MPI cannot
+block it. Ranks on other nodes are asked by messages on a communicator of its own, which every
+process's watchdog polls. That takes MPI_THREAD_MULTIPLE; without it they are silent.
+
+`hpccomm.runtime.inquiry` and the watchdog use it.
 """
 
 import json
@@ -38,7 +40,7 @@ class _Round:
 
     missing: set[int]
     answers: dict[int, Answer] = field(default_factory=dict)
-    states: dict[int, str] = field(default_factory=dict)  # as those who answered know of others
+    states: dict[int, str] = field(default_factory=dict)  # as far as the answers know of others
 
     def take(self, rank: int, answered: Answer) -> None:
         """Take one rank's answer."""
@@ -49,21 +51,21 @@ class _Round:
 class SideMessages:
     """Questions and answers as messages between the ranks of a communicator of their own.
 
-    The watchdog moves them on, and whoever asks. Ranks are those of this communicator.
+    The watchdog and the asking thread advance them. Ranks are numbers in this communicator.
 
     Parameters
     ----------
     comm : mpi4py.MPI.Intracomm
         Duplicated: making this is collective, and blocks.
     addresses : sequence of Address
-        Of its ranks. With its answer, a rank tells which of those that are near to it are gone or stopped:
-        no one else can say that of them.
+        Of its ranks. A rank's answer includes which ranks on its node are gone or stopped: only
+        ranks of that node can see it.
     """
 
     def __init__(self, comm: Any, addresses: Sequence[Address]) -> None:
         self._comm = comm.Dup()
         self._near = {rank: each for rank, each in enumerate(addresses) if each.near()}
-        self._lock = threading.Lock()  # held by whoever calls MPI here
+        self._lock = threading.Lock()  # held during calls of MPI here
         self._open = True
         self._rounds: dict[int, _Round] = {}
         self._number = 0
@@ -108,7 +110,7 @@ class SideMessages:
         return asked
 
     def end(self, asked: _Round) -> dict[int, Answer]:
-        """Give up those that have not answered; return what became of each rank."""
+        """Stop waiting for the others; return the outcome of each rank."""
         with self._lock:
             self._rounds = {n: each for n, each in self._rounds.items() if each is not asked}
         for rank in asked.missing:
@@ -241,7 +243,7 @@ class MpiSideChannel:
             self._messages.use(self)
 
     def group(self, ranks: Sequence[int], rank: int) -> "MpiSideChannel":
-        """Return that of a group of ranks, in which this one has number `rank`. Local."""
+        """Return the side channel of a group in which this process has number `rank`. Local."""
         addresses = [self._addresses[each] for each in ranks]
         numbers = [self._numbers[each] for each in ranks]
         return MpiSideChannel(rank, addresses, self._messages, numbers)
@@ -271,9 +273,7 @@ class MpiSideChannel:
         while True:
             left = deadline - time.monotonic()
             all_near = asking.turn(max(0.0, min(left, PAUSE_SECONDS) if _all else left))
-            for each in tuple(
-                _all
-            ):  # the watchdog may be the one who asks here: nobody else does it
+            for each in tuple(_all):  # the watchdog itself may ask here; only it advances them
                 each.turn()
             if left <= 0 or (all_near and (asked is None or not asked.missing)):
                 break
@@ -288,7 +288,7 @@ class MpiSideChannel:
         return answers
 
     def _known(self, rank: int, answered: Answer) -> Answer:
-        """Return the answer with what is known of a rank that gave none."""
+        """Return the answer for a silent rank, with its known facts."""
         address = self._addresses[rank]
         return Answer(answered.state, {"host": address.host, "pid": address.pid, **answered.facts})
 

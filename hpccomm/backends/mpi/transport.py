@@ -2,6 +2,8 @@
 
 A message that is longer than a posted receive may overwrite memory (Open MPI 5 does). So no receive is
 posted that a message of another size could match.
+
+`backend` gives it to everything that sends messages of MPI.
 """
 
 import threading
@@ -149,9 +151,9 @@ class CheckedTransport:
         tag: int,
         turns: Turns,
     ) -> Steps:
-        """Receive a message that was matched: of so many bytes, and of the tag with which it came."""
+        """Receive a matched message of a given size, with its actual tag."""
         fits = came == tag and arrived == data.nbytes
-        into = data if fits else np.empty(arrived, np.uint8)  # takes what is lost
+        into = data if fits else np.empty(arrived, np.uint8)  # takes a lost message
         request = message.Irecv([into, *block(arrived)])
         turns.popleft()
         yield from completed([request.Test])
@@ -170,7 +172,7 @@ class CheckedTransport:
         return bool(self._turns.get((src, tag // self._codes)))
 
     def _another(self, src: int, tag: int, status: Any) -> Any:
-        """Return the message of another dtype that has come with the same tag; None if there is none."""
+        """Return the message of another dtype that has come with the same tag, or None."""
         first = tag - tag % self._codes
         for each in range(first, first + self._codes):
             if each != tag and self._comm.Iprobe(src, each):
@@ -246,7 +248,7 @@ class SizedTransport:
         return Bound(request.Start, request.Test)
 
     def free(self) -> None:
-        """Free the persistent requests, none of which is under way."""
+        """Free the persistent requests. None may be under way."""
         for request in self._persistent:
             request.Free()
         self._persistent.clear()

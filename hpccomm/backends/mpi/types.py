@@ -1,4 +1,4 @@
-"""MPI's names for dtypes, reductions and sizes."""
+"""MPI's datatypes, reductions and counts for hpccomm's. All modules of this package use them."""
 
 from collections.abc import Mapping, Sequence
 from functools import cache
@@ -15,7 +15,7 @@ INT_MAX = 2**31 - 1
 """Some libraries (Open MPI 5) refuse larger counts, although mpi4py passes them on."""
 
 PIECE_BYTES = 1 << 30
-"""A larger message is described by a datatype of so many bytes; a larger reduction is cut up."""
+"""Bytes. A larger message is described by a datatype of this size; a larger reduction is cut up."""
 
 _TYPES: dict[DType, MPI.Datatype] = {
     np.dtype(np.int8): MPI.INT8_T,
@@ -41,7 +41,7 @@ _OPS: dict[ReduceOp, MPI.Op] = {
     ReduceOp.BOR: MPI.BOR,
     ReduceOp.BXOR: MPI.BXOR,
 }
-# A NumPy bool is a byte that is 0 or 1, on which these say the same.
+# A NumPy bool is a byte of 0 or 1, on which these agree.
 _BOOL_OPS: dict[ReduceOp, MPI.Op] = {
     ReduceOp.SUM: MPI.BOR,
     ReduceOp.MAX: MPI.BOR,
@@ -54,7 +54,7 @@ _BOOL_OPS: dict[ReduceOp, MPI.Op] = {
 
 
 _TRIED = 131
-"""Number of elements on which the library's reductions are tried."""
+"""Number of elements in the trial of the library's reductions."""
 
 Pair = tuple[ReduceOp, DType]
 Reductions = Mapping[Pair, tuple[MPI.Datatype, MPI.Op]]
@@ -62,7 +62,7 @@ Reductions = Mapping[Pair, tuple[MPI.Datatype, MPI.Op]]
 
 
 def _candidates() -> dict[Pair, tuple[MPI.Datatype, MPI.Op]]:
-    """Return the pairs for which MPI has names.
+    """Return the pairs that have names in MPI.
 
     MIN and MAX of floats are left out, because libraries give ranks different results if there is a
     NaN. float16 is left out, because it is an extension where a library has it at all.
@@ -147,7 +147,7 @@ def one(nbytes: int) -> tuple[int, MPI.Datatype]:
 
 @cache
 def _large(nbytes: int) -> MPI.Datatype:
-    # Cached for the life of the process: there are as many as there are sizes in use.
+    # Cached for the life of the process: one for each size in use.
     pieces, rest = divmod(nbytes, PIECE_BYTES)
     piece = MPI.BYTE.Create_contiguous(PIECE_BYTES)
     whole = MPI.Datatype.Create_struct([pieces, rest], [0, pieces * PIECE_BYTES], [piece, MPI.BYTE])

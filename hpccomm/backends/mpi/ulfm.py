@@ -1,8 +1,11 @@
-"""Going on after lost ranks, by User-Level Failure Mitigation: MPI's revoke, shrink and agreement.
+"""Continues after lost ranks by User-Level Failure Mitigation: revoke, shrink, agreement.
 
-W. Bland, A. Bouteiller, T. Herault, G. Bosilca, J. Dongarra, "Post-failure recovery of MPI communication
-capability: design and rationale", 2013. Open MPI has it since version 5, in jobs that were started with
-``mpiexec --with-ft ulfm``. In others it must not be called: there revoking blocks for ever.
+W. Bland, A. Bouteiller, T. Herault, G. Bosilca, J. Dongarra, "Post-failure recovery of MPI
+communication capability: design and rationale", 2013. Open MPI has it since version 5, in jobs
+started with ``mpiexec --with-ft ulfm``. In other jobs it must not be called: there revoking blocks
+for ever.
+
+`Communicator.shrink` uses it through `backend`.
 """
 
 import time
@@ -16,8 +19,7 @@ from hpccomm.contracts.backend import Backend
 from hpccomm.errors import CommunicationError, CommunicatorAborted, peers_lost
 
 LEARNING_SECONDS, SUSPICION_SECONDS = 1.0, 0.1
-"""How long a rank waits until it knows who is lost, if it was told of a loss, and after another error. It takes
-some milliseconds."""
+"""Seconds to wait for the names of lost ranks: after a reported loss, and after another error."""
 
 GO_ON = "comm.shrink() makes a communicator of the ranks that are left"
 REMEDY = (
@@ -84,7 +86,7 @@ class Ulfm:
         return self._made(comm, ranks, label)
 
     def _made(self, comm: Any, ranks: Sequence[int], label: object) -> Backend:
-        """Make the backend over a new communicator, or release those that wait for this rank in it.
+        """Make the backend over a new communicator, or release ranks that wait for this one in it.
 
         A further loss may keep this rank from it, and others not, which would wait for ever.
         """
@@ -131,7 +133,7 @@ def of_loss(error: MPI.Exception) -> bool:
 def lost(comm: Any, seconds: float = 0.0) -> tuple[int, ...]:
     """Return the ranks of a communicator that this process knows to be lost.
 
-    It waits so many seconds for one to be known: it may learn of a loss before it knows whom.
+    It waits a time for a name: it may learn of a loss before it knows which rank is lost.
     """
     until = time.monotonic() + seconds
     while not (MPI.Is_finalized() or comm == MPI.COMM_NULL):
@@ -157,7 +159,7 @@ def lost(comm: Any, seconds: float = 0.0) -> tuple[int, ...]:
 def loss(comm: Any, error: MPI.Exception) -> CommunicationError | None:
     """Return what an error of the library is, if that is the loss of ranks; None if it is not.
 
-    Some calls, such as those on windows, then fail with errors that do not say so.
+    Some calls, such as those on windows, then fail with other errors.
     """
     told = of_loss(error)
     ranks = lost(comm, LEARNING_SECONDS if told else SUSPICION_SECONDS)

@@ -1,8 +1,8 @@
-"""One-sided communication by MPI's windows.
+"""One-sided communication by MPI's windows, for `Communicator.window`.
 
 All epochs are passive and last as long as the window. On one node an MPI library may still need the
-target's help (Open MPI, MPICH and Intel MPI do, for memory that they did not allocate). A rank helps
-whenever it is in an MPI call.
+target's help (Open MPI, MPICH and Intel MPI do, for memory that they did not allocate). A rank
+helps whenever it is in an MPI call.
 """
 
 from typing import Any

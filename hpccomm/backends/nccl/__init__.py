@@ -1,6 +1,7 @@
-"""NCCL, through CuPy: moves device arrays.
+"""The backend on NCCL, through CuPy: moves device arrays.
 
-CuPy is not imported before a communicator that may use device arrays is made.
+`hpccomm.communicator.opening` opens it. CuPy is not imported before a communicator that may use
+device arrays is made.
 """
 
 from hpccomm.backends.nccl.backend import NcclBackend

@@ -1,8 +1,10 @@
-"""Setup in NCCL that all ranks do together, each in a thread, with one outcome for all.
+"""Setup in NCCL by all ranks together, each in a thread, with one outcome for all.
 
-The creation of a communicator blocks in NCCL until every rank has called. It runs in a thread, so that
-the deadline holds. As soon as one rank has failed, rank 0 informs the others, even while they are
-blocked in NCCL, so that none hangs.
+The creation of a communicator blocks in NCCL until every rank has called. It runs in a thread, so
+that the deadline holds. As soon as one rank has failed, rank 0 informs the others, even while they
+are blocked in NCCL, so that none hangs.
+
+`opening` and `communicators` create communicators by it.
 """
 
 import threading

@@ -1,4 +1,7 @@
-"""NCCL between the devices of one communicator's ranks."""
+"""NCCL between the devices of one communicator's ranks: joins the parts of this package.
+
+`hpccomm.dispatch.nccl` calls it.
+"""
 
 from collections.abc import Callable, Sequence
 from functools import cache
@@ -67,7 +70,8 @@ class NcclBackend:
             min(each.capability for each in facts),
             frozenset.intersection(*(frozenset(each.functions) for each in facts)),
         )
-        # What is shrunk from the program's own might share memory with it, by the program's settings.
+        # A communicator shrunk from the program's own might share its memory, by the program's
+        # settings.
         own = not getattr(native, "borrowed", False)
         self.shrinkable = own and "ncclCommShrink" in self.ability.functions
         self._ranks = ranks
@@ -96,7 +100,7 @@ class NcclBackend:
         if algorithm == NATIVE:
             registered = cache(lambda: bind(made[REGISTERED]))
             return DeviceNative(bind(communicators.native), registered=registered)
-        # NCCL_ALGO leaves a communicator only some algorithms, but for one that is pinned.
+        # NCCL_ALGO limits the algorithms of a communicator, except of one with a pinned algorithm.
         if collectives.selectable(call, self.ability) and not self.reason():
             selecting = bind(SelectingCalls(communicators.native, PINNED[algorithm]))
             return DeviceNative(selecting, how="each call names it to NCCL")
@@ -132,20 +136,20 @@ class NcclBackend:
     # Memory.
 
     def empty(self, nbytes: int) -> NcclMemory | None:
-        """Return device memory that can be registered; None where NCCL has none. Local.
+        """Return device memory that can be registered, or None if NCCL lacks it. Local.
 
         Raises
         ------
         MemoryError
-            If the device has none left.
+            If the device's memory is full.
         """
         return self._registry.empty(nbytes) if self.ability.functions >= NEEDED else None
 
     def place(self, pointer: int, nbytes: int) -> tuple[int, int, int] | None:
         """Return where in such memory an array lies; None if it does not. Local.
 
-        The number of the registration (0 where there is none), the offset and the bytes of the whole.
-        Ranks may register arrays together if these are equal.
+        The number of the registration (0 without one), the offset and the bytes of the whole. Ranks
+        may register arrays together if these are equal.
         """
         return self._registry.place(pointer, nbytes)
 
@@ -181,7 +185,7 @@ class NcclBackend:
             raise translated from error
 
     def translate(self, error: Exception) -> HpccommError | None:
-        """Return an error of NCCL or CUDA as one of hpccomm's; None if it is neither."""
+        """Return an error of NCCL or CUDA as one of hpccomm's; None for other errors."""
         return errors.translate(error)
 
     def abort(
@@ -189,8 +193,8 @@ class NcclBackend:
     ) -> None:
         """Abort all of its communicators. Local, from any thread; idempotent.
 
-        Waits at most so many seconds for NCCL, which continues in a thread after that. `inside` returns
-        whether a thread is in a call.
+        Waits at most the given seconds for NCCL, which continues in a thread after that. `inside`
+        returns whether a thread is in a call.
         """
         self._registry.forget()
         self._communicators.abort(seconds, inside)
@@ -241,7 +245,7 @@ class NcclBackend:
 
     @property
     def sound(self) -> bool:
-        """Whether it is neither closed nor aborted. Local."""
+        """Whether it is open: not closed, not aborted. Local."""
         return self._claimed
 
     def shrunk(self, exclude: Sequence[int]) -> RawCommunicator:

@@ -1,11 +1,12 @@
-"""An NCCL communicator that the program has: hpccomm calls it, and leaves its end to its owner.
+"""An NCCL communicator of the program's: hpccomm calls it, and leaves its end to its owner.
 
-Where the pointer is:
+`opening` makes it of the argument ``nccl=``. The places of the pointer are:
 
-- CuPy's ``NcclCommunicator.comm``, 0 once it is ended (cupy 14.2, cupy_backends/cuda/libs/nccl.pyx),
+- CuPy's ``NcclCommunicator.comm``, 0 once it is ended (cupy 14.2,
+  cupy_backends/cuda/libs/nccl.pyx),
 - nccl4py's ``Communicator.ptr``, likewise (nccl4py 0.6, nccl/core/communicator.py),
-- PyTorch's ``ProcessGroupNCCL._comm_ptr()``, 0 before the first collective. It is that of the current
-  device (PyTorch 2.8 and later, ProcessGroupNCCL.cpp: getCommPtr).
+- PyTorch's ``ProcessGroupNCCL._comm_ptr()``, 0 before the first collective. It belongs to the
+  current device (PyTorch 2.8 and later, ProcessGroupNCCL.cpp: getCommPtr).
 """
 
 import ctypes
@@ -48,7 +49,7 @@ class BorrowedCommunicator(RawCommunicator):
     """
 
     borrowed = True
-    """It has an owner, which ends it. No communicator of hpccomm's own says so."""
+    """It has an owner, which ends it. hpccomm's own communicators do not have this type."""
 
     def __init__(self, given: Any) -> None:
         super().__init__(0)
@@ -99,7 +100,7 @@ class BorrowedCommunicator(RawCommunicator):
         )
 
     def abort(self) -> None:
-        """Stop what is under way, its owner's calls too, if NCCL can do that without freeing it."""
+        """Stop all calls under way, its owner's too, if NCCL can do so without freeing it."""
         pointer = self._read()
         if pointer and not libnccl.revoke(pointer):
             logger.warning(
@@ -109,7 +110,7 @@ class BorrowedCommunicator(RawCommunicator):
         self.destroy()
 
     def destroy(self) -> None:
-        """Let go of it."""
+        """Drop the reference to it."""
         self._owner, self._read = None, int
 
 
@@ -154,7 +155,7 @@ def another_library(owner: object) -> str:
 
 
 def _addresses(files: Iterable[str]) -> set[int | None]:
-    """Return where lookups through loaded libraries find NCCL: in themselves, or what they are linked to."""
+    """Return where lookups in loaded libraries find NCCL: in themselves, or in linked ones."""
     libraries = []
     for file in files:
         with suppress(OSError):

@@ -1,7 +1,7 @@
-"""NCCL's own collectives.
+"""NCCL's own collectives, which `hpccomm.dispatch.nccl` launches.
 
-A call takes two steps. The signature is looked up once and gives a function that binds it to a
-communicator. The launch that results is called with addresses and a stream, and goes straight into
+A call takes two steps. The look-up of a signature, done once, gives a function that binds it to a
+communicator. The resulting launch is called with addresses and a stream, and goes straight into
 NCCL. Collectives that only move data move it as bytes, so that they take every dtype.
 """
 
@@ -39,7 +39,7 @@ messages have no algorithm."""
 
 
 def algorithms(call: Signature, ability: Ability) -> tuple[str, ...]:
-    """Return the names of NCCL's algorithms for a call, its own choice first; none if it has none."""
+    """Return the names of NCCL's algorithms for a call, its own choice first; or none."""
     if _bind(call, ability) is None:
         return ()
     return ("native", *(PINNABLE.get(call.collective, ()) if call.uniform else ()))
@@ -52,7 +52,7 @@ def selectable(call: Signature, ability: Ability) -> bool:
 
 
 def bind(call: Signature, ability: Ability) -> Bind:
-    """Return what binds a call to a communicator. The call must be one that has `algorithms`."""
+    """Return the function that binds a call to a communicator. The call must have `algorithms`."""
     bound = _bind(call, ability)
     assert bound is not None, f"NCCL has no {call.name}"
     return bound
@@ -79,7 +79,7 @@ def copying(call: Signature, device: int) -> Launch:
 def _bind(call: Signature, ability: Ability) -> Bind | None:
     maker = _MAKERS.get((call.collective, call.uniform))
     if ability.size == 1 and isinstance(call.op, PremulSum):
-        return None  # a factor is no copy
+        return None  # a factor changes the data
     return None if maker is None else maker(call, ability)
 
 
@@ -267,4 +267,4 @@ _MAKERS: dict[tuple[str, bool], Callable[[Signature, Ability], Bind | None]] = {
     ("scatter", True): partial(_rooted, "ncclScatter"),
     ("scatter", False): partial(_rooted, "ncclScatter"),
 }
-"""By collective and whether blocks are equal. There is no scan, and a barrier moves nothing."""
+"""By collective and whether blocks are equal. NCCL lacks a scan, and a barrier moves nothing."""

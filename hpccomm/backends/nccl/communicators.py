@@ -1,4 +1,7 @@
-"""NCCL's communicators of one set of ranks: its own choice of algorithm, and those with one pinned."""
+"""NCCL's communicators of one set of ranks: with its own choice, and with pinned algorithms.
+
+`backend` calls the one that a call needs.
+"""
 
 import logging
 import os
@@ -28,16 +31,16 @@ PINNED = {"ring": "Ring", "tree": "Tree"}
 """Algorithms that a communicator can be pinned to, as ``NCCL_ALGO`` spells them."""
 
 REGISTERED = "registered"
-"""Name of the communicator with which memory is registered. Its calls have registered memory on all ranks."""
+"""Name of the communicator that registers memory: its calls use registered memory on all ranks."""
 
 ABORT_SECONDS = 10.0
 """How long `Communicators.abort` waits for NCCL."""
 
 POLL_SECONDS = 0.001
-"""How often it looks meanwhile."""
+"""Seconds between two looks."""
 
 SETTLE_SECONDS = 0.01
-"""Time in which a call that has just begun enters NCCL."""
+"""Seconds in which a call that has just begun enters NCCL."""
 
 LEAVE_SECONDS = 3.0
 """So long an abort waits for a thread that is inside NCCL, which then goes on with freed memory."""
@@ -51,7 +54,7 @@ def new_communicator(ranks: Ranks, algorithm: str | None) -> tuple[Any, str]:
     ranks : Ranks
         Its ranks.
     algorithm : str or None
-        Value of ``NCCL_ALGO`` meanwhile; None keeps the user's.
+        Value of ``NCCL_ALGO`` during the creation; None keeps the user's.
 
     Returns
     -------
@@ -100,7 +103,7 @@ def new_communicator(ranks: Ranks, algorithm: str | None) -> tuple[Any, str]:
         )
         raise
     finally:
-        pin.leave()  # if the thread is still in NCCL and nobody waits for it
+        pin.leave()  # if the thread is still in NCCL, without a waiter
 
 
 def kept(communicator: Any) -> Any:
@@ -154,7 +157,7 @@ class Communicators:
         CollectiveTimeout
             If it took longer than the deadline.
         CommunicatorAborted
-            If these communicators were ended meanwhile.
+            If these communicators were ended during the creation.
         """
         if algorithm in self.made:
             return
@@ -179,7 +182,7 @@ class Communicators:
             if not ended:
                 self.made[algorithm] = made
                 self._endings.append(ending)
-        if ended:  # aborted by another thread meanwhile
+        if ended:  # aborted by another thread
             ending.begin(partial(_abort, inside=_nobody), made)
             raise CommunicatorAborted(
                 f"algorithm {algorithm!r} has no communicator: NCCL's were ended while it was made"
@@ -187,7 +190,7 @@ class Communicators:
 
     def check(self) -> None:
         """Raise NCCL's error if it has noticed a failure. Local, from any thread."""
-        with self._lock:  # `abort` frees what is looked at
+        with self._lock:  # `abort` frees the inspected communicator
             if self._ended or os.getpid() != self._process:
                 return
             for communicator in self.made.values():
@@ -199,7 +202,7 @@ class Communicators:
             if self._ended or os.getpid() != self._process:
                 return False  # after a fork they are the parent's
             self._ended = True
-            # Each in its own thread, so that one that hangs in NCCL does not delay the others.
+            # Each in its own thread, so that a hang in NCCL does not delay the others.
             for ending, communicator in zip(self._endings, self.made.values(), strict=True):
                 ending.begin(end, communicator)
             return True
@@ -227,7 +230,7 @@ class Communicators:
             Returns whether a thread is in a call of NCCL.
         """
         first = self._end(partial(_abort, inside=inside))
-        # The program may end what it has lent once this returns, whichever thread was first.
+        # The program may end its communicator once this returns, whichever thread was first.
         waits = first or getattr(self.native, "borrowed", False)
         if waits and not self._within(seconds) and first:
             logger.warning(
@@ -267,8 +270,8 @@ class Communicators:
 def _abort(communicator: Any, inside: Callable[[], bool]) -> None:
     """Abort a communicator once no thread is in a call of NCCL, whose memory that frees.
 
-    No new call begins. One that waits in NCCL for other ranks is released by a revocation, where NCCL has
-    that (from 2.28.7 on); the abort itself releases it too, but does not wait for it.
+    No new call begins. A call that waits in NCCL for other ranks is released by a revocation (NCCL
+    from 2.28.7 on); the abort itself releases it too, but does not wait for it.
     """
     time.sleep(SETTLE_SECONDS)
     if inside():

@@ -1,4 +1,4 @@
-"""NCCL's and CUDA's errors as hpccomm's."""
+"""NCCL's and CUDA's errors as hpccomm's. `backend` and its callers translate by it."""
 
 from hpccomm.backends.nccl import libnccl
 from hpccomm.backends.nccl.libnccl import binding
@@ -13,7 +13,7 @@ UNKNOWN_TO_CUPY = {7: "is still in progress", 8: "timed out"}
 
 
 def translate(error: Exception) -> HpccommError | None:
-    """Return an error of NCCL or CUDA as one of hpccomm's; None if it is neither."""
+    """Return an error of NCCL or CUDA as one of hpccomm's; None for other errors."""
     if isinstance(error, binding().NcclError):
         detail = libnccl.last_error()
         text = f"NCCL has failed: {error}{f' ({detail})' if detail else ''}"

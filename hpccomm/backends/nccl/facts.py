@@ -1,6 +1,7 @@
 """Facts about each rank's device and NCCL, and whether NCCL can work between the ranks.
 
-This detects every placement of ranks at which NCCL would fail or hang, before NCCL is called.
+It detects every placement of ranks at which NCCL would fail or hang, before NCCL is called.
+`opening` compares the facts of all ranks; the doctor prints them.
 """
 
 import json
@@ -22,7 +23,7 @@ SEVERAL_RANKS_SINCE = 23000
 NO_NCCL = "CuPy finds no NCCL library; pip install nvidia-nccl-cu12 (or -cu13), for CuPy's own CUDA version"
 
 RANKS_A_GPU = 2
-"""About as many fit on one with NCCL's own defaults."""
+"""About the number that fits on one device with NCCL's own defaults."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +101,7 @@ def mine(rank: int, device: int | None) -> Facts:
     rank : int
         Its rank.
     device : int or None
-        Its CUDA device; None where there is none.
+        Its CUDA device; None without one.
     """
     facts = Facts(rank, platform.node())
     why_not = library.unavailable()
@@ -163,7 +164,7 @@ def _mixed(ranks: Sequence[Facts]) -> str:
 
 
 def _differing(ranks: Sequence[Facts]) -> str:
-    """Look for variables by which ranks would decide differently, and then wait for each other."""
+    """Find variables by which ranks would decide differently, and then wait for each other."""
     for name in variables.EQUAL_ON_ALL:
         listed = _unequal(ranks, partial(_set_to, name))
         if listed:

@@ -1,4 +1,7 @@
-"""NCCL's groups: calls between start and end are issued together, and may wait for each other."""
+"""NCCL's groups: calls between start and end are issued together, and may wait for each other.
+
+`backend` and `collectives` issue batches and composed calls in them.
+"""
 
 import contextlib
 from types import TracebackType

@@ -1,7 +1,7 @@
-"""The NCCL library: one table of its functions, by ctypes, and what makes communicators with it.
+"""The NCCL library: a table of its functions, by ctypes, and the maker of communicators.
 
-ctypes lets go of the interpreter's lock in each call. CuPy's binding makes the communicators as long as
-CuPy has one; without it `own_binding` does.
+ctypes releases the interpreter's lock in each call. CuPy's binding makes the communicators, if CuPy
+has one; else `own_binding` does. The modules of this package call NCCL through it.
 """
 
 import ctypes
@@ -80,10 +80,10 @@ class CallConfig(ctypes.Structure):
 
 
 CONFIG_SINCE = 22800
-"""NCCL version from which communicators get settings of hpccomm's own: their name."""
+"""NCCL version from which hpccomm sets the name of communicators."""
 
 ORDER_SINCE = 23200
-"""NCCL version from which they also order their calls."""
+"""NCCL version from which communicators also order their calls."""
 
 CALL_CONFIG_SINCE = 23200
 """NCCL version that has all members of `CallConfig`. 2.30 and 2.31 have shorter ones."""
@@ -99,9 +99,9 @@ Settings = TypeVar("Settings", CommConfig, CallConfig)
 def config(name: str, version: int, given: Mapping[str, int | str]) -> CommConfig:
     """Return the settings of a new communicator, for a version of NCCL.
 
-    They have its name, which NCCL's messages and tools show. From 2.32 on they order its calls with those
-    of others, unless the user's variable for that says otherwise, which NCCL puts before. `given` has fields
-    that the program sets.
+    They hold its name, which NCCL's messages and tools show. From 2.32 on they order its calls with
+    other communicators' calls, unless the user's variable forbids it; NCCL prefers the variable.
+    `given` has the program's fields.
     """
     from hpccomm.variables.tables import members  # its tables are read where they are needed
 
@@ -124,7 +124,7 @@ def orders_calls(version: int) -> bool:
 
 
 def call_config(algorithm: str) -> CallConfig:
-    """Return the settings of a call: its algorithm, by NCCL's name. NCCL refuses what it cannot do."""
+    """Return the settings of a call: its algorithm, by NCCL's name. NCCL checks it."""
     made = _settings(CallConfig, CALL_CONFIG_SINCE)
     made.algSelection, made.forceAlgSelection = algorithm.encode(), 1
     return made
@@ -206,7 +206,7 @@ FUNCTIONS |= {
 ON_STREAM = frozenset(
     name for name, function in FUNCTIONS.items() if function.arguments[-2:] == _END
 )
-"""Those of them that go on a stream."""
+"""The functions that put work on a stream."""
 
 
 def binding() -> Any:
@@ -228,7 +228,7 @@ def own_binding() -> Any:
 
 
 def _of_cupy() -> Any:
-    """Return CuPy's binding of NCCL; None if it has none, or finds no library for it."""
+    """Return CuPy's binding of NCCL; None if it lacks one, or finds no library for it."""
     try:
         module = import_module("cupy.cuda.nccl")
     except ImportError:
@@ -237,7 +237,7 @@ def _of_cupy() -> Any:
 
 
 def _path() -> str:
-    """Return the file through which NCCL's functions are found; '' if there is none."""
+    """Return the file through which NCCL's functions are found; '' without one."""
     of_cupy = _of_cupy()
     if of_cupy is not None:
         # A lookup in an extension module also searches the libraries that it is linked to. So this is
@@ -270,7 +270,7 @@ def functions() -> Any:
 
 
 def present() -> tuple[str, ...]:
-    """Return the names of those of `FUNCTIONS` that the library has."""
+    """Return the names in `FUNCTIONS` that the library has."""
     library = functions()
     return tuple(name for name in FUNCTIONS if library is not None and hasattr(library, name))
 
@@ -282,7 +282,7 @@ def check(status: int) -> None:
 
 
 def revoke(pointer: int) -> bool:
-    """End what is under way on a communicator, and free nothing; return whether NCCL has that. Blocks."""
+    """End all calls of a communicator without freeing it; return whether NCCL can. Blocks."""
     function = getattr(functions(), "ncclCommRevoke", None)
     if function is not None:
         function(pointer, 0)
@@ -290,7 +290,7 @@ def revoke(pointer: int) -> bool:
 
 
 def last_error() -> str:
-    """Return NCCL's message about the last error of this process; empty if there is none."""
+    """Return NCCL's message about the last error of this process; empty without one."""
     function = getattr(functions(), "ncclGetLastError", None)
     text = function(None) if function is not None else b""
     return text.decode(errors="replace").strip() if text else ""

@@ -1,13 +1,15 @@
 """Device memory from NCCL's own allocator, which the ranks register together.
 
-What NCCL does is undefined where some ranks of a call pass registered memory and others do not, or pass it
-at another offset. On a node with NVSwitch a rank then waits where no abort reaches it. So memory is
-allocated by each rank alone, and registered when all ranks have agreed on it, with a communicator that
-carries nothing else.
+NCCL's behaviour is undefined if some ranks of a call pass registered memory and others do not, or
+pass it at another offset. On a node with NVSwitch a rank then waits, and an abort does not reach
+it. So memory is allocated by each rank alone, and registered when all ranks have agreed on it, with
+a communicator that carries nothing else.
 
 Memory is not freed when its last reference goes: the garbage collector runs at any moment, in any
 thread, during the capture of a graph or after a fork. It is freed at the next request for memory, or
 when the communicator is closed.
+
+`Communicator.empty` gets device memory here, through `backend`.
 """
 
 import ctypes
@@ -100,7 +102,7 @@ class Registry:
         UsageError
             During the capture of a graph.
         MemoryError
-            If the device has none left.
+            If the device's memory is full.
         """
         size = max(nbytes, 1)
         pointer = ctypes.c_void_p()
@@ -132,7 +134,7 @@ class Registry:
     def _block(self, pointer: int, nbytes: int) -> _Allocation | None:
         if self._closed:
             return None
-        # A copy, because the garbage collector may release others meanwhile.
+        # A copy, because the garbage collector may release others at the same time.
         for block in tuple(self._blocks.values()):
             if block.pointer <= pointer and pointer + nbytes <= block.pointer + block.nbytes:
                 return block

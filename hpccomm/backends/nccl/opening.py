@@ -1,4 +1,4 @@
-"""Creation of a communicator's NCCL backend."""
+"""Creates the NCCL backend of a communicator, for `hpccomm.communicator.opening`."""
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
@@ -48,20 +48,20 @@ def open_nccl(
     drive : callable
         Waits for polled steps, under the communicator's deadline.
     device : int or None
-        CUDA device of this rank; None if it has none.
+        CUDA device of this rank; None without one.
     name : str
-        The communicator's, by which NCCL knows it where hpccomm makes it without CuPy's binding.
+        The communicator's, which NCCL gets if hpccomm makes it without CuPy's binding.
     parent : NcclBackend, optional
-        That of the communicator from which this one is shrunk. NCCL's shrink is used if NCCL has it
-        and the parent has not failed.
+        The backend of the communicator from which this one is shrunk. NCCL's shrink is used if NCCL
+        has it and the parent has not failed.
     left_out : sequence of int
         The parent's ranks that are left out.
     settling : callable, optional
         Returns steps that end when no call is under way on the parent, or when it has failed. NCCL's
         shrink could wait for ever for such a call.
     config : mapping of str to int or str, optional
-        Fields of ncclConfig_t that the program sets, equal on all ranks. CuPy's binding takes none of them, so
-        that hpccomm makes the communicator itself. One that is shrunk has those of its parent.
+        Fields of ncclConfig_t that the program sets, equal on all ranks. CuPy's binding takes none
+        of them, so that hpccomm makes the communicator itself. A shrunk one has its parent's.
     given : object, optional
         NCCL's communicator of these ranks, which the program has and will end. None makes one. All ranks
         give one, or none does.

@@ -1,4 +1,7 @@
-"""What ``cupy.cuda.nccl`` offers, by NCCL's own functions: for a CuPy without a binding of NCCL."""
+"""The interface of ``cupy.cuda.nccl``, by NCCL's own functions: for a CuPy without it.
+
+`libnccl` chooses between the two.
+"""
 
 import ctypes
 from collections.abc import Mapping
@@ -8,7 +11,7 @@ from hpccomm.backends.nccl import libnccl
 from hpccomm.backends.nccl.raw_communicator import RawCommunicator
 
 available = True
-"""As in CuPy's; `get_version` is 0 where there is no library."""
+"""As in CuPy's; `get_version` is 0 without a library."""
 
 TAKES_SETTINGS = True
 """Unlike CuPy's, it makes communicators with a name and with fields of ncclConfig_t."""

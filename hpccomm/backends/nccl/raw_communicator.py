@@ -1,4 +1,7 @@
-"""A communicator that CuPy does not own: NCCL makes it from another one by leaving ranks out."""
+"""A communicator that CuPy does not own: NCCL makes it from another one by leaving ranks out.
+
+`backend` shrinks by it; borrowed communicators and `own_binding` are based on it.
+"""
 
 import ctypes
 from collections.abc import Callable, Sequence
@@ -11,7 +14,7 @@ from hpccomm.errors import CommunicatorAborted
 class RawCommunicator:
     """NCCL's communicator by its pointer, with the methods of CuPy's.
 
-    It alone destroys the communicator; there is no destructor.
+    It alone destroys the communicator, and has no destructor.
 
     Parameters
     ----------
@@ -32,7 +35,7 @@ class RawCommunicator:
     def __getattr__(self, name: str) -> Callable[..., None]:
         """Return a call that goes on a stream, by CuPy's name: ``allReduce`` is ``ncclAllReduce``.
 
-        It takes NCCL's arguments in their order, but for the communicator.
+        It takes NCCL's arguments in their order, without the communicator.
         """
         known = f"nccl{name[:1].upper()}{name[1:]}"
         if known not in libnccl.ON_STREAM:
@@ -53,7 +56,7 @@ class RawCommunicator:
         libnccl.check(status)
 
     def abort(self) -> None:
-        """End it, whatever is under way."""
+        """End it, with any calls under way."""
         if self._pointer:
             self._library.ncclCommAbort(self._pointer)
             self._pointer = 0

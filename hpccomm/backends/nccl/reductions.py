@@ -1,4 +1,7 @@
-"""Which reduction and datatype of NCCL have the meaning of one of hpccomm's reductions."""
+"""NCCL's reduction and datatype for each of hpccomm's reductions, if the meaning is the same.
+
+`collectives` asks it for each signature.
+"""
 
 import ctypes
 from collections.abc import Callable, Iterator
@@ -15,7 +18,7 @@ from hpccomm.contracts.device import Launch
 from hpccomm.dtypes import DType
 from hpccomm.reductions import Op, PremulSum, ReduceOp
 
-# Numbers of nccl.h. CuPy exports them but for float8; they are part of NCCL's binary interface.
+# Numbers of nccl.h. CuPy exports all except float8; they are part of NCCL's binary interface.
 INT8, UINT8, INT32, UINT32, INT64, UINT64 = range(6)
 FLOAT16, FLOAT32, FLOAT64, BFLOAT16, FLOAT8_E4M3, FLOAT8_E5M2 = range(6, 12)
 SUM, PROD, MAX, MIN, AVG = range(5)
@@ -68,14 +71,14 @@ _SPACING: dict[DType, float] = {
     dtypes.FLOAT8_E4M3FN: 2.0**-3,
     dtypes.FLOAT8_E5M2: 2.0**-2,
 }
-"""Relative distance of neighbouring values of a narrow float; subnormal values are further apart."""
+"""Relative distance of neighbouring values of a narrow float, except subnormal ones."""
 
 _FLOAT8 = (FLOAT8_E4M3, FLOAT8_E5M2)
 
 
 @dataclass(frozen=True, slots=True)
 class Ability:
-    """What NCCL can do between the ranks of a communicator. The same on all of them, but for `rank`.
+    """The abilities of NCCL between the ranks of a communicator. Equal on all, except `rank`.
 
     Attributes
     ----------
@@ -105,7 +108,7 @@ class Reduction:
     datatype : int
         NCCL's.
     width : int
-        How many of its elements make one of the array's.
+        Number of its elements in one of the array's.
     op : int
         NCCL's.
     factor : ndarray or None
@@ -120,7 +123,7 @@ class Reduction:
 
 
 def reduction(op: Op | None, dtype: DType, ability: Ability) -> Reduction | None:
-    """Return NCCL's reduction with hpccomm's meaning of `op` on `dtype`; None if there is none."""
+    """Return NCCL's reduction with hpccomm's meaning of `op` on `dtype`; None without one."""
     if dtype == dtypes.BOOL:
         known = _OF_BOOL.get(op)
         return None if known is None else Reduction(UINT8, 1, known)
@@ -171,8 +174,8 @@ def _factor(factor: complex, dtype: DType) -> NDArray[Any] | None:
 def with_op(communicator: Any, how: Reduction, bind: Callable[[int], Launch]) -> Launch:
     """Return the launch that `bind` makes for the number of an operation.
 
-    A premultiplied sum is an operation of one communicator, made for each call. NCCL copies what it
-    needs, so that the operation may be destroyed once the call has returned, also in a group.
+    A premultiplied sum is an operation of one communicator, made for each call. NCCL copies its
+    data, so that the operation may be destroyed once the call has returned, also in a group.
     """
     factor = how.factor
     if factor is None:

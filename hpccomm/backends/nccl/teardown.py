@@ -3,6 +3,8 @@
 Ending a communicator blocks in NCCL while a captured graph with one of its calls exists, possibly for
 ever. Each communicator therefore has a thread for its end. The thread starts with the communicator,
 because Python may refuse to start threads at the end of the process.
+
+`communicators` ends them by it.
 """
 
 import threading
@@ -45,6 +47,6 @@ class TeardownThread:
             why = f"{type(error).__name__}: {error}"
         try:
             end(communicator)
-        except Exception as error:  # noqa: BLE001 (whoever waits gets it)
+        except Exception as error:  # noqa: BLE001 (the waiter gets it)
             why = f"{type(error).__name__}: {error}"
         self._why = why

@@ -1,8 +1,8 @@
 """NCCL's own environment variables. Only this module reads them.
 
-NCCL puts what its configuration files say into C's environment, which Python's ``os.environ`` does not
-show: ``NCCL_CONF_FILE`` or ``~/.nccl.conf``, then ``/etc/nccl.conf``. What is set already counts
-(NCCL 2.30, misc/param.cc: initEnvFunc). It does so when it first reads a variable.
+NCCL copies its configuration files into C's environment, which Python's ``os.environ`` does not
+show: ``NCCL_CONF_FILE`` or ``~/.nccl.conf``, then ``/etc/nccl.conf``. Variables that are set
+already count (NCCL 2.30, misc/param.cc: initEnvFunc). It does so when it first reads a variable.
 """
 
 import ctypes
@@ -147,7 +147,7 @@ class Pin:
             while _creating and _value != self._wanted and not self._left:
                 _changed.wait()
             if self._left:
-                raise CommunicatorAborted("the creation of a communicator was given up")
+                raise CommunicatorAborted("the creation of a communicator was abandoned")
             if not _creating:
                 _value, _before = self._wanted, value(ALGO)
                 _pythons = ALGO in os.environ
@@ -157,7 +157,7 @@ class Pin:
             self._held = True
 
     def leave(self) -> None:
-        """Release the variable. From any thread, such as one that no longer waits for the creator."""
+        """Release the variable. From any thread, also one that stopped waiting for the creator."""
         global _creating
         with _changed:
             self._left = True
