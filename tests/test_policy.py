@@ -370,7 +370,7 @@ def negative(entry: dict[str, Any]) -> None:
     ("spoil", "said"),
     [
         (without_a_key, "damaged"),
-        (foreign, "'magic' is no algorithm"),
+        (foreign, "'magic' is not an installed algorithm"),
         (negative, "less than 0 segments"),
         (None, "no table"),
     ],

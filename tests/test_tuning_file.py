@@ -162,7 +162,7 @@ def test_the_network_of_the_settings_is_rank_0s_on_every_rank(
     assert run_ranks(RANKS, known)[0] == ("lab1g", 1e-6)
     said = everywhere(RANKS, CommOptions(network=str(tmp_path / "none.toml")))
     assert len(said) == RANKS
-    assert "is no ready network" in said[0]
+    assert "is not a ready network" in said[0]
 
 
 def test_facts_that_rank_0_cannot_read_are_an_error_on_every_rank(

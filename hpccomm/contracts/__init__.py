@@ -1,6 +1,8 @@
-"""The types on which the packages agree: collectives, signatures, transports, backends, device routes.
+"""The types on which the packages agree: collectives, signatures, transports, backends, routes.
 
 Backends give point-to-point transfers (`transport`), their own collectives (`backend`) and the
-facts about ranks; algorithms are data (`schedule`); what a call asks for is a `Signature`
-(`signature`); what was decided for it a `Choice` (`choice`).
+facts about ranks. A `Signature` (`signature`) is a call without its memory. A `Choice` (`choice`)
+is the decision for it. `device` is the contract of device arrays, `side` of the side channel.
+
+All packages above import from here; authors of backends implement it.
 """

@@ -1,4 +1,7 @@
-"""Messages that have arrived and whose sender, tag or size the receiver does not know before."""
+"""Arrived messages, whose sender, tag or size the receiver does not know before.
+
+Backends implement it; ``Communicator.probe`` and receives from any sender call it.
+"""
 
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
@@ -55,8 +58,9 @@ class Arrival:
     nbytes : int
         Its size.
     receive : callable
-        ``receive(data)`` returns the steps that receive it into a C-contiguous array of as many bytes. None
-        as `data` lets it go. To be called once; until then a large message keeps its sender waiting.
+        ``receive(data)`` returns the steps that receive it into a C-contiguous array of the same
+        size. None as `data` drops it. To be called once; until then a large message keeps its
+        sender waiting.
     """
 
     source: int
@@ -68,13 +72,14 @@ class Arrival:
 class Arrivals(Protocol):
     """Looks for messages to this rank on the transport of users' messages.
 
-    A backend has it as its attribute ``arrivals``. One that lacks it cannot receive from any sender.
+    A backend has it as its attribute ``arrivals``. A backend without it cannot receive from any
+    sender.
     """
 
     def take(self, wanted: Wanted) -> Generator[bool, None, Arrival | None]:
-        """Take a wanted message that has arrived, polled; return None at once if there is none.
+        """Take a wanted message that has arrived, polled; return None at once without one.
 
-        A message that a receive was begun for before is that receive's. Of messages with one sender and tag,
-        the first is taken. Where `wanted` has no list of tags, one that stands behind a message of the same
-        sender that is not wanted may be left until that is gone.
+        A message for an earlier receive belongs to that receive. Of messages with one sender and
+        tag, the first is taken. Without a list of tags in `wanted`, a message behind an unwanted
+        one of the same sender may have to wait for that one's receive.
         """

@@ -1,4 +1,8 @@
-"""What a backend gives to a communicator: ways between its ranks, windows, survival of lost ranks."""
+"""The interface of a backend: what it gives to a communicator.
+
+The packages in `hpccomm.backends`, and other packages, implement it. The communicator and
+`hpccomm.dispatch` call it.
+"""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -125,7 +129,7 @@ class Survival(Protocol):
 
 
 Buffer = NDArray[Any] | None
-"""A flat array of the signature's dtype, or None where this rank has none."""
+"""A flat array of the signature's dtype, or None on a rank without one."""
 
 Start = Callable[[Buffer, Buffer], Steps]
 """``start(send, recv)`` gives the polled steps of a call, which may begin at once."""
@@ -145,8 +149,8 @@ class Blocking:
     call : callable
         Carries it out.
     arguments : callable
-        ``arguments(send, recv)`` gives what it is called with. They hold for later calls on the same
-        arrays as well: a plan makes them once.
+        ``arguments(send, recv)`` returns its arguments. They are valid for later calls on the same
+        arrays too: a plan makes them once.
     """
 
     call: Callable[..., object]
@@ -160,11 +164,11 @@ class Native:
     Attributes
     ----------
     start : callable
-        ``start(send, recv)`` begins it and returns a `Request`. Every rank must come this way.
+        ``start(send, recv)`` begins it and returns a `Request`. Every rank must take this form.
     run : Blocking or None
-        Does it in one call; None where that is not faster than polling what `start` began.
+        Does it in one call; None if that is not faster than polling.
     agreed : bool
-        Whether another rank of the same call may have none, so that the ranks must agree on it.
+        Whether availability may differ between ranks, so that they must agree first.
     """
 
     start: Callable[[Buffer, Buffer], Request]
@@ -197,7 +201,7 @@ class Backend(Protocol):
     members : sequence of int
         Its ranks, as ranks of the job.
     side : SideChannel or None
-        How its ranks ask each other what they do while calls wait; None where they cannot.
+        How its ranks ask each other about waiting calls; None where they cannot.
     survival : Survival or None
         How the ranks that are left go on when others are lost; None where they cannot.
     recovery : str
@@ -220,26 +224,26 @@ class Backend(Protocol):
     recovery: str
 
     def native(self, signature: Signature) -> Native | None:
-        """Return the backend's own way, or None where it has none or it means something else.
+        """Return the backend's own form of a call, or None if it lacks it or means something else.
 
-        Local. What depends on something that may differ between ranks says so, by ``Native.agreed``.
+        Local. If it depends on facts that may differ between ranks, ``Native.agreed`` is set.
         """
 
     def group(self, ranks: Sequence[int], label: int) -> "Backend":
         """Return the backend of the group of `ranks`, in that order. Called by all of them.
 
-        Blocks until they have. `label` tells groups apart that are made at the same time.
+        Blocks until they have. `label` distinguishes groups that are made at the same time.
         """
 
     def planned(self) -> Transport:
         """Return a new transport, for the messages of plans, which no other messages disturb.
 
-        Its tags are as those of `messages`. Collective, in the same order on all ranks; blocks until all have
-        called. `close` frees it.
+        Its tags are as in `messages`. Collective, in the same order on all ranks; blocks until all
+        have called. `close` frees it.
         """
 
     def window(self) -> OneSided | None:
-        """Return one-sided communication between all ranks; None where the backend has none.
+        """Return one-sided communication between all ranks; None if the backend lacks it.
 
         Collective, in the same order on all ranks; blocks until all have called.
         """

@@ -1,4 +1,7 @@
-"""What was decided for a call."""
+"""The decision for a call, as `Communicator.explain` returns it.
+
+The dispatches make it; records, hooks and messages show it.
+"""
 
 from dataclasses import dataclass
 
@@ -31,9 +34,9 @@ class Choice:
         What tells the schedule of an algorithm that is not hpccomm's own from others: 8 hexadecimal
         digits, equal on all ranks; else empty.
     at_deadline : str
-        What the call does when its deadline passes: ``"raises"`` `CollectiveTimeout`; ``"ends the job"``,
-        since it is blocked in a library and cannot be left, or since ``CommOptions.on_timeout`` says so; or
-        ``"waits on"``.
+        What the call does when its deadline passes: ``"raises"`` `CollectiveTimeout`; ``"ends the
+        job"``, since it is blocked in a library and cannot be left, or by
+        ``CommOptions.on_timeout``; or ``"waits on"``.
     """
 
     collective: str

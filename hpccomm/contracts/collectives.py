@@ -1,8 +1,8 @@
-"""What each collective is, as data.
+"""The collectives, as data.
 
-One frozen description a collective. Everything else that depends on which collective it is derives
-from it: the lengths of arrays, the rules for arguments and for overlap, what the benchmark measures
-and what the proof expects.
+Each collective has one frozen description. Everything that depends on the collective derives from
+it: the lengths of arrays, the rules for arguments and for overlap, the benchmarks, and the results
+that the proof expects.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -27,8 +27,7 @@ InPlace = Literal["never", "always", "by default", "on request", "own block"]
 """
 
 Uneven = Literal["counts", "send_counts and recv_counts"]
-"""What an uneven call lists: the rows of each rank's block, the same list on all ranks; or, each rank
-for itself, the rows that go to each rank and those that come from it."""
+"""The lists of an uneven call: rows of each rank's block, or rows to and from each rank."""
 
 
 NOBODY = -1
@@ -55,8 +54,7 @@ class Collective:
     ----------
     name : str
         Of the call on blocks of one size.
-    sends, receives : Extent
-        What a rank sends and what it receives.
+    sends, receives : Extent The extents of a rank's sent and received array.
     bus_factor : callable
         ``bus_factor(ranks)`` times size / time is the bus bandwidth, after nccl-tests
         (``doc/PERFORMANCE.md`` and each test's ``GetBw``); 1 where nccl-tests has no such test.
@@ -69,11 +67,11 @@ class Collective:
     prefix : bool
         Whether rank i gets the fold of the contributions of ranks 0 to i only.
     uneven : Uneven or None
-        What the call on blocks of different sizes lists (its name ends in ``_v``); None if there is
-        no such call.
+        What the call on blocks of different sizes lists (its name ends in ``_v``); None without
+        such a call.
     peers : bool
-        Whether the blocks are those of peers that each rank lists, instead of those of all ranks. It
-        has one call, on blocks of one size and of different ones.
+        Whether the blocks belong to peers that each rank lists, instead of to all ranks. It has one
+        call, on blocks of one size and of different ones.
     """
 
     name: str
@@ -173,14 +171,14 @@ COLLECTIVES = tuple(DESCRIPTIONS)
 """The collectives. The uneven calls (``all_gather_v``, ...) are the same with other counts."""
 
 REDUCTIONS = frozenset(each.name for each in DESCRIPTIONS.values() if each.reduces)
-"""Those that fold contributions."""
+"""The collectives that fold contributions."""
 
 _OF_NCCL_TESTS = (
     *("all_reduce", "reduce_scatter", "all_gather", "broadcast", "reduce", "all_to_all"),
     *("all_to_all_v", "gather", "scatter", "send_recv", "hypercube"),
 )
 
-# No data are known of which the fold of every first part is exact: a scan could not be verified.
+# A scan cannot be verified: no data are known whose every partial fold is exact.
 _VERIFIED = tuple(name for name, each in DESCRIPTIONS.items() if not each.prefix)
 
 MEASURED = tuple(dict.fromkeys((*_OF_NCCL_TESTS, *_VERIFIED)))
@@ -190,10 +188,10 @@ ALIASES = {"alltoall": "all_to_all", "alltoallv": "all_to_all_v", "sendrecv": "s
 """nccl-tests' names of collectives, where they are others."""
 
 ROOTED = frozenset(each.name for each in DESCRIPTIONS.values() if each.rooted)
-"""Those that have a root."""
+"""The collectives with a root."""
 
 BLOCKWISE = frozenset(each.name for each in DESCRIPTIONS.values() if each.blockwise)
-"""Those that count the block of each rank; the others count the array, or nothing."""
+"""The collectives that count the block of each rank; others count the array, or nothing."""
 
 
 def ring(rank: int, size: int) -> tuple[int, int]:

@@ -1,4 +1,8 @@
-"""What moves arrays in device memory, as a communicator's device side has it."""
+"""The interfaces of device communication, as the communicator's device lane uses them.
+
+`hpccomm.backends.nccl` implements `DeviceBackend`; the dispatches for devices implement
+`DeviceDispatch`.
+"""
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
@@ -15,8 +19,7 @@ if TYPE_CHECKING:
     from hpccomm.schedules.algorithms import AnyAlgorithm
 
 Launch = Callable[[int, int, int], None]
-"""``launch(send, recv, stream)`` puts a call on a stream and returns: addresses of the arrays (0 where
-this rank has none) and the stream's number. It does not block the host."""
+"""``launch(send, recv, stream)``: puts a call on a stream. Takes addresses; never blocks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +46,7 @@ class Span(NamedTuple):
     dtype: DType
 
     def part(self, where: slice) -> "Span":
-        """Return those of its elements."""
+        """Return the memory of some of its elements."""
         start, stop = where.start, where.stop
         return Span(self.pointer + start * self.dtype.itemsize, stop - start, self.dtype)
 
@@ -117,8 +120,8 @@ class DeviceBackend(Protocol):
     def algorithms(self, call: Signature) -> tuple[str, ...]:
         """Return the names under which the library itself does this call as it is meant.
 
-        ``"native"`` (its own choice) first, then those that can be pinned (``"ring"``, ``"tree"``).
-        Empty where it has none. Local; the same on all ranks.
+        ``"native"`` (its own choice) first, then the ones that can be pinned (``"ring"``,
+        ``"tree"``). Empty without any. Local; the same on all ranks.
         """
 
     def native(self, call: Signature, algorithm: str) -> DeviceNative:
@@ -134,9 +137,9 @@ class DeviceBackend(Protocol):
         """Return what besides the library decides its own choice (``NCCL_ALGO`` is set), or ''."""
 
     def empty(self, nbytes: int) -> object | None:
-        """Return device memory that can be registered, or None where there is none to be had. Local.
+        """Return device memory that can be registered, or None if it is not available. Local.
 
-        It has an attribute `pointer` and gives itself back once nobody holds it.
+        It has an attribute `pointer` and returns itself after the last reference is dropped.
         """
 
     def place(self, pointer: int, nbytes: int) -> tuple[int, int, int] | None:
@@ -158,7 +161,7 @@ class DeviceBackend(Protocol):
         """Return the library's `error` as one of hpccomm's, or None if it is not the library's."""
 
     def abort(self, seconds: float = ..., inside: Callable[[], bool] = ...) -> None:
-        """End what is under way, within so many seconds. Local; from any thread; idempotent.
+        """End all calls under way, within a time. Local; from any thread; idempotent.
 
         `inside` returns whether a thread is in a call of the library.
         """
@@ -166,12 +169,12 @@ class DeviceBackend(Protocol):
     def release(self, seconds: float, *, leaving: bool = False) -> bool:
         """Free the library's communicators, which may last as long as graphs with their calls do.
 
-        After all that is under way has ended; `close` follows, unless the process is being left. Local;
-        waits so many seconds at most, and returns whether it is done.
+        After the end of all calls; `close` follows, unless the process exits. Local; waits up to
+        the given seconds, and returns whether it is done.
         """
 
     def close(self) -> None:
-        """Free what it owns, after all that is under way has ended. Local."""
+        """Free its resources, after the end of all calls. Local."""
 
 
 DeviceStart = Callable[[int, int, int], Steps]
@@ -179,7 +182,7 @@ DeviceStart = Callable[[int, int, int], Steps]
 
 
 class Begun(NamedTuple):
-    """A call of which the first part is on the stream.
+    """A call whose first part is on the stream.
 
     Attributes
     ----------
@@ -265,7 +268,7 @@ class DeviceDispatch(Protocol):
     ) -> DeviceRoute:
         """Decide how calls like `call` are carried out. Local; the same on every rank.
 
-        Where `algorithm` is None the communicator's setting holds, for calls that have such an
+        If `algorithm` is None, the communicator's setting applies to calls that have such an
         algorithm.
 
         Raises
@@ -284,4 +287,4 @@ class DeviceDispatch(Protocol):
         """
 
     def close(self) -> None:
-        """Free what it owns, after all that is under way has ended. Local; idempotent."""
+        """Free its resources, after the end of all calls. Local; idempotent."""

@@ -1,4 +1,7 @@
-"""Whether what ranks bring fits together: lists of their own, in calls with counts or neighbours; one for all."""
+"""Whether ranks' own lists fit together, in all_to_all_v and calls with neighbours.
+
+The check of the first call and the verdict on a waiting call ask it.
+"""
 
 import struct
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
@@ -12,7 +15,7 @@ _BALANCE = struct.Struct("<Q")
 _MODULUS = 1 << 64
 
 Marks = tuple[int, ...]
-"""What is given or taken: who gives it, who takes it, and what it is."""
+"""A block given or taken: its giver, its taker, and its size."""
 
 Between = tuple[Sequence[int], Sequence[int]]
 """What a rank sends to another one and expects from it: elements of each block, in order."""
@@ -24,9 +27,9 @@ class Exchanged(NamedTuple):
     Attributes
     ----------
     counts, recv_counts : sequence of int
-        Elements of the blocks that it sends, and that it expects.
+        Elements of its sent and expected blocks.
     peers : sequence of int
-        The peer of each, or ``NOBODY``; empty where each rank has one block, by rank.
+        The peer of each, or ``NOBODY``; empty for one block a rank, by rank.
     listed : bool
         Whether ranks list their peers.
     """
@@ -86,7 +89,7 @@ def unpaired(everyone: Sequence[Exchanged]) -> tuple[str, tuple[int, int]] | Non
 
 
 def blocks(calls: Sequence[Signature], rank: int) -> Iterator[tuple[Marks, Marks]]:
-    """Give what `balance` takes of each block of some calls: what is sent, and what is expected."""
+    """Yield the arguments of `balance` for the blocks of some calls: sent and expected ones."""
     for number, call in enumerate(calls):
         mine = exchanged(call)
         for peer in sorted(set(mine.peers) - {NOBODY}) if mine.listed else range(len(mine.counts)):
@@ -101,7 +104,7 @@ def balance(given: Iterable[tuple[Marks, Marks]]) -> bytes:
     Parameters
     ----------
     given : iterable of pairs of tuple of int
-        What a rank gives, of which a hash is added, and what it takes, of which one is subtracted.
+        A rank's given block, whose hash is added, and its taken block, whose hash is subtracted.
     """
     total = sum(_hash(*gives) - _hash(*takes) for gives, takes in given)
     return _BALANCE.pack(total % _MODULUS)

@@ -1,7 +1,8 @@
-"""How ranks ask each other what they do, while calls wait.
+"""The side channel: how ranks ask each other about their calls, while calls wait.
 
-The side channel needs no help of a thread that is stuck in a call: another thread of the process answers.
-It moves small facts, never arrays, and only when a call waits long or something is wrong.
+It works without a thread that is stuck in a call: another thread of the process answers. It moves
+small facts, never arrays, and only when a call waits long or has failed. Backends implement it;
+`hpccomm.runtime.inquiry` asks.
 """
 
 import hashlib
@@ -26,8 +27,8 @@ class Answer:
     state : str
         `ANSWERED`, `GONE`, `STOPPED` or `SILENT`.
     facts : mapping
-        The answer. Of a rank that did not answer only what is known without it: ``"host"`` and
-        ``"pid"`` of its process.
+        The answer. For a silent rank only the facts known without it: ``"host"`` and ``"pid"`` of
+        its process.
     """
 
     state: str
@@ -40,8 +41,7 @@ class SideChannel(Protocol):
     def ask(self, ranks: Sequence[int], question: Facts, seconds: float) -> dict[int, Answer]:
         """Ask ranks of the communicator, all at the same time. Local; blocks at most `seconds`.
 
-        From any thread. Each of them answers with what
-        ``hpccomm.runtime.answering.answer`` returns there.
+        From any thread. Each answers with the result of ``hpccomm.runtime.answering.answer`` there.
 
         Parameters
         ----------
@@ -62,7 +62,7 @@ class SideChannel(Protocol):
 def group_uid(uid: str, ranks: Sequence[int], label: object) -> str:
     """Return the uid of a group, which each member derives from that of the communicator.
 
-    `ranks` are its members there; `label` tells apart the groups of the same ranks.
+    `ranks` are its members there; `label` distinguishes groups of the same ranks.
     """
     name = f"{uid} {label} {','.join(map(str, ranks))}"
     return hashlib.blake2b(name.encode(), digest_size=8).hexdigest()

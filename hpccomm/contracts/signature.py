@@ -1,4 +1,7 @@
-"""What a collective call asks for, without its memory."""
+"""A collective call without its memory: sizes, dtype, reduction, root.
+
+The communicator makes it of the arguments; backends, dispatch and algorithms read it.
+"""
 
 from dataclasses import dataclass, replace
 
@@ -14,9 +17,9 @@ from hpccomm.reductions import Op, PremulSum, ReduceOp, accumulator
 class Signature:
     """What a collective call asks for.
 
-    Each call has at most two flat arrays on a rank, `send` and `recv`. What they hold is said by the
-    collective's description in ``hpccomm.contracts.collectives``: nothing, the whole array, the own block,
-    or a block for (or from) each rank. A broadcast has one array, `recv`, on every rank.
+    Each call has at most two flat arrays on a rank, `send` and `recv`. Their contents follow from
+    the collective's description in ``hpccomm.contracts.collectives``: nothing, the whole array, the
+    own block, or a block for (or from) each rank. A broadcast has one array, `recv`, on every rank.
 
     Attributes
     ----------
@@ -31,7 +34,7 @@ class Signature:
     recv_counts : tuple of int
         Where ranks have numbers of their own, the blocks that this rank receives; else empty.
     peers : tuple of int
-        Where blocks are those of listed peers, the peer of each, or `NOBODY`; else empty.
+        For calls with listed peers, the peer of each block, or `NOBODY`; else empty.
     uniform : bool
         Whether all blocks, on all ranks, have one size.
     op : ReduceOp, PremulSum, callable or None
@@ -82,7 +85,7 @@ class Signature:
 
     @property
     def accumulator(self) -> DType:
-        """Dtype in which contributions are folded; that of the arrays where nothing is reduced."""
+        """Dtype in which contributions are folded; without a reduction, the arrays' dtype."""
         return self.dtype if self.op is None else accumulator(self.op, self.dtype)
 
     @property

@@ -23,18 +23,18 @@ class Terms:
     values : mapping of str to plain data
         Such as count, dtype, reduction, root and algorithm, for people and for JSON.
     fingerprint : int
-        32 bits, which differ where the values do, but for one pair in four thousand million.
+        32 bits, equal for different values with probability 2**-32.
     nbytes : int
         Bytes of the call where all ranks know the same number; else 0.
     peers : tuple of int
-        The ranks that a call waits for which is no collective; empty if that may be any.
+        For a message, the ranks that it waits for; empty if that may be any.
     ends : tuple of (str, int, int)
         The ends of messages that their senders and receivers count: ``"dst"`` or ``"src"``, the other rank, and
         the channel.
     ahead : int
         1 for a receive that is counted only when its message is there, else 0.
     individual : tuple of Signature
-        The calls in which this rank has lists of its own. They must fit those of the others.
+        The calls with lists of this rank's own. They must fit the other ranks' lists.
     """
 
     values: Mapping[str, object]
@@ -47,7 +47,7 @@ class Terms:
 
 
 def written(values: object) -> str:
-    """Return plain data as text: the same for what is equal, also where it came by JSON."""
+    """Return plain data as text: equal for equal data, also after a passage through JSON."""
     return json.dumps(values, sort_keys=True)
 
 
@@ -62,11 +62,9 @@ def of_call(call: Signature, algorithm: str, deterministic: bool, **more: object
     Parameters
     ----------
     call : Signature
-        What it asks for. Counts that only this rank knows are no terms.
+        The call. Counts that only this rank knows are left out.
     algorithm : str
-        What carries it out.
-    deterministic : bool
-        Whether contributions are folded in rank order.
+        Its algorithm. deterministic : bool Whether contributions are folded in rank order.
     **more
         Further terms, such as the path and whether the call is asynchronous.
     """
@@ -98,7 +96,7 @@ def of_call(call: Signature, algorithm: str, deterministic: bool, **more: object
 def of_message(
     dst: int | None, src: int | None, tag: int, channel: int | None, ahead: int = 0
 ) -> Terms:
-    """Return whom a message is for and from. No other rank has the same. `channel` is None where it is not counted."""
+    """Return the partners of a message, unique to this rank. `channel` is None if not counted."""
     values = {"dst": dst, "src": src, "tag": tag}
     both = [(way, peer) for way, peer in (("dst", dst), ("src", src)) if peer is not None]
     peers = tuple({peer for _, peer in both})
@@ -108,7 +106,7 @@ def of_message(
 
 @lru_cache(maxsize=1024)
 def with_peers(peers: tuple[int, ...]) -> Terms:
-    """Return with whom one rank has to do, in calls that are no collectives."""
+    """Return the partners of one rank, in calls that are not collectives."""
     return Terms({}, hash(peers) & 0xFFFFFFFF, 0, peers)
 
 

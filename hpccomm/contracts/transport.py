@@ -1,4 +1,8 @@
-"""Point-to-point transfer of bytes, as every backend gives it."""
+"""Point-to-point transfer of bytes, as every backend gives it.
+
+Also the memory that ranks of a node share, and messages bound for plans. The runner of schedules,
+messages and the control plane call it.
+"""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from enum import Enum
@@ -12,13 +16,13 @@ from hpccomm.dtypes import REDUCIBLE, DType
 from hpccomm.errors import BufferMismatch
 
 CHANNELS = 16
-"""Channels that tags tell apart, the control plane's among them."""
+"""Number of channels in tags, including the control plane's."""
 
 CALLS = 8
-"""After so many calls their number in a tag begins anew."""
+"""Number of calls after which the number in a tag begins anew."""
 
 DTYPES = 32
-"""Dtypes that the tag of a user's message tells apart, in its last digit of this base."""
+"""Number of dtypes in the tag of a user's message: the base of its last digit."""
 
 _CODES = {dtype: code for code, dtype in enumerate(REDUCIBLE, 1)}  # 0: no dtype
 _DTYPES = {code: dtype for dtype, code in _CODES.items()}
@@ -79,7 +83,7 @@ class Receiving(Protocol):
 
 
 RECORD = 13
-"""Integers that a rank publishes in a call in which ranks reach each other's memory."""
+"""Integers that a rank publishes in a call on memory that ranks share."""
 
 Record = NDArray[np.int64]
 """What a rank publishes: an array of `RECORD` integers. The first is the call's fingerprint, which
@@ -109,13 +113,13 @@ class Pages(Protocol):
     size: int
 
     def part(self, where: slice) -> "Pages":
-        """Return those of its elements. Local; touches nothing."""
+        """Return the memory of some of its elements. Local; touches nothing."""
 
     def __getitem__(self, where: slice) -> NDArray[Any]:
         """Read those elements, into memory that the next such read overwrites."""
 
     def read(self, into: NDArray[Any]) -> None:
-        """Read all its elements into a C-contiguous array of as many.
+        """Read all its elements into a C-contiguous array of the same size.
 
         Raises
         ------
@@ -124,7 +128,7 @@ class Pages(Protocol):
         """
 
     def write(self, data: NDArray[Any]) -> None:
-        """Write a C-contiguous array of as many elements over it. Errors are those of `read`."""
+        """Write a C-contiguous array of the same size over it. Errors are as of `read`."""
 
 
 class Exposure(Protocol):
@@ -167,9 +171,9 @@ class Exposure(Protocol):
         """
 
     def detached(self) -> "Exposure | None":
-        """Return a new exposure for all calls on the same registered memory; None where there is none.
+        """Return a new exposure for all calls on the same registered memory; None without one.
 
-        It keeps no array alive, and `withdraw` does nothing to it. There is none with scratch, which each
+        It keeps no array alive, and `withdraw` does nothing to it. Not with scratch, which each
         call takes anew.
         """
 
@@ -198,20 +202,17 @@ class SharedMemory(Protocol):
     def empty(self, nbytes: int) -> NDArray[np.uint8]:
         """Return registered memory, which peers map. Local. It is given back with the array.
 
-        Raises
-        ------
-        MemoryError
-            If there is none left.
+        Raises ------ MemoryError If memory is exhausted.
         """
 
     def share(self, room: int) -> int:
-        """Return a rank's part of the `room` bytes that those of a node have. Equal on all ranks."""
+        """Return a rank's part of the `room` bytes of a node. Equal on all ranks."""
 
     def holds(self, data: NDArray[Any]) -> bool:
         """Tell whether an array lies in registered memory of this process."""
 
     def tend(self) -> None:
-        """Do what is due now and then to this process's registered memory. Local; cheap."""
+        """Do the periodic work on this process's registered memory. Local; cheap."""
 
     def expose(
         self,
@@ -247,7 +248,7 @@ class BoundMessage(NamedTuple):
     Attributes
     ----------
     data : ndarray
-        C-contiguous. What is sent, or takes what is received.
+        C-contiguous. Its contents are sent, or it receives.
     peer : int
         The rank at the other end.
     tag : int
@@ -263,10 +264,10 @@ class Persistent(Protocol):
     """Messages that a library prepares once, so that sending them again costs less."""
 
     def pays(self, peer: int, nbytes: int) -> bool:
-        """Tell whether a message of so many bytes is to be bound. Local; equal at both ends."""
+        """Return whether a message of a size is to be bound. Local; equal at both ends."""
 
     def bind(self, receives: Sequence[BoundMessage], sends: Sequence[BoundMessage]) -> Bound:
-        """Bind messages to their arrays, which live as long as what is returned. Local; never blocks.
+        """Bind messages to their arrays, which live as long as the result. Local; never blocks.
 
         The two ends of each have agreed on its size: a receive does not look at what comes.
         """
@@ -275,7 +276,7 @@ class Persistent(Protocol):
 class Transport(Protocol):
     """Messages between the ranks of one communicator.
 
-    Messages of one sender, receiver and tag arrive in their order. Neither call blocks; the memory
+    Messages of one sender, receiver and tag arrive in order. Neither call blocks; the memory
     belongs to the transfer until it is complete.
 
     Attributes
@@ -283,11 +284,11 @@ class Transport(Protocol):
     rank, size : int
         Of the communicator.
     largest_tag : int
-        Tags go from 0 to this; those of the users' messages have a code of ``DTYPES`` behind them.
+        Tags go from 0 to this; users' tags are followed by a code of ``DTYPES``.
     shared : SharedMemory or None
-        Where ranks reach each other's memory, the way to it.
+        The access to peers' memory, if they share it.
     persistent : Persistent or None
-        How messages are bound to their arrays; None where that cannot be done, or would not help.
+        How messages are bound to their arrays; None if impossible or useless.
     """
 
     rank: int
@@ -303,7 +304,7 @@ class Transport(Protocol):
         """Begin to receive exactly ``data.nbytes`` bytes from rank `src`."""
 
     def receiving(self, src: int, tag: int) -> Receiving:
-        """Return what begins the same, as steps: what is shorter for one receive, and for a send beside it."""
+        """Return functions that begin it as steps: for a receive, and for a send beside it."""
 
     def isend_again(self, data: NDArray[Any], dst: int, tag: int) -> Bound:
         """Return what sends this array to rank `dst`, as `isend` does, whenever it is started."""
@@ -314,9 +315,8 @@ class Transport(Protocol):
     def look(self, src: int, tag: int, nbytes: int, *, take: bool = False) -> bool:
         """Tell whether a receive of `nbytes` bytes that has waited long seems to wait in vain.
 
-        Asked now and then for the first of those that `irecv` began for `src` and `tag` and that are
-        not complete. It may err once, where the message that was awaited has come in the meantime.
-        Never blocks.
+        Asked now and then for the first incomplete receive of `src` and `tag`. It may err once, if
+        the awaited message has come in the meantime. Never blocks.
 
         Parameters
         ----------

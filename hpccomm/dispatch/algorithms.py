@@ -1,4 +1,4 @@
-"""Running hpccomm's own algorithms."""
+"""Runs hpccomm's own algorithms on host arrays, for `hpccomm.dispatch.host`."""
 
 import logging
 from collections.abc import Callable, Mapping
@@ -40,8 +40,7 @@ DEFAULT_CHANNELS = 2
 """Pieces of an array under way at the same time, where the policy does not say."""
 
 MOST_SEGMENTS = 1 << 14
-"""An array is cut into about so many at most: their number is the length of a program. Through a room
-that is too small for that nothing is staged."""
+"""The most segments of an array. With a room too small for that, nothing is staged."""
 
 
 class AlgorithmRunner:
@@ -50,11 +49,9 @@ class AlgorithmRunner:
     Parameters
     ----------
     backend : Backend
-        Moves the data.
-    sharing : Sharing or None
-        How the ranks of a node share memory.
+        The backend of the messages. sharing : Sharing or None How the ranks of a node share memory.
     segment : int or None
-        Bytes to move at a time, if that is asked for.
+        Bytes to move at a time, if given.
     network : callable
         Returns the links between the ranks, on which algorithms are compared.
     """
@@ -87,20 +84,19 @@ class AlgorithmRunner:
 
         Parameters
         ----------
-        asked : Signature
-            The user's call, which distinguishes calls.
+        asked : Signature The user's call: the key of prepared programs.
         call : Signature
-            What is left of it for the algorithm.
+            Its part for the algorithm.
         decision : Decision
             The algorithm.
         deterministic : bool
             Whether contributions are folded in rank order.
         choice : Choice
-            The decision, without what is known of the algorithm: the bytes that are moved at a time, and
-            how the ranks of a node reach each other's arrays.
+            The decision, without the facts of the algorithm: the bytes to move at a time, and how
+            the ranks of a node reach each other's arrays.
         direct_only : bool
-            Whether the steps do nothing, and return False, where not all ranks of the node have registered
-            arrays. By default the algorithm runs on any arrays.
+            Whether the steps do nothing, and return False, unless all ranks of the node have
+            registered arrays. By default the algorithm runs on any arrays.
         """
         pick, _, other = decision
         found = other or ALGORITHMS[call.collective][pick.algorithm]

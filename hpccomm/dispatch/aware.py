@@ -1,10 +1,9 @@
-"""The way of device arrays over a CUDA-aware MPI, which is given their addresses.
+"""Device arrays over a CUDA-aware MPI, which gets their addresses.
 
-What such a library promises of device memory are messages and, of the collectives, those that block.
-Here nothing waits without a deadline: so hpccomm's own algorithms run, over messages.
-
-An MPI call does not wait for the stream that makes an array, nor a stream for MPI: the host stands
-between the two.
+Such a library supports messages on device memory and, of the collectives, only blocking ones.
+hpccomm never waits without a deadline, so its own algorithms run, over messages. An MPI call does
+not wait for the stream that makes an array, nor a stream for MPI: the host orders the two. The
+device lane uses this dispatch if `hpccomm.communicator.opening` chose it.
 """
 
 from collections.abc import Callable, Sequence
@@ -178,7 +177,7 @@ class CudaAwareDispatch:
                     for (pointer, piece), number in zip(leaving, numbers, strict=True)
                 ]
                 yield from self._order.sent(transport, outgoing, tag, requests)
-            except BaseException:  # the call failed, or nobody goes on with it
+            except BaseException:  # the call failed, or was abandoned
                 keep(requests, kept)
                 raise
 
@@ -187,7 +186,7 @@ class CudaAwareDispatch:
     def _apart(
         self, piece: Piece, receives: Sequence[Piece], kept: list[object], stream: int
     ) -> tuple[int, Piece]:
-        """Return where a message is sent from: apart, if another is received to its memory."""
+        """Return the memory to send from: a copy, if a message is received into its memory."""
         pointer, nbytes = piece.data.pointer, piece.data.nbytes
         if not any(piece.data.overlaps(each.data) for each in receives):
             return pointer, piece

@@ -1,4 +1,7 @@
-"""Whether MPI really takes device memory: tried once a communicator, before arrays are given to it."""
+"""Tries whether MPI really takes device memory, once a communicator, before its first use.
+
+`hpccomm.communicator.opening` asks before it chooses `aware`.
+"""
 
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -30,7 +33,7 @@ SECONDS = 60.0
 """How long they may take."""
 
 TAG = 0
-"""Of the messages, which nobody else sends at this time."""
+"""The tag of its messages; no others are sent at this time."""
 
 _explained = False
 """Whether this process has lived through a trial: the next one needs no explanation."""
@@ -152,6 +155,6 @@ def trial(transport: Transport, device: int, wrong: list[str]) -> Steps:
 
 
 def _pattern(rank: int, nbytes: int) -> NDArray[np.uint8]:
-    """Return bytes of which no two ranks in a row have the same."""
+    """Return bytes that differ between consecutive ranks."""
     numbers = np.arange(nbytes, dtype=np.uint32) * np.uint32(31) + np.uint32(7 * rank + 1)
     return (numbers % np.uint32(251)).astype(np.uint8)

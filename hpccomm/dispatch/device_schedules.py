@@ -1,4 +1,7 @@
-"""hpccomm's own algorithms on device arrays, whatever moves the messages."""
+"""hpccomm's own algorithms on device arrays, over any device dispatch's messages.
+
+`nccl` and `aware` run schedules by it.
+"""
 
 from collections import Counter
 from dataclasses import replace
@@ -21,11 +24,10 @@ from hpccomm.schedules.schedule import Tuning, segment_elements, world
 from hpccomm.topology import Topology
 
 DEFAULT_SEGMENT = 32 << 20
-"""Bytes. Segments follow each other on one stream, so there is no pipeline to win: each is a launch of some ten
-microseconds, in which NVLink moves several MiB. They bound the scratch."""
+"""Bytes of a segment. Segments follow each other on one stream, without a pipeline: each is a launch of some ten microseconds, in which NVLink moves several MiB. They bound the scratch."""
 
 MOST_SEGMENTS = 1 << 10
-"""An array is cut into about so many at most: their number is the length of a program."""
+"""The most segments of an array: their number is the length of a program."""
 
 _BYTES = np.dtype(np.uint8)
 
@@ -36,11 +38,10 @@ class Planned(NamedTuple):
     Attributes
     ----------
     program : DeviceProgram
-        Between beginning and end.
-    begin : callable
-        Makes what is sent of what the user gave, on a stream that is CuPy's current one.
+        The part between beginning and end. begin : callable Makes the sent data of the user's
+        array, on CuPy's current stream.
     segment : int or None
-        Bytes that are moved at a time, where the algorithm cuts the array.
+        Bytes moved at a time, if the algorithm cuts the array.
     schedule : str
         As in `Choice`.
     """
@@ -68,7 +69,7 @@ class DeviceSchedules:
     Attributes
     ----------
     scratch : Scratch
-        What the memory in between is from.
+        The source of intermediate memory.
     network : Network
         The links between the devices, on which algorithms are compared.
     """
@@ -93,8 +94,8 @@ class DeviceSchedules:
         algorithm : Taken
             One that applies.
         deterministic : bool
-            Whether contributions are folded in rank order; then float32 and float64 come to the bits
-            that they come to on the host.
+            Whether contributions are folded in rank order; then float32 and float64 have the same
+            bits as on the host.
 
         Raises
         ------
@@ -120,7 +121,7 @@ class DeviceSchedules:
         return Planned(program, self.beginning(call, wide), segment, code)
 
     def saved(self, call: Signature) -> Begin:
-        """Return what copies what is sent to scratch."""
+        """Return the function that copies the sent data to scratch."""
         nbytes = sum(call.counts) * call.dtype.itemsize
 
         def begin(send: int, recv: int, stream: int) -> Begun:
@@ -152,7 +153,7 @@ class DeviceSchedules:
         def begin(send: int, recv: int, _stream: int) -> Begun:
             kept: list[Any] = []
             if isinstance(op, PremulSum):
-                # Apart: the user's array stays as it is.
+                # A copy: the user's array stays unchanged.
                 kept.append(scratch.empty(sent * dtype.itemsize, _BYTES))
                 product = kept[-1].data.ptr
                 elements.premultiply(op, send, product, sent)

@@ -1,4 +1,7 @@
-"""The way of arrays in host memory."""
+"""The dispatch of arrays in host memory: decides, and makes the route.
+
+The host lane asks it, and so does `staged`, for device arrays through pinned memory.
+"""
 
 from dataclasses import replace
 from functools import cache, partial
@@ -95,7 +98,8 @@ class HostDispatch:
         asked = self._setting if algorithm is None else algorithm
         if call.individual and asked == policy.AUTO:
             return replace(route, planned=self._planned(inner, choice))
-        # What is multiplied first lies in memory of its own. Where no thread polls, calls are not left.
+        # Multiplied contributions lie in memory of their own. Without a polling thread, calls are
+        # not left.
         if before is not None or backend.thread_restriction:
             return route
         other = self.policy.registered(
@@ -158,7 +162,7 @@ class HostDispatch:
 
         def scaled(send: Buffer) -> Buffer:
             assert send is not None
-            # Apart: the user's array stays as it is.
+            # A copy: the user's array stays unchanged.
             product = self._products.take(send.size, send.dtype)
             premultiply(op, send, product)
             return product
@@ -166,7 +170,7 @@ class HostDispatch:
         return scaled
 
     def _after(self, call: Signature, algorithm: str) -> After | None:
-        """Return what is left to do on `recv`, or None."""
+        """Return the final operation on `recv`, or None."""
         if call.op is ReduceOp.AVG and algorithm == policy.NATIVE:
             divide = self._average(call.dtype)
             return lambda recv: None if recv is None else divide(recv)

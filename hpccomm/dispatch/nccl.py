@@ -1,4 +1,7 @@
-"""The way of device arrays over NCCL: its own collectives, else hpccomm's over its messages."""
+"""The dispatch of device arrays over NCCL: its own collectives, else hpccomm's over its messages.
+
+The device lane uses it if `hpccomm.communicator.opening` chose it.
+"""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -58,8 +61,8 @@ class NcclDispatch:
     def applicable(self, call: Signature, deterministic: bool) -> tuple[str, ...]:
         """Return the names that ``algorithm=`` may take for calls like `call`.
 
-        First those of NCCL's own: where both have one of a name (``"ring"``, ``"tree"``), NCCL's is
-        meant. With `deterministic` all are hpccomm's.
+        NCCL's own first: a name that both have (``"ring"``, ``"tree"``) means NCCL's. With
+        `deterministic` all are hpccomm's.
         """
         return _names(call, self._library(call, deterministic)[1], deterministic)
 
@@ -95,10 +98,10 @@ class NcclDispatch:
         """
         if tag:
             raise UsageError(
-                f"tag is {tag}, and NCCL's messages have none; leave it at 0, or send host arrays"
+                f"tag is {tag}, and NCCL's messages have no tags; leave it at 0, or send host arrays"
             )
         name = message_name(receives, sends)
-        # Both ends come to the same size, so neither waits for an empty message.
+        # Both ends find the same size, so none waits for an empty message.
         receives = [each for each in receives if each.data.elements]
         sends = [each for each in sends if each.data.elements]
         choice = self._choice(name, policy.NATIVE, "NCCL has messages of its own", None)
@@ -115,7 +118,7 @@ class NcclDispatch:
     def _from_copies(
         self, choice: Choice, receives: Sequence[Piece], sends: Sequence[Piece]
     ) -> DeviceRoute:
-        """Return the way of messages of which one replaces what another one sends."""
+        """Return the way of messages that overwrite each other's source."""
         device, exchange = self._devices.device, self._devices.exchange
         scratch = self._schedules.scratch
         copied: list[Piece] = []
@@ -147,7 +150,7 @@ class NcclDispatch:
     def _library(self, call: Signature, deterministic: bool) -> tuple[Signature, tuple[str, ...]]:
         """Return what NCCL is asked for, and the names under which it does that."""
         if call.description.individual:
-            # Ranks that are in place must choose as those that are not: they copy first.
+            # Ranks that are in place must choose like the others: they copy first.
             call = replace(call, in_place=False)
         if deterministic:
             return call, ()

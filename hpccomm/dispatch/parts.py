@@ -1,4 +1,7 @@
-"""How a collective on a large array is cut into calls on parts of it, one after the other."""
+"""Cuts a collective on a large array into calls on its parts, one after the other.
+
+`staged` moves device arrays part by part.
+"""
 
 from dataclasses import replace
 from typing import NamedTuple
@@ -36,7 +39,7 @@ class CallPart(NamedTuple):
     call : Signature
         A call like the whole one on these elements alone.
     send, recv : Rows or None
-        Where they lie in this rank's arrays; None where it has none.
+        Their places in this rank's arrays; None without an array.
     """
 
     call: Signature

@@ -1,10 +1,10 @@
 """Proves an algorithm that is not hpccomm's own before it runs.
 
-Whoever gives a function, or installs a package, need not have proved it. A wrong schedule would give wrong
-results, or never end. So its schedule for such a call is run on symbols first: on as many ranks, and on
-arrays that are short but cut as the call's are. A path that a schedule takes only above some size is not
-proved by this. What was found is kept, so that it costs milliseconds once for each kind of call. It is
-local, and all ranks come to the same.
+The author of a function or package need not have proved it. A wrong schedule would give wrong
+results, or never end. So its schedule for such a call is run on symbols first: on the same number
+of ranks, and on arrays that are short but cut like the call's. A path that a schedule takes only
+above some size is not proved by this. The outcome is kept, so that it costs milliseconds once for
+each kind of call. It is local, and equal on all ranks. `algorithms` and `device_schedules` ask it.
 """
 
 import logging
@@ -42,20 +42,20 @@ MOST_RANKS = 512
 """On more ranks a proof takes too long for a call; what runs there should be proved beforehand."""
 
 SOLO_RANKS = 16
-"""On up to so many ranks each rank's program is built alone, as it is where it runs."""
+"""The most ranks for which each rank's program is built alone, as for its execution."""
 
 MOST_WORK = 100_000_000
-"""A proof that has more to do is given up, and the algorithm refused.
+"""A longer proof is abandoned, and the algorithm refused.
 
 Counted are elements that are moved or lie in scratch, rows of tables, and `TABLE_WORK` for each table: some
 10 s in all. Seconds themselves would not do: of two ranks a slow one would refuse what the other one runs.
 """
 
 TABLE_WORK = 500
-"""So many elements take as long as what a table, or a round, takes besides."""
+"""Elements that take as long as the fixed cost of a table or a round."""
 
 PIECES = 3
-"""An array that is cut into more pieces is proved as cut into so many."""
+"""The most pieces of an array in a proof."""
 
 _REACHED = {
     Reach.NONE: frozenset[str](),
@@ -75,15 +75,13 @@ class Claim:
     build : callable
         Makes its schedule.
     reach : Reach
-        What of their memory ranks reach.
+        The memory that ranks reach.
     ordered : bool
         Whether it must fold contributions in rank order.
     call : Signature
-        A short call of the kind; that of this rank where ranks have counts of their own.
+        A short call of the kind; this rank's, if ranks have counts of their own.
     tuning : Tuning
-        What it is built with, cut down as the call is.
-    ranks : int
-        How many there are.
+        Its parameters, cut down like the call. ranks : int Number of ranks.
     """
 
     name: str
@@ -115,11 +113,8 @@ def proven(
     call : Signature
         The call.
     tuning : Tuning
-        What it is built with.
-    ranks : int
-        How many there are.
-    deterministic : bool
-        Whether contributions are folded in rank order.
+        Its parameters. ranks : int Number of ranks. deterministic : bool Whether contributions are
+        folded in rank order.
 
     Returns
     -------
@@ -173,7 +168,7 @@ class _Work:
 
 @lru_cache(maxsize=1024)
 def _outcome(claim: Claim) -> int | str:
-    """Return the checksum of a claim's schedules, or what is wrong with it."""
+    """Return the checksum of a claim's schedules, or its fault."""
     call, size = claim.call, claim.ranks
     if size > MOST_RANKS:
         logger.warning(
@@ -206,14 +201,14 @@ def _outcome(claim: Claim) -> int | str:
         return _checksum(claim.build, cases[0].parts())
     except (Unproven, UsageError) as error:
         return str(error)
-    except Exception as error:  # noqa: BLE001 (whatever the function raises)
+    except Exception as error:  # noqa: BLE001 (any error of the function)
         return f"on {size} ranks it fails: {error!r}"
 
 
 def _shortened(call: Signature, tuning: Tuning, ranks: int) -> tuple[Signature, Tuning]:
     """Return a short call that is like one, and what its schedule is built with.
 
-    The same remainders are left over where it is cut; what is empty stays empty.
+    The same remainders are left at the cuts; empty arrays stay empty.
     """
     counts, what = call.counts, call.description
     if call.individual:  # which other ranks do not know

@@ -1,4 +1,7 @@
-"""Routes: what a decision leads to, which runs."""
+"""Routes: the result of a decision, in a form that runs the call.
+
+The dispatches make them; the lanes keep them in prepared calls and start them.
+"""
 
 from collections.abc import Callable, Generator
 from dataclasses import dataclass
@@ -18,16 +21,14 @@ class Route:
     Attributes
     ----------
     choice : Choice
-        What was decided.
-    start : callable
-        ``start(send, recv)`` gives the polled steps.
+        The decision. start : callable ``start(send, recv)`` returns the polled steps.
     run : Blocking or None
-        Blocks in the backend's library; synchronous calls take it where it is there.
+        Blocks in the backend's library; synchronous calls take it if not None.
     registered : Route or None
-        What is faster where the arrays of all ranks are registered. All ranks must come this way; the steps
-        return False, and have done nothing, where the arrays of some rank are not.
+        A faster route if the arrays of all ranks are registered. All ranks must take it together;
+        otherwise its steps return False without any effect.
     planned : Route or None
-        What a plan takes where all ranks have one, and have agreed on it.
+        The route of a plan, if all ranks have one and have agreed on it.
     """
 
     choice: Choice
@@ -38,14 +39,14 @@ class Route:
 
 
 def with_pre_and_post(route: Route, before: Before | None, after: After | None) -> Route:
-    """Return the route that does `before` to what is sent and `after` to what is received."""
+    """Return the route with `before` on the sent and `after` on the received array."""
     if before is None and after is None:
         return route
     run = route.run
     start: Callable[[Buffer, Buffer], Any] = route.start
 
     def start_all(send: Buffer, recv: Buffer) -> Generator[bool, None, Any]:
-        given = before(send) if before else send  # kept here, since nobody else does
+        given = before(send) if before else send  # kept alive here
         done = yield from start(given, recv)
         if after and done is not False:
             after(recv)

@@ -1,4 +1,7 @@
-"""Messages that leave in the order in which they were begun, whichever is ready first."""
+"""Keeps messages in the order in which they were begun, whichever is ready first.
+
+`aware` and `staged` send users' messages by it.
+"""
 
 import threading
 from collections import defaultdict
@@ -39,11 +42,10 @@ class SendOrder:
         transport : Transport
             Moves them.
         outgoing : sequence of (int, ndarray of uint8, int, int)
-            The receiver of each, its bytes, the transport's tag, and its place as of `take`.
-        tag : int
-            The user's, as in `take`.
+            The receiver of each, its bytes, the transport's tag, and its place as of `take`. tag :
+            int The user's, as in `take`.
         requests : list of Request
-            What is under way besides; the messages join it.
+            Other requests under way; the messages join them.
         """
         for peer, data, wire, number in outgoing:
             counts = self._counts[peer, tag]

@@ -1,4 +1,7 @@
-"""How the ranks of a node reach each other's memory, by what is allowed and what is asked for."""
+"""How the ranks of a node reach each other's memory: by the system's limits and the settings.
+
+`algorithms` and windows ask it; it is agreed when a communicator is made.
+"""
 
 from typing import NamedTuple
 
@@ -31,7 +34,7 @@ def sharing(backend: Backend, settings: Settings) -> Sharing | None:
     Raises
     ------
     ConfigurationError
-        If the settings ask for what is not allowed here.
+        If the settings request a form that is not allowed here.
     """
     shared, asked = backend.collectives.shared, settings.shared_memory
     if shared is None or asked == "off":

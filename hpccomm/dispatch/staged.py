@@ -1,7 +1,7 @@
-"""The way of device arrays through pinned host memory, over the way of host arrays.
+"""The dispatch of device arrays through pinned host memory, over the host's dispatch.
 
-Large arrays go in parts: while the host communicates one, the next is copied to the host and the one
-before back to the device.
+Large arrays go in parts: while the host communicates one, the next is copied to the host, and the
+last one back to the device. The device lane uses it if `hpccomm.communicator.opening` chose it.
 """
 
 from collections.abc import Callable, Sequence
@@ -50,8 +50,8 @@ class Stage(NamedTuple):
     way : Route
         The host's.
     send, recv : Rows or None
-        Of the device arrays; None where this rank has none. Equal where contribution and result have one
-        block: the host's call is in place.
+        Of the device arrays; None without an array. Equal if contribution and result share a block:
+        the host's call is in place.
     """
 
     way: Route
@@ -193,7 +193,7 @@ class StagedDispatch:
         )
 
     def close(self) -> None:
-        """Let go of its streams. Local; idempotent."""
+        """Release its streams. Local; idempotent."""
         self._streams = None
 
     def _parts(self, call: Signature) -> tuple[CallPart, ...]:
@@ -240,7 +240,7 @@ class StagedDispatch:
             if up != stream:
                 with on_device(self._device):
                     order(slots[(len(stages) - 1) % SLOTS].returned, stream)
-        except BaseException:  # the call failed, or nobody goes on with it
+        except BaseException:  # the call failed, or was abandoned
             keep(slots, stages)
             raise
         for slot in slots:
@@ -261,7 +261,7 @@ class StagedDispatch:
         return down, up
 
     def _slots(self, flow: Flow, first: Stage, number: int) -> list[Slot]:
-        """Return memory for so many parts; no part is larger than the first."""
+        """Return memory for the parts; no part is larger than the first."""
         device = self._device
 
         def block(rows: Rows | None) -> PinnedBlock | None:
@@ -335,11 +335,11 @@ class StagedDispatch:
             try:
                 yield from self._fetched(leaving, stream)
                 yield from self._order.sent(self._messages, outgoing, tag, requests)
-            except BufferMismatch:  # all are complete, and the one that does not fit is lost
+            except BufferMismatch:  # all are complete, and the mismatched one is lost
                 for _, block in (*landings, *leaving):
                     POOL.give_back(block)
                 raise
-            except BaseException:  # the call failed, or nobody goes on with it
+            except BaseException:  # the call failed, or was abandoned
                 keep(landings, leaving, requests)
                 raise
             for _, block in leaving:
@@ -354,7 +354,7 @@ class StagedDispatch:
         return self._wire(tag, piece.data.dtype)
 
     def _fetched(self, leaving: Sequence[tuple[Piece, PinnedBlock]], stream: int) -> Steps:
-        """Copy what is sent to the host, polled."""
+        """Copy the sent data to the host, polled."""
         for event in [self._copied(*each, stream, to_host=True) for each in leaving]:
             while not ready(event):
                 yield False

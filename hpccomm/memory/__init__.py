@@ -1,1 +1,8 @@
-"""Arrays as hpccomm sees them: views, folding, device memory, memory that ranks of a node share."""
+"""Arrays as hpccomm sees them: views, folding, device memory, and a node's shared memory.
+
+- `views` makes a view of any array; `foreign` of memory that is not NumPy's. `folding` reduces
+  arrays.
+- `cuda` is device memory, `shared` the memory that ranks of a node share.
+
+`hpccomm.dispatch`, the backends and the communicator use it.
+"""

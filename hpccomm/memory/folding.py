@@ -1,4 +1,7 @@
-"""Folding contributions in host memory, with the meaning that `hpccomm.reductions` gives them."""
+"""Folds contributions in host memory, with the meaning that `hpccomm.reductions` gives them.
+
+Schedules' folds, windows and MPI's user-defined reductions run it.
+"""
 
 from collections.abc import Callable, Sequence
 from contextvars import Context
@@ -310,7 +313,7 @@ def try_out(op: Op, dtype: DType) -> None:
             combine(a, b, out=out)
         except UsageError:
             raise
-        except Exception as error:  # whatever the user's function raises
+        except Exception as error:  # any exception of the user's function
             raise UsageError(
                 f"op {name_of(op)} fails on two NumPy arrays of {a.size} elements of {dtype} ({error!r}); "
                 f"{REMEDY}"

@@ -1,6 +1,7 @@
 """NumPy arrays over host memory that is not NumPy's: at an address, or of another library's array.
 
-What NumPy cannot look at is refused with the line that makes an array of it.
+Objects that NumPy cannot view are refused with the line that makes an array of them.
+`hpccomm.memory.views` and `shared` use it.
 """
 
 import sys
@@ -63,7 +64,7 @@ def host_array(x: object, name: str) -> Array:
     Raises
     ------
     UsageError
-        If it is no array, or one that cannot be shared. The message has the line that makes one.
+        If it is not an array, or cannot be shared. The message has the line that makes one.
     BackendUnavailable
         If it lies on a device.
     """
@@ -88,7 +89,7 @@ def _foreign(x: object, name: str) -> Array:
             return np.asarray(memory)
     except HpccommError:
         raise
-    except Exception as error:  # whatever another library raises
+    except Exception as error:  # any exception of another library
         how = " by DLPack" if is_tensor(x) else ""
         raise UsageError(
             f"{name} ({class_name(x)}) cannot be shared{how}: {str(error).rstrip('.')}"
@@ -143,13 +144,13 @@ def _variable(name: str) -> str:
 
 
 def is_tensor(x: object) -> bool:
-    """Return whether an object is a PyTorch tensor, on whatever device."""
+    """Return whether an object is a PyTorch tensor, on any device."""
     cls = x.__class__
     return hasattr(cls, "is_cuda") and hasattr(cls, "data_ptr")
 
 
 def check_tensor(x: Any, name: str) -> None:
-    """Raise unless the memory of a PyTorch tensor holds what a read of it returns. Neither DLPack nor a pointer tells.
+    """Raise unless the memory of a PyTorch tensor holds its values. DLPack and pointers hide that.
 
     Raises
     ------
@@ -158,21 +159,21 @@ def check_tensor(x: Any, name: str) -> None:
     """
     of = _variable(name)
     if x.requires_grad:
-        raise UsageError(f"{name} requires grad, and communication has none; give {of}.detach()")
+        raise UsageError(
+            f"{name} requires grad, and communication is not differentiable; give {of}.detach()"
+        )
     if x.layout is not sys.modules["torch"].strided:
         raise UsageError(f"{name} has layout {x.layout}; give a dense tensor: {of}.to_dense()")
     if x.is_neg():
-        raise UsageError(f"{name} is a view that negates what it reads; give {of}.resolve_neg()")
+        raise UsageError(f"{name} is a view that negates its values; give {of}.resolve_neg()")
     if x.is_conj():
-        raise UsageError(
-            f"{name} is a view that conjugates what it reads; give {of}.resolve_conj()"
-        )
+        raise UsageError(f"{name} is a view that conjugates its values; give {of}.resolve_conj()")
     if x.is_quantized:
         raise UsageError(f"{name} is quantized; give {of}.dequantize(), or {of}.int_repr()")
     if (
         x.numel() and not x.data_ptr()
     ):  # zeros that are not stored, fakes, storage that was given back
-        stored = x._is_zerotensor()  # noqa: SLF001 (there is no other way to ask)
+        stored = x._is_zerotensor()  # noqa: SLF001 (the only way to ask)
         cure = f"{of}.clone()" if stored else "a tensor that has"
         raise UsageError(f"{name} has no memory, and cannot be shared by DLPack; give {cure}")
 

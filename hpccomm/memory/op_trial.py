@@ -1,12 +1,14 @@
-"""Trying a user's function before it reduces anything: whether it is what a reduction must be.
+"""Tries a user's function before it reduces anything: a reduction has to be commutative and so on.
 
 A function that is not elementwise, commutative and associative gives another result on each number of
 ranks, and with each algorithm. Nothing in the result shows it. So the function is tried on a few values
 first, once for each dtype.
 
-The values are small, so that sums and products do not overflow in 8 bits. None of them is zero, and no two
-that meet differ in their sign alone: the element of the larger magnitude is a common reduction, which
-prefers one of two of equal magnitude.
+The values are small, so that sums and products do not overflow in 8 bits. None of them is zero, and
+no two combined ones differ in their sign alone: the element of the larger magnitude is a common
+reduction, which prefers one of two of equal magnitude.
+
+Both `folding` modules try a function on its first use.
 """
 
 from collections.abc import Callable
@@ -27,7 +29,7 @@ Apply = Callable[[Array, Array], Array]
 """``apply(a, b)`` gives what the function makes of two arrays in host memory, in their dtype."""
 
 ELEMENTS = 8
-"""Elements of each array on which a function is tried."""
+"""Elements of each array of the trial."""
 
 REMEDY = "give a commutative, associative, elementwise function of two arrays, such as np.maximum"
 
@@ -44,7 +46,7 @@ _fit: dict[object, None] = {}
 
 
 def samples(dtype: DType) -> tuple[Array, Array, Array]:
-    """Return three arrays of `ELEMENTS` elements on which a user's function is tried."""
+    """Return three arrays of `ELEMENTS` elements for the trial of a user's function."""
     if dtype == dtypes.BOOL:
         bits = np.arange(ELEMENTS)
         return bits & 1 != 0, bits & 2 != 0, bits & 4 != 0
@@ -80,7 +82,7 @@ def check_fit(op: Op, dtype: DType, apply: Apply, where: object = "host") -> Non
     Raises
     ------
     UsageError
-        With the values that show what is wrong.
+        With the values that show the fault.
     """
     key = (op, dtype, where)
     try:

@@ -1,4 +1,4 @@
-"""Memory that calls have one after the other."""
+"""Memory that calls use one after the other: runners, windows and shared memory take it here."""
 
 from typing import Any
 

@@ -1,4 +1,7 @@
-"""Views of arrays of any kind: NumPy arrays over the same memory, or device arrays."""
+"""Views of arrays of any kind: NumPy arrays over the same memory, or device arrays.
+
+Every call of a communicator begins with them.
+"""
 
 import ctypes
 import sys
@@ -36,7 +39,7 @@ def view(x: object, name: str) -> View:
     Raises
     ------
     UsageError
-        If `x` is no array, or one that cannot be shared.
+        If `x` is not an array, or cannot be shared.
     BackendUnavailable
         If it lies on a device of another kind, or the view needs CuPy and CuPy cannot be used.
     """
@@ -98,7 +101,7 @@ def check_layout(array: View, name: str, *, written: bool) -> None:
 
 
 def _copies(array: Array, name: str) -> tuple[str, str]:
-    """Return the line that makes a copy `c` of what an array is a view of, and the line that copies it back."""
+    """Return the line that makes a contiguous copy `c`, and the line that copies it back."""
     owner: Any = array.base
     while isinstance(owner, np.ndarray):
         owner = owner.base

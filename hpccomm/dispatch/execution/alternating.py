@@ -1,7 +1,7 @@
-"""Programs on arrays in device memory, with messages by a library that knows no streams.
+"""Runs programs on device arrays, with messages by a library that does not know streams.
 
-The host takes turns with the device: messages begin once the device has made what they carry, and the
-device goes on once they have come.
+The host and the device take turns: messages begin once the device has made their data, and the
+device continues once they have arrived. `hpccomm.dispatch.aware` uses it.
 """
 
 from collections.abc import Sequence
@@ -41,11 +41,8 @@ class Alternating:
         Parameters
         ----------
         program : DeviceProgram
-            What this rank does.
-        send, recv : int
-            Addresses of the arrays; any number where there is none.
-        stream : int
-            Where they are made, and where local steps go.
+            This rank's program. send, recv : int Addresses of the arrays; any number without an
+            array. stream : int The stream that makes them, and runs local steps.
 
         Raises
         ------
@@ -65,7 +62,7 @@ class Alternating:
             for receives, sends, local in program.turns:
                 if receives or sends:
                     if not made:
-                        # Also of what is received: the device may still read what lay there.
+                        # Also of the received memory: the device may still read its old contents.
                         with on_device(device):
                             record(event, stream)
                         while not ready(event):
@@ -84,7 +81,7 @@ class Alternating:
                     with used(stream, device):
                         program.carry_out(local, at, stream)
                     made = False
-        except BaseException:  # the call failed, or nobody goes on with it
+        except BaseException:  # the call failed, or was abandoned
             keep(requests, kept)
             raise
         drop_event(event)

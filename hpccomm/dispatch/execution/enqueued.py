@@ -1,7 +1,8 @@
-"""Programs on arrays in device memory: messages, copies and folds are put on a stream.
+"""Runs programs on device arrays by putting messages, copies and folds on a stream.
 
-The stream has them one after the other, so that nothing is waited for, and a graph can be captured.
-Channels follow one another: they know nothing of each other, and may run in any order.
+The stream runs them one after the other, so that the host never waits, and a graph can be captured.
+Channels follow one another: they are independent, and may run in any order.
+`hpccomm.dispatch.device_schedules` uses it.
 """
 
 from collections.abc import Callable, Sequence
@@ -50,7 +51,7 @@ class DeviceProgram:
     Attributes
     ----------
     turns : tuple of LocalRound
-        In their order; those of one channel follow those of another.
+        In order, one channel after another.
     """
 
     def __init__(
@@ -80,12 +81,10 @@ class DeviceProgram:
         Parameters
         ----------
         send, recv : int
-            Addresses of the arrays; any number where there is none.
-
-        Raises
+            Addresses of the arrays; any number without an array. Raises
         ------
         UsageError
-            If a graph is captured from the stream, and there is no memory for that yet.
+            If a graph is captured from the stream, and its memory is not allocated yet.
         """
         if not self._elements:
             return (send, recv, 0), None
@@ -121,14 +120,14 @@ class DeviceProgram:
         exchange : callable
             Puts messages on a stream.
         send, recv : int
-            Addresses of the arrays; any number where there is none.
+            Addresses of the arrays; any number without an array.
         stream : int
             The stream's number.
 
         Raises
         ------
         UsageError
-            If a graph is captured from the stream, and there is no memory for that yet.
+            If a graph is captured from the stream, and its memory is not allocated yet.
         """
         at, kept = self.buffers(send, recv)
         for receives, sends, local in self.turns:

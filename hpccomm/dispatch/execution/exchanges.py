@@ -1,4 +1,7 @@
-"""Small messages between ranks of a node that are the same in every call: bound once, begun again and again."""
+"""Small messages between ranks of a node, equal in every call: bound once, begun repeatedly.
+
+`runner` lets ranks meet and exchange their records by them.
+"""
 
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
@@ -59,14 +62,13 @@ def suspected(
 
 
 EAGER_POLLS = 64
-"""So often a message is polled before others look at deadlines: some microseconds, in which the message of a
-rank that calls at the same time comes."""
+"""Polls before deadlines are checked: some microseconds, enough for a simultaneous call."""
 
 _NOTHING = np.empty(0, np.uint8)
 
 
 class Token(NamedTuple):
-    """A message to one rank and one from another, of as many bytes.
+    """A message to one rank and one from another, of equal size.
 
     Attributes
     ----------
@@ -160,9 +162,8 @@ class Exchanges:
         Returns
         -------
         tuple of Token
-            What fills the table with the records of all, one after the other.
-        Tokens
-            Those of barriers.
+            Fill the table with the records of all, one after the other. Tokens The tokens of
+            barriers.
         """
         if record is not self._published:
             self.table[0] = self._published = record
@@ -197,7 +198,7 @@ class Exchanges:
                 )
 
     def _meeting(self, tag: int) -> list[Token]:
-        """Return the exchanges that fill a table, of which each rank has the first row, with all rows.
+        """Return the exchanges that fill a table with all rows; each rank has its first row.
 
         J. Bruck, C.-T. Ho, S. Kipnis, E. Upfal, D. Weathersby, "Efficient algorithms for all-to-all
         communications in multiport message-passing systems", 1997: ⌈log2 n⌉ messages, as a barrier's.

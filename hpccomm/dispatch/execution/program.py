@@ -1,4 +1,7 @@
-"""One rank's schedule, made ready to be run again and again."""
+"""Compiles one rank's schedule into a program that can be run repeatedly.
+
+`hpccomm.dispatch.algorithms` and `device_schedules` compile; the runners of this package run it.
+"""
 
 from collections.abc import Callable, Iterator
 from typing import Generic, NamedTuple, TypeVar
@@ -18,7 +21,7 @@ from hpccomm.schedules.schedule import (
 )
 
 OWN = (SEND, RECV, SCRATCH)
-"""This rank's buffers, by number. Those of rank p follow from ``len(OWN) * (p + 1)`` on."""
+"""This rank's buffers, by number. Rank p's buffers begin at ``len(OWN) * (p + 1)``."""
 
 _NUMBER = {name: number for number, name in enumerate(OWN)}
 
@@ -42,7 +45,7 @@ class Transit(NamedTuple, Generic[Where]):
 
 
 class Step(NamedTuple, Generic[Where]):
-    """Fold `sources` into `target`, `final` or not; where `final` is None, copy the only source."""
+    """Fold `sources` into `target`, `final` or not; if `final` is None, copy the only source."""
 
     sources: tuple[Where, ...]
     target: Where
@@ -71,13 +74,13 @@ class Program(NamedTuple):
     Attributes
     ----------
     channels : tuple
-        The turns of each, without those in which this rank does nothing. A channel of no turns
-        stays: a channel's place is its number on every rank.
+        The turns of each, without this rank's empty ones. An empty channel stays: a channel's place
+        is its number on every rank.
     scratch : int
         Elements of its scratch.
 
-    Ranks that reach each other's memory must have met before it begins: barriers with which a channel
-    opens are left out.
+    Ranks that reach each other's memory must have met before it begins: barriers at the beginning
+    of a channel are left out.
     """
 
     channels: tuple[tuple[LocalRound[Slice], ...], ...]
@@ -92,7 +95,7 @@ class MemoryRound(NamedTuple):
     local : tuple of Step
         In their order.
     barrier : tuple of (int, int)
-        The steps of the barrier that follows: who is heard, and who is told.
+        The steps of the barrier that follows: the rank to hear, and the rank to signal.
     """
 
     local: tuple[Step[Slice], ...]
@@ -105,7 +108,7 @@ class MemoryProgram(NamedTuple):
     Attributes
     ----------
     rounds : tuple of MemoryRound
-        In their order. The barrier with which the schedule begins is left out.
+        In order, without the barrier at the beginning of the schedule.
     scratch : int
         Elements of its scratch.
     """
@@ -134,7 +137,7 @@ def compiled(schedule: Schedule, lengths: tuple[int, int]) -> Program:
 def compiled_in_memory(schedule: Schedule, lengths: tuple[int, int]) -> MemoryProgram | None:
     """Return the program of a schedule that sends nothing but barriers; None for any other.
 
-    Parameters are those of `compiled`.
+    Parameters are as of `compiled`.
     """
     if len(schedule.channels) != 1:
         return None
@@ -146,7 +149,7 @@ def compiled_in_memory(schedule: Schedule, lengths: tuple[int, int]) -> MemoryPr
             return None
         opening = opening and not each.local
         if opening:
-            continue  # whoever runs the program has them meet
+            continue  # the runner performs this barrier
         local = tuple(step for table in each.local for step in _steps(table, placed))
         barrier = () if each.barrier is None else tuple(_meetings(each.barrier))
         if local or barrier:
@@ -167,7 +170,7 @@ def _slices(schedule: Schedule, lengths: tuple[int, int]) -> "Placed[Slice]":
 def local_rounds(
     schedule: Schedule, placed: Placed[Where]
 ) -> tuple[tuple[LocalRound[Where], ...], ...]:
-    """Return what the one rank does for which `schedule` was made, for each channel."""
+    """Return the turns of the one rank of `schedule`, for each channel."""
     channels = []
     for channel in schedule.channels:
         turns: list[LocalRound[Where]] = []
@@ -175,7 +178,7 @@ def local_rounds(
         for each in channel():
             opening = opening and not (each.receives or each.sends or each.local)
             if opening:
-                continue  # whoever runs the program has them meet
+                continue  # the runner performs this barrier
             turn = LocalRound(
                 tuple(message for table in each.receives for message in _messages(table, placed)),
                 tuple(message for table in each.sends for message in _messages(table, placed)),

@@ -1,4 +1,7 @@
-"""Steps on the memory of peers: mapped here, or reached through the kernel."""
+"""Binds steps to the memory of peers: mapped here, or reached through the kernel.
+
+`runner` and `variants` run programs on shared memory by it.
+"""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -17,7 +20,7 @@ from hpccomm.memory.views import address
 
 Array = NDArray[Any]
 Action = Callable[[], object]
-"""Does one step on the memory to which it is bound."""
+"""Does one step on its bound memory."""
 
 
 class Peers(dict[int, Array | Pages]):
@@ -45,7 +48,7 @@ class Peers(dict[int, Array | Pages]):
 
 @dataclass(slots=True, eq=False)
 class Reached:
-    """The buffers of a rank, and those of its peers, by a program's numbers.
+    """The buffers of a rank and of its peers, by a program's numbers.
 
     Attributes
     ----------
@@ -119,5 +122,5 @@ def copy(source: Array, target: Array) -> None:
 
 
 def same(source: Array, target: Array) -> bool:
-    """Return whether two arrays of as many elements are the same memory."""
+    """Return whether two arrays of the same size are the same memory."""
     return np.may_share_memory(source, target) and address(source) == address(target)

@@ -1,4 +1,7 @@
-"""Runs programs over a transport."""
+"""Runs programs over a transport, or on shared memory, as steps that the engine polls.
+
+`hpccomm.dispatch.algorithms` makes one for each call's form.
+"""
 
 from collections.abc import Generator, Sequence
 from itertools import cycle
@@ -79,7 +82,7 @@ class Runner:
         Parameters
         ----------
         forms : Variants
-            The forms. Those of one runner have the same members.
+            The forms, with the same members for one runner.
         send, recv : ndarray or None, 1-D of its dtype
             This rank's arrays.
 
@@ -126,7 +129,7 @@ class Runner:
                     token = tokens[pair]
                     if not token.begun():
                         yield from exchanges.late(token)
-        except BaseException:  # the call failed, or nobody goes on with it
+        except BaseException:  # the call failed, or was abandoned
             keep(exposure, exchanges, send, recv)
             raise
         exposure.withdraw()
@@ -135,7 +138,7 @@ class Runner:
     def _reached(
         self, found: Found, exposure: Exposure, forms: Variants, send: Buffer, recv: Buffer
     ) -> Reached:
-        """Return the buffers of this call, and those of its peers."""
+        """Return the buffers of this call and of its peers."""
         elements, dtype = found.program.scratch, forms.dtype
         if found.reach is Reach.STAGED:
             assert exposure.scratch is not None
@@ -208,6 +211,6 @@ class Runner:
                         pair(*inputs, target)
                     else:
                         fold(inputs, target, final)  # type: ignore[misc]  # a reduction has one
-        except BaseException:  # the call failed, or nobody goes on with it
+        except BaseException:  # the call failed, or was abandoned
             keep(requests, buffers)
             raise

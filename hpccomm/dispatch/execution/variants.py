@@ -1,12 +1,12 @@
-"""One call in several forms: which one runs depends on what the ranks of a node reach of each other.
+"""One call in several forms; the memory that the ranks of a node reach decides which one runs.
 
-That is found out in the call. The ranks of the node exchange what they publish of their arrays, by
-messages; so they have met, which stands for the barrier with which such schedules begin, and all of
-them know the same.
+The call itself finds that out. The ranks of the node exchange records of their arrays, by messages.
+So they have met, which replaces the barrier at the beginning of such schedules, and all have the
+same facts.
 
-What follows from that is kept for later calls in which all publish the same again. It depends on nothing
-else, and holds no array: a peer's registered memory stays mapped, and what lies there is the array that
-the peer publishes in that call.
+The result is kept for later calls in which all publish the same records. It depends on nothing
+else, and holds no array: a peer's registered memory stays mapped, and the array at that place is
+the one that the peer publishes in that call. `runner` asks for it.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -29,10 +29,10 @@ from hpccomm.memory.views import address
 from hpccomm.units import ranks_named
 
 KEPT = 64
-"""Calls on so many different arrays find at once what they found before."""
+"""Number of different sets of arrays whose results are kept."""
 
 BOUND_STEPS = 1024
-"""Programs of more steps are bound anew in each call: they take long, and what is bound takes memory."""
+"""Programs of more steps are bound anew in each call, since bound steps take memory."""
 
 _NOTHING = np.empty(0, np.uint8)
 
@@ -40,7 +40,7 @@ _Places = tuple[int, int, int, int]
 """Address and bytes of the sent array, and of the received one."""
 
 Turns = Iterable[tuple[Iterable[Action], tuple[tuple[int, int], ...]]]
-"""The rounds of a program on memory: what is done, and the steps of the barrier that follows."""
+"""The rounds of a program on memory: the steps, and the steps of the barrier that follows."""
 
 
 class Found(NamedTuple):
@@ -49,13 +49,11 @@ class Found(NamedTuple):
     Attributes
     ----------
     reach : Reach
-        What they reach of each other.
+        The reach of each other's memory.
     program : Program or MemoryProgram
-        Of the form that fits.
-    peers : Peers
-        The buffers of the others.
+        Of the matching form. peers : Peers The buffers of the peers.
     turns : Turns or None
-        The program, bound to the memory that all have published; None where it is bound in each call.
+        The program, bound to all published memory; None if it is bound in each call.
     """
 
     reach: Reach
@@ -65,7 +63,7 @@ class Found(NamedTuple):
 
 
 def _none() -> None:
-    """Stand for a reference to an array, where there is none."""
+    """Stands for the reference to a missing array."""
 
 
 class _Recent(NamedTuple):
@@ -144,14 +142,12 @@ class Variants:
         return exposure
 
     def learned(self, table: Record, exposure: Exposure, results: ScratchBuffer) -> Found:
-        """Return what follows from a table of what the members published, in their order.
+        """Return the result for a table of the members' published records, in order.
 
         Parameters
         ----------
         table : ndarray of int64, shape (ranks of the node, RECORD)
-            What they published.
-        exposure : Exposure
-            Of this call.
+            Their records. exposure : Exposure Of this call.
         results : ScratchBuffer
             As in `Reached`.
 

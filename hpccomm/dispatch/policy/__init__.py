@@ -1,12 +1,13 @@
-"""What `auto` takes: a choice by collective, bytes, dtype and reduction, ranks and nodes.
+"""The choice of ``auto``: by collective, bytes, dtype and reduction, ranks and nodes.
 
-A `Policy` chooses for the calls of one communicator, by a `Table` of what was measured to be the
-fastest from which size on. `Tables` finds the one for a communicator: that of the tuning file whose
-`Shape` is the communicator's, else the nearest of those that come with the package. Where no table
-fits, hpccomm's own algorithms are compared by their estimated times on a described network.
+A `Policy` chooses for the calls of one communicator, by a `Table` of the fastest algorithm from
+each size on, as measured. `Tables` finds the table of a communicator: the one of the tuning file
+whose `Shape` is the communicator's, else the nearest of the built-in ones. If no table fits,
+hpccomm's own algorithms are compared by their estimated times on a described network.
 
-Whatever is chosen follows from what is equal on all ranks: what the call requires to be, settings
-that are agreed when the first communicator is made, and facts that are agreed then.
+Each choice follows from facts that are equal on all ranks: the required arguments of the call, the
+settings that are agreed when the first communicator is made, and facts that are agreed then.
+`hpccomm.dispatch.host` asks it; ``hpccomm tune`` makes tables.
 """
 
 from hpccomm.dispatch.policy.choosing import (

@@ -1,4 +1,7 @@
-"""Which algorithm a call takes: a function of what is equal on all ranks."""
+"""Chooses the algorithm of a call: a function of facts that are equal on all ranks.
+
+The dispatches ask a `Policy`; perf and tune list the algorithms by it.
+"""
 
 import math
 from collections.abc import Callable, Sequence
@@ -36,7 +39,7 @@ NAMES = (AUTO, NATIVE, *sorted({name for each in ALGORITHMS.values() for name in
 
 
 def names() -> tuple[str, ...]:
-    """Return every name that ``algorithm=`` may have in some call, those of other packages too."""
+    """Return every name that ``algorithm=`` may have in some call, also of other packages."""
     return (AUTO, NATIVE, *algorithm_names())
 
 
@@ -85,9 +88,7 @@ def applicable(
     Parameters
     ----------
     call : Signature
-        What is asked for.
-    native : bool
-        Whether the backend has its own way to do it.
+        The call. native : bool Whether the backend has its own form of it.
     shared : bool
         Whether the ranks reach each other's memory.
     deterministic : bool
@@ -122,7 +123,7 @@ def taken(
     shared: bool = False,
     deterministic: bool,
 ) -> Taken:
-    """Return which algorithm a call takes: one of `names`, `AUTO`, or one that is not hpccomm's own.
+    """Return the algorithm of a call: one of `names`, `AUTO`, or another package's.
 
     Parameters
     ----------
@@ -142,9 +143,8 @@ def taken(
     Raises
     ------
     UsageError
-        If `algorithm` does not apply; the message lists those that do.
-    ConfigurationError
-        If it is another package's, which cannot be imported.
+        If `algorithm` does not apply; the message lists the ones that do. ConfigurationError If it
+        is another package's, which cannot be imported.
     """
     asked = setting if algorithm is None else algorithm
     if asked == AUTO:
@@ -227,18 +227,14 @@ class Policy:
 
         Parameters
         ----------
-        call : Signature
-            What is asked for.
-        algorithm, setting
-            As for `taken`.
+        call : Signature The call. algorithm, setting As for `taken`.
         native, shared, deterministic : bool
             As for `applicable`.
 
         Raises
         ------
         UsageError
-            If `algorithm` does not apply; the message lists those that do.
-        """
+            If `algorithm` does not apply; the message lists the ones that do."""
         names = applicable(call, native=native, shared=shared, deterministic=deterministic)
         over = f"{self.shape.backend}{self._apart(call, algorithm, shared)}"
         name, other = taken(
@@ -263,7 +259,7 @@ class Policy:
     ) -> Decision | None:
         """Choose what a call takes where its arrays are registered on all ranks.
 
-        Parameters are those of `decide`. None where that does not depend on the arrays, or is not known.
+        Parameters are as of `decide`. None if it does not depend on the arrays, or is unknown.
         """
         if not (native and shared) or deterministic or call.individual or self.shape.ranks == 1:
             return None
@@ -290,7 +286,7 @@ class Policy:
         if known is None or shared or not known.shared:
             return ""
         if self.shape.nodes > 1:
-            return f" on {self.shape.nodes} nodes, of which each has its own memory"
+            return f" on {self.shape.nodes} nodes, each with its own memory"
         return " between ranks that do not all share memory (HPCCOMM_SHARED_MEMORY=off?)"
 
     def named(
@@ -311,7 +307,7 @@ class Policy:
             case, why = NATIVE_CASE, ""
         else:
             what = f"{call.name}{_what(call)}"
-            case, why = OWN_CASE, f"{backend} has none of its own that does {what} as it is meant; "
+            case, why = OWN_CASE, f"{backend} does not have its own {what} with this meaning; "
         if native and ranks == 1:
             return Decision(Pick(NATIVE), "there is but one rank")
         if call.individual:

@@ -1,6 +1,7 @@
 """Tables in a results file: the entry ``policy`` in the facts of a run of ``hpccomm tune``.
 
-It is a table as `Table.document` gives it, as JSON.
+It has the keys of the TOML text of a table (``hpccomm.dispatch.policy.text``), as JSON. ``hpccomm
+tune`` writes it; the first communicator reads it from HPCCOMM_TUNING_FILE.
 """
 
 from collections.abc import Mapping
@@ -23,7 +24,7 @@ def read(path: str) -> tuple[Table, ...]:
     Raises
     ------
     ConfigurationError
-        If it cannot be read, is no results file, has no table, or one that cannot be understood.
+        If it cannot be read, is not a results file, or has no readable table.
     """
     try:
         with records.opened(Path(path)) as (hdf5, _):
@@ -57,7 +58,7 @@ def _checked(entry: Mapping[str, Any]) -> Table:
         for _, pick in rows:
             if pick.algorithm != NATIVE and pick.algorithm not in KNOWN[collective]:
                 raise UsageError(
-                    f"{pick.algorithm!r} is no algorithm of {collective} that is installed"
+                    f"{pick.algorithm!r} is not an installed algorithm of {collective}"
                 )
             if min(pick.segment, pick.channels) < 0:
                 raise UsageError(f"{collective} has a row of less than 0 segments or channels")

@@ -1,4 +1,7 @@
-"""What `auto` goes by: for each collective, from which size on which algorithm is taken."""
+"""A tuning table: for each collective, the algorithm from each size on.
+
+`choosing` looks up the row of a call; ``hpccomm tune`` makes tables.
+"""
 
 import json
 from bisect import bisect_right
@@ -24,18 +27,16 @@ CASES: Mapping[str, str] = {
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """What measurements hold for: the ranks of a communicator, and what they run on.
+    """The conditions of measurements: the ranks of a communicator, and their machine.
 
     Attributes
     ----------
     backend : str
         Its name.
     library : str
-        The MPI library and its version; empty where there is none.
-    ranks, nodes : int
-        How many there are.
+        The MPI library and its version; empty without one. ranks, nodes : int Their numbers.
     ranks_per_node : int
-        The most that a node has.
+        The most on a node.
     memory : str
         How the ranks of a node reach each other's plain arrays: ``"pages"``, ``"staging"``, or
         ``"off"`` if they do not.
@@ -71,7 +72,7 @@ class Shape:
 
 
 class Pick(NamedTuple):
-    """What is taken.
+    """An algorithm with its parameters.
 
     Attributes
     ----------
@@ -100,12 +101,11 @@ TableRows = tuple[TableRow, ...]
 
 @dataclass(frozen=True)
 class Table:
-    """What is taken, by collective, case and bytes.
+    """Picks by collective, case and bytes.
 
     Attributes
     ----------
-    shape : Shape
-        What it was measured on.
+    shape : Shape The measured ranks and machine.
     measured : str
         When, as an ISO 8601 date.
     rows : mapping of (str, str) to tuple of Row
@@ -172,7 +172,7 @@ class Table:
         return "\n".join(lines) + "\n"
 
     def find(self, collective: str, case: str, nbytes: int) -> TableRow | None:
-        """Return the row that `nbytes` fall into; None where the table has none for the case."""
+        """Return the row for `nbytes`; None if the table lacks the case."""
         rows = self.rows.get((collective, case))
         if rows is None:
             return None
@@ -181,7 +181,8 @@ class Table:
     def near(self, shape: Shape) -> bool:
         """Tell whether what was measured here says something of another shape.
 
-        One node tells of one node and several of several, up to twice as many or half as many.
+        Tables of one node serve one node, and tables of several nodes serve half to twice their
+        number.
         """
         mine, other = self.shape, shape
         factors = (mine.nodes / other.nodes, mine.ranks_per_node / other.ranks_per_node)

@@ -1,4 +1,7 @@
-"""Which table a communicator goes by: a tuned one of its shape, else the nearest built-in one."""
+"""Finds the table of a communicator: a tuned one of its shape, else the nearest built-in one.
+
+Made once a process, when the first communicator is made.
+"""
 
 import json
 import logging
@@ -61,7 +64,7 @@ class Machine(NamedTuple):
     Attributes
     ----------
     library : str
-        The MPI library and its version; empty where there is none.
+        The MPI library and its version; empty without one.
     processor : str
         Its model.
     cores : int
@@ -80,9 +83,8 @@ class Tables:
     Attributes
     ----------
     machine : Machine
-        Where it runs.
-    tuned : tuple of Table
-        Those of the tuning file; the last of a shape counts. Empty without one.
+        This machine. tuned : tuple of Table The tables of the tuning file; the last of a shape
+        counts. Empty without one.
     file : str
         The tuning file's name.
     links : tuple of str

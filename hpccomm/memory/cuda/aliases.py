@@ -1,4 +1,7 @@
-"""NumPy arrays over memory at an address, as host libraries take memory."""
+"""NumPy arrays over device-accessible memory at an address, as MPI takes memory.
+
+`hpccomm.dispatch.aware` and pinned memory use it.
+"""
 
 from typing import Any
 

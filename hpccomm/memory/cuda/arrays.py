@@ -1,4 +1,7 @@
-"""Views of arrays in device memory, whichever library they belong to."""
+"""Views of arrays in device memory, of any library.
+
+`hpccomm.memory.views` makes them; lanes and dispatches read them.
+"""
 
 from math import prod
 from typing import Any, NamedTuple
@@ -32,7 +35,7 @@ class DeviceArray(NamedTuple):
     pointer : int
         Address of the first element; any number for an empty array.
     dtype : dtype
-        Of its elements, as NumPy has it.
+        NumPy's dtype of its elements.
     shape : tuple of int
         Extents.
     contiguous : bool
@@ -40,9 +43,9 @@ class DeviceArray(NamedTuple):
     writable : bool
         Whether it may be written.
     device : int
-        CUDA device on which it lies.
+        Its CUDA device.
     kind : int
-        How the user's object is looked at: `CUPY`, `TORCH`, `INTERFACE` or `DLPACK`.
+        The protocol of the user's object: `CUPY`, `TORCH`, `INTERFACE` or `DLPACK`.
     """
 
     pointer: int
@@ -165,7 +168,7 @@ def _torch_dtype(x: Any, name: str) -> DType:
         return TORCH_ONLY[word] if word in TORCH_ONLY else np.dtype(word.removeprefix("torch."))
     except TypeError:
         raise UsageError(
-            f"{name} has dtype {x.dtype}, which NumPy lacks; give one that NumPy has"
+            f"{name} has dtype {x.dtype}, which NumPy lacks; give one of NumPy's"
         ) from None
 
 

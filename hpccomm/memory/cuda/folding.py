@@ -5,6 +5,8 @@ float64 give the same bits as on the host. Floats that are accumulated in float3
 own, in `hpccomm.memory.cuda.narrow`.
 
 All work goes to CuPy's current stream, and nothing blocks.
+
+`hpccomm.dispatch` folds device arrays by it.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -54,7 +56,7 @@ class DeviceElements:
     scratch: Scratch
 
     def at(self, pointer: int, count: int) -> Any:
-        """Return a CuPy array over elements, in the dtype in which CuPy gets them."""
+        """Return a CuPy array over elements, in CuPy's dtype for them."""
         return wrapped(pointer, count, carrier(self.dtype), self.device)
 
     def fill(self, target: int, count: int, value: Any) -> None:
@@ -76,12 +78,12 @@ class DeviceElements:
         kernel((dtype,), dtype, last=MULTIPLIED)(data, factor, data if target == source else out)
 
     def to_float32(self, source: int, target: int, count: int) -> None:
-        """Write elements of a narrow float at `source` as float32 to `target`, apart from it."""
+        """Write elements of a narrow float at `source` as float32 to `target`, a disjoint array."""
         wide = wrapped(target, count, FLOAT32, self.device)
         kernel((self.dtype,), FLOAT32)(self.at(source, count), _ONE, wide)
 
     def from_float32(self, source: int, target: int, count: int) -> None:
-        """Round float32 at `source` to elements of a narrow float at `target`, apart from it."""
+        """Round float32 at `source` to elements of a narrow float at `target`, a disjoint array."""
         wide = wrapped(source, count, FLOAT32, self.device)
         kernel((FLOAT32,), self.dtype)(wide, _ONE, self.at(target, count))
 
@@ -90,7 +92,7 @@ class DeviceElements:
         module, dtype = cupy(), self.dtype
         if not dtypes.is_integer(dtype):
             part = np.empty(0, dtype).real.dtype
-            # Parts of complex numbers apart: a complex divisor has its own rounding.
+            # Real and imaginary parts separately: a complex divisor has its own rounding.
             parts = total.size * (dtype.itemsize // part.itemsize)
             sums = total if part == dtype else wrapped(total.data.ptr, parts, part, self.device)
             module.true_divide(sums, part.type(contributions), out=sums)
@@ -125,7 +127,7 @@ class DeviceFolder:
     Raises
     ------
     UsageError
-        If `op` is a callable that is no commutative, associative, elementwise function of two CuPy
+        If `op` is a callable, but not a commutative, associative, elementwise function of two CuPy
         arrays of this dtype.
     """
 
@@ -216,7 +218,7 @@ def _users(op: Callable[[Any, Any], Any]) -> Combine:
         module = cupy()
         try:
             result = op(a, b)
-        except Exception as error:  # whatever the user's function raises
+        except Exception as error:  # any exception of the user's function
             raise UsageError(
                 f"op {name_of(op)} fails on CuPy arrays of {a.dtype} ({error!r}); give a commutative, "
                 "associative, elementwise function that takes them, such as one of NumPy's or CuPy's, or use host "

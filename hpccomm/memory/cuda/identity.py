@@ -1,4 +1,4 @@
-"""The identity of a CUDA device: its name, address and drivers."""
+"""The identity of a CUDA device: name, address, drivers. NCCL's facts and perf's header use it."""
 
 import ctypes
 import uuid

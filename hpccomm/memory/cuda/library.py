@@ -1,4 +1,4 @@
-"""CuPy, found when it is first needed, and the CUDA device that a rank uses."""
+"""CuPy, imported on first need. All code that uses devices gets it here."""
 
 import ctypes
 import importlib.util
@@ -78,7 +78,7 @@ def cupy() -> Any:
 
 @cache
 def driver_library() -> ctypes.CDLL | None:
-    """Return CUDA's driver library, or None if there is none."""
+    """Return CUDA's driver library, or None."""
     try:
         return ctypes.CDLL("libcuda.so.1")
     except OSError:

@@ -1,4 +1,4 @@
-"""Temporary device memory of calls, and copies within device memory."""
+"""Temporary device memory of calls, and copies within device memory, for the dispatches."""
 
 from typing import Any
 
@@ -10,8 +10,9 @@ from hpccomm.memory.cuda.library import cupy
 class Scratch:
     """Memory of CuPy's pool, for calls on any stream.
 
-    The pool reuses dropped memory only for later work on the same stream, so nobody waits for the end of
-    a call. A captured graph uses its memory at each replay, so that memory lives until `free`.
+    The pool reuses dropped memory only for later work on the same stream, so no call waits for the
+    end of another. A captured graph uses its memory at each replay, so that memory lives until
+    `free`.
     """
 
     __slots__ = ("_captured",)

@@ -1,8 +1,8 @@
 """Floats that are accumulated in float32, in device memory: one kernel reads, computes and rounds.
 
 CuPy has no float8, and only some versions have bfloat16. So kernels take their bits, widen them to
-float32 and round the result to nearest with ties to even, as `ml_dtypes` does on the host. The bits are
-the same, except for which NaN they are.
+float32 and round the result to nearest with ties to even, as `ml_dtypes` does on the host. The bits
+are the same, except those of NaNs. `hpccomm.memory.cuda.folding` uses these kernels.
 """
 
 from dataclasses import asdict, dataclass
@@ -26,7 +26,7 @@ COMBINED = {
     ReduceOp.MIN: "((t != t) | (t < s)) ? t : s",
     ReduceOp.MAX: "((t != t) | (t > s)) ? t : s",
 }
-"""How a kernel combines what it has, t, with the next contribution, s. A NaN stays."""
+"""How a kernel combines its value, t, with the next contribution, s. A NaN stays."""
 
 DIVIDED, MULTIPLIED = "__fdiv_rn(t, c)", "__fmul_rn(t, c)"
 """What a kernel does with its number c before it rounds."""
@@ -53,8 +53,9 @@ class Format:
     nan : int
         The NaN that replaces every NaN.
     half : int
-        What is added before bits are dropped, besides the last kept bit: a little less than half of that
-        bit, so that ties round to even, and the difference of the biases. It wraps in 32 bits.
+        The number added before bits are dropped, besides the last kept bit: a little less than half
+        of that bit, so that ties round to even, and the difference of the biases. It wraps in 32
+        bits.
     normal : int
         Bits of the smallest float32 that does not become subnormal.
     anchor : int
@@ -137,13 +138,13 @@ def kernel(
     Parameters
     ----------
     sources : tuple of dtype
-        Of the contributions: float32, or of `hpccomm.dtypes.NARROW`. Arrays are of their `carrier`.
+        Of the contributions: float32, or of `hpccomm.dtypes.NARROW`. Arrays have its `carrier`.
     target : dtype
         Of the result, as well.
     combined : str
         Of `COMBINED`.
     last : str
-        `DIVIDED` or `MULTIPLIED`: what is done with the float32 c before the one rounding.
+        `DIVIDED` or `MULTIPLIED`: the operation on the float32 c before the one rounding.
     """
     given = [f"{carrier(source)} x{number}" for number, source in enumerate(sources)]
     return cupy().ElementwiseKernel(

@@ -1,4 +1,7 @@
-"""A device's links, from NVIDIA's management library. The package ``nvidia-ml-py`` is optional."""
+"""A device's links, from NVIDIA's management library. The package ``nvidia-ml-py`` is optional.
+
+``hpccomm perf``, the doctor and the hardware's description read it.
+"""
 
 import importlib
 import importlib.util
@@ -52,7 +55,7 @@ def path(one: str, other: str | None) -> Link | None:
         if other == one:
             clock = nvml.nvmlDeviceGetMaxClockInfo(ends[0], nvml.NVML_CLOCK_MEM)
             bits = nvml.nvmlDeviceGetMemoryBusWidth(ends[0])
-            # A line of the bus carries two bits in each of so many million cycles.
+            # A line of the bus carries two bits a cycle; the clock is in MHz.
             return Link(f"memory, {bits} bits at {clock} MHz", 2 * clock * bits / 8 / 1000)
         if other is None and _field(nvml, ends[0], "NVML_FI_DEV_C2C_LINK_COUNT"):
             return Link("NVLink-C2C", 0.0)
@@ -73,7 +76,7 @@ def opened() -> Iterator[Any]:
     Raises
     ------
     LookupError
-        If there is none, or no driver, or if a call in the block fails (NVMLError).
+        If the library or the driver is missing, or if a call in the block fails (NVMLError).
     """
     if importlib.util.find_spec("pynvml") is None:
         raise LookupError(f"NVML is not to be had: {install_command('nvml')}")
@@ -92,7 +95,7 @@ def opened() -> Iterator[Any]:
 
 def nvlinks(nvml: Any, handle: Any) -> Iterator[tuple[int, bool]]:
     """Yield the numbers of a device's NVLinks, and whether each is up."""
-    with suppress(nvml.NVMLError):  # there are no more, or none at all
+    with suppress(nvml.NVMLError):  # no further one exists
         for number in range(nvml.NVML_NVLINK_MAX_LINKS):
             state = nvml.nvmlDeviceGetNvLinkState(handle, number)
             yield number, state == nvml.NVML_FEATURE_ENABLED

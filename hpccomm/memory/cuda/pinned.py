@@ -1,4 +1,7 @@
-"""Pinned host memory, which a device copies from and to while the host continues."""
+"""Pinned host memory, from and to which a device copies while the host continues.
+
+`hpccomm.dispatch.staged` moves device arrays through it.
+"""
 
 from threading import Lock
 from weakref import WeakSet
@@ -9,7 +12,7 @@ from hpccomm.memory.cuda.library import cupy
 from hpccomm.memory.cuda.streams import drop_event, on_device, ready
 
 KEPT_BYTES = 64 << 20
-"""Bytes that stay pinned for later calls, or as many as calls had at one time lately."""
+"""Bytes that stay pinned for later calls; recent calls may raise it to their maximum."""
 
 _FORGETS = 8
 """What calls had at one time counts for 2 to this power less with each block that is taken."""
@@ -66,8 +69,8 @@ class PinnedBlock:
 class Pool:
     """Pinned memory that calls reuse. Any thread may use it.
 
-    Pinning takes the kernel about as long as copying, and freeing waits for the device. So blocks are kept,
-    as many as calls need at one time. What no call has needed for long is freed.
+    Pinning takes the kernel about as long as copying, and freeing waits for the device. So blocks
+    are kept, up to the number that calls need at one time. Blocks unused for long are freed.
 
     Parameters
     ----------

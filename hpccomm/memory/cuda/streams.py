@@ -1,4 +1,4 @@
-"""Streams and events, by their CUDA handles."""
+"""Streams and events, by their CUDA handles. Everything that orders device work uses them."""
 
 import ctypes
 import sys
@@ -25,7 +25,7 @@ _RELAXED = 2
 
 
 class _Foreign:
-    """A stream of which only the number is known, with the protocol that CuPy accepts."""
+    """A stream known only by its number, with the protocol that CuPy accepts."""
 
     def __init__(self, pointer: int) -> None:
         self._pointer = pointer
@@ -276,8 +276,8 @@ def order(event: int, stream: int) -> None:
 def event_status(event: int) -> int:
     """Return what CUDA answers of an event: 0 once it has come. Ends no capture of any thread.
 
-    It is asked of the driver, because CuPy holds the interpreter meanwhile: where another thread waits in
-    the driver for room on a stream, the question may wait for that thread.
+    The driver is asked directly, because CuPy holds the interpreter during the question: if another
+    thread waits in the driver for room on a stream, the question may wait for that thread.
     """
     driver, runtime = driver_library(), cupy().cuda.runtime
     if driver is None:

@@ -1,6 +1,8 @@
 """The library that communicates from a device's memory in this process: NCCL or a CUDA-aware MPI.
 
 The two never use one device at the same time, because each could wait for work that the other delays.
+
+The NCCL backend and the CUDA-aware dispatch claim the device here.
 """
 
 import threading

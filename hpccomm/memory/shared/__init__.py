@@ -1,8 +1,9 @@
 """How the processes of a node reach each other's memory.
 
-There are two kinds of memory. Registered memory lies in segments of this library, which peers map. Plain
-memory is any other memory; the kernel copies from and to it. Neither has a name in a file system, so
-nothing is left behind however a process ends, and a small ``/dev/shm`` does not matter.
+There are two kinds of memory. Registered memory lies in segments of this library, which peers map.
+Plain memory is any other memory; the kernel copies from and to it. Both have no name in a file
+system, so nothing is left behind after any end of a process, and a small ``/dev/shm`` does not
+matter.
 
 - `libc`: the system calls.
 - `heap`: this process's segments, and the arrays in them.
@@ -10,6 +11,8 @@ nothing is left behind however a process ends, and a small ``/dev/shm`` does not
 - `pages`: peers' plain arrays.
 - `node`: what the ranks of a node expose and reach in a call.
 - `probe`: whether they can.
+
+The MPI backend offers it to schedules and windows through `hpccomm.contracts.transport`.
 """
 
 from hpccomm.memory.shared.node import NodeMemory

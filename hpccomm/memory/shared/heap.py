@@ -1,8 +1,9 @@
 """Segments of this process, and the arrays that lie in them.
 
-A segment is an unnamed file in memory (memfd). Peers open it through this process's entry in ``/proc``.
-It stays until the process ends, because peers may have it mapped. Free memory in it is reused. If it
-stays unused for a while, its pages return to the system.
+A segment is an unnamed file in memory (memfd). Peers open it through this process's entry in
+``/proc``. It stays until the process ends, because peers may have it mapped. Free memory in it is
+reused. After a while without use, its pages return to the system. `Communicator.empty` allocates
+here.
 """
 
 import os
@@ -207,7 +208,7 @@ class Heap:
                 self._give(segment, start, size)
                 raise _none_left(nbytes, error) from None
         block = AddressedBytes(segment.at + start, nbytes)
-        # At exit nobody needs it back.
+        # At exit it need not be returned.
         weakref.finalize(block, self._give, segment, start, size).atexit = False
         return block.array()
 
@@ -226,7 +227,7 @@ class Heap:
         return len(self._segments)
 
     def tend(self) -> None:
-        """Return pages to the system that have been free for long. Cheap if there are none."""
+        """Return pages to the system that have been free for long. Cheap without such pages."""
         if time.monotonic() > self._next_look:
             self._try_to_take_back()
 

@@ -1,4 +1,7 @@
-"""Arrays that the ranks of a node expose to each other in a call."""
+"""Arrays that the ranks of a node expose to each other in a call.
+
+It implements `SharedMemory` of `hpccomm.contracts.transport`, which the runner of schedules uses.
+"""
 
 import errno
 import logging
@@ -216,7 +219,7 @@ class _Own(NamedTuple):
 
 
 def _own(heap: Heap, fingerprint: int, _segments: int, *buffers: int) -> _Own:
-    """Return what is published of buffers, given the address and the bytes of each one after the other.
+    """Return the published record of buffers, from the address and the bytes of each.
 
     Where they lie may change with the number of segments.
     """

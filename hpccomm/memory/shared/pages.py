@@ -1,4 +1,7 @@
-"""Peers' plain arrays, which the kernel reads and writes (``process_vm_readv``, ``..._writev``)."""
+"""Peers' plain arrays, which the kernel reads and writes (``process_vm_readv``, ``..._writev``).
+
+`node` accesses unregistered arrays by it.
+"""
 
 import ctypes
 import errno
@@ -47,7 +50,7 @@ class RemoteMemory:
         PeerLost
             If the process has ended.
         CommunicationError
-            If the system forbids it, or there is no memory at that address.
+            If the system forbids it, or the address is not mapped.
         """
         self._move(self._from, far, near, nbytes)
 

@@ -1,11 +1,14 @@
 """Tests whether the processes of a node reach each other's memory, before the first call uses it.
 
-Processes in containers of their own may see different processes under the same number. So each offers a
-random token, and nothing is written to a process before its token was read there.
+Processes in containers of their own may see different processes under the same number. So each
+offers a random token, and a process is written to only after its token was read there.
 
-If Yama's ``ptrace_scope`` is 1, a process can read the pages of another only if that one has declared it
-(``PR_SET_PTRACER``). Ranks do not, like Open MPI and MPICH (UCX does): it would open them permanently to
-every process of the user, and be no faster than registered memory, which needs no such permission.
+If Yama's ``ptrace_scope`` is 1, a process can read the pages of another only if that one has
+declared it (``PR_SET_PTRACER``). Ranks do not declare it, like Open MPI and MPICH (UCX does): they
+would be permanently open to every process of the user, without being faster than registered memory,
+which does not need this permission.
+
+The package runs it when a communicator is made; the doctor runs it too.
 """
 
 import os
@@ -113,7 +116,7 @@ def tried(offers: Mapping[int, Offer], rank: int) -> Findings:
 def _map(peer: int, offered: Offer) -> str:
     """Return why a peer's registered memory is not reached, or an empty string."""
     if offered.problem:
-        return f"rank {peer} has none: {offered.problem}"
+        return f"rank {peer} has no token: {offered.problem}"
     try:
         segment = process_memory().peers.find(offered.pid, offered.key)
     except OSError as error:

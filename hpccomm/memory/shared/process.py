@@ -1,4 +1,7 @@
-"""What all communicators of a process have in common: registered memory, leases of it, peers' segments."""
+"""The shared-memory state of a process, common to all its communicators.
+
+`node` and `probe` get heap, peers and leases here.
+"""
 
 import os
 import threading
@@ -115,7 +118,7 @@ class Leases:
 
 
 class ProcessMemory(NamedTuple):
-    """The registered memory of this process, and what it has mapped of its peers'."""
+    """The registered memory of this process, and its mappings of peers' memory."""
 
     heap: Heap
     leases: Leases
@@ -123,8 +126,7 @@ class ProcessMemory(NamedTuple):
 
 
 _of_process: dict[int, ProcessMemory] = {}
-"""By process: a forked child must not hand out its parent's memory. There is no lock, which a thread
-of the parent might have held."""
+"""By process: a forked child must not hand out its parent's memory, nor wait for its locks."""
 
 
 def process_memory() -> ProcessMemory:
