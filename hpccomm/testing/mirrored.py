@@ -1,6 +1,6 @@
-"""A communicator that takes NumPy arrays and calls another one with device arrays in their place.
+"""A communicator that takes NumPy arrays and calls another one with device arrays instead.
 
-So the tests of host arrays become tests of device arrays.
+So the tests of host arrays become tests of device arrays. `hpccomm.testing.on_device` returns it.
 """
 
 from __future__ import annotations
@@ -162,7 +162,7 @@ class OnDevice:
         return self._wrapped(self._comm.split_ranks(*args, **keywords))
 
     def shrink(self, *args: Any, **keywords: Any) -> Any:
-        """Shrink, and wrap what is left."""
+        """Shrink, and wrap the result."""
         return self._wrapped(self._comm.shrink(*args, **keywords))
 
     def dup(self) -> Any:
@@ -215,7 +215,7 @@ class DeviceBatch:
         self.work: MirroredWork | None = None
 
     def add(self, use: Use, result: Any) -> None:
-        """Take a call of which `result` was told."""
+        """Record a call with its `result`."""
         self._issued.append((use, result))
 
     def __enter__(self) -> DeviceBatch:
@@ -264,7 +264,7 @@ class DevicePlanning:
         self._plan: Any = None
 
     def add(self, use: Use, result: Any) -> None:
-        """Take a call of which `result` was told."""
+        """Record a call with its `result`."""
         self._issued.append((use, result))
 
     def __enter__(self) -> DevicePlanning:

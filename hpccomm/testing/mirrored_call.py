@@ -1,4 +1,7 @@
-"""One call on twins in device memory: its arrays, its work, and the wait for it."""
+"""One call on twins in device memory: its arrays, its work, and the wait for it.
+
+`mirrored` makes one for each call.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,7 @@ PATIENCE = 60.0
 
 
 class Use:
-    """The arrays of one call: those of the host, and their twins.
+    """The arrays of one call: on the host, and their twins.
 
     Parameters
     ----------
@@ -40,7 +43,7 @@ class Use:
         if not isinstance(x, np.ndarray):
             return x
         twin = self._mirrors.twin(x)
-        # What is not contiguous will be refused.
+        # The call refuses arrays that are not contiguous.
         self._arrays.append((x, twin, self._mirrors.of(x) if x.flags.c_contiguous else None))
         return twin
 
@@ -144,7 +147,7 @@ class MirroredWork(Work):
 
 
 def wait_for(mirrors: Mirrors, work: Work | None = None) -> None:
-    """Wait until what is on the rank's stream is done, or `work` has failed, which is raised."""
+    """Wait for all work on the rank's stream, or raise the failure of `work`."""
     event = streams.make_event()
     try:
         streams.record(event, mirrors.stream.ptr)

@@ -1,8 +1,9 @@
-"""NumPy arrays with a twin in device memory, so that a test written for the host runs on a device.
+"""NumPy arrays with a twin in device memory, so that a test for the host runs on a device.
 
-The memory of an array, with all that views of it can reach, has one mirror on the device: two views
-that overlap on the host overlap there. What a call may read goes to the device before it, what it
-wrote comes back after it, and nothing else in the mirror, nor beside it, may have changed.
+The memory of an array, with all memory that views of it can reach, has one mirror on the device:
+two views that overlap on the host overlap there. Readable memory goes to the device before a call,
+written memory comes back after it, and nothing else in the mirror, nor beside it, may have changed.
+`mirrored` uses it.
 """
 
 import ctypes
@@ -22,7 +23,7 @@ Array = NDArray[Any]
 Bytes = NDArray[np.uint8]
 
 GUARD = 256
-"""Bytes before and behind an array's memory that nobody may write. CUDA aligns to as many."""
+"""Guard bytes before and behind an array's memory; CUDA aligns to this number."""
 
 FILL = 0xA5
 
@@ -36,9 +37,9 @@ class Mirror:
     Parameters
     ----------
     root : ndarray
-        An array that is no view of another; contiguous.
+        A contiguous array, not a view of another.
     memory : array, optional
-        In device memory, of as many bytes as `root`; None makes one, with guards.
+        In device memory, of the size of `root`; None makes one, with guards.
 
     Attributes
     ----------
@@ -155,7 +156,7 @@ class Mirrors:
         known = self._of.get(number)
         if known is not None and known[0]() is root:
             return known[1]
-        # The pool orders what it gives by the stream that is current: here where it will be used.
+        # The pool orders memory by the current stream: the one that will use it.
         with self.current():
             mirror = Mirror(root, memory)
         self._of[number] = weakref.ref(root, lambda _: self._of.pop(number, None)), mirror
@@ -180,7 +181,7 @@ class Mirrors:
 
 
 def root_of(x: Array) -> Array:
-    """Return the array whose memory `x` is a view of; `x` itself if it is none."""
+    """Return the array whose memory `x` is a view of; or `x` itself."""
     while isinstance(x.base, np.ndarray):
         x = x.base
     return x
@@ -192,7 +193,7 @@ def address_of(x: Array) -> int:
 
 
 def finish(stream: int) -> None:
-    """Wait until what is on the stream is done."""
+    """Wait for all work on the stream."""
     cupy().cuda.runtime.streamSynchronize(stream)
 
 

@@ -1,4 +1,4 @@
-"""Ranks as threads of one process."""
+"""Ranks as threads of one process: `hpccomm.testing.run_ranks`, for tests and notebooks."""
 
 import threading
 import time
@@ -41,12 +41,12 @@ def run_ranks(
     timeout : float
         Deadline of calls, and of the whole, in seconds.
     ranks_per_node : int, optional
-        Make the ranks look as if so many shared a node; None is all.
+        Make the ranks look as if this number shared a node; None is all.
     options : CommOptions, optional
         Of the communicators.
     backend : str
-        As in `new_comm`; one that runs on threads. ``"loopback"`` has device arrays staged through
-        host memory, ``"nccl"`` and ``"auto"`` reach for what there is.
+        As in `new_comm`; a backend that runs on threads. ``"loopback"`` has device arrays staged
+        through host memory, ``"nccl"`` and ``"auto"`` reach for what there is.
 
     Returns
     -------

@@ -1,4 +1,4 @@
-"""What every backend must do: each behaviour that a backend can be at fault for, written once.
+"""The required behaviour of every backend, as test cases: each behaviour is written once.
 
 An author of a backend runs the suite on communicators that use it. With pytest, on the ranks of an
 MPI job (each rank runs the same tests in the same order)::
@@ -14,16 +14,16 @@ MPI job (each rank runs the same tests in the same order)::
             pytest.skip(reason)
         case.run(comm)
 
-`Case.missing` gives the reason where a module is not installed, or where the backend lacks what a
-backend may lack: windows, memory that ranks share, and messages from any sender.
+`Case.missing` returns the reason if a module is not installed, or if the backend lacks an optional
+ability: windows, memory that ranks share, or messages from any sender.
 
-Where ranks are threads of one process, ``hpccomm.testing.run_ranks(n, case.run)`` runs a case. Without
+If ranks are threads of one process, ``hpccomm.testing.run_ranks(n, case.run)`` runs a case. Without
 pytest, a loop over `cases` does; nothing here needs it.
 
-A case asserts on each rank what that rank sees, so it can fail on one rank and pass on another:
-whoever runs several cases on the same ranks must let all of them know how each case ended, and
-stop, or begin a new communicator, when one failed. Give `new_comm` a ``timeout`` of some seconds:
-a fault that would make a rank wait for ever then ends with its place named.
+A case asserts on each rank what that rank sees, so it can fail on one rank and pass on another. A
+runner of several cases on the same ranks must share each outcome between all ranks, and stop, or
+begin a new communicator, after a failure. Give `new_comm` a ``timeout`` of some seconds: a fault
+that would make a rank wait for ever then ends with its place named.
 
 A backend with a way for device arrays passes `device_cases` as well, on machines that have devices.
 
@@ -85,7 +85,7 @@ SECTIONS = (
     misuse.MISUSE,
     failures.FAILURES,
 )
-"""The suite, simplest behaviours first and those that make communicators fail last."""
+"""The suite, simplest behaviours first, failing communicators last."""
 
 __all__ = ["Case", "cases", "device_cases"]
 

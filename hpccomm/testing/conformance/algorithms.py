@@ -1,4 +1,4 @@
-"""Each of hpccomm's own algorithms gives the result, for every call that it takes.
+"""Cases: each of hpccomm's own algorithms has the right result, for every call that it takes.
 
 Segments are small here, so that arrays of few elements are moved in many pieces.
 """
@@ -48,7 +48,7 @@ MOVES: tuple[tuple[str, str], ...] = tuple(
 """Collectives that move data, and each algorithm for them."""
 
 STAGED = tuple((*way, "staging") for way in MOVES if KNOWN[way[0]][way[1]].staged is not None)
-"""Those that can do with memory of their own that ranks share."""
+"""The algorithms that work on scratch shared between ranks."""
 
 WAYS: tuple[Way, ...] = (*MOVES, *STAGED)
 
@@ -59,8 +59,7 @@ LARGE = 3 * DEFAULT_SEGMENT // FLOAT32.itemsize + 5
 """Elements of float32."""
 
 FEW = 4
-"""Ranks up to which each dtype is tried, and each root: what ranks do depends on their number, and
-not on the dtype."""
+"""The most ranks for tests of each dtype and root: a schedule depends on neither dtype."""
 
 
 @contextmanager
@@ -206,7 +205,7 @@ def forms(comm: Communicator, way: Way) -> None:
 
 @ALGORITHMS.behaviour(collective=tuple(KNOWN), min_size=3)
 def ranks_in_another_order(comm: Communicator, collective: str) -> None:
-    """In a group that has the ranks in another order, so that those of one node do not follow."""
+    """In a group with the ranks in another order, so that ranks of one node are not consecutive."""
     turned = comm.split(0, key=(comm.rank % 2) * comm.size - comm.rank)
     assert turned is not None, "every rank is in it"
     for algorithm in KNOWN[collective]:
@@ -262,5 +261,5 @@ def the_setting(comm: Communicator) -> None:
         for collective in ("all_reduce", "broadcast", "reduce"):
             choice = other.explain(collective, x)
             assert (choice.algorithm, choice.segment) == ("chain", 64), choice
-        assert other.explain("all_gather", x).algorithm != "chain", "all_gather has none"
+        assert other.explain("all_gather", x).algorithm != "chain", "all_gather has no chain"
         attempt(other, "chain", Ask("all_reduce", 100))

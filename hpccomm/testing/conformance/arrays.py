@@ -1,4 +1,4 @@
-"""Arrays that lie at odd addresses, or within others."""
+"""Cases: arrays at odd addresses, or within others."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Messages from any sender, of any tag and of unknown size."""
+"""Cases: messages from any sender, of any tag and of unknown size."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def nothing_is_left(comm: Communicator) -> None:
 
 @ARRIVALS.behaviour(min_size=2, registered=(False, True))
 def from_any_sender(comm: Communicator, registered: bool) -> None:
-    """Each message is received once, whoever sends it, in a new array of its size and dtype, in order."""
+    """Each message is received once, in order, in a new array of its size and dtype."""
     if comm.rank:
         for turn, length in enumerate(LENGTHS):
             x = comm.empty(length + comm.rank, np.float64) if registered else None
@@ -51,7 +51,7 @@ def from_any_sender(comm: Communicator, registered: bool) -> None:
 
 @ARRIVALS.behaviour(min_size=3)
 def a_message_hides_none_of_another_sender(comm: Communicator) -> None:
-    """What a probe does not want stays, and what others have sent is found, whoever was first."""
+    """A probe leaves unwanted messages, and finds other senders' messages in any order."""
     for wanted in ((2, 1), (1, 2)):
         if comm.rank in wanted:
             comm.send(np.full(2, comm.rank), 0, comm.rank)
@@ -66,7 +66,7 @@ def a_message_hides_none_of_another_sender(comm: Communicator) -> None:
 
 @ARRIVALS.behaviour(dtype=(np.dtype(np.int16), np.dtype(np.complex128), RECORD))
 def what_a_probe_tells(comm: Communicator, dtype: np.dtype[Any]) -> None:
-    """Sender, tag, size and dtype, if it is no structured one; then the message is received."""
+    """Sender, tag, size and dtype, unless structured; then the message is received."""
     right, left = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
     source = moved(comm.size, (3, 50), dtype)
     known = None if dtype == RECORD else dtype

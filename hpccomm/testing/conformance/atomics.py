@@ -1,4 +1,4 @@
-"""Atomic calls on windows: fetching, and swapping on a condition."""
+"""Cases: atomic calls on windows: fetching, and swapping on a condition."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def tickets(comm: Communicator) -> None:
 
 @ATOMICS.behaviour()
 def a_lock_of_ones_own(comm: Communicator) -> None:
-    """A lock made of `compare_and_swap` keeps ranks apart that read, and write later, with `put`."""
+    """A lock made of `compare_and_swap` excludes other ranks between a read and a later `put`."""
     memory = np.zeros(2)
     owner = comm.size - 1
     with comm.window(memory) as window:
@@ -123,7 +123,7 @@ def replace_and_read(comm: Communicator, dtype: np.dtype[Any]) -> None:
         window.fence()
         equal(memory, source[left], "what was written")
         window.fetch_and_op(out, right, op=WindowOp.NO_OP, out=out)
-        equal(out.reshape(3, 2), source[comm.rank], "what is there, in place")
+        equal(out.reshape(3, 2), source[comm.rank], "the old value, in place")
         window.fence()
         window.accumulate(source[comm.rank][:1], comm.rank, op=WindowOp.REPLACE)
         window.fence()

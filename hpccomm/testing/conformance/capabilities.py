@@ -1,4 +1,7 @@
-"""What a right backend may lack, and whether that of a communicator does."""
+"""The abilities that a right backend may lack, and whether a communicator's backend has them.
+
+Cases name them in ``uses``; `case` asks here.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,7 @@ def lacks(comm: Communicator, capability: str) -> str | None:
     Collective over `comm` for `WINDOWS`, which shows only when one is made; blocks then. The same on all
     ranks.
     """
-    core = comm._core  # noqa: SLF001 (the backend is what is tested)
+    core = comm._core  # noqa: SLF001 (the backend is under test)
     backend = core.backend
     if capability == SHARED_MEMORY:
         absent = backend.collectives.shared is None

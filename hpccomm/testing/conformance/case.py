@@ -1,4 +1,4 @@
-"""What a case is, and how a file of the suite collects its own."""
+"""A case of the suite, and how a file of the suite collects its own. All files use it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Case:
     name : str
         Unique in the suite: ``"reductions.all_reduce[SUM-float32]"``.
     function : callable
-        ``function(comm, **arguments) -> None``; every rank calls it, and each asserts what it sees.
+        ``function(comm, **arguments) -> None``; every rank calls it, and asserts its own part.
     arguments : mapping
         Keyword arguments of `function`.
     min_size : int
@@ -34,7 +34,8 @@ class Case:
     needs : tuple of str
         Modules that must be importable beside NumPy.
     uses : tuple of str
-        What the backend must have that it may lack: ``"windows"``, ``"shared memory"``, ``"arrivals"``.
+        The needed optional abilities of the backend: ``"windows"``, ``"shared memory"``,
+        ``"arrivals"``.
     fails : bool
         The behaviour leaves its communicator failed or finalized: it gets a duplicate.
     """
@@ -53,8 +54,8 @@ class Case:
         Parameters
         ----------
         comm : Communicator, optional
-            That on which it is to run; collective over it. Without it, the backend is taken to have
-            all that it may have.
+            The one to run on; collective over it. Without it, the backend is assumed to have all
+            abilities.
 
         Returns
         -------
@@ -174,7 +175,7 @@ class Behaviours:
         return register
 
     def cases(self) -> tuple[Case, ...]:
-        """Return the cases in the order in which the file has them."""
+        """Return the cases in the order of the file."""
         return tuple(self._cases)
 
 

@@ -1,4 +1,4 @@
-"""The suite's assertions: arrays that are equal, errors that say what they should."""
+"""The suite's assertions: equal arrays, and errors with the right message."""
 
 from __future__ import annotations
 
@@ -24,13 +24,12 @@ def equal(actual: object, expected: Array, what: str = "", *, rtol: float = 0.0)
     Parameters
     ----------
     actual : object
-        What a call returned or wrote.
+        The returned or written array.
     expected : ndarray
         NaN equals NaN. Structured dtypes compare field by field.
     what : str
-        What is compared, for the message.
-    rtol : float
-        Relative tolerance; 0 asks for equal values. A case that passes more says why.
+        The subject, for the message. rtol : float Relative tolerance; 0 asks for equal values. A
+        case that passes more says why.
     """
     note = f"{what or 'result'}: "
     assert isinstance(actual, np.ndarray), f"{note}{type(actual).__name__}, expected an array"
@@ -41,7 +40,7 @@ def equal(actual: object, expected: Array, what: str = "", *, rtol: float = 0.0)
     if expected.dtype.names is not None:
         np.testing.assert_array_equal(actual, expected, err_msg=note)
         return
-    # numpy.testing knows neither bfloat16 nor float8; both widen to float32 without loss.
+    # numpy.testing does not know bfloat16 and float8; both widen to float32 without loss.
     wide = np.dtype(np.float32) if expected.dtype in NARROW else expected.dtype
     left, right = actual.astype(wide, copy=False), expected.astype(wide, copy=False)
     if rtol:
@@ -58,7 +57,7 @@ def same_bits(actual: Array, expected: Array, what: str = "") -> None:
     actual, expected : ndarray
         C-contiguous.
     what : str
-        What is compared, for the message.
+        The subject, for the message.
     """
     assert actual.dtype == expected.dtype, f"{what}: dtype {actual.dtype}, not {expected.dtype}"
     assert actual.shape == expected.shape, f"{what}: shape {actual.shape}, not {expected.shape}"

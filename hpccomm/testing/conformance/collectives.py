@@ -1,4 +1,4 @@
-"""Collectives that move data, and the forms that every collective has: in place, `out`, roots."""
+"""Cases: collectives that move data, and the forms of every collective: in place, `out`, roots."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def moved_out(comm: Communicator, collective: str) -> None:
 
 @COLLECTIVES.behaviour()
 def scattered_to_ranks_that_give_an_x_like_the_root_s(comm: Communicator) -> None:
-    """Such a rank needs no `out`: it gets a new array, and its x is neither read nor written."""
+    """Such a rank needs no `out`: it gets a new array, and its x is not touched."""
     root, counts = comm.size - 1, tuple(range(comm.size))
     for dtype in (np.dtype(np.float32), RECORD):
         for name, rows, listed in (

@@ -1,4 +1,4 @@
-"""A second communicator of the same ranks and backend."""
+"""Cases: a second communicator of the same ranks and backend."""
 
 from __future__ import annotations
 

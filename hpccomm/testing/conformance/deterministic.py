@@ -1,4 +1,4 @@
-"""`deterministic=True`: every element is folded in rank order, and narrow floats round once."""
+"""Cases of `deterministic=True`: folds in rank order, and narrow floats round once."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def rounded(size: int, shape: tuple[int, ...], dtype: np.dtype[Any]) -> list[Arr
 
 
 def order_matters(size: int, count: int) -> list[Array]:
-    """Return float32 contributions of which most orders, and groupings, have sums of their own.
+    """Return float32 contributions whose sum differs between most orders and groupings.
 
     Every element gets 1e8, -1e8 and small numbers, dealt to the ranks in another way each.
     """
@@ -88,7 +88,7 @@ INPUTS: tuple[tuple[ReduceOp, np.dtype[Any], Inputs], ...] = (
     (ReduceOp.PROD, FLOAT32, lambda size, count: rounded(size, (count,), FLOAT32)),
     (ReduceOp.SUM, BFLOAT16, lambda size, count: cancelling(size, (count,), BFLOAT16)),
 )
-"""Operations and dtypes, with what makes each rank's contribution of a number of elements."""
+"""Operations and dtypes, with the function that makes each rank's contribution."""
 
 
 def asks(whole: Ask, blocks: tuple[int | tuple[int, ...], ...]) -> Iterator[Ask]:
@@ -112,7 +112,7 @@ def neither_algorithm_nor_segment_matters(comm: Communicator, segment: int, way:
     count = 4 * comm.size + 3
     blocks = (4, (*few, count - sum(few)))
     with cut(comm, segment, *shared) as small:
-        # Where a piece is cut does not depend on what is in it.
+        # The cuts do not depend on the contents.
         for op, dtype, inputs in INPUTS if segment == SEGMENTS[1] else INPUTS[:1]:
             whole = Ask(collective, count, dtype, op, comm.size - 1, results=(NEW,), inputs=inputs)
             for ask in asks(whole, blocks):

@@ -1,4 +1,4 @@
-"""Deadlines, aborts and the end: how a communicator fails, and that it says so."""
+"""Cases: deadlines, aborts and the end: how a communicator fails, and its errors."""
 
 from __future__ import annotations
 
@@ -172,7 +172,7 @@ def arrays_of_different_sizes(comm: Communicator) -> None:
 
 @FAILURES.behaviour(min_size=2, fails=True)
 def large_send_times_out(comm: Communicator) -> None:
-    """A send of 8 MiB that nobody receives gives up, or has left its array reusable."""
+    """A send of 8 MiB without a receiver times out, or has left its array reusable."""
     x = np.zeros(1 << 20)
     with takes(SHORT + SOON):
         try:
@@ -233,7 +233,7 @@ def abort_releases_waits(comm: Communicator) -> None:
 
 @FAILURES.behaviour(min_size=2, fails=True)
 def abort_releases_works(comm: Communicator) -> None:
-    """`abort` ends what is under way asynchronously: `wait` raises."""
+    """`abort` ends asynchronous calls under way: `wait` raises."""
     work = comm.recv(np.zeros(4), silent(comm), async_op=True)
     comm.abort()
     with takes(), raises(CommunicatorAborted):
@@ -244,7 +244,7 @@ def abort_releases_works(comm: Communicator) -> None:
 
 @FAILURES.behaviour(fails=True)
 def an_exception_leaves_by_abort(comm: Communicator) -> None:
-    """Leaving `with` by an exception is local: it aborts, waits for nobody, and lets it through."""
+    """Leaving `with` by an exception is local: it aborts without a wait, and propagates it."""
     if comm.rank == 0:
         with raises(ZeroDivisionError), comm:
             raise ZeroDivisionError
@@ -270,7 +270,7 @@ def finalize(comm: Communicator) -> None:
 
 @FAILURES.behaviour(fails=True)
 def finalize_completes_what_is_under_way(comm: Communicator) -> None:
-    """A call that nobody waited for is complete after `finalize`."""
+    """A call without a `wait` is complete after `finalize`."""
     x = np.full(100_000, comm.rank, np.int64)
     work = comm.all_reduce(x, async_op=True)
     comm.finalize()
@@ -294,7 +294,7 @@ def two_threads_at_once(comm: Communicator) -> None:
     both = threading.Barrier(2)
 
     def receive() -> None:
-        # Nobody sends: whoever is let in stays in, until the abort below.
+        # Nothing is sent: a call that enters stays in, until the abort below.
         both.wait()
         try:
             comm.recv(np.zeros(1), silent(comm), tag=11)

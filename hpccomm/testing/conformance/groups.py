@@ -1,4 +1,4 @@
-"""Communicators made of others, and the facts that a communicator knows."""
+"""Cases: communicators made of others, and the facts of a communicator."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def split_ranks(comm: Communicator) -> None:
 
 @GROUPS.behaviour(min_size=2)
 def split_ranks_that_differ(comm: Communicator) -> None:
-    """Ranks that list others are told so, all of them."""
+    """Ranks that list others get the error, on all ranks."""
     ranks = [0] if comm.rank == comm.size - 1 else [0, 1]
     with raises(RankMismatch, "split_ranks", "[0, 1]"):
         comm.split_ranks(ranks)
@@ -115,7 +115,7 @@ def dup(comm: Communicator) -> None:
 
 @GROUPS.behaviour(min_size=2)
 def shrink(comm: Communicator) -> None:
-    """Those that stay make a communicator of themselves, in their order; the others do nothing."""
+    """The remaining ranks make a communicator, in their order; the others do nothing."""
     everyone = range(comm.size)
     for excluded in ([0], (comm.size - 1,), {*everyone} - {0}, everyone[1::2]):
         # A parent whose ranks no longer count the same groups makes no more of them.

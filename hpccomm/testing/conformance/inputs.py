@@ -1,8 +1,8 @@
-"""What each rank puts in, and what NumPy makes of it.
+"""The inputs of each rank, computed without communication. Cases and the oracle use them.
 
-Every rank computes the inputs of all ranks from a seed, so that it knows the right answer without
-communication. The values are chosen so that every partial result is exact in the dtype: then any
-order of reduction gives the same bits, and a case asks for equality.
+Every rank computes the inputs of all ranks from a seed, so that it knows the right answer. The
+values are chosen so that every partial result is exact in the dtype: then any order of reduction
+gives the same bits, and a case asks for equality.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     Array = npt.NDArray[Any]
 
 OPS = tuple(op for op in ReduceOp if op not in LOCATING)
-"""Those of plain dtypes."""
+"""The plain dtypes."""
 
 PAIRS = tuple((op, dtype) for op in OPS for dtype in REDUCIBLE if meaningful(op, dtype))
 """Every reduction with every dtype that it means something for."""
@@ -107,14 +107,14 @@ def reduced(
     ----------
     op : ReduceOp
         SUM and AVG get small integers, PROD powers of two, the others any values. Integer dtypes
-        get their full range, because wrapping is exact too. AVG of floats gets an element of one sign on all
-        ranks, since shares that are rounded may not cancel.
+        get their full range, because wrapping is exact too. AVG of floats gets an element of one
+        sign on all ranks, since rounded shares may not cancel.
     size : int
         Number of ranks.
     shape : tuple of int
         Of each rank's array.
     dtype : dtype
-        One for which `op` means something.
+        A dtype with a meaning of `op`.
     seed : int
         Another seed gives other values.
 
@@ -269,9 +269,7 @@ def poison(expected: Array, shape: tuple[int, ...] | None = None) -> Array:
     Parameters
     ----------
     expected : ndarray
-        What a call should write.
-    shape : tuple of int, optional
-        Another shape with as many elements.
+        The expected result. shape : tuple of int, optional Another shape of the same size.
 
     Returns
     -------

@@ -1,4 +1,4 @@
-"""MINLOC and MAXLOC: values with their indices, checked against `numpy.argmin` and `numpy.argmax`."""
+"""Cases: MINLOC and MAXLOC: values with indices, against `numpy.argmin` and `numpy.argmax`."""
 
 from __future__ import annotations
 

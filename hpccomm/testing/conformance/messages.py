@@ -1,4 +1,4 @@
-"""Point to point, and batches of calls that are issued together."""
+"""Cases: point to point messages, and batches of calls that are issued together."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def order_is_kept(comm: Communicator) -> None:
 
 @MESSAGES.behaviour(min_size=2)
 def tags_tell_messages_apart(comm: Communicator) -> None:
-    """A receive takes the message of its tag, whatever came first."""
+    """A receive takes the message of its tag, in any order of arrival."""
     tags = (0, 7, 3)
     if comm.rank == 0:
         works = [comm.send(np.array([tag]), 1, tag, async_op=True) for tag in tags]
@@ -278,6 +278,6 @@ def empty_batch(comm: Communicator) -> None:
         pass
     with comm.batch(async_op=True) as batch:
         pass
-    assert batch.work is not None, "work, though there is none to do"
+    assert batch.work is not None, "work, though nothing is to do"
     batch.work.wait()
     comm.barrier()

@@ -1,7 +1,7 @@
-"""Misuse is refused before anything is sent; hpccomm does it, whatever the backend.
+"""Cases: misuse is refused before anything is sent; hpccomm does it, on any backend.
 
-A case misuses the communicator on its last rank alone. The others go straight on to a collective
-of all ranks, which would fail or hang had the misuse sent anything.
+A case misuses the communicator on its last rank alone. The others go straight on to a collective of
+all ranks, which would fail or hang had the misuse sent anything.
 """
 
 from __future__ import annotations

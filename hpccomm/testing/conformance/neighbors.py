@@ -1,4 +1,4 @@
-"""Blocks that are exchanged with listed peers: who gets which, and what nobody writes."""
+"""Cases: blocks exchanged with listed peers: their receivers, and blocks without a peer."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ NEIGHBORS = Behaviours("neighbors")
 
 
 def line(rank: int, size: int) -> list[int | None]:
-    """The ranks beside it; nobody beyond the ends."""
+    """The ranks beside it; None beyond the ends."""
     return [rank - 1 if rank else None, rank + 1 if rank + 1 < size else None]
 
 
 def grid(rank: int, size: int) -> list[int | None]:
-    """Left, right, up and down on a grid two ranks wide; nobody beyond the border."""
+    """Left, right, up and down on a grid two ranks wide; None beyond the border."""
     beside = rank ^ 1
     up, down = rank - 2, rank + 2
     return [
@@ -43,7 +43,7 @@ def star(rank: int, size: int) -> list[int | None]:
 
 
 def double(_rank: int, size: int) -> list[int | None]:
-    """Everybody twice, the rank itself among them, and nobody between."""
+    """Each rank twice, also the own one, and None between."""
     return [*range(size), None, *range(size)]
 
 
@@ -62,7 +62,7 @@ def ask(graph: Graph, count: int | tuple[int, ...], **how: Any) -> Ask:
 
 @NEIGHBORS.behaviour(graph=GRAPHS)
 def equal_blocks(comm: Communicator, graph: Graph) -> None:
-    """Block j goes to peers[j] and block j comes from it; nobody's block stays as it was in out."""
+    """Block j goes to peers[j], and block j comes from it; others stay as in out."""
     for number, rest in ((1, ()), (3, (2,)), (0, ()), (20_001, ())):
         for form in FORMS[:2]:
             trial(comm, ask(graph, number, rest=rest)).run(comm, form)
@@ -72,7 +72,7 @@ def equal_blocks(comm: Communicator, graph: Graph) -> None:
 def listed_rows(comm: Communicator, graph: Graph) -> None:
     """Blocks may differ in their rows, which are exchanged unless both ends list them.
 
-    Where they are exchanged, nobody's block has none.
+    In exchanged counts, a block without a peer has zero rows.
     """
     counts = tuple(rank % 3 for rank in range(comm.size))
     carry_out(comm, ask(graph, counts, rest=(2,)))
@@ -87,14 +87,14 @@ def every_dtype(comm: Communicator, dtype: Any) -> None:
 
 @NEIGHBORS.behaviour(graph=(line, circle, grid, double))
 def in_place(comm: Communicator, graph: Graph) -> None:
-    """Without another array, nobody's block of x stays what it is; some ranks may be so."""
+    """In place, a block of x without a peer keeps its values; ranks may differ in that."""
     for results in ((IN_PLACE,), (IN_PLACE, OUT)):
         carry_out(comm, ask(graph, 2, results=results))
 
 
 @NEIGHBORS.behaviour()
 def new_results_begin_with_zeros(comm: Communicator) -> None:
-    """Nobody's block of an array that the call makes is zero."""
+    """A block without a peer is zero in an array that the call makes."""
     carry_out(comm, ask(line, 1, results=(NEW,), rest=(3,)))
 
 
@@ -114,7 +114,7 @@ def plans_and_batches(comm: Communicator, graph: Graph) -> None:
 
 @NEIGHBORS.behaviour(min_size=2)
 def plans_find_what_does_not_fit(comm: Communicator) -> None:
-    """Lists that are not symmetric, and rows that nobody expects, are told on every rank."""
+    """Asymmetric lists, and unexpected rows, raise on every rank."""
     crooked = [1] if comm.rank == 0 else []
     with raises(RankMismatch, "rank 0", "rank 1", "1 times", "0 times"):
         comm.plan("neighbor_all_to_all", np.zeros(len(crooked)), crooked)

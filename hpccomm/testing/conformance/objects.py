@@ -1,4 +1,4 @@
-"""Objects of several sizes pass through the calls."""
+"""Cases: objects of several sizes pass through the calls."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Hooks see the calls that the backend carries out."""
+"""Cases: hooks see the calls that the backend carries out."""
 
 from __future__ import annotations
 

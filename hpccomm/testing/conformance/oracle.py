@@ -1,4 +1,7 @@
-"""What each collective makes of the ranks' arrays, in NumPy's terms: the suite's own oracle."""
+"""The suite's own oracle: the result of each collective, computed by NumPy.
+
+Cases compare with it, through `trials`.
+"""
 
 from __future__ import annotations
 
@@ -24,10 +27,10 @@ NEW, OUT, FLAT, IN_PLACE = "new", "out", "flat", "in place"
 where its contribution lies. A rank that has no contribution, and needs an `out`, has one."""
 
 Graph = Callable[[int, int], "Sequence[int | None]"]
-"""Gives the peers of a rank (first argument) of so many (second)."""
+"""Returns the peers of a rank (first argument) among a number of ranks (second)."""
 
 Inputs = Callable[[int, int], "list[Array]"]
-"""Gives the contributions of so many ranks (first argument), of so many elements (second)."""
+"""Returns the contributions of a number of ranks (first argument), of a length (second)."""
 
 
 def everyone(_rank: int, size: int) -> list[int]:
@@ -103,17 +106,17 @@ class Meaning:
     Attributes
     ----------
     rows : callable
-        ``rows(part, rank)`` of what a rank gives.
+        ``rows(part, rank)``: rows of a rank's contribution.
     result : callable
-        Makes of a `Part` what its rank gets.
+        Returns the result of a `Part`'s rank.
     reduces : bool
         It folds the contributions.
     root_gives, root_gets : bool
-        It is the root alone that gives, or gets.
+        Whether only the root gives, or gets.
     takes_out : bool
-        A result may go elsewhere than to x.
+        A result may go to an array other than x.
     makes : bool
-        Without an `out` the result is a new array, rather than x.
+        Without an `out` the result is a new array instead of x.
     """
 
     rows: Callable[[Part, int], int]
@@ -175,7 +178,7 @@ class Part:
 
     def sent(self, rank: int) -> tuple[int, ...]:
         """Return how many rows a rank sends in each block."""
-        # In place as many come as go: the table is symmetric. Else it is not.
+        # In place, sent and received rows are equal: the table is symmetric. Else it is not.
         turn = 1 if IN_PLACE in self.ask.results else 2
         counts = self.counts
         return tuple(
@@ -187,7 +190,7 @@ class Part:
         return cut(self.all_given()[rank], self.sent(rank))
 
     def arriving(self) -> list[Array]:
-        """Return the block that comes from each peer; for nobody, that which would go there."""
+        """Return the block from each peer; without a peer, the own block."""
         blocks, seen = [], dict[int, int]()
         for number, peer in enumerate(self.peers(self.rank)):
             if peer is None:
@@ -201,12 +204,12 @@ class Part:
         return blocks
 
     def from_nobody(self) -> Array:
-        """Return which rows of an exchange come from nobody."""
+        """Return the rows of an exchange without a sender."""
         blocks = zip(self.peers(self.rank), self.arriving(), strict=True)
         return np.array([peer is None for peer, block in blocks for _ in block], np.bool_)
 
     def arguments(self) -> dict[str, Any]:
-        """Return the keyword arguments of the call, but for its arrays."""
+        """Return the keyword arguments of the call, without its arrays."""
         ask, meaning = self.ask, self.meaning
         arguments: dict[str, Any] = {}
         if meaning.reduces:
@@ -236,7 +239,7 @@ def _given(
     seed: int,
     inputs: Inputs | None,
 ) -> list[Array]:
-    # Ranks that are threads all ask for the same; nobody writes into what they get.
+    # Ranks that are threads all ask for the same arrays, which are read-only.
     if inputs is not None:
         return inputs(size, shape[0])
     if op is None:
@@ -288,7 +291,7 @@ def joined(part: Part) -> Array:
 
 
 def own_block(of: Callable[[Part], Array]) -> Callable[[Part], Array]:
-    """Return a function that gives this rank's block of what `of` gives."""
+    """Return a function for this rank's block of the result of `of`."""
     return lambda part: cut(of(part), part.counts)[part.rank]
 
 
@@ -313,7 +316,7 @@ def all_blocks(part: Part, _rank: int) -> int:
 
 
 def sent(part: Part, rank: int) -> int:
-    """Return the rows of what a rank has for its peers."""
+    """Return the rows of a rank's blocks for its peers."""
     return sum(part.sent(rank))
 
 

@@ -1,4 +1,4 @@
-"""Plans: a call that is made many times."""
+"""Cases: plans: a call that is made many times."""
 
 from __future__ import annotations
 

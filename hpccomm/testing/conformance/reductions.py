@@ -1,4 +1,4 @@
-"""Calls that reduce: every operation with every dtype, in place and out of place, all roots."""
+"""Cases: calls that reduce: every operation and dtype, in place and out of place, all roots."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ CALLS = tuple(name for name, meaning in MEANINGS.items() if meaning.reduces)
 
 
 def dtypes_of(op: ReduceOp) -> list[np.dtype[Any]]:
-    """Return the dtypes for which `op` means something."""
+    """Return the dtypes with a meaning of `op`."""
     return [dtype for dtype in REDUCIBLE if meaningful(op, dtype)]
 
 
@@ -67,7 +67,7 @@ def all_reduce(comm: Communicator, pair: tuple[ReduceOp, np.dtype[Any]]) -> None
 def reduced_to_ranks(comm: Communicator, collective: str, op: ReduceOp) -> None:
     """The root gets the result, in x or `out`, or each rank its block: new, in `out`, or in x's own.
 
-    Elsewhere it is None, and x stays.
+    On other ranks it is None, and x stays.
     """
     for dtype in dtypes_of(op):
         roots = ranks_for(dtype, comm.size)
@@ -133,7 +133,7 @@ def large_arrays_reduce_whole(comm: Communicator, dtype: Any) -> None:
 
 
 def with_nan(size: int, count: int, *, op: ReduceOp, dtype: Any) -> list[Any]:
-    """Return contributions of which each has a NaN where no other has one."""
+    """Return contributions, each with a NaN at a place of its own."""
     arrays = reduced(op, size, (count,), dtype)
     for rank, array in enumerate(arrays):
         array[rank :: size + 1] = np.nan

@@ -1,4 +1,4 @@
-"""Registered memory: arrays that `Communicator.empty` gives."""
+"""Cases: registered memory: arrays of `Communicator.empty`."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def empty(comm: Communicator) -> None:
 
 @REGISTERED.behaviour()
 def arrays_are_apart(comm: Communicator) -> None:
-    """Arrays that live at the same time share no byte; those that were given up are used again.
+    """Arrays that live at the same time share no byte; released memory is reused.
 
     On each rank in another order.
     """

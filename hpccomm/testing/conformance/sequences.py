@@ -1,4 +1,4 @@
-"""Plans of messages and batches: messages that are bound to their arrays and sent again and again."""
+"""Cases: plans of messages and batches: messages bound to their arrays and sent repeatedly."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 SEQUENCES = Behaviours("sequences")
 
 LENGTHS = (0, 1, 3, 40_000, 150_000)
-"""Elements of messages, of 8 bytes: what is bound to its array, and what is too large for that."""
+"""Elements (8 bytes) of messages: bound to their arrays, or too large for that."""
 
 
 def around(comm: Communicator) -> tuple[int, int]:
@@ -80,7 +80,7 @@ def planned_messages(comm: Communicator, length: int) -> None:
 
 @SEQUENCES.behaviour(seed=range(4))
 def random_neighbours(comm: Communicator, seed: int) -> None:
-    """Whatever goes from whom to whom in one batch, itself included, comes as it was sent."""
+    """In one batch, messages between any ranks, also to itself, arrive unchanged."""
     random = np.random.default_rng([seed, comm.size])
     edges = random.integers(comm.size, size=(3 * comm.size, 2)).tolist()
     lengths = random.choice(LENGTHS[:4], len(edges)).tolist()
@@ -103,7 +103,7 @@ def random_neighbours(comm: Communicator, seed: int) -> None:
 
 @SEQUENCES.behaviour(min_size=2)
 def tags_in_any_order(comm: Communicator) -> None:
-    """A receive in a batch takes the message of its tag; those of one tag keep their order."""
+    """A receive in a batch takes the message of its tag; messages of one tag keep their order."""
     right, left = around(comm)
     kinds = ((2, np.float32), (7, np.float64), (2, np.float64), (2, np.float32))
     sends = [np.full(3, 10 * comm.rank + n, kind) for n, (_, kind) in enumerate(kinds)]

@@ -1,7 +1,7 @@
-"""Memory that ranks share: arrays may lie anywhere, on each rank elsewhere, and results are the same.
+"""Cases: memory that ranks share: arrays may lie anywhere, and results are the same.
 
-Where ranks share no memory (on several nodes, or over a backend that has none) the calls go by
-messages: what is asked for here then holds as well.
+If ranks share no memory (on several nodes, or over a backend without it) the calls go by messages,
+and must have the same results.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ PLAIN, REGISTERED, VIEW = "plain", "registered", "view"
 """Where an array lies: in memory of NumPy's, in memory of ``comm.empty``, or somewhere in that."""
 
 AROUND = {PLAIN: 64, REGISTERED: 0, VIEW: 3}
-"""Bytes before and behind the array that nobody may write."""
+"""Guard bytes before and behind the array."""
 
 MIXTURES: Mapping[str, tuple[tuple[str, str], ...]] = {
     "registered": ((REGISTERED, REGISTERED),),
@@ -175,7 +175,7 @@ def forms(comm: Communicator, way: tuple[str, str]) -> None:
 
 @SHARED_MEMORY.behaviour()
 def ways_to_plain_arrays(comm: Communicator) -> None:
-    """Each way that the setting names gives the same; one that cannot be had says so everywhere."""
+    """Each way of the setting has the same result; an impossible one raises on all ranks."""
     for reached in ("auto", "pages", "staging", "off"):
         options = CommOptions(self_check=False, shared_memory=reached)
         try:
@@ -203,7 +203,7 @@ def no_memory_is_reached(comm: Communicator) -> None:
 
 @SHARED_MEMORY.behaviour(way=MIXED)
 def little_room(comm: Communicator, way: tuple[str, str]) -> None:
-    """Whatever the room for staging, even if it holds no element: the same results."""
+    """Any room for staging, even without an element, has the same results."""
     collective, algorithm = way
     for room in (1, 8 * comm.size, 100 * comm.size):
         options = CommOptions(self_check=False, shared_memory="staging", shared_memory_room=room)
@@ -272,7 +272,7 @@ def groups(comm: Communicator, reached: str) -> None:
 
 
 def gone(references: list[weakref.ref[Array]]) -> bool:
-    """Return whether nothing is left of what is referred to."""
+    """Return whether all referents are gone."""
     return all(each() is None for each in references)
 
 
@@ -289,7 +289,7 @@ def arrays_are_let_go_of(comm: Communicator, way: tuple[str, str]) -> None:
         given = [made.arguments.get(name) for name in ("x", "out")]
         kept = [weakref.ref(array) for array in given if array is not None]
         del made, given
-        # Peers that are threads let go a little later.
+        # Peers that are threads drop it a little later.
         let_go = f"{ask}, {algorithm}, {form} keeps nothing"
         happens(partial(gone, kept), let_go, SOON)
 
@@ -321,7 +321,7 @@ DIFFERENCES: Mapping[str, Differing] = {
     difference=tuple(DIFFERENCES), reached=("auto", "staging"), min_size=2, fails=True
 )
 def calls_that_differ(comm: Communicator, difference: str, reached: str) -> None:
-    """All ranks of the node are told, at once; nobody's memory was touched."""
+    """All ranks of the node get the error, at once; no memory was touched."""
     with cut(comm, None, reached) as chosen:
         node = chosen.node_comm.dup()  # which fails; on one node the other is `chosen` itself
         if node.size > 1:
@@ -338,7 +338,7 @@ def calls_that_differ(comm: Communicator, difference: str, reached: str) -> None
 
 @SHARED_MEMORY.behaviour(mixture=("registered", "all_sorts"), min_size=2, fails=True)
 def a_rank_that_comes_late(comm: Communicator, mixture: str) -> None:
-    """When the others have given up it writes nowhere where something else lies by now."""
+    """After the others have left the call, it does not write to memory that they may reuse."""
     # On one node the node's communicator is `comm` itself, which is needed when the other has failed.
     node, memory = comm.node_comm.dup(), Memory(comm, mixture)
     late = node.rank == node.size - 1

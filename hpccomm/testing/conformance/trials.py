@@ -1,4 +1,7 @@
-"""One call of any collective: its arguments, what they hold before it, and what after it."""
+"""One call of any collective: its arguments, and the contents of its arrays before and after.
+
+Cases make a trial, and check it against the oracle.
+"""
 
 from __future__ import annotations
 
@@ -33,11 +36,11 @@ class Trial:
     Attributes
     ----------
     part : Part
-        This rank's part in what it is of.
+        This rank's part in the call.
     arguments : mapping
         Keyword arguments of the call, arrays among them.
     target : ndarray or None
-        The argument that the call writes, if there is one, which it returns.
+        The argument that the call writes and returns, if any.
     """
 
     part: Part
@@ -45,16 +48,16 @@ class Trial:
     target: Array | None
 
     def run(self, comm: Communicator, form: str = "call", **how: Any) -> None:
-        """Make the call and look at what it wrote and returned; collective over `comm`.
+        """Make the call and check its arrays and its result; collective over `comm`.
 
         Parameters
         ----------
         comm : Communicator
-            That for which the trial was made.
+            The trial's communicator.
         form : str
             One of `FORMS`. A plan is called twice, with other values.
         **how
-            More keyword arguments of the call. What is deterministic must be equal bit by bit.
+            More keyword arguments of the call. Deterministic results must be equal bit by bit.
         """
         ask = self.part.ask
         call: Callable[..., Any] = getattr(comm, ask.call)
@@ -76,7 +79,7 @@ class Trial:
         self.check(call(), what, exact=exact, seed=seed)
 
     def fill(self, seed: int = 0) -> None:
-        """Put into the arrays what they hold before the call: other values by another seed."""
+        """Fill the arrays with their contents before the call; another seed has other values."""
         part = replace(self.part, seed=seed)
         given, wanted = part.given(), part.wanted()
         if self.target is not None:
@@ -173,7 +176,7 @@ def trial(comm: Communicator, ask: Ask, place: Place = anywhere, *, frozen: bool
 def overlapping(
     part: Part, given: Array, wanted: Array, array: Callable[[str, Array], Array]
 ) -> tuple[Array, Array]:
-    """Return x and out that are one array, or of which one is this rank's block of the other."""
+    """Return x and out as one array, or one as this rank's block of the other."""
     if given.shape == wanted.shape:
         x = array("x", given)
         return x, x

@@ -1,4 +1,4 @@
-"""Calls whose blocks differ in size: counts are rows of axis 0, one a rank."""
+"""Cases: calls whose blocks differ in size: counts are rows of axis 0, one a rank."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def reduce_scatter_v_of_any_counts(comm: Communicator, of: Callable[[int], Count
 
 @UNEVEN.behaviour(of=COUNTS, asynchronous=(False, True))
 def own_blocks(comm: Communicator, of: Callable[[int], Counts], asynchronous: bool) -> None:
-    """In place at the own block, wherever uneven blocks put it."""
+    """In place at the own block, at any offset that uneven blocks give it."""
     for collective in ("all_gather", "gather", "reduce_scatter", "scatter"):
         root, counts = comm.size - 1, of(comm.size)
         ask = Ask(collective, counts, root=root, results=(IN_PLACE,), rest=(2,))
@@ -130,7 +130,7 @@ def ranks_with_little_and_with_much(comm: Communicator) -> None:
 
 @UNEVEN.behaviour()
 def all_to_all_v_in_place(comm: Communicator) -> None:
-    """Out may be x where as many rows come as go, even if in blocks of other sizes."""
+    """Out may be x if it sends and receives equally many rows, in blocks of any sizes."""
     for exchanged in (False, True):
         how: dict[str, Any] = {"results": (IN_PLACE,), "exchanged": exchanged}
         carry_out(comm, Ask("all_to_all", growing(comm.size), np.dtype(np.int64), rest=(3,), **how))

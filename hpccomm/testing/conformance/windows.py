@@ -1,4 +1,4 @@
-"""Windows: one-sided communication, checked against NumPy."""
+"""Cases: windows: one-sided communication, checked against NumPy."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def put_round_a_ring(comm: Communicator, dtype: np.dtype[Any]) -> None:
 
 @WINDOWS.behaviour()
 def get_from_every_rank(comm: Communicator) -> None:
-    """Each rank reads parts of every rank's memory, of which each has another size."""
+    """Each rank reads parts of every rank's memory; all have different sizes."""
     memory = [np.arange(3 + 2 * rank, dtype=np.int64) + 100 * rank for rank in range(comm.size)]
     mine = memory[comm.rank].copy()
     with comm.window(mine) as window:
@@ -167,7 +167,7 @@ def accumulate_large_parts(comm: Communicator) -> None:
 
 @WINDOWS.behaviour()
 def fences_part_epochs(comm: Communicator) -> None:
-    """Each epoch sees all of what the one before it put, and nothing of the next one."""
+    """Each epoch sees all data of the last one, and none of the next one."""
     memory = np.full((2, comm.size), -1, np.int32)
     with comm.window(memory) as window:
         for epoch in range(8):
@@ -213,7 +213,7 @@ def signals_are_counted(comm: Communicator) -> None:
         equal(memory, np.array([1, 2, 3, 4]))
         for _ in range(3):
             window.wait_signal(left, index=7)
-        # Neither messages nor another window's signals are taken for them.
+        # They are not confused with messages or another window's signals.
         with comm.window(memory) as other:
             other.signal(right)
             sent = comm.send(memory, right, async_op=True)

@@ -1,4 +1,4 @@
-"""Asynchronous calls progress by themselves, and are waited for in any order."""
+"""Cases: asynchronous calls progress by themselves, and are awaited in any order."""
 
 from __future__ import annotations
 

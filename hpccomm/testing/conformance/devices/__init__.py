@@ -1,8 +1,8 @@
-"""What every backend must do with device arrays: the suite over mirrors, and what only devices have.
+"""The required behaviour of every backend with device arrays: the suite on mirrors, and more.
 
-The suite of host arrays runs on device arrays as it stands, through `hpccomm.testing.on_device`. What
-means nothing there, or something else, is left out by the one table below, and stands with its device
-meaning in the files beside this one, which take device arrays themselves.
+The suite of host arrays runs unchanged on device arrays, through `hpccomm.testing.on_device`. The
+one table below leaves out cases without a meaning there, or with another one; the files beside this
+one have their device form, and take device arrays themselves.
 """
 
 from __future__ import annotations
@@ -114,8 +114,7 @@ LEFT_OUT = (
         "sequences.a_plan_times_out failures.recv_times_out failures.collectives_time_out "
         "failures.the_default_dead failures.a_call_behind_one",
         (NCCL,),
-        "a call that does not block cannot raise its own timeout; devices.failures has "
-        "what it does",
+        "a call that does not block cannot raise its own timeout; devices.failures has its action",
     ),
     LeftOut(
         "failures.large_send failures.abort_releases_waits failures.two_threads_at_once",
@@ -158,7 +157,7 @@ def device_cases(way: str, *, devices_own: bool = True) -> tuple[Case, ...]:
     Returns
     -------
     tuple of Case
-        Names are unique; those of the host's suite are as there.
+        Names are unique; the host suite's names are unchanged.
     """
     from hpccomm.testing.conformance import cases
 
@@ -182,7 +181,7 @@ def _mirrored(function: Callable[..., None], comm: Communicator, **arguments: An
 
 
 def unused(cases: Sequence[Case], table: Sequence[LeftOut] = LEFT_OUT) -> list[str]:
-    """Return the beginnings of names in `table` with which no case begins."""
+    """Return the prefixes in `table` that match no case."""
     names = [case.name for case in cases]
     return [
         beginning

@@ -1,4 +1,4 @@
-"""Asynchronous calls on a device: on the communicator's own stream, with events in and out."""
+"""Cases: asynchronous calls on a device: the communicator's own stream, events in and out."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def events_in_and_out(comm: Communicator) -> None:
 
 @ASYNCHRONOUS.behaviour()
 def wait_orders_the_stream_that_waits(comm: Communicator) -> None:
-    """It may be another than that on which the call began."""
+    """It may differ from the stream on which the call began."""
     with stream_of(comm), device_of(comm) as module:
         other = module.cuda.Stream(non_blocking=True)
         for turn in range(TURNS):
@@ -108,7 +108,7 @@ def done_by_itself(comm: Communicator) -> None:
 
 @ASYNCHRONOUS.behaviour()
 def arrays_are_kept_alive(comm: Communicator) -> None:
-    """Nobody else need hold the arrays, nor the work itself; their memory is not given again."""
+    """No other reference to arrays or work is needed; their memory is not reused."""
     with stream_of(comm), device_of(comm) as module:
         for turn in range(TURNS):
             out = module.empty((comm.size, COUNT), np.float32)
@@ -174,7 +174,7 @@ def batches(comm: Communicator) -> None:
 
 @ASYNCHRONOUS.behaviour()
 def finalize_completes_what_is_under_way(comm: Communicator) -> None:
-    """After `finalize`, what nobody waited for is done."""
+    """After `finalize`, unawaited work is done."""
     with stream_of(comm):
         other = comm.dup()
         x = filled(comm, 100_000)

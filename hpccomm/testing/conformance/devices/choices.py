@@ -1,4 +1,4 @@
-"""What a communicator says of its device."""
+"""Cases: the facts of a communicator about its device."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How calls on a device fail: what waits on a stream is released, and the communicator says so."""
+"""Cases: failing calls on a device: waiting streams are released, and the communicator fails."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""CUDA graphs: calls are captured once and replayed, with whatever the arrays hold then."""
+"""Cases: CUDA graphs: calls are captured once and replayed on the arrays' new contents."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ REPLAYS = 3
 
 @contextmanager
 def capture(stream: Any) -> Iterator[list[Any]]:
-    """Capture what is put on the stream; the list holds the graph after the block.
+    """Capture the work on the stream; the list holds the graph after the block.
 
     In the mode that lets other threads of the process go on as they like.
     """
@@ -64,11 +64,11 @@ CALLS: dict[str, Callable[[Any, Any, Any], object]] = {
 
 @GRAPHS.behaviour(name=tuple(CALLS))
 def replayed(comm: Communicator, name: str) -> None:
-    """What a call does when it is replayed is what it does when it is made."""
+    """A replayed call has the same effect as a direct one."""
     call = CALLS[name]
     with stream_of(comm) as stream:
         x, out = filled(comm, COUNT * comm.size), filled(comm, COUNT * comm.size)
-        call(comm, x, out)  # the first call may make what it needs
+        call(comm, x, out)  # the first call may allocate
         with capture(stream) as graph:
             call(comm, x, out)
         for turn in range(REPLAYS):
@@ -85,7 +85,7 @@ def replayed(comm: Communicator, name: str) -> None:
 
 @GRAPHS.behaviour(op=(ReduceOp.BXOR, ReduceOp.BAND))
 def captured_plan(comm: Communicator, op: ReduceOp) -> None:
-    """A plan, here of what NCCL has not, is captured once it was called on the stream."""
+    """A plan of a call that NCCL lacks is captured after it was called on the stream."""
     with stream_of(comm) as stream:
         x = filled(comm, COUNT, np.int32)
         planned = comm.plan("all_reduce", x, op)
@@ -146,7 +146,7 @@ def captured_asynchronously(comm: Communicator) -> None:
 
 @GRAPHS.behaviour()
 def captured_calls_hold_their_arrays(comm: Communicator) -> None:
-    """What a graph reads and writes lives as long as the communicator, whoever else drops it."""
+    """The memory of a graph lives as long as the communicator, without other references."""
     with stream_of(comm) as stream:
         out = filled(comm)
         x = filled(comm)

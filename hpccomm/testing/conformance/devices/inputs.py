@@ -1,4 +1,4 @@
-"""Device arrays that hold what each rank puts in, and what came of them."""
+"""Device arrays that hold each rank's input, and checks of their results."""
 
 from __future__ import annotations
 
@@ -56,10 +56,10 @@ def full(value: object, count: int = COUNT, dtype: Any = np.float32) -> Array:
 
 
 def gathered(comm: Communicator, count: int = COUNT, dtype: Any = np.float32) -> Array:
-    """Return the host's array of what ranks gather that are `filled`."""
+    """Return the host's array of the gathered inputs of `filled`."""
     return np.repeat(np.arange(1, comm.size + 1, dtype=dtype), count).reshape(comm.size, count)
 
 
 def holds(x: Any, expected: Array, what: str) -> None:
-    """Assert what a device array holds once what is on the current stream is done. Blocks."""
+    """Assert the contents of a device array after the current stream's work. Blocks."""
     equal(x.get(), expected, what)

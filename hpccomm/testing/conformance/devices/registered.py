@@ -1,4 +1,4 @@
-"""Registered device memory: arrays that ``empty(device=...)`` gives."""
+"""Cases: registered device memory: arrays of ``empty(device=...)``."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def planned(comm: Communicator) -> None:
 
 @REGISTERED.behaviour()
 def explained(comm: Communicator) -> None:
-    """`explain` knows registered arrays and views of them; plain ones are none."""
+    """`explain` recognises registered arrays and views of them, and plain ones."""
     with stream_of(comm):
         mine, plain = comm.empty(100, np.float32, device=comm.device), filled(comm, 100)
         assert not comm.explain("all_reduce", plain).registered, "plain"
@@ -92,7 +92,7 @@ def explained(comm: Communicator) -> None:
 
 @REGISTERED.behaviour()
 def arrays_are_apart(comm: Communicator) -> None:
-    """Arrays that live at the same time share no byte; they are given up in any order."""
+    """Arrays that live at the same time share no byte; they are released in any order."""
     random = np.random.default_rng(comm.rank)
     with stream_of(comm):
         kept = {}

@@ -1,4 +1,4 @@
-"""Calls on a device keep to the order of its streams, and do not hold the host up."""
+"""Cases: calls on a device keep the order of its streams, and do not block the host."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ LATE = 0.3
 
 @STREAMS.behaviour()
 def the_current_stream(comm: Communicator) -> None:
-    """A call comes after what is on CuPy's current stream, and before what is put there next."""
+    """A call comes after earlier work on CuPy's current stream, and before later work."""
     with stream_of(comm):
         for turn in range(TURNS):
             x = filled(comm)
@@ -115,7 +115,7 @@ def as_protocol(stream: Any) -> Any:
 
 @STREAMS.behaviour(kind=(as_stream, as_number, as_protocol))
 def a_stream_that_is_named(comm: Communicator, kind: Any) -> None:
-    """``stream=`` orders the call there, whatever the current stream is."""
+    """``stream=`` orders the call there, with any current stream."""
     with stream_of(comm) as other, device_of(comm) as module:
         stream = module.cuda.Stream(non_blocking=True)
         for turn in range(TURNS):
@@ -198,7 +198,7 @@ def arrays_that_are_given_up(comm: Communicator) -> None:
             stream.wait_event(current.record())
             comm.all_gather(x, out=out, stream=stream)
             del x
-            # The pool gives the same memory again, where nobody holds it.
+            # The pool reuses memory without references.
             other = [module.empty(COUNT, np.float32) for _ in range(3)]
             for each in other:
                 each.fill(-1)
