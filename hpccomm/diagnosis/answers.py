@@ -1,6 +1,8 @@
-"""What ranks would have answered about a call, from their dumps and from what others heard of them.
+"""The answers that ranks would have given about a call, from dumps written after the job failed.
 
-`hpccomm.runtime.verdict.judge` draws the conclusions, as it does while a job runs.
+They come from a rank's own dump, and from the answers that other ranks recorded.
+`hpccomm.runtime.verdict.judge` draws the conclusions, as it does while a job runs. `faults` and
+`words` ask it.
 """
 
 from collections.abc import Iterable, Mapping
@@ -18,7 +20,7 @@ SIGNALS = ("was sent SIGTERM", "was interrupted")
 
 @dataclass(frozen=True, slots=True)
 class JudgedCall:
-    """What is judged of a call.
+    """The facts of a call that the verdict needs.
 
     Attributes
     ----------

@@ -1,4 +1,7 @@
-"""Flight dumps: one JSON file a rank, as the recorder writes them."""
+"""Flight dumps as objects: one JSON file a rank, written by `hpccomm.runtime.dump`.
+
+`folder` reads the files of a job; `history` joins them.
+"""
 
 import ast
 import json
@@ -66,7 +69,7 @@ class RecordedCall:
 
     @property
     def record(self) -> Facts:
-        """What it asks for, as ranks tell each other."""
+        """The call's fingerprint, as ranks exchange it."""
         return {"operation": self.operation, **self.terms}
 
     @property
@@ -155,7 +158,7 @@ class Dump:
     calls : tuple of RecordedCall
         The oldest first.
     now : mapping of str to Answer
-        What it would have answered of each communicator, by uid.
+        The rank's answer for each communicator, by uid.
     answers : mapping of str to mapping of int to Answer
         What other ranks answered when it waited for them, by uid and rank of the job.
     raised : DumpedError or None
@@ -165,7 +168,7 @@ class Dump:
     ended : str
         Its last words, where it has ended by itself or by a signal.
     job : str
-        Tells jobs apart, as a rule.
+        Identifies the job, as a rule.
     """
 
     file: Path
@@ -328,7 +331,7 @@ def _mapping(value: object, what: str) -> Facts:
 
 
 def _mappings(document: Facts, key: str) -> list[tuple[str, Facts]]:
-    """Return the items of a mapping of mappings without those that are null."""
+    """Return the items of a mapping of mappings without the null ones."""
     parts = _value(document, key, dict, {})
     return [
         (name, _mapping(each, f"{key}: {name}")) for name, each in parts.items() if each is not None

@@ -1,7 +1,8 @@
-"""What went wrong: who has not come, who called something else, who waits for whom, who was late.
+"""The faults of a job: ranks that are missing, differ, wait for each other, or were late.
 
-In each communicator the first collective that not all ranks completed, or in which their terms
-differ, is what matters: what comes after it follows from it.
+In each communicator, the first collective that failed matters: some ranks did not complete it, or
+the ranks disagreed about it. All later ones follow from it. `words` says the faults, `picture` and
+`timeline` draw them.
 """
 
 import re
@@ -57,7 +58,7 @@ class Fault:
         Of ranks that differ: by how many calls they are ahead of the others (1: they left one out,
         -1: they made one more); 0 where that does not explain it.
     answers : mapping of int to Answer
-        Of missing ranks: what is known of each, and of the others.
+        Of missing ranks: the known facts of each rank, and of the others.
     text : str
         Of calls that differ: what the judge says.
     """
@@ -108,8 +109,8 @@ def find(job: Job) -> list[Fault]:
 def _with_raised(job: Job, inferred: Sequence[Fault]) -> Iterator[Fault]:
     """Yield what ranks raised, and what was inferred besides.
 
-    An exception outranks all that is inferred, unless it only says that a wait has ended: then what is
-    inferred says why. What follows from an exception says nothing more.
+    An exception outranks all inferred faults, unless it only says that a wait has ended: then the
+    inferred fault is the reason. Consequences of an exception are left out.
     """
     shown = any(fault.sort in ("differing", "cycle") for fault in inferred)  # as a mismatch says
     causes = [
@@ -286,7 +287,7 @@ def _late(job: Job, history: History, number: int | None = None) -> Iterator[Fau
     Parameters
     ----------
     number : int, optional
-        The collective that matters; by default the one in which a rank was latest.
+        The collective to look at; by default the one in which a rank was latest.
     """
     latest: dict[int, tuple[int, float]] = {}
     for each in history.numbers:
@@ -323,7 +324,7 @@ def _of_messages(
 
 
 def _cycle(waiting: Mapping[int, Sequence[Waiting]]) -> list[Waiting]:
-    """Return a shortest round of ranks that wait for each other; empty if there is none."""
+    """Return a shortest round of ranks that wait for each other, or an empty one."""
     rounds = []
     for start in sorted(waiting):
         others = shortest_round(

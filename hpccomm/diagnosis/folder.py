@@ -1,6 +1,7 @@
-"""The folder of a job's flight dumps.
+"""Reads the folder of a job's flight dumps.
 
-Files come from jobs that broke. Whatever cannot be read is one line of text, and the rest is read.
+The files come from broken jobs. An unreadable file becomes one line of text, and the rest is read.
+`hpccomm.cli.explain` begins with it.
 """
 
 import re
@@ -65,7 +66,7 @@ def read_folder(folder: Path) -> DumpFolder:
             if whole and f"{whole[0][1:]}.json" in names:
                 continue  # the dump before that is whole
             if name.startswith((".rank_", "rank_")):
-                passed_over.append(f"{name} is half-written: its process ended meanwhile")
+                passed_over.append(f"{name} is half-written: its process ended before the rest")
             else:
                 passed_over.append(f"{name} is not a dump (those are named rank_0.json, ...)")
             continue
@@ -80,7 +81,7 @@ def read_folder(folder: Path) -> DumpFolder:
             dumps.append(dump)
     dumps, strangers = _of_one_job(dumps)
     passed_over += [
-        f"{each.file.name} is of another job: its communicators are not those of the others"
+        f"{each.file.name} is of another job: the others have other communicators"
         for each in strangers
     ]
     if not dumps:
@@ -113,7 +114,7 @@ def _in_order(name: str) -> tuple[int, str]:
 
 
 def _of_one_job(dumps: list[Dump]) -> tuple[list[Dump], list[Dump]]:
-    """Return the dumps of the job that wrote last, and those that an earlier job left in the folder.
+    """Return the dumps of the job that wrote last, and an earlier job's dumps in the folder.
 
     Ranks of one job know communicators in common, or are in communicators that have no rank in common,
     and give the same name of the job. A rank without a communicator may belong to any.

@@ -1,4 +1,7 @@
-"""The dumps of a job, joined: what each rank did in each collective of each communicator."""
+"""The dumps of a job, joined: each rank's call in each collective of each communicator.
+
+`faults` looks for causes in it; `timeline`, `picture` and `pytorch` show it.
+"""
 
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
@@ -79,7 +82,7 @@ class Waiting:
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """What is known of a job.
+    """The known facts of a job.
 
     Attributes
     ----------
@@ -88,8 +91,8 @@ class Job:
     histories : mapping of str to History
         By uid of the communicator, in the order in which they first appear.
     clocks : mapping of str to float
-        Seconds by which each host's clock is ahead of the first host's; of hosts that could not be
-        compared there is none.
+        Seconds by which each host's clock is ahead of the first host's; hosts that could not be
+        compared are left out.
     """
 
     dumps: Mapping[int, Dump]

@@ -1,4 +1,7 @@
-"""What messages mean: hpccomm's own errors, and what libraries, launchers and the kernel say. One table."""
+"""The meaning of messages: of hpccomm, and of libraries, launchers and the kernel. One table.
+
+`hpccomm explain` looks messages up in it, and so does the search in a log.
+"""
 
 import csv
 import re
@@ -27,7 +30,8 @@ class Explanation:
         One of them is in every line that has the message; each has six characters at least. Without any
         it is not looked for in logs.
     regex : str
-        The message. Groups named ``rank``, ``ranks`` and ``host`` say whose it is, others what it is about.
+        The message. Groups named ``rank``, ``ranks`` and ``host`` give its origin, others its
+        subject.
     meaning : str
         A sentence.
     causes : tuple of str

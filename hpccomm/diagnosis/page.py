@@ -1,4 +1,4 @@
-"""One HTML page that needs nothing else: verdict, picture, text and stacks."""
+"""One self-contained HTML page: verdict, picture, text and stacks, for `hpccomm explain`."""
 
 from html import escape
 
@@ -15,13 +15,11 @@ def page(title: str, verdict: list[str], picture: str, text: str) -> str:
     Parameters
     ----------
     title : str
-        What is explained.
-    verdict : list of str
-        Sentences, the cause first.
+        The subject. verdict : list of str Sentences, the cause first.
     picture : str
         An SVG document.
     text : str
-        What the command prints: the timeline stands in it.
+        The output of the command, with the timeline.
     """
     svg = picture[picture.index("<svg") :]
     items = "".join(f"<li>{escape(sentence)}</li>" for sentence in verdict)

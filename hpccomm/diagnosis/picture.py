@@ -1,4 +1,7 @@
-"""The last collectives as a picture: a row a rank, time from left to right, a bar a call."""
+"""The last collectives as a picture: a row a rank, time from left to right, a bar a call.
+
+`hpccomm explain --output` draws it.
+"""
 
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -18,7 +21,7 @@ COLOURS = {
 """Kinds of bars, and their colours; "not called" is an outline."""
 
 ROWS = 64
-"""Ranks that are drawn at most; those that a fault names come first."""
+"""The most ranks to draw; ranks named by a fault come first."""
 
 
 def draw(job: Job, faults: Sequence[Fault], last: int) -> Chart:
@@ -65,7 +68,7 @@ def draw(job: Job, faults: Sequence[Fault], last: int) -> Chart:
 
 
 def _bars(job: Job, faults: Sequence[Fault], rank: int, last: int) -> Iterator[dict[str, Any]]:
-    """Yield the calls of a rank, or those that it has not made."""
+    """Yield the calls of a rank, or its missing ones."""
     row, held = _head(job, rank), False
     differing = {
         (fault.uid, fault.number)
@@ -100,7 +103,7 @@ def _head(job: Job, rank: int) -> str:
 
 
 def _chosen(job: Job, faults: Sequence[Fault]) -> list[int]:
-    """Return the ranks to draw: those that are named, and of the others those that come first."""
+    """Return the ranks to draw: the named ones, then the first of the others."""
     named = dict.fromkeys(
         rank for fault in faults for rank in (*fault.ranks[:8], *fault.waiting[:8])
     )

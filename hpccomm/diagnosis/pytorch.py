@@ -1,10 +1,12 @@
-"""Dumps in the form that PyTorch's flight recorder writes, for its analyser.
+"""Writes dumps in the form of PyTorch's flight recorder, for PyTorch's analyser.
 
 ``python -m torch.distributed.flight_recorder.fr_trace OUT_DIR`` reads pickled files named
-``rank_0``, ``rank_1``, ... It knows the libraries and calls of PyTorch alone, compares sizes, dtypes
-and states, and leaves out what it does not know. So here each call has a name that it knows, and what
-it does not compare (reduction, root, algorithm) stands beside the dtype, which it compares. Messages
-are left out: it takes each call for one of all ranks.
+``rank_0``, ``rank_1``, ... It knows PyTorch's libraries and calls only, compares sizes, dtypes and
+states, and leaves out the rest. So here each call has a name that it knows, and facts that it does
+not compare (reduction, root, algorithm) are added to the dtype, which it compares. Messages are
+left out, because it takes each call for one of all ranks.
+
+`hpccomm explain --pytorch` calls it.
 """
 
 import pickle

@@ -1,4 +1,4 @@
-"""The last collectives as text: a row a rank, a mark a call."""
+"""The last collectives as text: a row a rank, a mark a call. For `hpccomm explain`."""
 
 from collections.abc import Iterator, Sequence
 from itertools import groupby
@@ -16,7 +16,7 @@ MARKS = {
     "L": "came late",
     "?": "not known",
 }
-"""Marks, and what they mean."""
+"""Marks, and their meanings."""
 
 WIDTH = 100
 LONGEST_HEAD = 40
@@ -26,7 +26,7 @@ ROWS = 48
 
 
 def lines(job: Job, faults: Sequence[Fault], last: int) -> Iterator[str]:
-    """Yield the timeline: a part for each communicator in which something is wrong, or for all.
+    """Yield the timeline: a part for each communicator with a fault, or for all.
 
     Parameters
     ----------
@@ -81,7 +81,7 @@ def _head(job: Job, ranks: Sequence[int]) -> str:
 
 
 def _beside(job: Job, history: History, rank: int) -> str:
-    """Return what stands beside a row: the call that a rank waits in, or what it does instead."""
+    """Return the text beside a row: the call in which a rank waits, or its other activity."""
     calls = history.calls.get(rank, {})
     number = history.numbers[-1]
     if number in calls:

@@ -1,4 +1,4 @@
-"""What went wrong, in sentences."""
+"""The faults of a job in sentences, for `hpccomm explain`."""
 
 import textwrap
 import time
@@ -13,7 +13,7 @@ from hpccomm.units import ranks_named
 
 
 def verdict(job: Job, faults: list[Fault]) -> Iterator[str]:
-    """Yield a line for each fault, the cause first; one that says that there is none."""
+    """Yield a line for each fault, the cause first; without faults, one line that says so."""
     if not faults:
         calls = sum(len(each.numbers) for each in job.histories.values())
         yield (
@@ -26,7 +26,7 @@ def verdict(job: Job, faults: list[Fault]) -> Iterator[str]:
 
 
 def sentence(job: Job, fault: Fault) -> str:
-    """Return what is wrong, and which ranks to look at."""
+    """Return the fault, and which ranks to look at."""
     say = {
         "raised": _raised,
         "differing": _differing,
@@ -167,7 +167,7 @@ def _late(job: Job, fault: Fault) -> str:
     )
     answers = (dump.answers.get(fault.uid, {}).get(rank) for dump in job.dumps.values())
     if any(each is not None and each.state == STOPPED for each in answers):
-        text += f". Rank {rank} was stopped meanwhile, by SIGSTOP or a debugger"
+        text += f". Rank {rank} was stopped, by SIGSTOP or a debugger"
     return _sentence(f"{text}. {clock_caveat(job)}" if job.hosts > 1 else text)
 
 

@@ -1,4 +1,7 @@
-"""The facts of a node, as one tree of JSON types: the sources by name."""
+"""The facts of a node, as one tree of JSON types: calls the sources, by name.
+
+`job` gathers it on this node, and `in_mpi` on all nodes.
+"""
 
 from collections.abc import Callable, Collection
 from concurrent.futures import ThreadPoolExecutor

@@ -1,7 +1,8 @@
-"""The part of the doctor that needs MPI, in a process of its own: what MPI does to it, the report survives.
+"""The part of the doctor that needs MPI, in a process of its own, so that the report survives.
 
-``python -m hpccomm.doctor.in_mpi DESCRIPTOR SOURCES [nccl]`` writes lines of JSON to a file that it inherits: how far
-it has come, and on rank 0 at last the trees of all nodes. Every rank of the job runs it.
+``python -m hpccomm.doctor.in_mpi DESCRIPTOR SOURCES [nccl]`` writes lines of JSON to an inherited
+file: its progress and, on rank 0, finally the trees of all nodes. Every rank of the job runs it.
+`hpccomm.doctor.job` starts it.
 """
 
 import contextlib

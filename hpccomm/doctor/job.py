@@ -1,4 +1,7 @@
-"""The trees of all nodes of a job, gathered by MPI in a process of its own; of this node alone where MPI fails."""
+"""The trees of all nodes of a job, gathered by MPI; only this node's tree if MPI fails.
+
+A process of its own (`in_mpi`) uses MPI. `hpccomm doctor` and `hpccomm topo` call it.
+"""
 
 import json
 import os
@@ -18,7 +21,7 @@ PROGRAM = (sys.executable, "-m", "hpccomm.doctor.in_mpi")
 """What uses MPI."""
 
 _LAST = 12
-"""Lines that are kept of what a process printed before it failed."""
+"""Lines to keep of the output of a process that failed."""
 
 
 class Heard(NamedTuple):

@@ -1,4 +1,7 @@
-"""From the trees of nodes to diagnoses: pure."""
+"""From the trees of nodes to diagnoses: pure functions that apply the rules.
+
+`hpccomm.cli.doctor` calls it, and `words` prints the diagnoses.
+"""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -107,7 +110,7 @@ MISSING = object()
 
 
 def at(tree: Tree, path: str) -> Any:
-    """Return the fact at a path, or `MISSING`. With stars, the list of those that are there."""
+    """Return the fact at a path, or `MISSING`. With stars, the list of the existing ones."""
     if "*" not in path:
         return next(_reached(tree, path.split(".")), MISSING)
     return list(_reached(tree, path.split("."))) or MISSING

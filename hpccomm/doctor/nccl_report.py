@@ -1,4 +1,7 @@
-"""What NCCL says of itself when it is let run its own diagnostics (from 2.31 on)."""
+"""NCCL's report about itself, from its own diagnostics (from 2.31 on).
+
+`job` adds it to the facts for ``hpccomm doctor --nccl``.
+"""
 
 import re
 from typing import Any

@@ -1,4 +1,7 @@
-"""The facts of one rank: its binding, what it has loaded, its variables, and MPI as it sees it."""
+"""The facts of one rank: its binding, loaded libraries, variables, and its view of MPI.
+
+`in_mpi` gathers them on every rank.
+"""
 
 import importlib
 import importlib.util

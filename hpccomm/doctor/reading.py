@@ -1,4 +1,7 @@
-"""How a source reads: what can be read becomes a fact, what cannot is named with the reason."""
+"""How a source reads: a readable fact is stored, an unreadable one is named with the reason.
+
+All sources read by these functions; patterns of single facts are in ``files.tsv``.
+"""
 
 import csv
 import re
@@ -32,7 +35,7 @@ def rows(name: str) -> tuple[Mapping[str, str], ...]:
 
 
 def _parsed(row: Mapping[str, str], text: str) -> Any:
-    """Return the fact that a row of ``files.tsv`` finds in a text. Raises LookupError or ValueError if it has none."""
+    """Return a row's fact in a text; raise LookupError or ValueError without one."""
     match = re.search(row["pattern"] or "(?s)(.*)", text, re.MULTILINE)
     if row["kind"] == "has":
         return match is not None
@@ -142,7 +145,7 @@ class Reading:
         self._unread[fact] = reason
 
     def facts(self) -> dict[str, Any]:
-        """Return the facts; ``unread`` names those that are missing, with the reason."""
+        """Return the facts; ``unread`` names the missing ones, with the reason."""
         return self._found | ({"unread": self._unread} if self._unread else {})
 
 

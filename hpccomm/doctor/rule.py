@@ -1,4 +1,8 @@
-"""A rule: which facts it reads, and what in them is a fault. Its words are in ``rules.tsv`` beside this module."""
+"""A rule: the facts that it reads, and a function that finds a fault in them.
+
+The modules of `hpccomm.doctor.rules` make rules. Their words are in ``rules.tsv`` beside this
+module. `judge` applies them.
+"""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -10,7 +14,7 @@ Severity = Literal["note", "warn", "fail"]
 Facts = Mapping[str, Any]
 Texts = Sequence[str]
 Faults = Iterator[str]
-"""What a rule's function gets, and what it returns: the evidence, a sentence each."""
+"""A rule's function: from facts to the evidence of a fault, a sentence each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,12 +25,12 @@ class Rule:
     ----------
     id : str
         ``AREA.NAME``.
-    question : str
-        What it asks, such as ``May enough memory be locked?``.
+    question : str Its question, such as ``May enough memory be locked?``.
     reads : tuple of str
-        Paths of facts in a node's tree, such as ``limits.memlock.soft``. A star stands for each item of a list or
-        dict (``gpus.devices.*.ecc``) and gives the list of those that are there. A path that ends with ``?`` is
-        None where the fact is missing; a rule that misses another is skipped.
+        Paths of facts in a node's tree, such as ``limits.memlock.soft``. A star stands for each
+        item of a list or dict (``gpus.devices.*.ecc``) and gives the list of the existing ones. A
+        path that ends with ``?`` is None if the fact is missing; a rule that misses another is
+        skipped.
     fails : callable
         Gets the facts in that order; returns a sentence of evidence for each fault, none if all is well. Pure.
     severity : {"note", "warn", "fail"}
@@ -51,7 +55,7 @@ class Rule:
 
     @property
     def area(self) -> str:
-        """What it is about: the first part of its id."""
+        """Its area: the first part of its id."""
         return self.id.partition(".")[0]
 
     @property

@@ -1,4 +1,4 @@
-"""Diagnoses as lines of text."""
+"""Diagnoses as lines of text, which `hpccomm doctor` prints."""
 
 import collections
 import textwrap
@@ -38,7 +38,7 @@ def head(trees: Mapping[str, Any]) -> Iterator[str]:
 
 
 def lines(diagnoses: Sequence[Diagnosis], trees: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the report: faults first, then notes, what was skipped and why, and what is well."""
+    """Yield the report: faults first, then notes, skipped checks with reasons, and passed ones."""
     nodes = len(trees)
     for status in ("fail", "warn", "note"):
         for each in diagnoses:

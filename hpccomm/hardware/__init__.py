@@ -1,4 +1,8 @@
-"""What a node is made of, and what connects it: sockets, NUMA nodes, GPUs and network adapters.
+"""The hardware of a node and its connections: sockets, NUMA nodes, GPUs and network adapters.
 
-It is described from the facts that `hpccomm.doctor` reads, or from a file that NCCL has written.
+- `facts` makes a `node` of the facts of `hpccomm.doctor`, `nccl_files` of NCCL's own files.
+- `binding` judges where ranks run. `cluster` describes a cluster of such nodes.
+- `words` and `picture` show it.
+
+`hpccomm.cli.topo` calls this package.
 """

@@ -1,4 +1,7 @@
-"""Where the ranks of a job run, how far from their GPU and network adapter, and what would be nearer."""
+"""Where the ranks of a job run, their distance from GPU and adapter, and better bindings.
+
+`hpccomm.cli.topo` prints it.
+"""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -8,7 +11,7 @@ from hpccomm.units import numbers, ranges
 
 
 class BoundRank(NamedTuple):
-    """A rank of a job, and the CPUs on which it may run.
+    """A rank of a job, and its permitted CPUs.
 
     Attributes
     ----------
@@ -43,7 +46,7 @@ def bound_ranks(trees: Mapping[str, Mapping[str, Any]]) -> list[BoundRank]:
 
 
 def gpu_of(bound: BoundRank, node: NodeHardware) -> Component | None:
-    """Return the GPU of a rank: by its number among those that it sees, as `new_comm` chooses."""
+    """Return the GPU of a rank: by its number among the visible ones, as `new_comm` chooses."""
     gpus = node.of_kind("gpu")
     if bound.visible:
         chosen = [int(word) for word in bound.visible.split(",") if word.isdigit()]
@@ -98,7 +101,7 @@ def lines(ranks: Sequence[BoundRank], nodes: Mapping[str, NodeHardware]) -> Iter
 
 
 def wanted(local: int, node: NodeHardware) -> list[int]:
-    """Return the NUMA node nearest to its GPU for each of so many ranks of a node.
+    """Return the NUMA node nearest to its GPU, for each rank of a node.
 
     Without one, ranks are spread over the NUMA nodes that have CPUs.
     """
@@ -114,7 +117,7 @@ def wanted(local: int, node: NodeHardware) -> list[int]:
 
 
 def better(ranks: Sequence[BoundRank], nodes: Mapping[str, NodeHardware]) -> Iterator[str]:
-    """Yield the lines about a better binding: for mpiexec and for srun, or why there is none."""
+    """Yield the lines about a better binding: for mpiexec and for srun, or why none is better."""
     host = ranks[0].host
     node = nodes[host]
     local = [bound for bound in ranks if bound.host == host]

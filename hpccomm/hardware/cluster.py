@@ -1,4 +1,7 @@
-"""A cluster of nodes like one, as ``hpccomm simulate`` reads it."""
+"""Describes a cluster of nodes like this one, in the form that ``hpccomm simulate`` reads.
+
+`hpccomm topo --cluster` writes it.
+"""
 
 import dataclasses
 import re
@@ -17,8 +20,8 @@ OUTSIDE = 0.98
 def described(node: NodeHardware, nodes: int, per_node: int) -> str:
     """Return the description of a cluster of equal nodes, in TOML.
 
-    Bandwidths and ports are those of its links and adapters. Latencies, and how fast ranks fold and copy, are what
-    ``auto`` assumes.
+    Bandwidths and ports are those of its links and adapters. Latencies, and the speeds of folding
+    and copying, are the assumptions of ``auto``.
 
     Parameters
     ----------

@@ -1,4 +1,7 @@
-"""From the facts of a node, as `hpccomm.doctor` reads them, to its hardware."""
+"""From the facts of a node, as `hpccomm.doctor` reads them, to its hardware.
+
+`hpccomm topo` and some rules of the doctor use it.
+"""
 
 import re
 from collections import Counter

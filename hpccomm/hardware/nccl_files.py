@@ -1,6 +1,7 @@
-"""The files that NCCL writes about a node: its topology (NCCL_TOPO_DUMP_FILE), its graphs (NCCL_GRAPH_DUMP_FILE).
+"""NCCL's files about a node: topology (NCCL_TOPO_DUMP_FILE), graphs (NCCL_GRAPH_DUMP_FILE).
 
-RCCL writes the same. What elements and attributes mean is in NCCL's sources, graph/xml.cc and include/graph.h.
+RCCL writes the same. The meaning of elements and attributes is in NCCL's sources, graph/xml.cc and
+include/graph.h. `hpccomm.cli.topo` shows them.
 """
 
 import re
@@ -54,7 +55,7 @@ class NcclGraph:
         return self.name == "ring"
 
     def alike(self) -> dict[tuple[str, ...], list[int]]:
-        """Return the numbers of the channels that are alike, by what they pass."""
+        """Return the numbers of equal channels, by their stops."""
         found: dict[tuple[str, ...], list[int]] = {}
         for number, channel in enumerate(self.channels):
             found.setdefault(channel, []).append(number)
@@ -64,10 +65,7 @@ class NcclGraph:
 def read_graphs(file: Path) -> list[NcclGraph]:
     """Return the graphs of a file that have channels.
 
-    Raises
-    ------
-    UsageError
-        If it is none.
+    Raises ------ UsageError If it is another file.
     """
     with _reading(file, "graphs", "NCCL_GRAPH_DUMP_FILE") as root:
         graphs = [_graph(graph) for graph in root.iter("graph")]
@@ -91,10 +89,7 @@ def _graph(graph: ET.Element) -> NcclGraph:
 def read_topology(file: Path) -> NodeHardware:
     """Return the node that a topology describes. One of several hosts has their NUMA nodes one after the other.
 
-    Raises
-    ------
-    UsageError
-        If it is none.
+    Raises ------ UsageError If it is another file.
     """
     with _reading(file, "system", "NCCL_TOPO_DUMP_FILE") as root:
         return _topology(file.name, root.findall("cpu"))
@@ -128,12 +123,12 @@ def _topology(name: str, processors: Sequence[ET.Element]) -> NodeHardware:
 
 
 def _below(element: ET.Element, above: Component) -> Iterator[tuple[Component, ET.Element]]:
-    """Yield the GPUs and NICs below an element, each with its element. `above` has what they inherit."""
+    """Yield the GPUs and NICs below an element; `above` has inherited attributes."""
     for number, part in enumerate(element):
         get = part.get
         if part.tag == "pci":
             at, path = get("busid", ""), above.path
-            # NCCL writes the upper port of each switch; the lower one is between it and what is below.
+            # NCCL writes the upper port of each switch; the lower one leads to the elements below.
             port = (f"{path[-1]} to {at}",) if len(path) > 1 else ()
             kind = "nic" if get("class", "").startswith("0x02") else "gpu"
             own = replace(above, kind=kind, address=at, path=(*path, *port, at), lanes=_lanes(part))
@@ -155,7 +150,7 @@ def _below(element: ET.Element, above: Component) -> Iterator[tuple[Component, E
 
 
 def _named(components: Sequence[Component]) -> list[Component]:
-    """Name those that have no name, and number those that share one."""
+    """Name unnamed components, and number those with the same name."""
     seen, result = Counter[str](), []
     for each in components:
         name = each.name or f"{each.kind.upper()}{seen[each.kind]}"

@@ -1,4 +1,7 @@
-"""The hardware of one node, and the letters by which ``nvidia-smi topo -m`` names what connects two of its parts."""
+"""The hardware of one node, and nvidia-smi's letters for a connection of two components.
+
+`facts` and `nccl_files` make it; `binding`, `cluster`, `words` and `picture` read it.
+"""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -62,9 +65,7 @@ class Component:
     domain : int or None
         The number of its NUMA node; None if unknown.
     words : str
-        What it is.
-    lanes : str
-        Its connection, such as ``PCIe 4 x16``; empty if unknown.
+        Its description. lanes : str Its connection, such as ``PCIe 4 x16``; empty if unknown.
     rate : float
         Of an adapter that is up, in Gb/s; 0 if unknown.
     """
@@ -99,8 +100,7 @@ class NodeHardware:
         ``NV`` or ``XGMI``.
     link_rate : float
         Of one such link in one direction, in 1e9 B/s.
-    unread : tuple of str
-        What is not known, and why.
+    unread : tuple of str Unknown facts, with reasons.
     """
 
     name: str = field(compare=False)

@@ -1,4 +1,4 @@
-"""The hardware of a node, and NCCL's graphs, as pictures."""
+"""Pictures of a node's hardware and of NCCL's graphs, for ``hpccomm topo --output``."""
 
 from collections.abc import Sequence
 
@@ -116,7 +116,7 @@ def _inside(
 
 
 def _links(canvas: Canvas, node: NodeHardware, places: dict[str, Place]) -> None:
-    """Draw NVLink: arcs between GPUs that it connects directly, a bar below those that switches connect."""
+    """Draw NVLink: arcs between directly connected GPUs, a bar below GPUs connected by switches."""
     pairs = ((one, *to) for one, ends in node.links.items() for to in ends.items())
     for one, other, count in pairs:
         if places[one] < places[other]:

@@ -1,4 +1,4 @@
-"""The hardware of nodes, and NCCL's graphs, as text."""
+"""The hardware of nodes, and NCCL's graphs, as text. `hpccomm topo` prints it."""
 
 from collections.abc import Iterator, Sequence
 
@@ -13,9 +13,7 @@ def lines(node: NodeHardware, names: Sequence[str] = ()) -> Iterator[str]:
     Parameters
     ----------
     node : NodeHardware
-        What it is made of.
-    names : sequence of str
-        The names of the nodes that are like it; by default its own.
+        Its hardware. names : sequence of str The names of all such nodes; by default its own.
     """
     yield f"{', '.join(names or [node.name])}: {summary(node)}"
     for domain in node.domains:
@@ -36,13 +34,13 @@ def lines(node: NodeHardware, names: Sequence[str] = ()) -> Iterator[str]:
 
 
 def known(node: NodeHardware, each: Component, *words: str) -> list[str]:
-    """Return what is known of a component, with words after its address."""
+    """Return the known facts of a component, with words after its address."""
     rate = f"{each.rate:g} Gb/s" if each.rate else ""
     return [fact for fact in (each.address, *words, each.lanes, rate, linked(node, each)) if fact]
 
 
 def linked(node: NodeHardware, gpu: Component) -> str:
-    """Return how many NVLinks a GPU has; empty if it has none."""
+    """Return the number of a GPU's NVLinks as text; empty without any."""
     kind = "NVLinks" if node.link_kind == "NV" else node.link_kind
     if gpu.name in node.switched:
         return f"{node.switched[gpu.name]} {kind} to switches"

@@ -1,5 +1,8 @@
-"""Environment variables of NCCL and of what lies below it: what they mean, and what is wrong with those that are set.
+"""Environment variables of NCCL and the libraries below it: their meaning, and wrong values.
 
-The tables are data: a file for each library, a line for each variable. `judging` is pure: all verdicts of this process
-are ``judge_all(settings(), here())``, with what `machine` says.
+The tables are data: a file for each library, a line for each variable. `reading` reads a value as
+the library does. `judging` is pure: all verdicts of this process are ``judge_all(settings(),
+here())``, with the facts of `machine`. `presets` writes settings for a machine.
+
+`hpccomm env` prints the verdicts; the NCCL backend logs the bad ones.
 """

@@ -1,4 +1,7 @@
-"""What is wrong with variables that are set: pure."""
+"""Finds variables with wrong values: pure functions.
+
+`hpccomm env` and the NCCL backend ask it about `machine`'s settings.
+"""
 
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -18,8 +21,9 @@ FAULTS = (
     *("unknown", "removed", "deprecated", "newer", "misread", "misfit", "prefix", "differs"),
     "overrides",
 )
-"""Verdicts of what should be changed. The others are ``ok``, ``foreign`` (another program's), ``caution`` (not for
-production), ``shadowed`` (another place has a value that counts), ``uneven`` (differs between ranks, and may)."""
+"""Verdicts on variables that should be changed. The others are ``ok``, ``foreign`` (another program's), ``caution`` (not for
+production), ``shadowed`` (another place sets a value that counts), ``uneven`` (differs between
+ranks, and may)."""
 
 
 class VariableSetting(NamedTuple):
@@ -59,11 +63,10 @@ class VariableVerdict:
     Attributes
     ----------
     name, value, place : str
-        The setting. The value is empty where the name is not known: it might be a secret.
+        The setting. The value of an unknown variable is left out: it might be a secret.
     verdict : str
         One of `FAULTS`, or a milder one.
-    words, remedy : str
-        What is so, and what to do; may be empty.
+    words, remedy : str The fault, and what to do; may be empty.
     """
 
     name: str
@@ -95,7 +98,7 @@ def judge(setting: VariableSetting, machine: Surroundings) -> VariableVerdict | 
 
 
 def unknown(setting: VariableSetting, program: str, names: Iterable[str]) -> VariableVerdict:
-    """Return the verdict on a variable that a program does not know; it names the nearest one that it knows."""
+    """Return the verdict on a variable unknown to its program; it names the nearest known one."""
     near = nearest(setting.name, names)
     remedy = f"did you mean {near}?" if near else "remove it"
     words = f"{program} has no such variable"
@@ -125,9 +128,9 @@ def differing(
     Parameters
     ----------
     ranks : sequence of mapping
-        What counts on each rank, by name.
+        The valid settings of each rank, by name.
     table : mapping
-        What is known of variables: ``equal`` ones must not differ, others are ``uneven``.
+        The known variables: ``equal`` ones must not differ, others are ``uneven``.
     """
     for name in sorted({name for rank in ranks for name in rank}):
         by_value: dict[str, list[int]] = {}
@@ -172,7 +175,7 @@ def _findings(variable: KnownVariable, value: str, machine: Surroundings) -> Ite
         yield from _devices(variable.name, value, machine.devices.get(variable.name, ()))
     if variable.kind == "path" and not machine.exists(value):
         tilde = "; NCCL does not expand ~" if value.startswith("~") else ""
-        yield "misfit", f"there is no such file{tilde}", "give the absolute path of a file"
+        yield "misfit", f"the file does not exist{tilde}", "give the absolute path of a file"
     if variable.status == "deprecated" and not 0 < nccl < until:
         since = f" since {variable.until}" if until else ""
         yield "deprecated", f"deprecated{since}: {variable.meaning}", instead

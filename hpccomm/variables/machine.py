@@ -1,4 +1,7 @@
-"""What is set in this process, and what this machine says for verdicts: devices, and the version of NCCL."""
+"""The variables that are set, and the machine's facts for verdicts: devices, NCCL's version.
+
+`hpccomm env` and the NCCL backend pass them to `judging`.
+"""
 
 import os
 from collections.abc import Collection, Mapping
@@ -18,7 +21,7 @@ _WHEELS = ("nvidia-nccl-cu13", "nvidia-nccl-cu12")
 def settings(
     environ: Mapping[str, str] | None = None, site: Path = SITE_FILE
 ) -> list[VariableSetting]:
-    """Return all settings, those that count first: the environment, then NCCL's files in their order.
+    """Return all settings, valid ones first: the environment, then NCCL's files in their order.
 
     As in NCCL 2.30 (misc/param.cc: initEnvFunc, setEnvFile), white space in a file belongs to names and values, and lines
     without ``=`` are ignored.
@@ -38,7 +41,7 @@ def settings(
 def here(
     nccl: int | None = None, options: Collection[str] = (), root: Path = Path("/")
 ) -> Surroundings:
-    """Return what is known of this machine. Local; loads no library.
+    """Return the facts of this machine. Local; loads no library.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Settings for a kind of machine, as lines for a shell: pure."""
+"""Settings for a kind of machine or job, as lines for a shell: pure. `hpccomm env` prints them."""
 
 import tomllib
 from collections.abc import Iterator, Mapping
@@ -9,7 +9,7 @@ from typing import Any
 PRESETS = ("infiniband", "roce", "ethernet", "nvlink", "pcie", "debug")
 
 PATIENCE = 100.0, 60.0
-"""Deadline as a multiple of the shortest time of a call, and at least so many seconds."""
+"""Deadline as a multiple of the shortest time of a call, and its least value in seconds."""
 
 
 @cache
@@ -25,7 +25,7 @@ def preset(name: str, facts: Mapping[str, Any]) -> Iterator[str]:
     name : str
         One of `PRESETS`, or ``model``.
     facts : mapping
-        What is known of the machine, by the names in ``presets.toml``.
+        The machine's facts, by the names in ``presets.toml``.
     """
     for each in _table()[name]:
         least = each.get("at_least", {})
@@ -43,7 +43,7 @@ def preset(name: str, facts: Mapping[str, Any]) -> Iterator[str]:
 
 
 def for_model(nbytes: int, ranks: int, facts: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the lines for all-reduces of `nbytes` over `ranks`: those of the network, and a deadline.
+    """Yield the lines for all-reduces of `nbytes` over `ranks`: the network's, and a deadline.
 
     The shortest time is that of the bytes that each rank must send, 2 (ranks - 1) / ranks of the array, over one link.
     """

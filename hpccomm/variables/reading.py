@@ -1,4 +1,7 @@
-"""How a library reads the text of a variable, and where that is not what the text looks like."""
+"""Reads the text of a variable as its library does, and finds texts that it misreads.
+
+`judging` asks it.
+"""
 
 import re
 
@@ -21,7 +24,7 @@ _PATTERNS = {
     "words": r"\^?WORD([,|] *WORD)*",
     "functions": rf"({_FUNCTION}:)?\^?WORD(,WORD)*(;{_FUNCTION}:\^?WORD(,WORD)*)*",
 }
-"""Form of the texts of a kind; WORD stands for one of those that fit."""
+"""Form of the texts of a kind; WORD stands for one of the permitted words."""
 
 
 def number(text: str) -> tuple[int, str]:
@@ -36,7 +39,7 @@ def number(text: str) -> tuple[int, str]:
 
 
 def misfit(variable: KnownVariable, text: str) -> Finding | None:
-    """Return what is wrong with a value, ``misread`` or ``misfit``, with what to give; None if all is well."""
+    """Return the fault of a value, ``misread`` or ``misfit``, with advice; None without a fault."""
     if variable.kind in ("int", "switch"):
         return _integer(variable, text)
     fits = variable.fits.split(",")

@@ -1,4 +1,7 @@
-"""The tables of variables, read from the files beside this module."""
+"""The tables of variables, read from the files beside this module.
+
+`judging` and `reading` use them; `hpccomm.settings` takes the names for its warnings.
+"""
 
 import math
 import re
@@ -31,15 +34,15 @@ class KnownVariable:
         What fits, such as ``0 to 31, -1 auto``.
     since : str
         The first version that has it.
-    meaning : str
-        What it does.
+    meaning : str Its effect.
     default : str
         In words.
     status : str
         ``live``, ``plug-in`` (a plug-in reads it), ``deprecated``, ``removed``, ``never`` (no version ever read it),
         ``foreign`` (another program's).
     until, instead : str
-        The version that ended it (``after 2.4.8`` is the last one that had it), and what to use.
+        The version that ended it (``after 2.4.8`` is the last one that had it), and its
+        replacement.
     ranks : str
         ``equal`` where it must be the same on all ranks, ``free`` where it may differ.
     option : str
@@ -86,7 +89,7 @@ def config_fields() -> Mapping[str, KnownVariable]:
 
 
 def version_code(text: str) -> int:
-    """Return a version of NCCL as its code: 2.30.5 is 23005. 0 if the text has none, or says "or before"."""
+    """Return a version of NCCL as its code: 2.30.5 is 23005. Other texts are 0."""
     found = re.search(r"(\d+)\.(\d+)(?:\.(\d+))?", text)
     if not found or "before" in text:
         return 0

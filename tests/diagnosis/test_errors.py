@@ -261,7 +261,7 @@ def test_a_late_rank_that_was_stopped_is_said_to_have_been(tmp_path: Path) -> No
     joined = history.join(read_folder(tmp_path).dumps)
     (fault,) = faults.find(joined)
     assert fault.sort == "late"
-    assert "Rank 1 was stopped meanwhile, by SIGSTOP" in words.sentence(joined, fault)
+    assert "Rank 1 was stopped, by SIGSTOP" in words.sentence(joined, fault)
 
 
 def test_a_refused_message_or_plan_is_over_when_its_rank_goes_on(tmp_path: Path) -> None:

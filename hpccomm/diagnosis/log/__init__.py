@@ -1,5 +1,8 @@
-"""What went wrong in a job, from its log: of any size, with what launchers put before each line.
+"""Finds what went wrong in a job from its log, of any size, with any launcher's prefixes.
 
-`scan` finds lines with known words, `prefixes` says whose they are, `tracebacks` reads those of Python,
-`reading` goes through the log, `report` puts causes before consequences, and `words` says it.
+- `scan` finds lines with known words. `prefixes` finds the rank and host of a line.
+- `tracebacks` reads Python's tracebacks.
+- `reading` goes through the log. `report` puts causes before consequences, and `words` says them.
+
+`hpccomm.cli.explain` calls it.
 """

@@ -1,4 +1,7 @@
-"""Whose a line of a log is: what launchers, batch systems and libraries put before it."""
+"""The origin of a log's line: rank and host, from the prefixes of launchers and libraries.
+
+`reading` asks it for each line with a known word.
+"""
 
 import re
 from typing import NamedTuple

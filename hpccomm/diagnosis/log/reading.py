@@ -1,4 +1,7 @@
-"""A log is read in pieces; only lines with a word of a known message are looked at."""
+"""Reads a log piece by piece, and looks only at lines with a word of a known message.
+
+`hpccomm.cli.explain` calls it; `report` collects what it finds.
+"""
 
 import bz2
 import gzip
@@ -41,7 +44,7 @@ _PACKED: dict[bytes, Callable[[Any], Any]] = {
 _FOREIGN = {
     b"\x28\xb5\x2f\xfd": "packed by Zstandard: zstd -dc FILE | hpccomm explain -",
     b"PK\x03\x04": "a zip archive: unpack it",
-    b"\x89HDF": "an HDF5 file: hpccomm show reads those of hpccomm",
+    b"\x89HDF": "an HDF5 file: hpccomm show reads hpccomm's",
     b"\x7fELF": "a program",
     b"\xff\xfe": "text in UTF-16: iconv -f UTF-16 -t UTF-8 FILE | hpccomm explain -",
 }
@@ -56,7 +59,7 @@ class LogStream(Protocol):
         ...
 
     def read1(self, size: int = ..., /) -> bytes:
-        """Return what is there, or comes next."""
+        """Return the bytes read so far, or the next ones."""
         ...
 
 
@@ -68,7 +71,7 @@ def read(stream: LogStream, name: str) -> LogReport:
     stream : LogStream
         Packed by gzip, bzip2 or xz, or not.
     name : str
-        What it is called.
+        Its name.
 
     Raises
     ------
@@ -121,7 +124,7 @@ class _LogReader:
         self._usual: dict[frozenset[str], Sighting | None] = {}
         """What lines with some words were last; they are only counted once it was seen often enough."""
         self._raised: dict[str, int] = {}
-        """By the tag of its lines, the line of the last exception to which a traceback was read."""
+        """The line of the last exception with a traceback, by the tag of its lines."""
         self._covered: dict[str, int] = {}
         """By the tag of its lines, the last line of a message of several lines."""
 

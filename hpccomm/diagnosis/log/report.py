@@ -1,4 +1,7 @@
-"""What was seen in a log: causes before consequences, and repetitions as one."""
+"""The messages of a log: causes before consequences, and repetitions as one.
+
+`reading` adds messages to it, and `words` prints it.
+"""
 
 import re
 from collections.abc import Iterator
@@ -16,22 +19,22 @@ MOST_FORMS = 50
 
 @dataclass(slots=True)
 class Sighting:
-    """A message, or a form of it, wherever it stands in a log.
+    """A message, or a form of it, with all its places in a log.
 
     Attributes
     ----------
     message : Explanation
     line : int
-        Of its first, from 1; so are text, rank and place.
+        The first one, from 1; text, rank and place are that line's too.
     text : str
     rank : int or None
     place : str
-        Where in the user's program, from a traceback; empty without.
+        The line of the user's program, from a traceback; empty without one.
     details : dict
-        What the groups of the message hold.
+        The values of the message's groups.
     count : int
     ranks : set of int
-        Those that are known to have said it, or of whom it was said.
+        The ranks that wrote it, or that it names, as far as known.
     hosts : dict
         For each known host, the time and the line of its first.
     """
@@ -48,7 +51,7 @@ class Sighting:
 
     @property
     def vague(self) -> bool:
-        """Whether it says that a process crashed, and not of which rank it is: launchers say that after it."""
+        """Whether it reports a crash without the rank; launchers name the rank after it."""
         return self.message.name == "ucx-signal" and not self.ranks
 
 
@@ -85,7 +88,7 @@ class LogReport:
         details: dict[str, str],
         place: str = "",
     ) -> Sighting:
-        """Take up a message; return what is known of it."""
+        """Add a message; return its entry."""
         named = details.get("rank")
         rank = int(named) if named and len(named) < 10 else origin.rank
         if rank is None:
@@ -113,7 +116,7 @@ class LogReport:
         return int(any(each.message.kind in WRONG for each in self.sightings.values()))
 
     def of(self, *kinds: str) -> list[Sighting]:
-        """Return what is of some kinds: by kind, then in the order of the log, with what is vague last."""
+        """Return the messages of some kinds: by kind, then by line, vague ones last."""
         found = [each for each in self.sightings.values() if each.message.kind in kinds]
         return sorted(found, key=lambda a: (kinds.index(a.message.kind), a.vague, a.line))
 

@@ -1,4 +1,7 @@
-"""Where any of many words begins, in bytes: fast enough for logs of gigabytes."""
+"""Finds all places of many words in bytes, fast enough for logs of gigabytes.
+
+`reading` searches a log's pieces by it.
+"""
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
@@ -9,7 +12,7 @@ LENGTH = 6
 """Bytes of a word that are looked for; three pairs."""
 
 GROUPS = 10
-"""Groups of words; three times as many bits fit into a number of 32."""
+"""Groups of words; three bits for each of them fit into a number of 32."""
 
 BLOCK = 1 << 17
 """Bytes scanned at a time: they fit a core's cache."""
@@ -18,9 +21,9 @@ BLOCK = 1 << 17
 class WordScanner:
     """Finds words by looking pairs of bytes up in a table, for all words at once.
 
-    Each group of words has a bit for each of its three pairs. Where the bits of three pairs in a row are those
-    of one group, one of its words may stand, and the bytes are compared. This is the idea of the Teddy algorithm
-    (Langdale, in Hyperscan), by whole arrays.
+    Each group of words has a bit for each of its three pairs. If three pairs in a row have the bits
+    of one group, one of its words may be there, and the bytes are compared. This is the idea of the
+    Teddy algorithm (Langdale, in Hyperscan), by whole arrays.
 
     Parameters
     ----------

@@ -1,4 +1,7 @@
-"""Python's tracebacks in a log: the exception, and the line of the user's program."""
+"""Python's tracebacks in a log: the exception, and the line of the user's program.
+
+`reading` gives it the lines after the beginning of a traceback.
+"""
 
 import re
 from collections.abc import Iterable
@@ -45,8 +48,8 @@ def read(lines: Iterable[tuple[int, str]]) -> Traceback | None:
     Parameters
     ----------
     lines : iterable of (int, str)
-        Lines of one rank, from the traceback's first on, with their numbers. Those of two ranks may be
-        mixed where nothing tells them apart.
+        Lines of one rank, from the traceback's first on, with their numbers. Lines of two ranks
+        without tags may be mixed.
 
     Returns
     -------

@@ -1,4 +1,7 @@
-"""What is said about a log: the first cause, what to do, what follows from it, what is harmless."""
+"""The text about a log: the first cause, what to do, consequences, and harmless messages.
+
+`hpccomm.cli.explain` prints it.
+"""
 
 import textwrap
 from collections.abc import Iterator
@@ -22,7 +25,7 @@ _TITLES = {
 
 _OF_MESSAGE = ("name", "component", "kind", "meaning", "remedies", "check", "source")
 _OF_SIGHTING = ("line", "text", "place", "details", "count", "rank")
-"""What is in the document under the same name."""
+"""The entry of the JSON document with the same name."""
 
 
 def lines(report: LogReport) -> list[str]:

@@ -1,4 +1,7 @@
-"""The rules: one module an area, each with its tuple ``RULES``."""
+"""The rules: one module an area, each with its tuple ``RULES``.
+
+`hpccomm.doctor.judge` applies them; ``hpccomm doctor --list`` prints them.
+"""
 
 from hpccomm.doctor.rule import Rule
 from hpccomm.doctor.rules import gpus, host, limits, mpi, nccl, network, pcie, slurm
@@ -13,4 +16,4 @@ RULES: tuple[Rule, ...] = (
     *nccl.RULES,
     *slurm.RULES,
 )
-"""All rules, in the order in which they are shown."""
+"""All rules, in their order of output."""

@@ -1,4 +1,4 @@
-"""NVIDIA's GPUs: driver and software, memory errors, clocks, links, and what the kernel has logged of them."""
+"""Rules about NVIDIA's GPUs: driver, software, memory errors, clocks, links, kernel log."""
 
 import re
 from collections.abc import Callable, Sequence
@@ -28,7 +28,7 @@ PEERS = {
 
 
 OTHERS = {"nouveau", "nova", "vfio-pci"}
-"""Drivers with which a GPU is for pictures, or for virtual machines."""
+"""Drivers that use a GPU for pictures, or for virtual machines."""
 
 
 def on_bus(devices: Sequence[Facts]) -> list[Facts]:
@@ -138,7 +138,7 @@ def _visible(variables: Sequence[Facts], count: int) -> Faults:
     ):
         words = value.split(",")
         if bad := [word for word in words if word.strip().isdigit() and int(word) >= count]:
-            yield f"CUDA_VISIBLE_DEVICES={value} names {', '.join(bad)}, and there are {count} GPUs: what is listed after it is invisible"
+            yield f"CUDA_VISIBLE_DEVICES={value} names {', '.join(bad)}, and there are {count} GPUs: those listed after it are invisible"
 
 
 def _xids(whose: str, xids: Sequence[Facts]) -> Faults:

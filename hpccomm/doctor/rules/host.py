@@ -1,4 +1,4 @@
-"""The node itself: processors, clock, memory, containers; and nodes that differ."""
+"""Rules about the node itself: processors, clock, memory, containers; and differences of nodes."""
 
 import collections
 from collections.abc import Sequence
@@ -145,7 +145,7 @@ ALIKE = tuple(
     )
     for row in rows("alike.tsv")
 )
-"""What must be equal on all nodes, and on a node and the one that it is compared with."""
+"""Facts that must be equal on all nodes, and on a node and its baseline."""
 
 RULES = (
     *rules({

@@ -1,4 +1,4 @@
-"""Limits of the process and of the group that it runs in."""
+"""Rules about the limits of the process and of its control group."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -81,7 +81,7 @@ def _no_shared(room: Facts, ranks: Sequence[Any]) -> Faults:
 
 
 def _ptrace(scope: int, peers: Sequence[Facts] | None) -> Faults:
-    # With 1, as many systems have it, a rank may allow it to others. Several ranks have tried it.
+    # With 1, the value of many systems, a rank may allow it to others. Several ranks have tried it.
     if scope > 1 and not peers:
         yield f"kernel.yama.ptrace_scope is {scope}: no rank reads the memory of another"
 

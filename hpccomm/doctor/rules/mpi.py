@@ -1,4 +1,4 @@
-"""MPI: which library, started by whom, with which threads; where its ranks are bound, and by what they talk."""
+"""Rules about MPI: library, launcher, threads, binding of ranks, and transports."""
 
 import re
 from collections import defaultdict
@@ -11,7 +11,7 @@ from hpccomm.doctor.rules.network import serves
 from hpccomm.units import numbers, ranks_named
 
 SPEAKS = {"Open MPI": ("pmix",), "MPICH": ("pmi", "pmix"), "Intel MPI": ("pmi", "pmix")}
-"""By which interfaces a library may meet its launcher: those of Slurm's plug-ins of that name."""
+"""The interfaces between a library and its launcher, by the names of Slurm's plug-ins."""
 
 LEVELS = ("MPI_THREAD_SINGLE", "MPI_THREAD_FUNNELED", "MPI_THREAD_SERIALIZED")
 
@@ -50,7 +50,7 @@ def _threads(level: int, multiple: int) -> Faults:
 def _pmi(launcher: str | None, launched: int, vendor: str, given: Texts, world: int) -> Faults:
     needed = SPEAKS.get(vendor, ())
     if launcher == SRUN and launched > 1 == world and needed and not set(given) & set(needed):
-        yield f"{vendor} meets its launcher by {' or '.join(needed)}, and srun offers {', '.join(given) or 'neither PMIx nor PMI'}"
+        yield f"{vendor} meets its launcher by {' or '.join(needed)}, and srun offers {', '.join(given) or 'no PMIx and no PMI'}"
 
 
 def _cores(ranks: Sequence[int], cores: Texts, online: str) -> Faults:
@@ -89,7 +89,7 @@ def _numa(ranks: Sequence[int], cores: Texts, nodes: Sequence[Facts]) -> Faults:
 def _oversubscribed(cores: Texts) -> Faults:
     own = {cpu for listed in cores for cpu in numbers(listed)}
     if len(cores) > len(own):
-        yield f"{len(cores)} ranks have {many(len(own), 'processor')}: ranks that wait take the time of those that work"
+        yield f"{len(cores)} ranks have {many(len(own), 'processor')}: waiting ranks take the time of working ones"
 
 
 def _kept_from(variables: Sequence[Facts], to: str, names: Sequence[str] = ()) -> Faults:
@@ -130,7 +130,7 @@ def _fabric(
         {"libucp", "libfabric", "libibverbs", "libpsm2", "libpsm3"} & each.keys()
         for each in libraries
     ):
-        yield f"{active[0]} is active, and MPI has loaded neither UCX nor libfabric nor libibverbs: it may go over TCP"
+        yield f"{active[0]} is active, and MPI has not loaded UCX, libfabric or libibverbs: it may go over TCP"
     for setting in _kept_from(variables, "fabric"):
         yield f"{setting} names nothing that reaches {active[0]}"
 

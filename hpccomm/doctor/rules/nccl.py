@@ -1,4 +1,4 @@
-"""NCCL: which library a rank has, and what NCCL's own diagnostics say."""
+"""Rules about NCCL: the library of each rank, and the results of NCCL's own diagnostics."""
 
 import re
 
@@ -25,7 +25,7 @@ def _one_version(versions: Texts) -> Faults:
 def _stack(versions: Texts, soft: int | None) -> Faults:
     for version in sorted(set(versions)):
         if soft is None and [*map(int, re.findall(r"\d+", version))][:2] < [2, 28]:
-            yield f"the stack is unlimited, for which NCCL {version} gives its threads a small one"
+            yield f"the stack is unlimited; NCCL {version} then gives its threads a small one"
 
 
 RULES = rules({

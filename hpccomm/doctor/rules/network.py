@@ -1,4 +1,4 @@
-"""Networks: interfaces of the kernel, InfiniBand, RoCE, and whether nodes reach each other."""
+"""Rules about networks: kernel interfaces, InfiniBand, RoCE, and connections between nodes."""
 
 import ipaddress
 import statistics
@@ -36,7 +36,7 @@ FLOOD = 50
 
 def _no_link(devices: List, networks: Facts | None) -> Iterator[str]:
     for each in devices:
-        # What is in no bond, has no address and never had a link is not used.
+        # An interface without bond and address that never had a link is not used.
         used = "bond" in each or each["name"] in (networks or ()) or _went(each) > 1
         if used and each.get("on") and each.get("state") in ("down", "lowerlayerdown"):
             of = f", of {each['bond']}," if "bond" in each else ""
@@ -214,7 +214,7 @@ def _packets(ports: List, devices: List) -> Iterator[str]:
 
 def _gpudirect(ports: List, gpudirect: Facts, gpus: int) -> Iterator[str]:
     if gpus and any(map(serves, ports)) and not any(gpudirect.values()):
-        yield "neither nvidia_peermem nor dma-buf is there, so that messages of GPUs pass the host's memory"
+        yield "nvidia_peermem and dma-buf are both missing, so that messages of GPUs pass the host's memory"
 
 
 _DEVICES, _ROUTES, _PORTS = "network.devices", "network.routes", "infiniband.ports"

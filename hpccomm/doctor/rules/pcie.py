@@ -1,4 +1,4 @@
-"""PCI Express and NVLink: whether connections are as wide as they can be, and whether GPUs reach their peers by them."""
+"""Rules about PCI Express and NVLink: widths of connections, and paths between GPUs."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -18,7 +18,7 @@ REDIRECT = 0x0C
 
 
 def _adapter(ports: List, devices: List, virtual: bool | None) -> Iterator[str]:
-    if virtual:  # its links are not those of the hardware
+    if virtual:  # its links are virtual
         return
     by_address = {each["address"]: each for each in devices}
     rates: dict[str, float] = {}
@@ -51,7 +51,7 @@ def _has_peers(devices: List) -> bool:
 
 
 def _acs(bridges: List, devices: List, _: Sequence[int]) -> Iterator[str]:
-    # What peers exchange passes the ports of a switch. Those of the processor come first on a path.
+    # Peers' messages pass the ports of a switch. The processor's ports come first on a path.
     switches = {bridge for each in devices for bridge in each["path"][2:-1]}
     ports = [each["acs"] for each in bridges if "acs" in each and each["address"] in switches]
     count = sum(bool(control & REDIRECT) for control in ports)

@@ -1,4 +1,4 @@
-"""Slurm: whether it answers, how it starts MPI, how it confines jobs, and whether what it gave is what runs."""
+"""Rules about Slurm: its answers, its way to start MPI, its limits, and the job's resources."""
 
 from collections.abc import Sequence
 
@@ -50,7 +50,9 @@ def _memlock(config: Facts, soft: int | None, ports: Sequence[Facts]) -> Faults:
 
 
 def _tasks(variables: Facts, world: int, launched: int, launcher: str | None) -> Faults:
-    if launcher is None or (launched > 1 and world == 1):  # alone, or no job: another rule says so
+    if launcher is None or (
+        launched > 1 and world == 1
+    ):  # one task alone, or not a job: another rule reports that
         return
     step = _number(variables, "SLURM_STEP_NUM_TASKS")
     for name in (

@@ -1,1 +1,4 @@
-"""Where facts of a node come from: one module a source, each with ``gather(root) -> dict``."""
+"""The sources of a node's facts: one module each, with ``gather(root) -> dict``.
+
+`hpccomm.doctor.facts` calls them; the rules and `hpccomm topo` read the facts.
+"""

@@ -1,4 +1,4 @@
-"""Sockets, NUMA nodes, cores and their threads, and on which of them this process may run."""
+"""Facts of processors: sockets, NUMA nodes, cores, threads, and this process's share of them."""
 
 import re
 from collections import defaultdict

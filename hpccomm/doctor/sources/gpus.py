@@ -1,4 +1,4 @@
-"""NVIDIA's GPUs: whether their driver is loaded, and what NVML says of them."""
+"""Facts of NVIDIA's GPUs: whether their driver is loaded, and NVML's facts."""
 
 import itertools
 from collections.abc import Callable, Mapping

@@ -1,4 +1,4 @@
-"""The node itself: its kernel, processors, memory and clock, and whether a container surrounds this process."""
+"""Facts of the node itself: kernel, processors, memory, clock, and whether it is a container."""
 
 import collections
 import ctypes

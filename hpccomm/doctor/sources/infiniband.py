@@ -1,4 +1,4 @@
-"""Adapters for RDMA: InfiniBand, RoCE and others that the kernel lists as such, and what device memory needs."""
+"""Facts of RDMA adapters: InfiniBand, RoCE and others, and what device memory needs for them."""
 
 import ipaddress
 import re

@@ -1,4 +1,4 @@
-"""What the kernel has logged since it was started: faults of GPUs (Xid), killed processes, machine checks."""
+"""Facts of the kernel's log since the start: GPU faults (Xid), killed processes, machine checks."""
 
 import os
 import re
@@ -15,7 +15,7 @@ _KILLED = re.compile(
 )
 
 DAY = 86_400
-"""Seconds for which a killed process counts: older ones say little about the node now."""
+"""Seconds for which a killed process counts. Older ones say little about the node now."""
 _MACHINE_CHECK = re.compile(
     r"\[Hardware Error\]: (?:Uncorrected.*|event severity: (?:fatal|recoverable).*|CPU \d+: Machine Check.* Bank \d+: [abef][\da-f]{15}.*)"
 )
@@ -23,9 +23,9 @@ _MACHINE_CHECK = re.compile(
 
 
 def gather(root: Path = Path("/")) -> dict[str, Any]:
-    """Return what is in the log; ``xids`` by device and number, with how often and the first text.
+    """Return the facts; ``xids`` by device and number, with their count and first text.
 
-    Of processes that were ``killed``, those of the last day; of machine checks, those that were not corrected.
+    ``killed`` processes are from the last day; machine checks are uncorrected ones.
     """
     reading = Reading(root)
     try:
@@ -50,7 +50,7 @@ def gather(root: Path = Path("/")) -> dict[str, Any]:
 
 
 def _log(file: Path) -> str:
-    """Return all records; the device gives one for each read, and an error for one that was overwritten meanwhile."""
+    """Return all records: one a read; an overwritten one is an error of the device."""
     descriptor = os.open(file, os.O_RDONLY | os.O_NONBLOCK)
     records = []
     try:

@@ -1,4 +1,4 @@
-"""What this process and the group that it is in may have: memory, processors, files, shared memory."""
+"""Facts of the limits of this process and its control group: memory, processors, files."""
 
 import math
 import os
@@ -13,7 +13,7 @@ _NO_LIMIT = 1 << 62
 
 
 def gather(root: Path = Path("/")) -> dict[str, Any]:
-    """Return the limits: numbers, or None where there is no limit."""
+    """Return the limits: numbers, or None without a limit."""
     reading = Reading(root)
     reading.files("limits")
     reading.take("may_lock_all", lambda: _may_lock_all(reading))
@@ -49,7 +49,7 @@ class _Group(NamedTuple):
         return _number(self.folder / self.names[name])
 
     def line(self, name: str, key: str) -> int:
-        """Return the number of a line; 0 if there is none."""
+        """Return the number of a line; 0 without one."""
         file = self.folder / self.names[name]
         return int(fields(file.read_text()).get(key, 0)) if file.exists() else 0
 

@@ -1,4 +1,4 @@
-"""Network interfaces of the kernel, and the networks that they reach."""
+"""Facts of the kernel's network interfaces, and of the networks that they reach."""
 
 import ipaddress
 from collections import defaultdict
@@ -16,8 +16,9 @@ _NET = "/sys/class/net"
 def gather(root: Path = Path("/"), wait: Callable[[], None] = twice.pause) -> dict[str, Any]:
     """Return ``devices``, and ``routes``: the IPv4 ``networks`` of each interface, and the ``gateways``.
 
-    Virtual interfaces are left out, but for bonds and those that reach a network, as in containers. A device has its name, PCI address, speed in Mb/s,
-    MTU, state, whether it is on USB, its losses, and which of them rose between two readings. A bond has its ``members``.
+    Virtual interfaces are left out, except bonds, and containers' interfaces to a network. A device
+    has its name, PCI address, speed in Mb/s, MTU, state, whether it is on USB, its losses, and
+    which of them rose between two readings. A bond has its ``members``.
     """
     reading = Reading(root)
     reached = (reading.take("routes", lambda: _routes(reading)) or {}).get("networks", {})

@@ -1,4 +1,4 @@
-"""NVLink and the GPUs that it connects, from NVIDIA's management library (the package ``nvidia-ml-py``)."""
+"""Facts of NVLink and the connected GPUs, from NVIDIA's library (package ``nvidia-ml-py``)."""
 
 import contextlib
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""The versions of what is installed for Python."""
+"""Facts of the installed Python packages: their versions."""
 
 import platform
 import re
@@ -11,7 +11,7 @@ _NAMES = re.compile(
 )
 
 
-def gather(root: Path = Path("/")) -> dict[str, Any]:  # noqa: ARG001 (of this interpreter, wherever its files are)
+def gather(root: Path = Path("/")) -> dict[str, Any]:  # noqa: ARG001 (for any root)
     """Return the version of each package that is installed by its name, and Python's."""
     installed = {
         each.name.lower().replace("_", "-"): each.version

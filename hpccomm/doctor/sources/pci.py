@@ -1,7 +1,8 @@
-"""What is plugged in, and what connects it to the processor: from the tree of PCI devices.
+"""Facts of PCI devices: what is plugged in, and its path to the processor.
 
-A device's real path in sysfs leads from its host bridge over all bridges to it. Bridges are switches, in two parts
-each (the port towards the processor, and one port for each device), and the ports of the processor itself.
+A device's real path in sysfs leads from its host bridge over all bridges to it. Bridges are
+switches, in two parts each (the port towards the processor, and one port for each device), and the
+processor's own ports.
 """
 
 import re
@@ -22,8 +23,9 @@ ACS = 0x000D
 def gather(root: Path = Path("/")) -> dict[str, Any]:
     """Return ``devices`` and the ``bridges`` above them, and ``iommu``: units, mode and the kernel's words for it.
 
-    A device has its ``address``, ``path`` (from the host bridge to itself), class, vendor, NUMA ``node`` (-1 if it
-    has none) and CPUs; with PCI Express the speed in GT/s and the lanes of its link, and the most that it can have.
+    A device has its ``address``, ``path`` (from the host bridge to itself), class, vendor, NUMA
+    ``node`` (-1 if unknown) and CPUs; with PCI Express the speed in GT/s and the lanes of its link,
+    and the most that it can have.
     """
     reading = Reading(root)
     devices, above = [], {}
@@ -96,6 +98,6 @@ def _iommu(reading: Reading) -> dict[str, Any]:
 
 
 def address(link: Path) -> str | None:
-    """Return the address of the PCI device that a link of sysfs leads to, or into; None if there is none."""
+    """Return the address of the PCI device to which a link of sysfs leads; or None."""
     path = _path(link) if link.exists() else []
     return path[-1] if path else None

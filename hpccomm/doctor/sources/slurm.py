@@ -1,4 +1,4 @@
-"""What Slurm says: its settings, how it starts MPI, this node's resources, and what it gave to the job."""
+"""Facts of Slurm: its settings, its plug-ins for MPI, and the resources of this node and job."""
 
 import os
 import re
@@ -25,7 +25,7 @@ _VARIABLES = re.compile(
 
 
 def variables() -> dict[str, str]:
-    """Return Slurm's variables, without those that name a user or a path."""
+    """Return Slurm's variables, without users and paths."""
     return {name: os.environ[name] for name in sorted(os.environ) if _VARIABLES.fullmatch(name)}
 
 
@@ -34,7 +34,7 @@ def gather(root: Path = Path("/")) -> dict[str, Any]:  # noqa: ARG001 (Slurm is 
     reading = Reading()
     given = variables()
     if shutil.which("scontrol") is None and not given:
-        reading.miss("", "there is no Slurm here")
+        reading.miss("", "Slurm is not installed here")
         return reading.facts()
     reading.put("variables", given)
     if shutil.which("scontrol") is None:

@@ -1,4 +1,4 @@
-"""Counters that count since the system's start: what matters is what rises while one looks."""
+"""Counters since the system's start, read twice: a rise between the two matters."""
 
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -17,7 +17,7 @@ def pause() -> None:
 def counted(
     reading: Reading, of: str, folders: Sequence[Path], wait: Callable[[], None]
 ) -> Iterator[tuple[dict[str, int], dict[str, int]]]:
-    """Yield for each folder its counters, as ``files.tsv`` has them, and the increase of those that rose."""
+    """Yield for each folder its counters of ``files.tsv``, and the increases."""
     before = [reading.below(of, folder) for folder in folders]
     wait()
     for folder, first in zip(folders, before, strict=True):
