@@ -1,6 +1,8 @@
-"""Stored runs as charts: pictures (PNG, SVG) and one page of HTML.
+"""Stored runs as charts: pictures (PNG, SVG), and the page of `hpccomm report`.
 
-- `curves` is what is drawn: time and bandwidth over size, skew of ranks, history of a case. Pure functions.
+- `curves` computes the data: time and bandwidth over size, skew of ranks, history of a case.
 - `pictures`, `heat_map` and `training_chart` describe the charts, as specifications of Vega-Lite.
-- `page` puts them and what `content` says into one page.
+- `page` puts them and the words of `content` into one page of HTML.
+
+`hpccomm plot` and `hpccomm report` call it.
 """

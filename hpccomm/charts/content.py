@@ -1,4 +1,4 @@
-"""What a report says in words: verdicts, and the facts of runs."""
+"""The words of a report: verdicts, and the facts of runs. `page` shows them."""
 
 import shlex
 from collections.abc import Sequence
@@ -23,10 +23,7 @@ class Statement(NamedTuple):
     ----------
     mood : str
         ``good``, ``bad`` or ``open``.
-    title : str
-        A sentence.
-    lines : tuple of str
-        What it rests on.
+    title : str A sentence. lines : tuple of str Its evidence.
     """
 
     mood: str
@@ -45,13 +42,11 @@ def statements(
     Parameters
     ----------
     runs : sequence of Run
-        That it shows.
-    damage : sequence of str
-        What of the files is damaged.
+        The shown runs. damage : sequence of str Damaged parts of their files.
     compared : Comparison, optional
         With a base.
     judged : sequence of tuple
-        Pairs of ranks: the name of the run, what was measured, and what is slow.
+        Pairs of ranks: the name of the run, its figures, and the slow ones.
     """
     said = []
     wrong = [
@@ -108,7 +103,7 @@ def _pairs(name: str, verdict: pairs.PairDiagnosis) -> Statement:
 
 
 def _of_links(run: Run) -> str:
-    """Return how much the best row of each collective has of what the links allow, where that is known."""
+    """Return the best row of each collective as a part of its links' bound, where that is known."""
     best: dict[str, float] = {}
     for row in run.rows:
         best[row.collective] = max(row.busbw, best.get(row.collective, 0.0))

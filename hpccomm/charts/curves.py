@@ -1,4 +1,7 @@
-"""What charts show of runs: curves over size, where they cross, skew of ranks, and the history of a case."""
+"""The data of charts: curves over size, crossings, skew of ranks, and the history of a case.
+
+`pictures` and `page` draw them.
+"""
 
 import math
 from collections.abc import Iterable, Sequence
@@ -61,7 +64,7 @@ class Curve(NamedTuple):
     Attributes
     ----------
     label : str
-        What it is, without what all curves have in common.
+        Its name, without the part that all curves share.
     points : tuple of CurvePoint
         By size.
     """
@@ -109,7 +112,7 @@ def with_rows(run: Run, chosen: Sequence[int]) -> Run:
 
 
 def curves(runs: Sequence[Run]) -> list[Curve]:
-    """Return the curves of runs, of which the launches of a series are one.
+    """Return the curves of runs; the launches of a series are one curve.
 
     Sizes that were measured several times have the median of their times.
     """
@@ -129,7 +132,7 @@ def curves(runs: Sequence[Run]) -> list[Curve]:
             by_key.setdefault(key, {}).setdefault(row.bytes, []).append(point)
     if not by_key:
         return []
-    # What all have in common is no part of the labels.
+    # Labels leave out the parts that all curves share.
     differing = [len(set(values)) > 1 for values in zip(*by_key, strict=True)]
     return [
         Curve(
@@ -163,7 +166,7 @@ def crossings(drawn: Sequence[Curve]) -> list[Crossover]:
 
 
 def skew(stamps: np.ndarray) -> np.ndarray:
-    """Return how far ranks are apart in isolated repetitions, in microseconds after the first rank.
+    """Return the ranks' skew in isolated repetitions, in microseconds after the first rank.
 
     Parameters
     ----------
@@ -183,7 +186,7 @@ def skew(stamps: np.ndarray) -> np.ndarray:
 
 
 def first_skew(run: Run) -> tuple[str, np.ndarray] | None:
-    """Return the skew of the first row that was measured in isolation, and what it is of; None without one."""
+    """Return the skew of the first row with isolated repetitions, and its name; or None."""
     for number, (row, timing) in enumerate(zip(run.rows, run.timings, strict=True)):
         if not math.isnan(timing.isolated):
             place = "in place" if row.in_place else "out of place"
@@ -202,7 +205,7 @@ class Moment(NamedTuple):
     run : str
         File and name.
     point : CurvePoint
-        What it took.
+        Its time and bandwidth.
     """
 
     started: datetime
@@ -211,7 +214,7 @@ class Moment(NamedTuple):
 
 
 def history(runs: Iterable[Run]) -> dict[str, list[Moment]]:
-    """Return each case of runs over time; those that only one run has are left out.
+    """Return each case over time, if more than one run has it.
 
     Runs with different numbers of ranks are not mixed: the name of a case then has the number.
     """

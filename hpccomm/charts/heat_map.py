@@ -1,4 +1,7 @@
-"""Pairs of ranks as heat maps: latency and bandwidth, each beside what it should be."""
+"""Pairs of ranks as heat maps: latency and bandwidth, each beside its expected level.
+
+`hpccomm plot --pairs` and `page` draw it.
+"""
 
 import numpy as np
 
@@ -14,7 +17,7 @@ _PIXELS = 420
 
 
 def pairs_of_ranks(measured: MeasuredPairs, verdict: PairDiagnosis) -> Chart:
-    """Return for each pair what it has, as a part of what pairs of its kind should have."""
+    """Return each pair's figure as a part of the level of its kind."""
     latency, bandwidth = matrices(measured)
     speed_part, bandwidth_part = parts(measured, verdict)
     findings = [f"{each.kind} {each.name}" for each in verdict.findings]
@@ -60,7 +63,7 @@ def _map(
         for way, field in (("x", "to"), ("y", "from"))
     }
     told = tips(**{"from": "from rank", "to": "to rank", "of": "from host", "at": "to host"})
-    told += [number("value", name), number("part", "% of what it should be", format=".0f")]
+    told += [number("value", name), number("part", "% of the expected level", format=".0f")]
     scale = {"scheme": "redyellowblue", "domain": [0, 120], "clamp": True}
     colour = number("part", ["% of what", "it should be"], scale=scale)
     looked_up = {"from": "names[datum.row]", "to": "names[datum.column]"}

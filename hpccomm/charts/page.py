@@ -1,4 +1,4 @@
-"""The report: one page of HTML with everything in it. It needs no network."""
+"""The page of `hpccomm report`: one HTML file with everything in it. It needs no network."""
 
 from collections.abc import Iterator, Sequence
 from datetime import datetime
@@ -35,9 +35,7 @@ def build(
     Parameters
     ----------
     runs : sequence of Run
-        What it shows, the oldest first.
-    damage : sequence of str
-        What of their files is damaged.
+        The shown runs, the oldest first. damage : sequence of str Damaged parts of their files.
     compared : Comparison, optional
         With a base.
 
@@ -113,7 +111,7 @@ def _skew(runs: Sequence[Run]) -> Iterator[_Section]:
 
 
 def _judged(runs: Sequence[Run]) -> Iterator[tuple[str, pairs.MeasuredPairs, pairs.PairDiagnosis]]:
-    """Yield the pairs of ranks that runs have measured, with their names and what is slow."""
+    """Yield the pairs of ranks of the runs, with their names and the slow ones."""
     for run in runs:
         if pairs.ENTRY in run.entries:
             measured, thresholds = pairs.read(run)

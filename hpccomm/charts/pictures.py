@@ -1,6 +1,6 @@
-"""Charts of stored runs, as specifications of Vega-Lite.
+"""Charts of stored runs, as specifications of Vega-Lite, for `hpccomm plot` and `page`.
 
-What answers the mouse (tooltips, names that can be clicked, zoom) is there in a page. A picture leaves it out.
+A page reacts to the mouse (tooltips, names to click, zoom). A picture leaves that out.
 """
 
 from collections.abc import Mapping, Sequence
@@ -14,7 +14,7 @@ from hpccomm.errors import ResultsError
 from hpccomm.units import counted, rounded_size
 
 MOST_CURVES = 20
-"""The most curves of a chart. More cannot be told apart."""
+"""The most curves of a chart. More could not be distinguished."""
 
 MOST_MOMENTS = 5_000
 """The most points of a history, so that a page stays small."""
@@ -96,7 +96,7 @@ def _columns(point: CurvePoint) -> dict[str, Any]:
 
 
 def _seen(opacity: float) -> dict[str, Any]:
-    """Return the opacity of what is shown; what a click on another name has hidden is faint."""
+    """Return the opacity of marks; those hidden by a click on another name are faint."""
     return {"condition": {"param": "shown", "value": opacity}, "value": 0.07 * opacity}
 
 

@@ -1,4 +1,7 @@
-"""A stored training as a chart: what its communication took, step by step."""
+"""A stored training as a chart: the time of its communication, step by step.
+
+`hpccomm plot` draws it.
+"""
 
 from typing import Any
 

@@ -1,9 +1,11 @@
-"""Two sets of launches compared: whether the new one is slower, faster, or the same, and how sure that is.
+"""Compares two sets of launches: whether the new one is slower, and how sure that is.
 
-- `launches` reads the runs of a side, and has their rows by case.
+- `launches` reads the runs of a side, and groups their rows by case.
 - `matching` matches the cases of two sides, and gives one value for each launch and case.
 - `statistics` tests two samples of launches.
-- `verdict` puts both together, for all cases.
-- `crossovers` finds where one curve of times overtakes another.
-- `text` and `machine_readable` write the verdicts down.
+- `verdict` applies the test to all cases.
+- `crossovers` finds the sizes at which one curve of times overtakes another.
+- `text` and `machine_readable` write the verdicts.
+
+`hpccomm compare` and `hpccomm report` call it, and so does ``perf --interleave``.
 """

@@ -1,4 +1,7 @@
-"""Where one curve of times over sizes overtakes another."""
+"""Finds the sizes at which one curve of times overtakes another.
+
+`hpccomm simulate` and the charts mark them.
+"""
 
 import math
 from collections.abc import Mapping

@@ -1,4 +1,7 @@
-"""From files to launches: runs of each side, and their rows by case."""
+"""From files to launches: the runs of each side, and their rows by case.
+
+`hpccomm.cli.compare` and `report` begin with it; `matching` and `verdict` take its sides.
+"""
 
 from collections.abc import Hashable, Mapping, Sequence
 from pathlib import Path
@@ -78,7 +81,7 @@ class Side(NamedTuple):
         across : mapping of str to str
             Fields of `CaseKey`, and the one value of each that counts; empty for all.
         variants : bool
-            Whether they are compared with those of another variant.
+            Whether the other side is another variant.
         """
         cases: CaseRows = {}
         for run in self.runs:
@@ -104,7 +107,7 @@ def side(
 ) -> Side:
     """Read the launches of one side.
 
-    Of a folder, files that are none of hpccomm's or cannot be read are left out, and so are runs that are damaged.
+    In a folder, foreign and unreadable files are left out, and so are damaged runs.
 
     Parameters
     ----------
@@ -174,7 +177,7 @@ def side(
 
 
 def on_both_sides(base: Side, new: Side) -> str:
-    """Return a run that both sides have, unless as two variants; empty if there is none."""
+    """Return a run that both sides have, unless as two variants; empty without one."""
     if base.variant != new.variant:
         return ""
     of_base = {identity(run.info, run.rows) for run in base.runs}

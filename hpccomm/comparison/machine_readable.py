@@ -1,4 +1,7 @@
-"""A comparison for programs: JSON, and JUnit's XML, which continuous integration shows as tests."""
+"""A comparison for programs: JSON, and JUnit's XML, which continuous integration shows.
+
+`hpccomm.cli.compare` writes it.
+"""
 
 import json
 import math

@@ -1,4 +1,8 @@
-"""The cases of two sides matched: a value for each launch and case, where all is equal but what differs on purpose."""
+"""Matches the cases of two sides: one value for each launch and case.
+
+All fields of a case are equal on both sides, except the ones that differ on purpose (``--across``).
+`hpccomm.comparison.verdict` tests the values.
+"""
 
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from itertools import product
@@ -19,7 +23,7 @@ MEASURES = (AUTO, ISOLATED, MEDIAN, TIME)
 BUSBW = "busbw"
 
 METRICS = {TIME: "time", BUSBW: "bus bandwidth"}
-"""Values of ``--metric``, and what they are."""
+"""Values of ``--metric``, and their meanings."""
 
 ACROSS = ("algorithm", "backend", "dtype", "collective", "ranks")
 """What may differ between the sides on purpose: fields of `CaseKey`."""
@@ -42,15 +46,14 @@ class CaseValues(NamedTuple):
 
     Attributes
     ----------
-    measure : str
-        What they are: one of `MEASURES` but ``auto``.
+    measure : str Their kind: one of `MEASURES` without ``auto``.
     base, new : ndarray of float64
         Microseconds, one for each launch that has the case. For `BUSBW` they are divided by the factor of the
         bus bandwidth: equal values are equal bandwidths.
     wrong : int
         Wrong elements in the new launches.
     across : mapping of str to tuple of str
-        What differs, by its name in `ACROSS`: the value of the base and the new one.
+        The differing fields, by name in `ACROSS`: the value of the base and the new one.
     """
 
     measure: str
@@ -68,7 +71,7 @@ _READ: dict[str, Callable[[LaunchRow], float]] = {
 
 
 def _bus_factor(launch: LaunchRow) -> float:
-    """Return bus bandwidth times time over bytes; 0 if there is no bus bandwidth, as on one rank."""
+    """Return bus bandwidth times time over bytes; 0 without bus bandwidth, as on one rank."""
     row = launch.row
     return 1e3 * row.busbw * row.time / row.bytes if row.bytes else 0.0
 
@@ -79,13 +82,12 @@ class MatchedCases(NamedTuple):
     Attributes
     ----------
     values : dict of CaseKey to CaseValues
-        Of each case that both have.
+        Of each case of both sides.
     only_base, only_new : tuple of CaseKey
-        Those of one side alone.
-    passes : bool
-        Whether values are those of passes within one launch, instead of launches.
+        The cases of one side alone. passes : bool Whether values are of passes within one launch,
+        instead of launches.
     without : tuple of CaseKey
-        Those that both have, where a launch has no time, or bus bandwidth, above 0.
+        The common cases in which a launch lacks a time, or bus bandwidth, above 0.
     """
 
     values: dict[CaseKey, CaseValues]
@@ -100,9 +102,9 @@ def matched(
 ) -> MatchedCases:
     """Match the cases of two sides, and give each a value for each launch.
 
-    The value of a launch is the median of its isolated repetitions; where a launch has none, the median of those
-    back to back; where it has no samples, the printed time. All launches of a case take the same. If a launch
-    has several rows of a case, its value is their median.
+    The value of a launch is the median of its isolated repetitions; without these, the median of
+    the repetitions back to back; where it has no samples, the printed time. All launches of a case
+    take the same. If a launch has several rows of a case, its value is their median.
 
     Two variants of one launch, which measured them in turns, have a value for each pass instead.
 
@@ -113,15 +115,16 @@ def matched(
     measure : str
         One of `MEASURES`.
     across : Across, optional
-        What is left out of the match. Where one side has several values of it, each is compared with that of
-        the other side.
+        The fields left out of the match. If one side has several values, each is compared with the
+        other side's one.
     metric : str
         One of `METRICS`.
 
     Raises
     ------
     UsageError
-        If a launch lacks the measure, or a side has no value of what is left out, or both have several.
+        If a launch lacks the measure, or a side has no value of the fields left out, or both have
+        several.
     """
     variants = bool(base.variant and new.variant and base.variant != new.variant)
     passes = variants and len(base.runs) == 1 and base.runs == new.runs
@@ -166,7 +169,7 @@ def _matched(
 def _groups(
     sides: Sequence[Iterable[CaseKey]], free: Collection[str]
 ) -> Collection[tuple[list[CaseKey], list[CaseKey]]]:
-    """Return the cases of both sides that are equal but for some fields."""
+    """Return the cases of both sides that are equal except in some fields."""
     free = {*free}
     if "collective" in free:  # some reduce, or have a root, and others do not
         values = {value for side in sides for case in side for value in (case.op, case.root)}
@@ -180,7 +183,7 @@ def _groups(
 
 
 def _of_both(base: CaseKey, new: CaseKey) -> tuple[CaseKey, Across]:
-    """Return a case in which what differs is written as ``ring -> tree``, and what differs."""
+    """Return a case with differences written as ``ring -> tree``, and the differences."""
     both = {name: (getattr(base, name), getattr(new, name)) for name in (*ACROSS, "op")}
     words: dict[str, Any] = {
         name: " -> ".join(dict.fromkeys(values)) for name, values in both.items()

@@ -1,9 +1,11 @@
-"""Two samples of launches tested against each other; pure functions, by SciPy.
+"""Tests two samples of launches against each other: pure functions, by SciPy.
 
-The methods are those that the field recommends for running times, which are skewed and have outliers: medians
-and ranks instead of means and normal distributions (T. Hoefler and R. Belli, "Scientific benchmarking of
-parallel computing systems", SC 2015; S. Hunold and A. Carpen-Amarie, "Reproducible MPI benchmarking is still
-not as easy as you think", IEEE TPDS 2016).
+The methods are the recommended ones for running times, which are skewed and have outliers: medians
+and ranks instead of means and normal distributions (T. Hoefler and R. Belli, "Scientific
+benchmarking of parallel computing systems", SC 2015; S. Hunold and A. Carpen-Amarie, "Reproducible
+MPI benchmarking is still not as easy as you think", IEEE TPDS 2016).
+
+`hpccomm.comparison.verdict` applies them to each case.
 """
 
 import math
@@ -87,8 +89,9 @@ def ratio(base: Launches, new: Launches) -> Ratio:
 def slower(base: Launches, new: Launches, minimum: float) -> float:
     """Return the p value of launches being no more than `minimum` slower than the base.
 
-    It is the one-sided rank-sum test (H. B. Mann and D. R. Whitney, 1947) of the new times against those of the
-    base, each made `minimum` longer: a difference that is real but too small to matter does not count.
+    It is the one-sided rank-sum test (H. B. Mann and D. R. Whitney, 1947) of the new times against
+    the base's, each made `minimum` longer: a real difference that is too small to matter does not
+    count.
 
     Parameters
     ----------
@@ -108,7 +111,7 @@ def faster(base: Launches, new: Launches, minimum: float) -> float:
 def _greater(one: Launches, other: Launches) -> float:
     from scipy.stats import mannwhitneyu
 
-    # A difference of exactly the minimum is none; without this, rounding would decide.
+    # A difference of exactly the minimum does not count; otherwise rounding would decide.
     other = other * (1 + 1e-9)
     both = np.concatenate([one, other])
     exact = len(np.unique(both)) == len(both) and len(one) * len(other) <= 2500
@@ -117,12 +120,12 @@ def _greater(one: Launches, other: Launches) -> float:
 
 
 def least_p(base: int, new: int) -> float:
-    """Return the smallest p value that so many launches can give: that of sides that do not overlap."""
+    """Return the smallest p value for these numbers of launches: that of disjoint sides."""
     return 1 / math.comb(base + new, new)
 
 
 def launches_needed(level: float, tests: int) -> int:
-    """Return how many launches a side are needed to find a difference at a level, with so many tests."""
+    """Return the launches a side that can show a difference at a level, with a number of tests."""
     number = 2
     while least_p(number, number) > level / tests:
         number += 1

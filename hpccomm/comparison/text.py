@@ -1,4 +1,7 @@
-"""A comparison as a table of text, the worst cases first."""
+"""A comparison as a table of text, the worst cases first.
+
+`hpccomm compare` and ``perf --interleave`` print it.
+"""
 
 import math
 from collections import Counter
@@ -79,7 +82,7 @@ def _closing(comparison: Comparison) -> list[str]:
     ]
     if counts[UNTESTED] or counts[UNDECIDED]:
         lines.append(
-            f"# So many cases need {comparison.needed} {comparison.unit} a side at least: hpccomm perf ... "
+            f"# These cases need {comparison.needed} {comparison.unit} a side at least: hpccomm perf ... "
             + ("--passes" if comparison.unit == "passes" else "--launches")
         )
     return lines

@@ -1,4 +1,7 @@
-"""The verdict on each case of two sides, and on both sides as a whole."""
+"""The verdict on each case of two sides, and on both sides as a whole.
+
+`hpccomm.cli.compare`, the report and ``perf --interleave`` ask for it; `text` prints it.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -21,7 +24,7 @@ MEANINGS: Mapping[str, str] = {
     SLOWER: "the new side takes longer by more than the minimum effect",
     UNDECIDED: "the launches vary too much to decide; run more launches",
     UNTESTED: "there are too few launches to test anything",
-    SAME: "whatever the difference is, it is smaller than the minimum effect",
+    SAME: "the difference, if any, is smaller than the minimum effect",
     FASTER: "the new side takes less by more than the minimum effect",
 }
 """The verdicts, the worst first."""
@@ -36,13 +39,13 @@ class Rules:
     minimum : float
         The least effect that matters, as a part of the time.
     level : float
-        How often a comparison of equal sides, all its cases together, may find a difference.
+        Probability that a comparison of equal sides finds a difference in any of its cases.
     measure : str
-        What a launch took: one of `hpccomm.comparison.matching.MEASURES`.
+        The time of a launch: one of `hpccomm.comparison.matching.MEASURES`.
     across : Across
-        What differs between the sides on purpose.
+        The purposeful difference of the sides.
     metric : str
-        What is compared: one of `hpccomm.comparison.matching.METRICS`.
+        The compared figure: one of `hpccomm.comparison.matching.METRICS`.
     """
 
     minimum: float = 0.02
@@ -92,23 +95,23 @@ class Comparison:
     Attributes
     ----------
     rules : Rules
-        How they were found.
+        The rules of the test.
     cases : tuple of CaseVerdict
         The worst first.
     only_base, only_new : tuple of CaseKey
         Cases of one side alone.
     circumstances : tuple of str
-        What else differs between the sides: versions, environment, hosts.
+        Other differences of the sides: versions, environment, hosts.
     needed : int
-        Launches a side that so many cases need.
+        Launches a side that this number of cases needs.
     left_out : tuple of str
-        Runs that did not complete, and cases that have a launch or pass without a time above 0.
+        Runs that did not complete, and cases with a launch or pass without a time above 0.
     machines : tuple of str
-        How the machines differ, where they may.
+        Permitted differences of the machines.
     names : tuple of str
-        Of the variants that are the two sides; empty where they are none.
+        Of the two variants; empty if the sides are not variants.
     unit : str
-        What has a value each: ``launches``, or ``passes`` within one launch.
+        The things with one value each: ``launches``, or ``passes`` within one launch.
     """
 
     rules: Rules

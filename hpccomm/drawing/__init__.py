@@ -1,7 +1,9 @@
 """Pictures: charts, drawings, and their files.
 
-- `vega` turns charts into SVG, by Vega-Lite; it loads its library only when something is drawn.
-- `canvas` draws with lines, boxes and text; it needs no library.
-- `xml` makes any text fit for a document of SVG.
+- `vega` turns charts into SVG, by Vega-Lite. It loads its library on the first chart.
+- `canvas` draws with lines, boxes and text. It needs no library.
+- `xml` escapes text for SVG.
 - `files` writes SVG and PNG.
+
+`hpccomm.charts`, `hpccomm.hardware`, `hpccomm.schedules.draw` and `hpccomm.diagnosis` draw by it.
 """

@@ -1,4 +1,8 @@
-"""Drawings with lines, boxes and text, as SVG. Lengths are inches from the upper left corner, but for type in points."""
+"""Drawings with lines, boxes and text, as SVG.
+
+Lengths are inches from the upper left corner; type sizes are points. Node pictures and schedules
+are drawn by it.
+"""
 
 import math
 from collections.abc import Sequence
@@ -122,7 +126,7 @@ class Canvas:
         level: int = 2,
         rounded: float = 0.0,
     ) -> None:
-        """Draw a box from its upper left corner, with rounded corners of so many inches."""
+        """Draw a box from its upper left corner, with rounded corners of a radius in inches."""
         (x, y), (wide, high), radius = map(_points, corner), map(_points, size), _points(rounded)
         style = f'rx="{radius}" fill="{_hex(fill)}" stroke="{_hex(edge)}" stroke-width="{width:g}"'
         self._add(level, f'<rect x="{x}" y="{y}" width="{wide}" height="{high}" {style}/>')

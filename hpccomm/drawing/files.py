@@ -1,4 +1,4 @@
-"""The files of pictures."""
+"""Writes pictures to files, as SVG or PNG. The verbs with ``--output`` call it."""
 
 import os
 from pathlib import Path
@@ -33,8 +33,8 @@ def check_place(path: Path) -> None:
     Raises
     ------
     UsageError
-        If the name ends in neither .svg nor .png, its folder does not exist, or it cannot be written
-        there.
+        If the name ends in neither .svg nor .png, its folder does not exist, or the file cannot be
+        written there.
     ConfigurationError
         If it is to be a PNG, and the library is missing.
     """

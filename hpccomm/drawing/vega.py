@@ -1,4 +1,7 @@
-"""Charts: specifications of Vega-Lite, which become SVG here, and parts of the page of ``hpccomm report``."""
+"""Charts: specifications of Vega-Lite, turned into SVG, or into parts of an HTML page.
+
+`hpccomm.charts` and the verbs that plot draw by it.
+"""
 
 import json
 import math
@@ -61,9 +64,10 @@ def layer(mark: str | Chart, encodings: Chart | None = None, **more: Any) -> dic
 
 
 def as_json(chart: Chart) -> str:
-    """Return a chart as JSON that may stand in HTML: numbers with six digits, null for what is none.
+    """Return a chart as JSON that may stand in HTML: numbers with six digits, null for NaN.
 
-    The library that draws ends the process at a character that XML does not allow: there is none.
+    The library that draws ends the process at a character that XML does not allow. The result has
+    none.
     """
     text = json.dumps(_fit(chart), ensure_ascii=False, separators=(",", ":"))
     return text.replace("<", "\\u003c")

@@ -1,4 +1,4 @@
-"""Texts of documents of XML, such as SVG."""
+"""Escapes texts for XML documents such as SVG, for `canvas` and `vega`."""
 
 import re
 

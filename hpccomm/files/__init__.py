@@ -1,1 +1,5 @@
-"""Files that people name: opened with care, and results files with their checksums."""
+"""Files that users name, opened with care; and the form of results files' records.
+
+- `regular` opens regular files only. `refusals` turns errors into hpccomm's, with advice.
+- `records` opens results files by HDF5, and reads their JSON records with checksums.
+"""

@@ -1,8 +1,10 @@
-"""The ground of results files: opened by HDF5 with care, and their JSON records with checksums.
+"""The ground of results files: opened by HDF5 with care, and JSON records with checksums.
 
 HDF5 checks its own structures: a file is written in the form in which all of them carry checksums.
-Nothing that hpccomm reads lies in what has none, such as the heap of strings of any length. So
-what HDF5 meets in a damaged file is an error, and no crash.
+hpccomm reads nothing from structures without a checksum, such as the heap of strings of variable
+length. So a damaged file gives an error, not a crash in HDF5.
+
+`hpccomm.results` reads and writes by it, and tuning tables are stored in the same form.
 """
 
 import contextlib
@@ -53,7 +55,7 @@ SIGNATURE = b"\x89HDF\r\n\x1a\n"
 """The first bytes of an HDF5 file."""
 
 _HEAD = 1 << 16
-"""Bytes in which the root of a results file lies: it is written first."""
+"""Bytes that hold the root of a results file, which is written first."""
 
 
 def why(error: Exception) -> str:
@@ -61,7 +63,7 @@ def why(error: Exception) -> str:
 
     What the operating system refuses says nothing of the file's content, and is raised.
     """
-    # A damaged file may have asked for a place that is none.
+    # A damaged file may point to an impossible place.
     if isinstance(error, OSError) and error.errno not in (None, errno.EINVAL):
         raise error
     said = str(getattr(error, "strerror", None) or (error.args[0] if error.args else error))
@@ -108,7 +110,7 @@ def opened(path: Path) -> Iterator[tuple[Any, int]]:
             raise ForeignFile(f"{path} is not an HDF5 file; name a results file of hpccomm")
         try:
             # As a file of Python's: HDF5 refuses one that the program has open already, or that a
-            # writer has locked. What a writer has counted is whole.
+            # writer has locked. Lines that a writer has counted are whole.
             hdf5 = stack.enter_context(h5py.File(file, "r"))
             format_, version = (hdf5.attrs.get(name) for name in ("format", "schema_version"))
             ours = np.ndim(format_) == 0 and format_ == FORMAT.encode()

@@ -1,4 +1,7 @@
-"""What the operating system or a file's content refuses, as errors that say what to do."""
+"""Errors of the operating system and of file contents, turned into errors with advice.
+
+`hpccomm.results` and the verbs open files within it.
+"""
 
 import contextlib
 import errno
@@ -26,7 +29,7 @@ _REMEDIES = {
 
 
 class ForeignFile(SchemaMismatch):
-    """A file is none of hpccomm's: it is not HDF5, or HDF5 of another program."""
+    """A file is not hpccomm's: it is not HDF5, or HDF5 of another program."""
 
 
 class DamagedFile(ResultsError):
@@ -34,7 +37,7 @@ class DamagedFile(ResultsError):
 
 
 def damaged(path: Path, why: object, remedy: str = "choose another path") -> DamagedFile:
-    """Return the error for a file of which something is damaged."""
+    """Return the error for a damaged file."""
     return DamagedFile(f"{path} is damaged or incomplete: {why}; {remedy}")
 
 

@@ -1,7 +1,8 @@
-"""Opening what has to be a regular file: no other kind of file makes anyone wait, and none is read.
+"""Opens regular files only, without waiting.
 
-A FIFO would wait for a writer, a device may do anything, and a directory says so only when it is read. The
-file is opened without waiting and looked at before its first byte is read.
+A FIFO would wait for a writer, a device may do anything, and a directory fails only when it is
+read. The file is opened without waiting, and its kind is checked before its first byte is read. All
+of hpccomm opens files that users name by it.
 """
 
 import os
@@ -22,11 +23,11 @@ _KINDS = (
 
 
 class NotRegular(OSError):
-    """What is named is no regular file, or larger than any file of its sort; `strerror` says so."""
+    """The path is not a regular file, or too large; `strerror` says which."""
 
 
 def check_regular(mode: int) -> None:
-    """Raise `NotRegular` if a file of this mode (``st_mode``) is no regular one."""
+    """Raise `NotRegular` if a file of this mode (``st_mode``) is not regular."""
     if not stat.S_ISREG(mode):
         kind = next((name for test, name in _KINDS if test(mode)), "of another kind")
         raise NotRegular(None, f"it is {kind}, not a regular file")
@@ -67,7 +68,7 @@ def open_regular(path: str | os.PathLike[str], access: int = os.O_RDONLY) -> Fil
 
 
 def as_utf8(text: str) -> str:
-    """Return a text as UTF-8 can hold it: bytes of a path or a variable that are none are escaped."""
+    """Return a text as UTF-8 can hold it: other bytes of a path or a variable are escaped."""
     try:
         return text.encode(errors="surrogateescape").decode(errors="backslashreplace")
     except UnicodeEncodeError:  # half a surrogate pair, which no bytes mean
@@ -75,7 +76,7 @@ def as_utf8(text: str) -> str:
 
 
 def read_text(path: str | os.PathLike[str], most: int = MOST_TEXT) -> str:
-    """Return a text in UTF-8 of at most so many bytes.
+    """Return a text in UTF-8 of at most a number of bytes.
 
     Raises
     ------
@@ -84,7 +85,7 @@ def read_text(path: str | os.PathLike[str], most: int = MOST_TEXT) -> str:
     OSError
         If it cannot be read.
     UnicodeDecodeError
-        If it is no such text.
+        If it is not UTF-8.
     """
     with open_regular(path) as file:
         data = bytearray()

@@ -1,4 +1,7 @@
-"""Many runs and trainings in files and folders of files: found by case, date and host, and listed."""
+"""Finds runs and trainings in many files and folders, by case, date and host, and lists them.
+
+`hpccomm show --list`, ``plot``, ``report`` and ``compare`` search by it.
+"""
 
 import fnmatch
 import json
@@ -82,7 +85,7 @@ class SearchHit(NamedTuple):
     run : Run
         The run.
     rows : tuple of (Row, Timing)
-        Those that were looked for; all, if only runs were.
+        The matching rows; all, if the query has no case.
     """
 
     run: Run
@@ -99,11 +102,11 @@ class SearchResult(NamedTuple):
     trainings : list of Training
         Likewise.
     damage : list of str
-        What could not be read, with the name of the file.
+        Unreadable parts, with the name of the file.
     files : int
         Results files that were read.
     others : int
-        Files of folders that are no results files.
+        Other files in the folders.
     """
 
     found: list[SearchHit]
@@ -127,17 +130,15 @@ def search(
     paths : sequence of Path
         Files and folders.
     query : Query
-        What is looked for.
-    progress : Steps, optional
-        Advances by one for each file.
+        The conditions. progress : Steps, optional Advances by one for each file.
     trainings : bool
         Whether trainings are read, too.
 
     Raises
     ------
     ResultsError
-        If a path that was named does not exist, or is no results file. What is wrong with a file of a folder
-        is part of the result.
+        If a named path does not exist, or is not a results file. Damage of a file in a folder is
+        part of the result.
     """
     found: list[SearchHit] = []
     trained: list[Training] = []

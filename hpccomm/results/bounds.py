@@ -1,16 +1,17 @@
-"""The bus bandwidth that a run's links allow a collective at most.
+"""The largest bus bandwidth that a run's links allow a collective.
 
-On one node the link of a device bounds it (nccl-tests, doc/PERFORMANCE.md: bus bandwidth is made to be compared with
-that). Between N nodes of L ranks each, n = N L, the link of a node has to carry, in one direction and for a size of
-S bytes:
+On one node, the link of a device bounds it (nccl-tests, doc/PERFORMANCE.md: bus bandwidth is made
+to be compared with that). Between N nodes of L ranks each, n = N L, the link of a node has to
+carry, in one direction and for a size of S bytes:
 
-- all-reduce 2 S (N-1) / N, since a node's data meet those of the others and come back,
+- all-reduce 2 S (N-1) / N, since a node's data meet the others' and come back,
 - reduce-scatter, all-gather, gather and scatter S (N-1) / N,
 - broadcast and reduce S,
-- all-to-all L S (N-1) / N, since each rank keeps only what stays on its node,
+- all-to-all L S (N-1) / N, since a rank's part for its own node stays there,
 - send-receive S times the ranks of a node that send to another.
 
-The time of that, put into the definition of bus bandwidth, gives the bound.
+The time of that, put into the definition of bus bandwidth, gives the bound. `hpccomm perf`,
+``show`` and ``report`` print the bound, and ``--expect LINK`` requires a part of it.
 """
 
 import re
@@ -140,14 +141,14 @@ SHARES: Mapping[str, Callable[[int, int, int], float]] = {
 
 
 def published(info: RunInfo, collective: str) -> tuple[Published, ...]:
-    """Return what others have measured over links like those of a run."""
+    """Return published measurements over links like a run's."""
     return tuple(
         each for link in _like(info) for each in link.published if each.collective == collective
     )
 
 
 def _like(info: RunInfo) -> list[LinkType]:
-    """Return the links of the table that are those of a run."""
+    """Return the links of the table that a run used."""
     device = bounding_link(info)
     if device is not None:
         kind = "nvlink" if device.link.startswith("NVLink") else "pcie"

@@ -1,4 +1,7 @@
-"""Rows as CSV, each with the facts that identify its run, and statistics over its repetitions."""
+"""Rows as CSV, each with the facts that identify its run, and statistics over its repetitions.
+
+`hpccomm perf --csv` and `hpccomm export` write it.
+"""
 
 import csv
 import io
@@ -56,7 +59,7 @@ def line(name: str, info: RunInfo, row: Row, samples: np.ndarray | None, variant
     samples : ndarray or None
         Seconds of each repetition on each rank, shape ``(repetitions, ranks)``.
     variant : str
-        Which variant the row is of.
+        The variant of the row.
     """
     values = {column.name: getattr(row, column.name) for column in columns(Row)}
     values["in_place"] = int(row.in_place)

@@ -1,4 +1,4 @@
-"""The facts of a stored run as comment lines, which stand above its table."""
+"""The facts of a stored run as comment lines above its table, for `hpccomm show`."""
 
 import shlex
 from collections.abc import Sequence
@@ -45,7 +45,7 @@ def facts(run: Run) -> str:
     nodes = len({rank.node for rank in info.ranks})
     started = info.started.strftime(TIME_FORMAT + " %z")
     ended = "" if run.ended is None else f" to {run.ended.strftime(TIME_FORMAT)}"
-    host = "" if info.simulation else info.ranks[0].host  # those of a simulation are none
+    host = "" if info.simulation else info.ranks[0].host  # a simulation's ranks have none
     status = in_words(run.status, counted(len(run.rows), "row"), host)
     lines = [
         f"# Run {run.name} of {run.path}: {status}",

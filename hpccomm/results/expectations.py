@@ -1,15 +1,15 @@
-"""What is expected of a run (``--expect``), read from a file or made from a link, and written to a file.
+"""Expected rates of a run (``--expect``): read from a file or made from a link; also written.
 
-An expectation is a file in TOML, or the name of a link of `hpccomm.results.links`. Entries of a file look so; all but
-the collective, and one of ``busbw`` and ``time``, may be left out::
+An expectation is a file in TOML, or the name of a link of `hpccomm.results.links`. An entry of a
+file looks as follows; only the collective, and one of ``busbw`` and ``time``, are required::
 
     [[expect]]
     collective = "all_reduce"
     busbw = 370.0        # at least, in 1e9 B/s
     time = 25.0          # at most, in microseconds
-    from = "1M"          # sizes that it is for, both included
+    from = "1M"          # sizes, both included
     to = "1G"
-    ranks = 64           # only on so many ranks and nodes
+    ranks = 64           # only for this number of ranks and nodes
     nodes = 8
     type = "float"       # only for this type, reduction, backend, algorithm, placement
     op = "sum"
@@ -17,7 +17,8 @@ the collective, and one of ``busbw`` and ``time``, may be left out::
     algorithm = "ring"
     in_place = false
 
-An entry with sizes is for each row in their range. An entry without is for the best row of each table.
+An entry with sizes applies to each row in their range. An entry without sizes applies to the best
+row of each table. `hpccomm.results.judge` compares rows with it; `hpccomm export` writes it.
 """
 
 import json
@@ -41,18 +42,18 @@ _Value = TypeVar("_Value")
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """What is expected of some rows.
+    """An expectation of some rows.
 
     Attributes
     ----------
     collective : str
         Name of the collective.
     busbw : float or None
-        At least so much bus bandwidth, in 1e9 B/s.
+        Least bus bandwidth, in 1e9 B/s.
     time : float or None
-        At most so long, in microseconds.
+        Longest time, in microseconds.
     least, most : int or None
-        Sizes in bytes that it is for. If both are None, it is for the best row.
+        Sizes in bytes to which it applies. If both are None, it applies to the best row.
     only : mapping of str to object
         Further fields of rows and runs that must be equal.
     """
@@ -70,7 +71,7 @@ class Entry:
         return self.least is None and self.most is None
 
     def fits(self, row: Row, info: RunInfo) -> bool:
-        """Whether a row is one that it is for."""
+        """Whether it applies to a row."""
         facts = {
             "ranks": len(info.ranks),
             "nodes": len({rank.node for rank in info.ranks}),
@@ -88,7 +89,7 @@ class Entry:
         )
 
     def part(self, row: Row) -> float:
-        """Return what a row has, as a part of what it should have: the smaller one of both."""
+        """Return a row's bandwidth or speed as a part of the expected one, the smaller one."""
         parts = []
         if self.busbw is not None:
             parts.append(row.busbw / self.busbw)
@@ -122,7 +123,7 @@ _LINK = re.compile(r"(?:([1-9]\d{0,3})x)?([a-z0-9-]+)", re.ASCII)
 
 
 def expectation(text: str, info: RunInfo) -> Expectation:
-    """Return what is expected of a run.
+    """Return the expectations of a run.
 
     Parameters
     ----------
@@ -134,7 +135,8 @@ def expectation(text: str, info: RunInfo) -> Expectation:
     Raises
     ------
     UsageError
-        If there is neither, the file is not as it should be, or the link bounds nothing in such a run.
+        If there is no such file or link, the file is malformed, or the link bounds nothing in this
+        run.
     """
     link = _named_link(text)
     if link is not None:
@@ -176,7 +178,7 @@ def _of_file(text: str) -> tuple[Entry, ...]:
         ) from None
     except ValueError as error:  # of tomllib, of UTF-8, or of an integer with thousands of digits
         raise UsageError(
-            f"--expect {text} is no TOML: {error}; docs/expect.rst has examples"
+            f"--expect {text} is not TOML: {error}; docs/expect.rst has examples"
         ) from None
     return entries(text, content)
 
@@ -197,7 +199,7 @@ def _of_link(text: str, link: LinkType, ports: int, info: RunInfo) -> tuple[Entr
     if not found:
         raise UsageError(
             f"--expect {text}: nodes have different numbers of ranks, or groups of ranks share a link, so what it "
-            "carries is not known; start one group with as many ranks on each node, or give a file"
+            "carries is not known; start one group with equally many ranks on each node, or give a file"
         )
     return tuple(found)
 
@@ -227,7 +229,7 @@ def entries(name: str, content: Mapping[str, Any]) -> tuple[Entry, ...]:
     name : str
         Of the file, for messages.
     content : mapping
-        What it holds.
+        Its contents.
 
     Raises
     ------
@@ -285,7 +287,7 @@ def _read(place: str, value: str, read: Callable[[str], _Value]) -> _Value:
 
 
 def _collective(text: str) -> str:
-    """Read the name of a collective, also nccl-tests'; return the one that rows have."""
+    """Read the name of a collective, also nccl-tests'; return hpccomm's name."""
     name = ALIASES.get(text, text)
     if name not in MEASURED:
         advice = did_you_mean(text, MEASURED, f"give one of {', '.join(MEASURED)}")
@@ -316,7 +318,7 @@ def written(info: RunInfo, rows: Iterable[Row]) -> str:
         facts |= {"from": row.bytes, "to": row.bytes, "ranks": ranks, "nodes": nodes}
         facts |= {"type": row.dtype, "op": row.op, "backend": row.backend}
         facts |= {"algorithm": row.algorithm, "in_place": row.in_place}
-        # Strings, numbers and booleans of JSON are those of TOML as well.
+        # Strings, numbers and booleans are the same in JSON and TOML.
         lines += [
             "",
             "[[expect]]",

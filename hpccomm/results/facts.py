@@ -1,4 +1,8 @@
-"""The facts of runs and trainings as JSON, and back: dataclasses of texts, numbers, times and each other."""
+"""Facts of runs and trainings as JSON, and back.
+
+They are dataclasses of texts, numbers, times and each other. The writers store them as such JSON,
+and `reader` reads them.
+"""
 
 import dataclasses
 import functools
@@ -31,7 +35,7 @@ def of_json(kind: Any, value: Any) -> Any:
     Raises
     ------
     TypeError, ValueError, AttributeError
-        If it is none.
+        If it has another form.
     """
     if kind is datetime:
         return datetime.fromisoformat(value)

@@ -1,4 +1,7 @@
-"""Whether two runs can be compared: what of them must be equal, and what else differs."""
+"""Whether two runs can be compared: the facts that must be equal, and other differences.
+
+`hpccomm.comparison` refuses runs by it, and `hpccomm import` finds repeated logs.
+"""
 
 from collections import Counter
 from collections.abc import Hashable, Iterable, Mapping, Sequence
@@ -10,7 +13,7 @@ _OF_MACHINE = ("processor", "cores", "memory", "fabric")
 
 
 _OF_LAUNCH = ("OMPI_MCA_initial_wdir",)
-"""Variables that a launcher sets, and that say nothing of what is measured."""
+"""Variables of launchers, without influence on the measurement."""
 
 
 def fingerprint(info: RunInfo) -> dict[str, str]:
@@ -54,7 +57,7 @@ UNKNOWN_LAUNCHER = "unknown"
 def identity(info: RunInfo, rows: Sequence[Row]) -> Hashable:
     """Return what two runs have in common only if they are one measurement: their figures, ranks and versions.
 
-    A log that is imported twice, and a copy of a results file, is no second launch.
+    A log that is imported twice, and a copy of a results file, is not a second launch.
     """
     started = None if info.launcher == UNKNOWN_LAUNCHER else info.started
     return tuple(rows), info.ranks, started, frozenset(_circumstances(info).items())

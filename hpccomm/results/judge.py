@@ -1,4 +1,4 @@
-"""Whether the rows of a run have what is expected of them (``--expect``)."""
+"""Compares the rows of a run with expectations (``--expect``), for `hpccomm perf` and ``show``."""
 
 from hpccomm.results.expectations import Entry, Expectation
 from hpccomm.results.schema import REQUIRED_FRACTION, Row, RunInfo
@@ -8,29 +8,27 @@ MOST_LINES = 10
 
 
 class Judge:
-    """Holds the rows of a run beside what is expected, table by table.
+    """Compares the rows of a run with expectations, table by table.
 
     Parameters
     ----------
     expected : Expectation
-        What is expected.
-    info : RunInfo
-        Facts of the run.
+        The expectations. info : RunInfo Facts of the run.
     near : float, optional
-        Fraction of it that is required; by default `REQUIRED_FRACTION`.
+        The required fraction; by default `REQUIRED_FRACTION`.
 
     Attributes
     ----------
     failed : int
-        Rows so far that have less.
+        Rows so far below their expectation.
     judged : int
-        Rows so far for which something was expected.
+        Rows so far with an expectation.
     """
 
     def __init__(self, expected: Expectation, info: RunInfo, near: float | None = None) -> None:
         self.failed = self.judged = 0
         self._expected, self._info, self._near = expected, info, near or REQUIRED_FRACTION
-        self._rows: list[tuple[float, Entry, Row]] = []  # below what is enough, or the worst
+        self._rows: list[tuple[float, Entry, Row]] = []  # below the required rate, or the worst
         self._best: dict[int, tuple[float, Entry, Row]] = {}
         self._number = 0
 

@@ -1,7 +1,7 @@
-"""How runs and trainings lie in HDF5 groups: tables and arrays with capacity for more lines.
+"""Runs and trainings as HDF5 groups: tables and arrays with capacity for more lines.
 
-They are contiguous and have their bytes from the start, so that a line is added by plain writes
-that touch nothing else.
+They are contiguous and have their bytes from the start. So a line is added by plain writes that
+touch nothing else. `storage` and `store` write them, and `reader` reads them.
 """
 
 import math
@@ -124,11 +124,10 @@ def copy(
     source, target : h5py.Group
         The old one, and the new one, which is empty.
     kind : SectionKind
-        What it is.
-    capacity : mapping of str to int, optional
-        Entries of each table and array; by default as many as are written.
+        The kind. capacity : mapping of str to int, optional Entries of each table and array; by
+        default the written ones.
     record : optional
-        Its facts, if they are others.
+        Its facts, if changed.
 
     Returns
     -------
@@ -142,7 +141,7 @@ def copy(
         records.write_record(target, record)
     old = places(source, kind)
     ranks = next((old[name].shape[1] for name, (_, wide) in types(kind).items() if wide), 0)
-    # What is written counts, should the writer not know of its last line.
+    # The lines in the file count, in case the writer missed its last line.
     room = {name: max(count, (capacity or written)[name]) for name, count in written.items()}
     new = lay_out(target, kind, room, ranks)
     sizes = {name: count * old[name].width for name, count in written.items()}

@@ -1,8 +1,8 @@
-"""Lines of stored tables and the arrays beside them: as bytes, each with its checksum, and back.
+"""Lines of stored tables and their arrays: as bytes, each with its checksum, and back.
 
-A line has a CRC-32 over its bytes, and holds one of its part of each array. Checksums begin with
-the name of the run, what is checked and the line's number: a line in the place of another is
-found damaged too.
+A line has a CRC-32 over its bytes, and holds the CRC-32 of its part of each array. Checksums begin
+with the name of the run, the name of the checked part, and the line's number: a line in the place
+of another is found damaged too. `store` writes lines, and `reader` checks them.
 """
 
 import functools
@@ -160,7 +160,7 @@ class StoredLines:
     lines : ndarray
         The whole lines.
     damage : list of str
-        What is not whole.
+        The damaged parts.
     """
 
     def __init__(

@@ -1,6 +1,6 @@
-"""Links of today's machines: what each carries, and what was published about it, with its sources.
+"""Links of today's machines: their bandwidth, and published measurements, with sources.
 
-The table is ``links.toml`` beside this module.
+The table is ``links.toml`` beside this module. `bounds` and `expectations` read it.
 """
 
 import tomllib
@@ -19,16 +19,12 @@ class Published:
 
     Attributes
     ----------
-    collective : str
-        Of what.
-    busbw : float
+    collective : str The collective. busbw : float
         In 1e9 B/s.
     where : str
-        On what machine.
-    source, url : str
-        Where it stands.
+        The machine. source, url : str Where it was published.
     ports : int
-        Ports of each node that it went over.
+        Used ports of each node.
     """
 
     collective: str

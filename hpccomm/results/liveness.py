@@ -1,9 +1,11 @@
-"""Whether a run that has no end is still being written: a lock of its writer says so.
+"""Whether a run without an end is still being written: its writer holds a lock.
 
-A writer locks a byte far behind the end of the file for as long as it lives, and the kernel drops the lock
-with the process. It is a lock of the open file (``F_OFD_SETLK``): a reader can ask for it without taking
-it, and other programs' locks, such as HDF5's `flock`, are none of it. File systems of a network may show it
-on other hosts or not. So a lock that is not seen says nothing there.
+A writer locks a byte far behind the end of the file for as long as it lives. The kernel drops the
+lock with the process. It is a lock of the open file (``F_OFD_SETLK``): a reader can ask for it
+without taking it, and it does not conflict with other programs' locks, such as HDF5's `flock`. A
+network file system may hide it from other hosts. There, a missing lock proves nothing.
+
+`store` takes the lock, and `reader` asks for it.
 """
 
 import contextlib
@@ -30,7 +32,7 @@ _FORM = "hhqqi"  # struct flock: type, whence, start, length, process
 def hold(descriptor: int, kind: int = fcntl.F_RDLCK) -> None:
     """Show that a file is being written, for as long as it is open or until ``F_UNLCK``.
 
-    Nothing where there are no locks.
+    Does nothing without such locks.
     """
     with contextlib.suppress(OSError):
         fcntl.fcntl(descriptor, fcntl.F_OFD_SETLK, _lock(kind))
@@ -77,7 +79,7 @@ def without_end(held: bool | None, host: str) -> str:
 
 
 def in_words(status: str, done: str, host: str) -> str:
-    """Return a status with how much is done, such as ``3 rows``, and what it means without an end."""
+    """Return a status with the amount done, such as ``3 rows``, and its meaning without an end."""
     where = f", it was on {host}" if host else ""
     return {
         RUNNING: f"{RUNNING}: {done} so far",

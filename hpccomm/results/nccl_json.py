@@ -1,4 +1,4 @@
-"""nccl-tests' JSON, version 3: one run as the document that its tools read."""
+"""Writes nccl-tests' JSON, version 3, for `hpccomm perf -J` and `hpccomm export`."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -94,7 +94,7 @@ _CONFIG = (
 """Fields of `Config` that nccl-tests writes, in its order."""
 
 _TRUTHS = ("blocking_collectives", "per_iter_timing", "parallel_init")
-"""Those that it writes as truth values."""
+"""The fields that it writes as truth values."""
 
 
 def _config(config: Config) -> dict[str, Any]:

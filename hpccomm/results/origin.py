@@ -1,4 +1,7 @@
-"""Who runs this process, and where, as results files name them."""
+"""The user, host, processor and processes of a run, as results files name them.
+
+All programs that store a run ask it.
+"""
 
 import getpass
 import os

@@ -1,10 +1,12 @@
-"""Latency and bandwidth of pairs of ranks: what was measured, what of it is slow, and where that lies.
+"""Latency and bandwidth of pairs of ranks: the stored figures, and the slow nodes and ranks.
 
-A pair is slow beside the others of its kind: those inside of nodes, and those between nodes. Their healthy
-level is the quarter of the pairs that is best, since more than half may be slow where one of few nodes is.
-Slow pairs are then explained by as few as possible: by a node that most of its pairs with other nodes are slow
-of, then by a rank likewise, and each pair that is left by itself. That is how operators find the node to drain:
-the one that is in all slow pairs.
+A pair is compared with others of its kind: inside of nodes, or between nodes. The best quarter of
+the pairs is the healthy level, since one slow node of few can slow down more than half. Slow pairs
+are then explained by as few causes as possible: by a node if most of its pairs with other nodes are
+slow, then by a rank likewise; each remaining pair stands for itself. In the same way, operators
+find the node to drain: the one that is in all slow pairs.
+
+`hpccomm perf pairs` prints it, and so do ``show``, ``plot`` and ``report``.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -20,7 +22,7 @@ ENTRY = "pairs"
 
 _BEST = 0.25
 _INSIDE = 0.5
-"""What is expected of pairs inside of a node, beside others: caches and sockets make healthy ones differ."""
+"""Threshold inside a node over that between nodes: caches and sockets make healthy pairs differ."""
 
 _MOST = 2 / 3
 """Part of the pairs of a node, or a rank, that are slow where the whole of it is slow."""
@@ -100,17 +102,17 @@ class MeasuredPairs:
 
 @dataclass(frozen=True, slots=True)
 class Thresholds:
-    """What is slow.
+    """The limits below which a pair is slow.
 
     Attributes
     ----------
     bandwidth, latency : float
-        Part of the healthy level, or of what is expected, below which a pair is slow. Of a latency that is
-        the inverse: 0.5 is twice the time.
+        Part of the healthy or expected level below which a pair is slow. Of a latency that is the
+        inverse: 0.5 is twice the time.
     expected_bandwidth, expected_latency : float or None
-        Bytes a second, and seconds, that pairs of different nodes should have (of all pairs, where there is
-        one node). Without it, the healthy level is what the best quarter has. Inside of nodes the parts are
-        half as large, as caches and sockets make healthy pairs differ.
+        Bytes a second, and seconds, that pairs of different nodes should have (of all pairs, where
+        there is one node). Without it, the best quarter is the healthy level. Inside of nodes the
+        parts are half as large, as caches and sockets make healthy pairs differ.
     """
 
     bandwidth: float = 0.8
@@ -129,13 +131,13 @@ class SlowFinding(NamedTuple):
     name : str
         Host name, rank, or both ranks.
     host : str
-        Host that is to be looked at; empty where two are.
+        Host to look at; empty for two.
     what : str
         ``bandwidth`` or ``latency``.
     part : float
-        What it has, as a part of what it should have: the median over its slow pairs.
+        Its rate as a part of the healthy or expected one: the median over its slow pairs.
     slow, pairs : int
-        How many of its pairs are slow, of how many.
+        Numbers of its slow pairs, and of all its pairs.
     """
 
     kind: str
@@ -148,7 +150,7 @@ class SlowFinding(NamedTuple):
 
 
 class PairDiagnosis(NamedTuple):
-    """What is slow, and why.
+    """The slow nodes, ranks and pairs.
 
     Attributes
     ----------
@@ -171,7 +173,7 @@ class PairDiagnosis(NamedTuple):
 
 
 def locate_slow(measured: MeasuredPairs, thresholds: Thresholds) -> PairDiagnosis:
-    """Say what is slow. A pure function of what was measured."""
+    """Return the slow nodes, ranks and pairs: a pure function of the measured figures."""
     levels = _levels(measured, thresholds)
     findings: list[SlowFinding] = []
     slow_links: dict[tuple[int, int], PairLink] = {}
@@ -274,7 +276,7 @@ def _culprits(
         if worst is None or share < _MOST:
             return culprits
         culprits.append((worst, [pair for pair in parts if worst in ends(pair)]))
-        # What it explains says nothing of those whom it met.
+        # An explained pair says nothing about its partners.
         for pair in of_each[worst]:
             left.pop(pair, None)
             del pairs[pair]
@@ -297,7 +299,7 @@ def matrices(measured: MeasuredPairs) -> tuple[np.ndarray, np.ndarray]:
 
 
 def parts(measured: MeasuredPairs, verdict: PairDiagnosis) -> tuple[np.ndarray, np.ndarray]:
-    """Return inverse latency and bandwidth as parts of what pairs of their kind should have; see `matrices`."""
+    """Return inverse latency and bandwidth as parts of the level of their kind; see `matrices`."""
     latency, bandwidth = matrices(measured)
     nodes = np.array(measured.nodes)
     inside = nodes[:, None] == nodes[None, :]
@@ -322,7 +324,7 @@ def read(run: Any) -> tuple[MeasuredPairs, Thresholds]:
     Raises
     ------
     ResultsError
-        If it has none.
+        Without any.
     """
     stored = run.entries.get(ENTRY)
     if stored is None:

@@ -1,4 +1,7 @@
-"""Pairs of ranks as text: matrices where they fit, and what is slow."""
+"""Pairs of ranks as text: matrices where they fit, and the slow nodes, ranks and pairs.
+
+`hpccomm perf pairs` and `hpccomm show` print it.
+"""
 
 import json
 from collections.abc import Sequence

@@ -1,4 +1,7 @@
-"""Where the ranks of a run were, as nccl-tests prints it, or folded where they are many."""
+"""The placement of a run's ranks, as nccl-tests prints it, or folded for many ranks.
+
+The table's header shows it.
+"""
 
 from collections import Counter
 from collections.abc import Sequence

@@ -1,8 +1,11 @@
-"""Rows of ``hpccomm perf memory`` and ``hpccomm perf copy`` as text: the bandwidth of memory and of links.
+"""Rows of ``hpccomm perf memory`` and ``hpccomm perf copy`` as text.
 
-It counts the bytes that are read and written, as STREAM does (McCalpin, stream.c 5.10): a copy within a memory and an
-update in place count twice, a sum of two arrays into a third one three times. What caches read of an array that is only
-written is not counted. A copy over a link counts once, in its own direction.
+Bandwidth counts the bytes that are read and written, as STREAM does (McCalpin, stream.c 5.10): a
+copy within a memory and an update in place count twice, a sum of two arrays into a third one three
+times. A cache's reads of an array that is only written are not counted. A copy over a link counts
+once, in its own direction.
+
+`hpccomm.bench.links` prints it while it measures, and `hpccomm show` later.
 """
 
 import re
@@ -23,7 +26,7 @@ COUNTED = {
     "device_copy": 2,
     "device_to_device": 1,
 }
-"""What is measured, and how often its bytes are counted."""
+"""The rates, and how often each counts its bytes."""
 
 _LINE = "{:<16}  {:<34}  {:>11}  {:>10}  {:>7}  {:>6}  {:>7}  {}"
 _HEADING = ("what", "where", "bytes", "us", "GB/s", "#wrong", "of peak", "path")

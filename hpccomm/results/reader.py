@@ -1,7 +1,8 @@
-"""Reading a results file: its runs and trainings, and what of them is damaged.
+"""Reads a results file: its runs and trainings, and which of its parts are damaged.
 
-HDF5 says where things lie; plain reads fetch them, and each line, its parts of arrays and the facts
-are held against their checksums.
+HDF5 says where things lie; plain reads fetch them. Each line, its parts of arrays, and the facts
+are compared with their checksums. Every verb that reads a file, and every writer that continues
+one, calls it.
 """
 
 import json
@@ -44,11 +45,11 @@ class Examined(NamedTuple):
     Attributes
     ----------
     runs : list of Run
-        Oldest first, without what is damaged.
+        Oldest first, without damaged parts.
     trainings : list of Training
         Likewise.
     damage : list of str
-        What is damaged, with the name of the run or training.
+        Damaged parts, with the name of the run or training.
     """
 
     runs: list[Run]
@@ -86,7 +87,7 @@ def read(path: str | os.PathLike[str]) -> list[Run]:
     Raises
     ------
     ResultsError
-        If the file cannot be read or is damaged. `examine` gives what is whole.
+        If the file cannot be read or is damaged. `examine` returns the whole parts.
     SchemaMismatch
         If it is of another schema version; a ``ForeignFile`` if it is not HDF5 or another program's.
     """
@@ -102,13 +103,13 @@ def whole(path: Path) -> Examined:
 
 
 def in_part(path: Path, damage: list[str]) -> DamagedFile:
-    """Return the error for a file of which something is damaged and the rest can be shown."""
+    """Return the error for a damaged file whose rest can be shown."""
     more = f", and {len(damage) - 1} more (hpccomm show --verify)" if len(damage) > 1 else ""
     return damaged(path, f"{damage[0]}{more}", _REST)
 
 
 def examine(path: str | os.PathLike[str], *, keep_open: bool = True) -> Examined:
-    """Read what is whole of a results file, and say what is not.
+    """Read the whole parts of a results file, and name the damaged ones.
 
     Parameters
     ----------
@@ -142,7 +143,7 @@ def examine(path: str | os.PathLike[str], *, keep_open: bool = True) -> Examined
         return each if each.status else replace(each, status=unended)
 
     return Examined(
-        # The hosts of a simulation are none.
+        # A simulation's hosts do not exist.
         [
             with_status(each, "" if each.info.simulation else each.info.ranks[0].host)
             for each in runs
@@ -162,7 +163,7 @@ def _each(
     """Return the runs or trainings of a file, and what of them is damaged."""
     made, damage = [], []
     try:
-        # What `get` cannot read is none to it.
+        # `get` returns None for an unreadable attribute.
         parent = hdf5[kind.group] if kind.group in list(hdf5) else None
         if not isinstance(parent, h5py.Group):
             if kind is RUN:

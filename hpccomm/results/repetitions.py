@@ -1,4 +1,7 @@
-"""Statistics over the repetitions of a row, from its samples."""
+"""Statistics over the repetitions of a row, from its samples.
+
+Tables, CSV and JSON show them.
+"""
 
 import math
 import statistics
@@ -10,7 +13,7 @@ from hpccomm.errors import UsageError
 from hpccomm.results.schema import Column, Timing
 
 SUMMARY: tuple[Column, ...] = (
-    Column("repetitions", "<i8", "repetitions that the statistics are over, without those of -K"),
+    Column("repetitions", "<i8", "repetitions in the statistics, without those of -K"),
     Column("min", "<f8", "fastest repetition; a repetition has the time of its slowest rank", "us"),
     Column("median", "<f8", "median of the repetitions", "us"),
     Column("p95", "<f8", "95th percentile, the nearest rank", "us"),

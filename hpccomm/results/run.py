@@ -1,4 +1,7 @@
-"""A stored run: its facts, its rows, and the samples, which are read when they are asked for."""
+"""A stored run: its facts, its rows, and the samples, which are read on first use.
+
+`reader` makes it for all programs that show, compare or fit runs.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -28,9 +31,9 @@ class Run:
     name : str
         The run's name in it.
     info : RunInfo
-        Who, where and with what.
+        User, host, settings and versions.
     rows : tuple of Row
-        The measurements in the order in which they were made.
+        The measurements in their order.
     status : str
         ``"completed"``, ``"failed: "`` and why, or for a run without an end ``"running"``,
         ``"interrupted"``, or ``"interrupted or running"`` where that cannot be seen.
@@ -71,7 +74,7 @@ class Run:
         return self.timings[index].variant or self.info.series.get("variant", "")
 
     def by_variant(self) -> dict[str, list[int]]:
-        """Return the numbers of the rows of each variant; all under an empty name if there are none."""
+        """Return the numbers of the rows of each variant; without variants, the name is empty."""
         series = self.info.series
         found: dict[str, list[int]] = {
             series[name]: [] for name in ("base", "new") if name in series
@@ -223,7 +226,7 @@ def choose(
     Raises
     ------
     ResultsError
-        If there is no such one; the message lists those that there are.
+        If the name is unknown; the message lists the known ones.
     """
     among: list[Run | Training] = [*runs, *trainings]
     if not among:

@@ -1,8 +1,8 @@
 """The contents of a results file, described once for the writer, the reader and the documentation.
 
-The dataclasses are the columns. Each field's annotation says what it means and, where its Python type
-does not, how it is stored: the HDF5 types, the CSV heading and the tables of ``docs/results.rst`` are
-all derived from `columns`.
+The dataclasses are the columns. Each field's annotation gives its meaning and, where its Python
+type does not suffice, its storage: the HDF5 types, the CSV heading and the tables of
+``docs/results.rst`` are all derived from `columns`.
 
 Nothing here imports h5py: the measuring code describes a run without opening a file.
 """
@@ -23,7 +23,7 @@ UNCHECKED = -1
 """Value of `Row.wrong` where the result was not verified."""
 
 REQUIRED_FRACTION = 0.9
-"""Fraction of what is expected that is required by default, as in nccl-tests."""
+"""Required fraction of an expected rate, by default, as in nccl-tests."""
 
 SIMULATED_BACKEND = "simulated"
 """Backend of the rows of a simulation."""
@@ -41,7 +41,7 @@ class Column(NamedTuple):
     meaning : str
         A phrase for the documentation.
     unit : str
-        Empty where there is none.
+        Empty without one.
     """
 
     name: str
@@ -84,7 +84,7 @@ class Row:
     algorithm: Annotated[str, "algorithm as requested; auto if none was", "", "S64"]
     dtype: Annotated[str, "nccl-tests' name of the type where it has one, else NumPy's", "", "S32"]
     op: Annotated[str, "reduction; none where nothing is reduced", "", "S64"]
-    root: Annotated[int, "root rank; -1 where there is none"]
+    root: Annotated[int, "root rank; -1 without one"]
     bytes: Annotated[int, "nccl-tests' size column", "B"]
     count: Annotated[int, "nccl-tests' count column", "elements"]
     in_place: Annotated[bool, "1 in place, 0 out of place"]
@@ -92,7 +92,7 @@ class Row:
     algbw: Annotated[float, "bytes / time", "1e9 B/s"]
     busbw: Annotated[float, "algbw times the collective's factor", "1e9 B/s"]
     wrong: Annotated[int, "elements that differ from the expected ones; -1 if not checked"]
-    iterations: Annotated[int, "repetitions over which time is averaged"]
+    iterations: Annotated[int, "repetitions in the average time"]
     finished: Annotated[float, "when it was measured, since 1970-01-01 UTC", "s"] = 0.0
 
     @property
@@ -120,9 +120,9 @@ class Timing:
     sync: Annotated[
         str, "how ranks were synchronised for isolated repetitions; empty if none", "", "S16"
     ] = ""
-    isolated: Annotated[
-        float, "median of the isolated repetitions; NaN if there are none", "us"
-    ] = math.nan
+    isolated: Annotated[float, "median of the isolated repetitions; NaN without any", "us"] = (
+        math.nan
+    )
     isolated_low: Annotated[float, "their 5th percentile", "us"] = math.nan
     isolated_high: Annotated[float, "their 95th percentile", "us"] = math.nan
     certain_low: Annotated[
@@ -140,7 +140,7 @@ class Timing:
 
 @dataclass(frozen=True, slots=True)
 class RankInfo:
-    """Where one rank ran; of what is left out nothing is known."""
+    """Where one rank ran. An omitted fact is unknown."""
 
     rank: Annotated[int, "rank"]
     group: Annotated[int, "colour of the group in a split run; 0 otherwise"] = 0
@@ -150,7 +150,7 @@ class RankInfo:
     cores: Annotated[str, "cores that the process may use, such as 0-3,8"] = ""
     device: Annotated[int, "CUDA device number; -1 for host memory"] = -1
     device_hex: Annotated[str, "PCI address of the device; empty for host memory"] = ""
-    device_info: Annotated[str, "name of the device; host memory if it has none"] = "unknown"
+    device_info: Annotated[str, "name of the device; without one, host memory"] = "unknown"
     driver: Annotated[str, "version of CUDA that its driver supports; empty for host memory"] = ""
 
 
@@ -193,7 +193,7 @@ class Config:
 
 @dataclass(frozen=True, slots=True)
 class RunInfo:
-    """Who made a run, where, and with what: all that is known before it measures.
+    """User, host, settings and versions of a run: all facts known before it measures.
 
     Raises
     ------

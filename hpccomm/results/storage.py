@@ -1,13 +1,14 @@
 """A results file as a whole: recognised, locked, and replaced by its next version.
 
-The structure of a file on disk never changes. Whatever needs another structure (a further run, more
-capacity) is built in ``FILE.partial`` beside it, flushed to the disk, and renamed over the file: at
-every moment the path names a complete file, whenever a process is killed and wherever HDF5 was in
-its work.
+The structure of a file on disk never changes. A change of structure (another run, more capacity) is
+built in ``FILE.partial`` beside it, flushed to the disk, and renamed over the file. At every moment
+the path names a complete file, even if the process is killed in the middle of HDF5's work.
 
-A writer holds `flock` on the file for as long as it lives, so that a second one is refused, and
-other programs' HDF5 libraries may read but not change it. The kernel drops the lock with the
-process. A lock of another kind tells readers that it lives (`hpccomm.results.liveness`).
+A writer holds `flock` on the file for as long as it lives. A second writer is refused, and other
+programs' HDF5 libraries may read but not change the file. The kernel drops the lock with the
+process. A lock of another kind tells readers that the writer lives (`hpccomm.results.liveness`).
+
+`hpccomm.results.store` writes through it.
 """
 
 import contextlib
@@ -48,12 +49,12 @@ _FORMAT = ("v110", "v110")  # all metadata has checksums
 
 
 def claim(path: Path) -> FileIO | None:
-    """Open and lock the file to write to; return None if there is none yet.
+    """Open and lock the file to write to; return None if it does not exist yet.
 
     Raises
     ------
     ResultsError
-        If the path cannot be written to, is no regular file, or is in use.
+        If the path cannot be written to, is not a regular file, or is in use.
     """
     parent = path.parent
     if not parent.is_dir():
@@ -86,7 +87,7 @@ def lock(file: FileIO, path: Path, kind: int) -> None:
     Raises
     ------
     ResultsError
-        If another process holds one that excludes it.
+        If another process holds a conflicting lock.
     """
     try:
         fcntl.flock(file, kind | fcntl.LOCK_NB)
@@ -116,12 +117,12 @@ def replace(
         The file; it may be absent or empty.
     build : callable
         Called with the old file (None if there is none) and the new one, which has the root's
-        attributes, an empty group of runs, and all that is neither a run nor a training. Writes
-        these; returns a result, and the bytes that are still to be copied.
+        attributes, an empty group of runs, and all other members. Writes these; returns a result,
+        and the bytes that are still to be copied.
     before : FileIO or None
-        The file that is replaced, as `claim` opened it; None if there was none.
+        The file to replace, as `claim` opened it; None without one.
     extra : int
-        Bytes that the new file is larger by, apart from the small change of its structure.
+        Growth of the file in bytes, without the small change of its structure.
 
     Returns
     -------
@@ -196,7 +197,7 @@ def write(descriptor: int, data: bytes | memoryview, at: int) -> None:
 
 
 def _claim_partial(partial: Path, mode: int) -> tuple[FileIO, bool]:
-    """Open and lock the file in which the next version is built; return whether this made it.
+    """Open and lock the file for the next version; return whether it is new.
 
     A killed run may have left one.
     """
@@ -235,7 +236,7 @@ def _is_ours(file: FileIO) -> bool:
 
 
 def same(path: Path, file: FileIO | None) -> bool:
-    """Whether the path names this open file; nothing, if there is none."""
+    """Whether the path names this open file, or nothing if it is None."""
     try:
         there = path.stat()
     except (FileNotFoundError, NotADirectoryError):
@@ -273,7 +274,7 @@ def _build(
 
 
 def _adopt(before: os.stat_result, descriptor: int) -> None:
-    """Give the next version of a file the owner and mode of the one that it replaces."""
+    """Give the next version of a file the owner and mode of its predecessor."""
     # Only root may give files away; for others the file becomes theirs, as if copied.
     for owner in (-1, before.st_uid):
         with contextlib.suppress(OSError):

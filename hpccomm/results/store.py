@@ -1,15 +1,16 @@
-"""A run or a training while it is written: lines are added by plain writes into laid-out capacity.
+"""A run or a training while it is written: plain writes add lines to laid-out capacity.
 
 HDF5 changes several places of a file to add one line, and a process killed between two of them can
-leave a file that no longer opens. So HDF5 never changes the file while it is measured. It lays out
-tables and arrays with capacity in a file that is complete and closed. A line is then added by plain
-writes into them: first its parts of the arrays, then the line, and last, in one aligned write of
-sixteen bytes, the number of lines with its checksum. Before that write the line does not exist;
-after it, it is whole.
+leave a file that no longer opens. So HDF5 never changes the file during a measurement. It lays out
+tables and arrays with capacity in a file that is complete and closed. Plain writes then add a line:
+first its parts of the arrays, then the line, and last, in one aligned write of sixteen bytes, the
+number of lines with its checksum. Before that write the line does not exist; after it, it is whole.
 
-What is written is in the kernel's page cache: it outlives the process, not a power cut. The file is
-flushed to the disk when it is made and when the run ends, not after each line, which would cost
-more than many a measurement.
+Written lines are in the kernel's page cache: they survive the process, not a power cut. The file is
+flushed to the disk when it is made and when the run ends. A flush after each line would cost more
+than many a measurement.
+
+`hpccomm.results.writer` and `hpccomm.results.training_file` are its users.
 """
 
 import fcntl
@@ -53,9 +54,8 @@ class Section:
     record : object
         Its facts: JSON.
     capacity : mapping of str to int
-        Entries of each of its tables and arrays that are laid out.
-    ranks : int
-        How many there are.
+        Entries to lay out of each of its tables and arrays.
+    ranks : int Number of ranks.
 
     Attributes
     ----------
@@ -94,7 +94,7 @@ class Section:
             if before is not None:
                 stack.enter_context(before)
                 if self._file.stat().st_size:
-                    reader.read(self._file)  # nothing is added to what is damaged
+                    reader.read(self._file)  # nothing is added to a damaged file
             self._made = before is None
             self._replace(before, capacity, record)
 
@@ -111,7 +111,7 @@ class Section:
         return self._open
 
     def fits(self, wanted: Mapping[str, int]) -> bool:
-        """Whether there is capacity for so many more entries of tables and arrays."""
+        """Whether tables and arrays have capacity for these further entries."""
         return all(self.used[name] + more <= self._capacity[name] for name, more in wanted.items())
 
     def append(self, form: TableForm, added: Sequence[Line]) -> None:
@@ -171,7 +171,7 @@ class Section:
         self._write(zip((padded, end), where, strict=True))
 
     def enlarge(self, wanted: Mapping[str, int]) -> None:
-        """Replace the file by one with capacity for so many more entries, and as many again.
+        """Replace the file by one with twice the capacity for these further entries.
 
         Raises
         ------
@@ -243,7 +243,7 @@ class Section:
         self.close()
 
     def close(self) -> None:
-        """Let go of the file, which keeps what is written. Idempotent."""
+        """Close the file, which keeps the written lines. Idempotent."""
         if self._open is not None:
             if self.is_open:  # a forked child that has the file open would keep the locks
                 liveness.hold(self._open.fileno(), fcntl.F_UNLCK)
@@ -257,7 +257,7 @@ class Section:
         if not storage.same(self._file, self.check_open()):
             raise ResultsError(
                 f"{self.path} was removed, moved or replaced while {self.name} was written to it: "
-                "what it wrote is in the file that was there before"
+                "its lines are in the previous file"
             )
 
     def _write(self, writes: Any) -> None:

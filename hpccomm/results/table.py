@@ -2,6 +2,8 @@
 
 The formats are those of nccl-tests 2.19.6 (``src/util.cu``): parsers of its output read this table
 too. Each function returns the text that nccl-tests prints at that point, line ends included.
+
+perf, ``show`` and ``simulate`` print tables by it; the importers read them by its formats.
 """
 
 import itertools
@@ -239,7 +241,7 @@ def tallied(rows: Iterable[Row]) -> TableTally:
 
 
 def too_slow(tally: TableTally, least: float | None) -> bool:
-    """Whether the average bus bandwidth of a table is below what it has to be, in 1e9 B/s, if anything."""
+    """Whether the average bus bandwidth of a table is below the least one, in 1e9 B/s, if given."""
     return least is not None and tally.mean < REQUIRED_FRACTION * least
 
 
@@ -258,13 +260,12 @@ def footer(
     tally : TableTally
         Of all rows of the table.
     collective : str
-        Name of what was measured.
+        Name of the collective.
     link : DeviceInfo or LinkBound, optional
-        What bounds bus bandwidth, if that is known: the best one is compared with its ``peak``.
+        The bound of bus bandwidth, if known: the best one is compared with its ``peak``.
     least : float, optional
-        The least average bus bandwidth, in 1e9 B/s: whether it is reached is said.
-    interrupted : bool
-        Whether the table ends before its last line, which is said.
+        The least average bus bandwidth, in 1e9 B/s: the text says whether it is reached.
+        interrupted : bool Whether the table ends before its last line; the text says so.
     """
     peak = ""
     if link is not None and tally.rows:
@@ -373,7 +374,7 @@ def repetitions_text(
     rows : iterable of Row
         The rows of one table.
     samples : iterable of ndarray or None
-        Those of each row, as of `Half`.
+        The samples of each row, as of `Half`.
     """
     columns = repetitions.SUMMARY
     heads = [(each.name, each.unit and f"({each.unit})") for each in columns]

@@ -1,6 +1,7 @@
-"""What a results file holds of a training's gradients, described once for writer, reader and documentation.
+"""The columns of a logged training, described once for writer, reader and documentation.
 
 As in `hpccomm.results.schema`, the dataclasses are the columns. Nothing here imports h5py.
+`hpccomm.gradients` fills them; ``show``, ``plot`` and ``export`` read them.
 """
 
 from collections.abc import Mapping
@@ -21,7 +22,7 @@ COMPLETED = "completed"
 
 @dataclass(frozen=True, slots=True)
 class TrainingFacts:
-    """Who trains, where, and with what."""
+    """User, host, settings and versions of a training."""
 
     started: Annotated[datetime, "ISO 8601 with the offset from UTC"]
     user: Annotated[str, "login name"]
@@ -41,8 +42,8 @@ class TrainingStep:
     wire_nbytes: Annotated[int, "what this rank gave to collectives for them", "B"]
     calls: Annotated[int, "collectives of buckets"]
     seconds: Annotated[float, "in communication: the sum over buckets", "s"]
-    hidden_seconds: Annotated[float, "the part of it in which this rank did not wait", "s"]
-    blocked_seconds: Annotated[float, "in which this rank waited, for late ranks too", "s"]
+    hidden_seconds: Annotated[float, "its part without this rank's waiting", "s"]
+    blocked_seconds: Annotated[float, "in which this rank waited, also for late ranks", "s"]
     with_gradients: Annotated[int, "parameters that had a gradient on this rank"]
     skipped: Annotated[bool, "1 if it has no results, because of NaN, infinities or an error"]
     buckets: Annotated[int, "buckets that were reduced one by one; 0 if all were at once"]
@@ -75,7 +76,7 @@ STEPS = TableForm(
 """The steps of a training."""
 
 EVENTS = TableForm("events", (), (BesideArray("texts", "u1", (), "first_byte", "bytes"),))
-"""Layouts of buckets, and notes, in the order in which they came: objects of JSON."""
+"""Layouts of buckets, and notes, in order: objects of JSON."""
 
 TRAINING = SectionKind("trainings", "training", (STEPS, EVENTS))
 """A training."""
@@ -90,9 +91,7 @@ class Training:
     path : Path
         The file.
     name : str
-        Its name there.
-    facts : TrainingFacts
-        Who, where and with what.
+        Its name there. facts : TrainingFacts User, host, settings and versions.
     steps : ndarray
         A line for each step, with the fields of ``TrainingStep``.
     buckets : tuple of TrainingBucket
@@ -101,9 +100,9 @@ class Training:
         Oldest first.
     status : str
         ``"completed"``, ``"failed: "`` and why, or for a training without an end ``"running"``,
-        ``"interrupted"``, or ``"interrupted or running"`` where that cannot be seen.
+        ``"interrupted"``, or ``"interrupted or running"`` if both are possible.
     damage : tuple of str
-        What of its steps, events and its end is damaged, and left out here.
+        Damaged parts of its steps, events and end, which are left out.
     """
 
     path: Path

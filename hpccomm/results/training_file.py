@@ -1,8 +1,10 @@
-"""Writing a training: lines are kept in memory, and added to the file every few seconds.
+"""Writes a training: lines are kept in memory, and added to the file every few seconds.
 
-A training makes a line a step, which may take less than a millisecond. A process that is killed loses
-the lines since the last plain writes. The file is never replaced within a step: where its capacity ends,
-a thread builds the next version, and lines stay in memory until it is there.
+A training makes a line a step, which may take less than a millisecond. A killed process loses the
+lines since the last plain writes. The file is never replaced within a step: when its capacity ends,
+a thread builds the next version, and lines stay in memory until then.
+
+`hpccomm.gradients.log` calls it on rank 0.
 """
 
 import json
@@ -76,7 +78,7 @@ class TrainingWriter:
         self._due = perf_counter() + EVERY_SECONDS
 
     def add_layout(self, buckets: Sequence[TrainingBucket]) -> None:
-        """Add the buckets of another layout. They take the place of one that no step had."""
+        """Add the buckets of another layout. They replace a layout without steps."""
         self._add_event({"buckets": [asdict(each) for each in buckets]})
 
     def add_note(self, note: TrainingNote) -> None:
@@ -165,7 +167,7 @@ class TrainingWriter:
             self._section.remove()
 
     def close(self) -> None:
-        """Let go of the file, which keeps what was written before. Idempotent."""
+        """Close the file, which keeps the lines written before. Idempotent."""
         if self._enlarging is not None and self._section.is_open:
             self._enlarging.join()
         self._section.close()
@@ -193,14 +195,14 @@ class TrainingWriter:
                     self._new[form.name] = []
 
     def _enlarge(self, wanted: dict[str, int]) -> None:
-        """Lay out more capacity, in a thread: only this one touches the section meanwhile."""
+        """Lay out more capacity, in a thread: only it touches the section until it ends."""
         try:
             self._section.enlarge(wanted)
-        except Exception as error:  # noqa: BLE001 (whatever it is, `_wait` raises it)
+        except Exception as error:  # noqa: BLE001 (`_wait` raises it)
             self._refusal = error
 
     def _wait(self) -> None:
-        """Wait until the thread is through, and raise what it met."""
+        """Wait for the thread, and raise its exception."""
         if self._enlarging is not None:
             self._enlarging.join()
             self._enlarging = None
@@ -210,7 +212,7 @@ class TrainingWriter:
 
 
 def read(path: str | os.PathLike[str]) -> list[Training]:
-    """Read the trainings of a results file, oldest first. One that is being written can be read as well.
+    """Read the trainings of a results file, oldest first, also while they are written.
 
     Parameters
     ----------
@@ -220,8 +222,8 @@ def read(path: str | os.PathLike[str]) -> list[Training]:
     Raises
     ------
     ResultsError
-        If the file cannot be read, is no results file or is damaged.
-        `hpccomm.results.reader.examine` gives what is whole.
+        If the file cannot be read, is not a results file, or is damaged.
+        `hpccomm.results.reader.examine` returns the whole parts.
     SchemaMismatch
         If it is of another schema version.
     """

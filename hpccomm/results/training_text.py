@@ -1,4 +1,7 @@
-"""A stored training as text: facts, buckets, and spans of steps; and as CSV, a line a step."""
+"""A stored training as text: facts, buckets and spans of steps; as CSV, a line a step.
+
+`hpccomm show` and `hpccomm export` write it.
+"""
 
 import csv
 import io
@@ -70,7 +73,7 @@ def _layouts(training: Training) -> Iterator[str]:
 
 
 def spans(steps: np.ndarray, most: int) -> list[np.ndarray]:
-    """Return the steps in at most so many spans of equal length, but for the last."""
+    """Return the steps in at most `most` spans of equal length; the last one may be shorter."""
     length = -(-len(steps) // most)
     return [steps[begin : begin + length] for begin in range(0, len(steps), length)]
 
@@ -119,7 +122,7 @@ def _aligned(cells: Sequence[str]) -> str:
 
 
 def csv_text(training: Training) -> str:
-    """Return a training as CSV: a line of names, which are those of `TrainingStep`, and a line a step."""
+    """Return a training as CSV: a line of `TrainingStep`'s names, and a line a step."""
     out = io.StringIO()
     lines = csv.writer(out, lineterminator="\n")
     lines.writerow(["training", *(each.name for each in columns(TrainingStep))])

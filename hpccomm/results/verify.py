@@ -1,4 +1,7 @@
-"""Everything that hpccomm reads of a results file against its checksums: a line a run."""
+"""Checks all that hpccomm reads of a results file against its checksums.
+
+`hpccomm show --verify` prints it, a line a run.
+"""
 
 from pathlib import Path
 from typing import NamedTuple
@@ -37,7 +40,7 @@ def verify(path: Path, progress: Steps | None = None) -> Verification:
     Raises
     ------
     ResultsError
-        If it is no results file, or cannot be read.
+        If it is not a results file, or cannot be read.
     """
     examined = reader.examine(path)
     if progress is not None:

@@ -1,4 +1,7 @@
-"""Writing a run: every row is in the file when `Writer.append` returns, even if the job is then killed."""
+"""Writes a run: every row is in the file when `Writer.append` returns.
+
+A job that is killed later does not lose the row. All benchmarks write through it, on rank 0.
+"""
 
 import logging
 import os
@@ -40,11 +43,11 @@ class Writer:
     info : RunInfo
         Facts of the run.
     expected_rows : int
-        Rows that the run will likely have.
+        Likely number of rows.
     expected_repetitions : int
-        Entries of samples that it will likely have: the sum of ``samples.shape[0]`` over all rows.
-        Capacity for both is laid out at once, up to `MOST_RESERVED`; going beyond it costs a copy
-        of the file.
+        Likely number of entries of samples: the sum of ``samples.shape[0]`` over all rows. Capacity
+        for both is laid out at once, up to `MOST_RESERVED`; going beyond it costs a copy of the
+        file.
     expected_isolated : int
         Likewise, isolated repetitions.
 
@@ -172,13 +175,13 @@ class Writer:
         Raises
         ------
         ResultsError
-            If that cannot be written. The rows stay.
+            If the end cannot be written. The rows stay.
         UsageError
-            If the run has ended already, or the status is neither of the two.
+            If the run has ended already, or the status is another.
         """
         self._section.check_open()
         if status != "completed" and not status.startswith("failed: "):
-            raise UsageError(f"status {status!r} is neither 'completed' nor 'failed: ...'")
+            raise UsageError(f"status {status!r} is not 'completed' or 'failed: ...'")
         self.note_end(status, ended)
         self._section.finish()
 

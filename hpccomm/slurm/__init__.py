@@ -1,1 +1,4 @@
-"""Batch scripts for Slurm: what is asked for, as data, and the text of the script."""
+"""Batch scripts for Slurm, for `hpccomm slurm`.
+
+- `directives` describes the resources that a script requests. `script` writes its text.
+"""

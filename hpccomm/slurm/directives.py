@@ -1,7 +1,10 @@
-"""What a batch script asks of Slurm: the flags, and which values fit them.
+"""The flags of `sbatch` that a batch script may use, and the values that fit them.
 
-`sbatch` reads the ``#SBATCH`` lines itself, before any shell does: it cuts them at blanks and ``#``, and has
-quotes and backslashes of its own. Values that contain none of these are read by it as they stand.
+`hpccomm.cli.slurm` parses them, and `hpccomm.slurm.script` writes them.
+
+`sbatch` reads the ``#SBATCH`` lines itself, before any shell does: it cuts them at blanks and
+``#``, and has quotes and backslashes of its own. It takes values without these characters
+literally.
 """
 
 import re
@@ -37,13 +40,13 @@ class Directive:
     name : str
         Its name with `sbatch`, and with ``hpccomm slurm``.
     metavar : str
-        Form of the value; empty if it takes none.
+        Form of the value; empty without a value.
     values : Values or None
-        Those that fit; None if it takes none.
+        The permitted ones; None for a flag without a value.
     meaning : str
         A phrase for the help.
     default : str or None
-        Used where it is not given.
+        The value without the flag.
     """
 
     name: str
@@ -103,7 +106,7 @@ DIRECTIVES: Mapping[str, Directive] = MappingProxyType(
             Directive("qos", "NAME", _NAME, "quality of service"),
             Directive("constraint", "FEATURES", _FEATURES, "features of the nodes"),
             Directive("reservation", "NAME", _NAME, "reservation"),
-            Directive("nodelist", "NODES", _HOSTS, "nodes that are among those of the job"),
+            Directive("nodelist", "NODES", _HOSTS, "nodes that must be part of the job"),
             Directive("exclude", "NODES", _HOSTS, "nodes that are not"),
             Directive("time", "TIME", _TIME, "time limit", "00:30:00"),
             Directive("exclusive", "", None, "share the nodes with no other job"),

@@ -1,7 +1,8 @@
-"""The text of a batch script: a pure function of what is asked for.
+"""The text of a batch script: a pure function of the request.
 
-Nothing that is given can become a command. Words of shell lines are quoted, values of ``#SBATCH`` lines are
-checked by `directives`, and comments contain only text of this module.
+No given value can become a command. Words of shell lines are quoted, values of ``#SBATCH`` lines
+are checked by `directives`, and comments contain only text of this module. `hpccomm.cli.slurm`
+prints it.
 """
 
 import os
@@ -44,7 +45,7 @@ class Request:
     python : str
         Absolute path of the interpreter that hpccomm is installed for.
     directives : mapping of str to str
-        Values of `DIRECTIVES` by name; those that are missing and have a default get it.
+        Values of `DIRECTIVES` by name; missing ones with a default get it.
     modules : tuple of str
         Software modules to load, in order.
     starter : str
@@ -56,7 +57,7 @@ class Request:
     folder : str
         Where the results file goes otherwise, seen from the folder that the job is submitted in.
     repeats : bool
-        Whether the verb starts the ranks itself (``--launches``), and has to be told how.
+        Whether the verb starts the ranks itself (``--launches``), and needs their launcher.
 
     Raises
     ------
@@ -96,8 +97,7 @@ def text(request: Request) -> str:
 
     Parameters
     ----------
-    request : Request
-        What is asked for.
+    request : Request The resources and the command.
 
     Returns
     -------
@@ -108,7 +108,7 @@ def text(request: Request) -> str:
 
 
 def _head(request: Request) -> Iterator[str]:
-    """Give the lines that Slurm reads, and what they are for."""
+    """Yield the lines that Slurm reads, with comments."""
     yield "#!/bin/bash"
     for name, directive in DIRECTIVES.items():
         value = request.directives.get(name, directive.default)
@@ -153,7 +153,7 @@ def _run(request: Request) -> Iterator[str]:
         yield "esac"
     yield ""
     yield _part("run.sh")
-    # What is added comes first: a `--` among the arguments would end the flags.
+    # Added flags come first: a `--` among the arguments would end the flags.
     words = ['"$python"', "-m", "hpccomm", request.verb]
     if not request.output:
         words.append('--output="$results"')

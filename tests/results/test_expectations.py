@@ -223,7 +223,7 @@ def test_a_link_by_its_name(example):
         ('[[expect]]\ncollective = "all_reduce"\nbusbw = -1', "give a number above 0"),
         ('[[expect]]\ncollective = "all_reduce"\nbusbw = true', "give a value of type"),
         ('[[expect]]\ncollective = "all_reduce"\nbusbw = 1\nfrom = "x"', "from: 'x' is not a size"),
-        ("[[expect]", "is no TOML"),
+        ("[[expect]", "is not TOML"),
         ("expect = [1]", "holds other things"),
         ('[[expect]]\ncollective = "all_redcue"\nbusbw = 1', "did you mean all_reduce"),
         (f'[[expect]]\ncollective = "reduce"\nbusbw = 1{"0" * 400}', "give a number above 0"),

@@ -343,7 +343,7 @@ def test_what_does_not_fit_is_refused(tmp_path, example):
             writer.append(example.example_row(0), np.zeros((3, 2)))
         with pytest.raises(UsageError, match="has 80 bytes; a results file holds 64"):
             writer.append(example.example_row(0, algorithm="a" * 80), None)
-        with pytest.raises(UsageError, match="neither 'completed' nor"):
+        with pytest.raises(UsageError, match="is not 'completed' or"):
             writer.end("fine")
     assert reader.read(tmp_path / "run.h5")[0].rows == ()
 
