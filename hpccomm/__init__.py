@@ -4,8 +4,8 @@
 >>> with hpccomm.new_comm() as comm:                  # doctest: +SKIP
 ...     comm.all_reduce(x)                            # in place, SUM
 
-Importing the package starts nothing: neither MPI, CUDA nor HDF5 is loaded before it is used. The
-names below are therefore loaded on first use.
+Importing the package starts nothing: MPI, CUDA and HDF5 are loaded on first use. The names below
+are therefore loaded on first use, too.
 """
 
 from importlib import import_module

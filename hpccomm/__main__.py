@@ -1,4 +1,4 @@
-"""``python -m hpccomm``."""
+"""``python -m hpccomm``: the same as the command ``hpccomm``."""
 
 import sys
 

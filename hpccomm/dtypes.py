@@ -1,4 +1,4 @@
-"""The element types that hpccomm supports."""
+"""The element types that hpccomm supports: a table that all layers above read."""
 
 from typing import Any
 
@@ -57,7 +57,7 @@ def is_reducible(dtype: DType) -> bool:
 
 
 def is_located(dtype: DType) -> bool:
-    """Whether elements of `dtype` are a value, which is no complex number, and its index."""
+    """Whether elements of `dtype` are pairs of a real value and its index."""
     if dtype.names is None or set(dtype.names) != {"value", "index"}:
         return False
     value, index = dtype["value"], dtype["index"]

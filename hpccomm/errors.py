@@ -2,20 +2,17 @@
 
 ::
 
-    HpccommError
-    ├─ ConfigurationError            the environment or a setting is wrong
-    │  ├─ BackendUnavailable         a backend that was asked for cannot run here
-    │  └─ LaunchError                the job was started in a way that cannot work
-    ├─ UsageError (ValueError)       an argument is wrong; raised before anything is sent
-    │  ├─ BufferMismatch             an array or message does not have the size or dtype that fits
-    │  └─ UnsupportedDtype           the dtype, or its pairing with the reduction, means nothing
-    ├─ CommunicationError            something went wrong between ranks
-    │  ├─ CollectiveTimeout          the deadline passed
-    │  ├─ RankMismatch               the ranks asked for different things
-    │  ├─ PeerLost                   a rank is gone
-    │  └─ CommunicatorAborted        the communicator has failed or was aborted
-    └─ ResultsError                  a results file cannot be written or read
-       └─ SchemaMismatch             it is not of this schema
+    HpccommError ├─ ConfigurationError            the environment or a setting is wrong │  ├─
+    BackendUnavailable         a requested backend cannot run here │  └─ LaunchError the job was
+    started in a way that cannot work ├─ UsageError (ValueError)       an argument is wrong; raised
+    before anything is sent │  ├─ BufferMismatch             an array or message has the wrong size
+    or dtype │  └─ UnsupportedDtype           the dtype, or its pairing with the reduction, means
+    nothing ├─ CommunicationError            something went wrong between ranks │  ├─
+    CollectiveTimeout          the deadline passed │  ├─ RankMismatch               the ranks asked
+    for different things │  ├─ PeerLost                   a rank is gone │  └─ CommunicatorAborted
+    the communicator has failed or was aborted └─ ResultsError a results file cannot be written or
+    read
+       └─ SchemaMismatch             it has another schema
 
 Each message says what was given, what would fit and what to do.
 """
@@ -178,9 +175,9 @@ def nearest(given: str, names: Iterable[str]) -> str | None:
 def untied(error: Error) -> Error:
     """Return a copy of an error of this tree, to be raised through frames that hold the error itself.
 
-    An error and a frame that it passes and that holds it are a cycle. Whatever such frames hold, arrays and objects
-    among it, would live until the garbage collector comes. The copy has the error's traceback and cause, and the
-    error keeps neither.
+    An error and a frame that holds it are a cycle. All arrays and objects of such frames would live
+    until the garbage collector runs. The copy has the error's traceback and cause, and the error
+    keeps neither.
     """
     if not isinstance(error, HpccommError):
         return error
@@ -200,8 +197,7 @@ def did_you_mean(given: str, names: Iterable[str], advice: str) -> str:
     ----------
     given : str
         The unknown name.
-    names : iterable of str
-        Those that fit.
+    names : iterable of str The known ones.
     advice : str
         A phrase, such as ``"give one of ring, tree"``.
     """

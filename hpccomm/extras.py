@@ -1,4 +1,7 @@
-"""The libraries of hpccomm's extras, as its installation lists them: what a message tells to install."""
+"""The libraries of hpccomm's extras, with the command that installs them.
+
+Modules that need such a library raise an error with this command if it is missing.
+"""
 
 import shlex
 from importlib import metadata

@@ -1,9 +1,10 @@
-"""The meaning of the reductions.
+"""The reductions, and what they compute on each dtype.
 
 The meanings are NumPy's: integers wrap, SUM of bool is or, MIN and MAX give NaN as soon as one
-contribution is NaN. AVG of integers is the (wrapped) sum divided towards zero, as NCCL's. Narrow
+contribution is NaN. AVG of integers is the (wrapped) sum divided towards zero, as in NCCL. Narrow
 floats (float16, bfloat16, float8) are accumulated in float32 and rounded when they are stored.
-MINLOC and MAXLOC are NumPy's argmin and argmax: of equal values, and of several NaN, the smallest index.
+MINLOC and MAXLOC are NumPy's argmin and argmax: for equal values, and for several NaN, the smallest
+index.
 """
 
 from collections.abc import Callable
@@ -144,8 +145,8 @@ def with_index(value: npt.ArrayLike, index: npt.ArrayLike) -> Array:
     Raises
     ------
     UsageError
-        If the indices are no integers, or do not fit the shape; `UnsupportedDtype` if the values cannot be
-        ordered.
+        If the indices are not integers, or do not fit the shape; `UnsupportedDtype` if the values
+        cannot be ordered.
 
     Examples
     --------
@@ -161,7 +162,7 @@ def with_index(value: npt.ArrayLike, index: npt.ArrayLike) -> Array:
         located["index"] = indices
     except ValueError:
         raise UsageError(
-            f"index has shape {indices.shape} and value {values.shape}; give one index, or as many as values"
+            f"index has shape {indices.shape} and value {values.shape}; give one index, or one for each value"
         ) from None
     return located
 

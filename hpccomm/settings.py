@@ -2,6 +2,8 @@
 
 Each setting has one spelling in each place. The places are searched in this order: keyword argument,
 `CommOptions`, environment variable, default.
+
+The command line, the communicator and the backends ask it; the page of settings is drawn from it.
 """
 
 import contextlib
@@ -48,8 +50,8 @@ class CommOptions:
     self_check : bool
         Whether to run a tiny checked all-reduce on each path when the communicator is made.
     slow_call : float or None
-        Calls that take at least so many seconds are logged. None takes ``HPCCOMM_SLOW_CALL`` or 60,
-        ``math.inf`` logs none.
+        Calls that take at least this number of seconds are logged. None takes ``HPCCOMM_SLOW_CALL``
+        or 60, ``math.inf`` logs none.
     on_timeout : str or None
         What a call does whose deadline has passed: ``"raise"`` raises `CollectiveTimeout` (one that cannot
         be left ends the job), ``"abort"`` ends the job with the same words, ``"report"`` prints them once
@@ -66,7 +68,7 @@ class CommOptions:
     network : str or None
         The description of the cluster on which `auto` compares hpccomm's algorithms where no table
         fits: a ready one or a TOML file, as for ``hpccomm simulate``; rank 0 reads it. None takes
-        ``HPCCOMM_NETWORK``; an empty name, or none, takes what is typical.
+        ``HPCCOMM_NETWORK``; if empty or unset, a typical cluster is assumed.
     check : str or None
         Which collective calls the ranks agree on before data moves: ``"first"`` (the first of each
         kind, and each large one), ``"all"`` or ``"off"``. None takes ``HPCCOMM_CHECK`` or ``"first"``.
@@ -152,7 +154,7 @@ def check_bool(name: str, value: object) -> bool:
     Raises
     ------
     UsageError
-        If it is neither True nor False.
+        If it is not True or False.
     """
     if not isinstance(value, bool | np.bool_):
         raise UsageError(f"{name} is {value!r}; give True or False")
@@ -179,7 +181,7 @@ def check_name(value: object) -> None:
     Raises
     ------
     UsageError
-        If it is neither None nor a non-empty string.
+        If it is not None or a non-empty string.
     """
     if value is not None and (not isinstance(value, str) or not value):
         raise UsageError(f"name is {value!r}; give a string or None")
@@ -285,7 +287,7 @@ VARIABLES: tuple[Variable, ...] = (
         "HPCCOMM_SEGMENT",
         _BYTES,
         None,
-        "bytes that hpccomm's own algorithms move at a time, whatever the table of auto says",
+        "bytes that hpccomm's own algorithms move at a time, in place of auto's table",
     ),
     Variable(
         "HPCCOMM_TUNING_FILE",
@@ -321,7 +323,7 @@ VARIABLES: tuple[Variable, ...] = (
         "HPCCOMM_CUDA_AWARE",
         _SWITCH,
         None,
-        "whether the MPI library takes device arrays as they are, whatever it says itself",
+        "whether the MPI library takes device arrays as they are, in place of its own answer",
     ),
     Variable("HPCCOMM_RECORD", _SWITCH, True, "keep the last calls of each rank"),
     Variable(
@@ -336,7 +338,7 @@ VARIABLES: tuple[Variable, ...] = (
         "HPCCOMM_ABORT_ON_EXCEPTION",
         _SWITCH,
         True,
-        "an exception that nobody catches ends the whole job",
+        "an uncaught exception ends the whole job",
     ),
     Variable(
         "HPCCOMM_LAUNCH_CHECK",
@@ -404,7 +406,7 @@ class Settings:
     hints: Mapping[str, str]
 
     def agreed(self) -> dict[str, object]:
-        """Return those that must be equal on all ranks, as plain data."""
+        """Return the settings that must be equal on all ranks, as plain data."""
         agreed = {each.name: getattr(self, each.name) for each in fields(self)}
         del agreed["slow_call"], agreed["high_priority_stream"], agreed["record"]
         for name in ("hints", "nccl_config"):
@@ -431,7 +433,7 @@ def merge(backend: str, timeout: float | None, options: CommOptions | None) -> S
     read("HPCCOMM_DEBUG")  # refused here, before ranks meet, if it does not fit
     chosen: dict[str, Any] = {"timeout": timeout}
     chosen |= {each.name: getattr(options, each.name) for each in fields(options)}
-    chosen["algorithm"] = chosen["algorithm"] or None  # an empty name is none
+    chosen["algorithm"] = chosen["algorithm"] or None  # an empty name counts as unset
     for name, value in chosen.items():
         chosen[name] = (
             read(f"HPCCOMM_{name.upper()}") if value is None else _CHECKS[name](name, value)
@@ -448,7 +450,7 @@ def warn_of_unknown(environ: Mapping[str, str] | None = None) -> list[str]:
     for name in unknown:
         near = nearest(name, _BY_NAME)
         advice = f"did you mean {near}?" if near else "its documentation lists them under Settings"
-        logger.warning("%s is no setting of hpccomm; %s", name, advice)
+        logger.warning("%s is not a setting of hpccomm; %s", name, advice)
     return unknown
 
 

@@ -1,4 +1,4 @@
-"""Which ranks share a node."""
+"""Which ranks share a node: made with a communicator, and read by dispatch and schedules."""
 
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""Sizes, times, ranks and numbers of things as text: written here, and read here."""
+"""Sizes, times, ranks and numbers of things as text: written and read here, for all layers."""
 
 import re
 from collections.abc import Iterable, Mapping
@@ -12,7 +12,7 @@ _SIZES = {"": "1", "B": "1"} | {
 }
 _RATES = {"": "1", "K": "1e3", "M": "1e6", "G": "1e9"}
 _TIMES = {"": "1", "us": "1e-6", "ms": "1e-3", "s": "1", "m": "60", "min": "60", "h": "3600"}
-# What scanf reads, but for signs, hexadecimal numbers and what stands behind the unit.
+# As scanf reads, without signs, hexadecimal numbers and text after the unit.
 _NUMBER = re.compile(r"((?:\d+\.?\d*|\.\d+)(?:[Ee][+-]?\d\d?)?) *([A-Za-z]*)", re.ASCII)
 
 
@@ -102,7 +102,7 @@ def size_text(nbytes: int) -> str:
 
 
 def rounded_size(nbytes: float, digits: int = 4) -> str:
-    """Return a size, rounded to so many digits: ``1.5 MiB``."""
+    """Return a size, rounded to a number of digits: ``1.5 MiB``."""
     # By the rounded value: just below a MiB is 1 MiB, not 1024 KiB.
     for power, unit in enumerate(("B", "KiB", "MiB", "GiB", "TiB")):
         value = float(f"{nbytes / 1024**power:.{digits}g}")

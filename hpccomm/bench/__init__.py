@@ -1,1 +1,4 @@
-"""Measuring: sweeps, tuning tables, fitted networks, simulated runs."""
+"""Measurements: sweeps, tuning tables, fitted networks, simulated runs and imported logs.
+
+The verbs of the command line call these packages. What they measure goes to `hpccomm.results`.
+"""

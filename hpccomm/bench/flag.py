@@ -1,4 +1,8 @@
-"""A flag or an argument of the command line, described in one place."""
+"""A flag or an argument of the command line, described in one place.
+
+Every verb of `hpccomm.cli` lists its flags as such objects. Parser, help and documentation read
+them.
+"""
 
 import argparse
 from collections.abc import Callable, Sequence

@@ -1,4 +1,7 @@
-"""How far something is that takes long, on a terminal; nothing where there is none, or on another rank than 0."""
+"""Shows the progress of a long command, on rank 0's terminal.
+
+Long verbs and benchmarks use it. Without a terminal it does nothing.
+"""
 
 import contextlib
 import os
@@ -24,7 +27,7 @@ _COLUMNS = 80
 
 
 class Progress:
-    """One line on a terminal that says what is going on, and how far it is.
+    """One line on a terminal that shows the current work and its progress.
 
     The cursor stays at its start: what a launcher brings to the terminal later than this then replaces
     it.
@@ -34,10 +37,10 @@ class Progress:
     stream : text stream or None
         The terminal; without one nothing is shown.
     total : int or None
-        How much there is to do, if that is known.
+        Amount of work, if known.
     ticking : bool
-        Whether a thread keeps the line up to date, from `SOON` on. Else it changes only by `show`, and
-        nothing disturbs what is measured.
+        Whether a thread keeps the line up to date, from `SOON` on. Else it changes only by `show`,
+        and does not disturb a measurement.
     """
 
     def __init__(
@@ -58,7 +61,7 @@ class Progress:
             lifetime.start_thread("hpccomm-terminal", self._tick)
 
     def show(self, doing: str) -> None:
-        """Say what is going on."""
+        """Show the current work."""
         self._doing = doing
         if self._stream is not None and not self._ticking:
             self._draw()
@@ -125,7 +128,7 @@ class Progress:
 
 @contextlib.contextmanager
 def watched(doing: str, total: int | None = None) -> Iterator[Progress]:
-    """Show what is going on where it takes long. What is printed meanwhile would mix with it.
+    """Show the current work after a while. Other output would mix with it.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""What a row of results derives from its time."""
+"""The figures of a results row that follow from its time. Every benchmark makes its rows by it."""
 
 
 def figures(
@@ -15,7 +15,7 @@ def figures(
     factor : float
         Bus bandwidth over algorithm bandwidth.
     printed : float, optional
-        The time that is shown, if it is another one.
+        The shown time, if it differs.
     """
     # What takes no time has no bandwidth: an infinite one would be all of the average.
     algbw = nbytes / 1e9 / seconds if seconds > 0 else 0.0

@@ -46,7 +46,7 @@ _OF_SIDES = (
 
 FLAGS = (
     Flag("BASE", readers.file, "a results file, or a folder of them", "base"),
-    Flag("NEW", readers.file, "what is compared with it", "new"),
+    Flag("NEW", readers.file, "the runs to compare with it", "new"),
     Flag("--minimum PERCENT 2%", readers.percentage, "the least change that counts"),
     Flag(
         "--level PERCENT 1%",
@@ -71,7 +71,7 @@ FLAGS = (
     Flag(
         "--metric METRIC",
         readers.one_of((*METRICS,), "metric"),
-        "what is compared: time or busbw (default time; busbw across collectives or ranks)",
+        "compared figure: time or busbw (default time; busbw across collectives or ranks)",
     ),
     *(
         Flag(f"--{side}-{usage}", read, meaning.format(side))

@@ -1,7 +1,8 @@
 """Measure copies from the host to each GPU and back, within each GPU, and between the GPUs of the node.
 
-Both ways, the figure is of one direction. A line names the path of the copy and how much of its peak it reaches, both from
-NVML (pip install nvidia-ml-py). Start one process a node. The exit status is 1 if a byte is wrong, 2 if it failed.
+For copies both ways at once, the figure is that of one direction. A line names the path of the copy
+and the reached part of its peak, both from NVML (pip install nvidia-ml-py). Start one process a
+node. The exit status is 1 if a byte is wrong, 2 if it failed.
 
 Examples
 --------

@@ -1,8 +1,8 @@
-"""Look for what is wrong with the nodes of a job, outside the program.
+"""Find faults of a job's nodes: everything outside the program.
 
-It looks at MPI, limits, GPUs, network and Slurm. It only reads, and needs no root. What it cannot look at it
-skips, with the reason. Under mpiexec or srun it looks at all nodes and ranks, and rank 0 reports: start it as
-the program is started.
+It looks at MPI, limits, GPUs, network and Slurm. It only reads, and does not need root. Checks that
+are not possible are skipped, with the reason. Under mpiexec or srun it looks at all nodes and
+ranks, and rank 0 reports: start it in the same way as the program.
 
 Examples
 --------
@@ -13,7 +13,8 @@ Examples
   mpiexec -n 8 hpccomm doctor --nccl --only nccl,gpus
   hpccomm doctor --list
 
-Exit status: 0 if nothing fails (warnings may be printed), 1 if something does, 2 if it could not look.
+Exit status: 0 if nothing fails (warnings may be printed), 1 if something does, 2 if it could not
+look.
 """
 
 import argparse
@@ -88,7 +89,7 @@ def chosen(only: str) -> "Sequence[Rule]":
     Raises
     ------
     UsageError
-        If a word is neither an area nor a rule.
+        If a word is not an area or a rule.
     """
     from hpccomm.doctor.rules import RULES
 
@@ -98,9 +99,7 @@ def chosen(only: str) -> "Sequence[Rule]":
     for word in words:
         if word not in known:
             near = did_you_mean(word, known, f"the areas are {', '.join(areas)}")
-            raise UsageError(
-                f"--only {word!r} is neither an area nor a rule; {near} (--list has all)"
-            )
+            raise UsageError(f"--only {word!r} is not an area or a rule; {near} (--list has all)")
     return [rule for rule in RULES if not words or rule.area in words or rule.id in words]
 
 

@@ -1,7 +1,7 @@
 """List the variables of NCCL, hpccomm, MPI, UCX, libfabric and CUDA that are set, each with a verdict.
 
-Variables are read from the environment and from NCCL's files, and a remedy stands with each fault. Under mpiexec
-or srun those of all ranks are compared, and rank 0 reports.
+Variables are read from the environment and from NCCL's files. Each fault has a remedy. Under
+mpiexec or srun the variables of all ranks are compared, and rank 0 reports.
 
 It also explains variables (--list), and prints settings for a kind of machine (--preset) or of job (--for-model).
 
@@ -46,7 +46,7 @@ Verdicts = list[VariableVerdict]
 
 FLAGS = (
     JSON,
-    Flag("--against FILE", readers.file, "compare with what --json has printed before"),
+    Flag("--against FILE", readers.file, "compare with an earlier output of --json"),
     Flag("--list NAME", str, "explain these variables, or list all", values="*"),
     readers.choice(
         "--preset",
@@ -83,7 +83,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _verdicts() -> Verdicts:
-    """Return the verdicts on what is set in this process."""
+    """Return the verdicts on this process's variables."""
     present = machine.settings()
     own = [
         each for each in present if each.name.startswith("HPCCOMM_") and each.place == ENVIRONMENT
@@ -104,7 +104,7 @@ def _own(setting: VariableSetting) -> VariableVerdict:
 
 
 def _table() -> dict[str, KnownVariable]:
-    """Return what is known of all variables, hpccomm's among them."""
+    """Return the facts about all known variables, hpccomm's among them."""
     own = {
         each.name: KnownVariable(
             *("hpccomm", each.name, "text", each.kind.fits, "", each.meaning, str(each.default)),

@@ -1,9 +1,10 @@
 """Say what went wrong in a job, from its log or its flight dumps, or what a message means.
 
-From a log (a file, packed or not, or standard input): the first cause, its line, what to do, what follows from
-it and what is harmless. From the flight dumps that the ranks wrote (HPCCOMM_DUMP_DIR): who is missing or
-differs, since which collective, and where in the program; then the last collectives, drawn. Messages are those
-of hpccomm, NCCL, CUDA, MPI libraries, Slurm and the kernel.
+A log is a file, packed or not, or standard input. Of a log it prints the first cause, its line,
+what to do, the consequences, and harmless messages. Of the flight dumps that the ranks wrote
+(HPCCOMM_DUMP_DIR) it prints which ranks are missing or differ, since which collective, and where in
+the program; then it draws the last collectives. It knows messages of hpccomm, NCCL, CUDA, MPI
+libraries, Slurm and the kernel.
 
 Examples
 --------
@@ -117,7 +118,7 @@ def _explain_message(args: argparse.Namespace) -> int:
             args.subject, known, f"known are {', '.join(own)} and many of libraries"
         )
         raise UsageError(
-            f"{args.subject!r:.80} is neither a log nor a directory of dumps, nor does it name or quote a "
+            f"{args.subject!r:.80} is not a log, not a directory of dumps, and does not name or quote a "
             f"message that is known; {advice}"
         )
     if args.json:

@@ -1,13 +1,13 @@
 """Write a stored run in another format: nccl-tests' JSON (version 3), CSV, or a file for --expect.
 
-A training that was logged is written as CSV with a line a step. What is damaged is left out and named on
+A logged training is written as CSV with a line a step. Damaged parts are left out and named on
 standard error, and the exit status is 2.
 
 Examples
 --------
   hpccomm export run.h5 --format json --output run.json
   hpccomm export run.h5 --format csv --run 1 > run.csv
-  hpccomm export good.h5 --format expect --output expected.toml     what other runs should have
+  hpccomm export good.h5 --format expect --output expected.toml     for other runs' --expect
 """
 
 import argparse

@@ -1,9 +1,9 @@
 """Fit the parameters of a cluster's description to the times of a stored run.
 
-They are latencies and bandwidths within nodes and between them, the speeds of reducing and copying, and what
-each call takes beyond them. Only rows of hpccomm's own algorithms are used, since the prices of these are known
-in terms of the parameters. Measure several collectives and algorithms: one alone cannot tell all parameters
-apart.
+The parameters are latencies and bandwidths within nodes and between them, the speeds of reducing
+and copying, and a constant time of each call. Only rows of hpccomm's own algorithms are used, since
+their prices are known in terms of the parameters. Measure several collectives and algorithms: one
+alone cannot separate all parameters.
 
 Examples
 --------
@@ -42,12 +42,12 @@ _FIT = (
     Flag(
         "--segment SIZE",
         readers.segment,
-        "bytes that the algorithms moved at a time (default: those of the run)",
+        "bytes that the algorithms moved at a time (default: the run's)",
     ),
     Flag(
         "--channels N",
         readers.integer(1),
-        "segments that were under way at the same time (default: those of the run, or 2)",
+        "segments that were under way at the same time (default: the run's, or 2)",
     ),
 )
 

@@ -1,20 +1,21 @@
-"""Add what other benchmarks measured to a results file.
+"""Add other benchmarks' measurements to a results file.
 
-Read are the tables and JSON of nccl-tests (-J, versions 2 and 3), rccl-tests (-Z) and mscclpp-test, and what the
-OSU micro-benchmarks print. A log may have several tables, what launchers and loggers put before its lines, and
-lines of others amid them; it may be packed by gzip. The printed bus bandwidth decides what a table is of: one
-that contradicts itself is left out. A line for each table says what became of it.
+It reads the tables and JSON of nccl-tests (-J, versions 2 and 3), rccl-tests (-Z) and mscclpp-test,
+and the output of the OSU micro-benchmarks. A log may have several tables, prefixes of launchers and
+loggers, and other lines; it may be packed by gzip. The printed bus bandwidth identifies the
+collective of a table: a table that contradicts itself is left out. Each table gets a line that says
+whether it was added.
 
 Examples
 --------
   hpccomm import all_reduce.log --output runs.h5
   hpccomm import *.json --output runs.h5
-  hpccomm import nightly.log.gz --dry-run           what there is, and what would be left out
+  hpccomm import nightly.log.gz --dry-run           what it would add, and leave out
   hpccomm import osu_allreduce.txt --ranks 64 --output runs.h5
   all_reduce_perf -b 8 -e 1G -f 2 -g 8 | hpccomm import - --output runs.h5
 
-The time of a run is that of its log, where the log does not say it. A measurement that the file has already is not
-added again. Exit status 2 if a table is left out that more knowledge might mend.
+The time of a run is the log's, or else the file's. A measurement that the results file already has
+is not added again. Exit status 2 if a table is left out that more knowledge might mend.
 """
 
 import argparse

@@ -1,13 +1,12 @@
 """Collective communication under MPI: measured, verified, recorded.
 
 Exit status:
-  0    done
-  1    done, and a result was wrong
-  2    not done: misuse, configuration, results file, communication, full output;
-       or done but for what is damaged in a results file
+  0    done 1    done, and a result was wrong 2    not done: misuse, configuration, results file,
+  communication, full output;
+       or done without the damaged parts of a results file
   3    hpccomm ended the job, whose ranks could not go on
   130  interrupted from the keyboard
-  141  not done: what reads standard output has ended (hpccomm show FILE | head)
+  141  not done: the reader of standard output has ended (hpccomm show FILE | head)
 
 Examples
 --------
@@ -55,12 +54,12 @@ VERBS: dict[str, tuple[str, str]] = {
     "fit": ("hpccomm.cli.fit", "fit a cluster's description to the times of a stored run"),
     "doctor": (
         "hpccomm.cli.doctor",
-        "look for what is wrong with the nodes of a job, outside the program",
+        "find faults of a job's nodes: everything outside the program",
     ),
     "topo": ("hpccomm.cli.topo", "show what a node is made of, and what connects it"),
     "env": (
         "hpccomm.cli.env",
-        "say what is wrong with the variables of NCCL, MPI and hpccomm that are set",
+        "judge the variables of NCCL, MPI and hpccomm that are set",
     ),
     "explain": (
         "hpccomm.cli.explain",
@@ -73,7 +72,7 @@ VERBS: dict[str, tuple[str, str]] = {
     ),
     "plot": (
         "hpccomm.cli.plot",
-        "draw an algorithm, which rank talks to which, or a stored training, step by step",
+        "draw an algorithm, a stored training, pairs of ranks, or stored runs",
     ),
 }
 """Each verb's module, imported when the verb is used, and what it does.

@@ -1,7 +1,8 @@
 """Measure the bandwidth of the node's memory: the limit of collectives in shared memory.
 
-memory_copy and memory_add are STREAM's Copy and Add, memory_update writes an array in place. Each core has a thread, and
-memory of its own NUMA node or of the one that is named. The exit status is 1 if a result is wrong, 2 if it failed.
+memory_copy and memory_add are STREAM's Copy and Add, memory_update writes an array in place. Each
+core has a thread, and memory of its own NUMA node or of the named one. The exit status is 1 if a
+result is wrong, 2 if it failed.
 
 Examples
 --------

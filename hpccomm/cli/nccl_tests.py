@@ -1,7 +1,8 @@
-"""In place of nccl-tests' programs: ``all_reduce_perf -b 8 -e 1G -f 2 -g 1``, by ``hpccomm perf``.
+"""Stands in for nccl-tests' programs: ``all_reduce_perf -b 8 -e 1G -f 2 -g 1``.
 
-``hpccomm perf --install-programs DIR`` makes small programs of their names, which call this module. What reads
-nccl-tests' table, JSON and exit status reads theirs.
+``hpccomm perf --install-programs DIR`` writes small programs with their names, which call this
+module. It runs `hpccomm.cli.perf`. Table, JSON and exit status are nccl-tests', so its readers
+work.
 """
 
 import os
@@ -90,12 +91,9 @@ def _ranks(words: Sequence[str]) -> tuple[int, list[str]]:
 
 
 def launch_command(ranks: int, environ: Mapping[str, str], command: Sequence[str]) -> list[str]:
-    """Return the command that starts so many ranks on this node: by the launcher beside this Python, or on the path.
+    """Return the command that starts ranks here: a launcher beside this Python, or on the path.
 
-    Raises
-    ------
-    BackendUnavailable
-        If there is none.
+    Raises ------ BackendUnavailable Without a launcher.
     """
     beside = Path(sys.executable).with_name("mpiexec")
     mpiexec = str(beside) if beside.exists() else shutil.which("mpiexec", path=environ.get("PATH"))
@@ -112,7 +110,7 @@ def launch_command(ranks: int, environ: Mapping[str, str], command: Sequence[str
 def _line(
     place: Launch | None, ranks: int, environ: Mapping[str, str], command: Sequence[str]
 ) -> str:
-    """Return a shell command that starts so many ranks in place of each process."""
+    """Return a shell command that starts several ranks in place of each process."""
     total = ranks * (1 if place is None else place.size)
     step = environ.get("SLURM_STEP_NUM_TASKS")
     # srun may have started them by the protocol of MPICH.

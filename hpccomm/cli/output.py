@@ -1,4 +1,4 @@
-"""What a verb prints."""
+"""The output of a verb: standard output and files. Every verb prints by it."""
 
 import codecs
 import contextlib
@@ -40,7 +40,7 @@ def take_any_text() -> None:
 
 
 def speaks() -> bool:
-    """Whether this process is the one that speaks for all ranks of the job."""
+    """Whether this process prints for all ranks of the job."""
     place = launched()
     return place is None or place.rank == 0
 
@@ -97,7 +97,7 @@ def read_file(file: Path) -> "tuple[Examined, int]":
 
 
 def write_file(file: Path, content: str, *, new: bool = False) -> None:
-    """Write a file of text, in place of one that is there unless it must be new.
+    """Write a file of text; replace an existing one, unless the file must be new.
 
     Raises
     ------

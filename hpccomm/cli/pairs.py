@@ -1,11 +1,11 @@
-"""Measure latency and bandwidth of every pair of ranks, and name the node, rank or pair that is slow.
+"""Measure latency and bandwidth of every pair of ranks, and name slow nodes, ranks and pairs.
 
-Pairs are measured at once as far as they share no link: in a round each node meets one other. What seems slow
-is measured again. With many ranks the rounds end when --budget is used up, and at the earliest after the
-first; those that were measured by then cover all nodes evenly.
+Pairs that share no link are measured at the same time: in a round each node meets one other. Slow
+pairs are measured again. With many ranks the rounds end when --budget is used up, and at the
+earliest after the first. The measured pairs then cover all nodes evenly.
 
-The exit status is 0 if nothing is slow, 1 if something is, and 2 if the command failed. A line
-"# DRAIN host" names each host of a slow node, whose pairs are mostly slow.
+The exit status is 0 if nothing is slow, 1 if something is, and 2 if the command failed. A line "#
+DRAIN host" names each host of a slow node, whose pairs are mostly slow.
 
 Examples
 --------

@@ -1,4 +1,4 @@
-"""The argument parser of the command line: its errors are hpccomm's."""
+"""The argument parser of the command line, which raises hpccomm's errors. `main` makes it."""
 
 import argparse
 import itertools
@@ -82,7 +82,7 @@ class Parser(argparse.ArgumentParser):
     def separated(self, words: Sequence[str]) -> tuple[list[str], list[str]]:
         """Return the words that are this parser's flags and their values, and all others.
 
-        Both in the order in which they stand. Behind ``--`` there are no flags.
+        Both keep their order. Flags end at ``--``.
         """
         own: list[str] = []
         others: list[str] = []

@@ -1,18 +1,19 @@
-"""Measure collectives on host or device arrays, the way nccl-tests does, and verify what they did.
+"""Measure collectives on host or device arrays as nccl-tests does, and verify their results.
 
-The flags and the table are those of nccl-tests, with its meanings and defaults. One table is
-printed for each combination of collective, backend and algorithm. The printed time is that of a
-block of repetitions back to back, divided by their number. Results of timed repetitions are
-verified: out of place those of the last one, in place those of the first and a random one.
+Flags and table are nccl-tests', with its meanings and defaults. One table is printed for each
+combination of collective, backend and algorithm. The printed time is the time of a block of
+repetitions back to back, divided by their number. Results of timed repetitions are verified: out of
+place the last one's, in place those of the first and of a random one.
 
 Combinations of `all` or of a list that do not exist, such as avg on bool or an algorithm on a
 collective that lacks it, are skipped, and the header lists them. Requested alone, they are an error.
 
-`perf pairs` measures what is between ranks, `perf memory` a node's memory, and `perf copy` the links of its GPUs.
+`perf pairs` measures pairs of ranks, `perf memory` a node's memory, and `perf copy` the links of
+its GPUs.
 
-The exit status is 0 if everything is right, 1 if a result is wrong (rank, index, expected and actual
-value are on standard error) or a table is slower than it has to be (--min-bw, --expect), and 2 if the
-command failed: wrong usage or configuration, a file, a failed communication.
+The exit status is 0 if everything is right, 1 if a result is wrong (rank, index, expected and
+actual value are on standard error) or a table is slower than required (--min-bw, --expect), and 2
+if the command failed: wrong usage or configuration, a file, a failed communication.
 
 Examples
 --------

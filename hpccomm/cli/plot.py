@@ -1,8 +1,8 @@
-"""Draw an algorithm, a logged training, pairs of ranks, or what runs have measured.
+"""Draw an algorithm, a logged training, pairs of ranks, or stored runs.
 
-An algorithm is drawn from its schedule: ranks across, rounds down, an arrow for each message, labelled with the
-elements that it moves and the ranks whose contributions they hold. A training is drawn step by step; latency and
-bandwidth of pairs of ranks as a heat map; runs one over another.
+An algorithm is drawn from its schedule: ranks across, rounds down, an arrow for each message,
+labelled with the elements that it moves and the ranks whose contributions they hold. A training is
+drawn step by step, pairs of ranks as heat maps, and runs as curves in one chart.
 
 Examples
 --------
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 
 _WHAT = ("size", "skew", "history")
-"""What is drawn of runs."""
+"""The charts of runs."""
 
 _NUMBER = readers.integer(0)
 
@@ -96,7 +96,7 @@ _OF_SCHEDULES = (
     Flag(
         "--count N",
         _NUMBER,
-        "elements of the array; of gathers and scatters, those of all ranks together (default one a rank)",
+        "elements of the array; of gathers and scatters, of all ranks together (default one a rank)",
     ),
     Flag("--segment N", _NUMBER, "elements of a segment (default all of them)"),
     Flag("--channels N 1", _NUMBER, "rounds under way at the same time"),
@@ -118,14 +118,14 @@ _USUAL = {
 FLAGS = (
     FlagGroup(_DRAWN, exclusive=True, required=True),
     Flag("--run NAME", str, "the training or run, such as training0001"),
-    FlagGroup(_OF_RUNS, "what is drawn of --runs"),
+    FlagGroup(_OF_RUNS, "chart of --runs"),
     *_OF_SCHEDULES,
     FlagGroup(_SHOWN, exclusive=True),
 )
 
 
 class Drawn(NamedTuple):
-    """A picture as SVG, empty for text alone; the file that it goes to by default; what is said; the exit status."""
+    """A picture as SVG, or empty; its default file; the printed text; the exit status."""
 
     picture: str
     name: str
@@ -264,7 +264,7 @@ def _schedule(args: argparse.Namespace) -> Drawn:
 
 
 def _name(shown: "Subject", args: argparse.Namespace) -> str:
-    """Return a name that differs between pictures of one folder: what is drawn, and the flags."""
+    """Return a name that differs between pictures of one folder: its subject, and the flags."""
     words = [shown.algorithm, shown.collective, str(shown.size)]
     for name in ("root", "count", "segment", "channels", "nodes"):
         value = getattr(args, name)

@@ -1,7 +1,7 @@
 """Write a report of stored runs: one page of HTML that needs no network.
 
-It has verdicts, interactive charts of time and bandwidth over size, history over runs, skew of ranks, pairs of
-ranks, a table to sort and filter, and where and with what it was measured.
+It has verdicts, interactive charts of time and bandwidth over size, history over runs, skew of
+ranks, pairs of ranks, a table to sort and filter, and the facts of the machine and the libraries.
 
 Examples
 --------

@@ -18,7 +18,7 @@ RUN = Flag(
     "--run NAME|INDEX",
     str,
     "the run or training, by name, or by number among the runs: 1 is the first, -1 the last (default: "
-    "the last run; the last training if there are no runs)",
+    "the last run; without runs, the last training)",
 )
 JSON = Flag("--json", bool, "print JSON for scripts instead of text")
 ADD_RUN = Flag("--output FILE.h5", readers.file, "add the run to this file")

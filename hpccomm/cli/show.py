@@ -1,16 +1,16 @@
-"""Print a stored run, with its table as `hpccomm perf` printed it, or a training that was logged.
+"""Print a stored run, with its table as `hpccomm perf` printed it, or a logged training.
 
-Of a run it also says where it was made; of a training, what its gradients cost. What is damaged is left out and
-named on standard error, and the exit status is 2.
+A run comes with the facts of its machine, a training with the cost of its gradients. Damaged parts
+are left out and named on standard error, and the exit status is 2.
 
 Examples
 --------
   hpccomm show run.h5              the last run of the file
   hpccomm show run.h5 --run 1      the first
   hpccomm show run.h5 --run run0003
-  hpccomm show run.h5 --run training0001   what a training's gradients cost
+  hpccomm show run.h5 --run training0001   the cost of a training's gradients
   hpccomm show run.h5 --statistics  medians and percentiles as well
-  hpccomm show run.h5 --expect 8xinfiniband-ndr    how much it has of what its links give
+  hpccomm show run.h5 --expect 8xinfiniband-ndr    its part of its links' bandwidth
   hpccomm show archive/ --list     a line for each run and training of a folder
   hpccomm show archive/ --list --case all_reduce:1M --since 30d --host 'gpu-1*'
   hpccomm show run.h5 --verify     a line a run; status 2 if anything is not as it was stored
@@ -57,7 +57,7 @@ FLAGS = (
         "a training, as well, in lines of comment",
     ),
     FlagGroup((*LOOKED_FOR, JSON), "which runs and trainings --list finds"),
-    FlagGroup(EXPECTED, "what is expected"),
+    FlagGroup(EXPECTED, "the expectations"),
 )
 
 _OF_LIST = ("case", "since", "until", "host", "json")
@@ -91,7 +91,7 @@ def run(args: argparse.Namespace) -> int:
     if more or file.is_dir():
         raise UsageError(
             f"{file if file.is_dir() else f'{1 + len(more)} files'}: show prints a run of one file; add --list to "
-            "see what is in several, or in a folder"
+            "list several files, or a folder"
         )
     if args.verify:
         with watched(f"checking {file.name}") as progress:
@@ -152,7 +152,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _how_to_compare(run: "Run") -> str:
-    """Return the command that compares the variants of a run, as a comment; empty if it has none."""
+    """Return a comment with the command that compares a run's variants; empty without variants."""
     variants = list(run.by_variant())
     if len(variants) < 2 or run.status != "completed" or run.damage:
         return ""

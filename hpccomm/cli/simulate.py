@@ -1,7 +1,7 @@
-"""Time a collective on a cluster that need not exist.
+"""Compute the time of a collective on a cluster that need not exist.
 
-A description of its network says what a message costs and what messages share; an algorithm's schedule says who
-sends what to whom.
+The description of a network gives the cost of a message, and the links that messages share. The
+schedule of an algorithm gives the messages.
 
 The model `events` runs the schedule in virtual time: every rank has its clock, and messages queue in
 front of the ports and links that they share. The model `cost` follows the rounds of the schedule: it
@@ -51,7 +51,7 @@ _SIMULATION = (
     Flag(
         "--ranks N",
         readers.integer(1),
-        "ranks, on as many nodes as they need (default: those of the description)",
+        "ranks, on the nodes that they need (default: all of the description)",
     ),
     Flag(
         "--algorithm NAME[,NAME...]",
@@ -65,7 +65,7 @@ _SIMULATION = (
     Flag(
         f"--segment SIZE {DEFAULT_SEGMENT >> 10}K",
         readers.segment,
-        "bytes of a segment, in which arrays are moved",
+        "bytes of a segment; arrays are moved in segments",
     ),
     Flag("--channels N 2", readers.integer(1), "segments that may be under way at the same time"),
     Flag("--skew SECONDS 0", seconds, "time within which the ranks enter a call, each at random"),
@@ -105,7 +105,7 @@ def run(args: argparse.Namespace) -> int:
             )
         if not any(table.collective.moves for table in simulated):
             raise UsageError(
-                "--plot draws times against sizes, and a barrier has none; leave it out"
+                "--plot draws times against sizes, and a barrier has no size; leave it out"
             )
         vega.library()
     groups = runs.run(request, simulated, skipped, sys.stdout, sys.stderr, terminal())

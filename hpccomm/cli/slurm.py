@@ -86,7 +86,7 @@ def arranged(words: Sequence[str]) -> list[str]:
     own = Parser(add_help=False)
     add_flags(own, _OWN)
     before, command = own.separated(words)
-    # Before the verb, what is not a flag of Slurm is --help, or wrong.
+    # Before the verb, any flag but Slurm's and --help is wrong.
     at = next((at for at, word in enumerate(command) if not word.startswith("-")), len(command))
     return [*before, *command[:at], "--", *command[at:]]
 
@@ -138,7 +138,7 @@ def _checked(verb: str, words: Sequence[str], folder: Path) -> argparse.Namespac
         prog=f"hpccomm slurm {verb}",
         text=__doc__,
     )
-    # Those of Slurm are for the help, and are what a wrong flag may have meant.
+    # Slurm's flags are for the help, and for the advice on a wrong flag.
     add_flags(parser, (*_OWN, *_VERBS[verb]))
     parser.refuse_unknown_flags(words)
     given, more = parser.parse_known_args(list(words))

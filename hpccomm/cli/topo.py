@@ -1,9 +1,9 @@
 """Show sockets, NUMA nodes, cores, GPUs and network adapters of a node, and what connects them.
 
-The table is that of nvidia-smi topo -m. Facts come from sysfs, and those on NVLink from NVIDIA's management
-library (nvidia-ml-py) if that is installed. Under mpiexec or srun it also shows where each rank runs, how far
-from its GPU and network adapter, and a binding that is better. Or it reads the files in which NCCL wrote what
-it found.
+The table is nvidia-smi topo -m's. Facts come from sysfs; facts about NVLink come from NVIDIA's
+management library (nvidia-ml-py) if installed. Under mpiexec or srun it also shows where each rank
+runs, its distance from its GPU and network adapter, and a better binding. It also reads the
+topology and graph files that NCCL writes.
 
 Examples
 --------
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from hpccomm.hardware.node import NodeHardware
 
 Shown = tuple[dict[str, Any], list[str], Callable[[], Any]]
-"""What is shown: as JSON, as lines, and how its figure is made."""
+"""The facts as JSON, as lines, and the function that draws them."""
 
 
 _SOURCES = (
@@ -68,7 +68,9 @@ def run(args: argparse.Namespace) -> int:
     if args.output is not None:
         files.check_place(args.output)
     if args.nccl_graph is not None and args.cluster is not None:
-        raise UsageError("--cluster needs a node, and a graph has none; give --nccl-topo instead")
+        raise UsageError(
+            "--cluster needs a node, and a graph does not have one; give --nccl-topo instead"
+        )
     nodes, ranks = ({}, []) if args.nccl_topo or args.nccl_graph else _gathered()
     if not output.speaks():
         return 0

@@ -1,8 +1,9 @@
-"""Measure this machine, and write the table by which algorithm="auto" chooses.
+"""Measure this machine, and write the table from which algorithm="auto" chooses.
 
-For each collective it has the algorithm that is the fastest from each size on, the MPI library's own among them.
-Run it under the mpiexec and with the settings of the program that is to use it; the table holds for that number of
-ranks and nodes, that MPI library and processor. The program reads it from HPCCOMM_TUNING_FILE.
+For each collective and size it holds the fastest algorithm; the MPI library's own is a candidate.
+Run it with the mpiexec and the settings of the program that will use it. The table is valid for
+this number of ranks and nodes, this MPI library and this processor. The program reads it from
+HPCCOMM_TUNING_FILE.
 
 Examples
 --------
@@ -31,7 +32,7 @@ _MEASURING = (
     Flag(
         "--output FILE tuning.h5",
         readers.file,
-        "the results file; one that holds runs gets one more",
+        "the results file; an existing one gets one more run",
     ),
     Flag("-b --minbytes SIZE 8", size, "smallest size", "minimum_bytes"),
     Flag("-e --maxbytes SIZE 64M", size, "largest size", "maximum_bytes"),
@@ -110,7 +111,7 @@ def run(args: argparse.Namespace) -> int:
         output=args.output,
     )
     with ExitStack() as stack:
-        options = CommOptions(tuning_file="")  # what is measured does not depend on an older one
+        options = CommOptions(tuning_file="")  # an older table must not influence the measurement
         comm = stack.enter_context(new_comm(name="tune", options=options))
         if comm.size == 1:
             raise UsageError(

@@ -309,7 +309,7 @@ def test_osu_bandwidth_is_the_time_of_a_message() -> None:
         ("", "no table of nccl-tests"),
         ("# nothing\n1 2 3\n", "no table of nccl-tests"),
         (ALL_REDUCE.split("           8")[0], "has no whole row"),
-        (ONE_ROW.replace("12.34", "12.34 5"), "no whole row: line 12: is no row: '8 .*"),
+        (ONE_ROW.replace("12.34", "12.34 5"), "no whole row: line 12: not a row: '8 .*"),
         (
             ONE_ROW.replace("12.34", "twelve"),
             "no whole row: line 12: a row is cut: '8 2 float sum -1'",

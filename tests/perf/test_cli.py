@@ -62,7 +62,7 @@ def printed(program):
         (["perf", "AllReduce"], "'AllReduce' is not a collective; did you mean all_reduce? Give"),
         (
             ["perf", "all_reduce", "--algorithm", "rign"],
-            "'rign' is no algorithm; did you mean ring?",
+            "'rign' is not an algorithm; did you mean ring?",
         ),
         (
             ["perf", "all_reduce", "-d", "half,Flaot"],

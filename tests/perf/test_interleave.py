@@ -114,17 +114,17 @@ def test_words_are_algorithms_backends_and_variables():
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (("--interleave", "ring", "rign"), "'rign' is no algorithm; did you mean ring?"),
+        (("--interleave", "ring", "rign"), "'rign' is not a known algorithm; did you mean ring?"),
         (("--interleave", "ring", "ring"), "there is nothing to compare"),
         (("--interleave", "ring ", "algorithm=ring"), "there is nothing to compare"),
         (("--interleave", "HPCCOMM_SEGMENTT=4096", "ring"), "did you mean HPCCOMM_SEGMENT?"),
         (("--interleave", "ring", "A=1 A=2"), "sets A twice"),
         (("--interleave", "ring", "1A=2"), "sets no variable"),
-        (("--interleave", "ring", ""), "is no variant"),
+        (("--interleave", "ring", ""), "is not a variant"),
         (("--interleave", "ring", "x" * 200), "in at most 128 bytes"),
         (("--interleave", "ring", "tree", "-J", "a.json"), "-J/--output_file and --interleave"),
-        (("--interleave", "ring", "tree", "-N", "2"), "its passes are those of --passes"),
-        (("--passes", "3"), "--passes 3 are those of --interleave"),
+        (("--interleave", "ring", "tree", "-N", "2"), "its passes are set by --passes"),
+        (("--passes", "3"), "--passes 3 belongs to --interleave"),
         (("--interleave", "ring", "A_VARIABLE=1"), "a process reads A_VARIABLE only once"),
         (
             ("--algorithm", "ring,tree", "--interleave", "mpi", "auto"),

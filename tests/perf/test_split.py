@@ -155,7 +155,7 @@ def test_programs_split_by_nccl_tests_variables(shared_job):
     assert re.findall(r"status (\d)", done.stdout) == (["0"] * 4 + ["2"] * 2) * 3
     assert done.stderr.count("NCCL_TESTS_SPLITMASK is not a variable of nccl-tests") == 1
     assert "did you mean NCCL_TESTS_SPLIT_MASK?" in done.stderr
-    assert done.stderr.count("'FOO 2' is no split") == 1
+    assert done.stderr.count("'FOO 2' is not a split") == 1
     assert done.stderr.count("argument --device: 'x' is not an integer") == 1
 
 

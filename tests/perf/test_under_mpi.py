@@ -38,7 +38,7 @@ MISUSE = {
     "-n 0": "-n/--iters: 0 is out of range",
     "-r 2 --output run.h5": "-r/--root 2: there are 2 ranks; give 0 to 1, or all",
     "--output nowhere/run.h5": "nowhere",
-    "--algorithm magic": "'magic' is no algorithm",
+    "--algorithm magic": "'magic' is not an algorithm",
     "--algorithm bruck": "algorithm is 'bruck'",
     "--backend loopback": "--backend loopback: its ranks are in one process",
     "-e 900000G": "-e/--maxbytes",

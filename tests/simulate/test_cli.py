@@ -249,7 +249,7 @@ def test_a_cluster_of_billions_of_ranks_is_refused(capsys, tmp_path):
     [
         (["send_recv", *SMALL], "'send_recv' cannot be simulated; give all or some of all_reduce"),
         (["all_reduce"], "--cluster"),
-        (["all_reduce", "--cluster", "ib800"], "'ib800' is no ready network"),
+        (["all_reduce", "--cluster", "ib800"], "'ib800' is not a ready network"),
         (["all_reduce", *SMALL, "--ranks", "0"], "--ranks: 0 is out of range"),
         (["all_reduce", "--cluster", "nvlink8", "--ranks", "9"], "nvlink8 is one node of 8 ranks"),
         (
@@ -272,7 +272,7 @@ def test_a_cluster_of_billions_of_ranks_is_refused(capsys, tmp_path):
         (["reduce", *SMALL, "-r", "8"], "-r/--root 8: there are 8 ranks; give 0 to 7"),
         (["all_reduce", *SMALL, "-o", "band"], "band means nothing on -d/--datatype float"),
         (["all_reduce", "--cluster", "lab1g", "-b", "2M", "-e", "1M"], "-b/--minbytes 2097152"),
-        (["barrier", *SMALL, "--plot", "x.svg"], "a barrier has none"),
+        (["barrier", *SMALL, "--plot", "x.svg"], "a barrier has no size"),
         (["all_to_all", *SMALL, "--ranks", "999999"], "sends 999999² blocks at once"),
         (
             ["all_to_all", *SMALL, "--ranks", "999999", "--algorithm", "linear"],

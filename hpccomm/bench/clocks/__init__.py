@@ -1,5 +1,7 @@
-"""One clock for all ranks, which says when each of them started and ended an operation.
+"""One clock for all ranks, by which the start and the end of an operation are compared.
 
-- `offsets` bounds how far one clock is ahead of another, from messages that carry its time.
+- `offsets` bounds the difference of two clocks, from messages that carry the time.
 - `common` lets every rank read the clock of rank 0, through a tree of such pairs.
+
+`hpccomm.bench.perf.isolated` starts repetitions by it.
 """

@@ -1,8 +1,11 @@
-"""The clock of rank 0, which every rank can read: through a tree of pairs, in about log2 of their number of rounds.
+"""The clock of rank 0, readable on every rank.
 
-The hierarchy is that of S. Hunold and A. Carpen-Amarie, "Hierarchical clock synchronization in MPI", IEEE
-Cluster 2018: processes that share a clock need no messages, and between those that do not the pairs of a
-binomial tree exchange them, all pairs of a level at once.
+The ranks compare their clocks in a tree of pairs, in about log2(ranks) rounds. The hierarchy is
+that of S. Hunold and A. Carpen-Amarie, "Hierarchical clock synchronization in MPI", IEEE Cluster
+2018. Processes that share a clock need no messages. Between processes with different clocks, the
+pairs of a binomial tree exchange them; all pairs of a level do so at the same time.
+
+`hpccomm.bench.perf.isolated` announces starts by this clock.
 """
 
 import math

@@ -1,8 +1,10 @@
-"""How far one clock is ahead of another: bounds from exchanged messages, and lines between bounds.
+"""The difference of two clocks: bounds from exchanged messages, and lines between bounds.
 
-The bounds are those of S. Hunold and A. Carpen-Amarie, "On the impact of synchronizing clocks and processes on
-benchmarking MPI collectives", EuroMPI 2015: the other clock was read between the moment at which its reader
-was asked and the moment at which the answer was there.
+The bounds are those of S. Hunold and A. Carpen-Amarie, "On the impact of synchronizing clocks and
+processes on benchmarking MPI collectives", EuroMPI 2015: the other clock was read after its reader
+was asked, and before the answer arrived.
+
+`hpccomm.bench.clocks.common` joins these differences to a common clock.
 """
 
 from dataclasses import dataclass
@@ -53,7 +55,7 @@ def bounded(exchanges: NDArray[np.float64]) -> Offset:
     """
     asked, other, answered = exchanges.T
     low, high = float((other - answered).max()), float((other - asked).min())
-    if low > high:  # one of the clocks was set meanwhile: the quickest exchange is believed
+    if low > high:  # one of the clocks was set during the exchanges: the quickest one is believed
         best = int((answered - asked).argmin())
         low, high = float(other[best] - answered[best]), float(other[best] - asked[best])
     return Offset(float((asked + answered).mean()) / 2, low, high)
@@ -63,14 +65,14 @@ def bounded(exchanges: NDArray[np.float64]) -> Offset:
 class ClockLine:
     """How two clocks run beside each other, between two moments and a little beyond.
 
-    The difference is a straight line through two offsets: quartz drifts by a constant rate within seconds. It
-    is as uncertain as the worse of the two, wherever it is asked for between them. Later, the clocks are taken
+    The difference is a straight line through two offsets: quartz drifts by a constant rate within
+    seconds. Between the two, it is as uncertain as the worse of them. Later, the clocks are taken
     to drift no more than the two offsets prove, as their errors grow with the distance.
 
     Attributes
     ----------
     before, after : Offset
-        Of which one may be the other, where there is none yet.
+        The two offsets. They are the same one as long as there is only one.
     """
 
     before: Offset

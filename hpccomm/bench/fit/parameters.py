@@ -10,6 +10,8 @@ because times differ by many powers of ten. No parameter is negative: C. L. Laws
 least squares problems", 1974, chapter 23.
 
 The time of a port for each message (`gap`), and what ports share, are not fitted.
+
+`hpccomm.bench.fit.report` calls it with the rows of `hpccomm.bench.fit.stored_runs`.
 """
 
 import math
@@ -257,7 +259,7 @@ def _distinguished(columns: Floats, names: list[str]) -> list[str]:
 def _fitted(
     columns: Floats, weighted: Floats, names: list[str], network: Network
 ) -> tuple[Floats, list[str]]:
-    """Return the parameters of the least-squares solution, and the names of those that are fitted.
+    """Return the parameters of the least-squares solution, and the names of the fitted ones.
 
     Work on a rank must not take the time that a message needs, so that the message costs nothing: such a
     fit only shows that the two cannot be distinguished. A parameter of a rank is fitted only if it does
@@ -310,7 +312,7 @@ def _non_negative(matrix: Floats, wanted: Floats) -> Floats:
             negative = passive & (trial <= 0)
             if not negative.any():
                 break
-            # Go as far as none becomes negative. Those that reach zero stay there for now.
+            # Go as far as all stay positive. Those that reach zero stay there for now.
             steps = solution[negative] / (solution[negative] - trial[negative])
             solution = solution + steps.min() * (trial - solution)
             passive &= solution > 1e-15

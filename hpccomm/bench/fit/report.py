@@ -1,4 +1,8 @@
-"""A fit from a results file to its report, in lines that are comments in TOML, and the description."""
+"""``hpccomm fit`` from a results file to its output: the report, and the cluster's description.
+
+The report is printed as comments of TOML, so that the output is a valid description. The verb
+`hpccomm.cli.fit` prints it.
+"""
 
 import math
 from collections.abc import Iterator
@@ -14,7 +18,7 @@ from hpccomm.results.run import Run, choose
 from hpccomm.schedules.cost.network_files import dump
 
 UNSURE = 0.25
-"""Relative standard error from which on a parameter is called uncertain."""
+"""Relative standard error above which a parameter is called uncertain."""
 
 
 def fitted(

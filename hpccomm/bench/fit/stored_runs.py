@@ -1,4 +1,7 @@
-"""The rows of a stored run as what the cost model can be fitted to."""
+"""The rows of a stored run, in the form that the cost model is fitted to.
+
+`hpccomm.bench.fit.report` reads them for ``hpccomm fit``.
+"""
 
 import math
 from collections import Counter
@@ -104,7 +107,7 @@ def _unusable(row: Row, network: Network) -> str:
         return "its result was wrong"
     what = DESCRIPTIONS[row.collective]
     if what.peers:
-        return f"{row.collective}: ranks differ in what they send"
+        return f"{row.collective}: ranks send different amounts"
     if not row.count and what.sends != "nothing":
         return "size 0: nothing is sent"
     return ""
@@ -136,7 +139,7 @@ def _seconds(row: Row, samples: np.ndarray | None) -> float:
 
 
 def described(run: Run, cluster: str | None) -> Network:
-    """Return the ranks of a run on their nodes, and what is known before a fit.
+    """Return the ranks of a run on their nodes, and the parameters that are known before a fit.
 
     Parameters
     ----------
@@ -151,7 +154,7 @@ def described(run: Run, cluster: str | None) -> Network:
     ResultsError
         If the ranks do not fill nodes one after the other, or were split into groups.
     ConfigurationError, UsageError
-        If there is no such description, or its nodes are others.
+        If the description is missing, or describes other nodes.
     """
     ranks = run.info.ranks
     nodes = [rank.node - ranks[0].node for rank in ranks]
@@ -159,7 +162,7 @@ def described(run: Run, cluster: str | None) -> Network:
     if nodes != [index // per_node for index in range(len(nodes))]:
         raise ResultsError(
             f"the ranks of {run.name} are on nodes {few(nodes, 8)}; prices are known where nodes are "
-            "filled one after the other, with as many ranks each: measure with ranks placed so"
+            "filled one after the other, with equally many ranks each: measure with ranks placed so"
         )
     if len({rank.group for rank in ranks}) > 1:
         raise ResultsError(

@@ -1,5 +1,6 @@
-"""How fast memory and links are by themselves: the bandwidth of the node's memory, and of copies to and between devices.
+"""How fast memory and links are by themselves: ``hpccomm perf memory`` and ``perf copy``.
 
-- `memory` says what is measured of the node's memory, `copies` what of the devices' links.
-- `measuring` measures either, stores it and prints it. Both are tables of `Rate`.
+- `memory` measures the bandwidth of the node's memory.
+- `copies` measures copies between the host and devices, and between devices.
+- `measuring` runs either of them on all ranks, stores the rates and prints the table.
 """

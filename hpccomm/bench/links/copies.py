@@ -1,8 +1,11 @@
 """Bandwidth of copies between the host and its devices, within a device, and between devices.
 
-The definitions are nvbandwidth's (https://github.com/NVIDIA/nvbandwidth, copies by copy engines): CUDA's events time
-copies that are back to back on a stream, after some that are not timed. Both ways, another stream copies in the other
-direction meanwhile, and the figure is of one direction. Peers are written to: the stream is the source's.
+The definitions are nvbandwidth's (https://github.com/NVIDIA/nvbandwidth, copies by copy engines).
+CUDA's events time copies that are back to back on a stream, after some untimed copies. For both
+directions at once, a second stream copies in the other direction at the same time, and the figure
+is that of one direction. Copies to peers are writes: the stream is the source's.
+
+`hpccomm.cli.copies` has `hpccomm.bench.links.measuring` run and print them.
 """
 
 import os
@@ -32,7 +35,7 @@ if TYPE_CHECKING:
     from hpccomm.communicator import Communicator
 
 _WARM = 4
-"""Copies before those that are timed."""
+"""Untimed copies before the timed ones."""
 
 _POISON = 255
 """Is in no pattern."""
@@ -41,7 +44,7 @@ _DEADLINE = 120.0
 
 
 class CopyEnds(NamedTuple):
-    """What is copied where: device numbers, None for the host."""
+    """Where a copy begins and ends: device numbers, None for the host."""
 
     source: int | None
     target: int | None
@@ -60,7 +63,7 @@ class CopyEnds(NamedTuple):
 
 
 def plan(comm: "Communicator", sizes: Sequence[int]) -> tuple[list[Rate], dict[str, str]]:
-    """Return what is measured, and the path of each copy. Collective.
+    """Return the rates to measure, and the path of each copy. Collective.
 
     Raises
     ------
@@ -91,7 +94,7 @@ def plan(comm: "Communicator", sizes: Sequence[int]) -> tuple[list[Rate], dict[s
 
 
 def _all(number: int) -> Iterator[tuple[str, str, CopyEnds]]:
-    """Yield what is measured, where, and between which ends."""
+    """Yield each rate's name, its place, and the two ends of its copies."""
     kinds = ("pinned", True, False), ("pinned, both ways", True, True), ("pageable", False, False)
     for gpu in range(number):
         for how, *kind in kinds:
@@ -141,7 +144,7 @@ class _Copying:
         self._runtime.memcpyAsync(self._to, self._from, size, kind, self.stream.ptr)
 
     def wrong(self) -> int:
-        """Return how many bytes of the target are not those of the source, once all copies are done."""
+        """Return in how many bytes target and source differ, after all copies."""
         done = passed(self.stream.ptr, self._ends.device)
         wait(done, timeout=_DEADLINE, gate=Gate(), expired=_expired)
         came = np.empty_like(self._pattern)

@@ -1,4 +1,7 @@
-"""Measures bandwidths on all ranks at once, stores each as a row, and prints the table."""
+"""Measures bandwidths on all ranks at once, stores each as a row, and prints the table.
+
+`hpccomm.cli.memory` and `hpccomm.cli.copies` call it with their rates.
+"""
 
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -35,11 +38,11 @@ class Rate(NamedTuple):
     what : str
         A name of `hpccomm.results.rates.COUNTED`.
     where : str
-        Of what cores, memory or devices.
+        The cores, memory or devices that it belongs to.
     nbytes : int
         Size of this rank's arrays.
     repeat : callable
-        Measures so many repetitions.
+        Measures the given number of repetitions.
     """
 
     what: str
@@ -60,7 +63,7 @@ def run(
     Parameters
     ----------
     plan : callable
-        Returns what is measured, the same on all ranks, and facts of this node for the record.
+        Returns the rates to measure, the same on all ranks, and facts of this node for the record.
     pick : callable
         Which of the times of the repetitions counts. Each is that of the slowest rank.
     iterations : int

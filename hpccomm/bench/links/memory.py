@@ -1,9 +1,13 @@
-"""Bandwidth of a node's memory: STREAM's Copy and Add, and updates in place, by cores and NUMA nodes.
+"""Bandwidth of a node's memory: STREAM's Copy and Add, and updates in place.
 
-Arrays are larger than the caches. Where an array is written that was not read, caches read it all the same, which STREAM
-does not count. An update in place has no such reads, and neither has an all-reduce in shared memory.
-Each core has a thread that is bound to it, and arrays of its own, whose pages lie in the NUMA node of the core that
-first writes to them. The threads run at the same time: NumPy lets go of the interpreter while it copies and adds.
+It is measured for growing numbers of cores, and for each NUMA node. Arrays are larger than the
+caches. A write to memory that was not read makes the cache read it first; STREAM does not count
+these reads. An update in place has no such reads, like an all-reduce in shared memory. Each core
+has a bound thread, and arrays of its own, whose pages lie in the NUMA node of the core that first
+writes to them. The threads run at the same time, because NumPy releases the interpreter lock while
+it copies and adds.
+
+`hpccomm.cli.memory` has `hpccomm.bench.links.measuring` run and print it.
 """
 
 import math
@@ -37,10 +41,10 @@ KERNELS: dict[str, tuple[Callable[..., object], Callable[..., object]]] = {
     "memory_add": (lambda a, b, c: np.add(a, b, out=c), lambda a, b, _: a + b),
     "memory_update": (lambda _a, _b, c: np.add(c, 1.0, out=c), lambda _a, _b, passes: passes - 1.0),
 }
-"""What is done with three arrays, and what the third one, which begins with -1, then has."""
+"""Operations on three arrays, and the values that the third one, filled with -1, has afterwards."""
 
 _BEYOND = 4
-"""An array is so many times as large as the caches: STREAM's rule."""
+"""Size of an array over the size of the caches: STREAM's rule."""
 
 _LEAST = 8 << 20
 """Bytes that each core has of an array at least."""
@@ -52,11 +56,11 @@ _DEADLINE = 60.0
 
 
 def plan(comm: "Communicator", nbytes: int | None) -> tuple[list[Rate], dict[str, str]]:
-    """Return what is measured on these ranks. Collective.
+    """Return the rates that these ranks measure. Collective.
 
-    One process measures 1, 2, 4, ... and all cores that it may use, with memory of their own NUMA node. Where there are
-    several nodes it then measures the cores of each with the memory of each. Several ranks measure their cores at once;
-    those that may use the same cores share them out.
+    One process measures 1, 2, 4, ... and all cores that it may use, with memory of their own NUMA
+    node. With several NUMA nodes, it then measures the cores of each with the memory of each.
+    Several ranks measure their cores at once; those that may use the same cores share them out.
 
     Parameters
     ----------

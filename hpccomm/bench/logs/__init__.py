@@ -1,8 +1,11 @@
-"""Logs of other benchmarks, as runs of a results file.
+"""``hpccomm import``: logs of other benchmarks, as runs of a results file.
 
-- `texts`: a file's bytes as text. `lines`: its lines, without what launchers put before each, and apart by who printed them.
-- `layout`: the columns of nccl-tests' table, and rows that have them. `nccl_text`: the tables of a log.
-- `documents`, `nccl_json`, `records`: JSON and CSV. `osu`: the OSU micro-benchmarks.
-- `figures`, `identifying`: a table against its own figures. `causes`: why a program ended.
-- `imported`: what a log gives. `reading`: all of this, one after the other.
+- `texts` decodes a file's bytes. `lines` removes the launcher's prefixes and separates the streams.
+- `layout` reads the columns of nccl-tests' table and its rows. `nccl_text` reads the tables of a
+  log.
+- `documents`, `nccl_json` and `records` read JSON and CSV. `osu` reads the OSU micro-benchmarks.
+- `figures` and `identifying` check a table against its own figures. `causes` finds why a program
+  ended.
+- `imported` holds what a log gives. `reading` does all of this in order, for
+  `hpccomm.cli.importing`.
 """

@@ -1,4 +1,4 @@
-"""Why a program has ended, as its log says."""
+"""The reason why a program ended, from its log. The readers of tables store it with the run."""
 
 import re
 from collections.abc import Sequence
@@ -20,7 +20,7 @@ _MOST = 200
 def cause(
     log: Sequence[LogLine], begin: int, end: int | None, last: int | None, *, warned: bool
 ) -> str:
-    """Return the line that says why a program ended; empty if there is none.
+    """Return the line that says why a program ended; empty if the log has none.
 
     A failed call says more than the program's end, and both say more than a warning.
 

@@ -1,4 +1,7 @@
-"""JSON of a log: one value, several of them one after the other, or lines that are none between."""
+"""Finds JSON in a log: one value, several in sequence, or values between other lines.
+
+`hpccomm.bench.logs.reading` passes it a log; the values go to `nccl_json` and `records`.
+"""
 
 import json
 import re
@@ -49,7 +52,7 @@ def parse(text: str, defaults: LogDefaults) -> list[LogTable]:
 
 
 def _values(text: str, notes: list[str]) -> list[tuple[int, Any]]:
-    """Return the values, those of a list one by one, with the lines that they begin in."""
+    """Return the values with the lines in which they begin; a list's values one by one."""
     decoder = json.JSONDecoder(parse_int=_integer)
     values: list[tuple[int, Any]] = []
     at, line, counted = 0, 1, 0

@@ -1,7 +1,10 @@
-"""What printed figures say: which collective, on how many ranks, has this bus bandwidth.
+"""Which collective on how many ranks has the printed bus bandwidth.
 
-A printed figure stands for all numbers that print so. A row fits a collective on some ranks if some time, some
-algorithm bandwidth and some bus bandwidth that print so belong together (``GetBw`` of each of nccl-tests' programs).
+A printed figure stands for all numbers that round to it. A row fits a collective on some ranks if
+there are a time, an algorithm bandwidth and a bus bandwidth within these bounds that agree
+(``GetBw`` of each of nccl-tests' programs).
+
+`hpccomm.bench.logs.identifying` asks it for each row of a table.
 """
 
 import math
@@ -21,7 +24,7 @@ ITEMSIZES = {name: dtype.itemsize for name, dtype in TYPES.items()} | {
 """Bytes of an element, by the name of its type."""
 
 _EXACT = 1e-6
-"""Part by which figures may be off that are printed in full: nccl-tests' JSON has six decimals."""
+"""Relative error of figures that are printed in full: nccl-tests' JSON has six decimals."""
 
 MOST_RANKS = 1 << 16
 """More are not looked for."""
@@ -29,7 +32,7 @@ MOST_RANKS = 1 << 16
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """A printed number: the least and the most that print so, and what it reads."""
+    """A printed number: its text's value, and the least and largest numbers that print the same."""
 
     low: float
     high: float
@@ -50,7 +53,7 @@ def figure(text: str) -> Figure:
     Raises
     ------
     ValueError
-        If it is none.
+        If the text is not a number.
     """
     value = float(text)
     mantissa, _, exponent = text.lower().partition("e")
@@ -74,11 +77,10 @@ class PrintedRow:
     line : int
         Of the log, from 1.
     dtype, op : str
-        As printed; empty if they are not.
-    root : int
-        -1 if there is none.
+        As printed; empty if not printed.
+    root : int -1 without one.
     size, count : int
-        Bytes, and elements; `count` is -1 if it is not printed.
+        Bytes, and elements; `count` is -1 if not printed.
     in_place : bool
         Whether it is the half in place.
     time, algbw, busbw : Figure

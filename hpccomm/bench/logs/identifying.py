@@ -1,4 +1,7 @@
-"""A table against its own figures: what it is of, and which of its rows are."""
+"""Identifies a table by its own figures: its collective, its ranks, and which rows belong to it.
+
+The readers `nccl_text`, `nccl_json` and `records` call it before they make a run of a table.
+"""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -35,9 +38,9 @@ class IdentifiedTable:
     kind : TableKind
         Collective and ranks.
     rows : list of PrintedRow
-        Those that are of this kind.
+        The rows of this kind.
     notes : list of str
-        What the log does not say and its figures do, what contradicts, and which rows are left out.
+        What follows only from the figures, what contradicts, and which rows are left out.
     """
 
     kind: TableKind
@@ -56,11 +59,11 @@ class TableEvidence:
     name : str
         The collective that the log names, if it does.
     hint : str
-        One that it likely is, such as that of a command above the table: it counts if the figures fit.
+        A likely name, such as that of a command above the table: it counts if the figures fit.
     listed : sequence of int
         Numbers of ranks that follow from what the log lists; the first that fits counts.
     among : sequence of str
-        What a table without a name may be; by default what of nccl-tests has such rows.
+        The candidates for a table without a name; by default nccl-tests' programs with such rows.
     timed, counted : bool
         As for `fits`.
     """
@@ -140,7 +143,7 @@ class TableEvidence:
             return next(iter(fitting))
         if fitting:
             asked = defaults.collective
-            contradicted = f", and {asked} is none of them" if asked else ""
+            contradicted = f", and {asked} is not among them" if asked else ""
             raise Unfit(
                 f"does not say which collective it measured, and may be of {' or '.join(fitting)}{contradicted}; "
                 "give --collective"

@@ -1,4 +1,7 @@
-"""A run that another program measured, with what a results file wants to know of it."""
+"""A run that another program measured, with the facts that a results file stores of it.
+
+The readers of this package make it; `hpccomm.cli.importing` writes it.
+"""
 
 import re
 from collections import Counter
@@ -49,7 +52,7 @@ class ImportedRun:
     Attributes
     ----------
     info : RunInfo
-        What the log says of it.
+        Its facts, as far as the log has them.
     rows : list of Row
         Its measurements.
     samples : list of ndarray or None
@@ -61,7 +64,7 @@ class ImportedRun:
     line : int
         Where it begins in the log, from 1.
     notes : list of str
-        What of it is not stored, and what of it the log does not say and its figures do.
+        Facts that are not stored, and facts that follow only from the figures.
     """
 
     info: RunInfo
@@ -86,7 +89,7 @@ class LeftOutTable:
     why : str
         The reason, and what to do.
     unlike : bool
-        Whether nothing is wrong with it: hpccomm has no counterpart of what it measured.
+        Whether the table is whole, but measures something that hpccomm has no counterpart of.
     """
 
     line: int
@@ -139,12 +142,12 @@ def nccl_version(code: int) -> str:
 
 
 def unknown_ranks(count: int) -> tuple[RankInfo, ...]:
-    """Return so many ranks, about which nothing else is known."""
+    """Return a number of ranks without any other facts."""
     return tuple(map(RankInfo, range(count)))
 
 
 def group_sizes(ranks: Sequence[RankInfo]) -> list[int]:
-    """Return how many ranks a collective may have had: those of a group, or all; some may not be listed."""
+    """Return possible numbers of ranks: a group's, or all; the log may not list some."""
     groups = Counter(rank.group for rank in ranks)
     last = max((rank.rank for rank in ranks), default=-1)
     return [*dict.fromkeys([*groups.values(), len(ranks), last + 1])] if ranks else []

@@ -1,8 +1,10 @@
-"""The columns of nccl-tests' table, as its heading names them, and the rows that have them.
+"""The columns of nccl-tests' table, from its heading, and the rows below it.
 
-Versions differ: ``#wrong`` was once ``error`` and ``res``, old tables have no ``root`` or no ``redop``, the oldest
-one has milliseconds, per-iteration statistics and time stamps are optional, and mscclpp-test's has neither type nor
-reduction, and in place first.
+Versions differ. ``#wrong`` was once ``error`` and ``res``. Old tables lack ``root`` or ``redop``;
+the oldest one has milliseconds. Statistics of repetitions and time stamps are optional.
+mscclpp-test has neither type nor reduction, and prints in place first.
+
+`hpccomm.bench.logs.nccl_tables` reads each line by it.
 """
 
 import re
@@ -30,7 +32,7 @@ _CELLS = {
     "timestamp": r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d",
 }
 _SIZED = re.compile(r"(?<![\w.-])\d+\s+\d+\s+" + _CELLS["type"])
-"""How a row begins, wherever it stands in a line."""
+"""The beginning of a row, at any place in a line."""
 
 _BARE = re.compile(r"\s*\d+\s+\d+(?=\s)")
 """How one of mscclpp-test begins."""
@@ -75,7 +77,7 @@ class Columns:
     columns : tuple of str
         Their names, in their order.
     ends : tuple of int
-        Where each ends in the heading's line; empty if the table has none.
+        Where each ends in the heading's line; empty without a heading.
     in_place : tuple of bool
         Whether each half is of arrays in place.
     host_time : bool
@@ -89,7 +91,7 @@ class Columns:
 
     @property
     def of_mscclpp(self) -> bool:
-        """Whether rows have neither type nor reduction."""
+        """Whether rows lack type and reduction."""
         return self.columns[2:3] == ("time",)
 
     @property
@@ -118,7 +120,7 @@ class Columns:
         return [each for each in possible(rows) if each not in unlike]
 
     def read(self, line: int, text: str) -> Cells | None:
-        """Return the cells of a row, or of its beginning; None if the line has none.
+        """Return the cells of a row, or of its beginning; None for any other line.
 
         Parameters
         ----------
@@ -133,7 +135,7 @@ class Columns:
         return self._cells(Cells(line), text, begin.start())
 
     def go_on(self, before: Cells, text: str) -> Cells | None:
-        """Return a row with the cells that a later line has of it; None if it has none.
+        """Return a row continued by a later line; None if that line does not continue it.
 
         A row is printed in a few writes, and others print between. Within one it is cut.
         """
@@ -191,7 +193,7 @@ class Columns:
         Raises
         ------
         ValueError, OverflowError
-            If a number or time is none.
+            If a number or time cannot be read.
         """
         names = [name for name, _ in cells.texts]
         lead = dict(cells.texts[: names.index("time")])
@@ -225,7 +227,7 @@ MODERN = Columns(("size", "count", "type", "redop", "root", *_HALF, *_HALF))
 
 
 def heading(text: str, above: str) -> Columns | None:
-    """Return the columns that a line names; None if it is no heading.
+    """Return the columns that a line names; None if it is not a heading.
 
     Parameters
     ----------

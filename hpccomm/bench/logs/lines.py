@@ -1,4 +1,7 @@
-"""The lines of a log, without what launchers and loggers put before each, and apart by who printed them."""
+"""The lines of a log, without the prefixes of launchers and loggers, one stream for each origin.
+
+The readers of this package work on these streams.
+"""
 
 import re
 from collections import Counter
@@ -69,7 +72,7 @@ class LogLine:
 
 
 def streams(text: str) -> list[list[LogLine]]:
-    """Return the lines of a log, apart by the tag of who printed them, in the order of their beginning.
+    """Return the lines of a log, grouped by their origin's tag, in the order of their beginning.
 
     A launcher that tags each write instead of each line has tags amid a row: such a row is put together.
     """
@@ -110,7 +113,7 @@ def streams(text: str) -> list[list[LogLine]]:
 
 
 def _unknown_prefix(lines: list[str]) -> re.Pattern[str]:
-    """Return the pattern of what stands before the ``#`` of most lines that have one, but for its digits."""
+    """Return the pattern of the most common text before a ``#``, with any digits."""
     before = [line[: line.index("#")] for line in lines if "#" in line]
     shapes = Counter(re.sub(r"\d+", "0", each) for each in before)
     (shape, number), *_ = shapes.most_common(1) or [("", 0)]

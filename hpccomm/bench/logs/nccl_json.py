@@ -1,4 +1,7 @@
-"""nccl-tests' JSON, versions 2 and 3, which ``-J`` of its programs and of `hpccomm perf` writes."""
+"""Reads nccl-tests' JSON, versions 2 and 3, as ``-J`` writes it.
+
+`hpccomm perf -J` writes the same. `hpccomm.bench.logs.documents` passes the values to it.
+"""
 
 from dataclasses import fields, replace
 from datetime import datetime
@@ -31,7 +34,7 @@ def parse(document: dict[str, Any], defaults: LogDefaults, line: int) -> list[Lo
     ResultsError
         If it is of another version.
     ValueError, LookupError, TypeError, AttributeError, OverflowError
-        If it is no such document.
+        If the document has another form.
     """
     if document["version"] not in VERSIONS:
         raise ResultsError(
@@ -106,7 +109,7 @@ def _status(document: dict[str, Any], run: ImportedRun) -> str:
 
 
 def _ranks(named: tuple[RankInfo, ...], number: int, share: int) -> tuple[RankInfo, ...]:
-    """Return all ranks, where a group has so many: those of a process have devices in sequence, the first is named."""
+    """Return all ranks of the groups; a process names the first of its devices."""
     sizes = imported.group_sizes(named)
     if number not in [size * share for size in sizes]:
         share = 1 if number in sizes else next((number // n for n in sizes if not number % n), 0)

@@ -1,4 +1,7 @@
-"""The tables of nccl-tests, rccl-tests and mscclpp-test in a log: their heads, rows and ends, as they are printed."""
+"""The tables of nccl-tests, rccl-tests and mscclpp-test in a log: heads, rows and ends.
+
+`hpccomm.bench.logs.nccl_text` makes runs of them.
+"""
 
 import re
 from collections.abc import Iterable, Sequence
@@ -239,7 +242,7 @@ def _read_row(line: LogLine, tables: list[PrintedTable]) -> None:
             table.begun = None
     if cells is None:
         if table.stage < _CLOSED and _like_row(line.text):
-            table.notes.append(f"line {line.number}: is no row: {line.text.strip()[:80]!r}")
+            table.notes.append(f"line {line.number}: not a row: {line.text.strip()[:80]!r}")
         return
     table.cut()
     if not cells.whole:
@@ -248,7 +251,7 @@ def _read_row(line: LogLine, tables: list[PrintedTable]) -> None:
     try:
         rows = table.layout.measured(cells)
     except (ValueError, OverflowError) as error:
-        table.notes.append(f"line {line.number}: is no row: {error}: {line.text.strip()[:80]!r}")
+        table.notes.append(f"line {line.number}: not a row: {error}: {line.text.strip()[:80]!r}")
         return
     if table.ended:
         table.behind.append(line.number)

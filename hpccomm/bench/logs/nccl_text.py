@@ -1,4 +1,7 @@
-"""nccl-tests' tables, and those of rccl-tests, mscclpp-test and `hpccomm perf`, as runs."""
+"""Runs from the text output of nccl-tests, rccl-tests, mscclpp-test and `hpccomm perf`.
+
+`hpccomm.bench.logs.reading` calls it for each stream of a log.
+"""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
@@ -27,9 +30,8 @@ def parse(
     lines : sequence of LogLine
         The stream.
     log : sequence of LogLine
-        All lines of the log, in which the cause of a failure is looked for.
-    defaults : LogDefaults
-        What the log may not say.
+        All lines of the log, where the cause of a failure is searched. defaults : LogDefaults Facts
+        that the log may lack.
     """
     tables = nccl_tables.read(lines)
     ends = {one.line: other.line for one, other in pairwise(tables)}
@@ -52,7 +54,7 @@ def parse(
 
 
 def _apart(tables: Sequence[PrintedTable]) -> Iterable[list[PrintedTable]]:
-    """Return the tables one by one, and together those of programs that have printed into each other.
+    """Return the tables in groups: one table each, but all of programs whose output is mixed.
 
     Such programs begin before others end: their tables are one group until as many have ended as have begun.
     """
@@ -93,7 +95,7 @@ def _interleaved(group: list[PrintedTable]) -> LeftOutTable:
 
 
 def _finished(table: PrintedTable, why: str, defaults: LogDefaults) -> LogTable:
-    """Return the run of a table, if its figures agree with what it is of."""
+    """Return the run of a table, if its figures agree with its collective and ranks."""
     name = imported.collective_of(table.program) if table.program else ""
     what = f"{len(table.rows)} rows" + (f" of {name}" if name else "")
     if not table.rows:

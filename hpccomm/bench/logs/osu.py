@@ -1,7 +1,9 @@
 """The OSU micro-benchmarks: latency of collectives, and latency and bandwidth between two ranks.
 
-Their sizes are those of a rank's message. A row has nccl-tests' size, as all rows of a results file: for a gather,
-scatter, all-gather and all-to-all, that of all ranks' messages together.
+OSU prints the size of one rank's message. A row has nccl-tests' size, like all rows of a results
+file: for a gather, scatter, all-gather and all-to-all, the size of all ranks' messages together.
+
+`hpccomm.bench.logs.reading` calls it for each stream of a log.
 """
 
 import re
@@ -73,9 +75,8 @@ def parse(
     lines : sequence of LogLine
         The stream.
     log : sequence of LogLine
-        All lines of the log, in which the cause of a failure is looked for.
-    defaults : LogDefaults
-        What the log may not say.
+        All lines of the log, where the cause of a failure is searched. defaults : LogDefaults Facts
+        that the log may lack.
     """
     tables: list[_Open] = []
     table: _Open | None = None
@@ -112,7 +113,7 @@ def _next(table: _Open, line: LogLine, tables: list[_Open]) -> _Open:
 
 
 def _columns(line: str) -> list[str]:
-    """Return the headings of columns, such as ``["Size", "Avg Latency(us)"]``; units may stand apart."""
+    """Return the headings of columns, such as ``["Size", "Avg Latency(us)"]``."""
     words = re.split(r"\s{2,}|\t|(?<=\))\s+", line[1:].strip())
     return [re.sub(r"\s*\(", "(", each) for each in words if each]
 

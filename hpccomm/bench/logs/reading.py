@@ -1,4 +1,7 @@
-"""Which program a log is of, and its runs."""
+"""Recognises the program that wrote a log, and returns the runs in it.
+
+`hpccomm.cli.importing` stores the runs.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -107,7 +110,7 @@ def _nothing(name: str, packed: str, left_out: Sequence[LeftOutTable]) -> str:
     shown = f"{name} ({packed})" if packed else name
     if not left_out:
         return (
-            f"{shown} has no table of nccl-tests, rccl-tests, mscclpp-test or OSU, and is no JSON of theirs; give "
+            f"{shown} has no table of nccl-tests, rccl-tests, mscclpp-test or OSU, and is not JSON of theirs; give "
             "what such a program printed"
         )
     if len(left_out) == 1:
@@ -119,7 +122,7 @@ def _nothing(name: str, packed: str, left_out: Sequence[LeftOutTable]) -> str:
 
 
 class KnownRuns:
-    """What was measured already: a copy of a log is no other launch.
+    """The facts that identify a run: a copy of a log is not another launch.
 
     Parameters
     ----------
@@ -141,7 +144,7 @@ class KnownRuns:
                 self._known.setdefault(identity(run.info, run.rows), f"{run.name} of {path}")
 
     def find(self, run: ImportedRun) -> str:
-        """Return which one a run is; empty if it is none of them."""
+        """Return the stored run that is the same; empty without one."""
         return self._known.get(identity(run.info, run.rows), "")
 
     def add(self, run: ImportedRun, name: str) -> None:

@@ -1,4 +1,8 @@
-"""A record for each measurement: JSON of rccl-tests (``-Z json``, in lines or a list) and mscclpp-test, and rccl-tests' CSV."""
+"""Logs with a record for each measurement: JSON and CSV of rccl-tests, JSON of mscclpp-test.
+
+rccl-tests' ``-Z json`` writes lines or a list. `hpccomm.bench.logs.reading` and `documents` call
+it.
+"""
 
 import csv
 from itertools import groupby
@@ -27,7 +31,7 @@ def is_csv(text: str) -> bool:
 
 
 def of_csv(text: str) -> tuple[list[tuple[int, Record]], list[str]]:
-    """Return the records of a CSV with their lines, and what is said of lines that are none."""
+    """Return the records of a CSV with their lines, and notes on lines that are not records."""
     table = csv.reader(text.lstrip().splitlines(), skipinitialspace=True)
     names = next(table)
     rows, notes = [], []
@@ -49,12 +53,12 @@ def parse(
     records : list of (int, dict)
         Each with its line.
     notes : list of str
-        What is said of lines that are none.
+        Notes on lines that are not records.
 
     Raises
     ------
     ValueError, LookupError, TypeError, AttributeError, OverflowError
-        If one is no such record.
+        If a record has another form.
     """
     tables: list[LogTable] = []
     lowered = [(line, {k.lower(): v for k, v in each.items()}) for line, each in records]

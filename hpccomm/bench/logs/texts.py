@@ -1,4 +1,7 @@
-"""The text of a log, whatever it was packed or encoded as."""
+"""The text of a log, decoded and unpacked.
+
+`hpccomm.bench.logs.reading` begins with it.
+"""
 
 import bz2
 import gzip
@@ -35,13 +38,13 @@ _CONTROL = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b[@-Z\\-_]|\0")
 
 
 _OF_A_LINE = ("log", "msg", "message", "MESSAGE")
-"""Keys of what was printed, where each line is an object of JSON: Docker's, loggers', journald's."""
+"""Keys of the printed text in logs of one JSON object a line: Docker's, loggers', journald's."""
 
 
 def decoded(data: bytes, name: str) -> tuple[str, str]:
-    """Return the text of a log, and what it was packed or encoded as; empty for plain text.
+    """Return the text of a log, and its packing or encoding; empty for plain text.
 
-    Bytes that are no UTF-8, such as an umlaut in a host's name, become escapes.
+    Bytes outside UTF-8, such as an umlaut in a host's name, become escapes.
 
     Raises
     ------
@@ -52,7 +55,7 @@ def decoded(data: bytes, name: str) -> tuple[str, str]:
     for magic, (packed, unpack) in _PACKED.items():
         if data.startswith(magic):
             if unpack is None:
-                raise ResultsError(f"{name} is no text: it is {packed}; give the log itself")
+                raise ResultsError(f"{name} is not text: it is {packed}; give the log itself")
             try:
                 data = unpack(data)
             except (OSError, EOFError, ValueError, lzma.LZMAError, zlib.error) as error:
@@ -74,7 +77,7 @@ def decoded(data: bytes, name: str) -> tuple[str, str]:
 
 
 def _within(line: str) -> str | None:
-    """Return what was printed, of a line that is such an object; a damaged one is none."""
+    """Return the printed text of a line that is such an object; None for a damaged one."""
     try:
         value = json.loads(line, strict=False)
     except (ValueError, RecursionError):

@@ -1,6 +1,6 @@
-"""`hpccomm perf pairs`: latency and bandwidth of every pair of ranks, and which node, rank or pair is slow.
+"""`hpccomm perf pairs`: latency and bandwidth of every pair of ranks, and what is slow.
 
 - `plan` puts pairs into rounds that share no link.
 - `measuring` measures them, round by round.
-- `hpccomm.results.pairs` holds what was measured, blames what is slow, and prints it.
+- `hpccomm.results.pairs` stores the figures, locates slow nodes, ranks and pairs, and prints them.
 """

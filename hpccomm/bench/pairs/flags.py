@@ -1,4 +1,7 @@
-"""The flags of ``hpccomm perf pairs``."""
+"""The flags of ``hpccomm perf pairs``.
+
+`hpccomm.cli.pairs` reads them, and `hpccomm.cli.slurm` passes them on.
+"""
 
 from argparse import ArgumentTypeError
 
@@ -19,7 +22,7 @@ def expected(text: str) -> dict[str, float]:
         fields = {}
     if unitless or not fields or not all(fields.values()):
         raise ArgumentTypeError(
-            f"{text!r} is no expectation; give latency=5us,bandwidth=10G or one of the two"
+            f"{text!r} is not an expectation; give latency=5us,bandwidth=10G or one of the two"
         )
     return fields
 
@@ -39,7 +42,7 @@ FLAGS = (
     Flag(
         "--threshold PERCENT 80%",
         readers.percentage,
-        "bandwidth below which a pair is slow, of what it should be",
+        "part of the expected bandwidth below which a pair is slow",
     ),
     Flag(
         "--latency-threshold PERCENT 50%",

@@ -1,4 +1,7 @@
-"""Latency and bandwidth between the ranks of each pair, measured round by round."""
+"""Latency and bandwidth between the ranks of each pair, measured round by round.
+
+`hpccomm.cli.pairs` calls it on all ranks. The rounds come from `hpccomm.bench.pairs.plan`.
+"""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -17,7 +20,7 @@ if TYPE_CHECKING:
     from hpccomm.communicator import Communicator
 
 _WARM = 2
-"""Exchanges before those that are timed."""
+"""Untimed exchanges before the timed ones."""
 
 _AGAIN = 3
 """How often what seems slow is measured again, as long as it does."""
@@ -32,9 +35,9 @@ class PairOptions:
     small, large : int
         Bytes of the messages for latency and for bandwidth.
     iterations, streams : int
-        How many of each are timed.
+        Numbers of timed exchanges.
     budget : float
-        Seconds after which no further round is begun; as many again for what seems slow.
+        Seconds after which no further round is begun; the same time again for slow pairs.
     device : bool
         Whether arrays lie on the device.
     """
@@ -52,7 +55,7 @@ def measure(
 ) -> MeasuredPairs | None:
     """Measure the pairs of a communicator. Collective; blocks.
 
-    Whatever seems slow is measured again, up to three times, and the best figure counts.
+    Slow pairs are measured again, up to three times, and the best figure counts.
 
     Parameters
     ----------
@@ -63,7 +66,7 @@ def measure(
     thresholds : Thresholds
         What is slow.
     say : callable
-        Called on every rank with what is measured.
+        Called on every rank with the name of the current measurement.
 
     Returns
     -------
@@ -131,7 +134,7 @@ def _round_by_round(
 
 
 class _Ends:
-    """The arrays of one rank, and what it does with a partner."""
+    """The arrays of one rank, and its exchanges with a partner."""
 
     def __init__(self, comm: "Communicator", options: PairOptions) -> None:
         self._comm, self._options = comm, options

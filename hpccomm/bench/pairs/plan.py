@@ -1,9 +1,11 @@
 """Rounds of pairs that share no link: pure functions.
 
-Between nodes, a round is one of a round-robin tournament of the nodes (the circle method, T. Kirkman, 1850), in
-which each node meets one other; of two nodes that meet, one rank each takes part. Inside nodes, each node has
-one pair at work. The rounds are in such an order that those which are measured first cover all nodes, then all
-ranks: a run that stops early has a fair sample.
+Between nodes, a round is one of a round-robin tournament of the nodes (the circle method, T.
+Kirkman, 1850), in which each node meets one other; one rank of each of the two nodes takes part.
+Inside nodes, each node has one pair at work. The first rounds cover all nodes, and the next ones
+all ranks: a run that stops early has a fair sample.
+
+`hpccomm.bench.pairs.measuring` measures the rounds in this order.
 """
 
 from collections.abc import Iterator, Sequence
@@ -16,7 +18,7 @@ Round = tuple[Pair, ...]
 
 
 def tournament(players: Sequence[int]) -> Iterator[list[Pair]]:
-    """Yield rounds in which every player meets one other, until each has met each once.
+    """Yield rounds in which every player meets one other, until all pairs have met once.
 
     With an odd number of players one of them rests in each round.
     """

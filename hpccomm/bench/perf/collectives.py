@@ -1,8 +1,10 @@
 """The collectives that can be measured, and how each is called.
 
-What a collective moves, and with it how it is called, follows from its description
-(`hpccomm.contracts.collectives`). Bus bandwidth is size / time times a factor that makes the figure
-comparable with the hardware's (nccl-tests, doc/PERFORMANCE.md).
+The calls follow from the description of what a collective moves (`hpccomm.contracts.collectives`).
+Bus bandwidth is size / time times a factor that makes the figure comparable with the hardware's
+(nccl-tests, doc/PERFORMANCE.md).
+
+Flags, tables and measurements of perf read this list, and so do the importers of logs.
 """
 
 from collections.abc import Callable
@@ -34,7 +36,7 @@ class Operands:
     Attributes
     ----------
     x, out : array, 1-D, or None
-        None where the rank has none; in place, `x` is `out` or part of it.
+        None where the rank has no such array; in place, `x` is `out` or part of it.
     op : ReduceOp, PremulSum or None
         The reduction.
     layout : Layout
@@ -77,7 +79,8 @@ class Benchmark:
     carried : callable
         ``carried(ranks)`` is the part of the size that counts in algorithm bandwidth.
     possible : callable
-        ``possible(ranks)`` is why it cannot run on so many ranks; empty if it can.
+        ``possible(ranks)`` is the reason why it cannot run on this number of ranks; empty if it
+        can.
     """
 
     name: str

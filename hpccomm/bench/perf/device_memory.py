@@ -1,4 +1,7 @@
-"""Arrays in device memory, as perf measures them: everything is on one stream."""
+"""Arrays in device memory, and how perf measures calls on them: all on one stream.
+
+`hpccomm.bench.perf.sources` chooses between it and `host_memory`; both are a `MemoryKind`.
+"""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -80,11 +83,11 @@ class DeviceMemory:
             yield
 
     def backend(self) -> str:
-        """Return the name of what moves device arrays."""
+        """Return the name of the backend that moves device arrays."""
         return self._backend
 
     def some(self, count: int, dtype: DType) -> Array:
-        """Return an array like those that are measured."""
+        """Return an array like the measured ones."""
         return self._cupy.empty(count, dtype)
 
     # --- facts ------------------------------------------------------------------------------------
@@ -139,7 +142,7 @@ class DeviceMemory:
         self.slots = memory_use.cut(arena, arena.data.ptr, size)
 
     def release(self) -> None:
-        """Let go of the slots, while the communicator that registered memory belongs to is there."""
+        """Release the slots. Registered memory needs its communicator for that."""
         self.slots = ()
 
     def view(self, slot: int, first: int, count: int, dtype: DType) -> Array:
@@ -190,7 +193,7 @@ class DeviceMemory:
     # --- time -------------------------------------------------------------------------------------
 
     def settle(self) -> None:
-        """Block until what is on the stream is done."""
+        """Block until the stream has done all its work."""
         event = self._done.ptr
         streams.record(event, self._stream.ptr)
         ready = partial(streams.ready, event)
@@ -199,7 +202,7 @@ class DeviceMemory:
     def _expired(self, elapsed: float) -> CollectiveTimeout:
         self._comm.abort()
         return CollectiveTimeout(
-            f"what is measured was not done after {elapsed:.1f} s, and its deadline is "
+            f"the measured calls were not done after {elapsed:.1f} s, and their deadline is "
             f"{self._timeout:g} s (-T/--timeout): a rank did not take part, or the block is too long; "
             "look at the other ranks, give a longer deadline, or fewer repetitions (-n)",
             communicator=self._comm.name,
@@ -258,8 +261,8 @@ class DeviceMemory:
         return times.of_each(len(calls)), launch
 
     def _captured(self, calls: Sequence[Call]) -> Any:
-        # In this mode what other threads ask of CUDA meanwhile, as a watchdog does, ends nothing, and
-        # this one may allocate: each recorded operation keeps its scratch.
+        # In this mode, CUDA calls of other threads, such as the watchdog, do not end the capture,
+        # and this thread may allocate: each recorded operation keeps its scratch.
         self._stream.begin_capture(self._runtime.streamCaptureModeRelaxed)
         try:
             for call in calls:

@@ -1,4 +1,7 @@
-"""The facts of a run: who makes it, where, and with what."""
+"""The facts of a run: who makes it, where, and with which libraries and settings.
+
+The header of a table and the results file show them. Every program that stores a run calls it.
+"""
 
 import os
 import platform
@@ -39,11 +42,11 @@ def run_info(
     Parameters
     ----------
     comm : Communicator
-        Whose ranks they are.
+        The ranks.
     config : Config
         The settings.
     skipped : tuple of str
-        What is skipped because it does not exist.
+        Combinations that are skipped because they do not exist.
     device : DeviceDescription
         This rank's device.
     versions : mapping of str to str, optional
@@ -111,7 +114,7 @@ def _rank_info(comm: "Communicator", device: DeviceDescription, group: int) -> R
 
 
 def versions() -> dict[str, str]:
-    """Return the versions of what every run needs."""
+    """Return the versions of the libraries that every run needs."""
     own = hpccomm.__version__
     return {"hpccomm": own, "python": platform.python_version(), "numpy": np.__version__}
 

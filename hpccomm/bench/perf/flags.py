@@ -2,6 +2,8 @@
 
 `FLAGS` is the one list of nccl-tests' flags. The parser, the help, the page of documentation and the
 fields of `Config` and `Options` are filled from it: each flag names the field that takes its value.
+
+`hpccomm.cli.perf` parses them; `hpccomm simulate`, `show` and `slurm` share some.
 """
 
 import argparse
@@ -152,18 +154,18 @@ EXPECTED = (
     Flag(
         "--expect FILE|LINK",
         readers.named,
-        "compare rows with what this file expects, or with what a link gives "
+        "compare rows with the expectations in this file, or with a link's rate "
         f"({', '.join(links())}; 8xinfiniband-ndr for 8 ports a node); too little fails",
         "expected",
     ),
     Flag(
         "--at-least PERCENT",
         readers.percentage,
-        f"part of what is expected that is enough (default {REQUIRED_FRACTION:.0%})",
+        f"part of the expectation that is enough (default {REQUIRED_FRACTION:.0%})",
         "near",
     ),
 )
-"""Flags for what is expected, of perf and of show."""
+"""Flags of perf and show that name expectations."""
 
 NOTHING_EXPECTED = "--at-least is about what --expect names, which was not given; give both"
 
@@ -184,8 +186,8 @@ OWN = (
     ),
     Flag(
         "--algorithm NAME[,NAME...]",
-        readers.algorithms(policy.NAMES, "is no algorithm"),
-        f"one table for each of these: {', '.join(policy.NAMES)}, those of other packages, or {ALL} that the "
+        readers.algorithms(policy.NAMES, "is not an algorithm"),
+        f"one table for each of: {', '.join(policy.NAMES)}, other packages' names, or {ALL} that the "
         "collective has "
         "(default HPCCOMM_ALGORITHM where it applies, else auto)",
         "algorithms",
@@ -231,7 +233,7 @@ SOUND = (
     Flag(
         "--budget SECONDS",
         readers.duration,
-        "time that those of all rows may take, shared out over the rows (default with --ci 60s)",
+        "time for the repetitions of all rows, shared out over the rows (default with --ci 60s)",
     ),
     Flag(
         "--interleave VARIANT",
@@ -320,7 +322,7 @@ def options(args: argparse.Namespace) -> Options:
     config = Config(**_fields(Config, values))
     result = Options(**_fields(Options, values | {"config": config}))
     for collective in result.collectives:
-        result.pairs(collective)  # raises if there are none
+        result.pairs(collective)  # raises without any
     if result.arrays == HOST:
         result.refuse_device_flags(f"--arrays is {HOST}; leave one of them out")
     return result
@@ -380,7 +382,7 @@ def _contradictions(args: argparse.Namespace) -> Iterator[str]:
         yield NOTHING_EXPECTED
     if args.passes and args.variants is None:
         yield (
-            f"--passes {args.passes} are those of --interleave, which was not given; for passes of a "
+            f"--passes {args.passes} belongs to --interleave, which was not given; for passes of a "
             "table give -N"
         )
     if args.variants is not None:
@@ -404,7 +406,7 @@ def _exclusive(args: argparse.Namespace) -> Iterator[tuple[str, str, bool, str]]
         ("--expect", args.expected, "it is about tables of one variant"),
         ("--split", args.split, "the variants are measured on all ranks"),
         ("--min-bw", args.least_busbw is not None, "it is about a table of one variant"),
-        ("-N/--run_cycles", args.run_cycles != 1, "its passes are those of --passes"),
+        ("-N/--run_cycles", args.run_cycles != 1, "its passes are set by --passes"),
         ("-M/--memory 1", args.memory, "the variants share their arrays"),
         ("--variant", args.variant, "the run has two"),
     ):

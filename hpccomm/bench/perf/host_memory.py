@@ -1,4 +1,7 @@
-"""Arrays in host memory, as perf measures them."""
+"""Arrays in host memory, and how perf measures calls on them.
+
+`hpccomm.bench.perf.sources` chooses between it and `device_memory`; both are a `MemoryKind`.
+"""
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -32,11 +35,11 @@ class HostMemory:
     at_once : bool
         Whether a batch is carried out at once, so that its operations need arrays of their own.
     multiplies : bool
-        Whether averages of floats are sums of what was multiplied before (see `CheckedData`).
+        Whether averages of floats are sums of contributions multiplied before (see `CheckedData`).
     slots : tuple of array
-        What is measured on; another communicator of the same ranks may use them too.
+        The measured memory; another communicator of the same ranks may use it too.
     barrier : callable
-        Where all ranks that measure meet: of the communicator, or of all groups.
+        A barrier of all measuring ranks: of the communicator, or of all groups.
     """
 
     name = HOST
@@ -51,15 +54,15 @@ class HostMemory:
         self.slots: tuple[Array, ...] = ()
 
     def entered(self) -> AbstractContextManager[None]:
-        """Return a context in which all else is done."""
+        """Return the context of all other methods."""
         return nullcontext()
 
     def backend(self) -> str:
-        """Return the name of what moves such arrays, as it is printed."""
+        """Return the name of the backend that moves such arrays, as it is printed."""
         return self._comm.backends["host"] or ""
 
     def some(self, count: int, dtype: DType) -> Array:
-        """Return an array like those that are measured; its contents do not matter."""
+        """Return an array like the measured ones, with any contents."""
         return np.empty(count, dtype)
 
     def description(self) -> DeviceDescription:
@@ -87,7 +90,7 @@ class HostMemory:
         self.slots = memory_use.cut(arena, arena.ctypes.data, size)
 
     def release(self) -> None:
-        """Let go of the slots."""
+        """Release the slots."""
         self.slots = ()
 
     def view(self, slot: int, first: int, count: int, dtype: DType) -> Array:
@@ -104,7 +107,7 @@ class HostMemory:
         every[1:] = every[0]
 
     def copy(self, out: Array, x: Array) -> None:
-        """Copy an array, as a part of what is timed."""
+        """Copy an array within the timed block."""
         np.copyto(out, x)
 
     put = staticmethod(verification.put_block)

@@ -1,8 +1,10 @@
 """Two variants measured in one launch, in turns, and compared at once (``--interleave``).
 
-What a machine does beside a measurement changes within seconds, and two launches differ by more than many an
-effect. So each size is measured by both variants, one right after the other, in an order that is drawn each time;
-then the next size; and all of it again in several passes. A pass is the unit of the comparison.
+A machine's other work changes within seconds, and two launches differ by more than many an effect.
+So each size is measured by both variants, one right after the other, in a random order; then the
+next size; and all of it again in several passes. A pass is the unit of the comparison.
+
+`hpccomm.bench.perf.sweep` measures by it where there are two variants.
 """
 
 from collections.abc import Sequence

@@ -1,21 +1,24 @@
-"""Repetitions one by one, which all ranks start together: what an isolated operation takes.
+"""Isolated repetitions: timed one by one, each started on all ranks together.
 
-Back to back, operations overlap: a rank begins the next while others end the last. So a second block of
-repetitions is timed on a clock that all ranks read (`hpccomm.bench.clocks`). A repetition lasts from the
-earliest start to the latest end. There are three ways to start it:
+Back to back, operations overlap: a rank begins the next while others end the last. So a second
+block of repetitions is timed on a clock that all ranks read (`hpccomm.bench.clocks`). A repetition
+lasts from the earliest start to the latest end. There are three ways to start it:
 
 barrier
-    After a barrier. Ranks leave that at different times, which is part of what is measured.
+    After a barrier. Ranks leave a barrier at different times; the figure includes that.
 window
-    At fixed times (the windows of SKaMPI: T. Worsch, R. Reussner, W. Augustin, "On benchmarking collective MPI
-    operations", EuroPVM/MPI 2002).
+    At fixed times (the windows of SKaMPI: T. Worsch, R. Reussner, W. Augustin, "On benchmarking
+    collective MPI operations", EuroPVM/MPI 2002).
 round-time
-    At a time that rank 0 broadcasts, a little ahead. A short operation is run twice, untimed, between the two
-    (Round-Time: S. Hunold and A. Carpen-Amarie, "Hierarchical clock synchronization in MPI", IEEE Cluster
-    2018).
+    At a time that rank 0 broadcasts, a little ahead. A short operation is run twice, untimed,
+    between the two, to warm the caches again after the broadcast (Round-Time: S. Hunold and
+    A. Carpen-Amarie, "Hierarchical clock synchronization in MPI", IEEE Cluster 2018).
 
-With the last two a repetition is discarded if a rank was late for it. How far ahead starts are is adapted so
-that some are late: caches and branch predictors forget a short operation within some ten microseconds of waiting.
+With the last two, a repetition is discarded if a rank was late for it. The lead time of starts is
+adapted so that some repetitions are late: caches and branch predictors forget a short operation
+within some ten microseconds of waiting.
+
+`hpccomm.bench.perf.measure` times such a block where the flags ask for one.
 """
 
 import math
@@ -40,7 +43,7 @@ SYNCS = (BARRIER, WINDOW, ROUND_TIME)
 """Values of ``--sync``."""
 
 _TOLERANCE = 1e-6
-"""Seconds after the agreed time at which a start is not late: a look at the clock takes a tenth of that."""
+"""Seconds after the agreed time at which a start is not yet late."""
 
 _MARGIN, _LEAST_MARGIN, _MOST_MARGIN = 20e-6, 1e-6, 50e-3
 """Seconds that ranks wait for a start if all goes well: at first, at least and at most."""
@@ -55,22 +58,22 @@ _WARM = 2
 """Untimed operations between announcement and start, to warm the caches again after the broadcast."""
 
 _AWAKE = 200e-6
-"""Seconds before a start from which on a rank looks at the clock all the time: longer than it takes to wake up."""
+"""Seconds before a start in which a rank polls the clock: longer than a wake-up takes."""
 
 _SHORT = 1e-3
 """Seconds of an operation that is repeated, untimed, between its announcement and its start."""
 
 _TRIES = 20
-"""Repetitions for each one that is wanted, after which the rest are given up."""
+"""Attempts for each wanted repetition; then the rest are abandoned."""
 
 _UNREAD = 1.0
-"""Seconds for which starts are announced without another reading of the clocks, which drift apart meanwhile."""
+"""Seconds of starts between two comparisons of the clocks, which drift."""
 
 _HOPELESS = 1.0
-"""Seconds without a valid repetition, after which a row is given up."""
+"""Seconds without a valid repetition, after which a row is abandoned."""
 
 _PATIENCE = 10.0
-"""Seconds after which no more repetitions replace those that were late, where none but ``-n`` are asked for."""
+"""Seconds after which late repetitions are not replaced, if only ``-n`` is given."""
 
 _MOST = 100_000
 """Repetitions that ``--ci`` may take."""
@@ -102,9 +105,9 @@ class Budget:
     Parameters
     ----------
     seconds : float
-        For all rows; infinite if there is no limit.
+        For all rows; infinite without a limit.
     rows : int
-        How many there will be; the last ones share what is left if there are more.
+        The expected number; further rows share the rest.
     """
 
     def __init__(self, seconds: float, rows: int) -> None:
@@ -191,7 +194,7 @@ class IsolatedTimer:
         return Isolated(np.concatenate(of_batches), late, error)
 
     def _explore(self, call: Call) -> None:
-        """Find out how long an operation takes, and an announcement with what follows it. Collective."""
+        """Measure how long an operation takes, and an announcement with its warm-up. Collective."""
         comm, announced = self._comm, np.empty(1)
         stamps, _ = self._batch([call] * 3, BARRIER)
         self._took = max(comm.all_gather_object(float(np.median(np.diff(stamps, axis=1)))))
@@ -230,14 +233,14 @@ class IsolatedTimer:
         low, high = median_interval(times)
         if (high - low) / 2 <= interval * float(np.median(times)):
             return 0
-        # Half as many again as there were, but no more than there is time for, or than clocks agree.
+        # Half the number again, but within the remaining time, and while the clocks agree.
         left = min(self._budget.share - seconds, _UNREAD) / (seconds / tried)
         return int(max(4.0, min(len(times) / 2, left, _MOST - tried)))
 
     def _batch(
         self, calls: Sequence[Call], sync: str
     ) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
-        """Run calls one by one; return this rank's stamps, and for which it was late."""
+        """Run calls one by one; return this rank's stamps, and for which calls it was late."""
         stamps, due = np.empty((len(calls), 2)), np.full(len(calls), math.inf)
         for position, start in enumerate(self._starts(calls, sync)):
             if start is not None:

@@ -1,8 +1,10 @@
-"""Whole launches of a measurement, one after another: the unit in which runs are compared.
+"""Repeated launches of a measurement: the unit in which runs are compared (``--launches``).
 
-Where ranks land, which pages they get, and what else a machine does differ more between launches than between
-repetitions of one (S. Hunold and A. Carpen-Amarie, "Reproducible MPI benchmarking is still not as easy as you
-think", IEEE TPDS 2016).
+The placement of ranks, their pages, and the other work of a machine differ more between launches
+than between repetitions of one (S. Hunold and A. Carpen-Amarie, "Reproducible MPI benchmarking is
+still not as easy as you think", IEEE TPDS 2016).
+
+`hpccomm.cli.perf` calls it in a process that is not a rank.
 """
 
 import math
@@ -25,7 +27,7 @@ from hpccomm.comparison.verdict import compare
 from hpccomm.errors import LaunchError, ResultsError, UsageError
 
 _GRACE = 20.0
-"""Seconds that a launch has to write down what it has, after this program was asked to end."""
+"""Seconds that a launch has to store its rows, after this program was asked to end."""
 
 
 def launcher(given: Sequence[str] | None, environ: Mapping[str, str]) -> tuple[str, ...]:
@@ -41,14 +43,14 @@ def launcher(given: Sequence[str] | None, environ: Mapping[str, str]) -> tuple[s
     Raises
     ------
     UsageError
-        If there is none.
+        Without any.
     """
     if given:
         return tuple(given)
     if "SLURM_JOB_ID" in environ:
         return ("srun",)
     raise UsageError(
-        "--launches starts the ranks itself, and there is no Slurm job whose srun could; give "
+        "--launches starts the ranks itself, and this is not a Slurm job with an srun; give "
         "--launcher 'mpiexec -n 4', or another command that starts them"
     )
 
@@ -58,7 +60,7 @@ _OWN = {"--launches": 1, "--launcher": 1, "--interleave": 2}
 
 
 def words_of_a_launch(words: Sequence[str], series: str, variant: Variant = ONLY) -> list[str]:
-    """Return the arguments of one launch: those of this command without its own, and ``--series``.
+    """Return the arguments of one launch: this command's without ``--launches``, and ``--series``.
 
     Parameters
     ----------
@@ -78,7 +80,7 @@ def words_of_a_launch(words: Sequence[str], series: str, variant: Variant = ONLY
         elif not equals:
             for _ in range(_OWN[name]):
                 next(rest, None)
-    end = others.index("--") if "--" in others else len(others)  # behind it there are no flags
+    end = others.index("--") if "--" in others else len(others)  # flags end there
     return [*others[:end], "--series", series, *variant.flags(), *others[end:]]
 
 
@@ -90,7 +92,7 @@ def run(
     say: Callable[[str], None],
     variants: tuple[Variant, Variant] | None = None,
 ) -> int:
-    """Start one launch after another. Blocks; only for a process that is no rank itself.
+    """Start one launch after another. Blocks; only for a process that is not a rank.
 
     Parameters
     ----------
@@ -185,7 +187,7 @@ def _ended(process: "subprocess.Popen[bytes]") -> int:
     try:
         return process.wait()
     except (KeyboardInterrupt, SystemExit) as error:
-        # The launch writes down what it has. The terminal has sent SIGINT to it as well.
+        # The launch stores its rows. The terminal has sent SIGINT to it as well.
         if isinstance(error, SystemExit):
             process.terminate()
         try:

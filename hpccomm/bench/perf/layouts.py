@@ -1,8 +1,8 @@
-"""What each rank's arrays hold for a given size.
+"""The contents of each rank's arrays for a given size, for `measure` and `tables`.
 
-The sizes are nccl-tests': the size of a case is the larger of what one rank sends and receives in
-full, the count is what is passed to the call, and collectives that work on one block a rank round
-the block down to a multiple of 16 bytes.
+The sizes are nccl-tests'. The size of a case is the larger of the bytes that one rank sends and
+receives in full. The count is the one passed to the call. Collectives that work on one block a rank
+round the block down to a multiple of 16 bytes.
 """
 
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ from hpccomm.contracts.collectives import Collective, counterpart, ring
 Segments = tuple[RankSlice, ...]
 
 ALIGNMENT = 16
-"""A block is a multiple of so many bytes."""
+"""A block is a multiple of this number of bytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,11 +28,9 @@ class Layout:
     count : int
         The printed count.
     inputs : tuple of RankSlice or None
-        What the input array holds; None if this rank has none.
-    outputs : tuple of RankSlice or None
-        What the output array must hold afterwards; None if this rank has none.
-    input_at, output_at : int
-        In place: where the input and the output lie in the one array.
+        What the input array holds; None without an input. outputs : tuple of RankSlice or None What
+        the output array must hold afterwards; None without an output. input_at, output_at : int In
+        place: the offsets of input and output in the one array.
     root : int
         The root, or -1.
     send_counts, recv_counts : tuple of int
@@ -75,7 +73,7 @@ def layout(collective: Collective, size: int, itemsize: int, member: Member) -> 
     Parameters
     ----------
     collective : Collective
-        What it sends and receives; blocks are of one size.
+        The collective; all its blocks have one size.
     size : int
         Bytes.
     itemsize : int
@@ -90,7 +88,7 @@ def layout(collective: Collective, size: int, itemsize: int, member: Member) -> 
         return _peer_blocks(size, itemsize, member)
     n = _block(size, itemsize, ranks) if collective.blockwise else size // itemsize
     inputs = (RankSlice(rank, 0, n * ranks if collective.sends == "blocks" else n),)
-    # A rank receives from all others its block of what they send, or all of it.
+    # A rank receives its block of each other rank's input, or all of that input.
     start = n * rank if collective.sends == "blocks" else 0
     if collective.receives == "blocks":
         outputs = tuple(RankSlice(source, start, n) for source in range(ranks))

@@ -1,4 +1,8 @@
-"""From what every rank measured to a line of the table. For rank 0."""
+"""From the measurements of all ranks to a line of the table. For rank 0.
+
+`sweep` and `interleave` make lines of what was measured; `report` and `hpccomm simulate` print
+them.
+"""
 
 import math
 from collections.abc import Sequence
@@ -57,15 +61,13 @@ class TableLine:
     table : tuple of str
         Collective, backend and algorithm.
     case : PerfCase
-        What is measured.
-    config : Config
-        The flags.
+        The case. config : Config The flags.
     ranks : int
         Number of ranks; in a split run those of rank 0's group, whose bandwidths nccl-tests prints.
     sync : str
         How isolated repetitions are started together.
     variant : str
-        Name of the interleaved variant; empty if there is one.
+        Name of the interleaved variant; empty without ``--interleave``.
     """
 
     table: TableNames

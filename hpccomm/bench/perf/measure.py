@@ -1,9 +1,11 @@
-"""One measurement on one rank: arrays laid out, filled, a block timed, results compared.
+"""One measurement on one rank: lay out arrays, fill them, time a block, compare results.
 
-Repetitions walk over the arrays the way nccl-tests' do: a case smaller than the largest size uses
-another part of them each time, so that small sizes do not only measure the cache. The repetitions
-that are verified have arrays to themselves, which nothing else has written since they were prepared:
-what is compared is what these timed repetitions left behind.
+Repetitions walk over the arrays as nccl-tests' do: a case smaller than the largest size uses
+another part of them each time, so that small sizes do not only measure the cache. Verified
+repetitions have arrays of their own, which nothing else writes after they were prepared: the
+compared data are the output of these timed repetitions.
+
+`hpccomm.bench.perf.sweep` calls it for each case.
 """
 
 import random
@@ -44,7 +46,7 @@ class _Check:
 
 @dataclass(frozen=True, slots=True)
 class _Trial:
-    """A case on this rank, with what its arrays hold and the data to fill them with."""
+    """A case on this rank, with the layout of its arrays and the data that fill them."""
 
     case: PerfCase
     layout: Layout
@@ -109,8 +111,8 @@ class CaseRunner:
         trial = self._trial(case, serial)
         tiles = self._tiles(trial.layout)
         if in_place:
-            # Zeros stay zeros under every reduction, so that repetitions on what the one before left
-            # neither overflow nor differ from each other.
+            # Zeros stay zeros under every reduction, so that repetitions on the output of the last
+            # one do not overflow, and do not differ.
             self._memory.clear(2, self._offset(case) + tiles * trial.layout.nbytes)
         else:
             self._fill_tiles(trial, tiles)
@@ -124,7 +126,7 @@ class CaseRunner:
             operations[turn] = self._operation(trial, places)
         batched, batch = self._config.aggregated_iterations, self._comm.batch
         block = repetitions(operations, batched, batch, self._memory.after)
-        calls[0]()  # ahead of the block, this does what is needed on first use
+        calls[0]()  # before the block, this does the work of a first use
         self._memory.settle()
         self._memory.barrier()
         times, again = self._memory.time(block, self._samples)
@@ -204,7 +206,7 @@ class CaseRunner:
         ]
 
     def _arrays(self, trial: _Trial, places: Places) -> tuple[Array, Array]:
-        """Return input and output, None where the rank has none; in place, as one array if equal."""
+        """Return input and output, or None; in place, as one array if equal."""
         layout, (x_at, out_at) = trial.layout, places
         in_place = x_at == out_at
         x = out = None

@@ -1,4 +1,7 @@
-"""What host memory and device memory have in common: their names, and how a device is described."""
+"""What host memory and device memory have in common, and how a device is described.
+
+`host_memory` and `device_memory` implement `MemoryKind`; all of perf measures through it.
+"""
 
 from typing import Any, NamedTuple
 

@@ -1,4 +1,7 @@
-"""The memory that a sweep needs, has and used."""
+"""The memory that a sweep needs, has and used.
+
+A sweep refuses sizes that do not fit by it, and reports the used memory at its end.
+"""
 
 import os
 import resource
@@ -13,7 +16,7 @@ SLOTS = 3
 """Arrays of the largest size that a rank needs: input, output, and output of the last repetition."""
 
 STAGING = 1
-"""Arrays of the largest size that the library may take for itself meanwhile."""
+"""Arrays of the largest size that the library may allocate for itself."""
 
 PAGE = 4096
 LARGEST_ITEM = 16
@@ -31,7 +34,7 @@ def needed(largest: int, unalign: int) -> int:
 
 
 def arena_bytes(size: int) -> int:
-    """Return the bytes that `SLOTS` slots of `size` bytes take wherever they begin."""
+    """Return the bytes of `SLOTS` slots of `size` bytes, whatever the start's alignment."""
     return SLOTS * size + PAGE
 
 
@@ -118,7 +121,7 @@ _GROUP_MEMORY = (
     ("", "sys/fs/cgroup", "memory.max", "memory.current"),
     ("memory", "sys/fs/cgroup/memory", "memory.limit_in_bytes", "memory.usage_in_bytes"),
 )
-"""Of versions 2 and 1 of control groups: controller, mount, limit, and what is used of it."""
+"""Of versions 2 and 1 of control groups: controller, mount, limit, and the used part of it."""
 
 
 def left_by_groups(system: Path) -> list[int]:

@@ -1,4 +1,7 @@
-"""The names that nccl-tests has for element types and reductions, and those that it lacks."""
+"""nccl-tests' names of element types and reductions, and the names of those that it lacks.
+
+Flags and tables of perf use them, and so do logs, fits and tuning.
+"""
 
 import numpy as np
 

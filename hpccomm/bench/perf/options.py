@@ -1,4 +1,7 @@
-"""The options of a run of perf."""
+"""The options of a run of perf.
+
+Made from the flags by `hpccomm.cli.perf` and `hpccomm.cli.simulate`; read by all of perf.
+"""
 
 import math
 from collections.abc import Mapping
@@ -97,7 +100,7 @@ class Options:
     device: int | None = None
 
     def of_variant(self, variant: Variant) -> "Options":
-        """Return the options with what a variant sets."""
+        """Return the options with a variant's settings."""
         return replace(
             self,
             backends=(variant.backend,) if variant.backend else self.backends,
@@ -118,10 +121,7 @@ class Options:
     def pairs(self, collective: Benchmark) -> tuple[Pair, ...]:
         """Return the pairs of type and reduction that mean something for a collective.
 
-        Raises
-        ------
-        UsageError
-            If there are none.
+        Raises ------ UsageError Without any.
         """
         if not collective.reduces:
             op_name = self.ops[0] if collective.names_op else NO_OP
@@ -168,12 +168,12 @@ class Options:
         return tuple(f"{op} on {kind}" for kind, op in pairs if not _meaningful(kind, op))
 
     def roots(self, collective: Benchmark, ranks: int) -> tuple[int, ...]:
-        """Return the roots to measure a collective with; -1 where it has none.
+        """Return the roots to measure a collective with; -1 for one without a root.
 
         Raises
         ------
         UsageError
-            If there is no such rank.
+            If the root is not a rank.
         """
         if not collective.rooted:
             return (-1,)

@@ -2,9 +2,9 @@
 
 Every element is drawn by a hash of (seed, stream, index), so any rank can write any other rank's
 data, from any index, without communication. For reductions the value of the result is drawn first
-and then shared out over the ranks, such that every partial result, in any order, is exactly
-representable in the dtype: any correct algorithm gives the same bits, and the expected element
-costs the same on two ranks as on two thousand.
+and then shared out over the ranks. Every partial result, in any order, is exactly representable in
+the dtype: any correct algorithm gives the same bits, and the expected element costs the same on two
+ranks as on two thousand.
 
 How a result is shared out depends on what the reduction is:
 
@@ -22,6 +22,8 @@ floats under PROD                          powers of two, exponents cut into sha
 ========================================== ========================================================
 
 The idea is that of NCCL's verifiable reductions, with other formulas.
+
+`verification` fills arrays with it, and compares results by it.
 """
 
 import functools
@@ -132,7 +134,7 @@ def _group(quotient: Callable[[Array, Array | None], Array], scale: int = 1) -> 
 
 
 def _from_key(key: Array, dtype: DType) -> Array:
-    """Read unsigned integers as elements, such that their order is kept.
+    """Read unsigned integers as elements in the same order.
 
     Floats are the integers from ``-2**precision`` to ``2**precision - 1``.
     """
@@ -164,7 +166,7 @@ def _owner(mask: Callable[[Array, Array], Array], read: Callable[[Array, DType],
 
 
 def _real_for(precision: int) -> DType:
-    """Return a float in which integers with `precision` bits are exact."""
+    """Return a float dtype that holds integers of `precision` bits exactly."""
     return np.dtype(np.float32 if precision <= 24 else np.float64)
 
 
@@ -359,7 +361,7 @@ def scheme(op: Op, dtype: DType) -> Scheme:
     Raises
     ------
     UnsupportedDtype
-        If there is no exact data for the pair.
+        If the pair has no exact data.
     """
     if dtype == dtypes.BOOL:
         table = _BOOL
@@ -376,7 +378,7 @@ def scheme(op: Op, dtype: DType) -> Scheme:
 
 
 def moved(seed: int, source: int, start: int, count: int, dtype: DType) -> Array:
-    """Return elements of what rank `source` sends where nothing is reduced: any bits at all."""
+    """Return elements that rank `source` sends without a reduction: any bits at all."""
     if dtype == dtypes.BOOL:
         return _as(words(seed, source, start, count, 1), dtype)
     width = min(dtype.itemsize, 8)

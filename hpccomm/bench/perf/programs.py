@@ -1,4 +1,7 @@
-"""Programs with the names of nccl-tests', which measure by hpccomm."""
+"""Programs with the names of nccl-tests', which measure by hpccomm.
+
+`hpccomm.cli.perf` installs them; each starts `hpccomm.cli.nccl_tests`.
+"""
 
 import shlex
 import stat

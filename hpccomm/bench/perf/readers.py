@@ -1,4 +1,7 @@
-"""Readers of flags' values: from text to value, or an error that says what fits."""
+"""Readers of flags' values: from text to value, or an error that says what fits.
+
+The flags of all verbs read their values by these functions.
+"""
 
 import math
 import re
@@ -126,7 +129,7 @@ def bandwidth(text: str) -> float:
 
 
 def _number(text: str) -> float:
-    """Return a number; NaN if it is none."""
+    """Return a number; NaN for any other text."""
     try:
         return float(text)
     except ValueError:
@@ -169,7 +172,7 @@ def file(text: str) -> Path:
 
 
 def file_ending_in(suffix: str, refusal: str) -> Callable[[str], Path]:
-    """Return a reader of names of files with a suffix; `refusal` says what is wrong with another."""
+    """Return a reader of names of files with a suffix; `refusal` is the message for other names."""
 
     def read(text: str) -> Path:
         if not text.lower().endswith(suffix):
@@ -180,7 +183,7 @@ def file_ending_in(suffix: str, refusal: str) -> Callable[[str], Path]:
 
 
 def listed(text: str) -> tuple[str, ...]:
-    """Read names with commas between them; one that comes again is dropped."""
+    """Read names with commas between them, without repeated ones."""
     names = tuple(text.split(","))
     if not all(names):
         raise ArgumentTypeError(f"{text!r} has an empty name; separate names by one comma")
@@ -202,7 +205,7 @@ def some_of(table: Mapping[str, T], refusal: str) -> Callable[[str], tuple[T, ..
 
 
 def algorithms(names: Collection[str], refusal: str) -> Callable[[str], tuple[str, ...]]:
-    """Return a reader of some of these algorithms and of those that other packages register; ``all`` stays."""
+    """Return a reader of these algorithms and of other packages' ones; ``all`` stays."""
 
     def read(text: str) -> tuple[str, ...]:
         others = {name for each in registered().values() for name in each}

@@ -1,4 +1,7 @@
-"""The output of a run: the table, CSV, nccl-tests' JSON, the results file. Only on rank 0."""
+"""The output of a run: the table, CSV, nccl-tests' JSON, the results file. Only on rank 0.
+
+`sweep` and `hpccomm simulate` pass it each table and line.
+"""
 
 import contextlib
 import itertools
@@ -172,19 +175,19 @@ class Report:
         self.show(table.isolated_text(self._isolated))
 
     def conclude(self) -> int:
-        """Print what is to be said of all tables; return how many checks failed."""
+        """Print the remarks on all tables; return the number of failed checks."""
         if self._judge is None:
             return self.wrong + self.slow
         self.show(self._judge.nothing())
         return self.wrong + self.slow + self._judge.failures
 
     def show(self, text: str) -> None:
-        """Print text, in place of what is shown on the terminal."""
+        """Print text in place of the progress line."""
         with self._progress.hidden():
             _put(self._out, text)
 
     def progress(self, doing: str) -> None:
-        """Say what is measured, on a terminal."""
+        """Show the current case on a terminal."""
         self._progress.show(doing)
 
     def __enter__(self) -> Self:
@@ -273,7 +276,7 @@ class Report:
             errors=errors,
         )
         written = _write_new(path, json.dumps(document, indent=1) + "\n")
-        if written != path:  # another run has taken the name meanwhile
+        if written != path:  # another run took the name in the meantime
             self.show(f"# JSON output is in {written}\n")
 
 

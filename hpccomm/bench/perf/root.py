@@ -1,4 +1,7 @@
-"""What only rank 0 does."""
+"""Work that only rank 0 does, with its failures raised on all ranks.
+
+Programs that print or write files under MPI do so within it.
+"""
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeVar

@@ -1,4 +1,7 @@
-"""Which sizes a sweep measures."""
+"""The sizes that a sweep measures, from its flags.
+
+`hpccomm perf` and `hpccomm tune` use it.
+"""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace

@@ -1,7 +1,7 @@
-"""Where the communicators of a run come from, and the memory of its arrays.
+"""Opens the communicators of a run, and chooses the memory of its arrays. For `sweep`.
 
-NCCL and MPI are never both in use on a device, so a run over both has one communicator after the
-other: each is opened once to see what it can do, and once more to measure.
+NCCL and MPI never use a device at the same time, so a run with both opens one communicator after
+the other. Each is opened twice: to see what it can do, and to measure.
 """
 
 from collections.abc import Callable, Sequence
@@ -57,7 +57,7 @@ def arrays_of_run(sources: Sequence[CommSource], options: Options) -> str:
     """
     kind = kind_of_arrays(sources, options.arrays)
     if options.arrays == AUTO and not any(each.moves for each in options.collectives):
-        kind = HOST  # a barrier is the host's, wherever arrays lie
+        kind = HOST  # a barrier is the host's, for arrays of any memory
     if kind == HOST:
         options.refuse_device_flags(
             "the arrays are in host memory; leave it out, or give --arrays device where there are GPUs"
@@ -68,8 +68,8 @@ def arrays_of_run(sources: Sequence[CommSource], options: Options) -> str:
 def kind_of_arrays(sources: Sequence[CommSource], arrays: str) -> str:
     """Return where the arrays of a run lie: `HOST` or `DEVICE`. Collective; blocks.
 
-    With ``auto`` they are in device memory if a backend is NCCL by name, or is ``auto`` and NCCL is part
-    of what it found.
+    With ``auto`` they are in device memory if a backend is NCCL by name, or is ``auto`` and it
+    found NCCL.
     """
     if arrays != AUTO:
         return arrays
@@ -118,5 +118,5 @@ def settings_in_effect(
     registered = comm.explain("all_reduce", some).registered
     if all(comm.all_gather_object(registered)):
         return config, ()
-    # `Communicator.empty` gives ordinary arrays where there are no others.
+    # `Communicator.empty` gives ordinary arrays if it has no registered memory.
     return replace(config, local_register=0), ("registered memory (-R)",)

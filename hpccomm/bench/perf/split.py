@@ -1,4 +1,7 @@
-"""Groups of ranks that measure at the same time, as nccl-tests splits them (``--split``)."""
+"""Groups of ranks that measure at the same time, as nccl-tests splits them (``--split``).
+
+The flag is read by it, and `sweep` splits the ranks by it.
+"""
 
 import operator
 import re
@@ -44,7 +47,7 @@ def split(text: str) -> RankSplit:
     """Read a split, as nccl-tests reads ``NCCL_TESTS_SPLIT``: letters of any case, base 2, 8, 10 or 16."""
     match = re.fullmatch(r"\s*(AND|OR|MOD|DIV|[&|%/])\s*(\w+)\s*", text, re.ASCII | re.IGNORECASE)
     if match is None:
-        raise ArgumentTypeError(f"{text!r} is no split; give {_FITS}")
+        raise ArgumentTypeError(f"{text!r} is not a split; give {_FITS}")
     how, digits = match[1].upper(), match[2].lower()
     try:
         octal = re.fullmatch("0[0-7]+", digits)

@@ -1,4 +1,7 @@
-"""Streams of pseudo-random bits that any rank can read at any place without state."""
+"""Pseudo-random bits that any rank can compute at any index, without state.
+
+`patterns` draws its data from them.
+"""
 
 import functools
 from dataclasses import dataclass

@@ -1,8 +1,10 @@
 """A run of perf: every table, every line, from the first check to the last footer.
 
-Variants (``--interleave``) are open at the same time, and measured in turns. A run without them is one of a single
-variant. Its backends are open one after another, since NCCL and MPI are never both in use on a device: each is
-opened once to see what it can do, and once more to measure.
+Variants (``--interleave``) are open at the same time, and measured in turns. A run without them is
+one of a single variant. Its backends are opened one after another, since NCCL and MPI never use a
+device at the same time. Each is opened twice: to see what it can do, and to measure.
+
+`hpccomm.cli.perf` calls `run` on every rank.
 """
 
 import itertools
@@ -55,13 +57,13 @@ def run(
     Parameters
     ----------
     sources : sequence of CommSource
-        Where the communicator of each backend comes from, or of each variant, all of the same ranks.
+        The source of the communicator of each backend or variant, all of the same ranks.
     options : Options
         The options; the same on all ranks.
     out, err : text stream
         Rank 0 writes the tables to `out`, wrong results to `err`.
     terminal : text stream, optional
-        Rank 0 shows there what it measures.
+        Rank 0 shows its progress there.
 
     Returns
     -------
@@ -130,9 +132,7 @@ class _Side(NamedTuple):
     Attributes
     ----------
     variant : Variant
-        Which it is.
-    world, comm : Communicator
-        Of all ranks, and of those that this rank measures with.
+        The variant. world, comm : Communicator Of all ranks, and of this rank's group.
     memory : MemoryKind
         The arrays.
     colour : int
@@ -208,7 +208,7 @@ def _refuse_unequal(side: _Side, plan: TablePlan) -> None:
 
 
 class _Sweep:
-    """The report of a run, which only rank 0 has, and what all ranks count meanwhile.
+    """The report of a run, which only rank 0 has, and counts of all ranks.
 
     Leaving `closing` ends the report.
     """
@@ -284,7 +284,7 @@ class _Sweep:
         self._write(world, lambda to: to.finish())
 
     def leave(self, sides: Sequence[_Side], *, last: bool) -> int:
-        """Let go of the arrays, and of the report at last. Collective.
+        """Release the arrays, and close the report. Collective.
 
         It returns the failures, on every rank; 0 while there is more to measure.
         """

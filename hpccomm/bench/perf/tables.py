@@ -1,4 +1,7 @@
-"""Which tables a run prints, and what their lines measure: decided before anything is measured."""
+"""The tables and lines of a run, decided before anything is measured.
+
+`sweep` measures them, `report` prints them, and `hpccomm simulate` computes them.
+"""
 
 import time
 from collections.abc import Iterator, Sequence
@@ -54,7 +57,7 @@ class PerfCase:
 
     @property
     def dtype(self) -> DType:
-        """The type; bool for a barrier, which has none."""
+        """The type; bool for a barrier, which has no elements."""
         return TYPES.get(self.type_name, dtypes.BOOL)
 
     @property
@@ -78,20 +81,19 @@ class PerfCase:
         wrong: int = UNCHECKED,
         iterations: int = 1,
     ) -> Row:
-        """Return the row of the case on so many ranks, finished now.
+        """Return the row of the case on this number of ranks, finished now.
 
         Parameters
         ----------
         table : TableNames
             The table that it is in.
         ranks : int
-            How many they are.
-        seconds : float
-            Time of one operation, from which bandwidths are computed.
+            Number of ranks. seconds : float Time of one operation, from which bandwidths are
+            computed.
         in_place, wrong, iterations
             Fields of `Row`.
         printed : float, optional
-            The time that is shown, if it is another one.
+            The shown time, if it differs.
         """
         layout, collective = self.arrange(0, ranks), self.collective
         carried, factor = collective.carried(ranks), collective.factor(ranks)
@@ -178,7 +180,7 @@ class PerfTable:
                 yield SweepSegment(PerfCase(self.collective, *pair, root, 0), options.sizes)
 
     def lines(self, options: Options, ranks: int) -> int:
-        """Return how many lines there will be; those of one cycle, if there is no end to them."""
+        """Return the number of lines; of one cycle, if the cycles are endless."""
         lines = sum(segment.lines for segment in self.segments(options, ranks))
         return lines * max(1, options.config.run_cycles)
 
@@ -194,7 +196,7 @@ class TablePlan:
     Attributes
     ----------
     versions : dict of str to str
-        Of what the backends need.
+        Of the backends' libraries.
     """
 
     def __init__(self, options: Options) -> None:
@@ -238,7 +240,7 @@ class TablePlan:
     def _obstacle(
         self, collective: Benchmark, ranks: int, memory: MemoryKind
     ) -> tuple[str, str] | None:
-        """Return why a collective cannot be measured, and in which case it is skipped."""
+        """Return why a collective cannot be measured, and whether it is then skipped."""
         name, batched = collective.name, self._options.config.aggregated_iterations
         if memory.name == DEVICE and not collective.moves:
             why = f"{name} moves no arrays, on a device or elsewhere; measure it with --arrays host"
@@ -252,7 +254,7 @@ class TablePlan:
 
     @property
     def names(self) -> list[tuple[str, ...]]:
-        """The tables and what is left out, so far."""
+        """The tables and the left-out cases, so far."""
         return [*self._tables, *((each,) for each in self._skipped)]
 
     def _algorithms(
@@ -264,7 +266,7 @@ class TablePlan:
         def failures(algorithm: str) -> dict[Pair, str]:
             """Return the pairs that an algorithm does not apply to, and why.
 
-            Whether it applies depends neither on the size nor on the root: empty arrays and root 0 suffice.
+            Whether it applies does not depend on size or root: empty arrays and root 0 suffice.
             """
             fails: dict[Pair, str] = {}
             for pair in () if algorithm == AUTO else pairs:
@@ -288,7 +290,7 @@ class TablePlan:
             if fit:
                 yield algorithm, fit
             elif every:
-                continue  # what does not apply at all is no part of all
+                continue  # algorithms that never apply are not part of ``all``
             for pair, why in fails.items():
                 case = PerfCase(collective, *pair, -1, 0)
                 self._refused.setdefault(algorithm, f"{case}: {why}")
@@ -296,7 +298,7 @@ class TablePlan:
                 self._skipped[f"{algorithm} on {part}"] = None
 
     def made(self) -> tuple[tuple[PerfTable, ...], tuple[str, ...]]:
-        """Return the tables, and what is skipped because it does not exist.
+        """Return the tables, and the skipped cases that do not exist.
 
         Raises
         ------
@@ -318,7 +320,7 @@ class TablePlan:
 def side_by_side(
     plans: Sequence[TablePlan], options: Options
 ) -> tuple[list[tuple[PerfTable, ...]], tuple[str, ...]]:
-    """Return the tables of all plans, those of a collective together, and what is skipped.
+    """Return the tables of all plans, grouped by collective, and the skipped cases.
 
     Raises
     ------
@@ -352,7 +354,7 @@ def check_algorithm(
     Raises
     ------
     UsageError
-        If it does not; the message lists those that do.
+        If it does not; the message lists the ones that apply.
     """
     layout = case.arrange(comm.rank, comm.size)
     x = None if layout.inputs is None else memory.some(layout.input_size, case.dtype)

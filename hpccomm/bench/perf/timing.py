@@ -1,4 +1,7 @@
-"""How a block of repetitions is timed."""
+"""Times a block of repetitions: back to back, between stamps.
+
+perf, tune, pairs and the links measure by it.
+"""
 
 import gc
 from collections.abc import Callable, Iterator, Sequence
@@ -42,15 +45,15 @@ class RankTimes:
     Attributes
     ----------
     seconds : float
-        Of one operation: those of the block, until all was done, divided by their number.
+        Of one operation: the block's time until all was done, divided by the operations.
     issued : float
         Of one operation, until its call returned.
     samples : ndarray of float64
-        Seconds of one operation in each repetition; empty where they were not taken.
+        Seconds of one operation in each repetition; empty if not taken.
     wrong : tuple of Mismatch
         Wrong results.
     isolated : Isolated or None
-        Isolated repetitions, where they were requested.
+        Isolated repetitions, if requested.
     """
 
     seconds: float
@@ -60,7 +63,7 @@ class RankTimes:
     isolated: Isolated | None = None
 
     def of_each(self, number: int) -> "RankTimes":
-        """Return the times of one of so many operations in each repetition."""
+        """Return the times of one operation in each repetition."""
         shares = self.seconds / number, self.issued / number, self.samples / number
         return RankTimes(*shares, self.wrong, self.isolated)
 
@@ -76,7 +79,7 @@ def repetitions(
     Parameters
     ----------
     operations : sequence of callable
-        ``aggregated`` times as many as there are repetitions.
+        ``aggregated`` for each repetition.
     aggregated : int
         Operations that a repetition issues together (``-m``).
     batch : callable
@@ -127,11 +130,10 @@ def one_by_one(
     Parameters
     ----------
     calls : sequence of callable
-        What is timed.
-    settle : callable, optional
-        Waits until the work of a call is done, in the time.
+        The timed calls. settle : callable, optional Waits until the work of a call is done, in the
+        time.
     after : callable, optional
-        Called behind each, and not timed.
+        Called after each, untimed.
 
     Returns
     -------

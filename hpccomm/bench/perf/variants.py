@@ -1,4 +1,7 @@
-"""The two variants of ``--interleave``: backends, algorithms or environments."""
+"""The two variants of ``--interleave``: backends, algorithms or environments.
+
+`sweep` opens and measures them.
+"""
 
 import os
 import re
@@ -31,7 +34,7 @@ class Variant:
     name : str
         As it was given.
     backend, algorithm : str or None
-        What it sets of ``--backend`` and ``--algorithm``.
+        Its values of ``--backend`` and ``--algorithm``.
     environment : mapping of str to str
         Environment variables that it sets.
     """
@@ -91,7 +94,7 @@ ONLY = Variant("")
 def name_of_variant(text: str) -> str:
     """Read the name of a variant, as results files hold it."""
     if not text.strip() or len(as_utf8(text).encode()) > _LONGEST:
-        raise ArgumentTypeError(f"{text!r} is no name; give one of 1 to {_LONGEST} bytes")
+        raise ArgumentTypeError(f"{text!r} is not a name; give one of 1 to {_LONGEST} bytes")
     return text
 
 
@@ -103,7 +106,7 @@ def variant(text: str) -> Variant:
     """
     words = text.split()
     if not words or len(as_utf8(text).encode()) > _LONGEST:
-        raise ArgumentTypeError(f"{text!r} is no variant; {_FITS}, in at most {_LONGEST} bytes")
+        raise ArgumentTypeError(f"{text!r} is not a variant; {_FITS}, in at most {_LONGEST} bytes")
     algorithms = policy.names()
     known = {"algorithm": algorithms, "backend": backends.choices()}
     settings: dict[str, str] = {}
@@ -115,12 +118,12 @@ def variant(text: str) -> Variant:
         if name in known and value not in known[name]:
             every = known[name] if equals else (*algorithms, *known["backend"])
             advice = did_you_mean(value, every, _FITS)
-            raise ArgumentTypeError(f"{value!r} is no {name}; {advice}")
+            raise ArgumentTypeError(f"{value!r} is not a known {name}; {advice}")
         if name not in known and not re.fullmatch(r"[A-Za-z_]\w*", name):
             raise ArgumentTypeError(f"{word!r} sets no variable; {_FITS}")
         if name.startswith("HPCCOMM_") and name not in _SETTINGS:
             advice = did_you_mean(name, _SETTINGS, f"give one of {', '.join(_SETTINGS)}")
-            raise ArgumentTypeError(f"{name} is no setting of hpccomm; {advice}")
+            raise ArgumentTypeError(f"{name} is not a setting of hpccomm; {advice}")
         if name in settings:
             raise ArgumentTypeError(f"{text!r} sets {name} twice; give one value")
         settings[name] = value

@@ -1,6 +1,6 @@
-"""Filling arrays with data whose outcome is known, and comparing the outcome.
+"""Fills arrays with data of known outcome, and compares the outcome. For `measure`.
 
-All of it works in blocks that fit the cache, so that checking an array needs no second array.
+It works in blocks that fit the cache, so that the check of an array needs no second array.
 """
 
 import sys
@@ -49,13 +49,13 @@ class CheckedData:
     dtype : dtype
         Of the elements.
     op : ReduceOp, PremulSum or None
-        The reduction; None where data is only moved.
+        The reduction; None without a reduction.
     ranks : int
         Number of ranks.
     seed : int
         Another seed gives other data.
     multiplied : bool
-        Whether averages of floats are sums of what was multiplied by 1 / ranks, as NCCL's are:
+        Whether averages of floats are sums of contributions multiplied by 1 / ranks, as NCCL's are:
         each contribution is rounded then, so that no data give exact results.
     """
 
@@ -75,7 +75,7 @@ class CheckedData:
 
 @dataclass(frozen=True, slots=True)
 class Mismatch:
-    """Where an array differs from what it should hold.
+    """The difference of an array from its expected contents.
 
     Attributes
     ----------
@@ -86,7 +86,7 @@ class Mismatch:
     expected, got : str
         Its value and, in hexadecimal, its bytes from the most significant to the least.
     repetition : int or None
-        The timed operation that wrote it, from 0; None for one that was only checked.
+        The timed operation that wrote it, from 0; None for an untimed one.
     """
 
     wrong: int
@@ -148,7 +148,7 @@ def poison(
 def compare(
     array: Array, data: CheckedData, segments: Sequence[RankSlice], read: Read = read_block
 ) -> Mismatch | None:
-    """Compare `array` with what `fill` would write. None if nothing differs."""
+    """Compare `array` with the data of `fill`. None if they are equal."""
     wrong = 0
     first = None
     for at, block in blocks(data, segments):
@@ -207,7 +207,7 @@ def _differs_by_more_than_roundings(got: Array, expected: Array, ranks: int) -> 
     is_, should = (each.view(real).astype(np.float64) for each in (got, expected))
     size = np.abs(should)
     allowed = (ranks + 2) * unit * size + least * ranks * (1 + size)
-    far: NDArray[np.bool_] = ~(np.abs(is_ - should) <= allowed)  # what is no number is far
+    far: NDArray[np.bool_] = ~(np.abs(is_ - should) <= allowed)  # NaN counts as far
     return far if far.size == got.size else np.logical_or(far[::2], far[1::2])
 
 

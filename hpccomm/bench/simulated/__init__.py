@@ -1,5 +1,6 @@
-"""Runs in virtual time on a described cluster.
+"""``hpccomm simulate``: runs in virtual time on a described cluster.
 
-A `request` says what to simulate, `tables` which calls that means, `runs` times and reports them,
-`comparison` puts algorithms side by side and `picture` draws that.
+- `request` holds what to simulate, `tables` the calls for it.
+- `runs` times and reports them.
+- `comparison` puts algorithms side by side, and `picture` draws that.
 """

@@ -1,4 +1,7 @@
-"""Algorithms side by side: their times, where one overtakes another, and what bounds them."""
+"""Algorithms side by side: their times, where one overtakes another, and what bounds them.
+
+`runs` prints it, and `picture` draws it.
+"""
 
 import math
 from collections.abc import Mapping, Sequence

@@ -1,4 +1,7 @@
-"""Algorithms side by side, drawn: time and bus bandwidth over size."""
+"""Algorithms side by side, drawn: time and bus bandwidth over size.
+
+`hpccomm.cli.simulate` writes it.
+"""
 
 import math
 from collections.abc import Mapping

@@ -1,4 +1,7 @@
-"""What to simulate: the calls, the network, and how to time them."""
+"""The request of a simulation: the calls, the network, and how to time them.
+
+`hpccomm.cli.simulate` makes it from the flags.
+"""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -27,9 +30,9 @@ class SimulationRequest:
     Attributes
     ----------
     options : Options
-        As of perf; `algorithms` is None for those that ``auto`` takes.
+        As of perf; `algorithms` is None for the choices of ``auto``.
     network : Network
-        With as many ranks as the simulation has.
+        Of all simulated ranks.
     model : str
         One of `MODELS`.
     segment : int
@@ -39,7 +42,7 @@ class SimulationRequest:
     skew : float
         Seconds within which ranks enter a call.
     seed : int
-        Of the times at which they enter.
+        Of the random entry times.
     """
 
     options: Options

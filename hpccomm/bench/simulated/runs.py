@@ -1,4 +1,7 @@
-"""A simulation: every table, line by line, and the comparison of its algorithms."""
+"""A simulation: every table, line by line, and the comparison of its algorithms.
+
+`hpccomm.cli.simulate` calls it.
+"""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -42,16 +45,16 @@ def run(
         What to simulate.
     tables : sequence of PerfTable
     skipped : tuple of str
-        Its tables, and what does not exist, as `tables` gives them.
+        Its tables, and the skipped cases, as `tables` returns them.
     out, err : text stream
         For the tables, and for errors.
     terminal : text stream, optional
-        Shows what is simulated.
+        Shows the progress.
 
     Returns
     -------
     mapping of str to Curves
-        The points of each algorithm, by a title of what was simulated.
+        The points of each algorithm, by the title of a table.
     """
     curves: dict[str, dict[str, list[Point]]] = {}
     info = run_info(request, skipped)

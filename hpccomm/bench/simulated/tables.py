@@ -1,4 +1,4 @@
-"""Which tables a simulation prints, and the calls that it simulates for each line."""
+"""The tables of a simulation, and the calls that it simulates for each line. For `runs`."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -75,12 +75,12 @@ def calls(table: PerfTable, request: SimulationRequest) -> Iterator[SimulatedCal
 
 
 def tables(request: SimulationRequest) -> tuple[tuple[PerfTable, ...], tuple[str, ...]]:
-    """Return the tables of a run, and what is skipped because it does not exist.
+    """Return the tables of a run, and the skipped cases that do not exist.
 
     Raises
     ------
     UsageError
-        If an algorithm applies to none of the calls, or there is no such root.
+        If an algorithm applies to none of the calls, or the root is not a rank.
     """
     options = request.options
     named = options.algorithms is not None and ALL not in options.algorithms
@@ -89,7 +89,7 @@ def tables(request: SimulationRequest) -> tuple[tuple[PerfTable, ...], tuple[str
     skipped: dict[str, None] = dict.fromkeys(options.skipped())
     for collective in options.collectives:
         pairs = options.pairs(collective)
-        options.roots(collective, request.network.ranks)  # raises if there is no such rank
+        options.roots(collective, request.network.ranks)  # raises if the root is not a rank
         for algorithm in _algorithms(collective, request):
             why = _refusal(collective, algorithm, request)
             if not why:
@@ -171,7 +171,7 @@ def _refusal(collective: Benchmark, algorithm: str, request: SimulationRequest) 
     name = collective.what.name
     own = KNOWN[name]
     if algorithm not in own:
-        return f"{collective.name} has none of that name; give {ALL} or some of {', '.join(own)}"
+        return f"{collective.name} has no such algorithm; give {ALL} or some of {', '.join(own)}"
     if own[algorithm].shared and request.network.nodes > 1:
         return (
             f"its ranks reach each other's memory, and these are on {request.network.nodes} nodes; "

@@ -1,1 +1,6 @@
-"""What measurements say about a cluster."""
+"""``hpccomm tune``: measures the table from which ``algorithm="auto"`` chooses.
+
+- `table` runs all of it, for `hpccomm.cli.tune`. `calls` lists the measured calls.
+- `measuring` times the algorithms, `building` makes rows of the times.
+- `verifying` compares the result with the best fixed choice, `listing` prints it.
+"""

@@ -1,4 +1,7 @@
-"""Builds the rows of a table from measured times."""
+"""Builds the rows of a table from measured times.
+
+`measuring` calls it for each collective.
+"""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -6,8 +9,7 @@ from collections.abc import Mapping, Sequence
 from hpccomm.dispatch.policy import NATIVE, Pick, TableRow, TableRows
 
 CHANGE = math.log(1.1)
-"""The least gain, over all of its sizes together, for which the pick changes: the logarithm of a time
-ratio."""
+"""Least gain over all sizes for which the pick changes: the logarithm of a time ratio."""
 
 LIMIT = math.log(1.05)
 """A pick that is further from the fastest at a size than this counts `WEIGHT` times more."""
@@ -16,8 +18,7 @@ WEIGHT = 10.0
 """The factor for the part of a loss that is beyond `LIMIT`."""
 
 OWN = math.log(1.02)
-"""The least gain at a size for which one of hpccomm's own algorithms replaces the backend's. The backend
-waits inside the library, and meanwhile other threads can run Python."""
+"""Least gain at a size for which an algorithm of hpccomm's replaces the library's own call."""
 
 Times = Sequence[tuple[int, Mapping[Pick, float]]]
 """Pairs of a size in bytes and the seconds of each pick that was measured there, in ascending order."""

@@ -1,4 +1,4 @@
-"""The calls that are measured: float32 sums, the way that programs make them."""
+"""The calls that tuning measures: float32 sums, as programs make them."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -1,4 +1,7 @@
-"""The output of `hpccomm tune`."""
+"""The output of `hpccomm tune`.
+
+`table` prints it, and writes the file that ``auto`` reads.
+"""
 
 from collections.abc import Sequence
 
@@ -34,9 +37,7 @@ def line(times: SizeTimes) -> str:
 def of(table: Table) -> str:
     """Return a table as TOML, with the meaning of its cases."""
     cases = "".join(f"#   {case}: {meaning}\n" for case, meaning in CASES.items())
-    return f"#\n# The table: rows of [bytes from which on it is taken, algorithm]\n{cases}\n" + (
-        table.toml()
-    )
+    return f"#\n# The table: rows of [least bytes, algorithm]\n{cases}\n" + (table.toml())
 
 
 def confirmed(confirmations: Sequence[Confirmation]) -> str:

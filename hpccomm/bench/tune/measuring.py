@@ -1,4 +1,7 @@
-"""Measures this machine for a table: each collective, over sizes, by every algorithm that applies."""
+"""Measures this machine for a table: each collective, over sizes, by every algorithm that applies.
+
+`table` calls it for each collective, and `building` makes the rows.
+"""
 
 import math
 import time
@@ -79,9 +82,9 @@ class SizeTimes:
     nbytes : int
         The size.
     rough : dict of Pick to float
-        Approximate seconds of a call, by each candidate that was tried.
+        Approximate seconds of a call, by each candidate of the first round.
     seconds : dict of Pick to float
-        Seconds of a call, by each candidate that was measured in full.
+        Seconds of a call, by each candidate of the full measurement.
     samples : dict of Pick to ndarray of float64, shape (blocks, ranks)
         The times from which `seconds` were computed.
     """
@@ -124,7 +127,7 @@ def in_turns(
 
 def roughly(comm: Communicator, candidates: Candidates) -> dict[Pick, float]:
     """Return the approximate seconds of each candidate, the same on all ranks. Collective; blocks."""
-    for call in candidates.values():  # does what is needed on first use
+    for call in candidates.values():  # does the work of a first use
         call()
     times = in_turns(comm, candidates, 3, dict.fromkeys(candidates, 2))
     return {pick: float(seconds.max(axis=1).min()) for pick, seconds in times.items()}
@@ -233,7 +236,7 @@ class Bench:
         return result
 
     def _names(self, collective: str) -> list[str]:
-        """Return the algorithms that are tried: those of other packages have no terms, and all are."""
+        """Return the algorithms to try. Other packages' have no estimate: all are tried."""
         network = self.comm.policy.network()
         by_messages = [name for name, each in ALGORITHMS[collective].items() if not each.shared]
         sensible = {"shm", "hierarchical" if self.comm.num_nodes > 1 else "shm"}
@@ -283,7 +286,7 @@ def stored(comm: Communicator, call: TunedCall, times: SizeTimes) -> Iterator[tu
 
 
 def spelled(pick: Pick) -> str:
-    """Return a pick as it is printed: its algorithm, segment and channels, but for defaults."""
+    """Return a pick as text: its algorithm, and segment and channels unless default."""
     name, segment, channels = pick
     return (
         f"{name}/{segment or ''}/{channels}" if channels else f"{name}/{segment}".removesuffix("/0")

@@ -1,4 +1,7 @@
-"""``hpccomm tune``: a table of this machine, from the first measurement to the last check."""
+"""``hpccomm tune``: a table of this machine, from the first measurement to the last check.
+
+`hpccomm.cli.tune` calls it on every rank.
+"""
 
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -38,7 +41,7 @@ class TuneRequest:
     effort : Effort
         How much time the measurement takes.
     segments : tuple of int
-        Bytes that algorithms move at a time. They are tried in addition to those of the built-in table.
+        Bytes that algorithms move at a time, in addition to the built-in table's segments.
     deterministic : bool
         Whether reductions are measured with contributions in rank order as well.
     registered : bool
@@ -71,7 +74,7 @@ class TuneRequest:
         return plain + ordered * self.deterministic + registered * self.registered
 
     def first_sizes(self, call: TunedCall) -> list[int]:
-        """Return the sizes at which a call is measured first."""
+        """Return the sizes of the first round."""
         return list(self.sizes.measured(calls.DTYPE.itemsize)) if call.moves else [0]
 
 

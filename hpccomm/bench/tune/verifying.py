@@ -1,4 +1,7 @@
-"""Whether `auto` by a new table is as fast as the best fixed choice, measured anew."""
+"""Checks that `auto` with a new table is as fast as the best fixed choice, measured anew.
+
+`hpccomm.bench.tune.table` ends with it.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
