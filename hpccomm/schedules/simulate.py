@@ -55,7 +55,9 @@ def simulate(
     Parameters
     ----------
     schedule : Schedule
-        The programs of all ranks of `network`. network : Network The network of the ranks.
+        The programs of all ranks of `network`.
+    network : Network
+        The network of the ranks.
     itemsize : int
         Bytes of an element.
     starts : ndarray of float64, shape (ranks,), optional

@@ -1,4 +1,4 @@
-"""Algorithms: pure functions from a call to a `Schedule`. hpccomm's own, and those of other packages.
+"""Algorithms: pure functions from a call to a `Schedule`; hpccomm's own and other packages' ones.
 
 Each is a function ``build(group, call, tuning) -> Schedule``. It returns the programs of the ranks in
 `group`: one rank where the schedule runs, all ranks where it is proved, simulated or drawn. To add an
@@ -6,10 +6,10 @@ algorithm to hpccomm, write the function and list its name in `ALGORITHMS`.
 
 Another package registers an algorithm by an entry point in the group ``hpccomm.algorithms``. Its name is
 ``collective.algorithm``, such as ``all_gather.two_way_ring``. Its value is such a function, or an
-`Algorithm`. The entry points are read when an algorithm is first asked for by name, and not before: that
-takes some milliseconds. A module is imported when its algorithm is used.
+`Algorithm`. The entry points are read at the first look-up by name, which takes
+some milliseconds. A module is imported when its algorithm is used.
 
-`hpccomm.dispatch` runs them; `hpccomm.schedules.registry` finds them by name.
+`hpccomm.dispatch` runs them. All layers above find them here by name.
 """
 
 import warnings

@@ -25,7 +25,9 @@ class Lap:
 
     Attributes
     ----------
-    number : int The lap. rank : ndarray of int64, shape (places, nodes)
+    number : int
+        The lap.
+    rank : ndarray of int64, shape (places, nodes)
         The rank of each block, by its owner's place on the node.
     start, count : ndarray of int64, shape (places, nodes)
         Its place; the count is 0 for a missing block, and at places without an owner.

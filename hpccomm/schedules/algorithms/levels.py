@@ -254,7 +254,8 @@ class Levels:
 
         Parameters
         ----------
-        phase : Phase A result of `across`.
+        phase : Phase
+            A result of `across`.
         slices : Blocks
             By place.
         slot, root, source, target

@@ -32,7 +32,8 @@ class Queues:
 
     Attributes
     ----------
-    link : Column of shape (links,) The links.
+    link : Column of shape (links,)
+        The links.
     message : Column of shape (length, links)
         The messages of each queue, in order.
     gap, per_byte : Times of links
@@ -134,7 +135,9 @@ class Links:
         Parameters
         ----------
         routes : LinkRoutes
-            The links that they pass. ready : ndarray of float64 When each sender was ready.
+            The links that they pass.
+        ready : ndarray of float64
+            When each sender was ready.
         nbytes : Column
             Bytes of each.
         """

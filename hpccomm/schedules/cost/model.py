@@ -26,7 +26,9 @@ def price(
     ----------
     network : Network
         The network of the ranks, one node after the other.
-    call : Signature The call. algorithm : str, Algorithm or callable
+    call : Signature
+        The call.
+    algorithm : str, Algorithm or callable
         The name of one of hpccomm's own algorithms; or the algorithm, or its function ``build``.
     tuning : Tuning
         Further arguments of the algorithm.

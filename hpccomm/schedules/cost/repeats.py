@@ -55,8 +55,9 @@ class Repeats:
     Parameters
     ----------
     clocks : sequence of ClockSlice
-        All clocks that it reads and writes. totals : sequence of ClockSlice The totals to which it
-        adds.
+        All clocks that it reads and writes.
+    totals : sequence of ClockSlice
+        The totals to which it adds.
     """
 
     def __init__(self, clocks: Sequence[ClockSlice], totals: Sequence[ClockSlice]) -> None:

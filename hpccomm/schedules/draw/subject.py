@@ -31,7 +31,8 @@ class Subject:
     ----------
     algorithm, collective : str
         Their names.
-    call : Signature The example call.
+    call : Signature
+        The example call.
     topology : Topology
         Which ranks share a node.
     segment : int or None

@@ -85,7 +85,10 @@ def chosen(collective: str, algorithm: str | Algorithm | Build) -> Algorithm:
 def form_of(title: str, algorithm: Algorithm, form: Form, *, deterministic: bool) -> Build:
     """Return the function that makes an algorithm's schedules in that form.
 
-    Raises ------ UsageError If it is unknown.
+    Raises
+    ------
+    UsageError
+        If it is unknown.
     """
     builds = {"build": algorithm.build, "direct": algorithm.direct, "staged": algorithm.staged}
     if form not in builds:
