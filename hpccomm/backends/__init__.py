@@ -75,7 +75,9 @@ def opener(name: str) -> Opener:
     Raises
     ------
     UsageError
-        If the name is unknown. BackendUnavailable If another package's cannot be imported.
+        If the name is unknown.
+    BackendUnavailable
+        If another package's cannot be imported.
     """
     if name in _BUILT_IN:
         open_backend: Opener = import_module(_BUILT_IN[name]).open_backend

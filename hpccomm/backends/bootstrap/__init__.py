@@ -1,7 +1,6 @@
 """How a process joins its job and leaves it: launcher, MPI, devices, exits.
 
-- `launch` reads the launcher's variables. `mpi` starts MPI, over `libmpi`. `device` picks the GPU.
-- `arrival` waits for the ranks that make the first communicator.
+- `launch` reads the launcher's variables. `mpi` starts MPI, over `libmpi`.
 - `node_sockets` and `node_asking` let the processes of a node ask each other.
 - `ends`, `lingering`, `presence` and `status` end the process, and the job if needed.
 

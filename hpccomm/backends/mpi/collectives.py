@@ -55,7 +55,9 @@ def _bound(
     Parameters
     ----------
     comm : MPI communicator
-        The one that is called. method : str Name of the blocking method.
+        The one that is called.
+    method : str
+        Name of the blocking method.
     arguments : callable
         Gives the arguments, the same for both.
     once : bool
