@@ -54,7 +54,8 @@ class Collective:
     ----------
     name : str
         Of the call on blocks of one size.
-    sends, receives : Extent The extents of a rank's sent and received array.
+    sends, receives : Extent
+        The extents of a rank's sent and received array.
     bus_factor : callable
         ``bus_factor(ranks)`` times size / time is the bus bandwidth, after nccl-tests
         (``doc/PERFORMANCE.md`` and each test's ``GetBw``); 1 where nccl-tests has no such test.

@@ -64,7 +64,9 @@ def of_call(call: Signature, algorithm: str, deterministic: bool, **more: object
     call : Signature
         The call. Counts that only this rank knows are left out.
     algorithm : str
-        Its algorithm. deterministic : bool Whether contributions are folded in rank order.
+        Its algorithm.
+    deterministic : bool
+        Whether contributions are folded in rank order.
     **more
         Further terms, such as the path and whether the call is asynchronous.
     """

@@ -202,7 +202,10 @@ class SharedMemory(Protocol):
     def empty(self, nbytes: int) -> NDArray[np.uint8]:
         """Return registered memory, which peers map. Local. It is given back with the array.
 
-        Raises ------ MemoryError If memory is exhausted.
+        Raises
+        ------
+        MemoryError
+            If memory is exhausted.
         """
 
     def share(self, room: int) -> int:

@@ -49,7 +49,9 @@ class AlgorithmRunner:
     Parameters
     ----------
     backend : Backend
-        The backend of the messages. sharing : Sharing or None How the ranks of a node share memory.
+        The backend of the messages.
+    sharing : Sharing or None
+        How the ranks of a node share memory.
     segment : int or None
         Bytes to move at a time, if given.
     network : callable
@@ -84,7 +86,8 @@ class AlgorithmRunner:
 
         Parameters
         ----------
-        asked : Signature The user's call: the key of prepared programs.
+        asked : Signature
+            The user's call: the key of prepared programs.
         call : Signature
             Its part for the algorithm.
         decision : Decision

@@ -38,8 +38,9 @@ class Planned(NamedTuple):
     Attributes
     ----------
     program : DeviceProgram
-        The part between beginning and end. begin : callable Makes the sent data of the user's
-        array, on CuPy's current stream.
+        The part between beginning and end.
+    begin : callable
+        Makes the sent data of the user's array, on CuPy's current stream.
     segment : int or None
         Bytes moved at a time, if the algorithm cuts the array.
     schedule : str

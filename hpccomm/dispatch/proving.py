@@ -81,7 +81,9 @@ class Claim:
     call : Signature
         A short call of the kind; this rank's, if ranks have counts of their own.
     tuning : Tuning
-        Its parameters, cut down like the call. ranks : int Number of ranks.
+        Its parameters, cut down like the call.
+    ranks : int
+        Number of ranks.
     """
 
     name: str
@@ -113,8 +115,11 @@ def proven(
     call : Signature
         The call.
     tuning : Tuning
-        Its parameters. ranks : int Number of ranks. deterministic : bool Whether contributions are
-        folded in rank order.
+        Its parameters.
+    ranks : int
+        Number of ranks.
+    deterministic : bool
+        Whether contributions are folded in rank order.
 
     Returns
     -------

@@ -21,7 +21,9 @@ class Route:
     Attributes
     ----------
     choice : Choice
-        The decision. start : callable ``start(send, recv)`` returns the polled steps.
+        The decision.
+    start : callable
+        ``start(send, recv)`` returns the polled steps.
     run : Blocking or None
         Blocks in the backend's library; synchronous calls take it if not None.
     registered : Route or None

@@ -42,8 +42,9 @@ class SendOrder:
         transport : Transport
             Moves them.
         outgoing : sequence of (int, ndarray of uint8, int, int)
-            The receiver of each, its bytes, the transport's tag, and its place as of `take`. tag :
-            int The user's, as in `take`.
+            The receiver of each, its bytes, the transport's tag, and its place as of `take`.
+        tag : int
+            The user's, as in `take`.
         requests : list of Request
             Other requests under way; the messages join them.
         """

@@ -5,5 +5,4 @@
   binds steps to peers' memory.
 - `enqueued` puts a program on a stream, for device arrays; `alternating` lets host and device take
   turns. Both need CUDA, and are imported by themselves.
-- `suspects` detects receives that wait in vain.
 """

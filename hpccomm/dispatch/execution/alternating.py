@@ -41,8 +41,11 @@ class Alternating:
         Parameters
         ----------
         program : DeviceProgram
-            This rank's program. send, recv : int Addresses of the arrays; any number without an
-            array. stream : int The stream that makes them, and runs local steps.
+            This rank's program.
+        send, recv : int
+            Addresses of the arrays; any number without an array.
+        stream : int
+            The stream that makes them, and runs local steps.
 
         Raises
         ------

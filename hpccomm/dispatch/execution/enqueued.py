@@ -81,7 +81,9 @@ class DeviceProgram:
         Parameters
         ----------
         send, recv : int
-            Addresses of the arrays; any number without an array. Raises
+            Addresses of the arrays; any number without an array.
+
+        Raises
         ------
         UsageError
             If a graph is captured from the stream, and its memory is not allocated yet.

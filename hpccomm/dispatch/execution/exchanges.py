@@ -162,8 +162,9 @@ class Exchanges:
         Returns
         -------
         tuple of Token
-            Fill the table with the records of all, one after the other. Tokens The tokens of
-            barriers.
+            Fill the table with the records of all, one after the other.
+        Tokens
+            The tokens of barriers.
         """
         if record is not self._published:
             self.table[0] = self._published = record

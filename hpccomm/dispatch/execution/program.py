@@ -1,6 +1,7 @@
 """Compiles one rank's schedule into a program that can be run repeatedly.
 
-`hpccomm.dispatch.algorithms` and `device_schedules` compile; the runners of this package run it.
+`hpccomm.dispatch.algorithms` and `hpccomm.dispatch.device_schedules` compile; the
+runners of this package run it.
 """
 
 from collections.abc import Callable, Iterator

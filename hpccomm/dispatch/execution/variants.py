@@ -51,7 +51,9 @@ class Found(NamedTuple):
     reach : Reach
         The reach of each other's memory.
     program : Program or MemoryProgram
-        Of the matching form. peers : Peers The buffers of the peers.
+        Of the matching form.
+    peers : Peers
+        The buffers of the peers.
     turns : Turns or None
         The program, bound to all published memory; None if it is bound in each call.
     """
@@ -147,7 +149,9 @@ class Variants:
         Parameters
         ----------
         table : ndarray of int64, shape (ranks of the node, RECORD)
-            Their records. exposure : Exposure Of this call.
+            Their records.
+        exposure : Exposure
+            Of this call.
         results : ScratchBuffer
             As in `Reached`.
 

@@ -88,7 +88,9 @@ def applicable(
     Parameters
     ----------
     call : Signature
-        The call. native : bool Whether the backend has its own form of it.
+        The call.
+    native : bool
+        Whether the backend has its own form of it.
     shared : bool
         Whether the ranks reach each other's memory.
     deterministic : bool
@@ -143,8 +145,9 @@ def taken(
     Raises
     ------
     UsageError
-        If `algorithm` does not apply; the message lists the ones that do. ConfigurationError If it
-        is another package's, which cannot be imported.
+        If `algorithm` does not apply; the message lists the ones that do.
+    ConfigurationError
+        If it is another package's, which cannot be imported.
     """
     asked = setting if algorithm is None else algorithm
     if asked == AUTO:
@@ -227,14 +230,18 @@ class Policy:
 
         Parameters
         ----------
-        call : Signature The call. algorithm, setting As for `taken`.
+        call : Signature
+            The call.
+        algorithm, setting
+            As for `taken`.
         native, shared, deterministic : bool
             As for `applicable`.
 
         Raises
         ------
         UsageError
-            If `algorithm` does not apply; the message lists the ones that do."""
+            If `algorithm` does not apply; the message lists the ones that do.
+        """
         names = applicable(call, native=native, shared=shared, deterministic=deterministic)
         over = f"{self.shape.backend}{self._apart(call, algorithm, shared)}"
         name, other = taken(

@@ -34,7 +34,9 @@ class Shape:
     backend : str
         Its name.
     library : str
-        The MPI library and its version; empty without one. ranks, nodes : int Their numbers.
+        The MPI library and its version; empty without one.
+    ranks, nodes : int
+        Their numbers.
     ranks_per_node : int
         The most on a node.
     memory : str
@@ -105,7 +107,8 @@ class Table:
 
     Attributes
     ----------
-    shape : Shape The measured ranks and machine.
+    shape : Shape
+        The measured ranks and machine.
     measured : str
         When, as an ISO 8601 date.
     rows : mapping of (str, str) to tuple of Row

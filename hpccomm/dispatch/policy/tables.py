@@ -83,8 +83,9 @@ class Tables:
     Attributes
     ----------
     machine : Machine
-        This machine. tuned : tuple of Table The tables of the tuning file; the last of a shape
-        counts. Empty without one.
+        This machine.
+    tuned : tuple of Table
+        The tables of the tuning file; the last of a shape counts. Empty without one.
     file : str
         The tuning file's name.
     links : tuple of str

@@ -3,7 +3,7 @@
 Python's own `mmap` ends its mapping with the object and keeps a descriptor for each. Mappings made here
 stay until the process ends.
 
-`heap`, `pages` and `peers` call it.
+The modules of `hpccomm.memory.shared` call it.
 """
 
 import ctypes
