@@ -28,8 +28,9 @@ def equal(actual: object, expected: Array, what: str = "", *, rtol: float = 0.0)
     expected : ndarray
         NaN equals NaN. Structured dtypes compare field by field.
     what : str
-        The subject, for the message. rtol : float Relative tolerance; 0 asks for equal values. A
-        case that passes more says why.
+        The subject, for the message.
+    rtol : float
+        Relative tolerance; 0 asks for equal values. A case that passes more says why.
     """
     note = f"{what or 'result'}: "
     assert isinstance(actual, np.ndarray), f"{note}{type(actual).__name__}, expected an array"

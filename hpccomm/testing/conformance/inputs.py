@@ -269,7 +269,9 @@ def poison(expected: Array, shape: tuple[int, ...] | None = None) -> Array:
     Parameters
     ----------
     expected : ndarray
-        The expected result. shape : tuple of int, optional Another shape of the same size.
+        The expected result.
+    shape : tuple of int, optional
+        Another shape of the same size.
 
     Returns
     -------
