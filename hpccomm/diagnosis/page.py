@@ -15,7 +15,9 @@ def page(title: str, verdict: list[str], picture: str, text: str) -> str:
     Parameters
     ----------
     title : str
-        The subject. verdict : list of str Sentences, the cause first.
+        The subject.
+    verdict : list of str
+        Sentences, the cause first.
     picture : str
         An SVG document.
     text : str

@@ -25,7 +25,8 @@ class Rule:
     ----------
     id : str
         ``AREA.NAME``.
-    question : str Its question, such as ``May enough memory be locked?``.
+    question : str
+        Its question, such as ``May enough memory be locked?``.
     reads : tuple of str
         Paths of facts in a node's tree, such as ``limits.memlock.soft``. A star stands for each
         item of a list or dict (``gpus.devices.*.ecc``) and gives the list of the existing ones. A

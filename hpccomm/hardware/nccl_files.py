@@ -65,7 +65,10 @@ class NcclGraph:
 def read_graphs(file: Path) -> list[NcclGraph]:
     """Return the graphs of a file that have channels.
 
-    Raises ------ UsageError If it is another file.
+    Raises
+    ------
+    UsageError
+        If it is another file.
     """
     with _reading(file, "graphs", "NCCL_GRAPH_DUMP_FILE") as root:
         graphs = [_graph(graph) for graph in root.iter("graph")]
@@ -89,7 +92,10 @@ def _graph(graph: ET.Element) -> NcclGraph:
 def read_topology(file: Path) -> NodeHardware:
     """Return the node that a topology describes. One of several hosts has their NUMA nodes one after the other.
 
-    Raises ------ UsageError If it is another file.
+    Raises
+    ------
+    UsageError
+        If it is another file.
     """
     with _reading(file, "system", "NCCL_TOPO_DUMP_FILE") as root:
         return _topology(file.name, root.findall("cpu"))

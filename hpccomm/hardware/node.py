@@ -65,7 +65,9 @@ class Component:
     domain : int or None
         The number of its NUMA node; None if unknown.
     words : str
-        Its description. lanes : str Its connection, such as ``PCIe 4 x16``; empty if unknown.
+        Its description.
+    lanes : str
+        Its connection, such as ``PCIe 4 x16``; empty if unknown.
     rate : float
         Of an adapter that is up, in Gb/s; 0 if unknown.
     """
@@ -100,7 +102,8 @@ class NodeHardware:
         ``NV`` or ``XGMI``.
     link_rate : float
         Of one such link in one direction, in 1e9 B/s.
-    unread : tuple of str Unknown facts, with reasons.
+    unread : tuple of str
+        Unknown facts, with reasons.
     """
 
     name: str = field(compare=False)

@@ -13,7 +13,9 @@ def lines(node: NodeHardware, names: Sequence[str] = ()) -> Iterator[str]:
     Parameters
     ----------
     node : NodeHardware
-        Its hardware. names : sequence of str The names of all such nodes; by default its own.
+        Its hardware.
+    names : sequence of str
+        The names of all such nodes; by default its own.
     """
     yield f"{', '.join(names or [node.name])}: {summary(node)}"
     for domain in node.domains:

@@ -66,7 +66,8 @@ class VariableVerdict:
         The setting. The value of an unknown variable is left out: it might be a secret.
     verdict : str
         One of `FAULTS`, or a milder one.
-    words, remedy : str The fault, and what to do; may be empty.
+    words, remedy : str
+        The fault, and what to do; may be empty.
     """
 
     name: str

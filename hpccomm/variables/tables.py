@@ -34,7 +34,8 @@ class KnownVariable:
         What fits, such as ``0 to 31, -1 auto``.
     since : str
         The first version that has it.
-    meaning : str Its effect.
+    meaning : str
+        Its effect.
     default : str
         In words.
     status : str
