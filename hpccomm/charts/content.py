@@ -23,7 +23,10 @@ class Statement(NamedTuple):
     ----------
     mood : str
         ``good``, ``bad`` or ``open``.
-    title : str A sentence. lines : tuple of str Its evidence.
+    title : str
+        A sentence.
+    lines : tuple of str
+        Its evidence.
     """
 
     mood: str
@@ -42,7 +45,9 @@ def statements(
     Parameters
     ----------
     runs : sequence of Run
-        The shown runs. damage : sequence of str Damaged parts of their files.
+        The shown runs.
+    damage : sequence of str
+        Damaged parts of their files.
     compared : Comparison, optional
         With a base.
     judged : sequence of tuple

@@ -35,7 +35,9 @@ def build(
     Parameters
     ----------
     runs : sequence of Run
-        The shown runs, the oldest first. damage : sequence of str Damaged parts of their files.
+        The shown runs, the oldest first.
+    damage : sequence of str
+        Damaged parts of their files.
     compared : Comparison, optional
         With a base.
 

@@ -46,7 +46,8 @@ class CaseValues(NamedTuple):
 
     Attributes
     ----------
-    measure : str Their kind: one of `MEASURES` without ``auto``.
+    measure : str
+        Their kind: one of `MEASURES` without ``auto``.
     base, new : ndarray of float64
         Microseconds, one for each launch that has the case. For `BUSBW` they are divided by the factor of the
         bus bandwidth: equal values are equal bandwidths.
@@ -84,8 +85,9 @@ class MatchedCases(NamedTuple):
     values : dict of CaseKey to CaseValues
         Of each case of both sides.
     only_base, only_new : tuple of CaseKey
-        The cases of one side alone. passes : bool Whether values are of passes within one launch,
-        instead of launches.
+        The cases of one side alone.
+    passes : bool
+        Whether values are of passes within one launch, instead of launches.
     without : tuple of CaseKey
         The common cases in which a launch lacks a time, or bus bandwidth, above 0.
     """

@@ -130,7 +130,9 @@ def search(
     paths : sequence of Path
         Files and folders.
     query : Query
-        The conditions. progress : Steps, optional Advances by one for each file.
+        The conditions.
+    progress : Steps, optional
+        Advances by one for each file.
     trainings : bool
         Whether trainings are read, too.
 

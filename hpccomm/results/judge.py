@@ -13,7 +13,9 @@ class Judge:
     Parameters
     ----------
     expected : Expectation
-        The expectations. info : RunInfo Facts of the run.
+        The expectations.
+    info : RunInfo
+        Facts of the run.
     near : float, optional
         The required fraction; by default `REQUIRED_FRACTION`.
 

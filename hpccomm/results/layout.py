@@ -124,8 +124,9 @@ def copy(
     source, target : h5py.Group
         The old one, and the new one, which is empty.
     kind : SectionKind
-        The kind. capacity : mapping of str to int, optional Entries of each table and array; by
-        default the written ones.
+        The kind.
+    capacity : mapping of str to int, optional
+        Entries of each table and array; by default the written ones.
     record : optional
         Its facts, if changed.
 

@@ -19,10 +19,14 @@ class Published:
 
     Attributes
     ----------
-    collective : str The collective. busbw : float
+    collective : str
+        The collective.
+    busbw : float
         In 1e9 B/s.
     where : str
-        The machine. source, url : str Where it was published.
+        The machine.
+    source, url : str
+        Where it was published.
     ports : int
         Used ports of each node.
     """

@@ -55,7 +55,8 @@ class Section:
         Its facts: JSON.
     capacity : mapping of str to int
         Entries to lay out of each of its tables and arrays.
-    ranks : int Number of ranks.
+    ranks : int
+        Number of ranks.
 
     Attributes
     ----------

@@ -265,7 +265,8 @@ def footer(
         The bound of bus bandwidth, if known: the best one is compared with its ``peak``.
     least : float, optional
         The least average bus bandwidth, in 1e9 B/s: the text says whether it is reached.
-        interrupted : bool Whether the table ends before its last line; the text says so.
+    interrupted : bool
+        Whether the table ends before its last line; the text says so.
     """
     peak = ""
     if link is not None and tally.rows:

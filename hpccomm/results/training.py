@@ -91,7 +91,9 @@ class Training:
     path : Path
         The file.
     name : str
-        Its name there. facts : TrainingFacts User, host, settings and versions.
+        Its name there.
+    facts : TrainingFacts
+        User, host, settings and versions.
     steps : ndarray
         A line for each step, with the fields of ``TrainingStep``.
     buckets : tuple of TrainingBucket

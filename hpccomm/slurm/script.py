@@ -97,7 +97,8 @@ def text(request: Request) -> str:
 
     Parameters
     ----------
-    request : Request The resources and the command.
+    request : Request
+        The resources and the command.
 
     Returns
     -------
