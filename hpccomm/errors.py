@@ -197,7 +197,8 @@ def did_you_mean(given: str, names: Iterable[str], advice: str) -> str:
     ----------
     given : str
         The unknown name.
-    names : iterable of str The known ones.
+    names : iterable of str
+        The known ones.
     advice : str
         A phrase, such as ``"give one of ring, tree"``.
     """

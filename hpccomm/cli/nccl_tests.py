@@ -93,7 +93,10 @@ def _ranks(words: Sequence[str]) -> tuple[int, list[str]]:
 def launch_command(ranks: int, environ: Mapping[str, str], command: Sequence[str]) -> list[str]:
     """Return the command that starts ranks here: a launcher beside this Python, or on the path.
 
-    Raises ------ BackendUnavailable Without a launcher.
+    Raises
+    ------
+    BackendUnavailable
+        Without a launcher.
     """
     beside = Path(sys.executable).with_name("mpiexec")
     mpiexec = str(beside) if beside.exists() else shutil.which("mpiexec", path=environ.get("PATH"))

@@ -78,7 +78,8 @@ class PrintedRow:
         Of the log, from 1.
     dtype, op : str
         As printed; empty if not printed.
-    root : int -1 without one.
+    root : int
+        -1 without one.
     size, count : int
         Bytes, and elements; `count` is -1 if not printed.
     in_place : bool

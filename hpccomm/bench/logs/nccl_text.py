@@ -30,8 +30,9 @@ def parse(
     lines : sequence of LogLine
         The stream.
     log : sequence of LogLine
-        All lines of the log, where the cause of a failure is searched. defaults : LogDefaults Facts
-        that the log may lack.
+        All lines of the log, where the cause of a failure is searched.
+    defaults : LogDefaults
+        Facts that the log may lack.
     """
     tables = nccl_tables.read(lines)
     ends = {one.line: other.line for one, other in pairwise(tables)}

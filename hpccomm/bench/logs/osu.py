@@ -75,8 +75,9 @@ def parse(
     lines : sequence of LogLine
         The stream.
     log : sequence of LogLine
-        All lines of the log, where the cause of a failure is searched. defaults : LogDefaults Facts
-        that the log may lack.
+        All lines of the log, where the cause of a failure is searched.
+    defaults : LogDefaults
+        Facts that the log may lack.
     """
     tables: list[_Open] = []
     table: _Open | None = None

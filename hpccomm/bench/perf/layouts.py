@@ -28,9 +28,11 @@ class Layout:
     count : int
         The printed count.
     inputs : tuple of RankSlice or None
-        What the input array holds; None without an input. outputs : tuple of RankSlice or None What
-        the output array must hold afterwards; None without an output. input_at, output_at : int In
-        place: the offsets of input and output in the one array.
+        What the input array holds; None without an input.
+    outputs : tuple of RankSlice or None
+        What the output array must hold afterwards; None without an output.
+    input_at, output_at : int
+        In place: the offsets of input and output in the one array.
     root : int
         The root, or -1.
     send_counts, recv_counts : tuple of int

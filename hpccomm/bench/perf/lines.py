@@ -61,7 +61,9 @@ class TableLine:
     table : tuple of str
         Collective, backend and algorithm.
     case : PerfCase
-        The case. config : Config The flags.
+        The case.
+    config : Config
+        The flags.
     ranks : int
         Number of ranks; in a split run those of rank 0's group, whose bandwidths nccl-tests prints.
     sync : str

@@ -121,7 +121,10 @@ class Options:
     def pairs(self, collective: Benchmark) -> tuple[Pair, ...]:
         """Return the pairs of type and reduction that mean something for a collective.
 
-        Raises ------ UsageError Without any.
+        Raises
+        ------
+        UsageError
+            Without any.
         """
         if not collective.reduces:
             op_name = self.ops[0] if collective.names_op else NO_OP

@@ -132,7 +132,9 @@ class _Side(NamedTuple):
     Attributes
     ----------
     variant : Variant
-        The variant. world, comm : Communicator Of all ranks, and of this rank's group.
+        The variant.
+    world, comm : Communicator
+        Of all ranks, and of this rank's group.
     memory : MemoryKind
         The arrays.
     colour : int

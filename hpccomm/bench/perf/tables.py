@@ -88,8 +88,9 @@ class PerfCase:
         table : TableNames
             The table that it is in.
         ranks : int
-            Number of ranks. seconds : float Time of one operation, from which bandwidths are
-            computed.
+            Number of ranks.
+        seconds : float
+            Time of one operation, from which bandwidths are computed.
         in_place, wrong, iterations
             Fields of `Row`.
         printed : float, optional

@@ -130,8 +130,9 @@ def one_by_one(
     Parameters
     ----------
     calls : sequence of callable
-        The timed calls. settle : callable, optional Waits until the work of a call is done, in the
-        time.
+        The timed calls.
+    settle : callable, optional
+        Waits until the work of a call is done, in the time.
     after : callable, optional
         Called after each, untimed.
 
