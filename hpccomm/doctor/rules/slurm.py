@@ -50,9 +50,8 @@ def _memlock(config: Facts, soft: int | None, ports: Sequence[Facts]) -> Faults:
 
 
 def _tasks(variables: Facts, world: int, launched: int, launcher: str | None) -> Faults:
-    if launcher is None or (
-        launched > 1 and world == 1
-    ):  # one task alone, or not a job: another rule reports that
+    # Without MPI's ranks in one job, another rule reports it.
+    if launcher is None or (launched > 1 and world == 1):
         return
     step = _number(variables, "SLURM_STEP_NUM_TASKS")
     for name in (
