@@ -52,6 +52,7 @@ nitpick_ignore = [
     # Types that aliases stand for, written out by autodoc; Python's documentation is not linked.
     *(("py:class", f"collections.abc.{name}") for name in ("Callable", "Iterator", "Mapping")),
     *(("py:class", f"numpy.{name}") for name in ("ndarray", "dtype")),
+    ("py:class", "numpy._typing._array_like.NDArray"),  # as NumPy 2.5 names it
 ]
 autodoc_member_order = "bysource"
 numpydoc_show_class_members = False

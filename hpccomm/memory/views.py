@@ -143,7 +143,7 @@ def address(array: View) -> int:
     try:
         # Six times as fast as the fallback, which read-only arrays, empty arrays and dtypes without a
         # buffer protocol need.
-        first = ctypes.c_char.from_buffer(array)  # type: ignore[arg-type]  # it is a buffer
+        first = ctypes.c_char.from_buffer(array)  # type: ignore[arg-type, unused-ignore]  # it is a buffer
         return ctypes.addressof(first)
     except (TypeError, ValueError):
         return int(array.__array_interface__["data"][0])
