@@ -28,6 +28,7 @@ CLOSED = 256
 _Key = tuple[str, int]  # uid and rank: ranks may be threads of one process
 _answering: dict[_Key, "weakref.WeakMethod[Answerer]"] = {}
 _closed: MutableMapping[_Key, Facts] = {}
+_services: dict[str, Answerer] = {}
 _lock = threading.Lock()
 _about: dict[str, object] = {}
 _said: dict[str, tuple[float, int]] = {}
@@ -50,6 +51,11 @@ def withdraw(uid: str, rank: int, last: Facts) -> None:
         _closed[key] = last
         while len(_closed) > CLOSED:
             _closed.pop(next(iter(_closed)))
+
+
+def serve(service: str, answerer: Answerer) -> None:
+    """Answer questions to a service of this process, by its name, from now on."""
+    _services[service] = answerer
 
 
 def note(**facts: object) -> None:
@@ -104,6 +110,9 @@ def answer(question: Facts) -> Facts:
     that it is gone.
     """
     global _ended
+    if "service" in question:
+        served = _services.get(question["service"])
+        return {"unknown": True} if served is None else served(question)
     process: dict[str, object] = {"host": platform.node(), "pid": os.getpid(), "doing": doing()}
     process |= {name: fact for name, fact in _about.items() if fact is not None}
     if "said" in question:
@@ -135,5 +144,5 @@ def answer(question: Facts) -> Facts:
 def _after_fork() -> None:
     global _lock
     _lock = threading.Lock()  # a thread that is not here may have held it
-    for each in (_answering, _closed, _about, _said):
+    for each in (_answering, _closed, _services, _about, _said):
         each.clear()

@@ -15,6 +15,7 @@ import threading
 import time
 from abc import ABC, abstractmethod
 from collections import deque
+from collections.abc import Callable
 
 from hpccomm.contracts.transport import Steps
 from hpccomm.errors import CommunicationError
@@ -26,6 +27,9 @@ SMALL_SECONDS = 0.002
 
 LINGER_SECONDS = 0.1
 """So long after the last operation the thread still looks by itself."""
+
+
+Callback = Callable[[], object]
 
 
 class Task(ABC):
@@ -56,10 +60,12 @@ class Task(ABC):
         Whether somebody was told the error.
     queue : deque of Task
         Where it was put.
+    then : list of callable
+        What is called once it is over; see `tell`.
     """
 
     __slots__ = (
-        "_steps", "awaited", "error", "gate", "over", "queue", "seen", "small", "started", "timeout",
+        "_steps", "awaited", "error", "gate", "over", "queue", "seen", "small", "started", "then", "timeout",
     )  # fmt: skip
 
     def __init__(self, gate: Gate, timeout: float, started: float, *, small: bool = False) -> None:
@@ -71,6 +77,7 @@ class Task(ABC):
         self._steps: Steps | None = None
         self.error: BaseException | None = None
         self.over = self.awaited = self.seen = False
+        self.then: list[Callback] = []
 
     @abstractmethod
     def begin(self) -> Steps:
@@ -126,6 +133,17 @@ class Task(ABC):
         if self.error is None:
             self._steps = None
             self.forget()
+        if self.then:
+            self.tell()
+
+    def tell(self) -> None:
+        """Call what waits for its end, each once. From any thread."""
+        while self.then:
+            try:
+                call = self.then.pop()
+            except IndexError:  # another thread was faster
+                return
+            call()
 
 
 TaskQueue = deque[Task]
@@ -166,6 +184,12 @@ class ProgressEngine:
                 self._thread.start()
             elif self._parked or not task.small:
                 self._changed.notify()
+
+    def hurry(self, task: Task) -> None:
+        """Have the thread move a task on at once: nobody is about to wait for it."""
+        with self._changed:
+            task.small = False
+            self._changed.notify()
 
     def turn(self) -> bool:
         """Move every queue's first task on; return whether anything moved. Never blocks."""

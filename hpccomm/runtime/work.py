@@ -1,5 +1,6 @@
 """What an asynchronous call gives back."""
 
+from collections.abc import Callable
 from time import perf_counter, sleep
 from typing import Any
 
@@ -93,6 +94,24 @@ class Work:
             return None
         self._task.seen = True
         return self._task.error
+
+    def add_done_callback(self, call: Callable[[], object]) -> None:
+        """Have ``call()`` called once the operation is over, for good or ill.
+
+        It is called in the thread that moves operations on, and so may neither block nor communicate; or at once, if
+        the operation is over. While nobody waits and ``comm.background`` is False, nothing is called.
+
+        Parameters
+        ----------
+        call : callable
+            Without arguments.
+        """
+        self._asked = True
+        self._task.then.append(call)
+        if self._task.over:
+            self._task.tell()
+        else:
+            self._engine.hurry(self._task)
 
     def __del__(self) -> None:
         if not self._asked:

@@ -1,0 +1,325 @@
+"""The calls of c10d on a group, in each of their spellings."""
+
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
+from math import prod
+from threading import RLock
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+
+from hpccomm.errors import CommunicationError
+from hpccomm.torch.arguments import CallTerms, lists, seconds, tensors, terms
+from hpccomm.torch.tensors import Settle, Staging, array, contiguous, joined
+from hpccomm.torch.work import AnyRankWork, CompletedWork, PendingWork, as_torchs
+
+if TYPE_CHECKING:
+    from hpccomm.communicator import Communicator
+
+
+class Issued(NamedTuple):
+    """A call of the communicator."""
+
+    name: str
+    arguments: tuple[Any, ...]
+    keywords: Mapping[str, Any]
+
+
+NOTHING: Mapping[str, Any] = {}
+
+DONE = CompletedWork()
+"""What synchronous calls return. c10d waits for it, or drops it."""
+
+BARRIER = Issued("barrier", (), NOTHING)
+
+MESSAGE = terms((), {})
+"""What messages are to do, of which c10d says nothing."""
+
+
+def sizes(parts: Sequence[Any]) -> list[int]:
+    """Return how many elements tensors have."""
+    return [each.numel() for each in parts]
+
+
+class GroupCalls:
+    """The calls, whichever class of c10d the group is.
+
+    Ranks are those of the group. Several threads may call, and are served one after the other.
+    """
+
+    _comm: "Communicator"
+
+    def _over(self, comm: "Communicator") -> None:
+        """Carry calls out over a communicator."""
+        self._comm, self._lock = comm, RLock()
+        self._batch: Any = None
+        self._batched: list[tuple[Sequence[Any], Sequence[Settle]]] = []
+
+    def _issue(
+        self, calls: Sequence[Issued], how: CallTerms, result: Sequence[Any], stage: Staging
+    ) -> CompletedWork:
+        """Carry calls out together, or start them.
+
+        Raises
+        ------
+        torch.distributed.DistBackendError
+            If a call fails.
+        HpccommError
+            If an argument does not fit.
+        """
+        comm, settles = self._comm, stage.settles
+        try:
+            with self._lock:
+                if self._batch is not None:
+                    self._batched.append((result, settles))
+                    for name, arguments, keywords in calls:
+                        getattr(comm, name)(*arguments, **keywords)
+                    return DONE
+                # Always asynchronous: c10d lets one rank wait where another one does not, and other threads call
+                # while this one waits.
+                if len(calls) == 1:
+                    ((name, arguments, keywords),) = calls
+                    work = getattr(comm, name)(
+                        *arguments, async_op=True, timeout=how.timeout, **keywords
+                    )
+                else:
+                    with comm.batch(async_op=True, timeout=how.timeout) as batch:
+                        for name, arguments, keywords in calls:
+                            getattr(comm, name)(*arguments, **keywords)
+                    work = batch.work
+            if how.async_op:
+                return PendingWork(work, result, settles, progresses=comm.background)
+            work.wait()
+        except CommunicationError as error:
+            raise as_torchs(error) from error
+        for settle in settles:
+            settle()
+        return DONE
+
+    # Reductions.
+
+    def allreduce(self, given: Any, *rest: Any, **named: Any) -> CompletedWork:
+        """Reduce each tensor, in place."""
+        how, result, stage = terms(rest, named), tensors(given), Staging()
+        calls = [
+            Issued("all_reduce", (stage.out(each, reduced=True), how.op), NOTHING)
+            for each in result
+        ]
+        return self._issue(calls, how, result, stage)
+
+    allreduce_coalesced = allreduce
+
+    def reduce(self, given: Any, *rest: Any, **named: Any) -> CompletedWork:
+        """Reduce each tensor, in place at the root."""
+        how, result, stage = terms(rest, named), tensors(given), Staging()
+        calls = [
+            Issued("reduce", (stage.out(each, reduced=True), how.root, how.op), NOTHING)
+            for each in result
+        ]
+        return self._issue(calls, how, result, stage)
+
+    def reduce_scatter(self, outputs: Any, inputs: Any, *rest: Any, **named: Any) -> CompletedWork:
+        """Reduce a list of tensors, of which each rank gets its own."""
+        how, result, stage = terms(rest, named), tensors(outputs), Staging()
+        calls = []
+        for out, parts in zip(result, lists(inputs), strict=True):
+            x, counts = array(joined(parts), reduced=True), sizes(parts)
+            into = {"out": stage.out(out, reduced=True).reshape(-1)}
+            if len(set(counts)) == 1:
+                calls.append(Issued("reduce_scatter", (x, how.op), into))
+            else:
+                calls.append(Issued("reduce_scatter_v", (x, counts, how.op), into))
+        return self._issue(calls, how, result, stage)
+
+    def reduce_scatter_single_coalesced(
+        self, outputs: Any, inputs: Any, *rest: Any, **named: Any
+    ) -> CompletedWork:
+        """Reduce tensors, of which each rank gets its block."""
+        how, result, stage = terms(rest, named), tensors(outputs), Staging()
+        calls = [
+            Issued(
+                "reduce_scatter",
+                (array(contiguous(x), reduced=True).reshape(-1), how.op),
+                {"out": stage.out(out, reduced=True).reshape(-1)},
+            )
+            for out, x in zip(result, tensors(inputs), strict=True)
+        ]
+        return self._issue(calls, how, result, stage)
+
+    reduce_scatter_single = _reduce_scatter_base = reduce_scatter_single_coalesced
+    reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
+
+    # Others.
+
+    def broadcast(self, given: Any, *rest: Any, **named: Any) -> CompletedWork:
+        """Overwrite each tensor with the root's."""
+        how, result, stage = terms(rest, named), tensors(given), Staging()
+        calls = [Issued("broadcast", (stage.out(each), how.root), NOTHING) for each in result]
+        return self._issue(calls, how, result, stage)
+
+    def allgather(self, outputs: Any, inputs: Any, *rest: Any, **named: Any) -> CompletedWork:
+        """Collect each rank's tensor in a list. They may differ in size, as the outputs say."""
+        how, result, stage = terms(rest, named), lists(outputs), Staging()
+        calls = []
+        for parts, x in zip(result, tensors(inputs), strict=True):
+            source, counts = array(contiguous(x)).reshape(-1), sizes(parts)
+            into = {"out": stage.parts(parts, x)}
+            if len(set(counts)) == 1:
+                calls.append(Issued("all_gather", (source,), into))
+            else:
+                calls.append(Issued("all_gather_v", (source, counts), into))
+        return self._issue(calls, how, result, stage)
+
+    def allgather_coalesced(
+        self, outputs: Any, inputs: Any, *rest: Any, **named: Any
+    ) -> CompletedWork:
+        """Collect each rank's tensors in lists of them, one for each rank."""
+        by_tensor = [list(each) for each in zip(*outputs, strict=True)]
+        return self.allgather(by_tensor, inputs, *rest, **named)
+
+    def all_gather_single_coalesced(
+        self, outputs: Any, inputs: Any, *rest: Any, **named: Any
+    ) -> CompletedWork:
+        """Collect each rank's tensor, one behind the other."""
+        how, result, stage = terms(rest, named), tensors(outputs), Staging()
+        calls = [
+            Issued(
+                "all_gather",
+                (array(contiguous(x)).reshape(-1),),
+                {"out": stage.out(out).reshape(-1)},
+            )
+            for out, x in zip(result, tensors(inputs), strict=True)
+        ]
+        return self._issue(calls, how, result, stage)
+
+    all_gather_single = _allgather_base = all_gather_single_coalesced
+    allgather_into_tensor_coalesced = all_gather_single_coalesced
+
+    def gather(self, outputs: Any, inputs: Any, *rest: Any, **named: Any) -> CompletedWork:
+        """Collect each rank's tensor in a list of the root."""
+        how, result, stage = terms(rest, named), lists(outputs), Staging()
+        (x,) = tensors(inputs)
+        into = {"out": stage.parts(result[0], x)} if how.root == self._comm.rank else NOTHING
+        call = Issued("gather", (array(contiguous(x)).reshape(-1), how.root), into)
+        return self._issue([call], how, result, stage)
+
+    def scatter(self, outputs: Any, inputs: Any, *rest: Any, **named: Any) -> CompletedWork:
+        """Give each rank its tensor of the root's list."""
+        how, result, stage = terms(rest, named), tensors(outputs), Staging()
+        x = array(joined(lists(inputs)[0])) if how.root == self._comm.rank else None
+        into = {"out": stage.out(result[0]).reshape(-1)}
+        return self._issue([Issued("scatter", (x, how.root), into)], how, result, stage)
+
+    def all_to_all_single(
+        self,
+        output: Any,
+        input: Any,  # noqa: A002 (c10d's name)
+        output_split_sizes: Sequence[int] = (),
+        input_split_sizes: Sequence[int] = (),
+        *rest: Any,
+        **named: Any,
+    ) -> CompletedWork:
+        """Send each rank its rows, and receive rows of each."""
+        how, size, stage = terms(rest, named), self._comm.size, Staging()
+        x, into = array(contiguous(input)).reshape(-1), {"out": stage.out(output).reshape(-1)}
+        if not (len(output_split_sizes) or len(input_split_sizes)):
+            call = Issued("all_to_all", (x,), into)
+        else:
+            sent = list(input_split_sizes) or [len(input) // size] * size
+            taken = list(output_split_sizes) or [len(output) // size] * size
+            row = prod(input.shape[1:])
+            counts = [each * row for each in sent], [each * row for each in taken]
+            call = Issued("all_to_all_v", (x, *counts), into)
+        return self._issue([call], how, [output], stage)
+
+    alltoall_base = all_to_all_single
+
+    def alltoall(self, outputs: Any, inputs: Any, *rest: Any, **named: Any) -> CompletedWork:
+        """Send each rank a tensor, and receive one of each. Any sizes."""
+        how, result, stage = terms(rest, named), tensors(outputs), Staging()
+        parts = tensors(inputs)
+        arguments = array(joined(parts)), sizes(parts), sizes(result)
+        call = Issued("all_to_all_v", arguments, {"out": stage.parts(result, parts[0])})
+        return self._issue([call], how, result, stage)
+
+    # Messages.
+
+    def send(self, given: Any, dst: int, tag: int = 0) -> CompletedWork:
+        """Send a tensor."""
+        (x,) = tensors(given)
+        call = Issued("send", (array(contiguous(x)), dst, 0 if x.is_cuda else tag), NOTHING)
+        return self._issue([call], MESSAGE, [x], Staging())
+
+    def recv(self, given: Any, src: int, tag: int = 0) -> CompletedWork:
+        """Receive a tensor."""
+        (out,), stage = tensors(given), Staging()
+        call = Issued("recv", (stage.out(out), src, 0 if out.is_cuda else tag), NOTHING)
+        return self._issue([call], MESSAGE, [out], stage)
+
+    def recv_anysource(self, given: Any, tag: int = 0) -> CompletedWork:
+        """Receive a tensor from any rank."""
+        (out,), stage = tensors(given), Staging()
+        return AnyRankWork(self._comm, self._lock, stage.out(out), tag, [out], stage.settles)
+
+    # Calls together.
+
+    def start_coalescing(self, *_: Any) -> None:
+        """Begin to issue calls together."""
+        self._lock.acquire()
+        try:
+            self._batch = self._comm.batch(async_op=True)
+            self._batch.__enter__()
+        except BaseException:
+            self._batch = None
+            self._lock.release()
+            raise
+
+    def end_coalescing(self, *_: Any) -> CompletedWork:
+        """Issue them."""
+        batch, batched, self._batch, self._batched = self._batch, self._batched, None, []
+        try:
+            batch.__exit__(None, None, None)
+        except CommunicationError as error:
+            raise as_torchs(error) from error
+        finally:
+            self._lock.release()
+        if batch.work is None:
+            return DONE
+        result = [tensor for part, _ in batched for tensor in part]
+        settles = [settle for _, part in batched for settle in part]
+        return PendingWork(batch.work, result, settles, progresses=self._comm.background)
+
+    _start_coalescing, _end_coalescing = start_coalescing, end_coalescing
+
+    # Waiting for all.
+
+    def barrier(self, *rest: Any, **named: Any) -> CompletedWork:
+        """Wait until each rank has called it; on a device, also for the work of the current stream."""
+        if torch.cuda.is_initialized():
+            torch.cuda.current_stream().synchronize()
+        return self._issue([BARRIER], terms(rest, named), [], Staging())
+
+    def monitored_barrier(self, how: Any = None, wait_all_ranks: bool = False) -> None:
+        """Wait until each rank has called it; the error says who has not come."""
+        timeout = how if isinstance(how, timedelta) else getattr(how, "timeout", None)
+        blocking = MESSAGE._replace(timeout=seconds(timeout), async_op=False)
+        self._issue([BARRIER], blocking, [], Staging())
+
+    # Groups and ends.
+
+    def group(self, ranks: Sequence[int], timeout: float | None) -> "Communicator":
+        """Return a communicator of some ranks, in their order. Called by its members alone; blocks."""
+        others = [rank for rank in range(self._comm.size) if rank not in ranks]
+        with self._lock:
+            comm = self._comm.shrink(others) if others else self._comm.dup()
+        if timeout is not None:
+            comm.set_timeout(timeout)
+        return comm
+
+    def shutdown(self) -> None:
+        """End the group's communicator. Collective, unless it has failed."""
+        self._comm.finalize()
+
+    def abort(self) -> None:
+        """End what is under way. Local."""
+        self._comm.abort()

@@ -1,0 +1,89 @@
+"""Compressed gradients for DistributedDataParallel: hpccomm's compressors as a communication hook."""
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from itertools import accumulate
+from math import prod
+from typing import TYPE_CHECKING, Any
+
+from torch.futures import Future
+
+from hpccomm.gradients import Bucket, Channel, Compressor, Exchange, Parameter
+from hpccomm.gradients.group import RankGroup
+from hpccomm.torch.group import communicator
+from hpccomm.torch.tensors import array
+from hpccomm.torch.work import as_torchs
+
+if TYPE_CHECKING:
+    from concurrent.futures import Future as Call
+
+
+def ddp_comm_hook(compressor: Compressor) -> Callable[[Any, Any], Any]:
+    """Return a hook for ``DistributedDataParallel.register_comm_hook``, which reduces gradients compressed.
+
+    ``model.register_comm_hook(group, hook)``: the state is the process group, or None for the default one. Gradients
+    are averaged, in a thread of the hook's own and over a communicator of its own, while the backward pass goes on.
+    What a compressor keeps belongs to the hook, so each model takes one of its own. The first call is collective over
+    the group.
+
+    Parameters
+    ----------
+    compressor : Compressor
+        Of `hpccomm.gradients`, or the user's own; equal on all ranks. Gradients lie in host memory.
+    """
+    return CompressingHook(compressor)
+
+
+class CompressingHook:
+    """The hook of one model.
+
+    Parameters
+    ----------
+    compressor : Compressor
+        Equal on all ranks.
+    """
+
+    __name__ = __qualname__ = "hpccomm_compressing_hook"  # DistributedDataParallel logs it
+
+    def __init__(self, compressor: Compressor) -> None:
+        self._compressor = compressor
+        self._exchange: Exchange | None = None
+        self._channels: dict[Bucket, Channel] = {}
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="hpccomm-torch")
+
+    def __call__(self, state: Any, bucket: Any) -> Any:
+        """Begin to reduce a bucket; return a future of its tensor."""
+        if self._exchange is None:
+            self._exchange = Exchange(RankGroup(communicator(state).dup(), None))
+        call = self._thread.submit(self._reduce, described(bucket), bucket.buffer())
+        base: Any = Future()
+        future = base.then(lambda _: _result(call))  # see PendingWork of errors
+        call.add_done_callback(lambda _: base.set_result(None))
+        return future
+
+    def _reduce(self, bucket: Bucket, tensor: Any) -> Any:
+        exchange = self._exchange
+        assert exchange is not None
+        channel = self._channels.get(bucket)
+        if channel is None:
+            channel = self._channels[bucket] = self._compressor.channel(bucket)
+        x = array(tensor, reduced=True)
+        channel.reduce(x, exchange)
+        x /= x.dtype.type(exchange.size)
+        return tensor
+
+
+def _result(call: "Call[Any]") -> Any:
+    error = call.exception()
+    if error is not None:
+        raise as_torchs(error)
+    return call.result()
+
+
+def described(bucket: Any) -> Bucket:
+    """Return a bucket of DistributedDataParallel as hpccomm describes one."""
+    dtype = array(bucket.buffer()).dtype
+    shapes = [tuple(each.shape) for each in bucket.gradients()]
+    parameters = tuple(Parameter(str(i), shape, dtype) for i, shape in enumerate(shapes))
+    ends = list(accumulate(map(prod, shapes), initial=0))
+    return Bucket(bucket.index(), dtype, parameters, tuple(ends[:-1]), ends[-1])

@@ -1,0 +1,41 @@
+"""What c10d learns of hpccomm: the backend and the way to start it. Loads PyTorch, and nothing else."""
+
+from importlib import import_module
+from typing import Any
+
+from hpccomm.extras import install_command
+
+NAME = "hpccomm"
+"""Of the backend."""
+
+SCHEME = "mpi"
+"""Of its ``init_method``."""
+
+
+def register() -> None:
+    """Register the backend, and ``init_method="mpi://"``. Local; idempotent.
+
+    PyTorch calls it at the end of its own import, by the entry point ``torch.backends``: within another call of
+    this function, where that import is its own.
+
+    Raises
+    ------
+    ImportError
+        If there is no PyTorch.
+    """
+    try:
+        import torch.distributed as dist
+    except ModuleNotFoundError as error:
+        raise ImportError(f"hpccomm.torch needs PyTorch: {install_command('torch')}") from error
+    if not dist.is_available() or NAME in dist.Backend.backend_list:
+        return
+    dist.Backend.register_backend(NAME, _create, extended_api=True, devices=["cpu", "cuda"])
+    dist.register_rendezvous_handler(SCHEME, _rendezvous)
+
+
+def _create(options: Any, _: Any) -> Any:
+    return import_module("hpccomm.torch.starting").create(options)
+
+
+def _rendezvous(_: str, **how: Any) -> Any:
+    return import_module("hpccomm.torch.starting").rendezvous(**how)

@@ -1,0 +1,133 @@
+"""Rank, size and store from MPI; the communicators of groups."""
+
+import os
+import sys
+from collections.abc import Iterator
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+import torch.distributed as dist
+
+import hpccomm
+from hpccomm.errors import BackendUnavailable, LaunchError, UsageError
+from hpccomm.torch.arguments import seconds
+from hpccomm.torch.group import BACKEND_CAN_BE_PYTHON, HpccommGroup, served_by
+from hpccomm.torch.registration import NAME, SCHEME
+from hpccomm.torch.store import JobStore
+
+if TYPE_CHECKING:
+    from hpccomm.communicator import Communicator
+
+STORE_SECONDS = 300.0
+"""How long the store waits, as c10d's do."""
+
+_store: JobStore | None = None
+"""c10d keeps the half of it that is C++; this is the other one."""
+
+_waiting: "Communicator | None" = None
+"""The communicator of all ranks that a rendezvous has made, until the default group takes it."""
+
+
+def init(*, timeout: timedelta | None = None, **options: Any) -> None:
+    """Start `torch.distributed` with the backend ``"hpccomm"`` on all ranks of MPI. Collective; blocks.
+
+    It is ``init_process_group("hpccomm", init_method="mpi://")``. Rank, size and store come from MPI: no address, no
+    port, no environment variable.
+
+    Parameters
+    ----------
+    timeout : timedelta, optional
+        Deadline of the default group's calls; None is c10d's, half an hour.
+    **options
+        Of ``init_process_group``, such as ``device_id``.
+
+    Raises
+    ------
+    LaunchError
+        If the job was not started by MPI.
+    """
+    dist.init_process_group(
+        options.pop("backend", NAME), init_method=f"{SCHEME}://", timeout=timeout, **options
+    )
+
+
+def rendezvous(
+    timeout: timedelta | None = None, **_: Any
+) -> Iterator[tuple[JobStore | dist.HashStore, int, int]]:
+    """Give c10d store, rank and size. Collective; blocks."""
+    global _store, _waiting
+    comm = _waiting = _world(seconds(timeout))
+    if comm.size == 1:
+        _check_size(comm, int(os.environ.get("WORLD_SIZE", "1")))
+        yield dist.HashStore(), 0, 1
+    else:
+        side = comm._core.backend.side  # noqa: SLF001 (of hpccomm)
+        if side is None:
+            raise BackendUnavailable(
+                f"backend {comm.backends['host']!r} has no side channel for the store; give "
+                "init_process_group a store, rank and world_size"
+            )
+        _store = JobStore(side, comm.rank, STORE_SECONDS)
+        yield _store, comm.rank, comm.size
+
+
+def _world(timeout: float | None) -> "Communicator":
+    return hpccomm.new_comm(name="torch", timeout=timeout)
+
+
+def _check_size(comm: "Communicator", size: int) -> None:
+    """Raise unless MPI has started that many ranks."""
+    if comm.size == size:
+        return
+    found = comm.size
+    comm.finalize()
+    raise LaunchError(
+        f"torch.distributed has {size} ranks and MPI has {found}: the backend {NAME!r} takes processes that MPI has "
+        f"started. Start them with 'mpiexec -n {size} python ...' (or srun) in place of torchrun, and call "
+        "hpccomm.torch.init()"
+    )
+
+
+def create(options: Any) -> HpccommGroup:
+    """Make the group that c10d asks for. Called by its members; blocks."""
+    global _waiting
+    if not BACKEND_CAN_BE_PYTHON:
+        _refuse_mixture()
+    timeout, ranks = seconds(options.timeout), list(options.global_ranks_in_group)
+    if not ranks:
+        comm, _waiting = _waiting or _world(timeout), None
+        _check_size(comm, options.group_size)
+        if comm.rank != options.group_rank:
+            raise LaunchError(
+                f"rank {options.group_rank} of torch.distributed is rank {comm.rank} of MPI; give "
+                "init_process_group the rank of MPI, or call hpccomm.torch.init()"
+            )
+        return HpccommGroup(comm, options.group_id, options.store)
+    if ranks != sorted(ranks):
+        raise UsageError(f"ranks is {ranks}; give ranks in ascending order")
+    default = served_by(dist.group.WORLD)
+    if default is None:
+        raise UsageError(
+            f"the default group has no backend {NAME!r}, of which other groups are made; call "
+            f"init_process_group({NAME!r}) or hpccomm.torch.init()"
+        )
+    return HpccommGroup(default.group(ranks, timeout), options.group_id, options.store)
+
+
+def _refuse_mixture() -> None:
+    """Raise if c10d is about to make a group of several backends: its first would replace the others.
+
+    c10d says which ones to nobody, so its own frame is asked.
+    """
+    frame = sys._getframe()  # noqa: SLF001 (there is no other way)
+    while frame is not None and "backend_config" not in frame.f_locals:
+        frame = frame.f_back  # type: ignore[assignment]  # None at the end
+    if frame is None:
+        return
+    names = frame.f_locals["backend_config"].get_device_backend_map()
+    if set(names.values()) != {NAME}:
+        given = ",".join(f"{device}:{name}" for device, name in names.items())
+        raise UsageError(
+            f"backend is {given!r}, and before PyTorch 2.14 a group of {NAME!r} has no other backend beside it; give "
+            f"{NAME!r}, which takes cpu and cuda tensors, or install PyTorch 2.14"
+        )

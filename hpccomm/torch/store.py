@@ -1,0 +1,166 @@
+"""c10d's store over hpccomm's side channel: rank 0 keeps the values, and a thread of it answers. No port."""
+
+import itertools
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from datetime import timedelta
+from threading import Lock
+from time import monotonic, sleep
+from typing import Any
+
+from torch.distributed import DistStoreError, Store
+
+from hpccomm.contracts.side import ANSWERED, Facts, SideChannel
+from hpccomm.runtime.answering import serve
+
+ANSWER_SECONDS = 30.0
+"""How long rank 0 may take for an answer, before it is asked again."""
+
+LONGEST_PAUSE = 0.05
+"""Seconds between two looks for a value that is not there yet."""
+
+_numbers = itertools.count()
+
+
+class JobStore(Store):  # type: ignore[misc]  # PyTorch brings no types
+    """The store of the ranks of a communicator. Making it is local, in one order on all ranks.
+
+    Parameters
+    ----------
+    side : SideChannel
+        The communicator's.
+    rank : int
+        This rank.
+    timeout : float
+        Seconds that `get` and `wait` wait.
+    """
+
+    def __init__(self, side: SideChannel, rank: int, timeout: float) -> None:
+        super().__init__()
+        self._side, self._rank, self._limit = side, rank, timeout
+        self._name = f"c10d store {next(_numbers)}"
+        self._lock, self._asked = Lock(), 0
+        self._values: dict[str, str] = {}
+        self._answered: dict[int, tuple[int, Facts]] = {}
+        if rank == 0:
+            serve(self._name, self._serve)
+
+    # At rank 0.
+
+    def _serve(self, question: Facts) -> Facts:
+        """Answer a question, once: whoever asks it again gets the same answer."""
+        number, answer = self._answered.get(question["from"], (-1, {}))
+        if number != question["number"]:
+            answer = {"is": _OPERATIONS[question["do"]](self._values, *question["with"])}
+            self._answered[question["from"]] = question["number"], answer
+        return answer
+
+    # At every rank.
+
+    def _ask(self, what: str, *arguments: object) -> Any:
+        until = monotonic() + self._limit
+        with self._lock:
+            self._asked += 1
+            question = {
+                "service": self._name,
+                "from": self._rank,
+                "number": self._asked,
+                "do": what,
+                "with": arguments,
+            }
+            while monotonic() < until:
+                answer = self._side.ask((0,), question, ANSWER_SECONDS)[0]
+                if answer.state == ANSWERED and "is" in answer.facts:
+                    return answer.facts["is"]
+                sleep(LONGEST_PAUSE)  # rank 0 has not made its store yet, or is busy
+        raise DistStoreError(f"rank 0, which keeps the store, did not answer in {self._limit:g} s")
+
+    def set(self, key: str, value: str | bytes) -> None:
+        """Set a value."""
+        self._ask("set", key, _text(value))
+
+    def add(self, key: str, amount: int) -> int:
+        """Add to a number, and return it."""
+        return int(self._ask("add", key, amount))
+
+    def compare_set(self, key: str, expected: str | bytes, desired: str | bytes) -> bytes:
+        """Set a value if it is the expected one, or there is none and none is; return what it is now."""
+        return _bytes(self._ask("compare_set", key, _text(expected), _text(desired)))
+
+    def check(self, keys: Sequence[str]) -> bool:
+        """Return whether all have values."""
+        return bool(self._ask("check", list(keys)))
+
+    def delete_key(self, key: str) -> bool:
+        """Remove a value; return whether there was one."""
+        return bool(self._ask("delete_key", key))
+
+    def num_keys(self) -> int:
+        """Return how many there are."""
+        return int(self._ask("num_keys"))
+
+    deleteKey, getNumKeys = delete_key, num_keys  # noqa: N815 (what a `PrefixStore` calls)
+
+    def get(self, key: str) -> bytes:
+        """Return a value, when it is there."""
+        self.wait([key])
+        return _bytes(self._ask("get", key))
+
+    def wait(self, keys: Sequence[str], timeout: timedelta | None = None) -> None:
+        """Wait until all have values.
+
+        Raises
+        ------
+        torch.distributed.DistStoreError
+            If the deadline passes.
+        """
+        limit = self._limit if timeout is None else timeout.total_seconds()
+        until, pause = monotonic() + limit, 1e-3
+        while not self.check(keys):
+            if monotonic() > until:
+                raise DistStoreError(f"no rank has set all of {', '.join(keys)} in {limit:g} s")
+            sleep(pause)
+            pause = min(LONGEST_PAUSE, pause * 1.5)
+
+    def set_timeout(self, timeout: timedelta) -> None:
+        """Set how long `get` and `wait` wait."""
+        self._limit = timeout.total_seconds()
+
+
+def _text(value: str | bytes) -> str:
+    """Return a value as it is sent: a character a byte."""
+    return (value.encode() if isinstance(value, str) else bytes(value)).decode("latin-1")
+
+
+def _bytes(text: str) -> bytes:
+    return text.encode("latin-1")
+
+
+def _add(values: dict[str, str], key: str, amount: int) -> int:
+    total = int(values.get(key, "0")) + amount
+    values[key] = str(total)
+    return total
+
+
+def _compare_set(values: dict[str, str], key: str, expected: str, desired: str) -> str:
+    if values.get(key, "") == expected:
+        values[key] = desired
+    return values.get(key, expected)
+
+
+def _delete(values: dict[str, str], key: str) -> bool:
+    with suppress(KeyError):
+        del values[key]
+        return True
+    return False
+
+
+_OPERATIONS: dict[str, Callable[..., object]] = {
+    "set": dict.__setitem__,
+    "get": dict.get,
+    "add": _add,
+    "compare_set": _compare_set,
+    "check": lambda values, keys: all(key in values for key in keys),
+    "delete_key": _delete,
+    "num_keys": len,
+}

@@ -1,0 +1,111 @@
+"""PyTorch's tensors as arrays that hpccomm takes.
+
+A tensor in host memory becomes a NumPy array over the same memory; one on a device goes to hpccomm as it is. Where
+its elements do not lie in order one behind the other, a copy is communicated, and copied back.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from hpccomm.dtypes import BFLOAT16, FLOAT8_E4M3FN, FLOAT8_E5M2
+from hpccomm.errors import UnsupportedDtype, UsageError
+
+Settle = Callable[[], object]
+"""Copies results to where they belong, once they are there."""
+
+_BITS = {
+    torch.bfloat16: (torch.int16, BFLOAT16),
+    torch.float8_e4m3fn: (torch.uint8, FLOAT8_E4M3FN),
+    torch.float8_e5m2: (torch.uint8, FLOAT8_E5M2),
+}
+"""What NumPy lacks: as which integers it is shared, and hpccomm's dtype."""
+
+
+def array(tensor: Any, *, reduced: bool = False) -> Any:
+    """Return a contiguous tensor's memory as an array.
+
+    Parameters
+    ----------
+    tensor : torch.Tensor
+        Of any shape.
+    reduced : bool
+        Whether its elements are reduced. Where NumPy and hpccomm lack a dtype, bytes are moved.
+
+    Raises
+    ------
+    UnsupportedDtype
+        If elements are to be reduced of which only bytes are known.
+    UsageError
+        If the tensor lies on a device that is not CUDA's.
+    """
+    if tensor.requires_grad:
+        tensor = tensor.detach()
+    if not tensor.is_cpu:
+        if not tensor.is_cuda:
+            raise UsageError(f"a tensor lies on {tensor.device}; hpccomm takes cpu and cuda")
+        return tensor
+    bits = _BITS.get(tensor.dtype)
+    if bits is not None:
+        return tensor.view(bits[0]).numpy().view(bits[1])
+    try:
+        return tensor.numpy()
+    except TypeError:
+        if reduced:
+            raise UnsupportedDtype(
+                f"tensors of {tensor.dtype} cannot be reduced; convert them, such as by .float()"
+            ) from None
+        return tensor.reshape(-1).view(torch.uint8).numpy()
+
+
+def contiguous(tensor: Any) -> Any:
+    """Return a tensor whose memory holds what a read of it returns: the same one, or a copy.
+
+    Raises
+    ------
+    UsageError
+        If it is sparse.
+    """
+    if tensor.layout is not torch.strided:
+        raise UsageError(f"a tensor has layout {tensor.layout}; give tensor.to_dense()")
+    if tensor.is_conj() or tensor.is_neg():
+        tensor = tensor.resolve_conj().resolve_neg()
+    return tensor.contiguous()
+
+
+def joined(parts: Sequence[Any]) -> Any:
+    """Return the elements of tensors in one flat tensor: a copy."""
+    return torch.cat([each.detach().reshape(-1) for each in parts])
+
+
+class Staging:
+    """The tensors that a call writes to, as arrays.
+
+    Attributes
+    ----------
+    settles : list of callable
+        Copy results to where they belong, once they are there.
+    """
+
+    def __init__(self) -> None:
+        self.settles: list[Settle] = []
+
+    def out(self, tensor: Any, *, reduced: bool = False) -> Any:
+        """Return a tensor's memory as an array, or that of a copy."""
+        whole = contiguous(tensor)
+        if whole is not tensor:
+            self.settles.append(lambda: tensor.detach().copy_(whole))
+        return array(whole, reduced=reduced)
+
+    def parts(self, parts: Sequence[Any], like: Any) -> Any:
+        """Return a flat array for the elements of all parts, which have the dtype of the tensor `like`."""
+        sizes = [each.numel() for each in parts]
+        flat = torch.empty(sum(sizes), dtype=like.dtype, device=like.device)
+
+        def settle() -> None:
+            for part, elements in zip(parts, flat.split(sizes), strict=True):
+                part.detach().copy_(elements.view(part.shape))
+
+        self.settles.append(settle)
+        return array(flat)

@@ -1,0 +1,270 @@
+"""What c10d gets back from a call."""
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
+from threading import Lock
+from time import monotonic, sleep
+from typing import Any
+
+import torch
+from torch._C._distributed_c10d import Work as TorchWork
+from torch.distributed import DistBackendError
+from torch.futures import Future
+
+from hpccomm.contracts.arrivals import ANY
+from hpccomm.errors import CommunicationError
+from hpccomm.runtime.device_work import DeviceWork
+from hpccomm.runtime.lifetime import after_fork
+from hpccomm.torch.arguments import seconds
+from hpccomm.torch.tensors import Settle
+
+LONGEST_PAUSE = 1e-3
+"""Seconds between two looks for a message from any rank."""
+
+_threads = ThreadPoolExecutor(max_workers=256, thread_name_prefix="hpccomm-torch")
+"""Complete futures. What hangs on one may wait for another, so a thread is there for each that is open."""
+
+
+@after_fork
+def _after_fork() -> None:
+    global _threads
+    _threads = ThreadPoolExecutor(max_workers=256, thread_name_prefix="hpccomm-torch")
+
+
+def as_torchs(error: BaseException) -> BaseException:
+    """Return an error as c10d's users catch it: what went wrong between ranks is a `DistBackendError`."""
+    if not isinstance(error, CommunicationError):
+        return error
+    raised: BaseException = DistBackendError(f"{type(error).__name__}: {error}")
+    raised.__cause__ = error
+    return raised
+
+
+class CompletedWork(TorchWork):  # type: ignore[misc]  # PyTorch brings no types
+    """A call that is done. One serves all synchronous calls."""
+
+    def __init__(self, result: Sequence[Any] = ()) -> None:
+        super().__init__()
+        self._result = list(result)
+
+    def wait(self, timeout: timedelta | None = None) -> bool:
+        """Return at once."""
+        return True
+
+    def get_future(self) -> Any:
+        """Return a completed future of the list of tensors."""
+        future: Any = Future()
+        future.set_result(self._result)
+        return future
+
+    def synchronize(self) -> None:
+        """Do nothing."""
+
+    def is_completed(self) -> bool:
+        """Return True."""
+        return True
+
+    def is_success(self) -> bool:
+        """Return True."""
+        return True
+
+    def exception(self) -> BaseException | None:
+        """Return None."""
+        return None
+
+    def result(self) -> list[Any]:
+        """Return the tensors."""
+        return self._result
+
+
+class PendingWork(CompletedWork):
+    """A call under way, which keeps its tensors alive.
+
+    Parameters
+    ----------
+    work : hpccomm.Work
+        The call.
+    result : sequence of torch.Tensor
+        What c10d passed to be filled.
+    settles : sequence of callable
+        Copy results to where they belong.
+    progresses : bool
+        Whether the call goes on while nobody waits for it.
+    """
+
+    def __init__(
+        self, work: Any, result: Sequence[Any], settles: Sequence[Settle], *, progresses: bool
+    ) -> None:
+        super().__init__(result)
+        self._work, self._settles, self._progresses = work, list(settles), progresses
+        self._lock = Lock()
+        self._future: Any = None
+
+    def wait(self, timeout: timedelta | None = None) -> bool:
+        """Wait until the call is done; on a device, order the current stream behind it.
+
+        Raises
+        ------
+        torch.distributed.DistBackendError
+            If the call failed, or its deadline has passed.
+        """
+        try:
+            self._work.wait(seconds(timeout))
+        except CommunicationError as error:
+            raise as_torchs(error) from error
+        self._settle()
+        return True
+
+    def _settle(self) -> None:
+        if self._settles:
+            with self._lock:
+                while self._settles:
+                    self._settles.pop(0)()
+
+    def synchronize(self) -> None:
+        """Wait as `wait` does."""
+        self.wait()
+
+    def get_future(self) -> Any:
+        """Return a future of the list of tensors; its ``wait`` raises what ended the call."""
+        if self._future is None:
+            self._future = self._made_future()
+        return self._future
+
+    def _made_future(self) -> Any:
+        if isinstance(self._work, DeviceWork):
+            return self._device_future()
+        if not self._progresses:
+            self.wait()  # no thread would complete the future
+            return super().get_future()
+        base: Any = Future()
+        # A future that is given an exception is taken for a completed one by C++, which crashes on it. What
+        # a callback raises is an error there.
+        future = base.then(lambda _: self._settled())
+        self._work.add_done_callback(lambda: _threads.submit(base.set_result, None))
+        return future
+
+    def _settled(self) -> list[Any]:
+        self.wait()
+        return self._result
+
+    def _device_future(self) -> Any:
+        """Return a completed future, whose waiters' streams are ordered behind the call."""
+        device = self._result[0].device
+        future: Any = Future(devices=[device])
+        with torch.cuda.stream(torch.cuda.Stream(device)):
+            self.wait()
+            future.set_result(self._result)
+        return future
+
+    def is_completed(self) -> bool:
+        """Return whether the call is over, for good or ill."""
+        done: bool = self._work.done()
+        if done and self._work.exception() is None:
+            self._settle()
+        return done
+
+    def is_success(self) -> bool:
+        """Return whether the call is over for good."""
+        return self.is_completed() and self._work.exception() is None
+
+    def exception(self) -> BaseException | None:
+        """Return what ended the call, if anything did so far."""
+        error = self._work.exception()
+        return None if error is None else as_torchs(error)
+
+
+class AnyRankWork(CompletedWork):
+    """A receive from any rank, which looks for the message while somebody waits or asks.
+
+    Parameters
+    ----------
+    comm : hpccomm.Communicator
+        The group's.
+    lock : Lock
+        Held while the communicator is called.
+    out : array
+        The memory of what is received.
+    tag : int
+        The message's.
+    result, settles
+        As in `PendingWork`.
+    """
+
+    def __init__(
+        self,
+        comm: Any,
+        lock: Any,
+        out: Any,
+        tag: int,
+        result: Sequence[Any],
+        settles: Sequence[Settle],
+    ) -> None:
+        super().__init__(result)
+        self._comm, self._group_lock, self._out, self._tag = comm, lock, out, tag
+        self._settles, self._source = list(settles), -1
+        self._error: BaseException | None = None
+
+    def _look(self, **how: Any) -> bool:
+        with self._group_lock:
+            if self._source >= 0:
+                return True
+            message = self._comm.probe(ANY, self._tag, **how)
+            if message is None:
+                return False
+            message.recv(self._out)
+            for settle in self._settles:
+                settle()
+            self._source = message.source
+        return True
+
+    def wait(self, timeout: timedelta | None = None) -> bool:
+        """Wait until a message is there."""
+        limit = seconds(timeout)
+        until = None if limit is None else monotonic() + limit
+        pause = 0.0
+        try:
+            while not self._look(block=False):
+                if until is not None and monotonic() > until:
+                    self._look(timeout=1e-6)  # which raises with what is known of the others
+                sleep(pause)
+                pause = min(LONGEST_PAUSE, pause + 1e-5)
+        except CommunicationError as error:
+            self._error = as_torchs(error)
+            raise self._error from error
+        return True
+
+    def get_future(self) -> Any:
+        """Return a future, which a thread completes."""
+        base: Any = Future()
+        future = base.then(lambda _: self._settled())
+        _threads.submit(base.set_result, None)
+        return future
+
+    def _settled(self) -> list[Any]:
+        self.wait()
+        return self._result
+
+    def synchronize(self) -> None:
+        """Wait as `wait` does."""
+        self.wait()
+
+    def is_completed(self) -> bool:
+        """Return whether a message was received."""
+        return self._error is not None or self._look(block=False)
+
+    def is_success(self) -> bool:
+        """Return whether a message was received."""
+        return self._error is None and self.is_completed()
+
+    def exception(self) -> BaseException | None:
+        """Return what ended the receive, if anything did."""
+        return self._error
+
+    def source_rank(self) -> int:
+        """Return who sent it."""
+        self.wait()
+        return self._source
+
+    _source_rank: Callable[["AnyRankWork"], int] = source_rank

@@ -1,0 +1,281 @@
+"""The collectives: each as Gloo does it, in both spellings, for what both take."""
+
+import itertools
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from peers import both, gloo, same
+from torch.distributed import distributed_c10d as c10d
+
+gathered = getattr(dist, "all_gather_single", dist.all_gather_into_tensor)
+scattered = getattr(dist, "reduce_scatter_single", dist.reduce_scatter_tensor)
+
+
+def data(shape: Any, dtype: Any = torch.float32, factor: int = 1) -> torch.Tensor:
+    """Small numbers, which differ between ranks and are exact in every dtype."""
+    count = torch.Size(shape).numel()
+    numbers = (torch.arange(count) * factor + dist.get_rank()) % 3
+    return numbers.to(torch.float32).to(dtype).reshape(shape)
+
+
+def of_every_kind(shape: Any) -> dict[str, torch.Tensor]:
+    """Tensors of a shape whose elements lie in memory in different ways."""
+    wide = data((*shape[:-1], 2 * shape[-1]))
+    return {
+        "contiguous": data(shape),
+        "transposed": data(shape[::-1]).mT,
+        "strided": wide[..., ::2],
+        "requires grad": data(shape).requires_grad_(),
+    }
+
+
+def collectives() -> None:
+    """Every function of torch.distributed gives what it gives on Gloo."""
+    rank, size = dist.get_rank(), dist.get_world_size()
+    root = size - 1
+
+    def all_reduce(group: Any, x: Any) -> Any:
+        x = x.detach()
+        dist.all_reduce(x, group=group)
+        return x
+
+    def broadcast(group: Any, x: Any) -> Any:
+        dist.broadcast(x, root, group=group)
+        return x.detach()
+
+    def reduce(group: Any, x: Any) -> Any:
+        x = x.detach()
+        dist.reduce(x, root, dist.ReduceOp.MAX, group=group)
+        return x if rank == root else None
+
+    def all_gather(group: Any, x: Any) -> Any:
+        outs = [torch.empty_like(x, requires_grad=False) for _ in range(size)]
+        dist.all_gather(outs, x.detach(), group=group)
+        return outs
+
+    def all_gather_single(group: Any, x: Any) -> Any:
+        out = torch.empty((size * x.shape[0], *x.shape[1:]))
+        gathered(out, x.detach().contiguous(), group=group)
+        return out
+
+    def gather(group: Any, x: Any) -> Any:
+        outs = [torch.empty_like(x, requires_grad=False) for _ in range(size)]
+        dist.gather(x.detach(), outs if rank == root else None, root, group=group)
+        return outs if rank == root else None
+
+    def scatter(group: Any, x: Any) -> Any:
+        out = torch.empty_like(x, requires_grad=False)
+        parts = [x.detach() + each for each in range(size)]
+        dist.scatter(out, parts if rank == root else None, root, group=group)
+        return out
+
+    def reduce_scatter(group: Any, x: Any) -> Any:
+        out = torch.empty_like(x, requires_grad=False)
+        dist.reduce_scatter(out, [x.detach() + each for each in range(size)], group=group)
+        return out
+
+    def reduce_scatter_single(group: Any, x: Any) -> Any:
+        out = torch.empty(x.shape)
+        scattered(out, torch.cat([x.detach()] * size), group=group)
+        return out
+
+    def all_to_all_single(group: Any, x: Any) -> Any:
+        x = torch.cat([x.detach().contiguous() + each for each in range(size)])
+        out = torch.empty_like(x)
+        dist.all_to_all_single(out, x, group=group)
+        return out
+
+    def uneven_all_to_all_single(group: Any, x: Any) -> Any:
+        taken, sent = [rank + 1] * size, [each + 1 for each in range(size)]
+        x = torch.arange(2.0 * sum(sent)).reshape(-1, 2) + rank
+        out = torch.empty(sum(taken), 2)
+        dist.all_to_all_single(out, x, taken, sent, group=group)
+        return out
+
+    def objects(group: Any, x: Any) -> Any:
+        every: list[Any] = [None] * size
+        dist.all_gather_object(every, {"rank": rank, "long": "x" * rank * 100}, group=group)
+        shared = ["root's", rank] if rank == root else [None, None]
+        dist.broadcast_object_list(shared, root, group=group)
+        taken: list[Any] = [None]
+        dist.scatter_object_list(
+            taken, list(range(size)) if rank == root else None, root, group=group
+        )
+        return every, shared, taken
+
+    functions = (
+        all_reduce, broadcast, reduce, all_gather, all_gather_single, gather, scatter, reduce_scatter,
+        reduce_scatter_single, all_to_all_single, uneven_all_to_all_single, objects,
+    )  # fmt: skip
+    for function in functions:
+        kinds = of_every_kind((4, 6))
+        for kind, x in kinds.items():
+            try:
+                theirs = function(gloo(), x.detach().clone())
+            except (RuntimeError, ValueError) as error:
+                raise AssertionError(f"{function.__name__}, {kind}: Gloo: {error}") from error
+            copy = x.detach().clone(memory_format=torch.preserve_format)
+            if kind == "strided":
+                copy = torch.zeros(4, 12)[..., ::2].copy_(x)
+            same(function(dist.group.WORLD, copy.requires_grad_(x.requires_grad)), theirs)
+
+
+def shapes() -> None:
+    """Tensors without elements, without dimensions, and lists of different sizes."""
+    rank, size = dist.get_rank(), dist.get_world_size()
+    for group in both():
+        nothing = torch.empty(0, 3)
+        dist.all_reduce(nothing, group=group)
+        dist.broadcast(nothing, 0, group=group)
+        number = torch.tensor(rank + 1.0)
+        dist.all_reduce(number, group=group)
+        assert number.item() == size * (size + 1) / 2
+        every = [torch.tensor(0.0) for _ in range(size)]
+        dist.all_gather(every, torch.tensor(float(rank)), group=group)
+        assert [each.item() for each in every] == list(range(size))
+    # As NCCL does, which Gloo refuses.
+    outs = [torch.empty(each + 1) for each in range(size)]
+    dist.all_gather(outs, torch.full((rank + 1,), float(rank)))
+    assert [each.tolist() for each in outs] == [[float(each)] * (each + 1) for each in range(size)]
+    out = torch.empty(rank + 1)
+    dist.reduce_scatter(out, [torch.ones(each + 1) for each in range(size)])
+    assert out.tolist() == [size] * (rank + 1)
+    outs = [torch.empty(rank + 1) for _ in range(size)]
+    dist.all_to_all(outs, [torch.full((each + 1,), float(rank)) for each in range(size)])
+    assert [each[0].item() for each in outs] == list(range(size))
+    conj = torch.full((2,), 1 + 2j).conj()
+    dist.broadcast(conj, 0)
+    assert conj.tolist() == [1 - 2j] * 2
+
+
+DTYPES = (
+    torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.uint8, torch.int8, torch.int32, torch.int64,
+)  # fmt: skip
+
+
+def reductions() -> None:
+    """Every reduction of every dtype that Gloo has, and those that it lacks."""
+    rank, size, op = dist.get_rank(), dist.get_world_size(), dist.ReduceOp
+    for dtype, reduction in itertools.product(DTYPES, (op.SUM, op.MIN, op.MAX, op.PRODUCT)):
+        results = []
+        for group in both():
+            x = data((5,), dtype)
+            dist.all_reduce(x, reduction, group=group)
+            results.append(x)
+        same(*results)
+    for dtype, reduction in itertools.product(
+        (torch.int32, torch.uint8), (op.BAND, op.BOR, op.BXOR)
+    ):
+        results = []
+        for group in both():
+            x = data((5,), dtype)
+            dist.all_reduce(x, reduction, group=group)
+            results.append(x)
+        same(*results)
+    x = torch.full((3,), rank + 1.0)
+    dist.all_reduce(x, op.AVG)
+    assert x.tolist() == [(size + 1) / 2] * 3
+    x = torch.ones(3, dtype=torch.float64)
+    dist.all_reduce(x, dist._make_nccl_premul_sum(0.5))
+    assert x.tolist() == [size / 2] * 3
+    x = torch.tensor([rank == 0, True, False])
+    dist.all_reduce(x, op.SUM)
+    assert x.tolist() == [True, True, False]
+    x = torch.full((3,), 1 + rank * 1j)
+    dist.all_reduce(x)
+    assert x.tolist() == [size + size * (size - 1) / 2 * 1j] * 3
+    x = torch.ones(8).to(torch.float8_e4m3fn)
+    dist.all_reduce(x)
+    assert x.float().tolist() == [size] * 8
+
+
+def movements() -> None:
+    """Every dtype is moved, also those that are known as bytes alone."""
+    size = dist.get_world_size()
+    narrow = (torch.float8_e4m3fn, torch.float8_e5m2, torch.float8_e4m3fnuz)
+    for dtype in (*DTYPES, torch.bool, torch.complex64, torch.complex128, torch.uint16, *narrow):
+        x = data((2, 3)).to(dtype)
+        every = [torch.empty_like(x) for _ in range(size)]
+        dist.all_gather(every, x)
+        same(every[dist.get_rank()], x)
+        dist.broadcast(x, 0)
+        same(x, every[0])
+
+
+def spellings() -> None:
+    """Each method of a group has both its names, and takes options or what they have in them."""
+    group, rank, size = dist.group.WORLD, dist.get_rank(), dist.get_world_size()
+    total = size * (size + 1) / 2
+
+    def ones() -> torch.Tensor:
+        return torch.full((size,), rank + 1.0)
+
+    for call in (
+        lambda x: group.allreduce([x]),
+        lambda x: group.allreduce(x),
+        lambda x: group.allreduce(x, dist.ReduceOp.SUM),
+        lambda x: group.allreduce([x], dist.AllreduceOptions()),
+        lambda x: group.allreduce([x], opts=dist.AllreduceOptions()),
+        lambda x: group.allreduce_coalesced([x], dist.AllreduceCoalescedOptions()),
+    ):
+        x = ones()
+        call(x).wait()
+        assert x.tolist() == [total] * size
+    x = ones()
+    group.broadcast(x, 0).wait()
+    assert x.tolist() == [1] * size
+    for name in ("_allgather_base", "all_gather_single"):
+        out = torch.empty(size * size)
+        getattr(group, name, group._allgather_base)(out, ones()).wait()
+        assert out.view(size, size)[:, 0].tolist() == [each + 1.0 for each in range(size)]
+    for name in ("allgather_into_tensor_coalesced", "all_gather_single_coalesced"):
+        out = torch.empty(size * size)
+        getattr(group, name)([out], [ones()]).wait()
+        assert out.view(size, size)[:, 0].tolist() == [each + 1.0 for each in range(size)]
+    for name in ("_reduce_scatter_base", "reduce_scatter_single"):
+        out = torch.empty(1)
+        getattr(group, name, group._reduce_scatter_base)(out, ones()).wait()
+        assert out.item() == total
+    for name in ("reduce_scatter_tensor_coalesced", "reduce_scatter_single_coalesced"):
+        out = torch.empty(1)
+        getattr(group, name)([out], [ones()]).wait()
+        assert out.item() == total
+    for name in ("alltoall_base", "all_to_all_single"):
+        out = torch.empty(size)
+        getattr(group, name)(out, ones(), [], []).wait()
+        assert out.tolist() == [each + 1.0 for each in range(size)]
+    outs = [[torch.empty(size) for _ in range(size)]]
+    group.allgather(outs, [ones()]).wait()
+    group.allgather(outs[0], ones()).wait()
+    by_rank = [[torch.empty(2), torch.empty(1)] for _ in range(size)]
+    group.allgather_coalesced(by_rank, [torch.full((2,), float(rank)), torch.ones(1)]).wait()
+    assert [each[0][1].item() for each in by_rank] == list(range(size))
+    assert (group.rank(), group.size(), group.name()) == (rank, size, "hpccomm")
+
+
+def coalescing() -> None:
+    """Calls within c10d's coalescing manager are made at its end, and none is lost after it."""
+    size = dist.get_world_size()
+    xs = [torch.ones(each + 1) for each in range(3)]
+    with c10d._coalescing_manager():
+        for x in xs:
+            dist.all_reduce(x)
+    assert all(x.eq(size).all() for x in xs)
+    with c10d._coalescing_manager(device=torch.device("cpu"), async_ops=True) as coalesced:
+        for x in xs:
+            dist.all_reduce(x)
+    coalesced.wait()
+    assert all(x.eq(size * size).all() for x in xs)
+    outs = [torch.empty(size * 2) for _ in range(2)]
+    with c10d._coalescing_manager(async_ops=True) as coalesced:
+        for out in outs:
+            gathered(out, torch.ones(2))
+    coalesced.wait()
+    assert all(out.eq(1).all() for out in outs)
+    x = torch.ones(1)
+    dist.all_reduce(x)
+    assert x.item() == size
+
+
+SCENARIOS = (collectives, shapes, reductions, movements, spellings, coalescing)

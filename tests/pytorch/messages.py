@@ -1,0 +1,96 @@
+"""Messages, and what calls give back."""
+
+from datetime import timedelta
+
+import pytest
+import torch
+import torch.distributed as dist
+
+import hpccomm
+
+
+def point_to_point() -> None:
+    """Messages by tag and from any rank, begun in any order."""
+    rank, size = dist.get_rank(), dist.get_world_size()
+    right, left = (rank + 1) % size, (rank - 1) % size
+    large = torch.full((1 << 18,), float(rank))
+    out = torch.empty(1 << 18)
+    works = [dist.isend(large, right), dist.irecv(out, left)]
+    for work in works:
+        work.wait()
+    assert out.eq(left).all()
+    tagged = [torch.empty(1), torch.empty(1)]
+    works = [dist.isend(torch.tensor([float(tag)]), right, tag=tag) for tag in (1, 2)]
+    works += [dist.irecv(tagged[tag - 1], left, tag=tag) for tag in (2, 1)]
+    for work in works:
+        work.wait()
+    assert [each.item() for each in tagged] == [1, 2]
+    column = torch.zeros(4, 4)
+    works = [dist.isend(torch.arange(4.0), right), dist.irecv(column[:, 1], left)]
+    for work in works:
+        work.wait()
+    assert column[:, 1].tolist() == [0, 1, 2, 3]
+    if rank == 0:
+        sources = set()
+        for _ in range(size - 1):
+            x = torch.empty(2)
+            sources.add(dist.recv(x))
+            assert x[0].item() in sources
+        assert sources == set(range(1, size))
+        work = dist.irecv(torch.empty(1), tag=7)
+        assert not work.is_completed()
+        dist.barrier()
+        work.wait()
+    else:
+        dist.send(torch.full((2,), float(rank)), 0)
+        dist.barrier()
+        if rank == 1:
+            dist.send(torch.ones(1), 0, tag=7)
+    operations = [dist.P2POp(dist.isend, large, right), dist.P2POp(dist.irecv, out, left)]
+    for work in dist.batch_isend_irecv(operations):
+        work.wait()
+    assert out.eq(left).all()
+    objects = [None]
+    if rank == 0:
+        dist.send_object_list([{"a": 1}], 1)
+    elif rank == 1:
+        dist.recv_object_list(objects, 0)
+        assert objects == [{"a": 1}]
+
+
+def works() -> None:
+    """A call under way says how it goes, and its future holds the list of tensors."""
+    rank, size = dist.get_rank(), dist.get_world_size()
+    x = torch.ones(1 << 16)
+    work = dist.all_reduce(x, async_op=True)
+    assert work.wait()
+    assert work.is_completed()
+    assert work.is_success()
+    assert work.wait(timedelta(seconds=1))  # again
+    x = torch.ones(4, 3).T  # filled from a copy
+    future = dist.all_reduce(x, async_op=True).get_future()
+    assert future.wait()[0] is x
+    assert x.eq(size).all()
+    # What hangs on a future may wait for another one.
+    y = torch.ones(2)
+    chained = (
+        dist.all_reduce(y, async_op=True)
+        .get_future()
+        .then(
+            lambda done: dist.all_reduce(done.value()[0], async_op=True).get_future().wait()[0] + 1
+        )
+    )
+    assert chained.wait().tolist() == [size * size + 1.0] * 2
+    for work in (dist.barrier(async_op=True), dist.group.WORLD.barrier()):
+        work.get_future().wait()
+    # A wrong argument is refused before anything is sent, and the group goes on.
+    with pytest.raises(hpccomm.UsageError, match="to_dense"):
+        dist.all_reduce(torch.ones(2).to_sparse())
+    with pytest.raises(hpccomm.UnsupportedDtype):
+        dist.all_reduce(torch.ones(2), dist.ReduceOp.BAND)
+    y = torch.full((1,), float(rank))
+    dist.all_reduce(y)
+    assert y.item() == size * (size - 1) / 2
+
+
+SCENARIOS = (point_to_point, works)

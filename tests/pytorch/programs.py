@@ -1,0 +1,314 @@
+"""Training programs: on the backend and on Gloo, which differ in the group alone, to the same parameters."""
+
+import io
+import tempfile
+from typing import Any
+
+import torch
+import torch.distributed as dist
+import torch.distributed._functional_collectives as functional
+from peers import gloo
+from torch import nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.optim import ZeroRedundancyOptimizer
+from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
+from torch.distributed.tensor.parallel import (
+    ColwiseParallel,
+    RowwiseParallel,
+    parallelize_module,
+)
+from torch.nn.parallel import DistributedDataParallel
+
+import hpccomm
+import hpccomm.torch
+from hpccomm import gradients
+
+WIDTH, HEADS, WORDS, LENGTH = 16, 2, 11, 6
+
+
+class Block(nn.Module):
+    """Attention and two layers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.query, self.key, self.value, self.out = (nn.Linear(WIDTH, WIDTH) for _ in range(4))
+        self.up, self.down = nn.Linear(WIDTH, 2 * WIDTH), nn.Linear(2 * WIDTH, WIDTH)
+        self.norm = nn.LayerNorm(WIDTH)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        heads = (
+            layer(x).unflatten(-1, (-1, WIDTH // HEADS)).transpose(1, 2)
+            for layer in (self.query, self.key, self.value)
+        )
+        attended = nn.functional.scaled_dot_product_attention(*heads, is_causal=True)
+        x = x + self.out(attended.transpose(1, 2).flatten(2))
+        return self.norm(x + self.down(torch.relu(self.up(x))))
+
+
+class Transformer(nn.Module):
+    """A small one, with a parameter that nothing uses."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(3)
+        self.embed, self.blocks = nn.Embedding(WORDS, WIDTH), nn.ModuleList([Block(), Block()])
+        self.head = nn.Linear(WIDTH, WORDS)
+
+    def forward(self, words: torch.Tensor) -> torch.Tensor:
+        x = self.embed(words)
+        for block in self.blocks:
+            x = block(x)
+        return self.head(x)
+
+
+def batch(step: int, rank: int) -> torch.Tensor:
+    numbers = torch.Generator().manual_seed(100 * step + rank)
+    return torch.randint(WORDS, (2, LENGTH + 1), generator=numbers)
+
+
+def train(model: Any, optimizer: Any, *, rank: int, steps: int = 4) -> list[torch.Tensor]:
+    """Train, and return the parameters."""
+    for step in range(steps):
+        words = batch(step, rank)
+        logits = model(words[:, :-1])
+        nn.functional.cross_entropy(logits.flatten(0, 1), words[:, 1:].flatten()).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    return whole(model)
+
+
+def whole(model: Any) -> list[torch.Tensor]:
+    return [
+        each.full_tensor() if isinstance(each, DTensor) else each.detach().clone()
+        for each in model.parameters()
+    ]
+
+
+def alike(ours: list[torch.Tensor], theirs: list[torch.Tensor]) -> None:
+    for one, other in zip(ours, theirs, strict=True):
+        assert torch.isfinite(one).all()
+        torch.testing.assert_close(one, other, rtol=1e-6, atol=1e-6)
+
+
+def on_both(run: Any) -> None:
+    """Check that a program ends with the same parameters on the backend and on Gloo."""
+    alike(run(dist.group.WORLD), run(gloo()))
+
+
+def mesh_of(group: Any) -> DeviceMesh:
+    return DeviceMesh.from_group(group, "cpu")
+
+
+def ddp() -> None:
+    """DistributedDataParallel."""
+
+    def run(group: Any) -> list[torch.Tensor]:
+        model = DistributedDataParallel(Transformer(), process_group=group)
+        return train(model, torch.optim.Adam(model.parameters(), 0.01), rank=dist.get_rank())
+
+    on_both(run)
+
+
+def ddp_ways() -> None:
+    """Its options: views of buckets, unused parameters, a static graph, steps without synchronisation, hooks."""
+    rank = dist.get_rank()
+
+    class Partly(Transformer):
+        def forward(self, words: torch.Tensor) -> torch.Tensor:
+            # Ranks use different blocks.
+            return self.head(self.blocks[rank % 2](self.embed(words)))
+
+    def run(group: Any, kind: Any = Transformer, hook: Any = None, **options: Any) -> Any:
+        model = DistributedDataParallel(kind(), process_group=group, bucket_cap_mb=0.002, **options)
+        if hook is not None:
+            model.register_comm_hook(group, hook)
+        optimizer = torch.optim.SGD(model.parameters(), 0.1)
+        if not options:
+            with model.no_sync():
+                train(model, torch.optim.SGD([torch.zeros(1)]), rank=rank, steps=1)
+        return train(model, optimizer, rank=rank)
+
+    from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
+
+    on_both(run)
+    on_both(lambda group: run(group, gradient_as_bucket_view=True))
+    on_both(lambda group: run(group, Partly, find_unused_parameters=True))
+    on_both(lambda group: run(group, static_graph=True))
+    on_both(lambda group: run(group, hook=default_hooks.fp16_compress_hook))
+
+
+def ddp_join() -> None:
+    """Ranks with different numbers of batches."""
+
+    def run(group: Any) -> list[torch.Tensor]:
+        model = DistributedDataParallel(nn.Linear(3, 2), process_group=group)
+        with torch.no_grad():
+            for each in model.parameters():
+                each.fill_(0.5)
+        optimizer = torch.optim.SGD(model.parameters(), 0.1)
+        with model.join():
+            for _ in range(2 + dist.get_rank()):
+                model(torch.ones(1, 3)).sum().backward()
+                optimizer.step()
+        return whole(model)
+
+    on_both(run)
+
+
+def compressed() -> None:
+    """DistributedDataParallel sends what hpccomm's compressors make of gradients, and learns."""
+    from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook
+
+    for compressor in (gradients.PowerSGD(2), gradients.TopK(0.3), gradients.MixedPrecision()):
+        model = DistributedDataParallel(Transformer(), gradient_as_bucket_view=True)
+        model.register_comm_hook(None, hpccomm.torch.ddp_comm_hook(compressor))
+        got = train(model, torch.optim.SGD(model.parameters(), 0.1), rank=dist.get_rank())
+        sums = torch.stack([each.double().sum() for each in got])
+        first = sums.clone()
+        dist.broadcast(first, 0)
+        assert torch.equal(sums, first)  # the same bits on all ranks
+        exact = DistributedDataParallel(Transformer())
+        plain = train(exact, torch.optim.SGD(exact.parameters(), 0.1), rank=dist.get_rank())
+        far = max((one - other).abs().max() for one, other in zip(got, plain, strict=True))
+        assert far < 0.2
+    # PyTorch's own waits for one future within another one's callback.
+    model = DistributedDataParallel(Transformer())
+    state = powerSGD_hook.PowerSGDState(None, matrix_approximation_rank=1, start_powerSGD_iter=2)
+    model.register_comm_hook(state, powerSGD_hook.powerSGD_hook)
+    train(model, torch.optim.SGD(model.parameters(), 0.1), rank=dist.get_rank())
+
+
+def fsdp2() -> None:
+    """Parameters, gradients and optimiser states divided among the ranks."""
+
+    def run(group: Any) -> list[torch.Tensor]:
+        model = Transformer()
+        for block in model.blocks:
+            fully_shard(block, mesh=mesh_of(group))
+        fully_shard(model, mesh=mesh_of(group))
+        return train(model, torch.optim.Adam(model.parameters(), 0.01), rank=dist.get_rank())
+
+    on_both(run)
+
+
+def tensor_parallel() -> None:
+    """Layers divided among pairs of ranks."""
+    pairs: dict[str, Any] = {}
+    for backend in ("hpccomm", "gloo"):
+        for first in range(0, dist.get_world_size(), 2):
+            group = dist.new_group([first, first + 1], backend=backend)
+            if dist.get_rank() // 2 == first // 2:
+                pairs[backend] = group
+
+    def run(backend: str) -> list[torch.Tensor]:
+        model = Transformer()
+        column = dict.fromkeys(("query", "key", "value", "up"), ColwiseParallel())
+        row = dict.fromkeys(("out", "down"), RowwiseParallel())
+        for block in model.blocks:
+            parallelize_module(block, mesh_of(pairs[backend]), column | row)
+        return train(model, torch.optim.Adam(model.parameters(), 0.01), rank=0)
+
+    alike(run("hpccomm"), run("gloo"))
+    alone = Transformer()
+    plain = train(alone, torch.optim.Adam(alone.parameters(), 0.01), rank=0)
+    torch.testing.assert_close(run("hpccomm")[0], plain[0], rtol=1e-3, atol=1e-3)
+
+
+def dtensor() -> None:
+    """A distributed tensor changes its placement."""
+    x = torch.arange(24.0).reshape(6, 4)
+    mesh = mesh_of(dist.group.WORLD)
+    by_row = distribute_tensor(x, mesh, [Shard(0)])
+    by_column = by_row.redistribute(mesh, [Shard(1)])
+    assert torch.equal(by_column.full_tensor(), x)
+    assert torch.equal(by_row.redistribute(mesh, [Replicate()]).to_local(), x)
+    assert torch.equal((by_row @ by_row.T).full_tensor(), x @ x.T)
+
+
+def pipeline() -> None:
+    """Stages of a model exchange what they compute and its gradients."""
+    from torch.distributed.pipelining import PipelineStage, ScheduleGPipe
+
+    rank, size = dist.get_rank(), dist.get_world_size()
+
+    def run(group: Any) -> list[torch.Tensor]:
+        torch.manual_seed(rank)
+        layer = nn.Linear(4, 4)
+        stage = PipelineStage(layer, rank, size, torch.device("cpu"), group=group)
+        schedule = ScheduleGPipe(stage, 2, loss_fn=lambda y, target: (y - target).square().mean())
+        x, target = torch.arange(32.0).reshape(8, 4) / 32, torch.zeros(8, 4)
+        if rank == 0:
+            schedule.step(x)
+        elif rank == size - 1:
+            schedule.step(target=target)
+        else:
+            schedule.step()
+        return [each.grad for each in layer.parameters()]
+
+    on_both(run)
+
+
+def checkpoint() -> None:
+    """A divided model is saved and loaded."""
+    import torch.distributed.checkpoint as dcp
+
+    x = torch.arange(24.0).reshape(6, 4)
+    mesh = mesh_of(dist.group.WORLD)
+    folder = [tempfile.mkdtemp() if dist.get_rank() == 0 else None]
+    dist.broadcast_object_list(folder, 0)
+    dcp.save({"x": distribute_tensor(x, mesh, [Shard(0)]), "step": 3}, checkpoint_id=folder[0])
+    state = {"x": distribute_tensor(torch.zeros(6, 4), mesh, [Shard(1)]), "step": 0}
+    dcp.load(state, checkpoint_id=folder[0])
+    assert torch.equal(state["x"].full_tensor(), x)
+    assert state["step"] == 3
+
+
+def zero_redundancy() -> None:
+    """An optimiser whose state is divided, and gathered for saving."""
+
+    def run(group: Any) -> list[torch.Tensor]:
+        model = DistributedDataParallel(Transformer(), process_group=group)
+        optimizer = ZeroRedundancyOptimizer(
+            model.parameters(), torch.optim.Adam, process_group=group, lr=0.01
+        )
+        trained = train(model, optimizer, rank=dist.get_rank())
+        optimizer.consolidate_state_dict(0)
+        if dist.get_rank() == 0:
+            torch.save(optimizer.state_dict(), io.BytesIO())
+        return trained
+
+    on_both(run)
+
+
+def compiled() -> None:
+    """Functional collectives, traced as well."""
+    size = dist.get_world_size()
+
+    def program(x: torch.Tensor) -> torch.Tensor:
+        summed = functional.all_reduce(x * 2, "sum", dist.group.WORLD)
+        every = functional.all_gather_tensor(summed, 0, dist.group.WORLD)
+        return functional.reduce_scatter_tensor(every, "sum", 0, dist.group.WORLD) + 1
+
+    x = torch.ones(4, 2)
+    right = torch.full((4, 2), 2.0 * size * size + 1)
+    assert torch.equal(program(x), right)
+    traced = torch.compile(program, backend="aot_eager", fullgraph=True)
+    assert torch.equal(traced(x), right)
+    exchanged = functional.all_to_all_single(torch.arange(2.0 * size), None, None, dist.group.WORLD)
+    assert exchanged.shape == (2 * size,)
+
+
+SCENARIOS = (
+    ddp,
+    ddp_ways,
+    ddp_join,
+    compressed,
+    fsdp2,
+    tensor_parallel,
+    dtensor,
+    pipeline,
+    checkpoint,
+    zero_redundancy,
+    compiled,
+)

@@ -1,0 +1,52 @@
+"""What a PyTorch program does over the backend, as scenarios for a job of several ranks.
+
+``mpiexec -n 2 python scenarios.py`` runs each function here whose name is in `SCENARIOS`, and rank 0 prints a line for
+each: its name and ``ok``, or what went wrong on which rank.
+"""
+
+import faulthandler
+import sys
+import traceback
+from collections.abc import Callable
+from datetime import timedelta
+
+import calls
+import messages
+import programs
+import starts
+import torch
+import torch.distributed as dist
+
+import hpccomm.torch
+
+SCENARIOS: dict[str, Callable[[], None]] = {
+    each.__name__: each
+    for module in (starts, calls, messages, programs)
+    for each in module.SCENARIOS
+}
+
+
+def main() -> None:
+    faulthandler.dump_traceback_later(100, exit=True)  # a hang shows itself
+    torch.set_num_threads(1)
+    hpccomm.torch.init(timeout=timedelta(seconds=60))
+    outcomes = hpccomm.torch.communicator().dup("outcomes")
+    for name, run in SCENARIOS.items():
+        if len(sys.argv) > 1 and name not in sys.argv[1:]:
+            continue
+        wrong = ""
+        try:
+            torch.manual_seed(1)
+            run()
+        except Exception:  # noqa: BLE001 (printed)
+            wrong = f"rank {dist.get_rank()}: {traceback.format_exc()}"
+            print(name, wrong, file=sys.stderr, flush=True)  # the others may wait for this rank
+        wrongs = [each for each in outcomes.all_gather_object(wrong) if each]
+        if dist.get_rank() == 0:
+            print(f"scenario {name}: {' '.join(wrongs) or 'ok'}", flush=True)
+    outcomes.finalize()
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()
