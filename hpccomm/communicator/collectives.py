@@ -364,17 +364,20 @@ def neighbor_all_to_all(
         or a block is sent that is not expected: in the first call of a kind before anything is sent, later
         after 0.3 s.
     """
-    return listed(
-        self._core,
+    core = self._core
+    lists = listed(
+        core,
         "neighbor_all_to_all",
         x,
         out,
-        async_op,
         timeout,
         algorithm,
         stream,
+        return_counts,
         send_counts,
         recv_counts,
         peers,
-        return_counts=return_counts,
+    )
+    return core.collective(
+        "neighbor_all_to_all", x, out, async_op, timeout, algorithm, stream, lists=lists
     )

@@ -141,19 +141,17 @@ class Core:
         lists: Lists = NO_LISTS,
         exclusive: bool = False,
         site: Site | None = None,
-        counts: tuple[int, ...] | None = None,
     ) -> Any:
         """Carry out one collective call, and return its result, or its `Work`.
 
         Parameters are those of the call of that name; `lists` are checked. `site` is where it is made,
-        if that is not where the caller of this method was called. If there are `counts`, the result is a
-        pair of the array, or None, and them.
+        if that is not where the caller of this method was called.
         """
         limit = self.calls.timeout if timeout is None else self.limit(timeout)
         # The shortest way, on which each statement is paid for: a call on plain host arrays which is like one
         # that was checked.
         key: object = None
-        if x.__class__ is ndarray and async_op is False and stream is None and counts is None:
+        if x.__class__ is ndarray and async_op is False and stream is None and not lists.returned:
             flags = x.flags
             # What is contiguous and writable needs no other check.
             if flags.carray:
@@ -187,11 +185,11 @@ class Core:
         if key is not None and prepared.direct is not None:
             self.know(key, prepared)
         lane = prepared.lane
-        if async_op is False and counts is None and not self.sink.diverted:
+        if async_op is False and not lists.returned and not self.sink.diverted:
             return lane.carry_out(prepared, x, out, a, b, stream, limit)
         call = lane.bind(prepared, x, out, a, b, stream)
-        if counts is not None:
-            call.result = (call.result, counts)
+        if lists.returned and prepared.resolved is not None:
+            call.result = (call.result, lists.arriving(prepared.resolved.shape[0]))
         return self.issue(call, async_op, limit)
 
     def know(self, key: object, prepared: PreparedCall[Any]) -> None:

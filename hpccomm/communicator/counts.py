@@ -13,7 +13,7 @@ from hpccomm.communicator.resolving import NO_LISTS, Lists, check_counts, check_
 from hpccomm.contracts.collectives import CALLS, Collective
 from hpccomm.errors import BufferMismatch, UsageError
 from hpccomm.memory.views import check_dtype, check_layout, view
-from hpccomm.runtime.recorder import called_from, site_of, user_frame
+from hpccomm.runtime.recorder import site_of, user_frame
 from hpccomm.schedules.algorithms import AnyAlgorithm
 from hpccomm.settings import check_bool
 from hpccomm.topology import check_rank
@@ -36,30 +36,24 @@ def listed(
     name: str,
     x: Any,
     out: Any,
-    async_op: bool,
     timeout: float | None,
     algorithm: AnyAlgorithm | None,
     stream: object,
+    return_counts: bool,
     counts: Any,
     recv_counts: Any = None,
     peers: Any = None,
-    *,
-    op: Any = None,
-    deterministic: bool = False,
     root: Any = None,
-    return_counts: bool = False,
-) -> Any:
-    """Carry out one call. Parameters are those of the call of that name.
+) -> Lists:
+    """Return what one call lists. Parameters are those of the call of that name.
 
-    `counts` is what some calls name ``send_counts``. The counts that are returned are those of the blocks
-    that arrive, where each rank has its own.
+    `counts` is what some calls name ``send_counts``.
 
     Raises
     ------
     UsageError
         If a list does not fit, or must be there and is not.
     """
-    site = called_from()
     if return_counts is not False:
         check_bool("return_counts", return_counts)
     what, size = CALLS[name], core.backend.size
@@ -71,32 +65,7 @@ def listed(
         complete = counts is None or recv_counts is not None
     if not complete:
         lists = _completed(core, Unlisted(name, x, out, timeout, algorithm, stream, root), lists)
-    known: tuple[int, ...] | None = None
-    if return_counts:
-        known = lists.recv_counts if what.individual else lists.counts
-        if what.peers and counts is None:
-            known = _equal_blocks(x, len(lists.peers))
-    return core.collective(
-        name,
-        x,
-        out,
-        async_op,
-        timeout,
-        algorithm,
-        stream,
-        op,
-        deterministic,
-        root,
-        lists,
-        False,
-        site,
-        known,
-    )
-
-
-def _equal_blocks(x: Any, blocks: int) -> tuple[int, ...]:
-    """Return the rows of each of some blocks of one size, of an array that the call checks."""
-    return (_row_count("x", x) // blocks,) * blocks if blocks else ()
+    return lists._replace(returned=True) if return_counts else lists
 
 
 def _completed(core: Core, call: Unlisted, lists: Lists) -> Lists:

@@ -3,12 +3,13 @@
 from typing import Any
 
 from hpccomm.communicator.lanes import Lane, Lanes, PreparedCall
-from hpccomm.communicator.resolving import NO_LISTS, CallArguments, Lists, resolve
+from hpccomm.communicator.resolving import NO_LISTS, CallRequest, Lists, resolve
 from hpccomm.contracts.collectives import CALLS, Collective
 from hpccomm.errors import UsageError
 from hpccomm.memory.views import View, address, check_dtype, check_layout, overlap
 from hpccomm.schedules.algorithms import Algorithm, AnyAlgorithm, registered
 from hpccomm.schedules.algorithms.partition import offsets
+from hpccomm.settings import check_bool
 
 KEPT_CALLS = 1024
 """Decisions that are kept; a program that makes more different calls decides again."""
@@ -59,46 +60,27 @@ class PreparedCalls:
         )
         given = None if a is None else (a.dtype, a.shape)
         wanted = None if b is None else (b.dtype, b.shape)
-        key: object = (name, lane, given, wanted, op, root, in_place, algorithm, deterministic)
-        if root is not None or lists is not NO_LISTS or exclusive is not False:
-            # The class of the root, since True is equal to 1.
-            key = (key, root.__class__, lists, exclusive)
+        asked = name, given, wanted, op, root, lists, exclusive, in_place, algorithm, deterministic
         try:
-            prepared = self._kept.get(key)
+            # The class of the root, since True is equal to 1.
+            prepared = self._kept.get((asked, lane, root.__class__))
         except TypeError:  # an argument that cannot be hashed, such as a callable object
-            prepared = None
-            key = None  # nothing is kept
+            return _decided(lane, CallRequest(self._rank, self._size, *asked)), a, b
         if prepared is None:
-            arguments = CallArguments(
-                self._rank,
-                self._size,
-                name,
-                given,
-                wanted,
-                op,
-                root,
-                lists,
-                exclusive,
-                in_place,
-            )
-            prepared = _decided(lane, arguments, algorithm, deterministic)
-            if key is not None:
-                if len(self._kept) >= KEPT_CALLS:
-                    self._kept.clear()
-                self._kept[key] = prepared
+            prepared = _decided(lane, CallRequest(self._rank, self._size, *asked))
+            if len(self._kept) >= KEPT_CALLS:
+                self._kept.clear()
+            self._kept[asked, lane, root.__class__] = prepared
         return prepared, a, b
 
 
-def _decided(
-    lane: Lane, arguments: CallArguments, algorithm: AnyAlgorithm | None, deterministic: bool
-) -> PreparedCall[Any]:
+def _decided(lane: Lane, request: CallRequest) -> PreparedCall[Any]:
     """Check what a call is asked for, and decide how it is carried out."""
-    for which, array in (("x", arguments.x), ("out", arguments.out)):
+    for which, array in (("x", request.x), ("out", request.out)):
         if array is not None:
             check_dtype(which, array[0])
-    resolved = resolve(CALLS[arguments.name], arguments)
-    if not isinstance(deterministic, bool):
-        raise UsageError(f"deterministic is {deterministic!r}; give True or False")
+    resolved, algorithm = resolve(request), request.algorithm
+    check_bool("deterministic", request.deterministic)
     named = algorithm is None or isinstance(algorithm, str | Algorithm)
     if not named and not callable(algorithm):
         raise UsageError(
@@ -107,7 +89,7 @@ def _decided(
         )
     if named and algorithm is not None:
         registered()  # which warns of other packages' algorithms that have the name of one of hpccomm's
-    return lane.decide(arguments.name, resolved, algorithm, deterministic)
+    return lane.decide(request, resolved)
 
 
 def _in_place(

@@ -10,11 +10,12 @@ from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
 from hpccomm import dtypes, reductions
-from hpccomm.contracts.collectives import NOBODY, Collective
+from hpccomm.contracts.collectives import CALLS, NOBODY, Collective
 from hpccomm.contracts.signature import Signature
 from hpccomm.dtypes import DType
 from hpccomm.errors import BufferMismatch, UsageError
 from hpccomm.reductions import Op, ReduceOp
+from hpccomm.schedules.algorithms import AnyAlgorithm
 from hpccomm.settings import check_bool, check_int
 from hpccomm.topology import check_rank
 
@@ -33,19 +34,27 @@ class Lists(NamedTuple):
         Where each rank has its own list, the rows that it receives.
     peers : tuple of int
         Where blocks are those of listed peers, the peer of each; `NOBODY` where it has none.
+    returned : bool
+        Whether the call returns the rows that arrive, beside its result.
     """
 
     counts: Shape = ()
     recv_counts: Shape = ()
     peers: Shape = ()
+    returned: bool = False
+
+    def arriving(self, rows: int) -> Shape:
+        """Return the rows of each block that arrives, of so many in all."""
+        if self.peers and not self.counts:  # blocks of one size
+            return (rows // len(self.peers),) * len(self.peers)
+        return self.recv_counts or self.counts
 
 
 NO_LISTS = Lists()
 
 
-@dataclass(frozen=True, slots=True)
-class CallArguments:
-    """A call's arguments, without the memory.
+class CallRequest(NamedTuple):
+    """What the user asks for in a collective call, without the memory.
 
     `x` and `out` are pairs of dtype and shape, or None where the array was not given.
     """
@@ -60,6 +69,8 @@ class CallArguments:
     lists: Lists
     exclusive: bool
     in_place: bool
+    algorithm: AnyAlgorithm | None
+    deterministic: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,39 +138,33 @@ class _Extents(NamedTuple):
     result: Shape
 
 
-def resolve(collective: Collective, arguments: CallArguments) -> Resolved:
+def resolve(request: CallRequest) -> Resolved:
     """Return what a call's arguments mean.
-
-    Parameters
-    ----------
-    collective : Collective
-        The collective.
-    arguments : CallArguments
-        As the user gave them.
 
     Raises
     ------
     UsageError
         If they do not fit.
     """
+    collective = CALLS[request.name]
     if collective.sends == "nothing":
         return Resolved(Signature(collective.name, dtypes.BOOL, (0,)), None, None, ())
-    rank, lists = arguments.rank, arguments.lists
-    root = check_rank("root", arguments.root, arguments.size) if collective.rooted else -1
+    rank, lists = request.rank, request.lists
+    root = check_rank("root", request.root, request.size) if collective.rooted else -1
     sends = rank == root or not collective.root_sends
     receives = rank == root or not collective.root_receives
     one_array = collective.in_place == "always"
     # An x that is not sent stands for the root's, where no out says what arrives.
-    like_root = not sends and arguments.out is None and arguments.x is not None
+    like_root = not sends and request.out is None and request.x is not None
     which = "x" if sends or one_array or like_root else "out"
-    dtype, shape = _required(arguments, which)
-    op = _reduction(collective, arguments, dtype)
-    extents = _extents(collective, arguments, which, shape, sends=sends or like_root)
+    dtype, shape = _required(request, which)
+    op = _reduction(collective, request, dtype)
+    extents = _extents(collective, request, which, shape, sends=sends or like_root)
     recv: Role | None = None
     if receives:
-        to_x = one_array or (collective.in_place == "by default" and arguments.out is None)
-        recv = "x" if to_x else _into(arguments, dtype, extents.result)
-    in_place = not one_array and receives and (recv == "x" or arguments.in_place)
+        to_x = one_array or (collective.in_place == "by default" and request.out is None)
+        recv = "x" if to_x else _into(request, dtype, extents.result)
+    in_place = not one_array and receives and (recv == "x" or request.in_place)
     call = Signature(
         collective.name,
         dtype,
@@ -169,7 +174,7 @@ def resolve(collective: Collective, arguments: CallArguments) -> Resolved:
         uniform=not (lists.counts or collective.peers),
         op=op,
         root=root,
-        exclusive=arguments.exclusive,
+        exclusive=request.exclusive,
         in_place=in_place,
     )
     if one_array:
@@ -181,48 +186,48 @@ def resolve(collective: Collective, arguments: CallArguments) -> Resolved:
     return Resolved(call, send, recv, extents.result, written, NOBODY in lists.peers)
 
 
-def _required(arguments: CallArguments, which: str) -> tuple[DType, Shape]:
+def _required(request: CallRequest, which: str) -> tuple[DType, Shape]:
     """Return the dtype and shape of x, or of out on a rank that has no x."""
-    array = arguments.x if which == "x" else arguments.out
+    array = request.x if which == "x" else request.out
     if array is not None:
         return array
     if which == "x":
         raise UsageError("x is None; give an array")
-    counts = arguments.lists.counts
-    shown = f"({counts[arguments.rank]}, ...)" if counts else "shape"
+    counts = request.lists.counts
+    shown = f"({counts[request.rank]}, ...)" if counts else "shape"
     raise UsageError(
-        f"{arguments.name}: x and out are None on rank {arguments.rank}, which is not the root and does not "
+        f"{request.name}: x and out are None on rank {request.rank}, which is not the root and does not "
         f"know what arrives; give out=np.empty({shown}, dtype) of this rank's block, or an x of the shape "
         "and dtype of the root's, which is not read"
     )
 
 
-def _reduction(collective: Collective, arguments: CallArguments, dtype: DType) -> Op | None:
+def _reduction(collective: Collective, request: CallRequest, dtype: DType) -> Op | None:
     """Return the checked reduction, or None if the collective has none."""
     if not collective.reduces:
         return None
-    reductions.check(arguments.op, dtype)
-    op: Op = arguments.op
+    reductions.check(request.op, dtype)
+    op: Op = request.op
     if collective.prefix:
         if op is ReduceOp.AVG:
             raise UsageError(
                 f"op is ReduceOp.AVG, which {collective.name} does not take; "
                 f"{collective.name} with SUM and divide"
             )
-        if check_bool("exclusive", arguments.exclusive):
+        if check_bool("exclusive", request.exclusive):
             reductions.identity(op, dtype)
     return op
 
 
 def _extents(
-    collective: Collective, arguments: CallArguments, name: str, shape: Shape, *, sends: bool
+    collective: Collective, request: CallRequest, name: str, shape: Shape, *, sends: bool
 ) -> _Extents:
     """Return the blocks of a call, and the shape of its result, from the shape of one array."""
     if not collective.blockwise:
         return _Extents((math.prod(shape),), (), shape)
-    if arguments.lists.counts:
-        return _listed(collective, arguments, name, shape, sends=sends)
-    size = len(arguments.lists.peers) if collective.peers else arguments.size
+    if request.lists.counts:
+        return _listed(collective, request, name, shape, sends=sends)
+    size = len(request.lists.peers) if collective.peers else request.size
     if collective.sends == "block":
         return _Extents((math.prod(shape),) * size, (), (size, *shape))
     block = _block(collective, shape, size) if sends else shape
@@ -233,10 +238,10 @@ def _extents(
 
 
 def _listed(
-    collective: Collective, arguments: CallArguments, name: str, shape: Shape, *, sends: bool
+    collective: Collective, request: CallRequest, name: str, shape: Shape, *, sends: bool
 ) -> _Extents:
     """Return the same for blocks whose rows are listed."""
-    rank, (counts, recv_counts, peers) = arguments.rank, arguments.lists
+    rank, (counts, recv_counts, peers, _) = request.rank, request.lists
     rest = row_shape(name, shape)
     listed = "send_counts" if collective.individual else "counts"
     if collective.sends == "block" or not sends:
@@ -351,11 +356,11 @@ def _check_rows(name: str, shape: Shape, counts: str, expected: int, what: str) 
         )
 
 
-def _into(arguments: CallArguments, dtype: DType, shape: Shape) -> Role:
+def _into(request: CallRequest, dtype: DType, shape: Shape) -> Role:
     """Return where a result of `shape` goes: to `out` or a new array."""
-    if arguments.out is None:
+    if request.out is None:
         return "new"
-    out_dtype, out_shape = arguments.out
+    out_dtype, out_shape = request.out
     if out_dtype != dtype:
         raise BufferMismatch(f"out has dtype {out_dtype}; give dtype {dtype}")
     if math.prod(out_shape) != math.prod(shape):

@@ -64,17 +64,10 @@ def all_gather_v(
     CommunicationError
         If the call fails or its deadline passes.
     """
-    return listed(
-        self._core,
-        "all_gather_v",
-        x,
-        out,
-        async_op,
-        timeout,
-        algorithm,
-        stream,
-        counts,
-        return_counts=return_counts,
+    core = self._core
+    lists = listed(core, "all_gather_v", x, out, timeout, algorithm, stream, return_counts, counts)
+    return core.collective(
+        "all_gather_v", x, out, async_op, timeout, algorithm, stream, lists=lists
     )
 
 
@@ -134,8 +127,11 @@ def reduce_scatter_v(
     CommunicationError
         If the call fails or its deadline passes.
     """
-    return listed(
-        self._core,
+    core = self._core
+    lists = listed(
+        core, "reduce_scatter_v", x, out, timeout, algorithm, stream, return_counts, counts
+    )
+    return core.collective(
         "reduce_scatter_v",
         x,
         out,
@@ -143,10 +139,9 @@ def reduce_scatter_v(
         timeout,
         algorithm,
         stream,
-        counts,
-        op=op,
-        deterministic=deterministic,
-        return_counts=return_counts,
+        op,
+        deterministic,
+        lists=lists,
     )
 
 
@@ -202,18 +197,21 @@ def all_to_all_v(
     CommunicationError
         If the call fails or its deadline passes.
     """
-    return listed(
-        self._core,
+    core = self._core
+    lists = listed(
+        core,
         "all_to_all_v",
         x,
         out,
-        async_op,
         timeout,
         algorithm,
         stream,
+        return_counts,
         send_counts,
         recv_counts,
-        return_counts=return_counts,
+    )
+    return core.collective(
+        "all_to_all_v", x, out, async_op, timeout, algorithm, stream, lists=lists
     )
 
 
@@ -268,18 +266,12 @@ def gather_v(
     CommunicationError
         If the call fails or its deadline passes.
     """
-    return listed(
-        self._core,
-        "gather_v",
-        x,
-        out,
-        async_op,
-        timeout,
-        algorithm,
-        stream,
-        counts,
-        root=root,
-        return_counts=return_counts,
+    core = self._core
+    lists = listed(
+        core, "gather_v", x, out, timeout, algorithm, stream, return_counts, counts, root=root
+    )
+    return core.collective(
+        "gather_v", x, out, async_op, timeout, algorithm, stream, root=root, lists=lists
     )
 
 
@@ -337,16 +329,10 @@ def scatter_v(
     CommunicationError
         If the call fails or its deadline passes.
     """
-    return listed(
-        self._core,
-        "scatter_v",
-        x,
-        out,
-        async_op,
-        timeout,
-        algorithm,
-        stream,
-        counts,
-        root=root,
-        return_counts=return_counts,
+    core = self._core
+    lists = listed(
+        core, "scatter_v", x, out, timeout, algorithm, stream, return_counts, counts, root=root
+    )
+    return core.collective(
+        "scatter_v", x, out, async_op, timeout, algorithm, stream, root=root, lists=lists
     )

@@ -220,7 +220,7 @@ class Backend(Protocol):
     uid: str
     members: Sequence[int]
     side: SideChannel | None
-    survival: "Survival | None"
+    survival: Survival | None
     recovery: str
 
     def native(self, signature: Signature) -> Native | None:

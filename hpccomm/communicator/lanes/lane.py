@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from hpccomm.backends.control import Control
 from hpccomm.communicator.lanes.check import Check
 from hpccomm.communicator.lanes.message import PointToPoint
-from hpccomm.communicator.resolving import Resolved
+from hpccomm.communicator.resolving import CallRequest, Resolved
 from hpccomm.contracts.backend import both
 from hpccomm.contracts.choice import Choice
 from hpccomm.contracts.device import DeviceDispatch, DeviceRoute
@@ -33,7 +33,6 @@ from hpccomm.runtime.operation import Label, Operation, as_one
 from hpccomm.runtime.stats import Tally
 from hpccomm.runtime.traffic import Repeated
 from hpccomm.runtime.work import Work
-from hpccomm.schedules.algorithms import AnyAlgorithm
 
 logger = logging.getLogger("hpccomm")
 
@@ -154,22 +153,21 @@ class Lane(ABC):
 
     # What a call is made of.
 
-    def decide(
-        self, name: str, resolved: Resolved, algorithm: AnyAlgorithm | None, deterministic: bool
-    ) -> PreparedCall[Any]:
-        """Decide how the calls of that name and meaning are carried out. Local; the same on all ranks.
+    def decide(self, request: CallRequest, resolved: Resolved) -> PreparedCall[Any]:
+        """Decide how calls are carried out that ask for this. Local; the same on all ranks.
 
         Raises
         ------
         UsageError
-            If `algorithm` does not apply, or the reduction takes arrays in host memory only.
+            If the algorithm does not apply, or the reduction takes arrays in host memory only.
         """
         op = resolved.call.op
         if self.memory != "host" and isinstance(op, ReduceOp) and op in LOCATING:
             raise UnsupportedDtype(
                 f"op is {op!r}, which takes host arrays only; reduce the values and indices on the host"
             )
-        call, route = resolved.call, self.dispatch.decide(resolved.call, algorithm, deterministic)
+        call, deterministic = resolved.call, request.deterministic
+        route = self.dispatch.decide(call, request.algorithm, deterministic)
         choice = route.choice
 
         def label(async_op: bool) -> Label:
@@ -181,7 +179,7 @@ class Lane(ABC):
             # Hosts that wait for each other would cost more than time.
             if isinstance(route, DeviceRoute) and route.launch is not None:
                 terms = replace(terms, nbytes=0)
-            return Label(name, call.nbytes, terms)
+            return Label(request.name, call.nbytes, terms)
 
         return self._prepare(label(False), label(True), route, True, resolved)
 
