@@ -106,31 +106,21 @@ class Access:
         else:
             there.part(slice(start, start + into.size)).read(into)
 
-    def accumulate(self, data: Array, dst: int, start: int, op: Op | WindowOp) -> Steps:
-        """Fold elements into those from `start` on, under the lock of `dst`. Done once it is so."""
-        if not data.size:
-            return
-        if isinstance(op, WindowOp):
-            yield from self._locked(dst, self._put_through(data, dst, start))
-            return
-        fold, data = self._folder(op), self._multiplied(op, data)
-        yield from self._locked(dst, self._folded(fold, data, dst, start))
-
-    def fetch_and_op(
-        self, data: Array, old: Array, dst: int, start: int, op: Op | WindowOp
+    def fold(
+        self, data: Array, dst: int, start: int, op: Op | WindowOp, old: Array | None = None
     ) -> Steps:
-        """Fold elements into those from `start` on, and read what was there, under the lock of `dst`.
+        """Fold elements into those from `start` on, under the lock of `dst`. Done once it is so.
 
-        `old` may be `data`.
+        `old` takes what was there; it may be `data`.
         """
-        if not data.size:
-            return
-        fold = None
-        if not isinstance(op, WindowOp):
-            fold = self._folder(op)
-            data = self._multiplied(op, data)
-        writes = op is not WindowOp.NO_OP
-        yield from self._locked(dst, self._fetched(fold, data, old, dst, start, writes))
+        if data.size:
+            fold = None if isinstance(op, WindowOp) else self._folder(op)
+            if isinstance(op, PremulSum):
+                product = self._products.take(data.size, self._dtype)
+                premultiply(op, data, product)
+                data = product
+            writes = op is not WindowOp.NO_OP
+            yield from self._locked(dst, self._folded(fold, data, dst, start, writes, old))
 
     def compare_and_swap(
         self, data: Array, expected: Array, old: Array, dst: int, start: int
@@ -154,31 +144,6 @@ class Access:
         onesided.order()
         yield from completed([onesided.release(dst)])
 
-    def _fetched(
-        self,
-        fold: Folder | None,
-        data: Array,
-        old: Array,
-        dst: int,
-        start: int,
-        writes: bool,
-    ) -> Steps:
-        """Read elements, and fold or write `data` there."""
-        block = REMOTE_BLOCK if self._reached.get(dst) is None else PAGES_BLOCK
-        step = max(1, block // self._dtype.itemsize)
-        for begin in range(0, data.size, step):
-            piece = data[begin : begin + step]
-            current = self._blocks.take(piece.size, self._dtype)
-            yield from self.get(current, dst, start + begin)
-            if fold is not None:
-                folded = self._folds.take(piece.size, self._dtype)
-                fold((current, piece), folded)
-                piece = folded
-            if writes:
-                yield from self.put(piece, dst, start + begin)
-            old[begin : begin + step] = current
-        yield from self.flush(dst)
-
     def _swapped(self, data: Array, expected: Array, old: Array, dst: int, start: int) -> Steps:
         current = self._blocks.take(1, self._dtype)
         yield from self.get(current, dst, start)
@@ -187,33 +152,36 @@ class Access:
             yield from self.flush(dst)
         old[:] = current
 
-    def _folded(self, fold: Folder, data: Array, dst: int, start: int) -> Steps:
-        there = self._reached.get(dst)
-        if isinstance(there, np.ndarray):
+    def _folded(
+        self,
+        fold: Folder | None,
+        data: Array,
+        dst: int,
+        start: int,
+        writes: bool,
+        old: Array | None,
+    ) -> Steps:
+        """Fold or write `data`, and read what was there before, block by block."""
+        there, reads = self._reached.get(dst), fold is not None or old is not None
+        if fold is not None and old is None and isinstance(there, np.ndarray):
             target = there[start : start + data.size]
             fold((target, data), target)
             return
         block = REMOTE_BLOCK if there is None else PAGES_BLOCK
-        step = max(1, block // self._dtype.itemsize)
+        step = max(1, block // self._dtype.itemsize) if reads else data.size
         for begin in range(0, data.size, step):
             piece = data[begin : begin + step]
-            current = self._blocks.take(piece.size, self._dtype)
+            current = self._blocks.take(piece.size if reads else 0, self._dtype)
             yield from self.get(current, dst, start + begin)
-            fold((current, piece), current)
-            yield from self.put(current, dst, start + begin)
+            if fold is not None:
+                folded = self._folds.take(piece.size, self._dtype)
+                fold((current, piece), folded)
+                piece = folded
+            if writes:
+                yield from self.put(piece, dst, start + begin)
+            if old is not None:
+                old[begin : begin + step] = current
         yield from self.flush(dst)
-
-    def _put_through(self, data: Array, dst: int, start: int) -> Steps:
-        yield from self.put(data, dst, start)
-        yield from self.flush(dst)
-
-    def _multiplied(self, op: Op, data: Array) -> Array:
-        """Return what is folded: `data`, multiplied by the factor if there is one."""
-        if not isinstance(op, PremulSum):
-            return data
-        product = self._products.take(data.size, self._dtype)
-        premultiply(op, data, product)
-        return product
 
     def _folder(self, op: Op) -> Folder:
         if not isinstance(op, ReduceOp):

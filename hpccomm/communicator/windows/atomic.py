@@ -69,7 +69,7 @@ class Atomics(WindowCalls):
                 )
             self._check(op)
             peer, start = self._place("dst", dst, offset, data.size)
-            steps = self._access.accumulate(data, peer, start, op)
+            steps = self._access.fold(data, peer, start, op)
             self._issue("accumulate", data.nbytes, steps, (x,), timeout, peer)
 
     def fetch_and_op(
@@ -122,7 +122,7 @@ class Atomics(WindowCalls):
             self._check(op)
             peer, start = self._place("dst", dst, offset, data.size)
             old, result = self._old(x, data, out)
-            steps = self._access.fetch_and_op(data, old, peer, start, op)
+            steps = self._access.fold(data, peer, start, op, old)
             self._issue("fetch_and_op", data.nbytes, steps, (x, out), timeout, peer)
         return result[()] if out is None and isinstance(x, _SCALARS) else result
 
