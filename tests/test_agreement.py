@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from hpccomm import CommOptions
 from hpccomm.communicator.lanes import HostLane
 from hpccomm.communicator.lanes.check import drive_part
+from hpccomm.contracts.fingerprint import CallFingerprint
 from hpccomm.errors import CollectiveTimeout, CommunicationError, HpccommError, RankMismatch
-from hpccomm.runtime.operation import Label
 from hpccomm.runtime.recorder import BEGIN, BLOCKING
 from hpccomm.testing import run_ranks
 from tests.calls import CALLS
@@ -170,7 +170,7 @@ def test_off_agrees_on_nothing_and_all_on_every_call() -> None:
 def test_a_part_of_a_call_has_what_is_left_of_its_deadline() -> None:
     def on_rank(comm) -> tuple[str, float | None]:
         engine = comm._core.calls
-        entry = engine.start_record(Label("all_reduce", 8), BLOCKING, 60.25)
+        entry = engine.start_record(CallFingerprint("all_reduce", 8), BLOCKING, 60.25)
         entry[BEGIN] -= 60  # what the parts before took
         began = time.perf_counter()
         with pytest.raises(CollectiveTimeout) as caught:
@@ -193,7 +193,7 @@ def test_a_failure_that_is_noted_while_ranks_agree_is_raised_before_the_call_goe
             engine.gate.shut(CommunicationError("noted meanwhile"))
 
         check._agreement = meanwhile
-        label = Label("all_reduce", 8)
+        label = CallFingerprint("all_reduce", 8)
         with pytest.raises(CommunicationError, match="noted meanwhile"):
             check.wait(label, engine.start_record(label, BLOCKING, 60.0))
 

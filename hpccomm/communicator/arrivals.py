@@ -10,11 +10,11 @@ from hpccomm.communicator import object_transfer as transfer
 from hpccomm.communicator.core import Core, HasCore
 from hpccomm.communicator.lanes.message import ARRAYS, OBJECTS, wire_tag
 from hpccomm.contracts.arrivals import ANY, Anything, Arrival, Arrivals, Wanted
-from hpccomm.contracts.terms import Terms, of_message, with_peers
+from hpccomm.contracts.fingerprint import CallFingerprint, of_message, with_peers
 from hpccomm.contracts.transport import DTYPES, Steps, dtype_code, dtype_of, mismatch, other_dtype
 from hpccomm.errors import BufferMismatch, CommunicationError, UsageError, untied
 from hpccomm.memory.views import as_bytes, check_dtype
-from hpccomm.runtime.operation import Label, Operation
+from hpccomm.runtime.operation import Operation
 from hpccomm.settings import check_bool
 from hpccomm.topology import check_rank
 
@@ -102,7 +102,7 @@ class Message:
             data = _new(self._arrival) if target is None else target
             self._received = True
             steps = self._arrival.receive(data)
-            label = Label("recv", self.nbytes, with_peers((self.source,)))
+            label = with_peers("recv", self.nbytes, (self.source,))
             core.calls.run_operation(
                 Operation(label, lambda: steps, (data, out), ordered=False), limit
             )
@@ -200,7 +200,7 @@ def received(core: Core, out: Any, src: Rank, tag: Tag, timeout: float | None) -
                 raise untied(error)
             results.append(data if out is None else out)
 
-        label = Label("recv", 0 if target is None else target.nbytes, _terms(wanted))
+        label = _label("recv", 0 if target is None else target.nbytes, wanted)
         core.calls.run_operation(Operation(label, steps, (out,), ordered=False), limit)
         return results[0]
 
@@ -236,8 +236,8 @@ def _awaited(
             frame = frames[source]
         messages.append(Message(core, arrival, frame))
 
-    label = Label(name, 0, _terms(wanted))
-    core.calls.run_operation(Operation(label, steps, (), ordered=False), limit)
+    operation = Operation(_label(name, 0, wanted), steps, (), ordered=False)
+    core.calls.run_operation(operation, limit)
     return messages[0] if messages else None
 
 
@@ -261,13 +261,13 @@ def _arrivals(core: Core) -> Arrivals:
     return arrivals
 
 
-def _terms(wanted: Wanted) -> Terms:
+def _label(name: str, nbytes: int, wanted: Wanted) -> CallFingerprint:
     """Return whom a message is from; it is counted when it is there."""
     channels = {tag // DTYPES for tag in wanted.tags}
     if wanted.src is None or len(channels) != 1:
-        return with_peers(() if wanted.src is None else (wanted.src,))
+        return with_peers(name, nbytes, () if wanted.src is None else (wanted.src,))
     (channel,) = channels
-    return of_message(None, wanted.src, channel // 2, channel, ahead=1)
+    return of_message(name, nbytes, (None, wanted.src), channel // 2, channel, ahead=1)
 
 
 def _wanted(core: Core, src: Rank, tag: Tag, kind: int | None) -> Wanted:

@@ -16,8 +16,8 @@ from hpccomm.communicator.plan_tags import PlanTags
 from hpccomm.communicator.prepared_calls import PreparedCalls
 from hpccomm.communicator.resolving import NO_LISTS, Lists
 from hpccomm.contracts.backend import Backend
+from hpccomm.contracts.fingerprint import compared
 from hpccomm.contracts.signature import Signature
-from hpccomm.contracts.terms import terms
 from hpccomm.contracts.transport import Steps
 from hpccomm.errors import CommunicationError, HpccommError, RankMismatch, UsageError
 from hpccomm.runtime.abandoned import dropped_communicator
@@ -246,7 +246,7 @@ class Core:
 
     def agree(self, what: str, mine: dict[str, object], error: HpccommError | None) -> None:
         """Raise on every rank unless all bring the same; a rank with an error raises that."""
-        self.check.agree(what, terms({"operation": what, **mine}), error)
+        self.check.agree(compared(what, {"operation": what, **mine}), error)
 
     def agree_on_pairs(self, what: str, call: Signature) -> None:
         """Raise on every rank unless what each rank sends is what its peer expects."""

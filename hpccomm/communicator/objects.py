@@ -15,11 +15,11 @@ from hpccomm.communicator.core import Core, HasCore
 from hpccomm.communicator.lanes.message import OBJECTS, wire_tag
 from hpccomm.communicator.object_transfer import Frame
 from hpccomm.contracts.arrivals import ANY, Anything
-from hpccomm.contracts.terms import Terms, of_message, terms
+from hpccomm.contracts.fingerprint import CallFingerprint, compared, of_message
 from hpccomm.contracts.transport import DTYPES, Steps
 from hpccomm.errors import CommunicationError, UsageError, untied
 from hpccomm.reductions import PremulSum, ReduceOp, code_of, named
-from hpccomm.runtime.operation import Label, Operation
+from hpccomm.runtime.operation import Operation
 from hpccomm.topology import check_rank
 
 
@@ -53,7 +53,7 @@ def broadcast_object(
         origin, at_root = _root(self._core, root)
         frame, error = _dumped(value) if at_root else (Frame(), None)
         steps = transfer.broadcast(self._core, frame, origin)
-        label = _label("broadcast_object", frame, origin)
+        label = _label("broadcast_object", origin)._replace(nbytes=frame.nbytes)
         arrived = _run(self._core, label, frame, steps, timeout, error)
         return value if at_root else arrived[0]
 
@@ -83,7 +83,7 @@ def all_gather_object(self: HasCore, value: Any, *, timeout: float | None = None
     with self._core.calls.one_call():
         frame, error = _dumped(value)
         steps = transfer.all_gather(self._core, frame)
-        label = _label("all_gather_object", frame)
+        label = _label("all_gather_object")._replace(nbytes=frame.nbytes)
         return _run(self._core, label, frame, steps, timeout, error)
 
 
@@ -117,7 +117,7 @@ def gather_object(
         target, at_root = _root(self._core, root)
         frame, error = _dumped(value)
         steps = transfer.gather(self._core, frame, target)
-        label = _label("gather_object", frame, target)
+        label = _label("gather_object", target)._replace(nbytes=frame.nbytes)
         arrived = _run(self._core, label, frame, steps, timeout, error)
         return arrived if at_root else None
 
@@ -159,7 +159,7 @@ def scatter_object(
         if at_root:
             frames, error = _dumped_each(values, self._core.backend.size)
         steps = transfer.scatter(self._core, frames, origin)
-        label = _label("scatter_object", Frame(), origin)
+        label = _label("scatter_object", origin)
         return _run(self._core, label, Frame(), steps, timeout, error)[0]
 
 
@@ -208,7 +208,7 @@ def all_reduce_object(
         fold = transfer.Fold(op)
         steps = transfer.all_reduce(self._core, frame, fold)
         alike = {"operation": "all_reduce_object", "op": named(op), "code": code_of(op)}
-        label = Label("all_reduce_object", frame.nbytes, terms(alike))
+        label = compared("all_reduce_object", alike, frame.nbytes)
         try:
             return _run(self._core, label, frame, steps, timeout, error)[0]
         except UsageError as refused:
@@ -247,7 +247,7 @@ def all_to_all_object(
     with self._core.calls.one_call():
         frames, error = _dumped_each(values, self._core.backend.size)
         steps = transfer.all_to_all(self._core, frames)
-        label = _label("all_to_all_object", Frame())
+        label = _label("all_to_all_object")
         return _run(self._core, label, Frame(), steps, timeout, error)
 
 
@@ -282,7 +282,7 @@ def send_object(
         if error is not None and peer == self._core.backend.rank:
             raise untied(error)  # nobody else waits for it
         steps = transfer.send(self._core.backend.messages, frame, peer, wire)
-        label = Label("send_object", frame.nbytes, of_message(peer, None, tag, wire // DTYPES))
+        label = of_message("send_object", frame.nbytes, (peer, None), tag, wire // DTYPES)
         self._core.calls.traffic.cell(peer, wire // DTYPES)[0] += 1
         _run(self._core, label, frame, steps, timeout, error, ordered=False)
 
@@ -320,7 +320,7 @@ def recv_object(
         tag = self._core.tag(tag)
         wire = wire_tag(tag, OBJECTS)
         steps = transfer.receive(self._core.backend.messages, peer, wire)
-        label = Label("recv_object", 0, of_message(None, peer, tag, wire // DTYPES))
+        label = of_message("recv_object", 0, (None, peer), tag, wire // DTYPES)
         self._core.calls.traffic.cell(peer, wire // DTYPES)[1] += 1
         return _run(self._core, label, Frame(), steps, timeout, ordered=False)[0]
 
@@ -331,19 +331,15 @@ def _root(core: Core, root: object) -> tuple[int, bool]:
     return checked, checked == core.backend.rank
 
 
-def _label(name: str, frame: Frame, root: int | None = None) -> Label:
-    """Return the label of a collective call."""
-    return Label(name, frame.nbytes, _terms(name, root))
-
-
 @cache
-def _terms(name: str, root: int | None) -> Terms:
-    return terms({"operation": name} | ({} if root is None else {"root": root}))
+def _label(name: str, root: int | None = None) -> CallFingerprint:
+    """Return what a collective call is, but for its bytes."""
+    return compared(name, {"operation": name} | ({} if root is None else {"root": root}))
 
 
 def _run(
     core: Core,
-    label: Label,
+    label: CallFingerprint,
     frame: Frame,
     steps: transfer.Arriving,
     timeout: float | None,

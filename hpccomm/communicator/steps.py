@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from hpccomm.communicator.lanes import Call
+from hpccomm.contracts.fingerprint import CallFingerprint, joined, written
 from hpccomm.contracts.pairing import odd_ones
-from hpccomm.contracts.terms import Terms, joined, written
 from hpccomm.runtime.recorder import Site, described
 from hpccomm.runtime.verdict import side_by_side
 
@@ -94,9 +94,9 @@ def announced(steps: Sequence[PlanStep], *, async_op: bool) -> Announced:
     sends: list[Sent] = []
     receives: list[Sent] = []
     for number, step in enumerate(steps):
-        terms = _terms(step, async_op=async_op)
-        if terms is not None:
-            collectives.append((number, terms.values))
+        label = _label(step, async_op=async_op)
+        if label is not None:
+            collectives.append((number, label.values))
             first = step.calls[0]
             willing.append(not step.batched and first.prepared.lane.willing(first))
         for call in step.calls:
@@ -115,20 +115,18 @@ def read(came: Sequence[Any]) -> Announced:
     return Announced(sites, collectives, sent, taken, willing)
 
 
-def _terms(step: PlanStep, *, async_op: bool) -> Terms | None:
+def _label(step: PlanStep, *, async_op: bool) -> CallFingerprint | None:
     """Return what must be equal on all ranks in a step; None if it has messages alone."""
     prepared_calls = [call.prepared for call in step.calls if call.prepared.ordered]
-    each = [(one.async_label if async_op else one.label).terms for one in prepared_calls]
-    there = [one for one in each if one is not None]
-    if not there:
+    each = [one.async_label if async_op else one.label for one in prepared_calls]
+    if not each:
         return None
-    return joined(there, False) if step.batched else there[0]
+    return joined(0, each, False) if step.batched else each[0]
 
 
 def _told(step: int, call: Call, peer: int, array: Any) -> Sent:
     label = call.prepared.label
-    assert label.terms is not None
-    tag: Any = label.terms.values["tag"]
+    tag: Any = label.values["tag"]
     return Sent(
         step, label.name, peer, tag, array.nbytes, str(array.dtype), call.prepared.lane.memory
     )

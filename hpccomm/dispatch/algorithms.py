@@ -10,8 +10,8 @@ import numpy as np
 
 from hpccomm.contracts.backend import Backend, Start
 from hpccomm.contracts.choice import Choice
+from hpccomm.contracts.fingerprint import of_call
 from hpccomm.contracts.signature import Signature
-from hpccomm.contracts.terms import of_call
 from hpccomm.contracts.transport import Reach
 from hpccomm.dispatch import policy
 from hpccomm.dispatch.execution.program import (

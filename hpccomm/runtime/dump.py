@@ -246,7 +246,7 @@ def _status(uid: str, entries: list[CallRecord]) -> dict[str, object]:
 
 def _entry(record_id: int, entry: CallRecord) -> dict[str, Any]:
     label, ended, origin = entry[LABEL], entry[ENDED], entry[ORIGIN]
-    values = {} if label.terms is None else dict(label.terms.values)
+    values = dict(label.values)
     begin = unix_ns(entry[BEGIN])
     sizes, dtypes = _arrays(values)
     if ended is None:

@@ -15,8 +15,8 @@ from time import perf_counter
 from typing import Any, NoReturn
 
 from hpccomm.contracts.backend import Backend, Buffer, Start
+from hpccomm.contracts.fingerprint import CallFingerprint
 from hpccomm.contracts.side import Facts
-from hpccomm.contracts.terms import Terms
 from hpccomm.contracts.transport import Steps
 from hpccomm.errors import CommunicationError, UsageError, peers_lost
 from hpccomm.runtime import callpath, dump
@@ -25,7 +25,7 @@ from hpccomm.runtime.callpath import SPUN, Issue, compiled
 from hpccomm.runtime.failure import Failure
 from hpccomm.runtime.inquiry import Inquiry, answer, facts, flight_facts
 from hpccomm.runtime.lifetime import after_fork
-from hpccomm.runtime.operation import Label, Operation, digested
+from hpccomm.runtime.operation import Operation, digested
 from hpccomm.runtime.progress import Task, TaskQueue, progress_engine
 from hpccomm.runtime.recorder import (
     ASYNC,
@@ -150,7 +150,7 @@ class CallEngine:
         self.sequence = self.number = MAKING
         self.digest = 0
         self.traffic = Traffic()
-        self.compare: Callable[[Label, CallRecord], object] = _uncompared
+        self.compare: Callable[[CallFingerprint, CallRecord], object] = _uncompared
         self.origin = Origin(backend.uid, name, backend.rank, backend.size)
         self.site: Site | None = None
         self.current: CallRecord | None = None
@@ -207,7 +207,9 @@ class CallEngine:
         for moved in steps:
             yield self.progress.turn() or moved
 
-    def polling(self, label: Label, tally: Tally, start: Start, *, ordered: bool = True) -> Issue:
+    def polling(
+        self, label: CallFingerprint, tally: Tally, start: Start, *, ordered: bool = True
+    ) -> Issue:
         """Return what runs the polled ``start(send, recv)`` and waits for it."""
         begin_steps = (
             start if self.progress.threaded else lambda *arguments: self.together(start(*arguments))
@@ -229,7 +231,7 @@ class CallEngine:
 
     def run_steps(self, name: str, steps: Steps) -> None:
         """Wait for steps that are part of a call, under its deadline or the communicator's."""
-        with self._recorded(Label(name, 0), POLLED) as entry:
+        with self._recorded(CallFingerprint(name, 0), POLLED) as entry:
             if self.queue:  # whose agreements come first, and take the same road
                 self.drain(entry[TIMEOUT], self.queue)
             try:
@@ -261,7 +263,7 @@ class CallEngine:
             self.progress.turn()
             return not tasks
 
-        label = Label("wait for asynchronous calls", 0)
+        label = CallFingerprint("wait for asynchronous calls", 0)
         with self._recorded(label, POLLED, timeout, ordered=False) as entry:
             try:
                 wait(drained, timeout=timeout, gate=self.gate, expired=self.expired(entry))
@@ -273,7 +275,7 @@ class CallEngine:
     # What is no call on arrays.
 
     def start_record(
-        self, label: Label, mode: str, timeout: float, *, ordered: bool = True
+        self, label: CallFingerprint, mode: str, timeout: float, *, ordered: bool = True
     ) -> CallRecord:
         """Number and record a call that begins."""
         self.sequence += 1
@@ -297,7 +299,12 @@ class CallEngine:
 
     @contextmanager
     def _recorded(
-        self, label: Label, mode: str, timeout: float | None = None, *, ordered: bool = True
+        self,
+        label: CallFingerprint,
+        mode: str,
+        timeout: float | None = None,
+        *,
+        ordered: bool = True,
     ) -> Iterator[CallRecord]:
         """Record the block as a call, or as a part of the call under way."""
         outer = self.current
@@ -325,7 +332,7 @@ class CallEngine:
 
         `ordered` says that all ranks of the communicator do it, in one order with their collectives.
         """
-        with self._recorded(Label(name, 0), BLOCKING, ordered=ordered) as entry:
+        with self._recorded(CallFingerprint(name, 0), BLOCKING, ordered=ordered) as entry:
             try:
                 yield
             except Exception as error:  # noqa: BLE001 (raised again)
@@ -337,10 +344,12 @@ class CallEngine:
 
     @contextmanager
     def part_of(
-        self, name: str, nbytes: int = 0, *, ordered: bool = True, terms: Terms | None = None
+        self, label: str | CallFingerprint, nbytes: int = 0, *, ordered: bool = True
     ) -> Iterator[None]:
-        """Record the block as a call of that name; give a `CommunicationError` the facts of it."""
-        with self._recorded(Label(name, nbytes, terms), POLLED, ordered=ordered) as entry:
+        """Record the block as a call of that name, or that is this; give a `CommunicationError` the facts of it."""
+        if isinstance(label, str):
+            label = CallFingerprint(label, nbytes)
+        with self._recorded(label, POLLED, ordered=ordered) as entry:
             try:
                 yield
             except CommunicationError as error:
@@ -438,7 +447,7 @@ class CallEngine:
             task.error, task.over = aborted, True
 
 
-def _uncompared(_label: Label, _entry: CallRecord) -> None:
+def _uncompared(_label: CallFingerprint, _entry: CallRecord) -> None:
     """Do nothing: until somebody compares calls, or where nobody does."""
 
 

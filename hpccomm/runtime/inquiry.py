@@ -395,8 +395,7 @@ def _why(error: BaseException) -> str:
 
 def _record(entry: CallRecord) -> Facts:
     label = entry[LABEL]
-    values = {} if label.terms is None else label.terms.values
-    return {"operation": label.name, **values, "async_op": entry[MODE] is ASYNC}
+    return {"operation": label.name, **label.values, "async_op": entry[MODE] is ASYNC}
 
 
 def _now(calls: "CallEngine", entry: CallRecord) -> Facts:
@@ -406,26 +405,24 @@ def _now(calls: "CallEngine", entry: CallRecord) -> Facts:
         "since": round(perf_counter() - entry[BEGIN], 3),
         "site": described(entry[SITE], entry[BEGIN]),
     }
-    terms = entry[LABEL].terms
+    label = entry[LABEL]
     task = next((each for each, its in calls.under_way.items() if its is entry), None)
     now["held"] = (task is None or task.awaited) and len(calls.pending()) == 1
-    if terms is not None and terms.ends and not entry[NUMBER]:
-        now["waits"] = calls.traffic.waits(terms)
+    if label.ends and not entry[NUMBER]:
+        now["waits"] = calls.traffic.waits(label)
     return now
 
 
 def _between(entry: CallRecord | None, rank: object) -> list[Between]:
     """Return what this rank exchanges with another one in each call of lists of its own that belongs to a call."""
-    terms = None if entry is None else entry[LABEL].terms
-    if terms is None or not isinstance(rank, int):
+    if entry is None or not isinstance(rank, int):
         return []
-    return between(terms.individual, rank)
+    return between(entry[LABEL].individual, rank)
 
 
 def _peers(entry: CallRecord, rank: int, size: int) -> Sequence[int]:
     """Return the ranks for which a call may wait."""
-    terms = entry[LABEL].terms
-    peers = () if terms is None or entry[NUMBER] else terms.peers
+    peers = () if entry[NUMBER] else entry[LABEL].peers
     return [each for each in peers or range(size) if each != rank]
 
 

@@ -1,36 +1,11 @@
-"""Polled operations, and the names by which calls are counted and reported."""
+"""Polled operations, and the digest of the calls of a communicator."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
-from typing import NamedTuple
+from dataclasses import dataclass
 
-from hpccomm.contracts.terms import Terms, joined, with_peers
+from hpccomm.contracts.fingerprint import CallFingerprint, joined, with_peers
 from hpccomm.contracts.transport import Steps
 from hpccomm.errors import BufferMismatch
-
-
-class Label(NamedTuple):
-    """What a call is, for messages and records.
-
-    Attributes
-    ----------
-    name : str
-        Name of the call.
-    nbytes : int
-        Bytes of this rank's larger array.
-    terms : Terms or None
-        What must be equal on all ranks; of a message, who sends and receives.
-    """
-
-    name: str
-    nbytes: int
-    terms: Terms | None = None
-
-    @property
-    def fingerprint(self) -> int:
-        """That of its terms; 0 without."""
-        return 0 if self.terms is None else self.terms.fingerprint
-
 
 DIGEST = 0x3FFFFFF
 """26 bits. Nine digests are still a small integer, which is the fastest."""
@@ -54,8 +29,8 @@ class Operation:
 
     Attributes
     ----------
-    label : Label
-        Name, bytes and terms.
+    label : CallFingerprint
+        What it is.
     start : callable
         Returns its steps.
     keep : tuple
@@ -65,7 +40,7 @@ class Operation:
         it. Point-to-point calls need not wait.
     """
 
-    label: Label
+    label: CallFingerprint
     start: Callable[[], Steps]
     keep: tuple[object, ...] = ()
     ordered: bool = True
@@ -73,22 +48,22 @@ class Operation:
 
 def as_one(operations: tuple[Operation, ...], async_op: bool = False) -> Operation:
     """Return operations as one, which carries them out together."""
-    ordered = [each.label.terms for each in operations if each.ordered and each.label.terms]
-    terms = joined(ordered, async_op) if ordered else _messages(operations)
+    ordered = [each.label for each in operations if each.ordered and each.label.values]
+    nbytes = sum(each.label.nbytes for each in operations)
     return Operation(
-        Label("batch", sum(each.label.nbytes for each in operations), terms),
+        joined(nbytes, ordered, async_op) if ordered else _messages(nbytes, operations),
         lambda: together(operations),
         tuple(each.keep for each in operations),
         ordered=any(each.ordered for each in operations),
     )
 
 
-def _messages(operations: tuple[Operation, ...]) -> Terms:
+def _messages(nbytes: int, operations: tuple[Operation, ...]) -> CallFingerprint:
     """Return whom messages are for or from."""
-    each = [operation.label.terms for operation in operations]
-    peers = tuple(sorted({peer for terms in each if terms for peer in terms.peers}))
-    ends = tuple({end: None for terms in each if terms for end in terms.ends})
-    return replace(with_peers(peers), ends=ends)
+    each = [operation.label for operation in operations]
+    peers = tuple(sorted({peer for label in each for peer in label.peers}))
+    ends = tuple({end: None for label in each for end in label.ends})
+    return with_peers("batch", nbytes, peers)._replace(ends=ends)
 
 
 def together(operations: tuple[Operation, ...]) -> Steps:

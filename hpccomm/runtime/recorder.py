@@ -28,7 +28,7 @@ ORIGIN, SEQUENCE, NUMBER, LABEL, MODE, SITE, BEGIN, TIMEOUT, ENDED, ERROR = rang
 
 CallRecord = list[Any]
 """One call: its `Origin`; its number among all calls of the communicator; its number among those that
-all ranks make in one order (0: a message); its `Label`; how it waits (`POLLED`, ...); its `Site`; when
+all ranks make in one order (0: a message); its `CallFingerprint`; how it waits (`POLLED`, ...); its `Site`; when
 it began (``time.perf_counter``); its deadline in seconds; the seconds it took (None: under way); what
 ended it (None: nothing)."""
 

@@ -53,13 +53,13 @@ class Reports:
         self, entry: CallRecord, elapsed: float | None = None, error: BaseException | None = None
     ) -> CallInfo:
         """Return a call as hooks see it."""
-        name, nbytes, _ = entry[LABEL]
+        name, nbytes, *_ = entry[LABEL]
         return CallInfo(self.name, self.rank, entry[SEQUENCE], name, nbytes, elapsed, error)
 
     def ended(self, entry: CallRecord, error: BaseException | None, elapsed: float) -> None:
         """Count a call that has ended, and report it."""
         entry[ENDED] = elapsed
-        name, nbytes, _ = entry[LABEL]
+        name, nbytes, *_ = entry[LABEL]
         if error is not None:
             entry[ERROR] = in_words(error)
         tally = self.stats.tally(name, nbytes)
@@ -77,7 +77,7 @@ class Reports:
 
     def described(self, entry: CallRecord) -> str:
         """Return a call in words."""
-        name, nbytes, _ = entry[LABEL]
+        name, nbytes, *_ = entry[LABEL]
         number = f" #{entry[NUMBER]}" if entry[NUMBER] > 0 else ""
         call = f"call {entry[SEQUENCE]}" if entry[SEQUENCE] > 0 else "the making"
         return (
@@ -101,4 +101,4 @@ class Reports:
         """Give an error the facts of its call."""
         error.communicator, error.rank = self.name, self.rank
         error.sequence, error.elapsed = entry[SEQUENCE], elapsed
-        error.operation, error.nbytes, _ = entry[LABEL]
+        error.operation, error.nbytes, *_ = entry[LABEL]

@@ -9,8 +9,8 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from hpccomm.contracts.fingerprint import CallFingerprint
 from hpccomm.contracts.side import ANSWERED, Answer, Facts
-from hpccomm.contracts.terms import Terms
 from hpccomm.runtime.recorder import BEGIN, LABEL, ORIGIN, SITE, Origin, calls, described
 
 PLANNED, OTHERS = -1, -2
@@ -101,12 +101,12 @@ class Traffic:
             cells[PLANNED] = [before[0] + sent, before[1] + posted]
         return [(channel, each[0], each[1]) for channel, each in cells.items()]
 
-    def waits(self, terms: Terms) -> list[Facts]:
+    def waits(self, label: CallFingerprint) -> list[Facts]:
         """Return for which messages a call waits: their numbers in the channel, and of all with that peer."""
         found: list[Facts] = []
-        for way, peer, channel in terms.ends:
+        for way, peer, channel in label.ends:
             counts = {each: (sent, posted) for each, sent, posted in self.between(peer)}
-            index, ahead = (0, 0) if way == "dst" else (1, terms.ahead)
+            index, ahead = (0, 0) if way == "dst" else (1, label.ahead)
             wait = {
                 "way": way,
                 "peer": peer,
@@ -114,7 +114,7 @@ class Traffic:
                 "number": counts.get(channel, (0, 0))[index] + ahead,
                 "of_all": sum(each[index] for each in counts.values()) + ahead,
                 # A send may be done while the call waits for something else.
-                "sure": way == "src" or len(terms.ends) == 1,
+                "sure": way == "src" or len(label.ends) == 1,
                 "told_apart": OTHERS not in counts,
             }
             found.append(wait)
@@ -346,9 +346,9 @@ def in_words(lost: Sequence[LeftOver], origin: Origin) -> str:
     sender, receiver, channel, _ = lost[0]
     what = _kind(channel) if channel >= 0 else "a message"
     for entry in reversed(calls()):
-        terms = entry[LABEL].terms
-        if entry[ORIGIN] is origin and terms and ("dst", receiver, channel) in terms.ends:
-            size = f" of {entry[LABEL].nbytes} bytes" if len(terms.ends) == 1 else ""
+        label = entry[LABEL]
+        if entry[ORIGIN] is origin and ("dst", receiver, channel) in label.ends:
+            size = f" of {label.nbytes} bytes" if len(label.ends) == 1 else ""
             site = described(entry[SITE], entry[BEGIN])
             what += f"{size}, sent at {site}" if site else size
             break

@@ -6,9 +6,9 @@ Pure functions of plain data, by which dumps of several ranks can be judged as w
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from hpccomm.contracts.fingerprint import written
 from hpccomm.contracts.pairing import odd_ones, unfit
 from hpccomm.contracts.side import ANSWERED, GONE, SILENT, STOPPED, Answer, Facts
-from hpccomm.contracts.terms import written
 from hpccomm.runtime.traffic import (
     Chain,
     crossed_with,

@@ -11,8 +11,8 @@ from nccl_ranks import run_ranks
 
 import hpccomm
 from hpccomm.backends.nccl.backend import NcclBackend
+from hpccomm.contracts.fingerprint import CallFingerprint
 from hpccomm.runtime.device_work import DeviceWork
-from hpccomm.runtime.operation import Label
 from hpccomm.runtime.pending import PendingCalls, pending_call
 from hpccomm.runtime.waiting import Gate
 
@@ -90,7 +90,18 @@ def test_what_an_abort_completes_has_failed():
     """The abort of NCCL, which follows a failure, completes the event of a call that was stuck."""
     gate, stuck, stream = Gate(), threading.Event(), cupy.cuda.Stream(non_blocking=True)
     pending = PendingCalls(0, lambda: None, lambda _call, error: error)
-    entry = [None, 1, 1, Label("all_reduce", 8), "device", None, perf_counter(), 30.0, None, None]
+    entry = [
+        None,
+        1,
+        1,
+        CallFingerprint("all_reduce", 8),
+        "device",
+        None,
+        perf_counter(),
+        30.0,
+        None,
+        None,
+    ]
     stream.launch_host_func(lambda _: stuck.wait(30), None)
     call = pending_call(stream.ptr, stream, entry, ())
     pending.note_alone(call)

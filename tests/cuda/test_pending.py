@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from until import until
 
+from hpccomm.contracts.fingerprint import CallFingerprint
 from hpccomm.errors import CollectiveTimeout, CommunicationError
 from hpccomm.memory.cuda import streams
-from hpccomm.runtime.operation import Label
 from hpccomm.runtime.pending import MARK_BYTES, QUIET_SECONDS, PendingCalls
 from hpccomm.runtime.recorder import LABEL, Origin
 
@@ -20,7 +20,7 @@ DEVICE = 0
 NOW = 1000.0
 """When calls begin here, whatever this machine is at."""
 
-SMALL = Label("all_reduce", 8)
+SMALL = CallFingerprint("all_reduce", 8)
 ORIGIN = Origin("", "world", 0, 1)
 
 
@@ -78,7 +78,7 @@ def stream():
 def test_trap_what_a_call_touches_is_held_until_its_event_has_come(stream):
     pending, _ = pending_calls()
     release = busy(stream)
-    held = noted(pending, stream, Label("all_reduce", MARK_BYTES))
+    held = noted(pending, stream, CallFingerprint("all_reduce", MARK_BYTES))
     gc.collect()
     assert not pending.idle()
     assert held() is not None
@@ -123,8 +123,8 @@ def test_the_watchdog_looks_after_the_last_calls_of_a_burst(stream):
 def test_a_deadline_that_passes_is_found_without_anybody_asking(stream):
     pending, told = pending_calls()
     release = busy(stream)
-    noted(pending, stream, Label("all_reduce", MARK_BYTES), timeout=0.1)
-    noted(pending, stream, Label("broadcast", MARK_BYTES), timeout=30.0)
+    noted(pending, stream, CallFingerprint("all_reduce", MARK_BYTES), timeout=0.1)
+    noted(pending, stream, CallFingerprint("broadcast", MARK_BYTES), timeout=30.0)
     pending.look(NOW)
     assert not told
     pending.look(NOW + 0.2)
@@ -137,9 +137,9 @@ def test_a_deadline_that_passes_is_found_without_anybody_asking(stream):
 def test_a_call_that_is_done_has_no_deadline_though_an_earlier_one_waits(stream):
     pending, told = pending_calls()
     release = busy(stream)
-    noted(pending, stream, Label("recv", MARK_BYTES), timeout=float("inf"))
+    noted(pending, stream, CallFingerprint("recv", MARK_BYTES), timeout=float("inf"))
     other = cupy.cuda.Stream(non_blocking=True)
-    held = noted(pending, other, Label("all_reduce", MARK_BYTES), timeout=0.1)
+    held = noted(pending, other, CallFingerprint("all_reduce", MARK_BYTES), timeout=0.1)
     other.synchronize()
     pending.look(NOW + 1)
     gc.collect()
@@ -161,7 +161,7 @@ def test_trap_an_event_that_never_comes_for_an_error_is_no_event_that_is_not_rea
 def test_an_error_of_the_device_is_told_by_the_watchdog(stream, monkeypatch):
     pending, told = pending_calls()
     release = busy(stream)
-    noted(pending, stream, Label("all_reduce", MARK_BYTES))
+    noted(pending, stream, CallFingerprint("all_reduce", MARK_BYTES))
     monkeypatch.setattr(streams, "event_status", lambda _: 700)
     pending.look(NOW)
     assert len(told) == 1
@@ -174,7 +174,7 @@ def test_a_device_that_has_failed_for_good_ends_the_communicator(stream, monkeyp
     from standin.errors import CUDARuntimeError
 
     pending, told = pending_calls()
-    noted(pending, stream, Label("all_reduce", MARK_BYTES))
+    noted(pending, stream, CallFingerprint("all_reduce", MARK_BYTES))
 
     def lost():
         raise CUDARuntimeError(700)
@@ -251,7 +251,7 @@ def test_trap_calls_before_a_capture_and_in_it_are_apart(stream):
     with capturing:
         capturing.begin_capture(cupy.cuda.runtime.streamCaptureModeThreadLocal)
         cupy.add(x, np.float32(1), out=x)
-        captured = noted(pending, capturing, Label("all_reduce", MARK_BYTES), timeout=0.1)
+        captured = noted(pending, capturing, CallFingerprint("all_reduce", MARK_BYTES), timeout=0.1)
         graph = capturing.end_capture()
     until(pending.idle)
     pending.look(NOW + 1)

@@ -1,6 +1,6 @@
 """Whether all ranks make the same call: agreed before data moves, where it is due.
 
-The first call of given terms is agreed, and each that is so large that this takes no time to speak of.
+The first call of its kind is agreed, and each that is so large that this takes no time to speak of.
 Every agreement compares the digests of all calls so far as well, so that calls that are known one by one,
 but made in another order, are found at the next. One of 1,024 calls is agreed for that alone.
 """
@@ -15,6 +15,7 @@ from time import perf_counter
 from typing import Any
 
 from hpccomm.backends.control import Control, Result
+from hpccomm.contracts.fingerprint import CallFingerprint, compared, written
 from hpccomm.contracts.pairing import (
     Exchanged,
     balance,
@@ -25,7 +26,6 @@ from hpccomm.contracts.pairing import (
     unpaired,
 )
 from hpccomm.contracts.signature import Signature
-from hpccomm.contracts.terms import Terms, terms, written
 from hpccomm.contracts.transport import Steps
 from hpccomm.errors import (
     CollectiveTimeout,
@@ -37,7 +37,7 @@ from hpccomm.errors import (
 )
 from hpccomm.memory.views import View, address
 from hpccomm.runtime.engine import CallEngine
-from hpccomm.runtime.operation import COMPARED, Label, Operation, digested
+from hpccomm.runtime.operation import COMPARED, Operation, digested
 from hpccomm.runtime.recorder import (
     BEGIN,
     LABEL,
@@ -63,7 +63,7 @@ LARGE_BYTES = 16 << 20
 """From this size on every call is agreed."""
 
 KNOWN = 1 << 16
-"""Terms that are remembered. Later ones are agreed each time: nothing is forgotten, since ranks would have
+"""Fingerprints that are remembered. Later ones are agreed each time: nothing is forgotten, since ranks would have
 to forget alike."""
 
 
@@ -90,25 +90,24 @@ class Check:
         if self._setting != CHECK_OFF:
             engine.compare = self.wait
 
-    def always(self, label: Label) -> bool:
+    def always(self, label: CallFingerprint) -> bool:
         """Tell whether each call of that label is agreed. The same on all ranks."""
         if self._setting == CHECK_ALL:
             return True
-        terms = label.terms
-        return self._setting != CHECK_OFF and terms is not None and terms.nbytes >= LARGE_BYTES
+        return self._setting != CHECK_OFF and label.agreed_bytes >= LARGE_BYTES
 
-    def due(self, label: Label) -> bool:
+    def due(self, label: CallFingerprint) -> bool:
         """Tell whether a call that is issued next is to be agreed. The same on all ranks."""
-        if self._setting == CHECK_OFF or label.terms is None:
+        if self._setting == CHECK_OFF or not label.values:
             return False
         compared = (self._engine.number + 1) & COMPARED == COMPARED
         return compared or not self.known(label) or self.always(label)
 
-    def known(self, label: Label) -> bool:
+    def known(self, label: CallFingerprint) -> bool:
         """Tell whether calls of that label need not be agreed any more."""
         return self._setting == CHECK_OFF or label.fingerprint in self._known
 
-    def learn(self, label: Label) -> None:
+    def learn(self, label: CallFingerprint) -> None:
         """Remember that calls of that label are agreed."""
         if len(self._known) < KNOWN:
             self._known.add(label.fingerprint)
@@ -132,7 +131,7 @@ class Check:
 
         return replace(operation, start=agreed)
 
-    def steps(self, label: Label, start: Callable[[], Steps]) -> Steps:
+    def steps(self, label: CallFingerprint, start: Callable[[], Steps]) -> Steps:
         """Return steps of the call that has just begun, which agree before those of `start`."""
         self.learn(label)
         engine = self._engine
@@ -144,7 +143,7 @@ class Check:
 
         return agreed()
 
-    def wait(self, label: Label, entry: CallRecord) -> None:
+    def wait(self, label: CallFingerprint, entry: CallRecord) -> None:
         """Agree on the call that has just begun, under its deadline."""
         self.learn(label)
         engine = self._engine
@@ -155,16 +154,15 @@ class Check:
         if engine.gate.error is not None:  # the library's call, which may follow, would not see it
             raise engine.gate.error
 
-    def agree(self, what: str, wanted: Terms, error: HpccommError | None) -> None:
-        """Raise on every rank unless all bring the same terms; a rank with an error raises that."""
+    def agree(self, label: CallFingerprint, error: HpccommError | None) -> None:
+        """Raise on every rank unless all bring the same values; a rank with an error raises that."""
         engine = self._engine
         if engine.backend.size == 1:
             if error is not None:
                 raise untied(error)
             return
         refused: list[HpccommError] = []
-        with engine.part_of(what, terms=wanted):
-            label = Label(what, 0, wanted)
+        with engine.part_of(label):
             agreement = self._agreement(label, engine.number, engine.digest, error)
 
             def steps() -> Steps:
@@ -173,7 +171,7 @@ class Check:
                 except HpccommError as wrong:  # nothing has failed: all ranks know of it
                     refused.append(wrong)
 
-            engine.run_steps(what, steps())
+            engine.run_steps(label.name, steps())
             if refused:
                 engine.digest = 0  # what differs is told: it is no reason for later calls
                 raise refused.pop()
@@ -187,7 +185,7 @@ class Check:
         if self._setting == CHECK_OFF:
             return None
         try:
-            self.agree(FINALIZE, terms({"operation": FINALIZE}), None)
+            self.agree(compared(FINALIZE, {"operation": FINALIZE}), None)
             with self._engine.part_of(FINALIZE):
                 self._engine.run_steps(FINALIZE, self._received())
         except RankMismatch as error:
@@ -233,7 +231,7 @@ class Check:
 
     def _agreement(
         self,
-        label: Label,
+        label: CallFingerprint,
         number: int,
         digest: int,
         error: HpccommError | None = None,
@@ -248,8 +246,8 @@ class Check:
                 yield from self._compare(label, number, described(site), error)
             if error is not None:
                 raise untied(error)
-            if label.terms is not None and label.terms.individual:
-                yield from self.paired(label.terms.individual)
+            if label.individual:
+                yield from self.paired(label.individual)
             self._agreed = max(self._agreed, number)
 
         return agreement()
@@ -265,7 +263,7 @@ class Check:
             if problem is not None:
                 raise RankMismatch(problem[0], ranks=problem[1])
 
-    def apart(self, label: Label, send: View | None, recv: View | None) -> Steps:
+    def apart(self, label: CallFingerprint, send: View | None, recv: View | None) -> Steps:
         """Return steps that raise on every rank if threads of one process write where others read or write.
 
         A broadcast may have one array: all write the same.
@@ -291,12 +289,14 @@ class Check:
                 )
 
     def _compare(
-        self, label: Label, number: int, site: str, error: HpccommError | None
+        self, label: CallFingerprint, number: int, site: str, error: HpccommError | None
     ) -> Iterator[bool]:
         """Raise on every rank, with what each of them calls."""
-        values = {} if label.terms is None else label.terms.values
         lately = refused(self._engine.thread if self._engine.backend.shares_process else None)
-        mine: dict[str, object] = {"record": {"operation": label.name, **values}, "site": site}
+        mine: dict[str, object] = {
+            "record": {"operation": label.name, **label.values},
+            "site": site,
+        }
         mine["refused"] = None if lately is None else lately.facts()
         if error is not None:
             mine["error"] = str(error)
@@ -366,7 +366,7 @@ def _record(entry: CallRecord | None) -> dict[str, object]:
     if entry is None:
         return {"operation": "no call"}
     label = entry[LABEL]
-    return {"operation": label.name, **({} if label.terms is None else label.terms.values)}
+    return {"operation": label.name, **label.values}
 
 
 @contextmanager

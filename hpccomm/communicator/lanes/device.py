@@ -23,7 +23,7 @@ from hpccomm.communicator.lanes.lane import SELF_CHECK, Call, Lane, PreparedCall
 from hpccomm.communicator.lanes.message import PointToPoint
 from hpccomm.contracts.choice import Choice
 from hpccomm.contracts.device import DeviceBackend, DeviceDispatch, DeviceRoute, Piece, Span
-from hpccomm.contracts.terms import of_message, terms
+from hpccomm.contracts.fingerprint import CallFingerprint, compared, of_message
 from hpccomm.contracts.transport import Steps, Transport
 from hpccomm.dispatch.policy import AUTO
 from hpccomm.dtypes import DType
@@ -34,7 +34,7 @@ from hpccomm.memory.cuda.library import cupy
 from hpccomm.memory.cuda.memory import clear
 from hpccomm.memory.views import View, check_layout, overlap
 from hpccomm.runtime.engine import CallEngine
-from hpccomm.runtime.operation import Label, Operation
+from hpccomm.runtime.operation import Operation
 from hpccomm.runtime.watchdog import watch_device
 from hpccomm.runtime.work import Work
 
@@ -124,7 +124,7 @@ class DeviceLane(Lane):
         assert route.start is not None
         return self.issuer.issuing_by_host(label, route.start, ordered)
 
-    def _agreeing(self, route: DeviceRoute, label: Label) -> DeviceRoute:
+    def _agreeing(self, route: DeviceRoute, label: CallFingerprint) -> DeviceRoute:
         check, pending = self._check, self.issuer.pending
         launch, start = route.launch, route.start
 
@@ -150,8 +150,8 @@ class DeviceLane(Lane):
         receives = () if target is None else (Piece(message.origin or 0, _span(target)),)
         route = self.dispatch.message(receives, sends, message.tag)
         nbytes = max((piece.data.nbytes for piece in (*sends, *receives)), default=0)
-        ends = of_message(message.to, message.origin, message.tag, None)
-        label = Label(message.name, nbytes, ends)
+        pair = message.to, message.origin
+        label = of_message(message.name, nbytes, pair, message.tag, None)
         prepared = self._prepare(label, label, route, False)
         return Call(prepared, source, target, message.result, message.keep, message.queue)
 
@@ -232,7 +232,7 @@ class DeviceLane(Lane):
         launch = prepared.route.launch
         return self.issuer.start(call, launch, self._queue(call), current, limit, agreement)
 
-    def _operation(self, call: Call, label: Label, async_op: bool) -> Operation:
+    def _operation(self, call: Call, label: CallFingerprint, async_op: bool) -> Operation:
         """Return a call in which the host takes part as something polled."""
         prepared, start, addresses = call.prepared, call.prepared.route.start, pointers(call)
         return self.issuer.operation(
@@ -276,7 +276,7 @@ class DeviceLane(Lane):
                 "while a CUDA graph is captured; call or plan it once before"
             )
         what = "making a communicator"
-        self._check.agree(what, terms({"for": route.choice.algorithm}), None)
+        self._check.agree(compared(what, {"for": route.choice.algorithm}), None)
         with self._calls.part_of(what):
             route.needs.make()
 

@@ -7,11 +7,11 @@ from typing import Any, NamedTuple
 from hpccomm.communicator.lanes.lane import Call
 from hpccomm.communicator.lanes.planned import used
 from hpccomm.contracts.device import Begun, DeviceBackend, DeviceRoute, Launch
-from hpccomm.contracts.terms import joined
+from hpccomm.contracts.fingerprint import CallFingerprint, joined
 from hpccomm.contracts.transport import Steps
 from hpccomm.errors import UsageError
 from hpccomm.memory.views import address
-from hpccomm.runtime.operation import Label, Operation, together
+from hpccomm.runtime.operation import Operation, together
 from hpccomm.runtime.operation import as_one as operations_as_one
 
 
@@ -50,7 +50,7 @@ def grouped(calls: tuple[Call, ...], backend: DeviceBackend) -> Launch:
 
 def as_one(
     calls: tuple[Call, ...], backend: DeviceBackend | None
-) -> tuple[Label, Label, DeviceRoute, bool]:
+) -> tuple[CallFingerprint, CallFingerprint, DeviceRoute, bool]:
     """Return calls as one: on a stream, or without a backend by the host.
 
     Its label, that of its asynchronous form, its route, and whether there are collectives in it.
@@ -64,9 +64,9 @@ def as_one(
 
         return whole.label, whole.label, DeviceRoute(choice, start=start), whole.ordered
     nbytes = sum(call.prepared.label.nbytes for call in calls)
-    terms_of = (call.prepared.label.terms for call in calls if call.prepared.ordered)
-    each = [one for one in terms_of if one is not None]
-    label, async_label = (Label("batch", nbytes, joined(each, a) if each else None) for a in (0, 1))
+    each = [call.prepared.label for call in calls if call.prepared.ordered]
+    label = joined(nbytes, each, 0) if each else CallFingerprint("batch", nbytes)
+    async_label = joined(nbytes, each, 1) if each else label
     return label, async_label, DeviceRoute(choice, grouped(calls, backend)), bool(each)
 
 

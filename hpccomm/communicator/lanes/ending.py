@@ -8,10 +8,10 @@ from time import perf_counter
 
 from hpccomm.communicator.lanes.issuing import StreamIssuer
 from hpccomm.contracts.device import DeviceDispatch
+from hpccomm.contracts.fingerprint import CallFingerprint
 from hpccomm.errors import CommunicationError
 from hpccomm.memory.cuda import streams
 from hpccomm.runtime.lifetime import ExitStep, at_exit, keep
-from hpccomm.runtime.operation import Label
 from hpccomm.runtime.recorder import DEVICE
 from hpccomm.runtime.waiting import Gate, wait
 
@@ -111,7 +111,9 @@ class DeviceEnd:
 
         def expired(elapsed: float) -> CommunicationError:
             calls = self._calls
-            entry = calls.start_record(Label("finalize", 0), DEVICE, timeout, ordered=False)
+            entry = calls.start_record(
+                CallFingerprint("finalize", 0), DEVICE, timeout, ordered=False
+            )
             error = calls.overdue(entry, elapsed)
             calls.fail(error)
             return error

@@ -17,7 +17,7 @@ from hpccomm.communicator.lanes.message import ARRAYS, PointToPoint, wire_tag
 from hpccomm.communicator.lanes.planned import StepMessages, start_of
 from hpccomm.contracts.backend import Backend, Blocking, Buffer, Start, both
 from hpccomm.contracts.choice import Choice
-from hpccomm.contracts.terms import of_message
+from hpccomm.contracts.fingerprint import CallFingerprint, of_message
 from hpccomm.contracts.transport import DTYPES, Request, Steps, Transport
 from hpccomm.dispatch.host import HostDispatch
 from hpccomm.dispatch.policy import AUTO, NATIVE
@@ -29,7 +29,7 @@ from hpccomm.memory.views import Array, as_bytes, check_layout, empty_like_kind
 from hpccomm.runtime.callpath import BLOCKED, EXCHANGED, PLAN, Diversion, Issue, compiled
 from hpccomm.runtime.engine import CallEngine
 from hpccomm.runtime.meeting import Habit, either, meeting
-from hpccomm.runtime.operation import Label, Operation, as_one, together
+from hpccomm.runtime.operation import Operation, as_one, together
 from hpccomm.runtime.traffic import PLANNED
 from hpccomm.runtime.work import Work
 
@@ -83,7 +83,7 @@ class HostLane(Lane):
         assert route.registered is not None
         return meeting(self._calls, route.registered.start, route.start, route.run, habit)
 
-    def _habit(self, label: Label) -> Habit:
+    def _habit(self, label: CallFingerprint) -> Habit:
         return self._habits.setdefault(label.fingerprint % HABITS, Habit())
 
     def settled(self, prepared: PreparedCall[Route]) -> Route:
@@ -99,7 +99,7 @@ class HostLane(Lane):
             return both
         return route.run.arguments
 
-    def _agreeing(self, route: Route, label: Label) -> Route:
+    def _agreeing(self, route: Route, label: CallFingerprint) -> Route:
         calls, check, start, run = self._calls, self._check, route.start, route.run
         shares_process = self._backend.shares_process
 
@@ -138,7 +138,7 @@ class HostLane(Lane):
                 self._messages.clear()
             wires = wire_tag(tag, ARRAYS, sent), wire_tag(tag, ARRAYS, taken)
             route = self._message_route(name, to, origin, wires, replaced)
-            label = Label(name, nbytes, of_message(to, origin, tag, wires[0] // DTYPES))
+            label = of_message(name, nbytes, (to, origin), tag, wires[0] // DTYPES)
             prepared = self._messages[key] = self._prepare(label, label, route, False)
         return Call(prepared, send, recv, result, keep)
 
@@ -283,10 +283,9 @@ class HostLane(Lane):
             self._calls, messages, partial(together, collectives) if collectives else None
         )
         whole = as_one(operations) if batched else operations[0]
-        label = whole.label
-        if label.terms is not None:  # whose messages have tags of their own
-            ends = tuple([(way, peer, PLANNED) for way, peer, _ in label.terms.ends])
-            label = label._replace(terms=replace(label.terms, ends=ends))
+        # The messages have tags of their own.
+        ends = tuple([(way, peer, PLANNED) for way, peer, _ in whole.label.ends])
+        label = whole.label._replace(ends=ends)
         route = Route(first.prepared.route.choice, start)
         prepared = self._prepare(label, label, route, whole.ordered)
         prepared.exchange = None if collectives else messages.whole
@@ -339,7 +338,7 @@ def _on_arrays(route: Route) -> Route:
     return replace(route, run=on_arrays, registered=None)
 
 
-def _operation(call: Call, label: Label) -> Operation:
+def _operation(call: Call, label: CallFingerprint) -> Operation:
     """Return a call as something polled."""
     prepared, send, recv = call.prepared, call.send, call.recv
     start = prepared.route.start

@@ -13,7 +13,7 @@ from hpccomm.backends.control import Control
 from hpccomm.communicator.lanes.device_batch import pointers
 from hpccomm.communicator.lanes.lane import Call
 from hpccomm.contracts.device import DeviceBackend, DeviceStart, Launch
-from hpccomm.contracts.terms import terms
+from hpccomm.contracts.fingerprint import CallFingerprint, compared
 from hpccomm.contracts.transport import Steps
 from hpccomm.errors import CommunicationError, UsageError
 from hpccomm.memory.cuda import streams
@@ -21,7 +21,7 @@ from hpccomm.memory.cuda.arrays import Queue
 from hpccomm.runtime.callpath import Form, compiled
 from hpccomm.runtime.device_work import DeviceWork
 from hpccomm.runtime.engine import CallEngine
-from hpccomm.runtime.operation import Label, Operation
+from hpccomm.runtime.operation import Operation
 from hpccomm.runtime.pending import PendingCall, PendingCalls, pending_call
 from hpccomm.runtime.progress import Task
 from hpccomm.runtime.recorder import BEGIN, DEVICE, LABEL, TIMEOUT, CallRecord
@@ -111,7 +111,7 @@ class StreamIssuer:
 
     def issuing(
         self,
-        label: Label,
+        label: CallFingerprint,
         tally: Tally,
         launch: Launch,
         *,
@@ -233,7 +233,7 @@ class StreamIssuer:
         """
         calls, pending = self.calls, self.pending
         pending.entered = entry = calls.start_record(
-            Label("self-check", int(x.nbytes)), DEVICE, calls.timeout
+            CallFingerprint("self-check", int(x.nbytes)), DEVICE, calls.timeout
         )
         failure = ""
         try:
@@ -267,7 +267,9 @@ class StreamIssuer:
 
     # Calls in which the host takes part.
 
-    def issuing_by_host(self, label: Label, start: DeviceStart, ordered: bool) -> IssueOnStream:
+    def issuing_by_host(
+        self, label: CallFingerprint, start: DeviceStart, ordered: bool
+    ) -> IssueOnStream:
         """Return what carries a call out in which the host takes part, and waits for it."""
 
         def issue(send: int, recv: int, queue: Queue, keep: object, timeout: float) -> None:
@@ -278,7 +280,7 @@ class StreamIssuer:
 
     def operation(
         self,
-        label: Label,
+        label: CallFingerprint,
         start: DeviceStart,
         addresses: tuple[int, int],
         queue: Queue,
@@ -369,14 +371,13 @@ class StreamIssuer:
         return error
 
 
-def _captured(label: Label) -> Label:
+def _captured(label: CallFingerprint) -> CallFingerprint:
     """Return the label of a call that is recorded into a graph.
 
     NCCL registers the arrays of such calls, which all ranks must do or none (NCCL_GRAPH_REGISTER): so the
     ranks agree on each of them.
     """
-    assert label.terms is not None
-    return label._replace(terms=terms({**label.terms.values, "captured": True}))
+    return compared(label.name, {**label.values, "captured": True}, label.nbytes)
 
 
 class _Agreement(Task):

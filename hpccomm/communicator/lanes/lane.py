@@ -17,8 +17,8 @@ from hpccomm.communicator.resolving import CallRequest, Resolved
 from hpccomm.contracts.backend import both
 from hpccomm.contracts.choice import Choice
 from hpccomm.contracts.device import DeviceDispatch, DeviceRoute
+from hpccomm.contracts.fingerprint import CallFingerprint, of_call
 from hpccomm.contracts.signature import Signature
-from hpccomm.contracts.terms import of_call
 from hpccomm.contracts.transport import Bound, Transport
 from hpccomm.dispatch.host import HostDispatch
 from hpccomm.dispatch.route import Route
@@ -29,7 +29,7 @@ from hpccomm.memory.views import View, view
 from hpccomm.reductions import LOCATING, ReduceOp
 from hpccomm.runtime.callpath import Diversion, carrying
 from hpccomm.runtime.engine import CallEngine
-from hpccomm.runtime.operation import Label, Operation, as_one
+from hpccomm.runtime.operation import Operation, as_one
 from hpccomm.runtime.stats import Tally
 from hpccomm.runtime.traffic import Repeated
 from hpccomm.runtime.work import Work
@@ -50,8 +50,8 @@ class PreparedCall(Generic[R]):
     ----------
     lane : Lane
         The lane of their arrays.
-    label, async_label : Label
-        Name, bytes and terms; and those of asynchronous calls, which do not fit others.
+    label, async_label : CallFingerprint
+        What they are; and what asynchronous ones are, which do not fit others.
     route : Route or DeviceRoute
         How they are carried out.
     ordered : bool
@@ -75,8 +75,8 @@ class PreparedCall(Generic[R]):
     """
 
     lane: "Lane"
-    label: Label
-    async_label: Label
+    label: CallFingerprint
+    async_label: CallFingerprint
     route: R
     ordered: bool
     tally: Tally
@@ -121,11 +121,9 @@ class Call:
     @property
     def ends(self) -> tuple[int | None, int | None]:
         """The receiver of what a message sends and the sender of what it receives; None for a collective."""
-        terms = self.prepared.label.terms
-        if self.prepared.ordered or terms is None:
-            return None, None
-        to: Any = terms.values.get("dst")
-        origin: Any = terms.values.get("src")
+        values = self.prepared.label.values
+        to: Any = values.get("dst")
+        origin: Any = values.get("src")
         return to, origin
 
 
@@ -170,23 +168,23 @@ class Lane(ABC):
         route = self.dispatch.decide(call, request.algorithm, deterministic)
         choice = route.choice
 
-        def label(async_op: bool) -> Label:
+        def label(async_op: bool) -> CallFingerprint:
             more: dict[str, object] = {"path": choice.path, "async_op": async_op}
             more |= resolved.shape_in_common()
             if choice.schedule:
                 more["schedule"] = choice.schedule
-            terms = of_call(call, choice.algorithm, deterministic, **more)
+            label = of_call(call, choice.algorithm, deterministic, **more)
             # Hosts that wait for each other would cost more than time.
             if isinstance(route, DeviceRoute) and route.launch is not None:
-                terms = replace(terms, nbytes=0)
-            return Label(request.name, call.nbytes, terms)
+                label = label._replace(agreed_bytes=0)
+            return label
 
         return self._prepare(label(False), label(True), route, True, resolved)
 
     def _prepare(
         self,
-        label: Label,
-        async_label: Label,
+        label: CallFingerprint,
+        async_label: CallFingerprint,
         route: Any,
         ordered: bool,
         resolved: Resolved | None = None,
@@ -229,7 +227,7 @@ class Lane(ABC):
         return both
 
     @abstractmethod
-    def _agreeing(self, route: Any, label: Label) -> Any:
+    def _agreeing(self, route: Any, label: CallFingerprint) -> Any:
         """Return the route on which the ranks agree on the call before anything moves."""
 
     def willing(self, call: Call) -> object:

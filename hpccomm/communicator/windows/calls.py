@@ -5,11 +5,11 @@ from typing import Any
 
 from hpccomm.communicator.core import Core
 from hpccomm.communicator.windows.access import Access, Array
-from hpccomm.contracts.terms import with_peers
+from hpccomm.contracts.fingerprint import with_peers
 from hpccomm.contracts.transport import Steps
 from hpccomm.errors import BufferMismatch, UsageError
 from hpccomm.memory.views import check_dtype, check_layout, flat, host_view
-from hpccomm.runtime.operation import Label, Operation
+from hpccomm.runtime.operation import Operation
 from hpccomm.settings import check_int
 from hpccomm.topology import check_rank
 
@@ -41,7 +41,7 @@ class WindowCalls:
         ordered: bool = False,
     ) -> None:
         """Run a call and wait for it; it may wait for `peers`, or for all ranks."""
-        label = Label(name, nbytes, with_peers(peers) if peers else None)
+        label = with_peers(name, nbytes, peers)
         operation = Operation(label, lambda: steps, keep, ordered)
         self._core.calls.run_operation(operation, self._core.limit(timeout))
 

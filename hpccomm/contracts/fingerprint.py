@@ -1,0 +1,129 @@
+"""What a call is, and what ranks must ask for alike in it."""
+
+import json
+from array import array
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, NamedTuple
+from zlib import crc32
+
+from hpccomm.contracts.signature import Signature
+from hpccomm.reductions import code_of, name_of
+
+MASK = 0xFFFFFFFF
+
+Pair = tuple[int | None, int | None]
+"""Whom a message is for and from; None where there is none."""
+
+End = tuple[str, int, int]
+"""``"dst"`` or ``"src"``, the other rank, and the channel."""
+
+
+class CallFingerprint(NamedTuple):
+    """What a call is: for messages and records, and for the ranks to compare.
+
+    Attributes
+    ----------
+    name : str
+        Name of the call.
+    nbytes : int
+        Bytes of this rank's larger array.
+    values : mapping of str to plain data
+        What must be equal on all ranks, such as count, dtype, reduction, root and algorithm, for people and for
+        JSON; of a message, who sends and receives. Empty where nothing is compared.
+    fingerprint : int
+        32 bits of the values: equal for different ones with a probability of 2**-32.
+    agreed_bytes : int
+        Bytes of the call where all ranks know the same number; else 0.
+    peers : tuple of int
+        For a call that is no collective, the ranks that it waits for; empty if that may be any.
+    ends : tuple of (str, int, int)
+        The ends of messages that their senders and receivers count: ``"dst"`` or ``"src"``, the other rank, and
+        the channel.
+    ahead : int
+        1 for a receive that is counted only when its message is there, else 0.
+    individual : tuple of Signature
+        The calls with lists of this rank's own. They must fit the other ranks' lists.
+    """
+
+    name: str
+    nbytes: int
+    values: Mapping[str, object] = MappingProxyType({})
+    fingerprint: int = 0
+    agreed_bytes: int = 0
+    peers: tuple[int, ...] = ()
+    ends: tuple[End, ...] = ()
+    ahead: int = 0
+    individual: tuple[Signature, ...] = ()
+
+
+def written(values: object) -> str:
+    """Return plain data as text: equal for equal data, also after a passage through JSON."""
+    return json.dumps(values, sort_keys=True)
+
+
+def compared(name: str, values: Mapping[str, object], nbytes: int = 0) -> CallFingerprint:
+    """Return what a call is whose values, which JSON can hold, must be equal on all ranks."""
+    return CallFingerprint(name, nbytes, values, crc32(written(values).encode()))
+
+
+def of_call(call: Signature, algorithm: str, deterministic: bool, **more: Any) -> CallFingerprint:
+    """Return what a collective call is.
+
+    Parameters
+    ----------
+    call : Signature
+        What it asks for. Counts that only this rank knows are not compared.
+    algorithm : str
+        Its algorithm.
+    deterministic : bool
+        Whether contributions are folded in rank order.
+    **more
+        Further values, such as the path and whether the call is asynchronous.
+    """
+    what = call.description
+    values: dict[str, object] = {"operation": call.name}
+    if what.sends != "nothing":
+        values["dtype"] = str(call.dtype)
+        if not call.individual:
+            alike = call.uniform and call.counts
+            values["count"] = call.counts[0] if alike else list(call.counts)
+    if call.op is not None:
+        values["op"] = name_of(call.op)
+        if code := code_of(call.op):
+            values["code"] = code
+        if (factor := getattr(call.op, "factor", None)) is not None:
+            values["factor"] = repr(factor)
+    if what.rooted:
+        values["root"] = call.root
+    if what.prefix:
+        values["exclusive"] = bool(call.exclusive)
+    values |= {"algorithm": algorithm, "deterministic": deterministic, **more}
+    own, agreed = ((call,), 0) if call.individual else ((), call.nbytes)
+    return compared(call.name, values, call.nbytes)._replace(individual=own, agreed_bytes=agreed)
+
+
+def of_message(
+    name: str, nbytes: int, pair: Pair, tag: int, channel: int | None, ahead: int = 0
+) -> CallFingerprint:
+    """Return what a message is. `channel` is None where it is not counted."""
+    values = {"dst": pair[0], "src": pair[1], "tag": tag}
+    both = [(way, peer) for way, peer in zip(("dst", "src"), pair, strict=True) if peer is not None]
+    peers = tuple({peer for _, peer in both})
+    ends = () if channel is None else tuple([(way, peer, channel) for way, peer in both])
+    return CallFingerprint(name, nbytes, values, hash((pair, tag)) & MASK, 0, peers, ends, ahead)
+
+
+def with_peers(name: str, nbytes: int, peers: tuple[int, ...]) -> CallFingerprint:
+    """Return what a call is that is no collective, and has to do with these ranks."""
+    return CallFingerprint(name, nbytes, fingerprint=hash(peers) & MASK, peers=peers)
+
+
+def joined(nbytes: int, each: Sequence[CallFingerprint], async_op: int) -> CallFingerprint:
+    """Return what calls are that are carried out together, in that order. Cheap."""
+    prints = array("q", [len(each), async_op, *(one.fingerprint for one in each)])
+    every = [one.values for one in each]
+    values = {"operation": "batch", "calls": every, "async_op": bool(async_op)}
+    individual = tuple([call for one in each for call in one.individual])
+    agreed, digest = sum(one.agreed_bytes for one in each), crc32(prints.tobytes())
+    return CallFingerprint("batch", nbytes, values, digest, agreed, individual=individual)
