@@ -20,6 +20,7 @@ from hpccomm.bench.perf import readers
 from hpccomm.bench.progress import watched
 from hpccomm.cli import output
 from hpccomm.cli.shared_flags import RUN
+from hpccomm.comparison.statistics import require_scipy
 from hpccomm.errors import UsageError
 from hpccomm.files.refusals import os_errors_as
 from hpccomm.files.regular import check_output
@@ -56,6 +57,7 @@ FLAGS = (Flag("RUNS.h5", readers.file, "the results file", "file"), RUN, FlagGro
 
 def run(args: argparse.Namespace) -> int:
     """Fit, report and write; return the exit status."""
+    require_scipy("hpccomm fit")
     to = args.output
     if to is not None:
         with os_errors_as(to, "write"):

@@ -50,6 +50,9 @@ OVERHEAD = "overhead"
 NAMES = (*PARAMETERS[:-1], OVERHEAD, PARAMETERS[-1])
 """The parameters, in order of priority: if two cannot be distinguished, only the first is fitted."""
 
+_MOST_STEPS = 1000
+"""Of one least-squares solution, which takes some three for each parameter."""
+
 _MESSAGES = tuple(name for name in NAMES if name.endswith(("latency", "bandwidth")))
 
 
@@ -287,38 +290,15 @@ def _solve(
     columns: Floats, weighted: Floats, names: list[str], determined: list[str], network: Network
 ) -> Floats:
     """Return the least-squares solution; parameters that are not fitted keep their values."""
+    from scipy.optimize import nnls
+
     fitted = _values(network, names)
     free = np.array([name in determined for name in names])
     wanted = weighted - columns[:, ~free] @ fitted[~free]
     scale = np.linalg.norm(columns[:, free], axis=0)
-    fitted[free] = _non_negative(columns[:, free] / scale, wanted) / scale
+    if free.any():
+        fitted[free] = nnls(columns[:, free] / scale, wanted, maxiter=_MOST_STEPS)[0] / scale
     return fitted
-
-
-def _non_negative(matrix: Floats, wanted: Floats) -> Floats:
-    """Return the x >= 0 with the least ``|matrix x - wanted|``: Lawson and Hanson's NNLS."""
-    size = matrix.shape[1]
-    solution = np.zeros(size)
-    passive = np.zeros(size, bool)
-    for _ in range(3 * size):
-        gradient = matrix.T @ (wanted - matrix @ solution)
-        gradient[passive] = -math.inf
-        if not size or gradient.max() <= 1e-10:
-            break
-        passive[np.argmax(gradient)] = True
-        while True:
-            trial = np.zeros(size)
-            trial[passive] = np.linalg.lstsq(matrix[:, passive], wanted, rcond=None)[0]
-            negative = passive & (trial <= 0)
-            if not negative.any():
-                break
-            # Go as far as all stay positive. Those that reach zero stay there for now.
-            steps = solution[negative] / (solution[negative] - trial[negative])
-            solution = solution + steps.min() * (trial - solution)
-            passive &= solution > 1e-15
-            solution[~passive] = 0.0
-        solution = trial
-    return solution
 
 
 def _values(network: Network, names: list[str]) -> Floats:
