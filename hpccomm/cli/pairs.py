@@ -26,18 +26,18 @@ from hpccomm.cli import output
 from hpccomm.errors import ResultsError, UsageError
 
 if TYPE_CHECKING:
-    from hpccomm.bench.pairs.measuring import PairOptions
-    from hpccomm.communicator import Communicator
     from hpccomm.results.schema import RunInfo
 
 
 def run(args: argparse.Namespace) -> int:
     """Measure. Collective: every rank of the job runs it."""
     from hpccomm.bench.pairs import measuring
+    from hpccomm.bench.perf import facts
     from hpccomm.bench.perf.root import on_root
     from hpccomm.bench.progress import Progress, terminal
     from hpccomm.results import pairs, pairs_text
     from hpccomm.results.pairs import Thresholds, locate_slow
+    from hpccomm.results.schema import Config
 
     options = measuring.PairOptions(
         large=args.bytes,
@@ -54,7 +54,8 @@ def run(args: argparse.Namespace) -> int:
             raise UsageError(
                 "perf pairs needs 2 ranks or more, and there is 1; start it with mpiexec -n"
             )
-        info = _info(comm, options)
+        sizes = options.large, options.large, 0, 0
+        info = facts.run_info(comm, Config(*sizes, options.iterations, 0, validation=0))
         with ExitStack() as opened:
             writer = on_root(comm, lambda: _writer(args, info, opened))
             progress = Progress(terminal() if comm.rank == 0 else None, None)
@@ -78,23 +79,6 @@ def run(args: argparse.Namespace) -> int:
 
             on_root(comm, report)
             return int(comm.broadcast_object(slow))
-
-
-def _info(comm: "Communicator", options: "PairOptions") -> "RunInfo":
-    """Return the facts of the run. Collective."""
-    from hpccomm.bench.perf import facts
-    from hpccomm.results.schema import Config
-
-    config = Config(
-        minimum_bytes=options.large,
-        maximum_bytes=options.large,
-        step_factor=0,
-        step_bytes=0,
-        iterations=options.iterations,
-        warmup_iters=0,
-        validation=0,
-    )
-    return facts.run_info(comm, config)
 
 
 def _writer(args: argparse.Namespace, info: "RunInfo", opened: ExitStack) -> Any:

@@ -135,16 +135,8 @@ def _request(args: argparse.Namespace) -> SimulationRequest:
             f"{network.name} has {network.ranks} ranks, and at most {MOST_RANKS} are simulated; give "
             "fewer --ranks"
         )
-    config = Config(
-        minimum_bytes=args.minimum_bytes,
-        maximum_bytes=args.maximum_bytes,
-        step_factor=sizes.factor,
-        step_bytes=sizes.step,
-        iterations=1,
-        warmup_iters=0,
-        validation=0,
-        average=MAXIMUM,
-    )
+    swept = sizes.smallest, sizes.largest, sizes.factor, sizes.step
+    config = Config(*swept, iterations=1, warmup_iters=0, validation=0, average=MAXIMUM)
     options = Options(
         collectives=args.collectives,
         backends=(SIMULATED_BACKEND,),
