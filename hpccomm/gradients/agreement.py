@@ -27,7 +27,11 @@ def texts(arrays: Arrays, settings: Mapping[str, object]) -> dict[str, str]:
     return parameters | {name: repr(value) for name, value in settings.items()}
 
 
-def agree(group: RankGroup, make: Callable[[], tuple[ResultT, dict[str, str]]]) -> ResultT:
+def agree(
+    group: RankGroup,
+    make: Callable[[], tuple[ResultT, dict[str, str]]],
+    problem: str = "the ranks have different models",
+) -> ResultT:
     """Return what this rank makes, if all ranks make the same. Collective; blocks.
 
     One small exchange of digests, and another one only if they differ.
@@ -38,6 +42,8 @@ def agree(group: RankGroup, make: Callable[[], tuple[ResultT, dict[str, str]]]) 
         The ranks that train together.
     make : callable
         Returns it with the texts that must be equal on all ranks, see `texts`. Or it raises what is wrong.
+    problem : str
+        How the message begins if they are not.
 
     Raises
     ------
@@ -70,8 +76,7 @@ def agree(group: RankGroup, make: Callable[[], tuple[ResultT, dict[str, str]]]) 
         if isinstance(text, str):
             why = f"rank {rank} raised an error: {text}"
             raise RankMismatch(why, rank=group.rank, ranks=(rank,))
-    problem, remedy = "the ranks have different models", "give all ranks the same"
-    raise _mismatch(group, problem, *_differences(every), remedy)
+    raise _mismatch(group, problem, *_differences(every), "give all ranks the same")
 
 
 def _mismatch(

@@ -12,6 +12,15 @@ from hpccomm.memory.foreign import host_array
 Array = NDArray[Any]
 
 
+PASS = 1 << 16
+"""Elements of temporary arrays, about: they stay in the cache."""
+
+
+def passes(size: int, step: int = PASS) -> list[slice]:
+    """Return slices of `step` elements, together all of an array of `size` elements."""
+    return [slice(start, min(start + step, size)) for start in range(0, size, step)]
+
+
 def is_on_device(x: object) -> bool:
     """Return whether an array lies in device memory. Local."""
     return hasattr(x, "__cuda_array_interface__")

@@ -10,6 +10,12 @@ from hpccomm.errors import UsageError, did_you_mean
 from hpccomm.settings import check_int
 
 
+def set_checked(settings: object, **values: object) -> None:
+    """Give a frozen dataclass the values that were checked. Ranks compare their texts."""
+    for name, value in values.items():
+        object.__setattr__(settings, name, value)
+
+
 def check_choice(name: str, value: object, kind: object) -> str:
     """Return a setting as a str, if it is one of the texts that a Literal names.
 

@@ -6,13 +6,13 @@ from math import isfinite, sqrt
 import numpy as np
 
 from hpccomm.dtypes import is_narrow
-from hpccomm.gradients.arrays import Array, is_on_device
+from hpccomm.gradients.arrays import PASS, Array, is_on_device, passes
 from hpccomm.gradients.group import RankGroup
 from hpccomm.gradients.layout import ALIGNMENT
 from hpccomm.gradients.parameters import Bucket, BucketKind
 
-PASS, DEVICE_PASS = 1 << 16, 1 << 24
-"""Elements that are widened at once, on the host and on a device, where each pass takes some launches."""
+DEVICE_PASS = 1 << 24
+"""Elements that are widened at once on a device, where each pass takes some launches."""
 
 
 class FlatMemory:
@@ -117,5 +117,5 @@ def clip(arrays: Sequence[Array], limit: float) -> float:
 
 def _parts(x: Array) -> list[Array]:
     """Return a C-contiguous array in parts that are small enough to be widened."""
-    flat, step = x.reshape(-1), DEVICE_PASS if is_on_device(x) else PASS
-    return [flat[start : start + step] for start in range(0, flat.size, step)]
+    flat = x.reshape(-1)
+    return [flat[part] for part in passes(flat.size, DEVICE_PASS if is_on_device(x) else PASS)]

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from math import isfinite
 
-from hpccomm.gradients.checks import check_least, check_number
+from hpccomm.gradients.checks import check_least, check_number, set_checked
 
 TINY = 2.0**-40
 
@@ -33,14 +33,17 @@ class LossScale:
     interval: int = 2000
 
     def __post_init__(self) -> None:
-        for name, fits, range_ in (
-            ("initial", lambda x: x >= TINY, "of at least 2**-40"),
-            ("growth", lambda x: x >= 1, "of at least 1"),
-            ("backoff", lambda x: 0 < x < 1, "above 0 and below 1"),
-        ):
-            value = check_number(name, getattr(self, name), fits, range_)
-            object.__setattr__(self, name, value)
-        check_least("interval", self.interval, 1)
+        set_checked(
+            self,
+            initial=check_number(
+                "initial", self.initial, lambda x: x >= TINY, "of at least 2**-40"
+            ),
+            growth=check_number("growth", self.growth, lambda x: x >= 1, "of at least 1"),
+            backoff=check_number(
+                "backoff", self.backoff, lambda x: 0 < x < 1, "above 0 and below 1"
+            ),
+            interval=check_least("interval", self.interval, 1),
+        )
 
     def after(self, scale: float, steps: int, finite: bool) -> tuple[float, int]:
         """Return the factor after a step, and how many finite steps there were since it changed.

@@ -5,7 +5,7 @@ from dataclasses import dataclass, fields, replace
 from typing import Any, Literal, TypedDict
 
 from hpccomm.errors import UsageError, did_you_mean
-from hpccomm.gradients.checks import check_choice, check_least
+from hpccomm.gradients.checks import check_choice, check_least, set_checked
 from hpccomm.gradients.compression.contract import Compressor
 from hpccomm.gradients.loss_scale import LossScale
 from hpccomm.gradients.parameters import Parameter
@@ -124,16 +124,17 @@ class ReductionSettings:
     hierarchical: bool = False
 
     def __post_init__(self) -> None:
+        checked: dict[str, object] = {}
         for name, kind in ReductionOptions.__annotations__.items():
             value = getattr(self, name)
             if kind in (Combine, Unused, Nonfinite, Initial, Order):
-                object.__setattr__(self, name, check_choice(name, value, kind))
+                checked[name] = check_choice(name, value, kind)
             elif kind is bool:
-                object.__setattr__(self, name, check_bool(name, value))
+                checked[name] = check_bool(name, value)
             elif kind is int:
-                object.__setattr__(self, name, check_least(name, value, _LEAST.get(name, 0)))
+                checked[name] = check_least(name, value, _LEAST.get(name, 0))
         names = [self.frozen] if isinstance(self.frozen, str) else self.frozen
-        object.__setattr__(self, "frozen", tuple(sorted(set(map(str, names)))))
+        set_checked(self, **checked, frozen=tuple(sorted(set(map(str, names)))))
         if self.loss_scale is not None and not isinstance(self.loss_scale, LossScale):
             raise UsageError(f"loss_scale is {self.loss_scale!r}; give a LossScale")
         if self.loss_scale is not None and self.nonfinite == "raise":

@@ -8,7 +8,7 @@ from weakref import WeakSet
 
 import numpy as np
 
-from hpccomm.errors import CommunicatorAborted, RankMismatch, UsageError
+from hpccomm.errors import CommunicatorAborted, UsageError
 from hpccomm.gradients.adaptive import BucketChoice, WarmUp
 from hpccomm.gradients.agreement import agree, check_same
 from hpccomm.gradients.arrays import Array
@@ -25,7 +25,6 @@ from hpccomm.gradients.record import Record
 from hpccomm.gradients.reducer import Reducer, Worker
 from hpccomm.runtime.lifetime import after_fork
 from hpccomm.runtime.recorder import entered
-from hpccomm.units import ranks_named
 
 if TYPE_CHECKING:
     from hpccomm.gradients.log import Log
@@ -241,22 +240,12 @@ class TrainingSteps:
         if not self._open:
             entered()
             if way != self._way and self._reducing:
-                self._compare_ways(way)
+                differ = "the ranks reduce a step in different ways"
+                self._way = agree(self._group, lambda: (way, {"the call": way}), differ)
             if self._reduced:
                 self.buckets.begin()
                 self._reduced = False
             self._open = True
-
-    def _compare_ways(self, way: str) -> None:
-        ways = self._group.exchange(way)
-        others = [rank for rank, each in enumerate(ways) if each != ways[0]]
-        if others:
-            raise RankMismatch(
-                f"rank 0 calls {ways[0]}, and {ranks_named(others)} {ways[others[0]]}; do it in one way on all ranks",
-                rank=self._group.rank,
-                ranks=others,
-            )
-        self._way = way
 
     def sync(self, grads: Mapping[str, Any] | None, weight: float | None) -> bool:
         """Do what `GradientSync.sync` does."""

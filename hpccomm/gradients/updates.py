@@ -1,6 +1,6 @@
 """Updates of parameters, element by element: what `ShardedOptimizer` does with its shard."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from math import sqrt
 from typing import Any
@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from hpccomm.dtypes import FLOAT32, is_narrow
 from hpccomm.errors import UsageError
+from hpccomm.gradients.arrays import passes
 from hpccomm.gradients.checks import check_number
 from hpccomm.settings import check_bool
 
@@ -54,7 +55,7 @@ class Update:
         """
         arrays = (parameter, gradient, *(state[name] for name in self.state))
         narrow = is_narrow(parameter.dtype)
-        for part in parts(parameter.size):
+        for part in passes(parameter.size, PASS):
             p, g, *rest = (each[part] for each in arrays)
             if narrow:  # what is added, such as eps, may be 0 in it
                 wide = p.astype(FLOAT32)
@@ -163,11 +164,6 @@ def adam(
 
     name = f"adam(lr={rate_name}, {betas=}, {eps=}, {weight_decay=})"
     return Update(name, {"m": None, "v": None}, rule)
-
-
-def parts(size: int) -> Iterator[slice]:
-    """Return slices that are small enough for the cache, together all of an array of `size` elements."""
-    return (slice(start, start + PASS) for start in range(0, size, PASS))
 
 
 def _rate(lr: Rate) -> tuple[Callable[[int], float], str]:

@@ -294,8 +294,16 @@ def test_a_compressor_that_raises_on_one_rank_ends_no_other_ranks_wait() -> None
 def test_numbers_of_other_types_are_the_same_settings() -> None:
     def body(comm: Communicator) -> None:
         number = (float, int, np.float32)[comm.rank](1)
-        for compressor in (TopK(number), Threshold(number)):
-            GradientSync(comm, {"a": np.zeros(6)}, compressor=compressor).close()
+        whole, truth = ((int, bool), (np.int64, np.bool_), (np.uint8, bool))[comm.rank]
+        for compressor in (
+            TopK(number, truth(1)),
+            Threshold(number),
+            PowerSGD(whole(2)),
+            Int8(whole(8)),
+        ):
+            scale = LossScale(interval=whole(3))
+            sync = GradientSync(comm, {"a": np.zeros(6)}, compressor=compressor, loss_scale=scale)
+            sync.close()
 
     run_ranks(3, body)
 

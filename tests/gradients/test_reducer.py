@@ -230,7 +230,7 @@ def test_ways_that_differ_are_told_in_the_first_step() -> None:
         return str(caught.value)
 
     for text in run_ranks(3, body):
-        assert "rank 0 calls sync(), and rank 2 ready() and wait()" in text
+        assert "the call is sync() on rank 0 and ready() and wait() on rank 2" in text
 
 
 # Whole programs.

@@ -8,7 +8,7 @@ from math import prod
 import numpy as np
 
 from hpccomm.gradients.arrays import Array, is_finite, wide
-from hpccomm.gradients.checks import check_least
+from hpccomm.gradients.checks import check_least, set_checked
 from hpccomm.gradients.compression.contract import Exchange
 from hpccomm.gradients.parameters import Bucket
 from hpccomm.settings import check_bool
@@ -38,8 +38,8 @@ class PowerSGD:
     error_feedback: bool = True
 
     def __post_init__(self) -> None:
-        check_least("rank", self.rank, 1)
-        check_bool("error_feedback", self.error_feedback)
+        feedback = check_bool("error_feedback", self.error_feedback)
+        set_checked(self, rank=check_least("rank", self.rank, 1), error_feedback=feedback)
 
     def channel(self, bucket: Bucket) -> "PowerSGDChannel":
         """Return what reduces a bucket. Local."""

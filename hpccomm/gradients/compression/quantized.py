@@ -12,16 +12,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpccomm.dtypes import BFLOAT16, FLOAT8_E4M3FN, FLOAT8_E5M2, DType
-from hpccomm.gradients.arrays import Array, drop_nonfinite, wide
-from hpccomm.gradients.checks import check_choice, check_least
+from hpccomm.gradients.arrays import PASS, Array, drop_nonfinite, passes, wide
+from hpccomm.gradients.checks import check_choice, check_least, set_checked
 from hpccomm.gradients.compression.contract import Exchange
 from hpccomm.gradients.parameters import Bucket, padding
 from hpccomm.settings import check_bool
 
 Bytes = NDArray[np.uint8]
-
-PASS = 1 << 16
-"""Elements, about, that are coded at once: they stay in the cache."""
 
 WireDtype = Literal["float16", "bfloat16", "float8_e4m3", "float8_e5m2"]
 
@@ -31,11 +28,6 @@ _WIRE: dict[str, DType] = {
     "float8_e4m3": FLOAT8_E4M3FN,
     "float8_e5m2": FLOAT8_E5M2,
 }
-
-
-def _passes(length: int, unit: int) -> list[slice]:
-    step = max(1, PASS // unit) * unit
-    return [slice(start, min(start + step, length)) for start in range(0, length, step)]
 
 
 def _round_up(nbytes: int) -> int:
@@ -57,12 +49,12 @@ class _Cast:
     def encode(self, x: Array, out: Bytes, real: Array) -> None:
         codes = out[: x.size * self.wire.itemsize].view(self.wire)
         with np.errstate(over="ignore", invalid="ignore"):  # infinity is what is wanted
-            for part in _passes(x.size, self.unit):
+            for part in passes(x.size):
                 codes[part] = x[part] if self.scale == 1 else x[part] * x.dtype.type(self.scale)
 
     def decode(self, coded: Bytes, out: Array) -> None:
         codes = coded[: out.size * self.wire.itemsize].view(self.wire)
-        for part in _passes(out.size, self.unit):
+        for part in passes(out.size):
             out[part] = codes[part]
             if self.scale != 1:
                 out[part] *= out.dtype.type(1 / self.scale)
@@ -97,7 +89,7 @@ class _Scaled:
     def _parts(self, coded: Bytes, length: int) -> Iterator[tuple[slice, slice, Array, Bytes]]:
         """Return parts of elements, and of their blocks, with the scales and codes of each."""
         scales, codes = np.split(coded, [length // self.unit * 4])
-        for part in _passes(length, self.unit):
+        for part in passes(length, max(1, PASS // self.unit) * self.unit):
             blocks = slice(part.start // self.unit, part.stop // self.unit)
             code = codes[part.start * self.bits // 8 : part.stop * self.bits // 8]
             yield part, blocks, scales.view(np.float32)[blocks], code
@@ -233,7 +225,8 @@ class MixedPrecision:
 
     def __post_init__(self) -> None:
         check_choice("wire_dtype", self.wire_dtype, WireDtype)
-        check_bool("error_feedback", self.error_feedback)
+        feedback = check_bool("error_feedback", self.error_feedback)
+        set_checked(self, error_feedback=feedback)
 
     def channel(self, bucket: Bucket) -> QuantizedChannel:
         """Return what reduces a bucket. Local."""
@@ -261,8 +254,9 @@ class Int8:
     error_feedback: bool = True
 
     def __post_init__(self) -> None:
-        check_least("block", self.block, 8, multiple=8)
-        check_bool("error_feedback", self.error_feedback)
+        feedback = check_bool("error_feedback", self.error_feedback)
+        block = check_least("block", self.block, 8, multiple=8)
+        set_checked(self, block=block, error_feedback=feedback)
 
     def channel(self, bucket: Bucket) -> QuantizedChannel:
         """Return what reduces a bucket. Local."""
@@ -298,8 +292,9 @@ class Sign:
     error_feedback: bool = False
 
     def __post_init__(self) -> None:
-        check_least("block", self.block, 8, multiple=8)
-        check_bool("error_feedback", self.error_feedback)
+        feedback = check_bool("error_feedback", self.error_feedback)
+        block = check_least("block", self.block, 8, multiple=8)
+        set_checked(self, block=block, error_feedback=feedback)
 
     def channel(self, bucket: Bucket) -> QuantizedChannel:
         """Return what reduces a bucket. Local."""

@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpccomm.dtypes import DType
-from hpccomm.gradients.arrays import Array, drop_nonfinite, wide
-from hpccomm.gradients.checks import check_number
+from hpccomm.gradients.arrays import Array, drop_nonfinite, passes, wide
+from hpccomm.gradients.checks import check_number, set_checked
 from hpccomm.gradients.compression.contract import Exchange
 from hpccomm.gradients.parameters import Bucket
 from hpccomm.settings import check_bool
@@ -21,9 +21,6 @@ _finfo: Any = ml_dtypes.finfo  # of NumPy's floats too; it has no types
 
 Bytes = NDArray[np.uint8]
 Places = NDArray[np.intp]
-
-PASS = 1 << 16
-"""Elements that are searched at once: they stay in the cache."""
 
 SAMPLES = 1 << 16
 """Elements from which a threshold is guessed."""
@@ -50,10 +47,7 @@ def _sum(x: Array, messages: Iterable[Bytes], index: DType) -> None:
 
 def _larger(x: Array, least: float) -> Places:
     """Return where magnitudes are at least `least`, in order."""
-    places = [
-        start + np.flatnonzero(np.abs(x[start : start + PASS]) >= least)
-        for start in range(0, x.size, PASS)
-    ]
+    places = [part.start + np.flatnonzero(np.abs(x[part]) >= least) for part in passes(x.size)]
     return np.concatenate([np.zeros(0, np.intp), *places])
 
 
@@ -104,8 +98,8 @@ class TopK:
 
     def __post_init__(self) -> None:
         ratio = check_number("ratio", self.ratio, lambda x: 0 < x <= 1, "above 0 and at most 1")
-        object.__setattr__(self, "ratio", ratio)
-        check_bool("error_feedback", self.error_feedback)
+        feedback = check_bool("error_feedback", self.error_feedback)
+        set_checked(self, ratio=ratio, error_feedback=feedback)
 
     def channel(self, bucket: Bucket) -> "SparseChannel":
         """Return what reduces a bucket. Local."""
@@ -134,8 +128,8 @@ class Threshold:
 
     def __post_init__(self) -> None:
         value = check_number("value", self.value, lambda x: x > 0, "above 0")
-        object.__setattr__(self, "value", value)
-        check_bool("error_feedback", self.error_feedback)
+        feedback = check_bool("error_feedback", self.error_feedback)
+        set_checked(self, value=value, error_feedback=feedback)
 
     def channel(self, bucket: Bucket) -> "SparseChannel":
         """Return what reduces a bucket. Local."""
