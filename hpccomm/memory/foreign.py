@@ -126,7 +126,7 @@ def _advice(x: object, name: str) -> str:
         known = hasattr(np, str(getattr(x, "dtype", "")).removeprefix("torch."))
         return "" if known else f"; {of}.view(torch.uint8) has its bytes, which can be moved"
     if "Tracer" in type(x).__name__:  # of JAX
-        return "; it has no values yet: communicate outside of jit, vmap and grad"
+        return "; it has no values yet: use hpccomm.jax within jit, vmap and grad"
     if hasattr(x, "contents"):
         line = f"numpy.ctypeslib.as_array({of}, shape)"
     elif isinstance(x, list | tuple):

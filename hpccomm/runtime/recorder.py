@@ -116,16 +116,18 @@ def called_from() -> Site | None:
 _entrances: deque[tuple[float, str, Site]] = deque(maxlen=CAPACITY)
 
 
-def entered() -> None:
-    """Note where the program is, which calls what makes calls of communicators for it, now or in a thread.
+def entered(site: Site | None = None) -> Site | None:
+    """Note and return where the program is, which calls what makes calls of communicators for it, now or in a thread.
+
+    With a `site`, that is where it is.
 
     Calls that the package of the caller makes are said to be made there: no line of hpccomm says anything
     to users who read of them. Calls that other packages of hpccomm make are not: they may be made long after.
     """
     here = caller(1)
-    if (frame := own_frame(here)) is not None:
-        site = frame.f_code, frame.f_lasti
+    if site := site or site_of(own_frame(here)):
         _entrances.append((time.perf_counter(), here.f_code.co_filename, site))
+    return site
 
 
 CALLED = ("communicator", "runtime")
