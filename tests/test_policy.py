@@ -16,10 +16,10 @@ from hpccomm.contracts.collectives import COLLECTIVES, REDUCTIONS
 from hpccomm.contracts.signature import Signature
 from hpccomm.dispatch import policy
 from hpccomm.dispatch.policy import (
-    Decision,
     Machine,
     Pick,
     Policy,
+    PolicyChoice,
     Shape,
     Table,
     TableRow,
@@ -67,7 +67,7 @@ def policy_of(rows: dict[tuple[str, str], TableRows], ranks: int = RANKS) -> Pol
     return Policy(shape, Table(shape, "2026-11-21", rows), "a table", lambda: network)
 
 
-def decide(call: Signature, name: str = "auto", ranks: int = RANKS, **given: bool) -> Decision:
+def decide(call: Signature, name: str = "auto", ranks: int = RANKS, **given: bool) -> PolicyChoice:
     facts = {"native": False, "shared": False, "deterministic": False, **given}
     return policy_of({}, ranks).decide(call, name, **facts)
 
@@ -121,7 +121,7 @@ def test_the_network_of_the_settings_decides_between_estimates() -> None:
     facts = {"native": False, "shared": False, "deterministic": False}
     call, shape = ask("all_reduce", 1 << 12), place(1024, 64)
 
-    def taken(latency: float, bandwidth: float) -> Decision:
+    def taken(latency: float, bandwidth: float) -> PolicyChoice:
         links = Level(latency, bandwidth, 1)
         network = Network("mine", 2, 1, 1e10, None, links)
         tables = Tables(Machine("", "any", 1), links=("mine", dump(network)))

@@ -11,7 +11,7 @@ from numpy import may_share_memory, ndarray
 
 from hpccomm.communicator.arrivals import received
 from hpccomm.communicator.core import Core, HasCore
-from hpccomm.communicator.lanes import Call, PointToPoint
+from hpccomm.communicator.lanes import Call, MessageRequest
 from hpccomm.contracts.arrivals import ANY, Anything
 from hpccomm.errors import UsageError
 from hpccomm.memory.views import View, address, check_dtype, overlap, view
@@ -264,7 +264,7 @@ def _checked(
     number = core.tag(tag)
     keep = (x,) if out is None else (out, x)
     return lane.message(
-        PointToPoint(name, source, to, target, origin, number, replaced, out, keep, queue)
+        MessageRequest(name, source, to, target, origin, number, replaced, out, keep, queue)
     )
 
 

@@ -76,7 +76,7 @@ class AlgorithmRunner:
         self,
         asked: Signature,
         call: Signature,
-        decision: policy.Decision,
+        decision: policy.PolicyChoice,
         deterministic: bool,
         choice: Choice,
         *,
@@ -90,7 +90,7 @@ class AlgorithmRunner:
             The user's call: the key of prepared programs.
         call : Signature
             Its part for the algorithm.
-        decision : Decision
+        decision : PolicyChoice
             The algorithm.
         deterministic : bool
             Whether contributions are folded in rank order.
@@ -102,7 +102,7 @@ class AlgorithmRunner:
             registered arrays. By default the algorithm runs on any arrays.
         """
         pick, _, other = decision
-        found = other or ALGORITHMS[call.collective][pick.algorithm]
+        found = decision.schedule_of(call.collective)
         fold = None if call.op is None else self._folder(call.op, call.dtype)
         builds = self._builds(call, found, deterministic)
         if other is not None:

@@ -93,21 +93,22 @@ class CudaAwareDispatch:
         """
         names = self.applicable(call, deterministic)
         over = f"{self.name}, on device arrays{_NATIVE if algorithm == policy.NATIVE else ''}"
-        taken = policy.taken(
+        asked = policy.asked_for(
             algorithm, self._setting, names, call, over, deterministic=deterministic
         )
         why = "as asked"
-        if taken.name == policy.AUTO:
-            taken = policy.Taken(policy.fastest(call, names, self._schedules.network).algorithm)
+        if asked.algorithm == policy.AUTO:
+            name = policy.fastest(call, names, self._schedules.network).algorithm
+            asked = policy.PolicyChoice(policy.Pick(name))
             why = "the shortest estimated time of hpccomm's algorithms"
         ordered = f"; {policy.IN_ORDER}" if deterministic else ""
-        planned = self._schedules.planned(call, taken, deterministic)
+        planned = self._schedules.planned(call, asked, deterministic)
         reason = f"{why}{ordered}; MPI is given device memory, since {self._reason}"
         choice = Choice(
             call.name,
             "cuda",
             self.name,
-            taken.name,
+            asked.algorithm,
             planned.segment,
             False,
             reason,

@@ -85,14 +85,16 @@ class DeviceSchedules:
         self._device = device
         self._segment = segment or DEFAULT_SEGMENT
 
-    def planned(self, call: Signature, algorithm: policy.Taken, deterministic: bool) -> Planned:
+    def planned(
+        self, call: Signature, algorithm: policy.PolicyChoice, deterministic: bool
+    ) -> Planned:
         """Return what carries out calls like `call`. Local.
 
         Parameters
         ----------
         call : Signature
             The call.
-        algorithm : Taken
+        algorithm : PolicyChoice
             One that applies.
         deterministic : bool
             Whether contributions are folded in rank order; then float32 and float64 have the same
@@ -108,13 +110,15 @@ class DeviceSchedules:
         wide = deterministic and call.description.prefix and call.accumulator != call.dtype
         if wide:
             inner = replace(inner, dtype=call.accumulator, in_place=False)
-        build = algorithm.of(call.collective).by_messages(deterministic)
+        build = algorithm.schedule_of(call.collective).by_messages(deterministic)
         # Channels would follow one another on a stream: they have nothing to gain.
         tuning = Tuning(segment_elements(inner, self._segment, MOST_SEGMENTS), 1, self._topology)
         code = ""
         if algorithm.other is not None:
             size, forms = self._topology.size, {Reach.NONE: build}
-            code = proven(algorithm.name, forms, inner, tuning, size, deterministic=deterministic)
+            code = proven(
+                algorithm.algorithm, forms, inner, tuning, size, deterministic=deterministic
+            )
         schedule = build(world(self._topology.size, np.array([self._rank])), inner, tuning)
         fold = None if inner.op is None else self._folder(inner.op, inner.dtype)
         program = DeviceProgram(schedule, inner.dtype, fold, self.scratch)

@@ -139,7 +139,7 @@ class HostDispatch:
         own = replace(choice, algorithm=policy.NATIVE, reason=reason)
         return Route(own, _polled(native), native.run)
 
-    def _registered(self, call: Signature, decision: policy.Decision) -> Route:
+    def _registered(self, call: Signature, decision: policy.PolicyChoice) -> Route:
         """Return what carries a call out where its arrays are registered on all ranks, and tells whether."""
         way = decision.algorithm
         choice = Choice(call.name, "host", self._backend.name, way, None, True, decision.reason)

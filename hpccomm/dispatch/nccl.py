@@ -78,11 +78,11 @@ class NcclDispatch:
             CuPy arrays.
         """
         asked, pinned = self._library(call, deterministic)
-        taken, reason = self._choose(call, algorithm, pinned, deterministic)
-        name = taken.name
+        chosen = self._choose(call, algorithm, pinned, deterministic)
+        name, reason = chosen.algorithm, chosen.reason
         if name in pinned:
             return self._natively(call, asked, name, reason)
-        planned = self._schedules.planned(call, taken, deterministic)
+        planned = self._schedules.planned(call, chosen, deterministic)
         choice = self._choice(call.name, name, f"{reason}; over its messages", planned.segment)
         choice = replace(choice, schedule=planned.schedule)
         launch = self._enqueuing(planned) if call.elements else _nothing
@@ -166,28 +166,26 @@ class NcclDispatch:
         algorithm: AnyAlgorithm | None,
         pinned: tuple[str, ...],
         deterministic: bool,
-    ) -> tuple[policy.Taken, str]:
-        """Return the algorithm that is taken, and why."""
+    ) -> policy.PolicyChoice:
         ordered = f"; {policy.IN_ORDER}" if deterministic else ""
         names = _names(call, pinned, deterministic)
-        taken = policy.taken(
+        asked = policy.asked_for(
             algorithm, self._setting, names, call, self.name, deterministic=deterministic
         )
-        if taken.other is not None:
-            return taken, f"as asked{ordered}"
-        if taken.name != policy.AUTO:
-            whose = "NCCL's" if taken.name in pinned else "hpccomm's"
-            return taken, f"as asked, {whose} own{ordered}"
+        if asked.other is not None:
+            return asked._replace(reason=f"as asked{ordered}")
+        if asked.algorithm != policy.AUTO:
+            whose = "NCCL's" if asked.algorithm in pinned else "hpccomm's"
+            return asked._replace(reason=f"as asked, {whose} own{ordered}")
         if pinned:
-            return policy.Taken(pinned[0]), "NCCL has its own"
-        name = policy.Taken(policy.fastest(call, names, self._schedules.network).algorithm)
-        if deterministic:
-            return name, f"hpccomm's own{ordered}"
-        of = call.dtype if call.op is None else f"{name_of(call.op)} on {call.dtype}"
-        return (
-            name,
-            f"hpccomm's own, since NCCL has none that does {call.name} of {of} as it is meant",
-        )
+            return policy.PolicyChoice(policy.Pick(pinned[0]), "NCCL has its own")
+        reason = f"hpccomm's own{ordered}"
+        if not deterministic:
+            of = call.dtype if call.op is None else f"{name_of(call.op)} on {call.dtype}"
+            why = f"NCCL has none that does {call.name} of {of} as it is meant"
+            reason = f"hpccomm's own, since {why}"
+        name = policy.fastest(call, names, self._schedules.network).algorithm
+        return policy.PolicyChoice(policy.Pick(name), reason)
 
     def _natively(self, call: Signature, asked: Signature, name: str, reason: str) -> DeviceRoute:
         pinned = self._devices.native(asked, name)

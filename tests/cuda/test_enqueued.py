@@ -11,7 +11,7 @@ from cupy.cuda import nccl
 from hpccomm import dtypes
 from hpccomm.contracts.signature import Signature
 from hpccomm.dispatch.device_schedules import DeviceSchedules
-from hpccomm.dispatch.policy import Taken
+from hpccomm.dispatch.policy import Pick, PolicyChoice
 from hpccomm.errors import UsageError
 from hpccomm.memory.cuda import streams
 from hpccomm.memory.cuda.memory import Scratch
@@ -81,7 +81,7 @@ def run(calls, algorithm, sends, *, deterministic=False, segment=256, topology=N
         else:
             recv = cupy.asarray(np.full(received * call.dtype.itemsize, 0xA5, np.uint8))
         schedules = DeviceSchedules(rank, topology or Topology((0,) * n), rank, segment)
-        planned = schedules.planned(call, Taken(algorithm), deterministic)
+        planned = schedules.planned(call, PolicyChoice(Pick(algorithm)), deterministic)
         stream = cupy.cuda.Stream(non_blocking=True)
         cupy.cuda.Device(rank).synchronize()
         pointer = 0 if given is None else given.data.ptr
@@ -278,7 +278,7 @@ def test_a_graph_of_a_schedule_is_replayed():
     def rank_main(rank):
         communicator = nccl.NcclCommunicator(n, unique, rank)
         planned = DeviceSchedules(rank, Topology((0,) * n), rank, 512).planned(
-            call, Taken("ring"), True
+            call, PolicyChoice(Pick("ring")), True
         )
         send, recv = cupy.asarray(x[rank]), cupy.empty(count, I32)
         stream = cupy.cuda.Stream(non_blocking=True)

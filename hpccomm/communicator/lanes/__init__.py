@@ -20,7 +20,7 @@ from hpccomm.communicator.lanes.host import HostLane as HostLane
 from hpccomm.communicator.lanes.lane import Call as Call
 from hpccomm.communicator.lanes.lane import Lane as Lane
 from hpccomm.communicator.lanes.lane import PreparedCall as PreparedCall
-from hpccomm.communicator.lanes.message import PointToPoint as PointToPoint
+from hpccomm.communicator.lanes.message import MessageRequest as MessageRequest
 from hpccomm.memory.cuda.arrays import DeviceArray
 from hpccomm.memory.views import View, view
 

@@ -20,7 +20,7 @@ from hpccomm.communicator.lanes.device_batch import (
 from hpccomm.communicator.lanes.ending import DeviceEnd
 from hpccomm.communicator.lanes.issuing import IssueOnStream, StreamIssuer
 from hpccomm.communicator.lanes.lane import SELF_CHECK, Call, Lane, PreparedCall
-from hpccomm.communicator.lanes.message import PointToPoint
+from hpccomm.communicator.lanes.message import MessageRequest
 from hpccomm.contracts.choice import Choice
 from hpccomm.contracts.device import DeviceBackend, DeviceDispatch, DeviceRoute, Piece, Span
 from hpccomm.contracts.fingerprint import CallFingerprint, compared, of_message
@@ -142,7 +142,7 @@ class DeviceLane(Lane):
             return replace(route, start=agreed_start)
         return replace(route, launch=agreed_launch)
 
-    def message(self, message: PointToPoint) -> Call:
+    def message(self, message: MessageRequest) -> Call:
         """Return a point-to-point call."""
         source: Any = None if message.to is None else message.source
         target: Any = None if message.origin is None else message.target

@@ -13,7 +13,7 @@ from hpccomm.backends.control import Control
 from hpccomm.communicator.lanes.check import Check
 from hpccomm.communicator.lanes.device_batch import check_messages
 from hpccomm.communicator.lanes.lane import SELF_CHECK, Call, Lane, PreparedCall
-from hpccomm.communicator.lanes.message import ARRAYS, PointToPoint, wire_tag
+from hpccomm.communicator.lanes.message import ARRAYS, MessageRequest, wire_tag
 from hpccomm.communicator.lanes.planned import StepMessages, start_of
 from hpccomm.contracts.backend import Backend, Blocking, Buffer, Start, both
 from hpccomm.contracts.choice import Choice
@@ -124,7 +124,7 @@ class HostLane(Lane):
 
         return Route(route.choice, agreed_start, Blocking(agreed_run, run.arguments))
 
-    def message(self, message: PointToPoint) -> Call:
+    def message(self, message: MessageRequest) -> Call:
         """Return a point-to-point call."""
         name, send, to, recv, origin, tag, replaced, result, keep, _ = message
         nbytes = 0

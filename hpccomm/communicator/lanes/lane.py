@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from hpccomm.backends.control import Control
 from hpccomm.communicator.lanes.check import Check
-from hpccomm.communicator.lanes.message import PointToPoint
+from hpccomm.communicator.lanes.message import MessageRequest
 from hpccomm.communicator.resolving import CallRequest, Resolved
 from hpccomm.contracts.backend import both
 from hpccomm.contracts.choice import Choice
@@ -325,7 +325,7 @@ class Lane(ABC):
         return self.run(self.bind(prepared, x, out, a, b, stream), limit)
 
     @abstractmethod
-    def message(self, message: PointToPoint) -> Call:
+    def message(self, message: MessageRequest) -> Call:
         """Return a point-to-point call.
 
         Raises

@@ -16,7 +16,7 @@ def wire_tag(tag: int, kind: int, dtype: DType | None = None) -> int:
     return (2 * tag + kind) * DTYPES + (0 if dtype is None else dtype_code(dtype))
 
 
-class PointToPoint(NamedTuple):
+class MessageRequest(NamedTuple):
     """What a point-to-point call is asked for, checked.
 
     Attributes

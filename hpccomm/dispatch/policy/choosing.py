@@ -48,36 +48,21 @@ IN_ORDER = (
 )
 
 
-class Taken(NamedTuple):
-    """The algorithm that a call takes.
-
-    Attributes
-    ----------
-    name : str
-        Its name, `AUTO`, or `NATIVE`.
-    other : Algorithm or None
-        The algorithm, if it is not hpccomm's own.
-    """
-
-    name: str
-    other: Algorithm | None = None
-
-    def of(self, collective: str) -> Algorithm:
-        """Return the algorithm, which is not native."""
-        return self.other or ALGORITHMS[collective][self.name]
-
-
-class Decision(NamedTuple):
-    """An algorithm, how it is run, and why it was taken; `other` is it, if it is not hpccomm's own."""
+class PolicyChoice(NamedTuple):
+    """An algorithm with its parameters, or `AUTO`, and why; `other` is it, if it is not hpccomm's own."""
 
     pick: Pick
-    reason: str
+    reason: str = ""
     other: Algorithm | None = None
 
     @property
     def algorithm(self) -> str:
         """The algorithm's name."""
         return self.pick.algorithm
+
+    def schedule_of(self, collective: str) -> Algorithm:
+        """Return the algorithm, which is not native."""
+        return self.other or ALGORITHMS[collective][self.algorithm]
 
 
 def applicable(
@@ -115,7 +100,7 @@ def _misfit(call: Signature, found: Algorithm, *, shared: bool, deterministic: b
     return ""
 
 
-def taken(
+def asked_for(
     algorithm: AnyAlgorithm | None,
     setting: str,
     names: tuple[str, ...],
@@ -124,7 +109,7 @@ def taken(
     *,
     shared: bool = False,
     deterministic: bool,
-) -> Taken:
+) -> PolicyChoice:
     """Return the algorithm of a call: one of `names`, `AUTO`, or another package's.
 
     Parameters
@@ -151,17 +136,17 @@ def taken(
     """
     asked = setting if algorithm is None else algorithm
     if asked == AUTO:
-        return Taken(AUTO)
+        return PolicyChoice(Pick(AUTO))
     if not isinstance(asked, str):
         found = asked if isinstance(asked, Algorithm) else Algorithm(asked)
         name = _qualified(found.build)
     else:
         if asked in names:
-            return Taken(asked)
+            return PolicyChoice(Pick(asked))
         known, others = KNOWN[call.collective], registered()[call.collective]
         if asked not in others:
             if algorithm is None:
-                return Taken(AUTO)
+                return PolicyChoice(Pick(AUTO))
             fitting = [
                 each
                 for each in others
@@ -177,9 +162,9 @@ def taken(
         name, found = asked, known[asked]
     misfit = _misfit(call, found, shared=shared, deterministic=deterministic)
     if not misfit:
-        return Taken(name, found)
+        return PolicyChoice(Pick(name), other=found)
     if algorithm is None:
-        return Taken(AUTO)
+        return PolicyChoice(Pick(AUTO))
     fits = ", ".join(repr(each) for each in (AUTO, *names))
     raise UsageError(
         f"algorithm is {name!r}, which {misfit}, and does not apply to this {call.name} over {over}; "
@@ -225,7 +210,7 @@ class Policy:
         native: bool,
         shared: bool,
         deterministic: bool,
-    ) -> Decision:
+    ) -> PolicyChoice:
         """Choose the algorithm of a call.
 
         Parameters
@@ -233,7 +218,7 @@ class Policy:
         call : Signature
             The call.
         algorithm, setting
-            As for `taken`.
+            As for `asked_for`.
         native, shared, deterministic : bool
             As for `applicable`.
 
@@ -244,15 +229,15 @@ class Policy:
         """
         names = applicable(call, native=native, shared=shared, deterministic=deterministic)
         over = f"{self.shape.backend}{self._apart(call, algorithm, shared)}"
-        name, other = taken(
+        pick, _, other = asked_for(
             algorithm, setting, names, call, over, shared=shared, deterministic=deterministic
         )
+        name = pick.algorithm
         if name == AUTO:
             return self._automatic(call, names, shared, deterministic)
-        pick = Pick(name)
         if not call.individual:
             pick = self.named(call.collective, name, call.nbytes, deterministic=deterministic)
-        return Decision(pick, f"as asked; {IN_ORDER}" if deterministic else "as asked", other)
+        return PolicyChoice(pick, f"as asked; {IN_ORDER}" if deterministic else "as asked", other)
 
     def registered(
         self,
@@ -263,7 +248,7 @@ class Policy:
         native: bool,
         shared: bool,
         deterministic: bool,
-    ) -> Decision | None:
+    ) -> PolicyChoice | None:
         """Choose what a call takes where its arrays are registered on all ranks.
 
         Parameters are as of `decide`. None if it does not depend on the arrays, or is unknown.
@@ -271,10 +256,10 @@ class Policy:
         if not (native and shared) or deterministic or call.individual or self.shape.ranks == 1:
             return None
         names = applicable(call, native=native, shared=shared, deterministic=deterministic)
-        asked = taken(
+        asked = asked_for(
             algorithm, setting, names, call, "", shared=shared, deterministic=deterministic
         )
-        if asked.name != AUTO:
+        if asked.algorithm != AUTO:
             return None
         row = self.table.find(call.collective, REGISTERED_CASE, call.nbytes)
         if row is None or row.pick.algorithm not in names:
@@ -283,7 +268,7 @@ class Policy:
         if known is None or not (known.shared or known.direct):
             return None  # the arrays make no difference to its steps
         why = f"the fastest on registered arrays from {row.start} bytes on by {self.source}"
-        return Decision(row.pick, why)
+        return PolicyChoice(row.pick, why)
 
     def _apart(self, call: Signature, algorithm: AnyAlgorithm | None, shared: bool) -> str:
         """Return why an algorithm does not apply that needs shared memory, or ''."""
@@ -305,7 +290,7 @@ class Policy:
 
     def _automatic(
         self, call: Signature, names: tuple[str, ...], shared: bool, deterministic: bool
-    ) -> Decision:
+    ) -> PolicyChoice:
         native = NATIVE in names
         backend, ranks = self.shape.backend, self.shape.ranks
         if deterministic:
@@ -316,32 +301,32 @@ class Policy:
             what = f"{call.name}{_what(call)}"
             case, why = OWN_CASE, f"{backend} does not have its own {what} with this meaning; "
         if native and ranks == 1:
-            return Decision(Pick(NATIVE), "there is but one rank")
+            return PolicyChoice(Pick(NATIVE), "there is but one rank")
         if call.individual:
             why += "each rank has its own number of bytes, and all must choose alike"
             name = NATIVE if native else fastest(call, names, self.network()).algorithm
-            return Decision(Pick(name), why)
+            return PolicyChoice(Pick(name), why)
         row = self.table.find(call.collective, case, call.nbytes)
         fits = native or self.table.near(self.shape)
         if row is not None and fits:
             chosen, other = row.pick.algorithm, None
             if chosen not in names and chosen not in NAMES:  # another package's, as a table has it
-                _, other = taken(
+                other = asked_for(
                     None, chosen, names, call, "", shared=shared, deterministic=deterministic
-                )
+                ).other
             if chosen in names or other is not None:
                 reason = f"{why}the fastest from {row.start} bytes on by {self.source}"
-                return Decision(row.pick, reason, other)
+                return PolicyChoice(row.pick, reason, other)
         why += f"no table that fits was measured for this (there is {self.source})"
         if native:
-            return Decision(Pick(NATIVE), why)
+            return PolicyChoice(Pick(NATIVE), why)
         name, seconds = fastest(call, names, self.network())
         if seconds < math.inf:
             why += (
                 f"; of hpccomm's algorithms this one has the shortest estimated time, about "
                 f"{seconds * 1e6:.3g} us on the network {self.network().name!r}"
             )
-        return Decision(Pick(name), why)
+        return PolicyChoice(Pick(name), why)
 
 
 def fastest(call: Signature, names: Sequence[str], network: "Network") -> "Estimated":
