@@ -1,19 +1,10 @@
 """The communicator: its facts, and a table of its methods, which are written beside what they need."""
 
 from collections.abc import Sequence
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from hpccomm.communicator import (
-    arrivals,
-    collectives,
-    groups,
-    memory,
-    messages,
-    objects,
-    reductions,
-    uneven,
-)
-from hpccomm.communicator import planning as plans
+from hpccomm.communicator import groups, reductions
 from hpccomm.communicator.core import Core
 from hpccomm.dispatch.policy import Policy
 from hpccomm.errors import UsageError
@@ -21,9 +12,37 @@ from hpccomm.runtime.hooks import AbortHook, Handle, Hook
 from hpccomm.runtime.stats import Key, Tally
 from hpccomm.settings import check_seconds
 
+
+class _Late:
+    """A module of methods, or one of them: loaded when the method is first looked up, whose place it takes then."""
+
+    def __init__(self, module: str, method: str = "") -> None:
+        self._module, self._method = module, method
+
+    def __getattr__(self, method: str) -> "_Late":
+        return _Late(self._module, method)
+
+    def __set_name__(self, owner: type, _name: str) -> None:
+        self._owner = owner
+
+    def __get__(self, instance: object, owner: type) -> Any:
+        module = import_module(f"hpccomm.communicator.{self._module}")
+        setattr(self._owner, self._method, getattr(module, self._method))
+        return getattr(owner if instance is None else instance, self._method)
+
+
 if TYPE_CHECKING:
+    from hpccomm.communicator import arrivals, collectives, memory, messages, objects, uneven
+    from hpccomm.communicator import planning as plans
     from hpccomm.communicator.mesh import Mesh
     from hpccomm.communicator.shrinking import Make
+else:
+    # The path of the package is absolute: these are found also after the program has changed its folder. What
+    # is needed where something goes wrong is loaded from the start, as the program may have given up the right
+    # to read it, or have no file left to open: verdicts, dumps, and the ways to leave.
+    arrivals, collectives, memory = _Late("arrivals"), _Late("collectives"), _Late("memory")
+    messages, objects = _Late("messages"), _Late("objects")
+    plans, uneven = _Late("planning"), _Late("uneven")
 
 
 class Communicator:

@@ -270,12 +270,8 @@ def _tables(backend: Backend, control: Control, merged: Settings) -> Tables:
     try:
         if failure:
             raise ConfigurationError(failure)
-        tables = Tables(
-            Machine(*facts),
-            tuple(map(Table.of, written)),
-            merged.tuning_file,
-            tuple(links),
-        )
+        fitting = tuple(map(Table.of, written))
+        tables = Tables(Machine(*facts), fitting, merged.tuning_file, tuple(links))
         way = memory_way(sharing(backend, merged))
     except ConfigurationError:
         backend.close()

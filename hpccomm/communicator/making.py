@@ -7,8 +7,7 @@ import numpy as np
 from hpccomm.backends.control import Control
 from hpccomm.communicator.communicator import Communicator
 from hpccomm.communicator.core import Core
-from hpccomm.communicator.lanes import AnyDeviceLane, Check, HostLane, Lanes
-from hpccomm.communicator.lanes.refusing import RefusingLane
+from hpccomm.communicator.lanes import AnyDeviceLane, Check, HostLane, Lanes, RefusingLane
 from hpccomm.communicator.opening import open_device_lane
 from hpccomm.communicator.shrinking import grouped, own_ranks
 from hpccomm.contracts.backend import Backend

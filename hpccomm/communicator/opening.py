@@ -3,9 +3,8 @@
 import logging
 
 from hpccomm.backends.control import Control
-from hpccomm.communicator.lanes import AnyDeviceLane, Check
+from hpccomm.communicator.lanes import AnyDeviceLane, Check, RefusingLane
 from hpccomm.communicator.lanes.message import ARRAYS, wire_tag
-from hpccomm.communicator.lanes.refusing import RefusingLane
 from hpccomm.contracts.backend import Backend
 from hpccomm.contracts.device import DeviceBackend, DeviceDispatch
 from hpccomm.dispatch.host import HostDispatch

@@ -5,35 +5,102 @@ prepared call holds its lane.
 
 - `lane`: what both have in common: a decision (`PreparedCall`), and a call with its memory (`Call`).
 - `message`: what a message is asked for. `planned`: messages of plans.
-- `host`, `device`, `refusing`: the lanes. `refusing` stands for device memory where none can be used.
+- `host`, `device`: the lanes. A `RefusingLane` stands for device memory where none can be used.
 - `check`: whether all ranks make the same call.
 - `issuing`: puts calls on streams. `device_batch`: calls on one stream together. `ending`: the end.
 """
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeAlias
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, TypeAlias
 
 import numpy as np
+from numpy.typing import NDArray
 
+from hpccomm.backends.control import Control
 from hpccomm.communicator.lanes.check import Check as Check
 from hpccomm.communicator.lanes.host import HostLane as HostLane
 from hpccomm.communicator.lanes.lane import Call as Call
 from hpccomm.communicator.lanes.lane import Lane as Lane
 from hpccomm.communicator.lanes.lane import PreparedCall as PreparedCall
 from hpccomm.communicator.lanes.message import MessageRequest as MessageRequest
+from hpccomm.contracts.choice import Choice
+from hpccomm.contracts.transport import Steps
+from hpccomm.dtypes import DType
+from hpccomm.errors import BackendUnavailable
 from hpccomm.memory.cuda.arrays import DeviceArray
 from hpccomm.memory.views import View, view
 
 if TYPE_CHECKING:
     from hpccomm.communicator.lanes.device import DeviceLane
-    from hpccomm.communicator.lanes.refusing import RefusingLane
+
+
+class RefusingLane:
+    """Refuses device arrays.
+
+    Parameters
+    ----------
+    communicator : str
+        Name of the communicator.
+    reason : str
+        Why it takes none.
+    """
+
+    name = None
+    memory = "device"
+    backend = None
+
+    def __init__(self, communicator: str, reason: str) -> None:
+        self.reason = reason
+        self._communicator = communicator
+
+    def abandon(self) -> None:
+        """Do nothing."""
+
+    def fitting(self, _x: View | None, _out: View | None) -> NoReturn:
+        """Refuse a call's arrays.
+
+        Raises
+        ------
+        BackendUnavailable
+            Always.
+        """
+        raise BackendUnavailable(
+            f"communicator {self._communicator!r} takes no device arrays: {self.reason}. "
+            "Or copy them to NumPy arrays first"
+        )
+
+    def empty_on(self, device: int, _shape: tuple[int, ...], _dtype: DType) -> NoReturn:
+        """Refuse to make a device array.
+
+        Raises
+        ------
+        BackendUnavailable
+            Always.
+        """
+        raise BackendUnavailable(
+            f"device is {device}, and communicator {self._communicator!r} takes no device arrays: "
+            f"{self.reason}. Or leave it out, for an array of the host"
+        )
+
+    def tried(
+        self, _given: NDArray[Any], _control: Control
+    ) -> Iterator[tuple[Choice, NDArray[Any]]]:
+        """Yield nothing: there is no way to try."""
+        return iter(())
+
+    def settling(self) -> Steps:
+        """Return no steps: nothing is under way."""
+        return iter(())
+
+    def close(self) -> None:
+        """Do nothing: it owns nothing."""
+
 
 AnyDeviceLane: TypeAlias = "DeviceLane | RefusingLane"
 """A lane of device arrays. A host without devices does not load the first."""
 
 
-@dataclass(frozen=True, slots=True)
-class Lanes:
+class Lanes(NamedTuple):
     """The lanes of one communicator."""
 
     host: HostLane
