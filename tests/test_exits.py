@@ -14,7 +14,7 @@ import pytest
 from conftest import Mpiexec
 
 import hpccomm
-from hpccomm.backends.bootstrap import lingering
+from hpccomm.backends.bootstrap import status
 from hpccomm.backends.bootstrap.status import as_status
 from hpccomm.diagnosis.meanings import TABLE
 from hpccomm.runtime.statuses import Status
@@ -177,7 +177,7 @@ def test_a_thread_that_may_communicate_is_known_by_what_it_uses() -> None:
             thread = threading.Thread(target=target, args=arguments)
             thread.start()
             frame = sys._current_frames().get(thread.ident or 0)
-            assert lingering._communicates(thread, frame) is known, target
+            assert status._communicates(thread, frame) is known, target
     finally:
         go.set()
         comm.finalize()

@@ -109,6 +109,35 @@ comm.all_reduce(np.zeros(10))
     assert job.returncode not in (0, 124, 137)
 
 
+@pytest.mark.parametrize(
+    ("fault", "said"),
+    [
+        ("fail()", r"hpccomm: rank 1 raised:\nTraceback"),
+        ("time.sleep(60)", r"its deadline is 1 s\. rank 1 .* has not called all_reduce"),
+    ],
+)
+def test_a_fault_is_reported_after_the_package_has_gone_out_of_reach(
+    mpiexec: Mpiexec, fault: str, said: str
+) -> None:
+    program = f"""
+import sys
+{RAISES}
+class OutOfReach:
+    def find_spec(self, name, path, target=None):
+        if name.startswith("hpccomm"):
+            raise ModuleNotFoundError(name)
+
+comm = hpccomm.new_comm(timeout=1.0)
+comm.all_reduce(np.zeros(10))
+sys.meta_path.insert(0, OutOfReach())
+{fault} if comm.rank == 1 else comm.all_reduce(np.zeros(10))
+"""
+    job = mpiexec(2, "-c", program)
+    assert job.returncode not in (0, 124, 137)
+    assert re.search(said, job.stderr), job.stderr
+    assert "ModuleNotFoundError" not in job.stderr
+
+
 def test_who_opts_out_keeps_python_s_own_way(mpiexec: Mpiexec) -> None:
     program = "import hpccomm; hpccomm.new_comm(); raise ZeroDivisionError"
     job = mpiexec(2, "-c", program, env={"HPCCOMM_ABORT_ON_EXCEPTION": "0"})

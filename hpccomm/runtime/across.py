@@ -2,7 +2,7 @@
 
 A rank of which a call waits in vain may wait in another communicator itself, and so on: who follows that and comes
 back to itself has found a round. Its program must have one thread alone, since another one might make the call.
-This is loaded when a call waits long.
+It is loaded with what waits: then the program may have no right to read it any more, or no file left to open.
 """
 
 from collections.abc import Callable, Iterator, Sequence

@@ -29,7 +29,7 @@ from hpccomm.errors import (
     PeerLost,
     RankMismatch,
 )
-from hpccomm.runtime import dump
+from hpccomm.runtime import across, dump
 from hpccomm.runtime.recorder import (
     ASYNC,
     BEGIN,
@@ -125,8 +125,6 @@ class Inquiry:
             verdict = self._asked(calls, entry)
             error = _found(verdict, calls, entry, waited)
             if error is None and verdict is not None and verdict.missing:
-                from hpccomm.runtime import across
-
                 what = calls.reports.described(entry)
                 late = (*verdict.missing, *verdict.held_up)
                 error = across.found(calls, late, what, ANSWER_SECONDS)
@@ -335,9 +333,7 @@ def answer(calls: "CallEngine", question: Facts) -> Facts:
     entry = find(calls.origin, number) if number else None
     told = dict(facts(calls, number, entry))
     if "across" in question:
-        from hpccomm.runtime.across import more_facts
-
-        told |= more_facts(calls)
+        told |= across.more_facts(calls)
     counts = calls.traffic.between(rank) if isinstance(rank, int) else []
     return {**told, "counts": counts, "between": _between(entry, rank)}
 

@@ -19,7 +19,7 @@ from typing import Any, NoReturn
 from hpccomm.backends.bootstrap import libmpi, presence, status
 from hpccomm.backends.bootstrap.node_sockets import refuse
 from hpccomm.errors import PeerLost
-from hpccomm.runtime import answering, lifetime
+from hpccomm.runtime import answering, lifetime, raised
 from hpccomm.runtime.dump import meaning, process
 from hpccomm.runtime.recorder import PACKAGE, frames, in_standard
 from hpccomm.runtime.statuses import Status
@@ -93,10 +93,8 @@ class _MainThread:
         if threading.main_thread().is_alive() or lifetime.leaving():
             return
         self._over = self._over or now
-        from hpccomm.backends.bootstrap import lingering  # needed by few, at the end
-
         world = self._mpi.COMM_WORLD
-        why = lingering.look(world.rank, world.size, now - self._over, ALONE_SECONDS)
+        why = status.lingering(world.rank, world.size, now - self._over, ALONE_SECONDS)
         if why:
             end_with(self._mpi, why, status.known() or 0)
 
@@ -281,8 +279,6 @@ def _hook_exceptions(mpi: Any, owner: int) -> None:
         if isinstance(error, PeerLost):  # no second traceback beside the lost rank's own
             _lost = f", after {kind.__name__}: {error}"
             time.sleep(FOLLOWED_SECONDS)
-        from hpccomm.runtime import raised  # needed once, at the end
-
         kept = {**raised.note(error, where), "order": answering.say("its exception")}
         answering.note(raised=kept)
         others = presence.raised(GATHERED_SECONDS)
