@@ -14,7 +14,7 @@ from hpccomm.communicator import counts, prepared_calls
 from hpccomm.communicator.lanes import host as host_lane
 from hpccomm.dispatch import algorithms as own
 from hpccomm.dispatch import host
-from hpccomm.dispatch.execution import reached, runner
+from hpccomm.dispatch.execution import program, runner
 from hpccomm.dispatch.execution.variants import Variants
 from hpccomm.memory import folding
 from hpccomm.memory.folding import Folder
@@ -105,7 +105,7 @@ def each_fold_divides(patch: pytest.MonkeyPatch) -> None:
 
 
 def nothing_is_copied(patch: pytest.MonkeyPatch) -> None:
-    for module in (runner, reached):
+    for module in (runner, program):
         patch.setattr(module, "copy", lambda source, target: None)
 
 

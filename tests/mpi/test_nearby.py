@@ -18,7 +18,7 @@ LARGE = 2 << 20
 
 @pytest.fixture
 def nearby(comm: "Communicator") -> Any:
-    from hpccomm.backends.mpi.intranode import NearbyTransport
+    from hpccomm.backends.mpi.transport import NearbyTransport
 
     transport = comm._core.backend.messages
     if comm.num_nodes > 1 or not isinstance(transport, NearbyTransport):
@@ -69,7 +69,7 @@ def test_two_threads_that_send_at_once_keep_their_arrays_whole(
 def test_the_sender_goes_on_where_its_array_cannot_be_mapped(
     comm: "Communicator", nearby: Any, plain: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from hpccomm.backends.mpi.intranode import COPIED
+    from hpccomm.backends.mpi.transport import COPIED
 
     if not COPIED or (plain and not nearby.shared.plain):
         pytest.skip("this MPI library copies by itself, or pages are not to be had")

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from hpccomm.backends.mpi.intranode import DIRECT_BYTES
+from hpccomm.backends.mpi.transport import DIRECT_BYTES
 from hpccomm.errors import CollectiveTimeout, UsageError
 from hpccomm.runtime import lifetime, recorder
 

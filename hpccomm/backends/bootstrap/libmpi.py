@@ -79,6 +79,11 @@ def survives() -> bool:
     return asked not in ("", "0", "false", "no")
 
 
+def has_ulfm(mpi: Any) -> bool:
+    """Whether ranks of this job can continue after the loss of others, by User-Level Failure Mitigation."""
+    return survives() and mpi.get_vendor()[0] == "Open MPI"
+
+
 def sign_off() -> bool:
     """Tell the launcher that this process leaves in order, without ``MPI_Finalize``; return whether it knows.
 

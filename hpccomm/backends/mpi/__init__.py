@@ -9,6 +9,7 @@ from typing import Any
 
 from hpccomm.backends import refuse_hints
 from hpccomm.backends.bootstrap import mpi as bootstrap
+from hpccomm.backends.bootstrap.libmpi import has_ulfm
 from hpccomm.contracts.backend import Backend
 from hpccomm.errors import CommunicationError, peers_lost
 
@@ -43,9 +44,9 @@ def ended_making(error: Exception, mpi_comm: Any) -> CommunicationError | None:
     mpi: Any = sys.modules.get("mpi4py.MPI")
     if mpi is None or not mpi.Is_initialized() or mpi.Is_finalized():
         return None
-    from hpccomm.backends.mpi import ulfm
+    if has_ulfm(mpi):
+        from hpccomm.backends.mpi import ulfm
 
-    if ulfm.enabled():
         lost = ulfm.lost(mpi.COMM_WORLD if mpi_comm is None else mpi_comm, ulfm.LEARNING_SECONDS)
         if lost:
             return peers_lost(lost, "no communicator was made; start the job anew")

@@ -17,8 +17,7 @@ import numpy as np
 from mpi4py import MPI
 from numpy.typing import NDArray
 
-from hpccomm.backends.mpi.intranode import FOLLOWS, NOTE_BYTES, NearbyTransport
-from hpccomm.backends.mpi.transport import CheckedTransport
+from hpccomm.backends.mpi.transport import FOLLOWS, NOTE_BYTES, CheckedTransport, NearbyTransport
 from hpccomm.backends.mpi.types import block
 from hpccomm.contracts.arrivals import Arrival, Wanted
 from hpccomm.contracts.transport import Record, Steps

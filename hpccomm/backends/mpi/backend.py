@@ -15,12 +15,11 @@ from mpi4py import MPI
 
 from hpccomm.backends.bootstrap import mpi as bootstrap
 from hpccomm.backends.bootstrap.launch import agree, job_key, job_name, launched
+from hpccomm.backends.bootstrap.libmpi import has_ulfm
 from hpccomm.backends.bootstrap.node_sockets import serve
-from hpccomm.backends.mpi import ulfm
 from hpccomm.backends.mpi.collectives import native
-from hpccomm.backends.mpi.intranode import NearbyTransport
 from hpccomm.backends.mpi.side import MpiSideChannel, SideMessages, apart
-from hpccomm.backends.mpi.transport import CheckedTransport, SizedTransport
+from hpccomm.backends.mpi.transport import CheckedTransport, NearbyTransport, SizedTransport
 from hpccomm.backends.mpi.types import Reductions, agreed, tried
 from hpccomm.contracts.backend import Native, Survival
 from hpccomm.contracts.side import SideChannel, group_uid
@@ -34,8 +33,15 @@ from hpccomm.topology import Topology, arrange
 if TYPE_CHECKING:
     from hpccomm.backends.mpi.arrivals import MpiArrivals
     from hpccomm.backends.mpi.persistent import PersistentMessages
+    from hpccomm.backends.mpi.ulfm import Ulfm
     from hpccomm.backends.mpi.window import MpiOneSided
     from hpccomm.contracts.transport import Transport
+
+GO_ON = "comm.shrink() makes a communicator of the ranks that are left"
+REMEDY = (
+    "to go on without lost ranks, start the job with mpiexec --with-ft ulfm (Open MPI 5 and later; MPICH and "
+    "Intel MPI have no such thing), and call comm.shrink()"
+)
 
 logger = logging.getLogger("hpccomm")
 
@@ -82,12 +88,14 @@ class MpiBackend:
         self.members = _ranks_of_job(comm)
         self._side, self._root = side, root
         self.side: SideChannel | None = side
-        self._ulfm: ulfm.Ulfm | None = None
-        if ulfm.enabled():
-            self._ulfm = ulfm.Ulfm(comm, self._over)
+        self._ulfm: Ulfm | None = None
+        self.recovery = REMEDY
+        if has_ulfm(MPI):
+            from hpccomm.backends.mpi import ulfm
+
+            self._ulfm, self.recovery = ulfm.Ulfm(comm, self._over), GO_ON
             self._ulfm.add(self._user)
         self.survival: Survival | None = self._ulfm
-        self.recovery = ulfm.GO_ON if self._ulfm is not None else ulfm.REMEDY
         self._groups: Counter[str] = Counter()  # made so far, by label and ranks
 
     @cached_property
@@ -165,7 +173,7 @@ class MpiBackend:
         if not isinstance(error, MPI.Exception):
             return None
         if self._ulfm is not None:
-            lost = ulfm.loss(self._comm, error)
+            lost = self._ulfm.loss(error)
             if lost is not None:
                 return lost
         return CommunicationError(

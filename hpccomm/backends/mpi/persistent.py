@@ -19,7 +19,7 @@ from typing import Any
 from mpi4py import MPI
 from numpy.typing import NDArray
 
-from hpccomm.backends.mpi.intranode import DIRECT_BYTES
+from hpccomm.backends.mpi.transport import DIRECT_BYTES
 from hpccomm.backends.mpi.types import block
 from hpccomm.contracts.transport import Bound, BoundMessage
 

@@ -14,26 +14,14 @@ from typing import Any
 
 from mpi4py import MPI
 
-from hpccomm.backends.bootstrap import libmpi
 from hpccomm.contracts.backend import Backend
 from hpccomm.errors import CommunicationError, CommunicatorAborted, peers_lost
 
 LEARNING_SECONDS, SUSPICION_SECONDS = 1.0, 0.1
 """Seconds to wait for the names of lost ranks: after a reported loss, and after another error."""
 
-GO_ON = "comm.shrink() makes a communicator of the ranks that are left"
-REMEDY = (
-    "to go on without lost ranks, start the job with mpiexec --with-ft ulfm (Open MPI 5 and later; MPICH and "
-    "Intel MPI have no such thing), and call comm.shrink()"
-)
-
 Over = Callable[[Any, Sequence[int], object], Backend]
 """``over(comm, ranks, label)`` makes the backend over an MPI communicator of those ranks."""
-
-
-def enabled() -> bool:
-    """Whether this job was started so that it survives lost ranks."""
-    return libmpi.survives() and MPI.get_vendor()[0] == "Open MPI"
 
 
 class Ulfm:
@@ -64,6 +52,21 @@ class Ulfm:
     def lost(self, seconds: float = 0.0) -> tuple[int, ...]:
         """Return the ranks that this process knows to be lost."""
         return lost(self._comm, seconds)
+
+    def loss(self, error: MPI.Exception) -> CommunicationError | None:
+        """Return what an error of the library is, if that is the loss of ranks; None if it is not.
+
+        Some calls, such as those on windows, then fail with other errors.
+        """
+        told = of_loss(error)
+        ranks = self.lost(LEARNING_SECONDS if told else SUSPICION_SECONDS)
+        if ranks:
+            return peers_lost(ranks)
+        if not told:
+            return None
+        return CommunicatorAborted(
+            "another rank has given this communicator up: look at its own report"
+        )
 
     def release(self) -> None:
         """Revoke the communicators."""
@@ -154,22 +157,6 @@ def lost(comm: Any, seconds: float = 0.0) -> tuple[int, ...]:
             break
         time.sleep(0.0005)
     return ()
-
-
-def loss(comm: Any, error: MPI.Exception) -> CommunicationError | None:
-    """Return what an error of the library is, if that is the loss of ranks; None if it is not.
-
-    Some calls, such as those on windows, then fail with other errors.
-    """
-    told = of_loss(error)
-    ranks = lost(comm, LEARNING_SECONDS if told else SUSPICION_SECONDS)
-    if ranks:
-        return peers_lost(ranks)
-    if not told:
-        return None
-    return CommunicatorAborted(
-        "another rank has given this communicator up: look at its own report"
-    )
 
 
 def _ranks_of(comm: Any, parent: Any) -> list[int]:

@@ -13,8 +13,14 @@ from numpy.typing import NDArray
 from hpccomm.contracts.backend import Buffer
 from hpccomm.contracts.transport import CALLS, CHANNELS, Exposure, Reach, Request, Steps, Transport
 from hpccomm.dispatch.execution.exchanges import NONE, PATIENT_POLLS, Exchanges, suspected
-from hpccomm.dispatch.execution.program import LocalRound, MemoryProgram, Program, Slice
-from hpccomm.dispatch.execution.reached import Reached, copy
+from hpccomm.dispatch.execution.program import (
+    LocalRound,
+    MemoryProgram,
+    Program,
+    Reached,
+    Slice,
+    copy,
+)
 from hpccomm.dispatch.execution.variants import Found, Variants
 from hpccomm.dtypes import DType
 from hpccomm.memory.folding import Folder

@@ -19,8 +19,7 @@ import numpy as np
 from hpccomm.contracts.backend import Buffer
 from hpccomm.contracts.pairing import odd_ones
 from hpccomm.contracts.transport import Exposure, Reach, Record, SharedMemory
-from hpccomm.dispatch.execution.program import MemoryProgram, Program
-from hpccomm.dispatch.execution.reached import Action, Peers, Reached
+from hpccomm.dispatch.execution.program import Action, MemoryProgram, Peers, Program, Reached
 from hpccomm.dtypes import DType
 from hpccomm.errors import RankMismatch
 from hpccomm.memory.folding import Folder

@@ -5,7 +5,6 @@ The dispatches ask a `Policy`; perf and tune list the algorithms by it.
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 from hpccomm.contracts.signature import Signature
@@ -179,8 +178,7 @@ def _qualified(build: object) -> str:
     return f"{getattr(inner, '__module__', '')}.{name}".lstrip(".")
 
 
-@dataclass(frozen=True, slots=True)
-class Policy:
+class Policy(NamedTuple):
     """Chooses for the calls of one communicator. The same on all its ranks.
 
     Attributes

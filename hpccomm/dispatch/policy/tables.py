@@ -7,7 +7,6 @@ import json
 import logging
 import math
 from collections import Counter
-from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -76,8 +75,7 @@ class Machine(NamedTuple):
     cores: int
 
 
-@dataclass(frozen=True, slots=True)
-class Tables:
+class Tables(NamedTuple):
     """The tables that the communicators of a job choose from.
 
     Attributes
