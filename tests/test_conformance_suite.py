@@ -18,7 +18,7 @@ from hpccomm.dispatch.execution import program, runner
 from hpccomm.dispatch.execution.variants import Variants
 from hpccomm.memory import folding
 from hpccomm.memory.folding import Folder
-from hpccomm.runtime import hooks
+from hpccomm.runtime import reports
 from hpccomm.runtime.inquiry import Inquiry
 from hpccomm.schedules.algorithms import ALGORITHMS, Algorithm
 from hpccomm.schedules.schedule import Channel, Copies, Folds, Round, Schedule, Transfers
@@ -227,7 +227,7 @@ def any_layout_is_taken(patch: pytest.MonkeyPatch) -> None:
 
 
 def hooks_stay(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(hooks.Handle, "remove", lambda self: None)
+    patch.setattr(reports.Handle, "remove", lambda self: None)
 
 
 def failures_are_kept_quiet(patch: pytest.MonkeyPatch) -> None:

@@ -17,7 +17,7 @@ import hpccomm
 from hpccomm.backends.bootstrap import status
 from hpccomm.backends.bootstrap.status import as_status
 from hpccomm.diagnosis.meanings import TABLE
-from hpccomm.runtime.statuses import Status
+from hpccomm.runtime.lifetime import Status
 
 SHM = Path("/dev/shm")
 

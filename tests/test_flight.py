@@ -22,7 +22,7 @@ import pytest
 import hpccomm
 from hpccomm.errors import CollectiveTimeout, CommunicationError, PeerLost, RankMismatch
 from hpccomm.gradients import GradientSync
-from hpccomm.runtime import dump, dump_signal, recorder
+from hpccomm.runtime import dump, recorder
 from hpccomm.runtime.dump import process
 from hpccomm.runtime.recorder import (
     BEGIN,
@@ -300,14 +300,14 @@ def test_a_signal_is_one_dump_though_its_stack_comes_in_pieces(
 ) -> None:
     """CPython's faulthandler.c calls write() for each part of a line."""
     written: list[str] = []
-    monkeypatch.setattr(dump_signal, "dump", lambda reason: written.append(reason))
-    monkeypatch.setattr(dump_signal, "QUIET_SECONDS", 60)
+    monkeypatch.setattr(dump, "dump", lambda reason: written.append(reason))
+    monkeypatch.setattr(dump, "QUIET_SECONDS", 60)
     reading, writing = os.pipe()
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     high = fcntl.fcntl(reading, fcntl.F_DUPFD, 1024)  # beyond what select() takes
     os.close(reading)
-    serving = threading.Thread(target=dump_signal._serve, args=(high,))
+    serving = threading.Thread(target=dump._serve, args=(high,))
     serving.start()
     for piece in (b"Stack", b" (most recent", b" call first):\n"):
         os.write(writing, piece)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from hpccomm.runtime.stats import size_class
+from hpccomm.runtime.reports import size_class
 
 KIB, MIB = 1 << 10, 1 << 20
 

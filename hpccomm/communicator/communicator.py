@@ -8,8 +8,7 @@ from hpccomm.communicator import groups, reductions
 from hpccomm.communicator.core import Core
 from hpccomm.dispatch.policy import Policy
 from hpccomm.errors import UsageError
-from hpccomm.runtime.hooks import AbortHook, Handle, Hook
-from hpccomm.runtime.stats import Key, Tally
+from hpccomm.runtime.reports import AbortHook, Handle, Hook, Key, Tally
 from hpccomm.settings import check_seconds
 
 
@@ -227,7 +226,7 @@ class Communicator:
         dict of (str, str) to Tally
             By call and size class, such as ``("all_reduce", "to 1 KiB")``.
         """
-        return self._core.calls.reports.stats.snapshot()
+        return self._core.calls.reports.snapshot()
 
     def set_timeout(self, timeout: float) -> None:
         """Set the deadline of later calls. Local; may be called from any thread.

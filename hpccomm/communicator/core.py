@@ -20,12 +20,11 @@ from hpccomm.contracts.fingerprint import compared
 from hpccomm.contracts.signature import Signature
 from hpccomm.contracts.transport import Steps
 from hpccomm.errors import CommunicationError, HpccommError, RankMismatch, UsageError
-from hpccomm.runtime.abandoned import dropped_communicator
 from hpccomm.runtime.callpath import in_turn
 from hpccomm.runtime.engine import FINALIZED, CallEngine, everyone
 from hpccomm.runtime.lifetime import leaving
 from hpccomm.runtime.recorder import Site
-from hpccomm.runtime.starting import tell_unseen
+from hpccomm.runtime.work import dropped_communicator
 from hpccomm.schedules.algorithms import AnyAlgorithm
 from hpccomm.settings import Settings, check_bool, check_int, check_seconds
 
@@ -121,7 +120,7 @@ class Core:
             window.close()
         self.lanes.device.close()
         calls.close(FINALIZED)
-        tell_unseen(calls)
+        calls.failure.tell_unseen()
         with calls.beside_watchdog("finalize", ordered=True):
             self.backend.close()
 

@@ -27,8 +27,7 @@ from hpccomm.dispatch.policy import Machine, Table, Tables
 from hpccomm.dispatch.sharing import memory_way, sharing
 from hpccomm.errors import BackendUnavailable, ConfigurationError, HpccommError, UsageError
 from hpccomm.memory.cuda.library import choose, visible_devices
-from hpccomm.runtime.dump import DIRECTORY, process, write
-from hpccomm.runtime.dump_signal import install
+from hpccomm.runtime.dump import DIRECTORY, install, process, write
 from hpccomm.runtime.engine import CallEngine
 from hpccomm.runtime.lifetime import before_end
 from hpccomm.runtime.stderr import guard_logging

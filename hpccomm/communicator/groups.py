@@ -9,7 +9,6 @@ from hpccomm.communicator.core import counting, end_dropped
 from hpccomm.communicator.shrinking import Communicator, apart, grouped, own_ranks, shrunk
 from hpccomm.errors import CommunicatorAborted, RankMismatch, UsageError, untied
 from hpccomm.runtime.engine import FINALIZED
-from hpccomm.runtime.starting import tell_unseen
 from hpccomm.settings import check_int, check_name
 from hpccomm.topology import check_rank
 
@@ -241,7 +240,7 @@ def finalize(self: Communicator) -> None:
         if self._node is not None:
             self._node.finalize()  # so that the others hear that this rank will not come
         calls.close(FINALIZED)
-        tell_unseen(calls)
+        calls.failure.tell_unseen()
         unraised, calls.failure.unraised = calls.failure.unraised, None
         unraised = differing or unraised
         if unraised is not None:

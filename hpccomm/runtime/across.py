@@ -6,12 +6,12 @@ It is loaded with what waits: then the program may have no right to read it any 
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
 
 from hpccomm.contracts.side import ANSWERED, Facts
 from hpccomm.errors import RankMismatch
 from hpccomm.runtime import answering
-from hpccomm.runtime.traffic import BLOCKED_SECONDS, unmatched
+from hpccomm.runtime.state import CallState
+from hpccomm.runtime.traffic import BLOCKED_SECONDS, shortest_round, unmatched
 
 MOST_ASKED = 64
 """So many ranks are asked."""
@@ -20,13 +20,15 @@ MOST_AWAITED = 8
 """So many of those are followed for whom one rank waits."""
 
 
-def found(calls: Any, late: Sequence[int], described: str, seconds: float) -> RankMismatch | None:
+def found(
+    calls: CallState, late: Sequence[int], described: str, seconds: float
+) -> RankMismatch | None:
     """Return the error of a call that waits for ranks which wait for this one elsewhere; None if none do.
 
     Parameters
     ----------
-    calls : CallEngine
-        The communicator's (any, since that knows of this module).
+    calls : CallState
+        The communicator's.
     late : sequence of int
         Its ranks that have not come.
     described : str
@@ -38,14 +40,13 @@ def found(calls: Any, late: Sequence[int], described: str, seconds: float) -> Ra
     own = next((each for each in here["across"] if each["uid"] == calls.origin.uid), None)
     if calls.backend.shares_process or not here["alone"] or own is None or not _held([own], 0.0):
         return None
-    engines = (calls, *answering.communicators())
 
     def ask(member: int, question: Facts) -> Facts | None:
-        for engine in engines:
-            side, members = engine.backend.side, list(engine.backend.members)
+        for each in (calls, *answering.communicators()):
+            side, members = each.backend.side, list(each.backend.members)
             if side is not None and member in members:
                 rank = members.index(member)
-                asked = {"comm": engine.origin.uid, **question}
+                asked = {"comm": each.origin.uid, **question}
                 answer = side.ask([rank], asked, seconds)[rank]
                 return answer.facts if answer.state == ANSWERED else None
         return None
@@ -77,16 +78,6 @@ def found(calls: Any, late: Sequence[int], described: str, seconds: float) -> Ra
     return error
 
 
-def more_facts(calls: Any) -> Facts:
-    """Return what a communicator answers beside the rest."""
-    return {
-        "uid": calls.origin.uid,
-        "members": list(calls.backend.members),
-        "awaited": list(calls.inquiry.awaited),
-        "traffic": list(calls.traffic.everything().items()),
-    }
-
-
 def in_a_round(
     here: Sequence[Facts],
     own: Facts,
@@ -106,27 +97,33 @@ def in_a_round(
     ask : callable
         Returns the answer of such a rank, if it answers.
     """
-    front = [(each, [own]) for each in late[:MOST_AWAITED]]
-    reached: set[int] = set()
-    while front and len(reached) < MOST_ASKED:
-        member, path = front.pop(0)
-        if member in reached:
-            continue
-        reached.add(member)
-        facts = ask(member)
-        if facts is None or not facts.get("alone"):
-            continue
-        there = facts["across"]
-        # What is true of each when it answers stays so: it is held up by the next.
-        wait = _held(there, BLOCKED_SECONDS)
-        if wait is None or not _awaits(path[-1], there):
-            continue
-        path = [*path, {**wait, "member": member}]
-        if _awaits(wait, here):
-            # Within one communicator its own verdict tells more.
-            return path if len({each["uid"] for each in path}) > 1 else []
-        front += [(each, path) for each in _awaited(wait)]
-    return []
+    me = own["members"][own["rank"]]
+    waits: dict[int, Facts | None] = {me: own}
+    does: dict[int, Sequence[Facts]] = {me: here}
+
+    def asked(member: int) -> Sequence[Facts]:
+        """Return what a rank does; nothing if it might do anything else."""
+        if member not in does:
+            facts = ask(member) if len(does) <= MOST_ASKED else None
+            does[member] = facts["across"] if facts is not None and facts.get("alone") else []
+            # What is true of each when it answers stays so: it is held up by the next.
+            waits[member] = _held(does[member], BLOCKED_SECONDS)
+        return does[member]
+
+    def awaited(member: int) -> Iterator[int]:
+        wait = waits[member]
+        if wait is None:
+            return
+        if member != me and _awaits(wait, here):
+            yield me
+        for each in late[:MOST_AWAITED] if member == me else _awaited(wait):
+            if each != me and _awaits(wait, asked(each)):
+                yield each
+
+    others = shortest_round(me, awaited)
+    path = [own, *({**(waits[member] or {}), "member": member} for member in others)]
+    # Within one communicator its own verdict tells more.
+    return path if len({each["uid"] for each in path}) > 1 else []
 
 
 def _held(there: Sequence[Facts], seconds: float) -> Facts | None:

@@ -87,7 +87,7 @@ def ended() -> str:
 
 
 def communicators() -> list[Any]:
-    """Return the communicators that answer here."""
+    """Return the communicators that answer here: a `CallEngine` each."""
     with _lock:
         methods = [each() for each in _answering.values()]
     return [method.__self__ for method in methods if method is not None]  # type: ignore[attr-defined]

@@ -10,8 +10,8 @@ What is the same for all calls of one kind is bound once: the generated function
 
 import linecache
 import re
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager, contextmanager
 from functools import cache, update_wrapper
 from itertools import repeat
 from textwrap import dedent, indent
@@ -19,7 +19,9 @@ from time import perf_counter
 from typing import Any, NamedTuple, Protocol, TypeVar
 from zlib import crc32
 
-from hpccomm.runtime import operation, recorder, starting, waiting
+from hpccomm.runtime import failure, operation, recorder, waiting
+from hpccomm.runtime.recorder import CallRecord
+from hpccomm.runtime.work import Work
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -53,8 +55,7 @@ except ValueError:
 
 _ENDED = "calls.closed or gate.error is not None"
 
-_CALL = """\
-{drain}
+_BEGIN = """\
 calls.sequence = sequence = calls.sequence + 1
 {number}
 begin = perf_counter()
@@ -62,20 +63,30 @@ begin = perf_counter()
     origin, sequence, {numbered}, label, {mode}, calls.site, begin, timeout, None, None
 ]
 record(entry)
-{before}
-try:
-    if pre.registered:
-        pre(reports.info(entry))
-    {compare}
-    {run}
-except BaseException as error:
-    {fail}
-{after}
+"""
+_HOOK = """\
+if pre.registered:
+    pre(reports.info(entry))
+"""
+_COUNT = """\
 tally.calls += 1
 tally.nbytes += nbytes
 tally.seconds += elapsed
 if elapsed > slow_call or post.registered:
-    reports.report(entry, elapsed)
+    reports.report(entry, elapsed, {error})
+"""
+_CALL = f"""\
+{{drain}}
+{_BEGIN.rstrip()}
+{{before}}
+try:
+    {indent(_HOOK, "    ").strip()}
+    {{compare}}
+    {{run}}
+except BaseException as error:
+    {{fail}}
+{{after}}
+{_COUNT.format(error="None").rstrip()}
 """
 """The call itself. Messages, unlike collectives, have no number that all ranks count."""
 
@@ -206,7 +217,7 @@ def compiled(form: Form, **own: Any) -> Callable[..., Callable[..., Any]]:
 def _executed(name: str, source: str, **names: Any) -> dict[str, Any]:
     """Return the names of a module of that source, to which some are given."""
     names |= {"perf_counter": perf_counter, "repeat": repeat}
-    for module in (operation, recorder, starting, waiting):
+    for module in (failure, operation, recorder, waiting):
         names |= vars(module)
     # Below the package: errors and dumps name the line of the program, and not one of these.
     # The checksum tells the variants of a form apart.
@@ -216,12 +227,12 @@ def _executed(name: str, source: str, **names: Any) -> dict[str, Any]:
     return names
 
 
-_METHOD = """\
-def {name}({arguments}):
-    calls = {calls}
-    gate, turn = calls.gate, calls.turn
-    {turn}
-"""
+# Functions that are not made for one kind of calls.
+
+
+def _function(name: str, arguments: str, bind: str, body: str, **names: Any) -> Any:
+    lines = indent(f"{bind}\n{body}", "    ")
+    return _executed(name, f"def {name}({arguments}):\n{lines}", **names)[name]
 
 
 def in_turn(method: F) -> F:
@@ -238,30 +249,78 @@ def in_turn(method: F) -> F:
         site = f"if site is None:\n{indent(site, '    ')}else:\n    calls.site = site"
     call = f"return method({every})"
     own = {"site": site, "call": call, "refused": _ENDED, "refuse": "calls.refuse(not free)"}
-    turn = _filled(_TURN, **own)
-    name = method.__name__
-    source = _filled(_METHOD, name=name, arguments=every, calls=f"{arguments[0]}.calls", turn=turn)
-    made = _executed(name, source, method=method)[name]
+    bind = f"calls = {arguments[0]}.calls\ngate, turn = calls.gate, calls.turn"
+    made = _function(method.__name__, every, bind, _filled(_TURN, **own), method=method)
     made.__defaults__ = method.__defaults__
-    return update_wrapper(made, method)  # type: ignore[return-value]  # it has the same parameters
+    return update_wrapper(made, method)  # type: ignore[return-value]  # the parameters are the same
 
 
-def _one_call() -> Callable[..., Iterator[None]]:
-    turn = _filled(
-        _TURN,
-        refused="calls.closed or gate.error is not None and not (also_failed and calls.failure.recoverable)",
-        site="calls.site = site_of(user_frame())",
-        call="yield\nreturn",
-        refuse="calls.refuse(not free, also_failed)",
+one_call: Callable[..., AbstractContextManager[None]] = contextmanager(
+    _function(
+        "one_call",
+        "calls, also_failed=False",
+        "gate, turn = calls.gate, calls.turn",
+        _filled(
+            _TURN,
+            refused=f"{_ENDED} and not (also_failed and calls.failure.recoverable)",
+            site="calls.site = site_of(user_frame())",
+            call="yield\nreturn",
+            refuse="calls.refuse(not free, also_failed)",
+        ),
     )
-    arguments = "calls, also_failed=False"
-    source = _filled(_METHOD, name="one_call", arguments=arguments, calls="calls", turn=turn)
-    return _executed("one_call", source)["one_call"]  # type: ignore[no-any-return]
+)
+"""``one_call(calls)`` holds the communicator of a `CallEngine` for one call, in a ``with`` statement."""
 
+_ANY_ORDER = _filled(
+    _BEGIN,
+    number=f"if ordered:\n{indent(_NUMBER, '    ')}",
+    numbered="number if ordered else 0",
+    current="_",
+    mode="mode",
+)
+_RECORDED = """\
+origin, record, reports = calls.origin, calls.record, calls.reports
+fingerprint = label.fingerprint & DIGEST
+"""
 
-one_call = contextmanager(_one_call())
-"""``with one_call(calls):`` holds the communicator of a `CallEngine` for one call."""
+start_record: Callable[..., CallRecord] = _function(
+    "start_record",
+    "calls, label, mode, timeout, ordered=True",
+    _RECORDED,
+    f"{_ANY_ORDER}return entry",
+)
+"""``start_record(calls, label, mode, timeout)`` numbers and records a call that begins, and returns the record."""
 
+start: Callable[..., Work] = _function(
+    "start",
+    "calls, operation, timeout, result",
+    f"label, ordered, mode = operation.label, operation.ordered, ASYNC\n{_RECORDED}pre = reports.pre_hooks",
+    f"""\
+{_ANY_ORDER.rstrip()}
+try:
+{indent(_HOOK, "    ").rstrip()}
+except BaseException as error:
+    calls.failed(error, entry, operation.keep)
+return calls.put_under_way(operation, entry, result)
+""",
+)
+"""``start(calls, operation, timeout, result)`` starts a polled `Operation` that goes on by itself, and returns its
+`Work`."""
+
+ended: Callable[..., None] = _function(
+    "ended",
+    "calls, entry, error, elapsed",
+    """\
+reports, label = calls.reports, entry[LABEL]
+nbytes, post, slow_call = label.nbytes, reports.post_hooks, reports.slow_call
+tally = reports.tally(label.name, nbytes)
+entry[ENDED] = elapsed
+if error is not None:
+    entry[ERROR] = in_words(error)
+""",
+    _COUNT.format(error="error"),
+)
+"""``ended(calls, entry, error, elapsed)`` counts and reports a call that has ended, by an error or None."""
 
 # The forms of calls on arrays in host memory. That of device arrays is beside their streams.
 

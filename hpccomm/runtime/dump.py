@@ -4,10 +4,13 @@ The layout is that of PyTorch's flight recorder where it has the same, with keys
 """
 
 import contextlib
+import faulthandler
 import json
 import logging
 import os
 import platform
+import select
+import signal
 import threading
 import time
 import weakref
@@ -17,19 +20,13 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from hpccomm import __version__
-from hpccomm.runtime.lifetime import after_fork
+from hpccomm.runtime.lifetime import after_fork, start_thread
 from hpccomm.runtime.recorder import (
-    BEGIN,
     DEVICE,
     ENDED,
     ERROR,
-    LABEL,
-    MODE,
     NUMBER,
     ORIGIN,
-    SEQUENCE,
-    SITE,
-    TIMEOUT,
     CallRecord,
     calls,
     line_of,
@@ -232,52 +229,49 @@ def contents(reason: str) -> dict[str, Any]:
 
 
 def _status(uid: str, entries: list[CallRecord]) -> dict[str, object]:
-    mine = [entry for entry in entries if entry[ORIGIN].uid == uid and entry[NUMBER] > 0]
-    last = mine[-1][NUMBER] if mine else -1
+    numbered = [each for each in entries if each[ORIGIN].uid == uid and each[NUMBER] > 0]
+    last = numbered[-1][NUMBER] if numbered else -1
+    done = [each[NUMBER] for each in numbered if each[ENDED] is not None and each[ERROR] is None]
     return {
         "last_enqueued_collective": last,
         "last_started_collective": last,
-        "last_completed_collective": max(
-            (each[NUMBER] for each in mine if each[ENDED] is not None and each[ERROR] is None),
-            default=-1,
-        ),
+        "last_completed_collective": max(done, default=-1),
     }
 
 
 def _entry(record_id: int, entry: CallRecord) -> dict[str, Any]:
-    label, ended, origin = entry[LABEL], entry[ENDED], entry[ORIGIN]
+    origin, sequence, number, label, mode, site, begin, timeout, ended, error = entry
     values = dict(label.values)
-    begin = unix_ns(entry[BEGIN])
+    began = unix_ns(begin)
     sizes, dtypes = _arrays(values)
     if ended is None:
-        state = "scheduled" if entry[MODE] is DEVICE else "started"
+        state = "scheduled" if mode is DEVICE else "started"
     else:
-        state = "completed" if entry[ERROR] is None else "failed"
-    site = program_site(entry[SITE], entry[BEGIN])
-    frame = [] if site is None else [_frame(site)]
+        state = "completed" if error is None else "failed"
+    site = program_site(site, begin)
     return {
         "record_id": record_id,
         "pg_id": origin.uid,
         "process_group": [origin.uid, origin.name],
-        "collective_seq_id": max(0, entry[NUMBER]),
-        "p2p_seq_id": 0 if entry[NUMBER] else entry[SEQUENCE],
-        "op_id": max(0, entry[SEQUENCE]),
+        "collective_seq_id": max(0, number),
+        "p2p_seq_id": 0 if number else sequence,
+        "op_id": max(0, sequence),
         "profiling_name": f"mpi:{label.name}",
-        "time_created_ns": begin,
-        "time_discovered_started_ns": begin,
-        "time_discovered_completed_ns": None if ended is None else begin + int(ended * 1e9),
+        "time_created_ns": began,
+        "time_discovered_started_ns": began,
+        "time_discovered_completed_ns": None if ended is None else began + int(ended * 1e9),
         "duration_ms": None if ended is None else ended * 1e3,
         "input_sizes": sizes,
         "input_dtypes": dtypes,
         "output_sizes": sizes,
         "output_dtypes": dtypes,
         "state": state,
-        "is_p2p": not entry[NUMBER],
+        "is_p2p": not number,
         "retired": ended is not None,
-        "timeout_ms": entry[TIMEOUT] * 1e3 if entry[TIMEOUT] < 1e12 else None,
-        "frames": frame,
-        "terms": values | {"mode": entry[MODE]},
-        "error": entry[ERROR],
+        "timeout_ms": timeout * 1e3 if timeout < 1e12 else None,
+        "frames": [] if site is None else [_frame(site)],
+        "terms": values | {"mode": mode},
+        "error": error,
     }
 
 
@@ -294,10 +288,48 @@ def _arrays(values: Mapping[str, Any]) -> tuple[list[list[int]], list[str]]:
     return [[count] if isinstance(count, int) else list(count)], [str(values["dtype"])]
 
 
+# SIGUSR1 writes the last calls down, whatever the main thread is stuck in.
+#
+# Python runs signal handlers in the main thread, between two instructions: never, while that is blocked in a
+# library. faulthandler's handler runs at once and needs no lock. It writes to a pipe, which wakes a thread.
+
+QUIET_SECONDS = 0.05
+"""Nothing more comes of a signal after so long."""
+
+_installed = False
+
+
+def install() -> None:
+    """Take SIGUSR1, unless the program has a use for it. Idempotent."""
+    global _installed
+    if _installed or signal.getsignal(signal.SIGUSR1) is not signal.SIG_DFL:
+        return
+    reading, writing = os.pipe()
+    if start_thread("hpccomm-dump", _serve, reading):
+        faulthandler.register(signal.SIGUSR1, file=writing, all_threads=False)
+        _installed = True
+
+
+def _serve(reading: int) -> None:
+    pipe = select.poll()  # select takes no file whose number is above 1023
+    pipe.register(reading, select.POLLIN)
+    while os.read(reading, 1 << 16):
+        # The handler writes a stack in pieces: all of them are one signal.
+        while pipe.poll(1000 * QUIET_SECONDS) and os.read(reading, 1 << 16):
+            pass
+        try:
+            dump(reason="SIGUSR1")
+        except Exception as error:  # noqa: BLE001 (the next signal must still be heard)
+            logger.warning("the last calls could not be written: %r", error)
+
+
 @after_fork
 def _after_fork() -> None:
     # The child has other calls, if any, and leaves the parent's file alone.
-    global _communicators, _writing, _told
+    global _communicators, _writing, _told, _installed
     process.rank, process.size, process.job, process.directory, process.reason = 0, 1, "", "", ""
     process.raised, process.ended = None, ""
     _communicators, _writing, _told = weakref.WeakSet(), threading.Lock(), False
+    if _installed:  # the thread is the parent's, and so is what the pipe wakes
+        _installed = False
+        faulthandler.unregister(signal.SIGUSR1)

@@ -8,9 +8,8 @@ import logging
 import threading
 import weakref
 from collections import deque
-from collections.abc import Callable, Collection, Iterator
-from contextlib import contextmanager
-from operator import itemgetter
+from collections.abc import Collection, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from time import perf_counter
 from typing import Any, NoReturn
 
@@ -18,17 +17,16 @@ from hpccomm.contracts.backend import Backend, Buffer, Start
 from hpccomm.contracts.fingerprint import CallFingerprint
 from hpccomm.contracts.side import Facts
 from hpccomm.contracts.transport import Steps
-from hpccomm.errors import CommunicationError, UsageError, peers_lost
+from hpccomm.errors import CommunicationError, CommunicatorAborted, UsageError
 from hpccomm.runtime import callpath, dump
 from hpccomm.runtime.answering import register, withdraw
 from hpccomm.runtime.callpath import SPUN, Issue, compiled
-from hpccomm.runtime.failure import Failure
-from hpccomm.runtime.inquiry import Inquiry, answer, facts, flight_facts
+from hpccomm.runtime.failure import harmless_error
+from hpccomm.runtime.inquiry import Inquiry
 from hpccomm.runtime.lifetime import after_fork
-from hpccomm.runtime.operation import Operation, digested
-from hpccomm.runtime.progress import Task, TaskQueue, progress_engine
+from hpccomm.runtime.operation import Operation
+from hpccomm.runtime.progress import Task, progress_engine
 from hpccomm.runtime.recorder import (
-    ASYNC,
     BEGIN,
     BLOCKING,
     ENDED,
@@ -37,32 +35,29 @@ from hpccomm.runtime.recorder import (
     POLLED,
     TIMEOUT,
     CallRecord,
-    Origin,
-    Site,
     forget,
     in_use,
     in_words,
     record,
+    waited,
 )
-from hpccomm.runtime.reports import Reports
-from hpccomm.runtime.starting import start
-from hpccomm.runtime.stats import Tally
-from hpccomm.runtime.traffic import Traffic
-from hpccomm.runtime.waiting import Expired, drive, wait
+from hpccomm.runtime.reports import Tally
+from hpccomm.runtime.state import CallState
+from hpccomm.runtime.waiting import drive, wait
 from hpccomm.runtime.watchdog import watch
 from hpccomm.runtime.work import Work
 from hpccomm.settings import Settings
 
 logger = logging.getLogger("hpccomm")
 
-MAKING = -(1 << 20)
-"""Numbers begin here while the communicator is made, and at 0 for the user's calls."""
-
 FINALIZED = "is finalized"
 """Why no call is taken after `finalize`."""
 
 OPERATIONS = 256
 """Kinds of operations of which what carries them out is kept."""
+
+SMALL_BYTES = 64 << 10
+"""Up to this size whoever starts an operation usually ends it."""
 
 _everyone: "weakref.WeakSet[CallEngine]" = weakref.WeakSet()
 _everyone_lock = threading.Lock()
@@ -82,90 +77,34 @@ def _after_fork() -> None:
         calls.disown()
 
 
-class CallEngine:
-    """The calls of one communicator.
+class CallEngine(CallState):
+    """Carries out the calls of one communicator.
 
-    Parameters
-    ----------
-    name : str
-        Name of the communicator.
-    backend : Backend
-        Its ranks.
-    settings : Settings
-        Deadline and slow-call threshold.
+    Parameters are those of `CallState`.
 
     Attributes
     ----------
-    timeout : float
-        Deadline of calls that have none of their own, in seconds.
-    on_timeout : str
-        What a call does whose deadline has passed: ``"raise"``, ``"abort"`` or ``"report"``.
-    sequence : int
-        Number of the last call.
-    number : int
-        Number of the last call that all ranks make in one order: equal on all ranks for the same call.
-    digest : int
-        26 bits of all those calls: equal on all ranks as well.
-    origin : Origin
-        The communicator, as records name it.
-    site : tuple or None
-        Where in the program the call is made; whoever takes a call sets it.
-    current : list or None
-        The record of the synchronous call under way.
-    reports : Reports
-        Hooks, statistics, and descriptions of calls.
-    failure : Failure
-        Whether the communicator has failed.
-    gate : Gate
-        That of `failure`.
-    closed : str
-        Why no call is taken any more; empty while they are.
-    turn : list
-        Has one item while no call is under way. A thread takes it by ``pop()`` to make a call, and gives it
-        back by ``append(True)``: a lock, at a third of the price.
     progress : ProgressEngine
         Moves asynchronous calls on.
-    queue : deque of Task
-        Asynchronous collectives, which run one after the other.
-    traffic : Traffic
-        The messages that have begun.
     inquiry : Inquiry
         What is known of the other ranks while a call waits.
     record : callable
         Keeps the record of a call that begins.
-    compare : callable
-        ``compare(label, entry)`` raises on all ranks unless they have made the same calls so far. One of
-        1,024 calls does so.
-    thread : int
-        The thread that has made the communicator.
-    under_way : dict of Task to list
-        Asynchronous calls that are not over, and their records.
+    at_deadline, expired, overdue : callable
+        Those of `inquiry`.
     """
 
     def __init__(self, name: str, backend: Backend, settings: Settings) -> None:
-        self.name = name
-        self.backend = backend
-        self.timeout = settings.timeout
-        self.on_timeout = settings.on_timeout
-        self.sequence = self.number = MAKING
-        self.digest = 0
-        self.traffic = Traffic()
-        self.compare: Callable[[CallFingerprint, CallRecord], object] = _uncompared
-        self.origin = Origin(backend.uid, name, backend.rank, backend.size)
-        self.site: Site | None = None
-        self.current: CallRecord | None = None
-        self.reports = Reports(name, backend.rank, backend.size, settings.slow_call)
-        self.failure = Failure(self.reports, backend)
-        self.gate = self.failure.gate
-        self.closed = ""
-        self.turn = [True]
+        super().__init__(name, backend, settings)
         self.progress = progress_engine(threaded=not backend.thread_restriction)
-        self.queue: TaskQueue = deque()  # of collectives, which run one after the other
-        self.under_way: dict[Task, CallRecord] = {}
-        self._operating: dict[tuple[str, int, int, bool], Issue] = {}
-        self.inquiry = Inquiry()
+        self.inquiry = inquiry = Inquiry(self)
+        self.at_deadline, self.expired, self.overdue = (
+            inquiry.at_deadline,
+            inquiry.expired,
+            inquiry.overdue,
+        )
         self.record = record if settings.record else forget
-        self.thread = threading.get_ident()
+        self._operating: dict[tuple[str, int, int, bool], Issue] = {}
         watch(self)
         register(self.origin.uid, self.origin.rank, self.answer)
         dump.add(self)
@@ -177,7 +116,7 @@ class CallEngine:
     # Who may call.
 
     one_call = callpath.one_call
-    """Hold the communicator for one call, which with ``also_failed=True`` a failed one may take as well."""
+    """Holds the communicator for one call, which with ``also_failed=True`` a failed one takes as well."""
 
     def refuse(self, busy: bool, also_failed: bool = False) -> NoReturn:
         """Raise why no call can begin.
@@ -224,7 +163,7 @@ class CallEngine:
         if issue is None:
             if len(self._operating) >= OPERATIONS:
                 self._operating.clear()
-            tally = self.reports.stats.tally(label.name, label.nbytes)
+            tally = self.reports.tally(label.name, label.nbytes)
             issue = self.polling(label, tally, _begun, ordered=operation.ordered)
             self._operating[key] = issue
         issue((operation, None), operation.keep, timeout)
@@ -246,10 +185,19 @@ class CallEngine:
 
     # Asynchronous calls.
 
-    def start(self, operation: Operation, timeout: float, result: Any) -> Work:
-        """Start a polled operation that goes on by itself."""
-        entry = self.start_record(operation.label, ASYNC, timeout, ordered=operation.ordered)
-        return start(self, operation, entry, result)
+    start = callpath.start
+
+    def put_under_way(self, operation: Operation, entry: CallRecord, result: Any) -> Work:
+        """Begin a recorded operation, and return what `start` does."""
+        ordered = operation.ordered
+        task = Started(self, operation, entry)
+        self.under_way[task] = entry
+        if not (ordered and self.queue):
+            # Begun here and now: a message that is sent later must not overtake it.
+            task.turn()
+        if not task.over:
+            self.progress.submit(self.queue if ordered else deque(), task)
+        return Work(self.progress, task, result, operation.keep, entry, task.gave_up)
 
     def finish(self) -> None:
         """Wait until all asynchronous calls of this communicator are done."""
@@ -274,28 +222,8 @@ class CallEngine:
 
     # What is no call on arrays.
 
-    def start_record(
-        self, label: CallFingerprint, mode: str, timeout: float, *, ordered: bool = True
-    ) -> CallRecord:
-        """Number and record a call that begins."""
-        self.sequence += 1
-        if ordered:
-            self.number += 1
-            self.digest = digested(self.digest, label.fingerprint)
-        entry = [
-            self.origin,
-            self.sequence,
-            self.number if ordered else 0,
-            label,
-            mode,
-            self.site,
-            perf_counter(),
-            timeout,
-            None,
-            None,
-        ]
-        self.record(entry)
-        return entry
+    start_record = callpath.start_record
+    ended = callpath.ended
 
     @contextmanager
     def _recorded(
@@ -324,109 +252,68 @@ class CallEngine:
             raise
         finally:
             self.current = None
-            entry[ENDED] = perf_counter() - entry[BEGIN]
+            entry[ENDED] = waited(entry)
 
-    @contextmanager
-    def beside_watchdog(self, name: str, *, ordered: bool = False) -> Iterator[None]:
+    def beside_watchdog(self, name: str, *, ordered: bool = False) -> AbstractContextManager[None]:
         """Have the watchdog look while the backend blocks in something that is no call on arrays.
 
         `ordered` says that all ranks of the communicator do it, in one order with their collectives.
         """
-        with self._recorded(CallFingerprint(name, 0), BLOCKING, ordered=ordered) as entry:
+        return self._part(CallFingerprint(name, 0), BLOCKING, ordered, Exception)
+
+    def part_of(
+        self, label: str | CallFingerprint, nbytes: int = 0, *, ordered: bool = True
+    ) -> AbstractContextManager[None]:
+        """Record the block as a call of that name, or that is this; give a `CommunicationError` the facts of it."""
+        if isinstance(label, str):
+            label = CallFingerprint(label, nbytes)
+        return self._part(label, POLLED, ordered, CommunicationError)
+
+    @contextmanager
+    def _part(
+        self, label: CallFingerprint, mode: str, ordered: bool, kind: type[Exception]
+    ) -> Iterator[None]:
+        with self._recorded(label, mode, ordered=ordered) as entry:
             try:
                 yield
-            except Exception as error:  # noqa: BLE001 (raised again)
-                raised = self.failure.raised(error, entry, perf_counter() - entry[BEGIN])
+            except kind as error:
+                raised = self.failure.raised(error, entry, waited(entry))
                 try:
                     raise raised from error if raised is not error else error.__cause__
                 finally:
                     del raised  # which has this frame in its traceback
 
-    @contextmanager
-    def part_of(
-        self, label: str | CallFingerprint, nbytes: int = 0, *, ordered: bool = True
-    ) -> Iterator[None]:
-        """Record the block as a call of that name, or that is this; give a `CommunicationError` the facts of it."""
-        if isinstance(label, str):
-            label = CallFingerprint(label, nbytes)
-        with self._recorded(label, POLLED, ordered=ordered) as entry:
-            try:
-                yield
-            except CommunicationError as error:
-                took = perf_counter() - entry[BEGIN]
-                raise self.failure.raised(error, entry, took) from error.__cause__
-
-    # Deadlines.
+    # For others.
 
     def look(self, now: float) -> None:
         """Look after lost ranks, and after the call that has waited longest: for the watchdog."""
-        backend, ended = self.backend, self.closed or self.gate.error
-        if backend.survival is not None and not (ended or backend.thread_restriction):
-            lost = backend.survival.lost()
-            if lost:
-                error = peers_lost(lost, backend.recovery)
-                error.communicator, error.rank = self.name, self.origin.rank
-                self.failure.fail(error, tell=True)
-        self.inquiry.look(self, now)
-
-    def pending(self) -> list[CallRecord]:
-        """Return the records of the calls under way. From any thread."""
-        entries = list(self.under_way.values())
-        return entries if self.current is None else [self.current, *entries]
-
-    def waiting(self) -> CallRecord | None:
-        """Return the record of the call that has waited longest, or None. From any thread."""
-        if not self.under_way:
-            return self.current
-        return min(self.pending(), key=itemgetter(BEGIN), default=None)
-
-    def overdue(self, entry: CallRecord, elapsed: float, causes: str = "") -> CommunicationError:
-        """Return the error of a call whose deadline has passed. The other ranks are asked.
-
-        `causes` says what else may have kept it from being done.
-        """
-        return self.inquiry.overdue(self, entry, elapsed, causes)
-
-    def at_deadline(
-        self, entry: CallRecord, elapsed: float, causes: str = ""
-    ) -> CommunicationError | None:
-        """Do what the setting says where a deadline has passed; return what is to be raised.
-
-        None where the call waits on, without a deadline.
-        """
-        return self.inquiry.settled(self, entry, self.overdue(entry, elapsed, causes))
-
-    def expired(self, entry: CallRecord) -> Expired:
-        """Return what `at_deadline` makes of the elapsed seconds."""
-        return lambda elapsed: self.at_deadline(entry, elapsed)
+        self.inquiry.look(now)
 
     def answer(self, question: Facts) -> Facts:
         """Return what this rank answers to another one's question."""
-        return answer(self, question)
+        return self.inquiry.answer(question)
 
     def flight_facts(self) -> Facts:
         """Return what dumps show of the communicator."""
-        return flight_facts(self)
+        return self.inquiry.flight_facts()
 
     def close(self, why: str) -> None:
         """Take no more calls."""
         self.closed = why
-        withdraw(self.origin.uid, self.origin.rank, facts(self, 0, None))
-
-    # Failure.
+        withdraw(self.origin.uid, self.origin.rank, self.facts(0))
 
     def failed(
         self, error: BaseException, entry: CallRecord, keep: object, *, harmless: bool = False
     ) -> NoReturn:
         """Note the failure of the call under way, and raise it as an error of the tree."""
         self.current = None
-        elapsed = perf_counter() - entry[BEGIN]
+        elapsed = waited(entry)
         failure = self.failure
         failure.unraised = None
         if not harmless:
             failure.note(error, keep)
         raised = failure.raised(error, entry, elapsed, harmless=harmless)
-        self.reports.ended(entry, raised, elapsed)
+        self.ended(entry, raised, elapsed)
         try:
             if raised is error:
                 raise error
@@ -447,8 +334,76 @@ class CallEngine:
             task.error, task.over = aborted, True
 
 
-def _uncompared(_label: CallFingerprint, _entry: CallRecord) -> None:
-    """Do nothing: until somebody compares calls, or where nobody does."""
+class Started(Task):
+    """An asynchronous call under way.
+
+    Parameters
+    ----------
+    calls : CallEngine
+        The communicator's.
+    operation : Operation
+        What is carried out.
+    entry : list
+        The record of the call, with its deadline.
+    """
+
+    __slots__ = ("_calls", "_given_up", "_operation", "entry")
+
+    def __init__(self, calls: CallEngine, operation: Operation, entry: CallRecord) -> None:
+        small = operation.label.nbytes <= SMALL_BYTES
+        super().__init__(calls.gate, entry[TIMEOUT], entry[BEGIN], small=small)
+        self._calls = calls
+        self._operation: Operation | None = operation
+        self._given_up: CommunicationError | None = None
+        self.entry = entry
+
+    def begin(self) -> Steps:
+        """Return its steps."""
+        assert self._operation is not None
+        return self._operation.start()
+
+    def expired(self, elapsed: float) -> CommunicationError | None:
+        """Return the error of its deadline."""
+        return self._calls.at_deadline(self.entry, elapsed)
+
+    def gave_up(self, limit: float) -> CommunicationError | None:
+        """Return the error of whoever waited so many seconds; None waits on."""
+        self.entry[TIMEOUT] = limit
+        error = self._given_up = self.expired(perf_counter() - self.started)
+        if error is not None:
+            self._calls.failure.note(error, (self._operation, self))
+        return error
+
+    def ended(self, error: BaseException | None, elapsed: float) -> BaseException | None:
+        """Count and report the call."""
+        calls, entry = self._calls, self.entry
+        calls.under_way.pop(self, None)
+        raised = error
+        if error is not None:
+            raised = self._raised(error, elapsed)
+        calls.ended(entry, raised, elapsed)
+        return raised
+
+    def _raised(self, error: BaseException, elapsed: float) -> BaseException:
+        """Note a failure, and return it as an error of the tree."""
+        calls, operation = self._calls, self._operation
+        assert operation is not None
+        given_up = self._given_up
+        if given_up is not None and error is calls.gate.error:
+            error = given_up  # whoever waited has raised it, which shut the gate
+        harmless = harmless_error(error, operation.ordered)
+        if harmless:
+            self.forget()
+        else:
+            calls.failure.note(error, (operation, self))
+        raised = calls.failure.raised(error, self.entry, elapsed, harmless=harmless)
+        if raised is not given_up and not isinstance(raised, CommunicatorAborted):
+            calls.failure.unseen.append((self, self.entry))
+        return raised
+
+    def forget(self) -> None:
+        """Let go of its arrays."""
+        self._operation = None
 
 
 def _begun(operation: Any, _recv: Buffer) -> Steps:

@@ -16,9 +16,8 @@ from hpccomm.errors import (
     RankMismatch,
 )
 from hpccomm.runtime import dump, lifetime
-from hpccomm.runtime.hooks import AbortHook, Hooks
-from hpccomm.runtime.recorder import SEQUENCE, CallRecord, in_words, unnotice
-from hpccomm.runtime.reports import Reports
+from hpccomm.runtime.recorder import ERROR, SEQUENCE, CallRecord, in_words, place, unnotice
+from hpccomm.runtime.reports import AbortHook, Hooks, Reports
 from hpccomm.runtime.waiting import Gate
 
 if TYPE_CHECKING:
@@ -57,6 +56,8 @@ class Failure:
         A failure that the watchdog found, as long as no call has raised it.
     unseen : deque of tuple of Task and list
         Asynchronous calls that have failed, and their records, until somebody is told. The last ones.
+    late : bool
+        Whether another rank has given up to wait for this one.
     told : BaseException or None
         What another rank or the watchdog found while this one was in no call: the next call raises it.
     """
@@ -68,6 +69,7 @@ class Failure:
         self.hooks: Hooks[AbortHook] = Hooks()
         self.unraised: BaseException | None = None
         self.unseen: deque[tuple[Task, CallRecord]] = deque(maxlen=UNSEEN)
+        self.late = False
         self.told: BaseException | None = None
         self._reports = reports
         self._backend = backend
@@ -120,13 +122,30 @@ class Failure:
             try:
                 release()
             except Exception:  # the others must still be released
-                logger.exception("communicator %r could not be ended cleanly", self._reports.name)
+                logger.exception(
+                    "communicator %r could not be ended cleanly", self._reports.origin.name
+                )
         for hook in self.hooks:
             try:
                 hook(error)
             except Exception:  # the other hooks must still be called
-                logger.exception("an abort hook of communicator %r failed", self._reports.name)
+                logger.exception(
+                    "an abort hook of communicator %r failed", self._reports.origin.name
+                )
         dump.write(in_words(error))
+
+    def tell_unseen(self) -> None:
+        """Log the errors of asynchronous calls that no `Work` has raised or returned. Local; idempotent."""
+        while self.unseen:
+            task, entry = self.unseen.popleft()
+            if not task.seen:
+                where = place(entry)
+                logger.error(
+                    "%s%s failed, and neither wait() nor exception() of its Work was called: %s",
+                    self._reports.described(entry),
+                    f", made at {where}," if where else "",
+                    entry[ERROR],
+                )
 
     def disown(self) -> CommunicatorAborted:
         """Refuse all use in a fork of the process, and return the error: MPI is lost there.
@@ -220,10 +239,15 @@ class Failure:
         if getattr(error, "advised", False):
             recovery = ""
         return CommunicatorAborted(
-            f"communicator {self._reports.name!r} has failed and takes no more calls "
+            f"communicator {self._reports.origin.name!r} has failed and takes no more calls "
             f"({in_words(error)}){recovery and f'; {recovery}'}",
-            communicator=self._reports.name,
-            rank=self._reports.rank,
+            communicator=self._reports.origin.name,
+            rank=self._reports.origin.rank,
             ranks=getattr(error, "ranks", ()),
             advised=True,
         )
+
+
+def harmless_error(error: BaseException, ordered: bool) -> bool:
+    """Whether the communicator can go on: a message of another size was taken, and that is all."""
+    return isinstance(error, BufferMismatch) and not ordered

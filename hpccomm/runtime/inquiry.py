@@ -14,45 +14,32 @@ left unless the backend releases it: then the job ends, with the same words.
 
 import logging
 import threading
+import weakref
 from collections.abc import Sequence
 from math import inf
 from time import perf_counter, sleep
-from typing import TYPE_CHECKING
 
-from hpccomm.contracts.pairing import Between, between
 from hpccomm.contracts.side import ANSWERED, Answer, Facts
-from hpccomm.errors import (
-    CollectiveTimeout,
-    CommunicationError,
-    CommunicatorAborted,
-    HpccommError,
-    PeerLost,
-    RankMismatch,
-)
+from hpccomm.errors import CollectiveTimeout, CommunicationError, PeerLost, RankMismatch, peers_lost
 from hpccomm.runtime import across, dump
 from hpccomm.runtime.recorder import (
-    ASYNC,
     BEGIN,
     BLOCKING,
     LABEL,
     MODE,
     NUMBER,
-    SITE,
     TIMEOUT,
     CallRecord,
-    described,
-    doing,
     find,
-    in_words,
-    refused,
+    place,
+    waited,
 )
+from hpccomm.runtime.state import CallState, between_ranks
 from hpccomm.runtime.stderr import Voice, write_stderr
 from hpccomm.runtime.traffic import followed
 from hpccomm.runtime.verdict import Verdict, judge
+from hpccomm.runtime.waiting import Expired
 from hpccomm.units import MOST_NAMED
-
-if TYPE_CHECKING:
-    from hpccomm.runtime.engine import CallEngine
 
 logger = logging.getLogger("hpccomm")
 
@@ -78,7 +65,12 @@ CANNOT_LEAVE = "the call is blocked in the library and cannot be left"
 
 
 class Inquiry:
-    """What one communicator learns of its other ranks.
+    """What one communicator learns of its other ranks, and what they hear from it.
+
+    Parameters
+    ----------
+    calls : CallState
+        The communicator's, which has this object.
 
     Attributes
     ----------
@@ -86,16 +78,14 @@ class Inquiry:
         The last answers of other ranks, about the call `number`.
     accusation : mapping or None
         What another rank found, which nobody here has acted upon.
-    late : bool
-        Whether another rank has given up to wait for this one.
     awaited : tuple of int
         The ranks that have not come, as far as it is known.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, calls: CallState) -> None:
+        self._calls: CallState = weakref.proxy(calls)  # which goes at once when nobody else has it
         self.answers: dict[int, Answer] = {}
         self.accusation: Facts | None = None
-        self.late = False
         self.awaited: tuple[int, ...] = ()
         self._entry: CallRecord | None = None
         self._next = 0.0
@@ -106,24 +96,26 @@ class Inquiry:
 
     # For the watchdog.
 
-    def look(self, calls: "CallEngine", now: float) -> None:
-        """Look after the call that has waited longest."""
+    def look(self, now: float) -> None:
+        """Look after lost ranks, and after the call that has waited longest."""
+        self._look_for_lost()
+        calls = self._calls
         accusation, entry = self.accusation, calls.waiting()
         if accusation is not None:
             self.accusation = None
-            self._accused(calls, entry, accusation)
+            self._accused(entry, accusation)
             return
         if entry is None or entry is self._given_up:
             return
-        waited = now - entry[BEGIN]
-        if waited > entry[TIMEOUT]:
+        seconds = now - entry[BEGIN]
+        if seconds > entry[TIMEOUT]:
             if entry[MODE] is BLOCKING:
-                error = calls.at_deadline(entry, waited)
+                error = self.at_deadline(entry, seconds)
                 if error is not None:
-                    self._give_up(calls, entry, error)
-        elif waited > ASK_SECONDS and entry[LABEL].name != SHRINK and self._due(entry, now):
-            verdict = self._asked(calls, entry)
-            error = _found(verdict, calls, entry, waited)
+                    self._give_up(entry, error)
+        elif seconds > ASK_SECONDS and entry[LABEL].name != SHRINK and self._due(entry, now):
+            verdict = self._asked(entry)
+            error = self._found(verdict, entry, seconds)
             if error is None and verdict is not None and verdict.missing:
                 what = calls.reports.described(entry)
                 late = (*verdict.missing, *verdict.held_up)
@@ -133,26 +125,15 @@ class Inquiry:
                 self._said.add(said)
                 logger.warning("%s waits: %s", calls.reports.described(entry), said)
             if error is not None and calls.waiting() is entry:
-                self._give_up(calls, entry, error)
+                self._give_up(entry, error)
 
-    def overdue(
-        self, calls: "CallEngine", entry: CallRecord, elapsed: float, causes: str = ""
-    ) -> CommunicationError:
-        """Return the error of a call whose deadline has passed. Blocks while the peers are asked."""
-        verdict = self._asked(calls, entry)
-        error = _found(verdict, calls, entry, elapsed)
-        if error is None:
-            why = UNKNOWN if verdict is None and not causes else causes
-            ranks: Sequence[int] = ()
-            if verdict is not None:
-                why, ranks = f"{verdict.text}. {causes}".rstrip(". "), verdict.absent
-            error = calls.reports.overdue(entry, elapsed, why, ranks)
-        self._have_dumped(calls, error)
-        waits_on = calls.on_timeout == "report" and isinstance(error, CollectiveTimeout)
-        if verdict is not None and entry[NUMBER] and not waits_on:
-            # Those that come late must not send to ranks that have left.
-            self._accuse(calls, entry, error, (*verdict.missing, *verdict.held_up))
-        return error
+    def _look_for_lost(self) -> None:
+        calls, survival = self._calls, self._calls.backend.survival
+        ended = calls.closed or calls.gate.error or calls.backend.thread_restriction
+        if survival is not None and not ended and (lost := survival.lost()):
+            error = peers_lost(lost, calls.backend.recovery)
+            error.communicator, error.rank = calls.name, calls.origin.rank
+            calls.failure.fail(error, tell=True)
 
     def _due(self, entry: CallRecord, now: float) -> bool:
         if entry is not self._entry:
@@ -162,116 +143,24 @@ class Inquiry:
         self._next = now + min(max(now - entry[BEGIN], ASK_SECONDS), LONGEST_SECONDS)
         return True
 
-    def _asked(self, calls: "CallEngine", entry: CallRecord) -> Verdict | None:
-        """Ask the peers about a call, and return what follows; None where nobody can be asked."""
-        side, origin = calls.backend.side, calls.origin
-        others = _peers(entry, origin.rank, origin.size)
-        if side is None or not others:
-            return None
-        with self._lock:
-            if entry is not self._entry:
-                self._entry, self.answers = entry, {}
-            question = {"comm": origin.uid, "collective": entry[NUMBER], "from": origin.rank}
-            for rank, answer in side.ask(others, question, ANSWER_SECONDS).items():
-                if answer.state != ANSWERED and rank in self.answers:
-                    # What it told before tells whether it had come.
-                    answer = Answer(answer.state, {**self.answers[rank].facts, **answer.facts})
-                self.answers[rank] = answer
-            chain = followed(
-                self.answers,
-                origin.rank,
-                lambda peer, rank: side.ask([peer], {**question, "from": rank}, ANSWER_SECONDS)[
-                    peer
-                ],
-            )
-            known = {*self.answers, *(peer for _, peer in chain)}
-            mine = {
-                **facts(calls, entry[NUMBER], entry),
-                "counts": {rank: calls.traffic.between(rank) for rank in known},
-                "between": {rank: _between(entry, rank) for rank in self.answers},
-            }
-            verdict = judge(mine, self.answers, chain)
-            self.awaited = verdict.missing
-            return verdict
+    # Deadlines.
 
-    def _give_up(self, calls: "CallEngine", entry: CallRecord, error: CommunicationError) -> None:
-        """End a call that cannot be completed, here and on the other ranks."""
-        self._given_up = entry
-        calls.reports.attribute(error, entry, perf_counter() - entry[BEGIN])
-        self.tell(calls, entry, error)
-        self.end(calls, entry, error)
+    def expired(self, entry: CallRecord) -> Expired:
+        """Return what `at_deadline` makes of the elapsed seconds."""
+        return lambda elapsed: self.at_deadline(entry, elapsed)
 
-    def _have_dumped(self, calls: "CallEngine", error: CommunicationError) -> None:
-        """Have the ranks that answer write their last calls down: this one may end the job."""
-        side = calls.backend.side
-        there = [rank for rank, answer in self.answers.items() if answer.state == ANSWERED]
-        if side is not None and there:
-            side.ask(there, {"comm": calls.origin.uid, "dump": str(error)}, ANSWER_SECONDS)
-
-    def tell(self, calls: "CallEngine", entry: CallRecord, error: CommunicationError) -> None:
-        """Tell the other ranks of a mismatch or a loss, so that they need not find out."""
-        origin = calls.origin
-        if not isinstance(error, RankMismatch | PeerLost):
-            return
-        if entry[NUMBER]:
-            concerned: Sequence[int] = range(origin.size)
-        else:
-            concerned = error.ranks if isinstance(error, RankMismatch) else ()
-        self._accuse(calls, entry, error, [rank for rank in concerned if rank != origin.rank])
-
-    def _accuse(
-        self,
-        calls: "CallEngine",
-        entry: CallRecord,
-        error: CommunicationError,
-        others: Sequence[int],
-    ) -> None:
-        """Have other ranks fail with this error."""
-        side = calls.backend.side
-        if side is None or not others:
-            return
-        accusation = {
-            "kind": type(error).__name__,
-            "collective": entry[NUMBER],
-            "text": str(error),
-            "ranks": list(error.ranks),
-        }
-        side.ask(others, {"comm": calls.origin.uid, "accuse": accusation}, ANSWER_SECONDS)
-
-    def end(self, calls: "CallEngine", entry: CallRecord, error: CommunicationError) -> None:
-        """End a call with an error: by itself where it can be left, else with the job."""
-        if entry[MODE] is not BLOCKING:
-            calls.fail(error)
-            return
-        survival = calls.backend.survival
-        if survival is not None and calls.gate.error is None:
-            calls.fail(error)  # first, so that the call ends with this error
-            survival.release()
-            until = perf_counter() + RELEASE_SECONDS
-            while calls.waiting() is entry and perf_counter() < until:
-                sleep(RELEASE_PAUSE)
-            if calls.waiting() is not entry:
-                return
-        self._end_job(calls, entry, error, CANNOT_LEAVE)
-
-    def _leave(self, calls: "CallEngine", entry: CallRecord, error: CommunicationError) -> None:
-        """End a blocked call that comes after the one that failed: the others will not come to it."""
-        if calls.backend.survival is not None:
-            calls.backend.survival.release()
-        until = perf_counter() + LEAVE_SECONDS
-        while calls.waiting() is entry and perf_counter() < until:
-            sleep(RELEASE_PAUSE)
-        if calls.waiting() is entry:
-            self._end_job(calls, entry, error, CANNOT_LEAVE)
-
-    def settled(
-        self, calls: "CallEngine", entry: CallRecord, error: CommunicationError
+    def at_deadline(
+        self, entry: CallRecord, elapsed: float, causes: str = ""
     ) -> CommunicationError | None:
-        """Do what the setting says about a deadline that has passed; None if the call waits on."""
+        """Do what the setting says where a deadline has passed; return what is to be raised.
+
+        None where the call waits on, without a deadline. `causes` says what else may have kept it from being done.
+        """
+        calls, error = self._calls, self.overdue(entry, elapsed, causes)
         if calls.on_timeout == "raise" or not isinstance(error, CollectiveTimeout):
             return error
         if calls.on_timeout == "abort":
-            self._end_job(calls, entry, error, "HPCCOMM_ON_TIMEOUT or on_timeout is 'abort'")
+            self._end_job(entry, error, "HPCCOMM_ON_TIMEOUT or on_timeout is 'abort'")
         entry[TIMEOUT] = inf
         if entry is self._reported:
             return None
@@ -283,174 +172,208 @@ class Inquiry:
         dump.write(str(error))
         return None
 
-    def _end_job(
-        self, calls: "CallEngine", entry: CallRecord, error: CommunicationError, why: str
-    ) -> None:
-        site = described(entry[SITE], entry[BEGIN])
-        if not Voice.before("why the job ends"):
-            write_stderr(
-                f"hpccomm: {error}\nhpccomm: {f'in {site}: ' if site else ''}{why}, so the job ends now"
+    def overdue(self, entry: CallRecord, elapsed: float, causes: str = "") -> CommunicationError:
+        """Return the error of a call whose deadline has passed. Blocks while the peers are asked."""
+        calls, verdict = self._calls, self._asked(entry)
+        error = self._found(verdict, entry, elapsed)
+        if error is None:
+            why = UNKNOWN if verdict is None and not causes else causes
+            ranks: Sequence[int] = ()
+            if verdict is not None:
+                why, ranks = f"{verdict.text}. {causes}".rstrip(". "), verdict.absent
+            error = CollectiveTimeout(
+                f"{calls.reports.described(entry)} was not done after {elapsed:.3g} s; "
+                f"its deadline is {entry[TIMEOUT]:g} s. {why}",
+                ranks=ranks,
             )
-        dump.write(str(error))
-        self._have_dumped(calls, error)
-        calls.backend.end_job(f"{type(error).__name__} in {entry[LABEL].name}")
+            calls.reports.attribute(error, entry, elapsed)
+        self._have_dumped(error)
+        waits_on = calls.on_timeout == "report" and isinstance(error, CollectiveTimeout)
+        if verdict is not None and entry[NUMBER] and not waits_on:
+            # Those that come late must not send to ranks that have left.
+            self._accuse(entry, error, (*verdict.missing, *verdict.held_up))
+        return error
 
-    def _accused(self, calls: "CallEngine", entry: CallRecord | None, accusation: Facts) -> None:
+    # What the others say.
+
+    def _asked(self, entry: CallRecord) -> Verdict | None:
+        """Ask the peers about a call, and return what follows; None where nobody can be asked."""
+        calls, side, origin = self._calls, self._calls.backend.side, self._calls.origin
+        peers = () if entry[NUMBER] else entry[LABEL].peers
+        others = [each for each in peers or range(origin.size) if each != origin.rank]
+        if side is None or not others:
+            return None
+        with self._lock:
+            if entry is not self._entry:
+                self._entry, self.answers = entry, {}
+            question = {"comm": origin.uid, "collective": entry[NUMBER], "from": origin.rank}
+            for rank, answer in side.ask(others, question, ANSWER_SECONDS).items():
+                if answer.state != ANSWERED and rank in self.answers:
+                    # What it told before tells whether it had come.
+                    answer = Answer(answer.state, {**self.answers[rank].facts, **answer.facts})
+                self.answers[rank] = answer
+
+            def ask(peer: int, rank: int) -> Answer:
+                return side.ask([peer], {**question, "from": rank}, ANSWER_SECONDS)[peer]
+
+            chain = followed(self.answers, origin.rank, ask)
+            known = {*self.answers, *(peer for _, peer in chain)}
+            mine = {
+                **calls.facts(entry[NUMBER], entry),
+                "counts": {rank: calls.traffic.between(rank) for rank in known},
+                "between": {rank: between_ranks(entry, rank) for rank in self.answers},
+            }
+            verdict = judge(mine, self.answers, chain)
+            self.awaited = verdict.missing
+            return verdict
+
+    def _found(
+        self, verdict: Verdict | None, entry: CallRecord, elapsed: float
+    ) -> CommunicationError | None:
+        """Return the error of a call that cannot be completed; None as long as it can."""
+        if verdict is None or not (verdict.differing or verdict.gone):
+            return None
+        reports, recovery = self._calls.reports, self._calls.backend.recovery
+        text = f"{reports.described(entry)}: {verdict.text}"
+        error: CommunicationError
+        if verdict.differing:
+            error = RankMismatch(text, ranks=verdict.differing)
+        else:
+            text += f"; {recovery}" if recovery else ""
+            error = PeerLost(text, ranks=verdict.gone, advised=bool(recovery))
+        reports.attribute(error, entry, elapsed)
+        return error
+
+    # What the others hear.
+
+    def _tell(self, ranks: Sequence[int], **what: object) -> None:
+        """Tell ranks something, where they can be asked."""
+        side = self._calls.backend.side
+        if side is not None and ranks:
+            side.ask(ranks, {"comm": self._calls.origin.uid, **what}, ANSWER_SECONDS)
+
+    def _have_dumped(self, error: CommunicationError) -> None:
+        """Have the ranks that answer write their last calls down: this one may end the job."""
+        there = [rank for rank, answer in self.answers.items() if answer.state == ANSWERED]
+        self._tell(there, dump=str(error))
+
+    def _tell_all(self, entry: CallRecord, error: CommunicationError) -> None:
+        """Tell the other ranks of a mismatch or a loss, so that they need not find out."""
+        origin = self._calls.origin
+        if not isinstance(error, RankMismatch | PeerLost):
+            return
+        if entry[NUMBER]:
+            concerned: Sequence[int] = range(origin.size)
+        else:
+            concerned = error.ranks if isinstance(error, RankMismatch) else ()
+        self._accuse(entry, error, [rank for rank in concerned if rank != origin.rank])
+
+    def _accuse(self, entry: CallRecord, error: CommunicationError, others: Sequence[int]) -> None:
+        """Have other ranks fail with this error."""
+        accusation = {
+            "kind": type(error).__name__,
+            "collective": entry[NUMBER],
+            "text": str(error),
+            "ranks": list(error.ranks),
+        }
+        self._tell(others, accuse=accusation)
+
+    def _accused(self, entry: CallRecord | None, accusation: Facts) -> None:
+        """Fail with the error that another rank has found."""
+        failure = self._calls.failure
         kinds = {each.__name__: each for each in (CollectiveTimeout, PeerLost, RankMismatch)}
         error = kinds[accusation["kind"]](
             str(accusation["text"]),
-            communicator=calls.origin.name,
-            rank=calls.origin.rank,
+            communicator=self._calls.origin.name,
+            rank=self._calls.origin.rank,
             ranks=accusation["ranks"],
             advised=accusation["kind"] == PeerLost.__name__,
         )
         # A rank that shrinks has given up the call that this is about, and counts on.
         past = entry is not None and entry[LABEL].name == SHRINK
         if entry is None or past or entry[NUMBER] > accusation["collective"]:
-            self.late = late = isinstance(error, CollectiveTimeout)
+            failure.late = late = isinstance(error, CollectiveTimeout)
             if not late:  # else this rank is late, and its call says so
-                calls.failure.unraised = error
-            calls.failure.fail(error, tell=not late)
+                failure.unraised = error
+            failure.fail(error, tell=not late)
             if entry is not None and not past and not late and entry[MODE] is BLOCKING:
-                self._leave(calls, entry, error)
+                # The others will not come to this call, but what it waits for may have been sent.
+                self._release(entry, error, LEAVE_SECONDS)
             return
+        self._give_up(
+            entry, error, tell="all" in accusation
+        )  # who has found it does not reach them
+
+    # The end of a call.
+
+    def _give_up(self, entry: CallRecord, error: CommunicationError, *, tell: bool = True) -> None:
+        """End a call that cannot be completed, here and on the other ranks: with the job where it cannot be left."""
         self._given_up = entry
-        calls.reports.attribute(error, entry, perf_counter() - entry[BEGIN])
-        if "all" in accusation:  # who has found it does not reach them
-            self.tell(calls, entry, error)
-        self.end(calls, entry, error)
+        calls = self._calls
+        calls.reports.attribute(error, entry, waited(entry))
+        if tell:
+            self._tell_all(entry, error)
+        if entry[MODE] is not BLOCKING:
+            calls.failure.fail(error)
+        elif calls.backend.survival is not None and calls.gate.error is None:
+            calls.failure.fail(error)  # first, so that the call ends with this error
+            self._release(entry, error, RELEASE_SECONDS)
+        else:
+            self._end_job(entry, error, CANNOT_LEAVE)
 
+    def _release(self, entry: CallRecord, error: CommunicationError, seconds: float) -> None:
+        """Have the backend release a blocked call, where it can; end the job if the call has not returned then."""
+        calls = self._calls
+        if calls.backend.survival is not None:
+            calls.backend.survival.release()
+        until = perf_counter() + seconds
+        while calls.waiting() is entry and perf_counter() < until:
+            sleep(RELEASE_PAUSE)
+        if calls.waiting() is entry:
+            self._end_job(entry, error, CANNOT_LEAVE)
 
-def answer(calls: "CallEngine", question: Facts) -> Facts:
-    """Return what a communicator answers to a question. In a thread that serves the channel."""
-    if "accuse" in question:
-        calls.inquiry.accusation = question["accuse"]
-        return {}
-    if "dump" in question:
-        dump.write(f"another rank: {question['dump']}", tell=False)  # who asks does
-        return {}
-    number, rank = int(question.get("collective", 0)), question.get("from")
-    entry = find(calls.origin, number) if number else None
-    told = dict(facts(calls, number, entry))
-    if "across" in question:
-        told |= across.more_facts(calls)
-    counts = calls.traffic.between(rank) if isinstance(rank, int) else []
-    return {**told, "counts": counts, "between": _between(entry, rank)}
+    def _end_job(self, entry: CallRecord, error: CommunicationError, why: str) -> None:
+        site = place(entry)
+        if not Voice.before("why the job ends"):
+            write_stderr(
+                f"hpccomm: {error}\nhpccomm: {f'in {site}: ' if site else ''}{why}, so the job ends now"
+            )
+        dump.write(str(error))
+        self._have_dumped(error)
+        self._calls.backend.end_job(f"{type(error).__name__} in {entry[LABEL].name}")
 
+    # What this rank says.
 
-def facts(calls: "CallEngine", number: int, entry: CallRecord | None) -> Facts:
-    """Return what this rank does on a communicator.
+    def answer(self, question: Facts) -> Facts:
+        """Return what this rank answers to another one's question. In a thread that serves the channel."""
+        if "accuse" in question:
+            self.accusation = question["accuse"]
+            return {}
+        if "dump" in question:
+            dump.write(f"another rank: {question['dump']}", tell=False)  # who asks does
+            return {}
+        calls, number, rank = self._calls, int(question.get("collective", 0)), question.get("from")
+        entry = find(calls.origin, number) if number else None
+        told = dict(calls.facts(number, entry))
+        if "across" in question:
+            told["uid"] = calls.origin.uid
+            told["members"] = list(calls.backend.members)
+            told["awaited"] = list(self.awaited)
+            told["traffic"] = list(calls.traffic.everything().items())
+        counts = calls.traffic.between(rank) if isinstance(rank, int) else []
+        return {**told, "counts": counts, "between": between_ranks(entry, rank)}
 
-    Parameters
-    ----------
-    calls : CallEngine
-        The communicator's.
-    number : int
-        The ordered call that is of interest; 0 for none.
-    entry : list or None
-        Its record, if it is at hand.
-    """
-    if entry is None and number:
-        entry = find(calls.origin, number)
-    now = calls.waiting()
-    # Who is late has not given up: it is somewhere else.
-    error = None if calls.inquiry.late else calls.gate.error
-    waiting = [each[NUMBER] for each in calls.pending() if each[NUMBER]]
-    lately = refused(calls.thread if calls.backend.shares_process else None)
-    return {
-        "rank": calls.origin.rank,
-        "size": calls.origin.size,
-        "communicator": calls.origin.name,
-        "collective": calls.number,
-        "done": min(waiting) - 1 if waiting else calls.number,
-        "record": None if entry is None else _record(entry),
-        "site": "" if entry is None else described(entry[SITE], entry[BEGIN]),
-        "now": None if now is None else _now(calls, now),
-        "doing": "" if calls.backend.shares_process else doing(),
-        "failed": None if error is None else _why(error.__cause__ or error),
-        "closed": calls.closed or ("" if error is None else _left(error.__cause__ or error)),
-        "refused": None if lately is None else lately.facts(),
-    }
-
-
-def _left(error: BaseException) -> str:
-    """Return why this rank makes no more calls of a communicator, where the others cannot find it out themselves.
-
-    It has aborted it, or an exception of the program, a Ctrl-C or an error of a library has ended a call here.
-    """
-    if isinstance(error, CommunicatorAborted):
-        return "was aborted"
-    shared = isinstance(error, CollectiveTimeout | PeerLost | RankMismatch)
-    return "" if shared else f"left a call by {in_words(error)}"
-
-
-def _why(error: BaseException) -> str:
-    """Return why a communicator has failed."""
-    return str(error) if isinstance(error, HpccommError) else in_words(error)
-
-
-def _record(entry: CallRecord) -> Facts:
-    label = entry[LABEL]
-    return {"operation": label.name, **label.values, "async_op": entry[MODE] is ASYNC}
-
-
-def _now(calls: "CallEngine", entry: CallRecord) -> Facts:
-    now = {
-        "operation": entry[LABEL].name,
-        "collective": entry[NUMBER],
-        "since": round(perf_counter() - entry[BEGIN], 3),
-        "site": described(entry[SITE], entry[BEGIN]),
-    }
-    label = entry[LABEL]
-    task = next((each for each, its in calls.under_way.items() if its is entry), None)
-    now["held"] = (task is None or task.awaited) and len(calls.pending()) == 1
-    if label.ends and not entry[NUMBER]:
-        now["waits"] = calls.traffic.waits(label)
-    return now
-
-
-def _between(entry: CallRecord | None, rank: object) -> list[Between]:
-    """Return what this rank exchanges with another one in each call of lists of its own that belongs to a call."""
-    if entry is None or not isinstance(rank, int):
-        return []
-    return between(entry[LABEL].individual, rank)
-
-
-def _peers(entry: CallRecord, rank: int, size: int) -> Sequence[int]:
-    """Return the ranks for which a call may wait."""
-    peers = () if entry[NUMBER] else entry[LABEL].peers
-    return [each for each in peers or range(size) if each != rank]
-
-
-def _found(
-    verdict: Verdict | None, calls: "CallEngine", entry: CallRecord, elapsed: float
-) -> CommunicationError | None:
-    """Return the error of a call that cannot be completed; None as long as it can."""
-    if verdict is None or not (verdict.differing or verdict.gone):
-        return None
-    what = calls.reports.described(entry)
-    error: CommunicationError
-    if verdict.differing:
-        error = RankMismatch(f"{what}: {verdict.text}", ranks=verdict.differing)
-    else:
-        recovery = f"; {calls.backend.recovery}" if calls.backend.recovery else ""
-        text = f"{what}: {verdict.text}{recovery}"
-        error = PeerLost(text, ranks=verdict.gone, advised=bool(recovery))
-    calls.reports.attribute(error, entry, elapsed)
-    return error
-
-
-def flight_facts(calls: "CallEngine") -> Facts:
-    """Return what dumps show of a communicator."""
-    origin = calls.origin
-    return {
-        "uid": origin.uid,
-        "name": origin.name,
-        "rank": origin.rank,
-        "ranks": list(calls.backend.members),
-        "now": facts(calls, calls.number, None),
-        "answers": {
-            str(rank): {"state": each.state, **each.facts}
-            for rank, each in dict(calls.inquiry.answers).items()
-        },
-    }
+    def flight_facts(self) -> Facts:
+        """Return what dumps show of the communicator."""
+        origin = self._calls.origin
+        return {
+            "uid": origin.uid,
+            "name": origin.name,
+            "rank": origin.rank,
+            "ranks": list(self._calls.backend.members),
+            "now": self._calls.facts(self._calls.number),
+            "answers": {
+                str(rank): {"state": each.state, **each.facts}
+                for rank, each in dict(self.answers).items()
+            },
+        }

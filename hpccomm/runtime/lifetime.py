@@ -1,8 +1,8 @@
 """What outlives a call, and what the process does at its end and after a fork.
 
-Four things have one home here: memory that must stay although nobody in Python refers to it, the
-steps of the process's exit in their order, what is still written where hpccomm ends the process, and the
-steps that make a forked child safe.
+Five things have one home here: memory that must stay although nobody in Python refers to it, the
+statuses of the process's exit, its steps in their order, what is still written where hpccomm ends the process,
+and the steps that make a forked child safe.
 """
 
 import atexit
@@ -32,6 +32,26 @@ _blocked_before: dict[int, set[signal.Signals | int]] = {}  # of threads that ar
 
 LAST_SECONDS = 2.0
 """How long what is still written may take, where hpccomm ends the process."""
+
+
+class Status(IntEnum):
+    """Why a process has ended. ``sys.exit(n)`` of the program stays n."""
+
+    DONE = 0
+    """Done."""
+    RAISED = 1
+    """An exception was not caught. At the command line: done, and a result was wrong."""
+    REFUSED = 2
+    """At the command line: not done. Misuse, configuration, results file, communication, full output."""
+    ENDED = 3
+    """hpccomm ended the job, because its ranks could not go on: a deadline, a mismatch or a lost rank in a
+    call that cannot be left, or a creation or finalisation that outlived its deadline."""
+    INTERRUPTED = 130
+    """SIGINT: interrupted from the keyboard."""
+    UNREAD = 141
+    """At the command line: what reads standard output has ended (``hpccomm show FILE | head``)."""
+    TERMINATED = 143
+    """SIGTERM."""
 
 
 def keep(*objects: object) -> None:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from hpccomm.contracts.fingerprint import CallFingerprint, joined, with_peers
 from hpccomm.contracts.transport import Steps
-from hpccomm.errors import BufferMismatch
+from hpccomm.runtime.waiting import at_once
 
 DIGEST = 0x3FFFFFF
 """26 bits. Nine digests are still a small integer, which is the fastest."""
@@ -67,33 +67,10 @@ def _messages(nbytes: int, operations: tuple[Operation, ...]) -> CallFingerprint
 
 
 def together(operations: tuple[Operation, ...]) -> Steps:
-    """Run operations at the same time, but the ordered ones one after the other.
-
-    Where a message has another size than its array, the others are completed before that is raised.
-    """
-    mismatch: list[BufferMismatch] = []
+    """Run operations at the same time, but the ordered ones one after the other."""
     ordered = [each.start for each in operations if each.ordered]
     under_way = [each.start() for each in operations if not each.ordered]
-    if ordered:
-        under_way.append(_in_turn(ordered))
-    while under_way:
-        left = []
-        progress = False
-        for steps in under_way:
-            try:
-                moved = next(steps, None)
-            except BufferMismatch as error:
-                moved = None
-                if not mismatch:
-                    mismatch.append(error)
-            progress |= moved is not False
-            if moved is not None:
-                left.append(steps)
-        under_way = left
-        if under_way:
-            yield progress
-    if mismatch:
-        raise mismatch.pop()  # this frame holds it no more
+    return at_once([*under_way, _in_turn(ordered)] if ordered else under_way)
 
 
 def _in_turn(starts: list[Callable[[], Steps]]) -> Steps:

@@ -205,6 +205,17 @@ def described(site: Site | None, moment: float | None = None) -> str:
     return line if code.co_name == "<module>" else f"{code.co_qualname}(), {line}"
 
 
+def place(entry: CallRecord) -> str:
+    """Return where a call was made, in words; empty if it is not known."""
+    return described(entry[SITE], entry[BEGIN])
+
+
+def waited(entry: CallRecord) -> float:
+    """Return the seconds since a call began."""
+    begin: float = entry[BEGIN]
+    return time.perf_counter() - begin
+
+
 def line_of(site: Site) -> int:
     """Return the line of a site."""
     code, offset = site

@@ -1,23 +1,155 @@
 """What is reported of one communicator's calls: to hooks, statistics and the log, and in errors."""
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import Generic, TypeVar
 
-from hpccomm.errors import CollectiveTimeout, CommunicationError
-from hpccomm.runtime.hooks import CallInfo, Hook, Hooks
-from hpccomm.runtime.recorder import (
-    ENDED,
-    ERROR,
-    LABEL,
-    NUMBER,
-    SEQUENCE,
-    TIMEOUT,
-    CallRecord,
-    in_words,
-)
-from hpccomm.runtime.stats import Stats
+from hpccomm.errors import CommunicationError, UsageError
+from hpccomm.runtime.recorder import LABEL, NUMBER, SEQUENCE, CallRecord, Origin
 
 logger = logging.getLogger("hpccomm")
+
+Key = tuple[str, str]
+
+
+@dataclass(slots=True)
+class Tally:
+    """Sums over the calls of one collective and size class.
+
+    Attributes
+    ----------
+    calls : int
+        Calls that ended, failed ones included.
+    nbytes : int
+        Bytes of this rank's larger array, summed over the calls.
+    seconds : float
+        Summed over the calls: of a synchronous one from call to return, of an asynchronous one from
+        call to completion. Of one that is put on a device's stream, what it took the host to do that.
+    """
+
+    calls: int = 0
+    nbytes: int = 0
+    seconds: float = 0.0
+
+
+_LIMITS = {
+    0: "0 B",
+    10: "to 1 KiB",
+    16: "to 64 KiB",
+    20: "to 1 MiB",
+    24: "to 16 MiB",
+    28: "to 256 MiB",
+}
+"""Powers of two, but for 0: the largest sizes of the classes."""
+
+_NAMES = tuple(
+    next((name for power, name in _LIMITS.items() if bits <= power and power), "above 256 MiB")
+    for bits in range(64)
+)
+"""By the bits of the size before: every asynchronous call looks here."""
+
+
+def size_class(nbytes: int) -> str:
+    """Return the name of the size class of `nbytes`.
+
+    Examples
+    --------
+    >>> size_class(0), size_class(8), size_class(1 << 20), size_class(1 << 40)
+    ('0 B', 'to 1 KiB', 'to 1 MiB', 'above 256 MiB')
+    """
+    return _NAMES[(nbytes - 1).bit_length()] if nbytes else _LIMITS[0]
+
+
+@dataclass(frozen=True, slots=True)
+class CallInfo:
+    """One call, as hooks see it.
+
+    Attributes
+    ----------
+    communicator : str
+        Name of the communicator.
+    rank : int
+        This process's rank in it.
+    sequence : int
+        The call's number on this communicator, from 1.
+    operation : str
+        Such as ``"all_reduce"``.
+    nbytes : int
+        Bytes of this rank's larger array.
+    elapsed : float or None
+        Seconds it took; None before it has begun.
+    error : BaseException or None
+        What ended it, afterwards.
+    """
+
+    communicator: str
+    rank: int
+    sequence: int
+    operation: str
+    nbytes: int
+    elapsed: float | None = None
+    error: BaseException | None = None
+
+
+Hook = Callable[[CallInfo], object]
+AbortHook = Callable[[BaseException], object]
+H = TypeVar("H", bound=Callable[..., object])
+
+
+class Handle:
+    """Takes a hook off again."""
+
+    __slots__ = ("_remove",)
+
+    def __init__(self, remove: Callable[[], None]) -> None:
+        self._remove = remove
+
+    def remove(self) -> None:
+        """Take the hook off. May be called more than once."""
+        self._remove()
+
+
+class Hooks(Generic[H]):
+    """The hooks of one kind, called in the order in which they were registered.
+
+    Attributes
+    ----------
+    registered : tuple
+        Empty where there are none, which every call asks.
+    """
+
+    __slots__ = ("registered",)
+
+    def __init__(self) -> None:
+        self.registered: tuple[tuple[object, H], ...] = ()
+
+    def register(self, hook: H) -> Handle:
+        """Add a hook.
+
+        Raises
+        ------
+        UsageError
+            If it cannot be called.
+        """
+        if not callable(hook):
+            raise UsageError(f"hook is {hook!r}; give a function of one argument")
+        token = object()
+        self.registered = (*self.registered, (token, hook))
+
+        def remove() -> None:
+            self.registered = tuple(pair for pair in self.registered if pair[0] is not token)
+
+        return Handle(remove)
+
+    def __iter__(self) -> Iterator[H]:
+        """Return the hooks, in order."""
+        return (hook for _, hook in self.registered)
+
+    def __call__(self, argument: object) -> None:
+        """Call every hook with `argument`."""
+        for _, hook in self.registered:
+            hook(argument)
 
 
 class Reports:
@@ -25,49 +157,42 @@ class Reports:
 
     Parameters
     ----------
-    name : str
-        Name of the communicator.
-    rank, size : int
-        This rank, and the number of ranks.
+    origin : Origin
+        The communicator.
     slow_call : float
         Seconds; a call that takes longer is logged.
 
     Attributes
     ----------
-    stats : Stats
-        Counts of the calls.
+    origin, slow_call
+        The parameters.
     pre_hooks, post_hooks : Hooks
         The user's functions that are called before and after each call.
     """
 
-    def __init__(self, name: str, rank: int, size: int, slow_call: float) -> None:
-        self.name = name
-        self.rank = rank
+    def __init__(self, origin: Origin, slow_call: float) -> None:
+        self.origin = origin
         self.slow_call = slow_call
-        self.stats = Stats()
         self.pre_hooks: Hooks[Hook] = Hooks()
         self.post_hooks: Hooks[Hook] = Hooks()
-        self.size = size
+        self._tallies: dict[Key, Tally] = {}
+
+    def tally(self, collective: str, nbytes: int) -> Tally:
+        """Return the tally that calls of this kind and size are added to."""
+        return self._tallies.setdefault((collective, size_class(nbytes)), Tally())
+
+    def snapshot(self) -> dict[Key, Tally]:
+        """Return a copy of the tallies that have calls, in the order of first use."""
+        return {key: replace(tally) for key, tally in list(self._tallies.items()) if tally.calls}
 
     def info(
         self, entry: CallRecord, elapsed: float | None = None, error: BaseException | None = None
     ) -> CallInfo:
         """Return a call as hooks see it."""
         name, nbytes, *_ = entry[LABEL]
-        return CallInfo(self.name, self.rank, entry[SEQUENCE], name, nbytes, elapsed, error)
-
-    def ended(self, entry: CallRecord, error: BaseException | None, elapsed: float) -> None:
-        """Count a call that has ended, and report it."""
-        entry[ENDED] = elapsed
-        name, nbytes, *_ = entry[LABEL]
-        if error is not None:
-            entry[ERROR] = in_words(error)
-        tally = self.stats.tally(name, nbytes)
-        tally.calls += 1
-        tally.nbytes += nbytes
-        tally.seconds += elapsed
-        if elapsed > self.slow_call or self.post_hooks.registered:
-            self.report(entry, elapsed, error)
+        return CallInfo(
+            self.origin.name, self.origin.rank, entry[SEQUENCE], name, nbytes, elapsed, error
+        )
 
     def report(self, entry: CallRecord, elapsed: float, error: BaseException | None = None) -> None:
         """Log a call that was slow, and call the hooks."""
@@ -81,24 +206,12 @@ class Reports:
         number = f" #{entry[NUMBER]}" if entry[NUMBER] > 0 else ""
         call = f"call {entry[SEQUENCE]}" if entry[SEQUENCE] > 0 else "the making"
         return (
-            f"{name}{number} ({call} of communicator {self.name!r}, "
-            f"rank {self.rank} of {self.size}, {nbytes} bytes)"
+            f"{name}{number} ({call} of communicator {self.origin.name!r}, "
+            f"rank {self.origin.rank} of {self.origin.size}, {nbytes} bytes)"
         )
-
-    def overdue(
-        self, entry: CallRecord, elapsed: float, causes: str, ranks: Sequence[int] = ()
-    ) -> CollectiveTimeout:
-        """Return the error of a call whose deadline has passed, with its possible causes."""
-        error = CollectiveTimeout(
-            f"{self.described(entry)} was not done after {elapsed:.3g} s; "
-            f"its deadline is {entry[TIMEOUT]:g} s. {causes}",
-            ranks=ranks,
-        )
-        self.attribute(error, entry, elapsed)
-        return error
 
     def attribute(self, error: CommunicationError, entry: CallRecord, elapsed: float) -> None:
         """Give an error the facts of its call."""
-        error.communicator, error.rank = self.name, self.rank
+        _, error.communicator, error.rank, _ = self.origin
         error.sequence, error.elapsed = entry[SEQUENCE], elapsed
         error.operation, error.nbytes, *_ = entry[LABEL]

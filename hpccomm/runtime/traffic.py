@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from hpccomm.contracts.fingerprint import CallFingerprint
 from hpccomm.contracts.side import ANSWERED, Answer, Facts
-from hpccomm.runtime.recorder import BEGIN, LABEL, ORIGIN, SITE, Origin, calls, described
+from hpccomm.runtime.recorder import LABEL, ORIGIN, Origin, calls, place
 
 PLANNED, OTHERS = -1, -2
 """Channels of the messages of plans, and of those that are not told apart. Others are the transport's tag without
@@ -349,7 +349,7 @@ def in_words(lost: Sequence[LeftOver], origin: Origin) -> str:
         label = entry[LABEL]
         if entry[ORIGIN] is origin and ("dst", receiver, channel) in label.ends:
             size = f" of {label.nbytes} bytes" if len(label.ends) == 1 else ""
-            site = described(entry[SITE], entry[BEGIN])
+            site = place(entry)
             what += f"{size}, sent at {site}" if site else size
             break
     more = sum(each.number for each in lost) - 1

@@ -9,14 +9,7 @@ from dataclasses import dataclass
 from hpccomm.contracts.fingerprint import written
 from hpccomm.contracts.pairing import odd_ones, unfit
 from hpccomm.contracts.side import ANSWERED, GONE, SILENT, STOPPED, Answer, Facts
-from hpccomm.runtime.traffic import (
-    Chain,
-    crossed_with,
-    ends_of,
-    has_begun,
-    unmatched,
-    unreceived,
-)
+from hpccomm.runtime.traffic import Chain, crossed_with, ends_of, has_begun, unmatched, unreceived
 from hpccomm.units import MOST_NAMED, ranks_named
 
 MOST_REFUSALS = 2

@@ -200,19 +200,27 @@ def polled(steps: Steps) -> Request:
 
 
 def at_once(operations: Iterable[Steps]) -> Steps:
-    """Move several polled operations on at the same time, until all are done."""
-    under_way = list(operations)
+    """Move several polled operations on at the same time, until all are done.
+
+    Where a message has another size than its array, the others are completed before that is raised.
+    """
+    under_way, lost = list(operations), list[BufferMismatch]()
     while under_way:
-        moved = False
-        left = []
+        moved, left = False, []
         for steps in under_way:
-            step = next(steps, None)
+            try:
+                step = next(steps, None)
+            except BufferMismatch as error:
+                step = None
+                lost.append(error)
             if step is not None:
                 left.append(steps)
             moved |= step is not False
         under_way = left
         if under_way:
             yield moved
+    if lost:
+        raise lost.pop(0)  # this frame holds it no more
 
 
 def _left(requests: list[Request], lost: list[BufferMismatch]) -> list[Request]:

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from conftest import Mpiexec, launch_environment
 
-from hpccomm.runtime.statuses import Status
+from hpccomm.runtime.lifetime import Status
 
 PROGRAM = """
 import json, os, signal, sys, time

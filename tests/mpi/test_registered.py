@@ -153,7 +153,7 @@ def test_what_was_called_before_does_not_decide_how_fast_a_call_is(
 
 
 def test_calls_on_plain_arrays_seldom_meet() -> None:
-    from hpccomm.runtime.meeting import Habit
+    from hpccomm.communicator.lanes.host import Habit
 
     habit, meetings = Habit(), []
     for number in range(1, 1001):  # as `either` does

@@ -28,8 +28,8 @@ from hpccomm.memory.cuda.arrays import Queue
 from hpccomm.memory.views import Array, as_bytes, check_layout, empty_like_kind
 from hpccomm.runtime.callpath import BLOCKED, EXCHANGED, PLAN, Diversion, Issue, compiled
 from hpccomm.runtime.engine import CallEngine
-from hpccomm.runtime.meeting import Habit, either, meeting
 from hpccomm.runtime.operation import Operation, as_one, together
+from hpccomm.runtime.recorder import BLOCKING, MODE, POLLED
 from hpccomm.runtime.traffic import PLANNED
 from hpccomm.runtime.work import Work
 
@@ -39,6 +39,46 @@ noted of them."""
 
 MESSAGES = 1024
 """Prepared calls of messages that are kept; a program that sends more different ones makes them again."""
+
+
+# Calls that are faster on arrays that are registered on all ranks. To find out whether they are, the ranks of the node
+# meet, as a call on registered arrays does anyway; on others that is for nothing. So the calls of one signature meet as
+# long as that pays. Where it does not, they meet in the 2nd, 4th, 8th and 16th call, and then in one of `LONGEST`: what
+# was called before does not decide how fast a call is.
+
+LONGEST = 17
+"""So many calls follow each other at most in which ranks do not meet, or meet for nothing. A prime: a program
+that takes a few arrays in turn meets with each of them."""
+
+
+class Habit:
+    """Whether the calls of one signature meet. All ranks change it in the same calls, to the same.
+
+    Attributes
+    ----------
+    registered : bool
+        Whether they meet in each call, since they have lately found that it pays.
+    left : int
+        Calls until that changes, unless one finds registered arrays.
+    """
+
+    __slots__ = ("_pause", "left", "registered")
+
+    def __init__(self) -> None:
+        self.registered = False
+        self.left = self._pause = 1
+
+    def met(self, registered: bool) -> None:
+        """Take note of what a call has found."""
+        if registered:
+            self.registered, self.left, self._pause = True, LONGEST, 1
+            return
+        if self.registered:
+            self.left -= 1
+            if self.left:
+                return
+        self.registered, self.left = False, self._pause
+        self._pause = min(2 * self._pause, LONGEST)
 
 
 class HostLane(Lane):
@@ -74,14 +114,40 @@ class HostLane(Lane):
         if route.registered is not None:
             habit = self._habit(label)
             meets = calls.polling(label, tally, self._meeting(route, habit))
-            return either(habit, meets, self._carrying(prepared, _on_arrays(route)))
+            return _either(habit, meets, self._carrying(prepared, _on_arrays(route)))
         if route.run is not None:
             return compiled(BLOCKED)(calls, label, tally, route.run.call)
         return calls.polling(label, tally, route.start, ordered=prepared.ordered)
 
     def _meeting(self, route: Route, habit: Habit) -> Start:
+        """Return what gives the steps of a call in which the ranks meet, and which its habit takes note of.
+
+        The route for registered arrays carries the call out if those of all ranks are, and its steps return whether
+        they are. Otherwise the usual one does.
+        """
+        calls, start, run = self._calls, route.start, route.run
         assert route.registered is not None
-        return meeting(self._calls, route.registered.start, route.start, route.run, habit)
+        meet: Callable[[Buffer, Buffer], Any] = route.registered.start
+
+        def steps(send: Buffer, recv: Buffer) -> Steps:
+            found = yield from meet(send, recv)
+            habit.met(found)
+            if found:
+                return
+            if run is None:
+                yield from start(send, recv)
+                return
+            if calls.gate.error is not None:  # the library's call would not see it
+                raise calls.gate.error
+            entry = calls.current
+            assert entry is not None  # of this very call
+            entry[MODE] = BLOCKING
+            try:
+                run.call(*run.arguments(send, recv))
+            finally:
+                entry[MODE] = POLLED
+
+        return steps
 
     def _habit(self, label: CallFingerprint) -> Habit:
         return self._habits.setdefault(label.fingerprint % HABITS, Habit())
@@ -343,3 +409,17 @@ def _operation(call: Call, label: CallFingerprint) -> Operation:
     prepared, send, recv = call.prepared, call.send, call.recv
     start = prepared.route.start
     return Operation(label, lambda: start(send, recv), call.keep, prepared.ordered)
+
+
+def _either(habit: Habit, meets: Issue, plain: Issue) -> Issue:
+    """Return what carries out calls by `meets` where that is their habit or due, else by `plain`."""
+
+    def issue(arguments: tuple[Any, ...], keep: object, timeout: float) -> None:
+        if not habit.registered:
+            habit.left -= 1
+            if habit.left:
+                plain(arguments, keep, timeout)
+                return
+        meets(arguments, keep, timeout)
+
+    return issue

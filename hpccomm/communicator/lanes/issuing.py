@@ -25,7 +25,7 @@ from hpccomm.runtime.operation import Operation
 from hpccomm.runtime.pending import PendingCall, PendingCalls, pending_call
 from hpccomm.runtime.progress import Task
 from hpccomm.runtime.recorder import BEGIN, DEVICE, LABEL, TIMEOUT, CallRecord
-from hpccomm.runtime.stats import Tally
+from hpccomm.runtime.reports import Tally
 from hpccomm.runtime.stderr import write_stderr
 
 CAUSES = (

@@ -30,7 +30,7 @@ from hpccomm.reductions import LOCATING, ReduceOp
 from hpccomm.runtime.callpath import Diversion, carrying
 from hpccomm.runtime.engine import CallEngine
 from hpccomm.runtime.operation import Operation, as_one
-from hpccomm.runtime.stats import Tally
+from hpccomm.runtime.reports import Tally
 from hpccomm.runtime.traffic import Repeated
 from hpccomm.runtime.work import Work
 
@@ -189,7 +189,7 @@ class Lane(ABC):
         ordered: bool,
         resolved: Resolved | None = None,
     ) -> PreparedCall[Any]:
-        tally, check = self._calls.reports.stats.tally(label.name, label.nbytes), self._check
+        tally, check = self._calls.reports.tally(label.name, label.nbytes), self._check
         prepared = PreparedCall(self, label, async_label, route, ordered, tally, resolved)
         prepared.arguments = self._arguments(route)
         prepared.issue = bare = self._carrying(prepared, route)

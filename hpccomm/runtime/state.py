@@ -1,0 +1,206 @@
+"""What is known of the calls of one communicator, and what its rank says of them to others."""
+
+import threading
+from collections.abc import Callable
+from operator import itemgetter
+
+from hpccomm.contracts.backend import Backend
+from hpccomm.contracts.fingerprint import CallFingerprint
+from hpccomm.contracts.pairing import Between, between
+from hpccomm.contracts.side import Facts
+from hpccomm.errors import (
+    CollectiveTimeout,
+    CommunicatorAborted,
+    HpccommError,
+    PeerLost,
+    RankMismatch,
+)
+from hpccomm.runtime.failure import Failure
+from hpccomm.runtime.progress import Task, TaskQueue
+from hpccomm.runtime.recorder import (
+    ASYNC,
+    BEGIN,
+    LABEL,
+    MODE,
+    NUMBER,
+    CallRecord,
+    Origin,
+    Site,
+    doing,
+    find,
+    in_words,
+    place,
+    refused,
+    waited,
+)
+from hpccomm.runtime.reports import Reports
+from hpccomm.runtime.traffic import Traffic
+from hpccomm.settings import Settings
+
+MAKING = -(1 << 20)
+"""Numbers begin here while the communicator is made, and at 0 for the user's calls."""
+
+Compare = Callable[[CallFingerprint, CallRecord], object]
+
+
+class CallState:
+    """The calls of one communicator: those under way, and what all of them have in common.
+
+    Parameters
+    ----------
+    name : str
+        Name of the communicator.
+    backend : Backend
+        Its ranks.
+    settings : Settings
+        Deadline and slow-call threshold.
+
+    Attributes
+    ----------
+    timeout : float
+        Deadline of calls that have none of their own, in seconds.
+    on_timeout : str
+        What a call does whose deadline has passed: ``"raise"``, ``"abort"`` or ``"report"``.
+    sequence : int
+        Number of the last call.
+    number : int
+        Number of the last call that all ranks make in one order: equal on all ranks for the same call.
+    digest : int
+        26 bits of all those calls: equal on all ranks as well.
+    origin : Origin
+        The communicator, as records name it.
+    site : tuple or None
+        Where in the program the call is made.
+    current : list or None
+        The record of the synchronous call under way.
+    under_way : dict of Task to list
+        Asynchronous calls that are not over, and their records.
+    queue : deque of Task
+        Asynchronous collectives, which run one after the other.
+    turn : list
+        Has one item while no call is under way. A thread takes it by ``pop()`` to make a call, and gives it
+        back by ``append(True)``: a lock, at a third of the price.
+    closed : str
+        Why no call is taken any more; empty while they are.
+    reports : Reports
+        Hooks, statistics, and descriptions of calls.
+    failure : Failure
+        Whether the communicator has failed.
+    gate : Gate
+        That of `failure`.
+    traffic : Traffic
+        The messages that have begun.
+    compare : callable
+        ``compare(label, entry)`` raises on all ranks unless they have made the same calls so far. One of
+        1,024 calls does so.
+    thread : int
+        The thread that has made the communicator.
+    """
+
+    def __init__(self, name: str, backend: Backend, settings: Settings) -> None:
+        self.name = name
+        self.backend = backend
+        self.timeout = settings.timeout
+        self.on_timeout = settings.on_timeout
+        self.sequence = self.number = MAKING
+        self.digest = 0
+        self.origin = Origin(backend.uid, name, backend.rank, backend.size)
+        self.site: Site | None = None
+        self.current: CallRecord | None = None
+        self.under_way: dict[Task, CallRecord] = {}
+        self.queue = TaskQueue()
+        self.turn = [True]
+        self.closed = ""
+        self.reports = Reports(self.origin, settings.slow_call)
+        self.failure = Failure(self.reports, backend)
+        self.gate = self.failure.gate
+        self.traffic = Traffic()
+        self.compare: Compare = lambda _label, _entry: None
+        self.thread = threading.get_ident()
+
+    def pending(self) -> list[CallRecord]:
+        """Return the records of the calls under way. From any thread."""
+        entries = list(self.under_way.values())
+        return entries if self.current is None else [self.current, *entries]
+
+    def waiting(self) -> CallRecord | None:
+        """Return the record of the call that has waited longest, or None. From any thread."""
+        if not self.under_way:
+            return self.current
+        return min(self.pending(), key=itemgetter(BEGIN), default=None)
+
+    def facts(self, number: int, entry: CallRecord | None = None) -> Facts:
+        """Return what this rank does.
+
+        Parameters
+        ----------
+        number : int
+            The ordered call that is of interest; 0 for none.
+        entry : list, optional
+            Its record, if it is at hand.
+        """
+        if entry is None and number:
+            entry = find(self.origin, number)
+        now = self.waiting()
+        # Who is late has not given up: it is somewhere else.
+        failure = None if self.failure.late else self.gate.error
+        error = failure and (failure.__cause__ or failure)
+        numbers = [each[NUMBER] for each in self.pending() if each[NUMBER]]
+        shared = self.backend.shares_process
+        lately = refused(self.thread if shared else None)
+        return {
+            "rank": self.origin.rank,
+            "size": self.origin.size,
+            "communicator": self.origin.name,
+            "collective": self.number,
+            "done": min(numbers) - 1 if numbers else self.number,
+            "record": None if entry is None else _called(entry),
+            "site": "" if entry is None else place(entry),
+            "now": None if now is None else self._now(now),
+            "doing": "" if shared else doing(),
+            "failed": None if error is None else _why(error),
+            "closed": self.closed or ("" if error is None else _left(error)),
+            "refused": None if lately is None else lately.facts(),
+        }
+
+    def _now(self, entry: CallRecord) -> Facts:
+        label = entry[LABEL]
+        task = next((each for each, its in self.under_way.items() if its is entry), None)
+        now = {
+            "operation": label.name,
+            "collective": entry[NUMBER],
+            "since": round(waited(entry), 3),
+            "site": place(entry),
+            "held": (task is None or task.awaited) and len(self.pending()) == 1,
+        }
+        if label.ends and not entry[NUMBER]:
+            now["waits"] = self.traffic.waits(label)
+        return now
+
+
+def _left(error: BaseException) -> str:
+    """Return why this rank makes no more calls of a communicator, where the others cannot find it out themselves.
+
+    It has aborted it, or an exception of the program, a Ctrl-C or an error of a library has ended a call here.
+    """
+    if isinstance(error, CommunicatorAborted):
+        return "was aborted"
+    shared = isinstance(error, CollectiveTimeout | PeerLost | RankMismatch)
+    return "" if shared else f"left a call by {in_words(error)}"
+
+
+def _why(error: BaseException) -> str:
+    """Return why a communicator has failed."""
+    return str(error) if isinstance(error, HpccommError) else in_words(error)
+
+
+def _called(entry: CallRecord) -> Facts:
+    label = entry[LABEL]
+    return {"operation": label.name, **label.values, "async_op": entry[MODE] is ASYNC}
+
+
+def between_ranks(entry: CallRecord | None, rank: object) -> list[Between]:
+    """Return what this rank exchanges with another one in each call of lists of its own that belongs to a call."""
+    if entry is None or not isinstance(rank, int):
+        return []
+    return between(entry[LABEL].individual, rank)
