@@ -29,8 +29,7 @@ from hpccomm.errors import BackendUnavailable, ConfigurationError, HpccommError,
 from hpccomm.memory.cuda.library import choose, visible_devices
 from hpccomm.runtime.dump import DIRECTORY, install, process, write
 from hpccomm.runtime.engine import CallEngine
-from hpccomm.runtime.lifetime import before_end
-from hpccomm.runtime.stderr import guard_logging
+from hpccomm.runtime.lifetime import before_end, guard_logging
 from hpccomm.settings import CommOptions, Settings
 
 logger = logging.getLogger("hpccomm")

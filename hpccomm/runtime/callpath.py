@@ -141,9 +141,9 @@ class Form(NamedTuple):
         How the call waits, by its name in `hpccomm.runtime.recorder`.
     ordered : bool
         Whether all ranks make the call in one order, and compare their calls.
-    drained : bool
-        Whether it waits for the asynchronous collectives before it.
-    compared : str
+    drain : str
+        The statements that wait for the asynchronous collectives before it.
+    compare : str
         The statements that compare the calls of the ranks.
     current : str
         Where others see the record of the call under way.
@@ -160,8 +160,8 @@ class Form(NamedTuple):
     fail: str
     mode: str
     ordered: bool = True
-    drained: bool = True
-    compared: str = _COMPARE
+    drain: str = _DRAIN
+    compare: str = _COMPARE
     current: str = "calls.current"
     before: str = ""
     after: str = _AFTER
@@ -169,22 +169,12 @@ class Form(NamedTuple):
 
     def source(self) -> str:
         """Return the source of the function that makes functions of this form."""
-        call = _filled(
-            _CALL,
-            drain=_DRAIN if self.ordered and self.drained else "",
-            number=_NUMBER if self.ordered else "",
-            numbered="number" if self.ordered else "0",
-            compare=self.compared if self.ordered else "",
-            mode=self.mode,
-            current=self.current,
-            before=self.before,
-            run=self.run,
-            fail=self.fail,
-            after=self.after,
-        )
+        parts = self._asdict() | {"number": _NUMBER, "numbered": "number"}
+        if not self.ordered:
+            parts |= {"number": "", "numbered": "0", "drain": "", "compare": ""}
+        call = _filled(_CALL, **parts)
         body = _of_plan(f"{call}return result") if self.planned else call
-        own = {"name": self.name, "arguments": self.arguments, "bound": self.bound}
-        return _filled(_MAKE, bind=_BIND, body=body, **own)
+        return _filled(_MAKE, **parts, bind=_BIND, body=body)
 
 
 def _filled(template: str, **parts: str) -> str:

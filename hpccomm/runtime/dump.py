@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from hpccomm import __version__
-from hpccomm.runtime.lifetime import after_fork, start_thread
+from hpccomm.runtime.lifetime import Voice, after_fork, start_thread
 from hpccomm.runtime.recorder import (
     DEVICE,
     ENDED,
@@ -35,7 +35,6 @@ from hpccomm.runtime.recorder import (
     stacks,
     unix_ns,
 )
-from hpccomm.runtime.stderr import Voice
 
 logger = logging.getLogger("hpccomm")
 

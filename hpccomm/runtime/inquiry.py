@@ -22,6 +22,7 @@ from time import perf_counter, sleep
 from hpccomm.contracts.side import ANSWERED, Answer, Facts
 from hpccomm.errors import CollectiveTimeout, CommunicationError, PeerLost, RankMismatch, peers_lost
 from hpccomm.runtime import across, dump
+from hpccomm.runtime.lifetime import Voice, write_stderr
 from hpccomm.runtime.recorder import (
     BEGIN,
     BLOCKING,
@@ -35,7 +36,6 @@ from hpccomm.runtime.recorder import (
     waited,
 )
 from hpccomm.runtime.state import CallState, between_ranks
-from hpccomm.runtime.stderr import Voice, write_stderr
 from hpccomm.runtime.traffic import followed
 from hpccomm.runtime.verdict import Verdict, judge
 from hpccomm.runtime.waiting import Expired

@@ -7,6 +7,9 @@ from hpccomm.contracts.fingerprint import CallFingerprint, joined, with_peers
 from hpccomm.contracts.transport import Steps
 from hpccomm.runtime.waiting import at_once
 
+FINALIZE = "finalize"
+"""The call that ends a communicator."""
+
 DIGEST = 0x3FFFFFF
 """26 bits. Nine digests are still a small integer, which is the fastest."""
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from hpccomm.contracts.fingerprint import written
 from hpccomm.contracts.pairing import odd_ones, unfit
 from hpccomm.contracts.side import ANSWERED, GONE, SILENT, STOPPED, Answer, Facts
+from hpccomm.runtime.operation import FINALIZE
 from hpccomm.runtime.traffic import Chain, crossed_with, ends_of, has_begun, unmatched, unreceived
 from hpccomm.units import MOST_NAMED, ranks_named
 
@@ -21,10 +22,6 @@ library may move it on in its finalisation."""
 
 LONGEST_QUOTED = 300
 """Characters of another rank's error."""
-
-
-FINALIZE = "finalize"
-"""The call that ends a communicator."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,9 +21,8 @@ from hpccomm.backends.bootstrap.node_sockets import refuse
 from hpccomm.errors import PeerLost
 from hpccomm.runtime import answering, lifetime, raised
 from hpccomm.runtime.dump import meaning, process
-from hpccomm.runtime.lifetime import Status
+from hpccomm.runtime.lifetime import Status, Voice, uncapture, write_stderr
 from hpccomm.runtime.recorder import PACKAGE, frames, in_standard
-from hpccomm.runtime.stderr import Voice, uncapture, write_stderr
 from hpccomm.runtime.watchdog import watch
 
 ABORT_SECONDS = 2.0

@@ -18,7 +18,7 @@ from hpccomm.contracts.backend import Backend
 from hpccomm.contracts.side import ANSWERED, SILENT, STOPPED, Answer, Facts
 from hpccomm.runtime import answering
 from hpccomm.runtime.answering import ended, say
-from hpccomm.runtime.stderr import write_stderr
+from hpccomm.runtime.lifetime import write_stderr
 from hpccomm.runtime.watchdog import watch
 from hpccomm.units import ranks_named
 

@@ -30,8 +30,7 @@ from hpccomm.results import csv_text, expectations, judge, nccl_json, table
 from hpccomm.results.bounds import bound
 from hpccomm.results.schema import Row, RunInfo, Timing
 from hpccomm.runtime import lifetime
-from hpccomm.runtime.lifetime import Status, before_end
-from hpccomm.runtime.stderr import write_stderr
+from hpccomm.runtime.lifetime import Status, before_end, write_stderr
 
 _log = logging.getLogger(__name__)
 

@@ -37,7 +37,7 @@ from hpccomm.errors import (
 )
 from hpccomm.memory.views import View, address
 from hpccomm.runtime.engine import CallEngine
-from hpccomm.runtime.operation import COMPARED, Operation, digested
+from hpccomm.runtime.operation import COMPARED, FINALIZE, Operation, digested
 from hpccomm.runtime.recorder import (
     BEGIN,
     LABEL,
@@ -45,15 +45,15 @@ from hpccomm.runtime.recorder import (
     NUMBER,
     ORIGIN,
     POLLED,
-    SITE,
     TIMEOUT,
     CallRecord,
     calls,
     described,
+    place,
     refused,
 )
 from hpccomm.runtime.traffic import in_words, left_over
-from hpccomm.runtime.verdict import FINALIZE, refusals, side_by_side
+from hpccomm.runtime.verdict import refusals, side_by_side
 from hpccomm.runtime.waiting import drive, spun
 from hpccomm.settings import CHECK_ALL, CHECK_OFF
 
@@ -340,7 +340,7 @@ class Check:
                 came = yield from self._exchanged(
                     {
                         "record": _record(there),
-                        "site": "" if there is None else described(there[SITE], there[BEGIN]),
+                        "site": "" if there is None else place(there),
                     }
                 )
                 odd = _odd(came)

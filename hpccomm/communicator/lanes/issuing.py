@@ -21,12 +21,12 @@ from hpccomm.memory.cuda.arrays import Queue
 from hpccomm.runtime.callpath import Form, compiled
 from hpccomm.runtime.device_work import DeviceWork
 from hpccomm.runtime.engine import CallEngine
+from hpccomm.runtime.lifetime import write_stderr
 from hpccomm.runtime.operation import Operation
 from hpccomm.runtime.pending import PendingCall, PendingCalls, pending_call
 from hpccomm.runtime.progress import Task
 from hpccomm.runtime.recorder import BEGIN, DEVICE, LABEL, TIMEOUT, CallRecord
 from hpccomm.runtime.reports import Tally
-from hpccomm.runtime.stderr import write_stderr
 
 CAUSES = (
     "A rank did not take part, is late, or gave other arguments: NCCL does not compare the count, dtype, "
@@ -61,7 +61,7 @@ ON_STREAM = Form(
     not_issued(error, entry, keep, stream)
     """,
     mode="DEVICE",
-    drained=False,
+    drain="",
     current="pending.entered",
     after="elapsed = perf_counter() - begin",
 )
@@ -123,7 +123,7 @@ class StreamIssuer:
         Its seconds are the host's. It is remembered until it is done, unless `launch` sees to that
         (`noted` is False). A call costs a microsecond: nothing is looked up that can be known before.
         """
-        compared = ON_STREAM.compared if noted else ""
+        compare = ON_STREAM.compare if noted else ""
         calls, pending = self.calls, self.pending
 
         def launch_captured(entry: CallRecord, send: int, recv: int, stream: int) -> None:
@@ -133,7 +133,7 @@ class StreamIssuer:
                 launch(send, recv, stream)
 
         capturing, note, failed = pending.capturing, pending.note, self._not_issued
-        return compiled(ON_STREAM, ordered=ordered, compared=compared)(
+        return compiled(ON_STREAM, ordered=ordered, compare=compare)(
             calls, label, tally, pending, capturing, note, failed, launch, launch_captured, noted
         )
 
