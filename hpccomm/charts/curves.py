@@ -5,13 +5,11 @@
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 from datetime import datetime
 from typing import NamedTuple
 
 import numpy as np
 
-from hpccomm.comparison.crossovers import Crossover, crossovers
 from hpccomm.comparison.launches import case_of
 from hpccomm.files.regular import as_utf8
 from hpccomm.results.run import Run
@@ -73,6 +71,11 @@ class Curve(NamedTuple):
     points: tuple[CurvePoint, ...]
 
     @property
+    def times(self) -> dict[int, float]:
+        """Microseconds by size."""
+        return {each.size: each.time for each in self.points}
+
+    @property
     def drawable(self) -> bool:
         """Whether there is anything to draw."""
         return any(point.drawable for point in self.points)
@@ -99,16 +102,6 @@ def _point(row: Row, timing: Timing, statistic: str, *, cpu_time: bool) -> Curve
         time, busbw = timing.median, busbw * time / timing.median
     spread = timing.low, timing.high
     return CurvePoint(row.bytes, time, *spread, busbw, timing.isolated, row.wrong, statistic)
-
-
-def with_rows(run: Run, chosen: Sequence[int]) -> Run:
-    """Return a run with some of its rows, by number."""
-    return replace(
-        run,
-        rows=tuple(run.rows[number] for number in chosen),
-        timings=tuple(run.timings[number] for number in chosen),
-        numbers=tuple(run.numbers[number] for number in chosen),
-    )
 
 
 def curves(runs: Sequence[Run]) -> list[Curve]:
@@ -156,13 +149,6 @@ def _together(size: int, points: list[CurvePoint]) -> CurvePoint:
     if time > 0:  # of an even number, the median of bandwidths is not that of the median time
         busbw = float(np.median(columns[:, 0] * columns[:, 3])) / time
     return CurvePoint(size, time, low, high, busbw, isolated, wrong, points[0].statistic)
-
-
-def crossings(drawn: Sequence[Curve]) -> list[Crossover]:
-    """Return where the fastest curve changes."""
-    return crossovers(
-        {curve.label: {each.size: each.time for each in curve.points} for curve in drawn}
-    )
 
 
 def skew(stamps: np.ndarray) -> np.ndarray:

@@ -87,11 +87,10 @@ def build(
 def _over_size(runs: Sequence[Run]) -> Iterator[_Section]:
     """Yield time and bandwidth of each collective."""
     for collective in dict.fromkeys(row.collective for run in runs for row in run.rows):
-        numbers = [
-            [number for number, row in enumerate(run.rows) if row.collective == collective]
+        chosen = [
+            run.part([at for at, row in enumerate(run.rows) if row.collective == collective])
             for run in runs
         ]
-        chosen = [curves.with_rows(*each) for each in zip(runs, numbers, strict=True)]
         drawn = [each for each in curves.curves(chosen) if each.drawable]
         if drawn:
             chart = pictures.over_size({collective: drawn})

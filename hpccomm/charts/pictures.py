@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from hpccomm.charts.curves import BANDWIDTH, Curve, CurvePoint, Moment, crossings
+from hpccomm.charts.curves import BANDWIDTH, Curve, CurvePoint, Moment
+from hpccomm.comparison.crossovers import crossovers
 from hpccomm.drawing.vega import Chart, chart, encoding, layer
 from hpccomm.errors import ResultsError
 from hpccomm.units import counted, rounded_size
@@ -185,7 +186,7 @@ def _crossings(shown: Sequence[Curve]) -> list[Chart]:
     """Return where the fastest curve changes, with the size."""
     rows = [
         {"size": each.size, "time": each.time, "name": rounded_size(each.size, 3)}
-        for each in (crossings(shown) if len(shown) > 1 else ())
+        for each in crossovers({curve.label: curve.times for curve in shown})
     ]
     text = {"type": "text", "align": "left", "dx": 4, "dy": 12, "fontSize": 10}
     grey = {"color": {"value": "#555555"}}

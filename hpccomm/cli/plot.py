@@ -210,10 +210,9 @@ def _runs(args: argparse.Namespace) -> Drawn:
     from hpccomm.results.run import choose
 
     with watched("reading"):
-        query = archive.Query(*(args.case or ()))
-        searched = archive.search(args.runs, query)
+        searched = archive.search(args.runs, archive.Query(*(args.case or ())))
     status = output.damaged(searched.damage)
-    runs = [each.run for each in searched.found if each.rows]
+    runs = [each.part for each in searched.found if each.part.rows]
     if args.run is not None:
         runs = [choose(runs, args.run)]
     elif not (args.all or args.what == "history"):
@@ -222,21 +221,17 @@ def _runs(args: argparse.Namespace) -> Drawn:
         raise ResultsError(
             f"{', '.join(map(str, args.runs))}: no such row to draw; hpccomm show --list says what there is"
         )
-    chosen = [
-        curves.with_rows(run, [at for at, row in enumerate(run.rows) if query.has_row(row)])
-        for run in runs
-    ]
     if args.what == "history":
-        chart = pictures.histories(curves.history(chosen))
+        chart = pictures.histories(curves.history(runs))
     elif args.what == "skew":
-        skew = next(filter(None, map(curves.first_skew, chosen)), None)
+        skew = next(filter(None, map(curves.first_skew, runs)), None)
         if skew is None:
             raise ResultsError(
                 "no such row was measured in isolation; hpccomm perf --sync measures what --what skew draws"
             )
         chart = pictures.skews(*skew)
     else:
-        chart = pictures.over_size({_title(chosen): curves.curves(chosen)})
+        chart = pictures.over_size({_title(runs): curves.curves(runs)})
     name = f"{args.runs[0].stem or 'runs'}-{args.what}.svg"
     return Drawn(vega.svg(chart), name, counted(len(runs), "run"), status)
 

@@ -18,8 +18,6 @@ Examples
 
 import argparse
 import shlex
-from collections.abc import Callable, Sequence
-from functools import partial
 from typing import TYPE_CHECKING
 
 from hpccomm.bench.flag import Flag, FlagGroup
@@ -30,8 +28,6 @@ from hpccomm.cli.shared_flags import JSON, LOOKED_FOR, RUN, query, refuse
 from hpccomm.errors import UsageError
 
 if TYPE_CHECKING:
-    import numpy as np
-
     from hpccomm.results.run import Run
 
 
@@ -121,25 +117,28 @@ def run(args: argparse.Namespace) -> int:
         verdict = pairs_text.text(measured, pairs.locate_slow(measured, thresholds))
         output.write(listing + describe.facts(chosen) + verdict)
         return status
+    damage = []
     with watched(f"showing {chosen.name}", len(chosen.rows)) as progress:
-        samples = WholeSamples(chosen, progress)
         if rates.are_rates(chosen.rows):
+            samples = WholeSamples(chosen, progress)
             text = rates.text(chosen.info, chosen.rows, samples)
             output.write(listing + describe.facts(chosen) + text)
             return output.damaged(samples.damage(), file) or status
         text = ""
         # A run of two variants has measured them in turns; each has a table to itself.
-        for variant, indices in chosen.by_variant().items():
+        for variant, part in chosen.by_variant().items():
+            samples = WholeSamples(part, progress)
             text += f"# Variant: {variant}\n" if variant else ""
             text += table.run_text(
-                chosen.info,
-                [chosen.rows[index] for index in indices],
-                partial(_of_part, samples, indices),
+                part.info,
+                part.rows,
+                samples,
                 finished=finished,
-                whole=not chosen.damage,
+                whole=not part.damage,
                 statistics=args.statistics,
-                timings=[chosen.timings[index] for index in indices],
+                timings=part.timings,
             )
+            damage += samples.damage()
         text += _how_to_compare(chosen)
         text += "".join(
             f"# Published : {collective} {each}\n"
@@ -148,7 +147,7 @@ def run(args: argparse.Namespace) -> int:
         )
         expected, failed = _expected(args, chosen)
     output.write(listing + describe.facts(chosen) + text + expected)
-    return output.damaged(samples.damage(), file) or status or int(failed)
+    return output.damaged(damage, file) or status or int(failed)
 
 
 def _how_to_compare(run: "Run") -> str:
@@ -176,9 +175,8 @@ def _expected(args: argparse.Namespace, run: "Run") -> tuple[str, bool]:
     expected = expectation(args.expected, run.info)
     judge = Judge(expected, run.info, args.near)
     text = ""
-    for variant, indices in run.by_variant().items():
-        rows = (run.rows[index] for index in indices)
-        for block, table in groupby(rows, key=lambda row: row.block):
+    for variant, part in run.by_variant().items():
+        for block, table in groupby(part.rows, key=lambda row: row.block):
             for row in table:
                 judge.add(row)
             words = [*block, *([f"[{variant}]"] if variant else [])]
@@ -187,13 +185,6 @@ def _expected(args: argparse.Namespace, run: "Run") -> tuple[str, bool]:
     if not whole:
         text += f"# The run did not complete ({run.status}): FAILED\n"
     return text + judge.nothing(), judge.failures > 0 or not whole
-
-
-def _of_part(
-    samples: "Callable[[int], np.ndarray | None]", indices: Sequence[int], number: int
-) -> "np.ndarray | None":
-    """Return the samples of a row by its number among some of the rows."""
-    return samples(indices[number])
 
 
 def _list(args: argparse.Namespace) -> int:

@@ -84,12 +84,12 @@ class SearchHit(NamedTuple):
     ----------
     run : Run
         The run.
-    rows : tuple of (Row, Timing)
-        The matching rows; all, if the query has no case.
+    part : Run
+        The same with the rows that were looked for; all, if only runs were.
     """
 
     run: Run
-    rows: tuple[tuple[Row, Timing], ...]
+    part: Run
 
 
 class SearchResult(NamedTuple):
@@ -164,13 +164,9 @@ def search(
         if trainings:
             trained += filter(query.has_training, examined.trainings)
         for run in examined.runs:
-            rows = tuple(
-                (row, timing)
-                for row, timing in zip(run.rows, run.timings, strict=True)
-                if query.has_row(row)
-            )
-            if query.has_run(run) and (rows or not query.of_rows):
-                found.append(SearchHit(run, rows))
+            part = run.part([at for at, row in enumerate(run.rows) if query.has_row(row)])
+            if query.has_run(run) and (part.rows or not query.of_rows):
+                found.append(SearchHit(run, part))
     found.sort(key=lambda each: each.run.info.started)
     trained.sort(key=lambda each: each.facts.started)
     return SearchResult(found, trained, damage, files, others)
@@ -191,7 +187,7 @@ def listing(searched: SearchResult, query: Query) -> str:
     A line for each training follows.
     """
     lines = []
-    for run, rows in searched.found:
+    for run, part in searched.found:
         info = run.info
         hosts = list(dict.fromkeys(rank.host for rank in info.ranks))
         where = few(hosts, 1)
@@ -205,7 +201,7 @@ def listing(searched: SearchResult, query: Query) -> str:
             f"{_measured(run)}  {run.status}{series}"
         )
         if query.of_rows:
-            lines += [f"    {_figures(row, timing)}" for row, timing in rows]
+            lines += [f"    {each}" for each in map(_figures, part.rows, part.timings)]
     for training in searched.trainings:
         facts = training.facts
         lines.append(
@@ -266,7 +262,7 @@ def _run(each: SearchHit) -> dict[str, Any]:
         "versions": dict(info.versions),
         "series": dict(info.series),
         "slurm": dict(info.slurm),
-        "rows": [_row(row, timing) for row, timing in each.rows],
+        "rows": list(map(_row, each.part.rows, each.part.timings)),
     }
 
 

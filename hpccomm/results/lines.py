@@ -8,6 +8,7 @@ of another is found damaged too. `store` writes lines, and `reader` checks them.
 import functools
 import os
 import weakref
+from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -191,8 +192,8 @@ class StoredLines:
             lost = sorted(set(range(count)).difference(self.numbers))
             self.damage += [f"{each}: {DIFFERS}" for each in spans(form.name[:-1], lost)]
 
-    def part(self, index: int, name: str) -> np.ndarray:
-        """Read the part of array `name` that whole line `index` has.
+    def part(self, number: int, name: str) -> np.ndarray:
+        """Read the part of array `name` that the whole line of this number has.
 
         Raises
         ------
@@ -203,7 +204,7 @@ class StoredLines:
         """
         array = next(each for each in self._form.beside if each.name == name)
         place = self._places[name]
-        line, number = self.lines[index], self.numbers[index]
+        line = self.lines[bisect_left(self.numbers, number)]
         first, count = int(line[array.first]), int(line[array.many])
         data = self._source.read(place.entry(first), count * place.width)
         if checksum(data, self._section, name, number) != line[array.crc]:

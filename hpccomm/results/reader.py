@@ -247,9 +247,9 @@ def _training(path: Path, section: _Section) -> Training:
     steps, events = section.tables
     layouts: dict[int, list[TrainingBucket]] = {}
     notes = []
-    for index in range(len(events.lines)):
+    for number in events.numbers:
         try:
-            event = json.loads(events.part(index, "texts").tobytes())
+            event = json.loads(events.part(number, "texts").tobytes())
         except DamagedPart as error:
             section.damage.append(str(error))
             continue

@@ -4,7 +4,7 @@
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Protocol, overload
@@ -73,15 +73,24 @@ class Run:
         """Return the variant that row `index` is of; empty if it is of none."""
         return self.timings[index].variant or self.info.series.get("variant", "")
 
-    def by_variant(self) -> dict[str, list[int]]:
-        """Return the numbers of the rows of each variant; without variants, the name is empty."""
+    def part(self, chosen: Sequence[int]) -> "Run":
+        """Return the run with some of its rows alone, by their indices."""
+        return replace(
+            self,
+            rows=tuple(self.rows[index] for index in chosen),
+            timings=tuple(self.timings[index] for index in chosen),
+            numbers=tuple(self.numbers[index] for index in chosen),
+        )
+
+    def by_variant(self) -> dict[str, "Run"]:
+        """Return the part of each variant; without variants, the name is empty."""
         series = self.info.series
         found: dict[str, list[int]] = {
             series[name]: [] for name in ("base", "new") if name in series
         }
         for index in range(len(self.rows)):
             found.setdefault(self.variant(index), []).append(index)
-        return {name: rows for name, rows in found.items() if rows} or {"": []}
+        return {name: self.part(rows) for name, rows in found.items() if rows} or {"": self}
 
     def samples(self, index: int) -> np.ndarray:
         """Read the samples of row `index` from the file.
@@ -97,7 +106,7 @@ class Run:
         ResultsError
             If they are damaged, or the file cannot be read any more.
         """
-        return self._part("samples", index)
+        return self.array("samples", index)
 
     def isolated(self, index: int) -> np.ndarray:
         """Read the isolated repetitions of row `index` from the file.
@@ -113,13 +122,14 @@ class Run:
         ResultsError
             If they are damaged, or the file cannot be read any more.
         """
-        return self._part("isolated", index)
+        return self.array("isolated", index)
 
-    def _part(self, array: str, index: int) -> np.ndarray:
+    def array(self, array: str, index: int) -> np.ndarray:
+        """Read ``"samples"`` or ``"isolated"`` of row `index`, as these methods do."""
         assert self._lines is not None
         try:
             with os_errors_as(self.path, "read"):
-                return self._lines.part(index, array)
+                return self._lines.part(self.numbers[index], array)
         except ResultsError as error:
             raise type(error)(f"{self.path}: {self.name}: {error}") from error
 
@@ -145,18 +155,11 @@ class WholeSamples:
         The run.
     progress : Steps, optional
         Advances by one for each row.
-
-    Attributes
-    ----------
-    lost, lost_isolated : list of int
-        Numbers of rows whose samples, or isolated repetitions, were asked for and are damaged.
     """
 
     def __init__(self, run: Run, progress: Steps | None = None) -> None:
-        self._run = run
-        self._progress = progress
-        self.lost: list[int] = []
-        self.lost_isolated: list[int] = []
+        self._run, self._progress = run, progress
+        self._lost: dict[str, set[int]] = {"samples": set(), "isolated": set()}
 
     def __call__(self, index: int) -> np.ndarray | None:
         """Return the samples of row `index`; None if they are damaged.
@@ -168,11 +171,7 @@ class WholeSamples:
         """
         if self._progress is not None:
             self._progress.advance()
-        try:
-            return self._run.samples(index)
-        except DamagedPart:
-            self.lost.append(self._run.numbers[index])
-            return None
+        return self._whole("samples", index)
 
     def isolated(self, index: int) -> np.ndarray | None:
         """Return the isolated repetitions of row `index`; None if they are damaged.
@@ -182,18 +181,21 @@ class WholeSamples:
         ResultsError
             If the file cannot be read.
         """
+        return self._whole("isolated", index)
+
+    def _whole(self, array: str, index: int) -> np.ndarray | None:
         try:
-            return self._run.isolated(index)
+            return self._run.array(array, index)
         except DamagedPart:
-            self.lost_isolated.append(self._run.numbers[index])
+            self._lost[array].add(self._run.numbers[index])
             return None
 
     def damage(self) -> list[str]:
         """Return what was found damaged, with the name of the run."""
         return [
-            f"{self._run.name}: {what} of {rows}: {DIFFERS}"
-            for what, lost in (("samples", self.lost), ("isolated repetitions", self.lost_isolated))
-            for rows in spans("row", sorted(set(lost)))
+            f"{self._run.name}: {array}{' repetitions' * (array == 'isolated')} of {rows}: {DIFFERS}"
+            for array, lost in self._lost.items()
+            for rows in spans("row", sorted(lost))
         ]
 
 

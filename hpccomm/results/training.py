@@ -126,4 +126,4 @@ class Training:
             If they are damaged, or the file cannot be read any more.
         """
         with os_errors_as(self.path, "read"):
-            return self._lines.part(index, "bucket_seconds")
+            return self._lines.part(self._lines.numbers[index], "bucket_seconds")

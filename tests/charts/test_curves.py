@@ -11,6 +11,7 @@ import pytest
 from damage import called
 
 from hpccomm.charts import curves, heat_map, page, pictures
+from hpccomm.comparison.crossovers import crossovers
 from hpccomm.drawing import files, vega
 from hpccomm.drawing.canvas import Canvas
 from hpccomm.drawing.vega import as_json
@@ -29,7 +30,7 @@ def test_curves_are_named_by_what_differs_and_cross_where_times_are_equal(tmp_pa
     ring = drawn[0].points[0]
     assert ring.time == pytest.approx(2.008, rel=1e-6)
     assert (ring.low, ring.high) == pytest.approx((2.008 * 0.91, 2.008 * 1.09), rel=1e-3)
-    (crossing,) = curves.crossings(drawn)
+    (crossing,) = crossovers({each.label: each.times for each in drawn})
     assert crossing.size == pytest.approx(10_000, rel=0.2)  # straight between 8 and 32 KiB
     assert (crossing.before, crossing.after) == ("ring", "tree")
 
@@ -59,7 +60,8 @@ def test_curves_do_not_cross_where_one_takes_no_time():
         ]
         return curves.Curve(label, tuple(points))
 
-    assert curves.crossings([curve("a", 0.0, 2.0), curve("b", 1.0, 1.0)]) == []
+    drawn = [curve("a", 0.0, 2.0), curve("b", 1.0, 1.0)]
+    assert crossovers({each.label: each.times for each in drawn}) == []
 
 
 def test_launches_of_a_series_are_one_curve_of_medians(tmp_path):
@@ -207,6 +209,15 @@ def test_skew_is_what_ranks_are_late_by(tmp_path):
     starts, ends = curves.skew(run.isolated(0))
     np.testing.assert_allclose(starts, [[0, 0, 0], [1, 1, 1]])
     np.testing.assert_allclose(ends, 0)
+
+
+def test_a_part_of_a_run_has_the_samples_of_its_own_rows(tmp_path):
+    run = reader.read(write(tmp_path / "run.h5", {"ring": (2.0, 1.0)}))[0]
+    part = run.part([2, 5])
+    for index, whole in enumerate((2, 5)):
+        np.testing.assert_array_equal(part.samples(index), run.samples(whole))
+        np.testing.assert_array_equal(part.isolated(index), run.isolated(whole))
+    assert (part.samples(0) != run.samples(0)).all()
 
 
 @pytest.mark.parametrize("what", ["size", "skew", "history"])

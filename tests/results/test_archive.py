@@ -55,8 +55,8 @@ def test_runs_are_found_by_case_date_and_host_the_oldest_first(folder, example):
     assert names(search([folder], Query(until=day + timedelta(hours=1)))) == every[:1]
     assert names(search([folder], Query(host="gpu-[12]"))) == every[1:]
     found = search([folder], Query("all_reduce", 16)).found
-    assert [len(each.rows) for each in found] == [2, 2]
-    assert {row.bytes for each in found for row, _ in each.rows} == {16}
+    assert [len(each.part.rows) for each in found] == [2, 2]
+    assert {row.bytes for each in found for row in each.part.rows} == {16}
     assert names(search([folder], Query("all_reduce", 16, "double"))) == []
     assert names(search([folder / "below" / "b.h5"], Query())) == every[1:2]
 

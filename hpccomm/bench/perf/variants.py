@@ -118,7 +118,7 @@ def variant(text: str) -> Variant:
         if name in known and value not in known[name]:
             every = known[name] if equals else (*algorithms, *known["backend"])
             advice = did_you_mean(value, every, _FITS)
-            raise ArgumentTypeError(f"{value!r} is no {name}; {advice}")
+            raise ArgumentTypeError(f"{value!r} is not a known {name}; {advice}")
         if name not in known and not re.fullmatch(r"[A-Za-z_]\w*", name):
             raise ArgumentTypeError(f"{word!r} sets no variable; {_FITS}")
         if name.startswith("HPCCOMM_") and name not in _SETTINGS:
