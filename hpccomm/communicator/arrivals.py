@@ -278,9 +278,7 @@ def _wanted(core: Core, src: Rank, tag: Tag, kind: int | None) -> Wanted:
     largest = core.backend.messages.largest_tag
     if tag is ANY:
         return Wanted(
-            origin,
-            lambda wire: wire // DTYPES % 2 in kinds and wire // DTYPES <= largest,
-            (),
+            origin, lambda wire: wire // DTYPES % 2 in kinds and wire // DTYPES <= largest, ()
         )
     number = core.tag(tag)
     first = [wire_tag(number, each) for each in kinds]

@@ -123,11 +123,7 @@ def gather_object(
 
 
 def scatter_object(
-    self: HasCore,
-    values: Sequence[Any] | None,
-    root: int = 0,
-    *,
-    timeout: float | None = None,
+    self: HasCore, values: Sequence[Any] | None, root: int = 0, *, timeout: float | None = None
 ) -> Any:
     """Return the object that the root has for this rank. Collective; blocks.
 

@@ -18,11 +18,7 @@ logger = logging.getLogger("hpccomm")
 
 NCCL, AWARE, STAGED = "nccl", "mpi", "staged"
 
-_ORDER = {
-    "nccl": (NCCL,),
-    "mpi": (AWARE, STAGED),
-    "loopback": (STAGED,),
-}
+_ORDER = {"nccl": (NCCL,), "mpi": (AWARE, STAGED), "loopback": (STAGED,)}
 """The ways that are tried where the user named a backend; else all of them, in this order."""
 
 Opened = tuple[DeviceDispatch | None, DeviceBackend | None, str]

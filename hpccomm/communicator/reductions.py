@@ -229,14 +229,5 @@ def scan(
         If the call fails or its deadline passes.
     """
     return self._core.collective(
-        "scan",
-        x,
-        out,
-        async_op,
-        timeout,
-        algorithm,
-        stream,
-        op,
-        deterministic,
-        exclusive=exclusive,
+        "scan", x, out, async_op, timeout, algorithm, stream, op, deterministic, exclusive=exclusive
     )

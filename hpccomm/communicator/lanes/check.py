@@ -230,11 +230,7 @@ class Check:
     # The agreement.
 
     def _agreement(
-        self,
-        label: CallFingerprint,
-        number: int,
-        digest: int,
-        error: HpccommError | None = None,
+        self, label: CallFingerprint, number: int, digest: int, error: HpccommError | None = None
     ) -> Steps:
         """Return steps that raise on every rank unless all of them make this call."""
         site = self._engine.site

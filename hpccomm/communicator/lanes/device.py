@@ -236,13 +236,7 @@ class DeviceLane(Lane):
         """Return a call in which the host takes part as something polled."""
         prepared, start, addresses = call.prepared, call.prepared.route.start, pointers(call)
         return self.issuer.operation(
-            label,
-            start,
-            addresses,
-            self._queue(call),
-            call.keep,
-            prepared.ordered,
-            apart=async_op,
+            label, start, addresses, self._queue(call), call.keep, prepared.ordered, apart=async_op
         )
 
     def prepare_plan(self, call: Call) -> None:

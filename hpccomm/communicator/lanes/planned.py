@@ -123,7 +123,5 @@ def used(call: Call) -> Call:
     """Return a message with those arrays alone that it sends and receives."""
     to, origin = call.ends
     return replace(
-        call,
-        send=None if to is None else call.send,
-        recv=None if origin is None else call.recv,
+        call, send=None if to is None else call.send, recv=None if origin is None else call.recv
     )
