@@ -178,15 +178,15 @@ class Core:
                 if prepared is not None and not self.sink.diverted:
                     prepared.issue(prepared.direct(source, target), (x, out), limit)  # type: ignore[misc]  # it is there
                     return out if prepared.returns_out else x if prepared.returns_x else None
-        prepared, a, b = self.prepared_calls.find(
+        prepared, arrays = self.prepared_calls.find(
             name, x, out, op, root, lists, exclusive, algorithm, deterministic
         )
         if key is not None and prepared.direct is not None:
             self.know(key, prepared)
         lane = prepared.lane
         if async_op is False and not lists.returned and not self.sink.diverted:
-            return lane.carry_out(prepared, x, out, a, b, stream, limit)
-        call = lane.bind(prepared, x, out, a, b, stream)
+            return lane.carry_out(prepared, arrays, stream, limit)
+        call = lane.bind(prepared, arrays, stream)
         if lists.returned and prepared.resolved is not None:
             call.result = (call.result, lists.arriving(prepared.resolved.shape[0]))
         return self.issue(call, async_op, limit)

@@ -132,7 +132,9 @@ def _rehearse(core: Core, call: Unlisted, lists: Lists) -> None:
     name, x, out, timeout, algorithm, stream, root = call
     core.limit(timeout)
     fits = out if name == "scatter_v" else None  # elsewhere its size is not known yet
-    _, array, _ = core.prepared_calls.find(name, x, fits, None, root, lists, False, algorithm)
+    _, (_, _, array, _) = core.prepared_calls.find(
+        name, x, fits, None, root, lists, False, algorithm
+    )
     if stream is not None:
         core.lanes.views(x if out is None else None, out)[0].queue_of(stream)
     for which, argument in (("x", x), ("out", out)):

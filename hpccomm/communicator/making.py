@@ -92,20 +92,9 @@ def make(
             backend.collectives.shared = backend.messages.shared = None
         check = Check(calls, control, settings.check)
         host = HostLane(calls, check, HostDispatch(backend, settings, tables), backend)
-        on_device = open_device_lane(
-            backend,
-            calls,
-            control,
-            check,
-            settings,
-            host.dispatch,
-            device,
-            parent,
-            left_out,
-            tell=not of_node,
-            nccl_comm=nccl,
-        )
-        core = Core(backend, calls, control, check, settings, Lanes(host, on_device), device)
+        lanes = Lanes(host, RefusingLane(name, "it is being made"))
+        core = Core(backend, calls, control, check, settings, lanes, device)
+        lanes.device = open_device_lane(core, parent, left_out, not of_node, nccl)
         if settings.self_check:
             _check(core)
         calls.opened()

@@ -2,17 +2,14 @@
 
 import logging
 
-from hpccomm.backends.control import Control
-from hpccomm.communicator.lanes import AnyDeviceLane, Check, RefusingLane
+from hpccomm.communicator.core import Core
+from hpccomm.communicator.lanes import AnyDeviceLane, RefusingLane
 from hpccomm.communicator.lanes.message import ARRAYS, wire_tag
-from hpccomm.contracts.backend import Backend
 from hpccomm.contracts.device import DeviceBackend, DeviceDispatch
-from hpccomm.dispatch.host import HostDispatch
 from hpccomm.dtypes import DType
 from hpccomm.errors import BackendUnavailable
 from hpccomm.memory.cuda import library
 from hpccomm.runtime.engine import CallEngine
-from hpccomm.settings import Settings
 
 logger = logging.getLogger("hpccomm")
 
@@ -26,16 +23,9 @@ Opened = tuple[DeviceDispatch | None, DeviceBackend | None, str]
 
 
 def open_device_lane(
-    backend: Backend,
-    calls: CallEngine,
-    control: Control,
-    check: Check,
-    settings: Settings,
-    host: HostDispatch,
-    device: int | None,
+    core: Core,
     parent: "AnyDeviceLane | None",
     left_out: tuple[int, ...],
-    *,
     tell: bool,
     nccl_comm: object,
 ) -> AnyDeviceLane:
@@ -43,10 +33,8 @@ def open_device_lane(
 
     Parameters
     ----------
-    backend, calls, control, check, settings, host
+    core : Core
         Of the communicator that is being made.
-    device : int or None
-        CUDA device of this rank.
     parent : DeviceLane, RefusingLane or None
         That of the communicator that it is made of; None where it is made of none.
     left_out : tuple of int
@@ -63,6 +51,8 @@ def open_device_lane(
     CollectiveTimeout
         If a rank does not take part.
     """
+    backend, calls, control, settings = core.backend, core.calls, core.control, core.settings
+    host, device = core.lanes.host.dispatch, core.device
     if parent is not None and parent.reason:
         return RefusingLane(calls.name, parent.reason)
     mine = "" if device is not None else library.unavailable() or "it has no CUDA device"
@@ -70,7 +60,7 @@ def open_device_lane(
     if absent:
         if settings.backend == NCCL:
             raise BackendUnavailable(f"backend 'nccl' cannot run: {absent}")
-        _log(backend, calls, f"device arrays are refused: {absent}")
+        _log(calls, f"device arrays are refused: {absent}")
         return RefusingLane(calls.name, absent)
     assert device is not None
     reasons: list[str] = []
@@ -117,11 +107,11 @@ def open_device_lane(
             because = "; ".join((*reasons, why) if why else reasons) or best
             # A way that is slower than it could be is a warning.
             level = logging.WARNING if tell and way == STAGED and reasons else logging.INFO
-            _log(backend, calls, f"device arrays go over {dispatch.name}: {because}", level)
+            _log(calls, f"device arrays go over {dispatch.name}: {because}", level)
             from hpccomm.communicator.lanes.device import DeviceLane
 
             high = settings.high_priority_stream
-            return DeviceLane(calls, check, dispatch, over, device, high_priority=high)
+            return DeviceLane(calls, core.check, dispatch, over, device, high_priority=high)
         reasons.append(f"{way} cannot: {why}")
     if settings.backend == NCCL:
         raise BackendUnavailable(f"backend 'nccl' cannot run: {why}")
@@ -133,6 +123,6 @@ def _wire(tag: int, dtype: DType) -> int:
     return wire_tag(tag, ARRAYS, dtype)
 
 
-def _log(backend: Backend, calls: CallEngine, text: str, level: int = logging.INFO) -> None:
-    if backend.rank == 0:
+def _log(calls: CallEngine, text: str, level: int = logging.INFO) -> None:
+    if calls.backend.rank == 0:
         logger.log(level, "%s: %s", calls.name, text)

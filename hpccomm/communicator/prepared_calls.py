@@ -3,10 +3,11 @@
 from typing import Any
 
 from hpccomm.communicator.lanes import Lane, Lanes, PreparedCall
-from hpccomm.communicator.resolving import NO_LISTS, CallRequest, Lists, resolve
+from hpccomm.communicator.lanes.lane import Arrays
+from hpccomm.communicator.resolving import NO_LISTS, CallRequest, Lists, Shape, resolve
 from hpccomm.contracts.collectives import CALLS, Collective
 from hpccomm.errors import UsageError
-from hpccomm.memory.views import View, address, check_dtype, check_layout, overlap
+from hpccomm.memory.views import address, check_dtype, check_layout, overlap
 from hpccomm.schedules.algorithms import Algorithm, AnyAlgorithm, registered
 from hpccomm.schedules.algorithms.partition import offsets
 from hpccomm.settings import check_bool
@@ -43,8 +44,8 @@ class PreparedCalls:
         exclusive: bool = False,
         algorithm: AnyAlgorithm | None = None,
         deterministic: bool = False,
-    ) -> tuple[PreparedCall[Any], View | None, View | None]:
-        """Return how a call is carried out, and its arrays as communication sees them.
+    ) -> tuple[PreparedCall[Any], Arrays]:
+        """Return how a call is carried out, and its arrays.
 
         Raises
         ------
@@ -52,12 +53,8 @@ class PreparedCalls:
             If an argument does not fit.
         """
         lane, a, b = self._lanes.views(x, out)
-        in_place = (
-            b is not None
-            and a is not None
-            and overlap(a, b)
-            and _in_place(CALLS[name], name, a, b, self._rank, root, lists.counts)
-        )
+        met = b is not None and a is not None and overlap(a, b)
+        in_place = met and _in_place(CALLS[name], name, a, b, self._rank, root, lists.counts)
         given = None if a is None else (a.dtype, a.shape)
         wanted = None if b is None else (b.dtype, b.shape)
         asked = name, given, wanted, op, root, lists, exclusive, in_place, algorithm, deterministic
@@ -65,13 +62,13 @@ class PreparedCalls:
             # The class of the root, since True is equal to 1.
             prepared = self._kept.get((asked, lane, root.__class__))
         except TypeError:  # an argument that cannot be hashed, such as a callable object
-            return _decided(lane, CallRequest(self._rank, self._size, *asked)), a, b
+            return _decided(lane, CallRequest(self._rank, self._size, *asked)), (x, out, a, b)
         if prepared is None:
             prepared = _decided(lane, CallRequest(self._rank, self._size, *asked))
             if len(self._kept) >= KEPT_CALLS:
                 self._kept.clear()
             self._kept[asked, lane, root.__class__] = prepared
-        return prepared, a, b
+        return prepared, (x, out, a, b)
 
 
 def _decided(lane: Lane, request: CallRequest) -> PreparedCall[Any]:
@@ -93,13 +90,7 @@ def _decided(lane: Lane, request: CallRequest) -> PreparedCall[Any]:
 
 
 def _in_place(
-    collective: Collective,
-    name: str,
-    x: View,
-    out: View,
-    rank: int,
-    root: object,
-    counts: tuple[int, ...],
+    collective: Collective, name: str, x: Any, out: Any, rank: int, root: object, counts: Shape
 ) -> bool:
     """Return whether `out` is `x`, or one of them is the own block of the other.
 

@@ -11,7 +11,7 @@ prepared call holds its lane.
 """
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, TypeAlias
+from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -100,11 +100,11 @@ AnyDeviceLane: TypeAlias = "DeviceLane | RefusingLane"
 """A lane of device arrays. A host without devices does not load the first."""
 
 
-class Lanes(NamedTuple):
+class Lanes:
     """The lanes of one communicator."""
 
-    host: HostLane
-    device: AnyDeviceLane
+    def __init__(self, host: HostLane, device: AnyDeviceLane) -> None:
+        self.host, self.device = host, device
 
     def views(self, x: Any, out: Any) -> tuple[Lane, View | None, View | None]:
         """Return the lane that the arrays of a call take, and the arrays as communication sees them.

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from hpccomm.backends.control import Control
 from hpccomm.communicator.lanes.check import Check
 from hpccomm.communicator.lanes.device_batch import check_messages
-from hpccomm.communicator.lanes.lane import SELF_CHECK, Call, Lane, PreparedCall
+from hpccomm.communicator.lanes.lane import SELF_CHECK, Arrays, Call, Lane, PreparedCall
 from hpccomm.communicator.lanes.message import ARRAYS, MessageRequest, wire_tag
 from hpccomm.communicator.lanes.planned import StepMessages, start_of
 from hpccomm.contracts.backend import Backend, Blocking, Buffer, Start, both
@@ -260,20 +260,13 @@ class HostLane(Lane):
         return call.result
 
     def carry_out(
-        self,
-        prepared: PreparedCall[Any],
-        x: Any,
-        out: Any,
-        a: Any,
-        b: Any,
-        stream: object,
-        limit: float,
+        self, prepared: PreparedCall[Any], arrays: Arrays, stream: object, limit: float
     ) -> Any:
         """Carry a call out, and return its result: `bind` and `run` in one, without a `Call`."""
         if stream is not None:
             self.queue_of(stream)
-        send, recv, result = self._memory(prepared, x, out, a, b, None)
-        prepared.issue(prepared.arguments(send, recv), (x, result), limit)
+        send, recv, result = self._memory(prepared, arrays, None)
+        prepared.issue(prepared.arguments(send, recv), (arrays[0], result), limit)
         return result
 
     def start(self, call: Call, limit: float) -> Work:

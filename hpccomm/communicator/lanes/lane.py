@@ -38,6 +38,9 @@ logger = logging.getLogger("hpccomm")
 
 R = TypeVar("R", Route, DeviceRoute)
 
+Arrays = tuple[Any, Any, View | None, View | None]
+"""The user's x and `out`, and these as communication sees them."""
+
 SELF_CHECK = Signature("all_reduce", np.dtype(np.float64), (4,), op=ReduceOp.SUM, in_place=True)
 """What is tried on each way when a communicator is made."""
 
@@ -257,16 +260,8 @@ class Lane(ABC):
         own.issue = self._carrying(own, taken)
         return replace(call, prepared=own)
 
-    def bind(
-        self,
-        prepared: PreparedCall[Any],
-        x: Any,
-        out: Any,
-        a: View | None,
-        b: View | None,
-        stream: object,
-    ) -> Call:
-        """Return a call on the user's arrays `x` and `out`, which are seen as `a` and `b`.
+    def bind(self, prepared: PreparedCall[Any], arrays: Arrays, stream: object) -> Call:
+        """Return a call on arrays.
 
         Raises
         ------
@@ -274,24 +269,17 @@ class Lane(ABC):
             If the memory does not fit.
         """
         queue = None if stream is None else self.queue_of(stream)
-        send, recv, result = self._memory(prepared, x, out, a, b, queue)
-        return Call(prepared, send, recv, result, (x, result), queue)
+        send, recv, result = self._memory(prepared, arrays, queue)
+        return Call(prepared, send, recv, result, (arrays[0], result), queue)
 
     def _memory(
-        self,
-        prepared: PreparedCall[Any],
-        x: Any,
-        out: Any,
-        a: View | None,
-        b: View | None,
-        queue: Queue | None,
+        self, prepared: PreparedCall[Any], arrays: Arrays, queue: Queue | None
     ) -> tuple[Any, Any, Any]:
         """Return what is sent, what takes what is received, and what the call returns."""
-        resolved = prepared.resolved
+        resolved, (x, out, send, b) = prepared.resolved, arrays
         assert resolved is not None
-        send = a
-        if a is not None and (resolved.send == "x" or resolved.recv == "x"):
-            send = self.checked_array(a, "x", resolved.written)
+        if send is not None and (resolved.send == "x" or resolved.recv == "x"):
+            send = self.checked_array(send, "x", resolved.written)
         recv: View | None
         if resolved.recv == "x":
             result, recv = x, send
@@ -312,17 +300,10 @@ class Lane(ABC):
         return send, recv, result
 
     def carry_out(
-        self,
-        prepared: PreparedCall[Any],
-        x: Any,
-        out: Any,
-        a: View | None,
-        b: View | None,
-        stream: object,
-        limit: float,
+        self, prepared: PreparedCall[Any], arrays: Arrays, stream: object, limit: float
     ) -> Any:
         """Carry a call out, and return its result: `bind` and `run` in one."""
-        return self.run(self.bind(prepared, x, out, a, b, stream), limit)
+        return self.run(self.bind(prepared, arrays, stream), limit)
 
     @abstractmethod
     def message(self, message: MessageRequest) -> Call:

@@ -1,4 +1,4 @@
-"""Calls on a window that are atomic.
+"""The methods of `Window` that are atomic: on one rank's memory they happen one after the other.
 
 All of them, MPI's lock-free operations too if they were used, must hold one lock: MPI's are not atomic with
 a reduction that a rank folds itself. So every one of them works under the lock of the target.
@@ -23,201 +23,203 @@ _COMPLEX = (*_REAL, complex, np.complexfloating)
 _SCALARS = (*_COMPLEX, np.generic)
 
 
-class Atomics(WindowCalls):
-    """Calls of which those on one rank's memory happen one after the other, whoever makes them."""
+def accumulate(
+    self: WindowCalls,
+    x: Any,
+    dst: int,
+    offset: int = 0,
+    op: Op | WindowOp = ReduceOp.SUM,
+    *,
+    timeout: float | None = None,
+) -> None:
+    """Fold x into rank `dst`'s memory, element by element. Blocks until it is done there.
 
-    def accumulate(
-        self,
-        x: Any,
-        dst: int,
-        offset: int = 0,
-        op: Op | WindowOp = ReduceOp.SUM,
-        *,
-        timeout: float | None = None,
-    ) -> None:
-        """Fold x into rank `dst`'s memory, element by element. Blocks until it is done there.
+    Parameters
+    ----------
+    x : array
+        Of any shape, and the window's dtype.
+    dst : int
+        Whose memory; the own rank too.
+    offset : int
+        The first element folded into, in elements.
+    op : ReduceOp, premul_sum(factor), callable, or ``WindowOp.REPLACE``
+        As for collectives, with their meanings; but for AVG, since nobody knows how many ranks
+        accumulate. Narrow floats are rounded each time. `WindowOp.REPLACE` writes x, and takes every
+        dtype.
+    timeout : float, optional
+        Seconds; None is the communicator's, ``math.inf`` none.
 
-        Parameters
-        ----------
-        x : array
-            Of any shape, and the window's dtype.
-        dst : int
-            Whose memory; the own rank too.
-        offset : int
-            The first element folded into, in elements.
-        op : ReduceOp, premul_sum(factor), callable, or ``WindowOp.REPLACE``
-            As for collectives, with their meanings; but for AVG, since nobody knows how many ranks
-            accumulate. Narrow floats are rounded each time. `WindowOp.REPLACE` writes x, and takes every
-            dtype.
-        timeout : float, optional
-            Seconds; None is the communicator's, ``math.inf`` none.
+    Raises
+    ------
+    UsageError
+        If an argument does not fit; `BufferMismatch` if the elements do not lie in the memory of
+        `dst`, `UnsupportedDtype` if `op` means nothing on the dtype. Before anything is written.
+    CommunicationError
+        If the call fails or its deadline passes.
+    """
+    with self._call("accumulate"):
+        data = self._checked(x, "x", written=False)
+        if op is WindowOp.NO_OP:
+            raise UsageError(
+                "op is WindowOp.NO_OP, by which accumulate does nothing; use fetch_and_op, which "
+                "returns what is there"
+            )
+        _check(self, op)
+        peer, start = self._place("dst", dst, offset, data.size)
+        steps = self._access.fold(data, peer, start, op)
+        self._issue("accumulate", data.nbytes, steps, (x,), timeout, peer)
 
-        Raises
-        ------
-        UsageError
-            If an argument does not fit; `BufferMismatch` if the elements do not lie in the memory of
-            `dst`, `UnsupportedDtype` if `op` means nothing on the dtype. Before anything is written.
-        CommunicationError
-            If the call fails or its deadline passes.
-        """
-        with self._call("accumulate"):
-            data = self._checked(x, "x", written=False)
-            if op is WindowOp.NO_OP:
-                raise UsageError(
-                    "op is WindowOp.NO_OP, by which accumulate does nothing; use fetch_and_op, which "
-                    "returns what is there"
+
+def fetch_and_op(
+    self: WindowCalls,
+    x: Any,
+    dst: int,
+    offset: int = 0,
+    op: Op | WindowOp = ReduceOp.SUM,
+    *,
+    out: Any = None,
+    timeout: float | None = None,
+) -> Any:
+    """Fold x into rank `dst`'s memory, and return what was there before. Blocks until it is done.
+
+    Nothing comes between the reading and the folding: see *Atomicity* of `Window`. An array of several
+    elements is folded as a whole, so that no other such call sees a part of it.
+
+    Parameters
+    ----------
+    x : array or number
+        An array of any shape and the window's dtype; or a number that this dtype holds, which is one
+        element.
+    dst : int
+        Whose memory; the own rank too.
+    offset : int
+        The first element folded into, in elements.
+    op : ReduceOp, premul_sum(factor), callable, or WindowOp
+        As for `accumulate`. `WindowOp.REPLACE` writes x, and `WindowOp.NO_OP` only reads; these take
+        every dtype.
+    out : array, optional
+        Takes what was there: as many elements of the same dtype. It may be x.
+    timeout : float, optional
+        Seconds; None is the communicator's, ``math.inf`` none.
+
+    Returns
+    -------
+    array or NumPy scalar
+        `out`, or a new array of the shape of x; a scalar of the window's dtype if x is a number.
+
+    Raises
+    ------
+    UsageError
+        If an argument does not fit; `BufferMismatch` if the elements do not lie in the memory of
+        `dst`, `UnsupportedDtype` if `op` means nothing on the dtype. Before anything is written.
+    CommunicationError
+        If the call fails or its deadline passes.
+    """
+    with self._call("fetch_and_op"):
+        data = _elements(self, x, "x")
+        _check(self, op)
+        peer, start = self._place("dst", dst, offset, data.size)
+        old, result = _old(self, x, data, out)
+        steps = self._access.fold(data, peer, start, op, old)
+        self._issue("fetch_and_op", data.nbytes, steps, (x, out), timeout, peer)
+    return result[()] if out is None and isinstance(x, _SCALARS) else result
+
+
+def compare_and_swap(
+    self: WindowCalls,
+    x: Any,
+    compare: Any,
+    dst: int,
+    offset: int = 0,
+    *,
+    out: Any = None,
+    timeout: float | None = None,
+) -> Any:
+    """Write x to an element of rank `dst`'s memory if it equals `compare`; return what was there.
+
+    Nothing comes between the comparison and the writing: see *Atomicity* of `Window`. It blocks until it
+    is done. x was written exactly if the result equals `compare`. Elements are compared by their bits:
+    a NaN equals the same NaN, and 0.0 is not -0.0.
+
+    Parameters
+    ----------
+    x : array or number
+        What is written: one element of the window's dtype, or a number that this dtype holds.
+    compare : array or number
+        The value that is expected there, likewise.
+    dst : int
+        Whose memory; the own rank too.
+    offset : int
+        The element, counted from 0.
+    out : array, optional
+        Takes what was there: one element of the same dtype. It may be x.
+    timeout : float, optional
+        Seconds; None is the communicator's, ``math.inf`` none.
+
+    Returns
+    -------
+    array or NumPy scalar
+        `out`, or a new array of the shape of x; a scalar of the window's dtype if x is a number.
+
+    Raises
+    ------
+    UsageError
+        If an argument does not fit; `BufferMismatch` if x or `compare` is not one element, or if it does
+        not lie in the memory of `dst`. Before anything is written.
+    CommunicationError
+        If the call fails or its deadline passes.
+    """
+    with self._call("compare_and_swap"):
+        data, expected = _elements(self, x, "x"), _elements(self, compare, "compare")
+        for name, array in (("x", data), ("compare", expected)):
+            if array.size != 1:
+                raise BufferMismatch(
+                    f"{name} has {array.size} elements, and compare_and_swap takes one; "
+                    "call it for each element"
                 )
-            self._check(op)
-            peer, start = self._place("dst", dst, offset, data.size)
-            steps = self._access.fold(data, peer, start, op)
-            self._issue("accumulate", data.nbytes, steps, (x,), timeout, peer)
+        peer, start = self._place("dst", dst, offset, 1)
+        old, result = _old(self, x, data, out)
+        steps = self._access.compare_and_swap(data, expected, old, peer, start)
+        keep = (x, compare, out)
+        self._issue("compare_and_swap", data.nbytes, steps, keep, timeout, peer)
+    return result[()] if out is None and isinstance(x, _SCALARS) else result
 
-    def fetch_and_op(
-        self,
-        x: Any,
-        dst: int,
-        offset: int = 0,
-        op: Op | WindowOp = ReduceOp.SUM,
-        *,
-        out: Any = None,
-        timeout: float | None = None,
-    ) -> Any:
-        """Fold x into rank `dst`'s memory, and return what was there before. Blocks until it is done.
 
-        Nothing comes between the reading and the folding: see *Atomicity* of `Window`. An array of several
-        elements is folded as a whole, so that no other such call sees a part of it.
+def _check(self: WindowCalls, op: Op | WindowOp) -> None:
+    """Raise unless `op` means something on the elements."""
+    if isinstance(op, WindowOp):
+        return
+    if op is ReduceOp.AVG:
+        raise UnsupportedDtype(
+            "op is ReduceOp.AVG, which has no meaning here: how many ranks will accumulate "
+            "is not known; use ReduceOp.SUM or premul_sum, and divide after a fence"
+        )
+    check(op, self.dtype)
+    try_out(op, self.dtype)
 
-        Parameters
-        ----------
-        x : array or number
-            An array of any shape and the window's dtype; or a number that this dtype holds, which is one
-            element.
-        dst : int
-            Whose memory; the own rank too.
-        offset : int
-            The first element folded into, in elements.
-        op : ReduceOp, premul_sum(factor), callable, or WindowOp
-            As for `accumulate`. `WindowOp.REPLACE` writes x, and `WindowOp.NO_OP` only reads; these take
-            every dtype.
-        out : array, optional
-            Takes what was there: as many elements of the same dtype. It may be x.
-        timeout : float, optional
-            Seconds; None is the communicator's, ``math.inf`` none.
 
-        Returns
-        -------
-        array or NumPy scalar
-            `out`, or a new array of the shape of x; a scalar of the window's dtype if x is a number.
+def _elements(self: WindowCalls, x: Any, name: str) -> Array:
+    """Return the elements of an array, or that of a number."""
+    ready = isinstance(x, np.generic) and x.dtype == self.dtype
+    if isinstance(x, _SCALARS) and not ready:
+        return _element(x, name, self.dtype)
+    return self._checked(x, name, written=False)
 
-        Raises
-        ------
-        UsageError
-            If an argument does not fit; `BufferMismatch` if the elements do not lie in the memory of
-            `dst`, `UnsupportedDtype` if `op` means nothing on the dtype. Before anything is written.
-        CommunicationError
-            If the call fails or its deadline passes.
-        """
-        with self._call("fetch_and_op"):
-            data = self._elements(x, "x")
-            self._check(op)
-            peer, start = self._place("dst", dst, offset, data.size)
-            old, result = self._old(x, data, out)
-            steps = self._access.fold(data, peer, start, op, old)
-            self._issue("fetch_and_op", data.nbytes, steps, (x, out), timeout, peer)
-        return result[()] if out is None and isinstance(x, _SCALARS) else result
 
-    def compare_and_swap(
-        self,
-        x: Any,
-        compare: Any,
-        dst: int,
-        offset: int = 0,
-        *,
-        out: Any = None,
-        timeout: float | None = None,
-    ) -> Any:
-        """Write x to an element of rank `dst`'s memory if it equals `compare`; return what was there.
-
-        Nothing comes between the comparison and the writing: see *Atomicity* of `Window`. It blocks until it
-        is done. x was written exactly if the result equals `compare`. Elements are compared by their bits:
-        a NaN equals the same NaN, and 0.0 is not -0.0.
-
-        Parameters
-        ----------
-        x : array or number
-            What is written: one element of the window's dtype, or a number that this dtype holds.
-        compare : array or number
-            The value that is expected there, likewise.
-        dst : int
-            Whose memory; the own rank too.
-        offset : int
-            The element, counted from 0.
-        out : array, optional
-            Takes what was there: one element of the same dtype. It may be x.
-        timeout : float, optional
-            Seconds; None is the communicator's, ``math.inf`` none.
-
-        Returns
-        -------
-        array or NumPy scalar
-            `out`, or a new array of the shape of x; a scalar of the window's dtype if x is a number.
-
-        Raises
-        ------
-        UsageError
-            If an argument does not fit; `BufferMismatch` if x or `compare` is not one element, or if it does
-            not lie in the memory of `dst`. Before anything is written.
-        CommunicationError
-            If the call fails or its deadline passes.
-        """
-        with self._call("compare_and_swap"):
-            data, expected = self._elements(x, "x"), self._elements(compare, "compare")
-            for name, array in (("x", data), ("compare", expected)):
-                if array.size != 1:
-                    raise BufferMismatch(
-                        f"{name} has {array.size} elements, and compare_and_swap takes one; "
-                        "call it for each element"
-                    )
-            peer, start = self._place("dst", dst, offset, 1)
-            old, result = self._old(x, data, out)
-            steps = self._access.compare_and_swap(data, expected, old, peer, start)
-            keep = (x, compare, out)
-            self._issue("compare_and_swap", data.nbytes, steps, keep, timeout, peer)
-        return result[()] if out is None and isinstance(x, _SCALARS) else result
-
-    def _check(self, op: Op | WindowOp) -> None:
-        """Raise unless `op` means something on the elements."""
-        if isinstance(op, WindowOp):
-            return
-        if op is ReduceOp.AVG:
-            raise UnsupportedDtype(
-                "op is ReduceOp.AVG, which has no meaning here: how many ranks will accumulate "
-                "is not known; use ReduceOp.SUM or premul_sum, and divide after a fence"
-            )
-        check(op, self.dtype)
-        try_out(op, self.dtype)
-
-    def _elements(self, x: Any, name: str) -> Array:
-        """Return the elements of an array, or that of a number."""
-        ready = isinstance(x, np.generic) and x.dtype == self.dtype
-        if isinstance(x, _SCALARS) and not ready:
-            return _element(x, name, self.dtype)
-        return self._checked(x, name, written=False)
-
-    def _old(self, x: Any, data: Array, out: Any) -> tuple[Array, Any]:
-        """Return the memory for what was there, and the result that it belongs to."""
-        if out is None:
-            shape = () if isinstance(x, _SCALARS) else host_view(x, "x").shape
-            result = empty_like_kind(x, shape, self.dtype)
-            return flat(host_view(result, "out")), result
-        old = self._checked(out, "out", written=True)
-        if old.size != data.size:
-            raise BufferMismatch(
-                f"out has {old.size} elements and x has {data.size}; give as many in out"
-            )
-        if overlap(data, old) and address(data) != address(old):
-            raise UsageError("x and out overlap; give out=x, or arrays that share no memory")
-        return old, out
+def _old(self: WindowCalls, x: Any, data: Array, out: Any) -> tuple[Array, Any]:
+    """Return the memory for what was there, and the result that it belongs to."""
+    if out is None:
+        shape = () if isinstance(x, _SCALARS) else host_view(x, "x").shape
+        result = empty_like_kind(x, shape, self.dtype)
+        return flat(host_view(result, "out")), result
+    old = self._checked(out, "out", written=True)
+    if old.size != data.size:
+        raise BufferMismatch(
+            f"out has {old.size} elements and x has {data.size}; give as many in out"
+        )
+    if overlap(data, old) and address(data) != address(old):
+        raise UsageError("x and out overlap; give out=x, or arrays that share no memory")
+    return old, out
 
 
 def _element(number: Any, name: str, dtype: DType) -> Array:

@@ -7,7 +7,8 @@ import numpy as np
 
 from hpccomm.communicator.core import Core
 from hpccomm.communicator.windows.access import Access, Array
-from hpccomm.communicator.windows.atomic import Atomics
+from hpccomm.communicator.windows.atomic import accumulate, compare_and_swap, fetch_and_op
+from hpccomm.communicator.windows.calls import WindowCalls
 from hpccomm.contracts.backend import OneSided
 from hpccomm.contracts.signature import Signature
 from hpccomm.contracts.transport import Exposure, Steps
@@ -22,7 +23,7 @@ _NOTHING = np.empty(0, np.uint8)
 _BARRIER = Signature("barrier", np.dtype(np.bool_), (0,))
 
 
-class Window(Atomics):
+class Window(WindowCalls):
     """Memory of every rank that the others read and write by themselves.
 
     Made by `Communicator.window`. `put`, `get`, `accumulate`, `fetch_and_op`, `compare_and_swap` and
@@ -154,6 +155,10 @@ class Window(Atomics):
             steps = self._access.get(into, peer, start)
             self._issue("get", into.nbytes, steps, (out,), timeout, peer)
         return out
+
+    accumulate = accumulate
+    fetch_and_op = fetch_and_op
+    compare_and_swap = compare_and_swap
 
     def flush(self, rank: int | None = None, *, timeout: float | None = None) -> None:
         """Wait until all that this rank put to `rank` is there. Blocks.
