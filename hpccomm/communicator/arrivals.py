@@ -45,18 +45,6 @@ class Message:
         Whether it is an object, sent by `Communicator.send_object`.
     """
 
-    __slots__ = (
-        "_arrival",
-        "_core",
-        "_frame",
-        "_received",
-        "dtype",
-        "is_object",
-        "nbytes",
-        "source",
-        "tag",
-    )
-
     def __init__(self, core: Core, arrival: Arrival, frame: transfer.Frame | None) -> None:
         self.source = arrival.source
         self.tag = arrival.tag // DTYPES // 2
@@ -130,11 +118,8 @@ class Message:
             raise UsageError(f"{self!r} is {what}")
 
     def __repr__(self) -> str:
-        kind = (
-            "object"
-            if self.is_object
-            else f"array of {self.dtype or 'a dtype that it does not tell'}"
-        )
+        dtype = self.dtype or "a dtype that it does not tell"
+        kind = "object" if self.is_object else f"array of {dtype}"
         return f"<hpccomm.Message: {kind}, {self.nbytes} bytes from rank {self.source}, tag {self.tag}>"
 
 
@@ -210,11 +195,16 @@ def received_object(core: Core, src: Rank, tag: Tag, timeout: float | None) -> A
     message = _awaited(core, "recv_object", _wanted(core, src, tag, OBJECTS), timeout, block=True)
     assert message is not None
     assert message._frame is not None  # noqa: SLF001 (of this module)
+    return loaded(core, "recv_object", message._frame, message.source)  # noqa: SLF001
+
+
+def loaded(core: Core, name: str, frame: transfer.Frame, rank: int) -> Any:
+    """Return the object that `rank` has sent in a call. What keeps it from being one has the facts of the call."""
     try:
-        return message._frame.load(message.source)  # noqa: SLF001
+        return frame.load(rank)
     except CommunicationError:
-        with core.calls.part_of("recv_object", message.nbytes, ordered=False):
-            raise  # with the facts of a call
+        with core.calls.part_of(name, frame.nbytes, ordered=False):
+            raise
 
 
 def _awaited(
@@ -281,15 +271,12 @@ def _wanted(core: Core, src: Rank, tag: Tag, kind: int | None) -> Wanted:
             origin, lambda wire: wire // DTYPES % 2 in kinds and wire // DTYPES <= largest, ()
         )
     number = core.tag(tag)
-    first = [wire_tag(number, each) for each in kinds]
-    # Objects have no dtype.
-    tags = [w + code for w, each in zip(first, kinds, strict=True) for code in _codes(each)]
-    among = frozenset(tags)
-    return Wanted(origin, among.__contains__, tags)
-
-
-def _codes(kind: int) -> range:
-    return range(1) if kind == OBJECTS else range(DTYPES)
+    tags = [
+        wire_tag(number, each) + code
+        for each in kinds
+        for code in range(1 if each == OBJECTS else DTYPES)  # objects have no dtype
+    ]
+    return Wanted(origin, frozenset(tags).__contains__, tags)
 
 
 def _target(core: Core, out: Any) -> Any:

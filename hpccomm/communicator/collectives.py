@@ -364,19 +364,9 @@ def neighbor_all_to_all(
         or a block is sent that is not expected: in the first call of a kind before anything is sent, later
         after 0.3 s.
     """
-    core = self._core
+    core, given = self._core, (send_counts, recv_counts, peers)
     lists = listed(
-        core,
-        "neighbor_all_to_all",
-        x,
-        out,
-        timeout,
-        algorithm,
-        stream,
-        return_counts,
-        send_counts,
-        recv_counts,
-        peers,
+        core, "neighbor_all_to_all", x, out, timeout, algorithm, stream, return_counts, *given
     )
     return core.collective(
         "neighbor_all_to_all", x, out, async_op, timeout, algorithm, stream, lists=lists

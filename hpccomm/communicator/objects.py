@@ -10,14 +10,14 @@ from functools import cache
 from typing import Any
 
 from hpccomm.communicator import object_transfer as transfer
-from hpccomm.communicator.arrivals import received_object
+from hpccomm.communicator.arrivals import loaded, received_object
 from hpccomm.communicator.core import Core, HasCore
 from hpccomm.communicator.lanes.message import OBJECTS, wire_tag
 from hpccomm.communicator.object_transfer import Frame
 from hpccomm.contracts.arrivals import ANY, Anything
 from hpccomm.contracts.fingerprint import CallFingerprint, compared, of_message
 from hpccomm.contracts.transport import DTYPES, Steps
-from hpccomm.errors import CommunicationError, UsageError, untied
+from hpccomm.errors import UsageError, untied
 from hpccomm.reductions import PremulSum, ReduceOp, code_of, named
 from hpccomm.runtime.operation import Operation
 from hpccomm.topology import check_rank
@@ -151,12 +151,11 @@ def scatter_object(
     """
     with self._core.calls.one_call():
         origin, at_root = _root(self._core, root)
-        error, frames = None, list[Frame]()
-        if at_root:
-            frames, error = _dumped_each(values, self._core.backend.size)
+        size = self._core.backend.size
+        frames, error = _dumped_each(values, size) if at_root else ([], None)
         steps = transfer.scatter(self._core, frames, origin)
         label = _label("scatter_object", origin)
-        return _run(self._core, label, Frame(), steps, timeout, error)[0]
+        return _run(self._core, label, frames, steps, timeout, error)[0]
 
 
 def all_reduce_object(
@@ -244,7 +243,7 @@ def all_to_all_object(
         frames, error = _dumped_each(values, self._core.backend.size)
         steps = transfer.all_to_all(self._core, frames)
         label = _label("all_to_all_object")
-        return _run(self._core, label, Frame(), steps, timeout, error)
+        return _run(self._core, label, frames, steps, timeout, error)
 
 
 def send_object(
@@ -271,8 +270,7 @@ def send_object(
         If the call fails or its deadline passes.
     """
     with self._core.calls.one_call():
-        peer = check_rank("dst", dst, self._core.backend.size)
-        tag = self._core.tag(tag)
+        peer, tag = check_rank("dst", dst, self._core.backend.size), self._core.tag(tag)
         wire = wire_tag(tag, OBJECTS)
         frame, error = _dumped(value)
         if error is not None and peer == self._core.backend.rank:
@@ -280,7 +278,7 @@ def send_object(
         steps = transfer.send(self._core.backend.messages, frame, peer, wire)
         label = of_message("send_object", frame.nbytes, (peer, None), tag, wire // DTYPES)
         self._core.calls.traffic.cell(peer, wire // DTYPES)[0] += 1
-        _run(self._core, label, frame, steps, timeout, error, ordered=False)
+        _run(self._core, label, frame, steps, timeout, error)
 
 
 def recv_object(
@@ -312,13 +310,12 @@ def recv_object(
         with self._core.outside_batch("recv_object"):
             return received_object(self._core, src, tag, timeout)
     with self._core.calls.one_call():
-        peer = check_rank("src", src, self._core.backend.size)
-        tag = self._core.tag(tag)
+        peer, tag = check_rank("src", src, self._core.backend.size), self._core.tag(tag)
         wire = wire_tag(tag, OBJECTS)
         steps = transfer.receive(self._core.backend.messages, peer, wire)
         label = of_message("recv_object", 0, (None, peer), tag, wire // DTYPES)
         self._core.calls.traffic.cell(peer, wire // DTYPES)[1] += 1
-        return _run(self._core, label, Frame(), steps, timeout, ordered=False)[0]
+        return _run(self._core, label, (), steps, timeout)[0]
 
 
 def _root(core: Core, root: object) -> tuple[int, bool]:
@@ -336,14 +333,12 @@ def _label(name: str, root: int | None = None) -> CallFingerprint:
 def _run(
     core: Core,
     label: CallFingerprint,
-    frame: Frame,
+    keep: Frame | Sequence[Frame],
     steps: transfer.Arriving,
     timeout: float | None,
     error: BaseException | None = None,
-    *,
-    ordered: bool = True,
 ) -> list[Any]:
-    """Run a call, and return the objects that arrive.
+    """Run a call, and return the objects that arrive. `keep` is what this rank sends.
 
     What this rank's own object is refused for is raised after the call, as all ranks know of it.
     """
@@ -354,18 +349,11 @@ def _run(
     def whole() -> Steps:
         arrived.update((yield from steps))
 
-    operation = Operation(label, whole, (frame,), ordered)
+    operation = Operation(label, whole, (keep,), ordered=not label.peers)
     core.calls.run_operation(core.check.operation(operation), limit)
     if error is not None:
         raise untied(error)
-    objects = []
-    for rank, each in arrived.items():
-        try:
-            objects.append(each.load(rank))
-        except CommunicationError:
-            with core.calls.part_of(label.name, each.nbytes, ordered=False):
-                raise  # with the facts of a call
-    return objects
+    return [loaded(core, label.name, each, rank) for rank, each in arrived.items()]
 
 
 def _dumped(value: Any) -> tuple[Frame, BaseException | None]:

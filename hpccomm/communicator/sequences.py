@@ -1,7 +1,7 @@
 """What plans do: the ranks agree on the steps, once, and carry them out again and again."""
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from time import perf_counter
@@ -149,27 +149,19 @@ def _bound(
     most = most_messages(everyone)
     transport, first = core.plan_tags.take(most) if most else (None, 0)
     mine = everyone[core.backend.rank]
-    sends = numbers([one for one in mine.sends if one.memory == HOST])
-    receives = numbers([one for one in mine.receives if one.memory == HOST])
-    return transport, [_one(step, transport, first, sends, receives) for step in steps]
-
-
-def _one(
-    step: PlanStep,
-    transport: Transport | None,
-    first: int,
-    sends: Iterator[int],
-    receives: Iterator[int],
-) -> Call:
-    """Return a step as one call; its messages take the next numbers."""
-    lane = step.calls[0].prepared.lane
-    calls = []
-    for call in step.calls:
-        to, origin = call.ends if lane.memory == HOST else (None, None)
-        outward = None if to is None else first + next(sends)
-        inward = None if origin is None else first + next(receives)
-        calls.append(replace(call, tags=(outward, inward)))
-    return lane.step(calls, transport, batched=step.batched)
+    sends, receives = (
+        numbers([one for one in each if one.memory == HOST]) for each in (mine.sends, mine.receives)
+    )
+    whole = []
+    for step in steps:
+        lane, calls = step.calls[0].prepared.lane, []
+        for call in step.calls:
+            to, origin = call.ends if lane.memory == HOST else (None, None)
+            outward = None if to is None else first + next(sends)
+            inward = None if origin is None else first + next(receives)
+            calls.append(replace(call, tags=(outward, inward)))
+        whole.append(lane.step(calls, transport, batched=step.batched))
+    return transport, whole
 
 
 def _carrying(

@@ -3,6 +3,8 @@
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 from hpccomm.communicator.lanes import Call
@@ -10,6 +12,8 @@ from hpccomm.contracts.fingerprint import CallFingerprint, joined, written
 from hpccomm.contracts.pairing import odd_ones
 from hpccomm.runtime.recorder import Site, described
 from hpccomm.runtime.verdict import side_by_side
+
+NO_CALL = {"operation": "no call"}
 
 HOST = "host"
 """The kind of memory whose messages are numbered."""
@@ -141,19 +145,16 @@ def differing(everyone: Sequence[Announced]) -> tuple[str, tuple[int, ...]] | No
 
 
 def _collectives(everyone: Sequence[Announced]) -> tuple[str, tuple[int, ...]] | None:
-    most = max(len(each.collectives) for each in everyone)
-    for number in range(most):
-        came: dict[int, dict[str, Any]] = {}
-        for rank, each in enumerate(everyone):
-            if number < len(each.collectives):
-                step, values = each.collectives[number]
-                came[rank] = {"record": values, "site": each.sites[step]}
-            else:
-                came[rank] = {"record": {"operation": "no call"}}
+    each_number = zip_longest(*(each.collectives for each in everyone))
+    for number, calls in enumerate(each_number, 1):
+        came: dict[int, dict[str, Any]] = {rank: {"record": NO_CALL} for rank in range(len(calls))}
+        for rank, call in enumerate(calls):
+            if call is not None:
+                came[rank] = {"record": call[1], "site": everyone[rank].sites[call[0]]}
         odd = {rank: written(facts["record"]) for rank, facts in came.items()}
         if len(set(odd.values())) > 1:
             return (
-                f"the ranks plan different collectives as number {number + 1}: {side_by_side(came)}; "
+                f"the ranks plan different collectives as number {number}: {side_by_side(came)}; "
                 "plan the same collectives in the same order on all ranks"
             ), odd_ones(odd)
     return None
@@ -174,7 +175,7 @@ def _messages(everyone: Sequence[Announced]) -> tuple[str, tuple[int, ...]] | No
     for pair in sorted(sends.keys() | receives.keys()):
         sent, taken = sends.get(pair, []), receives.get(pair, [])
         # Messages of one tag arrive in their order; others may be received in another one.
-        if [_what(one) for one in _ordered(sent)] != [_what(one) for one in _ordered(taken)]:
+        if [*map(_what, _ordered(sent))] != [*map(_what, _ordered(taken))]:
             sender, receiver, _ = pair
             return _odd_message(everyone, sender, receiver, sent, taken), (sender, receiver)
     return None
@@ -184,13 +185,9 @@ def _what(one: Sent) -> tuple[int, str, int]:
     return one.tag, one.dtype, one.nbytes
 
 
-def _ordered(messages: Sequence[Sent]) -> list[Sent]:
-    return [messages[place] for place in _order(messages)]
-
-
-def _order(messages: Sequence[Sent]) -> list[int]:
-    """Return the places of messages between two ranks in an order that both ends know."""
-    return sorted(range(len(messages)), key=lambda place: messages[place].tag)
+def _ordered(messages: Iterable[Sent]) -> list[Sent]:
+    """Return messages between two ranks in an order that both ends know."""
+    return sorted(messages, key=attrgetter("tag"))
 
 
 def _odd_message(
@@ -202,14 +199,11 @@ def _odd_message(
 ) -> str:
     """Say which message between two ranks is the first that does not fit."""
     for tag in sorted({one.tag for one in (*sent, *taken)}):
-        out = [one for one in sent if one.tag == tag]
-        come = [one for one in taken if one.tag == tag]
-        for number in range(max(len(out), len(come))):
-            one = out[number] if number < len(out) else None
-            other = come[number] if number < len(come) else None
+        out, come = ([one for one in each if one.tag == tag] for each in (sent, taken))
+        for number, (one, other) in enumerate(zip_longest(out, come), 1):
             if one is None or other is None or _what(one) != _what(other):
                 return (
-                    f"as message {number + 1} with tag {tag}, rank {sender} sends rank {receiver} "
+                    f"as message {number} with tag {tag}, rank {sender} sends rank {receiver} "
                     f"{_shown(one, everyone[sender])}, and rank {receiver} receives "
                     f"{_shown(other, everyone[receiver])} from it; let what a rank receives be what the "
                     "other one sends, in the same order"
@@ -240,11 +234,9 @@ def most_messages(everyone: Iterable[Announced]) -> int:
 
 def numbers(messages: Sequence[Sent]) -> Iterator[int]:
     """Yield the number of each message of one rank, from 0 for each peer. Both ends find the same."""
-    places: dict[int, list[int]] = defaultdict(list)
-    for place, one in enumerate(messages):
-        places[one.peer].append(place)
-    found = [0] * len(messages)
-    for there in places.values():
-        for number, place in enumerate(_order([messages[each] for each in there])):
-            found[there[place]] = number
+    found, before = [0] * len(messages), Counter[int]()
+    for place in sorted(range(len(messages)), key=lambda place: messages[place].tag):
+        peer = messages[place].peer
+        found[place] = before[peer]
+        before[peer] += 1
     yield from found

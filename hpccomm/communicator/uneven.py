@@ -131,18 +131,8 @@ def reduce_scatter_v(
     lists = listed(
         core, "reduce_scatter_v", x, out, timeout, algorithm, stream, return_counts, counts
     )
-    return core.collective(
-        "reduce_scatter_v",
-        x,
-        out,
-        async_op,
-        timeout,
-        algorithm,
-        stream,
-        op,
-        deterministic,
-        lists=lists,
-    )
+    how = timeout, algorithm, stream, op, deterministic
+    return core.collective("reduce_scatter_v", x, out, async_op, *how, lists=lists)
 
 
 def all_to_all_v(
@@ -197,19 +187,8 @@ def all_to_all_v(
     CommunicationError
         If the call fails or its deadline passes.
     """
-    core = self._core
-    lists = listed(
-        core,
-        "all_to_all_v",
-        x,
-        out,
-        timeout,
-        algorithm,
-        stream,
-        return_counts,
-        send_counts,
-        recv_counts,
-    )
+    core, given = self._core, (send_counts, recv_counts)
+    lists = listed(core, "all_to_all_v", x, out, timeout, algorithm, stream, return_counts, *given)
     return core.collective(
         "all_to_all_v", x, out, async_op, timeout, algorithm, stream, lists=lists
     )

@@ -119,29 +119,27 @@ class Check:
         label = operation.label
         if not operation.ordered or not self.due(label):
             return operation
-        self.learn(label)  # now, and not when its turn comes: all ranks must know at the same call
-        engine, start = self._engine, operation.start
-        number = engine.number + 1
+        engine = self._engine
         digest = digested(engine.digest, label.fingerprint)
+        # Learned now, and not when its turn comes: all ranks must know at the same call.
+        first = self._first(label, engine.number + 1, digest, operation.start)
+        return replace(operation, start=first)
+
+    def steps(self, label: CallFingerprint, start: Callable[[], Steps]) -> Steps:
+        """Return steps of the call that has just begun, which agree before those of `start`."""
+        return self._first(label, self._engine.number, self._engine.digest, start)()
+
+    def _first(
+        self, label: CallFingerprint, number: int, digest: int, start: Callable[[], Steps]
+    ) -> Callable[[], Steps]:
+        self.learn(label)
         agreement = self._agreement(label, number, digest)
 
         def agreed() -> Steps:
             yield from agreement
             yield from start()
 
-        return replace(operation, start=agreed)
-
-    def steps(self, label: CallFingerprint, start: Callable[[], Steps]) -> Steps:
-        """Return steps of the call that has just begun, which agree before those of `start`."""
-        self.learn(label)
-        engine = self._engine
-        agreement = self._agreement(label, engine.number, engine.digest)
-
-        def agreed() -> Steps:
-            yield from agreement
-            yield from start()
-
-        return agreed()
+        return agreed
 
     def wait(self, label: CallFingerprint, entry: CallRecord) -> None:
         """Agree on the call that has just begun, under its deadline."""

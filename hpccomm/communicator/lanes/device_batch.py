@@ -73,13 +73,9 @@ def as_one(
 def _operations(calls: tuple[Call, ...], stream: int) -> tuple[Operation, ...]:
     """Return calls in which the host takes part as polled operations on a stream."""
     return tuple(
-        Operation(
-            call.prepared.label,
-            partial(call.prepared.route.start, *pointers(call), stream),
-            (),
-            call.prepared.ordered,
-        )
+        Operation(each.label, partial(each.route.start, *pointers(call), stream), (), each.ordered)
         for call in calls
+        for each in (call.prepared,)
     )
 
 
