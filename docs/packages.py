@@ -4,6 +4,7 @@
 the code by its full name, shows its file, and lets the build warn if it is gone.
 """
 
+import ast
 import importlib
 import re
 import tomllib
@@ -41,10 +42,12 @@ def importable(layers: list[str]) -> Iterator[tuple[str, str]]:
 
 def summary(module: str) -> str:
     """Return the first sentence of a module's docstring; empty where a contract's module is not there."""
-    try:
-        text = importlib.import_module(module).__doc__ or ""
-    except ModuleNotFoundError:
+    path = ROOT.joinpath(*module.split("."))
+    files = [each for each in (path / "__init__.py", path.with_suffix(".py")) if each.is_file()]
+    if not files:
         return ""
+    # Read and not imported: what it builds on need not be installed.
+    text = ast.get_docstring(ast.parse(files[0].read_text("utf-8"))) or ""
     return " ".join(text.strip().split("\n\n", maxsplit=1)[0].split())
 
 
