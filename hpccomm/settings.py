@@ -187,14 +187,14 @@ def check_name(value: object) -> None:
         raise UsageError(f"name is {value!r}; give a string or None")
 
 
-def _one_of(known: tuple[str, ...]) -> "Kind":
+def _one_of(known: tuple[str, ...]) -> "SettingKind":
     def check(name: str, value: object) -> str:
         if value not in known:
             listed = ", ".join(map(repr, known))
             raise UsageError(f"{name} is {value!r}; give one of {listed}, or None")
         return str(value)
 
-    return Kind(check, str, f"{', '.join(known[:-1])} or {known[-1]}")
+    return SettingKind(check, str, f"{', '.join(known[:-1])} or {known[-1]}")
 
 
 def _check_hints(name: str, value: object) -> Mapping[str, str]:
@@ -221,7 +221,7 @@ def _switch(text: str) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
+class SettingKind:
     """A kind of setting.
 
     Attributes
@@ -239,20 +239,20 @@ class Kind:
     fits: str
 
 
-def _text(fits: str, remedy: str = "give a name or None") -> Kind:
+def _text(fits: str, remedy: str = "give a name or None") -> SettingKind:
     def check(name: str, value: object) -> str:
         if not isinstance(value, str):
             raise UsageError(f"{name} is {value!r}; {remedy}")
         return value
 
-    return Kind(check, str, fits)
+    return SettingKind(check, str, fits)
 
 
 _FILE = "give the name of a file, or None"
 _PATH = _text("a path")
-_SECONDS = Kind(check_seconds, float, "seconds above 0, or inf")
-_BYTES = Kind(check_bytes, int, "bytes, at least 1")
-_SWITCH = Kind(check_bool, _switch, "0 or 1")
+_SECONDS = SettingKind(check_seconds, float, "seconds above 0, or inf")
+_BYTES = SettingKind(check_bytes, int, "bytes, at least 1")
+_SWITCH = SettingKind(check_bool, _switch, "0 or 1")
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,7 +260,7 @@ class Variable:
     """One environment variable: its name, kind, default and meaning."""
 
     name: str
-    kind: Kind
+    kind: SettingKind
     default: object
     meaning: str
 

@@ -23,7 +23,7 @@ from hpccomm.runtime.inquiry import Inquiry
 from hpccomm.schedules.algorithms import ALGORITHMS, Algorithm
 from hpccomm.schedules.schedule import Channel, Copies, Folds, Round, Schedule, Transfers
 from hpccomm.testing import conformance, run_ranks
-from hpccomm.testing.conformance.algorithms import WAYS, Way
+from hpccomm.testing.conformance.algorithms import METHODS, Method
 from hpccomm.testing.conformance.check import equal, raises, same_bits
 from hpccomm.testing.conformance.deterministic import order_matters
 from hpccomm.testing.conformance.inputs import MOVABLE, PAIRS, poison, reduced, reduction
@@ -200,13 +200,13 @@ def a_barrier_waits_for_nobody(patch: pytest.MonkeyPatch) -> None:
 
 
 def the_next_ones_array_is_reached(patch: pytest.MonkeyPatch) -> None:
-    original = LoopbackExposure.reach
+    original = LoopbackExposure.peer_buffer
 
     def reach(self: Any, peer: int, buffer: int, dtype: Any) -> Any:
         ranks = sorted(self._exposed)
         return original(self, ranks[(ranks.index(peer) + 1) % len(ranks)], buffer, dtype)
 
-    patch.setattr(LoopbackExposure, "reach", reach)
+    patch.setattr(LoopbackExposure, "peer_buffer", reach)
 
 
 def calls_are_not_compared(patch: pytest.MonkeyPatch) -> None:
@@ -265,11 +265,11 @@ def test_a_planted_fault_is_found(plant: Plant, name: str, monkeypatch: pytest.M
         run_ranks(3, CASES[name].run, timeout=60, options=unchecked)
 
 
-@pytest.mark.parametrize("way", WAYS, ids="-".join)
-def test_a_fault_in_any_algorithm_is_found(way: Way, monkeypatch: pytest.MonkeyPatch) -> None:
-    spoil(monkeypatch, way[0], off_by_one)
-    case = CASES[f"algorithms.counts[{'-'.join(way)}]"]
-    with pytest.raises(AssertionError, match=way[0]):
+@pytest.mark.parametrize("method", METHODS, ids="-".join)
+def test_a_fault_in_any_algorithm_is_found(method: Method, monkeypatch: pytest.MonkeyPatch) -> None:
+    spoil(monkeypatch, method[0], off_by_one)
+    case = CASES[f"algorithms.counts[{'-'.join(method)}]"]
+    with pytest.raises(AssertionError, match=method[0]):
         run_ranks(3, case.run, timeout=60, options=CommOptions(self_check=False))
 
 

@@ -38,14 +38,14 @@ def test_arrays_are_let_go_of() -> None:
         each.expose([data], 0, 0, plain=True, room=0)
         for each, data in ((mine.shared, one), (theirs.shared, other))
     )
-    assert np.shares_memory(here.reach(1, 0, other.dtype), other)
-    assert np.shares_memory(there.reach(0, 0, one.dtype), one)
+    assert np.shares_memory(here.peer_buffer(1, 0, other.dtype), other)
+    assert np.shares_memory(there.peer_buffer(0, 0, one.dtype), one)
     assert not world.exposed
-    here.withdraw()
-    there.withdraw()
+    here.release()
+    there.release()
     for exposure in (here, there):
         with pytest.raises(KeyError):
-            exposure.reach(0, 0, one.dtype)
+            exposure.peer_buffer(0, 0, one.dtype)
 
 
 def test_ranks_on_several_nodes_do_not_share_memory() -> None:

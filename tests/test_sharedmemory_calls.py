@@ -126,8 +126,8 @@ def test_a_call_on_the_same_registered_arrays_looks_for_nothing_again(monkeypatc
         raise AssertionError("it was known")
 
     monkeypatch.setattr(NodeMemory, "expose", refuse)
-    monkeypatch.setattr(NodeExposure, "learn", refuse)
-    monkeypatch.setattr(NodeExposure, "reach", refuse)
+    monkeypatch.setattr(NodeExposure, "take_records", refuse)
+    monkeypatch.setattr(NodeExposure, "peer_buffer", refuse)
     for _ in range(20):
         summed(ranks, sent, received)
     # Nor on other views of them.

@@ -124,10 +124,10 @@ def test_pages_that_nobody_asks_for_are_given_back_and_read_as_zeros(monkeypatch
         assert data.ctypes.data == at
         assert data[0] == data[-1] == 1
     del data
-    heap.tend()
+    heap.housekeep()
     assert pages(heap, anchor) >= 20 * MIB
     now += heaps.PATIENCE + 1
-    heap.tend()
+    heap.housekeep()
     assert pages(heap, anchor) == small
     data = heap.empty(20 * MIB)
     assert data.ctypes.data == at
@@ -189,7 +189,7 @@ def _in_child(heap: Heap, parents: list[np.ndarray], at: int) -> None:
     mine[:] = 9
     heaps.PATIENCE = 0.0  # type: ignore[misc]
     parents.clear()  # must not go back to anybody, nor lose its pages
-    heap.tend()
+    heap.housekeep()
     os._exit(1 if inside else 0)
 
 

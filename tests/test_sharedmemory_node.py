@@ -43,7 +43,7 @@ def exposed(
         for rank, own, room in zip(ranks, arrays, rooms, strict=True)
     ]
     table = np.array([each.record for each in both])
-    reach = [each.learn({0: table[0], 1: table[1]}) for each in both]
+    reach = [each.take_records({0: table[0], 1: table[1]}) for each in both]
     table[:] = -1
     return both, reach
 
@@ -76,7 +76,7 @@ def test_arrays_of_any_kind_are_reached_where_they_lie(ranks, first, second) -> 
     assert reach == [Reach.DIRECT] * 2
     for rank, peer in ((0, 1), (1, 0), (0, 0)):
         for buffer in (0, 1):
-            view = both[rank].reach(peer, buffer, F4)
+            view = both[rank].peer_buffer(peer, buffer, F4)
             assert view.size == 100
             assert np.array_equal(seen(view), own[peer][buffer])
             kind = (first, second)[peer][buffer]
@@ -86,7 +86,7 @@ def test_arrays_of_any_kind_are_reached_where_they_lie(ranks, first, second) -> 
             assert (own[peer][buffer] == 7).all()
             own[peer][buffer][:] = np.arange(100) - buffer
     for each in both:
-        each.withdraw()
+        each.release()
 
 
 @pytest.mark.parametrize(
@@ -125,7 +125,7 @@ def test_empty_arrays_are_reachable(ranks) -> None:
     own = [[np.empty(0, F4), np.empty(0, F4)], arrays_of(ranks[1], (True, True))]
     both, reach = exposed(ranks, own, plain=False)
     assert reach == [Reach.DIRECT] * 2
-    assert both[1].reach(0, 0, F4).size == 0
+    assert both[1].peer_buffer(0, 0, F4).size == 0
 
 
 def test_scratch_is_reached_and_comes_again(ranks) -> None:
@@ -135,12 +135,12 @@ def test_scratch_is_reached_and_comes_again(ranks) -> None:
     scratch = [each.scratch for each in both]
     assert not np.may_share_memory(*scratch)
     scratch[0].view(F4)[:] = np.arange(100)
-    assert np.array_equal(seen(both[1].reach(0, 2, F4)), np.arange(100))
-    written(both[1].reach(0, 2, F4), np.ones(100, F4))
+    assert np.array_equal(seen(both[1].peer_buffer(0, 2, F4)), np.arange(100))
+    written(both[1].peer_buffer(0, 2, F4), np.ones(100, F4))
     assert (scratch[0].view(F4) == 1).all()
     addresses = {each.ctypes.data for each in scratch}
     for each in both:
-        each.withdraw()
+        each.release()
     again, _ = exposed(ranks, own, 400, plain=False)
     assert {each.scratch.ctypes.data for each in again} == addresses
 
@@ -154,21 +154,21 @@ def test_room_is_that_of_the_process_whatever_the_calls(ranks) -> None:
     first, second = ask(600), ask(600)
     assert first.scratch is not None
     assert second.scratch is None
-    second.withdraw()
+    second.release()
     third = ask(400)
     assert third.scratch is not None
     assert ask(1).scratch is None
-    first.withdraw()
-    third.withdraw()
+    first.release()
+    third.release()
     whole = ask(1000)  # what was kept makes room
     assert whole.scratch is not None
     assert ask(1).scratch is None
-    whole.withdraw()
+    whole.release()
     # Another communicator of the process has the same room.
     other = ranks[1].expose(own, 1, 700, plain=False, room=1000)
     assert other.scratch is not None
     assert ask(600).scratch is None
-    other.withdraw()
+    other.release()
     assert ask(600).scratch is not None
 
 
@@ -217,10 +217,10 @@ def test_memory_that_cannot_be_mapped_goes_through_the_kernel_or_raises(ranks, m
 
     monkeypatch.setattr(ranks[0]._segments, "find", refuse)
     both, _ = exposed(ranks, own)
-    assert np.array_equal(seen(both[0].reach(1, 0, F4)), own[1][0])
+    assert np.array_equal(seen(both[0].peer_buffer(1, 0, F4)), own[1][0])
     both, _ = exposed(ranks, own, plain=False)
     with pytest.raises(CommunicationError, match=r"rank 1 cannot be mapped: .*ulimit -n"):
-        both[0].reach(1, 1, F4)
+        both[0].peer_buffer(1, 1, F4)
 
 
 def test_a_process_that_ended_is_a_lost_peer(ranks) -> None:
@@ -229,7 +229,7 @@ def test_a_process_that_ended_is_a_lost_peer(ranks) -> None:
     both, _ = exposed(apart, own)
     for buffer in (0, 1):
         with pytest.raises(PeerLost) as caught:
-            seen(both[0].reach(1, buffer, F4))
+            seen(both[0].peer_buffer(1, buffer, F4))
         assert caught.value.ranks == (1,)
 
 
@@ -242,7 +242,7 @@ def test_a_descriptor_that_its_program_closed_is_no_lost_peer(ranks, monkeypatch
     monkeypatch.setattr(ranks[0]._segments, "find", closed)
     both, _ = exposed(ranks, own, plain=False)
     with pytest.raises(CommunicationError, match="close no descriptors") as caught:
-        both[0].reach(1, 0, F4)
+        both[0].peer_buffer(1, 0, F4)
     assert not isinstance(caught.value, PeerLost)
 
 

@@ -15,7 +15,7 @@ from hpccomm.errors import CommunicationError, PeerLost
 from hpccomm.memory.scratch import ScratchBuffer
 from hpccomm.memory.shared import libc
 from hpccomm.memory.shared.pages import PeerPages, RemoteMemory
-from hpccomm.memory.shared.probe import Findings, Offer, agreed, offer, tried
+from hpccomm.memory.shared.probe import Offer, ProbeResult, agreed, offer, tried
 from hpccomm.memory.shared.process import PeerSegments
 
 ELEMENTS = 300_000
@@ -83,8 +83,8 @@ def other() -> Iterator[Other]:
 
 @pytest.fixture
 def pages(other: Other) -> PeerPages:
-    door, dtype = RemoteMemory(other.pid, 1), np.dtype(np.float32)
-    return PeerPages(door, ScratchBuffer(), other.at, ELEMENTS, dtype)
+    remote, dtype = RemoteMemory(other.pid, 1), np.dtype(np.float32)
+    return PeerPages(remote, ScratchBuffer(), other.at, ELEMENTS, dtype)
 
 
 @pytest.mark.parametrize("most", [None, 4097], ids=["at once", "in parts"])
@@ -92,7 +92,7 @@ def test_pages_are_read_and_written_where_they_lie(other, pages, most, monkeypat
     if most:  # the kernel may copy less than it is asked for
         for name in ("_from", "_to"):
             monkeypatch.setattr(
-                pages.door, name, _stingy(getattr(pages.door, name), most), raising=False
+                pages.remote, name, _stingy(getattr(pages.remote, name), most), raising=False
             )
     expected = np.arange(ELEMENTS, dtype=np.float32)
     into = np.empty(ELEMENTS, np.float32)
@@ -144,7 +144,7 @@ def test_memory_that_is_not_there_is_an_error(other) -> None:
 
 
 def test_a_call_that_a_signal_interrupts_is_made_again(pages, monkeypatch) -> None:
-    real, calls = pages.door._from, []
+    real, calls = pages.remote._from, []
 
     def interrupted(*arguments: int) -> int:
         calls.append(arguments)
@@ -153,7 +153,7 @@ def test_a_call_that_a_signal_interrupts_is_made_again(pages, monkeypatch) -> No
             return -1
         return real(*arguments)
 
-    monkeypatch.setattr(pages.door, "_from", interrupted, raising=False)
+    monkeypatch.setattr(pages.remote, "_from", interrupted, raising=False)
     assert np.array_equal(pages[7:9], [7, 8])
     assert len(calls) == 3
 
@@ -182,8 +182,8 @@ def test_another_file_under_a_segments_number_is_not_mapped(other) -> None:
 
 
 def test_the_probe_finds_what_another_process_offers(other) -> None:
-    assert tried({0: offer(), 1: other.offer}, 0) == Findings("", "")
-    assert tried({1: offer()._replace(pid=-1)}, 1) == Findings("", "")  # itself, it does not try
+    assert tried({0: offer(), 1: other.offer}, 0) == ProbeResult("", "")
+    assert tried({1: offer()._replace(pid=-1)}, 1) == ProbeResult("", "")  # itself, it does not try
 
 
 def test_the_probe_takes_no_process_for_another(other) -> None:
@@ -198,10 +198,10 @@ def test_the_probe_takes_no_process_for_another(other) -> None:
 
 
 def test_all_ranks_hear_of_the_first_that_cannot() -> None:
-    fine = Findings("", "")
+    fine = ProbeResult("", "")
     assert agreed([fine, fine])[:2] == ("", "")
     assert "process_vm_readv" in agreed([fine, fine])[2]
-    mapped, plain, how = agreed([fine, Findings("", "no"), Findings("never", "never")])
+    mapped, plain, how = agreed([fine, ProbeResult("", "no"), ProbeResult("never", "never")])
     assert mapped == "on rank 2: never"
     assert plain == "on rank 1: no"
     assert "on rank 1: no" in how

@@ -27,7 +27,7 @@ from hpccomm.contracts.signature import Signature
 from hpccomm.contracts.transport import (
     DTYPES,
     RECORD,
-    Bound,
+    BoundSet,
     Persistent,
     Reach,
     Receiving,
@@ -160,20 +160,20 @@ class LoopbackExposure:
         self.record[:2] = fingerprint, scratch is not None
         self.scratch = scratch
 
-    def learn(self, records: Mapping[int, Record]) -> Reach:
+    def take_records(self, records: Mapping[int, Record]) -> Reach:
         """Return how threads reach each other's arrays: directly, if plain arrays may be reached."""
         if self._plain:
             return Reach.DIRECT
         return Reach.STAGED if all(record[1] for record in records.values()) else Reach.NONE
 
-    def reach(self, peer: int, buffer: int, dtype: DType) -> NDArray[Any]:
+    def peer_buffer(self, peer: int, buffer: int, dtype: DType) -> NDArray[Any]:
         """Return the peer's buffer of that number."""
         return self._exposed[peer][buffer].view(dtype)
 
     def detached(self) -> None:
         """Return None: the arrays of each call are listed anew."""
 
-    def withdraw(self) -> None:
+    def release(self) -> None:
         """Release the arrays."""
         self._exposed = {}
 
@@ -202,7 +202,7 @@ class LoopbackMemory:
         """Return False: no memory is special here."""
         return False
 
-    def tend(self) -> None:
+    def housekeep(self) -> None:
         """Do nothing: no memory is special here."""
 
     def expose(
@@ -263,11 +263,11 @@ class LoopbackTransport:
         """Return what begins to receive such messages, as steps."""
         return received(self.irecv, src, tag)
 
-    def isend_again(self, data: NDArray[Any], dst: int, tag: int) -> Bound:
+    def isend_again(self, data: NDArray[Any], dst: int, tag: int) -> BoundSet:
         """Return what sends this array whenever it is started."""
         return begun_anew(partial(self.isend, data, dst, tag))
 
-    def irecv_again(self, data: NDArray[Any], src: int, tag: int) -> Bound:
+    def irecv_again(self, data: NDArray[Any], src: int, tag: int) -> BoundSet:
         """Return what receives into this array whenever it is started."""
         return begun_anew(partial(self.irecv, data, src, tag))
 

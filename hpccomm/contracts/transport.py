@@ -52,7 +52,7 @@ not called again after it has returned True or raised.
 """
 
 
-class Bound(NamedTuple):
+class BoundSet(NamedTuple):
     """Messages that are bound to their arrays, and begun again and again.
 
     Attributes
@@ -158,26 +158,26 @@ class Exposure(Protocol):
     def registered(self) -> Sequence[NDArray[Any]] | None:
         """The arrays of this rank, where all are in registered memory."""
 
-    def learn(self, records: Mapping[int, Record]) -> Reach:
+    def take_records(self, records: Mapping[int, Record]) -> Reach:
         """Take what each rank of the node published, this one too, and return what all reach.
 
         The same on all of them. Local.
         """
 
-    def reach(self, peer: int, buffer: int, dtype: DType) -> "NDArray[Any] | Pages":
+    def peer_buffer(self, peer: int, buffer: int, dtype: DType) -> "NDArray[Any] | Pages":
         """Return the peer's buffer of that number in the same call, as elements of `dtype`.
 
-        Only after `learn`, of what it said, and until the ranks meet for the last time.
+        Only after `take_records`, of what it said, and until the ranks meet for the last time.
         """
 
     def detached(self) -> "Exposure | None":
         """Return a new exposure for all calls on the same registered memory; None without one.
 
-        It keeps no array alive, and `withdraw` does nothing to it. Not with scratch, which each
+        It keeps no array alive, and `release` does nothing to it. Not with scratch, which each
         call takes anew.
         """
 
-    def withdraw(self) -> None:
+    def release(self) -> None:
         """Forget the buffers: no peer reaches them any more.
 
         After a failure it is not called, and they live on: a late peer may still reach them.
@@ -214,7 +214,7 @@ class SharedMemory(Protocol):
     def holds(self, data: NDArray[Any]) -> bool:
         """Tell whether an array lies in registered memory of this process."""
 
-    def tend(self) -> None:
+    def housekeep(self) -> None:
         """Do the periodic work on this process's registered memory. Local; cheap."""
 
     def expose(
@@ -269,7 +269,7 @@ class Persistent(Protocol):
     def pays(self, peer: int, nbytes: int) -> bool:
         """Return whether a message of a size is to be bound. Local; equal at both ends."""
 
-    def bind(self, receives: Sequence[BoundMessage], sends: Sequence[BoundMessage]) -> Bound:
+    def bind(self, receives: Sequence[BoundMessage], sends: Sequence[BoundMessage]) -> BoundSet:
         """Bind messages to their arrays, which live as long as the result. Local; never blocks.
 
         The two ends of each have agreed on its size: a receive does not look at what comes.
@@ -309,10 +309,10 @@ class Transport(Protocol):
     def receiving(self, src: int, tag: int) -> Receiving:
         """Return functions that begin it as steps: for a receive, and for a send beside it."""
 
-    def isend_again(self, data: NDArray[Any], dst: int, tag: int) -> Bound:
+    def isend_again(self, data: NDArray[Any], dst: int, tag: int) -> BoundSet:
         """Return what sends this array to rank `dst`, as `isend` does, whenever it is started."""
 
-    def irecv_again(self, data: NDArray[Any], src: int, tag: int) -> Bound:
+    def irecv_again(self, data: NDArray[Any], src: int, tag: int) -> BoundSet:
         """Return what receives into this array from rank `src`, as `irecv` does, whenever it is started."""
 
     def look(self, src: int, tag: int, nbytes: int, *, take: bool = False) -> bool:
@@ -337,7 +337,7 @@ class Transport(Protocol):
         """
 
 
-def begun_anew(begin: Callable[[], Request]) -> Bound:
+def begun_anew(begin: Callable[[], Request]) -> BoundSet:
     """Return a persistent transfer that is a new one each time, for transports that know no others."""
     test: Request | None = None
 
@@ -351,7 +351,7 @@ def begun_anew(begin: Callable[[], Request]) -> Bound:
             test = None
         return test is None
 
-    return Bound(start, tested)
+    return BoundSet(start, tested)
 
 
 def dtype_code(dtype: DType) -> int:

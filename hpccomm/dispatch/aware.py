@@ -17,7 +17,7 @@ from hpccomm.contracts.device import DeviceRoute, Piece, message_name
 from hpccomm.contracts.signature import Signature
 from hpccomm.contracts.transport import Steps
 from hpccomm.dispatch import policy
-from hpccomm.dispatch.device_schedules import DeviceSchedules, Planned
+from hpccomm.dispatch.device_schedules import DeviceSchedules, ReadySchedule
 from hpccomm.dispatch.execution.alternating import Alternating
 from hpccomm.dispatch.send_order import SendOrder
 from hpccomm.dtypes import DType
@@ -134,7 +134,7 @@ class CudaAwareDispatch:
             self._claimed = False
             users.release(self._device, users.MPI)
 
-    def _steps(self, planned: Planned, send: int, recv: int, stream: int) -> Steps:
+    def _steps(self, planned: ReadySchedule, send: int, recv: int, stream: int) -> Steps:
         device = self._device
         with used(stream, device):
             begun = planned.begin(send, recv, stream)

@@ -32,7 +32,7 @@ MOST_SEGMENTS = 1 << 10
 _BYTES = np.dtype(np.uint8)
 
 
-class Planned(NamedTuple):
+class ReadySchedule(NamedTuple):
     """What carries out a call.
 
     Attributes
@@ -87,7 +87,7 @@ class DeviceSchedules:
 
     def planned(
         self, call: Signature, algorithm: policy.PolicyChoice, deterministic: bool
-    ) -> Planned:
+    ) -> ReadySchedule:
         """Return what carries out calls like `call`. Local.
 
         Parameters
@@ -123,7 +123,7 @@ class DeviceSchedules:
         fold = None if inner.op is None else self._folder(inner.op, inner.dtype)
         program = DeviceProgram(schedule, inner.dtype, fold, self.scratch)
         segment = schedule.segment_nbytes(inner.dtype.itemsize)
-        return Planned(program, self.beginning(call, wide), segment, code)
+        return ReadySchedule(program, self.beginning(call, wide), segment, code)
 
     def saved(self, call: Signature) -> Begin:
         """Return the function that copies the sent data to scratch."""

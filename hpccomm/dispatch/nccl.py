@@ -22,7 +22,7 @@ from hpccomm.contracts.device import (
 )
 from hpccomm.contracts.signature import Signature
 from hpccomm.dispatch import policy
-from hpccomm.dispatch.device_schedules import DeviceSchedules, Planned
+from hpccomm.dispatch.device_schedules import DeviceSchedules, ReadySchedule
 from hpccomm.errors import UsageError
 from hpccomm.memory.cuda import streams
 from hpccomm.memory.cuda.memory import copy
@@ -211,7 +211,7 @@ class NcclDispatch:
 
         return beginning
 
-    def _enqueuing(self, planned: Planned) -> Launch:
+    def _enqueuing(self, planned: ReadySchedule) -> Launch:
         device, exchange = self._devices.device, self._devices.exchange
         program, begin = planned.program, planned.begin
 

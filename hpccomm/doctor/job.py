@@ -24,7 +24,7 @@ _LAST = 12
 """Lines to keep of the output of a process that failed."""
 
 
-class Heard(NamedTuple):
+class MpiReport(NamedTuple):
     """What the process that used MPI reported.
 
     Attributes
@@ -85,7 +85,7 @@ def problem(trees: Mapping[str, Any]) -> str:
     return str(mpi.get("missing") or mpi.get("failure") or "").partition("; it printed")[0]
 
 
-def _heard(more: list[str], sources: Collection[str]) -> Heard:
+def _heard(more: list[str], sources: Collection[str]) -> MpiReport:
     report, printed = os.memfd_create("report"), os.memfd_create("printed")
     os.set_inheritable(report, True)
     command = [*PROGRAM, str(report), ",".join(sorted(sources)), *more]
@@ -108,7 +108,7 @@ def _heard(more: list[str], sources: Collection[str]) -> Heard:
     news: dict[str, Any] = {}
     for line in _text(report).splitlines():
         news |= json.loads(line)
-    return Heard(news, _failure(status, news, said), said)
+    return MpiReport(news, _failure(status, news, said), said)
 
 
 def _text(descriptor: int) -> str:

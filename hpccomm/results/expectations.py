@@ -41,7 +41,7 @@ _Value = TypeVar("_Value")
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class Target:
     """An expectation of some rows.
 
     Attributes
@@ -111,12 +111,12 @@ class Expectation:
     ----------
     name : str
         As it was given.
-    entries : tuple of Entry
+    entries : tuple of Target
         The first that fits a row counts.
     """
 
     name: str
-    entries: tuple[Entry, ...]
+    entries: tuple[Target, ...]
 
 
 _LINK = re.compile(r"(?:([1-9]\d{0,3})x)?([a-z0-9-]+)", re.ASCII)
@@ -166,7 +166,7 @@ def _named_link(text: str) -> tuple[LinkType, int] | None:
     return links()[match[2]], int(match[1] or 1)
 
 
-def _of_file(text: str) -> tuple[Entry, ...]:
+def _of_file(text: str) -> tuple[Target, ...]:
     """Return the entries of a file by its name."""
     try:
         content = tomllib.loads(Path(text).read_text(encoding="utf-8"))
@@ -183,7 +183,7 @@ def _of_file(text: str) -> tuple[Entry, ...]:
     return entries(text, content)
 
 
-def _of_link(text: str, link: LinkType, ports: int, info: RunInfo) -> tuple[Entry, ...]:
+def _of_link(text: str, link: LinkType, ports: int, info: RunInfo) -> tuple[Target, ...]:
     nodes = len({rank.node for rank in info.ranks})
     if (link.place == DEVICE) != (nodes == 1):
         where = "devices of one node" if link.place == DEVICE else "nodes"
@@ -195,7 +195,7 @@ def _of_link(text: str, link: LinkType, ports: int, info: RunInfo) -> tuple[Entr
     for collective in SHARES:
         share = 1.0 if link.place == DEVICE else share_of_node(info.ranks, collective)
         if share is not None:
-            found.append(Entry(collective, busbw=link.data_rate * ports * share))
+            found.append(Target(collective, busbw=link.data_rate * ports * share))
     if not found:
         raise UsageError(
             f"--expect {text}: nodes have different numbers of ranks, or groups of ranks share a link, so what it "
@@ -221,7 +221,7 @@ _KINDS: Mapping[str, tuple[type, ...]] = {
 """What an entry of a file may have, and the types of its values."""
 
 
-def entries(name: str, content: Mapping[str, Any]) -> tuple[Entry, ...]:
+def entries(name: str, content: Mapping[str, Any]) -> tuple[Target, ...]:
     """Return the entries of a file.
 
     Parameters
@@ -247,7 +247,7 @@ def entries(name: str, content: Mapping[str, Any]) -> tuple[Entry, ...]:
     )
 
 
-def _entry(place: str, given: Mapping[str, Any]) -> Entry:
+def _entry(place: str, given: Mapping[str, Any]) -> Target:
     for key, value in given.items():
         if key not in _KINDS:
             advice = did_you_mean(key, _KINDS, f"give some of {', '.join(_KINDS)}")
@@ -276,7 +276,7 @@ def _entry(place: str, given: Mapping[str, Any]) -> Entry:
         raise UsageError(
             f"{place} is for no size: from {given['from']} is above to {given['to']}; exchange them"
         )
-    return Entry(collective, *figures, least, most, left)
+    return Target(collective, *figures, least, most, left)
 
 
 def _read(place: str, value: str, read: Callable[[str], _Value]) -> _Value:

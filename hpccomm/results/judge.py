@@ -1,6 +1,6 @@
 """Compares the rows of a run with expectations (``--expect``), for `hpccomm perf` and ``show``."""
 
-from hpccomm.results.expectations import Entry, Expectation
+from hpccomm.results.expectations import Expectation, Target
 from hpccomm.results.schema import REQUIRED_FRACTION, Row, RunInfo
 from hpccomm.results.table import figure
 
@@ -30,8 +30,8 @@ class Judge:
     def __init__(self, expected: Expectation, info: RunInfo, near: float | None = None) -> None:
         self.failed = self.judged = 0
         self._expected, self._info, self._near = expected, info, near or REQUIRED_FRACTION
-        self._rows: list[tuple[float, Entry, Row]] = []  # below the required rate, or the worst
-        self._best: dict[int, tuple[float, Entry, Row]] = {}
+        self._rows: list[tuple[float, Target, Row]] = []  # below the required rate, or the worst
+        self._best: dict[int, tuple[float, Target, Row]] = {}
         self._number = 0
 
     @property
@@ -58,7 +58,7 @@ class Judge:
                 self._take(part, entry, row)
             return
 
-    def _take(self, part: float, entry: Entry, row: Row) -> None:
+    def _take(self, part: float, entry: Target, row: Row) -> None:
         self._number += 1
         self.judged += 1
         self.failed += part < self._near
@@ -82,7 +82,7 @@ class Judge:
         return text
 
 
-def _line(part: float, entry: Entry, row: Row) -> str:
+def _line(part: float, entry: Target, row: Row) -> str:
     """Return what a row lacks, as a line of comment."""
     placement = "in place" if row.in_place else "out of place"
     has = [f"{figure(row.busbw, 7).strip()} GB/s"] if entry.busbw is not None else []

@@ -16,7 +16,7 @@ from hpccomm.errors import UsageError
 
 
 @dataclass(frozen=True, slots=True)
-class Values:
+class Syntax:
     """Values that fit a directive.
 
     Attributes
@@ -41,7 +41,7 @@ class Directive:
         Its name with `sbatch`, and with ``hpccomm slurm``.
     metavar : str
         Form of the value; empty without a value.
-    values : Values or None
+    values : Syntax or None
         The permitted ones; None for a flag without a value.
     meaning : str
         A phrase for the help.
@@ -51,7 +51,7 @@ class Directive:
 
     name: str
     metavar: str
-    values: Values | None
+    values: Syntax | None
     meaning: str
     default: str | None = None
 
@@ -75,22 +75,22 @@ class Directive:
         return f"#SBATCH {self.flag}={value}"
 
 
-_COUNT = Values(r"[1-9][0-9]{0,8}", "a whole number of 1 or more")
-_NODES = Values(r"[1-9][0-9]{0,8}(-[1-9][0-9]{0,8})?", "a number of nodes, such as 4, or 2-4")
-_GPUS = Values(r"([A-Za-z0-9_.-]+:)?[0-9]{1,9}", "a number, or a type and a number, such as a100:4")
-_TIME = Values(
+_COUNT = Syntax(r"[1-9][0-9]{0,8}", "a whole number of 1 or more")
+_NODES = Syntax(r"[1-9][0-9]{0,8}(-[1-9][0-9]{0,8})?", "a number of nodes, such as 4, or 2-4")
+_GPUS = Syntax(r"([A-Za-z0-9_.-]+:)?[0-9]{1,9}", "a number, or a type and a number, such as a100:4")
+_TIME = Syntax(
     r"[0-9]{1,6}(:[0-5]?[0-9]){0,2}|[0-9]{1,4}-[0-9]{1,2}(:[0-5]?[0-9]){0,2}",
     "minutes, HOURS:MINUTES:SECONDS or DAYS-HOURS, such as 30, 00:30:00 or 1-0",
 )
-_NAME = Values(
+_NAME = Syntax(
     r"[A-Za-z0-9_.+@:/,-]+", "a name of letters, digits and _ . + - @ : / , without blanks"
 )
 # It becomes part of the name of a file.
-_JOB = Values(r"[A-Za-z0-9_][A-Za-z0-9_.+-]*", "a name of letters, digits and _ . + -")
-_FEATURES = Values(
+_JOB = Syntax(r"[A-Za-z0-9_][A-Za-z0-9_.+-]*", "a name of letters, digits and _ . + -")
+_FEATURES = Syntax(
     r"[A-Za-z0-9_.+=:,&|*()\[\]!-]+", "features joined as sbatch does, such as intel&ib or [a|b]"
 )
-_HOSTS = Values(r"[A-Za-z0-9_.,\[\]-]+", "names of nodes, such as n1,n7 or n[1-4,7]")
+_HOSTS = Syntax(r"[A-Za-z0-9_.,\[\]-]+", "names of nodes, such as n1,n7 or n[1-4,7]")
 
 DIRECTIVES: Mapping[str, Directive] = MappingProxyType(
     {

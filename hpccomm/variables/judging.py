@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from hpccomm.errors import nearest
 from hpccomm.units import ranges
-from hpccomm.variables.reading import Finding, misfit, number
+from hpccomm.variables.reading import Fault, misfit, number
 from hpccomm.variables.tables import KnownVariable, known, version_code
 
 ENVIRONMENT, RANKS = "environment", "ranks"
@@ -148,7 +148,7 @@ def differing(
             yield VariableVerdict(name, "", RANKS, verdict, words, remedy)
 
 
-def _findings(variable: KnownVariable, value: str, machine: Surroundings) -> Iterator[Finding]:
+def _findings(variable: KnownVariable, value: str, machine: Surroundings) -> Iterator[Fault]:
     """Yield what there is to say of a setting, the most important first."""
     library, nccl, until = variable.library, machine.nccl, version_code(variable.until)
     instead = f"use {variable.instead}" if variable.instead else "remove it"
@@ -189,7 +189,7 @@ def _findings(variable: KnownVariable, value: str, machine: Surroundings) -> Ite
         yield OK, f"overrides {variable.option} of programs", ""
 
 
-def _devices(variable: str, value: str, there: tuple[str, ...]) -> Iterator[Finding]:
+def _devices(variable: str, value: str, there: tuple[str, ...]) -> Iterator[Fault]:
     parts = re.fullmatch(r"(\^?)(=?)(.*)", value, re.DOTALL)
     sign, equals, body = parts.groups() if parts else ("", "", value)
     right = f"{variable}={sign}={body}"

@@ -7,7 +7,7 @@ import re
 
 from hpccomm.variables.tables import KnownVariable, fitting
 
-Finding = tuple[str, str, str]
+Fault = tuple[str, str, str]
 """A verdict, its reason, and what to do."""
 
 _NUMBER = re.compile(r"\s*([+-]?)(0[xX][0-9a-fA-F]+|0[0-7]*|[1-9][0-9]*)")
@@ -38,7 +38,7 @@ def number(text: str) -> tuple[int, str]:
     return -value if sign == "-" else value, text[match.end() :]
 
 
-def misfit(variable: KnownVariable, text: str) -> Finding | None:
+def misfit(variable: KnownVariable, text: str) -> Fault | None:
     """Return the fault of a value, ``misread`` or ``misfit``, with advice; None without a fault."""
     if variable.kind in ("int", "switch"):
         return _integer(variable, text)
@@ -60,7 +60,7 @@ def misfit(variable: KnownVariable, text: str) -> Finding | None:
     return "misfit", words, _advice(variable, alike)
 
 
-def _integer(variable: KnownVariable, text: str) -> Finding | None:
+def _integer(variable: KnownVariable, text: str) -> Fault | None:
     value, rest = number(text)
     rest, plain = rest.strip(), text.strip().lower()
     false = re.fullmatch(_FALSE, plain)

@@ -15,7 +15,7 @@ from chosen import behaviour_of, cover, values_of_case
 from together import Cases, run_over_mpi, skip_missing, together
 
 from hpccomm.testing import conformance
-from hpccomm.testing.conformance.devices import WAYS
+from hpccomm.testing.conformance.devices import PATHS
 
 if TYPE_CHECKING:
     import hpccomm
@@ -23,10 +23,10 @@ if TYPE_CHECKING:
 Run = tuple[str, conformance.Case]
 """A way of device arrays, and a case."""
 
-EVERY: list[Run] = [(way, case) for way in WAYS for case in conformance.device_cases(way)]
+EVERY: list[Run] = [(way, case) for way in PATHS for case in conformance.device_cases(way)]
 
 SEEN: dict[str, set[str]] = {
-    way: {behaviour_of(case) for of, case in EVERY if of == way} for way in WAYS
+    way: {behaviour_of(case) for of, case in EVERY if of == way} for way in PATHS
 }
 """The behaviours that each way has."""
 
@@ -85,7 +85,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         else:
             parts = [
                 (way, name, cases)
-                for way in WAYS
+                for way in PATHS
                 for name, cases in together(case for of, case in runs if of == way)
             ]
     each = [pytest.param(way, cases, id=f"{way}-{name}") for way, name, cases in parts]

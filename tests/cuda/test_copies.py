@@ -133,7 +133,7 @@ def test_a_line_has_its_path_and_the_share_of_its_peak(monkeypatch, two, tmp_pat
 
     def path(one, other):
         kind = "host" if other is None else "own" if one == other else "peer"
-        return nvml.Link(f"path of {kind}", peaks[kind])
+        return nvml.GpuLink(f"path of {kind}", peaks[kind])
 
     monkeypatch.setattr(nvml, "path", path)
     monkeypatch.setattr(runtime, "deviceCanAccessPeer", lambda one, other: int(one == 0))

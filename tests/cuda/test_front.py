@@ -12,14 +12,14 @@ from together import Cases, run_all, run_over_mpi, skip_missing, together
 
 import front
 from hpccomm.testing.conformance import devices
-from hpccomm.testing.conformance.devices import NCCL, STAGED, WAYS
+from hpccomm.testing.conformance.devices import NCCL, PATHS, STAGED
 
 if TYPE_CHECKING:
     import hpccomm
 
 RANKS = 2
 
-RUNS = {way: [case for of, case in front.device_runs() if of == way] for way in WAYS}
+RUNS = {way: [case for of, case in front.device_runs() if of == way] for way in PATHS}
 
 ON_THREADS = [
     (backend, name, cases)
@@ -81,5 +81,5 @@ def test_each_case_that_is_left_out_exists() -> None:
 def test_each_case_that_no_way_runs_has_a_reason() -> None:
     run = {case.name for _, case in front.device_runs()}
     for case in (*front.cases(), *front.device_own()):
-        reasons = [devices.left_out(case.name, way, front.LEFT_OUT) for way in WAYS]
+        reasons = [devices.left_out(case.name, way, front.LEFT_OUT) for way in PATHS]
         assert case.name in run or all(reasons)

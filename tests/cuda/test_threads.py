@@ -9,12 +9,12 @@ from nccl_ranks import run_ranks
 
 from hpccomm.testing import conformance
 from hpccomm.testing.conformance import devices
-from hpccomm.testing.conformance.devices import WAYS
+from hpccomm.testing.conformance.devices import PATHS
 
 if TYPE_CHECKING:
     from _pytest.mark import ParameterSet
 
-CASES = {way: {case.name: case for case in conformance.device_cases(way)} for way in WAYS}
+CASES = {way: {case.name: case for case in conformance.device_cases(way)} for way in PATHS}
 
 EVERY = [*conformance.cases(), *(case for each in devices.SECTIONS for case in each.cases())]
 
@@ -27,9 +27,9 @@ def test_each_case_that_is_left_out_exists() -> None:
 
 
 def test_each_case_that_no_way_runs_has_a_reason() -> None:
-    run = {name for way in WAYS for name in CASES[way]}
+    run = {name for way in PATHS for name in CASES[way]}
     for case in EVERY:
-        assert case.name in run or all(devices.left_out(case.name, way) for way in WAYS)
+        assert case.name in run or all(devices.left_out(case.name, way) for way in PATHS)
 
 
 def dealt() -> Iterator["ParameterSet"]:

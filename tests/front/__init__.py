@@ -25,7 +25,15 @@ from front import (
     works,
 )
 from hpccomm.testing.conformance.case import Behaviours, Case
-from hpccomm.testing.conformance.devices import MPI, NCCL, STAGED, WAYS, LeftOut, left_out, mirrored
+from hpccomm.testing.conformance.devices import (
+    MPI,
+    NCCL,
+    PATHS,
+    STAGED,
+    LeftOut,
+    left_out,
+    mirrored,
+)
 
 SECTIONS: tuple[Behaviours, ...] = (
     locations.LOCATIONS,
@@ -58,24 +66,26 @@ DEVICE_SECTIONS: tuple[Behaviours, ...] = (
 """What only device arrays do."""
 
 LEFT_OUT = (
-    LeftOut("windows. atomics.", WAYS, "one-sided calls are for host memory"),
-    LeftOut("arrivals.", WAYS, "only messages of host arrays and objects are looked for"),
-    LeftOut("locations.", WAYS, "values with their indices are reduced on the host"),
-    LeftOut("registered.", WAYS, "of the host's memory; devices.registered is of the device's"),
+    LeftOut("windows. atomics.", PATHS, "one-sided calls are for host memory"),
+    LeftOut("arrivals.", PATHS, "only messages of host arrays and objects are looked for"),
+    LeftOut("locations.", PATHS, "values with their indices are reduced on the host"),
+    LeftOut("registered.", PATHS, "of the host's memory; devices.registered is of the device's"),
     LeftOut(
         "objects. groups. creation.misuse creation.unknown_hints creation.settings_that "
         "misuse.hooks misuse.explanations observers.hooks_come_off observers.abort_hooks",
-        WAYS,
+        PATHS,
         "no array takes part",
     ),
     LeftOut(
         "arrays.kinds arrays.read_only arrays.torch arrays.tensors",
-        WAYS,
+        PATHS,
         "kinds of host arrays; devices.frameworks has the device's",
     ),
-    LeftOut("misuse.streams", WAYS, "a stream is right for a device array"),
-    LeftOut("misused_arrays.outputs[read_only", WAYS, "CuPy has no arrays that are read-only"),
-    LeftOut("plans.explain_is_local", WAYS, "it names the host path; devices.choices the device's"),
+    LeftOut("misuse.streams", PATHS, "a stream is right for a device array"),
+    LeftOut("misused_arrays.outputs[read_only", PATHS, "CuPy has no arrays that are read-only"),
+    LeftOut(
+        "plans.explain_is_local", PATHS, "it names the host path; devices.choices the device's"
+    ),
     LeftOut(
         "failures.a_hook_that_raises",
         (NCCL,),
@@ -109,6 +119,6 @@ def device_runs() -> list[tuple[str, Case]]:
     """Return cases on device arrays with their way: the first one that has the case, or each."""
     runs = []
     for case in (*map(mirrored, cases()), *device_own()):
-        ways = [way for way in WAYS if left_out(case.name, way, LEFT_OUT) is None]
+        ways = [way for way in PATHS if left_out(case.name, way, LEFT_OUT) is None]
         runs += [(way, case) for way in (ways if case.name.startswith(MANY_WAYS) else ways[:1])]
     return runs

@@ -11,12 +11,12 @@ import hpccomm
 from hpccomm import ReduceOp, UnsupportedDtype, UsageError
 from hpccomm.contracts.collectives import REDUCTIONS
 from hpccomm.schedules.algorithms import ALGORITHMS
-from hpccomm.testing.conformance.algorithms import SEGMENT, WAYS, Way, attempt, cut
+from hpccomm.testing.conformance.algorithms import METHODS, SEGMENT, Method, attempt, cut
 from hpccomm.testing.conformance.case import Behaviours
 from hpccomm.testing.conformance.check import raises
 from hpccomm.testing.conformance.inputs import LOCATED
 from hpccomm.testing.conformance.misuse import refused
-from hpccomm.testing.conformance.oracle import IN_PLACE, NEW, OUT, Ask
+from hpccomm.testing.conformance.oracle import IN_PLACE, NEW, OUT, Spec
 from hpccomm.testing.conformance.reductions import CALLS
 from hpccomm.testing.conformance.trials import FORMS, carry_out
 
@@ -36,23 +36,23 @@ def every_call(comm: Communicator, op: ReduceOp, kind: str) -> None:
     dtype = LOCATED[kind]
     for collective in CALLS:
         for result in (NEW, OUT, IN_PLACE):
-            carry_out(comm, Ask(collective, 9, dtype, op, comm.size - 1, results=(result,)))
+            carry_out(comm, Spec(collective, 9, dtype, op, comm.size - 1, results=(result,)))
     for result in (OUT, IN_PLACE):
-        carry_out(comm, Ask("scan", 9, dtype, op, exclusive=True, results=(result,)))
+        carry_out(comm, Spec("scan", 9, dtype, op, exclusive=True, results=(result,)))
 
 
-@LOCATIONS.behaviour(way=tuple(way for way in WAYS if way[0] in REDUCTIONS))
-def algorithms(comm: Communicator, way: Way) -> None:
+@LOCATIONS.behaviour(method=tuple(method for method in METHODS if method[0] in REDUCTIONS))
+def algorithms(comm: Communicator, method: Method) -> None:
     """Each algorithm gives the result, also planned, asynchronous and in the order of the ranks."""
-    collective, algorithm, *shared = way
+    collective, algorithm, *shared = method
     orders: tuple[dict[str, bool], ...] = ({}, {"deterministic": True})
     orders = orders[: 1 if ALGORITHMS[collective][algorithm].ordered is None else 2]
     with cut(comm, 4 * SEGMENT, *shared) as small:
         for form, how, op, dtype in zip(
             cycle(FORMS), cycle(orders), cycle((*OPS, *OPS[::-1])), DTYPES
         ):
-            ask = Ask(collective, 2 * comm.size + 1, dtype, op, comm.size - 1, results=(OUT,))
-            attempt(small, algorithm, ask, form, **how)
+            spec = Spec(collective, 2 * comm.size + 1, dtype, op, comm.size - 1, results=(OUT,))
+            attempt(small, algorithm, spec, form, **how)
 
 
 @LOCATIONS.behaviour()
@@ -61,7 +61,7 @@ def large_arrays_of_them(comm: Communicator) -> None:
     count = (1 << 17) + 3
     for dtype in (LOCATED["float64"], LOCATED["padded"]):
         for collective in ("all_reduce", "reduce_scatter"):
-            carry_out(comm, Ask(collective, count // comm.size, dtype, ReduceOp.MAXLOC))
+            carry_out(comm, Spec(collective, count // comm.size, dtype, ReduceOp.MAXLOC))
 
 
 @LOCATIONS.behaviour()

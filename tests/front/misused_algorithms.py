@@ -13,7 +13,7 @@ from hpccomm.errors import UsageError
 from hpccomm.schedules.algorithms import ALGORITHMS
 from hpccomm.testing.conformance.case import Behaviours
 from hpccomm.testing.conformance.misuse import refused
-from hpccomm.testing.conformance.oracle import Ask
+from hpccomm.testing.conformance.oracle import Spec
 from hpccomm.testing.conformance.trials import trial
 from hpccomm.testing.mirrored import OnDevice
 
@@ -55,10 +55,10 @@ def calls_of(comm: Communicator, collective: str) -> list[tuple[str, dict[str, A
     """Return a collective's calls with keywords: of even and uneven blocks, and in rank order."""
     if collective == "barrier":
         return [("barrier", {})]
-    asked = [Ask(collective, 2)]
+    asked = [Spec(collective, 2)]
     if collective in BLOCKWISE:
-        asked.append(Ask(collective, tuple(range(comm.size))))
-    calls = [(ask.call, dict(trial(comm, ask).arguments)) for ask in asked]
+        asked.append(Spec(collective, tuple(range(comm.size))))
+    calls = [(spec.call, dict(trial(comm, spec).arguments)) for spec in asked]
     if collective in REDUCTIONS:
         calls += [(call, {**keywords, "deterministic": True}) for call, keywords in calls]
     return calls

@@ -11,7 +11,7 @@ from hpccomm.errors import BufferMismatch, UnsupportedDtype, UsageError
 from hpccomm.testing.conformance import oracle
 from hpccomm.testing.conformance.case import Behaviours
 from hpccomm.testing.conformance.misuse import refused
-from hpccomm.testing.conformance.oracle import MEANINGS, Ask, Part
+from hpccomm.testing.conformance.oracle import SEMANTICS, RankView, Spec
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -64,12 +64,12 @@ def absent(size: int) -> int:
 
 def form_of(collective: str, *, uneven: bool = False) -> Form:
     """Return the form of a collective, on blocks of `ROWS` elements where it has blocks."""
-    meaning = MEANINGS[collective]
+    meaning = SEMANTICS[collective]
 
     def call(comm: Communicator, x: Any, out: Any) -> object:
         count = (ROWS,) * comm.size if uneven else ROWS
-        part = Part(Ask(collective, count, root=comm.rank), comm.rank, comm.size)
-        made: object = getattr(comm, part.ask.call)(x, out=out, **part.arguments())
+        part = RankView(Spec(collective, count, root=comm.rank), comm.rank, comm.size)
+        made: object = getattr(comm, part.spec.call)(x, out=out, **part.arguments())
         return made
 
     name = f"{collective}_v" if uneven else collective
@@ -78,11 +78,11 @@ def form_of(collective: str, *, uneven: bool = False) -> Form:
     return Form(name, call, x_blocks, out_blocks)
 
 
-COLLECTIVES = [name for name in MEANINGS if name not in ("broadcast", "neighbor_all_to_all")]
+COLLECTIVES = [name for name in SEMANTICS if name not in ("broadcast", "neighbor_all_to_all")]
 
 FORMS = (
     *map(form_of, COLLECTIVES),
-    *(form_of(name, uneven=True) for name in COLLECTIVES if MEANINGS[name].rows is not oracle.one),
+    *(form_of(name, uneven=True) for name in COLLECTIVES if SEMANTICS[name].rows is not oracle.one),
 )
 """The calls that read x and write out."""
 

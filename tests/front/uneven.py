@@ -10,7 +10,7 @@ import hpccomm
 from hpccomm.errors import BufferMismatch, RankMismatch, UsageError
 from hpccomm.testing.conformance.case import Behaviours
 from hpccomm.testing.conformance.check import equal, raises
-from hpccomm.testing.conformance.oracle import NEW, Ask
+from hpccomm.testing.conformance.oracle import NEW, Spec
 from hpccomm.testing.conformance.trials import carry_out
 from hpccomm.testing.conformance.uneven import Counts, growing
 
@@ -26,7 +26,7 @@ UNEVEN = Behaviours("uneven")
 def reduce_scatter_v_by_premultiplied_sum(comm: Communicator) -> None:
     """`premul_sum` goes with uneven blocks too."""
     op = hpccomm.premul_sum(0.5)
-    carry_out(comm, Ask("reduce_scatter", growing(comm.size), op=op, results=(NEW,)))
+    carry_out(comm, Spec("reduce_scatter", growing(comm.size), op=op, results=(NEW,)))
 
 
 @UNEVEN.behaviour()

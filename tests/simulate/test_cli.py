@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from hpccomm.bench.simulated.comparison import Point, text
+from hpccomm.bench.simulated.comparison import Cost, text
 from hpccomm.bench.simulated.tables import SIMULATED
 from hpccomm.cli.main import main
 from hpccomm.comparison.crossovers import crossovers
@@ -313,7 +313,7 @@ def found_in(curves):
 
 
 def points(*pairs):
-    return [Point(nbytes, seconds, math.nan, 1.0, "", 0.0) for nbytes, seconds in pairs]
+    return [Cost(nbytes, seconds, math.nan, 1.0, "", 0.0) for nbytes, seconds in pairs]
 
 
 def test_crossovers_lie_where_logarithms_cross():

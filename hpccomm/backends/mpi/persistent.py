@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from hpccomm.backends.mpi.transport import DIRECT_BYTES
 from hpccomm.backends.mpi.types import block
-from hpccomm.contracts.transport import Bound, BoundMessage
+from hpccomm.contracts.transport import BoundMessage, BoundSet
 
 _start_all = MPI.Prequest.Startall
 _test_all = MPI.Request.Testall
@@ -48,13 +48,13 @@ class PersistentMessages:
         """Tell whether a message is bound: the larger ones of a node go as `NearbyTransport` sends them."""
         return peer not in self._near or nbytes < DIRECT_BYTES
 
-    def bind(self, receives: Sequence[BoundMessage], sends: Sequence[BoundMessage]) -> Bound:
+    def bind(self, receives: Sequence[BoundMessage], sends: Sequence[BoundMessage]) -> BoundSet:
         """Make the requests of an exchange; receives first, so that they are posted first."""
         self._free_left()
         receive, send = self._comm.Recv_init, self._comm.Send_init
         requests = [receive(_part(data), source=peer, tag=tag) for data, peer, tag in receives]
         requests += [send(_part(data), dest=peer, tag=tag) for data, peer, tag in sends]
-        exchange = Bound(partial(_start_all, requests), partial(_test_all, requests))
+        exchange = BoundSet(partial(_start_all, requests), partial(_test_all, requests))
         handles = tuple(request.handle for request in requests)
         self._bound.add(handles)
         # Lists and tuples have no weak references.

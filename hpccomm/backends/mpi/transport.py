@@ -24,7 +24,7 @@ from hpccomm.contracts.transport import (
     CHANNELS,
     DTYPES,
     RECORD,
-    Bound,
+    BoundSet,
     Persistent,
     Receiving,
     Record,
@@ -165,11 +165,11 @@ class CheckedTransport:
         yield from completed([request.Test])
         check_fit(src, came.tag, tag, came.nbytes, data.nbytes)
 
-    def isend_again(self, data: NDArray[Any], dst: int, tag: int) -> Bound:
+    def isend_again(self, data: NDArray[Any], dst: int, tag: int) -> BoundSet:
         """Return what sends this array whenever it is started."""
         return begun_anew(partial(self.isend, data, dst, tag))
 
-    def irecv_again(self, data: NDArray[Any], src: int, tag: int) -> Bound:
+    def irecv_again(self, data: NDArray[Any], src: int, tag: int) -> BoundSet:
         """Return what receives into this array whenever it is started."""
         return begun_anew(partial(self.irecv, data, src, tag))
 
@@ -235,23 +235,23 @@ class SizedTransport:
         """Return what begins to receive such messages, as steps."""
         return received(self.irecv, src, tag)
 
-    def isend_again(self, data: NDArray[Any], dst: int, tag: int) -> Bound:
+    def isend_again(self, data: NDArray[Any], dst: int, tag: int) -> BoundSet:
         """Return what sends this array whenever it is started."""
         if data.nbytes > self._most:
             return self._checked.isend_again(data, dst, tag)
         return self._again(self._comm.Send_init, data, dst, tag)
 
-    def irecv_again(self, data: NDArray[Any], src: int, tag: int) -> Bound:
+    def irecv_again(self, data: NDArray[Any], src: int, tag: int) -> BoundSet:
         """Return what receives into this array whenever it is started."""
         if data.nbytes > self._most:
             return self._checked.irecv_again(data, src, tag)
         return self._again(self._comm.Recv_init, data, src, tag)
 
-    def _again(self, init: Any, data: NDArray[Any], peer: int, tag: int) -> Bound:
+    def _again(self, init: Any, data: NDArray[Any], peer: int, tag: int) -> BoundSet:
         nbytes = data.nbytes
         request = init([data, nbytes, _BYTE], peer, (nbytes + 1) * TAGS + tag)
         self._persistent.append(request)
-        return Bound(request.Start, request.Test)
+        return BoundSet(request.Start, request.Test)
 
     def free(self) -> None:
         """Free the persistent requests. None may be under way."""
@@ -370,7 +370,7 @@ class NearbyTransport(CheckedTransport):
                 yield from self._hear(dst)
             copied.discard(number)
             yield from completed([sent])
-            exposure.withdraw()
+            exposure.release()
 
         return steps()
 
@@ -424,8 +424,8 @@ class NearbyTransport(CheckedTransport):
         """Copy the registered array of rank `src` that the record describes."""
         assert self.shared is not None  # if it is None, no rank offers any
         exposure = self.shared.expose((), 0, 0, plain=True, room=0)
-        exposure.learn({src: record})
-        there = exposure.reach(src, 0, np.dtype(np.uint8))
+        exposure.take_records({src: record})
+        there = exposure.peer_buffer(src, 0, np.dtype(np.uint8))
         if isinstance(there, np.ndarray):
             as_bytes(into)[:] = there
         else:  # it cannot be mapped here, and pages may be read

@@ -20,7 +20,7 @@ from hpccomm.units import ranks_named
 
 
 @dataclass(frozen=True, slots=True)
-class Ranks:
+class SetupRanks:
     """The ranks of one communicator, and how they agree and wait.
 
     Attributes
@@ -96,12 +96,12 @@ class BackgroundTask:
             made.abort()
 
 
-def agreed_setup(ranks: Ranks, name: str, work: Callable[[], Any]) -> tuple[Any, str]:
+def agreed_setup(ranks: SetupRanks, name: str, work: Callable[[], Any]) -> tuple[Any, str]:
     """Do the same on all ranks. Collective; blocks.
 
     Parameters
     ----------
-    ranks : Ranks
+    ranks : SetupRanks
         Who takes part.
     name : str
         Of the work, for messages.
@@ -134,7 +134,7 @@ def agreed_setup(ranks: Ranks, name: str, work: Callable[[], Any]) -> tuple[Any,
     return aside.result, ""
 
 
-def _judging(ranks: Ranks, outcome: Callable[[], str | None], box: list[bytes]) -> Steps:
+def _judging(ranks: SetupRanks, outcome: Callable[[], str | None], box: list[bytes]) -> Steps:
     """Rank 0's part: receive every rank's outcome, and send the common outcome as soon as it is known."""
     others = range(1, ranks.size)
     outcomes: dict[int, str] = {}
@@ -159,7 +159,7 @@ def _judging(ranks: Ranks, outcome: Callable[[], str | None], box: list[bytes]) 
     return at_once([own(), *map(hear, others), judge()])
 
 
-def _judged(ranks: Ranks, outcome: Callable[[], str | None], box: list[bytes]) -> Steps:
+def _judged(ranks: SetupRanks, outcome: Callable[[], str | None], box: list[bytes]) -> Steps:
     """Every other rank's part: send its outcome to rank 0, and receive the common outcome."""
 
     def say() -> Steps:

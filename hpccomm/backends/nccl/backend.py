@@ -8,7 +8,7 @@ from functools import cache
 from typing import Any
 
 from hpccomm.backends.nccl import collectives, errors, variables
-from hpccomm.backends.nccl.agreed_setup import Ranks
+from hpccomm.backends.nccl.agreed_setup import SetupRanks
 from hpccomm.backends.nccl.communicators import (
     ABORT_SECONDS,
     NATIVE,
@@ -32,7 +32,7 @@ class NcclBackend:
 
     Parameters
     ----------
-    ranks : Ranks
+    ranks : SetupRanks
         Its ranks; their devices are claimed for NCCL.
     facts : tuple of Facts
         Of each rank.
@@ -57,7 +57,7 @@ class NcclBackend:
 
     name = "nccl"
 
-    def __init__(self, ranks: Ranks, facts: tuple[Facts, ...], native: Any) -> None:
+    def __init__(self, ranks: SetupRanks, facts: tuple[Facts, ...], native: Any) -> None:
         self.rank = ranks.rank
         self.size = ranks.size
         self.device = ranks.device

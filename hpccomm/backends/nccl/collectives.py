@@ -193,11 +193,11 @@ def _by_ctypes(name: str, call: Signature, *root: int) -> Bind:
     return bind
 
 
-Message = tuple[int, int, int]
+PeerBlock = tuple[int, int, int]
 """A peer, the offset of its block in bytes, and the block's bytes."""
 
 
-def _messages(sends: list[Message], receives: list[Message]) -> Bind:
+def _messages(sends: list[PeerBlock], receives: list[PeerBlock]) -> Bind:
     """Bind a call that consists of messages, in one group."""
 
     def bind(communicator: Any) -> Launch:
@@ -230,7 +230,7 @@ def _rooted(name: str, call: Signature, ability: Ability) -> Bind:
     return _messages(own, at_root) if name == "ncclGather" else _messages(at_root, own)
 
 
-def _blocks_of_rooted(call: Signature, ability: Ability) -> tuple[list[Message], list[Message]]:
+def _blocks_of_rooted(call: Signature, ability: Ability) -> tuple[list[PeerBlock], list[PeerBlock]]:
     """Return this rank's message with the root, and, on the root alone, its messages with all."""
     rank, root = ability.rank, call.root
     at_root = _blocks(call.counts, call.dtype.itemsize)
@@ -242,7 +242,7 @@ def _blocks_of_rooted(call: Signature, ability: Ability) -> tuple[list[Message],
     return own, at_root
 
 
-def _blocks(counts: tuple[int, ...], itemsize: int) -> list[Message]:
+def _blocks(counts: tuple[int, ...], itemsize: int) -> list[PeerBlock]:
     """Return the blocks of all ranks that have elements, which lie one after the other."""
     starts = accumulate(counts, initial=0)
     return [

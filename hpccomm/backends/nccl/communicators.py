@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any
 
 from hpccomm.backends.nccl import libnccl, variables
-from hpccomm.backends.nccl.agreed_setup import Ranks, agreed_setup
+from hpccomm.backends.nccl.agreed_setup import SetupRanks, agreed_setup
 from hpccomm.backends.nccl.libnccl import binding
 from hpccomm.backends.nccl.teardown import TeardownThread
 from hpccomm.contracts.transport import Steps
@@ -46,12 +46,12 @@ LEAVE_SECONDS = 3.0
 """So long an abort waits for a thread that is inside NCCL, which then goes on with freed memory."""
 
 
-def new_communicator(ranks: Ranks, algorithm: str | None) -> tuple[Any, str]:
+def new_communicator(ranks: SetupRanks, algorithm: str | None) -> tuple[Any, str]:
     """Make a communicator of all ranks. Collective; blocks.
 
     Parameters
     ----------
-    ranks : Ranks
+    ranks : SetupRanks
         Its ranks.
     algorithm : str or None
         Value of ``NCCL_ALGO`` during the creation; None keeps the user's.
@@ -125,7 +125,7 @@ class Communicators:
 
     Parameters
     ----------
-    ranks : Ranks
+    ranks : SetupRanks
         The ranks.
     native : NcclCommunicator
         The first of them.
@@ -136,7 +136,7 @@ class Communicators:
         The existing ones by algorithm, in the order of their creation.
     """
 
-    def __init__(self, ranks: Ranks, native: Any) -> None:
+    def __init__(self, ranks: SetupRanks, native: Any) -> None:
         self.native = native
         self.made: dict[str, Any] = {NATIVE: native}
         self._ranks = ranks

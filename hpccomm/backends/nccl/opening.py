@@ -7,7 +7,7 @@ from typing import Any
 
 from hpccomm.backends.control import Control, Drive
 from hpccomm.backends.nccl import libnccl, variables
-from hpccomm.backends.nccl.agreed_setup import Ranks, agreed_setup
+from hpccomm.backends.nccl.agreed_setup import SetupRanks, agreed_setup
 from hpccomm.backends.nccl.backend import NcclBackend
 from hpccomm.backends.nccl.communicators import kept, new_communicator
 from hpccomm.backends.nccl.facts import mine, shared_gpus, unfit, unpacked, version_text
@@ -105,7 +105,7 @@ def open_nccl(
             fear = shared_gpus(facts)
             if fear and backend.rank == 0:
                 logger.warning("%s", fear)
-            ranks = Ranks(backend.rank, backend.size, own.device, control, drive, name, config)
+            ranks = SetupRanks(backend.rank, backend.size, own.device, control, drive, name, config)
             native, why = borrowed and kept(borrowed), ""
             if native is None:
                 native, why = _communicator(ranks, parent, left_out, settling)
@@ -129,7 +129,7 @@ def _refuse_newer(config: Mapping[str, int | str], nccl: int) -> None:
 
 
 def _communicator(
-    ranks: Ranks,
+    ranks: SetupRanks,
     parent: object,
     left_out: Sequence[int],
     settling: Callable[[], Steps] | None,

@@ -81,7 +81,7 @@ def plan(comm: "Communicator", sizes: Sequence[int]) -> tuple[list[Rate], dict[s
         uuids = [gpus[end].uuid for end in ends[:2] if end is not None]
         link = nvml.path(uuids[0], uuids[1] if len(uuids) > 1 else None)
         if ends.peers and not cupy().cuda.runtime.deviceCanAccessPeer(*ends[:2]):
-            link = nvml.Link("through the host's memory", 0.0)
+            link = nvml.GpuLink("through the host's memory", 0.0)
         if link is not None:
             peak = f": {link.peak:.4g} GB/s" if link.peak else ""
             facts[path_fact(what, where)] = f"{link.name}{peak}"

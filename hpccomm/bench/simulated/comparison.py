@@ -13,7 +13,7 @@ from hpccomm.units import rounded_size
 
 
 @dataclass(frozen=True, slots=True)
-class Point:
+class Cost:
     """What one algorithm does with one size.
 
     Attributes
@@ -40,7 +40,7 @@ class Point:
     busy: float
 
 
-Curves = Mapping[str, Sequence[Point]]
+Curves = Mapping[str, Sequence[Cost]]
 """For each algorithm its points, by size, the same sizes for all."""
 
 
@@ -51,7 +51,7 @@ def text(title: str, curves: Curves) -> str:
     ----------
     title : str
         What was simulated.
-    curves : mapping of str to sequence of Point
+    curves : mapping of str to sequence of Cost
         By algorithm.
     """
     first = any(not math.isnan(point.first) for points in curves.values() for point in points)
@@ -80,12 +80,12 @@ def _times_of(curves: Curves) -> dict[str, dict[int, float]]:
     return {name: {each.nbytes: each.seconds for each in its} for name, its in curves.items()}
 
 
-def _times(point: Point) -> str:
+def _times(point: Cost) -> str:
     first = "" if math.isnan(point.first) else f" ({figure(point.first * 1e6, 7).strip()})"
     return figure(point.seconds * 1e6, 7).strip() + first
 
 
-def _limit(name: str, point: Point) -> str:
+def _limit(name: str, point: Cost) -> str:
     """Return a line on what bounds an algorithm at its largest size."""
     if not point.bottleneck or point.seconds <= 0:
         return ""

@@ -6,7 +6,7 @@
 import math
 from collections.abc import Mapping
 
-from hpccomm.bench.simulated.comparison import Curves, Point
+from hpccomm.bench.simulated.comparison import Cost, Curves
 from hpccomm.charts import curves, pictures
 from hpccomm.drawing.vega import Chart
 
@@ -29,7 +29,7 @@ def draw(groups: Mapping[str, Curves]) -> Chart:
     )
 
 
-def _charted(point: Point) -> curves.CurvePoint:
+def _charted(point: Cost) -> curves.CurvePoint:
     time, nothing = point.seconds * 1e6, math.nan
     statistic = "time of the last rank, us"
     return curves.CurvePoint(

@@ -16,7 +16,7 @@ from hpccomm.bench.perf.lines import MeasuredRow
 from hpccomm.bench.perf.report import Report
 from hpccomm.bench.perf.tables import PerfTable
 from hpccomm.bench.progress import Progress
-from hpccomm.bench.simulated.comparison import Curves, Point
+from hpccomm.bench.simulated.comparison import Cost, Curves
 from hpccomm.bench.simulated.request import COST, EVENTS, SimulationRequest
 from hpccomm.bench.simulated.tables import SimulatedCall, calls
 from hpccomm.results.repetitions import timing
@@ -56,7 +56,7 @@ def run(
     mapping of str to Curves
         The points of each algorithm, by the title of a table.
     """
-    curves: dict[str, dict[str, list[Point]]] = {}
+    curves: dict[str, dict[str, list[Cost]]] = {}
     info = run_info(request, skipped)
     lines = sum(table.lines(request.options, request.network.ranks) for table in tables)
     with (
@@ -79,7 +79,7 @@ def run(
 
 def timed(
     request: SimulationRequest, table: PerfTable, call: SimulatedCall
-) -> tuple[Row, NDArray[np.float64], Point]:
+) -> tuple[Row, NDArray[np.float64], Cost]:
     """Simulate one call.
 
     Returns
@@ -105,7 +105,7 @@ def timed(
             network, signature.collective, signature.nbytes, algorithm, request.segment
         )
     row = call.case.row(table.names, network.ranks, seconds)
-    return row, samples, Point(layout.nbytes, seconds, float(first), row.busbw, bottleneck, busy)
+    return row, samples, Cost(layout.nbytes, seconds, float(first), row.busbw, bottleneck, busy)
 
 
 def _schedule(request: SimulationRequest, algorithm: str, call: SimulatedCall) -> Schedule:

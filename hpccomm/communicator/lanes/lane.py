@@ -19,7 +19,7 @@ from hpccomm.contracts.choice import Choice
 from hpccomm.contracts.device import DeviceDispatch, DeviceRoute
 from hpccomm.contracts.fingerprint import CallFingerprint, of_call
 from hpccomm.contracts.signature import Signature
-from hpccomm.contracts.transport import Bound, Transport
+from hpccomm.contracts.transport import BoundSet, Transport
 from hpccomm.dispatch.host import HostDispatch
 from hpccomm.dispatch.route import Route
 from hpccomm.dtypes import DType
@@ -86,7 +86,7 @@ class PreparedCall(Generic[R]):
     resolved: Resolved | None = None
     arguments: Callable[[Any, Any], tuple[Any, ...]] = both
     direct: Callable[[Any, Any], tuple[Any, ...]] | None = None
-    exchange: tuple[Bound, Repeated] | None = None
+    exchange: tuple[BoundSet, Repeated] | None = None
     issue: Callable[..., None] = field(init=False)
     returns_x: bool = False
     returns_out: bool = False

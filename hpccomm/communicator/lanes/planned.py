@@ -12,7 +12,7 @@ import numpy as np
 
 from hpccomm.communicator.lanes.lane import Call
 from hpccomm.contracts.backend import Buffer, Start
-from hpccomm.contracts.transport import DTYPES, Bound, BoundMessage, Steps, Transport
+from hpccomm.contracts.transport import DTYPES, BoundMessage, BoundSet, Steps, Transport
 from hpccomm.memory.views import overlap
 from hpccomm.runtime.engine import CallEngine
 from hpccomm.runtime.traffic import PLANNED, Repeated
@@ -52,7 +52,7 @@ class StepMessages:
                 self.sends.append(BoundMessage(send, to, outward * DTYPES))
         self.bound, self.loose = self._bound(transport)
 
-    def _bound(self, transport: Transport | None) -> tuple[Bound | None, Callable[[], Steps]]:
+    def _bound(self, transport: Transport | None) -> tuple[BoundSet | None, Callable[[], Steps]]:
         """Return the messages that are bound, if there are such, and what gives the steps of the others."""
         if transport is None or not (self.receives or self.sends):
             return None, nothing
@@ -77,7 +77,7 @@ class StepMessages:
         return persistent.bind(receives, sends), loose if loose_in or loose_out else nothing
 
     @property
-    def whole(self) -> tuple[Bound, Repeated] | None:
+    def whole(self) -> tuple[BoundSet, Repeated] | None:
         """The messages, where all of them are bound and nothing is to be copied; None if there is more to do."""
         if self.bound is None or self.loose is not nothing or self.copies:
             return None

@@ -63,11 +63,11 @@ def _made(core: Core, array: Array) -> Window:
     if exposure is not None:
         neighbours = backend.topology.neighbours(backend.rank)
         records = {rank: np.frombuffer(messages[rank][8:], np.int64) for rank in neighbours}
-        direct = exposure.learn(records) is Reach.DIRECT
+        direct = exposure.take_records(records) is Reach.DIRECT
         if direct:
             for rank in neighbours:
                 if rank != backend.rank and sizes[rank]:
-                    reached[rank] = exposure.reach(rank, 0, array.dtype)
+                    reached[rank] = exposure.peer_buffer(rank, 0, array.dtype)
     # The same on all ranks, as those of a node learn the same.
     if backend.topology.num_nodes > 1 or not direct:
         with watched("making a window"):

@@ -288,7 +288,7 @@ class Window(WindowCalls):
                 self._issue("close", 0, self._fenced(), (), None, ordered=True)
                 self._access.free()
                 if self._exposure is not None:
-                    self._exposure.withdraw()
+                    self._exposure.release()
                 let_go(self)
         self._closed = True
         self._core.windows.remove(self)

@@ -17,7 +17,7 @@ from hpccomm.memory.cuda.folding import DeviceFolder
 from hpccomm.memory.cuda.memory import Scratch, copy
 from hpccomm.schedules.schedule import Schedule
 
-Exchange = Callable[[Sequence[Piece], Sequence[Piece], int], None]
+StreamExchange = Callable[[Sequence[Piece], Sequence[Piece], int], None]
 """``exchange(receives, sends, stream)`` puts messages on a stream that go on at the same time."""
 
 _BYTES = np.dtype(np.uint8)
@@ -114,7 +114,7 @@ class DeviceProgram:
                 contributions = [at[of] + begin for of, begin, _ in sources]
                 self._fold(contributions, target, elements, final)
 
-    def enqueue(self, exchange: Exchange, send: int, recv: int, stream: int) -> None:
+    def enqueue(self, exchange: StreamExchange, send: int, recv: int, stream: int) -> None:
         """Put the whole program on a stream, which is CuPy's current one. Never blocks.
 
         Parameters

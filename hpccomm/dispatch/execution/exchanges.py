@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from hpccomm.contracts.transport import RECORD, Bound, Record, Request, Steps, Transport
+from hpccomm.contracts.transport import RECORD, BoundSet, Record, Request, Steps, Transport
 
 PATIENT_POLLS = 1000
 """So often a receive is polled before a look at what came instead."""
@@ -92,7 +92,7 @@ class Token(NamedTuple):
     tag: int
 
 
-def exchange(receive: Bound, send: Bound, peer: int, nbytes: int, tag: int) -> Token:
+def exchange(receive: BoundSet, send: BoundSet, peer: int, nbytes: int, tag: int) -> Token:
     """Return the exchange of two messages."""
     begin_receive, received = receive
     begin_send, sent = send

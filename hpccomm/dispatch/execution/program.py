@@ -271,7 +271,7 @@ class Peers(dict[int, Array | Pages]):
     def __missing__(self, number: int, /) -> Array | Pages:
         """Reach the buffer of that number, when it is first needed."""
         peer, buffer = divmod(number - len(OWN), len(OWN))
-        reached = self[number] = self._exposure.reach(peer, buffer, self._dtype)
+        reached = self[number] = self._exposure.peer_buffer(peer, buffer, self._dtype)
         return reached
 
 

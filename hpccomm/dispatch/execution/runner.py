@@ -21,7 +21,7 @@ from hpccomm.dispatch.execution.program import (
     Slice,
     copy,
 )
-from hpccomm.dispatch.execution.variants import Found, Variants
+from hpccomm.dispatch.execution.variants import ReachedForm, Variants
 from hpccomm.dtypes import DType
 from hpccomm.memory.folding import Folder
 from hpccomm.memory.scratch import ScratchBuffer
@@ -115,14 +115,14 @@ class Runner:
             found = forms.learned(exchanges.table, exposure, self._results)
             turns = found.turns
             if forms.direct_only and found.reach is not Reach.DIRECT:
-                exposure.withdraw()
+                exposure.release()
                 return False
             if turns is None:
                 program = found.program
                 buffers = self._reached(found, exposure, forms, send, recv)
                 if not isinstance(program, MemoryProgram):
                     yield from self._program(program, tag, forms.fold, buffers)
-                    exposure.withdraw()
+                    exposure.release()
                     return True
                 turns = (
                     (buffers.actions(each.local, forms.fold), each.barrier)
@@ -138,11 +138,11 @@ class Runner:
         except BaseException:  # the call failed, or was abandoned
             keep(exposure, exchanges, send, recv)
             raise
-        exposure.withdraw()
+        exposure.release()
         return True
 
     def _reached(
-        self, found: Found, exposure: Exposure, forms: Variants, send: Buffer, recv: Buffer
+        self, found: ReachedForm, exposure: Exposure, forms: Variants, send: Buffer, recv: Buffer
     ) -> Reached:
         """Return the buffers of this call and of its peers."""
         elements, dtype = found.program.scratch, forms.dtype

@@ -42,7 +42,7 @@ Turns = Iterable[tuple[Iterable[Action], tuple[tuple[int, int], ...]]]
 """The rounds of a program on memory: the steps, and the steps of the barrier that follows."""
 
 
-class Found(NamedTuple):
+class ReachedForm(NamedTuple):
     """What ranks know once they have met, and have published these records.
 
     Attributes
@@ -110,8 +110,8 @@ class Variants:
     plain: bool
     room: int
     direct_only: bool = False
-    _last: tuple[bytes, Found] | None = field(init=False, default=None)
-    _found: dict[bytes, Found] = field(init=False, default_factory=dict)
+    _last: tuple[bytes, ReachedForm] | None = field(init=False, default=None)
+    _found: dict[bytes, ReachedForm] = field(init=False, default_factory=dict)
     _recent: _Recent | None = field(init=False, default=None)
     _registered: dict[_Places, Exposure] = field(init=False, default_factory=dict)
 
@@ -119,14 +119,14 @@ class Variants:
         """Let the peers reach this rank's arrays."""
         recent = self._recent
         if recent is not None and recent.send() is send and recent.recv() is recv:
-            shared.tend()
+            shared.housekeep()
             return recent.exposure
         exposure = None
         if self._registered:
             # Other views of the same registered memory come again, and other arrays in turn.
             exposure = self._registered.get(_places(send, recv))
         if exposure is not None:
-            shared.tend()
+            shared.housekeep()
         else:
             arrays = [_NOTHING if send is None else send, _NOTHING if recv is None else recv]
             once = shared.expose(
@@ -142,7 +142,7 @@ class Variants:
         self._recent = _Recent(references[0], references[1], exposure)
         return exposure
 
-    def learned(self, table: Record, exposure: Exposure, results: ScratchBuffer) -> Found:
+    def learned(self, table: Record, exposure: Exposure, results: ScratchBuffer) -> ReachedForm:
         """Return the result for a table of the members' published records, in order.
 
         Parameters
@@ -168,10 +168,10 @@ class Variants:
             self._check(table)
             # What later calls have as well may learn other records.
             exposure = exposure.detached() or exposure
-            reach = exposure.learn(dict(zip(self.members, table, strict=True)))
+            reach = exposure.take_records(dict(zip(self.members, table, strict=True)))
             program, peers = self.programs[reach](), Peers(exposure, self.dtype)
             turns = self._bound(program, reach, exposure, peers, results)
-            found = Found(reach, program, peers, turns)
+            found = ReachedForm(reach, program, peers, turns)
             if not exposure.lasting:
                 return found
             if len(self._found) >= KEPT:

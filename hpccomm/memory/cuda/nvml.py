@@ -15,7 +15,7 @@ LANE = {1: 0.25, 2: 0.5, 3: 0.985, 4: 1.969, 5: 3.938, 6: 7.563}
 """GB/s of one lane in one direction, by generation of PCI Express, after its line code."""
 
 
-class Link(NamedTuple):
+class GpuLink(NamedTuple):
     """What data of a device pass through.
 
     Attributes
@@ -30,7 +30,7 @@ class Link(NamedTuple):
     peak: float
 
 
-def fastest_link(uuid: str) -> Link | None:
+def fastest_link(uuid: str) -> GpuLink | None:
     """Return a device's fastest link, or None if the library is missing or does not know.
 
     NVLink if any link is up, else PCI Express at the highest speed that device and slot support
@@ -44,7 +44,7 @@ def fastest_link(uuid: str) -> Link | None:
     return path(uuid, "")
 
 
-def path(one: str, other: str | None) -> Link | None:
+def path(one: str, other: str | None) -> GpuLink | None:
     """Return what data pass through from a device to another one, to the host (None), or within its own memory.
 
     To another device that is the NVLinks that lead to it or to a switch, and without any the slower one of their slots.
@@ -56,14 +56,14 @@ def path(one: str, other: str | None) -> Link | None:
             clock = nvml.nvmlDeviceGetMaxClockInfo(ends[0], nvml.NVML_CLOCK_MEM)
             bits = nvml.nvmlDeviceGetMemoryBusWidth(ends[0])
             # A line of the bus carries two bits a cycle; the clock is in MHz.
-            return Link(f"memory, {bits} bits at {clock} MHz", 2 * clock * bits / 8 / 1000)
+            return GpuLink(f"memory, {bits} bits at {clock} MHz", 2 * clock * bits / 8 / 1000)
         if other is None and _field(nvml, ends[0], "NVML_FI_DEV_C2C_LINK_COUNT"):
-            return Link("NVLink-C2C", 0.0)
+            return GpuLink("NVLink-C2C", 0.0)
         peer = nvml.nvmlDeviceGetPciInfo(ends[1]).busId if other else None
         active = 0 if other is None else _active_nvlinks(nvml, ends[0], peer)
         if active:
             speed = nvlink_rate(nvml, ends[0])
-            return Link(f"NVLink, {active} of {speed:g} GB/s", active * speed) if speed else None
+            return GpuLink(f"NVLink, {active} of {speed:g} GB/s", active * speed) if speed else None
         slots = filter(None, (_pci_express(nvml, end) for end in ends))
         return min(slots, key=lambda slot: slot.peak, default=None)
     return None
@@ -127,8 +127,8 @@ def _field(nvml: Any, handle: Any, name: str) -> int:
     return sum(each.value.uiVal for each in fields if each.nvmlReturn == nvml.NVML_SUCCESS)
 
 
-def _pci_express(nvml: Any, handle: Any) -> Link | None:
+def _pci_express(nvml: Any, handle: Any) -> GpuLink | None:
     generation = nvml.nvmlDeviceGetMaxPcieLinkGeneration(handle)
     width = nvml.nvmlDeviceGetMaxPcieLinkWidth(handle)
     lane = LANE.get(generation)
-    return None if lane is None else Link(f"PCI Express {generation} x{width}", width * lane)
+    return None if lane is None else GpuLink(f"PCI Express {generation} x{width}", width * lane)

@@ -16,6 +16,6 @@ The MPI backend offers it to schedules and windows through `hpccomm.contracts.tr
 """
 
 from hpccomm.memory.shared.node import NodeMemory
-from hpccomm.memory.shared.probe import Findings, Offer, agreed, offer, tried
+from hpccomm.memory.shared.probe import Offer, ProbeResult, agreed, offer, tried
 
-__all__ = ["Findings", "NodeMemory", "Offer", "agreed", "offer", "tried"]
+__all__ = ["NodeMemory", "Offer", "ProbeResult", "agreed", "offer", "tried"]

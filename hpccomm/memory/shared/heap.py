@@ -226,7 +226,7 @@ class Heap:
         """Number of segments."""
         return len(self._segments)
 
-    def tend(self) -> None:
+    def housekeep(self) -> None:
         """Return pages to the system that have been free for long. Cheap without such pages."""
         if time.monotonic() > self._next_look:
             self._try_to_take_back()

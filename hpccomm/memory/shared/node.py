@@ -45,7 +45,7 @@ KEPT = 256
 _NOWHERE = (0, -1, 0, 0)
 
 
-class _Sight:
+class _PeerRecord:
     """The content of a peer's record, and the views of its buffers made so far."""
 
     __slots__ = ("mapped", "places", "staged", "views")
@@ -61,13 +61,13 @@ class _Sight:
 class _Peer:
     """One rank of the node; it may be this one."""
 
-    __slots__ = ("door", "pid", "see")
+    __slots__ = ("pid", "remote", "see")
 
     def __init__(self, rank: int, pid: int) -> None:
         self.pid = pid
-        self.door = RemoteMemory(pid, rank)
+        self.remote = RemoteMemory(pid, rank)
         # Loops send the same records again.
-        self.see = lru_cache(KEPT)(_Sight)
+        self.see = lru_cache(KEPT)(_PeerRecord)
 
 
 class NodeMemory:
@@ -104,7 +104,7 @@ class NodeMemory:
         self._fullest = fullest
         self._peers = {peer: _Peer(peer, pid) for peer, pid in pids.items()}
         self._heap, self._leases, self._segments = process_memory()
-        self.tend = self._heap.tend
+        self.housekeep = self._heap.housekeep
         self._bounce = ScratchBuffer(FAR_BLOCK_BYTES)
         self._own = lru_cache(KEPT)(partial(_own, self._heap))
         self._told = False
@@ -136,7 +136,7 @@ class NodeMemory:
         room: int,
     ) -> "NodeExposure":
         """Let the peers reach this rank's buffers of one call."""
-        self._heap.tend()
+        self._heap.housekeep()
         lease = self._lease(scratch, room) if scratch else None
         held = buffers if lease is None else (*buffers, lease)
         key: list[int] = [fingerprint, self._heap.segments]
@@ -155,7 +155,7 @@ class NodeMemory:
             logger.info("no %d bytes for staging: %s; messages are sent instead", nbytes, why)
         return lease
 
-    def see(self, peer: int, record: Record) -> _Sight:
+    def see(self, peer: int, record: Record) -> _PeerRecord:
         """Return the content of a peer's record."""
         return self._peers[peer].see(record.tobytes())
 
@@ -194,8 +194,8 @@ class NodeMemory:
                 )
             else:
                 return segment[offset : offset + nbytes].view(dtype)
-        door = self._peers[peer].door
-        return PeerPages(door, self._bounce, at, nbytes // dtype.itemsize, dtype)
+        remote = self._peers[peer].remote
+        return PeerPages(remote, self._bounce, at, nbytes // dtype.itemsize, dtype)
 
     def end(self, lease: NDArray[np.uint8]) -> None:
         """Take back the scratch of a call."""
@@ -254,7 +254,7 @@ class NodeExposure:
         Its own, for peers to reach.
     plain : bool
         Whether plain arrays may be reached.
-    sights : dict of int to _Sight
+    sights : dict of int to _PeerRecord
         The content of each rank's record, once it is known.
     lasting : bool
         Records lead to the same memory in a later call.
@@ -265,7 +265,7 @@ class NodeExposure:
     own: _Own
     scratch: NDArray[np.uint8] | None
     plain: bool
-    sights: dict[int, _Sight] = field(init=False, repr=False)
+    sights: dict[int, _PeerRecord] = field(init=False, repr=False)
     lasting = True
 
     @property
@@ -285,7 +285,7 @@ class NodeExposure:
             return None
         return _Detached(self.memory, own.registered, own, None, self.plain)
 
-    def learn(self, records: Mapping[int, Record]) -> Reach:
+    def take_records(self, records: Mapping[int, Record]) -> Reach:
         """Take the records of all ranks of the node, and return how they reach each other."""
         see = self.memory.see
         self.sights = sights = {peer: see(peer, record) for peer, record in records.items()}
@@ -294,7 +294,7 @@ class NodeExposure:
         staged = all(sight.staged for sight in sights.values())
         return Reach.STAGED if staged else Reach.NONE
 
-    def reach(self, peer: int, buffer: int, dtype: DType) -> Array | Pages:
+    def peer_buffer(self, peer: int, buffer: int, dtype: DType) -> Array | Pages:
         """Return the peer's buffer of that number in the same call, as elements of `dtype`."""
         if peer == self.memory.rank:
             own = (*self.buffers, self.scratch)[buffer]
@@ -307,7 +307,7 @@ class NodeExposure:
             sight.views[buffer, dtype] = view
         return view
 
-    def withdraw(self) -> None:
+    def release(self) -> None:
         """Forget the buffers."""
         self.buffers = ()
         if self.scratch is not None:
@@ -320,5 +320,5 @@ class _Detached(NodeExposure):
 
     __slots__ = ()
 
-    def withdraw(self) -> None:
+    def release(self) -> None:
         """Do nothing: a later call has it too."""

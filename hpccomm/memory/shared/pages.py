@@ -110,7 +110,7 @@ class PeerPages:
         Of the elements.
     """
 
-    door: RemoteMemory
+    remote: RemoteMemory
     bounce: ScratchBuffer
     at: int
     size: int
@@ -120,20 +120,20 @@ class PeerPages:
         """Return a part of its elements."""
         start, stop, _ = where.indices(self.size)
         at = self.at + start * self.dtype.itemsize
-        return PeerPages(self.door, self.bounce, at, stop - start, self.dtype)
+        return PeerPages(self.remote, self.bounce, at, stop - start, self.dtype)
 
     def __getitem__(self, where: slice) -> NDArray[Any]:
         """Read some elements into memory that the next such read overwrites."""
         start, stop, _ = where.indices(self.size)
         block = self.bounce.take(stop - start, self.dtype)
         far = self.at + start * self.dtype.itemsize
-        self.door.read(far, address(block), block.nbytes)
+        self.remote.read(far, address(block), block.nbytes)
         return block
 
     def read(self, into: NDArray[Any]) -> None:
         """Read all its elements."""
-        self.door.read(self.at, address(into), into.nbytes)
+        self.remote.read(self.at, address(into), into.nbytes)
 
     def write(self, data: NDArray[Any]) -> None:
         """Write over all its elements."""
-        self.door.write(self.at, address(data), data.nbytes)
+        self.remote.write(self.at, address(data), data.nbytes)

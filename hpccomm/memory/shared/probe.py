@@ -55,7 +55,7 @@ class Offer(NamedTuple):
     problem: str
 
 
-class Findings(NamedTuple):
+class ProbeResult(NamedTuple):
     """Why a process could not reach the memory of its neighbours; empty strings if it could.
 
     Attributes
@@ -94,7 +94,7 @@ def offer() -> Offer:
     return Offer(os.getpid(), plain.tobytes(), segment.key, at - segment.at, address(plain), "")
 
 
-def tried(offers: Mapping[int, Offer], rank: int) -> Findings:
+def tried(offers: Mapping[int, Offer], rank: int) -> ProbeResult:
     """Try to reach the memory of this process's node. Local.
 
     Parameters
@@ -110,7 +110,7 @@ def tried(offers: Mapping[int, Offer], rank: int) -> Findings:
             continue
         mapped = mapped or _map(peer, offered)
         plain = plain or _read(peer, offered)
-    return Findings(mapped, plain)
+    return ProbeResult(mapped, plain)
 
 
 def _map(peer: int, offered: Offer) -> str:
@@ -127,24 +127,24 @@ def _map(peer: int, offered: Offer) -> str:
 
 def _read(peer: int, offered: Offer) -> str:
     """Return why a peer's pages are not reached, or an empty string."""
-    door = RemoteMemory(offered.pid, peer)
+    remote = RemoteMemory(offered.pid, peer)
     found = np.zeros(TOKEN, np.uint8)
     try:
-        door.read(offered.at, address(found), TOKEN)
+        remote.read(offered.at, address(found), TOKEN)
         if found.tobytes() != offered.token:
             return f"rank {peer} is not there: {_ANOTHER}"
-        door.write(offered.at, address(found), TOKEN)  # the same
+        remote.write(offered.at, address(found), TOKEN)  # the same
     except CommunicationError as error:
         return f"{error}"
     return ""
 
 
-def agreed(findings: Sequence[Findings]) -> tuple[str, str, str]:
+def agreed(findings: Sequence[ProbeResult]) -> tuple[str, str, str]:
     """Return why registered memory is not reached, why plain is not, and how plain arrays go.
 
     Parameters
     ----------
-    findings : sequence of Findings
+    findings : sequence of ProbeResult
         Of each rank of the communicator.
 
     Returns

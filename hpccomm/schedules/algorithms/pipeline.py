@@ -62,7 +62,7 @@ class Tree:
 
 
 T = TypeVar("T")
-Step = Callable[[int], Iterator[T]]
+RoundTables = Callable[[int], Iterator[T]]
 """Yields the tables of a round, by its number."""
 
 
@@ -135,7 +135,7 @@ class SegmentRows:
         start = self._first[rows] + turn * self._segments.length
         return rows, start, np.minimum(self._end[rows] - start, self._segments.length)
 
-    def each(self, table: Callable[[slice, Column, Column], T]) -> Step[T]:
+    def each(self, table: Callable[[slice, Column, Column], T]) -> RoundTables[T]:
         """Return what yields ``table(rows, start, count)`` of a round, if any row has a segment in it."""
 
         def at(turn: int) -> Iterator[T]:
@@ -147,7 +147,7 @@ class SegmentRows:
 
     def messages(
         self, peer: Column, buffer: str, start: Column | int | None = None
-    ) -> Step[Transfers]:
+    ) -> RoundTables[Transfers]:
         """Return what each row sends to one peer, or receives from it.
 
         Parameters
@@ -171,9 +171,9 @@ class SegmentRows:
 
 def pipelined(
     turns: int,
-    receives: Iterable[Step[Transfers]],
-    sends: Iterable[Step[Transfers]],
-    local: Iterable[Step[Copies | Folds]] = (),
+    receives: Iterable[RoundTables[Transfers]],
+    sends: Iterable[RoundTables[Transfers]],
+    local: Iterable[RoundTables[Copies | Folds]] = (),
 ) -> Rounds:
     """Return the rounds with the tables of each turn."""
     for turn in range(turns):
@@ -205,7 +205,7 @@ def up(piece: PhasePiece, tree: Tree, segments: Segments, slot: int) -> Rounds:
     inner = SegmentRows(group, segments, sending, ~is_root & (fan_out > 0))
     sends = leaves.messages(parent, source), inner.messages(parent, SCRATCH, partial)
 
-    def folding(stage: SegmentRows, children: int, *, root: bool) -> Step[Folds]:
+    def folding(stage: SegmentRows, children: int, *, root: bool) -> RoundTables[Folds]:
         landed = tuple(Place(SCRATCH, start) for start in landing[:children])
 
         def fold(rows: slice, start: Column, count: Column) -> Folds:
@@ -215,8 +215,8 @@ def up(piece: PhasePiece, tree: Tree, segments: Segments, slot: int) -> Rounds:
 
         return stage.each(fold)
 
-    receives: list[Step[Transfers]] = []
-    steps: list[Step[Folds]] = []
+    receives: list[RoundTables[Transfers]] = []
+    steps: list[RoundTables[Folds]] = []
     for children, root in product(range(1, len(tree.children) + 1), (False, True)):
         where = (fan_out == children) & (is_root == root)
         stage = SegmentRows(group, segments, sending - 1, where)

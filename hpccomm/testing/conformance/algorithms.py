@@ -26,7 +26,7 @@ from hpccomm.testing.conformance.check import raises
 from hpccomm.testing.conformance.collectives import waits_for
 from hpccomm.testing.conformance.creation import another
 from hpccomm.testing.conformance.inputs import MOVABLE
-from hpccomm.testing.conformance.oracle import FLOAT32, IN_PLACE, NEW, OUT, Ask
+from hpccomm.testing.conformance.oracle import FLOAT32, IN_PLACE, NEW, OUT, Spec
 from hpccomm.testing.conformance.trials import FORMS, trial
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 ALGORITHMS = Behaviours("algorithms")
 
-Way = tuple[str, ...]
+Method = tuple[str, ...]
 """A collective, an algorithm for it, and where it differs `CommOptions.shared_memory`."""
 
 MOVES: tuple[tuple[str, str], ...] = tuple(
@@ -47,10 +47,10 @@ MOVES: tuple[tuple[str, str], ...] = tuple(
 )
 """Collectives that move data, and each algorithm for them."""
 
-STAGED = tuple((*way, "staging") for way in MOVES if KNOWN[way[0]][way[1]].staged is not None)
+STAGED = tuple((*each, "staging") for each in MOVES if KNOWN[each[0]][each[1]].staged is not None)
 """The algorithms that work on scratch shared between ranks."""
 
-WAYS: tuple[Way, ...] = (*MOVES, *STAGED)
+METHODS: tuple[Method, ...] = (*MOVES, *STAGED)
 
 SEGMENT = 2 * FLOAT32.itemsize
 """Bytes: two elements of float32."""
@@ -84,27 +84,27 @@ def in_memory(comm: Communicator) -> str | None:
     return None if comm.size == 1 or apart else "shm"
 
 
-def taken(comm: Communicator, algorithm: str, ask: Ask, **how: Any) -> bool:
+def taken(comm: Communicator, algorithm: str, spec: Spec, **how: Any) -> bool:
     """Return whether a call may be made by `algorithm`; if not, assert that it may be refused.
 
     Local. What may be refused is uneven blocks and memory that not all ranks reach.
     """
-    kind = KNOWN[ask.collective][algorithm]
-    uneven = ask.call != ask.collective
+    kind = KNOWN[spec.collective][algorithm]
+    uneven = spec.call != spec.collective
     try:
-        choice = comm.explain(ask.call, **trial(comm, ask).arguments, algorithm=algorithm, **how)
+        choice = comm.explain(spec.call, **trial(comm, spec).arguments, algorithm=algorithm, **how)
     except UsageError:
-        assert kind.shared or (kind.uniform and uneven), f"{algorithm} is refused for {ask}"
+        assert kind.shared or (kind.uniform and uneven), f"{algorithm} is refused for {spec}"
         return False
-    assert not (kind.uniform and uneven), f"{algorithm} is taken for {ask}"
+    assert not (kind.uniform and uneven), f"{algorithm} is taken for {spec}"
     assert choice.algorithm == algorithm, f"{choice.algorithm} instead of {algorithm}"
     return True
 
 
-def attempt(comm: Communicator, algorithm: str, ask: Ask, form: str = "call", **how: Any) -> None:
+def attempt(comm: Communicator, algorithm: str, spec: Spec, form: str = "call", **how: Any) -> None:
     """Make the call that is asked for, by `algorithm`, if it takes it; collective over `comm`."""
-    if taken(comm, algorithm, ask, **how):
-        trial(comm, ask).run(comm, form, algorithm=algorithm, **how)
+    if taken(comm, algorithm, spec, **how):
+        trial(comm, spec).run(comm, form, algorithm=algorithm, **how)
 
 
 def uneven_counts(size: int) -> list[tuple[int, ...]]:
@@ -112,13 +112,13 @@ def uneven_counts(size: int) -> list[tuple[int, ...]]:
     return [tuple(range(size)), (*[0] * (size - 1), 7), (0,) * size]
 
 
-@ALGORITHMS.behaviour(way=WAYS)
-def counts(comm: Communicator, way: Way) -> None:
+@ALGORITHMS.behaviour(method=METHODS)
+def counts(comm: Communicator, method: Method) -> None:
     """Arrays of no element, fewer than ranks, and many segments; blocks even and uneven.
 
     Whether a rank works in place is its own affair.
     """
-    collective, algorithm, *shared = way
+    collective, algorithm, *shared = method
     last = comm.size - 1
     in_blocks = collective in BLOCKWISE
     some: set[int | tuple[int, ...]] = {0, 1, 5} if in_blocks else {0, 1, last, 4 * comm.size + 3}
@@ -127,47 +127,47 @@ def counts(comm: Communicator, way: Way) -> None:
     with cut(comm, SEGMENT, *shared) as small:
         for count in sorted(some, key=str):
             for results in ((OUT,), (IN_PLACE,), (IN_PLACE, OUT, NEW)):
-                attempt(small, algorithm, Ask(collective, count, root=last, results=results))
+                attempt(small, algorithm, Spec(collective, count, root=last, results=results))
 
 
-@ALGORITHMS.behaviour(way=WAYS, min_size=2)
-def large_arrays(comm: Communicator, way: Way) -> None:
+@ALGORITHMS.behaviour(method=METHODS, min_size=2)
+def large_arrays(comm: Communicator, method: Method) -> None:
     """Arrays of several segments as they are by default, which no transport sends at once."""
-    collective, algorithm, *shared = way
+    collective, algorithm, *shared = method
     count = LARGE // comm.size if collective in BLOCKWISE else LARGE
     with cut(comm, None, *shared) as chosen:
-        attempt(chosen, algorithm, Ask(collective, count, root=1))
+        attempt(chosen, algorithm, Spec(collective, count, root=1))
 
 
-@ALGORITHMS.behaviour(way=tuple(way for way in WAYS if way[0] in ROOTED))
-def roots(comm: Communicator, way: Way) -> None:
+@ALGORITHMS.behaviour(method=tuple(method for method in METHODS if method[0] in ROOTED))
+def roots(comm: Communicator, method: Method) -> None:
     """Each rank may be the root, of even and uneven blocks."""
-    collective, algorithm, *shared = way
+    collective, algorithm, *shared = method
     size = comm.size
     with cut(comm, None, *shared) as chosen:
         for root in range(size) if size <= FEW else (0, 1, size // 2, size - 1):
-            attempt(chosen, algorithm, Ask(collective, 2 * size + 1, root=root))
+            attempt(chosen, algorithm, Spec(collective, 2 * size + 1, root=root))
             if collective in BLOCKWISE:
-                attempt(chosen, algorithm, Ask(collective, tuple(range(size)), root=root))
+                attempt(chosen, algorithm, Spec(collective, tuple(range(size)), root=root))
 
 
-@ALGORITHMS.behaviour(way=WAYS)
-def dtypes(comm: Communicator, way: Way) -> None:
+@ALGORITHMS.behaviour(method=METHODS)
+def dtypes(comm: Communicator, method: Method) -> None:
     """Each dtype is moved, and summed where the call reduces."""
-    collective, algorithm, *shared = way
+    collective, algorithm, *shared = method
     if comm.size > FEW:
         some = [BFLOAT16, np.dtype(np.int16)]
     else:
         some = list(REDUCIBLE if collective in REDUCTIONS else MOVABLE)
     with cut(comm, None, *shared) as chosen:
         for dtype, result in zip(some, cycle((IN_PLACE, OUT)), strict=False):
-            attempt(chosen, algorithm, Ask(collective, 5, dtype, results=(result,)))
+            attempt(chosen, algorithm, Spec(collective, 5, dtype, results=(result,)))
 
 
-@ALGORITHMS.behaviour(way=tuple(way for way in WAYS if way[0] in REDUCTIONS))
-def reductions(comm: Communicator, way: Way) -> None:
+@ALGORITHMS.behaviour(method=tuple(method for method in METHODS if method[0] in REDUCTIONS))
+def reductions(comm: Communicator, method: Method) -> None:
     """Each reduction, by name or by a function; averages are divided once, scans leave out self."""
-    collective, algorithm, *shared = way
+    collective, algorithm, *shared = method
     some: list[tuple[Any, Any]] = [
         (ReduceOp.PROD, np.float64),
         (ReduceOp.MAX, np.float32),
@@ -180,27 +180,27 @@ def reductions(comm: Communicator, way: Way) -> None:
     with cut(comm, None, *shared) as chosen:
         for op, dtype in some:
             results = (IN_PLACE if op is ReduceOp.AVG else OUT,)
-            ask = Ask(collective, 2 * comm.size + 1, np.dtype(dtype), op, results=results)
-            attempt(chosen, algorithm, ask)
+            spec = Spec(collective, 2 * comm.size + 1, np.dtype(dtype), op, results=results)
+            attempt(chosen, algorithm, spec)
         if collective == "scan":
             for result in (OUT, IN_PLACE):
-                ask = Ask(collective, 7, np.dtype(np.int32), exclusive=True, results=(result,))
-                attempt(chosen, algorithm, ask)
+                spec = Spec(collective, 7, np.dtype(np.int32), exclusive=True, results=(result,))
+                attempt(chosen, algorithm, spec)
 
 
-@ALGORITHMS.behaviour(way=WAYS)
-def forms(comm: Communicator, way: Way) -> None:
+@ALGORITHMS.behaviour(method=METHODS)
+def forms(comm: Communicator, method: Method) -> None:
     """A call may be asynchronous, or planned, also of uneven blocks and in rank order."""
-    collective, algorithm, *shared = way
+    collective, algorithm, *shared = method
     with cut(comm, None, *shared) as chosen:
         for form in FORMS[1:]:
             results = (IN_PLACE if form == "plan" else OUT,)
-            ask = Ask(collective, 3 * comm.size + 1, results=results)
-            attempt(chosen, algorithm, ask, form)
+            spec = Spec(collective, 3 * comm.size + 1, results=results)
+            attempt(chosen, algorithm, spec, form)
             if collective in BLOCKWISE:
-                attempt(chosen, algorithm, Ask(collective, tuple(range(comm.size))), form)
+                attempt(chosen, algorithm, Spec(collective, tuple(range(comm.size))), form)
             if KNOWN[collective][algorithm].ordered is not None:
-                attempt(chosen, algorithm, ask, form, deterministic=True)
+                attempt(chosen, algorithm, spec, form, deterministic=True)
 
 
 @ALGORITHMS.behaviour(collective=tuple(KNOWN), min_size=3)
@@ -213,7 +213,7 @@ def ranks_in_another_order(comm: Communicator, collective: str) -> None:
             turned.barrier(algorithm=algorithm)
             continue
         for count in (1, 2 * comm.size + 1):
-            attempt(turned, algorithm, Ask(collective, count, root=1))
+            attempt(turned, algorithm, Spec(collective, count, root=1))
     turned.finalize()
 
 
@@ -239,8 +239,8 @@ def functions_make_schedules(comm: Communicator) -> None:
 
     for form in FORMS:
         for count in (0, 3, 1000):
-            trial(comm, Ask("all_gather", count)).run(comm, form, algorithm=ring.all_gather)
-            trial(comm, Ask("all_reduce", count)).run(comm, form, algorithm=ring.all_reduce)
+            trial(comm, Spec("all_gather", count)).run(comm, form, algorithm=ring.all_gather)
+            trial(comm, Spec("all_reduce", count)).run(comm, form, algorithm=ring.all_reduce)
     x = np.ones(2)
     choice = comm.explain("all_gather", x, algorithm=ring.all_gather)
     assert choice.schedule, "it is known by its schedule"
@@ -262,4 +262,4 @@ def the_setting(comm: Communicator) -> None:
             choice = other.explain(collective, x)
             assert (choice.algorithm, choice.segment) == ("chain", 64), choice
         assert other.explain("all_gather", x).algorithm != "chain", "all_gather has no"
-        attempt(other, "chain", Ask("all_reduce", 100))
+        attempt(other, "chain", Spec("all_reduce", 100))

@@ -11,7 +11,7 @@ from hpccomm.testing.conformance.case import Behaviours
 from hpccomm.testing.conformance.check import equal, same_bits
 from hpccomm.testing.conformance.inputs import MOVABLE, RECORD, SHAPES, ranks_for
 from hpccomm.testing.conformance.inputs import moved as moved_elements
-from hpccomm.testing.conformance.oracle import FLAT, IN_PLACE, MEANINGS, NEW, OUT, Ask
+from hpccomm.testing.conformance.oracle import FLAT, IN_PLACE, NEW, OUT, SEMANTICS, Spec
 from hpccomm.testing.conformance.trials import carry_out
 
 if TYPE_CHECKING:
@@ -37,14 +37,14 @@ LARGE = 1 << 18
 """Elements, in float32 1 MiB: more than one segment or eager message."""
 
 
-def asks(comm: Communicator, collective: str, dtype: Any, *results: str) -> Iterator[Ask]:
+def specs(comm: Communicator, collective: str, dtype: Any, *results: str) -> Iterator[Spec]:
     """Give a collective of each shape, for the roots that are tried."""
-    meaning = MEANINGS[collective]
+    meaning = SEMANTICS[collective]
     roots = ranks_for(dtype, comm.size) if meaning.root_gives or meaning.root_gets else [0]
     for root in roots:
         for shape in SHAPES_OF[collective]:
             count, rest = (shape[0], shape[1:]) if shape else (None, ())
-            yield Ask(collective, count, np.dtype(dtype), root=root, results=results, rest=rest)
+            yield Spec(collective, count, np.dtype(dtype), root=root, results=results, rest=rest)
 
 
 @COLLECTIVES.behaviour(called="{collective}", collective=tuple(SHAPES_OF), dtype=MOVABLE)
@@ -53,8 +53,8 @@ def moved(comm: Communicator, collective: str, dtype: np.dtype[Any]) -> None:
 
     A broadcast overwrites x, but the root's; a rank that scatters nothing has an `out`.
     """
-    for ask in asks(comm, collective, dtype, NEW):
-        carry_out(comm, ask)
+    for spec in specs(comm, collective, dtype, NEW):
+        carry_out(comm, spec)
 
 
 @COLLECTIVES.behaviour(
@@ -66,8 +66,8 @@ def moved_out(comm: Communicator, collective: str) -> None:
     In place, x is `out`'s block of this rank, or `out` x's, or one is the other.
     """
     for result in (OUT, FLAT, IN_PLACE):
-        for ask in asks(comm, collective, np.float32, result):
-            carry_out(comm, ask)
+        for spec in specs(comm, collective, np.float32, result):
+            carry_out(comm, spec)
 
 
 @COLLECTIVES.behaviour()
@@ -100,7 +100,7 @@ def scattered_to_ranks_that_give_an_x_like_the_root_s(comm: Communicator) -> Non
 def large_arrays_move_whole(comm: Communicator) -> None:
     """Arrays of more than 1 MiB arrive to the last element."""
     for collective in SHAPES_OF:
-        carry_out(comm, Ask(collective, LARGE // comm.size + 3, results=(NEW,)))
+        carry_out(comm, Spec(collective, LARGE // comm.size + 3, results=(NEW,)))
 
 
 @COLLECTIVES.behaviour()

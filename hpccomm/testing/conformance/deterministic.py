@@ -11,10 +11,10 @@ import numpy as np
 from hpccomm import ReduceOp
 from hpccomm.dtypes import BFLOAT16, NARROW
 from hpccomm.schedules.algorithms import ALGORITHMS
-from hpccomm.testing.conformance.algorithms import STAGED, Way, attempt, cut
+from hpccomm.testing.conformance.algorithms import STAGED, Method, attempt, cut
 from hpccomm.testing.conformance.case import Behaviours
 from hpccomm.testing.conformance.check import equal, same_bits
-from hpccomm.testing.conformance.oracle import FLOAT32, NEW, OUT, Ask
+from hpccomm.testing.conformance.oracle import FLOAT32, NEW, OUT, Spec
 from hpccomm.testing.conformance.reductions import CALLS
 from hpccomm.testing.conformance.trials import carry_out
 
@@ -76,7 +76,7 @@ ORDERED = tuple(
 )
 """Collectives and the algorithms for them that can keep the order."""
 
-WAYS = (*ORDERED, *(way for way in STAGED if way[:2] in ORDERED))
+METHODS = (*ORDERED, *(method for method in STAGED if method[:2] in ORDERED))
 
 SEGMENTS = (4, 12, 64, 1 << 20)
 """Bytes: one element of float32, three, sixteen, and more than there are."""
@@ -91,7 +91,7 @@ INPUTS: tuple[tuple[ReduceOp, np.dtype[Any], Inputs], ...] = (
 """Operations and dtypes, with the function that makes each rank's contribution."""
 
 
-def asks(whole: Ask, blocks: tuple[int | tuple[int, ...], ...]) -> Iterator[Ask]:
+def specs(whole: Spec, blocks: tuple[int | tuple[int, ...], ...]) -> Iterator[Spec]:
     """Give the calls of a collective in each of its forms; it scatters blocks of these counts."""
     last = whole.root
     if whole.collective == "all_reduce":
@@ -104,19 +104,19 @@ def asks(whole: Ask, blocks: tuple[int | tuple[int, ...], ...]) -> Iterator[Ask]
         yield from (whole, replace(whole, exclusive=True))
 
 
-@DETERMINISTIC.behaviour(segment=SEGMENTS, way=WAYS)
-def neither_algorithm_nor_segment_matters(comm: Communicator, segment: int, way: Way) -> None:
+@DETERMINISTIC.behaviour(segment=SEGMENTS, method=METHODS)
+def neither_algorithm_nor_segment_matters(comm: Communicator, segment: int, method: Method) -> None:
     """By each algorithm, in segments of any size, on any placement: the bits of NumPy's left fold."""
-    collective, algorithm, *shared = way
+    collective, algorithm, *shared = method
     few = [(5, 1)[rank % 2] for rank in range(comm.size - 1)]
     count = 4 * comm.size + 3
     blocks = (4, (*few, count - sum(few)))
     with cut(comm, segment, *shared) as small:
         # The cuts do not depend on the contents.
         for op, dtype, inputs in INPUTS if segment == SEGMENTS[1] else INPUTS[:1]:
-            whole = Ask(collective, count, dtype, op, comm.size - 1, results=(NEW,), inputs=inputs)
-            for ask in asks(whole, blocks):
-                attempt(small, algorithm, ask, deterministic=True)
+            whole = Spec(collective, count, dtype, op, comm.size - 1, results=(NEW,), inputs=inputs)
+            for spec in specs(whole, blocks):
+                attempt(small, algorithm, spec, deterministic=True)
 
 
 @DETERMINISTIC.behaviour(dtype=(*FLOATS, *NARROW), op=(ReduceOp.SUM, ReduceOp.PROD))
@@ -130,9 +130,9 @@ def the_order_is_the_ranks(comm: Communicator, dtype: np.dtype[Any], op: ReduceO
     size = comm.size
     uneven = (1, *(66,) * (size - 2), 131) if size > 1 else (66,)
     for collective in CALLS:
-        whole = Ask(collective, 66 * size, dtype, op, size - 1, results=(NEW,), inputs=inputs)
-        for ask in asks(whole, (66, uneven)):
-            carry_out(comm, ask, deterministic=True)
+        whole = Spec(collective, 66 * size, dtype, op, size - 1, results=(NEW,), inputs=inputs)
+        for spec in specs(whole, (66, uneven)):
+            carry_out(comm, spec, deterministic=True)
 
 
 @DETERMINISTIC.behaviour(min_size=3)

@@ -10,7 +10,7 @@ from hpccomm.errors import RankMismatch
 from hpccomm.testing.conformance.case import Behaviours
 from hpccomm.testing.conformance.check import raises
 from hpccomm.testing.conformance.inputs import MOVABLE
-from hpccomm.testing.conformance.oracle import IN_PLACE, NEW, OUT, Ask, circle
+from hpccomm.testing.conformance.oracle import IN_PLACE, NEW, OUT, Spec, circle
 from hpccomm.testing.conformance.trials import FORMS, carry_out, trial
 
 if TYPE_CHECKING:
@@ -55,9 +55,9 @@ def alone(_rank: int, _size: int) -> list[int | None]:
 GRAPHS = (line, circle, grid, star, double, alone)
 
 
-def ask(graph: Graph, count: int | tuple[int, ...], **how: Any) -> Ask:
+def spec(graph: Graph, count: int | tuple[int, ...], **how: Any) -> Spec:
     """Return an exchange with the peers that a graph lists."""
-    return Ask("neighbor_all_to_all", count, graph=graph, **how)
+    return Spec("neighbor_all_to_all", count, graph=graph, **how)
 
 
 @NEIGHBORS.behaviour(graph=GRAPHS)
@@ -65,7 +65,7 @@ def equal_blocks(comm: Communicator, graph: Graph) -> None:
     """Block j goes to peers[j], and block j comes from it; others stay as in out."""
     for number, rest in ((1, ()), (3, (2,)), (0, ()), (20_001, ())):
         for form in FORMS[:2]:
-            trial(comm, ask(graph, number, rest=rest)).run(comm, form)
+            trial(comm, spec(graph, number, rest=rest)).run(comm, form)
 
 
 @NEIGHBORS.behaviour(graph=GRAPHS)
@@ -75,33 +75,33 @@ def listed_rows(comm: Communicator, graph: Graph) -> None:
     In exchanged counts, a block without a peer has zero rows.
     """
     counts = tuple(rank % 3 for rank in range(comm.size))
-    carry_out(comm, ask(graph, counts, rest=(2,)))
-    carry_out(comm, ask(graph, counts, rest=(2,), results=(NEW,), exchanged=True))
+    carry_out(comm, spec(graph, counts, rest=(2,)))
+    carry_out(comm, spec(graph, counts, rest=(2,), results=(NEW,), exchanged=True))
 
 
 @NEIGHBORS.behaviour(dtype=MOVABLE)
 def every_dtype(comm: Communicator, dtype: Any) -> None:
     """Elements arrive as they are."""
-    carry_out(comm, ask(circle, 2, dtype=np.dtype(dtype), results=(NEW,)))
+    carry_out(comm, spec(circle, 2, dtype=np.dtype(dtype), results=(NEW,)))
 
 
 @NEIGHBORS.behaviour(graph=(line, circle, grid, double))
 def in_place(comm: Communicator, graph: Graph) -> None:
     """In place, a block of x without a peer keeps its values; ranks may differ in that."""
     for results in ((IN_PLACE,), (IN_PLACE, OUT)):
-        carry_out(comm, ask(graph, 2, results=results))
+        carry_out(comm, spec(graph, 2, results=results))
 
 
 @NEIGHBORS.behaviour()
 def new_results_begin_with_zeros(comm: Communicator) -> None:
     """A block without a peer is zero in an array that the call makes."""
-    carry_out(comm, ask(line, 1, results=(NEW,), rest=(3,)))
+    carry_out(comm, spec(line, 1, results=(NEW,), rest=(3,)))
 
 
 @NEIGHBORS.behaviour(graph=(line, double))
 def plans_and_batches(comm: Communicator, graph: Graph) -> None:
     """A plan exchanges what lies in its arrays whenever it is called; a batch takes the call."""
-    made = trial(comm, ask(graph, 2))
+    made = trial(comm, spec(graph, 2))
     made.run(comm, "plan")
     made.fill()
     with comm.batch():

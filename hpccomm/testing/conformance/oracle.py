@@ -44,7 +44,7 @@ def circle(rank: int, size: int) -> list[int]:
 
 
 @dataclass(frozen=True, slots=True)
-class Ask:
+class Spec:
     """A call that a case makes.
 
     Attributes
@@ -100,7 +100,7 @@ class Ask:
 
 
 @dataclass(frozen=True, slots=True)
-class Meaning:
+class Semantics:
     """What a collective does.
 
     Attributes
@@ -108,7 +108,7 @@ class Meaning:
     rows : callable
         ``rows(part, rank)``: rows of a rank's contribution.
     result : callable
-        Returns the result of a `Part`'s rank.
+        Returns the result of a `RankView`'s rank.
     reduces : bool
         It folds the contributions.
     root_gives, root_gets : bool
@@ -119,8 +119,8 @@ class Meaning:
         Without an `out` the result is a new array instead of x.
     """
 
-    rows: Callable[[Part, int], int]
-    result: Callable[[Part], Array]
+    rows: Callable[[RankView, int], int]
+    result: Callable[[RankView], Array]
     reduces: bool = False
     root_gives: bool = False
     root_gets: bool = False
@@ -129,57 +129,57 @@ class Meaning:
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class RankView:
     """One rank's part in a call; another `seed` gives other values."""
 
-    ask: Ask
+    spec: Spec
     rank: int
     size: int
     seed: int = 0
 
     @property
-    def meaning(self) -> Meaning:
+    def meaning(self) -> Semantics:
         """What the collective does."""
-        return MEANINGS[self.ask.collective]
+        return SEMANTICS[self.spec.collective]
 
     @property
     def counts(self) -> tuple[int, ...]:
         """Rows of each rank's block."""
-        count = self.ask.count
+        count = self.spec.count
         return count if isinstance(count, tuple) else (1 if count is None else count,) * self.size
 
     def all_given(self) -> list[Array]:
         """Return what every rank gives."""
-        ask, rows = self.ask, [self.meaning.rows(self, rank) for rank in range(self.size)]
-        shape = () if ask.count is None else (max(rows), *ask.rest)
-        op = ask.op if self.meaning.reduces else None
-        arrays = _given(op, self.size, shape, ask.dtype, self.seed + ask.root, ask.inputs)
+        spec, rows = self.spec, [self.meaning.rows(self, rank) for rank in range(self.size)]
+        shape = () if spec.count is None else (max(rows), *spec.rest)
+        op = spec.op if self.meaning.reduces else None
+        arrays = _given(op, self.size, shape, spec.dtype, self.seed + spec.root, spec.inputs)
         return [a[:n] if a.ndim else a for a, n in zip(arrays, rows, strict=True)]
 
     def given(self) -> Array | None:
         """Return what this rank gives, if it does."""
-        nothing = self.meaning.root_gives and self.rank != self.ask.root
+        nothing = self.meaning.root_gives and self.rank != self.spec.root
         return None if nothing else self.all_given()[self.rank]
 
     def wanted(self) -> Array | None:
         """Return what this rank must get, if it gets anything."""
-        nothing = self.meaning.root_gets and self.rank != self.ask.root
+        nothing = self.meaning.root_gets and self.rank != self.spec.root
         return None if nothing else self.meaning.result(self)
 
     def own(self) -> slice:
         """Return where this rank's block is among the elements of all blocks."""
-        width, before = int(np.prod(self.ask.rest)), sum(self.counts[: self.rank])
+        width, before = int(np.prod(self.spec.rest)), sum(self.counts[: self.rank])
         return slice(before * width, (before + self.counts[self.rank]) * width)
 
     def peers(self, rank: int) -> Sequence[int | None]:
         """Return the rank with which a rank exchanges each of its blocks."""
-        graph = self.ask.graph if self.ask.collective == "neighbor_all_to_all" else everyone
+        graph = self.spec.graph if self.spec.collective == "neighbor_all_to_all" else everyone
         return graph(rank, self.size)
 
     def sent(self, rank: int) -> tuple[int, ...]:
         """Return how many rows a rank sends in each block."""
         # In place, sent and received rows are equal: the table is symmetric. Else it is not.
-        turn = 1 if IN_PLACE in self.ask.results else 2
+        turn = 1 if IN_PLACE in self.spec.results else 2
         counts = self.counts
         return tuple(
             counts[(turn * rank + block) % self.size] for block in range(len(self.peers(rank)))
@@ -195,7 +195,7 @@ class Part:
         for number, peer in enumerate(self.peers(self.rank)):
             if peer is None:
                 own = self.blocks(self.rank)[number]
-                blocks.append(own[:0] if self.ask.exchanged else own)
+                blocks.append(own[:0] if self.spec.exchanged else own)
                 continue
             # The k-th time that a rank lists a peer belongs to the k-th time that the peer lists it.
             theirs = [at for at, other in enumerate(self.peers(peer)) if other == self.rank]
@@ -210,23 +210,23 @@ class Part:
 
     def arguments(self) -> dict[str, Any]:
         """Return the keyword arguments of the call, without its arrays."""
-        ask, meaning = self.ask, self.meaning
+        spec, meaning = self.spec, self.meaning
         arguments: dict[str, Any] = {}
         if meaning.reduces:
-            arguments["op"] = ask.op
+            arguments["op"] = spec.op
         if meaning.root_gives or meaning.root_gets:
-            arguments["root"] = ask.root
-        if ask.collective == "scan":
-            arguments["exclusive"] = ask.exclusive
-        if ask.collective == "neighbor_all_to_all":
+            arguments["root"] = spec.root
+        if spec.collective == "scan":
+            arguments["exclusive"] = spec.exclusive
+        if spec.collective == "neighbor_all_to_all":
             arguments["peers"] = self.peers(self.rank)
         if meaning.result is exchanged:
-            if ask.uneven:
+            if spec.uneven:
                 arguments["send_counts"] = self.sent(self.rank)
                 received = [len(block) for block in self.arriving()]
-                arguments["recv_counts"] = None if ask.exchanged else received
-        elif ask.uneven:
-            arguments["counts"] = None if ask.exchanged else ask.count
+                arguments["recv_counts"] = None if spec.exchanged else received
+        elif spec.uneven:
+            arguments["counts"] = None if spec.exchanged else spec.count
         return arguments
 
 
@@ -265,72 +265,72 @@ def cut(array: Array, counts: Sequence[int]) -> list[Array]:
     return np.split(array, np.cumsum(counts)[:-1]) if counts else []
 
 
-def total(part: Part) -> Array:
+def total(part: RankView) -> Array:
     """Return the fold of all contributions."""
-    return folded(part.ask.op, part.all_given())
+    return folded(part.spec.op, part.all_given())
 
 
-def prefix(part: Part) -> Array:
+def prefix(part: RankView) -> Array:
     """Return the fold of those up to this rank's."""
     arrays = part.all_given()
-    before = arrays[: part.rank if part.ask.exclusive else part.rank + 1]
+    before = arrays[: part.rank if part.spec.exclusive else part.rank + 1]
     if before:
-        return folded(part.ask.op, before)
-    assert isinstance(part.ask.op, ReduceOp)
-    return np.full_like(arrays[0], identity(part.ask.op, part.ask.dtype))
+        return folded(part.spec.op, before)
+    assert isinstance(part.spec.op, ReduceOp)
+    return np.full_like(arrays[0], identity(part.spec.op, part.spec.dtype))
 
 
-def of_the_root(part: Part) -> Array:
+def of_the_root(part: RankView) -> Array:
     """Return what the root gives."""
-    return part.all_given()[part.ask.root]
+    return part.all_given()[part.spec.root]
 
 
-def joined(part: Part) -> Array:
+def joined(part: RankView) -> Array:
     """Return all contributions one after the other."""
-    return (np.concatenate if part.ask.uneven else np.stack)(part.all_given())
+    return (np.concatenate if part.spec.uneven else np.stack)(part.all_given())
 
 
-def own_block(of: Callable[[Part], Array]) -> Callable[[Part], Array]:
+def own_block(of: Callable[[RankView], Array]) -> Callable[[RankView], Array]:
     """Return a function for this rank's block of the result of `of`."""
     return lambda part: cut(of(part), part.counts)[part.rank]
 
 
-def exchanged(part: Part) -> Array:
+def exchanged(part: RankView) -> Array:
     """Return the blocks that come from the peers."""
     return np.concatenate([part.all_given()[part.rank][:0], *part.arriving()])
 
 
-def one(part: Part, _rank: int) -> int:
+def one(part: RankView, _rank: int) -> int:
     """Return the rows of an array that is not cut."""
     return part.counts[0]
 
 
-def block(part: Part, rank: int) -> int:
+def block(part: RankView, rank: int) -> int:
     """Return the rows of a rank's block."""
     return part.counts[rank]
 
 
-def all_blocks(part: Part, _rank: int) -> int:
+def all_blocks(part: RankView, _rank: int) -> int:
     """Return the rows of all blocks."""
     return sum(part.counts)
 
 
-def sent(part: Part, rank: int) -> int:
+def sent(part: RankView, rank: int) -> int:
     """Return the rows of a rank's blocks for its peers."""
     return sum(part.sent(rank))
 
 
-MEANINGS = {
-    "broadcast": Meaning(one, of_the_root, root_gives=True, takes_out=False, makes=False),
-    "reduce": Meaning(one, total, reduces=True, root_gets=True, makes=False),
-    "all_reduce": Meaning(one, total, reduces=True, makes=False),
-    "scan": Meaning(one, prefix, reduces=True),
-    "gather": Meaning(block, joined, root_gets=True),
-    "all_gather": Meaning(block, joined),
-    "scatter": Meaning(all_blocks, own_block(of_the_root), root_gives=True),
-    "reduce_scatter": Meaning(all_blocks, own_block(total), reduces=True),
-    "all_to_all": Meaning(sent, exchanged),
-    "neighbor_all_to_all": Meaning(sent, exchanged),
+SEMANTICS = {
+    "broadcast": Semantics(one, of_the_root, root_gives=True, takes_out=False, makes=False),
+    "reduce": Semantics(one, total, reduces=True, root_gets=True, makes=False),
+    "all_reduce": Semantics(one, total, reduces=True, makes=False),
+    "scan": Semantics(one, prefix, reduces=True),
+    "gather": Semantics(block, joined, root_gets=True),
+    "all_gather": Semantics(block, joined),
+    "scatter": Semantics(all_blocks, own_block(of_the_root), root_gives=True),
+    "reduce_scatter": Semantics(all_blocks, own_block(total), reduces=True),
+    "all_to_all": Semantics(sent, exchanged),
+    "neighbor_all_to_all": Semantics(sent, exchanged),
 }
 
 

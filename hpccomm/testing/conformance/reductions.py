@@ -15,7 +15,7 @@ from hpccomm.reductions import meaningful
 from hpccomm.testing.conformance.case import Behaviours
 from hpccomm.testing.conformance.check import equal, raises
 from hpccomm.testing.conformance.inputs import OPS, PAIRS, SHAPES, ranks_for, reduced
-from hpccomm.testing.conformance.oracle import FLAT, IN_PLACE, MEANINGS, NEW, OUT, Ask
+from hpccomm.testing.conformance.oracle import FLAT, IN_PLACE, NEW, OUT, SEMANTICS, Spec
 from hpccomm.testing.conformance.trials import carry_out
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ REDUCTIONS = Behaviours("reductions")
 LARGE = (1 << 18) + 3
 """Elements, in float32 a little over 1 MiB: more than one segment or eager message, and odd."""
 
-CALLS = tuple(name for name, meaning in MEANINGS.items() if meaning.reduces)
+CALLS = tuple(name for name, meaning in SEMANTICS.items() if meaning.reduces)
 
 
 def dtypes_of(op: ReduceOp) -> list[np.dtype[Any]]:
@@ -51,10 +51,10 @@ def carry_all_out(
     for collective in collectives:
         for root in roots if collective == "reduce" else (0,):
             for result in results:
-                ask = Ask(
+                spec = Spec(
                     collective, count, np.dtype(dtype), op, root, results=(result,), rest=rest
                 )
-                carry_out(comm, ask)
+                carry_out(comm, spec)
 
 
 @REDUCTIONS.behaviour(pair=PAIRS)
@@ -89,8 +89,8 @@ def prefixes(comm: Communicator, kind: str, op: ReduceOp) -> None:
         return
     for dtype in dtypes_of(op):
         for result in (NEW, FLAT, IN_PLACE):
-            ask = Ask("scan", 2, dtype, op, exclusive=exclusive, results=(result,), rest=(3,))
-            carry_out(comm, ask)
+            spec = Spec("scan", 2, dtype, op, exclusive=exclusive, results=(result,), rest=(3,))
+            carry_out(comm, spec)
 
 
 @REDUCTIONS.behaviour()
@@ -112,7 +112,7 @@ def some_ranks_in_place(comm: Communicator, dtype: Any, length: int) -> None:
     """Whether a rank works in place, in a new array or in `out` is its own affair."""
     for results in ((NEW, IN_PLACE, OUT), (IN_PLACE, OUT, NEW), (OUT, NEW, IN_PLACE)):
         for collective in ("all_reduce", "scan", "all_to_all", "reduce_scatter", "all_gather"):
-            carry_out(comm, Ask(collective, length, np.dtype(dtype), results=results))
+            carry_out(comm, Spec(collective, length, np.dtype(dtype), results=results))
 
 
 @REDUCTIONS.behaviour(shape=SHAPES)
@@ -148,7 +148,7 @@ def nan_spreads(comm: Communicator, op: ReduceOp) -> None:
             for collective in CALLS:
                 inputs = partial(with_nan, op=op, dtype=dtype)
                 count = comm.size + 1
-                carry_out(comm, Ask(collective, count, dtype, op, results=(NEW,), inputs=inputs))
+                carry_out(comm, Spec(collective, count, dtype, op, results=(NEW,), inputs=inputs))
 
 
 @REDUCTIONS.behaviour()

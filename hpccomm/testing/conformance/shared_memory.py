@@ -33,7 +33,7 @@ from hpccomm.testing.conformance.creation import another
 from hpccomm.testing.conformance.failures import SHORT, has_failed
 from hpccomm.testing.conformance.groups import members
 from hpccomm.testing.conformance.inputs import OPS, PAIRS
-from hpccomm.testing.conformance.oracle import IN_PLACE, OUT, Ask
+from hpccomm.testing.conformance.oracle import IN_PLACE, OUT, Spec
 from hpccomm.testing.conformance.trials import FORMS, trial
 
 if TYPE_CHECKING:
@@ -105,16 +105,16 @@ class Memory:
 
 
 def attempt(
-    comm: Communicator, algorithm: str, ask: Ask, mixture: str, form: str = "call", **how: Any
+    comm: Communicator, algorithm: str, spec: Spec, mixture: str, form: str = "call", **how: Any
 ) -> None:
     """Make the call that is asked for, on arrays of a mixture, if `algorithm` takes it.
 
     Collective over `comm`.
     """
-    if algorithm == "auto" or taken(comm, algorithm, ask, **how):
+    if algorithm == "auto" or taken(comm, algorithm, spec, **how):
         memory = Memory(comm, mixture)
-        trial(comm, ask, memory).run(comm, form, algorithm=algorithm, **how)
-        memory.check(f"{ask} on {mixture}")
+        trial(comm, spec, memory).run(comm, form, algorithm=algorithm, **how)
+        memory.check(f"{spec} on {mixture}")
 
 
 def uneven(size: int) -> tuple[int, ...]:
@@ -122,10 +122,10 @@ def uneven(size: int) -> tuple[int, ...]:
     return tuple((0, 5, 40)[rank % 3] for rank in range(size))
 
 
-@SHARED_MEMORY.behaviour(way=MIXED, reached=("auto", "staging"))
-def arrays_lie_anywhere(comm: Communicator, way: tuple[str, str], reached: str) -> None:
+@SHARED_MEMORY.behaviour(method=MIXED, reached=("auto", "staging"))
+def arrays_lie_anywhere(comm: Communicator, method: tuple[str, str], reached: str) -> None:
     """On each rank where it likes; in place or not; of several segments and of hardly any element."""
-    collective, algorithm = way
+    collective, algorithm = method
     some: list[int | tuple[int, ...]] = [50 if collective in BLOCKWISE else 50 * comm.size, 1]
     if collective in BLOCKWISE:
         some.append(uneven(comm.size))
@@ -133,21 +133,21 @@ def arrays_lie_anywhere(comm: Communicator, way: tuple[str, str], reached: str) 
     with cut(comm, SEGMENT, reached) as small:
         for mixture in MIXTURES:
             for count in some:
-                ask = Ask(collective, count, root=comm.size // 2, results=next(places))
-                attempt(small, algorithm, ask, mixture)
+                spec = Spec(collective, count, root=comm.size // 2, results=next(places))
+                attempt(small, algorithm, spec, mixture)
 
 
-@SHARED_MEMORY.behaviour(way=MIXED, reached=("auto", "staging"), min_size=2)
-def large_arrays(comm: Communicator, way: tuple[str, str], reached: str) -> None:
+@SHARED_MEMORY.behaviour(method=MIXED, reached=("auto", "staging"), min_size=2)
+def large_arrays(comm: Communicator, method: tuple[str, str], reached: str) -> None:
     """Arrays of several segments as they are by default, and of more than are staged at a time."""
-    collective, algorithm = way
+    collective, algorithm = method
     count = LARGE // comm.size if collective in BLOCKWISE else LARGE
     options = CommOptions(
         self_check=False, shared_memory=reached, shared_memory_room=(1 << 18) * comm.size
     )
     with another(comm, options=options) as chosen:
         results = (IN_PLACE, OUT) if reached == "staging" else (OUT,)
-        attempt(chosen, algorithm, Ask(collective, count, root=1, results=results), "all_sorts")
+        attempt(chosen, algorithm, Spec(collective, count, root=1, results=results), "all_sorts")
 
 
 @SHARED_MEMORY.behaviour(op=OPS, reached=("auto", "staging"))
@@ -157,20 +157,20 @@ def reductions(comm: Communicator, op: ReduceOp, reached: str) -> None:
         for other, dtype in PAIRS:
             if other is op:
                 results = (IN_PLACE if dtype.itemsize % 4 == 0 else OUT,)
-                ask = Ask("all_reduce", 20 * comm.size + 3, dtype, op, results=results)
-                attempt(small, "shm", ask, "all_sorts")
+                spec = Spec("all_reduce", 20 * comm.size + 3, dtype, op, results=results)
+                attempt(small, "shm", spec, "all_sorts")
 
 
-@SHARED_MEMORY.behaviour(way=MIXED)
-def forms(comm: Communicator, way: tuple[str, str]) -> None:
+@SHARED_MEMORY.behaviour(method=MIXED)
+def forms(comm: Communicator, method: tuple[str, str]) -> None:
     """A call may be asynchronous, or planned and then made again and again."""
-    collective, algorithm = way
+    collective, algorithm = method
     for form in FORMS[1:]:
         results = (IN_PLACE if form == "plan" else OUT,)
-        ask = Ask(collective, 3 * comm.size + 1, results=results)
-        attempt(comm, algorithm, ask, "all_sorts", form)
+        spec = Spec(collective, 3 * comm.size + 1, results=results)
+        attempt(comm, algorithm, spec, "all_sorts", form)
         if collective in REDUCTIONS:
-            attempt(comm, algorithm, ask, "x_alone", form, deterministic=True)
+            attempt(comm, algorithm, spec, "x_alone", form, deterministic=True)
 
 
 @SHARED_MEMORY.behaviour()
@@ -186,8 +186,8 @@ def ways_to_plain_arrays(comm: Communicator) -> None:
             continue
         with made:
             for collective, algorithm in MIXED:
-                ask = Ask(collective, 5, root=comm.size - 1, results=(IN_PLACE, OUT))
-                attempt(made, algorithm, ask, "every_other_rank")
+                spec = Spec(collective, 5, root=comm.size - 1, results=(IN_PLACE, OUT))
+                attempt(made, algorithm, spec, "every_other_rank")
 
 
 @SHARED_MEMORY.behaviour()
@@ -201,16 +201,16 @@ def no_memory_is_reached(comm: Communicator) -> None:
         equal(apart.all_reduce(x), np.full(4, comm.size, np.float32))
 
 
-@SHARED_MEMORY.behaviour(way=MIXED)
-def little_room(comm: Communicator, way: tuple[str, str]) -> None:
+@SHARED_MEMORY.behaviour(method=MIXED)
+def little_room(comm: Communicator, method: tuple[str, str]) -> None:
     """Any room for staging, even without an element, has the same results."""
-    collective, algorithm = way
+    collective, algorithm = method
     for room in (1, 8 * comm.size, 100 * comm.size):
         options = CommOptions(self_check=False, shared_memory="staging", shared_memory_room=room)
         with another(comm, options=options) as narrow:
             for dtype in (np.float32, np.complex128):
-                ask = Ask(collective, 4 * comm.size + 1, np.dtype(dtype), results=(IN_PLACE, OUT))
-                attempt(narrow, algorithm, ask, "all_sorts")
+                spec = Spec(collective, 4 * comm.size + 1, np.dtype(dtype), results=(IN_PLACE, OUT))
+                attempt(narrow, algorithm, spec, "all_sorts")
 
 
 @SHARED_MEMORY.behaviour(reached=("auto", "staging"))
@@ -276,21 +276,21 @@ def gone(references: list[weakref.ref[Array]]) -> bool:
     return all(each() is None for each in references)
 
 
-@SHARED_MEMORY.behaviour(way=MIXED)
-def arrays_are_let_go_of(comm: Communicator, way: tuple[str, str]) -> None:
+@SHARED_MEMORY.behaviour(method=MIXED)
+def arrays_are_let_go_of(comm: Communicator, method: tuple[str, str]) -> None:
     """After a call nothing keeps its arrays, nor views of them."""
-    collective, algorithm = way
-    ask = Ask(collective, 5 * comm.size)
-    if not (algorithm == "auto" or taken(comm, algorithm, ask)):
+    collective, algorithm = method
+    spec = Spec(collective, 5 * comm.size)
+    if not (algorithm == "auto" or taken(comm, algorithm, spec)):
         return
     for form in ("call", "asynchronous"):
-        made = trial(comm, ask)
+        made = trial(comm, spec)
         made.run(comm, form, algorithm=algorithm)
         given = [made.arguments.get(name) for name in ("x", "out")]
         kept = [weakref.ref(array) for array in given if array is not None]
         del made, given
         # Peers that are threads drop it a little later.
-        let_go = f"{ask}, {algorithm}, {form} keeps nothing"
+        let_go = f"{spec}, {algorithm}, {form} keeps nothing"
         happens(partial(gone, kept), let_go, SOON)
 
 

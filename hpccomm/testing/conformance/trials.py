@@ -14,7 +14,7 @@ import numpy as np
 from hpccomm import ReduceOp
 from hpccomm.testing.conformance.check import equal, same_bits
 from hpccomm.testing.conformance.inputs import poison, tolerance
-from hpccomm.testing.conformance.oracle import FLAT, IN_PLACE, NEW, Ask, Part
+from hpccomm.testing.conformance.oracle import FLAT, IN_PLACE, NEW, RankView, Spec
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -35,7 +35,7 @@ class Trial:
 
     Attributes
     ----------
-    part : Part
+    part : RankView
         This rank's part in the call.
     arguments : mapping
         Keyword arguments of the call, arrays among them.
@@ -43,7 +43,7 @@ class Trial:
         The argument that the call writes and returns, if any.
     """
 
-    part: Part
+    part: RankView
     arguments: Mapping[str, Any]
     target: Array | None
 
@@ -59,12 +59,12 @@ class Trial:
         **how
             More keyword arguments of the call. Deterministic results must be equal bit by bit.
         """
-        ask = self.part.ask
-        call: Callable[..., Any] = getattr(comm, ask.call)
-        what = f"{ask.op} of {ask.dtype}, {ask}, {form}, {how}"
+        spec = self.part.spec
+        call: Callable[..., Any] = getattr(comm, spec.call)
+        what = f"{spec.op} of {spec.dtype}, {spec}, {form}, {how}"
         exact = "deterministic" in how
         if form == "plan":
-            planned = comm.plan(ask.call, **self.arguments, **how)
+            planned = comm.plan(spec.call, **self.arguments, **how)
             self._make(planned, what, exact=exact)
             self._make(planned, f"{what}, again", exact=exact, seed=1)
         elif form == "asynchronous":
@@ -95,7 +95,7 @@ class Trial:
         if wanted is None:
             assert outcome is None, f"{what}: {outcome!r} instead of None"
         else:
-            if part.ask.collective == "neighbor_all_to_all":
+            if part.spec.collective == "neighbor_all_to_all":
                 nobody, before = part.from_nobody(), given if target is x else poison(wanted)
                 assert before is not None
                 wanted = wanted.copy()
@@ -107,9 +107,9 @@ class Trial:
                 assert isinstance(outcome, np.ndarray), f"{what}: {type(outcome).__name__}"
                 same_bits(outcome, wanted, what)
             else:
-                op = part.ask.op
+                op = part.spec.op
                 size = part.size
-                rtol = tolerance(op, part.ask.dtype, size) if isinstance(op, ReduceOp) else 0.0
+                rtol = tolerance(op, part.spec.dtype, size) if isinstance(op, ReduceOp) else 0.0
                 equal(outcome, wanted, what, rtol=rtol)
         if given is not None and x is not target:
             stays = given.copy()
@@ -131,23 +131,23 @@ def anywhere(_name: str, count: int, dtype: np.dtype[Any]) -> Array:
     return np.empty(count, dtype)
 
 
-def trial(comm: Communicator, ask: Ask, place: Place = anywhere, *, frozen: bool = True) -> Trial:
-    """Return the trial of `ask` on this rank. Local.
+def trial(comm: Communicator, spec: Spec, place: Place = anywhere, *, frozen: bool = True) -> Trial:
+    """Return the trial of `spec` on this rank. Local.
 
     Parameters
     ----------
     comm : Communicator
         Gives rank and size.
-    ask : Ask
+    ask : Spec
         Equal on all ranks.
     place : callable
         Gives the arrays' memory; ranks may differ in it.
     frozen : bool
         What the call need not write is read-only.
     """
-    part = Part(ask, comm.rank, comm.size)
+    part = RankView(spec, comm.rank, comm.size)
     given, wanted, meaning = part.given(), part.wanted(), part.meaning
-    result = ask.results[comm.rank % len(ask.results)]
+    result = spec.results[comm.rank % len(spec.results)]
     arguments = part.arguments()
 
     def array(name: str, like: Array) -> Array:
@@ -174,7 +174,7 @@ def trial(comm: Communicator, ask: Ask, place: Place = anywhere, *, frozen: bool
 
 
 def overlapping(
-    part: Part, given: Array, wanted: Array, array: Callable[[str, Array], Array]
+    part: RankView, given: Array, wanted: Array, array: Callable[[str, Array], Array]
 ) -> tuple[Array, Array]:
     """Return x and out as one array, or one as this rank's block of the other."""
     if given.shape == wanted.shape:
@@ -187,6 +187,6 @@ def overlapping(
     return out.reshape(-1)[part.own()].reshape(given.shape), out
 
 
-def carry_out(comm: Communicator, ask: Ask, form: str = "call", **how: Any) -> None:
+def carry_out(comm: Communicator, spec: Spec, form: str = "call", **how: Any) -> None:
     """Make the call that is asked for, on arrays of NumPy's; collective over `comm`."""
-    trial(comm, ask, frozen=False).run(comm, form, **how)
+    trial(comm, spec, frozen=False).run(comm, form, **how)

@@ -12,7 +12,7 @@ from hpccomm.testing.conformance.case import Behaviours
 from hpccomm.testing.conformance.check import equal
 from hpccomm.testing.conformance.creation import another
 from hpccomm.testing.conformance.inputs import MOVABLE, OPS, RECORD, ranks_for
-from hpccomm.testing.conformance.oracle import FLAT, IN_PLACE, MEANINGS, NEW, OUT, Ask
+from hpccomm.testing.conformance.oracle import FLAT, IN_PLACE, NEW, OUT, SEMANTICS, Spec
 from hpccomm.testing.conformance.reductions import dtypes_of
 from hpccomm.testing.conformance.trials import FORMS, carry_out
 
@@ -75,7 +75,7 @@ def moved(
 
     Where counts of a scatter are exchanged, the rows of each rank's `out` are they.
     """
-    counts, meaning = of(comm.size), MEANINGS[collective]
+    counts, meaning = of(comm.size), SEMANTICS[collective]
     rooted = meaning.root_gives or meaning.root_gets
     results: tuple[str, ...] = (NEW, OUT, FLAT)
     if collective == "scatter":  # the rows of `out` count there
@@ -84,7 +84,7 @@ def moved(
         for root in ranks_for(dtype, comm.size) if rooted else [0]:
             for result in results:
                 how: dict[str, Any] = {"results": (result,), "exchanged": exchanged}
-                carry_out(comm, Ask(collective, counts, dtype, root=root, rest=rest, **how))
+                carry_out(comm, Spec(collective, counts, dtype, root=root, rest=rest, **how))
 
 
 @UNEVEN.behaviour(op=OPS)
@@ -93,16 +93,16 @@ def reduce_scatter_v(comm: Communicator, op: ReduceOp) -> None:
     for dtype in dtypes_of(op):
         for result in (NEW, FLAT):
             counts = growing(comm.size)
-            ask = Ask("reduce_scatter", counts, dtype, op, results=(result,), rest=(2,))
-            carry_out(comm, ask)
+            spec = Spec("reduce_scatter", counts, dtype, op, results=(result,), rest=(2,))
+            carry_out(comm, spec)
 
 
 @UNEVEN.behaviour(of=COUNTS)
 def reduce_scatter_v_of_any_counts(comm: Communicator, of: Callable[[int], Counts]) -> None:
     """Some ranks, or all, may get nothing, and some more than a segment."""
     for dtype in (np.dtype(np.int32), BFLOAT16):
-        ask = Ask("reduce_scatter", of(comm.size), dtype, results=(NEW,), rest=(2,))
-        carry_out(comm, ask)
+        spec = Spec("reduce_scatter", of(comm.size), dtype, results=(NEW,), rest=(2,))
+        carry_out(comm, spec)
 
 
 @UNEVEN.behaviour(of=COUNTS, asynchronous=(False, True))
@@ -110,8 +110,8 @@ def own_blocks(comm: Communicator, of: Callable[[int], Counts], asynchronous: bo
     """In place at the own block, at any offset that uneven blocks give it."""
     for collective in ("all_gather", "gather", "reduce_scatter", "scatter"):
         root, counts = comm.size - 1, of(comm.size)
-        ask = Ask(collective, counts, root=root, results=(IN_PLACE,), rest=(2,))
-        carry_out(comm, ask, FORMS[asynchronous])
+        spec = Spec(collective, counts, root=root, results=(IN_PLACE,), rest=(2,))
+        carry_out(comm, spec, FORMS[asynchronous])
 
 
 @UNEVEN.behaviour(min_size=3)
@@ -133,4 +133,4 @@ def all_to_all_v_in_place(comm: Communicator) -> None:
     """Out may be x if it sends and receives equally many rows, in blocks of any sizes."""
     for exchanged in (False, True):
         how: dict[str, Any] = {"results": (IN_PLACE,), "exchanged": exchanged}
-        carry_out(comm, Ask("all_to_all", growing(comm.size), np.dtype(np.int64), rest=(3,), **how))
+        carry_out(comm, Spec("all_to_all", growing(comm.size), np.dtype("i8"), rest=(3,), **how))

@@ -11,7 +11,7 @@ from hpccomm import Work
 from hpccomm.testing.conformance.case import Behaviours
 from hpccomm.testing.conformance.check import equal, happens
 from hpccomm.testing.conformance.inputs import moved, poison
-from hpccomm.testing.conformance.oracle import NEW, Ask
+from hpccomm.testing.conformance.oracle import NEW, Spec
 from hpccomm.testing.conformance.trials import trial
 
 if TYPE_CHECKING:
@@ -72,8 +72,8 @@ def started(
         count = (1,) * comm.size if call != collective else 1
         exchanged = call in ("gather_v", "all_to_all_v")
         rows: dict[str, Any] = {"rest": (length,), "exchanged": exchanged}
-        ask = Ask(collective, count, np.dtype(dtype), results=(NEW,), **rows)
-        made = trial(comm, ask, frozen=False)
+        spec = Spec(collective, count, np.dtype(dtype), results=(NEW,), **rows)
+        made = trial(comm, spec, frozen=False)
         made.fill(seed)
         work = getattr(comm, call)(**made.arguments, async_op=True)
         check = partial(made.check, what=call, seed=seed)

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 NCCL, MPI, STAGED = "nccl", "mpi", "staged"
 
-WAYS = (NCCL, MPI, STAGED)
+PATHS = (NCCL, MPI, STAGED)
 """What ``comm.backends["cuda"]`` may be."""
 
 SECTIONS = (
@@ -51,32 +51,32 @@ class LeftOut:
     ----------
     names : str
         Beginnings of their names, with blanks between.
-    ways : tuple of str
+    paths : tuple of str
         Where they are left out.
     reason : str
         Why.
     """
 
     names: str
-    ways: tuple[str, ...]
+    paths: tuple[str, ...]
     reason: str
 
-    def has(self, name: str, way: str) -> bool:
+    def has(self, name: str, path: str) -> bool:
         """Tell whether a case is among them."""
-        return way in self.ways and name.startswith(tuple(self.names.split()))
+        return path in self.paths and name.startswith(tuple(self.names.split()))
 
 
 LEFT_OUT = (
-    LeftOut("windows. atomics.", WAYS, "one-sided calls are for host memory"),
-    LeftOut("arrivals.", WAYS, "only messages of host arrays and objects are looked for"),
-    LeftOut("locations.", WAYS, "values with their indices are reduced on the host"),
-    LeftOut("shared_memory.", WAYS, "what ranks of a node share is host memory"),
-    LeftOut("registered.", WAYS, "of the host's memory; devices.registered is of the device's"),
+    LeftOut("windows. atomics.", PATHS, "one-sided calls are for host memory"),
+    LeftOut("arrivals.", PATHS, "only messages of host arrays and objects are looked for"),
+    LeftOut("locations.", PATHS, "values with their indices are reduced on the host"),
+    LeftOut("shared_memory.", PATHS, "what ranks of a node share is host memory"),
+    LeftOut("registered.", PATHS, "of the host's memory; devices.registered is of the device's"),
     LeftOut(
         "objects. groups.facts groups.split_ranks_that collectives.barrier_waits "
         "algorithms.barriers failures.with_ failures.recv_object failures.object_ "
         "failures.an_exception_leaves",
-        WAYS,
+        PATHS,
         "no array takes part",
     ),
     LeftOut("algorithms.the_setting", (NCCL,), "NCCL has no segments"),
@@ -96,7 +96,7 @@ LEFT_OUT = (
     ),
     LeftOut(
         "sequences.messages_of_a_plan",
-        WAYS,
+        PATHS,
         "messages of plans on device arrays go with others, those of host arrays apart",
     ),
     LeftOut(
@@ -142,14 +142,14 @@ LEFT_OUT = (
 """The cases that are not run, and why."""
 
 
-def device_cases(way: str, *, devices_own: bool = True) -> tuple[Case, ...]:
-    """Return the cases for communicators whose device arrays go by `way`.
+def device_cases(path: str, *, devices_own: bool = True) -> tuple[Case, ...]:
+    """Return the cases for communicators whose device arrays go by `path`.
 
     Each takes the communicator itself; it needs a device path.
 
     Parameters
     ----------
-    way : str
+    path : str
         ``comm.backends["cuda"]``: ``"nccl"``, ``"mpi"`` (CUDA-aware) or ``"staged"``.
     devices_own : bool
         Leave out, if False, what only devices have.
@@ -163,12 +163,12 @@ def device_cases(way: str, *, devices_own: bool = True) -> tuple[Case, ...]:
 
     own = [case for section in SECTIONS for case in section.cases()] if devices_own else []
     every = [*map(mirrored, cases()), *own]
-    return tuple(case for case in every if left_out(case.name, way) is None)
+    return tuple(case for case in every if left_out(case.name, path) is None)
 
 
-def left_out(name: str, way: str, table: Sequence[LeftOut] = LEFT_OUT) -> str | None:
-    """Return why a case is not run on device arrays that go by `way`, or None if it is."""
-    return next((each.reason for each in table if each.has(name, way)), None)
+def left_out(name: str, path: str, table: Sequence[LeftOut] = LEFT_OUT) -> str | None:
+    """Return why a case is not run on device arrays that go by `path`, or None if it is."""
+    return next((each.reason for each in table if each.has(name, path)), None)
 
 
 def mirrored(case: Case) -> Case:
