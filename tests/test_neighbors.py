@@ -195,7 +195,7 @@ def test_lists_that_are_none_of_ranks_are_refused(peers: Any) -> None:
 
 
 def test_only_a_collective_of_peers_takes_them() -> None:
-    with pytest.raises(UsageError, match="peers is given, and all_to_all has none"):
+    with pytest.raises(UsageError, match="peers is given, and all_to_all does not take it"):
         prove("all_to_all", "linear", 2, peers=[[1], [0]])
 
 
