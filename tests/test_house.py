@@ -40,6 +40,21 @@ def test_each_number_counts_what_it_says(package: Path) -> None:
     assert groups.counted == ("2: small.other, small.side",), "an import for types counts"
 
 
+def test_phrases_and_names_that_stop_a_reader_are_counted(tmp_path: Path) -> None:
+    package, pages = tmp_path / "small", tmp_path / "docs"
+    package.mkdir()
+    pages.mkdir()
+    (package / "ring.py").write_text(
+        '"""A ring, of\nwhich there is none."""\n\nfound = 1\nsize = 2\n'
+    )
+    (pages / "ring.rst").write_text(
+        "There is no link, and no\nlonger any. This is no longer a ring.\n"
+    )
+    phrases = house.stumbling_phrases(package, pages)
+    assert (phrases.value, len(phrases.counted)) == (3, 2)
+    assert house.vague_names(package).counted == ("small/ring.py:4: found",)
+
+
 def test_what_grew_is_named_and_what_fell_is_written_down() -> None:
     limits = {"counts": {"names": 1}, "code_lines": {"bench": 10}}
     assert house.judged([house.Count("names", 1)], {"bench": 9}, limits) == []
@@ -50,6 +65,8 @@ def test_what_grew_is_named_and_what_fell_is_written_down() -> None:
     assert "names is 2; it may be 1" in grown[0]
     assert "Step" in grown[0]
     assert "hpccomm/bench has 11 code lines; its budget is 10" in grown[1]
+    loose = limits | {"words": {"names": 1}}
+    assert house.judged([house.Count("names", 0)], {}, loose | {"code_lines": {}}) == []
     fallen = house.Count("names", 0)
     (gone,) = house.judged([], {}, {"counts": {}, "code_lines": {"bench": 10}})
     assert "hpccomm/bench is gone" in gone
