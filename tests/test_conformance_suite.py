@@ -16,6 +16,7 @@ from hpccomm.dispatch import algorithms as own
 from hpccomm.dispatch import host
 from hpccomm.dispatch.execution import program, runner
 from hpccomm.dispatch.execution.variants import Variants
+from hpccomm.dispatch.policy import choosing
 from hpccomm.memory import folding
 from hpccomm.memory.folding import Folder
 from hpccomm.runtime import reports
@@ -130,6 +131,11 @@ def x_is_multiplied_itself(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(host, "premultiply", premultiply)
 
 
+def replaced(patch: pytest.MonkeyPatch, collective: str, each: dict[str, Algorithm]) -> None:
+    for module in (own, choosing):
+        patch.setattr(module, "ALGORITHMS", {**ALGORITHMS, collective: each})
+
+
 def the_root_is_rank_0(patch: pytest.MonkeyPatch) -> None:
     def misled(algorithm: Algorithm) -> Algorithm:
         def build(group: Any, call: Any, tuning: Any) -> Schedule:
@@ -138,7 +144,7 @@ def the_root_is_rank_0(patch: pytest.MonkeyPatch) -> None:
         return replace(algorithm, build=build)
 
     each = {name: misled(algorithm) for name, algorithm in ALGORITHMS["broadcast"].items()}
-    patch.setattr(own, "ALGORITHMS", {**ALGORITHMS, "broadcast": each})
+    replaced(patch, "broadcast", each)
 
 
 def contributions_are_folded_backwards(patch: pytest.MonkeyPatch) -> None:
@@ -175,7 +181,7 @@ def spoil(patch: pytest.MonkeyPatch, collective: str, fault: Callable[[Round], R
         )
         for name, algorithm in ALGORITHMS[collective].items()
     }
-    patch.setattr(own, "ALGORITHMS", {**ALGORITHMS, collective: each})
+    replaced(patch, collective, each)
 
 
 def off_by_one(each: Round) -> Round:
@@ -196,7 +202,7 @@ def a_barrier_waits_for_nobody(patch: pytest.MonkeyPatch) -> None:
         name: replace(algorithm, build=lambda *_: Schedule(()))
         for name, algorithm in ALGORITHMS["barrier"].items()
     }
-    patch.setattr(own, "ALGORITHMS", {**ALGORITHMS, "barrier": each})
+    replaced(patch, "barrier", each)
 
 
 def the_next_ones_array_is_reached(patch: pytest.MonkeyPatch) -> None:
@@ -292,7 +298,7 @@ def test_an_algorithm_that_does_not_keep_the_order_is_found(
 ) -> None:
     known = ALGORITHMS[collective][algorithm]
     faulty = {**ALGORITHMS[collective], algorithm: replace(known, ordered=known.build)}
-    monkeypatch.setattr(own, "ALGORITHMS", {**ALGORITHMS, collective: faulty})
+    replaced(monkeypatch, collective, faulty)
     name = f"deterministic.neither_algorithm_nor_segment_matters[12-{collective}-{algorithm}]"
     with pytest.raises(AssertionError, match="SUM of float32"):
         run_ranks(5, CASES[name].run, timeout=60)

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from hpccomm.backends.nccl import errors, libnccl, reductions
+from hpccomm.backends.nccl import libnccl, reductions
 from hpccomm.backends.nccl.libnccl import FUNCTIONS, CallConfig, CommConfig
 from hpccomm.variables.tables import config_fields
 from hpccomm.variables.tables import members as known_fields
@@ -112,7 +112,7 @@ def agree(found: dict[str, str]) -> None:
         "ncclSum": reductions.SUM, "ncclProd": reductions.PROD, "ncclMax": reductions.MAX,
         "ncclMin": reductions.MIN, "ncclAvg": reductions.AVG,
         "ncclScalarHostImmediate": libnccl.HOST_IMMEDIATE,
-        "ncclRemoteError": errors.REMOTE, "ncclInProgress": 7,
+        "ncclRemoteError": libnccl.REMOTE, "ncclInProgress": 7,
     }  # fmt: skip
     assert {name: int(found[f"={name}"]) for name in numbers} == numbers
     for kind, name, since in (

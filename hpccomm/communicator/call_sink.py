@@ -3,11 +3,12 @@
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from threading import get_ident
+from typing import NamedTuple
 
 from hpccomm.communicator.lanes import Call
-from hpccomm.communicator.steps import PlanStep
 from hpccomm.errors import UsageError
 from hpccomm.runtime.engine import CallEngine
+from hpccomm.runtime.recorder import Site
 
 
 class Capture:
@@ -26,6 +27,24 @@ class Capture:
     def __init__(self) -> None:
         self.thread = get_ident()
         self.call: Call | None = None
+
+
+class PlanStep(NamedTuple):
+    """A step of a plan: a call, or the calls of a batch.
+
+    Attributes
+    ----------
+    calls : tuple of Call
+        The calls, at least one.
+    batched : bool
+        Whether they are a batch.
+    site : Site or None
+        Where in the program they were made.
+    """
+
+    calls: tuple[Call, ...]
+    batched: bool
+    site: Site | None
 
 
 class CallSink:

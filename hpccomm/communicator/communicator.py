@@ -39,9 +39,8 @@ else:
     # The path of the package is absolute: these are found also after the program has changed its folder. What
     # is needed where something goes wrong is loaded from the start, as the program may have given up the right
     # to read it, or have no file left to open: verdicts, dumps, and the ways to leave.
-    arrivals, collectives, memory = _Late("arrivals"), _Late("collectives"), _Late("memory")
-    messages, objects = _Late("messages"), _Late("objects")
-    plans, uneven = _Late("planning"), _Late("uneven")
+    arrivals, collectives, memory = map(_Late, ("arrivals", "collectives", "memory"))
+    messages, objects, plans, uneven = map(_Late, ("messages", "objects", "planning", "uneven"))
 
 
 class Communicator:

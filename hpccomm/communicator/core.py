@@ -5,14 +5,13 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from numpy import may_share_memory, ndarray
 
 from hpccomm.backends.control import Control
 from hpccomm.communicator.call_sink import CallSink
 from hpccomm.communicator.lanes import Call, Check, Lanes, PreparedCall
-from hpccomm.communicator.plan_tags import PlanTags
 from hpccomm.communicator.prepared_calls import PreparedCalls
 from hpccomm.communicator.resolving import NO_LISTS, Lists
 from hpccomm.contracts.backend import Backend
@@ -27,6 +26,9 @@ from hpccomm.runtime.recorder import Site
 from hpccomm.runtime.work import dropped_communicator
 from hpccomm.schedules.algorithms import AnyAlgorithm
 from hpccomm.settings import Settings, check_bool, check_int, check_seconds
+
+if TYPE_CHECKING:
+    from hpccomm.communicator.steps import PlanTags
 
 
 class Closable(Protocol):
@@ -76,8 +78,8 @@ class Core:
         have in common.
     sink : CallSink
         What takes calls instead of their being issued.
-    plan_tags : PlanTags
-        Tags for the messages of plans.
+    plan_tags : PlanTags or None
+        Tags for the messages of plans; None before the first plan.
     made : bool
         Whether the communicator is made, and somebody has it.
     site : tuple or None
@@ -102,7 +104,7 @@ class Core:
         self.prepared_calls = PreparedCalls(backend.rank, backend.size, self.lanes)
         self.known: dict[object, PreparedCall[Any]] = {}
         self.sink = CallSink(calls)
-        self.plan_tags = PlanTags(backend, calls)
+        self.plan_tags: PlanTags | None = None
 
     def __del__(self) -> None:
         calls = self.calls if self.made else None

@@ -23,8 +23,8 @@ from hpccomm.communicator.core import counting, end_dropped
 from hpccomm.communicator.making import make
 from hpccomm.contracts.backend import Backend
 from hpccomm.dispatch import policy
+from hpccomm.dispatch.algorithms import memory_way, sharing
 from hpccomm.dispatch.policy import Machine, Table, Tables
-from hpccomm.dispatch.sharing import memory_way, sharing
 from hpccomm.errors import BackendUnavailable, ConfigurationError, HpccommError, UsageError
 from hpccomm.memory.cuda.library import choose, visible_devices
 from hpccomm.runtime.dump import DIRECTORY, install, process, write

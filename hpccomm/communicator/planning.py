@@ -7,10 +7,10 @@ from copy import copy
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from hpccomm.communicator.call_sink import PlanStep
 from hpccomm.communicator.core import Core, HasCore
 from hpccomm.communicator.lanes import Call
 from hpccomm.communicator.sequences import agreed, at_deadline
-from hpccomm.communicator.steps import PlanStep
 from hpccomm.contracts.choice import Choice
 from hpccomm.contracts.collectives import CALLS
 from hpccomm.errors import HpccommError, UsageError

@@ -7,12 +7,13 @@ from functools import partial
 from time import perf_counter
 from typing import Any
 
+from hpccomm.communicator.call_sink import PlanStep
 from hpccomm.communicator.core import Core
 from hpccomm.communicator.lanes import Call
 from hpccomm.communicator.steps import (
     HOST,
     Announced,
-    PlanStep,
+    PlanTags,
     announced,
     differing,
     most_messages,
@@ -147,7 +148,8 @@ def _bound(
 ) -> tuple[Transport | None, list[Call]]:
     """Return each step as one call, and the transport of messages on host arrays. Collective."""
     most = most_messages(everyone)
-    transport, first = core.plan_tags.take(most) if most else (None, 0)
+    tags = core.plan_tags = core.plan_tags or PlanTags(core.backend, core.calls)
+    transport, first = tags.take(most) if most else (None, 0)
     mine = everyone[core.backend.rank]
     sends, receives = (
         numbers([one for one in each if one.memory == HOST]) for each in (mine.sends, mine.receives)

@@ -2,40 +2,25 @@
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import zip_longest
 from operator import attrgetter
 from typing import Any, NamedTuple
 
+from hpccomm.communicator.call_sink import PlanStep
 from hpccomm.communicator.lanes import Call
+from hpccomm.contracts.backend import Backend
 from hpccomm.contracts.fingerprint import CallFingerprint, joined, written
 from hpccomm.contracts.pairing import odd_ones
-from hpccomm.runtime.recorder import Site, described
+from hpccomm.contracts.transport import Transport
+from hpccomm.errors import UsageError
+from hpccomm.runtime.engine import CallEngine
+from hpccomm.runtime.recorder import described
 from hpccomm.runtime.verdict import side_by_side
 
 NO_CALL = {"operation": "no call"}
 
 HOST = "host"
 """The kind of memory whose messages are numbered."""
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class PlanStep:
-    """A step of a plan: a call, or the calls of a batch.
-
-    Attributes
-    ----------
-    calls : tuple of Call
-        The calls, at least one.
-    batched : bool
-        Whether they are a batch.
-    site : Site or None
-        Where in the program they were made.
-    """
-
-    calls: tuple[Call, ...]
-    batched: bool
-    site: Site | None
 
 
 class Sent(NamedTuple):
@@ -240,3 +225,51 @@ def numbers(messages: Sequence[Sent]) -> Iterator[int]:
         found[place] = before[peer]
         before[peer] += 1
     yield from found
+
+
+class PlanTags:
+    """The tags of one communicator's plans, and the transports on which they are.
+
+    The first plan with messages makes a transport, and so does each that finds too few tags left.
+
+    Parameters
+    ----------
+    backend : Backend
+        Makes the transports.
+    calls : CallEngine
+        The communicator's.
+    """
+
+    def __init__(self, backend: Backend, calls: CallEngine) -> None:
+        self._backend = backend
+        self._calls = calls
+        self._transport: Transport | None = None
+        self._next = 0
+
+    def take(self, count: int) -> tuple[Transport, int]:
+        """Return a transport and the first of `count` tags on it. Collective, with the same count; blocks.
+
+        Raises
+        ------
+        UsageError
+            If a transport has not so many.
+        """
+        transport = self._transport or self._made()
+        tags = transport.largest_tag + 1
+        if count > tags:
+            raise UsageError(
+                f"the plan has {count} messages from one rank to another, and the backend has "
+                f"{tags} tags; plan fewer, or make larger messages"
+            )
+        if self._next + count > tags:
+            transport = self._made()
+        first = self._next
+        self._next += count
+        return transport, first
+
+    def _made(self) -> Transport:
+        """Make a transport, for the plans to come also where this one is refused."""
+        with self._calls.beside_watchdog("planning messages", ordered=True):
+            transport = self._backend.planned()
+        self._transport, self._next = transport, 0
+        return transport

@@ -7,8 +7,7 @@ backend's messages or over memory that the ranks of a node share.
 
 - `route`: the result, which runs the call.
 - `host`: decides; `policy` chooses the algorithm.
-- `algorithms`: runs hpccomm's algorithms, by `execution`.
-- `sharing`: how the ranks of a node reach each other's memory.
+- `algorithms`: runs hpccomm's algorithms, by `execution`, on memory that the ranks of a node share.
 
 Arrays on a device take one of three paths: NCCL, a CUDA-aware MPI that gets their addresses, or
 pinned host memory and the host path. In the last two the host takes part.

@@ -4,7 +4,7 @@ import logging
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import cache, partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -14,22 +14,67 @@ from hpccomm.contracts.fingerprint import of_call
 from hpccomm.contracts.signature import Signature
 from hpccomm.contracts.transport import Reach
 from hpccomm.dispatch import policy
-from hpccomm.dispatch.execution.program import (
-    MemoryProgram,
-    Program,
-    compiled,
-    compiled_in_memory,
-)
+from hpccomm.dispatch.execution.program import MemoryProgram, Program, compiled, compiled_in_memory
 from hpccomm.dispatch.execution.runner import Runner
 from hpccomm.dispatch.execution.variants import Variants
 from hpccomm.dispatch.route import Route
-from hpccomm.dispatch.sharing import Sharing
 from hpccomm.dtypes import DType
+from hpccomm.errors import ConfigurationError
 from hpccomm.memory.folding import Folder
 from hpccomm.reductions import Op, ReduceOp
 from hpccomm.schedules.algorithms import ALGORITHMS, Algorithm
 from hpccomm.schedules.schedule import Build, Group, Schedule, Tuning, segment_elements, world
-from hpccomm.settings import DEFAULT_SEGMENT
+from hpccomm.settings import DEFAULT_SEGMENT, Settings
+
+
+class Sharing(NamedTuple):
+    """How the ranks of a node reach each other's memory.
+
+    Attributes
+    ----------
+    plain : bool
+        Whether plain arrays are reached.
+    room : int
+        Bytes that a rank may have for staging.
+    how : str
+        The same in words.
+    """
+
+    plain: bool
+    room: int
+    how: str
+
+
+def sharing(backend: Backend, settings: Settings) -> Sharing | None:
+    """Return how the ranks of a node share memory; None if they do not. The same on all ranks.
+
+    Raises
+    ------
+    ConfigurationError
+        If the settings request a form that is not allowed here.
+    """
+    shared, asked = backend.collectives.shared, settings.shared_memory
+    if shared is None or asked == "off":
+        return None
+    if asked == "pages" and not shared.plain:
+        raise ConfigurationError(
+            f"shared_memory is 'pages', and ranks cannot reach each other's pages: {shared.how}; "
+            "allow it, or give 'auto' or 'staging'"
+        )
+    plain = shared.plain and asked != "staging"
+    others = shared.how
+    if not plain:
+        others = f"through a staging buffer ({'as asked' if shared.plain else shared.how})"
+    how = f"ranks of a node map each other's arrays of comm.empty; plain ones: {others}"
+    return Sharing(plain, shared.share(settings.shared_memory_room), how)
+
+
+def memory_way(found: Sharing | None) -> str:
+    """Return how plain arrays are reached, as `policy.Shape` names it."""
+    if found is None:
+        return "off"
+    return "pages" if found.plain else "staging"
+
 
 if TYPE_CHECKING:
     from hpccomm.schedules.cost.network import Network

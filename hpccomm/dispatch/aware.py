@@ -3,7 +3,7 @@
 Such a library supports messages on device memory and, of the collectives, only blocking ones.
 hpccomm never waits without a deadline, so its own algorithms run, over messages. An MPI call does
 not wait for the stream that makes an array, nor a stream for MPI: the host orders the two. The
-device lane uses this dispatch if `hpccomm.communicator.opening` chose it.
+device lane uses this dispatch if `hpccomm.communicator.making` chose it.
 """
 
 from collections.abc import Callable, Sequence

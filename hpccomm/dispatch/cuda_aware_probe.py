@@ -1,6 +1,6 @@
 """Tries whether MPI really takes device memory, once a communicator, before its first use.
 
-`hpccomm.communicator.opening` asks before it chooses `aware`.
+`hpccomm.communicator.making` asks before it chooses `aware`.
 """
 
 from collections.abc import Callable

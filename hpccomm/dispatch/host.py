@@ -13,9 +13,8 @@ from hpccomm.contracts.choice import Choice
 from hpccomm.contracts.signature import Signature
 from hpccomm.contracts.transport import Steps
 from hpccomm.dispatch import policy
-from hpccomm.dispatch.algorithms import AlgorithmRunner
+from hpccomm.dispatch.algorithms import AlgorithmRunner, memory_way, sharing
 from hpccomm.dispatch.route import After, Before, Route, with_pre_and_post
-from hpccomm.dispatch.sharing import memory_way, sharing
 from hpccomm.memory.folding import Average, premultiply, try_out
 from hpccomm.memory.scratch import ScratchBuffer
 from hpccomm.reductions import PremulSum, ReduceOp, identity

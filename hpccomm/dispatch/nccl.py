@@ -1,6 +1,6 @@
 """The dispatch of device arrays over NCCL: its own collectives, else hpccomm's over its messages.
 
-The device lane uses it if `hpccomm.communicator.opening` chose it.
+The device lane uses it if `hpccomm.communicator.making` chose it.
 """
 
 from collections.abc import Sequence

@@ -1,7 +1,7 @@
 """The dispatch of device arrays through pinned host memory, over the host's dispatch.
 
 Large arrays go in parts: while the host communicates one, the next is copied to the host, and the
-last one back to the device. The device lane uses it if `hpccomm.communicator.opening` chose it.
+last one back to the device. The device lane uses it if `hpccomm.communicator.making` chose it.
 """
 
 from collections.abc import Callable, Sequence

@@ -14,7 +14,7 @@ from nccl_ranks import run_ranks
 
 import hpccomm
 from hpccomm.backends.nccl import libnccl, own_binding, variables
-from hpccomm.backends.nccl.raw_communicator import RawCommunicator
+from hpccomm.backends.nccl.own_binding import RawCommunicator
 
 nccl = pytest.importorskip("cupy.cuda.nccl")
 
@@ -92,7 +92,7 @@ def test_what_it_raises_is_what_cupys_binding_raises(no_binding):
         assert str(own_binding.NcclError(status)) in str(nccl.NcclError(status))
     with pytest.raises(own_binding.NcclError) as caught:
         own_binding.groupEnd()  # without a beginning
-    from hpccomm.backends.nccl.errors import translate
+    from hpccomm.backends.nccl.libnccl import translate
 
     error = translate(caught.value)
     assert isinstance(error, hpccomm.CommunicationError)

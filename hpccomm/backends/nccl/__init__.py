@@ -1,6 +1,6 @@
 """The backend on NCCL, through CuPy: moves device arrays.
 
-`hpccomm.communicator.opening` opens it. CuPy is not imported before a communicator that may use
+`hpccomm.communicator.making` opens it. CuPy is not imported before a communicator that may use
 device arrays is made.
 """
 

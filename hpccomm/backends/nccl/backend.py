@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any
 
-from hpccomm.backends.nccl import collectives, errors, variables
+from hpccomm.backends.nccl import collectives, libnccl, variables
 from hpccomm.backends.nccl.agreed_setup import SetupRanks
 from hpccomm.backends.nccl.communicators import (
     ABORT_SECONDS,
@@ -17,9 +17,9 @@ from hpccomm.backends.nccl.communicators import (
     Communicators,
 )
 from hpccomm.backends.nccl.facts import Facts
-from hpccomm.backends.nccl.group import NcclGroup
+from hpccomm.backends.nccl.libnccl import NcclGroup
 from hpccomm.backends.nccl.memory import NEEDED, NcclMemory, Registry
-from hpccomm.backends.nccl.raw_communicator import RawCommunicator, SelectingCalls, shrunk
+from hpccomm.backends.nccl.own_binding import RawCommunicator, SelectingCalls, shrunk
 from hpccomm.backends.nccl.reductions import INT8, Ability
 from hpccomm.contracts.device import DeviceNative, Piece, Preparation
 from hpccomm.contracts.signature import Signature
@@ -179,14 +179,14 @@ class NcclBackend:
         try:
             self._communicators.check()
         except Exception as error:  # raised again, as it is or as hpccomm's
-            translated = errors.translate(error)
+            translated = libnccl.translate(error)
             if translated is None:
                 raise
             raise translated from error
 
     def translate(self, error: Exception) -> HpccommError | None:
         """Return an error of NCCL or CUDA as one of hpccomm's; None for other errors."""
-        return errors.translate(error)
+        return libnccl.translate(error)
 
     def abort(
         self, seconds: float = ABORT_SECONDS, inside: Callable[[], bool] = lambda: False

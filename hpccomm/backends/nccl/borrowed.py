@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from hpccomm.backends.nccl import libnccl
-from hpccomm.backends.nccl.raw_communicator import RawCommunicator
+from hpccomm.backends.nccl.own_binding import RawCommunicator
 from hpccomm.errors import CommunicatorAborted
 from hpccomm.memory.cuda import streams
 

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from hpccomm.backends.nccl import libnccl
-from hpccomm.backends.nccl.group import NcclGroup
+from hpccomm.backends.nccl.libnccl import NcclGroup
 from hpccomm.backends.nccl.reductions import INT8, Ability, Reduction, reduction, with_op
 from hpccomm.contracts.device import Launch
 from hpccomm.contracts.signature import Signature

@@ -1,9 +1,10 @@
-"""The NCCL library: a table of its functions, by ctypes, and the maker of communicators.
+"""The NCCL library: a table of its functions, by ctypes, the maker of communicators, groups and errors.
 
 ctypes releases the interpreter's lock in each call. CuPy's binding makes the communicators, if CuPy
 has one; else `own_binding` does. The modules of this package call NCCL through it.
 """
 
+import contextlib
 import ctypes
 import importlib.util
 import sys
@@ -12,8 +13,10 @@ from ctypes import c_char, c_char_p, c_int, c_size_t, c_uint, c_uint64, c_void_p
 from functools import cache
 from importlib import import_module
 from pathlib import Path
+from types import TracebackType
 from typing import Any, NamedTuple, TypeVar
 
+from hpccomm.errors import CommunicationError, HpccommError, PeerLost
 from hpccomm.memory.cuda.library import cupy
 
 HOST_IMMEDIATE = 1
@@ -294,3 +297,61 @@ def last_error() -> str:
     function = getattr(functions(), "ncclGetLastError", None)
     text = function(None) if function is not None else b""
     return text.decode(errors="replace").strip() if text else ""
+
+
+class NcclGroup:
+    """Issues the calls of its block together, at its end. Groups nest; the outermost one issues.
+
+    A group ends even if the block raises: NCCL counts groups per thread, and an open group would hold
+    back every later call.
+    """
+
+    __slots__ = ("_end", "_start")
+
+    def __init__(self) -> None:
+        library = binding()
+        self._start = library.groupStart
+        self._end = library.groupEnd
+
+    def __enter__(self) -> None:
+        self._start()
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        at: TracebackType | None,
+    ) -> None:
+        if error is None:
+            self._end()
+            return
+        # NCCL's own error repeats that a call of the block failed; the original error is raised.
+        with contextlib.suppress(RuntimeError, KeyError):
+            self._end()
+
+
+REMOTE = 6
+"""ncclRemoteError: the connection to a rank broke, mostly because its process ended."""
+
+UNKNOWN_TO_CUPY = {7: "is still in progress", 8: "timed out"}
+"""Statuses for which CuPy raises a KeyError instead of its own error."""
+
+
+def translate(error: Exception) -> HpccommError | None:
+    """Return an error of NCCL or CUDA as one of hpccomm's; None for other errors."""
+    if isinstance(error, binding().NcclError):
+        detail = last_error()
+        text = f"NCCL has failed: {error}{f' ({detail})' if detail else ''}"
+        if error.status == REMOTE:
+            return PeerLost(f"{text}; a rank has ended: look at its own report")
+        return CommunicationError(f"{text}; NCCL_DEBUG=WARN shows where")
+    if isinstance(error, KeyError) and error.args and error.args[0] in UNKNOWN_TO_CUPY:
+        return CommunicationError(
+            f"NCCL reports that the call {UNKNOWN_TO_CUPY[error.args[0]]} (status {error.args[0]}), "
+            "which a blocking communicator should not; unset NCCL_COMM_BLOCKING"
+        )
+    if isinstance(error, cupy().cuda.runtime.CUDARuntimeError):
+        return CommunicationError(
+            f"CUDA has failed: {error}; the device's memory and streams may be lost to this process"
+        )
+    return None

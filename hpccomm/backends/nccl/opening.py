@@ -1,4 +1,4 @@
-"""Creates the NCCL backend of a communicator, for `hpccomm.communicator.opening`."""
+"""Creates the NCCL backend of a communicator, for `hpccomm.communicator.making`."""
 
 import logging
 from collections.abc import Callable, Mapping, Sequence

@@ -11,10 +11,8 @@ from numpy.typing import NDArray
 
 from hpccomm.backends.control import Control
 from hpccomm.communicator.lanes.check import Check
-from hpccomm.communicator.lanes.device_batch import check_messages
 from hpccomm.communicator.lanes.lane import SELF_CHECK, Arrays, Call, Lane, PreparedCall
 from hpccomm.communicator.lanes.message import ARRAYS, MessageRequest, wire_tag
-from hpccomm.communicator.lanes.planned import StepMessages, start_of
 from hpccomm.contracts.backend import Backend, Blocking, Buffer, Start, both
 from hpccomm.contracts.choice import Choice
 from hpccomm.contracts.fingerprint import CallFingerprint, of_message
@@ -328,6 +326,8 @@ class HostLane(Lane):
     def check_step(self, calls: tuple[Call, ...], *, batched: bool) -> None:
         """Raise unless calls can be a step of a plan."""
         if batched:
+            from hpccomm.communicator.lanes.device_batch import check_messages
+
             check_messages(calls)
 
     def step(self, calls: Sequence[Call], transport: Transport | None, *, batched: bool) -> Call:
@@ -335,6 +335,8 @@ class HostLane(Lane):
         first = calls[0]
         if first.prepared.ordered and not batched:
             return first
+        from hpccomm.communicator.lanes.planned import StepMessages, start_of
+
         operations = tuple(_operation(one, one.prepared.label) for one in calls)
         collectives = tuple(each for each in operations if each.ordered)
         messages = StepMessages([one for one in calls if not one.prepared.ordered], transport)

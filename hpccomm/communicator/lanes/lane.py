@@ -5,7 +5,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,11 +16,9 @@ from hpccomm.communicator.lanes.message import MessageRequest
 from hpccomm.communicator.resolving import CallRequest, Resolved
 from hpccomm.contracts.backend import both
 from hpccomm.contracts.choice import Choice
-from hpccomm.contracts.device import DeviceDispatch, DeviceRoute
 from hpccomm.contracts.fingerprint import CallFingerprint, of_call
 from hpccomm.contracts.signature import Signature
 from hpccomm.contracts.transport import BoundSet, Transport
-from hpccomm.dispatch.host import HostDispatch
 from hpccomm.dispatch.route import Route
 from hpccomm.dtypes import DType
 from hpccomm.errors import UnsupportedDtype
@@ -34,9 +32,13 @@ from hpccomm.runtime.reports import Tally
 from hpccomm.runtime.traffic import Repeated
 from hpccomm.runtime.work import Work
 
+if TYPE_CHECKING:
+    from hpccomm.contracts.device import DeviceDispatch, DeviceRoute
+    from hpccomm.dispatch.host import HostDispatch
+
 logger = logging.getLogger("hpccomm")
 
-R = TypeVar("R", Route, DeviceRoute)
+R = TypeVar("R", Route, "DeviceRoute")
 
 Arrays = tuple[Any, Any, View | None, View | None]
 """The user's x and `out`, and these as communication sees them."""
@@ -145,7 +147,7 @@ class Lane(ABC):
 
     name: str
     memory: str
-    dispatch: HostDispatch | DeviceDispatch
+    dispatch: "HostDispatch | DeviceDispatch"
 
     def __init__(self, calls: CallEngine, check: Check) -> None:
         self._calls = calls
@@ -178,7 +180,7 @@ class Lane(ABC):
                 more["schedule"] = choice.schedule
             label = of_call(call, choice.algorithm, deterministic, **more)
             # Hosts that wait for each other would cost more than time.
-            if isinstance(route, DeviceRoute) and route.launch is not None:
+            if getattr(route, "launch", None) is not None:
                 label = label._replace(agreed_bytes=0)
             return label
 

@@ -11,7 +11,7 @@ from hpccomm.communicator.windows.access import Access, Array
 from hpccomm.communicator.windows.window import Window
 from hpccomm.contracts.backend import OneSided
 from hpccomm.contracts.transport import Exposure, Pages, Reach
-from hpccomm.dispatch.sharing import sharing
+from hpccomm.dispatch.algorithms import sharing
 from hpccomm.errors import HpccommError, UsageError
 from hpccomm.memory.views import as_bytes, check_dtype, check_layout, flat, host_view
 
