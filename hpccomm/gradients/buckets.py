@@ -167,10 +167,6 @@ class Buckets:
         self.marked = dict.fromkeys(self.gradients, perf_counter())
         self.present = dict.fromkeys(self.gradients, True)
 
-    def end_micro_step(self) -> None:
-        """Let gradients be given again. Those that are present stay."""
-        self.marked = {}
-
     def prepare(self, number: int) -> list[bool]:
         """Make a bucket ready to be reduced, and return this rank's `FLAGS`."""
         flat = self.flats[number]

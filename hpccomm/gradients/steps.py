@@ -326,7 +326,7 @@ class TrainingSteps:
             self._micro_steps += 1
             buckets.sources.clear()
         record.micro_steps += 1
-        buckets.end_micro_step()
+        buckets.marked = {}  # they may be given again
         self._reducer.reset()
         self._open = self._complete = False
         if not reduced:

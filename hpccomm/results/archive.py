@@ -6,7 +6,7 @@
 import fnmatch
 import json
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -60,16 +60,8 @@ class Query:
             and self.dtype in (None, row.dtype)
         )
 
-    def has_run(self, run: Run) -> bool:
-        """Whether a run is looked for, as far as its facts tell."""
-        return self._has(run.info.started, [rank.host for rank in run.info.ranks])
-
-    def has_training(self, training: Training) -> bool:
-        """Whether a training is looked for; it has no rows."""
-        facts = training.facts
-        return not self.of_rows and self._has(facts.started, [facts.host])
-
-    def _has(self, started: datetime, hosts: Sequence[str]) -> bool:
+    def has(self, started: datetime, hosts: Iterable[str]) -> bool:
+        """Whether a run or training that started then, on these hosts, is looked for."""
         return (
             (self.since is None or started >= self.since)
             and (self.until is None or started < self.until)
@@ -161,11 +153,15 @@ def search(
             continue
         files += 1
         damage += [f"{path}: {what}" for what in examined.damage]
-        if trainings:
-            trained += filter(query.has_training, examined.trainings)
+        trained += [
+            each
+            for each in (examined.trainings if trainings and not query.of_rows else ())
+            if query.has(each.facts.started, [each.facts.host])
+        ]
         for run in examined.runs:
             part = run.part([at for at, row in enumerate(run.rows) if query.has_row(row)])
-            if query.has_run(run) and (part.rows or not query.of_rows):
+            hosts = (rank.host for rank in run.info.ranks)
+            if query.has(run.info.started, hosts) and (part.rows or not query.of_rows):
                 found.append(SearchHit(run, part))
     found.sort(key=lambda each: each.run.info.started)
     trained.sort(key=lambda each: each.facts.started)

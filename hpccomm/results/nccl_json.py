@@ -47,7 +47,8 @@ def document(
     and not-a-number as ``"nan"``; so does this. Its ``experiment_name``, which nccl-tests mostly
     leaves empty, identifies the tables of a run: collective, backend and algorithm.
     """
-    wrong, bandwidth = table.summary(rows) if whole else (None, math.nan)
+    tally = table.tallied(rows)
+    wrong, bandwidth = (tally.wrong, tally.mean) if whole else (None, math.nan)
     result: dict[str, Any] = {
         "version": VERSION,
         "start_time": info.started.strftime(table.TIME_FORMAT),

@@ -101,53 +101,20 @@ def timing(
 
     Parameters
     ----------
-    samples, skip
-        As of `spread`.
-    isolated : ndarray
-        As of `of_isolated`.
-    sync, late, clock_error, variant
-        Fields of `Timing`; the error in seconds.
-    """
-    return Timing(
-        *spread(samples, skip), sync, *of_isolated(isolated), late, clock_error * 1e6, variant
-    )
-
-
-def spread(samples: np.ndarray, skip: int) -> tuple[float, float, float]:
-    """Return median, 5th and 95th percentile of repetitions back to back, in microseconds.
-
-    Parameters
-    ----------
     samples : ndarray
         Seconds of each repetition on each rank, shape ``(repetitions, ranks)``.
     skip : int
         First repetitions to leave out.
-
-    Returns
-    -------
-    tuple of float
-        NaN if no repetition is left.
+    isolated : ndarray
+        Start and end of each isolated repetition on each rank, in seconds, shape ``(repetitions, ranks, 2)``.
+    sync, late, clock_error, variant
+        Fields of `Timing`; the error in seconds.
     """
-    return _quantiles(samples[skip:].max(axis=1, initial=-math.inf))
-
-
-def of_isolated(stamps: np.ndarray) -> tuple[float, float, float, float, float]:
-    """Return what isolated repetitions took, in microseconds.
-
-    Parameters
-    ----------
-    stamps : ndarray
-        Start and end of each repetition on each rank, in seconds, shape ``(repetitions, ranks, 2)``.
-
-    Returns
-    -------
-    tuple of float
-        Median, 5th and 95th percentile, and the ends of the median's 95 % confidence interval; NaN for
-        what there are too few repetitions for.
-    """
-    times = isolated_times(stamps)
+    times = isolated_times(isolated)
     least, most = median_interval(times)
-    return (*_quantiles(times), least * 1e6, most * 1e6)
+    kept = samples[skip:].max(axis=1, initial=-math.inf)
+    both = (*_quantiles(kept), sync, *_quantiles(times), least * 1e6, most * 1e6)
+    return Timing(*both, late, clock_error * 1e6, variant)
 
 
 def isolated_times(stamps: np.ndarray) -> np.ndarray:
@@ -156,7 +123,7 @@ def isolated_times(stamps: np.ndarray) -> np.ndarray:
     Parameters
     ----------
     stamps : ndarray
-        As of `of_isolated`.
+        As of `timing`.
 
     Returns
     -------

@@ -221,7 +221,7 @@ class TableTally:
     def add(self, row: Row) -> None:
         """Count a row."""
         self.rows += 1
-        self.wrong += row.wrong if row.wrong != UNCHECKED else 0
+        self.wrong += max(0, row.wrong)
         self.simulated = row.backend == SIMULATED_BACKEND
         self.busbw += row.busbw
         self.best = max(self.best, row.busbw)
@@ -285,12 +285,6 @@ def footer(
         f"# Collective test {end}: {collective}\n"
         "#\n\n"
     )
-
-
-def summary(rows: Iterable[Row]) -> tuple[int, float]:
-    """Return the number of wrong values, and the average bus bandwidth in 1e9 B/s (0 without rows)."""
-    tally = tallied(rows)
-    return tally.wrong, tally.mean
 
 
 def lines(

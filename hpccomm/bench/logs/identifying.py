@@ -118,15 +118,16 @@ class TableEvidence:
         notes += reversed(lines.values())
         return IdentifiedTable(kind, [row for row in rows if row.line not in lines], notes)
 
-    def _fits(self, row: PrintedRow, kind: TableKind) -> bool:
-        return fits(row, kind, timed=self.timed, counted=self.counted)
-
     def _fitting(self, collective: str, numbers: Iterable[int]) -> list[Fitting]:
         """Return the kinds that more than half of the rows fit, those with the fewest misfits."""
         tried = []
         for ranks in numbers:
             for kind in kinds(collective, ranks):
-                bad = [row for row in self.rows if not self._fits(row, kind)]
+                bad = [
+                    row
+                    for row in self.rows
+                    if not fits(row, kind, timed=self.timed, counted=self.counted)
+                ]
                 if 2 * len(bad) < len(self.rows):
                     tried.append((bad, kind))
         least = min((len(bad) for bad, _ in tried), default=0)

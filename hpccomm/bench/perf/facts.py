@@ -59,7 +59,9 @@ def run_info(
         Further facts of this node.
     """
     of_node = launch.facts() | dict(machine or {})
-    of_ranks = comm.all_gather_object((_rank_info(comm, device, group), device.more, of_node))
+    process = os.getpid(), ranges(os.sched_getaffinity(0))
+    where = comm.rank, group, origin.host(), comm.node, *process, *device[:4]
+    of_ranks = comm.all_gather_object((RankInfo(*where), device.more, of_node))
     return local_run_info(
         config,
         skipped,
@@ -105,12 +107,6 @@ def together(nodes: Mapping[int, Mapping[str, str]]) -> dict[str, str]:
             else most
         )
     return result
-
-
-def _rank_info(comm: "Communicator", device: DeviceDescription, group: int) -> RankInfo:
-    process = os.getpid(), ranges(os.sched_getaffinity(0))
-    where = comm.rank, group, origin.host(), comm.node, *process, *device[:4]
-    return RankInfo(*where)
 
 
 def versions() -> dict[str, str]:

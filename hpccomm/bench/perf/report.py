@@ -150,7 +150,7 @@ class Report:
                 name = "" if self._writer is None else self._writer.name
                 variant = half.timing.variant or self.info.series.get("variant", "")
                 _put(self._csv, csv_text.line(name, self.info, row, samples, variant))
-            self.wrong += table.tallied([row]).wrong
+            self.wrong += max(0, row.wrong)
             if self._json is not None:
                 self._rows.append(row)
                 self._samples.append(samples if self.info.config.per_iter_timing else None)

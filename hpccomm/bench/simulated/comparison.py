@@ -67,17 +67,14 @@ def text(title: str, curves: Curves) -> str:
         )
         lines.append("# " + f"{row[0].nbytes:12d}" + "".join(cells) + best)
     if len(curves) > 1:
+        times = {name: {each.nbytes: each.seconds for each in its} for name, its in curves.items()}
         lines += [
             f"# Crossover: {each.before} up to {rounded_size(each.lower)}, {each.after} from "
             f"{rounded_size(each.upper)} on; about {rounded_size(each.size, 2)}"
-            for each in crossovers(_times_of(curves))
+            for each in crossovers(times)
         ] or ["# Crossover: none between these sizes"]
     lines += [line for name, points in curves.items() if (line := _limit(name, points[-1]))]
     return "".join(f"{line}\n" for line in [*lines, "#"])
-
-
-def _times_of(curves: Curves) -> dict[str, dict[int, float]]:
-    return {name: {each.nbytes: each.seconds for each in its} for name, its in curves.items()}
 
 
 def _times(point: Cost) -> str:
