@@ -207,11 +207,11 @@ def all_reduce_object(
         try:
             return _run(self._core, label, frame, steps, timeout, error)[0]
         except UsageError as refused:
-            if fold.error is not None and not isinstance(fold.error, Exception):
-                raise fold.error from None  # such as Ctrl-C, of which the others have heard
-            if fold.error is not None:
-                raise refused from fold.error
-            raise
+            if isinstance(fold.error, Exception | None):
+                raise refused from fold.error or refused.__cause__
+            raise fold.error from None  # such as Ctrl-C, of which the others have heard
+        finally:
+            fold.error = None  # its traceback may lead to this frame, which would keep `value`
 
 
 def all_to_all_object(
