@@ -52,6 +52,7 @@ class GroupCalls:
     def _over(self, comm: "Communicator") -> None:
         """Carry calls out over a communicator."""
         self._comm, self._lock = comm, RLock()
+        self._duplicates: list[Communicator] = []
         self._batch: Any = None
         self._batched: list[tuple[Sequence[Any], Sequence[Settle]]] = []
 
@@ -316,10 +317,18 @@ class GroupCalls:
             comm.set_timeout(timeout)
         return comm
 
+    def duplicate(self) -> "Communicator":
+        """Return another communicator of the same ranks, which ends with the group. Collective; blocks."""
+        with self._lock:
+            self._duplicates.append(self._comm.dup())
+        return self._duplicates[-1]
+
     def shutdown(self) -> None:
-        """End the group's communicator. Collective, unless it has failed."""
-        self._comm.finalize()
+        """End the group's communicators. Collective, unless they have failed."""
+        for comm in (*self._duplicates, self._comm):
+            comm.finalize()
 
     def abort(self) -> None:
         """End what is under way. Local."""
-        self._comm.abort()
+        for comm in (*self._duplicates, self._comm):
+            comm.abort()

@@ -1,7 +1,9 @@
 """What c10d calls a group.
 
-Up to PyTorch 2.13 a Python class can only be a whole `ProcessGroup`. From 2.14 on it can be a `Backend`: what a group
-has for one kind of device.
+A Python class can be a whole `ProcessGroup`. From PyTorch 2.14 on it can also be a `Backend`: what a group has for one
+kind of device, beside others. What a `Backend` gives back reaches the program within an object of C++ that forwards
+``wait`` and ``get_future`` alone: ``is_completed`` is never True, and nobody learns who sent a message. So a group that
+has no other backend is a `ProcessGroup`.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -13,25 +15,13 @@ from torch._C._distributed_c10d import Backend, ProcessGroup
 from hpccomm.errors import UsageError
 from hpccomm.torch.calls import GroupCalls
 from hpccomm.torch.registration import NAME
-from hpccomm.torch.tensors import array
 
 if TYPE_CHECKING:
     from hpccomm.communicator import Communicator
 
 
-def _backend_can_be_python() -> bool:
-    try:
-        Backend(0, 1)
-    except TypeError:  # no constructor
-        return False
-    return True
-
-
-BACKEND_CAN_BE_PYTHON = _backend_can_be_python()
-
-
-class HpccommGroup(GroupCalls, Backend if BACKEND_CAN_BE_PYTHON else ProcessGroup):  # type: ignore[misc]  # PyTorch brings no types
-    """A group of c10d over a communicator.
+class GroupFacts(GroupCalls):
+    """What c10d asks of a group or a backend over a communicator.
 
     Parameters
     ----------
@@ -45,9 +35,10 @@ class HpccommGroup(GroupCalls, Backend if BACKEND_CAN_BE_PYTHON else ProcessGrou
 
     supports_splitting = supports_shrinking = supports_time_estimate = False
     supports_coalescing = True
+    _device_types = (torch.device("cpu"), torch.device("cuda"))
 
     def __init__(self, comm: "Communicator", name: str, store: Any) -> None:
-        super().__init__(comm.rank, comm.size)
+        super().__init__(comm.rank, comm.size)  # type: ignore[call-arg]  # c10d's class
         self._over(comm)
         self._name, self._description, self._store = name, "undefined", store
 
@@ -83,23 +74,45 @@ class HpccommGroup(GroupCalls, Backend if BACKEND_CAN_BE_PYTHON else ProcessGrou
         """Set the group's description."""
         self._description = description
 
-    def _get_backend(self, _device: Any) -> "HpccommGroup":
-        """Return what serves a device. c10d asks a group of 2.13."""
-        return self
-
     # Registered memory.
 
-    def supports_tensor_alloc(self, device: Any = None) -> bool:
-        """Return whether there is memory that makes calls faster: on the host."""
-        index = getattr(device, "index", device)
-        return getattr(device, "type", "cpu") == "cpu" and (index is None or index < 0)
+    def supports_tensor_alloc(self, device: Any) -> bool:
+        """Return whether `allocate_tensor` has memory of a device: of the host.
+
+        C++ gives a number. It cannot call `allocate_tensor` of a Python class in PyTorch 2.14.1.
+        """
+        return getattr(device, "type", None) == "cpu"
 
     def allocate_tensor(self, size: int, *, dtype: Any, device: Any = None) -> Any:
-        """Return a tensor in registered memory, flat."""
-        like = array(torch.empty(0, dtype=dtype))
+        """Return a flat tensor in registered memory."""
         with self._lock:
-            memory = self._comm.empty(size * like.itemsize, "u1")
+            memory = self._comm.empty(size * dtype.itemsize, "u1")
         return torch.from_numpy(memory).view(dtype)
+
+
+class HpccommGroup(GroupFacts, ProcessGroup):  # type: ignore[misc]  # PyTorch brings no types
+    """A group that has this backend alone."""
+
+    def _get_backend(self, _device: Any) -> "HpccommGroup":
+        """Return what serves a device."""
+        return self
+
+
+def _can_be_constructed(kind: Any) -> bool:
+    try:
+        kind(0, 1)
+    except TypeError:
+        return False
+    return True
+
+
+BESIDE_OTHERS = _can_be_constructed(Backend)
+"""Whether there can be a `HpccommBackend`: from PyTorch 2.14 on."""
+
+if BESIDE_OTHERS:
+
+    class HpccommBackend(GroupFacts, Backend):  # type: ignore[misc]  # likewise
+        """What a group that has others as well has for one kind of device."""
 
 
 def communicator(group: Any = None) -> "Communicator":
@@ -115,21 +128,36 @@ def communicator(group: Any = None) -> "Communicator":
     UsageError
         If the group has another backend.
     """
+    return _serving(group)._comm  # noqa: SLF001 (of this package)
+
+
+def duplicate(group: Any = None) -> "Communicator":
+    """Return a new communicator of a group's ranks, which the group ends. Collective; blocks.
+
+    Raises
+    ------
+    UsageError
+        If the group has another backend.
+    """
+    return _serving(group).duplicate()
+
+
+def _serving(group: Any) -> GroupCalls:
     serving = served_by(dist.group.WORLD if group is None else group)
     if serving is None:
         raise UsageError(
             f"group is {group!r}, which has no backend {NAME!r}; make it with that one"
         )
-    return serving._comm  # noqa: SLF001 (of this package)
+    return serving
 
 
 def served_by(group: Any) -> GroupCalls | None:
     """Return what serves a group of c10d, for whichever device; None if it has another backend."""
     for device in ("cpu", "cuda"):
         try:
-            found = group._get_backend(torch.device(device))  # noqa: SLF001 (there is no other way)
+            backend = group._get_backend(torch.device(device))  # noqa: SLF001 (there is no other way)
         except (AttributeError, RuntimeError):
             continue
-        if isinstance(found, GroupCalls):
-            return found
+        if isinstance(backend, GroupCalls):
+            return backend
     return None

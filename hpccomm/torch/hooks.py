@@ -6,11 +6,13 @@ from itertools import accumulate
 from math import prod
 from typing import TYPE_CHECKING, Any
 
+from torch import Tensor
+from torch.distributed import GradBucket
 from torch.futures import Future
 
 from hpccomm.gradients import Bucket, Channel, Compressor, Exchange, Parameter
 from hpccomm.gradients.group import RankGroup
-from hpccomm.torch.group import communicator
+from hpccomm.torch.group import duplicate
 from hpccomm.torch.tensors import array
 from hpccomm.torch.work import as_torchs
 
@@ -31,11 +33,17 @@ def ddp_comm_hook(compressor: Compressor) -> Callable[[Any, Any], Any]:
     compressor : Compressor
         Of `hpccomm.gradients`, or the user's own; equal on all ranks. Gradients lie in host memory.
     """
-    return CompressingHook(compressor)
+    reducing = CompressedBuckets(compressor)
+
+    # DistributedDataParallel reads these annotations.
+    def hook(state: Any, bucket: GradBucket) -> Future[Tensor]:
+        return reducing.start(state, bucket)
+
+    return hook
 
 
-class CompressingHook:
-    """The hook of one model.
+class CompressedBuckets:
+    """Reduces the buckets of one model.
 
     Parameters
     ----------
@@ -43,18 +51,17 @@ class CompressingHook:
         Equal on all ranks.
     """
 
-    __name__ = __qualname__ = "hpccomm_compressing_hook"  # DistributedDataParallel logs it
-
     def __init__(self, compressor: Compressor) -> None:
         self._compressor = compressor
         self._exchange: Exchange | None = None
         self._channels: dict[Bucket, Channel] = {}
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="hpccomm-torch")
 
-    def __call__(self, state: Any, bucket: Any) -> Any:
+    def start(self, state: Any, bucket: Any) -> Any:
         """Begin to reduce a bucket; return a future of its tensor."""
         if self._exchange is None:
-            self._exchange = Exchange(RankGroup(communicator(state).dup(), None))
+            comm = duplicate(state)
+            self._exchange = Exchange(RankGroup(comm, None))
         call = self._thread.submit(self._reduce, described(bucket), bucket.buffer())
         base: Any = Future()
         future = base.then(lambda _: _result(call))  # see PendingWork of errors

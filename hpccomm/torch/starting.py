@@ -11,11 +11,13 @@ import torch.distributed as dist
 import hpccomm
 from hpccomm.errors import BackendUnavailable, LaunchError, UsageError
 from hpccomm.torch.arguments import seconds
-from hpccomm.torch.group import BACKEND_CAN_BE_PYTHON, HpccommGroup, served_by
+from hpccomm.torch.group import BESIDE_OTHERS, GroupFacts, HpccommGroup, served_by
 from hpccomm.torch.registration import NAME, SCHEME
 from hpccomm.torch.store import JobStore
 
 if TYPE_CHECKING:
+    from types import FrameType
+
     from hpccomm.communicator import Communicator
 
 STORE_SECONDS = 300.0
@@ -79,22 +81,52 @@ def _check_size(comm: "Communicator", size: int) -> None:
     """Raise unless MPI has started that many ranks."""
     if comm.size == size:
         return
-    found = comm.size
+    started = comm.size
     comm.finalize()
     raise LaunchError(
-        f"torch.distributed has {size} ranks and MPI has {found}: the backend {NAME!r} takes processes that MPI has "
+        f"torch.distributed has {size} ranks and MPI has {started}: the backend {NAME!r} takes processes that MPI has "
         f"started. Start them with 'mpiexec -n {size} python ...' (or srun) in place of torchrun, and call "
         "hpccomm.torch.init()"
     )
 
 
-def create(options: Any) -> HpccommGroup:
-    """Make the group that c10d asks for. Called by its members; blocks."""
+def create(options: Any) -> GroupFacts:
+    """Make the group, or its backend for one kind of device, that c10d asks for. Called by its members; blocks."""
+    kind = _kind()
+    comm = _communicator(options, seconds(options.timeout), list(options.global_ranks_in_group))
+    return kind(comm, options.group_id, options.store)
+
+
+def _kind() -> type[GroupFacts]:
+    """Return the class that c10d needs: it takes a `ProcessGroup` for the whole group.
+
+    It does not say which backends the group is to have, so its own frame is asked.
+
+    Raises
+    ------
+    UsageError
+        If there are others, and this version has no place for them.
+    """
+    frame: FrameType | None = sys._getframe()  # noqa: SLF001 (there is no other way)
+    while frame is not None and "backend_config" not in frame.f_locals:
+        frame = frame.f_back
+    names = {} if frame is None else frame.f_locals["backend_config"].get_device_backend_map()
+    if set(names.values()) <= {NAME}:
+        return HpccommGroup
+    if BESIDE_OTHERS:
+        from hpccomm.torch.group import HpccommBackend
+
+        return HpccommBackend
+    given = ",".join(f"{device}:{name}" for device, name in names.items())
+    raise UsageError(
+        f"backend is {given!r}, and before PyTorch 2.14 a group of {NAME!r} has no other backend beside it; give "
+        f"{NAME!r}, which takes cpu and cuda tensors, or install PyTorch 2.14"
+    )
+
+
+def _communicator(options: Any, timeout: float | None, ranks: list[int]) -> "Communicator":
     global _waiting
-    if not BACKEND_CAN_BE_PYTHON:
-        _refuse_mixture()
-    timeout, ranks = seconds(options.timeout), list(options.global_ranks_in_group)
-    if not ranks:
+    if not ranks:  # the default group
         comm, _waiting = _waiting or _world(timeout), None
         _check_size(comm, options.group_size)
         if comm.rank != options.group_rank:
@@ -102,7 +134,7 @@ def create(options: Any) -> HpccommGroup:
                 f"rank {options.group_rank} of torch.distributed is rank {comm.rank} of MPI; give "
                 "init_process_group the rank of MPI, or call hpccomm.torch.init()"
             )
-        return HpccommGroup(comm, options.group_id, options.store)
+        return comm
     if ranks != sorted(ranks):
         raise UsageError(f"ranks is {ranks}; give ranks in ascending order")
     default = served_by(dist.group.WORLD)
@@ -111,23 +143,4 @@ def create(options: Any) -> HpccommGroup:
             f"the default group has no backend {NAME!r}, of which other groups are made; call "
             f"init_process_group({NAME!r}) or hpccomm.torch.init()"
         )
-    return HpccommGroup(default.group(ranks, timeout), options.group_id, options.store)
-
-
-def _refuse_mixture() -> None:
-    """Raise if c10d is about to make a group of several backends: its first would replace the others.
-
-    c10d says which ones to nobody, so its own frame is asked.
-    """
-    frame = sys._getframe()  # noqa: SLF001 (there is no other way)
-    while frame is not None and "backend_config" not in frame.f_locals:
-        frame = frame.f_back  # type: ignore[assignment]  # None at the end
-    if frame is None:
-        return
-    names = frame.f_locals["backend_config"].get_device_backend_map()
-    if set(names.values()) != {NAME}:
-        given = ",".join(f"{device}:{name}" for device, name in names.items())
-        raise UsageError(
-            f"backend is {given!r}, and before PyTorch 2.14 a group of {NAME!r} has no other backend beside it; give "
-            f"{NAME!r}, which takes cpu and cuda tensors, or install PyTorch 2.14"
-        )
+    return default.group(ranks, timeout)

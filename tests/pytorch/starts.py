@@ -91,4 +91,41 @@ def threads() -> None:
     assert not wrong
 
 
-SCENARIOS = (store, groups, mesh, threads)
+def mixture() -> None:
+    """The backend beside another one, where PyTorch can; else that is refused in words."""
+    backend = "cpu:hpccomm,cuda:gloo"
+    if torch.__version__ < "2.14":
+        with pytest.raises(hpccomm.UsageError, match=r"PyTorch 2\.14"):
+            dist.new_group(backend=backend)
+        return
+    group, size = dist.new_group(backend=backend), dist.get_world_size()
+    x = torch.ones(2)
+    assert dist.all_reduce(x, group=group, async_op=True).get_future().wait()[0] is x
+    dist.monitored_barrier(group, timedelta(seconds=20))
+    assert x.tolist() == [size] * 2
+    right, left = (dist.get_rank() + 1) % size, (dist.get_rank() - 1) % size
+    out = torch.empty(2)
+    operations = [dist.P2POp(dist.isend, x, right, group), dist.P2POp(dist.irecv, out, left, group)]
+    for work in dist.batch_isend_irecv(operations):
+        work.wait()
+    assert out.tolist() == [size] * 2
+
+
+def facts() -> None:
+    """What c10d and libraries on it ask a group."""
+    group = dist.group.WORLD
+    assert dist.get_backend() == "hpccomm"
+    assert not group._get_backend(torch.device("cpu")).supports_splitting
+    memory = group._get_backend(torch.device("cpu")).allocate_tensor(5, dtype=torch.bfloat16)
+    memory.fill_(1)
+    dist.all_reduce(memory)
+    assert memory.tolist() == [dist.get_world_size()] * 5
+    if torch.__version__ >= "2.14":
+        dist.monitored_barrier(timeout=timedelta(seconds=20))
+    # Processes that are forked, as those that load data, leave the group alone.
+    loaded = torch.utils.data.DataLoader(torch.arange(4.0), num_workers=1, batch_size=2)
+    assert [each.tolist() for each in loaded] == [[0, 1], [2, 3]]
+    dist.barrier()
+
+
+SCENARIOS = (store, groups, mesh, threads, mixture, facts)

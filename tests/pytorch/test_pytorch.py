@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from conftest import launch_environment
 
 HERE = Path(__file__).parent
 
@@ -54,6 +55,23 @@ def outcomes(
 def test_scenario(outcomes: Callable[[int], dict[str, str]], name: str, ranks: int) -> None:
     became = outcomes(ranks)
     assert became.get(name, became["the job"]).strip() == "ok"
+
+
+def test_faults(mpiexec: Callable[..., subprocess.CompletedProcess[str]]) -> None:
+    """Every rank gets an error that names rank and call, and no rank crashes."""
+    done = mpiexec(2, HERE / "faults.py", timeout=200)
+    assert done.stdout.count(": ok") == 9, done.stdout + done.stderr
+    assert "Segmentation" not in done.stderr
+
+
+def test_lost_rank(launcher: str, open_mpi: bool) -> None:
+    if not open_mpi:
+        pytest.skip("only Open MPI survives lost ranks")
+    done = subprocess.run(
+        [launcher, "--with-ft", "ulfm", "-n", "2", sys.executable, HERE / "faults.py", "loss"],
+        capture_output=True, text=True, timeout=120, env=launch_environment(), check=False,
+    )  # fmt: skip
+    assert "fault loss: ok" in done.stdout, done.stdout + done.stderr
 
 
 def test_torchrun_without_mpi() -> None:

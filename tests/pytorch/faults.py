@@ -1,0 +1,177 @@
+"""What programs get where ranks disagree, are late or die: each on a group of its own, whose deadline is short.
+
+``mpiexec -n 2 python faults.py``; with the argument ``loss`` rank 1 dies, in a job that survives it.
+"""
+
+import os
+import signal
+import sys
+import threading
+import time
+from datetime import timedelta
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+import hpccomm.torch
+
+DEADLINE = timedelta(seconds=4)
+
+
+def fresh() -> Any:
+    return dist.new_group(timeout=DEADLINE)
+
+
+def late() -> None:
+    """A rank that does not come: the others know who, through the call and through its future."""
+    group, rank = fresh(), dist.get_rank()
+    if rank == 1:
+        time.sleep(DEADLINE.total_seconds() + 2)
+        with pytest.raises(dist.DistBackendError, match="rank 1"):
+            dist.all_reduce(torch.ones(4), group=group)
+        return
+    future = dist.all_reduce(torch.ones(4), group=group, async_op=True).get_future()
+    begun = time.monotonic()
+    with pytest.raises(RuntimeError, match=r"(?s)CollectiveTimeout: all_reduce #1.*rank 1"):
+        future.wait()
+    assert time.monotonic() - begun < DEADLINE.total_seconds() + 5
+    with pytest.raises(dist.DistBackendError, match="all_reduce #1") as caught:
+        dist.all_reduce(torch.ones(4), group=group)
+    assert isinstance(caught.value.__cause__, hpccomm.CommunicatorAborted)
+
+
+def timeout_of_a_wait() -> None:
+    """`wait` has a deadline of its own, and `exception` says what came of it."""
+    group = fresh()
+    if dist.get_rank() == 0:
+        work = dist.all_reduce(torch.ones(4), group=group, async_op=True)
+        assert not work.is_completed()
+        with pytest.raises(dist.DistBackendError, match="CollectiveTimeout"):
+            work.wait(timedelta(seconds=0.5))
+        assert work.is_completed()
+        assert not work.is_success()
+        assert isinstance(work.exception(), dist.DistBackendError)
+    else:
+        time.sleep(2)
+
+
+def message() -> None:
+    """A message that does not come, from a certain rank and from any."""
+    for source in (1, None):
+        group = fresh()
+        if dist.get_rank() == 0:
+            work = dist.irecv(torch.empty(2), source, group=group)
+            with pytest.raises(dist.DistBackendError, match=r"CollectiveTimeout: (recv|probe)"):
+                work.wait(timedelta(seconds=0.5))
+        else:
+            time.sleep(2)
+
+
+def differing(first: Any, second: Any) -> None:
+    group = fresh()
+    with pytest.raises(dist.DistBackendError, match=r"(?s)RankMismatch.*rank 0.*rank 1"):
+        (second if dist.get_rank() else first)(group)
+
+
+def shape() -> None:
+    """Tensors of different sizes."""
+    differing(
+        lambda group: dist.all_reduce(torch.ones(4), group=group),
+        lambda group: dist.all_reduce(torch.ones(5), group=group),
+    )
+
+
+def operation() -> None:
+    """Different calls."""
+    differing(
+        lambda group: dist.all_reduce(torch.ones(4), group=group),
+        lambda group: dist.broadcast(torch.ones(4), 0, group=group),
+    )
+
+
+def ddp() -> None:
+    """The backward pass of DistributedDataParallel raises where a rank does not come."""
+    DistributedDataParallel(
+        torch.nn.Linear(1, 1)
+    )  # loads much, on one rank sooner than on the other
+    dist.barrier()
+    group = fresh()
+    model = DistributedDataParallel(torch.nn.Linear(4, 4), process_group=group)
+    for _ in range(2):  # the second step makes other buckets
+        model(torch.ones(1, 4)).sum().backward()
+    if dist.get_rank() == 1:
+        time.sleep(DEADLINE.total_seconds() + 2)
+        return
+    with pytest.raises(RuntimeError, match=r"(?s)CollectiveTimeout: all_reduce.*rank 1"):
+        model(torch.ones(1, 4)).sum().backward()
+
+
+def ddp_with_other_shape() -> None:
+    """So it does where models differ."""
+    group = fresh()
+    with pytest.raises(RuntimeError, match=r"(?i)rank|process 0"):
+        DistributedDataParallel(torch.nn.Linear(4, 4 + dist.get_rank()), process_group=group)
+    if dist.get_rank() == 1:
+        time.sleep(DEADLINE.total_seconds() + 2)  # rank 0 waits for it in another call, so far
+
+
+def aborted() -> None:
+    """Another thread ends what waits."""
+    group = fresh()
+    if dist.get_rank() == 0:
+        threading.Timer(0.5, group.abort).start()
+        with pytest.raises(dist.DistBackendError, match="CommunicatorAborted"):
+            dist.all_reduce(torch.ones(4), group=group)
+
+
+def coalesced() -> None:
+    """A batch that does not come about leaves nothing behind: later calls are made."""
+    x = torch.ones(2)
+    from torch.distributed import distributed_c10d as c10d
+
+    with c10d._coalescing_manager(device=torch.device("cpu")):
+        dist.all_reduce(x)
+    dist.all_reduce(x)
+    assert x.tolist() == [dist.get_world_size() ** 2] * 2
+
+
+def loss() -> None:
+    """A rank dies in the middle of training."""
+    model = DistributedDataParallel(torch.nn.Linear(4, 4))
+    for _ in range(2):
+        model(torch.ones(1, 4)).sum().backward()
+    if dist.get_rank() == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    with pytest.raises(RuntimeError, match=r"(?s)PeerLost: all_reduce.*rank 1"):
+        model(torch.ones(1, 4)).sum().backward()
+    with pytest.raises(dist.DistBackendError, match="rank 1"):
+        dist.all_reduce(torch.ones(4))
+
+
+FAULTS = (
+    late, timeout_of_a_wait, message, shape, operation, ddp, ddp_with_other_shape, aborted, coalesced,
+)  # fmt: skip
+
+
+def main() -> None:
+    torch.set_num_threads(1)
+    hpccomm.torch.init(timeout=timedelta(seconds=60))
+    named = sys.argv[1:]
+    for fault in (loss,) if "loss" in named else FAULTS:
+        if named and fault.__name__ not in named:
+            continue
+        fault()
+        if fault is not loss:
+            dist.barrier()
+        if dist.get_rank() == 0:
+            print(f"fault {fault.__name__}: ok", flush=True)
+    if "loss" in named:
+        os._exit(0)  # the job has lost a rank
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()
