@@ -131,7 +131,7 @@ def facts(run: Run) -> dict[str, str]:
     texts = {
         "started": f"{info.started.strftime(TIME_FORMAT + ' %z')} by {info.user}",
         "status": run.status,
-        "ranks": f"{len(info.ranks)} on {counted(len({r.node for r in info.ranks}), 'node')}, launcher {info.launcher}",
+        "ranks": f"{len(info.ranks)} on {counted(info.nodes, 'node')}, launcher {info.launcher}",
         "series": series,
         "variants": variants or info.series.get("variant", ""),
         "command": shlex.join(info.arguments),

@@ -240,7 +240,7 @@ def _title(runs: "Sequence[Run]") -> str:
     """Return what runs have in common: collectives, ranks, hosts."""
     names = list(dict.fromkeys(row.collective for run in runs for row in run.rows))
     ranks = sorted({len(run.info.ranks) for run in runs})
-    hosts = list(dict.fromkeys(rank.host for run in runs for rank in run.info.ranks))
+    hosts = list(dict.fromkeys(host for run in runs for host in run.info.hosts))
     return f"{', '.join(names)} on {' and '.join(map(str, ranks))} ranks of {few(hosts, 1)}"
 
 

@@ -160,8 +160,7 @@ def search(
         ]
         for run in examined.runs:
             part = run.part([at for at, row in enumerate(run.rows) if query.has_row(row)])
-            hosts = (rank.host for rank in run.info.ranks)
-            if query.has(run.info.started, hosts) and (part.rows or not query.of_rows):
+            if query.has(run.info.started, run.info.hosts) and (part.rows or not query.of_rows):
                 found.append(SearchHit(run, part))
     found.sort(key=lambda each: each.run.info.started)
     trained.sort(key=lambda each: each.facts.started)
@@ -185,8 +184,7 @@ def listing(searched: SearchResult, query: Query) -> str:
     lines = []
     for run, part in searched.found:
         info = run.info
-        hosts = list(dict.fromkeys(rank.host for rank in info.ranks))
-        where = few(hosts, 1)
+        where = few(info.hosts, 1)
         series = ""
         if "launch" in info.series:
             series += "  launch {launch}/{launches} of {name}".format(**info.series)
@@ -251,9 +249,9 @@ def as_json(searched: SearchResult) -> str:
 def _run(each: SearchHit) -> dict[str, Any]:
     run, info = each.run, each.run.info
     return {
-        **_common(run, info, [rank.host for rank in info.ranks]),
+        **_common(run, info, info.hosts),
         "ranks": len(info.ranks),
-        "nodes": len({rank.node for rank in info.ranks}),
+        "nodes": info.nodes,
         "machine": dict(info.machine),
         "versions": dict(info.versions),
         "series": dict(info.series),
@@ -268,7 +266,7 @@ def _training(each: Training) -> dict[str, Any]:
 
 
 def _common(
-    each: Run | Training, facts: RunInfo | TrainingFacts, hosts: Sequence[str]
+    each: Run | Training, facts: RunInfo | TrainingFacts, hosts: list[str]
 ) -> dict[str, Any]:
     return {
         "file": str(each.path),
@@ -276,7 +274,7 @@ def _common(
         "started": facts.started.isoformat(),
         "status": each.status,
         "user": facts.user,
-        "hosts": list(dict.fromkeys(hosts)),
+        "hosts": hosts,
         "arguments": list(facts.arguments),
     }
 

@@ -48,8 +48,7 @@ def bounding_link(info: RunInfo) -> DeviceInfo | None:
     ranks on a device reach, and a network between nodes, NVML does not know.
     """
     of_their_own = len({device.uuid for device in info.devices}) == len(info.ranks) > 1
-    one_node = len({rank.node for rank in info.ranks}) == 1
-    if not (of_their_own and one_node and all(device.peak > 0 for device in info.devices)):
+    if not (of_their_own and info.nodes == 1 and all(device.peak > 0 for device in info.devices)):
         return None
     return min(info.devices, key=lambda device: device.peak)
 
@@ -84,7 +83,7 @@ def fabric_rate(info: RunInfo) -> float | None:
     """
     fabric = info.machine.get("fabric", "")
     ports = _PORT.findall(fabric)
-    if len({rank.node for rank in info.ranks}) < 2 or not ports or " on " in fabric:
+    if info.nodes < 2 or not ports or " on " in fabric:
         return None
     return sum(float(rate) for rate, _ in ports) / 8
 

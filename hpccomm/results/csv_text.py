@@ -69,7 +69,7 @@ def line(name: str, info: RunInfo, row: Row, samples: np.ndarray | None, variant
             name,
             info.started.isoformat(),
             len(info.ranks),
-            len({rank.node for rank in info.ranks}),
+            info.nodes,
             info.versions.get("hpccomm", ""),
             variant,
             *values.values(),

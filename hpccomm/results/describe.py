@@ -42,7 +42,6 @@ def _entry(
 def facts(run: Run) -> str:
     """Return who made a run, where, when and how it ended, as comment lines."""
     info = run.info
-    nodes = len({rank.node for rank in info.ranks})
     started = info.started.strftime(TIME_FORMAT + " %z")
     ended = "" if run.ended is None else f" to {run.ended.strftime(TIME_FORMAT)}"
     host = "" if info.simulation else info.ranks[0].host  # a simulation's ranks have none
@@ -50,7 +49,7 @@ def facts(run: Run) -> str:
     lines = [
         f"# Run {run.name} of {run.path}: {status}",
         f"# Started {started}{ended} by {info.user}, {counted(len(info.ranks), 'rank')} on "
-        f"{counted(nodes, 'node')}, launcher {info.launcher}",
+        f"{counted(info.nodes, 'node')}, launcher {info.launcher}",
         f"# Command: {shlex.join(info.arguments)}",
     ]
     if info.slurm:

@@ -74,7 +74,7 @@ class Target:
         """Whether it applies to a row."""
         facts = {
             "ranks": len(info.ranks),
-            "nodes": len({rank.node for rank in info.ranks}),
+            "nodes": info.nodes,
             "type": row.dtype,
             "op": row.op,
             "backend": row.backend,
@@ -184,7 +184,7 @@ def _of_file(text: str) -> tuple[Target, ...]:
 
 
 def _of_link(text: str, link: LinkType, ports: int, info: RunInfo) -> tuple[Target, ...]:
-    nodes = len({rank.node for rank in info.ranks})
+    nodes = info.nodes
     if (link.place == DEVICE) != (nodes == 1):
         where = "devices of one node" if link.place == DEVICE else "nodes"
         raise UsageError(
@@ -305,7 +305,7 @@ def written(info: RunInfo, rows: Iterable[Row]) -> str:
     rows : iterable of Row
         Its rows.
     """
-    ranks, nodes = len(info.ranks), len({rank.node for rank in info.ranks})
+    ranks, nodes = len(info.ranks), info.nodes
     lines = [f"# What {ranks} ranks on {counted(nodes, 'node')} had on {info.started:%Y-%m-%d}"]
     for row in rows:
         facts: dict[str, object] = {"collective": row.collective}

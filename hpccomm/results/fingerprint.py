@@ -88,9 +88,8 @@ def circumstances(one: RunInfo, other: RunInfo) -> list[str]:
 
 
 def _circumstances(info: RunInfo) -> dict[str, str]:
-    hosts = dict.fromkeys(rank.host for rank in info.ranks)
     return {
-        "hosts": ", ".join(hosts),
+        "hosts": ", ".join(info.hosts),
         "launcher": info.launcher,
         "ranks of nodes": fingerprint(info)["ranks of nodes"],
         **({"kernel": info.machine["kernel"]} if "kernel" in info.machine else {}),

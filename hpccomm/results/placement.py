@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from itertools import groupby
 
 from hpccomm.results.schema import DeviceInfo, RankInfo, RunInfo
+from hpccomm.units import counted
 
 MOST_RANKS = 64
 """More are folded, a line for each node."""
@@ -38,8 +39,7 @@ def folded(info: RunInfo) -> list[str]:
         few = MOST_NODES // 2
         between = f"#  ... {len(shown) - MOST_NODES} more lines like these"
         shown = [*shown[:few], between, *shown[-few:]]
-    number = len({rank.node for rank in info.ranks})
-    return [f"#  {len(info.ranks)} ranks on {number} node{'s' * (number > 1)}", *shown]
+    return [f"#  {len(info.ranks)} ranks on {counted(info.nodes, 'node')}", *shown]
 
 
 def _node(ranks: Sequence[RankInfo]) -> str:

@@ -77,12 +77,11 @@ def text(info: RunInfo, rows: Sequence[Row], samples: Callable[[int], np.ndarray
     lines = [f"# {', '.join(facts)}", f"# {' '.join(versions)}"]
     lines += placement.folded(info) if len(info.ranks) > 1 else []
     lines.append(f"# {_LINE.format(*_HEADING)}")
-    several = len({rank.node for rank in info.ranks}) > 1
     for index, row in enumerate(rows):
         path = info.machine.get(path_fact(row.collective, row.algorithm), "")
         peak = re.search(r": (\S+) GB/s$", path)
         share = f"{row.busbw / float(peak[1]):.0%}" if peak else ""
-        if several and (seconds := samples(index)) is not None:
+        if info.nodes > 1 and (seconds := samples(index)) is not None:
             slowest = info.ranks[int(np.argmax(np.median(seconds, axis=0)))]
             path = f"{path} slowest: rank {slowest.rank} on {slowest.host}".strip()
         figures = f"{row.time:.1f}", figure(row.busbw, 7).strip(), row.wrong, share, path

@@ -228,6 +228,16 @@ class RunInfo:
         "measured in turns: base, new; empty if none",
     ] = field(default_factory=dict)
 
+    @property
+    def nodes(self) -> int:
+        """Number of nodes."""
+        return len({rank.node for rank in self.ranks})
+
+    @property
+    def hosts(self) -> list[str]:
+        """Names of the hosts, in order of rank."""
+        return list(dict.fromkeys(rank.host for rank in self.ranks))
+
     def __post_init__(self) -> None:
         for stored, allowed in (("environment", ENVIRONMENT), ("slurm", SLURM)):
             for name in getattr(self, stored):
