@@ -111,7 +111,7 @@ def typical(steps: Sequence[Sequence[float]]) -> tuple[float, ...]:
 
 
 def merge(ranks: Sequence[Measurements]) -> Measurements:
-    """Return one set of measurements for all ranks, from those of each.
+    """Return one set of measurements for all ranks, from the set of each rank.
 
     A bucket can start when the slowest rank is ready, so that of the times of a gradient the latest counts. A call
     takes the least time on the rank that came last; the others have waited for it. So the least one counts.
@@ -202,7 +202,7 @@ def choose(measured: Measurements, settings: ReductionSettings) -> BucketChoice:
     measured : Measurements
         Of all ranks, see `merge`.
     settings : ReductionSettings
-        The present ones. Those that are not chosen stay.
+        The present ones. The settings that are not chosen stay.
     """
     now = (settings.bucket_bytes, settings.first_bucket_bytes)
     time = fit(measured.wire)
@@ -229,7 +229,7 @@ def choose(measured: Measurements, settings: ReductionSettings) -> BucketChoice:
         time.latency,
         speed,
         f"with {time.latency * 1e6:.3g} us a call and {rate} (measured), buckets of {size_text(best[0])}, "
-        f"the first of {size_text(best[1])}, end a step after {seconds[best] * 1e3:.3g} ms; those of {size_text(now[0])}, "
+        f"the first of {size_text(best[1])}, end a step after {seconds[best] * 1e3:.3g} ms; buckets of {size_text(now[0])}, "
         f"the first of {size_text(now[1])}, after {seconds[now] * 1e3:.3g} ms",
     )
 

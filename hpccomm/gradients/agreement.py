@@ -18,7 +18,7 @@ from hpccomm.units import ranks_named
 ResultT = TypeVar("ResultT")
 
 MOST = 5
-"""Differences that a message names. The largest difference between elements is found for so many arrays."""
+"""Differences that a message names. The largest difference between elements is found for this number of arrays."""
 
 
 def texts(arrays: Arrays, settings: Mapping[str, object]) -> dict[str, str]:
@@ -57,7 +57,7 @@ def agree(
     error: HpccommError | None = None
     own: dict[str, str] | str
     try:
-        made, own = make()
+        result, own = make()
     except Exception as raised:  # noqa: BLE001 (the other ranks must hear of it)
         error = UsageError(f"{type(raised).__name__}: {raised}")
         error.__cause__ = raised
@@ -68,7 +68,7 @@ def agree(
     digest = sha256(repr(content).encode()).hexdigest()
     everyone = group.exchange((error is None, digest))
     if all(each == (True, everyone[0][1]) for each in everyone):
-        return made
+        return result
     every = group.exchange(own)
     if error is not None:
         raise error

@@ -16,7 +16,7 @@ from hpccomm.gradients.settings import ReductionSettings
 from hpccomm.gradients.written import WRITTEN, Views, Written
 
 FLAGS = MISSING, NONFINITE, IS_WRITTEN, UNCHANGED, ELSEWHERE = range(5)
-"""Flags that are sent with each bucket: a gradient is missing, one is not finite, and those of `Written`."""
+"""Flags that are sent with each bucket: a gradient is missing, one is not finite, and the flags of `Written`."""
 
 
 class Buckets:
@@ -237,7 +237,7 @@ def gradient_of(name: str, gradients: Mapping[str, Array]) -> Array:
     Raises
     ------
     UsageError
-        If there is none of this name.
+        If no gradient has this name.
     """
     place = gradients.get(name)
     if place is None:

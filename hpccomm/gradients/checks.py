@@ -1,4 +1,4 @@
-"""Settings that do not fit are refused before ranks compare them; those that fit get one type, and so one text."""
+"""Refuses settings that do not fit, before ranks compare them. Settings that fit get one type, and so one text."""
 
 from collections.abc import Callable
 from math import isfinite

@@ -1,6 +1,6 @@
 """Which gradient lies in which bucket, and where: pure functions.
 
-Buckets are those of Li et al. 2020, "PyTorch Distributed: Experiences on Accelerating Data Parallel
+Buckets are as in Li et al. 2020, "PyTorch Distributed: Experiences on Accelerating Data Parallel
 Training", VLDB 13(12), section 3.2.3: gradients are packed in the order in which the backward pass is
 expected to produce them, so that a bucket can be reduced while the pass goes on.
 """
@@ -83,7 +83,7 @@ def mean_order(readiness: Sequence[Sequence[str]]) -> list[str]:
 def urgent_buckets(buckets: Sequence[Bucket], parameters: Sequence[Parameter]) -> list[int]:
     """Return buckets that can be taken out of turn, the one first that the next forward pass needs first.
 
-    There are none if gradients lie on a device, which takes calls in the order in which they are made.
+    The list is empty if gradients lie on a device, which takes calls in the order in which they are made.
 
     Parameters
     ----------
@@ -112,7 +112,7 @@ def layout(
     Parameters
     ----------
     parameters : sequence of Parameter
-        Those that have gradients, in the order of the forward pass.
+        The parameters that have gradients, in the order of the forward pass.
     settings : ReductionSettings
         Limits and order.
     readiness : sequence of str, optional

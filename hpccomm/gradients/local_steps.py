@@ -230,7 +230,7 @@ class LocalSteps:
 
     @property
     def momentum(self) -> Mapping[str, Array]:
-        """The outer momentum by name, equal on all ranks; empty if there is none. Local.
+        """The outer momentum by name, equal on all ranks; empty without a momentum. Local.
 
         To save a training, synchronize, and save the parameters and these arrays. To go on, write both, equal on all
         ranks, and call `broadcast_parameters`.

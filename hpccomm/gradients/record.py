@@ -56,13 +56,13 @@ class Statistics:
     steps : int
         Reduced steps.
     micro_steps : int
-        Calls of ``sync`` and ``wait`` that ended, those that reduced nothing included.
+        Calls of ``sync`` and ``wait`` that ended, also if they reduced nothing.
     skipped : int
         Reduced steps that were left out because of NaN or infinities.
     with_gradients : int
         Parameters that had a gradient on this rank in the last reduced step.
     nbytes, wire_nbytes, seconds, hidden_seconds
-        As in `BucketStatistics`, over all buckets and all layouts. Seconds are those of host arrays: what goes on on a
+        As in `BucketStatistics`, over all buckets and all layouts. Seconds are of host arrays: what goes on on a
         device is not measured.
     calls : int
         Reductions: one a bucket by ``ready`` and ``wait``, one for all buckets of a dtype by ``sync``.
@@ -117,7 +117,7 @@ class Record:
     steps : int
         Reduced steps.
     micro_steps : int
-        Steps that ended, those that reduced nothing included.
+        Steps that ended, also if they reduced nothing.
     skipped : int
         Reduced steps that were left out.
     waited : list of (float, float)
@@ -138,7 +138,7 @@ class Record:
             self._wire_before = self._now()["wire_nbytes"]
         self._buckets, self._reducer = buckets, reducer
         self._bucket_steps = 0
-        self._bucket_seconds = [(0.0, 0.0)] * len(buckets.flats)  # and those that are hidden
+        self._bucket_seconds = [(0.0, 0.0)] * len(buckets.flats)  # all, and the hidden part
 
     def step(self) -> None:
         """Take note of a step whose buckets were reduced, one after the other or together."""

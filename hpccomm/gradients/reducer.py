@@ -28,7 +28,7 @@ def next_bucket(waiting: Sequence[int], ready: Collection[int], urgent: Sequence
     waiting : sequence of int
         Buckets that have not started, in order. At least one.
     ready : collection of int
-        Those that are known to be ready on all ranks.
+        Buckets that are known to be ready on all ranks.
     urgent : sequence of int
         Buckets, the one that the next forward pass needs first at the front.
 

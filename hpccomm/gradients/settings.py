@@ -47,7 +47,7 @@ class ReductionOptions(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True)
 class ReductionSettings:
-    """What a `GradientSync` does. Must be equal on all ranks. Its keywords are those of `GradientSync`.
+    """What a `GradientSync` does. Must be equal on all ranks. `GradientSync` takes the same keywords.
 
     Attributes
     ----------
@@ -55,7 +55,7 @@ class ReductionSettings:
         The mean over the ranks, their sum, or the mean weighted by the samples of each rank, see `GradientSync.weigh`.
     unused : {"zero", "skip", "error"}
         For gradients that ranks do not have: ``"zero"`` counts them as 0. So does ``"skip"``, but a gradient that
-        no rank has is no result: `GradientSync.has_gradients` is False for it. ``"error"`` raises RankMismatch on
+        no rank has gives no result: `GradientSync.has_gradients` is False for it. ``"error"`` raises RankMismatch on
         every rank.
     nonfinite : {"keep", "skip", "raise"}
         For steps whose results are NaN or infinite somewhere. ``"skip"`` sets them to 0 on all ranks, and the step
@@ -63,7 +63,7 @@ class ReductionSettings:
         which they come. Both read all gradients once more, ``"raise"`` twice.
     initial : {"check", "broadcast", "ignore"}
         For the values that the parameters begin with. ``"check"`` compares a hash of them, and raises RankMismatch on
-        every rank if they differ: equal updates would keep them apart. ``"broadcast"`` gives all ranks those of
+        every rank if they differ: equal updates would keep them apart. ``"broadcast"`` gives all ranks the values of
         rank 0. ``"ignore"`` sends nothing, for values that are set later.
     frozen : collection of str
         Names of parameters without gradients. Gradients given for them are left as they are.
@@ -92,7 +92,7 @@ class ReductionSettings:
     check_every : int
         `GradientSync.check_consistency` is called after each such number of reduced steps; 0 never calls it.
     loss_scale : LossScale or None
-        Gradients are those of the loss times `GradientSync.loss_scale`, and results are divided by it. Steps that are
+        Gradients are of the loss times `GradientSync.loss_scale`, and results are divided by it. Steps that are
         not finite are left out, as by ``nonfinite="skip"``.
     compressor : Compressor or None
         Sends less than the gradients, such as `TopK`; see :doc:`compression`. For host arrays.

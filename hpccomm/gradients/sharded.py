@@ -35,7 +35,7 @@ class ShardedOptimizer:
 
     A step reduces the gradients so that each rank gets an equal part of them, updates this part of the parameters,
     and collects the updated parts on all ranks. The state, such as the moments of Adam, exists once, not once a rank.
-    The bytes that are sent are those of an all-reduce.
+    It sends the bytes of an all-reduce.
 
     Making one is collective and blocks: the ranks compare their models and settings. Calls are made by one thread at
     a time, the same ones on all ranks.

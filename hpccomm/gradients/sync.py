@@ -41,7 +41,7 @@ class GradientSync:
     timeout : float, optional
         Deadline of each reduction in seconds; None is the communicator's.
     **settings
-        Those of `ReductionSettings`.
+        The fields of `ReductionSettings`.
 
     Raises
     ------
@@ -225,7 +225,7 @@ class GradientSync:
     def wait_for(self, name: str) -> Array:
         """Wait until one gradient is reduced, and return it. Blocks; local, if the rank calls `wait` later.
 
-        So an update can begin while other buckets are under way. Those that the next forward pass needs first come
+        So an update can begin while other buckets are under way. The buckets that the next forward pass needs first come
         first. No gradient can become ready after it in this step. `wait` does what ``unused=`` and ``nonfinite=``
         demand.
 
@@ -247,7 +247,7 @@ class GradientSync:
         Parameters
         ----------
         samples : float
-            Of this rank, at least 0. With `accumulate`, those of all micro-steps; call it in the last one.
+            Of this rank, at least 0. With `accumulate`, of all micro-steps; call it in the last one.
 
         Raises
         ------

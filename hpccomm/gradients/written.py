@@ -81,7 +81,7 @@ class Written:
     Attributes
     ----------
     unchanged, elsewhere : list of str
-        This rank's gradients that have the bits of the last result; and those that lie with their owners.
+        This rank's gradients that have the bits of the last result; and gradients that lie with their owners.
     owned : bool
         Whether any of them has an owner.
     """

@@ -87,7 +87,7 @@ def test_powers_of_2_come_near_the_best_of_all_sizes() -> None:
     assert choice.first_bucket_bytes < choice.bucket_bytes
     assert str(choice) == choice.reason
     assert "100 us a call and 0.25 GB/s (measured)" in choice.reason
-    assert "those of 25 MiB, the first of 1 MiB, after" in choice.reason
+    assert "buckets of 25 MiB, the first of 1 MiB, after" in choice.reason
 
 
 def test_extremes() -> None:

@@ -30,7 +30,7 @@ class PowerSGD:
     rank : int
         Columns of the thin matrices, at least 1: it sends ``rank * (rows + columns)`` elements.
     error_feedback : bool
-        Whether what was not sent is added in the next step. Takes as many bytes as the gradients, in float32 for
+        Whether what was not sent is added in the next step. Takes the bytes of the gradients, in float32 for
         narrower ones.
     """
 

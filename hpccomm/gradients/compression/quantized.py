@@ -238,8 +238,8 @@ class MixedPrecision:
 class Int8:
     """Send gradients as 8-bit integers, with a float32 scale for each block of elements.
 
-    An element becomes the nearest multiple of its block's largest magnitude over 127. Blocks are those of Dettmers et
-    al. 2022, "8-bit Optimizers via Block-wise Quantization", ICLR; quantized gradients those of Alistarh et al. 2017,
+    An element becomes the nearest multiple of its block's largest magnitude over 127. Blocks are as in Dettmers et
+    al. 2022, "8-bit Optimizers via Block-wise Quantization", ICLR; quantized gradients as in Alistarh et al. 2017,
     "QSGD", NeurIPS. A block with NaN or infinities becomes NaN.
 
     Attributes
@@ -276,7 +276,7 @@ class Sign:
 
     The scale is the mean magnitude of the block, and each rank's vote counts by it. The result is the sign that wins,
     times the mean magnitude of the sum of the votes. The vote is that of Bernstein et al. 2018, "signSGD: Compressed
-    Optimisation for Non-Convex Problems", ICML; scale and error feedback are those of Karimireddy et al. 2019, "Error
+    Optimisation for Non-Convex Problems", ICML; scale and error feedback are as in Karimireddy et al. 2019, "Error
     Feedback Fixes SignSGD", ICML. 0 counts as positive. A block with NaN or infinities becomes NaN.
 
     Attributes

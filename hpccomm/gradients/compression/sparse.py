@@ -26,7 +26,7 @@ SAMPLES = 1 << 16
 """Elements from which a threshold is guessed."""
 
 GENEROUS = 1.25
-"""So many times as many elements are looked for by the guessed threshold as are wanted."""
+"""The guessed threshold looks for this multiple of the wanted number of elements."""
 
 SIZE = np.dtype(np.int64)
 """Of the number in front of a message."""
