@@ -152,7 +152,10 @@ class Core:
         # The shortest way, on which each statement is paid for: a call on plain host arrays which is like one
         # that was checked.
         key: object = None
-        if x.__class__ is ndarray and async_op is False and stream is None and not lists.returned:
+        source = target = None
+        if async_op is not False or stream is not None or lists.returned:
+            pass
+        elif x.__class__ is ndarray:
             flags = x.flags
             # What is contiguous and writable needs no other check.
             if flags.carray:
@@ -170,16 +173,19 @@ class Core:
                         key = (
                             name, x.dtype, x.shape, out.dtype, out.shape, op, algorithm, deterministic,
                         )  # fmt: skip
-                if root is not None or lists is not NO_LISTS or exclusive is not False:
-                    # The class of the root, since True is equal to 1.
-                    key = key and (key, root, root.__class__, lists, exclusive)
-                try:
-                    prepared = self.known.get(key)
-                except TypeError:  # an argument cannot be hashed, such as a callable object
-                    prepared = key = None
-                if prepared is not None and not self.sink.diverted:
-                    prepared.issue(prepared.direct(source, target), (x, out), limit)  # type: ignore[misc]  # it is there
-                    return out if prepared.returns_out else x if prepared.returns_x else None
+        elif x is None and out is None:
+            key = name, algorithm, deterministic  # a barrier
+        if key is not None:
+            if root is not None or lists is not NO_LISTS or exclusive is not False:
+                # The class of the root, since True is equal to 1.
+                key = key, root, root.__class__, lists, exclusive
+            try:
+                prepared = self.known.get(key)
+            except TypeError:  # an argument cannot be hashed, such as a callable object
+                prepared = key = None
+            if prepared is not None and not self.sink.diverted:
+                prepared.issue(prepared.direct(source, target), (x, out), limit)  # type: ignore[misc]  # it is there
+                return out if prepared.returns_out else x if prepared.returns_x else None
         prepared, arrays = self.prepared_calls.find(
             name, x, out, op, root, lists, exclusive, algorithm, deterministic
         )

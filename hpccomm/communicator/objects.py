@@ -5,8 +5,8 @@ Only unpickle what ranks of your own job send. These calls block.
 """
 
 import operator
-from collections.abc import Callable, Sequence
-from functools import cache
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache, lru_cache
 from typing import Any
 
 from hpccomm.communicator import object_transfer as transfer
@@ -53,7 +53,7 @@ def broadcast_object(
         origin, at_root = _root(self._core, root)
         frame, error = _dumped(value) if at_root else (Frame(), None)
         steps = transfer.broadcast(self._core, frame, origin)
-        label = _label("broadcast_object", origin)._replace(nbytes=frame.nbytes)
+        label = _label("broadcast_object", frame.nbytes, origin)
         arrived = _run(self._core, label, frame, steps, timeout, error)
         return value if at_root else arrived[0]
 
@@ -83,7 +83,7 @@ def all_gather_object(self: HasCore, value: Any, *, timeout: float | None = None
     with self._core.calls.one_call():
         frame, error = _dumped(value)
         steps = transfer.all_gather(self._core, frame)
-        label = _label("all_gather_object")._replace(nbytes=frame.nbytes)
+        label = _label("all_gather_object", frame.nbytes)
         return _run(self._core, label, frame, steps, timeout, error)
 
 
@@ -117,7 +117,7 @@ def gather_object(
         target, at_root = _root(self._core, root)
         frame, error = _dumped(value)
         steps = transfer.gather(self._core, frame, target)
-        label = _label("gather_object", target)._replace(nbytes=frame.nbytes)
+        label = _label("gather_object", frame.nbytes, target)
         arrived = _run(self._core, label, frame, steps, timeout, error)
         return arrived if at_root else None
 
@@ -154,7 +154,7 @@ def scatter_object(
         size = self._core.backend.size
         frames, error = _dumped_each(values, size) if at_root else ([], None)
         steps = transfer.scatter(self._core, frames, origin)
-        label = _label("scatter_object", origin)
+        label = _label("scatter_object", 0, origin)
         return _run(self._core, label, frames, steps, timeout, error)[0]
 
 
@@ -242,7 +242,7 @@ def all_to_all_object(
     with self._core.calls.one_call():
         frames, error = _dumped_each(values, self._core.backend.size)
         steps = transfer.all_to_all(self._core, frames)
-        label = _label("all_to_all_object")
+        label = _label("all_to_all_object", 0)
         return _run(self._core, label, frames, steps, timeout, error)
 
 
@@ -324,10 +324,16 @@ def _root(core: Core, root: object) -> tuple[int, bool]:
     return checked, checked == core.backend.rank
 
 
+@lru_cache(maxsize=1024)
+def _label(name: str, nbytes: int, root: int | None = None) -> CallFingerprint:
+    """Return what a collective call is."""
+    return CallFingerprint(name, nbytes, *_compared(name, root))
+
+
 @cache
-def _label(name: str, root: int | None = None) -> CallFingerprint:
-    """Return what a collective call is, but for its bytes."""
-    return compared(name, {"operation": name} | ({} if root is None else {"root": root}))
+def _compared(name: str, root: int | None) -> tuple[Mapping[str, object], int]:
+    label = compared(name, {"operation": name} | ({} if root is None else {"root": root}))
+    return label.values, label.fingerprint
 
 
 def _run(

@@ -53,21 +53,41 @@ class PreparedCalls:
             If an argument does not fit.
         """
         lane, a, b = self._lanes.views(x, out)
-        met = b is not None and a is not None and overlap(a, b)
-        in_place = met and _in_place(CALLS[name], name, a, b, self._rank, root, lists.counts)
+        in_place = b is not None and a is not None and overlap(a, b)
+        if in_place:
+            in_place = _in_place(CALLS[name], name, a, b, self._rank, root, lists.counts)
         given = None if a is None else (a.dtype, a.shape)
         wanted = None if b is None else (b.dtype, b.shape)
-        asked = name, given, wanted, op, root, lists, exclusive, in_place, algorithm, deterministic
+        key: object = name, lane, given, wanted, op, root, in_place, algorithm, deterministic
+        if root is not None or lists is not NO_LISTS or exclusive is not False:
+            key = (
+                key,
+                root.__class__,
+                lists,
+                exclusive,
+            )  # the class of the root, since True is equal to 1
         try:
-            # The class of the root, since True is equal to 1.
-            prepared = self._kept.get((asked, lane, root.__class__))
+            prepared = self._kept.get(key)
         except TypeError:  # an argument that cannot be hashed, such as a callable object
-            return _decided(lane, CallRequest(self._rank, self._size, *asked)), (x, out, a, b)
+            prepared = key = None  # nothing is kept
         if prepared is None:
+            asked = (
+                name,
+                given,
+                wanted,
+                op,
+                root,
+                lists,
+                exclusive,
+                in_place,
+                algorithm,
+                deterministic,
+            )
             prepared = _decided(lane, CallRequest(self._rank, self._size, *asked))
             if len(self._kept) >= KEPT_CALLS:
                 self._kept.clear()
-            self._kept[asked, lane, root.__class__] = prepared
+            if key is not None:
+                self._kept[key] = prepared
         return prepared, (x, out, a, b)
 
 

@@ -278,7 +278,8 @@ class Lane(ABC):
         self, prepared: PreparedCall[Any], arrays: Arrays, queue: Queue | None
     ) -> tuple[Any, Any, Any]:
         """Return what is sent, what takes what is received, and what the call returns."""
-        resolved, (x, out, send, b) = prepared.resolved, arrays
+        x, out, send, b = arrays
+        resolved = prepared.resolved
         assert resolved is not None
         if send is not None and (resolved.send == "x" or resolved.recv == "x"):
             send = self.checked_array(send, "x", resolved.written)
