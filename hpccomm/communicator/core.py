@@ -153,9 +153,8 @@ class Core:
         # that was checked.
         key: object = None
         source = target = None
-        if async_op is not False or stream is not None or lists.returned:
-            pass
-        elif x.__class__ is ndarray:
+        plain = async_op is False and stream is None and not lists.returned
+        if plain and x.__class__ is ndarray:
             flags = x.flags
             # What is contiguous and writable needs no other check.
             if flags.carray:
@@ -173,7 +172,7 @@ class Core:
                         key = (
                             name, x.dtype, x.shape, out.dtype, out.shape, op, algorithm, deterministic,
                         )  # fmt: skip
-        elif x is None and out is None:
+        elif plain and x is None and out is None:
             key = name, algorithm, deterministic  # a barrier
         if key is not None:
             if root is not None or lists is not NO_LISTS or exclusive is not False:

@@ -6,8 +6,8 @@ from dataclasses import replace
 from zlib import crc32
 
 from hpccomm.communicator.core import counting, end_dropped
-from hpccomm.communicator.shrinking import Communicator, apart, grouped, own_ranks, shrunk
-from hpccomm.errors import CommunicatorAborted, RankMismatch, UsageError, untied
+from hpccomm.communicator.shrinking import Communicator, aborted, apart, grouped, own_ranks, shrunk
+from hpccomm.errors import RankMismatch, UsageError, untied
 from hpccomm.runtime.engine import FINALIZED
 from hpccomm.settings import check_int, check_name
 from hpccomm.topology import check_rank
@@ -192,12 +192,9 @@ def shrink(
             "only those that are not in it call shrink"
         )
     if calls.gate.error is not None and self._core.backend.survival is not None:
-        raise CommunicatorAborted(
-            f"communicator {calls.name!r} has failed, and shrink({list(left_out)}) takes one that works; "
-            "call shrink() without ranks, which leaves out those that are lost",
-            communicator=calls.name,
-            rank=rank,
-        ) from calls.gate.error
+        why = f"has failed, and shrink({list(left_out)}) takes one that works; call shrink() without ranks"
+        why += ", which leaves out those that are lost"
+        raise aborted(self._core, why) from calls.gate.error
     with calls.one_call():
         members = [each for each in range(size) if each not in left_out]
         # The ranks that are left out know nothing of it, and count on: nor may the others count it.
@@ -261,14 +258,7 @@ def abort(self: Communicator) -> None:
     the device, so that its streams continue; the contents of their arrays are undefined. The arrays
     of unfinished calls are kept alive.
     """
-    calls = self._core.calls
-    calls.fail(
-        CommunicatorAborted(
-            f"communicator {calls.name!r} was aborted",
-            communicator=calls.name,
-            rank=self._core.backend.rank,
-        )
-    )
+    self._core.calls.fail(aborted(self._core, "was aborted"))
     self._core.lanes.device.abandon()  # another thread may be at it
     if self._node is not None:
         self._node.abort()

@@ -205,9 +205,8 @@ def make(
                         group, f"{name}.node", settings, device, lane, tables=tables, of_node=True
                     )
             except HpccommError as error:
-                if not isinstance(
-                    error, CollectiveTimeout | PeerLost
-                ):  # the other nodes find these
+                # The other nodes find a deadline or a loss by themselves.
+                if not isinstance(error, CollectiveTimeout | PeerLost):
                     control.all_gather(str(error).encode())
                 raise
             if why := max(control.all_gather(b"")):

@@ -138,7 +138,10 @@ class Planning:
         if error is not None and (gone or not isinstance(error, Exception)):
             return  # the others cannot be told, or it is Ctrl-C, which is not to wait for them
         # A copy: what goes on is the block's own error.
-        own = copy(error) if error is None or isinstance(error, HpccommError) else _left_by(error)
+        own = copy(error) if isinstance(error, HpccommError) else None
+        if error is not None and own is None:
+            left = f"the block of planning() was left by {type(error).__name__}: {error}"
+            own = UsageError(left)
         try:
             made = agreed(core, steps, own, self._timeout)
         except HpccommError as raised:
@@ -146,10 +149,6 @@ class Planning:
                 return
             raise
         plan.become(*made)
-
-
-def _left_by(error: BaseException) -> HpccommError:
-    return UsageError(f"the block of planning() was left by {type(error).__name__}: {error}")
 
 
 def _unfinished() -> Any:

@@ -116,18 +116,13 @@ def _choice(core: Core, call: Call, transport: Transport | None, polled: bool) -
     if call.prepared.ordered:
         return choice
     to, origin = call.ends
-    send: Any = call.send
-    recv: Any = call.recv
-    messages = [(f"{send.nbytes} bytes to", to, send)] if to is not None else []
-    messages += [(f"{recv.nbytes} bytes from", origin, recv)] if origin is not None else []
-    what = " and ".join(f"{text} rank {peer}" for text, peer, _ in messages) or "nothing to move"
+    both: Any = ("to", to, call.send), ("from", origin, call.recv)
+    messages = [(way, peer, array.nbytes) for way, peer, array in both if peer is not None]
+    texts = [f"{nbytes} bytes {way} rank {peer}" for way, peer, nbytes in messages]
+    what = " and ".join(texts) or "nothing to move"
     persistent = None if transport is None else transport.persistent
     reason = choice.reason
-    if (
-        persistent is not None
-        and messages
-        and all(persistent.pays(peer, each.nbytes) for _, peer, each in messages)
-    ):
+    if persistent and messages and all(persistent.pays(*each[1:]) for each in messages):
         reason = "requests of the library are made once"
     return replace(choice, reason=f"{what}; {reason}")
 

@@ -133,9 +133,13 @@ def _shrunk(
         except Exception as failure:  # noqa: BLE001 (raised when the others know of it)
             error = failure
             _release(backend)  # the others may wait for this rank
-        mine = MADE | UNHURT if error is None else UNHURT if _of_loss(error) else 0
+        vote = MADE | UNHURT if error is None else 0
+        if isinstance(
+            error, PeerLost | CommunicatorAborted
+        ):  # another rank may have told of the loss
+            vote = UNHURT
         with calls.beside_watchdog(SHRINK):
-            agreed = survival.agreed(mine)
+            agreed = survival.agreed(vote)
         if made is not None and agreed & MADE:
             if lost:
                 calls.fail(peers_lost(lost))  # also where no call has shown it
@@ -146,23 +150,20 @@ def _shrunk(
         if made is not None:
             made.abort()
         _release(backend)
-        if error is not None and not mine & UNHURT:
+        if error is not None and not vote & UNHURT:
             raise error
         if not agreed & UNHURT:
-            raise CommunicatorAborted(
-                f"communicator {calls.name!r} cannot be shrunk: another rank could not take part; look at "
-                "its own report",
-                communicator=calls.name,
-                rank=core.backend.rank,
-            )
+            why = "cannot be shrunk: another rank could not take part; look at its own report"
+            raise aborted(core, why)
     raise AssertionError("unreachable")
+
+
+def aborted(core: Core, why: str) -> CommunicatorAborted:
+    """Return the error of a communicator that `why` is said of."""
+    name, rank = core.calls.name, core.backend.rank
+    return CommunicatorAborted(f"communicator {name!r} {why}", communicator=name, rank=rank)
 
 
 def _release(backend: Backend | None) -> None:
     if backend is not None and backend.survival is not None:
         backend.survival.release()
-
-
-def _of_loss(error: Exception) -> bool:
-    """Whether a rank was kept from the new communicator by a loss alone, of which another may have told."""
-    return isinstance(error, PeerLost | CommunicatorAborted)

@@ -100,7 +100,7 @@ def announced(steps: Sequence[PlanStep], *, async_op: bool) -> Announced:
 def read(came: Sequence[Any]) -> Announced:
     """Return what another rank announced, as JSON brings it."""
     sites, collectives, sends, receives, willing = came
-    sent, taken = [Sent(*each) for each in sends], [Sent(*each) for each in receives]
+    sent, taken = ([Sent(*each) for each in ended] for ended in (sends, receives))
     return Announced(sites, collectives, sent, taken, willing)
 
 

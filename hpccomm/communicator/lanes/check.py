@@ -287,10 +287,7 @@ class Check:
     ) -> Iterator[bool]:
         """Raise on every rank, with what each of them calls."""
         lately = refused(self._engine.thread if self._engine.backend.shares_process else None)
-        mine: dict[str, object] = {
-            "record": {"operation": label.name, **label.values},
-            "site": site,
-        }
+        mine: dict[str, object] = {"record": _record(label), "site": site}
         mine["refused"] = None if lately is None else lately.facts()
         if error is not None:
             mine["error"] = str(error)
@@ -333,7 +330,7 @@ class Check:
                 there = records.get(each)
                 came = yield from self._exchanged(
                     {
-                        "record": _record(there),
+                        "record": _record(None if there is None else there[LABEL]),
                         "site": "" if there is None else place(there),
                     }
                 )
@@ -356,11 +353,8 @@ def _odd(came: Mapping[int, Any]) -> tuple[int, ...]:
     return odd_ones({rank: written(facts["record"]) for rank, facts in came.items()})
 
 
-def _record(entry: CallRecord | None) -> dict[str, object]:
-    if entry is None:
-        return {"operation": "no call"}
-    label = entry[LABEL]
-    return {"operation": label.name, **label.values}
+def _record(label: CallFingerprint | None) -> dict[str, object]:
+    return {"operation": "no call"} if label is None else {"operation": label.name, **label.values}
 
 
 @contextmanager

@@ -13,8 +13,9 @@ from hpccomm.communicator.lanes.check import Check
 from hpccomm.communicator.lanes.device_batch import (
     as_one,
     check_batch,
+    check_messages,
+    check_one_stream,
     check_own,
-    check_step,
     pointers,
 )
 from hpccomm.communicator.lanes.ending import DeviceEnd
@@ -292,8 +293,14 @@ class DeviceLane(Lane):
 
     def check_step(self, calls: tuple[Call, ...], *, batched: bool) -> None:
         """Raise unless calls can be a step of a plan: on a stream, as a batch must."""
-        rank, on_streams = self._calls.backend.rank, self.backend is not None
-        check_step(calls, self.admitted, rank, batched=batched, on_streams=on_streams)
+        rank = self._calls.backend.rank
+        if self.backend is not None and batched:
+            check_one_stream(calls)
+            check_batch(tuple(map(self.admitted, calls)), rank)
+        elif self.backend is not None:
+            check_own(calls, rank)
+        elif batched:
+            check_messages(calls)
 
     def step(self, calls: Sequence[Call], transport: Transport | None, *, batched: bool) -> Call:
         """Return a step of a plan as one call."""

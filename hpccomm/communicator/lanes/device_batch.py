@@ -1,6 +1,5 @@
 """Calls on device arrays that are put on one stream together."""
 
-from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -79,44 +78,7 @@ def _operations(calls: tuple[Call, ...], stream: int) -> tuple[Operation, ...]:
     )
 
 
-def check_step(
-    calls: tuple[Call, ...],
-    admitted: Callable[[Call], Call],
-    rank: int,
-    *,
-    batched: bool,
-    on_streams: bool,
-) -> None:
-    """Raise unless calls on device arrays can be a step of a plan.
-
-    Parameters
-    ----------
-    calls : tuple of Call
-        One call, or those of a batch.
-    admitted : callable
-        Returns a call on the stream that is current now.
-    rank : int
-        This rank.
-    batched : bool
-        Whether they are a batch.
-    on_streams : bool
-        Whether they are put on streams; else the host carries them out.
-
-    Raises
-    ------
-    UsageError
-        If they do not fit together.
-    """
-    if on_streams and batched:
-        _check_one_stream(calls)
-        check_batch(tuple(map(admitted, calls)), rank)
-    elif on_streams:
-        check_own(calls, rank)
-    elif batched:
-        check_messages(calls)
-
-
-def _check_one_stream(calls: tuple[Call, ...]) -> None:
+def check_one_stream(calls: tuple[Call, ...]) -> None:
     """Raise unless the planned calls of a batch are all given one stream, or all none."""
     if len({call.queue and call.queue[0] for call in calls}) > 1:
         raise UsageError(

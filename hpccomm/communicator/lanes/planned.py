@@ -89,15 +89,13 @@ def start_of(
 ) -> Start:
     """Return what starts the messages of a step, and beside them its collectives."""
     cell = calls.traffic.cell
-    came = [cell(peer, PLANNED) for peer in messages.sources]
-    went = [cell(peer, PLANNED) for peer in messages.targets]
+    counts = [(cell(peer, PLANNED), 1) for peer in messages.sources]
+    counts += [(cell(peer, PLANNED), 0) for peer in messages.targets]
     exchange, loose = messages.bound, messages.loose
 
     def start(_send: Buffer, _recv: Buffer) -> Steps:
-        for each in came:
-            each[1] += 1
-        for each in went:
-            each[0] += 1
+        for each, way in counts:
+            each[way] += 1
         for into, what in messages.copies:
             np.copyto(into, what)
         under_way = []
