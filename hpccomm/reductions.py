@@ -118,13 +118,13 @@ def loc_dtype(dtype: npt.DTypeLike, index: npt.DTypeLike = np.int64) -> DType:
     UnsupportedDtype
         If values or indices have another dtype.
     """
-    made = np.dtype([("value", dtype), ("index", index)])
-    if not dtypes.is_located(made):
+    pair = np.dtype([("value", dtype), ("index", index)])
+    if not dtypes.is_located(pair):
         raise UnsupportedDtype(
-            f"values of dtype {made['value']} with indices of dtype {made['index']} have no reduction; "
+            f"values of dtype {pair['value']} with indices of dtype {pair['index']} have no reduction; "
             "give bool, integer or real floating values, and integer indices"
         )
-    return made
+    return pair
 
 
 def with_index(value: npt.ArrayLike, index: npt.ArrayLike) -> Array:
@@ -280,7 +280,7 @@ def identity(op: Op, dtype: DType) -> Any:
     Raises
     ------
     UsageError
-        If `op` has none (a callable).
+        If `op` is a callable.
     """
     if op is ReduceOp.SUM or op is ReduceOp.BOR or op is ReduceOp.BXOR or isinstance(op, PremulSum):
         return dtype.type(0)

@@ -42,13 +42,13 @@ def few(names: Iterable[object], most: int) -> str:
 
 def spans(numbers: Iterable[int]) -> list[tuple[int, int]]:
     """Return the first and the last of each run of neighbours, in ascending order."""
-    found: list[tuple[int, int]] = []
+    spans: list[tuple[int, int]] = []
     for number in sorted(numbers):
-        if found and found[-1][1] == number - 1:
-            found[-1] = found[-1][0], number
+        if spans and spans[-1][1] == number - 1:
+            spans[-1] = spans[-1][0], number
         else:
-            found.append((number, number))
-    return found
+            spans.append((number, number))
+    return spans
 
 
 def ranges(numbers: Iterable[int]) -> str:
@@ -64,11 +64,11 @@ def numbers(text: str) -> list[int]:
     ValueError
         If the text is of another form.
     """
-    found: list[int] = []
+    ranks: list[int] = []
     for part in text.replace(" ", "").split(",") if text else ():
         first, _, last = part.partition("-")
-        found += range(int(first), int(last or first) + 1)
-    return found
+        ranks += range(int(first), int(last or first) + 1)
+    return ranks
 
 
 def ranks_named(ranks: Iterable[int]) -> str:

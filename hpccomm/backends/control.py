@@ -104,15 +104,15 @@ class Control:
         theirs = np.empty(len(numbers) + 1, np.int64)
         distance = 1
         while distance < size:
-            mine = np.array([*numbers, alike], np.int64)
+            own = np.array([*numbers, alike], np.int64)
             peer = (rank - distance) % size
             receive = transport.irecv(theirs, peer, AGREEMENT_TAG)
-            send = transport.isend(mine, (rank + distance) % size, AGREEMENT_TAG)
+            send = transport.isend(own, (rank + distance) % size, AGREEMENT_TAG)
             while not receive():
                 yield False
             while not send():
                 yield False
-            alike = alike and mine.tobytes() == theirs.tobytes()
+            alike = alike and own.tobytes() == theirs.tobytes()
             distance *= 2
         return alike
 

@@ -281,8 +281,8 @@ class LoopbackTransport:
         with self._world.lock:
             for key, box in self._world.mailboxes.items():
                 context, src, dst, _ = key
-                mine = context == self._context and dst == self.rank
-                if mine and box.messages and wanted.src in (None, src):
+                addressed = context == self._context and dst == self.rank
+                if addressed and box.messages and wanted.src in (None, src):
                     tag, message = box.messages[0]
                     if wanted.fits(tag):
                         box.messages.popleft()
@@ -395,9 +395,9 @@ class LoopbackBackend:
     def planned(self) -> LoopbackTransport:
         """Return a transport for the messages of plans. Does not block."""
         context = (*self._context, "planned", len(self._transports))
-        made = LoopbackTransport(self.world, context, self.members, self.rank, DTYPES)
-        self._transports.append(made)
-        return made
+        transport = LoopbackTransport(self.world, context, self.members, self.rank, DTYPES)
+        self._transports.append(transport)
+        return transport
 
     def window(self) -> LoopbackOneSided:
         """Return one-sided communication. Does not block."""

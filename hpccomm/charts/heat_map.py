@@ -62,8 +62,8 @@ def _map(
         way: encoding(field, "ordinal", f"{field} rank", scale={"domain": names}, axis=axis)
         for way, field in (("x", "to"), ("y", "from"))
     }
-    told = tips(**{"from": "from rank", "to": "to rank", "of": "from host", "at": "to host"})
-    told += [number("value", name), number("part", "% of the expected level", format=".0f")]
+    tooltips = tips(**{"from": "from rank", "to": "to rank", "of": "from host", "at": "to host"})
+    tooltips += [number("value", name), number("part", "% of the expected level", format=".0f")]
     scale = {"scheme": "redyellowblue", "domain": [0, 120], "clamp": True}
     colour = number("part", ["% of what", "it should be"], scale=scale)
     looked_up = {"from": "names[datum.row]", "to": "names[datum.column]"}
@@ -75,7 +75,7 @@ def _map(
         {"calculate": f"(datum.number - 1) % {cells}", "as": "column"},
         *({"calculate": f"datum.{text}", "as": field} for field, text in looked_up.items()),
     ]
-    layers = [layer("rect", {**axes, "color": colour, "tooltip": told}, transform=cell)]
+    layers = [layer("rect", {**axes, "color": colour, "tooltip": tooltips}, transform=cell)]
     nodes = [measured.nodes[edge] for edge in edges.tolist()]
     borders = [
         {"to": names[at], "from": names[at]} for at in range(1, cells) if nodes[at] != nodes[at - 1]

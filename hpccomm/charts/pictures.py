@@ -164,15 +164,15 @@ def _row_over_size(title: str, drawn: Sequence[Curve], at: str) -> dict[str, Any
     names = [curve.label for curve in shown]
     time = logarithmic("time", shown[0].points[0].statistic)
     busbw = number("busbw", BANDWIDTH, scale={"nice": False, "padding": 8})
-    told = tips(curve="curve", size="size, B") + _TIPS
-    left = _curves(SIZE, time, names, told, f"times{at}")
+    tooltips = tips(curve="curve", size="size, B") + _TIPS
+    left = _curves(SIZE, time, names, tooltips, f"times{at}")
     cross = {"type": "point", "shape": _CROSS, "size": 160, "strokeWidth": 2}
     red = {"color": {"value": "red"}, "opacity": _seen(1)}
     wrong = layer(cross, red, transform=[{"filter": "datum.wrong > 0"}])
     left["layer"] = [*_band(time, rows, len(shown)), *_crossings(shown), *left["layer"]]
     if any(each["wrong"] > 0 for each in rows):
         left["layer"].append(wrong)
-    right = _curves(SIZE, busbw, names, told, f"bandwidths{at}")
+    right = _curves(SIZE, busbw, names, tooltips, f"bandwidths{at}")
     more = len(drawn) - len(shown)
     return {
         "title": title + (f" ({more} of {len(drawn)} curves are not drawn)" if more else ""),
@@ -216,8 +216,8 @@ def histories(cases: Mapping[str, Sequence[Moment]]) -> Chart:
     axis = {"format": _DATES, "tickCount": 8}
     started = encoding("at", "temporal", "start of the run", scale={"padding": 12}, axis=axis)
     time = logarithmic("time", next(iter(cases.values()))[0].point.statistic)
-    told = tips(curve="case", run="run") + _TIPS
-    drawn = _curves(started, time, list(shown), told, "times")
+    tooltips = tips(curve="case", run="run") + _TIPS
+    drawn = _curves(started, time, list(shown), tooltips, "times")
     drawn["layer"] = [*_band(time, rows, len(shown)), *drawn["layer"]]
     title = f"History of {counted(len(cases), 'case')}"
     if more := len(cases) - len(shown):
@@ -240,8 +240,8 @@ def skews(title: str, skew: np.ndarray) -> Chart:
     ticks = list(range(0, ranks, -(-ranks // 32)))
     kinds = {"domain": ["starts", "ends"], "range": ["#1f77b4", "#d62728"]}
     late = number("late", "us after the first rank", scale={"nice": False, "padding": 8})
-    told = tips(rank="rank", what="what")
-    told += [number(name, f"{name}, us", format=",.3~f") for name in ("late", "low", "high")]
+    tooltips = tips(rank="rank", what="what")
+    tooltips += [number(name, f"{name}, us", format=",.3~f") for name in ("late", "low", "high")]
     across = {"zero": False, "nice": False, "padding": 12}
     axis = {"values": ticks, "format": "d", "grid": False}
     axes = {
@@ -250,5 +250,5 @@ def skews(title: str, skew: np.ndarray) -> Chart:
     }
     rules = layer("rule", {"y": {**late, "field": "low"}, "y2": {"field": "high"}})
     point = {"type": "point", "filled": True, "size": 45, "opacity": 1}
-    points = layer(point, {"y": late, "tooltip": told}, params=[_ZOOM])
+    points = layer(point, {"y": late, "tooltip": tooltips}, params=[_ZOOM])
     return chart(title, rows, 2 * WIDTH + 20, 300, encoding=axes, layer=[rules, points])

@@ -50,7 +50,7 @@ def main(words: Sequence[str] | None = None) -> int:
     Parameters
     ----------
     words : sequence of str, optional
-        Name of the program and its arguments; by default those of this process.
+        Name of the program and its arguments; by default this process's.
     """
     from hpccomm.cli.main import fail, main
 

@@ -106,8 +106,8 @@ def write_file(file: Path, content: str, *, new: bool = False) -> None:
     """
     try:
         if file.is_file() and not new:
-            with file.open("rb") as there:
-                if there.read(4) == b"\x89HDF":
+            with file.open("rb") as stream:
+                if stream.read(4) == b"\x89HDF":
                     raise ResultsError(
                         f"{file} is an HDF5 file, which is not overwritten; choose another path"
                     )

@@ -136,8 +136,8 @@ def document(nodes: dict[str, "NodeHardware"], ranks: list["BoundRank"]) -> dict
         gpu, nic = binding.gpu_of(each, node), binding.nic_of(each, node)
         near = {"gpu": gpu and gpu.name, "nic": nic and nic.name}
         bound.append({**each._asdict(), "domains": binding.homes(each, node), **near})
-    found = [dataclasses.asdict(node) | {"matrix": node.matrix()} for node in nodes.values()]
-    return {"nodes": found, "ranks": bound}
+    facts = [dataclasses.asdict(node) | {"matrix": node.matrix()} for node in nodes.values()]
+    return {"nodes": facts, "ranks": bound}
 
 
 def _of_graphs(file: Path) -> Shown:

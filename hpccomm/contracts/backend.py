@@ -59,7 +59,7 @@ class OneSided(Protocol):
         """Wait until all that this rank put to `dst` is there. It blocks in the library."""
 
     def acquire(self, dst: int) -> Request:
-        """Begin to take the lock of rank `dst`, of which there is one; complete once it is had."""
+        """Begin to take the one lock of rank `dst`; complete once it is taken."""
 
     def release(self, dst: int) -> Request:
         """Begin to give the lock of rank `dst` back."""
@@ -97,8 +97,8 @@ class Survival(Protocol):
     def split(self, ranks: Sequence[int], label: int) -> "Backend | None":
         """Make the communicator of a group, as `Backend.group` does; a lost rank ends it with an error.
 
-        Collective over all ranks, not only over those of the group: the others give no ranks and get
-        None. Blocks until all have called.
+        Collective over all ranks, not only over the group: the others give no ranks and get None.
+        Blocks until all have called.
         """
 
     def shrunk(self, epoch: int, attempt: int) -> "tuple[Backend, tuple[int, ...]]":

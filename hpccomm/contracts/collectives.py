@@ -219,13 +219,13 @@ def counterpart(rank: int, block: int, peers: Callable[[int], Sequence[int]]) ->
     UsageError
         If the peer lists the rank less often.
     """
-    mine = tuple(peers(rank))
-    peer = mine[block]
-    before = mine[:block].count(peer)
+    own = tuple(peers(rank))
+    peer = own[block]
+    before = own[:block].count(peer)
     listed = [number for number, other in enumerate(peers(peer)) if other == rank]
     if before >= len(listed):
         raise UsageError(
-            f"rank {rank} lists rank {peer} as a peer {mine.count(peer)} times, and rank {peer} lists "
+            f"rank {rank} lists rank {peer} as a peer {own.count(peer)} times, and rank {peer} lists "
             f"rank {rank} {len(listed)} times; let both list each other equally often"
         )
     return listed[before]

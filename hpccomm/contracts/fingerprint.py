@@ -13,7 +13,7 @@ from hpccomm.reductions import code_of, name_of
 MASK = 0xFFFFFFFF
 
 Pair = tuple[int | None, int | None]
-"""Whom a message is for and from; None where there is none."""
+"""The receiver and the sender of a message; None for a missing one."""
 
 End = tuple[str, int, int]
 """``"dst"`` or ``"src"``, the other rank, and the channel."""
@@ -36,7 +36,7 @@ class CallFingerprint(NamedTuple):
     agreed_bytes : int
         Bytes of the call where all ranks know the same number; else 0.
     peers : tuple of int
-        For a call that is no collective, the ranks that it waits for; empty if that may be any.
+        For a message, the ranks that it waits for; empty if that may be any.
     ends : tuple of (str, int, int)
         The ends of messages that their senders and receivers count: ``"dst"`` or ``"src"``, the other rank, and
         the channel.
@@ -115,7 +115,7 @@ def of_message(
 
 
 def with_peers(name: str, nbytes: int, peers: tuple[int, ...]) -> CallFingerprint:
-    """Return what a call is that is no collective, and has to do with these ranks."""
+    """Return the fingerprint of a call with these ranks that is not a collective."""
     return CallFingerprint(name, nbytes, fingerprint=hash(peers) & MASK, peers=peers)
 
 

@@ -79,10 +79,10 @@ def unfit(rank: int, mine: Between, peer: int, theirs: Between) -> str | None:
 
 def unpaired(everyone: Sequence[Exchanged]) -> tuple[str, tuple[int, int]] | None:
     """Return what does not fit, and the ranks concerned; None if all does. `everyone` has the lists of each rank."""
-    for rank, mine in enumerate(everyone):
-        peers = sorted(set(mine.peers) - {NOBODY, rank}) if mine.listed else range(rank)
+    for rank, own in enumerate(everyone):
+        peers = sorted(set(own.peers) - {NOBODY, rank}) if own.listed else range(rank)
         for peer in peers:
-            text = unfit(rank, mine.between(peer), peer, everyone[peer].between(rank))
+            text = unfit(rank, own.between(peer), peer, everyone[peer].between(rank))
             if text is not None:
                 return text, (rank, peer)
     return None
@@ -91,9 +91,9 @@ def unpaired(everyone: Sequence[Exchanged]) -> tuple[str, tuple[int, int]] | Non
 def blocks(calls: Sequence[Signature], rank: int) -> Iterator[tuple[Marks, Marks]]:
     """Yield the arguments of `balance` for the blocks of some calls: sent and expected ones."""
     for number, call in enumerate(calls):
-        mine = exchanged(call)
-        for peer in sorted(set(mine.peers) - {NOBODY}) if mine.listed else range(len(mine.counts)):
-            sends, expects = mine.between(peer)
+        own = exchanged(call)
+        for peer in sorted(set(own.peers) - {NOBODY}) if own.listed else range(len(own.counts)):
+            sends, expects = own.between(peer)
             for block, (went, came) in enumerate(zip(sends, expects, strict=True)):
                 yield (number, rank, peer, block, went), (number, peer, rank, block, came)
 
@@ -121,7 +121,7 @@ def _hash(*numbers: int) -> int:
 
 
 def odd_ones(brought: Mapping[int, Hashable]) -> tuple[int, ...]:
-    """Return the ranks that bring something else than most; all, if there is no such majority.
+    """Return the ranks that differ from the majority; all, without a majority.
 
     Examples
     --------

@@ -257,9 +257,9 @@ def _shift(history: History, number: int, odd: int, usual: int) -> int:
     program: what the one called followed there what the other called.
     """
     calls = history.calls[usual]
-    here, there = history.calls[odd][number], calls[number]
+    here, other = history.calls[odd][number], calls[number]
     if any(
-        each + 1 < number and _alike(calls[each], there) and _alike(calls[each + 1], here)
+        each + 1 < number and _alike(calls[each], other) and _alike(calls[each + 1], here)
         for each in calls
         if each + 1 in calls
     ):

@@ -159,10 +159,10 @@ class CudaAwareDispatch:
         numbers = [self._order.take(piece.peer, tag) for piece in sends]
 
         def steps() -> Steps:
-            kept: list[object] = []
+            alive: list[object] = []
             try:
                 with used(stream, device):
-                    leaving = [self._apart(piece, receives, kept, stream) for piece in sends]
+                    leaving = [self._apart(piece, receives, alive, stream) for piece in sends]
                     event = make_event()
                     record(event, stream)
                 while not ready(event):
@@ -179,7 +179,7 @@ class CudaAwareDispatch:
                 ]
                 yield from self._order.sent(transport, outgoing, tag, requests)
             except BaseException:  # the call failed, or was abandoned
-                keep(requests, kept)
+                keep(requests, alive)
                 raise
 
         return steps()

@@ -156,17 +156,17 @@ class DeviceSchedules:
             return lambda send, recv, _stream: Begun(send, recv)
 
         def begin(send: int, recv: int, _stream: int) -> Begun:
-            kept: list[Any] = []
+            alive: list[Any] = []
             if isinstance(op, PremulSum):
                 # A copy: the user's array stays unchanged.
-                kept.append(scratch.empty(sent * dtype.itemsize, _BYTES))
-                product = kept[-1].data.ptr
+                alive.append(scratch.empty(sent * dtype.itemsize, _BYTES))
+                product = alive[-1].data.ptr
                 elements.premultiply(op, send, product, sent)
                 send = product
             result = recv
             if wide:
-                kept += [scratch.empty(count, FLOAT32) for count in (sent, received)]
-                given, result = (each.data.ptr for each in kept[-2:])
+                alive += [scratch.empty(count, FLOAT32) for count in (sent, received)]
+                given, result = (each.data.ptr for each in alive[-2:])
                 elements.to_float32(send, given, sent)
                 send = given
 
@@ -176,6 +176,6 @@ class DeviceSchedules:
                 elif wide:
                     elements.from_float32(result, recv, received)
 
-            return Begun(send, result, kept, end)
+            return Begun(send, result, alive, end)
 
         return begin

@@ -125,14 +125,14 @@ class NcclDispatch:
 
         def begin(_send: int, _recv: int, stream: int) -> Begun:
             copied.clear()
-            kept = []
+            alive = []
             with streams.used(stream, device):
                 for peer, data in sends:
                     memory = scratch.empty(data.nbytes, _BYTES)
-                    kept.append(memory)
+                    alive.append(memory)
                     copy(data.pointer, memory.data.ptr, data.nbytes, stream)
                     copied.append(Piece(peer, data._replace(pointer=memory.data.ptr)))
-            return Begun(0, 0, kept)
+            return Begun(0, 0, alive)
 
         def launch(_send: int, _recv: int, stream: int) -> None:
             exchange(receives, copied, stream)
@@ -182,7 +182,7 @@ class NcclDispatch:
         reason = f"hpccomm's own{ordered}"
         if not deterministic:
             of = call.dtype if call.op is None else f"{name_of(call.op)} on {call.dtype}"
-            why = f"NCCL has none that does {call.name} of {of} as it is meant"
+            why = f"NCCL does not have its own {call.name} of {of} with this meaning"
             reason = f"hpccomm's own, since {why}"
         name = policy.fastest(call, names, self._schedules.network).algorithm
         return policy.PolicyChoice(policy.Pick(name), reason)

@@ -132,7 +132,7 @@ def proven(
         If the proof fails. The error says which rank does what wrong.
     """
     short, cut = _shortened(call, tuning, ranks)
-    found = 0
+    checksum = 0
     for reach, build in builds.items():
         ordered = deterministic or (reach is Reach.STAGED and call.description.reduces)
         claim = Claim(name, build, reach, ordered, short, cut, ranks)
@@ -142,8 +142,8 @@ def proven(
             outcome = _outcome.__wrapped__(claim)
         if isinstance(outcome, str):
             raise UsageError(f"algorithm {name} is refused: {outcome}")
-        found = crc32(outcome.to_bytes(4), found)
-    return f"{found:08x}"
+        checksum = crc32(outcome.to_bytes(4), checksum)
+    return f"{checksum:08x}"
 
 
 @dataclass
@@ -279,14 +279,14 @@ def _limited(channel: Channel, work: _Work) -> Rounds:
 
 def _checksum(build: Build, parts: Sequence[RankSchedule]) -> int:
     """Return 32 bits that differ where schedules, or the code that makes them, do."""
-    found = crc32(code_of(build).encode())
+    checksum = crc32(code_of(build).encode())
     for part in parts:
         for number, channel in enumerate(part.schedule.channels):
             for each in channel():
-                found = crc32(repr(number).encode(), found)
+                checksum = crc32(repr(number).encode(), checksum)
                 for column in _columns(each):
-                    found = crc32(column, found)
-    return found
+                    checksum = crc32(column, checksum)
+    return checksum
 
 
 def _columns(each: Round) -> Iterator[bytes]:

@@ -61,16 +61,16 @@ def gathered(mpi: Any, sources: Sequence[str]) -> dict[str, Any] | None:
     else:
         own.setdefault("unread", {})["peers"] = "the node has one rank"
     ranks = node.gather(own)
-    found = None
+    trees = None
     if ranks is not None:
         offset = _clock(leads)
         tree = facts.gather(sources)
         tree |= {"mpi": of_mpi | {"nodes": leads.size}, "ranks": ranks}
         tree.setdefault("host", {})["clock"] = offset
-        found = leads.gather((platform.node(), tree))
+        trees = leads.gather((platform.node(), tree))
     for each in (node, leads):
         each.Free()
-    return named(found) if found is not None and world.rank == 0 else None
+    return named(trees) if trees is not None and world.rank == 0 else None
 
 
 def named(nodes: Sequence[tuple[str, Any]]) -> dict[str, Any]:
@@ -87,9 +87,9 @@ def _peers(node: Any) -> dict[str, str]:
     from hpccomm.memory.shared import probe
 
     offers = dict(enumerate(node.allgather(probe.offer())))
-    found = probe.tried(offers, node.rank)
+    outcome = probe.tried(offers, node.rank)
     node.Barrier()  # until all have tried, the memory stays
-    return {} if len(offers) == 1 else found._asdict()
+    return {} if len(offers) == 1 else outcome._asdict()
 
 
 def _clock(leads: Any) -> dict[str, float]:

@@ -71,8 +71,8 @@ def gather(sources: Collection[str], *, nccl: bool = False) -> dict[str, Any]:
                 mpi["unread"] = {"": "MPI did not start"}
         if place is not None and place.size > 1 and mpi.get("world", 1) == 1:
             del tree["ranks"]
-            apart = f"the {place.size} processes of the job do not see each other"
-            tree["unread"] = {"ranks": apart}
+            problem = f"the {place.size} processes of the job do not see each other"
+            tree["unread"] = {"ranks": problem}
         tree["nccl"] = nccl_report.UNASKED
         if nccl:
             tree["nccl"] = nccl_report.facts(heard.printed, heard.news.get("nccl"))

@@ -124,13 +124,13 @@ class Reading:
 
     def below(self, of: str, folder: Path) -> dict[str, Any]:
         """Return the facts that ``files.tsv`` has of a device, port or the like, as far as its folder has them."""
-        found = {}
+        facts = {}
         for row in rows("files.tsv"):
             text = self.line(folder / row["file"].lstrip("/")) if row["of"] == of else None
             if text is not None:
                 with suppress(LookupError, ValueError):
-                    found[row["fact"]] = _parsed(row, text)
-        return found
+                    facts[row["fact"]] = _parsed(row, text)
+        return facts
 
     def put(self, fact: str, value: Any) -> None:
         """Keep a fact."""
@@ -158,8 +158,8 @@ def why(error: Exception) -> str:
 
 def fields(text: str) -> dict[str, str]:
     """Return the lines ``name: value`` or ``name value`` of a file such as /proc/meminfo."""
-    found = re.finditer(r"^([^:\s]+):?[ \t]+(.*)$", text, re.MULTILINE)
-    return {line[1]: line[2] for line in found}
+    matches = re.finditer(r"^([^:\s]+):?[ \t]+(.*)$", text, re.MULTILINE)
+    return {line[1]: line[2] for line in matches}
 
 
 def whole(text: str | None) -> int | None:

@@ -137,8 +137,8 @@ def opened(path: Path) -> Iterator[tuple[Any, int]]:
 def names(parent: Any, prefix: str) -> list[str]:
     """Return the names of the runs or trainings in a group, oldest first: prefix and number."""
     numbered = re.compile(rf"{prefix}\d+")
-    found = [name for name in parent if numbered.fullmatch(name)]
-    return sorted(found, key=lambda name: int(name[len(prefix) :]))
+    names = [name for name in parent if numbered.fullmatch(name)]
+    return sorted(names, key=lambda name: int(name[len(prefix) :]))
 
 
 def write_record(group: Any, record: Any) -> None:

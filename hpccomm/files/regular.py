@@ -48,7 +48,7 @@ def open_regular(path: str | os.PathLike[str], access: int = os.O_RDONLY) -> Fil
     Raises
     ------
     NotRegular
-        If it is no regular file.
+        If it is not a regular file.
     OSError
         If it cannot be opened.
     """
@@ -81,7 +81,7 @@ def read_text(path: str | os.PathLike[str], most: int = MOST_TEXT) -> str:
     Raises
     ------
     NotRegular
-        If it is no regular file, or larger.
+        If it is not a regular file, or larger.
     OSError
         If it cannot be read.
     UnicodeDecodeError

@@ -62,5 +62,5 @@ def inside(node: NodeHardware) -> float:
     links = node.switched.get(name, 0) or sum(node.links.get(name, {}).values())
     if links:
         return links * node.link_rate * 1e9 * INSIDE
-    found = re.fullmatch(r"PCIe (\d) x(\d+)", gpus[0].lanes)
-    return LANE[int(found[1])] * int(found[2]) * 1e9 * INSIDE if found else 0.0
+    lanes = re.fullmatch(r"PCIe (\d) x(\d+)", gpus[0].lanes)
+    return LANE[int(lanes[1])] * int(lanes[2]) * 1e9 * INSIDE if lanes else 0.0

@@ -56,10 +56,10 @@ class NcclGraph:
 
     def alike(self) -> dict[tuple[str, ...], list[int]]:
         """Return the numbers of equal channels, by their stops."""
-        found: dict[tuple[str, ...], list[int]] = {}
+        channels: dict[tuple[str, ...], list[int]] = {}
         for number, channel in enumerate(self.channels):
-            found.setdefault(channel, []).append(number)
-        return found
+            channels.setdefault(channel, []).append(number)
+        return channels
 
 
 def read_graphs(file: Path) -> list[NcclGraph]:

@@ -71,9 +71,9 @@ def _locating(nearer: np.ufunc, dtype: DType) -> Pair:
         tied = left == right
         second = nearer(right, left)
         if numbers:  # a NaN wins over numbers
-            lost, found = np.isnan(left), np.isnan(right)
-            tied |= lost & found
-            second |= found & ~lost
+            lost, nans = np.isnan(left), np.isnan(right)
+            tied |= lost & nans
+            second |= nans & ~lost
         second |= tied & (b["index"] < a["index"])
         np.copyto(out, np.where(second, b, a))
 

@@ -134,7 +134,7 @@ def search(
         If a named path does not exist, or is not a results file. Damage of a file in a folder is
         part of the result.
     """
-    found: list[SearchHit] = []
+    hits: list[SearchHit] = []
     trained: list[Training] = []
     damage: list[str] = []
     files = others = 0
@@ -161,10 +161,10 @@ def search(
         for run in examined.runs:
             part = run.part([at for at, row in enumerate(run.rows) if query.has_row(row)])
             if query.has(run.info.started, run.info.hosts) and (part.rows or not query.of_rows):
-                found.append(SearchHit(run, part))
-    found.sort(key=lambda each: each.run.info.started)
+                hits.append(SearchHit(run, part))
+    hits.sort(key=lambda each: each.run.info.started)
     trained.sort(key=lambda each: each.facts.started)
-    return SearchResult(found, trained, damage, files, others)
+    return SearchResult(hits, trained, damage, files, others)
 
 
 def each_file(paths: Sequence[Path]) -> Iterator[tuple[Path, bool]]:
@@ -280,15 +280,15 @@ def _common(
 
 
 def _row(row: Row, timing: Timing) -> dict[str, Any]:
-    found = {
+    columns = {
         name: getattr(row, name)
         for name in (
             *("collective", "backend", "algorithm", "dtype", "op", "root", "bytes", "count"),
             *("in_place", "algbw", "busbw", "wrong"),
         )
     }
-    found["time_us"] = row.time
+    columns["time_us"] = row.time
     for name in ("median", "low", "high", "isolated", "certain_low", "certain_high"):
         value = getattr(timing, name)
-        found[f"{name}_us"] = None if math.isnan(value) else value  # JSON has no NaN
-    return found
+        columns[f"{name}_us"] = None if math.isnan(value) else value  # JSON has no NaN
+    return columns

@@ -135,8 +135,8 @@ def expectation(text: str, info: RunInfo) -> Expectation:
     Raises
     ------
     UsageError
-        If there is no such file or link, the file is malformed, or the link bounds nothing in this
-        run.
+        If the file or link does not exist, the file is malformed, or the link bounds nothing in
+        this run.
     """
     link = _named_link(text)
     if link is not None:
@@ -191,17 +191,17 @@ def _of_link(text: str, link: LinkType, ports: int, info: RunInfo) -> tuple[Targ
             f"--expect {text}: {link.what} connects {where}, and the run has "
             f"{counted(nodes, 'node')}; name the link that its ranks communicate over"
         )
-    found = []
+    links_of = []
     for collective in SHARES:
         share = 1.0 if link.place == DEVICE else share_of_node(info.ranks, collective)
         if share is not None:
-            found.append(Target(collective, busbw=link.data_rate * ports * share))
-    if not found:
+            links_of.append(Target(collective, busbw=link.data_rate * ports * share))
+    if not links_of:
         raise UsageError(
             f"--expect {text}: nodes have different numbers of ranks, or groups of ranks share a link, so what it "
             "carries is not known; start one group with equally many ranks on each node, or give a file"
         )
-    return tuple(found)
+    return tuple(links_of)
 
 
 _KINDS: Mapping[str, tuple[type, ...]] = {
@@ -236,14 +236,14 @@ def entries(name: str, content: Mapping[str, Any]) -> tuple[Target, ...]:
     UsageError
         If an entry is not as it should be.
     """
-    found = content.get("expect")
-    tables = isinstance(found, list) and all(isinstance(each, Mapping) for each in found)
-    if not tables or not found or set(content) != {"expect"}:
+    entries = content.get("expect")
+    tables = isinstance(entries, list) and all(isinstance(each, Mapping) for each in entries)
+    if not tables or not entries or set(content) != {"expect"}:
         raise UsageError(
             f"--expect {name} holds other things than entries [[expect]]; give one or more of them"
         )
     return tuple(
-        _entry(f"--expect {name}, entry {number}", each) for number, each in enumerate(found, 1)
+        _entry(f"--expect {name}, entry {number}", each) for number, each in enumerate(entries, 1)
     )
 
 

@@ -34,7 +34,7 @@ def fingerprint(info: RunInfo) -> dict[str, str]:
     groups: dict[int, list[int]] = {}
     for rank in info.ranks:
         groups.setdefault(rank.group, []).append(rank.node)
-    found = {
+    facts = {
         "ranks": str(len(info.ranks)),
         "ranks of nodes": ", ".join(
             f"{number} x {ranks}" for ranks, number in sorted(sizes.items(), reverse=True)
@@ -46,8 +46,8 @@ def fingerprint(info: RunInfo) -> dict[str, str]:
         **{name: info.machine[name] for name in _OF_MACHINE if name in info.machine},
     }
     if "network" in info.simulation:
-        found["simulated network"] = info.simulation["network"]
-    return found
+        facts["simulated network"] = info.simulation["network"]
+    return facts
 
 
 UNKNOWN_LAUNCHER = "unknown"

@@ -32,11 +32,11 @@ class ByteCopy(NamedTuple):
 
 def types(kind: SectionKind) -> dict[str, tuple[np.dtype[Any], tuple[int, ...]]]:
     """Return type and shape of an entry of each table and array; `RANKS` stands for their number."""
-    found: dict[str, tuple[np.dtype[Any], tuple[int, ...]]] = {}
+    parts: dict[str, tuple[np.dtype[Any], tuple[int, ...]]] = {}
     for form in kind.forms:
-        found[form.name] = lines.line_type(form), ()
-        found |= {each.name: (np.dtype(each.kind), each.wide) for each in form.beside}
-    return found
+        parts[form.name] = lines.line_type(form), ()
+        parts |= {each.name: (np.dtype(each.kind), each.wide) for each in form.beside}
+    return parts
 
 
 def nbytes(kind: SectionKind, capacity: Mapping[str, int], ranks: int) -> int:
@@ -84,7 +84,7 @@ def places(group: h5py.Group, kind: SectionKind) -> dict[str, DataPlace]:
     KeyError, ValueError, AttributeError
         If one is not there, or something else is. See `hpccomm.files.records.HDF5_ERRORS`.
     """
-    found = {}
+    tables = {}
     expected = {**types(kind), STATE: (lines.state_type(kind), None)}
     for name, (form, wide) in expected.items():
         dataset = group[name]
@@ -93,21 +93,21 @@ def places(group: h5py.Group, kind: SectionKind) -> dict[str, DataPlace]:
         if dataset.dtype != form or dataset.ndim != dimensions or (at is None and dataset.size):
             raise ValueError(f"{dataset.name} is not what hpccomm writes there")
         width = dataset.dtype.itemsize * math.prod(dataset.shape[1:])
-        found[name] = DataPlace(at or 0, width, dataset.shape)
-    return found
+        tables[name] = DataPlace(at or 0, width, dataset.shape)
+    return tables
 
 
 def used(group: h5py.Group, kind: SectionKind) -> dict[str, int]:
     """Return how many entries of each table and array are written."""
-    found = {}
+    arrays = {}
     state = group[STATE][()]
     for form in kind.forms:
-        count = found[form.name] = int(state[form.name])
+        count = arrays[form.name] = int(state[form.name])
         table = group[form.name][:count]
         for array in form.beside:
             ends = table[array.first] + table[array.many]
-            found[array.name] = int(ends.max(initial=0))
-    return found
+            arrays[array.name] = int(ends.max(initial=0))
+    return arrays
 
 
 def copy(

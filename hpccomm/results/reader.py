@@ -161,7 +161,7 @@ def _each(
     make: Callable[[Path, _Section], _Stored],
 ) -> tuple[list[_Stored], list[str]]:
     """Return the runs or trainings of a file, and what of them is damaged."""
-    made, damage = [], []
+    sections, damage = [], []
     try:
         # `get` returns None for an unreadable attribute.
         parent = hdf5[kind.group] if kind.group in list(hdf5) else None
@@ -177,12 +177,12 @@ def _each(
     for position, name in enumerate(names, 1):
         try:
             section = _section(parent[name], source, kind, name, position)
-            made.append(make(path, section))
+            sections.append(make(path, section))
         except records.HDF5_ERRORS as error:
             damage.append(f"{name}: {records.why(error)}")
         else:
             damage += [f"{name}: {each}" for each in section.damage]
-    return made, damage
+    return sections, damage
 
 
 def _section(

@@ -85,12 +85,12 @@ class Run:
     def by_variant(self) -> dict[str, "Run"]:
         """Return the part of each variant; without variants, the name is empty."""
         series = self.info.series
-        found: dict[str, list[int]] = {
+        variants: dict[str, list[int]] = {
             series[name]: [] for name in ("base", "new") if name in series
         }
         for index in range(len(self.rows)):
-            found.setdefault(self.variant(index), []).append(index)
-        return {name: self.part(rows) for name, rows in found.items() if rows} or {"": self}
+            variants.setdefault(self.variant(index), []).append(index)
+        return {name: self.part(rows) for name, rows in variants.items() if rows} or {"": self}
 
     def samples(self, index: int) -> np.ndarray:
         """Read the samples of row `index` from the file.

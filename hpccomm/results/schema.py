@@ -60,12 +60,12 @@ def columns(table: Any) -> tuple[Column, ...]:
     The annotation of a field has its Python type, its meaning, its unit, and its kind where the type
     does not say it; the last two may be left out.
     """
-    found = []
+    fields = []
     for name, hint in get_type_hints(table, include_extras=True).items():
         python_type, meaning, *more = get_args(hint)
         unit, kind = (*more, "", "")[:2]
-        found.append(Column(name, kind or _kind(python_type), meaning, unit))
-    return tuple(found)
+        fields.append(Column(name, kind or _kind(python_type), meaning, unit))
+    return tuple(fields)
 
 
 def _kind(python_type: Any) -> str:

@@ -76,9 +76,9 @@ def _lock_same(file: FileIO, path: Path) -> bool:
     with contextlib.ExitStack() as stack:
         stack.enter_context(file)
         lock(file, path, fcntl.LOCK_EX)
-        if there := same(path, file):
+        if current := same(path, file):
             stack.pop_all()
-    return there
+    return current
 
 
 def lock(file: FileIO, path: Path, kind: int) -> None:
@@ -116,9 +116,9 @@ def replace(
     path : Path
         The file; it may be absent or empty.
     build : callable
-        Called with the old file (None if there is none) and the new one, which has the root's
-        attributes, an empty group of runs, and all other members. Writes these; returns a result,
-        and the bytes that are still to be copied.
+        Called with the old file (or None) and the new one, which has the root's attributes, an
+        empty group of runs, and all other members. Writes these; returns a result, and the bytes
+        that are still to be copied.
     before : FileIO or None
         The file to replace, as `claim` opened it; None without one.
     extra : int
@@ -144,7 +144,7 @@ def replace(
     with contextlib.ExitStack() as stack:
         old = stack.enter_context(records.opened(path))[0] if size else None
         # What others may read of it, `_adopt` says.
-        file, made = _claim_partial(partial, 0o666 if before is None else 0o600)
+        file, new = _claim_partial(partial, 0o666 if before is None else 0o600)
         try:
             # Only who holds the partial file replaces the path. Another run may have just done so.
             if not same(path, before):
@@ -174,7 +174,7 @@ def replace(
         except BaseException:
             if not same(path, file):  # else a signal's handler has raised behind the renaming
                 file.truncate(0)  # a killed run's is empty then, which the next one may take
-                if made:
+                if new:
                     partial.unlink(missing_ok=True)
             file.close()
             raise
@@ -203,19 +203,19 @@ def _claim_partial(partial: Path, mode: int) -> tuple[FileIO, bool]:
     """
     flags = os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC
     while True:
-        made = True
+        new = True
         try:
             descriptor = os.open(partial, flags | os.O_CREAT | os.O_EXCL, mode)
         except FileExistsError:
-            made = False
+            new = False
         with contextlib.suppress(FileNotFoundError):
-            if not made:
+            if not new:
                 descriptor = os.open(partial, flags)
             file = FileIO(descriptor, "r+")
             if not _lock_same(file, partial):
                 continue
             if _is_ours(file):
-                return file, made
+                return file, new
             file.close()
             raise ResultsError(
                 f"{partial} is not a file that hpccomm has left, and would be overwritten; move it, or "
@@ -238,10 +238,10 @@ def _is_ours(file: FileIO) -> bool:
 def same(path: Path, file: FileIO | None) -> bool:
     """Whether the path names this open file, or nothing if it is None."""
     try:
-        there = path.stat()
+        status = path.stat()
     except (FileNotFoundError, NotADirectoryError):
         return file is None
-    return file is not None and os.path.samestat(there, os.fstat(file.fileno()))
+    return file is not None and os.path.samestat(status, os.fstat(file.fileno()))
 
 
 def _build(

@@ -161,8 +161,8 @@ def body(half: Half, config: Config) -> str:
     if samples is None or len(samples) <= config.per_iter_skip:
         return text + _STATISTICS % (("N/A",) * 4)
     times = repetitions.iteration_times(samples)[config.per_iter_skip :]
-    found = repetitions.iteration_statistics(times)
-    return text + _STATISTICS % tuple(figure(found[key], 7) for key in _SHOWN)
+    statistics = repetitions.iteration_statistics(times)
+    return text + _STATISTICS % tuple(figure(statistics[key], 7) for key in _SHOWN)
 
 
 _SHOWN = ("min_us", "max_us", "p99_us", "cv_pct")
@@ -375,8 +375,8 @@ def repetitions_text(
     heads = [(each.name, each.unit and f"({each.unit})") for each in columns]
     lines = []
     for row, times in zip(rows, samples, strict=True):
-        number, *found = repetitions.summary(times, config.per_iter_skip) or (0,)
-        figures = [figure(value, 9).strip() for value in found] or ["N/A"] * (len(columns) - 1)
+        number, *summary = repetitions.summary(times, config.per_iter_skip) or (0,)
+        figures = [figure(value, 9).strip() for value in summary] or ["N/A"] * (len(columns) - 1)
         lines.append((row, (f"{number:.0f}", *figures)))
     title = "Repetitions, each with the time of its slowest rank"
     return _commented(title, "  %11s" + "  %9s" * 6, heads, lines)

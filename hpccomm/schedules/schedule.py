@@ -195,7 +195,7 @@ class Schedule:
     segment: int | None = None
 
     def segment_nbytes(self, itemsize: int) -> int | None:
-        """Return the bytes that move at a time, of elements of so many; None where nothing is cut."""
+        """Return the bytes that move at a time, from an element's bytes; None without cuts."""
         return None if self.segment is None else self.segment * itemsize
 
 
@@ -284,8 +284,8 @@ def folds(
 ) -> Folds:
     """Return a table of folds, without the rows that are empty or not in `where`."""
     counts, keep = _kept(rank, count, where)
-    kept = tuple(_at(source, keep) for source in sources)
-    return Folds(rank[keep], kept, _at(target, keep), counts[keep], final)
+    rows = tuple(_at(source, keep) for source in sources)
+    return Folds(rank[keep], rows, _at(target, keep), counts[keep], final)
 
 
 def _column(value: Column | int, rows: int) -> Column:

@@ -180,8 +180,8 @@ class OnDevice:
         """Make one like it, from nothing; collective."""
         backends = self._comm.backends
         backend = "nccl" if backends["cuda"] == "nccl" else str(backends["host"])
-        made = hpccomm.new_comm(backend, **{"mpi_comm": self._comm.mpi_comm, **keywords})
-        return self._wrapped(made)
+        comm = hpccomm.new_comm(backend, **{"mpi_comm": self._comm.mpi_comm, **keywords})
+        return self._wrapped(comm)
 
     # The end.
 

@@ -61,19 +61,19 @@ class Use:
         if self.over:
             return None
         self.over = True
-        told = None
+        results = None
         for x, twin, mirror in self._arrays:
             if result is twin:
-                told = x
+                results = x
                 if mirror is not None and not failed:
                     mirror.receive(x, self._mirrors.back)
-        if result is not None and told is None and not failed:
-            told = self._mirrors.fetch(result)
+        if result is not None and results is None and not failed:
+            results = self._mirrors.fetch(result)
         for _, _, mirror in self._arrays:
             if mirror is not None:
                 mirror.leave(self._mirrors.back, self._what, failed=failed)
         self._kept = []
-        return told
+        return results
 
     def named(self, result: Any) -> Any:
         """Return the host's array for a call's result before it is there; None if that is new."""
@@ -141,9 +141,9 @@ class MirroredWork(Work):
     def _end(self, result: Any, *, failed: bool = False) -> None:
         for use, returned in self._issued:
             if not use.over:
-                told = use.end(result if returned is self._lent else returned, failed=failed)
+                final = use.end(result if returned is self._lent else returned, failed=failed)
                 if returned is self._lent:
-                    self._outcome = told
+                    self._outcome = final
 
 
 def wait_for(mirrors: Mirrors, work: Work | None = None) -> None:

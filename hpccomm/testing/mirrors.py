@@ -103,8 +103,8 @@ class Mirror:
             self._spoilt |= failed
             if self._users or self._spoilt:
                 return
-            found = self._read(-self._guard, self.nbytes + 2 * self._guard, stream)
-            places = np.flatnonzero(found != self._expected) - self._guard
+            guarded = self._read(-self._guard, self.nbytes + 2 * self._guard, stream)
+            places = np.flatnonzero(guarded != self._expected) - self._guard
         assert not len(places), (
             f"{what}: {len(places)} bytes of device memory were written that are none of its "
             f"result, the first at byte {places[0]} of an array of {self.nbytes}"

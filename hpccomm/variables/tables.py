@@ -91,18 +91,18 @@ def config_fields() -> Mapping[str, KnownVariable]:
 
 def version_code(text: str) -> int:
     """Return a version of NCCL as its code: 2.30.5 is 23005. Other texts are 0."""
-    found = re.search(r"(\d+)\.(\d+)(?:\.(\d+))?", text)
-    if not found or "before" in text:
+    version = re.search(r"(\d+)\.(\d+)(?:\.(\d+))?", text)
+    if not version or "before" in text:
         return 0
-    return int(found[1]) * 10000 + int(found[2]) * 100 + int(found[3] or 0)
+    return int(version[1]) * 10000 + int(version[2]) * 100 + int(version[3] or 0)
 
 
 def fitting(fits: str, number: float) -> bool:
     """Return whether a number is in a range in words, such as ``0 to 31, -1 auto`` or ``bytes, -1 auto``."""
     for part in fits.split(","):
-        found = re.match(r" *(-?(?:0x)?\d[\dA-Fa-f]*)\b(?: to (\w+)| (or more))?", part)
-        if found:
-            first, last, more = found.groups()
+        codes = re.match(r" *(-?(?:0x)?\d[\dA-Fa-f]*)\b(?: to (\w+)| (or more))?", part)
+        if codes:
+            first, last, more = codes.groups()
             most = math.inf if more else int(last or first, 0)
             inside = int(first, 0) <= number <= most
         else:  # a unit, or "any number"

@@ -79,7 +79,9 @@ def test_auto_takes_nccls_own_collective():
 def test_auto_takes_hpccomms_own_where_nccl_has_none_and_says_so():
     way = path(Library(lambda _call: False)).decide(BITS, "auto", False)
     assert way.choice.algorithm == "recursive_doubling"
-    assert "NCCL has none that does all_reduce of bor on int32 as it is meant" in str(way.choice)
+    assert "NCCL does not have its own all_reduce of bor on int32 with this meaning" in str(
+        way.choice
+    )
     assert not way.grouped
 
 

@@ -278,14 +278,14 @@ def _hook_exceptions(mpi: Any, owner: int) -> None:
         if isinstance(error, PeerLost):  # no second traceback beside the lost rank's own
             _lost = f", after {kind.__name__}: {error}"
             time.sleep(FOLLOWED_SECONDS)
-        kept = {**raised.note(error, where), "order": answering.say("its exception")}
-        answering.note(raised=kept)
+        facts = {**raised.note(error, where), "order": answering.say("its exception")}
+        answering.note(raised=facts)
         others = presence.raised(GATHERED_SECONDS)
-        if any(tuple(each["order"]) < kept["order"] for each in others.values()):
+        if any(tuple(each["order"]) < facts["order"] for each in others.values()):
             time.sleep(PATIENCE_SECONDS)  # that one tells of this error as well, and ends the job
         lines = "\n".join(raised.report(error, where))
         write_stderr(f"hpccomm: rank {rank} raised:\n{lines}".rstrip())
-        end_job(mpi, f"{kind.__name__} was not caught{raised.beside(kept, others)}", Status.RAISED)
+        end_job(mpi, f"{kind.__name__} was not caught{raised.beside(facts, others)}", Status.RAISED)
 
     sys.excepthook = hook
 
@@ -325,8 +325,8 @@ def _hook_signals(owner: int, rank: int) -> None:
         if _ends_here():
             return
         if os.getpid() == owner:
-            told = f"hpccomm: rank {rank} ends: it was sent SIGTERM{_lost}"
-            end_process(told, Status.TERMINATED)
+            message = f"hpccomm: rank {rank} ends: it was sent SIGTERM{_lost}"
+            end_process(message, Status.TERMINATED)
         signal.signal(signal.SIGTERM, signal.SIG_DFL)  # a fork's child
         os.kill(os.getpid(), signal.SIGTERM)
 

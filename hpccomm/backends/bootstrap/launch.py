@@ -64,13 +64,13 @@ def launched(environ: Mapping[str, str] | None = None) -> Launch | None:
     for launcher, rank, size, local in _LAUNCHERS:
         try:
             on_node = int(values[local]) if local in values else None
-            found = Launch(launcher, int(values[rank]), int(values[size]), on_node)
+            launch = Launch(launcher, int(values[rank]), int(values[size]), on_node)
         except (KeyError, ValueError):
             continue
         if launcher == HYDRA and on_node is None and values.get("SLURM_PROCID") == values[rank]:
-            return replace(found, launcher=SRUN) if found.size > 1 else found  # by --mpi=pmi2
-        if launcher != SRUN or found.size > 1:
-            return found
+            return replace(launch, launcher=SRUN) if launch.size > 1 else launch  # by --mpi=pmi2
+        if launcher != SRUN or launch.size > 1:
+            return launch
     return None
 
 
@@ -132,7 +132,7 @@ def started_by() -> int:
     first process above this one that has them too and has loaded an MPI library is the rank. Local;
     reads /proc.
     """
-    mine = {name: os.environb.get(name.encode()) for name in _OF_ONE_RANK}
+    variables = {name: os.environb.get(name.encode()) for name in _OF_ONE_RANK}
     launcher, above = _peer(os.environ.get("PMI_FD", "")), os.getppid()
     # Hydra's proxy has all variables of a rank whose program has started it.
     while above not in (0, launcher):
@@ -140,7 +140,7 @@ def started_by() -> int:
         try:
             lines = (folder / "environ").read_bytes().split(b"\0")
             theirs = dict(line.split(b"=", 1) for line in lines if b"=" in line)
-            if mine != {name: theirs.get(name.encode()) for name in mine}:
+            if variables != {name: theirs.get(name.encode()) for name in variables}:
                 break  # it is the launcher's
             if LIBRARY.search((folder / "maps").read_text(errors="replace")):
                 return above
@@ -182,7 +182,7 @@ def processor() -> str:
 
 
 def cores() -> int:
-    """Return the number of cores of this node, not only of those that this process may use."""
+    """Return the number of cores of this node, also of those beyond this process's share."""
     return os.cpu_count() or 1
 
 
@@ -214,7 +214,7 @@ def _line(file: Path) -> str:
 
 
 def facts() -> dict[str, str]:
-    """Return what this node is, for the record: one text for each fact, without those that are unknown."""
+    """Return the known facts of this node, for the record: one text each."""
     found = {
         "processor": processor(),
         "cores": str(cores()),

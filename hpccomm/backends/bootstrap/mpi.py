@@ -55,13 +55,13 @@ def check_own() -> None:
     other, here = started_by(), present().get(launch.rank)
     if not other and (here is None or here.pid == os.getpid()):
         return
-    told = (
+    reason = (
         f"it has the variables of rank {launch.rank} from process {other}, which has started it and is that rank"
         if other
         else f"process {here.pid if here else ''} is rank {launch.rank} already, whose variables it has"
     )
     raise LaunchError(
-        f"this process ({os.getpid()}) is no rank of the job: {told}. Communicate there, and pass this process what it "
+        f"this process ({os.getpid()}) is no rank of the job: {reason}. Communicate there, and pass this process what it "
         "needs. If it imports a program that calls new_comm, as workers of multiprocessing do, have the program call "
         'it below if __name__ == "__main__". To make this process a job of its own, start it without the variables '
         "OMPI_*, PMIX_*, PMI_* and SLURM_*. HPCCOMM_LAUNCH_CHECK=0 lets it pass"

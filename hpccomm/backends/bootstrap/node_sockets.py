@@ -296,12 +296,12 @@ def present() -> dict[int, Address]:
     Local; waits for no other process: the kernel lists the sockets. Missing ranks have not come
     yet, are on other nodes, or are gone.
     """
-    base, found = "@" + _base(), {}
+    base, addresses = "@" + _base(), {}
     for line in _text("/proc/net/unix").splitlines():
         fields = line.split()
         if len(fields) == 8 and fields[7].startswith(base) and int(fields[3], 16) & _LISTENS:
             rank, _, process = fields[7].removeprefix(base).partition("/")
             with contextlib.suppress(ValueError):
                 pid = int(process.partition("-")[0])
-                found[int(rank)] = Address(fields[7][1:], pid, platform.node(), network())
-    return found
+                addresses[int(rank)] = Address(fields[7][1:], pid, platform.node(), network())
+    return addresses

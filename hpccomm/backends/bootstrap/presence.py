@@ -65,12 +65,12 @@ def all_leave(seconds: float) -> bool:
 def stuck(seconds: float) -> str:
     """Return in words which ranks of this node are silent and do not end in time; '' if none."""
     until = time.monotonic() + seconds
-    found = _stuck()
-    while found and time.monotonic() <= until:
+    stuck = _stuck()
+    while stuck and time.monotonic() <= until:
         time.sleep(LOOK_SECONDS)
         again = _stuck()  # a rank that was slow once stays skipped
-        found = [each for each in found if each in again]
-    return "; ".join(found)
+        stuck = [each for each in stuck if each in again]
+    return "; ".join(stuck)
 
 
 def said_before(what: str, seconds: float = ANSWER_SECONDS, *, end: str = "") -> int:
@@ -80,13 +80,13 @@ def said_before(what: str, seconds: float = ANSWER_SECONDS, *, end: str = "") ->
     facts. In less than the usual time, as in signal handlers, only this node's ranks are asked.
     With `end` they learn why this rank ends the job, as by `tell_end`.
     """
-    mine = say(what)
+    own = say(what)
     if ended():
         return MOST_WORDS
     question = {"said": what} | ({"end": end} if end else {})
     near = seconds < ANSWER_SECONDS
     answers = (ask(_others(), question, seconds) if near else _ask_all(question)).values()
-    return sum(tuple(each.facts.get("said") or mine) < mine for each in answers)
+    return sum(tuple(each.facts.get("said") or own) < own for each in answers)
 
 
 def raised(seconds: float) -> dict[int, Facts]:
@@ -97,11 +97,11 @@ def raised(seconds: float) -> dict[int, Facts]:
     until = time.monotonic() + seconds
     while True:
         answers = _ask_all({})
-        found = {
+        facts = {
             rank: each.facts["raised"] for rank, each in answers.items() if each.facts.get("raised")
         }
-        if len(found) == len(answers) or time.monotonic() > until:
-            return found
+        if len(facts) == len(answers) or time.monotonic() > until:
+            return facts
         time.sleep(LOOK_SECONDS)
 
 
@@ -140,15 +140,15 @@ def _others() -> dict[int, Address]:
 
 def _lingering() -> list[str]:
     answers = ask(_others(), {}, ANSWER_SECONDS)
-    told = _silent(answers)
+    silent = _silent(answers)
     for rank, answer in answers.items():
         facts = answer.facts
         if answer.state == ANSWERED and not facts.get("leaving"):
             where = f" is at {facts['doing']}" if facts.get("doing") else " goes on"
             if facts.get("over"):
                 where = f" has come to its end, except {facts['over']}"
-            told[rank] = f"rank {rank} (pid {facts.get('pid')}){where}"
-    return [told[rank] for rank in sorted(told)]
+            silent[rank] = f"rank {rank} (pid {facts.get('pid')}){where}"
+    return [silent[rank] for rank in sorted(silent)]
 
 
 def _stuck() -> list[str]:
@@ -157,14 +157,14 @@ def _stuck() -> list[str]:
 
 def _silent(answers: Mapping[int, Answer]) -> dict[int, str]:
     """Return by rank which of them exist, are silent, and have not ended."""
-    told = {}
+    errors = {}
     for rank, answer in sorted(answers.items()):
         who = f"rank {rank} (pid {answer.facts.get('pid')})"
         if answer.state == STOPPED:
-            told[rank] = f"{who} is stopped, by SIGSTOP or a debugger"
+            errors[rank] = f"{who} is stopped, by SIGSTOP or a debugger"
         elif answer.state == SILENT and not answer.facts.get("ending"):
-            told[rank] = f"{who} does not answer"
-    return told
+            errors[rank] = f"{who} does not answer"
+    return errors
 
 
 START_SECONDS = 3.0
@@ -246,18 +246,18 @@ def absent(seen: set[int]) -> str:
     launch, here = launched(), present()
     stopped = [rank for rank, each in here.items() if process_state(each.pid) in ("T", "t")]
     ended = sorted(seen.difference(here))
-    told = [f"{_ranks(stopped)} been stopped, by SIGSTOP or a debugger"] if stopped else []
-    told += [f"{_ranks(ended)} ended"] if ended else []
+    sentences = [f"{_ranks(stopped)} been stopped, by SIGSTOP or a debugger"] if stopped else []
+    sentences += [f"{_ranks(ended)} ended"] if ended else []
     if launch is not None and launch.size in (len(here), launch.local_size):
         missing = sorted(set(range(launch.size)).difference(here, ended))
-        told += [f"{_ranks(missing)} not come to new_comm, or ended before"] if missing else []
+        sentences += [f"{_ranks(missing)} not come to new_comm, or ended before"] if missing else []
     elif launch is not None:
-        told.append(
+        sentences.append(
             f"{len(here)} of {launch.local_size or 'the'} ranks of this node have come to new_comm: "
             f"{', '.join(map(str, sorted(here)))}"
         )
-    told = told or [_elsewhere(here)]
-    return "; ".join(filter(None, told)) or "All ranks of this node have come to new_comm"
+    sentences = sentences or [_elsewhere(here)]
+    return "; ".join(filter(None, sentences)) or "All ranks of this node have come to new_comm"
 
 
 def _elsewhere(here: dict[int, Address]) -> str:

@@ -102,9 +102,9 @@ def watch_for_it() -> None:
     sys.excepthook = hook
     for name in ("mpi4py.run", "__main__"):
         module = sys.modules.get(name)
-        told: Callable[[object], None] | None = getattr(module, "set_abort_status", None)
-        if module is not None and told is not None and "mpi4py" in str(told.__module__ or name):
-            module.set_abort_status = _also(told)  # type: ignore[attr-defined]
+        notify: Callable[[object], None] | None = getattr(module, "set_abort_status", None)
+        if module is not None and notify is not None and "mpi4py" in str(notify.__module__ or name):
+            module.set_abort_status = _also(notify)  # type: ignore[attr-defined]
 
 
 def _also(told: Callable[[object], None]) -> Callable[[object], None]:

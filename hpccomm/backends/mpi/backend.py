@@ -47,7 +47,7 @@ logger = logging.getLogger("hpccomm")
 
 
 class MpiBackend:
-    """The ranks of an MPI communicator, of which it owns two duplicates, and those for plans."""
+    """The ranks of an MPI communicator; it owns two duplicates of it, and plans' ones."""
 
     name = "mpi"
     shares_process = False
@@ -269,5 +269,5 @@ def _shared_memory(comm: Any, topology: Topology) -> NodeMemory | None:
     if rank == 0:
         logger.info("on a node %s", how)
     pids = {peer: offered.pid for peer, offered in near.items()}
-    fullest = max(there for _, there in offers)
+    fullest = max(nbytes for _, nbytes in offers)
     return NodeMemory(rank, pids, fullest, plain=not plain, how=how)

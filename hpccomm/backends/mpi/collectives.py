@@ -145,10 +145,10 @@ def _reduce_scatter(
     own, counts = call.counts[comm.rank], list(call.counts)
     # MPI's own in-place form puts the result elsewhere, so it goes through a separate block. So
     # does an empty block, which may begin at the address of `send`: MPICH rejects that as aliasing.
-    apart = call.in_place or not own
+    separate = call.in_place or not own
 
     def arguments(send: Any, recv: Any) -> tuple[Any, ...]:
-        target = [np.empty(own, call.dtype) if apart else recv, own, datatype]
+        target = [np.empty(own, call.dtype) if separate else recv, own, datatype]
         if call.uniform:
             # To mpi4py both counts are that of a block here.
             return [send, own, datatype], target, op

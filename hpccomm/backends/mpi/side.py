@@ -175,8 +175,8 @@ class SideMessages:
             # No message may be left over: the library gives the communicator's number to another one.
             expected = np.zeros_like(self._sent)
             counts = [self._sent, 1, MPI.INT64_T], [expected, 1, MPI.INT64_T]
-            told = self._comm.Ialltoall(*counts)
-            while not told.Test() or (self._received != expected).any() or self._sending:
+            exchange = self._comm.Ialltoall(*counts)
+            while not exchange.Test() or (self._received != expected).any() or self._sending:
                 self._move()
                 time.sleep(0)
             self._comm.Free()

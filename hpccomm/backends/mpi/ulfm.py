@@ -58,11 +58,11 @@ class Ulfm:
 
         Some calls, such as those on windows, then fail with other errors.
         """
-        told = of_loss(error)
-        ranks = self.lost(LEARNING_SECONDS if told else SUSPICION_SECONDS)
+        loss = of_loss(error)
+        ranks = self.lost(LEARNING_SECONDS if loss else SUSPICION_SECONDS)
         if ranks:
             return peers_lost(ranks)
-        if not told:
+        if not loss:
             return None
         return CommunicatorAborted(
             "another rank has given this communicator up: look at its own report"
@@ -106,10 +106,10 @@ class Ulfm:
         comm.Set_errhandler(MPI.ERRORS_RETURN)
         left = _ranks_of(comm, self._comm)
         gone = tuple(sorted(set(range(self._comm.size)) - set(left)))
-        made = self._made(comm, left, ("epoch", epoch, attempt))
-        assert made.survival is not None
-        made.survival.epoch = epoch
-        return made, gone
+        backend = self._made(comm, left, ("epoch", epoch, attempt))
+        assert backend.survival is not None
+        backend.survival.epoch = epoch
+        return backend, gone
 
     def agreed(self, flags: int) -> int:
         """Agree with the ranks that are left."""
@@ -161,10 +161,10 @@ def lost(comm: Any, seconds: float = 0.0) -> tuple[int, ...]:
 
 def _ranks_of(comm: Any, parent: Any) -> list[int]:
     """Return the parent's ranks of the ranks of a communicator."""
-    mine, everyone = comm.Get_group(), parent.Get_group()
+    own, everyone = comm.Get_group(), parent.Get_group()
     try:
-        ranks: list[int] = mine.Translate_ranks(None, everyone)
+        ranks: list[int] = own.Translate_ranks(None, everyone)
         return ranks
     finally:
-        mine.Free()
+        own.Free()
         everyone.Free()

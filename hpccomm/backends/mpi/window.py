@@ -105,8 +105,8 @@ class MpiOneSided:
 
     def _fetch(self, number: NDArray[np.int64], dst: int, which: int, op: MPI.Op) -> Any:
         """Begin to read one of the numbers of rank `dst`'s lock, and with SUM to count it up."""
-        there = [8 * which, 1, _INT64]
-        return self._locks.Rget_accumulate([_ONE, 1, _INT64], [number, 1, _INT64], dst, there, op)
+        target = [8 * which, 1, _INT64]
+        return self._locks.Rget_accumulate([_ONE, 1, _INT64], [number, 1, _INT64], dst, target, op)
 
     def order(self) -> None:
         """Order reads and writes: ``MPI_Win_sync`` is a memory barrier."""
@@ -129,8 +129,8 @@ def _begun(begin: Any, data: NDArray[Any], rank: int, start: int) -> Request:
     requests = []
     for at in range(0, memory.size, PIECE_BYTES):
         piece = memory[at : at + PIECE_BYTES]
-        mine, theirs = [piece, piece.size, MPI.BYTE], [start + at, piece.size, MPI.BYTE]
-        requests.append(begin(mine, rank, theirs))
+        own, theirs = [piece, piece.size, MPI.BYTE], [start + at, piece.size, MPI.BYTE]
+        requests.append(begin(own, rank, theirs))
     if len(requests) == 1:
         test: Request = requests[0].Test
         return test

@@ -91,9 +91,9 @@ class BackgroundTask:
         """Wait no longer, and abort the result once it exists. Does not block."""
         with self._lock:
             self._given_up = True
-            made = self.result
-        if made is not None:
-            made.abort()
+            result = self.result
+        if result is not None:
+            result.abort()
 
 
 def agreed_setup(ranks: SetupRanks, name: str, work: Callable[[], Any]) -> tuple[Any, str]:
@@ -164,9 +164,9 @@ def _judged(ranks: SetupRanks, outcome: Callable[[], str | None], box: list[byte
 
     def say() -> Steps:
         # If it failed elsewhere, rank 0 still waits for this message.
-        while (mine := outcome()) is None and not box:
+        while (own := outcome()) is None and not box:
             yield False
-        yield from ranks.control.send_steps((mine or "").encode(), 0)
+        yield from ranks.control.send_steps((own or "").encode(), 0)
 
     def hear() -> Steps:
         box.append((yield from ranks.control.receive_steps(0)))

@@ -96,17 +96,17 @@ class NcclBackend:
         if self.size == 1:
             return DeviceNative(collectives.copying(call, self.device))
         bind = collectives.bind(call, self.ability)
-        communicators, made = self._communicators, self._communicators.made
+        communicators, owned = self._communicators, self._communicators.made
         if algorithm == NATIVE:
-            registered = cache(lambda: bind(made[REGISTERED]))
+            registered = cache(lambda: bind(owned[REGISTERED]))
             return DeviceNative(bind(communicators.native), registered=registered)
         # NCCL_ALGO limits the algorithms of a communicator, except of one with a pinned algorithm.
         if collectives.selectable(call, self.ability) and not self.reason():
             selecting = bind(SelectingCalls(communicators.native, PINNED[algorithm]))
             return DeviceNative(selecting, how="each call names it to NCCL")
-        needs = Preparation(lambda: algorithm in made, lambda: communicators.make(algorithm))
+        needs = Preparation(lambda: algorithm in owned, lambda: communicators.make(algorithm))
         # Its communicator need not exist before the first launch.
-        bound = cache(lambda: bind(made[algorithm]))
+        bound = cache(lambda: bind(owned[algorithm]))
         return DeviceNative(
             lambda send, recv, stream: bound()(send, recv, stream),
             needs,

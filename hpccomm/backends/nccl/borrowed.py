@@ -126,11 +126,11 @@ def borrow(given: Any, rank: int, size: int, device: int) -> tuple[Any, str]:
     """
     try:
         with streams.on_device(device):
-            made = BorrowedCommunicator(given)
-        why = made.unfit(rank, size, device)
+            borrowed = BorrowedCommunicator(given)
+        why = borrowed.unfit(rank, size, device)
     except Exception as error:  # noqa: BLE001 (all ranks get it)
         why = f"nccl= is not to be used ({type(error).__name__}: {error}); give {FIT}"
-    return (None, why) if why else (made, "")
+    return (None, why) if why else (borrowed, "")
 
 
 def another_library(owner: object) -> str:
@@ -144,12 +144,12 @@ def another_library(owner: object) -> str:
     loaded = [file for file in files if Path(file).name.startswith(FILES)]
     package = sys.modules.get(type(owner).__module__.partition(".")[0])
     homes = tuple(f"{os.path.realpath(path)}/" for path in getattr(package, "__path__", ()))
-    found = _addresses(file for file in files if file.startswith(homes)) or _addresses(loaded)
+    addresses = _addresses(file for file in files if file.startswith(homes)) or _addresses(loaded)
     own = _addresses([libnccl.functions()._name])  # noqa: SLF001 (its file)
-    if found == own:
+    if addresses == own:
         return ""
     return (
-        f"nccl= {'may be' if own <= found else 'is'} of another NCCL library than hpccomm calls: loaded are "
+        f"nccl= {'may be' if own <= addresses else 'is'} of another NCCL library than hpccomm calls: loaded are "
         f"{', '.join(loaded)}; have all packages load the same file, as with LD_PRELOAD"
     )
 
@@ -160,5 +160,5 @@ def _addresses(files: Iterable[str]) -> set[int | None]:
     for file in files:
         with suppress(OSError):
             libraries.append(ctypes.CDLL(file, mode=os.RTLD_NOLOAD))
-    found = (getattr(library, SYMBOL) for library in libraries if hasattr(library, SYMBOL))
-    return {ctypes.cast(each, ctypes.c_void_p).value for each in found}
+    symbols = (getattr(library, SYMBOL) for library in libraries if hasattr(library, SYMBOL))
+    return {ctypes.cast(each, ctypes.c_void_p).value for each in symbols}

@@ -170,8 +170,8 @@ def _all_gather_v(call: Signature, ability: Ability) -> Bind:
         def launch(send: int, recv: int, stream: int) -> None:
             with group:
                 for root, offset, nbytes in blocks:
-                    there = recv + offset
-                    run(send if root == rank else there, there, nbytes, INT8, root, stream)
+                    target = recv + offset
+                    run(send if root == rank else target, target, nbytes, INT8, root, stream)
 
         return launch
 

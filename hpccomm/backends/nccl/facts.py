@@ -39,7 +39,7 @@ class Facts:
     visible : int
         CUDA devices that its process sees.
     device : int
-        Number of its device; -1 where it has none.
+        Number of its device; -1 without one.
     name, uuid, pci : str
         Model of the device, its UUID, and its PCI address.
     capability : int

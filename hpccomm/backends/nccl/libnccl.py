@@ -108,17 +108,17 @@ def config(name: str, version: int, given: Mapping[str, int | str]) -> CommConfi
     """
     from hpccomm.variables.tables import members  # its tables are read where they are needed
 
-    made = _settings(CommConfig, version)
+    config = _settings(CommConfig, version)
     last = CommConfig._fields_[2 + members(version)][0]  # behind size, magic and version
     field = getattr(CommConfig, last)
-    made.size = -(-(field.offset + field.size) // 8) * 8  # as C aligns it
+    config.size = -(-(field.offset + field.size) // 8) * 8  # as C aligns it
     if version >= CONFIG_SINCE:
-        made.commName = name.encode()
+        config.commName = name.encode()
     if version >= ORDER_SINCE:
-        made.launchOrderImplicit = 1
+        config.launchOrderImplicit = 1
     for each, value in given.items():
-        setattr(made, each, value.encode() if isinstance(value, str) else value)
-    return made
+        setattr(config, each, value.encode() if isinstance(value, str) else value)
+    return config
 
 
 def orders_calls(version: int) -> bool:
@@ -128,9 +128,9 @@ def orders_calls(version: int) -> bool:
 
 def call_config(algorithm: str) -> CallConfig:
     """Return the settings of a call: its algorithm, by NCCL's name. NCCL checks it."""
-    made = _settings(CallConfig, CALL_CONFIG_SINCE)
-    made.algSelection, made.forceAlgSelection = algorithm.encode(), 1
-    return made
+    config = _settings(CallConfig, CALL_CONFIG_SINCE)
+    config.algSelection, config.forceAlgSelection = algorithm.encode(), 1
+    return config
 
 
 def _settings(kind: type[Settings], since: int) -> Settings:
@@ -221,8 +221,8 @@ def binding() -> Any:
         If device arrays cannot be used here.
     """
     cupy()
-    found = _of_cupy()
-    return own_binding() if found is None else found
+    binding = _of_cupy()
+    return own_binding() if binding is None else binding
 
 
 def own_binding() -> Any:

@@ -140,8 +140,8 @@ def _communicator(
             ranks.drive("shrink", settling())
         sound = ranks.control.all_gather(b"+" if parent.sound else b"")
         if all(sound):
-            made, why = agreed_setup(ranks, "shrinking", lambda: kept(parent.shrunk(left_out)))
-            if made is not None:
-                return made, why
+            shrunk, why = agreed_setup(ranks, "shrinking", lambda: kept(parent.shrunk(left_out)))
+            if shrunk is not None:
+                return shrunk, why
             logger.warning("NCCL cannot shrink a communicator (%s); a new one is made", why)
     return new_communicator(ranks, None)

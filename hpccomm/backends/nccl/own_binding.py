@@ -111,14 +111,14 @@ def shrunk(parent: Any, exclude: Sequence[int]) -> RawCommunicator:
     """
     if not parent.comm:
         raise CommunicatorAborted("the communicator that is shrunk was aborted")
-    made = ctypes.c_void_p()
+    unique = ctypes.c_void_p()
     left_out = (ctypes.c_int * len(exclude))(*exclude)
     libnccl.check(
         libnccl.functions().ncclCommShrink(
-            parent.comm, left_out, len(exclude), ctypes.byref(made), None, 0
+            parent.comm, left_out, len(exclude), ctypes.byref(unique), None, 0
         )
     )
-    return RawCommunicator(made.value or 0)
+    return RawCommunicator(unique.value or 0)
 
 
 available = True

@@ -41,9 +41,9 @@ def _getenv() -> Any:
 
 def value(name: str) -> str | None:
     """Return what NCCL finds for a variable, now or once it has read its files; None if it is not set."""
-    there: bytes | None = _getenv()(name.encode())
-    if there is not None:
-        return os.fsdecode(there)
+    value: bytes | None = _getenv()(name.encode())
+    if value is not None:
+        return os.fsdecode(value)
     from hpccomm.variables.machine import settings
 
     return next((each.value for each in settings() if each.name == name), None)
@@ -94,8 +94,8 @@ def warn(nccl: int, options: Collection[str]) -> list[str]:
     from hpccomm.variables.judging import judge_all  # the tables: a host-only program needs none
     from hpccomm.variables.machine import here, settings
 
-    found = judge_all(settings(), here(nccl, options))
-    wrong = [each for each in found if each.fault and each.name.startswith("NCCL_")]
+    verdicts = judge_all(settings(), here(nccl, options))
+    wrong = [each for each in verdicts if each.fault and each.name.startswith("NCCL_")]
     for each in wrong:
         shown = f"{each.name}={each.value}" if each.value else each.name
         logger.warning("%s: %s; %s (hpccomm env says more)", shown, each.words, each.remedy)

@@ -81,8 +81,8 @@ class ClockLine:
     @property
     def rate(self) -> float:
         """Seconds that the other clock gains in a second of this one, between the two moments."""
-        apart = self.after.at - self.before.at
-        return (self.after.value - self.before.value) / apart if apart > 0 else 0.0
+        distance = self.after.at - self.before.at
+        return (self.after.value - self.before.value) / distance if distance > 0 else 0.0
 
     @property
     def later_rate(self) -> float:

@@ -153,10 +153,10 @@ def fit(network: Network, measurements: Sequence[Measurement]) -> Fit:
     columns, weighted = _columns(exact(best), seconds, names)
     residuals = columns @ _values(best, names) - weighted
     errors = _errors(columns, residuals, names, determined)
-    apart = _distinguished(columns, names)
+    distinct = _distinguished(columns, names)
     parameters = tuple(
         _parameter(
-            name, best, errors, _blank(name, determined, apart, seen=bool(columns[:, at].any()))
+            name, best, errors, _blank(name, determined, distinct, seen=bool(columns[:, at].any()))
         )
         for at, name in enumerate(names)
     )
@@ -274,13 +274,13 @@ def _fitted(
         fitted = _solve(columns, weighted, names, determined, network)
         return sum(not fitted[names.index(name)] for name in determined if name in _MESSAGES)
 
-    apart = _distinguished(columns, names)
-    determined = [name for name in apart if name in _MESSAGES]
+    distinct = _distinguished(columns, names)
+    determined = [name for name in distinct if name in _MESSAGES]
     least = lost(determined)
-    if lost(apart) <= least:
-        determined = apart
+    if lost(distinct) <= least:
+        determined = distinct
     else:
-        for name in apart[len(determined) :]:
+        for name in distinct[len(determined) :]:
             if lost([*determined, name]) <= least:
                 determined.append(name)
     return _solve(columns, weighted, names, determined, network), determined

@@ -107,8 +107,8 @@ def _value(parameter: FittedParameter) -> str:
 
 def _certainty(parameter: FittedParameter) -> str:
     if parameter.blank:
-        kept = "costs nothing" if _costs_nothing(parameter) else "kept as it was described"
-        return f"not fitted, {kept}: {parameter.blank}"
+        reason = "costs nothing" if _costs_nothing(parameter) else "kept as it was described"
+        return f"not fitted, {reason}: {parameter.blank}"
     if math.isnan(parameter.error):
         return "no time was left for it" if _costs_nothing(parameter) else "unknown: too few rows"
     doubt = "; uncertain" if parameter.error > UNSURE else ""

@@ -112,7 +112,7 @@ def run(
 
 
 def _row(rate: Rate, nbytes: int, seconds: float, wrong: int, iterations: int) -> Row:
-    """Return a row; its bytes are those of a node."""
+    """Return a row; its bytes are a node's."""
     host = rate.what.startswith("memory")
     backend, dtype, itemsize = ("numpy", "double", 8) if host else ("cupy", "uint8", 1)
     case = rate.what, backend, rate.where, dtype, "none", -1, nbytes, nbytes // itemsize, False

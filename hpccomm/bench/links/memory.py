@@ -60,7 +60,7 @@ def plan(comm: "Communicator", nbytes: int | None) -> tuple[list[Rate], dict[str
 
     One process measures 1, 2, 4, ... and all cores that it may use, with memory of their own NUMA
     node. With several NUMA nodes, it then measures the cores of each with the memory of each.
-    Several ranks measure their cores at once; those that may use the same cores share them out.
+    Several ranks measure their cores at once; ranks that may use the same cores share them out.
 
     Parameters
     ----------
@@ -161,7 +161,7 @@ def _repeat(
 def _arrays(owner: int, nbytes: int) -> NDArray[np.float64]:
     """Return three new arrays of float64, ``(3, nbytes // 8)``, whose pages lie where the core `owner` is."""
     os.sched_setaffinity(0, {owner})
-    memory = mmap.mmap(-1, 3 * nbytes)  # new pages: those of malloc may lie elsewhere already
+    memory = mmap.mmap(-1, 3 * nbytes)  # new pages: malloc's pages may lie elsewhere already
     with suppress(OSError):
         memory.madvise(mmap.MADV_HUGEPAGE)
     arrays = np.frombuffer(memory, np.float64).reshape(3, -1)

@@ -185,11 +185,11 @@ def _contradicted(
             f"{listed[0]} ranks are listed, and its bus bandwidth is that of {kind.ranks}: stored as {kind.ranks}"
         )
     elif not listed and kind.ranks != defaults.ranks:
-        notes.append(f"its figures are those of {kind.ranks} ranks")
+        notes.append(f"its figures fit {kind.ranks} ranks")
     if defaults.ranks not in (None, kind.ranks):
         notes.append(f"--ranks {defaults.ranks} contradicts the log, and is not used")
     if kind.collective not in (name, defaults.collective):
-        notes.append(f"its figures are those of {kind.collective}")
+        notes.append(f"its figures fit {kind.collective}")
     if defaults.collective not in (None, kind.collective):
         notes.append(f"--collective {defaults.collective} contradicts the log, and is not used")
     return notes

@@ -65,13 +65,13 @@ class PrintedTable:
     versions : dict of str to str
         Of programs and libraries.
     program, hint : str
-        Name of the program, and the collective of a command above it; empty if there is none.
+        Name of the program, and the collective of a command above it; empty without one.
     backend, algorithm : str
         For its rows.
     config : Config or None
         Its settings.
     ranks : dict of int to RankInfo
-        Those that are listed.
+        The listed ranks.
     folded : int
         How many there were, where `hpccomm show` has folded them.
     layout : Columns
@@ -79,7 +79,7 @@ class PrintedTable:
     rows : list of PrintedRow
         The halves of its whole rows.
     notes : list of str
-        What of it is no whole row.
+        Its incomplete rows.
     wrong : int or None
         Values out of bounds, of its last lines; None if it has no end.
     slow : bool

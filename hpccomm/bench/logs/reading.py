@@ -84,10 +84,10 @@ def _of_csv(text: str, defaults: LogDefaults) -> list[LogTable]:
 
 
 def _of_lines(text: str, defaults: LogDefaults) -> list[LogTable]:
-    apart = streams(text)
-    (log,) = together(apart) if apart else ([],)
-    tables = _tables(apart, log, defaults)
-    if len(apart) > 1 and not any(isinstance(each, ImportedRun) for each in tables):
+    separate = streams(text)
+    (log,) = together(separate) if separate else ([],)
+    tables = _tables(separate, log, defaults)
+    if len(separate) > 1 and not any(isinstance(each, ImportedRun) for each in tables):
         # What stands before each line does not say who printed it.
         merged = _tables([log], log, defaults)
         if any(isinstance(each, ImportedRun) for each in merged) or not tables:

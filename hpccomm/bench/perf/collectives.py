@@ -70,12 +70,12 @@ class Benchmark:
     arguments : callable
         ``arguments(operands)`` gives the arguments of the call.
     names_op : bool
-        Whether its lines name the reduction of ``-o`` though nothing is reduced, as those of
-        nccl-tests' sendrecv do.
+        Whether its lines name the reduction of ``-o`` though nothing is reduced, as for nccl-tests'
+        sendrecv.
     algorithms : bool
         Whether it takes ``--algorithm``.
     steps : callable or None
-        ``steps(comm, operands)`` runs what is no single call of the communicator.
+        ``steps(comm, operands)`` runs an operation that takes several calls of the communicator.
     carried : callable
         ``carried(ranks)`` is the part of the size that counts in algorithm bandwidth.
     possible : callable

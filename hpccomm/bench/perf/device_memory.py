@@ -174,7 +174,7 @@ class DeviceMemory:
         self._runtime.streamSynchronize(self._stream.ptr)  # the block is made anew after this
 
     def read(self, array: Array, at: int, count: int) -> NDArray[Any]:
-        """Return elements of an array on the host, where they are compared like those of the host."""
+        """Return elements of an array on the host, where they are compared like host arrays."""
         got = np.empty(count, array.dtype)
         pointer = array.data.ptr + at * got.itemsize
         self._move(got.ctypes.data, pointer, got.nbytes, self._runtime.memcpyDeviceToHost)

@@ -1,4 +1,4 @@
-"""The flags of `hpccomm perf`: those of nccl-tests, and hpccomm's own.
+"""The flags of `hpccomm perf`: nccl-tests' and hpccomm's own.
 
 `FLAGS` is the one list of nccl-tests' flags. The parser, the help, the page of documentation and the
 fields of `Config` and `Options` are filled from it: each flag names the field that takes its value.

@@ -65,7 +65,7 @@ class TableLine:
     config : Config
         The flags.
     ranks : int
-        Number of ranks; in a split run those of rank 0's group, whose bandwidths nccl-tests prints.
+        Number of ranks; in a split run, of rank 0's group, whose bandwidths nccl-tests prints.
     sync : str
         How isolated repetitions are started together.
     variant : str
@@ -92,8 +92,8 @@ class TableLine:
             self.ranks,
             seconds,
             in_place=in_place,
-            # As in nccl-tests, the time of the calls is printed in place of that of the work, while
-            # bandwidths remain those of the work.
+            # As in nccl-tests, the time of the calls is printed in place of the work's, while
+            # bandwidths still follow from the work's.
             printed=issued if config.report_cputime else seconds,
             wrong=sum(each.wrong for rank in times for each in rank.wrong)
             if checked

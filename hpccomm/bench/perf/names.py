@@ -1,4 +1,4 @@
-"""nccl-tests' names of element types and reductions, and the names of those that it lacks.
+"""nccl-tests' names of element types and reductions, and names for the ones that it lacks.
 
 Flags and tables of perf use them, and so do logs, fits and tuning.
 """

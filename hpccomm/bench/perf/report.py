@@ -259,9 +259,9 @@ class Report:
         if self._writer is None:
             return ""
         path, rows = self._writer.path, self._writer.rows
-        kept = "1 row is" if rows == 1 else f"{rows} rows are"
+        sentence = "1 row is" if rows == 1 else f"{rows} rows are"
         return (
-            f"hpccomm: {kept} kept in {path} as {self._writer.name}: "
+            f"hpccomm: {sentence} kept in {path} as {self._writer.name}: "
             f"see hpccomm show {shlex.quote(str(path))}"
         )
 

@@ -117,8 +117,8 @@ class LogReport:
 
     def of(self, *kinds: str) -> list[Sighting]:
         """Return the messages of some kinds: by kind, then by line, vague ones last."""
-        found = [each for each in self.sightings.values() if each.message.kind in kinds]
-        return sorted(found, key=lambda a: (kinds.index(a.message.kind), a.vague, a.line))
+        sightings = [each for each in self.sightings.values() if each.message.kind in kinds]
+        return sorted(sightings, key=lambda a: (kinds.index(a.message.kind), a.vague, a.line))
 
     def first_by_host(self) -> dict[str, tuple[int, str]]:
         """Return line and message of each host's first cause.

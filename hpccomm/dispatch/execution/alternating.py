@@ -57,7 +57,7 @@ class Alternating:
         tag = next(self._tags)
         transport, device = self._transport, self._device
         with used(stream, device):
-            at, kept = program.buffers(send, recv)
+            at, alive = program.buffers(send, recv)
             event = make_event()
         requests: list[Request] = []
         made = False  # whether all on the stream is done
@@ -85,7 +85,7 @@ class Alternating:
                         program.carry_out(local, at, stream)
                     made = False
         except BaseException:  # the call failed, or was abandoned
-            keep(requests, kept)
+            keep(requests, alive)
             raise
         drop_event(event)
 

@@ -90,8 +90,8 @@ class DeviceProgram:
         """
         if not self._elements:
             return (send, recv, 0), None
-        kept = self._scratch.empty(self._elements * self._dtype.itemsize, _BYTES)
-        return (send, recv, kept.data.ptr), kept
+        scratch = self._scratch.empty(self._elements * self._dtype.itemsize, _BYTES)
+        return (send, recv, scratch.data.ptr), scratch
 
     def pieces(self, messages: Sequence[Transit[DevicePlace]], at: Addresses) -> list[Piece]:
         """Return messages of a turn, by the addresses that `buffers` gave."""
@@ -131,13 +131,13 @@ class DeviceProgram:
         UsageError
             If a graph is captured from the stream, and its memory is not allocated yet.
         """
-        at, kept = self.buffers(send, recv)
+        at, alive = self.buffers(send, recv)
         for receives, sends, local in self.turns:
             if receives or sends:
                 exchange(self.pieces(receives, at), self.pieces(sends, at), stream)
             if local:
                 self.carry_out(local, at, stream)
-        del kept  # from here on the pool gives it to what comes later on this stream
+        del alive  # from here on the pool gives it to what comes later on this stream
 
 
 def _full(messages: Sequence[Transit[DevicePlace]]) -> tuple[Transit[DevicePlace], ...]:

@@ -35,15 +35,15 @@ def suspected(
     Parameters
     ----------
     transport : Transport
-        Looks at what came.
+        Looks at arrived messages.
     suspects : frozenset of int
-        Those of the look before.
+        The suspects of the last look.
     expected : sequence of (int, int)
         The sender and the bytes of each receive.
     requests : sequence of Request
         The receives first, in that order.
     left : sequence of Request
-        Those that are not complete.
+        The incomplete ones.
     tag : int
         The call's.
 
@@ -129,8 +129,8 @@ class Tokens(dict[tuple[int, int], Token]):
         hears, tells = pair
         receive = self._transport.irecv_again(_NOTHING, hears, self._tag)
         send = self._transport.isend_again(_NOTHING, tells, self._tag)
-        found = self[pair] = exchange(receive, send, hears, 0, self._tag)
-        return found
+        exchanged = self[pair] = exchange(receive, send, hears, 0, self._tag)
+        return exchanged
 
 
 class Exchanges:
@@ -168,11 +168,11 @@ class Exchanges:
         """
         if record is not self._published:
             self.table[0] = self._published = record
-        found = self._by_tag.get(tag)
-        if found is None:
+        meeting = self._by_tag.get(tag)
+        if meeting is None:
             tokens = Tokens(self._transport, tag)
-            found = self._by_tag[tag] = tuple(self._meeting(tag)), tokens
-        return found
+            meeting = self._by_tag[tag] = tuple(self._meeting(tag)), tokens
+        return meeting
 
     def late(self, exchange: Token) -> Steps:
         """Wait, polled, for an exchange that has begun.
@@ -205,13 +205,13 @@ class Exchanges:
         communications in multiport message-passing systems", 1997: ⌈log2 n⌉ messages, as a barrier's.
         """
         transport, members, table = self._transport, self._members, self.table
-        made = []
+        tokens = []
         known = 1
         while known < len(members):
             count = min(known, len(members) - known)
             new, old = table[known : known + count].reshape(-1), table[:count].reshape(-1)
             receive = transport.irecv_again(new, members[known], tag)
             send = transport.isend_again(old, members[-known], tag)
-            made.append(exchange(receive, send, members[known], new.nbytes, tag))
+            tokens.append(exchange(receive, send, members[known], new.nbytes, tag))
             known += count
-        return made
+        return tokens

@@ -112,14 +112,14 @@ class Runner:
             for each in meeting:
                 if not each.begun():
                     yield from exchanges.late(each)
-            found = forms.learned(exchanges.table, exposure, self._results)
-            turns = found.turns
-            if forms.direct_only and found.reach is not Reach.DIRECT:
+            form = forms.learned(exchanges.table, exposure, self._results)
+            turns = form.turns
+            if forms.direct_only and form.reach is not Reach.DIRECT:
                 exposure.release()
                 return False
             if turns is None:
-                program = found.program
-                buffers = self._reached(found, exposure, forms, send, recv)
+                program = form.program
+                buffers = self._reached(form, exposure, forms, send, recv)
                 if not isinstance(program, MemoryProgram):
                     yield from self._program(program, tag, forms.fold, buffers)
                     exposure.release()

@@ -163,22 +163,22 @@ class Variants:
         last = self._last
         if last is not None and last[0] == published:
             return last[1]
-        found = self._found.get(published)
-        if found is None:
+        form = self._found.get(published)
+        if form is None:
             self._check(table)
             # What later calls have as well may learn other records.
             exposure = exposure.detached() or exposure
             reach = exposure.take_records(dict(zip(self.members, table, strict=True)))
             program, peers = self.programs[reach](), Peers(exposure, self.dtype)
             turns = self._bound(program, reach, exposure, peers, results)
-            found = ReachedForm(reach, program, peers, turns)
+            form = ReachedForm(reach, program, peers, turns)
             if not exposure.lasting:
-                return found
+                return form
             if len(self._found) >= KEPT:
                 self._found.clear()
-            self._found[published] = found
-        self._last = published, found
-        return found
+            self._found[published] = form
+        self._last = published, form
+        return form
 
     def _bound(
         self,
@@ -210,9 +210,9 @@ class Variants:
             return
         odd = odd_ones(dict(zip(self.members, theirs.tolist(), strict=True)))
         everyone = len(odd) == len(self.members)
-        made = "all make different calls" if everyone else "made another call than the others"
+        fault = "all make different calls" if everyone else "made another call than the others"
         raise RankMismatch(
-            f"{ranks_named(odd)} {made}; "
+            f"{ranks_named(odd)} {fault}; "
             "give arrays of the same size and dtype, and the same op, root and algorithm, on all ranks",
             ranks=odd,
         )

@@ -187,9 +187,9 @@ class Table:
         Tables of one node serve one node, and tables of several nodes serve half to twice their
         number.
         """
-        mine, other = self.shape, shape
-        factors = (mine.nodes / other.nodes, mine.ranks_per_node / other.ranks_per_node)
-        return (mine.nodes == 1) == (other.nodes == 1) and all(
+        own, other = self.shape, shape
+        factors = (own.nodes / other.nodes, own.ranks_per_node / other.ranks_per_node)
+        return (own.nodes == 1) == (other.nodes == 1) and all(
             1 / 2 <= factor <= 2 for factor in factors
         )
 

@@ -100,10 +100,10 @@ STATES: dict[str, tuple[str, Callable[[Any], Any], str]] = {
 
 
 def _state(fact: str, bad: Callable[[Any], Any], sentence: str, devices: Facts) -> Faults:
-    if found := [
+    if faulty := [
         index for index, device in devices.items() if fact in device and bad(device[fact])
     ]:
-        yield sentence.format(", ".join(found))
+        yield sentence.format(", ".join(faulty))
 
 
 def _models(devices: Facts) -> Faults:
@@ -122,12 +122,12 @@ def _link(devices: Facts, _: Any) -> Faults:
 
 
 def _peers(peers: Facts) -> Faults:
-    found: dict[str, list[str]] = {}
+    kinds: dict[str, list[str]] = {}
     for pair, ways in peers.items():
         for way, status in ways.items():
             if status:
-                found.setdefault(f"{way}: {PEERS.get(status, f'status {status}')}", []).append(pair)
-    for why, pairs in found.items():
+                kinds.setdefault(f"{way}: {PEERS.get(status, f'status {status}')}", []).append(pair)
+    for why, pairs in kinds.items():
         more = f" and {len(pairs) - 4} more" if len(pairs) > 4 else ""
         yield f"between GPUs {', '.join(pairs[:4])}{more}, {why}"
 

@@ -105,10 +105,10 @@ def _kept_from(variables: Sequence[Facts], to: str, names: Sequence[str] = ()) -
         for value in sorted({each[name] for each in variables if name in each}):
             words = re.split(r"[,:;]", value.lstrip("^"))
             if value.startswith("^"):
-                kept = bool(set(begins[:2]) & set(words))
+                excluded = bool(set(begins[:2]) & set(words))
             else:
-                kept = not any(word.startswith(begins) for word in words)
-            if kept:
+                excluded = not any(word.startswith(begins) for word in words)
+            if excluded:
                 yield f"{name}={value}"
 
 

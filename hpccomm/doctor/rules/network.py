@@ -52,8 +52,8 @@ def _each(sentence: str, fault: Callable[[Facts], Any]) -> Callable[[List], Iter
 
     def fails(items: List) -> Iterator[str]:
         for each in items:
-            if found := fault(each):
-                yield sentence.format(**each, found=found)
+            if evidence := fault(each):
+                yield sentence.format(**each, found=evidence)
 
     return fails
 

@@ -46,15 +46,15 @@ def _synchronised() -> bool:
 
 def _container(reading: Reading) -> list[str]:
     """Return the signs of a container around this process."""
-    found = [mark for mark in _MARKS if reading.path(mark).exists()]
-    found += [
+    marks = [mark for mark in _MARKS if reading.path(mark).exists()]
+    marks += [
         f"variable {name}"
         for name in ("container", "APPTAINER_NAME", "SINGULARITY_NAME", "KUBERNETES_SERVICE_HOST")
         if name in os.environ
     ]
     try:
         if reading.text("/proc/self/uid_map").split() != ALL_USERS:
-            found.append("a user namespace")
+            marks.append("a user namespace")
     except OSError:  # a kernel without them
-        return found
-    return found
+        return marks
+    return marks

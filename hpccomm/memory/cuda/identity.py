@@ -74,12 +74,12 @@ def _uuid_of(device: int) -> bytes:
     if driver is None:
         return b""
     handle = ctypes.c_int()
-    found = (ctypes.c_ubyte * _UUID_BYTES)()
+    uuid = (ctypes.c_ubyte * _UUID_BYTES)()
     if driver.cuDeviceGet(ctypes.byref(handle), device) != 0:
         return b""
     # Drivers before CUDA 11.4 only have the first version, which supports whole devices only.
     ask = getattr(driver, "cuDeviceGetUuid_v2", None) or driver.cuDeviceGetUuid
-    return bytes(found) if ask(ctypes.byref(found), handle) == 0 else b""
+    return bytes(uuid) if ask(ctypes.byref(uuid), handle) == 0 else b""
 
 
 def _padded(uuid: bytes, pci: str) -> bytes:

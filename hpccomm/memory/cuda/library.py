@@ -89,7 +89,7 @@ __all__ = ["choose", "visible_devices"]
 
 
 def choose(requested: int | None, local_rank: int, visible: int) -> int | None:
-    """Return the device of a rank, or None if there is none.
+    """Return the device of a rank, or None without one.
 
     Parameters
     ----------
@@ -110,6 +110,10 @@ def choose(requested: int | None, local_rank: int, visible: int) -> int | None:
     if isinstance(requested, bool) or not isinstance(requested, int):
         raise UsageError(f"device is {requested!r}; give a CUDA device number or None")
     if not 0 <= requested < visible:
-        fits = f"give one from 0 to {visible - 1}" if visible else f"there is none: {unavailable()}"
+        fits = (
+            f"give one from 0 to {visible - 1}"
+            if visible
+            else f"no device can be used: {unavailable()}"
+        )
         raise UsageError(f"device is {requested}; {fits}")
     return requested

@@ -40,7 +40,7 @@ class FreeRanges:
         self._start_before = {size: 0}  # the start of the range that ends there
 
     def take(self, size: int, alignment: int) -> int | None:
-        """Return the start of `size` bytes that are no longer free; None if there are not as many.
+        """Take `size` bytes and return their start; None if no range is large enough.
 
         Parameters
         ----------
@@ -109,12 +109,12 @@ class IdlePages:
 
     def expired(self, before: float) -> list[tuple[int, int]]:
         """Return start and end of the parts that have been idle since before, and forget them."""
-        found = [(start, end) for since, start, end in self._parts if since < before]
+        idle = [(start, end) for since, start, end in self._parts if since < before]
         self._parts = [part for part in self._parts if part[0] >= before]
-        return found
+        return idle
 
     def oldest(self) -> float:
-        """Return since when the first has been idle; infinity if there is none."""
+        """Return since when the first has been idle; infinity without one."""
         return min((since for since, _, _ in self._parts), default=inf)
 
 

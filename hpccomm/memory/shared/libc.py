@@ -32,17 +32,17 @@ class Vector(ctypes.Structure):
 @cache
 def libc() -> Any:
     """Return the C library, whose functions release the interpreter's lock."""
-    found = ctypes.CDLL(None, use_errno=True)
+    library = ctypes.CDLL(None, use_errno=True)
     word, size, integer = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int
-    found.mmap.restype = word
-    found.mmap.argtypes = [word, size, integer, integer, integer, ctypes.c_int64]
-    found.madvise.argtypes = [word, size, integer]
+    library.mmap.restype = word
+    library.mmap.argtypes = [word, size, integer, integer, integer, ctypes.c_int64]
+    library.madvise.argtypes = [word, size, integer]
     for name in ("process_vm_readv", "process_vm_writev"):
-        move = getattr(found, name, None)  # not in every C library
+        move = getattr(library, name, None)  # not in every C library
         if move is not None:
             move.restype = ctypes.c_ssize_t
             move.argtypes = [integer, word, ctypes.c_ulong, word, ctypes.c_ulong, ctypes.c_ulong]
-    return found
+    return library
 
 
 def failure() -> OSError:

@@ -121,8 +121,8 @@ def _map(peer: int, offered: Offer) -> str:
         segment = process_memory().peers.find(offered.pid, offered.key)
     except OSError as error:
         return f"that of rank {peer} cannot be mapped: {error.strerror}"
-    found = segment[offered.offset : offered.offset + TOKEN].tobytes()
-    return "" if found == offered.token else f"that of rank {peer} is not there: {_ANOTHER}"
+    token = segment[offered.offset : offered.offset + TOKEN].tobytes()
+    return "" if token == offered.token else f"that of rank {peer} is not there: {_ANOTHER}"
 
 
 def _read(peer: int, offered: Offer) -> str:

@@ -44,10 +44,10 @@ class PeerSegments:
             If it cannot be mapped.
         """
         with self._lock:
-            found = self._mapped.get((pid, key))
-            if found is None:
-                found = self._mapped[pid, key] = _map(pid, key)
-            return found
+            segment = self._mapped.get((pid, key))
+            if segment is None:
+                segment = self._mapped[pid, key] = _map(pid, key)
+            return segment
 
 
 def _map(pid: int, key: int) -> NDArray[np.uint8]:
@@ -90,7 +90,7 @@ class Leases:
         self.total = 0
 
     def take(self, nbytes: int, limit: int) -> NDArray[np.uint8] | None:
-        """Return so many bytes; None if the process would exceed `limit`.
+        """Return leased memory; None if the process would exceed `limit`.
 
         Raises
         ------
@@ -107,9 +107,9 @@ class Leases:
                 self._kept.clear()
                 if self.total + nbytes > limit:
                     return None
-            found = self._heap.empty(nbytes)
+            lease = self._heap.empty(nbytes)
             self.total += nbytes
-            return found
+            return lease
 
     def give(self, lease: NDArray[np.uint8]) -> None:
         """Take back what `take` returned."""

@@ -65,8 +65,8 @@ class Algorithm:
 def _found(name: str, *made_of: str) -> Any:
     """Return what a module of this package has by that name, or makes of others that it has."""
     module, _, path = name.partition(".")
-    found = attrgetter(path)(import_module(f"{__name__}.{module}"))
-    return found(*(_found(each) if "." in each else each for each in made_of)) if made_of else found
+    build = attrgetter(path)(import_module(f"{__name__}.{module}"))
+    return build(*(_found(each) if "." in each else each for each in made_of)) if made_of else build
 
 
 def _late(name: str, *made_of: str) -> Build:
@@ -221,22 +221,22 @@ def registered() -> Mapping[str, Mapping[str, EntryPoint]]:
     """
     from importlib.metadata import entry_points
 
-    found: dict[str, dict[str, EntryPoint]] = {each: {} for each in ALGORITHMS}
+    registered: dict[str, dict[str, EntryPoint]] = {each: {} for each in ALGORITHMS}
     for point in sorted(entry_points(group=ENTRY_POINTS), key=_place):
         collective, _, name = point.name.partition(".")
         problem = ""
-        if collective not in found or not name:
+        if collective not in registered or not name:
             problem = f"its name is not collective.algorithm, with one of {', '.join(ALGORITHMS)}"
         elif name in ALGORITHMS[collective] or name in RESERVED:
             problem = f"hpccomm has {name!r} itself; give the algorithm another name"
-        elif name in found[collective]:
-            problem = f"{_place(found[collective][name])} has that name too; uninstall one"
+        elif name in registered[collective]:
+            problem = f"{_place(registered[collective][name])} has that name too; uninstall one"
         if problem:
             message = f"{_place(point)} in the group {ENTRY_POINTS} is not used: {problem}"
             warnings.warn(message, RuntimeWarning, stacklevel=2)
         else:
-            found[collective][name] = point
-    return found
+            registered[collective][name] = point
+    return registered
 
 
 class Named(Mapping[str, Algorithm]):
@@ -258,7 +258,7 @@ class Named(Mapping[str, Algorithm]):
         Raises
         ------
         ConfigurationError
-            If another package's cannot be imported, or is no algorithm.
+            If another package's cannot be imported, or is not an algorithm.
         """
         others = registered()[self._collective]  # first: it warns of others of one's own name
         return self._own[name] if name in self._own else _loaded(others[name])

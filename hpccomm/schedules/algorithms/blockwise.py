@@ -1,10 +1,10 @@
 """All-gather and reduce-scatter in two levels, on the blocks of ranks.
 
 The owners of a node share the blocks of all its ranks. With k owners, an owner has its own block
-and those of the ranks k, 2k, ... places further on. Each of these blocks is one lap. In a lap each
-owner has at most one block of its node. The owners at the same place of all nodes gather or fold
-these blocks among themselves, so that each node has each block of the lap on one owner. Before or
-after that, the ranks of each node fold or gather the blocks of the lap.
+and the blocks of the ranks k, 2k, ... places further on. Each of these blocks is one lap. In a lap
+each owner has at most one block of its node. The owners at the same place of all nodes gather or
+fold these blocks among themselves, so that each node has each block of the lap on one owner. Before
+or after that, the ranks of each node fold or gather the blocks of the lap.
 
 The hierarchical algorithms compose it with phases within nodes.
 """
@@ -49,8 +49,8 @@ class Lap:
 
     def own(self, levels: Levels) -> tuple[Column, Column, Column]:
         """Return, for each owner, the rank whose block it has, where that lies, and its count."""
-        mine = levels.which, levels.slices.at
-        return self.rank[mine], self.start[mine], self.count[mine]
+        own = levels.which, levels.slices.at
+        return self.rank[own], self.start[own], self.count[own]
 
     def piece(
         self,
@@ -83,10 +83,10 @@ def laps_of(levels: Levels, blocks: Blocks) -> list[Lap]:
     every = []
     for number in range(levels.num_laps):
         local = number * owners + at
-        there = (at < owners) & (local < place.sizes)
-        rank = place.rank(nodes, np.where(there, local, 0))
+        present = (at < owners) & (local < place.sizes)
+        rank = place.rank(nodes, np.where(present, local, 0))
         start, count = blocks.at(rank)
-        every.append(Lap(number, rank, start, np.where(there, count, 0), blocks.largest))
+        every.append(Lap(number, rank, start, np.where(present, count, 0), blocks.largest))
     return every
 
 

@@ -106,15 +106,15 @@ def halving_rounds(
     while distance:
         partner = core.peer(number ^ distance)
         first = number - number % distance
-        mine, count = span(blocks, first, first + distance)
+        own, count = span(blocks, first, first + distance)
         first = first ^ distance
         theirs, their_count = span(blocks, first, first + distance)
         last = final and distance == 1
-        result = Place(work.buffer, mine + shift)
+        result = Place(work.buffer, own + shift)
         sends, local = [], []
         for buffer, by, whose in so_far:
             sends.append(transfers(rank, partner, buffer, theirs + by, their_count, whose))
-            pair = (Place(buffer, mine + by), incoming)
+            pair = (Place(buffer, own + by), incoming)
             local.append(folds(rank, pair, result, count, final=last, where=whose))
         receive = transfers(rank, partner, SCRATCH, slot, count, core.active)
         yield Round((receive,), tuple(sends), tuple(local))

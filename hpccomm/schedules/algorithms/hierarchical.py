@@ -28,9 +28,9 @@ Rounds and elements are the sums over the phases, on L ranks and on N ranks with
 array is cut into pieces, so that the phase across nodes of one piece overlaps the other phases of
 another.
 
-Where nodes differ in size, there are as many slices as the smallest node has ranks. The other ranks of
-a larger node take part only within it. A family that cannot scatter (a tree) has one slice: the first
-rank of a node has the whole array.
+If nodes differ in size, the number of slices is the smallest node's number of ranks. The other
+ranks of a larger node take part only within it. A family that cannot scatter (a tree) has one
+slice: the first rank of a node has the whole array.
 
 Within the nodes data moves by messages, or in memory as `hpccomm.schedules.algorithms.hierarchical_direct`
 says. Across them it moves in the same way in both forms.

@@ -147,8 +147,8 @@ class InMemory:
 
         def steps(node: Group) -> Steps:
             for lap, number in product(laps, range(levels.num_nodes)):
-                mine = node.at, number
-                whose, start, count = lap.rank[mine], lap.start[mine], lap.count[mine]
+                own = node.at, number
+                whose, start, count = lap.rank[own], lap.start[own], lap.count[own]
                 for distance in range(1, node.size):
                     peer = node.peer((node.at + distance) % node.size)
                     target = Place(RECV, start, peer)
@@ -163,9 +163,9 @@ class InMemory:
         def steps(node: Group) -> Steps:
             both = zip(laps, lying, strict=True)
             for (lap, there), number in product(both, range(levels.num_nodes)):
-                mine = node.at, number
-                target = Place(SCRATCH, there.start[mine])
-                yield shm.folded(node, lap.start[mine], lap.count[mine], target, final=False)
+                own = node.at, number
+                target = Place(SCRATCH, there.start[own])
+                yield shm.folded(node, lap.start[own], lap.count[own], target, final=False)
 
         return self._on_nodes(steps)
 

@@ -138,12 +138,12 @@ class ByMessages:
         """Send each rank's block of `RECV` to its owner."""
         levels, owners = self.levels, self.levels.slices
         owner, further = self._owner()
-        mine = transfers(levels.rank, owner, RECV, *blocks.at(levels.rank), further)
+        own = transfers(levels.rank, owner, RECV, *blocks.at(levels.rank), further)
         theirs = tuple(
             transfers(owners.rank, whose, RECV, start, count)
             for whose, start, count in (lap.own(levels) for lap in laps[1:])
         )
-        yield Round(receives=theirs, sends=(mine,))
+        yield Round(receives=theirs, sends=(own,))
 
     def hand_out(self, laps: list[Lap], blocks: Blocks) -> Rounds:
         """Send the owners' blocks of `RECV`, of all nodes, to all ranks of the node.

@@ -151,7 +151,8 @@ class Levels:
     largest : int
         Ranks of the largest node.
     owners : int
-        How many ranks of each node, the first ones, have a part: as many as the smallest node has.
+        How many ranks of each node, the first ones, have a part: one for each rank of the smallest
+        node.
     num_laps : int
         How many blocks an owner has at most, if the owners share the blocks of their node's ranks.
     scattering : Scattering or None

@@ -127,8 +127,8 @@ def in_channels(
     number = min(tuning.channels, len(pieces))
 
     def channel(which: int) -> Channel:
-        mine = pieces[which::number]
-        return lambda: chain.from_iterable(run(piece, which * scratch) for piece in mine)
+        own = pieces[which::number]
+        return lambda: chain.from_iterable(run(piece, which * scratch) for piece in own)
 
     channels = tuple(channel(which) for which in range(number))
     cut = tuning.segment if len(pieces) > 1 else None

@@ -251,8 +251,8 @@ def all_gather_in_pieces(rounds: AllGather, *, cut: bool = True) -> Build:
 
         def run(piece: Blocks, _slot: int) -> Rounds:
             start, count = piece.at(group.at)
-            mine = copies(group.rank, Place(SEND, start - own), Place(RECV, start), count)
-            yield Round(local=(mine,))
+            own_block = copies(group.rank, Place(SEND, start - own), Place(RECV, start), count)
+            yield Round(local=(own_block,))
             yield from rounds(group, piece)
 
         return in_channels(clipped(blocks, tuning.segment) if cut else [blocks], run, tuning, 0)

@@ -259,7 +259,7 @@ Trees = Callable[[Group, Column | int], tuple[Tree, ...]]
 
 @dataclass(frozen=True, slots=True)
 class Pipeline:
-    """Pipelines through one or several trees, each of which carries its part of the array.
+    """Pipelines through one or several trees; each carries its part of the array.
 
     Attributes
     ----------

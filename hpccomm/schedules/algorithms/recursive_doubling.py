@@ -40,7 +40,7 @@ from hpccomm.schedules.schedule import (
 class ActiveRanks:
     """The active ranks of a group, and how they are numbered.
 
-    With k passive ranks, the first 2k positions form pairs, of which the first one is active.
+    With k passive ranks, the first 2k positions form pairs; the first of a pair is active.
 
     Parameters
     ----------
@@ -52,15 +52,15 @@ class ActiveRanks:
     Attributes
     ----------
     size : int
-        How many are active: the largest power of two that is not above the group's size.
+        Number of active ranks: the largest power of two that is not above the group's size.
     extra : int
-        How many are passive.
+        Number of passive ranks.
     passive, active : ndarray of bool
-        Which rows are passive ranks, and which are active ones.
+        Whether a row is a passive rank, and whether it is an active one.
     helps : ndarray of bool
-        Which rows work for a passive neighbour too.
+        Whether a row works for a passive neighbour too.
     neighbour : ndarray of int64
-        The rank of the other one of a pair; the own rank where there is no pair.
+        The rank of the other one of a pair; without a pair, the own rank.
     number : ndarray of int64
         The number among the active ranks; a passive rank has the number of its neighbour.
     """
@@ -137,9 +137,9 @@ def _all_reduce_rounds(piece: PhasePiece) -> Rounds:
         distance *= 2
         last = piece.final and distance == core.size
         sends, local = [], []
-        for mine, whose in so_far:
-            sends.append(transfers(rank, partner, mine.buffer, start, count, whose))
-            for pair, side in (((mine, theirs), lower), ((theirs, mine), ~lower)):
+        for part, whose in so_far:
+            sends.append(transfers(rank, partner, part.buffer, start, count, whose))
+            for pair, side in (((part, theirs), lower), ((theirs, part), ~lower)):
                 local.append(folds(rank, pair, result, count, final=last, where=whose & side))
         receive = transfers(rank, partner, SCRATCH, slot, count, core.active)
         yield Round((receive,), tuple(sends), tuple(local))
@@ -184,12 +184,12 @@ def spread_rounds(group: Group, core: ActiveRanks, blocks: Blocks) -> Rounds:
     while distance < core.size:
         partner = core.peer(number ^ distance)
         first = number - number % distance
-        mine = span(blocks, first, first + distance)
+        own = span(blocks, first, first + distance)
         first = first ^ distance
         theirs = span(blocks, first, first + distance)
         yield Round(
             receives=(transfers(rank, partner, RECV, *theirs, core.active),),
-            sends=(transfers(rank, partner, RECV, *mine, core.active),),
+            sends=(transfers(rank, partner, RECV, *own, core.active),),
         )
         distance *= 2
     if core.extra:

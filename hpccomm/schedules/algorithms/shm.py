@@ -233,14 +233,14 @@ def all_to_all(group: Group, call: Signature, tuning: Tuning) -> Schedule:
 
     def steps(distance: int) -> Steps:
         position = (at + distance) % n
-        mine, theirs = at * block, position * block
+        own, theirs = at * block, position * block
         if distance == 0:
-            return (copies(rank, Place(SEND, mine), Place(RECV, mine), block),)
+            return (copies(rank, Place(SEND, own), Place(RECV, own), block),)
         peer = group.peer(position)
         moves: list[Copies] = []
         for piece in pieces:
             first, count = piece.at((at > position).astype(np.int64))
-            moves += exchanged(rank, peer, mine + first, theirs + first, count, aside)
+            moves += exchanged(rank, peer, own + first, theirs + first, count, aside)
         return moves
 
     waits = call.in_place and n > 1

@@ -161,9 +161,9 @@ class Links:
             if same:
                 self._recent.insert(0, self._recent.pop(number))
                 return known
-        found = self._found(rank, peer)
-        self._recent = [found, *self._recent[: RECENT - 1]]
-        return found
+        routes = self._found(rank, peer)
+        self._recent = [routes, *self._recent[: RECENT - 1]]
+        return routes
 
     def within_node(self, ranks: NDArray[np.int64]) -> bool:
         """Whether the ranks in each row of `ranks` share a node."""

@@ -72,14 +72,14 @@ def _schedule(
                 f"algorithm is {algorithm!r}, which {call.collective} does not have; "
                 f"give one of {', '.join(map(repr, own))}, or the function that builds its schedule"
             )
-        name, found = algorithm, own[algorithm]
+        name, chosen = algorithm, own[algorithm]
     else:
-        found = algorithm if isinstance(algorithm, Algorithm) else Algorithm(algorithm)
-        name = getattr(found.build, "__name__", repr(found.build))
-    if found.shared and network.nodes > 1:
+        chosen = algorithm if isinstance(algorithm, Algorithm) else Algorithm(algorithm)
+        name = getattr(chosen.build, "__name__", repr(chosen.build))
+    if chosen.shared and network.nodes > 1:
         raise UsageError(
             f"algorithm is {name!r}, which needs ranks that share memory, and {network.name} "
             f"has {network.ranks} ranks on {network.nodes} nodes; give at most "
             f"{network.ranks_per_node} ranks, or another algorithm"
         )
-    return found.build(world(network.ranks), call, tuning)
+    return chosen.build(world(network.ranks), call, tuning)

@@ -113,7 +113,7 @@ def load(name: str) -> Network:
     Raises
     ------
     ConfigurationError
-        If there is no such file or name, or the file does not describe a network.
+        If the file or name does not exist, or the file does not describe a network.
     """
     if name in ready():
         return parse((_READY / f"{name}{_SUFFIX}").read_text(encoding="utf-8"), name, name)

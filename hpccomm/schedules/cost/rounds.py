@@ -169,12 +169,12 @@ class Walk:
         def work_out() -> None:
             ready = np.concatenate([channel.clock[each.rank] for channel, each in together])
             passed = self._links.carry(routes, ready, nbytes)
-            there = passed + routes.latency
+            arrival = passed + routes.latency
             begin = 0
             for channel, each in together:
                 own = slice(begin, begin + len(each.rank))
                 take_latest(channel.clock, each.rank, passed[own])
-                take_latest(channel.clock, each.peer, there[own])
+                take_latest(channel.clock, each.peer, arrival[own])
                 begin = own.stop
 
         def repeats() -> Repeats:

@@ -353,14 +353,14 @@ def ranked(
     Equal ones keep the order of `names`. Algorithms without terms come last. The other parameters
     are as of `estimate`.
     """
-    found = [
+    estimates = [
         Estimated(name, estimate(network, collective, nbytes, name, segment))
         for name in names
         if has_terms(collective, name)
     ]
     unknown = [Estimated(name, math.inf) for name in names if not has_terms(collective, name)]
     # Sums in another order differ in their last digits.
-    return [*sorted(found, key=lambda each: float(f"{each.seconds:.6g}")), *unknown]
+    return [*sorted(estimates, key=lambda each: float(f"{each.seconds:.6g}")), *unknown]
 
 
 def rounds_of(
@@ -382,10 +382,10 @@ def _parts(
     if key in LINES:
         return [(network, LINES[key], CallSize(n, m, segment))]
     within, across = COMPOSED[key]
-    found = []
+    phases = []
     if per_node > 1:
         node, extent = replace(network, ranks=per_node), CallSize(per_node, m, segment)
-        found = [(node, LINES[each], extent) for each in within]
+        phases = [(node, LINES[each], extent) for each in within]
     level = network.across
     if level is not None and network.nodes > 1:
         shared = 1 / _byte(level, per_node, network.nodes)
@@ -395,8 +395,8 @@ def _parts(
             ranks_per_node=1,
             across=Level(level.latency, shared, 1, gap=level.gap),
         )
-        found.append((between, LINES[across], CallSize(network.nodes, m / per_node, segment)))
-    return found
+        phases.append((between, LINES[across], CallSize(network.nodes, m / per_node, segment)))
+    return phases
 
 
 def _seconds(network: Network, line: TermsLine, extent: CallSize) -> float:

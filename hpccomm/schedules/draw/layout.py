@@ -108,12 +108,12 @@ def row(step: DrawnStep, subject: Subject) -> RoundLayout:
         by_rank[move.source][label(move.data, subject)].append(move)
     labels = {}
     for rank, own in by_rank.items():
-        kept = list(own.items())
-        if len(kept) > MOST_LABELS:
-            moves = [move for _, each in kept for move in each]
-            kept = [(Caption(f"{len(kept)} parts", "", PARTS), moves)]
-        labels[rank] = kept
-    stacks = (sum(each.height for each, _ in kept) for kept in labels.values())
+        parts = list(own.items())
+        if len(parts) > MOST_LABELS:
+            moves = [move for _, each in parts for move in each]
+            parts = [(Caption(f"{len(parts)} parts", "", PARTS), moves)]
+        labels[rank] = parts
+    stacks = (sum(each.height for each, _ in parts) for parts in labels.values())
     stack = max(stacks, default=0.0)
     height = 0.11
     if step.moves:
@@ -165,7 +165,7 @@ def shade(place: float) -> Colour:
 
 def pitch(rows: Sequence[RoundLayout]) -> float:
     """Return the inches between ranks, which depend on the widest label."""
-    widths = [each.width for row in rows for kept in row.labels.values() for each, _ in kept]
+    widths = [each.width for row in rows for parts in row.labels.values() for each, _ in parts]
     return min(max(max(widths, default=0.0) + 0.14, 0.42), 1.4)
 
 

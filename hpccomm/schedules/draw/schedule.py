@@ -66,8 +66,8 @@ def draw(subject: Subject) -> str:
         A document of SVG.
     """
     panels = [[row(step, subject) for step in steps] for steps in subject.channels]
-    apart = pitch([each for rows in panels for each in rows])
-    panel = GUTTER + apart * subject.size
+    distance = pitch([each for rows in panels for each in rows])
+    panel = GUTTER + distance * subject.size
     words = max(0.112 * len(subject.title), 0.076 * len(subject.summary))
     width = 2 * MARGIN + max(len(panels) * (panel + BETWEEN) - BETWEEN, words, LEGEND)
     tall = max((sum(each.height for each in rows) for rows in panels), default=0.0)
@@ -78,7 +78,7 @@ def draw(subject: Subject) -> str:
     canvas.text((MARGIN, MARGIN + 0.38), subject.summary, 9, INK)
     for number, rows in enumerate(panels):
         left = MARGIN + number * (panel + BETWEEN)
-        at = [left + GUTTER + apart * (rank + 0.5) for rank in range(subject.size)]
+        at = [left + GUTTER + distance * (rank + 0.5) for rank in range(subject.size)]
         _Panel(canvas, subject, number, left, at, MARGIN + head, tall).draw(rows)
     _legend(canvas, subject, height - MARGIN - FOOT / 2)
     return canvas.svg()
@@ -179,16 +179,16 @@ class _Panel:
     def _labels(self, each: RoundLayout, top: float) -> dict[int, Start]:
         """Write the labels; return where each move begins, by its identity."""
         starts: dict[int, Start] = {}
-        for rank, kept in each.labels.items():
+        for rank, parts in each.labels.items():
             x = self.at[rank]
-            y = top + each.stack - sum(shown.height for shown, _ in kept)
-            for place, (shown, moves) in enumerate(kept):
+            y = top + each.stack - sum(shown.height for shown, _ in parts)
+            for place, (shown, moves) in enumerate(parts):
                 middle, foot = y + shown.height / 2, y + shown.height
                 self._label(shown, x, middle)
                 for move in moves:
                     colour = label(move.data, self.subject).colour
                     side = shown.width / 2 if move.target > rank else -shown.width / 2
-                    lowest = place == len(kept) - 1
+                    lowest = place == len(parts) - 1
                     begin = (x, foot - 0.02) if lowest else (x + side, middle)
                     starts[id(move)] = begin, colour
                 y = foot

@@ -115,9 +115,9 @@ def peers_of(ranks: int, peers: Peers | None) -> list[tuple[int, ...]]:
         return [ring(rank, ranks) for rank in range(ranks)]
     if len(peers) != ranks:
         raise UsageError(f"peers has {len(peers)} lists for {ranks} ranks; give one for each")
-    listed = [tuple(NOBODY if each is None else each for each in mine) for mine in peers]
-    for rank, mine in enumerate(listed):
-        if not all(each in range(NOBODY, ranks) for each in mine):
+    listed = [tuple(NOBODY if each is None else each for each in own) for own in peers]
+    for rank, own in enumerate(listed):
+        if not all(each in range(NOBODY, ranks) for each in own):
             raise UsageError(
                 f"peers of rank {rank} are {list(peers[rank])}; give ranks from 0 to {ranks - 1}, or None"
             )
@@ -148,7 +148,7 @@ def elements(collective: str, ranks: int, count: Counts | None, peers: Peers | N
         fits += f", or {ranks} of them, one for each rank's block"
     rows = [ranks] * ranks
     if what.peers:
-        rows = [len(mine) for mine in peers_of(ranks, peers)]
+        rows = [len(own) for own in peers_of(ranks, peers)]
         fits += f", or {ranks} rows, what each rank sends to each of its peers"
     elif what.individual:
         fits += f", or {ranks} rows of {ranks}, what each rank sends to each"

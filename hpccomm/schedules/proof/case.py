@@ -217,15 +217,15 @@ def signatures(
     """
     what = DESCRIPTIONS[collective]
     wanted = [in_place] * ranks if isinstance(in_place, bool) else list(in_place)
-    made: dict[tuple[bool, CallLists], Signature] = {}
+    signatures: dict[tuple[bool, CallLists], Signature] = {}
     calls = []
     for rank, lists in enumerate(_lists(what, ranks, count, peers)):
         same = wanted[rank] and what.in_place not in ("never", "always")
         same = same and (rank == root or not what.rooted)
         same = same and (not what.individual or sum(lists.sent) == sum(lists.received))
         key = bool(same), lists
-        if key not in made:
-            made[key] = Signature(
+        if key not in signatures:
+            signatures[key] = Signature(
                 collective,
                 dtype,
                 lists.sent,
@@ -237,7 +237,7 @@ def signatures(
                 exclusive=exclusive,
                 in_place=bool(same),
             )
-        calls.append(made[key])
+        calls.append(signatures[key])
     return tuple(calls)
 
 
@@ -278,17 +278,17 @@ def _with_peers(peers: Sequence[tuple[int, ...]], count: Counts) -> Iterator[Cal
     rows: Sequence[int | Sequence[int]]
     rows = count if isinstance(count, Sequence) else [count] * len(peers)
     sent = [
-        tuple(row) if isinstance(row, Sequence) else (row,) * len(mine)
-        for row, mine in zip(rows, peers, strict=True)
+        tuple(row) if isinstance(row, Sequence) else (row,) * len(own)
+        for row, own in zip(rows, peers, strict=True)
     ]
-    for rank, mine in enumerate(peers):
+    for rank, own in enumerate(peers):
         received = tuple(
             sent[rank][block]
             if peer == NOBODY
             else sent[peer][counterpart(rank, block, peers.__getitem__)]
-            for block, peer in enumerate(mine)
+            for block, peer in enumerate(own)
         )
-        yield CallLists(sent[rank], received, mine, uniform=False)
+        yield CallLists(sent[rank], received, own, uniform=False)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

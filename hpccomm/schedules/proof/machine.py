@@ -268,18 +268,18 @@ class SymbolicMachine:
         starts, holders = [], []
         done = 0
         for length, place in zip(rows.lengths, places, strict=True):
-            mine = slice(done, done + length)
+            part = slice(done, done + length)
             done += length
             start = place.start
             starts.append(
                 start if isinstance(start, np.ndarray) else np.full(length, start, np.int64)
             )
             if place.peer is None:
-                holders.append(rows.rank[mine])
+                holders.append(rows.rank[part])
                 continue
-            actor, size = rows.rank[mine], rows.size[mine]
-            self._checks.neighbours(actor, place, rows.first[mine], size)
-            holders.append(place.peer + rows.first[mine])
+            actor, size = rows.rank[part], rows.size[part]
+            self._checks.neighbours(actor, place, rows.first[part], size)
+            holders.append(place.peer + rows.first[part])
         start, holder = np.concatenate(starts), np.concatenate(holders)
         code = np.repeat([CODES[place.buffer] for place in places], rows.lengths)
         self._checks.bounds(rows.rank, holder, code, start, rows.counts, rows.verb)
@@ -335,12 +335,12 @@ class SymbolicMachine:
                 arrived.setdefault(ranks.tobytes(), (ranks, []))[1].append(came + first)
         label = np.full(self._ranks, -1)
         for number, (ranks, tables) in enumerate(arrived.values()):
-            there = np.concatenate(tables)
+            cells = np.concatenate(tables)
             self._checks.demand(
-                np.isin(there, ranks), there, "is in a barrier that is not its group's"
+                np.isin(cells, ranks), cells, "is in a barrier that is not its group's"
             )
             self._checks.demand(
-                np.isin(ranks, there), ranks, "does not come to its group's barrier"
+                np.isin(ranks, cells), ranks, "does not come to its group's barrier"
             )
             self._checks.demand(label[ranks] == -1, ranks, "is in two barriers at once")
             label[ranks] = number
@@ -365,7 +365,7 @@ class SymbolicMachine:
             self._accesses.note(target, writer, self._checks.round, writes=True)
 
     def end(self) -> None:
-        """Compare the cells that this channel touched with those of earlier channels."""
+        """Compare the cells that this channel and earlier ones touched."""
         memory = self._memory
         clash = (memory.wrote & (memory.others_wrote | memory.others_read)) | (
             memory.read & memory.others_wrote

@@ -60,10 +60,10 @@ class Accesses:
         writes = np.repeat([writes for *_, writes in self._touched], lengths)
 
         foreign = np.flatnonzero(owner[cell] != rank)
-        mine, its, then = cell[foreign], rank[foreign], at[foreign]
+        own, its, then = cell[foreign], rank[foreign], at[foreign]
         for when in (-1, NEVER):
-            theirs = np.full(len(mine), when)
-            self._check_apart(mine, its, then, owner[mine], theirs, refuse)
+            theirs = np.full(len(own), when)
+            self._check_apart(own, its, then, owner[own], theirs, refuse)
 
         order = np.argsort(cell, kind="stable")
         cell, rank, at, writes = cell[order], rank[order], at[order], writes[order]
@@ -86,10 +86,10 @@ class Accesses:
         refuse: Callable[[int, int, int, int, int], Exception],
     ) -> None:
         earlier, later = np.minimum(at, then), np.maximum(at, then)
-        apart: Mask = np.zeros(len(cell), np.bool_)
+        separated: Mask = np.zeros(len(cell), np.bool_)
         for met_at, label in self._met:
             together = (label[one] == label[other]) & (label[one] >= 0)
-            apart |= together & (earlier <= met_at) & (met_at < later)
-        if not apart.all():
-            i = int(np.argmin(apart))
+            separated |= together & (earlier <= met_at) & (met_at < later)
+        if not separated.all():
+            i = int(np.argmin(separated))
             raise refuse(int(cell[i]), int(one[i]), int(at[i]), int(other[i]), int(then[i]))

@@ -70,8 +70,8 @@ def _turns(rounds: Iterable[Round], rank: int) -> Iterator[tuple[Row, ...]]:
 
 
 def _rows(column: Column, rank: int) -> list[int]:
-    mine: list[int] = np.flatnonzero(column == rank).tolist()
-    return mine
+    own: list[int] = np.flatnonzero(column == rank).tolist()
+    return own
 
 
 def _messages(table: Transfers, rank: int) -> Iterator[Row]:

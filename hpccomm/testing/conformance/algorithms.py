@@ -74,14 +74,14 @@ def cut(
         yield comm
         return
     options = CommOptions(self_check=False, segment=segment, shared_memory=shared_memory)
-    with another(comm, options=options) as made:
-        yield made
+    with another(comm, options=options) as other:
+        yield other
 
 
 def in_memory(comm: Communicator) -> str | None:
     """Return the algorithm that sends nothing, or None where it does not apply. Local."""
-    apart = comm.size != comm.local_size or lacks(comm, SHARED_MEMORY) is not None
-    return None if comm.size == 1 or apart else "shm"
+    unshared = comm.size != comm.local_size or lacks(comm, SHARED_MEMORY) is not None
+    return None if comm.size == 1 or unshared else "shm"
 
 
 def taken(comm: Communicator, algorithm: str, spec: Spec, **how: Any) -> bool:

@@ -190,14 +190,14 @@ def a_late_sender(comm: Communicator) -> None:
         assert comm.probe(block=False) is None, "nothing was sent"
         comm.barrier()
         equal(comm.recv(None, ANY), np.arange(3), "the late message")
-        found: list[Any] = [None]
+        messages: list[Any] = [None]
 
         def there() -> bool:
-            found[0] = comm.probe(1, block=False)
-            return found[0] is not None
+            messages[0] = comm.probe(1, block=False)
+            return messages[0] is not None
 
         happens(there, "a second message")
-        equal(found[0].recv(), np.arange(4), "the second message")
+        equal(messages[0].recv(), np.arange(4), "the second message")
     else:
         comm.barrier()
         if comm.rank == 1:

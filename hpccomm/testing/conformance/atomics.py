@@ -44,8 +44,8 @@ def tickets(comm: Communicator) -> None:
                 drawn.append(int(window.fetch_and_op(1, 0)))
             else:
                 seen = window.fetch_and_op(0, 0, op=WindowOp.NO_OP)
-                while (there := window.compare_and_swap(seen + 1, seen, 0)) != seen:
-                    seen = there
+                while (value := window.compare_and_swap(seen + 1, seen, 0)) != seen:
+                    seen = value
                 drawn.append(int(seen))
             window.accumulate(np.array([1, 1]), 0)
             drawn.append(int(window.fetch_and_op(np.array([0, 1]), 0, op=ReduceOp.SUM)[0]))
@@ -131,8 +131,8 @@ def replace_and_read(comm: Communicator, dtype: np.dtype[Any]) -> None:
         first = source[comm.rank][0, :1]
         window.fence()
         for compare in (moved(1, (1,), dtype, 99)[0], first.copy()):
-            there = window.compare_and_swap(source[left][1, :1], compare, comm.rank)
-            equal(there, first, "what compare_and_swap returns")
+            old = window.compare_and_swap(source[left][1, :1], compare, comm.rank)
+            equal(old, first, "what compare_and_swap returns")
         equal(memory[0, :1], source[left][1, :1], "swapped")
         window.fence()
 

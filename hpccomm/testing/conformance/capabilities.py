@@ -33,8 +33,8 @@ def lacks(comm: Communicator, capability: str) -> str | None:
         absent = getattr(backend, "arrivals", None) is None
         return f"backend {backend.name!r}: it has no arrivals" if absent else None
     if core not in _windows:
-        made = backend.window()
-        if made is not None:
-            made.free()
-        _windows[core] = made is not None
+        window = backend.window()
+        if window is not None:
+            window.free()
+        _windows[core] = window is not None
     return None if _windows[core] else f"backend {backend.name!r}: Backend.window returns None"

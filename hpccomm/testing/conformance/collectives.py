@@ -139,10 +139,10 @@ def results_are_owned(comm: Communicator) -> None:
     x = np.full((comm.size, 2), comm.rank, np.int32)
     first = comm.all_gather(x)
     second = comm.all_to_all(x)
-    kept = first.copy(), second.copy()
+    copies = first.copy(), second.copy()
     comm.all_gather(x + 1)
     comm.all_to_all(x + 1)
-    for result, before in zip((first, second), kept, strict=True):
+    for result, before in zip((first, second), copies, strict=True):
         equal(result, before, "after later calls")
         assert result.flags.writeable, "writable"
         assert result.flags.c_contiguous, "C-contiguous"

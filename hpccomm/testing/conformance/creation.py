@@ -19,8 +19,8 @@ CREATION = Behaviours("creation")
 def another(comm: Communicator, **keywords: Any) -> Communicator:
     """Make a communicator like `comm`, from nothing; collective over it."""
     if isinstance(comm, OnDevice):
-        made: Communicator = comm.another(**keywords)
-        return made
+        other: Communicator = comm.another(**keywords)
+        return other
     backend = str(comm.backends["host"])
     return hpccomm.new_comm(backend, **{"mpi_comm": comm.mpi_comm, **keywords})
 

@@ -146,13 +146,13 @@ def narrow_floats_round_once(comm: Communicator) -> None:
 @DETERMINISTIC.behaviour()
 def the_run_does_not_matter(comm: Communicator) -> None:
     """The same input gives the same bits again, synchronous or not, in place or out."""
-    mine = cancelling(comm.size, (4001,), np.dtype(np.float32))[comm.rank]
-    first = comm.all_reduce(mine.copy(), deterministic=True)
+    own = cancelling(comm.size, (4001,), np.dtype(np.float32))[comm.rank]
+    first = comm.all_reduce(own.copy(), deterministic=True)
     for _ in range(3):
-        out = np.empty_like(mine)
-        comm.all_reduce(mine, out=out, deterministic=True)
+        out = np.empty_like(own)
+        comm.all_reduce(own, out=out, deterministic=True)
         same_bits(out, first, "out")
-    work = comm.all_reduce(mine.copy(), deterministic=True, async_op=True)
+    work = comm.all_reduce(own.copy(), deterministic=True, async_op=True)
     same_bits(work.wait(), first, "async_op")
     everywhere = comm.all_gather(first)
     same_bits(everywhere, np.stack([first] * comm.size), "on every rank")

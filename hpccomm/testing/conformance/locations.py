@@ -32,8 +32,8 @@ def where_the_best_value_is(comm: Communicator) -> None:
         equal(result["value"], best(everyone, axis=0), f"{op.name}: values")
         equal(result["index"], at(everyone, axis=0), f"{op.name}: ranks")
     # One number a rank, and indices that count from the end.
-    mine = hpccomm.with_index(float(rank % 2), size - rank)
-    result = comm.all_reduce(mine, ReduceOp.MINLOC)
-    assert result is mine, "in place"
+    own = hpccomm.with_index(float(rank % 2), size - rank)
+    result = comm.all_reduce(own, ReduceOp.MINLOC)
+    assert result is own, "in place"
     last = (size - 1) // 2 * 2
-    assert mine.tolist() == (0.0, size - last), mine
+    assert own.tolist() == (0.0, size - last), own

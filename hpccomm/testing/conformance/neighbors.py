@@ -101,14 +101,14 @@ def new_results_begin_with_zeros(comm: Communicator) -> None:
 @NEIGHBORS.behaviour(graph=(line, double))
 def plans_and_batches(comm: Communicator, graph: Graph) -> None:
     """A plan exchanges what lies in its arrays whenever it is called; a batch takes the call."""
-    made = trial(comm, spec(graph, 2))
-    made.run(comm, "plan")
-    made.fill()
+    call = trial(comm, spec(graph, 2))
+    call.run(comm, "plan")
+    call.fill()
     with comm.batch():
-        comm.neighbor_all_to_all(**made.arguments)
-    made.check(made.target, "batch")
+        comm.neighbor_all_to_all(**call.arguments)
+    call.check(call.target, "batch")
     peers = graph(comm.rank, comm.size)
-    choice = comm.explain("neighbor_all_to_all", made.arguments["x"], peers)
+    choice = comm.explain("neighbor_all_to_all", call.arguments["x"], peers)
     assert choice.collective == "neighbor_all_to_all", choice
 
 

@@ -41,14 +41,14 @@ def arrays_are_apart(comm: Communicator) -> None:
     On each rank in another order.
     """
     random = np.random.default_rng(comm.rank)
-    kept: dict[int, Array] = {}
+    arrays: dict[int, Array] = {}
     for number in range(200):
         x = comm.empty(int(random.integers(1, 50_000)), np.int64)
         x.fill(number)
-        kept[number] = x
-        if len(kept) > 10:
-            del kept[int(random.choice(list(kept)))]
-    for number, x in kept.items():
+        arrays[number] = x
+        if len(arrays) > 10:
+            del arrays[int(random.choice(list(arrays)))]
+    for number, x in arrays.items():
         assert (x == number).all(), f"array {number} was written to"
         del x
     some = comm.empty(64, np.int64)

@@ -179,26 +179,26 @@ def ways_to_plain_arrays(comm: Communicator) -> None:
     for reached in ("auto", "pages", "staging", "off"):
         options = CommOptions(self_check=False, shared_memory=reached)
         try:
-            made = another(comm, options=options)
+            other = another(comm, options=options)
         except ConfigurationError as error:
             assert reached == "pages", f"{reached} is refused: {error}"
             assert "pages" in str(error), str(error)
             continue
-        with made:
+        with other:
             for collective, algorithm in MIXED:
                 spec = Spec(collective, 5, root=comm.size - 1, results=(IN_PLACE, OUT))
-                attempt(made, algorithm, spec, "every_other_rank")
+                attempt(other, algorithm, spec, "every_other_rank")
 
 
 @SHARED_MEMORY.behaviour()
 def no_memory_is_reached(comm: Communicator) -> None:
     """Switched off, the algorithm that needs it is refused; registered arrays are as good as others."""
-    with cut(comm, None, "off") as apart:
-        x = apart.empty(4, np.float32)
+    with cut(comm, None, "off") as unshared:
+        x = unshared.empty(4, np.float32)
         x.fill(1)
         with raises(UsageError, "'shm'", "auto"):
-            apart.all_reduce(x, algorithm="shm")
-        equal(apart.all_reduce(x), np.full(4, comm.size, np.float32))
+            unshared.all_reduce(x, algorithm="shm")
+        equal(unshared.all_reduce(x), np.full(4, comm.size, np.float32))
 
 
 @SHARED_MEMORY.behaviour(method=MIXED)
@@ -220,10 +220,10 @@ def many_communicators_at_once(comm: Communicator, reached: str) -> None:
     options = CommOptions(
         self_check=False, shared_memory=reached, shared_memory_room=room, segment=1024
     )
-    made = [another(comm, options=options) for _ in range(4)]
+    others = [another(comm, options=options) for _ in range(4)]
     works = []
     for scale in (1, 2):
-        for number, each in enumerate(made):
+        for number, each in enumerate(others):
             x = np.empty(3000, np.float32) if number % 2 else each.empty(3000, np.float32)
             x.fill(scale * (each.rank + number))
             expected = scale * (sum(range(comm.size)) + number * comm.size)
@@ -231,7 +231,7 @@ def many_communicators_at_once(comm: Communicator, reached: str) -> None:
             works.append((work, expected))
     for work, expected in reversed(works):
         equal(work.wait(), np.full(3000, expected, np.float32))
-    for each in made:
+    for each in others:
         each.finalize()
 
 
@@ -284,14 +284,14 @@ def arrays_are_let_go_of(comm: Communicator, method: tuple[str, str]) -> None:
     if not (algorithm == "auto" or taken(comm, algorithm, spec)):
         return
     for form in ("call", "asynchronous"):
-        made = trial(comm, spec)
-        made.run(comm, form, algorithm=algorithm)
-        given = [made.arguments.get(name) for name in ("x", "out")]
-        kept = [weakref.ref(array) for array in given if array is not None]
-        del made, given
+        call = trial(comm, spec)
+        call.run(comm, form, algorithm=algorithm)
+        given = [call.arguments.get(name) for name in ("x", "out")]
+        references = [weakref.ref(array) for array in given if array is not None]
+        del call, given
         # Peers that are threads drop it a little later.
         let_go = f"{spec}, {algorithm}, {form} keeps nothing"
-        happens(partial(gone, kept), let_go, SOON)
+        happens(partial(gone, references), let_go, SOON)
 
 
 Differing = Callable[["Communicator", "Array", bool], object]

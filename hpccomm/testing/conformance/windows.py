@@ -59,8 +59,8 @@ def put_round_a_ring(comm: Communicator, dtype: np.dtype[Any]) -> None:
 def get_from_every_rank(comm: Communicator) -> None:
     """Each rank reads parts of every rank's memory; all have different sizes."""
     memory = [np.arange(3 + 2 * rank, dtype=np.int64) + 100 * rank for rank in range(comm.size)]
-    mine = memory[comm.rank].copy()
-    with comm.window(mine) as window:
+    own = memory[comm.rank].copy()
+    with comm.window(own) as window:
         assert window.sizes == tuple(each.size for each in memory), "sizes"
         assert window.dtype == np.int64, "dtype"
         for rank in range(comm.size):
@@ -69,7 +69,7 @@ def get_from_every_rank(comm: Communicator) -> None:
                 assert window.get(out, rank, offset) is out, "the result is out"
                 equal(out[0], memory[rank][offset:], f"of rank {rank} from {offset}")
         window.fence()
-        equal(mine, memory[comm.rank], "the own memory")
+        equal(own, memory[comm.rank], "the own memory")
 
 
 @WINDOWS.behaviour(length=(200_003, 1_300_001))
@@ -248,19 +248,19 @@ def empty_memory_and_parts(comm: Communicator) -> None:
 @WINDOWS.behaviour()
 def windows_by_messages_alone(comm: Communicator) -> None:
     """The same where ranks of a node do not reach each other's memory."""
-    with another(comm, options=CommOptions(shared_memory="off")) as apart:
-        put_round_a_ring(apart, np.dtype(np.float32))
-        get_from_every_rank(apart)
-        large_parts(apart, 1_300_001)
-        accumulate_from_all_at_once(apart, np.dtype(np.float16))
-        accumulate_large_parts(apart)
-        fences_part_epochs(apart)
-        empty_memory_and_parts(apart)
-        if apart.size > 1:
-            accumulate_many_times(apart)
-        atomics.tickets(apart)
-        atomics.a_lock_of_ones_own(apart)
-        atomics.fetch_large_parts(apart)
+    with another(comm, options=CommOptions(shared_memory="off")) as unshared:
+        put_round_a_ring(unshared, np.dtype(np.float32))
+        get_from_every_rank(unshared)
+        large_parts(unshared, 1_300_001)
+        accumulate_from_all_at_once(unshared, np.dtype(np.float16))
+        accumulate_large_parts(unshared)
+        fences_part_epochs(unshared)
+        empty_memory_and_parts(unshared)
+        if unshared.size > 1:
+            accumulate_many_times(unshared)
+        atomics.tickets(unshared)
+        atomics.a_lock_of_ones_own(unshared)
+        atomics.fetch_large_parts(unshared)
 
 
 @WINDOWS.behaviour()

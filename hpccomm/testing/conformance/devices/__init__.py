@@ -97,7 +97,7 @@ LEFT_OUT = (
     LeftOut(
         "sequences.messages_of_a_plan",
         PATHS,
-        "messages of plans on device arrays go with others, those of host arrays apart",
+        "messages of plans on device arrays go with others, of host arrays separately",
     ),
     LeftOut(
         "messages.a_message_of_another messages.a_large_message_of_another",

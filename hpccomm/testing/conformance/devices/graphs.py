@@ -79,8 +79,8 @@ def replayed(comm: Communicator, name: str) -> None:
             x.fill(comm.rank + turn)
             out.fill(-1)
             call(comm, x, out)
-            for mine, theirs in zip(replayed, (x, out), strict=True):
-                holds(mine, theirs.get(), f"{name}, replay {turn}")
+            for result, theirs in zip(replayed, (x, out), strict=True):
+                holds(result, theirs.get(), f"{name}, replay {turn}")
 
 
 @GRAPHS.behaviour(op=(ReduceOp.BXOR, ReduceOp.BAND))

@@ -95,14 +95,14 @@ def arrays_are_apart(comm: Communicator) -> None:
     """Arrays that live at the same time share no byte; they are released in any order."""
     random = np.random.default_rng(comm.rank)
     with stream_of(comm):
-        kept = {}
+        arrays = {}
         for number in range(40):
             x = comm.empty(int(random.integers(1, 5000)), np.int64, device=comm.device)
             x.fill(number)
-            kept[number] = x
-            if len(kept) > 6:
-                del kept[int(random.choice(list(kept)))]
-        for number, x in kept.items():
+            arrays[number] = x
+            if len(arrays) > 6:
+                del arrays[int(random.choice(list(arrays)))]
+        for number, x in arrays.items():
             holds(x, np.full(x.shape, number), f"array {number}")
             del x
 
