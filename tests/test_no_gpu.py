@@ -156,7 +156,7 @@ except hpccomm.UsageError as error:
 """
     job = launch(1, "-c", program)
     passes(job)
-    assert "refused: device is 0; no device can be used: CUDA finds no device" in job.stdout
+    assert "refused: device is 0; there is none: CUDA finds no device" in job.stdout
 
 
 @pytest.mark.parametrize("ranks", [1, 2])

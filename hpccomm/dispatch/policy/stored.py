@@ -1,6 +1,6 @@
 """Tables in a results file: the entry ``policy`` in the facts of a run of ``hpccomm tune``.
 
-``hpccomm tune`` writes it, as JSON (see `hpccomm.dispatch.policy.table`); the first communicator reads it from HPCCOMM_TUNING_FILE.
+``hpccomm tune`` writes it, as JSON (see ``hpccomm.dispatch.policy.table``); the first communicator reads it from HPCCOMM_TUNING_FILE.
 """
 
 from collections.abc import Mapping

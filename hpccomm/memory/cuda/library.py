@@ -110,10 +110,6 @@ def choose(requested: int | None, local_rank: int, visible: int) -> int | None:
     if isinstance(requested, bool) or not isinstance(requested, int):
         raise UsageError(f"device is {requested!r}; give a CUDA device number or None")
     if not 0 <= requested < visible:
-        fits = (
-            f"give one from 0 to {visible - 1}"
-            if visible
-            else f"no device can be used: {unavailable()}"
-        )
+        fits = f"give one from 0 to {visible - 1}" if visible else f"there is none: {unavailable()}"
         raise UsageError(f"device is {requested}; {fits}")
     return requested
