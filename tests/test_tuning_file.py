@@ -1,7 +1,6 @@
 """The table that a tuning file gives to `auto`, from the setting to the call."""
 
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -104,7 +103,7 @@ def test_a_file_of_another_shape_steps_aside_with_one_warning(
     def opened(comm: hpccomm.Communicator) -> str:
         return comm.explain("all_reduce", np.ones(4096, np.uint8)).reason
 
-    file = write(tmp_path / "t.h5", replace(shape(), ranks=7, ranks_per_node=7))
+    file = write(tmp_path / "t.h5", shape()._replace(ranks=7, ranks_per_node=7))
     options = CommOptions(tuning_file=file)
     with caplog.at_level("WARNING", logger="hpccomm"):
         reasons = run_ranks(RANKS, opened, options=options)
@@ -116,7 +115,7 @@ def test_a_file_of_another_shape_steps_aside_with_one_warning(
     assert "ranks is 3 here and 7 in the table" in said
     assert "run `hpccomm tune` under the same mpiexec" in said
     # One of this shape counts, whatever others the file has.
-    both = write(tmp_path / "both.h5", replace(shape(), ranks=7, ranks_per_node=7), shape())
+    both = write(tmp_path / "both.h5", shape()._replace(ranks=7, ranks_per_node=7), shape())
     assert "both.h5" in run_ranks(RANKS, opened, options=CommOptions(tuning_file=both))[0]
 
 

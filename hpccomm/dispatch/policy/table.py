@@ -6,7 +6,7 @@
 import json
 from bisect import bisect_right
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Self
 
 from hpccomm.errors import UsageError
@@ -25,8 +25,7 @@ CASES: Mapping[str, str] = {
 """What a row holds for, beside the collective."""
 
 
-@dataclass(frozen=True, slots=True)
-class Shape:
+class Shape(NamedTuple):
     """The conditions of measurements: the ranks of a communicator, and their machine.
 
     Attributes
@@ -60,10 +59,9 @@ class Shape:
     def differences(self, other: "Shape") -> tuple[str, ...]:
         """Return in words what `other` has otherwise."""
         return tuple(
-            f"{field.name} is {getattr(other, field.name)!r} here and "
-            f"{getattr(self, field.name)!r} in the table"
-            for field in fields(self)
-            if getattr(self, field.name) != getattr(other, field.name)
+            f"{name} is {current!r} here and {measured!r} in the table"
+            for name, measured, current in zip(self._fields, self, other, strict=True)
+            if measured != current
         )
 
     def __str__(self) -> str:
@@ -160,7 +158,7 @@ class Table:
         collective has its cases, and these have rows: bytes, algorithm, segment, channels. What is
         left to the default at the end of a row is left out.
         """
-        content: dict[str, Any] = {"measured": self.measured, "shape": asdict(self.shape)}
+        content: dict[str, Any] = {"measured": self.measured, "shape": self.shape._asdict()}
         for (collective, case), rows in self.rows.items():
             content.setdefault(collective, {})[case] = [_row(row) for row in rows]
         return content

@@ -7,9 +7,10 @@ import json
 import logging
 import math
 from collections import Counter
+from collections.abc import Mapping
 from functools import cache, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from hpccomm.dispatch.policy.choosing import Policy
 from hpccomm.dispatch.policy.table import Shape, Table
@@ -24,9 +25,10 @@ _BUILT_IN = Path(__file__).parent / "measured.json"
 
 
 @cache
-def built_in() -> tuple[Table, ...]:
-    """Return the tables that come with the package."""
-    return tuple(map(Table.of, json.loads(_BUILT_IN.read_text(encoding="utf-8"))))
+def documents() -> list[dict[str, Any]]:
+    """Return the documents of the tables that come with the package."""
+    tables: list[dict[str, Any]] = json.loads(_BUILT_IN.read_text(encoding="utf-8"))
+    return tables
 
 
 @cache
@@ -38,8 +40,8 @@ def nearest(shape: Shape) -> Table:
     one way overtakes another, and that differs less between processors than their speeds.
     """
 
-    def distance(table: Table) -> tuple[float, ...]:
-        other = table.shape
+    def distance(document: Mapping[str, Any]) -> tuple[float, ...]:
+        other = Shape(**document["shape"])
         return (
             (shape.nodes == 1) != (other.nodes == 1),
             shape.backend != other.backend,
@@ -49,7 +51,7 @@ def nearest(shape: Shape) -> Table:
             abs(math.log2(shape.nodes / other.nodes)),
         )
 
-    return min(built_in(), key=distance)
+    return Table.of(min(documents(), key=distance))
 
 
 def _vendor(library: str) -> str:
