@@ -4,7 +4,7 @@
 >>> comm = init_process_group(n_devices, rank)              # doctest: +SKIP
 >>> comm.all_reduce(in_array, out_array, op="sum")          # doctest: +SKIP
 
-Signatures and the layout of arrays are those of CuPy 14.2, ``cupyx/distributed/_nccl_comm.py``.
+Signatures and the layout of arrays follow CuPy 14.2, ``cupyx/distributed/_nccl_comm.py``.
 """
 
 from typing import Any
@@ -36,7 +36,7 @@ def init_process_group(
     backend : str
         ``"nccl"``, which is all that cupyx has.
     host, port, use_mpi
-        Not used: MPI starts the ranks, so there is no server.
+        Not used: MPI starts the ranks, without a server.
 
     Returns
     -------
@@ -77,7 +77,7 @@ class NCCLBackend:
     LaunchError
         If the job has another number of ranks.
     UsageError
-        If a rank is given twice, or is none of these.
+        If a rank is given twice, or is out of range.
     """
 
     def __init__(
@@ -170,7 +170,7 @@ class NCCLBackend:
         self.comm.barrier()
 
     def stop(self) -> None:
-        """Do nothing: there is no server to be stopped. ``comm.finalize()`` ends the communicator, on all ranks."""
+        """Do nothing: no server runs. ``comm.finalize()`` ends the communicator, on all ranks."""
 
     def _rows(self, name: str, array: Any) -> Any:
         if not array.shape or array.shape[0] != self.comm.size or not array.flags.c_contiguous:
@@ -185,7 +185,7 @@ def _misfit(numbers: list[int], ranks: list[int], size: int) -> LaunchError | Us
     if set(numbers) != {size}:
         most = max(numbers, key=str)
         return LaunchError(
-            f"n_devices is {most!r}, and the job has {size} ranks; start as many: mpiexec -n {most} python ..."
+            f"n_devices is {most!r}, and the job has {size} ranks; start that number: mpiexec -n {most} python ..."
         )
     if sorted(ranks, key=str) != sorted(range(size), key=str):
         return UsageError(f"rank is {ranks} by rank of MPI; give each number below {size} once")

@@ -50,7 +50,7 @@ class Mesh(Generic[C]):
     `RankMismatch`; if it does not come, `CollectiveTimeout` at the deadline. Later uses are local. So a program whose
     ranks have different parts, such as stages of a pipeline, names its groups once at the beginning.
 
-    The mesh is a context manager. Leaving it normally ends the communicators that it has made, but not the one that
+    The mesh is a context manager. Leaving it normally ends its groups, but not the communicator that
     it is a mesh of; leaving it by an exception aborts them.
 
     Attributes
@@ -95,8 +95,8 @@ class Mesh(Generic[C]):
             On all ranks, if they make groups along different dimensions.
         """
         chosen = names if isinstance(names, tuple) else (names,)
-        found = self._made.get(chosen)
-        return self._make(chosen) if found is None else found
+        group = self._made.get(chosen)
+        return self._make(chosen) if group is None else group
 
     def _make(self, chosen: tuple[str, ...]) -> C:
         axes = [self._axis(name) for name in chosen]
@@ -112,8 +112,8 @@ class Mesh(Generic[C]):
             return self._made.setdefault(chosen, self.comm)
         self._agree("mesh", {"names": list(chosen)}, None)
         ((color, key),) = np.argwhere(groups == self.comm.rank).tolist()
-        made: C = self.comm.split(color, key, f"{self.comm.name}.{'-'.join(chosen)}{color}")
-        return self._made.setdefault(chosen, made)
+        group: C = self.comm.split(color, key, f"{self.comm.name}.{'-'.join(chosen)}{color}")
+        return self._made.setdefault(chosen, group)
 
     def _axis(self, name: str) -> int:
         if name not in self.names:
@@ -122,13 +122,13 @@ class Mesh(Generic[C]):
         return self.names.index(name)
 
     def finalize(self) -> None:
-        """End the communicators that the mesh has made. Collective over it; blocks; idempotent."""
+        """End the mesh's groups. Collective over it; blocks; idempotent."""
         for each in self._own():
             each.finalize()
         self._made.clear()
 
     def abort(self) -> None:
-        """Abort the communicators that the mesh has made. Local."""
+        """Abort the mesh's groups. Local."""
         for each in self._own():
             each.abort()
 
@@ -150,7 +150,7 @@ class Mesh(Generic[C]):
 
 
 def _lengths(shape: Sequence[int], names: Sequence[str], size: int) -> list[int]:
-    """Return the lengths of the dimensions, those that are left open among them chosen."""
+    """Return the lengths of the dimensions. What is left open is chosen."""
     if not isinstance(names, tuple | list) or not all(isinstance(each, str) for each in names):
         raise UsageError(f'names is {names!r}; give strings, such as ("dp", "tp")')
     if not isinstance(shape, tuple | list):
@@ -161,14 +161,14 @@ def _lengths(shape: Sequence[int], names: Sequence[str], size: int) -> list[int]
             f"shape is {tuple(lengths)} and names is {tuple(names)}; give a name to each dimension, none twice"
         )
     given = [each for each in lengths if each not in CHOSEN]
-    there = math.prod(given)
+    product = math.prod(given)
     left = len(lengths) - len(given)
-    if min(given, default=1) < 1 or size % there or (not left and there != size):
+    if min(given, default=1) < 1 or size % product or (not left and product != size):
         raise UsageError(
             f"shape is {tuple(lengths)} for {size} ranks; give lengths whose product is {size}, "
             "or -1 for one that is to be chosen"
         )
-    free = iter(balanced(size // there, left))
+    free = iter(balanced(size // product, left))
     return [next(free) if each in CHOSEN else each for each in lengths]
 
 
@@ -182,11 +182,11 @@ def balanced(size: int, dimensions: int) -> list[int]:
     dimensions : int
         At least 1, or 0 for a size of 1.
     """
-    found = []
+    lengths = []
     for left in range(dimensions, 0, -1):
         length = next(
             each for each in range(1, size + 1) if size % each == 0 and each**left >= size
         )
-        found.append(length)
+        lengths.append(length)
         size //= length
-    return sorted(found, reverse=True)
+    return sorted(lengths, reverse=True)

@@ -35,8 +35,8 @@ __all__ = [
 def all_reduce(x: Any, op: Op = ReduceOp.SUM, *, comm: "Communicator") -> Any:
     """Return the reduction of x over all ranks. Collective.
 
-    Its gradient hands the cotangent on as it is, for the result is one value that all ranks share. It is there for
-    ``SUM``, ``AVG`` and `premul_sum`.
+    Its gradient hands the cotangent on as it is, for the result is one value that all ranks share. ``SUM``, ``AVG`` and
+    `premul_sum` have a gradient.
 
     Parameters
     ----------
@@ -81,7 +81,7 @@ def reduce_scatter(x: Any, op: Op = ReduceOp.SUM, *, comm: "Communicator") -> An
     x : array
         Of the same shape and dtype on all ranks; the number of ranks divides axis 0.
     op : ReduceOp, PremulSum or callable
-        As in `Communicator.reduce_scatter`. Gradients are there for ``SUM``, ``AVG`` and `premul_sum`.
+        As in `Communicator.reduce_scatter`. ``SUM``, ``AVG`` and `premul_sum` have a gradient.
     comm : Communicator
         Its ranks.
 

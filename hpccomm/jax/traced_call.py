@@ -81,17 +81,23 @@ def _like(x: Any) -> Any:
 def _or_zeros(result: Any, x: Any) -> Any:
     if result is not None:
         return result
-    made = _like(x)
-    made[...] = 0
-    return made
+    zeros = _like(x)
+    zeros[...] = 0
+    return zeros
 
 
 def start(what: TracedCall, *arrays: Any) -> Any:
     """Carry out a call, now or whenever what is being traced runs."""
+    try:
+        jax.effects_barrier()  # callbacks whose arrays were not ready run in another thread, and come first
+    except jax.errors.JaxRuntimeError as error:
+        # JAX raises an error of such a callback again and again.
+        if (original := _original(error)) is not None:
+            raise original from error
     what = replace(what, site=entered(what.site))
     given = tuple(map(jnp.asarray, arrays))
     # In a trace, what JAX makes has no value, even of constants.
-    if not _traced((*given, jnp.zeros(()))):
+    if not _traced((*given, jnp.asarray(0.0))):
         return _begun(what, *given)
     _check(what, given)
     return _differentiable(what, *given)
@@ -154,8 +160,8 @@ def _batchable(what: TracedCall) -> Any:
 
     def together(size: int, batched: list[bool], *arrays: Any) -> tuple[Any, bool]:
         whole = (
-            x if there else jnp.broadcast_to(x, (size, *x.shape))
-            for x, there in zip(arrays, batched, strict=True)
+            x if has_axis else jnp.broadcast_to(x, (size, *x.shape))
+            for x, has_axis in zip(arrays, batched, strict=True)
         )
         return jnp.moveaxis(called(*(jnp.moveaxis(x, 0, inward) for x in whole)), outward, 0), True
 
@@ -169,7 +175,7 @@ def _forward(what: TracedCall, *arrays: Any) -> tuple[Any, None]:
 
 
 def _backward(what: TracedCall, _: None, slope: Any) -> tuple[Any, ...]:
-    """Return the cotangents of a call's arrays. Of what is no floating-point number there is none."""
+    """Return the cotangents of a call's arrays. Integers and bools get None."""
     name, arguments = what.name, what.arguments
     inexact = slope.dtype != jax.dtypes.float0
     if name == "send_recv":
@@ -179,9 +185,9 @@ def _backward(what: TracedCall, _: None, slope: Any) -> tuple[Any, ...]:
         zeros = jnp.zeros(shape, dtype if returned else jnp.float32)
         back = (src if inexact else None, dst if returned else None, tag)
         given = slope if inexact else zeros
-        mine = start(replace(what, arguments=back, sent=(given.shape, given.dtype)), given, zeros)
-        kept = slope if src is None else jnp.zeros_like(slope) if inexact else None
-        return (mine if returned else None, kept if inexact else None)
+        of_x = start(replace(what, arguments=back, sent=(given.shape, given.dtype)), given, zeros)
+        of_out = slope if src is None else jnp.zeros_like(slope) if inexact else None
+        return (of_x if returned else None, of_out if inexact else None)
     if not inexact:
         return (None,)
 
@@ -242,12 +248,19 @@ def original_errors() -> Iterator[None]:
     For a ``with`` statement, or as a decorator: ``@hpccomm.jax.original_errors()`` above ``@jax.jit``. At its end, callbacks
     that are under way are awaited. JAX's own error is the cause of what is raised. Other errors pass as they are.
     """
-    _failed.clear()
     try:
         yield
         jax.effects_barrier()
     except jax.errors.JaxRuntimeError as error:
-        for kept in reversed(_failed):
-            if type(kept).__name__ in str(error):
-                raise kept from error
+        if (original := _original(error)) is not None:
+            raise original from error
         raise
+
+
+def _original(error: Exception) -> HpccommError | None:
+    """Return the error that JAX's has the text of, once."""
+    for original in _failed:
+        if str(original) in str(error):
+            _failed.remove(original)
+            return original
+    return None

@@ -279,6 +279,23 @@ def test_calls_stay_in_their_order_on_several_communicators(comm: "Communicator"
         assert c.shape == (comm.size, 2)
 
 
+def late(comm: "Communicator", value: float) -> Any:
+    """Three numbers, which JAX has yet to compute on rank 0."""
+    size = 1200 if comm.rank == 0 else 2
+    return jax.jit(lambda x: (x @ x @ x @ x)[:1, :3].ravel() * 0 + value)(
+        jnp.ones((size, 3 * size))[:, :size]
+    )
+
+
+def test_calls_on_arrays_that_are_not_ready_come_first(comm: "Communicator") -> None:
+    step = jax.jit(lambda x: ours.all_reduce(x, comm=comm))
+    step(jnp.zeros(2))
+    first = step(late(comm, 1.0)[:2])
+    second = ours.all_reduce(jnp.full(2, 10.0), comm=comm)
+    assert first.tolist() == [comm.size] * 2
+    assert second.tolist() == [10 * comm.size] * 2
+
+
 def test_arguments_are_checked_while_tracing(comm: "Communicator") -> None:
     x = jnp.ones(3 * comm.size + 1)
     for wrap in (lambda f: f, jax.jit):
@@ -336,3 +353,14 @@ def test_the_example_finds_what_one_rank_finds(comm: "Communicator") -> None:
     assert found[-1] < 0.8 * found[0]
     np.testing.assert_allclose(example["train"](comm), found, rtol=1e-5)
     alone.finalize()
+
+
+def test_errors_of_the_background(comm: "Communicator") -> None:
+    """The last test, as JAX raises them again wherever the process asks for results of callbacks."""
+    if comm.size < 2:
+        pytest.skip("needs several ranks")
+    other = comm.dup()
+    with pytest.raises(RankMismatch, match="all_reduce #1"), ours.original_errors():
+        jax.jit(lambda x: ours.all_reduce(x, comm=other))(late(comm, 1.0)[: 1 + (comm.rank > 0)])
+    for _ in range(2):
+        assert ours.all_reduce(jnp.ones(2), comm=comm).tolist() == [comm.size] * 2
