@@ -167,7 +167,7 @@ def test_messages_of_another_tag_or_kind_are_told_and_match_nothing(
     sends = waiting(1, wait("src", 0, 1), [(channel, 1, 0)])
     verdict = judge(mine, {1: Answer(ANSWERED, sends)})
     assert verdict.differing == (0, 1)
-    assert f"rank 1 has sent {said}, which nobody receives" in verdict.text
+    assert f"rank 1 has sent {said}, which no rank receives" in verdict.text
     assert "while an array with tag 3 is awaited" in verdict.unreceived
     # Where channels are not told apart, any message may be the one.
     assert judge(mine, {1: Answer(ANSWERED, {**sends, "counts": [(-2, 1, 0)]})}).differing == ()
@@ -195,7 +195,7 @@ def test_who_is_at_the_end_of_a_chain_is_blamed_and_not_those_that_wait() -> Non
     verdict = judge(mine, first, chain)
     assert (verdict.absent, verdict.held_up, verdict.differing) == ((3,), (1,), ())
     assert verdict.text.endswith(
-        "rank 3 on node n1 (pid 103) is in read(), load.py line 2, and has not taken part in what they wait for"
+        "rank 3 on node n1 (pid 103) is in read(), load.py line 2, and has not taken part in the awaited call"
     )
     gone = chain | {(2, 3): Answer(GONE, {"host": "n1", "pid": 103})}
     assert judge(mine, first, gone).absent == (3,)

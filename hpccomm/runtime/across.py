@@ -1,8 +1,10 @@
-"""Ranks that wait for each other in several communicators, which they call in another order.
+"""Finds ranks that wait for each other in a circle, across several communicators.
 
-A rank of which a call waits in vain may wait in another communicator itself, and so on: who follows that and comes
-back to itself has found a round. Its program must have one thread alone, since another one might make the call.
-It is loaded with what waits: then the program may have no right to read it any more, or no file left to open.
+Ranks may call several communicators in different orders. The awaited rank of a late call may wait
+in another communicator itself, and so on: a rank that follows this chain back to itself has found a
+circle. Its program must have only one thread, since another one might make the call. `inquiry` asks
+it. It is loaded at the start: later, the program may have lost the right to read it, or have no
+file left to open.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -14,10 +16,10 @@ from hpccomm.runtime.state import CallState
 from hpccomm.runtime.traffic import BLOCKED_SECONDS, shortest_round, unmatched
 
 MOST_ASKED = 64
-"""So many ranks are asked."""
+"""The most ranks to ask."""
 
 MOST_AWAITED = 8
-"""So many of those are followed for whom one rank waits."""
+"""The most awaited ranks to follow from one rank."""
 
 
 def found(
@@ -84,16 +86,16 @@ def in_a_round(
     late: Sequence[int],
     ask: Callable[[int], Facts | None],
 ) -> list[Facts]:
-    """Return the waits of a round of ranks, of which each waits for the next; the first is `own`. Empty if there is none.
+    """Return the waits of a circle of ranks, from `own` on; or an empty list.
 
     Parameters
     ----------
     here : sequence of mapping
-        What this rank does on each of its communicators.
+        This rank's activity on each of its communicators.
     own : mapping
-        Of these, that in which it waits.
+        The one in which it waits.
     late : sequence of int
-        The ranks, as the job numbers them, which have not come to that.
+        The ranks, as the job numbers them, which have not come to it.
     ask : callable
         Returns the answer of such a rank, if it answers.
     """
@@ -106,7 +108,7 @@ def in_a_round(
         if member not in does:
             facts = ask(member) if len(does) <= MOST_ASKED else None
             does[member] = facts["across"] if facts is not None and facts.get("alone") else []
-            # What is true of each when it answers stays so: it is held up by the next.
+            # Each answer stays true: each rank is held up by the next.
             waits[member] = _held(does[member], BLOCKED_SECONDS)
         return does[member]
 
@@ -149,7 +151,7 @@ def _awaits(wait: Facts, there: Sequence[Facts]) -> bool:
 
 
 def _awaited(wait: Facts) -> Iterator[int]:
-    """Give the ranks for which one may wait, as the job numbers them."""
+    """Yield the ranks for which one may wait, as the job numbers them."""
     now, members = wait["now"], wait["members"]
     if now["collective"] > 0:
         ranks = wait["awaited"] or [each for each in range(len(members)) if each != wait["rank"]]

@@ -1,7 +1,7 @@
-"""What this process answers to the questions of other ranks.
+"""The answers of this process to other ranks' questions.
 
-Communicators register here; the side channels of all backends answer with `answer`. It runs in a thread
-that serves the channel, so it may neither wait for a call nor communicate.
+Communicators register here; the side channels of all backends answer with `answer`. It runs in a
+thread that serves the channel, so it must not wait for a call or communicate.
 """
 
 import logging
@@ -23,7 +23,7 @@ logger = logging.getLogger("hpccomm")
 Answerer = Callable[[Facts], Facts]
 
 CLOSED = 256
-"""Communicators that are no more and are still told of."""
+"""Number of ended communicators that are still reported."""
 
 _Key = tuple[str, int]  # uid and rank: ranks may be threads of one process
 _answering: dict[_Key, "weakref.WeakMethod[Answerer]"] = {}
@@ -82,7 +82,7 @@ def say(what: str) -> tuple[float, int]:
 
 
 def ended() -> str:
-    """Return why another rank ends the job, as far as this one was told; empty if none does."""
+    """Return another rank's reason to end the job, as far as received; else an empty text."""
     return _ended
 
 
@@ -103,11 +103,11 @@ def across() -> Facts:
 def answer(question: Facts) -> Facts:
     """Return this process's answer. From any thread; never blocks for long, never raises.
 
-    It has at least ``"host"``, ``"pid"``, and as ``"doing"`` where the main thread is. ``"leaving": True``
-    says that the program has ended, ``"making": True`` that it waits for others to make a communicator,
-    ``"raised"`` which exception nobody caught, ``"said"`` when it said what the question names,
-    ``"unknown": True`` that no such communicator has been made here, or
-    that it is gone.
+    It has at least ``"host"``, ``"pid"``, and as ``"doing"`` where the main thread is. ``"leaving":
+    True`` says that the program has ended, ``"making": True`` that it waits for others to make a
+    communicator, ``"raised"`` which exception was not caught, ``"said"`` when it said what the
+    question names, ``"unknown": True`` that no such communicator has been made here, or that it is
+    gone.
     """
     global _ended
     if "service" in question:

@@ -5,7 +5,8 @@ that a call enters costs a tenth of one. So each form of a call is one function,
 the same template, as `dataclasses` and `collections.namedtuple` generate theirs. A form says what is its own: how the
 call runs, and whether it takes its turn itself, as a plan does.
 
-What is the same for all calls of one kind is bound once: the generated functions look nothing up.
+Values that are equal for all calls of one kind are bound once: the generated functions look nothing
+up. `hpccomm.communicator.lanes` and plans make their calls by it.
 """
 
 import linecache

@@ -1,4 +1,4 @@
-"""What an asynchronous call on device arrays gives back."""
+"""`DeviceWork`: the result of an asynchronous call on device arrays."""
 
 from collections.abc import Callable
 from typing import Any
@@ -65,7 +65,7 @@ class DeviceWork(Work):
         CollectiveTimeout
             If the host waits and the deadline passes. The communicator has failed then.
         HpccommError
-            Whatever is known to have ended the operation.
+            The known failure of the operation.
         UsageError
             If the host is to wait for an operation that was recorded into a graph.
         """
@@ -100,7 +100,7 @@ class DeviceWork(Work):
         Raises
         ------
         UsageError
-            If it was recorded into a graph, and so is none that is under way.
+            If it was recorded into a graph, and so is not under way.
         """
         self._asked = True
         if self._call.error is not None or self._gate.error is not None:

@@ -1,6 +1,8 @@
-"""The dump of the flight recorder: what this process did last, as JSON that `hpccomm explain` reads.
+"""The dump of the flight recorder: this process's last calls, as JSON for `hpccomm explain`.
 
-The layout is that of PyTorch's flight recorder where it has the same, with keys of our own beside it.
+It is written when a call or the process fails, and on SIGUSR1. The layout is that of PyTorch's
+flight recorder where it has the same fact, with keys of our own beside it.
+`hpccomm.diagnosis.dumps` reads it.
 """
 
 import contextlib
@@ -61,13 +63,13 @@ class Process:
     rank, size : int
         Of the job.
     job : str
-        Tells jobs apart, as far as the launcher does; the same on all ranks.
+        Identifies the job, as far as the launcher does; the same on all ranks.
     directory : str
-        For dumps that nobody asked for; empty writes none.
+        For dumps after a failure; empty writes none.
     reason : str
         The first failure; others follow from it.
     raised : mapping or None
-        The exception that nobody caught, if one ends the process: `Mishap.facts`, and its ``"stack"``.
+        The uncaught exception that ends the process, if any: `Mishap.facts`, and its ``"stack"``.
     ended : str
         The last words of a process that ends by itself, or by a signal.
     """
@@ -95,8 +97,8 @@ def add(communicator: Recorded) -> None:
 def write(reason: str, *, tell: bool = True) -> None:
     """Write the dump of a failure, where one is asked for. From any thread.
 
-    Whatever keeps it from being written is logged: it must not hide the failure. One rank of the job says where
-    the dumps are, with `tell`, or that there are none.
+    A failure to write it is logged: it must not hide the first failure. With `tell`, one rank of
+    the job prints where the dumps are, or that there are none.
     """
     process.reason = process.reason or reason
     if not process.directory:
@@ -287,7 +289,7 @@ def _arrays(values: Mapping[str, Any]) -> tuple[list[list[int]], list[str]]:
     return [[count] if isinstance(count, int) else list(count)], [str(values["dtype"])]
 
 
-# SIGUSR1 writes the last calls down, whatever the main thread is stuck in.
+# SIGUSR1 dumps the last calls, even if the main thread is stuck.
 #
 # Python runs signal handlers in the main thread, between two instructions: never, while that is blocked in a
 # library. faulthandler's handler runs at once and needs no lock. It writes to a pipe, which wakes a thread.

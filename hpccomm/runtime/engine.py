@@ -1,7 +1,7 @@
-"""What every call of one communicator goes through.
+"""The engine of one communicator: every call passes through it.
 
-One thread at a time, numbered, hooked, timed, under a deadline, and refused once the communicator
-has failed.
+It admits one thread at a time, numbers, hooks, times and records each call, gives it a deadline,
+and refuses calls once the communicator has failed. The lanes of `hpccomm.communicator` call it.
 """
 
 import logging
@@ -54,10 +54,10 @@ FINALIZED = "is finalized"
 """Why no call is taken after `finalize`."""
 
 OPERATIONS = 256
-"""Kinds of operations of which what carries them out is kept."""
+"""Number of kinds of operations whose functions are kept."""
 
 SMALL_BYTES = 64 << 10
-"""Up to this size whoever starts an operation usually ends it."""
+"""Bytes up to which the thread that starts an operation usually ends it."""
 
 _everyone: "weakref.WeakSet[CallEngine]" = weakref.WeakSet()
 _everyone_lock = threading.Lock()
@@ -80,14 +80,14 @@ def _after_fork() -> None:
 class CallEngine(CallState):
     """Carries out the calls of one communicator.
 
-    Parameters are those of `CallState`.
+    Parameters are as of `CallState`.
 
     Attributes
     ----------
     progress : ProgressEngine
         Moves asynchronous calls on.
     inquiry : Inquiry
-        What is known of the other ranks while a call waits.
+        The questions to other ranks while a call waits.
     record : callable
         Keeps the record of a call that begins.
     at_deadline, expired, overdue : callable
@@ -139,7 +139,7 @@ class CallEngine(CallState):
         """Number the user's calls from 1: the communicator is made."""
         self.sequence = self.number = self.digest = 0
 
-    # Synchronous calls. What is the same for all calls of one kind is bound once.
+    # Synchronous calls. Equal values of all calls of one kind are bound once.
 
     def together(self, steps: Steps) -> Steps:
         """Return steps that move asynchronous operations on as well: no thread does."""
@@ -220,7 +220,7 @@ class CallEngine(CallState):
             except CommunicationError as error:
                 self.failed(error, entry, None)
 
-    # What is no call on arrays.
+    # Other calls than on arrays.
 
     start_record = callpath.start_record
     ended = callpath.ended
@@ -255,7 +255,7 @@ class CallEngine(CallState):
             entry[ENDED] = waited(entry)
 
     def beside_watchdog(self, name: str, *, ordered: bool = False) -> AbstractContextManager[None]:
-        """Have the watchdog look while the backend blocks in something that is no call on arrays.
+        """Have the watchdog look while the backend blocks in another call than on arrays.
 
         `ordered` says that all ranks of the communicator do it, in one order with their collectives.
         """
@@ -342,7 +342,7 @@ class Started(Task):
     calls : CallEngine
         The communicator's.
     operation : Operation
-        What is carried out.
+        The operation to carry out.
     entry : list
         The record of the call, with its deadline.
     """
@@ -367,7 +367,7 @@ class Started(Task):
         return self._calls.at_deadline(self.entry, elapsed)
 
     def gave_up(self, limit: float) -> CommunicationError | None:
-        """Return the error of whoever waited so many seconds; None waits on."""
+        """Return the error of a wait of `elapsed` seconds; None waits on."""
         self.entry[TIMEOUT] = limit
         error = self._given_up = self.expired(perf_counter() - self.started)
         if error is not None:
@@ -390,7 +390,7 @@ class Started(Task):
         assert operation is not None
         given_up = self._given_up
         if given_up is not None and error is calls.gate.error:
-            error = given_up  # whoever waited has raised it, which shut the gate
+            error = given_up  # the waiter has raised it, which shut the gate
         harmless = harmless_error(error, operation.ordered)
         if harmless:
             self.forget()
@@ -402,7 +402,7 @@ class Started(Task):
         return raised
 
     def forget(self) -> None:
-        """Let go of its arrays."""
+        """Drop its arrays."""
         self._operation = None
 
 

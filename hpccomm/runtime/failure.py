@@ -1,4 +1,7 @@
-"""The failure of one communicator: who hears of it, and which errors its calls raise."""
+"""The failure of one communicator: its error, and how other threads and ranks learn of it.
+
+`engine` and its parts raise through it.
+"""
 
 import logging
 import threading
@@ -55,9 +58,10 @@ class Failure:
     unraised : BaseException or None
         A failure that the watchdog found, as long as no call has raised it.
     unseen : deque of tuple of Task and list
-        Asynchronous calls that have failed, and their records, until somebody is told. The last ones.
+        Asynchronous calls that have failed, and their records, until the error is delivered. The
+        last ones.
     late : bool
-        Whether another rank has given up to wait for this one.
+        Whether another rank has stopped waiting for this one.
     told : BaseException or None
         What another rank or the watchdog found while this one was in no call: the next call raises it.
     """
@@ -75,7 +79,7 @@ class Failure:
         self._backend = backend
         self._disowned = False
         self._lock = threading.Lock()
-        # The last error that was translated, and what it was.
+        # The last translated error, and its translation.
         self._known: tuple[Exception, HpccommError | None] | None = None
 
     @property
@@ -101,7 +105,7 @@ class Failure:
     def fail(self, error: BaseException, *, tell: bool = False) -> None:
         """Mark the communicator as failed: its waits end, later calls are refused. Local.
 
-        With `tell`, the next call raises the error itself, unless one that is under way does.
+        With `tell`, the next call raises the error itself, unless a call under way does.
         """
         if self.gate.error is not None:
             return
@@ -222,7 +226,7 @@ class Failure:
         return isinstance(error, CommunicationError) and error.sequence == entry[SEQUENCE]
 
     def _tell_of_loss(self, error: PeerLost, entry: CallRecord) -> None:
-        """Say in which call a rank was found to be lost, and how to go on; the communicator fails."""
+        """Fail the communicator with a lost rank, the call that found it, and how to continue."""
         survival = self._backend.survival
         if not error.ranks and survival is not None:
             error.ranks = survival.lost()

@@ -1,15 +1,17 @@
-"""What one communicator does about a call that waits long: it asks the other ranks, and draws conclusions.
+"""The inquiry of one communicator about a late call: asks the other ranks, draws conclusions.
 
-Nothing of this runs while calls are quick. From `ASK_SECONDS` on, the watchdog's thread asks the peers by the
-side channel what their call of the same number is, and again after twice the time. What it learns:
+Nothing of this runs while calls are quick. From `ASK_SECONDS` on, the watchdog's thread asks the
+peers, by the side channel, about their call of the same number, and again after twice the time. The
+conclusions:
 
 - A peer's call of that number asks for something else: `RankMismatch`, on both sides.
-- The process of a peer that has not come is no longer there: `PeerLost`.
-- Otherwise the call may still be completed. At the deadline the error says who has not come, and where those
-  ranks are.
+- The process of a missing peer is gone: `PeerLost`.
+- Otherwise the call may still be completed. At the deadline the error names the missing ranks, and
+  where they are.
 
-A call that is polled ends by itself, once the communicator has failed. One that blocks in a library cannot be
-left unless the backend releases it: then the job ends, with the same words.
+A polled call ends by itself, once the communicator has failed. A call that blocks in a library
+cannot be left unless the backend releases it: then the job ends, with the same words. `engine` owns
+it; `verdict` judges the answers.
 """
 
 import logging
@@ -50,22 +52,22 @@ LONGEST_SECONDS = 10.0
 """The longest time between two questions."""
 
 UNKNOWN = "A rank did not take part or is late"
-"""What is said where no rank can be asked."""
+"""The text if no rank can be asked."""
 
 SHRINK = "shrink"
-"""The call that waits for those that are left: that others are lost does not end it."""
+"""The call that waits for the remaining ranks: lost ranks do not end it."""
 
 RELEASE_SECONDS, RELEASE_PAUSE = 2.0, 0.01
 """How long a call that the backend has released may take to return, and how often that is looked at."""
 
 LEAVE_SECONDS = 0.5
-"""How long a blocked call may go on when an earlier one has failed: what it waits for may have been sent."""
+"""Seconds that a blocked call may take after an earlier failure: its messages may be under way."""
 
 CANNOT_LEAVE = "the call is blocked in the library and cannot be left"
 
 
 class Inquiry:
-    """What one communicator learns of its other ranks, and what they hear from it.
+    """The knowledge of one communicator about its other ranks, and its answers to them.
 
     Parameters
     ----------
@@ -77,13 +79,13 @@ class Inquiry:
     answers : dict of int to Answer
         The last answers of other ranks, about the call `number`.
     accusation : mapping or None
-        What another rank found, which nobody here has acted upon.
+        Another rank's finding on which this one has not acted yet.
     awaited : tuple of int
-        The ranks that have not come, as far as it is known.
+        The missing ranks, as far as known.
     """
 
     def __init__(self, calls: CallState) -> None:
-        self._calls: CallState = weakref.proxy(calls)  # which goes at once when nobody else has it
+        self._calls: CallState = weakref.proxy(calls)  # which is at once if it is free
         self.answers: dict[int, Answer] = {}
         self.accusation: Facts | None = None
         self.awaited: tuple[int, ...] = ()
@@ -152,7 +154,7 @@ class Inquiry:
     def at_deadline(
         self, entry: CallRecord, elapsed: float, causes: str = ""
     ) -> CommunicationError | None:
-        """Do what the setting says where a deadline has passed; return what is to be raised.
+        """Apply ``on_timeout`` after a deadline has passed; return the error to raise.
 
         None where the call waits on, without a deadline. `causes` says what else may have kept it from being done.
         """
@@ -190,14 +192,14 @@ class Inquiry:
         self._have_dumped(error)
         waits_on = calls.on_timeout == "report" and isinstance(error, CollectiveTimeout)
         if verdict is not None and entry[NUMBER] and not waits_on:
-            # Those that come late must not send to ranks that have left.
+            # Late ranks must not send to ranks that have left.
             self._accuse(entry, error, (*verdict.missing, *verdict.held_up))
         return error
 
     # What the others say.
 
     def _asked(self, entry: CallRecord) -> Verdict | None:
-        """Ask the peers about a call, and return what follows; None where nobody can be asked."""
+        """Ask the peers about a call, and return the verdict; None if no peer can be asked."""
         calls, side, origin = self._calls, self._calls.backend.side, self._calls.origin
         peers = () if entry[NUMBER] else entry[LABEL].peers
         others = [each for each in peers or range(origin.size) if each != origin.rank]
@@ -209,7 +211,7 @@ class Inquiry:
             question = {"comm": origin.uid, "collective": entry[NUMBER], "from": origin.rank}
             for rank, answer in side.ask(others, question, ANSWER_SECONDS).items():
                 if answer.state != ANSWERED and rank in self.answers:
-                    # What it told before tells whether it had come.
+                    # Its earlier answer shows whether it had come.
                     answer = Answer(answer.state, {**self.answers[rank].facts, **answer.facts})
                 self.answers[rank] = answer
 
@@ -289,7 +291,7 @@ class Inquiry:
             ranks=accusation["ranks"],
             advised=accusation["kind"] == PeerLost.__name__,
         )
-        # A rank that shrinks has given up the call that this is about, and counts on.
+        # A rank that shrinks has left this call, and counts on.
         past = entry is not None and entry[LABEL].name == SHRINK
         if entry is None or past or entry[NUMBER] > accusation["collective"]:
             failure.late = late = isinstance(error, CollectiveTimeout)
@@ -297,7 +299,7 @@ class Inquiry:
                 failure.unraised = error
             failure.fail(error, tell=not late)
             if entry is not None and not past and not late and entry[MODE] is BLOCKING:
-                # The others will not come to this call, but what it waits for may have been sent.
+                # The others will not come to this call, but its messages may be under way.
                 self._release(entry, error, LEAVE_SECONDS)
             return
         self._give_up(

@@ -1,8 +1,7 @@
-"""What outlives a call, and what the process does at its end and after a fork.
+"""Things that outlive a call: kept memory, steps at the exit, and safety after a fork.
 
-These have one home here: memory that must stay although nobody in Python refers to it, the statuses of the
-process's exit, its steps in their order, what is still written where hpccomm ends the process, the steps that make
-a forked child safe, and last words.
+It also holds the statuses of the process's exit, and its last words. Everything that must run at
+the exit, or stay alive until then, is registered here.
 """
 
 import atexit
@@ -34,7 +33,7 @@ _ending: int | None = None
 _blocked_before: dict[int, set[signal.Signals | int]] = {}  # of threads that are forking
 
 LAST_SECONDS = 2.0
-"""How long what is still written may take, where hpccomm ends the process."""
+"""Seconds for the last writes if hpccomm ends the process."""
 
 
 class Status(IntEnum):
@@ -60,9 +59,9 @@ class Status(IntEnum):
 def keep(*objects: object) -> None:
     """Keep objects for the life of the process, or until `let_go`. From any thread.
 
-    For arrays and requests of a call that failed under way: a peer that is late may still write to
-    that memory, whatever becomes of the communicator. The objects also outlive the interpreter:
-    MPI is finalised when Python's own objects are gone, and may write until then.
+    For arrays and requests of a call that failed under way: a late peer may still write to that
+    memory, also after the communicator's end. The objects also outlive the interpreter: MPI is
+    finalised when Python's own objects are gone, and may write until then.
     """
     if not _kept:
         # The interpreter empties modules at its end. This reference is never given back.
@@ -84,8 +83,7 @@ class ExitStep(IntEnum):
     CALLERS = 0
     """End hpccomm's own threads that make calls, while what carries the calls out is still there."""
     DEVICES = 1
-    """Wait for what is under way on devices and free NCCL's communicators, while peers and the
-    threads that serve them are still there."""
+    """Wait for devices and free NCCL's communicators, while peers and their threads exist."""
     THREADS = 2
     """End the threads that move operations on, and keep others from MPI, which is to be finalised."""
     MPI = 3
@@ -119,7 +117,7 @@ def _leave() -> None:
 
 
 def run_exit_steps(which: ExitStep) -> None:
-    """Run some of the steps already, where the program does itself what they prepare. They run at the exit again."""
+    """Run some of the steps early. They run at the exit again."""
     for each, step in tuple(_exit_steps):
         if each is which:
             step()
@@ -133,7 +131,7 @@ def leaving() -> bool:
 def start_thread(name: str, run: Callable[..., None], *arguments: object) -> bool:
     """Start a daemon thread; return whether there is one: a process may have too little address space.
 
-    What it would do is then not done, which is logged. Nothing that a right program needs may depend on it.
+    A step that fails is logged and skipped. A correct program must not depend on it.
     """
     usual = threading.stack_size(STACK_BYTES)
     try:
@@ -158,7 +156,7 @@ def before_end(step: Step, *, first: bool = False) -> Step:
 
 
 def ending() -> int | None:
-    """Return the status with which hpccomm ends the process, for what `before_end` runs."""
+    """Return the status with which hpccomm ends the process, for the steps of `before_end`."""
     return _ending
 
 
@@ -188,7 +186,7 @@ def write_last(with_status: int) -> None:
 def after_fork(step: Step) -> Step:
     """Run `step` in each child that the process forks; a decorator. No step relies on another.
 
-    A child has none of its parent's threads, its locks may be held by one of them, and MPI is lost.
+    A child lacks its parent's threads, its locks may be held by one of them, and MPI is lost.
     """
     if not _child_steps:
         os.register_at_fork(
@@ -216,10 +214,10 @@ def _let_signals() -> None:
         signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
 
 
-# Last words, to standard error, whatever state the process is in.
+# Last words, to standard error, in any state of the process.
 
 STDERR = 2
-"""The process's own standard error, whatever ``sys.stderr`` is."""
+"""The process's own standard error, independent of ``sys.stderr``."""
 
 
 class Voice:
@@ -248,14 +246,14 @@ def write_stderr(text: str) -> None:
 
 
 def uncapture() -> None:
-    """Let go what pytest has captured of this process, which ends: it would be lost, with all that is said last."""
+    """Print pytest's captured output of this process, which ends: it would be lost."""
     module = sys.modules.get("_pytest.capture")
     for each in gc.get_objects() if module is not None else ():
         if type(each) is module.CaptureManager:  # type: ignore[union-attr]  # it is there
             with contextlib.suppress(Exception):  # it may be another version's
                 each.suspend(in_=False)
                 captured = [each.read_global_capture()]
-                if each._capture_fixture is not None:  # noqa: SLF001 (there is no other way)
+                if each._capture_fixture is not None:  # noqa: SLF001 (the only way)
                     captured.append(each._capture_fixture.readouterr())  # noqa: SLF001
                 for texts in captured:
                     for descriptor, text in enumerate(texts, 1):
@@ -263,7 +261,7 @@ def uncapture() -> None:
 
 
 def guard_logging() -> None:
-    """Have what a logging handler of the program's raises end nothing: neither a call nor a thread. Idempotent.
+    """Keep exceptions of the program's logging handlers from ending a call or thread. Idempotent.
 
     A thread that watches calls, or the end of the job, may be what logs. The record is printed instead.
     """
@@ -274,7 +272,7 @@ def guard_logging() -> None:
     def guarded(record: logging.LogRecord) -> None:
         try:
             handle(record)
-        except Exception as error:  # noqa: BLE001 (whatever it raises)
+        except Exception as error:  # noqa: BLE001 (any exception)
             write_stderr(
                 f"hpccomm: {record.getMessage()}\nhpccomm: a logging handler failed on it: {error!r}"
             )

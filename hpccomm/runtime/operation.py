@@ -1,4 +1,7 @@
-"""Polled operations, and the digest of the calls of a communicator."""
+"""Polled operations, and the digest of the calls of a communicator.
+
+The engine and the lanes start operations; records and messages show their labels.
+"""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -21,7 +24,8 @@ COMPARED = 0x3FF
 def digested(digest: int, fingerprint: int) -> int:
     """Return the digest of a communicator's calls after one more.
 
-    Different ones stay different, whatever follows. What issues calls has this expression in itself.
+    Different ones stay different after any further calls. The generated calls contain this
+    expression.
     """
     return (digest * 9 ^ fingerprint & DIGEST) & DIGEST
 
@@ -33,14 +37,14 @@ class Operation:
     Attributes
     ----------
     label : CallFingerprint
-        What it is.
+        The call.
     start : callable
         Returns its steps.
     keep : tuple
-        What must live until it is done.
+        Objects that must live until it is done.
     ordered : bool
-        Whether all ranks issue it in one order (collectives), so that it must wait for those before
-        it. Point-to-point calls need not wait.
+        Whether all ranks issue it in one order (collectives), so that it must wait for earlier
+        ones. Point-to-point calls need not wait.
     """
 
     label: CallFingerprint

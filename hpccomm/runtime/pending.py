@@ -1,13 +1,15 @@
-"""Calls on streams that were issued and are not known to be done.
+"""Calls on streams that were issued and may not be done: their arrays, events and deadlines.
 
-What a call reads and writes must live until the device is done with it, and somebody must notice when
-it never is. An event behind each call tells, but recording one takes as long as issuing a small call:
-so calls that follow each other closely share one. A thread records the event of those that came last.
+The arrays of a call must live until the device is done with them, and a call that never ends must
+be noticed. An event behind each call shows its end, but recording one takes as long as issuing a
+small call. So calls that follow each other closely share one; a thread records the event of the
+last ones.
 
-Whatever asks CUDA may wait in the driver for whoever waits there, and that is the thread which issues
-calls: a stream has room for about a thousand, and behind a lost rank none of them ends. So the watchdog
-asks CUDA for nothing. Another thread does (`PendingCalls.look`), and if it does not come back, the
-watchdog goes by the deadlines alone (`PendingCalls.beat`).
+A query to CUDA may wait in the driver for another thread there, such as the thread that issues
+calls: a stream has room for about a thousand, and behind a lost rank none of them ends. So the
+watchdog never asks CUDA. Another thread does (`PendingCalls.look`). If it does not return, the
+watchdog goes by the deadlines alone (`PendingCalls.beat`). The device lane registers its calls
+here.
 """
 
 import threading
@@ -21,20 +23,19 @@ from hpccomm.memory.cuda import streams
 from hpccomm.runtime.recorder import BEGIN, ENDED, LABEL, TIMEOUT, CallRecord
 
 MARK_SECONDS = 0.0005
-"""Calls within so many seconds share an event."""
+"""Seconds within which calls share an event."""
 
 MARK_BYTES = 1 << 20
-"""A call on so many bytes has one of its own: what it holds should be let go soon."""
+"""Bytes from which a call has an event of its own: its arrays should be released soon."""
 
 QUIET_SECONDS = 0.05
-"""After so many seconds without a call the watchdog records the event of the last ones."""
+"""Seconds without a call after which the watchdog records the event of the last ones."""
 
 KEPT_EVENTS = 256
 """Events that are kept for later calls."""
 
 MISSED_BEATS = 50
-"""So many times the watchdog finds a deadline passed, and no look since, before it goes by the deadline:
-5 seconds."""
+"""Times that the watchdog finds a passed deadline without a look, before it acts: 5 s."""
 
 
 @dataclass(slots=True, eq=False)
@@ -60,7 +61,7 @@ class PendingCall:
     captured : bool
         Whether they were recorded into a graph: the event can be waited for on a stream alone.
     over : bool
-        Whether they are done or given up.
+        Whether they are done or abandoned.
     error : BaseException or None
         What ended them.
     """
@@ -86,7 +87,7 @@ def pending_call(stream: int, holder: object, entry: CallRecord, keep: object) -
 class PendingCalls:
     """The calls of one communicator that are under way on its device.
 
-    Calls that are captured into a graph are not under way: only what they touch is kept, as long as the
+    Calls captured into a graph are not under way. Only their memory is kept, as long as the
     communicator lives, since the graph may be launched until then.
 
     Parameters
@@ -96,8 +97,8 @@ class PendingCalls:
     check : callable
         Raises if the library noticed that something failed.
     lost : callable
-        ``lost(call, error)`` is called once with what failed (``error``) or whose deadline passed
-        (None), and returns the error. From the watchdog's thread.
+        ``lost(call, error)`` is called once with the call that failed (``error``) or passed its
+        deadline (None), and returns the error. From the watchdog's thread.
 
     Attributes
     ----------
@@ -157,7 +158,7 @@ class PendingCalls:
         with self._lock:
             call = self._open
             if call is not None and call.stream != stream:
-                self._put_away(call)  # a graph may be captured from that stream meanwhile
+                self._put_away(call)  # a graph may be captured from that stream now
                 self._mark_later(call)
                 call = None
             if call is None:
@@ -225,7 +226,7 @@ class PendingCalls:
             return self._take()
 
     def give(self, event: int) -> None:
-        """Take an event back that nobody waits for any more."""
+        """Take back an event without waiters."""
         with self._lock:
             self._give(event)
 
@@ -236,13 +237,13 @@ class PendingCalls:
             self._events.append(event)
 
     def _let_go(self) -> None:
-        """Let go of what is done, up to the first that is not. Under the lock; short."""
+        """Release finished calls, up to the first unfinished one. Under the lock; short."""
         under_way = self._under_way
         while under_way and self._is_done(under_way[0]):
             self._finish(under_way.popleft())
 
     def _sweep(self) -> None:
-        """Let go of all that is done, whichever streams others still wait on. Under the lock."""
+        """Release all finished calls of all streams. Under the lock."""
         for call in tuple(self._under_way):
             if not call.event:
                 self._mark_later(call)
@@ -286,7 +287,7 @@ class PendingCalls:
             return not self._under_way
 
     def look(self, now: float) -> None:
-        """Look after what is under way. From a thread of its own, which may wait in the driver here."""
+        """Check the calls under way, from a thread of its own, which may wait in the driver."""
         if self._ended:
             return
         try:
@@ -319,7 +320,7 @@ class PendingCalls:
         return next((call for call in self._all() if now > call.expires and not call.over), None)
 
     def _all(self) -> tuple[PendingCall, ...]:
-        """Return what is under way, and what is being issued. Without the lock, which others may hold."""
+        """Return the calls under way and being issued. Without the lock, which others may hold."""
         calls = [*self._under_way.copy()]  # in one step of the interpreter
         last, entered = self._open, self.entered
         if last is not None:
@@ -346,7 +347,7 @@ class PendingCalls:
         return bool(self._graphs)
 
     def end(self) -> None:
-        """Look no more, and forget what there is. Events that are out are given up with CUDA."""
+        """Stop the checks, and forget all calls. Recorded events are abandoned with CUDA."""
         with self._lock:
             self._ended = True
             for event in self._events:

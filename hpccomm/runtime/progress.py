@@ -1,13 +1,14 @@
-"""Operations that go on by themselves.
+"""The progress engine: moves asynchronous operations on, without help of the program.
 
-One engine a process holds the operations that were started and are not done. Whoever waits for one
-moves them all on; while nobody waits, a thread does, where the backend allows any thread to call
-it. Operations of one queue run one after the other, in the order in which they were put there, which
-is the order in which every rank calls them.
+One engine a process holds the unfinished operations. A thread that waits for one advances them all.
+Without a waiting thread, a thread of its own does so, if the backend allows calls from any thread.
+Operations of one queue run one after the other, in their order of insertion, which is the order in
+which every rank calls them.
 
-To wake the thread costs more than a small operation takes, and then it competes for the interpreter with
-whoever waits. So it lets whoever started a small operation end it, and takes it over some milliseconds
-later. Meanwhile, and a while after the last operation, it looks by itself: nobody wakes it.
+Waking the thread costs more than a small operation, and then it competes with the waiting thread
+for the interpreter. So it leaves a small operation to the thread that started it, and takes it over
+some milliseconds later. Until then, and for a while after the last operation, it polls by itself
+and need not be woken. `CallEngine` starts operations here.
 """
 
 import math
@@ -23,7 +24,7 @@ from hpccomm.runtime.lifetime import ExitStep, after_fork, at_exit, keep
 from hpccomm.runtime.waiting import SPINS, Expired, Gate, Patience, wait
 
 SMALL_SECONDS = 0.002
-"""So long the thread leaves a small operation to whoever started it."""
+"""Seconds for which a small operation is left to the thread that started it."""
 
 LINGER_SECONDS = 0.1
 """So long after the last operation the thread still looks by itself."""
@@ -51,17 +52,17 @@ class Task(ABC):
     gate, timeout, started, small
         The parameters.
     error : BaseException or None
-        What ended it, as whoever waits gets it; None if nothing did.
+        Its failure, in the form that waiters raise; None without one.
     over : bool
-        Whether it is over, for good or ill.
+        Whether it has ended, also by a failure.
     awaited : bool
-        Whether somebody waits for it.
+        Whether a thread waits for it.
     seen : bool
-        Whether somebody was told the error.
+        Whether the error was delivered.
     queue : deque of Task
         Where it was put.
     then : list of callable
-        What is called once it is over; see `tell`.
+        Functions to call at its end; see `tell`.
     """
 
     __slots__ = (
@@ -91,12 +92,12 @@ class Task(ABC):
     def ended(self, error: BaseException | None, elapsed: float) -> BaseException | None:
         """Take note of its end, once: the error (or None) and the seconds it took.
 
-        Returns the error as whoever waits gets it.
+        Returns the error in the form that waiters raise.
         """
 
     @abstractmethod
     def forget(self) -> None:
-        """Let go of its arrays: it is done."""
+        """Drop its arrays: it is done."""
 
     def turn(self) -> bool:
         """Move on as far as it goes; return whether anything moved."""
@@ -117,7 +118,7 @@ class Task(ABC):
                         raise error
                     self.timeout = math.inf
             return moved
-        except Exception as error:  # noqa: BLE001 (whoever waits for the task gets it)
+        except Exception as error:  # noqa: BLE001 (a waiter raises it)
             self._end(error)
             return True
         except BaseException as error:  # such as Ctrl-C, which is not this task's alone
@@ -158,7 +159,7 @@ class ProgressEngine:
     Parameters
     ----------
     threaded : bool
-        Whether a thread moves them on while nobody waits.
+        Whether a thread advances them without a waiter.
     """
 
     def __init__(self, *, threaded: bool) -> None:
@@ -186,7 +187,7 @@ class ProgressEngine:
                 self._changed.notify()
 
     def hurry(self, task: Task) -> None:
-        """Have the thread move a task on at once: nobody is about to wait for it."""
+        """Have the thread advance a task at once, since no wait is expected."""
         with self._changed:
             task.small = False
             self._changed.notify()
@@ -251,7 +252,7 @@ class ProgressEngine:
         """
         if len(self._queues) > 1:
             return any(task.over or (self.turn() and task.over) for _ in range(SPINS))
-        # What `turn` does for a single queue, which nobody else moves on meanwhile.
+        # As `turn`, for a single queue that no other thread advances now.
         if task.over or not self._turn.acquire(blocking=False):
             return task.over
         try:
@@ -273,7 +274,7 @@ class ProgressEngine:
                     return
                 now = time.perf_counter()
                 if self._waiters:
-                    pause: float | None = None  # whoever leaves tells, if anything is left
+                    pause: float | None = None  # the leaving thread notifies, if tasks remain
                 elif not self._queues:
                     pause = SMALL_SECONDS if now - since < LINGER_SECONDS else None
                 else:
@@ -291,7 +292,7 @@ class ProgressEngine:
                 patience.pause()
 
     def _grace(self, now: float) -> float:
-        """Return for how long whoever started the operations is left alone with them."""
+        """Return for how long the operations are left to the thread that started them."""
         first = [queue[0] for queue in self._queues]
         if not all(task.small for task in first):
             return 0.0
@@ -301,7 +302,7 @@ class ProgressEngine:
     def stop(self) -> None:
         """End the thread. Tasks that are left go on only when somebody waits for them.
 
-        What they touch is kept for the life of the process.
+        Their arrays are kept for the life of the process.
         """
         with self._changed:
             self._stopping = True
@@ -309,7 +310,7 @@ class ProgressEngine:
         if self._thread is not None:
             self._thread.join()
         if self._queues:
-            keep(self)  # with the arrays of what is under way
+            keep(self)  # with the arrays of unfinished operations
 
 
 _engines: dict[bool, ProgressEngine] = {}
@@ -317,7 +318,7 @@ _engines_lock = threading.Lock()
 
 
 def progress_engine(threaded: bool) -> ProgressEngine:
-    """Return the process's engine: the one with a thread, or the one that only waits drive."""
+    """Return the process's engine: the one with a thread, or the one driven by waits only."""
     with _engines_lock:
         if threaded not in _engines:
             _engines[threaded] = ProgressEngine(threaded=threaded)

@@ -1,4 +1,7 @@
-"""An exception that nobody caught: what is kept of it, and what is printed."""
+"""The uncaught exception of this process: its stored facts, and its printed text.
+
+The exits (`hpccomm.backends.bootstrap.ends`) and dumps use it.
+"""
 
 import re
 import traceback
@@ -15,7 +18,7 @@ MOST_FRAMES = 4
 """Lines of the program that are printed of a traceback; of more, one of the outermost and two of the innermost."""
 
 WITH_SOURCE = 2
-"""So many of them are printed with their text; of more only the innermost is."""
+"""The most of them to print with their text; further ones only with the innermost."""
 
 MOST_LINES = 6
 """Lines of frames and words together."""
@@ -25,7 +28,7 @@ MOST_OTHERS = 2
 
 
 def note(error: BaseException, where: TracebackType | None) -> Mapping[str, Any]:
-    """Keep the exception that ends the process, for its dump and for other ranks; return what is kept."""
+    """Store the exception that ends the process, for dump and other ranks; return the facts."""
     kept = mishap(error, site_of_traceback(where)).facts()
     stack = "".join(traceback.format_exception(type(error), error, where))
     dump.process.raised = {**kept, "stack": stack}
@@ -78,7 +81,7 @@ def beside(mine: Mapping[str, Any], others: Mapping[int, Mapping[str, Any]]) -> 
 
 
 def _kind(words: str) -> str:
-    """Return an error's words without numbers: those of ranks, of processes and of bytes differ."""
+    """Return an error's words without numbers: ranks, processes and bytes differ."""
     return re.sub(r"\d+", "#", words)
 
 

@@ -1,7 +1,7 @@
 """The flight recorder: the last calls of this process, on all its communicators.
 
 A call is recorded when it begins, as one list that is never copied: recording costs a tenth of a
-microsecond. Everything else is done when somebody asks.
+microsecond. All other work is done on request. Dumps, messages and hooks read the records.
 """
 
 import contextlib
@@ -76,7 +76,7 @@ def calls() -> list[CallRecord]:
     while True:
         try:
             return list(_calls)
-        except RuntimeError:  # a call began meanwhile
+        except RuntimeError:  # a call began at the same time
             continue
 
 
@@ -195,7 +195,7 @@ def site_of_traceback(where: TracebackType | None) -> Site | None:
 def described(site: Site | None, moment: float | None = None) -> str:
     """Return a site of the program in words, such as ``"step(), train.py line 41"``; empty if it is not known.
 
-    Parameters are those of `program_site`.
+    Parameters are as of `program_site`.
     """
     site = program_site(site, moment)
     if site is None:
@@ -251,7 +251,7 @@ def doing() -> str:
 
 
 def own_frame(frame: FrameType | None) -> FrameType | None:
-    """Return the innermost frame that is neither hpccomm's nor the standard library's."""
+    """Return the innermost frame outside hpccomm and the standard library."""
     while frame is not None and not _of_program(frame.f_code.co_filename):
         frame = frame.f_back
     return frame
@@ -259,7 +259,7 @@ def own_frame(frame: FrameType | None) -> FrameType | None:
 
 @cache
 def _of_program(file: str) -> bool:
-    """Whether a file is neither hpccomm's nor the standard library's."""
+    """Whether a file is outside hpccomm and the standard library."""
     return not _of_standard(file) and not file.startswith(PACKAGE)
 
 
@@ -282,7 +282,7 @@ def _outside(frame: FrameType | None) -> FrameType | None:
 
 
 class Mishap(NamedTuple):
-    """An error of the program, as others are told of it.
+    """An error of the program, in the form sent to others.
 
     Attributes
     ----------
@@ -324,7 +324,7 @@ def in_words(error: BaseException) -> str:
 
 
 def mishap(error: BaseException, site: Site | None) -> Mishap:
-    """Return an error as others are told of it."""
+    """Return an error in the form sent to others."""
     return Mishap(in_words(error)[:LONGEST_ERROR], site, time.perf_counter())
 
 
@@ -340,7 +340,7 @@ def refused(thread: int | None = None) -> Mishap | None:
 
 
 def _notice(error: HpccommError) -> None:
-    """Keep an error that refuses a call; those that end a communicator are in the records of its calls."""
+    """Keep an error that refuses a call; errors that end a communicator are in its records."""
     if isinstance(error, CommunicationError) and not isinstance(error, RankMismatch):
         return
     frame = own_frame(caller(1))

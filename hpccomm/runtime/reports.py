@@ -1,4 +1,7 @@
-"""What is reported of one communicator's calls: to hooks, statistics and the log, and in errors."""
+"""Reports of one communicator's calls: hooks, statistics, the log, and errors.
+
+`engine` and the lanes report each call here; `Communicator.stats` and hooks read it.
+"""
 
 import logging
 from collections.abc import Callable, Iterator
@@ -41,7 +44,7 @@ _LIMITS = {
     24: "to 16 MiB",
     28: "to 256 MiB",
 }
-"""Powers of two, but for 0: the largest sizes of the classes."""
+"""The largest sizes of the classes: 0, and powers of two."""
 
 _NAMES = tuple(
     next((name for power, name in _LIMITS.items() if bits <= power and power), "above 256 MiB")
@@ -116,7 +119,7 @@ class Hooks(Generic[H]):
     Attributes
     ----------
     registered : tuple
-        Empty where there are none, which every call asks.
+        Empty without hooks; every call checks it.
     """
 
     __slots__ = ("registered",)

@@ -1,4 +1,7 @@
-"""What is known of the calls of one communicator, and what its rank says of them to others."""
+"""The state of one communicator's calls, and its answers to other ranks about them.
+
+`engine` and `inquiry` share it.
+"""
 
 import threading
 from collections.abc import Callable
@@ -142,7 +145,7 @@ class CallState:
         if entry is None and number:
             entry = find(self.origin, number)
         now = self.waiting()
-        # Who is late has not given up: it is somewhere else.
+        # A late rank has not left: it is somewhere else.
         failure = None if self.failure.late else self.gate.error
         error = failure and (failure.__cause__ or failure)
         numbers = [each[NUMBER] for each in self.pending() if each[NUMBER]]

@@ -1,7 +1,8 @@
-"""How many messages a rank has begun to send to each peer, and how many receives from each.
+"""Counts of the messages that a rank has begun to send to each peer and to receive from each.
 
-Ranks that wait tell each other these numbers, so that a message that nobody sends, or receives, can be named.
-What follows from them is told by pure functions of plain data.
+Ranks that wait exchange these numbers, so that a message without a receive, or a receive without a
+message, can be named. Pure functions of plain data draw the conclusions, for `inquiry`, `verdict`
+and `hpccomm explain`.
 """
 
 import weakref
@@ -18,13 +19,13 @@ PLANNED, OTHERS = -1, -2
 the dtype: messages of one channel come in order."""
 
 CHANNELS = 1024
-"""So many channels to one peer are told apart."""
+"""The most channels to distinguish to one peer."""
 
 BLOCKED_SECONDS = 0.25
-"""A message that has waited so long is blocked: one that needs no receiver to be sent takes less."""
+"""Seconds after which a message is blocked: a message sent without its receiver takes less."""
 
 MOST_FOLLOWED = 256
-"""So many ranks are asked for whom other ranks wait."""
+"""The most awaited ranks to ask."""
 
 Counts = list[tuple[int, int, int]]
 """By channel: how many messages have begun to be sent, and how many receives have begun."""
@@ -63,7 +64,7 @@ class Traffic:
     def cell(self, peer: int, channel: int) -> list[int]:
         """Return the numbers of messages to a peer that have begun to be sent, and of receives from it.
 
-        Whoever makes a call counts it there, in its turn.
+        Each call counts its messages there, in its turn.
         """
         cells = self._cells.setdefault(peer, {})
         if channel not in cells and len(cells) >= CHANNELS:
@@ -83,14 +84,14 @@ class Traffic:
         weakref.finalize(plan, self._gone.append, exchange).atexit = False
 
     def everything(self) -> dict[int, Counts]:
-        """Return what `between` does, for each rank with which there were messages."""
+        """Return the result of `between` for each rank with messages."""
         peers = {peer for each in self._repeated for peer in (*each.came, *each.went)}
         return {peer: self.between(peer) for peer in sorted({*self._cells, *peers})}
 
     def between(self, rank: int) -> Counts:
         """Return how many messages to a rank have begun, and how many receives from it, by channel.
 
-        From any thread. A call that begins meanwhile may be counted or not.
+        From any thread. A call that begins at the same time may be counted or not.
         """
         cells = self._cells.get(rank, {}).copy()
         sent, posted = map(
@@ -102,7 +103,7 @@ class Traffic:
         return [(channel, each[0], each[1]) for channel, each in cells.items()]
 
     def waits(self, label: CallFingerprint) -> list[Facts]:
-        """Return for which messages a call waits: their numbers in the channel, and of all with that peer."""
+        """Return the awaited messages of a call: their numbers in the channel, and with the peer."""
         found: list[Facts] = []
         for way, peer, channel in label.ends:
             counts = {each: (sent, posted) for each, sent, posted in self.between(peer)}
@@ -125,7 +126,7 @@ _NONE = Repeated((), ())
 
 
 def blocked_on(answer: Answer) -> tuple[int, ...]:
-    """Return the ranks for whose messages a rank waits that can do nothing else meanwhile."""
+    """Return the ranks for whose messages a blocked rank waits."""
     now = answer.facts.get("now")
     if answer.state != ANSWERED or not now or not now.get("held") or now["since"] < BLOCKED_SECONDS:
         return ()
@@ -133,7 +134,7 @@ def blocked_on(answer: Answer) -> tuple[int, ...]:
 
 
 def in_vain(rank: int, answer: Answer, mine: Facts, chain: "Chain") -> list[int]:
-    """Return the ranks for whose messages a rank waits in vain; where these are none, to which its own may not be done."""
+    """Return the ranks for whose messages a rank waits in vain; else its unfinished receivers."""
     found: dict[bool, list[int]] = {True: [], False: []}
     for wait in answer.facts["now"]["waits"]:
         peer = wait["peer"]
@@ -147,7 +148,7 @@ def in_vain(rank: int, answer: Answer, mine: Facts, chain: "Chain") -> list[int]
 
 
 def ends_of(rank: int, answer: Answer, mine: Facts, chain: "Chain") -> dict[int, Answer]:
-    """Return those at the ends of the chain of ranks for which a rank waits, unless one of that is this rank."""
+    """Return the ends of the chain of awaited ranks, unless this rank is in it."""
     me = mine["rank"]
     ends, seen, front = dict[int, Answer](), {rank}, [(rank, answer)]
     while front:
@@ -168,16 +169,16 @@ def ends_of(rank: int, answer: Answer, mine: Facts, chain: "Chain") -> dict[int,
 def followed(
     answers: Mapping[int, Answer], me: int, ask: Callable[[int, int], Answer]
 ) -> dict[tuple[int, int], Answer]:
-    """Ask those for whom other ranks wait in messages, and so on; return what they answer, by both ranks.
+    """Ask the ranks awaited in messages, and so on; return their answers, by both ranks.
 
     Parameters
     ----------
     answers : mapping of int to Answer
-        Those of the ranks that were asked before.
+        Answers of the ranks asked before.
     me : int
         This rank.
     ask : callable
-        ``ask(peer, rank)`` returns what a rank answers about its messages with another one.
+        ``ask(peer, rank)`` returns a rank's answer about its messages with another one.
     """
     chain: dict[tuple[int, int], Answer] = {}
     front = list(answers.items())
@@ -199,7 +200,7 @@ def unmatched(wait: Facts, there: Counts) -> bool:
     wait : mapping
         The message, and its number among those of its channel, and of all.
     there : list
-        What the peer has begun, by channel.
+        The peer's begun messages, by channel.
     """
     begun = {channel: sent if wait["way"] == "src" else posted for channel, sent, posted in there}
     if not wait["told_apart"] or OTHERS in begun:
@@ -232,14 +233,14 @@ def unreceived(waiter: Facts, sender: int, there: Counts, here: Counts) -> list[
             if channel >= 0 and left > 0 and channel != awaited:
                 what = f"{left} {_kind(channel)[3:]}s" if left > 1 else _kind(channel)
                 found.append(
-                    f"rank {sender} has sent {what} with tag {channel // 2}, which nobody receives, while "
+                    f"rank {sender} has sent {what} with tag {channel // 2}, which no rank receives, while "
                     f"{_kind(awaited)} with tag {awaited // 2} is awaited"
                 )
     return found
 
 
 Chain = Mapping[tuple[int, int], Answer]
-"""What a rank answered about its messages with another one that waits for it: by that one, and the rank."""
+"""Answers about messages with a waiting rank, by the waiting and the answering rank."""
 
 
 def has_begun(facts: Facts, number: int) -> bool:
@@ -251,11 +252,11 @@ def has_begun(facts: Facts, number: int) -> bool:
 
 
 def crossed_with(mine: Facts, answers: Mapping[int, Answer], chain: Chain) -> tuple[int, ...]:
-    """Return the ranks of a shortest round in which each waits for the next, from this one on; else none.
+    """Return the ranks of a shortest circle of waits, from this one on; or none.
 
-    None of them can go on: each is in a collective to which the next has not come, or blocked in a message
-    of which the next has begun no counterpart. A program whose collective does not need those ranks might go
-    on, but MPI allows every collective to wait for all.
+    They cannot continue: each is in a collective to which the next has not come, or blocked in a
+    message whose counterpart the next has not begun. A program whose collective does not need those
+    ranks might go on, but MPI allows every collective to wait for all.
     """
     own = mine["now"]
     if own is None or not own.get("held"):
@@ -292,7 +293,7 @@ def crossed_with(mine: Facts, answers: Mapping[int, Answer], chain: Chain) -> tu
 
 
 def shortest_round(start: int, awaited: Callable[[int], Iterable[int]]) -> tuple[int, ...]:
-    """Return the other ranks of a shortest round in which each waits for the next; empty if there is none.
+    """Return the other ranks of a shortest circle of waits; or an empty list.
 
     Parameters
     ----------
@@ -315,7 +316,7 @@ def shortest_round(start: int, awaited: Callable[[int], Iterable[int]]) -> tuple
 
 
 class LeftOver(NamedTuple):
-    """Messages of one channel that nobody has received; the channel is `OTHERS` where it is not known."""
+    """Unreceived messages of one channel; the channel is `OTHERS` if unknown."""
 
     sender: int
     receiver: int
@@ -324,7 +325,7 @@ class LeftOver(NamedTuple):
 
 
 def left_over(everyone: Mapping[int, Mapping[int, Counts]]) -> list[LeftOver]:
-    """Return which messages nobody has received, from what each rank has begun with each other one."""
+    """Return the unreceived messages, from the messages that ranks have begun with each other."""
     found = []
     for sender, peers in sorted(everyone.items()):
         for receiver, there in peers.items():

@@ -1,6 +1,7 @@
-"""What follows from the answers of other ranks about a call that waits: who is missing, or differs.
+"""The verdict on a late call, from the answers of other ranks: who is missing, or differs.
 
-Pure functions of plain data, by which dumps of several ranks can be judged as well.
+Pure functions of plain data. `inquiry` asks while the job runs, and `hpccomm.diagnosis` later,
+about the dumps.
 """
 
 from collections.abc import Mapping, Sequence
@@ -14,7 +15,7 @@ from hpccomm.runtime.traffic import Chain, crossed_with, ends_of, has_begun, unm
 from hpccomm.units import MOST_NAMED, ranks_named
 
 MOST_REFUSALS = 2
-"""Refused calls that are told of."""
+"""The most refused calls to report."""
 
 LEFT_SECONDS = 2.0
 """What a rank that has come to the end of the program had under way is given up when it has been awaited so long: the
@@ -67,12 +68,12 @@ def judge(mine: Facts, answers: Mapping[int, Answer], chain: Chain | None = None
     Parameters
     ----------
     mine : mapping
-        What this rank would answer itself.
+        This rank's own answer.
     answers : mapping of int to Answer
-        Those of other ranks, about the call of the same number. The facts of one that does not answer
-        are those that it gave last, if it gave any.
+        Answers of other ranks, about the call of the same number. A silent rank keeps its last
+        facts, if any.
     chain : mapping, optional
-        Those of ranks for which others wait.
+        Answers of awaited ranks.
     """
     number = mine["now"]["collective"] if mine["now"] else 0  # less than 0 while all of it is made
     absent: dict[int, Answer] = {}
@@ -138,7 +139,7 @@ def judge(mine: Facts, answers: Mapping[int, Answer], chain: Chain | None = None
         behind = {rank: ends_of(rank, each, mine, chain) for rank, each in absent.items()}
         held_up = tuple(rank for rank, found in behind.items() if found)
         ends = {rank: each for found in behind.values() for rank, each in found.items()}
-        sentences = whereabouts(ends, 0, "taken part in what they wait for") if ends else []
+        sentences = whereabouts(ends, 0, "taken part in the awaited call") if ends else []
         text = "; ".join([text, *sentences])
     blamed = {rank: each for rank, each in absent.items() if rank not in held_up} | ends
     if not blamed:
@@ -153,7 +154,7 @@ def judge(mine: Facts, answers: Mapping[int, Answer], chain: Chain | None = None
         hasty = tuple(rank for rank in gone if fallen[rank].state == ANSWERED)
         missing, gone = (*missing, *hasty), tuple(rank for rank in gone if rank not in hasty)
     if not number and len(gone) < len(answers):
-        # What is no collective may wait for the others alone, and these may have ended rightly.
+        # Other calls than collectives may wait for the others alone, which may have ended rightly.
         missing, gone = (*missing, *gone), ()
     return Verdict(
         missing,
@@ -174,7 +175,7 @@ def _waits_before(answer: Answer, number: int) -> bool:
 
 
 def _state(answer: Answer) -> str:
-    """Return what became of a rank; one that calls nothing more is as good as gone."""
+    """Return the state of a rank; a rank without further calls counts as gone."""
     left = answer.facts.get("leaving") or answer.facts.get("closed")
     return GONE if answer.state == ANSWERED and left else answer.state
 
@@ -225,7 +226,7 @@ def _told(mine: Facts, number: int, absent: Mapping[int, Answer], came: Mapping[
 
 
 def _in_turn(mine: Facts, crossed: Sequence[int], facts_of: Mapping[int, Facts]) -> str:
-    """Return which rank waits for which, in a round that begins with this one."""
+    """Return which rank waits for which, in a circle from this one on."""
     ranks = (mine["rank"], *crossed)
     told = []
     for rank, peer in zip(ranks, (*crossed, mine["rank"]), strict=True):
@@ -236,16 +237,16 @@ def _in_turn(mine: Facts, crossed: Sequence[int], facts_of: Mapping[int, Facts])
 
 
 def whereabouts(absent: Mapping[int, Answer], number: int, what: str) -> list[str]:
-    """Return where ranks are that have not come to a call; of those that are alike, in one sentence.
+    """Return where the missing ranks of a call are; one sentence for equal ones.
 
     Parameters
     ----------
     absent : mapping of int to Answer
-        What is known of each.
+        The known facts of each.
     number : int
         The call's; 0 of a message.
     what : str
-        What they have not done, such as ``"called all_reduce #7"``.
+        Their missing action, such as ``"called all_reduce #7"``.
     """
     groups: dict[str, list[int]] = {}
     for rank, answer in absent.items():
@@ -287,7 +288,7 @@ def _sentence(ranks: Sequence[int], predicate: str, absent: Mapping[int, Answer]
 
 
 def _predicate(answer: Answer, number: int, what: str) -> str:
-    """Return what is told of a rank that has not come, the same of ranks that are alike."""
+    """Return the words on a missing rank, equal for equal ranks."""
     facts = answer.facts
     begun = ", which {has} called it," if has_begun(facts, number) else ""
     if answer.state == GONE:
@@ -329,7 +330,7 @@ def _at(facts: Facts) -> str:
 
 
 def _last(facts: Facts) -> str:
-    """Return what is known of a rank from its last answer."""
+    """Return the known facts of a rank, from its last answer."""
     now, collective = facts.get("now"), facts.get("collective")
     if facts.get("failed"):
         return f"; {{it}} had given up: {_quoted(facts['failed'])}"
@@ -371,7 +372,7 @@ def _quoted(text: object) -> str:
 
 
 def unlike(records: Mapping[int, Facts]) -> dict[str, dict[int, str]]:
-    """Return the fields in which records of ranks differ, with the value of each rank in words."""
+    """Return the differing fields of the ranks' records, with each rank's value in words."""
     keys = sorted({key for record in records.values() for key in record})
     return {
         key: {rank: str(record.get(key, "none")) for rank, record in records.items()}

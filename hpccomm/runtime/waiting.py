@@ -1,9 +1,9 @@
-"""The one place where the library waits.
+"""The one place where the library waits: everything that polls calls it.
 
-Whoever waits gives something to poll, a deadline and a gate. The loop spins first, since most waits
-are microseconds; then it yields the processor at each turn, since there may be more ranks than
-cores; and when nothing has moved for long, it naps, so that a rank that waits for a late peer does
-not take a core from it.
+A waiter gives a function to poll, a deadline and a gate. The loop spins first, since most waits are
+microseconds; then it yields the processor at each turn, since there may be more ranks than cores;
+after long without progress it naps, so that a rank that waits for a late peer does not take a core
+from it.
 """
 
 import math
@@ -36,7 +36,7 @@ class Gate:
     Attributes
     ----------
     error : CommunicationError or None
-        Once set, every wait behind this gate raises it at its next poll.
+        Once set, every wait on this gate raises it at its next poll.
     shares_process : bool
         Whether ranks share the process: one that polls keeps the others from the interpreter, so
         it naps early.
@@ -57,7 +57,7 @@ class Gate:
 
 @dataclass(slots=True)
 class Patience:
-    """How long to stay away between two polls: spin, yield for so many seconds, nap."""
+    """How long to stay away between two polls: spin, yield for some seconds, nap."""
 
     yields: float = YIELD_SECONDS
     turns: int = 0
@@ -93,13 +93,13 @@ def wait(
     Parameters
     ----------
     poll : callable
-        Returns whether what is waited for has come. It may raise.
+        Returns whether the wait is over. It may raise.
     timeout : float
         Seconds; ``math.inf`` for no limit.
     gate : Gate
         Lets other threads end the wait.
     expired : callable
-        Makes the error of a deadline that passed, from the elapsed seconds; None waits on.
+        Makes the error of a passed deadline, from the elapsed seconds; None waits on.
 
     Raises
     ------
@@ -126,8 +126,8 @@ def wait(
 def spun(steps: Steps) -> bool:
     """Move a polled operation on for as long as a wait spins; return whether it is done.
 
-    `drive` goes on with what is not, and looks at the deadline: steps in which something moved may
-    take long.
+    `drive` continues the unfinished ones, and checks the deadline: steps with progress may take
+    long.
     """
     left = SPINS
     for moved in steps:
@@ -146,7 +146,7 @@ def drive(
 ) -> None:
     """Move a polled operation on until it is done.
 
-    Parameters and errors are those of `wait`.
+    Parameters and errors are as of `wait`.
     """
     patience: Patience | None = None
     began = 0.0
@@ -181,8 +181,8 @@ def received(irecv: Callable[[NDArray[Any], int, int], Request], src: int, tag: 
 def completed(requests: list[Request]) -> Steps:
     """Wait, polled, until all `requests` are complete.
 
-    Where a message has another size than its array, the others are completed before that is raised:
-    one that was left behind would take, or keep from others, the messages to come.
+    If a message has another size than its array, the others are completed before the error is
+    raised: a request left behind would take later messages.
     """
     lost: list[BufferMismatch] = []
     while requests:
@@ -224,7 +224,7 @@ def at_once(operations: Iterable[Steps]) -> Steps:
 
 
 def _left(requests: list[Request], lost: list[BufferMismatch]) -> list[Request]:
-    """Move `requests` on; return those that are not complete, and note in `lost` the first that did not fit."""
+    """Advance `requests`; return the incomplete ones, and note in `lost` the first mismatch."""
     left = []
     for request in requests:
         try:

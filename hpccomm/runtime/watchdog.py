@@ -1,8 +1,8 @@
-"""The watchdog: a thread that looks, from time to time, after what nobody polls.
+"""The watchdog: a thread that checks, ten times a second, everything that no thread polls.
 
-That is the call that a communicator waits for longest (`CallEngine.look`), and what is under way on a
-device's streams (`PendingCalls`). Devices are asked from a thread of their own, since that may not come
-back: the watchdog sees to it.
+It checks the longest wait of each communicator (`CallEngine.look`), and the calls on a device's
+streams (`PendingCalls`). A thread of its own asks the devices, since that may block for ever; the
+watchdog checks that thread too.
 """
 
 import logging
@@ -37,7 +37,7 @@ T = TypeVar("T")
 
 
 class Watchdog:
-    """Looks after what is watched in one process.
+    """Checks all watched objects of one process.
 
     Parameters
     ----------
@@ -65,7 +65,7 @@ class Watchdog:
             self._look(time.perf_counter())
 
     def _look(self, now: float) -> None:
-        # In a function of its own, whose end lets go of what is watched.
+        # In a function of its own, whose end drops the watched objects.
         with self._lock:
             watched = list(self._watched.items())
         for each, look in watched:
@@ -88,7 +88,7 @@ def watch(watched: Watched) -> None:
 
 
 def watch_device(watched: WatchedOnDevice) -> None:
-    """Have what is under way on a device looked after, from a thread of devices and by the watchdog."""
+    """Watch calls on a device, from a thread for devices and by the watchdog."""
     _of_devices.add(watched, type(watched).look)
     _watchdog.add(watched, type(watched).beat)
 

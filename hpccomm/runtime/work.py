@@ -1,4 +1,7 @@
-"""What an asynchronous call gives back."""
+"""`Work`: the result of an asynchronous call, and the warnings if it is dropped.
+
+The lanes return it to the user; `device_work` is its form for device arrays.
+"""
 
 import sys
 import warnings
@@ -27,8 +30,8 @@ class Work:
     """An operation under way, which keeps its arrays alive until it is done.
 
     It goes on by itself. `wait`, `done` and `exception` may be called from any thread, any number
-    of times. A call over NCCL gives a `DeviceWork`. One that is dropped before any of them was called
-    gives a `ResourceWarning`, and an error that none of them raised or returned is logged when the
+    of times. A call over NCCL gives a `DeviceWork`. A `Work` dropped before any of these calls
+    gives a `ResourceWarning`; an error that was never raised or returned is logged when the
     communicator is finalized.
     """
 
@@ -59,7 +62,7 @@ class Work:
         timeout : float, optional
             Seconds; None is the call's.
         block : bool, optional
-            For device arrays; a host array's result is there when this returns, whatever it is.
+            For device arrays; a host array's result is complete in any case when this returns.
 
         Returns
         -------
@@ -71,7 +74,7 @@ class Work:
         CollectiveTimeout
             If the deadline passes. The communicator has failed then.
         HpccommError
-            Whatever ended the operation.
+            The failure of the operation.
         """
         self._asked = True
         check_block(block)
@@ -109,8 +112,9 @@ class Work:
     def add_done_callback(self, call: Callable[[], object]) -> None:
         """Have ``call()`` called once the operation is over, for good or ill.
 
-        It is called in the thread that moves operations on, and so may neither block nor communicate; or at once, if
-        the operation is over. While nobody waits and ``comm.background`` is False, nothing is called.
+        It is called in the thread that advances operations, and so must not block or communicate;
+        or at once, if the operation is over. Without a waiting thread, and with ``comm.background``
+        False, nothing is called.
 
         Parameters
         ----------
@@ -139,8 +143,8 @@ def check_block(block: object) -> None:
         raise UsageError(f"block is {block!r}; give True, False or None")
 
 
-# What is said when a `Work` is dropped that nobody asked, or a communicator that nobody has ended. Nothing of this is
-# collective or blocks: they are collected in any thread, at any time.
+# The words on a dropped `Work` without a wait, or on a dropped communicator. These functions are
+# local and never block: objects are collected in any thread, at any time.
 
 _warned: dict[str | tuple[str, type[Warning], int], int] = {}
 """What was said, as the filters of `warnings` have it: by default once for each place in the program."""
@@ -164,7 +168,7 @@ def dropped(entry: CallRecord) -> None:
 
 
 def dropped_communicator(name: str, site: Site) -> None:
-    """Warn that a communicator is collected that was neither finalized nor aborted, likewise."""
+    """Warn, likewise, about a collected communicator that was not finalized or aborted."""
     if not sys.is_finalizing():
         _warn(
             f"communicator {name!r}, made at {described(site)}, was dropped without finalize(): what it has of the MPI "
