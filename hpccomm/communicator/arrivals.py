@@ -1,4 +1,7 @@
-"""Messages whose sender, tag or size the receiver does not know: probing, and receiving from any rank."""
+"""Probes, and receives from any rank: messages of unknown sender, tag or size.
+
+`Communicator.probe` and `recv` call it.
+"""
 
 from collections.abc import Generator
 from typing import TYPE_CHECKING, Any
@@ -62,7 +65,7 @@ class Message:
         Parameters
         ----------
         out : array, optional
-            A host array with exactly as many bytes, and the dtype. None makes a new 1-D array: of the
+            A host array of exactly this size and dtype. None makes a new 1-D array: of the
             message's dtype, or of bytes (uint8) if the message does not tell it.
         timeout : float, optional
             Deadline in seconds. None is the communicator's deadline, ``math.inf`` is no deadline.

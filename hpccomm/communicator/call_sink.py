@@ -1,4 +1,7 @@
-"""Where calls go instead of being issued: into a batch, a plan or an explanation."""
+"""Call sinks: a batch, a plan or an explanation that takes calls instead of issuing them.
+
+`core` hands each call to the open sink, if any.
+"""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -78,7 +81,7 @@ class CallSink:
 
     @property
     def within(self) -> str:
-        """The block that takes calls, as a program writes it; empty if there is none."""
+        """The open block, as a program writes it; empty without one."""
         if self.batch is not None:
             return "batch()"
         return "" if self.planned is None else "planning()"
@@ -101,7 +104,7 @@ class CallSink:
         self.diverted = True
 
     def close_batch(self) -> tuple[Call, ...]:
-        """Have the batch take no more calls; return those that it has."""
+        """Close the batch; return its calls."""
         taken, self.batch = tuple(self.batch or ()), None
         self.diverted = self.capture is not None or self.planned is not None
         return taken
@@ -183,7 +186,7 @@ class CallSink:
                 raise UsageError(
                     "a batch has calls on host arrays and on device arrays; make one for each kind"
                 )
-            # What is planned goes on the stream that is current when the plan is called.
+            # A planned call goes on the stream that is current when the plan is called.
             self.batch.append(call if self.planned is not None else lane.admitted(call))
 
     def refuse_capture(self, what: str, remedy: str) -> None:

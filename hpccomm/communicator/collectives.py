@@ -311,7 +311,7 @@ def neighbor_all_to_all(
 ) -> Any:
     """Send block j of x to rank ``peers[j]``, and receive block j of the result from it.
 
-    Every rank of the communicator calls it, also one that has no peers. Lists are symmetric: a rank
+    Every rank of the communicator calls it, also one without peers. Lists are symmetric: a rank
     lists another one as often as that lists it. The k-th time that a rank lists a peer belongs to
     the k-th time that the peer lists the rank. A rank may list itself.
 
@@ -325,17 +325,18 @@ def neighbor_all_to_all(
     x : array
         A block for each peer, one after the other along axis 0. Of the same dtype on all ranks.
     peers : sequence of int or None
-        The rank of each block. None stands for nobody, as at the border of a domain: that block of x
-        is not sent, and that block of the result is left as it was in `out`; a new array has zeros
-        there.
+        The rank of each block. None stands for a missing peer, as at the border of a domain: that
+        block of x is not sent, and that block of the result is left as it was in `out`; a new array
+        has zeros there.
     send_counts : sequence of int, optional
         Rows of each block of x. None is blocks of one size, on all ranks: axis 0 is divisible by the
         number of peers. Given on all ranks or on none.
     recv_counts : sequence of int, optional
-        Rows of each block of the result. None exchanges them first, if `send_counts` is given; a block
-        of nobody has no rows then. Given on all ranks or on none.
+        Rows of each block of the result. None exchanges them first, if `send_counts` is given; a
+        block without a peer has no rows then. Given on all ranks or on none.
     out : array, optional
-        Takes the result; None makes a new array. It may be x if as many rows come as go.
+        Takes the result; None makes a new array. It may be x if it sends and receives equally many
+        rows.
     async_op : bool
         Return a `Work` at once instead. Equal on all ranks.
     timeout : float, optional

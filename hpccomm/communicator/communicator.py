@@ -1,4 +1,4 @@
-"""The communicator: its facts, and a table of its methods, which are written beside what they need."""
+"""`Communicator`: its facts, and a table of its methods, which the other modules define."""
 
 from collections.abc import Sequence
 from importlib import import_module
@@ -36,9 +36,9 @@ if TYPE_CHECKING:
     from hpccomm.communicator.mesh import Mesh
     from hpccomm.communicator.shrinking import Make
 else:
-    # The path of the package is absolute: these are found also after the program has changed its folder. What
-    # is needed where something goes wrong is loaded from the start, as the program may have given up the right
-    # to read it, or have no file left to open: verdicts, dumps, and the ways to leave.
+    # The path of the package is absolute: the modules are found also after the program has changed
+    # its folder. Modules for failures are loaded from the start, since the program may later lose
+    # the right to read them, or have no file left to open: verdicts, dumps, and exits.
     arrivals, collectives, memory = map(_Late, ("arrivals", "collectives", "memory"))
     messages, objects, plans, uneven = map(_Late, ("messages", "objects", "planning", "uneven"))
 
@@ -121,7 +121,7 @@ class Communicator:
 
     @property
     def local_rank(self) -> int:
-        """Number of this rank among those of its node."""
+        """Number of this rank among its node's ranks."""
         return self._core.backend.topology.local_rank(self.rank)
 
     @property
@@ -146,7 +146,7 @@ class Communicator:
 
     @property
     def background(self) -> bool:
-        """Whether asynchronous operations go on while nobody waits for them, and any thread may call.
+        """Whether asynchronous operations progress without a wait, and any thread may call.
 
         It is False where MPI was started with less than ``MPI_THREAD_MULTIPLE``.
         """
@@ -172,7 +172,7 @@ class Communicator:
 
     @property
     def policy(self) -> Policy:
-        """What chooses the algorithm for ``algorithm="auto"``: by which table, for which shape."""
+        """The policy of ``algorithm="auto"``, with its table and shape."""
         return self._core.lanes.host.dispatch.policy
 
     @property

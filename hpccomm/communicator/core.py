@@ -1,4 +1,7 @@
-"""What the methods of one communicator share, and how a collective call is carried out."""
+"""The core of one communicator: its state, and the path of a collective call.
+
+The methods of `Communicator` are functions over it.
+"""
 
 import json
 from collections import Counter
@@ -32,7 +35,7 @@ if TYPE_CHECKING:
 
 
 class Closable(Protocol):
-    """What is ended before the communicator is, such as a window."""
+    """An object that ends before its communicator, such as a window."""
 
     def close(self) -> None:
         """End it. Collective."""
@@ -60,22 +63,22 @@ class Core:
     check : Check
         What its ranks have agreed on.
     settings : Settings
-        What it goes by.
+        Its settings.
     lanes : Lanes
         Carry out calls, by kind of memory.
     device : int or None
         CUDA device of this rank.
     windows : list of Window
-        Those that are open, in the order in which all ranks made them.
+        The open ones, in the order in which all ranks made them.
     groups : int
         How many groups were made of it, by all its ranks.
     shrunk : Counter
-        How many by all but some of them, by those that were left out; by nobody, of those that are left.
+        Number of groups made without some ranks, by the tuple of excluded ranks; the empty tuple
+        counts shrinks.
     prepared_calls : PreparedCalls
         What was decided.
     known : dict
-        How synchronous calls on plain host arrays were carried out, whose arguments were checked, by what they
-        have in common.
+        Prepared calls for checked synchronous host calls, by their arguments.
     sink : CallSink
         What takes calls instead of their being issued.
     plan_tags : PlanTags or None
@@ -83,7 +86,7 @@ class Core:
     made : bool
         Whether the communicator is made, and somebody has it.
     site : tuple or None
-        Where in the program it was made; None of one that is a node's.
+        Where in the program it was made; None for a node's communicator.
     """
 
     backend: Backend
@@ -145,18 +148,18 @@ class Core:
     ) -> Any:
         """Carry out one collective call, and return its result, or its `Work`.
 
-        Parameters are those of the call of that name; `lists` are checked. `site` is where it is made,
-        if that is not where the caller of this method was called.
+        Parameters are those of the call of that name; `lists` are checked. `site` is the place of
+        the call, if not the caller's caller.
         """
         limit = self.calls.timeout if timeout is None else self.limit(timeout)
-        # The shortest way, on which each statement is paid for: a call on plain host arrays which is like one
-        # that was checked.
+        # The shortest path, where each statement counts: a call on plain host arrays like an
+        # earlier one.
         key: object = None
         source = target = None
         plain = async_op is False and stream is None and not lists.returned
         if plain and x.__class__ is ndarray:
             flags = x.flags
-            # What is contiguous and writable needs no other check.
+            # Contiguous and writable arrays need no other check.
             if flags.carray:
                 source = target = x if x.ndim == 1 else x.reshape(-1)
                 if out is None:
@@ -220,7 +223,8 @@ class Core:
         Raises
         ------
         UsageError
-            If `timeout` is no number of seconds, or a batch or `planning` is open, which has its own.
+            If `timeout` is not a number of seconds, or a batch or `planning` is open, which has its
+            own.
         """
         if timeout is None:
             return self.calls.timeout
@@ -271,7 +275,7 @@ class Core:
 
 
 class HasCore(Protocol):
-    """A communicator, as its methods see it: functions that take `self`, each beside what it needs."""
+    """A communicator, as its methods see it: they are functions that take `self`."""
 
     @property
     def _core(self) -> Core: ...
@@ -298,8 +302,8 @@ def counting() -> Iterator[None]:
 def end_dropped(backend: Backend, control: Control) -> None:
     """End communicators of some of these ranks that each of their ranks has dropped. Collective; blocks.
 
-    No destructor is collective, so this is done where the ranks meet to make another communicator: MPI
-    libraries have place for so many at a time.
+    No destructor is collective, so this is done where the ranks meet to make another communicator:
+    MPI libraries limit their number at a time.
     """
     among = set(backend.members)
     mine = {
@@ -310,7 +314,8 @@ def end_dropped(backend: Backend, control: Control) -> None:
     everyone = control.all_gather(json.dumps(list(mine)).encode())
     votes = Counter(uid for each in everyone for uid in json.loads(each))
     ended = [core for uid, core in mine.items() if votes[uid] == core.backend.size]
-    # In one order on all ranks; those of nodes before the wholes, by which they ask each other.
+    # In one order on all ranks: nodes' communicators before the whole ones, by which they ask each
+    # other.
     for core in sorted(ended, key=lambda core: (core.backend.size, core.backend.uid)):
         _dropped.remove(core)
         if core.calls.gate.error is None:

@@ -1,7 +1,7 @@
-"""Calls whose counts are listed. Counts that the user left out are exchanged first.
+"""Calls with listed counts. Ranks first exchange counts that the user left out.
 
-Whatever is wrong with this rank's arguments must be found before the exchange: afterwards the other
-ranks would wait for it.
+Errors in this rank's arguments must be found before the exchange: afterwards the other ranks would
+wait for it. The methods with ``_v``, and those with neighbours, go through it.
 """
 
 from typing import Any, NamedTuple
@@ -45,7 +45,7 @@ def listed(
     peers: Any = None,
     root: Any = None,
 ) -> Lists:
-    """Return what one call lists. Parameters are those of the call of that name.
+    """Return the lists of one call. Parameters are as of the call of that name.
 
     `counts` is what some calls name ``send_counts``.
 
@@ -69,7 +69,7 @@ def listed(
 
 
 def _completed(core: Core, call: Unlisted, lists: Lists) -> Lists:
-    """Return the lists of a call with what the ranks exchange."""
+    """Return the lists of a call, completed by an exchange."""
     what = CALLS[call.name]
     if what.individual:
         known = _incoming(core, call, lists)
@@ -99,7 +99,7 @@ def _incoming(core: Core, call: Unlisted, outgoing: Lists) -> Lists:
 
 
 def _wanted(core: Core, call: Unlisted) -> Lists:
-    """Return the rows of each rank's out; a root without one gets what is left."""
+    """Return the rows of each rank's out; a root without one gets the rest."""
     rank, size, out = core.backend.rank, core.backend.size, call.out
     at_root = rank == check_rank("root", call.root, size)
     if out is None and not at_root:
@@ -128,7 +128,7 @@ def _wanted(core: Core, call: Unlisted) -> Lists:
 
 
 def _rehearse(core: Core, call: Unlisted, lists: Lists) -> None:
-    """Raise what the call would raise with such counts, whatever the other ranks give."""
+    """Raise the errors of the call that any counts of the other ranks would give."""
     name, x, out, timeout, algorithm, stream, root = call
     core.limit(timeout)
     fits = out if name == "scatter_v" else None  # elsewhere its size is not known yet
@@ -182,7 +182,7 @@ def _refuse_exchange(core: Core, name: str) -> None:
 def _pairs(
     what: Collective, size: int, counts: object, recv_counts: object, peers: object
 ) -> Lists:
-    """Return the lists of a call in which each rank has its own, as far as they are there."""
+    """Return the given lists of a call with lists of each rank's own."""
     ranks: tuple[int, ...] = ()
     number, whose = size, "rank"
     if what.peers:

@@ -1,4 +1,7 @@
-"""Making the first communicator."""
+"""Makes the first communicator: `hpccomm.new_comm`.
+
+It opens the backend, agrees the settings over all ranks, and calls `making`.
+"""
 
 import json
 import logging
@@ -52,11 +55,11 @@ def new_comm(
     Parameters
     ----------
     backend : str
-        ``"auto"`` picks the best that can run, for each kind of array, and logs what it picked.
-        ``"nccl"`` has device arrays go over NCCL, and fails where that cannot be. ``"mpi"``;
-        ``"loopback"`` (threads as ranks, without MPI); or one that another package registers: host
-        arrays go over it, and device arrays over a CUDA-aware MPI library or through host memory.
-        Equal on all ranks, as are `timeout` and `options`.
+        ``"auto"`` picks the best usable one for each kind of array, and logs its choice. ``"nccl"``
+        has device arrays go over NCCL, and fails where that cannot be. ``"mpi"``; ``"loopback"``
+        (threads as ranks, without MPI); or another package's: host arrays go over it, and device
+        arrays over a CUDA-aware MPI library or through host memory. Equal on all ranks, as are
+        `timeout` and `options`.
     mpi_comm : mpi4py.MPI.Intracomm, optional
         The ranks; ``COMM_WORLD`` if None. It is duplicated.
     device : int, optional
@@ -84,7 +87,8 @@ def new_comm(
     BackendUnavailable
         If the backend cannot run here.
     LaunchError
-        If a job of N processes came up as N jobs of one, or if this process is no rank, but was started by one.
+        If a job of N processes came up as N jobs of one, or if this process is not a rank, but was
+        started by one.
     ConfigurationError
         On every rank, if settings or versions differ between ranks.
     UsageError
@@ -155,14 +159,14 @@ def _agree_backend(name: str, mpi_comm: Any) -> None:
     Ranks that open different ones would never meet.
     """
     launch = launched()
-    # What other backends do without MPI is no reason to start it, unless a launcher has several ranks.
+    # Other backends' need not start MPI, unless a launcher has several ranks.
     starts = name in ("auto", "mpi", *backends.FOR_DEVICES) or (launch and launch.size > 1)
     if not starts or seat.world is not None:
         return
     try:
         started = mpi.start()
     except BackendUnavailable:
-        return  # `_open` says so, if it matters
+        return  # `_open` reports it, if it matters
     # Not by the launcher's variables, which ranks may see differently.
     if started.COMM_WORLD.size == 1:
         return
@@ -240,7 +244,7 @@ def _tables(backend: Backend, control: Control, merged: Settings) -> Tables:
     ------
     ConfigurationError
         On every rank, if rank 0 cannot read the tuning file or the description of the network, or
-        the system does not say what it is.
+        the system's facts cannot be read.
     """
     message: object = None
     if backend.rank == 0:
@@ -287,7 +291,7 @@ def _warn_once(message: str) -> None:
 
 
 def _raise_different(settings_of: dict[int, dict[str, object]]) -> None:
-    """Raise if there are ranks besides rank 0: those that differ from it."""
+    """Raise for the ranks that differ from rank 0, if any."""
     if len(settings_of) < 2:
         return
     reference = settings_of.pop(0)

@@ -1,4 +1,7 @@
-"""Making communicators of other ones, and ending them. A new one shares nothing with its parent."""
+"""Makes communicators of other ones, and ends them. A new one shares nothing with its parent.
+
+`split`, `split_ranks`, `dup`, `shrink` and `finalize` of `Communicator` are here.
+"""
 
 import json
 from collections.abc import Iterable
@@ -145,10 +148,10 @@ def shrink(
 ) -> "Communicator":
     """Make a communicator without some of the ranks. Called by the ranks that stay; blocks.
 
-    Without `exclude`, the ranks that are lost are left out. That works in a job of Open MPI 5 that was
-    started with ``mpiexec --with-ft ulfm``, also on a communicator that has failed, again and again:
-    see :doc:`losing_ranks`. All ranks that are left must call it. They agree on who is lost, which
-    the communicator then is without, and it may be nobody.
+    Without `exclude`, lost ranks are left out. That works in a job of Open MPI 5 that was started
+    with ``mpiexec --with-ft ulfm``, also on a communicator that has failed, repeatedly: see
+    :doc:`losing_ranks`. All remaining ranks must call it. They agree on the lost ranks, which the
+    new communicator leaves out; there may be none.
 
     With `exclude`, the excluded ranks take no part, and may be dead. Over NCCL 2.27 and later, NCCL's
     own shrink makes the device side, which is faster than making a new communicator.
@@ -158,11 +161,11 @@ def shrink(
     Parameters
     ----------
     exclude : sequence of int, optional
-        Ranks to leave out, at least one; the same on all ranks that stay. None leaves out those that
-        are lost.
+        Ranks to leave out, at least one; the same on all remaining ranks. None leaves out the lost
+        ranks.
     name : str, optional
-        Of the new communicator. Without `exclude`, it is by default the name of the one that lost ranks
-        first with the number of the epoch, such as ``"world.e1"``.
+        Of the new communicator. Without `exclude`, it is by default the first communicator's name
+        with the number of the epoch, such as ``"world.e1"``.
 
     Returns
     -------

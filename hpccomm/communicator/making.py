@@ -1,4 +1,7 @@
-"""Making a communicator over a backend: node group and self-check included."""
+"""Makes a communicator over a backend, with its node's communicator and a self-check.
+
+`creation` calls it for the first one, `groups` and `shrinking` for further ones.
+"""
 
 import logging
 from functools import partial
@@ -58,7 +61,7 @@ def open_device_lane(
     parent : DeviceLane, RefusingLane or None
         That of the communicator that it is made of; None where it is made of none.
     left_out : tuple of int
-        Ranks that the parent is shrunk by.
+        Ranks that the parent loses.
     tell : bool
         Whether to warn of a way that is slower than it could be.
     nccl_comm : object
@@ -172,19 +175,19 @@ def make(
     name : str
         Its name.
     settings : Settings
-        What it goes by.
+        Its settings.
     device : int or None
         CUDA device of this rank.
     parent : DeviceLane, RefusingLane or None
-        The lane of device arrays of the communicator that it is made of; None where it is made of none.
+        The parent communicator's device lane; None without a parent.
     left_out : tuple of int
-        Ranks that the parent is shrunk by.
+        Ranks that the parent loses.
     tables : policy.Tables
-        What ``"auto"`` goes by.
+        The tables of ``"auto"``.
     of_node : bool
-        Whether it is made as that of its node, which has no other one.
+        Whether it is its node's communicator.
     nccl : object
-        NCCL's communicator that the program has of these ranks; None makes one.
+        The program's NCCL communicator of these ranks; None makes one.
 
     Raises
     ------
@@ -225,14 +228,14 @@ def make(
         return Communicator(core, partial(make, tables=tables), node_comm)
     except BaseException:
         if node_comm is not None:
-            node_comm.abort()  # which nobody will have
+            node_comm.abort()  # which no caller will get
         raise
 
 
 def _check(core: Core) -> None:
     """Reduce a few numbers on each way that there is, and look at the results.
 
-    The ranks agree on what they found, so that none makes calls, or ends, while another is at it.
+    The ranks agree on the outcome, so that none makes calls, or ends, during another's check.
     """
     backend, name, wrong = core.backend, core.calls.name, ""
     expected = np.arange(4.0) * backend.size + sum(range(backend.size))

@@ -1,4 +1,4 @@
-"""Memory that other ranks reach."""
+"""Methods for memory that other ranks reach: `Communicator.empty` and `window`."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -53,7 +53,7 @@ def empty(
     UsageError
         If an argument does not fit.
     MemoryError
-        If there is no such memory.
+        If no such memory is available.
     """
     extents, kind = _shape(shape), _dtype(dtype)
     if device is not None:

@@ -1,4 +1,7 @@
-"""Ranks in an n-dimensional grid with named dimensions, and the groups along them."""
+"""Ranks in an n-dimensional grid with named dimensions, and the groups along them.
+
+`Communicator.mesh` makes it.
+"""
 
 import math
 from collections.abc import Callable, Sequence
@@ -56,7 +59,7 @@ class Mesh(Generic[C]):
     Attributes
     ----------
     comm : Communicator
-        What it is a mesh of. It is also what is given for a group that has all its ranks in their order.
+        Its communicator, which is also the group of all its ranks in their order.
     names : tuple of str
         Of the dimensions.
     shape : tuple of int

@@ -1,8 +1,8 @@
-"""Between two ranks. Messages with the same sender, receiver, tag and dtype arrive in order.
+"""Messages between two ranks. With the same sender, receiver, tag and dtype they arrive in order.
 
-Receive arrays of different dtypes that have the same sender and tag in the order in which they are sent,
-or give them different tags. That holds for asynchronous receives, too, and for those of a batch: the first
-that waits takes a message of another dtype, as one that does not fit, although a later one is for it.
+Receive arrays of different dtypes with the same sender and tag in the order in which they are sent,
+or give them different tags. That holds for asynchronous receives, too, and within a batch: the
+first waiting receive takes a message of another dtype, and raises, although a later one fits it.
 """
 
 from typing import Any
@@ -77,8 +77,8 @@ def recv(
     Parameters
     ----------
     out : array or None
-        It must have exactly as many bytes as are sent. None makes a new 1-D host array of the message's
-        size and dtype; of a structured dtype, say, an array of its bytes (uint8).
+        It must have exactly the size of the sent array. None makes a new 1-D host array of the
+        message's size and dtype; of a structured dtype, say, an array of its bytes (uint8).
     src : int, ANY or None
         The sender; `ANY` is any, for host arrays (`probe` tells which one); None does nothing.
     tag : int or ANY
@@ -136,11 +136,11 @@ def send_recv(
     Parameters
     ----------
     x : array
-        What is sent.
+        The sent array.
     dst : int or None
         The receiver; None sends nothing.
     out : array
-        It must have exactly as many bytes as are received. It may be x.
+        It must have exactly the size of the received message. It may be x.
     src : int or None
         The sender; None receives nothing.
     tag : int
@@ -185,7 +185,7 @@ def _exchange(
 ) -> Any:
     """Carry a call out, and return its result, or its `Work`.
 
-    Parameters are those of `send_recv`; `send` has no `out` and `recv` no `x`.
+    Parameters are as of `send_recv`; `send` lacks `out` and `recv` lacks `x`.
     """
     key = None
     if async_op is False and stream is None:
@@ -248,7 +248,7 @@ def _checked(
         check_dtype("x", source.dtype)
         source = lane.checked_array(source, "x", False)
     elif name != "recv":
-        view(x, "x")  # which says what is wrong
+        view(x, "x")  # which raises
     if target is not None:
         check_dtype("out", target.dtype)
         target = lane.checked_array(target, "out", True)
@@ -269,7 +269,7 @@ def _checked(
 
 
 def _replaced(source: View, target: View) -> bool:
-    """Return whether what is received takes the place of what is sent; any other overlap is refused."""
+    """Return whether the received message replaces the sent one; other overlaps are refused."""
     if not overlap(source, target):
         return False
     if source.nbytes == target.nbytes and address(source) == address(target):

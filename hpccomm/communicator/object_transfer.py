@@ -1,9 +1,9 @@
 """Python objects between ranks, by pickle.
 
-An object travels as a frame: the pickle, and apart from it (pickle protocol 5) the memory of large
-arrays in the object, which is sent and received in place without being copied into the pickle. A
-rank that cannot pickle its object sends a frame that says so, so that nobody waits for it in vain.
-Neither does anyone wait in vain for a fold that fails: what went wrong travels as a frame.
+An object travels as a frame: the pickle and, separately (pickle protocol 5), the memory of large
+arrays in the object, which is sent and received in place without a copy into the pickle. A rank
+that cannot pickle its object sends a frame with the reason, so that no rank waits for it in vain.
+The error of a failed fold travels as a frame, too. `objects` and receives from any sender use it.
 """
 
 import pickle
@@ -116,7 +116,7 @@ def dump(value: object) -> Frame:
 
 
 def failed(error: BaseException, flag: bytes = UNPICKLABLE) -> Frame:
-    """Return the frame that says that there is no object, and why."""
+    """Return the frame for a missing object, with the reason."""
     words = str(error) if isinstance(error, HpccommError) else in_words(error)
     return Frame(_inline(flag, [], words.encode(errors="backslashreplace")))
 
@@ -178,7 +178,7 @@ class Fold:
         self.error: BaseException | None = None
 
     def __call__(self, frames: dict[int, Frame]) -> Frame:
-        """Return the frame of the fold, or of what kept it from being made."""
+        """Return the frame of the fold, or of its error."""
         try:
             return dump(self._folded([frame.load(rank) for rank, frame in frames.items()]))
         except CommunicationError as error:
@@ -193,7 +193,7 @@ class Fold:
             kinds = f"{type(total).__qualname__} and {type(each).__qualname__}"
             try:
                 total = self.op(total, each)
-            except BaseException as error:  # whatever the user's function raises
+            except BaseException as error:  # any exception of the user's function
                 raise UsageError(
                     f"op {named(self.op)} failed on the fold of ranks 0 to {rank - 1} and the object of "
                     f"rank {rank}, of types {kinds}: {error!r}; give a function that takes the objects "

@@ -1,4 +1,4 @@
-"""Calls on Python objects.
+"""Calls on Python objects: `broadcast_object` and its like, methods of `Communicator`.
 
 Objects are pickled (protocol 5); the memory of large arrays in them is sent separately, without a copy.
 Only unpickle what ranks of your own job send. These calls block.
@@ -209,7 +209,7 @@ def all_reduce_object(
         except UsageError as refused:
             if isinstance(fold.error, Exception | None):
                 raise refused from fold.error or refused.__cause__
-            raise fold.error from None  # such as Ctrl-C, of which the others have heard
+            raise fold.error from None  # such as Ctrl-C, which the others know by now
         finally:
             fold.error = None  # its traceback may lead to this frame, which would keep `value`
 
@@ -274,7 +274,7 @@ def send_object(
         wire = wire_tag(tag, OBJECTS)
         frame, error = _dumped(value)
         if error is not None and peer == self._core.backend.rank:
-            raise untied(error)  # nobody else waits for it
+            raise untied(error)  # no other rank waits for it
         steps = transfer.send(self._core.backend.messages, frame, peer, wire)
         label = of_message("send_object", frame.nbytes, (peer, None), tag, wire // DTYPES)
         self._core.calls.traffic.cell(peer, wire // DTYPES)[0] += 1
@@ -299,7 +299,7 @@ def recv_object(
     Returns
     -------
     object
-        A copy of what was sent.
+        A copy of the sent object.
 
     Raises
     ------
@@ -381,7 +381,7 @@ def _dumped_each(values: Any, size: int) -> tuple[list[Frame], BaseException | N
         if error is not None and not errors:
             errors.append(error)
         del error
-    # This frame, of which the error knows, holds it no more.
+    # This frame, which the error refers to, drops it.
     return frames, errors.pop() if errors else None
 
 
@@ -391,7 +391,7 @@ def _listed(values: Any, size: int) -> list[Any]:
     Raises
     ------
     UsageError
-        If there are more or fewer, or it is no sequence.
+        If their number differs, or it is not a sequence.
     """
     try:
         each = iter(values)

@@ -1,4 +1,4 @@
-"""Calls that are decided once: plans, explanations and batches."""
+"""Methods for calls that are decided once: plans, explanations and batches."""
 
 import inspect
 from collections.abc import Callable
@@ -28,10 +28,10 @@ MESSAGES = ("send", "recv", "send_recv")
 class Plan:
     """Calls that were checked and decided once. Made by `Communicator.plan` and `Communicator.planning`.
 
-    Calling it does what its calls do, in their order, on the current contents of the same arrays. It is
-    collective, as its calls are, and blocks, unless it was planned with ``async_op=True`` or its arrays are
-    on a device. Then they are put on the stream that is current at that time, or on the one that was passed.
-    Within a batch or `Communicator.planning` the calls are added to that.
+    Calling it makes its calls, in order, on the current contents of the same arrays. It is
+    collective, like its calls, and blocks, unless it was planned with ``async_op=True`` or its
+    arrays are on a device. Device calls are put on the current stream, or on the one that was
+    passed. Within a batch or `Communicator.planning` the calls are added to that.
 
     A plan of one call returns what that returns, the same array each time. Others return None.
     """
@@ -136,7 +136,7 @@ class Planning:
         steps = core.sink.close_planning()
         gone = core.calls.gate.error is not None or core.calls.closed
         if error is not None and (gone or not isinstance(error, Exception)):
-            return  # the others cannot be told, or it is Ctrl-C, which is not to wait for them
+            return  # the others cannot be reached, or it is Ctrl-C, which must not wait for them
         # A copy: what goes on is the block's own error.
         own = copy(error) if isinstance(error, HpccommError) else None
         if error is not None and own is None:
@@ -191,8 +191,8 @@ def plan(self: HasCore, collective: str, *args: Any, **keywords: Any) -> Plan:
     Parameters
     ----------
     collective : str
-        Name of a collective call, ``"send"``, ``"recv"`` or ``"send_recv"``. For a message, each rank plans
-        its own end, and those that have no part in it plan a send or receive with rank None.
+        Name of a collective call, ``"send"``, ``"recv"`` or ``"send_recv"``. For a message, each
+        rank plans its own end, and ranks without a part plan a send or receive with rank None.
     *args, **keywords
         Its arguments. Counts must not be None. The arrays are kept alive.
 
@@ -228,10 +228,10 @@ def plan(self: HasCore, collective: str, *args: Any, **keywords: Any) -> Plan:
 def planning(self: HasCore, timeout: float | None = None) -> Planning:
     """Return a context manager that plans the calls of its block, to make all of them many times.
 
-    Nothing is sent within the block. At its end, which is collective and blocks, the ranks compare their
-    calls: collectives must be the same, in the same order, and what one rank sends must be what the other
-    one receives, message by message. The plan is called after the block, without arguments. It carries out
-    one call after the other, and together those of a `batch`.
+    Nothing is sent within the block. At its end, which is collective and blocks, the ranks compare
+    their calls: collectives must be the same, in the same order, and each sent message must match a
+    receive. The plan is called after the block, without arguments. It carries out one call after
+    the other, and the calls of a `batch` together.
 
     Messages of plans on host arrays match those of the same plan alone. Where the MPI library moves them,
     their requests are persistent: made once, and only started by the plan.
@@ -261,9 +261,9 @@ def planning(self: HasCore, timeout: float | None = None) -> Planning:
 def batch(self: HasCore, async_op: bool = False, timeout: float | None = None) -> Batch:
     """Return a context manager whose calls are issued together at its end.
 
-    All ranks that take part in its collectives must make the same batch. Inside the batch, calls return
-    what they always return, but the arrays are filled only after its end. If its body raises, nothing
-    is issued.
+    All ranks that take part in its collectives must make the same batch. Inside the batch, calls
+    return what they always return, but the arrays are filled only after its end. If its body
+    raises, nothing is issued.
 
     Parameters
     ----------

@@ -1,4 +1,7 @@
-"""Decisions: a call's arguments are checked and its way is chosen once for all that are alike."""
+"""Prepared calls: arguments are checked and the route is chosen once for all equal calls.
+
+`core` looks up each call here.
+"""
 
 from typing import Any
 
@@ -125,7 +128,7 @@ def _in_place(
     rank : int
         This rank.
     root : object
-        The argument, which nobody has checked yet.
+        The argument, not checked yet.
     counts : tuple of int
         Rows of each rank's block where the call lists them, else empty.
 

@@ -1,7 +1,8 @@
-"""What each collective call demands of its arguments, and what it asks of the backend.
+"""Checks the arguments of each collective call, and makes its signature for the backend.
 
 Pure functions of dtypes, shapes and numbers, which read the description of the collective. The
-memory itself is looked at elsewhere: its layout by the lanes, overlap when a decision is looked up.
+memory itself is checked elsewhere: its layout by the lanes, overlap when a decision is looked up.
+`prepared_calls` and `counts` call it.
 """
 
 import math
@@ -29,13 +30,13 @@ class Lists(NamedTuple):
     Attributes
     ----------
     counts : tuple of int
-        Rows of each rank's block; where each rank has its own list, the rows that it sends.
+        Rows of each rank's block; with lists of each rank's own, the sent rows.
     recv_counts : tuple of int
-        Where each rank has its own list, the rows that it receives.
+        With lists of each rank's own, the received rows.
     peers : tuple of int
-        Where blocks are those of listed peers, the peer of each; `NOBODY` where it has none.
+        For calls with listed peers, the peer of each block, or `NOBODY`.
     returned : bool
-        Whether the call returns the rows that arrive, beside its result.
+        Whether the call also returns the received rows.
     """
 
     counts: Shape = ()
@@ -44,7 +45,7 @@ class Lists(NamedTuple):
     returned: bool = False
 
     def arriving(self, rows: int) -> Shape:
-        """Return the rows of each block that arrives, of so many in all."""
+        """Return the rows of each received block, from their total."""
         if self.peers and not self.counts:  # blocks of one size
             return (rows // len(self.peers),) * len(self.peers)
         return self.recv_counts or self.counts
@@ -115,7 +116,7 @@ class Resolved:
     def direct(
         self, arguments: Callable[[Any, Any], tuple[Any, ...]]
     ) -> Callable[[Any, Any], tuple[Any, ...]]:
-        """Return what gives the arguments of a call for x and `out`, if these are what is received into."""
+        """Return the function for a call's arguments of x and `out`, if these are received into."""
         match self.send, self.recv:
             case "x", "out":
                 return arguments
@@ -179,7 +180,7 @@ def resolve(request: CallRequest) -> Resolved:
     )
     if one_array:
         return Resolved(call, None, "x", shape, written=not sends)
-    # In place by an `out` that the user gave, what is written is seen from that.
+    # In place by the user's `out`, the written memory is seen from there.
     through_out = collective.in_place == "by default" or collective.sends == "block"
     written = recv == "x" or (in_place and not through_out)
     send: Role | None = "x" if sends else None
@@ -203,7 +204,7 @@ def _required(request: CallRequest, which: str) -> tuple[DType, Shape]:
 
 
 def _reduction(collective: Collective, request: CallRequest, dtype: DType) -> Op | None:
-    """Return the checked reduction, or None if the collective has none."""
+    """Return the checked reduction, or None for a collective without one."""
     if not collective.reduces:
         return None
     reductions.check(request.op, dtype)
@@ -285,7 +286,7 @@ def check_peers(peers: object, size: int) -> Shape:
     Raises
     ------
     UsageError
-        If it is no sequence of ranks and None.
+        If it is not a sequence of ranks and None.
     """
     try:
         listed = list(peers)  # type: ignore[call-overload]

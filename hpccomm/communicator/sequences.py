@@ -1,4 +1,7 @@
-"""What plans do: the ranks agree on the steps, once, and carry them out again and again."""
+"""Plans at work: the ranks agree on the steps, once, and carry them out repeatedly.
+
+`Communicator.plan` and `planning` return such a sequence.
+"""
 
 import json
 from collections.abc import Callable, Sequence
@@ -43,7 +46,7 @@ def agreed(
     steps : tuple of PlanStep
         Of this rank.
     error : HpccommError or None
-        Why this rank has none.
+        The failure of this rank's planning.
     limit : float
         Seconds that a call of the plan may take.
     async_op : bool
@@ -110,7 +113,7 @@ def at_deadline(core: Core, route: Any, *, polled: bool = False) -> str:
 
 
 def _choice(core: Core, call: Call, transport: Transport | None, polled: bool) -> Choice:
-    """Return how a call is carried out; of a message, also what it is."""
+    """Return the decision of a call; for a message, also its arguments."""
     route = call.prepared.route
     choice: Choice = replace(route.choice, at_deadline=at_deadline(core, route, polled=polled))
     if call.prepared.ordered:
@@ -189,7 +192,7 @@ def _start(core: Core, call: Call, limit: float) -> Any:
 
 
 def _in_turn(each: Sequence[Callable[[float], None]], limit: float) -> None:
-    """Carry steps out one after the other, within so many seconds in all."""
+    """Carry steps out one after the other, within a total time."""
     until = perf_counter() + limit
     for issue in each:
         issue(until - perf_counter())

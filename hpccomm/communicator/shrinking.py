@@ -1,4 +1,7 @@
-"""Communicators of some of the ranks, and of those that are left after others are lost."""
+"""Makes communicators of some ranks, and of the remaining ranks after others are lost.
+
+`Communicator.shrink` calls it.
+"""
 
 import logging
 from collections.abc import Callable, Iterator, Sequence
@@ -119,8 +122,8 @@ def _shrunk(
     epoch = before + core.shrunk[()]
     named = name or f"{family}.e{epoch}"
     for attempt in count():
-        # If another rank is lost meanwhile, some ranks may have the new communicator and others not. So
-        # they agree, by what survives that, and begin anew if one has not.
+        # If another rank is lost now, only some ranks may have the new communicator. So they agree,
+        # by a call that survives it, and begin anew if one lacks it.
         backend: Backend | None = None
         made: Communicator | None = None
         lost: tuple[int, ...] = ()

@@ -1,4 +1,4 @@
-"""The steps of a plan, and whether those of all ranks fit together."""
+"""The steps of a plan, and the check that all ranks' steps fit together. For `sequences`."""
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -59,14 +59,14 @@ class Announced(NamedTuple):
     Attributes
     ----------
     sites : sequence of str
-        Where each step was made.
+        The program's line of each step.
     collectives : sequence of (int, mapping)
-        The steps with collective calls, and what must be equal on all ranks.
+        The steps with collective calls, and their values that must be equal on all ranks.
     sends, receives : sequence of Sent
         The messages.
     willing : sequence of object
-        Of each step with collective calls, what is true, and equal on all ranks, where they may take the way
-        that plans take.
+        For each step with collective calls, a true value, equal on all ranks, if they may take the
+        plans' route.
     """
 
     sites: Sequence[str]

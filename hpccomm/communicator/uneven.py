@@ -1,9 +1,9 @@
 """The collectives on blocks of different sizes, with the rules of `collectives`.
 
-Counts are numbers of rows along axis 0, one for each rank. Rows have the same shape on all ranks. With ``None``
-the ranks exchange the counts first; this blocks, even with ``async_op=True``. With ``return_counts=True`` a call,
-a `Work` or a plan gives a pair of the result and the counts. That is a rank's own affair: the others need not ask
-for them.
+Counts are numbers of rows along axis 0, one for each rank. Rows have the same shape on all ranks.
+With ``None`` the ranks exchange the counts first; this blocks, even with ``async_op=True``. With
+``return_counts=True`` a call, a `Work` or a plan gives a pair of the result and the counts. Ranks
+may differ in it.
 """
 
 from typing import Any
@@ -159,8 +159,8 @@ def all_to_all_v(
     recv_counts : sequence of int, optional
         Rows from each rank. None exchanges them first, on all ranks.
     out : array, shape ``(sum(recv_counts), *rest)``, optional
-        The array for the result; None makes a new array. It may be x if as many rows are received as
-        sent.
+        The array for the result; None makes a new array. It may be x if it sends and receives
+        equally many rows.
     async_op : bool
         Return a `Work` at once. Must be equal on all ranks.
     timeout : float, optional

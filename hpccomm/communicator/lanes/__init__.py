@@ -1,11 +1,12 @@
-"""One object a kind of memory: what a call on arrays in host or in device memory needs.
+"""Lanes: one object a kind of memory, which carries out calls on its arrays.
 
-A communicator has two. Which one an array takes is asked once a call, here; from then on the
-prepared call holds its lane.
+A communicator has two. A call selects its lane once, here; from then on the prepared call holds it.
+`hpccomm.communicator.core` calls the lanes, and the lanes call `hpccomm.dispatch` and
+`hpccomm.runtime`.
 
-- `lane`: what both have in common: a decision (`PreparedCall`), and a call with its memory (`Call`).
-- `message`: what a message is asked for. `planned`: messages of plans.
-- `host`, `device`: the lanes. A `RefusingLane` stands for device memory where none can be used.
+- `lane`: the common part, with a decision (`PreparedCall`) and a call with its memory (`Call`).
+- `message`: the arguments of a message. `planned`: messages of plans.
+- `host`, `device`: the lanes. A `RefusingLane` replaces the device lane if it cannot be used.
 - `check`: whether all ranks make the same call.
 - `issuing`: puts calls on streams. `device_batch`: calls on one stream together. `ending`: the end.
 """
@@ -85,7 +86,7 @@ class RefusingLane:
     def tried(
         self, _given: NDArray[Any], _control: Control
     ) -> Iterator[tuple[Choice, NDArray[Any]]]:
-        """Yield nothing: there is no way to try."""
+        """Yield nothing: without a path to try."""
         return iter(())
 
     def settling(self) -> Steps:
@@ -112,14 +113,14 @@ class Lanes:
         Parameters
         ----------
         x, out : object
-            Arrays; None where there is none.
+            Arrays, or None.
 
         Raises
         ------
         UsageError
-            If one of them is no array, or they are not in one kind of memory.
+            If one of them is not an array, or they are not in one kind of memory.
         BackendUnavailable
-            If they are in device memory, and no device arrays can be used here.
+            If they are in device memory, and device arrays cannot be used here.
         """
         a: View | None
         b: View | None

@@ -1,8 +1,9 @@
-"""Whether all ranks make the same call: agreed before data moves, where it is due.
+"""The check that all ranks make the same call, agreed before data moves. The lanes ask it.
 
-The first call of its kind is agreed, and each that is so large that this takes no time to speak of.
-Every agreement compares the digests of all calls so far as well, so that calls that are known one by one,
-but made in another order, are found at the next. One of 1,024 calls is agreed for that alone.
+The first call of its kind is agreed, and so is each call so large that the agreement takes a
+negligible part of its time. Every agreement also compares the digests of all calls so far. So calls
+that are known one by one, but made in another order, are found at the next agreement. One of 1,024
+calls is agreed for that alone.
 """
 
 import json
@@ -126,7 +127,7 @@ class Check:
         return replace(operation, start=first)
 
     def steps(self, label: CallFingerprint, start: Callable[[], Steps]) -> Steps:
-        """Return steps of the call that has just begun, which agree before those of `start`."""
+        """Return the steps of a begun call: first the agreement, then those of `start`."""
         return self._first(label, self._engine.number, self._engine.digest, start)()
 
     def _first(
@@ -171,11 +172,11 @@ class Check:
 
             engine.run_steps(label.name, steps())
             if refused:
-                engine.digest = 0  # what differs is told: it is no reason for later calls
+                engine.digest = 0  # the difference was raised: it does not concern later calls
                 raise refused.pop()
 
     def end(self) -> CommunicationError | None:
-        """Return what is wrong with the calls of all ranks, at the end of the communicator.
+        """Return the faults in the calls of all ranks, at the end of the communicator.
 
         Or that a rank has not come to the end before the deadline. If a rank has failed, or is gone, the
         communicator has failed afterwards.
@@ -195,7 +196,7 @@ class Check:
         return None
 
     def _received(self) -> Steps:
-        """Return steps that tell, in one line of all ranks, which messages nobody has received."""
+        """Return steps that log all ranks' unreceived messages in one line."""
         engine, rank = self._engine, self._engine.origin.rank
         mine = engine.traffic.everything()
         marks = balance(
@@ -209,17 +210,17 @@ class Check:
         lost = left_over({each: dict(counts) for each, counts in came.items()})
         if lost and lost[0].sender == rank:
             logger.warning(
-                "communicator %r ends, and nobody has received %s",
+                "communicator %r ends with unreceived messages: %s",
                 engine.name,
                 in_words(lost, engine.origin),
             )
 
     def _raised_at_end(self, error: CommunicationError) -> bool:
-        """Whether what ends `end` is this rank's concern, and not a call that others have given up."""
+        """Whether the failure of `end` concerns this rank, and not a call that others have left."""
         failure = self._engine.gate.error
         if isinstance(error, CommunicatorAborted) and failure is not None:
             cause = failure.__cause__
-            # A call of this rank has failed meanwhile, or a mismatch was found.
+            # A call of this rank has failed, or a mismatch was found.
             own = isinstance(cause, CommunicationError) and cause.sequence is not None
             return own or isinstance(cause, RankMismatch)
         late = (error.elapsed or 0.0) >= self._engine.timeout
@@ -285,7 +286,7 @@ class Check:
     def _compare(
         self, label: CallFingerprint, number: int, site: str, error: HpccommError | None
     ) -> Iterator[bool]:
-        """Raise on every rank, with what each of them calls."""
+        """Raise on every rank, with the call of each."""
         lately = refused(self._engine.thread if self._engine.backend.shares_process else None)
         mine: dict[str, object] = {"record": _record(label), "site": site}
         mine["refused"] = None if lately is None else lately.facts()

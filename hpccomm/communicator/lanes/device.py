@@ -1,4 +1,7 @@
-"""The lane of arrays in the memory of one rank's device: calls on streams."""
+"""The lane of arrays in the memory of one rank's device: calls on streams.
+
+`hpccomm.communicator.opening` makes it with one of the three device dispatches.
+"""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -172,8 +175,8 @@ class DeviceLane(Lane):
         Raises
         ------
         UsageError
-            While a graph is captured from that stream: each replay would write to memory that nobody
-            who captured it holds.
+            While a graph is captured from that stream: each replay would write to memory that its
+            caller does not hold.
         """
         pointer, _ = streams.current(x, self.device) if queue is None else queue
         if streams.capturing(pointer):
@@ -234,7 +237,7 @@ class DeviceLane(Lane):
         return self.issuer.start(call, launch, self._queue(call), current, limit, agreement)
 
     def _operation(self, call: Call, label: CallFingerprint, async_op: bool) -> Operation:
-        """Return a call in which the host takes part as something polled."""
+        """Return a call with the host's participation as a polled operation."""
         prepared, start, addresses = call.prepared, call.prepared.route.start, pointers(call)
         return self.issuer.operation(
             label, start, addresses, self._queue(call), call.keep, prepared.ordered, apart=async_op
@@ -243,8 +246,8 @@ class DeviceLane(Lane):
     def prepare_plan(self, call: Call) -> None:
         """Make what a planned call needs, and wait until its new result may be used on any stream.
 
-        Memory of a pool belongs to the stream on which it is allocated, here to the one that is
-        current now: what its last user put there may still be under way. Collective; blocks.
+        Memory of a pool belongs to the stream of its allocation, here the current one: its last
+        user's work may still be under way. Collective; blocks.
         """
         self._make_ready(call)
         resolved = call.prepared.resolved
@@ -260,7 +263,7 @@ class DeviceLane(Lane):
         Raises
         ------
         UsageError
-            If a CUDA graph is being captured, in which nothing can be made.
+            During the capture of a CUDA graph, which allows no setup.
         """
         route: DeviceRoute = call.prepared.route
         if route.needs is None or route.needs.done():
@@ -311,7 +314,7 @@ class DeviceLane(Lane):
         return replace(call, queue=self._queue(call))
 
     def batch(self, calls: tuple[Call, ...], async_op: bool, limit: float) -> Work | None:
-        """Issue calls together: those that can stand in a group in one, then the others, in order.
+        """Issue calls together: groupable ones in one group, then the others, in order.
 
         Raises
         ------
@@ -347,7 +350,7 @@ class DeviceLane(Lane):
         return call.prepared.route.registered is not None and _places(call, self.backend)
 
     def agreed(self, call: Call, async_op: bool, *, willing: object) -> Call:
-        """Return a call of a plan on which the ranks have agreed, on registered arrays if they can be."""
+        """Return an agreed call of a plan, on registered arrays if possible."""
         call = super().agreed(call, async_op, willing=willing)
         if not willing:
             return call
@@ -425,11 +428,11 @@ class DeviceLane(Lane):
             yield False
 
     def close(self) -> None:
-        """Wait until what is under way is done, and free the library's communicators. Blocks."""
+        """Wait for all calls under way, and free the library's communicators. Blocks."""
         self.end.close()
 
     def abandon(self) -> None:
-        """End what is under way, as the communicator has failed. From any thread; idempotent."""
+        """End all calls under way, after the communicator failed. From any thread; idempotent."""
         self.end.abandon()
 
 

@@ -1,4 +1,4 @@
-"""Calls on device arrays that are put on one stream together."""
+"""Calls on device arrays that are put on one stream together, for batches and plans."""
 
 from functools import partial
 from typing import Any, NamedTuple
@@ -15,14 +15,14 @@ from hpccomm.runtime.operation import as_one as operations_as_one
 
 
 def pointers(call: Call) -> tuple[int, int]:
-    """Return the addresses of a call's arrays on a device; 0 where this rank has none."""
+    """Return the addresses of a call's arrays on a device; 0 without one."""
     send: Any = call.send
     recv: Any = call.recv
     return (0 if send is None else send.pointer, 0 if recv is None else recv.pointer)
 
 
 def grouped(calls: tuple[Call, ...], backend: DeviceBackend) -> Launch:
-    """Return what puts calls on a stream: those that can stand in a group in one, then the others.
+    """Return the function that puts calls on a stream: a group first, then the others.
 
     Which can is the same on all ranks, and so is the order of collectives. Messages all stand in the
     group, so that none waits for a call that its peer issues after it.
@@ -70,7 +70,7 @@ def as_one(
 
 
 def _operations(calls: tuple[Call, ...], stream: int) -> tuple[Operation, ...]:
-    """Return calls in which the host takes part as polled operations on a stream."""
+    """Return calls with the host's participation as polled operations on a stream."""
     return tuple(
         Operation(each.label, partial(each.route.start, *pointers(call), stream), (), each.ordered)
         for call in calls
@@ -93,8 +93,8 @@ def check_batch(calls: tuple[Call, ...], rank: int) -> None:
     Raises
     ------
     UsageError
-        If they are on several streams, one of them touches what another one writes, or this rank
-        sends to itself what it does not receive.
+        If they are on several streams, one of them touches another one's output, or this rank sends
+        to itself without a matching receive.
     """
     first = calls[0].queue
     assert first is not None
@@ -105,7 +105,7 @@ def check_batch(calls: tuple[Call, ...], rank: int) -> None:
 
 
 def check_own(calls: tuple[Call, ...], rank: int) -> None:
-    """Raise if this rank sends to itself what it does not receive in the same calls.
+    """Raise if this rank sends to itself without a matching receive in the same calls.
 
     On a stream the one would wait for the other for ever.
     """
@@ -145,8 +145,8 @@ def _check_apart(calls: tuple[Call, ...], why: str) -> None:
 def check_messages(calls: tuple[Call, ...]) -> None:
     """Raise if a message of a batch and another call of it share memory that one of them writes.
 
-    For batches that the host carries out: collectives follow one another, and messages are under way
-    meanwhile.
+    For batches that the host carries out: collectives follow one another, and messages are under
+    way at the same time.
 
     Raises
     ------
@@ -178,7 +178,7 @@ def _end(extent: _Extent) -> int:
 
 
 def _extents(call: Call) -> list[_Extent]:
-    """Return where a call reads and writes. What it does to its own arrays is its own matter."""
+    """Return the memory that a call reads and writes. Its own arrays are checked elsewhere."""
     name = call.prepared.label.name
     read, write = _extent(call.send, False, name), _extent(call.recv, True, name)
     if read is not None and write is not None and read.meets(write):

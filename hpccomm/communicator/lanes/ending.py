@@ -1,4 +1,7 @@
-"""The end of a communicator's calls on a device: closed, aborted, or left at the process's exit."""
+"""The end of a communicator's calls on a device: closed, aborted, or left at the exit.
+
+The device lane ends by it.
+"""
 
 import logging
 import math
@@ -21,13 +24,13 @@ DRAIN_SECONDS = 10.0
 """All that is under way at exit may take so long; then it is aborted, since freeing it could block."""
 
 ABORT_SECONDS = 2.0
-"""Of those, what is left to abort."""
+"""The part of them for the abort."""
 
 LET_GO_SECONDS = 10.0
-"""How long the library may take to let go of what is aborted."""
+"""Seconds for the library to release aborted calls."""
 
 GRAPH_SECONDS = 1.0
-"""The same, and to free what is finalized, where calls were captured: it lets go once no graph is left."""
+"""The same, for a finalized communicator with captured calls, which waits for graphs."""
 
 
 class DeviceEnd:
@@ -56,7 +59,7 @@ class DeviceEnd:
             _remember(self)
 
     def close(self) -> None:
-        """Wait until what is under way is done, and free the library's communicators. Blocks.
+        """Wait for all calls under way, and free the library's communicators. Blocks.
 
         Raises
         ------
@@ -94,7 +97,7 @@ class DeviceEnd:
         self._until = until
         try:
             self._drain(max(0.0, self._left() - ABORT_SECONDS), Gate())
-        except Exception as error:  # noqa: BLE001 (whatever it is, nothing may be left under way)
+        except Exception as error:  # noqa: BLE001 (in any case, nothing may stay under way)
             self._calls.fail(error)
             return
         self._closed = True
@@ -104,7 +107,7 @@ class DeviceEnd:
         if self._backend is not None and not self._pending.captured:
             self._pending.end()
             if not self._backend.release(self._left(), leaving=True):
-                logger.warning("%s: NCCL has not let go before the exit", self._calls.name)
+                logger.warning("%s: NCCL has not ended before the exit", self._calls.name)
 
     def _drain(self, timeout: float, gate: Gate) -> None:
         """Wait until nothing is under way."""

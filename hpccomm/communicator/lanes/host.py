@@ -1,4 +1,4 @@
-"""The lane of arrays in host memory."""
+"""The lane of arrays in host memory. `hpccomm.communicator.making` makes it."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -32,8 +32,7 @@ from hpccomm.runtime.traffic import PLANNED
 from hpccomm.runtime.work import Work
 
 HABITS = 4096
-"""Signatures of calls that may be on registered arrays are told apart up to so many; others share what is
-noted of them."""
+"""The most signatures with notes of their own on registered arrays; others share them."""
 
 MESSAGES = 1024
 """Prepared calls of messages that are kept; a program that sends more different ones makes them again."""
@@ -67,7 +66,7 @@ class Habit:
         self.left = self._pause = 1
 
     def met(self, registered: bool) -> None:
-        """Take note of what a call has found."""
+        """Note the outcome of a call."""
         if registered:
             self.registered, self.left, self._pause = True, LONGEST, 1
             return
@@ -118,10 +117,10 @@ class HostLane(Lane):
         return calls.polling(label, tally, route.start, ordered=prepared.ordered)
 
     def _meeting(self, route: Route, habit: Habit) -> Start:
-        """Return what gives the steps of a call in which the ranks meet, and which its habit takes note of.
+        """Return the function for the steps of a call in which the ranks meet, and its notes.
 
-        The route for registered arrays carries the call out if those of all ranks are, and its steps return whether
-        they are. Otherwise the usual one does.
+        The route for registered arrays carries the call out if all ranks' arrays are registered;
+        its steps return that. Otherwise the usual route does.
         """
         calls, start, run = self._calls, route.start, route.run
         assert route.registered is not None
@@ -209,9 +208,9 @@ class HostLane(Lane):
     def _message_route(
         self, name: str, to: int | None, origin: int | None, wires: tuple[int, int], replaced: bool
     ) -> Route:
-        """Return the route of messages, of which those sent have another tag than those received.
+        """Return the route of messages whose sent and received ones have different tags.
 
-        With `replaced`, what is received replaces what is sent.
+        With `replaced`, the received message replaces the sent one.
         """
         transport, (outward, inward) = self._backend.messages, wires
         cell, isend = self._calls.traffic.cell, transport.isend
@@ -235,7 +234,7 @@ class HostLane(Lane):
 
     def checked_array(self, array: Array, name: str, written: bool) -> Array:
         """Return an array as 1-D, over the same memory."""
-        if not array.flags.carray:  # contiguous and writable, which fits whatever is done with it
+        if not array.flags.carray:  # contiguous and writable, which fits any use
             check_layout(array, name, written=written)
         return array if array.ndim == 1 else array.reshape(-1)
 
@@ -298,12 +297,12 @@ class HostLane(Lane):
         return self.registered(call) if route.registered is not None else route.planned is not None
 
     def agreed(self, call: Call, async_op: bool, *, willing: object) -> Call:
-        """Return a call of a plan on which the ranks have agreed, and note that they have.
+        """Return an agreed call of a plan, and note the agreement.
 
         That is not noted where ranks also agree on registered arrays: other calls do so in their first one.
         """
         route: Route = call.prepared.route
-        # What is noted must be equal on all ranks, as `planned` is not.
+        # The notes must be equal on all ranks, and `planned` is not.
         if async_op or route.registered is None:
             call = super().agreed(call, async_op, willing=willing)
             if async_op or not willing or route.planned is None:

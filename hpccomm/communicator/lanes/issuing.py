@@ -1,6 +1,7 @@
 """Puts the calls of one communicator on its device's streams, and remembers them until they are done.
 
-Calls in which the host takes part are polled, between the streams of their arrays.
+Calls with the host's participation are polled, between the streams of their arrays. The device lane
+issues through it.
 """
 
 import math
@@ -175,8 +176,8 @@ class StreamIssuer:
         limit : float
             Seconds.
         agreement : callable, optional
-            Returns the steps by which the ranks agree on the call, once it is issued. They go on beside
-            it: such a call waits for nobody.
+            Returns the steps by which the ranks agree on the call, once it is issued. They run
+            beside it: such a call does not wait for other ranks.
         """
         own, pending, prepared = self.own_stream(), self.pending, call.prepared
         under_way: PendingCall | None = None
@@ -265,12 +266,12 @@ class StreamIssuer:
         pointer: int = self._own.ptr
         return pointer
 
-    # Calls in which the host takes part.
+    # Calls with the host's participation.
 
     def issuing_by_host(
         self, label: CallFingerprint, start: DeviceStart, ordered: bool
     ) -> IssueOnStream:
-        """Return what carries a call out in which the host takes part, and waits for it."""
+        """Return the function that carries out a call with the host's participation, and waits."""
 
         def issue(send: int, recv: int, queue: Queue, keep: object, timeout: float) -> None:
             operation = self.operation(label, start, (send, recv), queue, keep, ordered)
@@ -289,7 +290,7 @@ class StreamIssuer:
         *,
         apart: bool = False,
     ) -> Operation:
-        """Return a call as something polled; with `apart`, on the communicator's own stream.
+        """Return a call as a polled operation; with `apart`, on the communicator's own stream.
 
         Apart, it is done once the device is: the stream of its arrays, which may be gone by then, is
         asked for nothing more.
@@ -359,7 +360,7 @@ class StreamIssuer:
             if error is None:
                 call.expires = math.inf
                 return None
-        # Before anybody can see it: whoever raises it clears this.
+        # Before other threads can see it: the thread that raises it clears this.
         self.calls.failure.unraised = error
         if call is not None:
             call.error = error

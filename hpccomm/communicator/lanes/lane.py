@@ -1,4 +1,4 @@
-"""What the lanes of host and device memory have in common: calls, and how they are prepared."""
+"""The common part of both lanes: calls, and how they are prepared."""
 
 import logging
 from abc import ABC, abstractmethod
@@ -44,19 +44,19 @@ Arrays = tuple[Any, Any, View | None, View | None]
 """The user's x and `out`, and these as communication sees them."""
 
 SELF_CHECK = Signature("all_reduce", np.dtype(np.float64), (4,), op=ReduceOp.SUM, in_place=True)
-"""What is tried on each way when a communicator is made."""
+"""The operations of the self-check, on each path of a new communicator."""
 
 
 @dataclass(slots=True, eq=False)
 class PreparedCall(Generic[R]):
-    """What was decided for calls with the same arguments but for the memory.
+    """The decision for all calls with the same arguments on any memory.
 
     Attributes
     ----------
     lane : Lane
         The lane of their arrays.
     label, async_label : CallFingerprint
-        What they are; and what asynchronous ones are, which do not fit others.
+        Their identity; and what asynchronous ones are, which do not fit others.
     route : Route or DeviceRoute
         How they are carried out.
     ordered : bool
@@ -73,8 +73,8 @@ class PreparedCall(Generic[R]):
     exchange : tuple of Bound and Repeated, or None
         What a step of a plan does, if that is all.
     issue : callable
-        Carries one out: the lane calls it, with what only the single call has. The first call replaces
-        it, once it is agreed.
+        Carries one out: the lane calls it with the values of the single call. The first call
+        replaces it, once it is agreed.
     returns_x, returns_out : bool
         Whether the call returns x, or `out`.
     """
@@ -101,18 +101,19 @@ class Call:
     Attributes
     ----------
     prepared : PreparedCall
-        How it is carried out.
+        Its decision.
     send, recv : View or None
-        Arrays: flat on the host; on a device as they are. None where this rank has none.
+        Arrays: flat on the host; on a device as they are. None without an array.
     result : object
-        What the call returns: an array, None, or a pair of that and the counts.
+        The call's result: an array, None, or a pair of that and the counts.
     keep : tuple
-        What must live until it is done. The first is an array.
+        Objects that must live until it is done. The first is an array.
     queue : tuple of int and object, or None
         For arrays in device memory, the stream on which they are ready and the result will be, where
         the user gave one; else it is the current one of the arrays' framework when the call is issued.
     tags : tuple of int or None
-        Of a message of a plan on host arrays, the transport's tags of what is sent and what is received.
+        Of a message of a plan on host arrays, the transport's tags of the sent and the received
+        message.
     """
 
     prepared: PreparedCall[Any]
@@ -125,7 +126,7 @@ class Call:
 
     @property
     def ends(self) -> tuple[int | None, int | None]:
-        """The receiver of what a message sends and the sender of what it receives; None for a collective."""
+        """Receiver of the sent message, and sender of the received one; None for a collective."""
         values = self.prepared.label.values
         to: Any = values.get("dst")
         origin: Any = values.get("src")
@@ -228,22 +229,22 @@ class Lane(ABC):
         return prepared.route
 
     def _arguments(self, route: Any) -> Callable[[Any, Any], tuple[Any, ...]]:
-        """Return what gives the arguments with which the calls of a route on host arrays are issued."""
+        """Return the function for the arguments of a route's calls on host arrays."""
         return both
 
     @abstractmethod
     def _agreeing(self, route: Any, label: CallFingerprint) -> Any:
-        """Return the route on which the ranks agree on the call before anything moves."""
+        """Return the route with an agreement of the ranks before data moves."""
 
     def willing(self, call: Call) -> object:
         """Return whether this rank may take the way that plans take where all ranks may. Local.
 
-        What is true, and the same on all ranks, in JSON. It takes part in no comparison if it is false.
+        A true value, equal on all ranks, in JSON. A false value is not compared.
         """
         return False
 
     def agreed(self, call: Call, async_op: bool, *, willing: object) -> Call:
-        """Return a call of a plan on which the ranks have agreed, and note that they have.
+        """Return an agreed call of a plan, and note the agreement.
 
         `willing` is what all of them are, or false. Collective; it may block.
         """
@@ -255,7 +256,7 @@ class Lane(ABC):
         return call
 
     def _on_route(self, call: Call, route: Any) -> Call:
-        """Return a call of a plan on a route on which the ranks have agreed."""
+        """Return a call of a plan on an agreed route."""
         prepared, label = call.prepared, call.prepared.label
         own = replace(prepared, route=route, arguments=self._arguments(route))
         taken = self._agreeing(route, label) if self._check.always(label) else route
@@ -277,7 +278,7 @@ class Lane(ABC):
     def _memory(
         self, prepared: PreparedCall[Any], arrays: Arrays, queue: Queue | None
     ) -> tuple[Any, Any, Any]:
-        """Return what is sent, what takes what is received, and what the call returns."""
+        """Return the array to send, the array to receive into, and the call's result."""
         x, out, send, b = arrays
         resolved = prepared.resolved
         assert resolved is not None
@@ -335,7 +336,7 @@ class Lane(ABC):
         Raises
         ------
         UsageError
-            If it is no stream, or these arrays have none.
+            If it is not a stream, or these arrays do not take one.
         """
 
     @abstractmethod
@@ -350,7 +351,7 @@ class Lane(ABC):
 
     @abstractmethod
     def run(self, call: Call, limit: float) -> Any:
-        """Carry a call out, within so many seconds, and return its result."""
+        """Carry a call out, within a time, and return its result."""
 
     @abstractmethod
     def start(self, call: Call, limit: float) -> Work:
@@ -369,7 +370,7 @@ class Lane(ABC):
 
     @abstractmethod
     def issuing(self, call: Call) -> Callable[[float], None]:
-        """Return what carries a planned call out, within so many seconds, again and again."""
+        """Return the function that carries out a planned call, repeatedly, within a time."""
 
     @abstractmethod
     def prepare_plan(self, call: Call) -> None:
@@ -423,7 +424,7 @@ class Lane(ABC):
     def _together(
         self, operations: Iterable[Operation], async_op: bool, limit: float
     ) -> Work | None:
-        """Carry out what is polled, at the same time."""
+        """Carry out polled operations, at the same time."""
         whole = self._check.operation(as_one(tuple(operations), async_op))
         if async_op:
             return self._calls.start(whole, limit, None)

@@ -1,4 +1,4 @@
-"""Messages between two ranks: what is asked for, and what tags they have."""
+"""Messages between two ranks: their arguments and their tags. The lanes send them."""
 
 from typing import Any, NamedTuple
 
@@ -7,7 +7,7 @@ from hpccomm.dtypes import DType
 from hpccomm.memory.cuda.arrays import Queue
 from hpccomm.memory.views import View
 
-# Arrays and objects share the transport; one bit of the tag keeps them apart.
+# Arrays and objects share the transport; one bit of the tag distinguishes them.
 ARRAYS, OBJECTS = 0, 1
 
 
@@ -24,15 +24,15 @@ class MessageRequest(NamedTuple):
     name : str
         Name of the call.
     source, target : View or None
-        What is sent, and what takes what is received, as communication sees them.
+        The sent array, and the one to receive into, as views.
     to, origin : int or None
-        The receiver and the sender; None where the call does nothing there.
+        The receiver and the sender; None for an end without a message.
     tag : int
         The user's.
     replaced : bool
-        Whether what is received takes the place of what is sent.
+        Whether the received message replaces the sent one.
     result : object
-        What the call returns.
+        The call's result.
     keep : tuple
         The user's arrays.
     queue : tuple of int and object, or None

@@ -1,7 +1,7 @@
-"""The messages of plans on arrays in host memory: how they start, again and again.
+"""Messages of plans on arrays in host memory, which start repeatedly.
 
-They go over a transport of their own, on which each has its own tag. Where that can bind messages to their
-arrays, it does so once.
+They go over a transport of their own, each with its own tag. If the transport can bind messages to
+their arrays, it does so once. The lanes and batches of plans use it.
 """
 
 from collections.abc import Callable, Sequence
@@ -25,9 +25,9 @@ class StepMessages:
     Parameters
     ----------
     calls : sequence of Call
-        Those that are messages.
+        The messages.
     transport : Transport or None
-        That of plans; None if there are none.
+        The plans' transport; None without one.
     """
 
     def __init__(self, calls: Sequence[Call], transport: Transport | None) -> None:
@@ -46,7 +46,7 @@ class StepMessages:
             if outward is not None and to is not None:
                 self.targets.append(to)
                 if inward is not None and overlap(send, recv):
-                    # What comes takes the place of what is sent, which goes from a copy.
+                    # The received message replaces the sent one, which is sent from a copy.
                     send = np.empty_like(send)
                     self.copies.append((send, call.send))
                 self.sends.append(BoundMessage(send, to, outward * DTYPES))

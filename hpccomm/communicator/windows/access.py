@@ -1,7 +1,7 @@
-"""The ways to each rank's memory of one window.
+"""The access of one window to each rank's memory. `window` and `atomic` call it.
 
-On a node ranks reach each other's memory by themselves, where it lies: nothing asks the target.
-Elsewhere the backend's one-sided communication goes.
+On a node, ranks reach each other's memory directly, without help of the target. Between nodes, the
+backend's one-sided communication is used.
 """
 
 from collections.abc import Callable, Mapping
@@ -23,7 +23,7 @@ from hpccomm.runtime.waiting import completed
 Array = NDArray[Any]
 
 Watched = Callable[[str], AbstractContextManager[None]]
-"""Has the watchdog look at a block that blocks in a library, given what it is."""
+"""Has the watchdog check a block that blocks in a library, by its name."""
 
 PAGES_BLOCK = 512 << 10
 """Bytes that are fetched, folded and written back at a time, through the kernel: it stays in cache."""
@@ -52,7 +52,7 @@ class Access:
     Attributes
     ----------
     unfinished : set of int
-        The ranks to which something was put that may not be there.
+        The ranks with puts that may be unfinished.
     """
 
     def __init__(
@@ -125,7 +125,7 @@ class Access:
     def compare_and_swap(
         self, data: Array, expected: Array, old: Array, dst: int, start: int
     ) -> Steps:
-        """Write an element if the one that is there has the bytes of `expected`, under the lock of `dst`.
+        """Write an element if the present one has the bytes of `expected`, under the lock of `dst`.
 
         `old` gets what was there; it may be `data`.
         """

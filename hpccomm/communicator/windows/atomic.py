@@ -43,9 +43,9 @@ def accumulate(
     offset : int
         The first element folded into, in elements.
     op : ReduceOp, premul_sum(factor), callable, or ``WindowOp.REPLACE``
-        As for collectives, with their meanings; but for AVG, since nobody knows how many ranks
-        accumulate. Narrow floats are rounded each time. `WindowOp.REPLACE` writes x, and takes every
-        dtype.
+        As for collectives, with their meanings, except AVG, since the number of accumulating ranks
+        is unknown. Narrow floats are rounded each time. `WindowOp.REPLACE` writes x, and takes
+        every dtype.
     timeout : float, optional
         Seconds; None is the communicator's, ``math.inf`` none.
 
@@ -98,7 +98,7 @@ def fetch_and_op(
         As for `accumulate`. `WindowOp.REPLACE` writes x, and `WindowOp.NO_OP` only reads; these take
         every dtype.
     out : array, optional
-        Takes what was there: as many elements of the same dtype. It may be x.
+        Takes the old values: an array of x's size and dtype. It may be x.
     timeout : float, optional
         Seconds; None is the communicator's, ``math.inf`` none.
 
@@ -144,15 +144,15 @@ def compare_and_swap(
     Parameters
     ----------
     x : array or number
-        What is written: one element of the window's dtype, or a number that this dtype holds.
+        The new value: one element of the window's dtype, or a number that this dtype holds.
     compare : array or number
-        The value that is expected there, likewise.
+        The expected old value, likewise.
     dst : int
         Whose memory; the own rank too.
     offset : int
         The element, counted from 0.
     out : array, optional
-        Takes what was there: one element of the same dtype. It may be x.
+        Takes the old value: one element of the same dtype. It may be x.
     timeout : float, optional
         Seconds; None is the communicator's, ``math.inf`` none.
 

@@ -1,4 +1,7 @@
-"""What every call on a window goes through: checks, a label, and the wait."""
+"""The common part of every call on a window: checks, a label, and the wait.
+
+`window` and `atomic` use it.
+"""
 
 from contextlib import AbstractContextManager
 from typing import Any

@@ -1,4 +1,4 @@
-"""Making a window: who reaches whose memory, agreed by all ranks."""
+"""Makes a window: all ranks agree which of them reach whose memory. For `Communicator.window`."""
 
 import struct
 from functools import partial
@@ -37,7 +37,7 @@ def make(core: Core, x: Any) -> Window:
 
 
 def _made(core: Core, array: Array) -> Window:
-    """Return the window over every rank's `array`, of which only the dtype is agreed. Collective.
+    """Return the window over every rank's `array`; only the dtype is agreed. Collective.
 
     Raises
     ------
@@ -68,7 +68,7 @@ def _made(core: Core, array: Array) -> Window:
             for rank in neighbours:
                 if rank != backend.rank and sizes[rank]:
                     reached[rank] = exposure.peer_buffer(rank, 0, array.dtype)
-    # The same on all ranks, as those of a node learn the same.
+    # The same on all ranks, since the ranks of a node have the same records.
     if backend.topology.num_nodes > 1 or not direct:
         with watched("making a window"):
             onesided.attach(as_bytes(array))

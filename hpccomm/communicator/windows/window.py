@@ -1,4 +1,4 @@
-"""What users have of a window."""
+"""`Window`: the methods that users call on memory that other ranks reach."""
 
 from collections import Counter
 from typing import Any
@@ -26,17 +26,17 @@ _BARRIER = Signature("barrier", np.dtype(np.bool_), (0,))
 class Window(WindowCalls):
     """Memory of every rank that the others read and write by themselves.
 
-    Made by `Communicator.window`. `put`, `get`, `accumulate`, `fetch_and_op`, `compare_and_swap` and
-    `signal` need no call on the other rank; they block this one until its own arrays may be used again,
-    but for `put` and `signal` until it is done. `fence` and `close` are collective.
+    Made by `Communicator.window`. `put`, `get`, `accumulate`, `fetch_and_op`, `compare_and_swap`
+    and `signal` need no call on the other rank; `put` and `signal` block this one until its own
+    arrays may be used again, the others until they are done. `fence` and `close` are collective.
 
     **What is seen when.** What a rank put is in the target's memory, for the target and for every
-    `get`, once one of these has happened, in this order: the rank sends a `signal` to the target and
-    the target returns from `wait_signal`; or every rank returns from `fence`. After `flush` it is
-    there too, but a reader must still learn of it (by a signal, or by any other call of the
-    communicator that comes after it). To write what another rank reads or writes meanwhile gives any
-    mixture of bytes; only the atomic calls may meet. The own memory (``x`` itself) is read and written as
-    any array, under the same rules.
+    `get`, once one of these has happened, in this order: the rank sends a `signal` to the target
+    and the target returns from `wait_signal`; or every rank returns from `fence`. After `flush` it
+    is there too, but a reader must still learn of it (by a signal, or by any other call of the
+    communicator that comes after it). Writing memory that another rank reads or writes at the same
+    time gives any mixture of bytes; only the atomic calls may meet. The own memory (``x`` itself)
+    is read and written as any array, under the same rules.
 
     **Atomicity.** `accumulate`, `fetch_and_op` and `compare_and_swap` of any rank on one rank's memory
     happen one after the other, whatever their reductions: none is lost, and none sees a part of another.
@@ -75,7 +75,7 @@ class Window(WindowCalls):
         # Signals of this rank to itself, by index. As messages they would wait for the receive where
         # an MPI library delivers no message of a rank to itself before (MPICH on one rank).
         self._own_signals: Counter[int] = Counter()
-        # Until it is closed a peer may reach its memory, whoever let go of it here.
+        # Until it is closed a peer may reach its memory, even without references here.
         keep(self)
 
     def way(self, rank: int) -> str:
@@ -128,7 +128,7 @@ class Window(WindowCalls):
         Parameters
         ----------
         out : array
-            Of any shape, and the window's dtype: as many elements are read.
+            Of any shape, and the window's dtype: its size is the number of elements to read.
         src : int
             Whose memory; the own rank too.
         offset : int
@@ -196,7 +196,7 @@ class Window(WindowCalls):
         dst : int
             Who receives it; this rank itself is allowed.
         index : int
-            Tells signals apart.
+            Distinguishes signals.
         timeout : float, optional
             Seconds; None is the communicator's, ``math.inf`` none.
 
@@ -221,7 +221,7 @@ class Window(WindowCalls):
             self._issue("signal", 0, steps(), (), timeout, peer)
 
     def wait_signal(self, src: int, index: int = 0, *, timeout: float | None = None) -> None:
-        """Wait for a signal of rank `src`. Blocks; what it put before the signal is seen then.
+        """Wait for a signal of rank `src`. Blocks; its earlier puts are visible then.
 
         Parameters
         ----------
