@@ -1,8 +1,10 @@
-"""Which size of buckets would end a step soonest, from what is measured in the first steps.
+"""Chooses the bucket size that ends a step soonest, from measurements of the first steps.
 
 The model of a call's time is that of Hockney 1994, "The communication challenge for MPP": a latency, and a time for
 each byte. A step is a pipeline, as in Li et al. 2020, section 5.2.3: a bucket starts when its gradients are ready and
 the bucket before it is done. Large buckets save latencies, small ones start sooner.
+
+`steps` measures and chooses for ``adaptive=``.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -238,7 +240,7 @@ def _why_not(measured: Measurements, settings: ReductionSettings, time: CallTime
     if not settings.bucketing:
         return "each gradient has a bucket of its own by bucketing=False"
     if not any(nbytes for nbytes, _ in measured.ready):
-        return "there are no gradients"
+        return "the model has no gradients"
     sizes = _medians(measured.wire)
     if not sizes:
         return "no call was measured"

@@ -1,4 +1,7 @@
-"""Whether all ranks have the same model, the same settings, and the same arrays, bit by bit."""
+"""Whether all ranks have the same model, settings and arrays, bit by bit.
+
+`model`, `sync` and `sharded` ask it before they train.
+"""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from hashlib import blake2b, sha256
@@ -41,9 +44,10 @@ def agree(
     group : RankGroup
         The ranks that train together.
     make : callable
-        Returns it with the texts that must be equal on all ranks, see `texts`. Or it raises what is wrong.
+        Returns it with the texts that must be equal on all ranks, see `texts`. Or it raises the
+        fault.
     problem : str
-        How the message begins if they are not.
+        The beginning of the message if they differ.
 
     Raises
     ------
@@ -90,7 +94,7 @@ def _mismatch(
 
 
 def _differences(every: Sequence[dict[str, str]]) -> tuple[list[str], set[int]]:
-    """Return what differs from rank 0, in words, and on which ranks."""
+    """Return the differences from rank 0, in words, and on which ranks."""
     first = every[0]
     ranks: set[int] = set()
     lines = []
@@ -124,9 +128,10 @@ def check_same(group: RankGroup, arrays: Mapping[str, Array], *, problem: str, r
     group : RankGroup
         The ranks.
     arrays : mapping of str to ndarray
-        By what they are, such as ``"parameter 'weight'"``; with the same shapes and dtypes on all ranks.
+        By their description, such as ``"parameter 'weight'"``; with the same shapes and dtypes on
+        all ranks.
     problem, remedy : str
-        How the message begins and ends.
+        The beginning and the end of the message.
 
     Raises
     ------

@@ -1,4 +1,7 @@
-"""Arrays in host memory, or CuPy's on a device; in which dtype they are computed with."""
+"""Arrays in host memory, or CuPy's on a device, and the dtype of computations with them.
+
+All of this package computes through it.
+"""
 
 from typing import Any
 
@@ -84,7 +87,7 @@ def on_host(x: Any) -> Array:
 
 
 def wide(dtype: DType) -> DType:
-    """Return in which dtype gradients are summed up: float32 for narrow floats, else their own."""
+    """Return the dtype in which gradients are summed: float32 for narrow floats, else their own."""
     return FLOAT32 if is_narrow(dtype) else dtype
 
 

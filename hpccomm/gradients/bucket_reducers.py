@@ -1,4 +1,7 @@
-"""How a bucket is reduced: by one call, or by a compressor, among all ranks or on two levels."""
+"""Reduces one bucket: by one call, or by a compressor, among all ranks or on two levels.
+
+`reducer` has one of these for each bucket.
+"""
 
 from collections.abc import Sequence
 from typing import Any

@@ -1,4 +1,7 @@
-"""The gradients of one layout: where they lie, and which of them are given in a step."""
+"""The buckets of one layout: their memory, and which of their gradients are given in a step.
+
+`steps` fills them, `reducer` reduces them.
+"""
 
 from collections.abc import Collection, Mapping, Sequence
 from operator import or_
@@ -242,7 +245,7 @@ def gradient_of(name: str, gradients: Mapping[str, Array]) -> Array:
     place = gradients.get(name)
     if place is None:
         advice = did_you_mean(name, gradients, "give the name of a parameter")
-        raise UsageError(f"there is no gradient {name!r}; {advice}")
+        raise UsageError(f"unknown gradient {name!r}; {advice}")
     return place
 
 

@@ -1,4 +1,4 @@
-"""Refuses settings that do not fit, before ranks compare them. Settings that fit get one type, and so one text."""
+"""Checks settings before ranks compare them, and gives them one type, and so one text."""
 
 from collections.abc import Callable
 from math import isfinite

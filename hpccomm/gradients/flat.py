@@ -1,4 +1,7 @@
-"""Arrays that lie one behind the other in one array."""
+"""Flat memory: several arrays one behind the other in one array, with views.
+
+Buckets, shards and averaged models lie in it.
+"""
 
 from collections.abc import Iterable, Mapping, Sequence
 from math import isfinite, sqrt

@@ -1,4 +1,4 @@
-"""The ranks that train together."""
+"""The ranks that train together: their communicator, with the calls that training needs."""
 
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any

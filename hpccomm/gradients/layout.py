@@ -1,8 +1,10 @@
-"""Which gradient lies in which bucket, and where: pure functions.
+"""The layout of buckets: which gradient lies in which bucket, and where. Pure functions.
 
 Buckets are as in Li et al. 2020, "PyTorch Distributed: Experiences on Accelerating Data Parallel
 Training", VLDB 13(12), section 3.2.3: gradients are packed in the order in which the backward pass is
 expected to produce them, so that a bucket can be reduced while the pass goes on.
+
+`steps`, `sharded` and `local_steps` make their buckets by it.
 """
 
 from collections.abc import Sequence
@@ -41,7 +43,7 @@ def padded(parameter: Parameter) -> int:
 def ordered(
     parameters: Sequence[Parameter], order: Order, readiness: Sequence[str] | None = None
 ) -> list[Parameter]:
-    """Return the parameters in the order in which buckets are filled.
+    """Return the parameters in the order of filling buckets.
 
     Parameters
     ----------

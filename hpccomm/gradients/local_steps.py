@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from hpccomm.communicator import Communicator
 
 _TOGETHER = ReductionSettings(bucket_bytes=1 << 62, first_bucket_bytes=1 << 62)
-"""All parameters of a dtype are averaged by one call, as nothing else is computed meanwhile."""
+"""One call averages all parameters of a dtype, since no computation overlaps it."""
 
 
 @dataclass(frozen=True, slots=True)

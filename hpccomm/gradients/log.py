@@ -1,4 +1,4 @@
-"""The log of a training's gradients, which rank 0 writes to a results file."""
+"""The log of a training's gradients, which rank 0 writes to a results file. For `GradientSync`."""
 
 import logging
 import os
@@ -43,7 +43,7 @@ def log_path(path: object) -> Path | None:
 
 
 class Log:
-    """Writes down what lies in which bucket, each step, and what happened between them.
+    """Writes the buckets, each step, and events between steps.
 
     A file that cannot be written any more ends the log with a warning, and not the training. A program that ends
     without `close` leaves a log without an end.
@@ -101,7 +101,7 @@ class Log:
         if self._at_exit.alive:
             try:
                 self._writer.add_step(step, seconds)
-            except Exception as error:  # noqa: BLE001 (whatever it is, the training goes on)
+            except Exception as error:  # noqa: BLE001 (in any case, the training goes on)
                 _log.warning("the log of the training ends at step %d: %s", step.step, error)
                 self._at_exit.detach()
                 _end(self._writer, f"failed: {error}")
@@ -120,5 +120,5 @@ class Log:
 def _end(writer: "TrainingWriter", status: str) -> None:
     try:
         writer.end(status)
-    except Exception as error:  # noqa: BLE001 (whatever it is, it must not hide another error)
+    except Exception as error:  # noqa: BLE001 (it must not hide another error)
         _log.warning("the training's log is not whole: %s", error)

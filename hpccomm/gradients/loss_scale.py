@@ -1,4 +1,4 @@
-"""A factor for the loss, so that small gradients survive narrow floats."""
+"""A factor for the loss, so that small gradients survive narrow floats. `GradientSync` adapts it."""
 
 from dataclasses import dataclass
 from math import isfinite
@@ -20,9 +20,10 @@ class LossScale:
     initial : float
         The first factor. If this and ``growth`` are powers of 2, multiplying and dividing by it is exact.
     growth : float
-        What it is multiplied by after ``interval`` finite steps, at least 1.
+        Its factor after ``interval`` finite steps, at least 1.
     backoff : float
-        What it is multiplied by after a step that is not finite, above 0 and below 1. It does not fall below 2^-40.
+        Its factor after a step that is not finite, above 0 and below 1. It does not fall below
+        2^-40.
     interval : int
         Finite steps, one after the other, before it grows.
     """

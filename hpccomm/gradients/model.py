@@ -1,4 +1,4 @@
-"""The model and the settings that all ranks agreed on."""
+"""The model and the settings that all ranks agreed on. `steps` and `sync` use it."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -43,7 +43,7 @@ class Model:
         Parameters
         ----------
         make : callable
-            Returns what this rank proposes, or raises what is wrong with it.
+            Returns this rank's proposal, or raises its fault.
 
         Returns
         -------

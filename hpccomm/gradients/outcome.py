@@ -1,4 +1,7 @@
-"""What becomes of a reduced step in which gradients are missing, not written or not finite. All ranks decide alike."""
+"""The outcome of a reduced step with missing, unwritten or infinite gradients, equal on all ranks.
+
+`steps` applies it at the end of each step.
+"""
 
 from typing import Any
 
@@ -51,7 +54,7 @@ def is_skipped(group: RankGroup, buckets: Buckets, settings: ReductionSettings) 
 
 
 def _raise_unwritten(group: RankGroup, buckets: Buckets) -> None:
-    """Raise for gradients that lie in buckets: their sum would be that of old results, and nothing would show it."""
+    """Raise for gradients in buckets: their sum would silently contain old results."""
     every = group.exchange(buckets.unwritten())
     buckets.accept([])
     names = list(dict.fromkeys(name for unwritten, _ in every for name in unwritten))
@@ -73,7 +76,7 @@ def _raise_unwritten(group: RankGroup, buckets: Buckets) -> None:
 
 
 def _fill_missing(group: RankGroup, buckets: Buckets, fail: bool) -> None:
-    """Find out which gradients are missing on which ranks."""
+    """Find the missing gradients of all ranks."""
     own = np.fromiter(buckets.present.values(), np.uint8, len(buckets.present))
     present: Any = group.gather(own).astype(bool)
     buckets.present = dict(zip(buckets.present, present.any(axis=0).tolist(), strict=True))

@@ -1,4 +1,4 @@
-"""The parameters of a model as data, and the buckets of their gradients."""
+"""The parameters of a model as data, and the buckets of their gradients. All of this package uses it."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -155,9 +155,10 @@ def read(parameters: Named, *, devices: bool = False) -> tuple[Arrays, dict[str,
     Raises
     ------
     UsageError
-        If there are no parameters, a name is empty, not a string or used twice, or an array is of another kind.
+        Without parameters, or if a name is empty, not a string or used twice, or an array is of
+        another kind.
     UnsupportedDtype
-        If an array has no real floating dtype.
+        If an array's dtype is not a real float.
     """
     arrays: dict[str, tuple[Parameter, Array]] = {}
     owners: dict[str, Any] = {}
@@ -181,7 +182,7 @@ def read(parameters: Named, *, devices: bool = False) -> tuple[Arrays, dict[str,
         if getattr(array, "requires_grad", False):
             owners[name] = array
     if not arrays:
-        raise UsageError("there are no parameters; give at least one")
+        raise UsageError("the model has no parameters; give at least one")
     return dict(arrays.values()), owners
 
 
@@ -191,7 +192,7 @@ def check_writable(arrays: Mapping[Parameter, Array], remedy: str) -> None:
     Raises
     ------
     UsageError
-        With the name of one that is read-only, and the remedy.
+        With the name of a read-only one, and the remedy.
     """
     for each, array in arrays.items():
         if not getattr(array.flags, "writeable", True):  # CuPy's arrays always are

@@ -1,4 +1,4 @@
-"""What the steps of a training cost."""
+"""The cost of a training's steps: counted, and returned as `Statistics`."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""In which order the buckets of a step are reduced, and in which thread."""
+"""Reduces the buckets of a step: in which order, and in which thread. `steps` owns it."""
 
 import math
 import threading
@@ -56,7 +56,8 @@ class Worker:
     Parameters
     ----------
     give_up : callable
-        Ends a job that is under way, which may wait for other ranks. Called if the program ends meanwhile.
+        Ends a job that is under way, which may wait for other ranks. Called if the program ends
+        during it.
     """
 
     def __init__(self, give_up: Callable[[], None]) -> None:
@@ -97,7 +98,7 @@ class Worker:
 def _work(jobs: "SimpleQueue[Job | None]") -> None:
     while (job := jobs.get()) is not None:
         job()
-        del job  # and with it what it refers to, while the thread waits for the next
+        del job  # and its references, while the thread waits for the next
 
 
 def _leave() -> None:
@@ -219,7 +220,7 @@ class Reducer:
         self._closing = True
 
     def finish(self) -> None:
-        """Reduce what is left, and wait for all. Blocks."""
+        """Reduce the remaining buckets, and wait for all. Blocks."""
         self.close()
         self._go_on()
         for number in sorted(self._under_way):

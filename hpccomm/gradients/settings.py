@@ -81,8 +81,8 @@ class ReductionSettings:
     bucketing : bool
         False reduces each gradient by a call of its own, for debugging.
     deterministic : bool
-        Fold the ranks' gradients in rank order: the same gradients give the same bits, whatever the buckets, the
-        order and the run.
+        Fold the ranks' gradients in rank order: the same gradients give the same bits, with any
+        buckets, order and run.
     accumulate : int
         Micro-steps that are added up before each reduction. Nothing is divided by their number.
     adaptive : int
@@ -178,7 +178,7 @@ class ReductionSettings:
         known = sorted(self.by_name)
         for name in changes.keys() - set(known):
             advice = did_you_mean(name, known, f"give some of {', '.join(known)}")
-            raise UsageError(f"there is no setting {name!r}; {advice}")
+            raise UsageError(f"unknown setting {name!r}; {advice}")
         return replace(self, **changes)
 
     def check_for(self, parameters: Iterable[Parameter]) -> None:
@@ -210,4 +210,4 @@ def check_known(name: str, parameters: Collection[str]) -> None:
     """
     if name not in parameters:
         advice = did_you_mean(name, parameters, "give the name of a parameter")
-        raise UsageError(f"there is no parameter {name!r}; {advice}")
+        raise UsageError(f"unknown parameter {name!r}; {advice}")

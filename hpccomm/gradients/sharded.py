@@ -364,14 +364,14 @@ class ShardedOptimizer:
 
     def _check_saved(self, saved: Saved | None) -> None:
         if not isinstance(saved, Mapping) or not {"steps", "state"} <= set(saved):
-            raise UsageError("there is no saved state; give what gather_state() returned")
+            raise UsageError("the saved state is missing; give the result of gather_state()")
         for bucket, what, part in self._own_state():
             for each in bucket.parameters:
                 array = saved["state"].get(each.name, {}).get(what)
                 if not isinstance(array, np.ndarray):
                     raise UsageError(
                         f"the saved state has no {what!r} of {each.name!r}; "
-                        "make the optimiser with the update and masters= of the one that was saved"
+                        "make the optimiser with the update and masters= of the saved one"
                     )
                 if array.shape != each.shape or array.dtype != part.dtype:
                     raise UsageError(

@@ -1,4 +1,4 @@
-"""A bucket that ranks update in equal parts."""
+"""A bucket that ranks update in equal parts, for `ShardedOptimizer`."""
 
 from collections.abc import Callable, Mapping
 from typing import Any

@@ -1,4 +1,4 @@
-"""The steps of a training: from the first gradient that is given to the results."""
+"""The steps of a training: from the first given gradient to the results. `GradientSync` calls it."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -204,7 +204,7 @@ class TrainingSteps:
             self.log.close(f"failed: {type(error).__name__}: {' '.join(str(error).split())}")
 
     def discard(self) -> None:
-        """Leave neither a log nor communicators: the training does not begin."""
+        """Remove the log and the communicators: the training does not begin."""
         if self.log is not None:
             self.log.discard()
         if self._levels is not None and self._levels[1] is not None:
@@ -306,7 +306,7 @@ class TrainingSteps:
 
     @contextmanager
     def _reduction(self) -> Iterator[None]:
-        """Count a wait. Let no step follow what it raises: how far it came on which rank is not known."""
+        """Count a wait. No step may follow its error: its progress on the ranks is unknown."""
         begun = perf_counter()
         try:
             yield
@@ -373,5 +373,5 @@ def _end_all() -> None:
     for each in _trainings:
         each.ended = CommunicatorAborted(
             "this training belongs to the process that this one was forked from; "
-            "train there, and pass this process what it needs"
+            "train there, and pass the results to this process"
         )

@@ -1,4 +1,4 @@
-"""`GradientSync`: what a training loop calls."""
+"""`GradientSync`: the object that a training loop calls."""
 
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
@@ -36,8 +36,8 @@ class GradientSync:
         The model in the order of the forward pass: NumPy arrays or others that share host memory, such as PyTorch
         CPU tensors; or CuPy arrays. Dtypes are real floats. The arrays are kept for `broadcast_parameters`.
     log : path-like, optional
-        A results file, to which rank 0 writes each step and what lies in which bucket; see
-        :ref:`trainings <trainings>`. `close` ends the log, also at the end of a ``with`` block.
+        A results file, to which rank 0 writes each step and the buckets; see :ref:`trainings
+        <trainings>`. `close` ends the log, also at the end of a ``with`` block.
     timeout : float, optional
         Deadline of each reduction in seconds; None is the communicator's.
     **settings
@@ -189,9 +189,9 @@ class GradientSync:
     def ready(self, name: str, grad: Any = None) -> None:
         """Mark a gradient as complete. Starts reductions, in the same order on all ranks; does not block.
 
-        Buckets are reduced one after the other in another thread, each as soon as its gradients are ready. Where
-        several wait that are ready on all ranks, the one comes first that the next forward pass needs first. Until
-        `wait` returns, the bucket's gradients must be neither read nor written.
+        Buckets are reduced one after the other in another thread, each as soon as its gradients are
+        ready. Of several buckets ready on all ranks, the one that the next forward pass needs first
+        comes first. Until `wait` returns, the bucket's gradients must not be read or written.
 
         In the first step, and in the first one after `sync`, the first call compares this way with that of the other
         ranks, and blocks. Where `Communicator.background` is False, reductions begin in `wait`. Where parameters lie on
@@ -271,8 +271,8 @@ class GradientSync:
     def gradients(self) -> Mapping[str, Array]:
         """The gradients by name: views of the buckets, of the shape and dtype of their parameters. Local.
 
-        What is written to them needs no copy. They are other arrays after `configure`, `add` and `remove`, and with
-        ``order="ready"`` after the first reduction.
+        Gradients written to them need no copy. They are other arrays after `configure`, `add` and
+        `remove`, and with ``order="ready"`` after the first reduction.
         """
         return self._steps.buckets.views
 
@@ -281,7 +281,7 @@ class GradientSync:
         return tuple(flat.bucket for flat in self._steps.buckets.flats)
 
     def has_gradients(self, name: str | None = None) -> bool:
-        """Return whether there is a gradient, of any parameter if `name` is None. Local.
+        """Return whether a gradient is present, of any parameter if `name` is None. Local.
 
         Raises UsageError if the name is unknown.
         """

@@ -1,4 +1,4 @@
-"""Updates of parameters, element by element: what `ShardedOptimizer` does with its shard."""
+"""Update rules for parameters, element by element, for `ShardedOptimizer` and `LocalSteps`."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass

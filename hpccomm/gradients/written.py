@@ -1,4 +1,4 @@
-"""Whether gradients that lie in buckets were written since the last results."""
+"""Whether gradients in buckets were written since the last results. `buckets` asks at each step."""
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -107,8 +107,8 @@ class Written:
     def flags(self, number: int, in_place: Collection[str], *, written: bool) -> list[bool]:
         """Look at a bucket that is about to be reduced, and return flags for the other ranks, see `WRITTEN`.
 
-        `written` says that something was written, whatever lies here. Zeros, NaN and infinities that are unchanged
-        prove nothing.
+        `written` says that something was written, independent of the bits. Zeros, NaN and
+        infinities that are unchanged prove nothing.
         """
         sample = self._samples[number]
         if not sample.gradients or (written and not self._owners):

@@ -1,7 +1,10 @@
-"""Ways to send less than the gradients themselves.
+"""Gradient compression: compressors that send less than the gradients themselves.
 
-- `contract`: what a compressor is, also a user's own, and what it may send.
+- `contract`: the interface of a compressor, also of a user's own, and its exchange with other
+  ranks.
 - `quantized`: fewer bits an element. `sparse`: the largest elements. `power_sgd`: thin matrices.
+
+`GradientSync` takes one as ``compression=``; `hpccomm.gradients.bucket_reducers` runs it.
 """
 
 from hpccomm.gradients.compression.contract import Channel, Compressor, Exchange

@@ -66,17 +66,17 @@ class Exchange:
 
 
 class Channel(Protocol):
-    """A compressor at work on one bucket, with what it keeps from step to step.
+    """A compressor at work on one bucket, with its state between steps.
 
     Attributes
     ----------
     memory_bytes : int
-        What it keeps.
+        Size of its state.
     """
 
     @property
     def memory_bytes(self) -> int:
-        """What it keeps."""
+        """Size of its state in bytes."""
 
     def reduce(self, x: Array, exchange: Exchange) -> None:
         """Replace a bucket's gradients by an approximation of their sum over the ranks. Collective; blocks.
