@@ -245,7 +245,7 @@ def test_what_the_program_handles_ends_nothing(mpiexec: Mpiexec) -> None:
     program = """
 import ctypes, os, signal, sys, _thread, threading, time
 import hpccomm
-from hpccomm.backends.bootstrap import ends, status
+from hpccomm.backends.bootstrap import shutdown, status
 
 comm = hpccomm.new_comm()
 try:
@@ -260,11 +260,11 @@ threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGINT)).start()
 try:
     begin = time.monotonic()
     while True:  # a long call of a library, which no signal ends
-        until[:] = divmod(time.time_ns() + int((ends.HANDLED_SECONDS + 0.6) * 1e9), 10**9)
+        until[:] = divmod(time.time_ns() + int((shutdown.HANDLED_SECONDS + 0.6) * 1e9), 10**9)
         libc.pthread_mutex_timedlock(mutex, until)
 except KeyboardInterrupt:
     print(f"caught after {time.monotonic() - begin}")
-assert time.monotonic() - begin > ends.HANDLED_SECONDS
+assert time.monotonic() - begin > shutdown.HANDLED_SECONDS
 assert status.known() is None, status.known()
 """
     job = mpiexec(2, "-c", program)

@@ -113,8 +113,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         verb, arguments = _parse(words, at, used)
         status: int = verb.run(arguments)
     except KeyboardInterrupt:
-        ends = sys.modules.get("hpccomm.backends.bootstrap.ends")
-        if ends is not None and ends.installed():
+        shutdown = sys.modules.get("hpccomm.backends.bootstrap.shutdown")
+        if shutdown is not None and shutdown.installed():
             raise  # uncaught, it ends the other ranks too, with one line from each
         output.warn("hpccomm: interrupted\n")
         status = 130

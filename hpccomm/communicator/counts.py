@@ -13,7 +13,7 @@ from hpccomm.communicator.resolving import NO_LISTS, Lists, check_counts, check_
 from hpccomm.contracts.collectives import CALLS, Collective
 from hpccomm.errors import BufferMismatch, UsageError
 from hpccomm.memory.views import check_dtype, check_layout, view
-from hpccomm.runtime.recorder import site_of, user_frame
+from hpccomm.runtime.recorder import user_site
 from hpccomm.schedules.algorithms import AnyAlgorithm
 from hpccomm.settings import check_bool
 from hpccomm.topology import check_rank
@@ -93,7 +93,7 @@ def _incoming(core: Core, call: Unlisted, outgoing: Lists) -> Lists:
         mine,
         timeout=call.timeout,
         lists=Lists(peers=outgoing.peers),
-        site=site_of(user_frame()),
+        site=user_site(),
     )
     return outgoing._replace(recv_counts=tuple(arrived.tolist()))
 
@@ -120,9 +120,7 @@ def _wanted(core: Core, call: Unlisted) -> Lists:
     wanted = _exchanged(core, call, -1 if out is None else rows)
     if wanted[call.root] == -1:
         left = np.array([available - sum(wanted) - 1], np.int64)
-        core.collective(
-            "broadcast", left, root=call.root, timeout=call.timeout, site=site_of(user_frame())
-        )
+        core.collective("broadcast", left, root=call.root, timeout=call.timeout, site=user_site())
         wanted[call.root] = int(left[0])
     return Lists(tuple(wanted))
 
@@ -167,7 +165,7 @@ def _exchanged(core: Core, call: Unlisted, number: int) -> list[int]:
     """Return every rank's number."""
     _refuse_exchange(core, "counts")
     mine = np.array([number], np.int64)
-    everyone = core.collective("all_gather", mine, timeout=call.timeout, site=site_of(user_frame()))
+    everyone = core.collective("all_gather", mine, timeout=call.timeout, site=user_site())
     return [int(each) for each in everyone.ravel()]
 
 

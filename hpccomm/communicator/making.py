@@ -28,7 +28,7 @@ from hpccomm.errors import (
 )
 from hpccomm.memory.cuda import library
 from hpccomm.runtime.engine import CallEngine
-from hpccomm.runtime.recorder import site_of, user_frame
+from hpccomm.runtime.recorder import user_site
 from hpccomm.settings import Settings
 
 if TYPE_CHECKING:
@@ -224,7 +224,7 @@ def make(
         if settings.self_check:
             _check(core)
         calls.opened()
-        core.made, core.site = True, None if of_node else site_of(user_frame())
+        core.made, core.site = True, None if of_node else user_site()
         return Communicator(core, partial(make, tables=tables), node_comm)
     except BaseException:
         if node_comm is not None:

@@ -14,7 +14,7 @@ from hpccomm.communicator.sequences import agreed, at_deadline
 from hpccomm.contracts.choice import Choice
 from hpccomm.contracts.collectives import CALLS
 from hpccomm.errors import HpccommError, UsageError
-from hpccomm.runtime.recorder import site_of, user_frame
+from hpccomm.runtime.recorder import user_site
 from hpccomm.settings import check_bool
 
 if TYPE_CHECKING:
@@ -219,7 +219,7 @@ def plan(self: HasCore, collective: str, *args: Any, **keywords: Any) -> Plan:
     try:
         limit = core.limit(keywords.get("timeout"))
         call = _captured(self, collective, args, keywords)
-        steps = (PlanStep((call,), False, site_of(user_frame())),)
+        steps = (PlanStep((call,), False, user_site()),)
     except HpccommError as refused:
         error = refused
     return Plan(*agreed(core, steps, error, limit, async_op=async_op))

@@ -14,6 +14,7 @@ from hpccomm.errors import RankMismatch
 from hpccomm.runtime import answering
 from hpccomm.runtime.state import CallState
 from hpccomm.runtime.traffic import BLOCKED_SECONDS, shortest_round, unmatched
+from hpccomm.runtime.verdict import numbered
 
 MOST_ASKED = 64
 """The most ranks to ask."""
@@ -81,10 +82,7 @@ def found(
 
 
 def in_a_round(
-    here: Sequence[Facts],
-    own: Facts,
-    late: Sequence[int],
-    ask: Callable[[int], Facts | None],
+    here: Sequence[Facts], own: Facts, late: Sequence[int], ask: Callable[[int], Facts | None]
 ) -> list[Facts]:
     """Return the waits of a circle of ranks, from `own` on; or an empty list.
 
@@ -162,6 +160,6 @@ def _awaited(wait: Facts) -> Iterator[int]:
 
 def _told(wait: Facts) -> str:
     now = wait["now"]
-    call = f"{now['operation']} #{now['collective']}" if now["collective"] > 0 else now["operation"]
+    call = numbered(now["operation"], now["collective"])
     at = f" at {now['site']}" if now["site"] else ""
     return f"rank {wait['rank']} of {wait['communicator']!r} waits in {call}{at}"

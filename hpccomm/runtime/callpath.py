@@ -254,7 +254,7 @@ one_call: Callable[..., AbstractContextManager[None]] = contextmanager(
         _filled(
             _TURN,
             refused=f"{_ENDED} and not (also_failed and calls.failure.recoverable)",
-            site="calls.site = site_of(user_frame())",
+            site="calls.site = user_site()",
             call="yield\nreturn",
             refuse="calls.refuse(not free, also_failed)",
         ),

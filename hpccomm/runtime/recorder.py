@@ -101,18 +101,6 @@ caller = sys._getframe  # noqa: SLF001 (CPython's and PyPy's, and what logging u
 """``caller(n)`` returns the frame n levels above the function that calls it."""
 
 
-def called_from() -> Site | None:
-    """Return where the function was called that called the caller of this one.
-
-    None if no Python code did, but the interpreter at its exit, say.
-    """
-    try:
-        frame = caller(3)
-    except ValueError:
-        return None
-    return frame.f_code, frame.f_lasti
-
-
 _entrances: deque[tuple[float, str, Site]] = deque(maxlen=CAPACITY)
 
 
@@ -175,6 +163,11 @@ def user_frame() -> FrameType | None:
     while own and here.f_back is not None and _package_of(here.f_code.co_filename) in CALLED:
         here = here.f_back
     return here if own else frame
+
+
+def user_site() -> Site | None:
+    """Return where `user_frame` is."""
+    return site_of(user_frame())
 
 
 def site_of(frame: FrameType | None) -> Site | None:

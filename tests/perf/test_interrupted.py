@@ -15,7 +15,7 @@ def test_an_interrupted_run_says_how_many_rows_are_kept(tmp_path, capfd, monkeyp
     path = tmp_path / "runs.h5"
     words = "perf all_reduce --backend loopback -b 8 -e 16 -f 2 -n 2 -w 0 --output"
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("hpccomm.backends.bootstrap.ends.installed", lambda: False)
+        patch.setattr("hpccomm.backends.bootstrap.shutdown.installed", lambda: False)
         assert main([*words.split(), str(path)]) == 130
     (run,) = reader.read(path)
     assert (len(run.rows), run.status) == (4, "failed: interrupted")

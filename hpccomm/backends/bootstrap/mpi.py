@@ -15,7 +15,7 @@ from types import ModuleType
 from typing import Any, NoReturn
 
 from hpccomm import settings
-from hpccomm.backends.bootstrap import ends, libmpi, presence, status
+from hpccomm.backends.bootstrap import libmpi, presence, shutdown, status
 from hpccomm.backends.bootstrap.launch import launched, started_by
 from hpccomm.backends.bootstrap.node_sockets import present
 from hpccomm.contracts.backend import Backend
@@ -96,7 +96,7 @@ def start() -> Any:
             _check_launch(mpi)
             _started = mpi
             if abort and mpi.COMM_WORLD.size > 1:  # a single rank's own exit ends the job
-                ends.install(mpi)
+                shutdown.install(mpi)
         if _started.Is_finalized():
             raise BackendUnavailable(
                 "MPI is already finalised in this process; make communicators before that"
@@ -269,7 +269,7 @@ def _finalize(mpi: Any) -> None:
     if mpi.Is_finalized() or (_owner != os.getpid() and _ours):
         return
     if _owner != os.getpid():  # mpi4py would finalise the parent's MPI
-        ends.leave_now(status.known() or 0)
+        shutdown.leave_now(status.known() or 0)
     if not status.known():  # else the job soon ends with that status, unless the others exit too
         answering.note_exit()
         for calls in everyone():
@@ -283,7 +283,7 @@ def _finalize(mpi: Any) -> None:
     if failed:
         answering.note_exit()  # with any status: the others may be waiting to leave together
     seconds = _patience or settings.DEFAULT_TIMEOUT
-    ends.finalize(mpi, ours=_ours, failed=failed, seconds=seconds)
+    shutdown.finalize(mpi, ours=_ours, failed=failed, seconds=seconds)
 
 
 def _finalised_by_program(*_: object) -> None:
@@ -304,7 +304,7 @@ def _finalised_by_program(*_: object) -> None:
 def end_started_job(reason: str) -> NoReturn:
     """End all processes of the job, since its ranks cannot go on. Does not return."""
     if _started is not None:
-        ends.end_job(_started, reason, Status.ENDED)
+        shutdown.end_job(_started, reason, Status.ENDED)
     # MPI itself did not start; the launcher ends the job when a process fails.
     libmpi.abort_by_hydra(Status.ENDED)
-    ends.end_process(f"hpccomm: this process ends: {reason}", Status.ENDED)
+    shutdown.end_process(f"hpccomm: this process ends: {reason}", Status.ENDED)
