@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from hpccomm import CommOptions
 from hpccomm.communicator.lanes import HostLane
-from hpccomm.communicator.lanes.check import drive_part
 from hpccomm.contracts.fingerprint import CallFingerprint
 from hpccomm.errors import CollectiveTimeout, CommunicationError, HpccommError, RankMismatch
 from hpccomm.runtime.recorder import BEGIN, BLOCKING
@@ -174,7 +173,7 @@ def test_a_part_of_a_call_has_what_is_left_of_its_deadline() -> None:
         entry[BEGIN] -= 60  # what the parts before took
         began = time.perf_counter()
         with pytest.raises(CollectiveTimeout) as caught:
-            drive_part(engine, entry, itertools.repeat(False))
+            engine.run_part(entry, itertools.repeat(False))
         assert time.perf_counter() - began < 30
         return str(caught.value), caught.value.elapsed
 

@@ -43,7 +43,7 @@ from hpccomm.runtime.recorder import (
 )
 from hpccomm.runtime.reports import Tally
 from hpccomm.runtime.state import CallState
-from hpccomm.runtime.waiting import drive, wait
+from hpccomm.runtime.waiting import drive, spun, wait
 from hpccomm.runtime.watchdog import watch
 from hpccomm.runtime.work import Work
 from hpccomm.settings import Settings
@@ -142,7 +142,10 @@ class CallEngine(CallState):
     # Synchronous calls. Equal values of all calls of one kind are bound once.
 
     def together(self, steps: Steps) -> Steps:
-        """Return steps that move asynchronous operations on as well: no thread does."""
+        """Return steps that move asynchronous operations on as well, where no thread does."""
+        return steps if self.progress.threaded else self._together(steps)
+
+    def _together(self, steps: Steps) -> Steps:
         for moved in steps:
             yield self.progress.turn() or moved
 
@@ -175,7 +178,7 @@ class CallEngine(CallState):
                 self.drain(entry[TIMEOUT], self.queue)
             try:
                 drive(
-                    steps if self.progress.threaded else self.together(steps),
+                    self.together(steps),
                     timeout=entry[TIMEOUT],
                     gate=self.gate,
                     expired=self.expired(entry),
@@ -235,13 +238,9 @@ class CallEngine(CallState):
         ordered: bool = True,
     ) -> Iterator[CallRecord]:
         """Record the block as a call, or as a part of the call under way."""
-        outer = self.current
-        if outer is not None:
-            before, outer[MODE] = outer[MODE], mode
-            try:
-                yield outer
-            finally:
-                outer[MODE] = before
+        if self.current is not None:
+            with self.seen_as(self.current, mode) as entry:
+                yield entry
             return
         limit = self.timeout if timeout is None else timeout
         self.current = entry = self.start_record(label, mode, limit, ordered=ordered)
@@ -253,6 +252,29 @@ class CallEngine(CallState):
         finally:
             self.current = None
             entry[ENDED] = waited(entry)
+
+    @contextmanager
+    def seen_as(self, entry: CallRecord, mode: str) -> Iterator[CallRecord]:
+        """Have others see the call under way as one that waits in another way, during the block."""
+        current, before = self.current, entry[MODE]
+        self.current, entry[MODE] = entry, mode
+        try:
+            yield entry
+        finally:
+            self.current, entry[MODE] = current, before
+
+    def run_part(self, entry: CallRecord, steps: Steps) -> None:
+        """Wait for steps that are a part of a call which blocks otherwise, under its deadline."""
+        with self.seen_as(entry, POLLED):
+            steps = self.together(steps)
+            if not spun(steps):
+                before = waited(entry)
+                drive(
+                    steps,
+                    timeout=max(0.0, entry[TIMEOUT] - before),
+                    gate=self.gate,
+                    expired=lambda elapsed: self.at_deadline(entry, before + elapsed),
+                )
 
     def beside_watchdog(self, name: str, *, ordered: bool = False) -> AbstractContextManager[None]:
         """Have the watchdog look while the backend blocks in another call than on arrays.

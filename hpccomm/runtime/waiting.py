@@ -81,13 +81,7 @@ class Patience:
         self.since = time.perf_counter()
 
 
-def wait(
-    poll: Callable[[], bool],
-    *,
-    timeout: float,
-    gate: Gate,
-    expired: Expired,
-) -> None:
+def wait(poll: Callable[[], bool], *, timeout: float, gate: Gate, expired: Expired) -> None:
     """Poll until `poll` gives True.
 
     Parameters
@@ -106,21 +100,7 @@ def wait(
     CommunicationError
         The gate's, or what `expired` makes.
     """
-    if poll():
-        return
-    patience = gate.patience()
-    began = patience.since
-    while not poll():
-        if gate.error is not None:
-            raise gate.error
-        patience.pause()
-        if timeout != math.inf and time.perf_counter() - began > timeout:
-            if poll():  # it came while the deadline passed
-                return
-            error = expired(time.perf_counter() - began)
-            if error is not None:
-                raise error
-            timeout = math.inf
+    drive(iter(poll, True), timeout=timeout, gate=gate, expired=expired)
 
 
 def spun(steps: Steps) -> bool:
@@ -137,19 +117,13 @@ def spun(steps: Steps) -> bool:
     return True
 
 
-def drive(
-    steps: Steps,
-    *,
-    timeout: float,
-    gate: Gate,
-    expired: Expired,
-) -> None:
+def drive(steps: Steps, *, timeout: float, gate: Gate, expired: Expired) -> None:
     """Move a polled operation on until it is done.
 
     Parameters and errors are as of `wait`.
     """
     patience: Patience | None = None
-    began = 0.0
+    began, late = 0.0, False
     for moved in steps:
         if patience is None:
             patience = gate.patience()
@@ -157,15 +131,16 @@ def drive(
             continue
         if gate.error is not None:
             raise gate.error
-        if moved:
-            patience.reset()
-        else:
-            patience.pause()
-        if timeout != math.inf and time.perf_counter() - began > timeout:
+        if late:  # and it has not come while the deadline passed
             error = expired(time.perf_counter() - began)
             if error is not None:
                 raise error
             timeout = math.inf
+        if moved:
+            patience.reset()
+        else:
+            patience.pause()
+        late = timeout != math.inf and time.perf_counter() - began > timeout
 
 
 def received(irecv: Callable[[NDArray[Any], int, int], Request], src: int, tag: int) -> Receiving:

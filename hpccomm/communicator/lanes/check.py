@@ -9,10 +9,8 @@ calls is agreed for that alone.
 import json
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import replace
 from itertools import permutations
-from time import perf_counter
 from typing import Any
 
 from hpccomm.backends.control import Control, Result
@@ -40,9 +38,7 @@ from hpccomm.memory.views import View, address
 from hpccomm.runtime.engine import CallEngine
 from hpccomm.runtime.operation import COMPARED, FINALIZE, Operation, digested
 from hpccomm.runtime.recorder import (
-    BEGIN,
     LABEL,
-    MODE,
     NUMBER,
     ORIGIN,
     POLLED,
@@ -55,7 +51,6 @@ from hpccomm.runtime.recorder import (
 )
 from hpccomm.runtime.traffic import in_words, left_over
 from hpccomm.runtime.verdict import refusals, side_by_side
-from hpccomm.runtime.waiting import drive, spun
 from hpccomm.settings import CHECK_ALL, CHECK_OFF
 
 logger = logging.getLogger("hpccomm")
@@ -147,9 +142,9 @@ class Check:
         self.learn(label)
         engine = self._engine
         if engine.queue:  # what was started before agrees before
-            with polled_part(engine, entry):
+            with engine.seen_as(entry, POLLED):
                 engine.drain(entry[TIMEOUT], engine.queue)
-        drive_part(engine, entry, self._agreement(label, engine.number, engine.digest))
+        engine.run_part(entry, self._agreement(label, engine.number, engine.digest))
         if engine.gate.error is not None:  # the library's call, which may follow, would not see it
             raise engine.gate.error
 
@@ -356,34 +351,3 @@ def _odd(came: Mapping[int, Any]) -> tuple[int, ...]:
 
 def _record(label: CallFingerprint | None) -> dict[str, object]:
     return {"operation": "no call"} if label is None else {"operation": label.name, **label.values}
-
-
-@contextmanager
-def polled_part(engine: CallEngine, entry: CallRecord) -> Iterator[None]:
-    """Have a call wait by polling for a while, as others see it."""
-    current, mode = engine.current, entry[MODE]
-    engine.current, entry[MODE] = entry, POLLED
-    try:
-        yield
-    finally:
-        engine.current, entry[MODE] = current, mode
-
-
-def drive_part(engine: CallEngine, entry: CallRecord, steps: Steps) -> None:
-    """Wait for steps that are a part of a call which blocks otherwise, under its deadline."""
-    with polled_part(engine, entry):
-        if not engine.progress.threaded:
-            steps = engine.together(steps)
-        if not spun(steps):
-            began, left = entry[BEGIN], _left(entry)
-
-            def expired(_: float) -> CommunicationError | None:
-                return engine.at_deadline(entry, perf_counter() - began)
-
-            drive(steps, timeout=left, gate=engine.gate, expired=expired)
-
-
-def _left(entry: CallRecord) -> float:
-    """Return the seconds until the deadline of a call."""
-    left: float = entry[BEGIN] + entry[TIMEOUT] - perf_counter()
-    return max(0.0, left)
