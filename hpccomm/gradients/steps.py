@@ -1,6 +1,6 @@
 """The steps of a training: from the first given gradient to the results. `GradientSync` calls it."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
@@ -265,10 +265,7 @@ class TrainingSteps:
             buckets.mark_all()
         for name, array in given:
             buckets.mark(name, array, back=True)
-        if self._reducing:
-            with self._reduction():
-                self._reducer.reduce_all()
-        return self._end()
+        return self._end(self._reducer.reduce_all)
 
     def ready(self, name: str, grad: Any) -> None:
         """Do what `GradientSync.ready` does."""
@@ -287,10 +284,7 @@ class TrainingSteps:
     def wait(self) -> bool:
         """Do what `GradientSync.wait` does."""
         self._begin(READY)
-        if self._reducing:
-            with self._reduction():
-                self._reducer.finish()
-        return self._end()
+        return self._end(self._reducer.finish)
 
     def wait_for(self, name: str) -> Array:
         """Do what `GradientSync.wait_for` does."""
@@ -315,12 +309,14 @@ class TrainingSteps:
             raise
         self.record.waited.append((begun, perf_counter()))
 
-    def _end(self) -> bool:
-        """End a micro-step. Return whether there are results."""
+    def _end(self, reduce: Callable[[], None]) -> bool:
+        """Reduce, unless more micro-steps are due before, and end the micro-step. Return whether there are results."""
         group, model, warm_up = self._group, self.model, self._warm_up
         buckets, record, settings = self.buckets, self.record, model.settings
         reduced, marked, spans = self._reducing, buckets.marked, self._reducer.spans
         if reduced:
+            with self._reduction():
+                reduce()
             record.step()
         else:
             self._micro_steps += 1
