@@ -145,8 +145,7 @@ def test_a_tuned_table_may_take_a_registered_algorithm(
         policy = comm.policy
         rows = {("all_gather", "native"): (TableRow(0, Pick("two_way_ring")),)}
         table = Table(policy.shape, "2026-01-01", rows)
-        object.__setattr__(policy, "table", table)
-        object.__setattr__(policy, "source", "the test's table")
+        policy = policy._replace(table=table, source="the test's table")
         case = {"native": True, "shared": False, "deterministic": False}
         call = Signature("all_gather", np.dtype(np.float32), (4,) * comm.size)
         decision = policy.decide(call, None, **case)
