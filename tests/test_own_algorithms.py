@@ -19,7 +19,7 @@ from hpccomm.bench.tune.measuring import Bench
 from hpccomm.cli.main import main
 from hpccomm.contracts.signature import Signature
 from hpccomm.contracts.transport import Reach
-from hpccomm.dispatch.policy import Pick, Shape, Table, TableRow, stored
+from hpccomm.dispatch.policy import Conditions, Pick, Shape, Table, TableRow, stored
 from hpccomm.dispatch.proving import proven
 from hpccomm.results.writer import Writer
 from hpccomm.schedules.algorithms import ALGORITHMS, Algorithm, registered, ring
@@ -146,9 +146,8 @@ def test_a_tuned_table_may_take_a_registered_algorithm(
         rows = {("all_gather", "native"): (TableRow(0, Pick("two_way_ring")),)}
         table = Table(policy.shape, "2026-01-01", rows)
         policy = policy._replace(table=table, source="the test's table")
-        case = {"native": True, "shared": False, "deterministic": False}
         call = Signature("all_gather", np.dtype(np.float32), (4,) * comm.size)
-        decision = policy.decide(call, None, **case)
+        decision = policy.decide(call, None, Conditions(False, native=True))
         assert isinstance(decision.other, Algorithm)
         return decision.algorithm
 

@@ -69,7 +69,7 @@ def policy_of(rows: dict[tuple[str, str], TableRows], ranks: int = RANKS) -> Pol
 
 def decide(call: Signature, name: str = "auto", ranks: int = RANKS, **given: bool) -> PolicyChoice:
     facts = {"native": False, "shared": False, "deterministic": False, **given}
-    return policy_of({}, ranks).decide(call, name, **facts)
+    return policy_of({}, ranks).decide(call, name, policy.Conditions(**facts))
 
 
 @pytest.mark.parametrize("deterministic", [False, True])
@@ -81,7 +81,7 @@ def test_auto_takes_what_applies(
 ) -> None:
     call = ask(collective, count, uniform=uniform)
     ordered = deterministic and collective in REDUCTIONS
-    names = policy.applicable(call, native=False, shared=False, deterministic=ordered)
+    names = policy.applicable(call, policy.Conditions(ordered))
     decision = decide(call, deterministic=ordered)
     assert decision.algorithm in names
     tried = [name for name in names if has_terms(collective, name)]
@@ -108,13 +108,15 @@ def test_far_from_what_was_measured_hpccomms_algorithms_are_compared_by_estimate
     tables = Tables(Machine("Open MPI 5.0.11", "any", 1))
     near, far = tables.policy(place(6, 3)), tables.policy(place(1024, 64))
     call = ask("all_reduce", 1 << 22)
-    assert "built-in table for 6 ranks" in near.decide(call, "auto", **facts).reason
-    said = far.decide(call, "auto", **facts).reason
+    assert (
+        "built-in table for 6 ranks" in near.decide(call, "auto", policy.Conditions(**facts)).reason
+    )
+    said = far.decide(call, "auto", policy.Conditions(**facts)).reason
     assert "no table that fits was measured" in said
     assert "us on the network 'typical'" in said
     # What the backend does itself is not estimated: the nearest table counts.
     facts["native"] = True
-    assert "built-in table" in far.decide(call, "auto", **facts).reason
+    assert "built-in table" in far.decide(call, "auto", policy.Conditions(**facts)).reason
 
 
 def test_the_network_of_the_settings_decides_between_estimates() -> None:
@@ -125,7 +127,7 @@ def test_the_network_of_the_settings_decides_between_estimates() -> None:
         links = Level(latency, bandwidth, 1)
         network = Network("mine", 2, 1, 1e10, None, links)
         tables = Tables(Machine("", "any", 1), links=("mine", dump(network)))
-        return tables.policy(shape).decide(call, "auto", **facts)
+        return tables.policy(shape).decide(call, "auto", policy.Conditions(**facts))
 
     assert taken(1e-2, 1e10).algorithm in ("linear", "recursive_doubling")
     assert taken(1e-9, 1e6).algorithm not in ("linear", "recursive_doubling", "binomial")
@@ -165,8 +167,8 @@ def test_built_in_tables_take_what_applies(
         "shared": shape.nodes == 1 and shape.memory != "off",
         "deterministic": collective in REDUCTIONS and data.draw(st.booleans()),
     }
-    decision = chooses.decide(call, "auto", **facts)
-    assert decision.algorithm in policy.applicable(call, **facts)
+    decision = chooses.decide(call, "auto", policy.Conditions(**facts))
+    assert decision.algorithm in policy.applicable(call, policy.Conditions(**facts))
     assert decision.pick.segment >= 0
 
 
@@ -198,7 +200,7 @@ def test_auto_follows_the_table_where_it_applies() -> None:
     def taken(count: int, *, native: bool, shared: bool, deterministic: bool = False) -> Pick:
         call = ask("all_reduce", count)
         how = {"native": native, "shared": shared, "deterministic": deterministic}
-        return chooses.decide(call, "auto", **how).pick
+        return chooses.decide(call, "auto", policy.Conditions(**how)).pick
 
     assert taken(1023, native=True, shared=True) == Pick("native")
     assert taken(1024, native=True, shared=True) == Pick("shm", 65536)
@@ -209,15 +211,19 @@ def test_auto_follows_the_table_where_it_applies() -> None:
     assert apart == Pick("recursive_doubling")
     # An algorithm that a call names is run the way that the table has for it.
     asked = {"native": True, "shared": True, "deterministic": False}
-    assert chooses.decide(ask("all_reduce", 1), "shm", **asked).pick == Pick("shm", 65536)
-    assert chooses.decide(ask("all_reduce", 1), "ring", **asked).pick == Pick("ring", 1024, 3)
+    assert chooses.decide(ask("all_reduce", 1), "shm", policy.Conditions(**asked)).pick == Pick(
+        "shm", 65536
+    )
+    assert chooses.decide(ask("all_reduce", 1), "ring", policy.Conditions(**asked)).pick == Pick(
+        "ring", 1024, 3
+    )
 
 
 def test_the_reason_tells_the_size_and_the_table() -> None:
     rows = {("broadcast", "native"): (TableRow(0, Pick("native")), TableRow(512, Pick("binomial")))}
     call = ask("broadcast", 200)
     facts = {"native": True, "shared": False, "deterministic": False}
-    said = policy_of(rows).decide(call, "auto", **facts).reason
+    said = policy_of(rows).decide(call, "auto", policy.Conditions(**facts)).reason
     assert said == "the fastest from 512 bytes on by a table"
 
 
@@ -246,7 +252,9 @@ def test_ranks_choose_alike_whatever_differs_between_them(
         "shared": True,
         "deterministic": deterministic and collective in REDUCTIONS,
     }
-    assert len({chooses.decide(call, "auto", **facts).pick for call in calls}) == 1
+    assert (
+        len({chooses.decide(call, "auto", policy.Conditions(**facts)).pick for call in calls}) == 1
+    )
 
 
 def test_the_backends_own_way_comes_first_and_folds_in_no_order() -> None:

@@ -201,7 +201,7 @@ class AlgorithmRunner:
             return builds
 
         def by_messages(group: Group, call: Signature, tuning: Tuning) -> Schedule:
-            names = policy.applicable(call, deterministic=deterministic)
+            names = policy.applicable(call, policy.Conditions(deterministic))
             other = policy.fastest(call, names, self._network()).algorithm
             build = ALGORITHMS[call.collective][other].by_messages(deterministic)
             return build(group, call, tuning)

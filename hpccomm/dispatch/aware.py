@@ -78,7 +78,7 @@ class CudaAwareDispatch:
 
     def applicable(self, call: Signature, deterministic: bool) -> tuple[str, ...]:
         """Return the names that ``algorithm=`` may take for calls like `call`."""
-        return policy.applicable(call, deterministic=deterministic)
+        return policy.applicable(call, policy.Conditions(deterministic))
 
     def decide(
         self, call: Signature, algorithm: AnyAlgorithm | None, deterministic: bool
@@ -93,9 +93,8 @@ class CudaAwareDispatch:
         """
         names = self.applicable(call, deterministic)
         over = f"{self.name}, on device arrays{_NATIVE if algorithm == policy.NATIVE else ''}"
-        asked = policy.asked_for(
-            algorithm, self._setting, names, call, over, deterministic=deterministic
-        )
+        conditions = policy.Conditions(deterministic)
+        asked = policy.asked_for(algorithm, self._setting, names, call, over, conditions)
         why = "as asked"
         if asked.algorithm == policy.AUTO:
             name = policy.fastest(call, names, self._schedules.network).algorithm

@@ -54,10 +54,10 @@ class HostDispatch:
 
     def applicable(self, call: Signature, deterministic: bool) -> tuple[str, ...]:
         """Return the names that ``algorithm=`` may take for calls like `call`."""
-        native = self._native(call.summed) is not None
-        return policy.applicable(
-            call, native=native, shared=self._shared, deterministic=deterministic
-        )
+        return policy.applicable(call, self._conditions(self._native(call.summed), deterministic))
+
+    def _conditions(self, native: Native | None, deterministic: bool) -> policy.Conditions:
+        return policy.Conditions(deterministic, native is not None, self._shared)
 
     def decide(self, call: Signature, algorithm: AnyAlgorithm | None, deterministic: bool) -> Route:
         """Decide how calls like `call` are carried out. Local; the same on every rank.
@@ -73,14 +73,8 @@ class HostDispatch:
         backend = self._backend
         inner = call.summed
         native = self._native(inner)
-        decision = self.policy.decide(
-            call,
-            algorithm,
-            self._setting,
-            native=native is not None,
-            shared=self._shared,
-            deterministic=deterministic,
-        )
+        conditions = self._conditions(native, deterministic)
+        decision = self.policy.decide(call, algorithm, conditions, self._setting)
         before, after = self._before(call), self._after(call, decision.algorithm)
         choice = Choice(
             call.name, "host", backend.name, decision.algorithm, None, False, decision.reason
@@ -101,14 +95,7 @@ class HostDispatch:
         # not left.
         if before is not None or backend.thread_restriction:
             return route
-        other = self.policy.registered(
-            call,
-            algorithm,
-            self._setting,
-            native=native is not None,
-            shared=self._shared,
-            deterministic=deterministic,
-        )
+        other = self.policy.registered(call, algorithm, conditions, self._setting)
         if other is None or other.pick == decision.pick:
             return route
         way = f"{other.algorithm!r} where the arrays of all ranks are registered"
@@ -129,9 +116,7 @@ class HostDispatch:
         even = replace(
             call, counts=(block,) * self._backend.size, recv_counts=(), peers=(), uniform=True
         )
-        decision = self.policy.decide(
-            even, None, native=True, shared=self._shared, deterministic=False
-        )
+        decision = self.policy.decide(even, None, self._conditions(native, False))
         if decision.algorithm != policy.NATIVE:
             return None
         reason = f"all ranks of the plan have agreed on it; with equal blocks {decision.reason}"

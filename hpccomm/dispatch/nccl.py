@@ -169,9 +169,8 @@ class NcclDispatch:
     ) -> policy.PolicyChoice:
         ordered = f"; {policy.IN_ORDER}" if deterministic else ""
         names = _names(call, pinned, deterministic)
-        asked = policy.asked_for(
-            algorithm, self._setting, names, call, self.name, deterministic=deterministic
-        )
+        conditions = policy.Conditions(deterministic)
+        asked = policy.asked_for(algorithm, self._setting, names, call, self.name, conditions)
         if asked.other is not None:
             return asked._replace(reason=f"as asked{ordered}")
         if asked.algorithm != policy.AUTO:
@@ -228,7 +227,8 @@ class NcclDispatch:
 
 
 def _names(call: Signature, pinned: tuple[str, ...], deterministic: bool) -> tuple[str, ...]:
-    return tuple(dict.fromkeys((*pinned, *policy.applicable(call, deterministic=deterministic))))
+    own = policy.applicable(call, policy.Conditions(deterministic))
+    return tuple(dict.fromkeys((*pinned, *own)))
 
 
 def _groupable(

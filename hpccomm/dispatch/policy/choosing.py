@@ -64,37 +64,42 @@ class PolicyChoice(NamedTuple):
         return self.other or ALGORITHMS[collective][self.algorithm]
 
 
-def applicable(
-    call: Signature, *, native: bool = False, shared: bool = False, deterministic: bool
-) -> tuple[str, ...]:
-    """Return the names of hpccomm's own algorithms that ``algorithm=`` may take for this call.
+class Conditions(NamedTuple):
+    """The demands of a call on its algorithm, and the means of the ranks.
 
-    Parameters
+    Attributes
     ----------
-    call : Signature
-        The call.
-    native : bool
-        Whether the backend has its own form of it.
-    shared : bool
-        Whether the ranks reach each other's memory.
     deterministic : bool
         Whether contributions must be folded in rank order.
+    native : bool
+        Whether the backend has its own form of the call.
+    shared : bool
+        Whether the ranks reach each other's memory.
     """
-    own = tuple(
-        name
-        for name, each in ALGORITHMS[call.collective].items()
-        if not _misfit(call, each, shared=shared, deterministic=deterministic)
-    )
-    return (NATIVE, *own) if native and not deterministic else own
+
+    deterministic: bool
+    native: bool = False
+    shared: bool = False
 
 
-def _misfit(call: Signature, found: Algorithm, *, shared: bool, deterministic: bool) -> str:
+_REGISTERED_COUNTS = Conditions(deterministic=False, native=True, shared=True)
+"""Conditions in which registered arrays may make a difference."""
+
+
+def applicable(call: Signature, conditions: Conditions) -> tuple[str, ...]:
+    """Return the names of hpccomm's own algorithms that ``algorithm=`` may take for this call."""
+    algorithms = ALGORITHMS[call.collective].items()
+    own = tuple(name for name, each in algorithms if not _misfit(call, each, conditions))
+    return (NATIVE, *own) if conditions.native and not conditions.deterministic else own
+
+
+def _misfit(call: Signature, algorithm: Algorithm, conditions: Conditions) -> str:
     """Return why an algorithm does not apply to a call; empty if it does."""
-    if found.shared and not shared:
+    if algorithm.shared and not conditions.shared:
         return "takes ranks that reach each other's memory"
-    if found.uniform and not call.uniform:
+    if algorithm.uniform and not call.uniform:
         return "takes blocks of one size"
-    if deterministic and found.ordered is None:
+    if conditions.deterministic and algorithm.ordered is None:
         return "has no form that folds contributions in rank order (Algorithm(..., ordered=...))"
     return ""
 
@@ -105,9 +110,7 @@ def asked_for(
     names: tuple[str, ...],
     call: Signature,
     over: str,
-    *,
-    shared: bool = False,
-    deterministic: bool,
+    conditions: Conditions,
 ) -> PolicyChoice:
     """Return the algorithm of a call: one of `names`, `AUTO`, or another package's.
 
@@ -123,8 +126,8 @@ def asked_for(
         The call.
     over : str
         What carries it, for the error.
-    shared, deterministic : bool
-        As for `applicable`.
+    conditions : Conditions
+        Those of the call.
 
     Raises
     ------
@@ -146,11 +149,7 @@ def asked_for(
         if asked not in others:
             if algorithm is None:
                 return PolicyChoice(Pick(AUTO))
-            fitting = [
-                each
-                for each in others
-                if not _misfit(call, known[each], shared=shared, deterministic=deterministic)
-            ]
+            fitting = [each for each in others if not _misfit(call, known[each], conditions)]
             fits = ", ".join(repr(each) for each in (AUTO, *names, *fitting))
             advice = f"give one of {fits}"
             if asked not in NAMES:
@@ -159,7 +158,7 @@ def asked_for(
                 f"algorithm is {asked!r}, which does not apply to this {call.name} over {over}; {advice}"
             )
         name, found = asked, known[asked]
-    misfit = _misfit(call, found, shared=shared, deterministic=deterministic)
+    misfit = _misfit(call, found, conditions)
     if not misfit:
         return PolicyChoice(Pick(name), other=found)
     if algorithm is None:
@@ -203,11 +202,8 @@ class Policy(NamedTuple):
         self,
         call: Signature,
         algorithm: AnyAlgorithm | None,
+        conditions: Conditions,
         setting: str = AUTO,
-        *,
-        native: bool,
-        shared: bool,
-        deterministic: bool,
     ) -> PolicyChoice:
         """Choose the algorithm of a call.
 
@@ -215,24 +211,20 @@ class Policy(NamedTuple):
         ----------
         call : Signature
             The call.
-        algorithm, setting
+        algorithm, conditions, setting
             As for `asked_for`.
-        native, shared, deterministic : bool
-            As for `applicable`.
 
         Raises
         ------
         UsageError
             If `algorithm` does not apply; the message lists the ones that do.
         """
-        names = applicable(call, native=native, shared=shared, deterministic=deterministic)
-        over = f"{self.shape.backend}{self._apart(call, algorithm, shared)}"
-        pick, _, other = asked_for(
-            algorithm, setting, names, call, over, shared=shared, deterministic=deterministic
-        )
+        deterministic, names = conditions.deterministic, applicable(call, conditions)
+        over = f"{self.shape.backend}{self._apart(call, algorithm, conditions.shared)}"
+        pick, _, other = asked_for(algorithm, setting, names, call, over, conditions)
         name = pick.algorithm
         if name == AUTO:
-            return self._automatic(call, names, shared, deterministic)
+            return self._automatic(call, names, conditions)
         if not call.individual:
             pick = self.named(call.collective, name, call.nbytes, deterministic=deterministic)
         return PolicyChoice(pick, f"as asked; {IN_ORDER}" if deterministic else "as asked", other)
@@ -241,22 +233,17 @@ class Policy(NamedTuple):
         self,
         call: Signature,
         algorithm: AnyAlgorithm | None,
+        conditions: Conditions,
         setting: str = AUTO,
-        *,
-        native: bool,
-        shared: bool,
-        deterministic: bool,
     ) -> PolicyChoice | None:
         """Choose what a call takes where its arrays are registered on all ranks.
 
         Parameters are as of `decide`. None if it does not depend on the arrays, or is unknown.
         """
-        if not (native and shared) or deterministic or call.individual or self.shape.ranks == 1:
+        if conditions != _REGISTERED_COUNTS or call.individual or self.shape.ranks == 1:
             return None
-        names = applicable(call, native=native, shared=shared, deterministic=deterministic)
-        asked = asked_for(
-            algorithm, setting, names, call, "", shared=shared, deterministic=deterministic
-        )
+        names = applicable(call, conditions)
+        asked = asked_for(algorithm, setting, names, call, "", conditions)
         if asked.algorithm != AUTO:
             return None
         row = self.table.find(call.collective, REGISTERED_CASE, call.nbytes)
@@ -287,11 +274,11 @@ class Policy(NamedTuple):
         return self.table.tuned(collective, cases, algorithm, nbytes)
 
     def _automatic(
-        self, call: Signature, names: tuple[str, ...], shared: bool, deterministic: bool
+        self, call: Signature, names: tuple[str, ...], conditions: Conditions
     ) -> PolicyChoice:
         native = NATIVE in names
         backend, ranks = self.shape.backend, self.shape.ranks
-        if deterministic:
+        if conditions.deterministic:
             case, why = ORDERED_CASE, f"{IN_ORDER}; "
         elif native:
             case, why = NATIVE_CASE, ""
@@ -309,9 +296,7 @@ class Policy(NamedTuple):
         if row is not None and fits:
             chosen, other = row.pick.algorithm, None
             if chosen not in names and chosen not in NAMES:  # another package's, as a table has it
-                other = asked_for(
-                    None, chosen, names, call, "", shared=shared, deterministic=deterministic
-                ).other
+                other = asked_for(None, chosen, names, call, "", conditions).other
             if chosen in names or other is not None:
                 reason = f"{why}the fastest from {row.start} bytes on by {self.source}"
                 return PolicyChoice(row.pick, reason, other)
