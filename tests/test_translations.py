@@ -51,10 +51,13 @@ def test_calls_of_cupyx_are_there() -> None:
     assert {name for name in public if not name.startswith("_")} == CUPYX
 
 
+SINCE_2_14 = {"gather_single", "gather_into_tensor", "set_timeout"}
+
+
 @pytest.mark.filterwarnings("ignore::FutureWarning")  # of names that are going away
 def test_calls_of_torch_are_there() -> None:
     torch = pytest.importorskip("torch.distributed")
-    assert {name for name in TORCH if not hasattr(torch, name)} == set()
+    assert {name for name in TORCH if not hasattr(torch, name)} <= SINCE_2_14
     names = set(torch.distributed_c10d.__all__) & {
         name for name, _ in inspect.getmembers(torch, inspect.isfunction)
     }

@@ -1,9 +1,11 @@
 """Collectives on JAX arrays: in every transformation the values and gradients that NumPy finds for all ranks together."""
 
+import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from runpy import run_path
+from textwrap import dedent
 from typing import TYPE_CHECKING, Any
 
 import ml_dtypes
@@ -353,6 +355,14 @@ def test_the_example_finds_what_one_rank_finds(comm: "Communicator") -> None:
     assert found[-1] < 0.8 * found[0]
     np.testing.assert_allclose(example["train"](comm), found, rtol=1e-5)
     alone.finalize()
+
+
+def test_the_code_of_the_page_runs(comm: "Communicator") -> None:
+    page = (Path(__file__).parents[2] / "docs/jax.rst").read_text("utf-8")
+    (code,) = re.findall(r"code-block:: python\n\n((?:   .*\n|\n)+)", page)
+    names: dict[str, Any] = {}
+    exec(dedent(code), names)
+    assert float(names["length"]) == pytest.approx((3 * comm.size) ** 0.5)
 
 
 def test_errors_of_the_background(comm: "Communicator") -> None:
