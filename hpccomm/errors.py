@@ -2,16 +2,19 @@
 
 ::
 
-    HpccommError ├─ ConfigurationError            the environment or a setting is wrong │  ├─
-    BackendUnavailable         a requested backend cannot run here │  └─ LaunchError the job was
-    started in a way that cannot work ├─ UsageError (ValueError)       an argument is wrong; raised
-    before anything is sent │  ├─ BufferMismatch             an array or message has the wrong size
-    or dtype │  └─ UnsupportedDtype           the dtype, or its pairing with the reduction, means
-    nothing ├─ CommunicationError            something went wrong between ranks │  ├─
-    CollectiveTimeout          the deadline passed │  ├─ RankMismatch               the ranks asked
-    for different things │  ├─ PeerLost                   a rank is gone │  └─ CommunicatorAborted
-    the communicator has failed or was aborted └─ ResultsError a results file cannot be written or
-    read
+    HpccommError
+    ├─ ConfigurationError            the environment or a setting is wrong
+    │  ├─ BackendUnavailable         a requested backend cannot run here
+    │  └─ LaunchError                the job was started in a way that cannot work
+    ├─ UsageError (ValueError)       an argument is wrong; raised before anything is sent
+    │  ├─ BufferMismatch             an array or message has the wrong size or dtype
+    │  └─ UnsupportedDtype           the dtype, or its pairing with the reduction, means nothing
+    ├─ CommunicationError            something went wrong between ranks
+    │  ├─ CollectiveTimeout          the deadline passed
+    │  ├─ RankMismatch               the ranks asked for different things
+    │  ├─ PeerLost                   a rank is gone
+    │  └─ CommunicatorAborted        the communicator has failed or was aborted
+    └─ ResultsError                  a results file cannot be written or read
        └─ SchemaMismatch             it has another schema
 
 Each message says what was given, what would fit and what to do.

@@ -1,8 +1,9 @@
 """Collective communication under MPI: measured, verified, recorded.
 
 Exit status:
-  0    done 1    done, and a result was wrong 2    not done: misuse, configuration, results file,
-  communication, full output;
+  0    done
+  1    done, and a result was wrong
+  2    not done: misuse, configuration, results file, communication, full output;
        or done without the damaged parts of a results file
   3    hpccomm ended the job, whose ranks could not go on
   130  interrupted from the keyboard

@@ -3,6 +3,8 @@
 Receive arrays of different dtypes with the same sender and tag in the order in which they are sent,
 or give them different tags. That holds for asynchronous receives, too, and within a batch: the
 first waiting receive takes a message of another dtype, and raises, although a later one fits it.
+
+These are methods of `Communicator`; the lanes carry the messages out.
 """
 
 from typing import Any

@@ -139,7 +139,7 @@ def _shrunk(
         vote = MADE | UNHURT if error is None else 0
         if isinstance(
             error, PeerLost | CommunicatorAborted
-        ):  # another rank may have told of the loss
+        ):  # another rank may have reported the loss
             vote = UNHURT
         with calls.beside_watchdog(SHRINK):
             agreed = survival.agreed(vote)

@@ -252,7 +252,7 @@ class PlanTags:
         Raises
         ------
         UsageError
-            If a transport has not so many.
+            If a transport has no tags left.
         """
         transport = self._transport or self._made()
         tags = transport.largest_tag + 1

@@ -3,6 +3,8 @@
 Each collective has one frozen description. Everything that depends on the collective derives from
 it: the lengths of arrays, the rules for arguments and for overlap, the benchmarks, and the results
 that the proof expects.
+
+Every package that handles collectives reads these descriptions.
 """
 
 from collections.abc import Callable, Mapping, Sequence

@@ -1,4 +1,7 @@
-"""Checks settings before ranks compare them, and gives them one type, and so one text."""
+"""Checks settings before ranks compare them, and gives them one type, and so one text.
+
+`settings` and the compressors check their values here.
+"""
 
 from collections.abc import Callable
 from math import isfinite

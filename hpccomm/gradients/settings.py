@@ -1,4 +1,4 @@
-"""The settings of a gradient synchronisation, which ranks compare."""
+"""The settings of a gradient synchronisation, which ranks compare. `GradientSync` takes them."""
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, fields, replace

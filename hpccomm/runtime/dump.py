@@ -114,7 +114,7 @@ def write(reason: str, *, tell: bool = True) -> None:
 
 
 def meaning() -> str:
-    """Return where the dumps are, for a process's last words; empty if there are none, or somebody has said so."""
+    """Return the place of the dumps, for the last words; empty if none, or already printed."""
     if not process.directory or _told:
         return ""
     return (

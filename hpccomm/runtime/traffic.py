@@ -15,8 +15,8 @@ from hpccomm.contracts.side import ANSWERED, Answer, Facts
 from hpccomm.runtime.recorder import LABEL, ORIGIN, Origin, calls, place
 
 PLANNED, OTHERS = -1, -2
-"""Channels of the messages of plans, and of those that are not told apart. Others are the transport's tag without
-the dtype: messages of one channel come in order."""
+"""Channels of plans' messages, and of undistinguished ones; others are tags without
+the dtype."""
 
 CHANNELS = 1024
 """The most channels to distinguish to one peer."""
@@ -103,7 +103,7 @@ class Traffic:
         return [(channel, each[0], each[1]) for channel, each in cells.items()]
 
     def waits(self, label: CallFingerprint) -> list[Facts]:
-        """Return the awaited messages of a call: their numbers in the channel, and with the peer."""
+        """Return the awaited messages of a call: their numbers in the channel and with the peer."""
         found: list[Facts] = []
         for way, peer, channel in label.ends:
             counts = {each: (sent, posted) for each, sent, posted in self.between(peer)}

@@ -1,6 +1,6 @@
 """The ranks of the job on this node: which have ended or are ending, and with which facts.
 
-`ends`, `lingering` and `mpi` ask it before this process leaves.
+`ends` and `mpi` ask it before this process leaves.
 """
 
 import math

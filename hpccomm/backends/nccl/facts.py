@@ -45,7 +45,7 @@ class Facts:
     capability : int
         Compute capability, ten times: 90 is a Hopper.
     nccl : int
-        NCCL's version as its code (23203 is 2.32.3); 0 where there is none.
+        NCCL's version as its code (23203 is 2.32.3); 0 without one.
     cupy, driver, runtime : str
         Versions of CuPy and of CUDA's driver and runtime.
     functions : tuple of str

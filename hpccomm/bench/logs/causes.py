@@ -20,7 +20,7 @@ _MOST = 200
 def cause(
     log: Sequence[LogLine], begin: int, end: int | None, last: int | None, *, warned: bool
 ) -> str:
-    """Return the line that says why a program ended; empty if the log has none.
+    """Return the line that says why a program ended; empty without one.
 
     A failed call says more than the program's end, and both say more than a warning.
 

@@ -1,6 +1,6 @@
 """The lane of arrays in the memory of one rank's device: calls on streams.
 
-`hpccomm.communicator.opening` makes it with one of the three device dispatches.
+`hpccomm.communicator.making` makes it with one of the three device dispatches.
 """
 
 from collections.abc import Callable, Iterator, Sequence

@@ -144,8 +144,8 @@ class DeviceEnd:
 
 
 _everyone: set[DeviceEnd] = set()
-"""Those that are neither closed nor aborted, whether or not their communicators are still there: the
-device goes on with what they hold."""
+"""The open ones, also of collected communicators: the
+device still uses their memory."""
 
 _everyone_lock = threading.Lock()
 

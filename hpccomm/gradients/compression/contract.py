@@ -1,4 +1,4 @@
-"""What a compressor is, also a user's own."""
+"""The interface of a compressor, also of a user's own; the modules beside it implement it."""
 
 from collections.abc import Sequence
 from typing import Protocol

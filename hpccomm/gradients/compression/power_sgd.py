@@ -1,4 +1,4 @@
-"""A compressor that sends matrices as products of thin ones."""
+"""A compressor that sends matrices as products of thin ones. `GradientSync` takes it."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,7 +1,7 @@
 """Compressors that send each gradient with fewer bits: narrow floats, 8-bit integers, signs.
 
-Each rank sums up one part of the bucket, as in a reduce-scatter, so that what arrives is accumulated in float32
-and nothing is rounded more than twice.
+Each rank sums up one part of the bucket, as in a reduce-scatter, so that received values are
+accumulated in float32, and rounded twice at most. ``compression=`` of `GradientSync` takes them.
 """
 
 from collections.abc import Callable, Iterator

@@ -23,7 +23,7 @@ Bytes = NDArray[np.uint8]
 Places = NDArray[np.intp]
 
 SAMPLES = 1 << 16
-"""Elements from which a threshold is guessed."""
+"""Size of the sample for the guess of a threshold."""
 
 GENEROUS = 1.25
 """The guessed threshold looks for this multiple of the wanted number of elements."""
