@@ -1,4 +1,4 @@
-"""Python code in a process of its own, for what spoils the process that it runs in."""
+"""Runs Python code in a process of its own, for tests that would spoil their process."""
 
 import os
 import subprocess

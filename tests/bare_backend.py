@@ -1,4 +1,4 @@
-"""A third backend that has what a backend must have, and no more: threads as ranks, by messages alone."""
+"""A third backend with the required abilities only: threads as ranks, by messages alone."""
 
 from collections.abc import Mapping, Sequence
 

@@ -1,4 +1,4 @@
-"""Which cases a run takes of the many that parameters combine to.
+"""Chooses the cases of a run among all combinations of parameters.
 
 ``pytest --all`` runs every combination. Without it, the marks of a test say what runs: of one marked
 ``pairs`` as few cases as it takes for any two values of two of its parameters to meet in one of them.

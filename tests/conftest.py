@@ -1,4 +1,4 @@
-"""Fixtures of all tests, what a run takes of their cases, and how hypothesis draws its examples."""
+"""Fixtures of all tests, the choice of cases of a run, and hypothesis's settings."""
 
 import os
 import shutil

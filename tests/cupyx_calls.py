@@ -1,4 +1,4 @@
-"""Every call of ``cupyx.distributed``, on arrays of NumPy or CuPy, against what NumPy finds."""
+"""Every call of ``cupyx.distributed``, on arrays of NumPy or CuPy, against NumPy's results."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Damaged results files by seed, and what `hpccomm show`, `export` and the tuning file's reader make of them.
+"""Damaged results files by seed, read by `hpccomm show`, `export` and the tuning file's reader.
 
 Run as a program it damages files of real runs::
 

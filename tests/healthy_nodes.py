@@ -1,4 +1,4 @@
-"""Nodes that are well, and look as if they were not: no rule may warn of them.
+"""Healthy nodes that look faulty: no rule may warn about them.
 
 Each row is the sound tree of planted_trees with what such a node has otherwise, and the rules that must be silent.
 Sources: what Linux prints for such devices (drivers/infiniband/core/verbs.c and sysfs.c, drivers/net/usb, kernel/printk,

@@ -46,7 +46,7 @@ PHRASES = {
     "but for": r"but for",
     "let go": r"lets? go",
 }
-"""Phrases at which readers stop; docs/glossary.rst and CONTRIBUTING.md have the plain words."""
+"""Phrases at which readers stop; docs/glossary.rst has the plain words."""
 
 VAGUE = {"apart", "found", "kept", "made", "mine", "settled", "there", "told"}
 """Names of variables that say how a thing came, and not what it is."""

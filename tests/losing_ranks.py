@@ -1,4 +1,4 @@
-"""A job in which ranks are killed at a random moment, and the others go on: rank program.
+"""The program of a rank in a job whose ranks are killed at a random moment.
 
 ``mpiexec --with-ft ulfm -n 4 python tests/losing_ranks.py KIND SEED [LOST]`` prints one line of JSON for each
 rank that is left: what it caught, how long after the first kill, and when it had reduced rightly again.

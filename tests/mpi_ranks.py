@@ -1,4 +1,4 @@
-"""What makes one test of the same test on all ranks of an MPI job. For a conftest.py to import.
+"""Makes one test of the same test on all ranks of an MPI job. For a conftest.py to import.
 
 After each phase of a test (setup, call, teardown) all ranks tell each other how it ended. A test
 that failed on one rank failed on all of them, so no rank goes on alone and meets the others in

@@ -1,4 +1,4 @@
-"""MPI jobs that many tests share: what a test runs in one costs a message, and no start of mpiexec.
+"""MPI jobs that many tests share: a test costs a message instead of a start of mpiexec.
 
 The process that runs the tests has a `SharedJob` for each number of ranks. This file is also the program
 of its ranks. A rank waits for what to run, as arguments of Python ("-c", "-m", or a file), runs it in a

@@ -1,4 +1,4 @@
-"""A `Work` that nobody asks says so when it is dropped, and errors that nobody saw are logged."""
+"""A `Work` dropped without a wait warns, and undelivered errors are logged."""
 
 import gc
 import logging

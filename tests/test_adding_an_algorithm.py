@@ -1,4 +1,4 @@
-"""The example of docs/adding_an_algorithm.rst is what that page says it is."""
+"""The example of docs/adding_an_algorithm.rst has the properties that the page states."""
 
 import importlib.util
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""Ranks that call different things are told so before anything moves, with what each of them calls."""
+"""Ranks with different calls raise before data moves, with the call of each."""
 
 import itertools
 import time

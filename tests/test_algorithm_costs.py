@@ -1,4 +1,4 @@
-"""Rounds, messages and elements of the algorithms are those that their pages state."""
+"""Rounds, messages and elements of the algorithms agree with their pages."""
 
 from collections.abc import Callable
 from itertools import chain

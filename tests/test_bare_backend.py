@@ -1,4 +1,4 @@
-"""A right backend without windows and shared memory passes the suite; what it lacks is skipped, with why."""
+"""A right backend without windows and shared memory passes; other cases are skipped."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""The benchmarks run, check what their contenders do, and write what they say."""
+"""The benchmarks run, check their contenders' results, and write their reports."""
 
 import json
 import math

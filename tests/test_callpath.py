@@ -1,4 +1,4 @@
-"""The path of a call is written once, and what is generated from it is what ran before it was."""
+"""The path of a call is written once; the generated functions behave like hand-written ones."""
 
 import ast
 import linecache

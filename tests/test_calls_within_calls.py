@@ -1,4 +1,4 @@
-"""A call that another call of the same communicator has led to; words that name a cure that there is."""
+"""A call made within another call of the same communicator is refused with a working remedy."""
 
 import os
 import signal

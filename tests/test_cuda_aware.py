@@ -1,4 +1,4 @@
-"""Whether MPI is given device memory: what is asked, what it comes to, and what a crash says."""
+"""Whether MPI gets device memory: the queries, their outcome, and the words on a crash."""
 
 import os
 import signal

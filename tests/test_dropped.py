@@ -1,4 +1,4 @@
-"""A communicator that is dropped without finalize() is warned of, and its place is used again.
+"""A communicator dropped without finalize() gives a warning, and its place is reused.
 
 MPICH has place for 2,048 communicators of its own, which are some 500 of hpccomm's, a node's included.
 """

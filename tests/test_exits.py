@@ -1,4 +1,4 @@
-"""How ranks end, and what becomes of the others: each way has an outcome that names the rank, and a status."""
+"""The ends of ranks, and their effect on the others: each has a status, and names the rank."""
 
 import re
 import subprocess

@@ -1,4 +1,4 @@
-"""What a message tells to install is what the package's extra lists."""
+"""Messages advise to install the libraries of the package's extras."""
 
 import configparser
 import re

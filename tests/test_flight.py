@@ -1,4 +1,4 @@
-"""What is recorded of calls, what ranks conclude when one waits, and what is written down."""
+"""Records of calls, conclusions about waiting ones, and dumps."""
 
 import fcntl
 import gc

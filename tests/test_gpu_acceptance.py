@@ -1,4 +1,4 @@
-"""jobs/gpu_acceptance.sh: what it says and does where there is no GPU, and its own logic on the stand-in."""
+"""jobs/gpu_acceptance.sh: its behaviour without a GPU, and its logic on the stand-in."""
 
 import ctypes
 import os

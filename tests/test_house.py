@@ -1,4 +1,4 @@
-"""The standing checks of the house say what grew, and hold what fell."""
+"""The standing checks of the house name grown numbers, and hold fallen ones."""
 
 from pathlib import Path
 

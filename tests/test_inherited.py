@@ -1,4 +1,4 @@
-"""What a rank starts has the rank's variables, and is no rank for all that: it is refused in words.
+"""A child of a rank has the rank's variables, but is not a rank: it gets an error.
 
 The launchers set them for the process that they start: PMIX_RANK and PMI_RANK name one process of a job.
 """

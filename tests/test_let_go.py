@@ -1,4 +1,4 @@
-"""A call that fails lets go of its arrays and objects at once, not when the garbage collector comes."""
+"""A failed call releases its arrays and objects at once, without the garbage collector."""
 
 import gc
 import sys

@@ -1,4 +1,4 @@
-"""What is kept, the order of the exit, and forks: in processes of their own, which end."""
+"""Kept memory, the order of the exit, and forks: in processes of their own, which end."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""What tests/mpi/conftest.py promises, shown with tests that misbehave on purpose."""
+"""The promises of tests/mpi/conftest.py, shown with tests that misbehave on purpose."""
 
 import re
 import subprocess

@@ -1,4 +1,4 @@
-"""Which NCCL library a communicator is of, where a process has several.
+"""The NCCL library of a communicator, in a process with several.
 
 Copies of the C library's mathematics stand for NCCL: a function is looked up in them by its address, as
 dlsym gives it. The linker maps a file once, and each copy by itself.

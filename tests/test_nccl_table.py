@@ -1,4 +1,4 @@
-"""hpccomm's table of NCCL's functions is what nccl.h declares and what libnccl exports.
+"""hpccomm's table of NCCL's functions agrees with nccl.h and libnccl.
 
 ``nccl_headers.tsv`` has what `declared` finds in nccl.h of the wheels nvidia-nccl-cu12 2.25.1, 2.28.9 and
 2.32.3, whether their libraries export it (nm -D), and sizes of structures by gcc. Where a wheel is installed,

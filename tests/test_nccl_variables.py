@@ -1,4 +1,4 @@
-"""The table of NCCL's variables is what the installed NCCL has; it needs no driver.
+"""The table of NCCL's variables agrees with the installed NCCL, without a driver.
 
 ``nccl_constants.txt`` has the names in NCCL's strings that are constants of its interface, not variables.
 """

@@ -1,4 +1,4 @@
-"""The real CuPy and NCCL on a machine without a GPU: what runs, what is refused, and what it says.
+"""The real CuPy and NCCL on a machine without a GPU: working and refused calls, and messages.
 
 They need an environment in which CuPy is installed, as ``.ci/run`` makes one::
 

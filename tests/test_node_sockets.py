@@ -1,4 +1,4 @@
-"""Questions between processes of a node: what is answered, and what is known of who does not."""
+"""Questions between processes of a node: answers, and known facts of silent processes."""
 
 import os
 import signal

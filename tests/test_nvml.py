@@ -1,4 +1,4 @@
-"""What NVIDIA's management library tells of a device's links, by a library that answers as it does."""
+"""A device's links from NVIDIA's management library, by a library that answers like it."""
 
 import sys
 from inspect import signature

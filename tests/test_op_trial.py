@@ -1,4 +1,4 @@
-"""A user's function is tried before it reduces: what is no reduction is refused with what shows it."""
+"""A user's function is tried before it reduces; if it is not a reduction, the values show it."""
 
 from collections.abc import Callable
 from typing import Any

@@ -1,4 +1,4 @@
-"""What the package promises before anything of it is used."""
+"""The promises of the package before its first use."""
 
 import importlib.metadata
 import importlib.resources

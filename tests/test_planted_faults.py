@@ -1,4 +1,4 @@
-"""A fault that is planted in an algorithm is found, wherever it is."""
+"""A planted fault in an algorithm is found at any place."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""Operations go on by themselves, in the order of their lane, and end whatever happens."""
+"""Operations go on by themselves, in the order of their lane, and end in any case."""
 
 import math
 import threading

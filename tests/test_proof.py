@@ -1,4 +1,4 @@
-"""What the prover refuses, one fault at a time, and how it says so."""
+"""Schedules that the prover refuses, one fault at a time, and its messages."""
 
 from collections.abc import Callable
 

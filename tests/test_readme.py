@@ -1,4 +1,4 @@
-"""What README.md shows happens."""
+"""README.md's examples run with the shown results."""
 
 import re
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""What reductions mean, against Python's and NumPy's wide arithmetic."""
+"""The results of reductions, against Python's and NumPy's wide arithmetic."""
 
 import math
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""Calls on memory that ranks share: what is kept for later calls fits them, and holds no array.
+"""Calls on memory that ranks share: facts kept for later calls fit them, and hold no array.
 
 Two ranks of one process, whose memory is reached as that of two, take turns in one thread.
 """

@@ -1,4 +1,4 @@
-"""How far something is: shown on a terminal of rank 0, and nowhere else."""
+"""Progress is shown on rank 0's terminal, and nowhere else."""
 
 import os
 import re

@@ -1,4 +1,4 @@
-"""The table that a tuning file gives to `auto`, from the setting to the call."""
+"""The table of a tuning file for `auto`, from the setting to the call."""
 
 from collections.abc import Callable
 from pathlib import Path

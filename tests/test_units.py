@@ -1,4 +1,4 @@
-"""What is written as text is read as the same, and the other way round."""
+"""Values written as text are read as the same values, and the other way round."""
 
 import pytest
 from hypothesis import given

@@ -1,4 +1,4 @@
-"""Who is blamed for a call that waits, and in what words."""
+"""The ranks named for a late call, and the words."""
 
 import re
 from typing import Any

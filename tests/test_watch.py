@@ -1,4 +1,4 @@
-"""The watchdog looks after what is watched, whatever becomes of others, and holds on to nothing."""
+"""The watchdog checks each watched object independently, and keeps none alive."""
 
 import gc
 import threading

@@ -1,4 +1,4 @@
-"""Windows: what the conformance suite does not see, and that it sees what is wrong."""
+"""Windows: behaviour beyond the conformance suite, and faults that the suite must find."""
 
 import time
 from collections.abc import Callable

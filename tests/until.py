@@ -1,4 +1,4 @@
-"""Waiting for what must come, without a guess at how soon."""
+"""Waits for a condition, without a guess of the time."""
 
 import time
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""Which fault happens in a case: all of it drawn from the case's number."""
+"""The fault of a case, drawn from the case's number."""
 
 import random
 from collections import Counter

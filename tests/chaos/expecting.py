@@ -1,4 +1,4 @@
-"""What hpccomm promises for each case: the table that the judge goes by."""
+"""hpccomm's promises for each case: the table by which the judge decides."""
 
 from dataclasses import dataclass
 

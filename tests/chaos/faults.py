@@ -1,4 +1,4 @@
-"""What the faulty rank does, and when."""
+"""The actions of the faulty rank, and their moments."""
 
 import os
 import signal

@@ -1,4 +1,4 @@
-"""Whether what was seen of a job is what hpccomm promises: pure functions, tested by made-up jobs."""
+"""Compares the outcome of a job with hpccomm's promises: pure functions, tested by made-up jobs."""
 
 import re
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""Whether the ranks to blame were named: in what ranks were told, and in what the job wrote."""
+"""Whether the faulty ranks were named, in the ranks' errors and in the job's output."""
 
 import re
 from typing import Any

@@ -1,4 +1,4 @@
-"""Starting the job of a case, ending it where it hangs, and looking for what it left behind."""
+"""Starts the job of a case, ends it if it hangs, and finds what it left behind."""
 
 import contextlib
 import json

@@ -1,4 +1,4 @@
-"""The dealing of cases, and the judge, who must find fault with every job that is made up to be bad."""
+"""The choice of cases, and the judge, which must find the fault of every made-up bad job."""
 
 import os
 import signal

@@ -1,4 +1,4 @@
-"""What charts show is what was measured."""
+"""Charts show the measured values."""
 
 import json
 import math

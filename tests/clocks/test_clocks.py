@@ -1,4 +1,4 @@
-"""One clock for all ranks: bounds hold the truth, and lines go through it."""
+"""One clock for all ranks: the true offset lies within the bounds and on the lines."""
 
 from time import perf_counter
 

@@ -1,4 +1,4 @@
-"""The stuck rank of the documentation: the stored transcript is what the job says today."""
+"""The stuck rank of the documentation: the stored transcript equals the job's output today."""
 
 import os
 import re

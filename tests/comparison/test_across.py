@@ -1,4 +1,4 @@
-"""Sides compared across what differs on purpose: what is matched, what is compared, and what is said of it."""
+"""Sides that differ on purpose (``--across``): matched cases, comparison and text."""
 
 import json
 import math

@@ -1,4 +1,4 @@
-"""Launches compared: what is slower is found, what is equal is not, and what cannot be told is said."""
+"""Launches compared: slower cases are found, equal ones are not, and undecided ones are named."""
 
 import importlib.util
 import json

@@ -1,4 +1,4 @@
-"""Calls that tests ask the price of."""
+"""Example calls for tests of prices."""
 
 from itertools import product
 

@@ -1,4 +1,4 @@
-"""Fitting parameters to times whose parameters are known."""
+"""Fits parameters to times with known parameters."""
 
 import math
 from dataclasses import replace

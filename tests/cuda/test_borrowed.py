@@ -1,4 +1,4 @@
-"""NCCL communicators that the program has, and that `new_comm` takes: their owner ends them.
+"""NCCL communicators of the program, given to `new_comm`: their owner ends them.
 
 The owners are as their sources have them: cupy 14.2 (cupy_backends/cuda/libs/nccl.pyx), nccl4py 0.6
 (nccl/core/communicator.py), PyTorch's ProcessGroupNCCL.cpp (getCommPtr). Revocation: NCCL's nccl.h,

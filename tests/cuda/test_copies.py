@@ -1,4 +1,4 @@
-"""`hpccomm perf copy`: what is copied, how often, between which ends, and that wrong bytes are found.
+"""`hpccomm perf copy`: its copies, their number and ends, and that wrong bytes are found.
 
 How often, and which direction counts, are nvbandwidth's: ``WARMUP_COUNT`` and ``doMemcpyCore`` in memcpy.cpp,
 ``defaultLoopCount`` in common.h, and "Bidirectional Host <-> Device Bandwidth Tests" in its README. The stand-in shows

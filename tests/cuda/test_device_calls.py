@@ -1,4 +1,4 @@
-"""Calls of a communicator on its device: alone, planned, in batches, refused, and given up."""
+"""Calls of a communicator on its device: single, planned, in batches, refused, and abandoned."""
 
 import contextlib
 import dataclasses

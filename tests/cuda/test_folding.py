@@ -1,4 +1,4 @@
-"""Folds in device memory: what comes out is what the host's come to."""
+"""Folds in device memory: the results equal the host's."""
 
 from importlib import import_module
 

@@ -1,4 +1,4 @@
-"""On device arrays, hpccomm's front end does what it should: once, on two MPI ranks.
+"""The front end's cases on device arrays: once, on two MPI ranks.
 
 By NCCL, or by another way what NCCL does not do; by every way where what is right differs between them.
 """

@@ -1,4 +1,4 @@
-"""The end of what a device does: finalize, and processes that leave, are stuck, or have forked.
+"""The end of device work: finalize, and processes that leave, are stuck, or have forked.
 
 Programs run in processes of their own, since their exits are what is tested: forks of one that has the
 imports done.

@@ -1,4 +1,4 @@
-"""Which CuPy can be used, and what is said of one that cannot."""
+"""Which CuPy can be used, and the message for any other."""
 
 import os
 import subprocess

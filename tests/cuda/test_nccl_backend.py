@@ -1,4 +1,4 @@
-"""NCCL's own collectives through CuPy: each does what the call means, or says that it does not."""
+"""NCCL's own collectives through CuPy: each has the call's meaning, or is refused."""
 
 from dataclasses import replace
 from itertools import accumulate

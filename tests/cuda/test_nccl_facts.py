@@ -1,4 +1,4 @@
-"""What is known of the ranks before NCCL is called: who cannot take part, and what to do."""
+"""The facts of the ranks before NCCL is called: which ranks cannot take part, and what to do."""
 
 import logging
 import os

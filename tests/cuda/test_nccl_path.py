@@ -1,4 +1,4 @@
-"""Which way a call on device arrays takes over NCCL, and what NCCL is then given."""
+"""The path of a call on device arrays over NCCL, and NCCL's arguments."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""Calls that are under way on a device: what they hold until when, and who looks after them."""
+"""Calls under way on a device: how long they keep their arrays, and who checks them."""
 
 import gc
 import threading

@@ -1,4 +1,4 @@
-"""perf on device arrays: every result is verified, what is timed is the work, what ran is told."""
+"""perf on device arrays: every result is verified, the work is timed, and the backend is named."""
 
 import argparse
 import io

@@ -1,4 +1,4 @@
-"""Registered device memory: on all ranks of a call or on none, whatever each rank passes.
+"""Registered device memory: on all ranks of a call or on none, with any arguments.
 
 NCCL's user guide, User Buffer Registration: if a rank of a communicator passes registered buffers to a
 collective, all its ranks must, else the behaviour is undefined; with NVLS at the same offset. On a node

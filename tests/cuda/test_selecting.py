@@ -1,4 +1,4 @@
-"""How NCCL is held to an algorithm: by settings of each call from 2.32 on, below that by communicators.
+"""How NCCL is bound to an algorithm: by each call's settings from 2.32 on, else by communicators.
 
 The settings are ncclCollConfig_t's algSelection and forceAlgSelection, as nccl.h of 2.32.3 describes them.
 """

@@ -1,4 +1,4 @@
-"""Device arrays through pinned host memory: in parts, in order, and in memory that nobody else has."""
+"""Device arrays through pinned host memory: in parts, in order, and in memory of their own."""
 
 import cupy
 import numpy as np

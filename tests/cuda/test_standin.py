@@ -1,4 +1,4 @@
-"""The stand-in for CuPy and PyTorch looks like them: names, arguments, dtypes, what is missing."""
+"""The stand-in for CuPy and PyTorch looks like them: names, arguments, dtypes, missing parts."""
 
 import inspect
 import json

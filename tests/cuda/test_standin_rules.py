@@ -1,4 +1,4 @@
-"""Rules of CUDA and NCCL that the stand-in keeps, and what breaks them: see test_standin.py for the list."""
+"""Rules of CUDA and NCCL that the stand-in keeps, and code that breaks them: see test_standin.py for the list."""
 
 import ctypes
 import threading

@@ -1,4 +1,4 @@
-"""`hpccomm explain` on jobs of which it is known what went wrong."""
+"""`hpccomm explain` on jobs with a known fault."""
 
 import json
 import os

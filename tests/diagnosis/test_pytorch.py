@@ -1,4 +1,4 @@
-"""Dumps in PyTorch's form: what its analyser reads, and what it finds in them."""
+"""Dumps in PyTorch's form, read by its analyser."""
 
 import json
 import pickle

@@ -1,4 +1,4 @@
-"""`hpccomm explain` on what real ranks leave."""
+"""`hpccomm explain` on the dumps of real ranks."""
 
 import inspect
 import json

@@ -1,4 +1,4 @@
-"""What is read about processors, PCI, networks and links, from planted trees.
+"""The sources of processors, PCI, networks and links, on planted trees.
 
 Formats: Linux, Documentation/ABI (sysfs-class-net, sysfs-class-infiniband, sysfs-bus-pci, sysfs-devices-system-cpu)
 and Documentation/networking/statistics.rst.

@@ -1,4 +1,4 @@
-"""What the doctor says of a job: nodes side by side, MPI that fails, and the command line on this machine."""
+"""The doctor on a job: nodes side by side, MPI that fails, and the command line on this machine."""
 
 import json
 import sys

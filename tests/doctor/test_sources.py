@@ -1,4 +1,4 @@
-"""What the sources read, from planted files, and from commands and libraries that answer as the real ones.
+"""The sources on planted files, and on commands and libraries that answer like the real ones.
 
 Formats: proc_pid_limits(5) and Linux's admin-guide (cgroup-v1/memory, cgroup-v2, abi/testing/dev-kmsg, mm/transhuge);
 NVIDIA's lines of Xid as in its catalogue; what Slurm 22.05's scontrol and srun print.

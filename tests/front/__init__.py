@@ -1,4 +1,4 @@
-"""Tests of hpccomm's own front end: what it does before and after a backend is asked, whichever that is.
+"""Tests of hpccomm's own front end: its work before and after any backend's.
 
 Argument checks, what is returned, explained and observed. These are cases like those of
 ``hpccomm.testing.conformance``, which tests backends, in sections of the same names. They run once on

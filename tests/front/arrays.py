@@ -1,4 +1,4 @@
-"""What counts as an array: anything that shares memory in NumPy's terms."""
+"""Accepted arrays: any object that shares memory in NumPy's terms."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Making communicators: what must be equal on all ranks, and what is refused."""
+"""Making communicators: values that must be equal on all ranks, and refusals."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which way a call on device arrays takes: what `explain` tells, `algorithm` and `deterministic`."""
+"""The path of a call on device arrays: `explain`, `algorithm` and `deterministic`."""
 
 from __future__ import annotations
 

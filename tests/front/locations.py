@@ -1,4 +1,4 @@
-"""MINLOC and MAXLOC of every dtype, by every algorithm, and what they refuse."""
+"""MINLOC and MAXLOC of every dtype, by every algorithm, and refusals."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Algorithms that do not exist, or not for a call: the error lists those that do."""
+"""Algorithms that do not exist, or not for a call: the error lists the ones that do."""
 
 from __future__ import annotations
 

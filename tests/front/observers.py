@@ -1,4 +1,4 @@
-"""Hooks and counts: what a program can learn of its calls."""
+"""Hooks and counts: a program's information about its calls."""
 
 from __future__ import annotations
 

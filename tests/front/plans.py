@@ -1,4 +1,4 @@
-"""Plans and explanations: what is decided before anything is sent."""
+"""Plans and explanations: decisions before anything is sent."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Plans of whole sequences of calls: what they refuse, say and show."""
+"""Plans of whole sequences of calls: refusals, messages and representation."""
 
 from __future__ import annotations
 

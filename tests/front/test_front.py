@@ -1,4 +1,4 @@
-"""On ranks that are threads, hpccomm's front end does what it should: see the package's docstring."""
+"""The front end's cases on ranks that are threads: see the package's docstring."""
 
 import pytest
 from chosen import each_value

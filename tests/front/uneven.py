@@ -1,4 +1,4 @@
-"""Calls whose blocks differ in size: which counts they take, and what they return."""
+"""Calls whose blocks differ in size: their counts and results."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Asynchronous calls: what `Work` promises."""
+"""Asynchronous calls: the promises of `Work`."""
 
 from __future__ import annotations
 

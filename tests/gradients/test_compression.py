@@ -1,4 +1,4 @@
-"""Compressors against NumPy: what they send, what they keep, and that all ranks get the same bits."""
+"""Compressors against NumPy: sent bytes, kept state, and the same bits on all ranks."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""A rank that is late, lost, or calls something else than the others, in whole jobs.
+"""A rank that is late, lost, or makes other calls than the others, in whole jobs.
 
 Every other rank raises an error that names it, or the job ends with words that name it: never later than the deadline.
 """

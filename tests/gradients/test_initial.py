@@ -1,4 +1,4 @@
-"""What becomes of the values that parameters begin with on the ranks.
+"""The initial values of parameters on the ranks.
 
 PyTorch's DistributedDataParallel broadcasts those of rank 0 (``torch/nn/parallel/distributed.py``,
 ``_sync_module_states``); here they are compared, unless a program says otherwise.

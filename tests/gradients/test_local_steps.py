@@ -1,4 +1,4 @@
-"""`LocalSteps` on threads: against a simulation of all ranks in one process, and what it raises where."""
+"""`LocalSteps` on threads: against a simulation of all ranks in one process, and its errors."""
 
 from typing import Any
 

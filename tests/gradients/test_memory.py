@@ -1,4 +1,4 @@
-"""What `GradientSync` takes of memory: the buckets, and nothing more where gradients lie in them."""
+"""The memory of `GradientSync`: only the buckets, if gradients lie in them."""
 
 import json
 

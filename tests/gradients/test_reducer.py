@@ -1,4 +1,4 @@
-"""In which order buckets are reduced, in which thread, and what becomes of errors there."""
+"""The order and the thread in which buckets are reduced, and errors there."""
 
 import gc
 import json

@@ -1,4 +1,4 @@
-"""The loss scale, what is counted, sizes of buckets that adapt, and checks every so many steps."""
+"""The loss scale, the counts, adaptive bucket sizes, and periodic checks."""
 
 import time
 from typing import Any

@@ -1,4 +1,4 @@
-"""`ShardedOptimizer` on threads: against a loop of one process, and what it raises where."""
+"""`ShardedOptimizer` on threads: against a loop of one process, and its errors."""
 
 from typing import Any
 

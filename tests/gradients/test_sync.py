@@ -1,4 +1,4 @@
-"""`GradientSync` on threads: against NumPy, and what it raises where."""
+"""`GradientSync` on threads: against NumPy, and its errors."""
 
 import threading
 from itertools import product

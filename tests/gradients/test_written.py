@@ -1,4 +1,4 @@
-"""Gradients that lie in buckets, and that nobody has written since the last step."""
+"""Gradients in buckets that were not written since the last step."""
 
 from collections.abc import Callable
 from typing import Any

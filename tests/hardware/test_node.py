@@ -1,4 +1,4 @@
-"""What connects two parts of a node: against published matrices of ``nvidia-smi topo``; and the text, picture and JSON."""
+"""Connections in a node against published matrices of ``nvidia-smi topo``; text, picture, JSON."""
 
 import json
 import os

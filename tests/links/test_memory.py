@@ -1,4 +1,4 @@
-"""`hpccomm perf memory`: which cores and memory are measured, how bytes are counted, and what is found wrong."""
+"""`hpccomm perf memory`: the measured cores and memory, the count of bytes, and found errors."""
 
 import itertools
 import mmap

@@ -1,4 +1,4 @@
-"""What the page for mpi4py users says of Cartesian grids is what MPI does."""
+"""The page for mpi4py users is right about MPI's Cartesian grids."""
 
 from typing import TYPE_CHECKING
 

@@ -1,4 +1,4 @@
-"""What running a schedule over MPI may cost in memory."""
+"""The memory cost of running a schedule over MPI."""
 
 import tracemalloc
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""On MPI ranks, hpccomm's front end does what it should: once, on two ranks, unless ``--all`` is given."""
+"""The front end's cases on MPI ranks: once, on two ranks, unless ``--all`` is given."""
 
 from typing import TYPE_CHECKING
 

@@ -1,4 +1,4 @@
-"""Collectives on JAX arrays: in every transformation the values and gradients that NumPy finds for all ranks together."""
+"""Collectives on JAX arrays: NumPy's values and gradients, in every transformation."""
 
 import re
 from collections.abc import Callable, Iterator

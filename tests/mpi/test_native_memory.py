@@ -1,4 +1,4 @@
-"""The MPI library's own calls under way keep their memory, whoever else has forgotten it."""
+"""The MPI library's own calls under way keep their memory, without other references."""
 
 import gc
 import weakref

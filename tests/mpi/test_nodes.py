@@ -1,4 +1,4 @@
-"""Ranks know their nodes: what MPI's splitting says is what host names say.
+"""Ranks know their nodes: MPI's splitting agrees with host names.
 
 On one machine there is one node; jobs/virtual_cluster.sh makes several.
 """

@@ -1,4 +1,4 @@
-"""What plans of messages keep of MPI: a communicator, tags and persistent requests, and when they let go."""
+"""MPI's resources in plans of messages: a communicator, tags, requests, and their release."""
 
 from typing import TYPE_CHECKING, Any
 

@@ -1,4 +1,4 @@
-"""What `auto` takes where the ranks agree on more than they know: right whatever comes later."""
+"""The choice of `auto` on agreed facts about registered memory: right for all later calls."""
 
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any

@@ -1,4 +1,4 @@
-"""Registered memory between processes: mapped once, whatever becomes of arrays and communicators."""
+"""Registered memory between processes: mapped once, for any life of arrays and communicators."""
 
 import gc
 from pathlib import Path

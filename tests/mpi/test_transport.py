@@ -1,4 +1,4 @@
-"""Messages whose size stands in their tag, and those for which it does not fit."""
+"""Messages whose size is part of their tag, and messages too large for that."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Tune on MPI ranks: the file that it writes is what `auto` goes by."""
+"""Tune on MPI ranks: `auto` follows the file that it writes."""
 
 import io
 from pathlib import Path

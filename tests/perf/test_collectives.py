@@ -1,4 +1,4 @@
-"""Sizes, counts and factors: nccl-tests' (src/*.cu), and what one rank sends another receives."""
+"""Sizes, counts and factors: nccl-tests' (src/*.cu); and each sent byte is received."""
 
 import pytest
 from hypothesis import given

@@ -1,4 +1,4 @@
-"""A run that is broken off says what is kept of it."""
+"""An interrupted run says what it has stored."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Programs of nccl-tests' names, and what scripts made for nccl-tests read of them."""
+"""Programs of nccl-tests' names, read by scripts made for nccl-tests."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""Whole runs over ranks that are threads: what is printed, written, found."""
+"""Whole runs over ranks that are threads: output, files and found errors."""
 
 import argparse
 import contextlib

@@ -1,4 +1,4 @@
-"""perf as a job of several processes: what it prints, how it refuses, and what a kill leaves."""
+"""perf as a job of several processes: output, refusals, and the file after a kill."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""The picture of a schedule shows what the schedule says."""
+"""The picture of a schedule shows its messages and folds."""
 
 import sys
 from collections import Counter

@@ -1,4 +1,4 @@
-"""Damaged files: what is shown was stored, damage is named, and the rest is given."""
+"""Damaged files: shown values were stored, damage is named, and the rest is returned."""
 
 import json
 from pathlib import Path

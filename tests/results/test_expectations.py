@@ -1,4 +1,4 @@
-"""What runs should have: files, links, and what links between nodes allow."""
+"""Expected rates of runs: from files, from links, and from links between nodes."""
 
 import math
 import tomllib

@@ -1,4 +1,4 @@
-"""Writing and reading results files: what comes back, and what is refused."""
+"""Writing and reading results files: round trips, and refusals."""
 
 import dataclasses
 import errno

@@ -1,4 +1,4 @@
-"""What is named as an input and is none, or cannot be read: one line each, status 2, and no waiting."""
+"""Missing, foreign or unreadable inputs: one line each, status 2, without waiting."""
 
 import os
 import socket

@@ -1,4 +1,4 @@
-"""Exceptions that signals' handlers raise at any statement: nothing that was stored is lost."""
+"""Exceptions of signal handlers at any statement: stored rows are not lost."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""``docs/results.rst`` says what ``hpccomm/results/schema.py`` says."""
+"""``docs/results.rst`` agrees with ``hpccomm/results/schema.py``."""
 
 from pathlib import Path
 

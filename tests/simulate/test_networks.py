@@ -1,4 +1,4 @@
-"""Descriptions of networks: what is read, what is refused, and the ready ones."""
+"""Descriptions of networks: accepted ones, refused ones, and the ready ones."""
 
 import math
 

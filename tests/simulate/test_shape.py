@@ -1,4 +1,4 @@
-"""The shape that is known from practice, and what a simulation of many ranks takes."""
+"""Curves with the shape known from practice, and the cost of simulating many ranks."""
 
 import json
 import subprocess

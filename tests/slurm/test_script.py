@@ -1,4 +1,4 @@
-"""The text of batch scripts: what bash makes of them, what Slurm is told, and what is refused."""
+"""The text of batch scripts: as bash and Slurm read it, and refusals."""
 
 import re
 import shutil

@@ -1,4 +1,4 @@
-"""What ``hpccomm slurm`` writes, submitted to a real Slurm: how jobs start, and how they end."""
+"""Scripts of ``hpccomm slurm``, submitted to a real Slurm: how jobs start, and how they end."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""What tune prints: sizes in order, and whether `auto` by its table is slower than another choice."""
+"""The output of tune: sizes in order, and whether `auto` by its table is slower than another choice."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Verdicts on variables: against what C, NCCL's source and the programs of other projects do with them.
+"""Verdicts on variables: against the behaviour of C, NCCL's source and other projects' programs.
 
 Sources: NVIDIA/nccl 2.30.7 (misc/param.cc, misc/utils.cc, graph/tuning.cc, graph/paths.cc) and its guide.
 """
