@@ -1,7 +1,6 @@
 """The side channel of MPI ranks: on one node by sockets, between nodes by messages."""
 
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -37,7 +36,7 @@ def backend(
 
     if request.param == "nodes":
         host = f"host {mpi_comm.rank}"
-        own = replace(node_sockets.serve(), network=host)
+        own = node_sockets.serve()._replace(network=host)
         monkeypatch.setattr(module, "serve", lambda rank: own)
         monkeypatch.setattr(node_sockets, "network", lambda: host)
     made = module.make(mpi_comm)

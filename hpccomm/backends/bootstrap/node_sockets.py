@@ -43,8 +43,7 @@ _PREFIX = "hpccomm"
 _LISTENS = 0x10000  # __SO_ACCEPTCON, among the flags in /proc/net/unix
 
 
-@dataclass(frozen=True, slots=True)
-class Address:
+class Address(NamedTuple):
     """Where one process answers.
 
     Attributes

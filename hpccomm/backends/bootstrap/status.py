@@ -107,10 +107,10 @@ def watch_for_it() -> None:
             module.set_abort_status = _also(notify)  # type: ignore[attr-defined]
 
 
-def _also(told: Callable[[object], None]) -> Callable[[object], None]:
+def _also(report: Callable[[object], None]) -> Callable[[object], None]:
     def set_abort_status(status: object) -> None:
         note(as_status(status.code if isinstance(status, SystemExit) else 1))
-        told(status)
+        report(status)
 
     return set_abort_status
 

@@ -166,7 +166,7 @@ def NcclCommunicator(  # noqa: N802 (CuPy's name)
 ) -> RawCommunicator:
     """Make a communicator; blocks until all ranks do.
 
-    NCCL knows it by `name` from 2.28 on. `given` has fields of ncclConfig_t, all of which its version has.
+    NCCL knows it by `name` from 2.28 on. `given` has fields that ncclConfig_t has in its version.
     """
     made, of = ctypes.c_void_p(), libnccl.UniqueId.from_buffer_copy(unique_id)
     version = get_version()

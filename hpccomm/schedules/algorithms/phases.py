@@ -10,7 +10,7 @@ Most algorithms are made of phases.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from hpccomm.contracts.signature import Signature
 from hpccomm.schedules.algorithms.partition import (
@@ -81,8 +81,7 @@ Scratch = Callable[[int, int, int], int]
 with ranges of at most `count` elements."""
 
 
-@dataclass(frozen=True, slots=True)
-class Phase:
+class Phase(NamedTuple):
     """One step of a collective algorithm, on a range of the array.
 
     A rank that is alone copies the source to the target, or does nothing.
@@ -158,8 +157,7 @@ Gather = Callable[[Group, Column | int, Blocks, int, Place, str], Rounds]
 in the root's buffer `target`. Scratch from `slot` on has room for all blocks."""
 
 
-@dataclass(frozen=True, slots=True)
-class Scattering:
+class Scattering(NamedTuple):
     """A reduce-scatter and an all-gather. The blocks may lie anywhere.
 
     Attributes

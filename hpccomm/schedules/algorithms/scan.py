@@ -24,7 +24,6 @@ cannot take AVG, which divides in the end. On rank 0 an exclusive scan does not 
 """
 
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
 
 from hpccomm.contracts.signature import Signature
@@ -187,5 +186,5 @@ def pairwise(group: Group, call: Signature, tuning: Tuning) -> Schedule:
     def scratch(size: int, count: int, _segment: int) -> int:
         return size * Even(0, count, size).largest
 
-    phase = replace(_phase(_pairwise_rounds, scratch, call), segments=lambda size: size)
+    phase = _phase(_pairwise_rounds, scratch, call)._replace(segments=lambda size: size)
     return phase.in_pieces(group, call, tuning)
