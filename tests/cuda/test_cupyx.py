@@ -15,6 +15,7 @@ def test_every_call(n):
         backend = NCCLBackend(n, comm.rank)
         assert (backend.comm.backends["cuda"], backend.comm.device) == ("nccl", comm.rank)
         check_all(backend, cupy)
+        backend.comm.finalize()
 
     run_ranks(n, calls)
 
@@ -29,5 +30,6 @@ def test_calls_are_ordered_on_the_stream_that_is_given():
             x, out = cupy.full(1000, 1.0 + comm.rank), cupy.empty(1000)
             backend.all_reduce(x, out, stream=stream)
             assert (out == 3).all()
+        backend.comm.finalize()
 
     run_ranks(2, calls)
