@@ -281,19 +281,20 @@ def test_calls_stay_in_their_order_on_several_communicators(comm: "Communicator"
         assert c.shape == (comm.size, 2)
 
 
-def late(comm: "Communicator", value: float) -> Any:
-    """Three numbers, which JAX has yet to compute on rank 0."""
-    size = 1200 if comm.rank == 0 else 2
-    return jax.jit(lambda x: (x @ x @ x @ x)[:1, :3].ravel() * 0 + value)(
-        jnp.ones((size, 3 * size))[:, :size]
-    )
+def late(comm: "Communicator", count: int) -> Any:
+    """Ones, which JAX has yet to compute on rank 0."""
+    chain = jax.jit(lambda x: jnp.ones(count) + 0 * jnp.tanh(x @ x @ x @ x @ x).sum())
+    x = jnp.ones((1000, 1000) if comm.rank == 0 else (2, 2))
+    chain(x).block_until_ready()
+    return chain(x)
 
 
 def test_calls_on_arrays_that_are_not_ready_come_first(comm: "Communicator") -> None:
     step = jax.jit(lambda x: ours.all_reduce(x, comm=comm))
     step(jnp.zeros(2))
-    first = step(late(comm, 1.0)[:2])
-    second = ours.all_reduce(jnp.full(2, 10.0), comm=comm)
+    tens = ours.all_reduce(jnp.full(2, 10.0), comm=comm) / comm.size
+    first = step(late(comm, 2))
+    second = ours.all_reduce(tens, comm=comm)
     assert first.tolist() == [comm.size] * 2
     assert second.tolist() == [10 * comm.size] * 2
 
@@ -371,6 +372,6 @@ def test_errors_of_the_background(comm: "Communicator") -> None:
         pytest.skip("needs several ranks")
     other = comm.dup()
     with pytest.raises(RankMismatch, match="all_reduce #1"), ours.original_errors():
-        jax.jit(lambda x: ours.all_reduce(x, comm=other))(late(comm, 1.0)[: 1 + (comm.rank > 0)])
+        jax.jit(lambda x: ours.all_reduce(x, comm=other))(late(comm, 1 + (comm.rank > 0)))
     for _ in range(2):
         assert ours.all_reduce(jnp.ones(2), comm=comm).tolist() == [comm.size] * 2
