@@ -8,14 +8,14 @@ if TYPE_CHECKING:
     from contest.rounds import Call
 
 
-def ddp(shapes: Sequence[tuple[int, ...]]) -> tuple["Call", "Call"]:
+def ddp(shapes: Sequence[tuple[int, ...]], group: Any = None) -> tuple["Call", "Call"]:
     """Return a step with DistributedDataParallel and the same step without it, on float32 parameters. Collective.
 
     The backward pass computes nothing: it hands over gradients that are there, and autograd adds them to
     ``parameter.grad``. That is a view of a bucket in one step and a tensor of its own in the other, so that the
     difference of their times is what DistributedDataParallel takes to synchronise gradients that lie in its buckets.
 
-    The process group of `contest.gloo` must be there. The buckets have DistributedDataParallel's default sizes.
+    It goes over a process group, by default torch.distributed's, which must be there. The buckets have DistributedDataParallel's default sizes.
     """
     torch: Any = importlib.import_module("torch")
     parallel: Any = importlib.import_module("torch.nn.parallel")
@@ -44,6 +44,7 @@ def ddp(shapes: Sequence[tuple[int, ...]]) -> tuple["Call", "Call"]:
         return lambda: module().backward()
 
     plain = Model()
-    return step(parallel.DistributedDataParallel(Model(), gradient_as_bucket_view=True)), step(
-        plain
+    synchronised = parallel.DistributedDataParallel(
+        Model(), gradient_as_bucket_view=True, process_group=group
     )
+    return step(synchronised), step(plain)

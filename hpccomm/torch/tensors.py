@@ -11,9 +11,13 @@ import torch
 
 from hpccomm.dtypes import BFLOAT16, FLOAT8_E4M3FN, FLOAT8_E5M2
 from hpccomm.errors import UnsupportedDtype, UsageError
+from hpccomm.memory.shared.libc import join_pages
 
 Settle = Callable[[], object]
 """Copies results to where they belong, once they are there."""
+
+LARGE = 4 << 20
+"""Bytes of a tensor whose pages are made huge ones: PyTorch takes small ones, and NumPy does not."""
 
 _BITS = {
     torch.bfloat16: (torch.int16, BFLOAT16),
@@ -46,6 +50,8 @@ def array(tensor: Any, *, reduced: bool = False) -> Any:
         if not tensor.is_cuda:
             raise UsageError(f"a tensor lies on {tensor.device}; hpccomm takes cpu and cuda")
         return tensor
+    if tensor.nbytes >= LARGE:
+        join_pages(tensor.data_ptr(), tensor.nbytes)
     bits = _BITS.get(tensor.dtype)
     if bits is not None:
         return tensor.view(bits[0]).numpy().view(bits[1])

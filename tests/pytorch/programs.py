@@ -7,7 +7,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 import torch.distributed._functional_collectives as functional
-from peers import gloo
+from peers import both, gloo
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import fully_shard
@@ -91,10 +91,10 @@ def whole(model: Any) -> list[torch.Tensor]:
     ]
 
 
-def alike(ours: list[torch.Tensor], theirs: list[torch.Tensor]) -> None:
+def alike(ours: list[torch.Tensor], theirs: list[torch.Tensor], most: float = 1e-6) -> None:
     for one, other in zip(ours, theirs, strict=True):
         assert torch.isfinite(one).all()
-        torch.testing.assert_close(one, other, rtol=1e-6, atol=1e-6)
+        torch.testing.assert_close(one, other, rtol=most, atol=most)
 
 
 def on_both(run: Any) -> None:
@@ -141,7 +141,8 @@ def ddp_ways() -> None:
     on_both(lambda group: run(group, gradient_as_bucket_view=True))
     on_both(lambda group: run(group, Partly, find_unused_parameters=True))
     on_both(lambda group: run(group, static_graph=True))
-    on_both(lambda group: run(group, hook=default_hooks.fp16_compress_hook))
+    halves = [run(group, hook=default_hooks.fp16_compress_hook) for group in both()]
+    alike(*halves, 1e-4)  # Gloo rounds to float16 in another order
 
 
 def ddp_join() -> None:

@@ -1,0 +1,100 @@
+r"""torch.distributed over hpccomm, beside Gloo between the same processes.
+
+Run it on ranks that have a core each::
+
+    mpiexec -n 2 python benchmarks/pytorch.py "all_reduce 64M speed" "all_reduce 8 time" "ddp 25M time"
+
+A figure is ``CALL SIZE MEASURE``. The calls are
+
+all_reduce    ``torch.distributed.all_reduce`` of so many bytes of float32, in place; 8, 64K, 1M or 64M
+ddp           what DistributedDataParallel adds to a backward pass that computes nothing, of 25M parameters in 60
+              tensors, which lie in its buckets
+
+The measures are
+
+speed    Gloo's time over hpccomm's
+time     of all_reduce, hpccomm's time in microseconds; of ddp, hpccomm's over Gloo's
+
+Contenders take turns. Figures are medians over the rounds, of the slowest rank.
+"""
+
+import argparse
+import os
+import sys
+from importlib.util import find_spec
+from typing import Any
+
+import numpy as np
+from gradients import MODELS, UNAVAILABLE
+
+from contest import figures, rounds
+from contest.figures import Figure
+
+SIZES = {"8": 8, "64K": 64 << 10, "1M": 1 << 20, "64M": 64 << 20}
+
+
+def all_reduce(name: str, bare: Any, gloo: Any, turns: int) -> Figure:
+    """Measure one size. Collective."""
+    import torch
+    import torch.distributed as dist
+
+    _, size, measure = name.split()
+    tensors = [torch.zeros(SIZES[size] // 4) for _ in range(2)]
+    ours, theirs = rounds.compete(
+        [lambda: dist.all_reduce(tensors[0]), lambda: dist.all_reduce(tensors[1], group=gloo)],
+        bare,
+        turns,
+        200 if SIZES[size] <= 64 << 10 else None,
+    )
+    says = f"{ours.seconds * 1e6:.1f} µs; Gloo {theirs.seconds * 1e6:.1f} µs"
+    value = theirs.over(ours) if measure == "speed" else ours.seconds * 1e6
+    return Figure(value, says, ours.seconds)
+
+
+def ddp(bare: Any, gloo: Any, turns: int) -> Figure:
+    """Measure what a step of DistributedDataParallel adds. Collective."""
+    from contest.ddp import ddp as steps
+
+    over_hpccomm, alone = steps(MODELS["large"])
+    over_gloo, _ = steps(MODELS["large"], gloo)
+    ours, theirs, plain = rounds.compete([over_hpccomm, over_gloo, alone], bare, turns)
+    added = ours.rounds - plain.rounds, theirs.rounds - plain.rounds
+    says = " ms; Gloo ".join(f"{np.median(each) * 1e3:.2f}" for each in added)
+    return Figure(float(np.median(added[0] / added[1])), f"{says} ms", ours.seconds)
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    figures.add_arguments(parser, "all_reduce 64M speed")
+    parser.add_argument("--rounds", type=int, default=15, help="turns of each (%(default)s)")
+    request = parser.parse_args()
+    if not find_spec("torch"):
+        print("PyTorch is not installed", file=sys.stderr)
+        sys.exit(UNAVAILABLE)
+    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+    import torch
+    import torch.distributed as dist
+
+    import hpccomm.torch
+
+    torch.set_num_threads(1)  # a rank computes on one core
+    hpccomm.torch.init()
+    bare = hpccomm.torch.communicator().mpi_comm.Dup()
+    gloo = dist.new_group(backend="gloo")
+    measured = {
+        name: ddp(bare, gloo, request.rounds)
+        if name.startswith("ddp")
+        else all_reduce(name, bare, gloo, request.rounds)
+        for name in request.figures
+    }
+    rank = dist.get_rank()
+    dist.destroy_process_group()
+    if rank == 0:
+        figures.show(measured, request.json)
+
+
+if __name__ == "__main__":
+    main()
