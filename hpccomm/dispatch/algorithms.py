@@ -147,14 +147,14 @@ class AlgorithmRunner:
             registered arrays. By default the algorithm runs on any arrays.
         """
         pick, _, other = decision
-        found = decision.schedule_of(call.collective)
+        algorithm = decision.schedule_of(call.collective)
         fold = None if call.op is None else self._folder(call.op, call.dtype)
-        builds = self._builds(call, found, deterministic)
+        builds = self._builds(call, algorithm, deterministic)
         if other is not None:
             foreign = {
                 reach: build
                 for reach, build in builds.items()
-                if not (found.shared and reach is Reach.NONE)  # which is one of hpccomm's own
+                if not (algorithm.shared and reach is Reach.NONE)  # which is one of hpccomm's own
             }
             tuning, size = self._tuning(call, pick), self._backend.size
             from hpccomm.dispatch.proving import proven

@@ -130,9 +130,9 @@ class DeviceSchedules:
         nbytes = sum(call.counts) * call.dtype.itemsize
 
         def begin(send: int, recv: int, stream: int) -> Begun:
-            kept = self.scratch.empty(nbytes, _BYTES)
-            copy(send, kept.data.ptr, nbytes, stream)
-            return Begun(kept.data.ptr, recv, kept)
+            scratch = self.scratch.empty(nbytes, _BYTES)
+            copy(send, scratch.data.ptr, nbytes, stream)
+            return Begun(scratch.data.ptr, recv, scratch)
 
         return begin
 

@@ -43,7 +43,7 @@ def described(node: NodeHardware, nodes: int, per_node: int) -> str:
         ports = min(rates.count(max(rates)), per_node)
         bandwidth = max(rates) * 1e9 / 8 * OUTSIDE
         across = dataclasses.replace(across, bandwidth=bandwidth, ports=ports)
-    known = [what for what, found in (("inside", speed), ("between nodes", rates)) if found]
+    known = [what for what, value in (("inside", speed), ("between nodes", rates)) if value]
     sources = f"bandwidth {' and '.join(known)} of its hardware, the rest" if known else "all"
     what = f"{nodes} x {node.name}: {sources} as {base}"
     return dump(

@@ -104,16 +104,16 @@ def read_topology(file: Path) -> NodeHardware:
 def _topology(name: str, processors: Sequence[ET.Element]) -> NodeHardware:
     hosts = len({cpu.get("host_hash") for cpu in processors})
     domains: list[NumaDomain] = []
-    found: list[tuple[Component, ET.Element]] = []
+    parts: list[tuple[Component, ET.Element]] = []
     for at, cpu in enumerate(processors):
         number = int(cpu.get("numaid", -1)) if hosts == 1 else at
         domains.append(NumaDomain(number, _cpus(cpu.get("affinity", ""))))
-        found += _below(cpu, Component("", "", "", (f"cpu {number}",), number))
-    components = _named([component for component, _ in found])
+        parts += _below(cpu, Component("", "", "", (f"cpu {number}",), number))
+    components = _named([component for component, _ in parts])
     gpus = {each.address: each.name for each in components if each.kind == "gpu"}
     ends = [
         (component.name, link)
-        for component, (_, element) in zip(components, found, strict=True)
+        for component, (_, element) in zip(components, parts, strict=True)
         for link in (*element.iter("nvlink"), *element.iter("xgmi"))
         if link.get("target") in gpus or link.get("tclass", "").startswith("0x0680")
     ]

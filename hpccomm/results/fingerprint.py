@@ -73,9 +73,9 @@ def differences(one: RunInfo, other: RunInfo, *, ranks: bool = True) -> list[str
     Without `ranks`, it does not count how many there are, and on how many nodes.
     """
     facts = [fingerprint(info) for info in (one, other)]
-    for info, found in zip((one, other), () if ranks else facts, strict=False):
+    for info, facts_of in zip((one, other), () if ranks else facts, strict=False):
         devices = ", ".join(sorted({rank.device_info for rank in info.ranks}))
-        found |= {"ranks": "", "ranks of nodes": "", "devices": devices}
+        facts_of |= {"ranks": "", "ranks of nodes": "", "devices": devices}
     return _different(facts[0], facts[1])
 
 

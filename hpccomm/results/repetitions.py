@@ -78,12 +78,12 @@ def summary(samples: np.ndarray | None, skip: int) -> tuple[float, ...]:
     if samples is None or len(samples) <= skip:
         return ()
     times = iteration_times(samples)[skip:]
-    found = iteration_statistics(times)
+    each = iteration_statistics(times)
     return (
         len(times),
-        found["min_us"],
+        each["min_us"],
         statistics.median(times) * 1e6,
-        *(found[key] for key in ("p95_us", "p99_us", "max_us", "cv_pct")),
+        *(each[key] for key in ("p95_us", "p99_us", "max_us", "cv_pct")),
     )
 
 
@@ -112,8 +112,8 @@ def timing(
     """
     times = isolated_times(isolated)
     least, most = median_interval(times)
-    kept = samples[skip:].max(axis=1, initial=-math.inf)
-    both = (*_quantiles(kept), sync, *_quantiles(times), least * 1e6, most * 1e6)
+    slowest = samples[skip:].max(axis=1, initial=-math.inf)
+    both = (*_quantiles(slowest), sync, *_quantiles(times), least * 1e6, most * 1e6)
     return Timing(*both, late, clock_error * 1e6, variant)
 
 

@@ -68,7 +68,7 @@ def verify(path: Path, progress: Steps | None = None) -> Verification:
         by_name.setdefault(name, []).append(what)
     lines = []
     for name in [*counts, *(name for name in by_name if name not in counts)]:
-        found = "; ".join(by_name.get(name, ()))
-        whole = f"DAMAGED: {found}" if found else "all as it was stored"
+        faults = "; ".join(by_name.get(name, ()))
+        whole = f"DAMAGED: {faults}" if faults else "all as it was stored"
         lines.append(": ".join(filter(None, (name, counts.get(name, ""), whole))))
     return Verification(lines, not damage)

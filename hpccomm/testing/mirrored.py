@@ -296,8 +296,8 @@ class DevicePlanning:
                 self._end(failed=True)
                 raise
         if within is None:
-            told = self._end(failed=False)
-            return None if result is None else told[0]
+            outcome = self._end(failed=False)
+            return None if result is None else outcome[0]
         for issued in self._issued:  # whose results are there once the block's are
             within.add(*issued)
         return None

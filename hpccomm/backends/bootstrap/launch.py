@@ -215,11 +215,11 @@ def _line(file: Path) -> str:
 
 def facts() -> dict[str, str]:
     """Return the known facts of this node, for the record: one text each."""
-    found = {
+    facts = {
         "processor": processor(),
         "cores": str(cores()),
         "memory": f"{memory() / 2**30:.0f} GiB" if memory() else "",
         "kernel": f"{platform.system()} {platform.release()}",
         "fabric": fabric(),
     }
-    return {name: text for name, text in found.items() if text}
+    return {name: text for name, text in facts.items() if text}

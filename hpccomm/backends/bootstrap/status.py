@@ -156,8 +156,8 @@ def lingering(rank: int, size: int, seconds: float, limit: float) -> str:
 def _communicates(thread: threading.Thread, frame: types.FrameType | None) -> bool:
     """Whether a thread may make calls of hpccomm: something that it uses leads there."""
     # Attributes of Python's own lead to the hook of exceptions, which is hpccomm's.
-    kept = {"_target", "_args", "_kwargs"}
-    values = [each for name, each in vars(thread).items() if name in kept or name[0] != "_"]
+    attributes = {"_target", "_args", "_kwargs"}
+    values = [each for name, each in vars(thread).items() if name in attributes or name[0] != "_"]
     while frame is not None:
         values += frame.f_locals.values()
         if not in_standard(frame):

@@ -231,8 +231,8 @@ def make(mpi_comm: object) -> MpiBackend:
     if whole:
         agree(key=key)
     address = serve(world.rank if whole else None)
-    mine = first, tried(), bootstrap.threads_limited(MPI), address, os.urandom(8).hex(), job_name()
-    answers = own.allgather(mine)
+    local = first, tried(), bootstrap.threads_limited(MPI), address, os.urandom(8).hex(), job_name()
+    answers = own.allgather(local)
     nodes, right, limits, addresses, uids, names = zip(*answers, strict=True)
     if whole:
         agree(name=names[0])

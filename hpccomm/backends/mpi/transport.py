@@ -425,12 +425,12 @@ class NearbyTransport(CheckedTransport):
         assert self.shared is not None  # if it is None, no rank offers any
         exposure = self.shared.expose((), 0, 0, plain=True, room=0)
         exposure.take_records({src: record})
-        there = exposure.peer_buffer(src, 0, np.dtype(np.uint8))
-        if isinstance(there, np.ndarray):
-            as_bytes(into)[:] = there
+        source = exposure.peer_buffer(src, 0, np.dtype(np.uint8))
+        if isinstance(source, np.ndarray):
+            as_bytes(into)[:] = source
         else:  # it cannot be mapped here, and pages may be read
             with self._lock:  # by one thread at a time
-                there.read(as_bytes(into))
+                source.read(as_bytes(into))
 
 
 def _note(number: int, nbytes: int, record: Record) -> NDArray[np.uint8]:

@@ -140,11 +140,11 @@ def _judging(ranks: SetupRanks, outcome: Callable[[], str | None], box: list[byt
     outcomes: dict[int, str] = {}
 
     def own() -> Steps:
-        while (mine := outcome()) is None:
+        while (reached := outcome()) is None:
             if box:
                 return  # it failed elsewhere
             yield False
-        outcomes[0] = mine
+        outcomes[0] = reached
 
     def hear(peer: int) -> Steps:
         outcomes[peer] = (yield from ranks.control.receive_steps(peer)).decode()

@@ -204,8 +204,8 @@ class Communicators:
                 "give the same algorithm on all ranks",
                 ranks=tuple(range(len(requested))),
             )
-        made, why = new_communicator(self._ranks, PINNED.get(algorithm))
-        if made is None:
+        communicator, why = new_communicator(self._ranks, PINNED.get(algorithm))
+        if communicator is None:
             raise CommunicationError(
                 f"NCCL's communicator for algorithm {algorithm!r} cannot be made ({why}); "
                 "NCCL_DEBUG=WARN shows more, and algorithm 'native' needs none"
@@ -214,10 +214,10 @@ class Communicators:
         with self._lock:
             ended = self._ended
             if not ended:
-                self.made[algorithm] = made
+                self.made[algorithm] = communicator
                 self._endings.append(ending)
         if ended:  # aborted by another thread
-            ending.begin(partial(_abort, inside=_nobody), made)
+            ending.begin(partial(_abort, inside=_nobody), communicator)
             raise CommunicatorAborted(
                 f"algorithm {algorithm!r} has no communicator: NCCL's were ended while it was made"
             )

@@ -135,9 +135,9 @@ def call_config(algorithm: str) -> CallConfig:
 
 def _settings(kind: type[Settings], since: int) -> Settings:
     """Return settings that leave all to NCCL."""
-    made = kind(**{name: UNDEFINED for name, of in kind._fields_ if of is c_int})
-    made.size, made.magic, made.version = ctypes.sizeof(made), CONFIG_MAGIC, since
-    return made
+    config = kind(**{name: UNDEFINED for name, of in kind._fields_ if of is c_int})
+    config.size, config.magic, config.version = ctypes.sizeof(config), CONFIG_MAGIC, since
+    return config
 
 
 class Function(NamedTuple):

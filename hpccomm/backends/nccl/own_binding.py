@@ -152,9 +152,9 @@ def get_version() -> int:
 
 def get_unique_id() -> bytes:
     """Return what names a new communicator, for all of its ranks."""
-    made = libnccl.UniqueId()
-    libnccl.check(libnccl.functions().ncclGetUniqueId(ctypes.byref(made)))
-    return bytes(made)
+    unique = libnccl.UniqueId()
+    libnccl.check(libnccl.functions().ncclGetUniqueId(ctypes.byref(unique)))
+    return bytes(unique)
 
 
 def NcclCommunicator(  # noqa: N802 (CuPy's name)
@@ -168,15 +168,15 @@ def NcclCommunicator(  # noqa: N802 (CuPy's name)
 
     NCCL knows it by `name` from 2.28 on. `given` has fields that ncclConfig_t has in its version.
     """
-    made, of = ctypes.c_void_p(), libnccl.UniqueId.from_buffer_copy(unique_id)
+    handle, of = ctypes.c_void_p(), libnccl.UniqueId.from_buffer_copy(unique_id)
     version = get_version()
     settings: Any = None
     if given or version >= libnccl.CONFIG_SINCE:
         settings = ctypes.byref(libnccl.config(name, version, given or {}))
     libnccl.check(
-        libnccl.functions().ncclCommInitRankConfig(ctypes.byref(made), size, of, rank, settings)
+        libnccl.functions().ncclCommInitRankConfig(ctypes.byref(handle), size, of, rank, settings)
     )
-    return RawCommunicator(made.value or 0)
+    return RawCommunicator(handle.value or 0)
 
 
 def groupStart() -> None:  # noqa: N802 (CuPy's name)

@@ -148,11 +148,11 @@ class _Ends:
         """Return seconds of a small message, one way, and the bytes a second of large ones to the partner."""
         options = self._options
         round_trip = self._exchanges(partner, first, self._small, options.iterations)
-        there = self._exchanges(partner, first, self._large, options.streams)
+        forward = self._exchanges(partner, first, self._large, options.streams)
         back = self._exchanges(partner, not first, self._large, options.streams)
         latency = round_trip / 2
         # What comes back is one small message, whose time is known where both ends know the latency.
-        seconds = (there if first else back) - latency
+        seconds = (forward if first else back) - latency
         return latency, options.large / seconds if seconds > 0 else 0.0
 
     def _exchanges(self, partner: int, asks: bool, message: Any, times: int) -> float:

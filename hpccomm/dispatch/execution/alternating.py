@@ -60,17 +60,17 @@ class Alternating:
             at, alive = program.buffers(send, recv)
             event = make_event()
         requests: list[Request] = []
-        made = False  # whether all on the stream is done
+        done = False  # whether all on the stream is done
         try:
             for receives, sends, local in program.turns:
                 if receives or sends:
-                    if not made:
+                    if not done:
                         # Also of the received memory: the device may still read its old contents.
                         with on_device(device):
                             record(event, stream)
                         while not ready(event):
                             yield False
-                        made = True
+                        done = True
                     incoming = program.pieces(receives, at)
                     requests = [
                         transport.irecv(_memory(piece), piece.peer, tag) for piece in incoming
@@ -83,7 +83,7 @@ class Alternating:
                 if local:
                     with used(stream, device):
                         program.carry_out(local, at, stream)
-                    made = False
+                    done = False
         except BaseException:  # the call failed, or was abandoned
             keep(requests, alive)
             raise

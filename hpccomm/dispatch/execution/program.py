@@ -302,10 +302,10 @@ class Reached:
         if number < len(OWN):
             own = self.own[number]
             return own if elements is None else own[elements]
-        found = self.peers[number]
+        peer = self.peers[number]
         if elements is None:
-            return found
-        return found[elements] if isinstance(found, np.ndarray) else found.part(elements)
+            return peer
+        return peer[elements] if isinstance(peer, np.ndarray) else peer.part(elements)
 
     def _action(self, step: Step[Slice], fold: Folder | None) -> Action | None:
         """Return what does one step, as often as it is called; None if there is nothing to do."""

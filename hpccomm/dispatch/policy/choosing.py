@@ -140,8 +140,8 @@ def asked_for(
     if asked == AUTO:
         return PolicyChoice(Pick(AUTO))
     if not isinstance(asked, str):
-        found = asked if isinstance(asked, Algorithm) else Algorithm(asked)
-        name = _qualified(found.build)
+        chosen = asked if isinstance(asked, Algorithm) else Algorithm(asked)
+        name = _qualified(chosen.build)
     else:
         if asked in names:
             return PolicyChoice(Pick(asked))
@@ -157,10 +157,10 @@ def asked_for(
             raise UsageError(
                 f"algorithm is {asked!r}, which does not apply to this {call.name} over {over}; {advice}"
             )
-        name, found = asked, known[asked]
-    misfit = _misfit(call, found, conditions)
+        name, chosen = asked, known[asked]
+    misfit = _misfit(call, chosen, conditions)
     if not misfit:
-        return PolicyChoice(Pick(name), other=found)
+        return PolicyChoice(Pick(name), other=chosen)
     if algorithm is None:
         return PolicyChoice(Pick(AUTO))
     fits = ", ".join(repr(each) for each in (AUTO, *names))

@@ -109,8 +109,8 @@ def _rails(ports: Mapping[str, List], routes: Mapping[str, Facts] | None) -> Ite
                 at.setdefault(", ".join(sorted(own)), []).append(node)
     for name, at in places.items():
         if len(at) > 1:
-            found = (f"in {place} on {', '.join(nodes)}" for place, nodes in at.items())
-            yield f"{name} is {'; '.join(found)}"
+            sentences = (f"in {place} on {', '.join(nodes)}" for place, nodes in at.items())
+            yield f"{name} is {'; '.join(sentences)}"
 
 
 def _is_routed(network: str, gateways: Sequence[str]) -> bool:

@@ -21,8 +21,8 @@ class DeviceBytes(np.ndarray[tuple[int], np.dtype[np.uint8]]):
     def __setitem__(self, where: Any, value: Any) -> None:
         target = self[where]
         runtime = cupy().cuda.runtime
-        there, here = target.ctypes.data, value.ctypes.data
-        runtime.memcpy(there, here, target.nbytes, runtime.memcpyHostToDevice)
+        destination, here = target.ctypes.data, value.ctypes.data
+        runtime.memcpy(destination, here, target.nbytes, runtime.memcpyHostToDevice)
 
 
 def aliased(pointer: int, nbytes: int, owner: object = None) -> NDArray[np.uint8]:

@@ -84,5 +84,5 @@ def _uuid_of(device: int) -> bytes:
 
 def _padded(uuid: bytes, pci: str) -> bytes:
     """Return CuPy's UUID, filled up to 16 bytes from the address, which also differs by device."""
-    kept = uuid[:_UUID_BYTES]
-    return (kept + pci.replace(":", "").encode())[:_UUID_BYTES].ljust(_UUID_BYTES, b"\0")
+    bits = uuid[:_UUID_BYTES]
+    return (bits + pci.replace(":", "").encode())[:_UUID_BYTES].ljust(_UUID_BYTES, b"\0")

@@ -61,10 +61,10 @@ class RemoteMemory:
     def _move(self, move: Callable[..., int] | None, far: int, near: int, nbytes: int) -> None:
         if move is None:
             raise CommunicationError("the C library has no process_vm_readv", ranks=(self._rank,))
-        mine, theirs = self._near, self._far
+        local, theirs = self._near, self._far
         while nbytes:
-            mine.base, theirs.base = near, far
-            mine.nbytes = theirs.nbytes = nbytes
+            local.base, theirs.base = near, far
+            local.nbytes = theirs.nbytes = nbytes
             # One range at a time. The kernel copies only a part of more than 2 GiB.
             done = move(self._pid, self._near_at, 1, self._far_at, 1, 0)
             if done == nbytes:

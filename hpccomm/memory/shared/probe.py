@@ -128,12 +128,12 @@ def _map(peer: int, offered: Offer) -> str:
 def _read(peer: int, offered: Offer) -> str:
     """Return why a peer's pages are not reached, or an empty string."""
     remote = RemoteMemory(offered.pid, peer)
-    found = np.zeros(TOKEN, np.uint8)
+    token = np.zeros(TOKEN, np.uint8)
     try:
-        remote.read(offered.at, address(found), TOKEN)
-        if found.tobytes() != offered.token:
+        remote.read(offered.at, address(token), TOKEN)
+        if token.tobytes() != offered.token:
             return f"rank {peer} is not there: {_ANOTHER}"
-        remote.write(offered.at, address(found), TOKEN)  # the same
+        remote.write(offered.at, address(token), TOKEN)  # the same
     except CommunicationError as error:
         return f"{error}"
     return ""

@@ -87,10 +87,10 @@ def halving_rounds(
         low, low_count = span(blocks, 0 * number, 0 * number + half)
         high, high_count = span(blocks, 0 * number + half, 0 * number + core.size)
         paired = core.helps | core.passive
-        kept, count = np.where(core.helps, (low, low_count), (high, high_count))
+        part, count = np.where(core.helps, (low, low_count), (high, high_count))
         sent, sent_count = np.where(core.helps, (high, high_count), (low, low_count))
-        pair = (Place(source, kept), incoming)
-        result = Place(work.buffer, kept + shift)
+        pair = (Place(source, part), incoming)
+        result = Place(work.buffer, part + shift)
         yield Round(
             receives=(transfers(rank, core.neighbour, SCRATCH, slot, count, paired),),
             sends=(transfers(rank, core.neighbour, source, sent, sent_count, paired),),

@@ -162,9 +162,9 @@ class InMemory:
 
         def steps(node: Group) -> Steps:
             both = zip(laps, lying, strict=True)
-            for (lap, there), number in product(both, range(levels.num_nodes)):
+            for (lap, where), number in product(both, range(levels.num_nodes)):
                 own = node.at, number
-                target = Place(SCRATCH, there.start[own])
+                target = Place(SCRATCH, where.start[own])
                 yield shm.folded(node, lap.start[own], lap.count[own], target, final=False)
 
         return self._on_nodes(steps)

@@ -273,8 +273,8 @@ def scan(group: Group, call: Signature, tuning: Tuning) -> Schedule:
     def steps(piece: Blocks) -> Steps:
         start, count = piece.at(at)
         if n == 1:
-            mine = copies(rank, Place(SEND, start), Place(RECV, start), count)
-            return () if call.exclusive else (mine,)
+            local = copies(rank, Place(SEND, start), Place(RECV, start), count)
+            return () if call.exclusive else (local,)
         folded, spare = Place(SCRATCH, 0), Place(SCRATCH, width)
         moves: list[Copies | Folds] = [
             copies(rank, Place(SEND, start, _of(group, 0)), folded, count)

@@ -86,11 +86,11 @@ def arrays_outlive_their_communicator(comm: Communicator) -> None:
 @REGISTERED.behaviour()
 def explained(comm: Communicator) -> None:
     """`explain` knows registered arrays and views of them, and says how plain ones are reached."""
-    mine, plain = comm.empty(100, np.float32), np.zeros(100, np.float32)
+    memory, plain = comm.empty(100, np.float32), np.zeros(100, np.float32)
     assert not comm.explain("all_reduce", plain).registered, "a plain array"
-    registered = comm.explain("all_reduce", mine).registered
-    assert comm.explain("all_reduce", mine[7:19]).registered == registered, "a view"
-    both = comm.explain("all_reduce", mine, out=plain)
+    registered = comm.explain("all_reduce", memory).registered
+    assert comm.explain("all_reduce", memory[7:19]).registered == registered, "a view"
+    both = comm.explain("all_reduce", memory, out=plain)
     assert not both.registered, "one of two"
     assert not comm.explain("barrier").registered, "no array"
     if in_memory(comm) is not None:

@@ -73,10 +73,10 @@ def started(
         exchanged = call in ("gather_v", "all_to_all_v")
         rows: dict[str, Any] = {"rest": (length,), "exchanged": exchanged}
         spec = Spec(collective, count, np.dtype(dtype), results=(NEW,), **rows)
-        made = trial(comm, spec, frozen=False)
-        made.fill(seed)
-        work = getattr(comm, call)(**made.arguments, async_op=True)
-        check = partial(made.check, what=call, seed=seed)
+        attempt = trial(comm, spec, frozen=False)
+        attempt.fill(seed)
+        work = getattr(comm, call)(**attempt.arguments, async_op=True)
+        check = partial(attempt.check, what=call, seed=seed)
     assert isinstance(work, Work), f"{call} with async_op=True returns a Work"
     return work, check
 

@@ -83,11 +83,11 @@ def planned(comm: Communicator) -> None:
 def explained(comm: Communicator) -> None:
     """`explain` recognises registered arrays and views of them, and plain ones."""
     with stream_of(comm):
-        mine, plain = comm.empty(100, np.float32, device=comm.device), filled(comm, 100)
+        memory, plain = comm.empty(100, np.float32, device=comm.device), filled(comm, 100)
         assert not comm.explain("all_reduce", plain).registered, "plain"
-        registered = comm.explain("all_reduce", mine).registered
-        assert comm.explain("all_reduce", mine[7:19]).registered == registered, "a view"
-        assert not comm.explain("all_reduce", mine, out=plain).registered, "one of two"
+        registered = comm.explain("all_reduce", memory).registered
+        assert comm.explain("all_reduce", memory[7:19]).registered == registered, "a view"
+        assert not comm.explain("all_reduce", memory, out=plain).registered, "one of two"
 
 
 @REGISTERED.behaviour()
