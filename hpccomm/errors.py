@@ -39,7 +39,7 @@ class HpccommError(Exception):
 
 
 noticing: list[Callable[[HpccommError], None]] = []
-"""What takes note of each error that is made, in the thread that makes it: the flight recorder."""
+"""Called with each new error, in its thread: the flight recorder."""
 
 
 class ConfigurationError(HpccommError):

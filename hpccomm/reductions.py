@@ -46,7 +46,7 @@ class ReduceOp(Enum):
 
 
 class WindowOp(Enum):
-    """What the atomic calls of a window take besides the reductions, after MPI's names."""
+    """Further operations of a window's atomic calls, after MPI's names."""
 
     REPLACE = "replace"
     NO_OP = "no_op"
@@ -189,7 +189,7 @@ def named(function: Callable[..., object]) -> str:
 
 
 def code_of(op: object) -> str:
-    """Return what tells a user's function from others of its name: 8 hexadecimal digits, "" if unknown.
+    """Return the identity of a user's function: 8 hexadecimal digits, "" if unknown.
 
     Equal in all processes that run the same program. Values that it takes from elsewhere do not count.
     """

@@ -31,7 +31,7 @@ DEFAULT_ROOM = 32 << 20
 """Bytes per node. Containers often have 64 MiB of shared memory in all."""
 
 ON_TIMEOUT = ("raise", "abort", "report")
-"""What a call does whose deadline has passed."""
+"""Actions at a passed deadline."""
 
 CHECK_FIRST, CHECK_ALL, CHECK_OFF = "first", "all", "off"
 CHECKS = (CHECK_FIRST, CHECK_ALL, CHECK_OFF)

@@ -74,7 +74,7 @@ class Control:
         return {0: reference, **others} if others else {}
 
     def objections(self, mine: str) -> str:
-        """Return what keeps some rank from something, the same on all; empty if nothing does.
+        """Return the obstacle of some rank, the same on all; empty without one.
 
         Parameters
         ----------

@@ -260,15 +260,15 @@ class LoopbackTransport:
         return receive.test
 
     def receiving(self, src: int, tag: int) -> Receiving:
-        """Return what begins to receive such messages, as steps."""
+        """Return the function that begins to receive such messages, as steps."""
         return received(self.irecv, src, tag)
 
     def isend_again(self, data: NDArray[Any], dst: int, tag: int) -> BoundSet:
-        """Return what sends this array whenever it is started."""
+        """Return the messages that send this array at each start."""
         return begun_anew(partial(self.isend, data, dst, tag))
 
     def irecv_again(self, data: NDArray[Any], src: int, tag: int) -> BoundSet:
-        """Return what receives into this array whenever it is started."""
+        """Return the messages that receive into this array at each start."""
         return begun_anew(partial(self.irecv, data, src, tag))
 
     def look(self, src: int, tag: int, nbytes: int, *, take: bool = False) -> bool:
@@ -349,7 +349,7 @@ class LoopbackSideChannel:
     """Answers for the other threads: all ranks are of this process."""
 
     def ask(self, ranks: Sequence[int], question: Facts, seconds: float) -> dict[int, Answer]:
-        """Return what each of the ranks would answer. Does not block."""
+        """Return each rank's answer. Does not block."""
         return {rank: Answer(ANSWERED, answer({**question, "rank": rank})) for rank in ranks}
 
 

@@ -16,7 +16,7 @@ from hpccomm.results.table import TIME_FORMAT
 from hpccomm.units import counted, few
 
 MOST_ROWS, MOST_RUNS, MOST_RANKS, MOST_SKEWS = 5_000, 20, 256, 3
-"""What the table, the list of runs, that of a run's ranks and the charts of skew show at most."""
+"""The most rows, runs, ranks of a run, and charts of skew on a page."""
 
 _OF_CURVES = (
     "Bands are the 5th to 95th percentile of the repetitions. Click a name to see its curve alone, with Shift "
@@ -24,7 +24,7 @@ _OF_CURVES = (
 )
 
 _Section = tuple[str, str, vega.Chart]
-"""What stands above a chart, and the chart."""
+"""A chart with its title."""
 
 
 def build(
@@ -98,7 +98,7 @@ def _over_size(runs: Sequence[Run]) -> Iterator[_Section]:
 
 
 def _history(runs: Sequence[Run]) -> Iterator[_Section]:
-    """Yield what cases took over time."""
+    """Yield the times of cases over runs."""
     if cases := curves.history(runs):
         chart = pictures.histories(cases)
         yield chart["title"], _OF_CURVES, chart

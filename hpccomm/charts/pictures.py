@@ -69,7 +69,7 @@ SIZE = number(
 
 
 def tips(**titles: str) -> list[dict[str, Any]]:
-    """Return what the mouse shows of fields, with their titles."""
+    """Return the tooltips of fields, with their titles."""
     return [encoding(field, "nominal", title) for field, title in titles.items()]
 
 
@@ -84,7 +84,7 @@ _TEXTS = {
     "bus bandwidth, GB/s": _text("busbw"),
     "wrong elements": "datum.wrong < 0 ? 'not checked' : datum.wrong",
 }
-"""What the mouse shows of a point: titles, and expressions of Vega."""
+"""The tooltips of a point: titles, and expressions of Vega."""
 
 _CALCULATED = [{"calculate": text, "as": title} for title, text in _TEXTS.items()]
 _TIPS = tips(**{title: title for title in _TEXTS})
@@ -196,7 +196,7 @@ def _crossings(shown: Sequence[Curve]) -> list[Chart]:
 
 
 def histories(cases: Mapping[str, Sequence[Moment]]) -> Chart:
-    """Return what cases took over time.
+    """Return the times of cases over runs.
 
     Raises
     ------

@@ -17,7 +17,7 @@ from hpccomm.units import few
 
 
 class CaseKey(NamedTuple):
-    """What must be equal on both sides for times to be compared."""
+    """The fields that must be equal on both sides for a comparison."""
 
     collective: str
     backend: str

@@ -16,7 +16,7 @@ VERSION = 1
 """Of the JSON document."""
 
 _SAME = ("failed", "decided", "across", "unit", "circumstances", "machines", "left_out")
-"""What has the same name in the document as in `Comparison`."""
+"""The fields with the same name in the document and in `Comparison`."""
 
 
 def as_json(comparison: Comparison) -> str:

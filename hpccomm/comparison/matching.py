@@ -26,7 +26,7 @@ METRICS = {TIME: "time", BUSBW: "bus bandwidth"}
 """Values of ``--metric``, and their meanings."""
 
 ACROSS = ("algorithm", "backend", "dtype", "collective", "ranks")
-"""What may differ between the sides on purpose: fields of `CaseKey`."""
+"""The fields of `CaseKey` that may differ between the sides on purpose."""
 
 _OF_VARIANT = {"backend", "algorithm"}
 

@@ -41,7 +41,7 @@ def require_scipy(what: str) -> None:
 
 
 class Ratio(NamedTuple):
-    """How much longer one side takes than the other.
+    """The relative difference of the sides' times.
 
     Attributes
     ----------

@@ -225,7 +225,7 @@ def compare_passes(
 
 
 def _circumstances(base: Side, new: Side) -> tuple[str, ...]:
-    """Return what differs between any launch of one side and any of the other."""
+    """Return the differences between any launches of the two sides."""
     infos = ([run.info for run in side.runs] for side in (base, new))
     different = (fingerprint.circumstances(*both) for both in product(*infos))
     return tuple(dict.fromkeys(each for pair in different for each in pair))

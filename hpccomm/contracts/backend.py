@@ -19,7 +19,7 @@ from hpccomm.topology import Topology
 
 
 class OneSided(Protocol):
-    """What the ranks of one window do to each other's memory without the other's help.
+    """One-sided communication between the ranks of one window.
 
     Offsets and counts are in bytes. What one rank wrote, another one reads rightly only once the two
     have synchronised: the writer calls `order` (after `flush`, if it wrote by `put`), then sends
@@ -72,7 +72,7 @@ class OneSided(Protocol):
 
 
 class Survival(Protocol):
-    """What a library that survives lost ranks can do for one communicator.
+    """The abilities of a library that survives lost ranks, for one communicator.
 
     Attributes
     ----------

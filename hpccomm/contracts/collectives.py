@@ -50,7 +50,7 @@ def _twice_all_but_own(ranks: int) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Collective:
-    """What a collective is.
+    """The description of a collective.
 
     Attributes
     ----------
@@ -185,7 +185,7 @@ _OF_NCCL_TESTS = (
 _VERIFIED = tuple(name for name, each in DESCRIPTIONS.items() if not each.prefix)
 
 MEASURED = tuple(dict.fromkeys((*_OF_NCCL_TESTS, *_VERIFIED)))
-"""What can be measured, in the order of ``all``: what nccl-tests has, then the others."""
+"""The measurable collectives, in the order of ``all``: nccl-tests', then the others."""
 
 ALIASES = {"alltoall": "all_to_all", "alltoallv": "all_to_all_v", "sendrecv": "send_recv"}
 """nccl-tests' names of collectives, where they are others."""

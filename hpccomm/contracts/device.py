@@ -24,7 +24,7 @@ Launch = Callable[[int, int, int], None]
 
 @dataclass(frozen=True, slots=True)
 class Preparation:
-    """What a call needs besides the library's first communicator.
+    """The needs of a call in addition to the library's first communicator.
 
     Attributes
     ----------
@@ -134,7 +134,7 @@ class DeviceBackend(Protocol):
         """Issue the calls and exchanges of the block together at its end, also if it raises."""
 
     def reason(self) -> str:
-        """Return what besides the library decides its own choice (``NCCL_ALGO`` is set), or ''."""
+        """Return the setting that decides the library's own choice (``NCCL_ALGO``), or ''."""
 
     def empty(self, nbytes: int) -> object | None:
         """Return device memory that can be registered, or None if it is not available. Local.

@@ -18,7 +18,7 @@ Marks = tuple[int, ...]
 """A block given or taken: its giver, its taker, and its size."""
 
 Between = tuple[Sequence[int], Sequence[int]]
-"""What a rank sends to another one and expects from it: elements of each block, in order."""
+"""The blocks from a rank to another one, and back: elements of each, in order."""
 
 
 class Exchanged(NamedTuple):
@@ -40,7 +40,7 @@ class Exchanged(NamedTuple):
     listed: bool
 
     def between(self, peer: int) -> Between:
-        """Return what this rank exchanges with another one."""
+        """Return this rank's exchange with another one."""
         if not self.listed:
             return [self.counts[peer]], [self.recv_counts[peer]]
         blocks = [block for block, each in enumerate(self.peers) if each == peer]
@@ -55,12 +55,12 @@ def exchanged(call: Signature) -> Exchanged:
 
 
 def between(calls: Sequence[Signature], peer: int) -> list[Between]:
-    """Return what a rank exchanges with another one in each of some calls."""
+    """Return a rank's exchange with another one in each of some calls."""
     return [exchanged(call).between(peer) for call in calls]
 
 
 def unfit(rank: int, mine: Between, peer: int, theirs: Between) -> str | None:
-    """Return what does not fit between two ranks; None if all does."""
+    """Return the mismatch between two ranks; None without one."""
     (sends, expects), (sent, expected) = mine, theirs
     if len(sends) != len(sent):
         return (
@@ -78,7 +78,7 @@ def unfit(rank: int, mine: Between, peer: int, theirs: Between) -> str | None:
 
 
 def unpaired(everyone: Sequence[Exchanged]) -> tuple[str, tuple[int, int]] | None:
-    """Return what does not fit, and the ranks concerned; None if all does. `everyone` has the lists of each rank."""
+    """Return the mismatch and its ranks; None without one. `everyone` has all ranks' lists."""
     for rank, own in enumerate(everyone):
         peers = sorted(set(own.peers) - {NOBODY, rank}) if own.listed else range(rank)
         for peer in peers:

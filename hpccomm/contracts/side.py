@@ -20,7 +20,7 @@ stopped, by SIGSTOP or a debugger; it is there, or may be, and did not answer in
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What one rank answered.
+    """The answer of one rank.
 
     Attributes
     ----------

@@ -15,7 +15,7 @@ from hpccomm.reductions import Op, PremulSum, ReduceOp, accumulator
 
 @dataclass(frozen=True, slots=True)
 class Signature:
-    """What a collective call asks for.
+    """A collective call without its memory.
 
     Each call has at most two flat arrays on a rank, `send` and `recv`. Their contents follow from
     the collective's description in ``hpccomm.contracts.collectives``: nothing, the whole array, the
@@ -60,7 +60,7 @@ class Signature:
 
     @property
     def description(self) -> Collective:
-        """What the collective is."""
+        """The description of the collective."""
         return DESCRIPTIONS[self.collective]
 
     @property

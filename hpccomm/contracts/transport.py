@@ -91,7 +91,7 @@ differs where ranks make different calls; the rest say where its buffers lie, fo
 
 
 class Reach(Enum):
-    """What the ranks of a node reach of each other in one call."""
+    """The memory that the ranks of a node reach of each other in one call."""
 
     DIRECT = "direct"
     """Each other's arrays."""
@@ -152,7 +152,7 @@ class Exposure(Protocol):
 
     @property
     def record(self) -> Record:
-        """What this rank publishes."""
+        """The record of this rank."""
 
     @property
     def registered(self) -> Sequence[NDArray[Any]] | None:
@@ -310,10 +310,10 @@ class Transport(Protocol):
         """Return functions that begin it as steps: for a receive, and for a send beside it."""
 
     def isend_again(self, data: NDArray[Any], dst: int, tag: int) -> BoundSet:
-        """Return what sends this array to rank `dst`, as `isend` does, whenever it is started."""
+        """Return messages that send this array to rank `dst`, as `isend` does, at each start."""
 
     def irecv_again(self, data: NDArray[Any], src: int, tag: int) -> BoundSet:
-        """Return what receives into this array from rank `src`, as `irecv` does, whenever it is started."""
+        """Return the messages that receive from rank `src`, as `irecv` does, at each start."""
 
     def look(self, src: int, tag: int, nbytes: int, *, take: bool = False) -> bool:
         """Tell whether a receive of `nbytes` bytes that has waited long seems to wait in vain.

@@ -16,7 +16,7 @@ KINDS = ("cause", "error", "consequence", "warning", "harmless")
 
 @dataclass(frozen=True)
 class Explanation:
-    """What a message means: a row of ``messages.tsv`` or ``xids.tsv``.
+    """The meaning of a message: a row of ``messages.tsv`` or ``xids.tsv``.
 
     Attributes
     ----------
@@ -113,7 +113,7 @@ TABLE = tuple(_table())
 
 
 def matching(text: str) -> list[Explanation]:
-    """Return what a text names or quotes, in that order: an error, a status, a message."""
+    """Return the named or quoted subject of a text: an error, a status, a message."""
     words = text.strip()
     if words.isdigit():
         words = f"status {words}"

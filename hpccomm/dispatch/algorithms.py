@@ -127,7 +127,7 @@ class AlgorithmRunner:
         *,
         direct_only: bool = False,
     ) -> Route:
-        """Return what runs an algorithm.
+        """Return the route that runs an algorithm.
 
         Parameters
         ----------
@@ -193,7 +193,7 @@ class AlgorithmRunner:
         return Route(replace(choice, segment=segment, reason=reason), start)
 
     def _builds(self, call: Signature, found: Algorithm, deterministic: bool) -> dict[Reach, Build]:
-        """Return what makes the schedules of an algorithm's forms."""
+        """Return the builds of an algorithm's forms."""
         if self._sharing is None or not found.shared:
             builds = {Reach.NONE: found.by_messages(deterministic)}
             if self._sharing is not None and found.direct is not None and not deterministic:
@@ -243,7 +243,7 @@ class AlgorithmRunner:
         return build(group, call, self._tuning(call, pick))
 
     def _tuning(self, call: Signature, pick: policy.Pick) -> Tuning:
-        """Return what schedules are built with."""
+        """Return the parameters for schedules."""
         nbytes = self._segment or pick.segment or DEFAULT_SEGMENT
         room = 0 if self._sharing is None else self._sharing.room // call.dtype.itemsize
         return Tuning(
@@ -254,7 +254,7 @@ class AlgorithmRunner:
         )
 
     def _folder(self, op: Op, dtype: DType) -> Folder:
-        """Return what folds; calls of one named reduction and dtype share it, and its memory."""
+        """Return the folder; calls of one named reduction and dtype share it, and its memory."""
         if not isinstance(op, ReduceOp):
             return Folder(op, dtype)
         averaged = self._backend.size if op is ReduceOp.AVG else 0

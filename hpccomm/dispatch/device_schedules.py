@@ -33,7 +33,7 @@ _BYTES = np.dtype(np.uint8)
 
 
 class ReadySchedule(NamedTuple):
-    """What carries out a call.
+    """A schedule made ready for a call.
 
     Attributes
     ----------
@@ -88,7 +88,7 @@ class DeviceSchedules:
     def planned(
         self, call: Signature, algorithm: policy.PolicyChoice, deterministic: bool
     ) -> ReadySchedule:
-        """Return what carries out calls like `call`. Local.
+        """Return the ready schedule of calls like `call`. Local.
 
         Parameters
         ----------
@@ -144,7 +144,7 @@ class DeviceSchedules:
         return DeviceElements(dtype, self._device, self.scratch)
 
     def beginning(self, call: Signature, wide: bool) -> Begin:
-        """Return what multiplies contributions by the factor, and widens them, into scratch."""
+        """Return the function that multiplies and widens contributions, into scratch."""
         op, dtype, scratch = call.op, call.dtype, self.scratch
         elements = self._elements(dtype)
         sent, received = call.lengths_of(self._rank)

@@ -139,7 +139,7 @@ class HostDispatch:
         return bool(held) and all(held)
 
     def _before(self, call: Signature) -> Before | None:
-        """Return what makes the contribution of `send`, or None if it is that itself."""
+        """Return the function for the contribution of `send`, or None if it is unchanged."""
         op = call.op
         if not isinstance(op, PremulSum):
             return None

@@ -148,7 +148,7 @@ def proven(
 
 @dataclass
 class _Work:
-    """What a proof has had to do so far. The same on all ranks.
+    """The work of a proof so far. The same on all ranks.
 
     Attributes
     ----------

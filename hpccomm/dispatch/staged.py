@@ -393,7 +393,7 @@ Host = NDArray[Any] | None
 
 
 def _arrays(flow: Flow, stage: Stage, slot: Slot) -> tuple[Host, Host]:
-    """Return what the host's call sends and receives."""
+    """Return the host call's arrays to send and to receive into."""
     recv = _array(slot.recv, stage.recv, flow.dtype)
     if flow.one_array:
         return None, recv

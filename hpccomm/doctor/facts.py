@@ -30,7 +30,7 @@ _MODULES = (host, limits, kernel_log, packages, slurm, gpus, cpu, pci, network, 
 SOURCES: dict[str, Callable[[Path], Tree]] = {
     module.__name__.rpartition(".")[2]: module.gather for module in _MODULES
 }
-"""What reads the facts below each name of a node's tree."""
+"""The source of the facts below each name of a node's tree."""
 
 
 def gather(only: Collection[str] = (), root: Path = Path("/")) -> Tree:

@@ -18,14 +18,14 @@ PATIENCE = 60.0
 """Seconds that MPI may take to start, gather and end."""
 
 PROGRAM = (sys.executable, "-m", "hpccomm.doctor.in_mpi")
-"""What uses MPI."""
+"""The module that uses MPI."""
 
 _LAST = 12
 """Lines to keep of the output of a process that failed."""
 
 
 class MpiReport(NamedTuple):
-    """What the process that used MPI reported.
+    """The report of the process that used MPI.
 
     Attributes
     ----------

@@ -18,7 +18,7 @@ Status = Literal["fail", "warn", "note", "skipped", "ok"]
 
 @dataclass(frozen=True, slots=True)
 class Diagnosis:
-    """What a rule found.
+    """The finding of a rule.
 
     Attributes
     ----------
@@ -106,7 +106,7 @@ def _result(rule: Rule, values: list[Any]) -> Diagnosis:
 
 
 MISSING = object()
-"""What stands for a fact that a tree does not have."""
+"""Stands for a missing fact of a tree."""
 
 
 def at(tree: Tree, path: str) -> Any:

@@ -69,7 +69,7 @@ def libraries(maps: str) -> dict[str, list[str]]:
 
 
 def of_mpi(library: Any) -> dict[str, Any]:
-    """Return what MPI says of itself and of the job. Local; MPI is up.
+    """Return MPI's facts about itself and the job. Local; MPI is up.
 
     Parameters
     ----------

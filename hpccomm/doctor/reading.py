@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 ALL_USERS = ["0", "0", "4294967295"]
-"""What /proc/PID/uid_map holds outside of namespaces of users."""
+"""Contents of /proc/PID/uid_map outside of user namespaces."""
 
 KINDS: dict[str, Callable[[str], Any]] = {
     "text": lambda text: " ".join(text.split()),
@@ -86,7 +86,7 @@ class Reading:
             return None
 
     def matches(self, name: str, pattern: str) -> Iterator[Path]:
-        """Yield what matches a pattern in a folder, in order; nothing if the folder is missing."""
+        """Yield the matches of a pattern in a folder, in order; nothing without the folder."""
         yield from sorted(self.path(name).glob(pattern))
 
     def take(self, fact: str, read: Callable[[], Any]) -> Any:

@@ -23,7 +23,7 @@ _SHOWN = (
 
 
 def head(trees: Mapping[str, Any]) -> Iterator[str]:
-    """Yield what was looked at: each fact once, with the nodes that have another."""
+    """Yield the checked facts: each once, with the nodes that differ."""
     ranks = sum(len(tree.get("ranks", "?")) for tree in trees.values())
     yield f"{counted(ranks, 'rank')} on {counted(len(trees), 'node')}: {few(trees, 4)}"
     for path in _SHOWN:

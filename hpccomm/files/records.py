@@ -38,7 +38,7 @@ FACTS = "facts"
 CHECKSUM = "crc32"
 
 DIFFERS = "stored checksum differs: not shown"
-"""What messages say of damage."""
+"""The words of messages on damage."""
 
 HDF5_ERRORS = (
     AttributeError,
@@ -49,7 +49,7 @@ HDF5_ERRORS = (
     TypeError,
     ValueError,
 )
-"""What h5py, NumPy and json raise on a file whose content is not what hpccomm writes."""
+"""The errors of h5py, NumPy and json on a file with foreign contents."""
 
 SIGNATURE = b"\x89HDF\r\n\x1a\n"
 """The first bytes of an HDF5 file."""

@@ -84,7 +84,7 @@ class Component:
 
 @dataclass(frozen=True, slots=True)
 class NodeHardware:
-    """What a node is made of. Nodes of different names that are alike are equal.
+    """The hardware of a node. Equal nodes of different names compare equal.
 
     Attributes
     ----------

@@ -51,7 +51,7 @@ def linked(node: NodeHardware, gpu: Component) -> str:
 
 
 def summary(node: NodeHardware) -> str:
-    """Return what a node has, in numbers."""
+    """Return the parts of a node, in numbers."""
     sockets = len({domain.socket for domain in node.domains} - {None})
     cores = sum(domain.cores for domain in node.domains)
     threads = sum(len(domain.cpus) for domain in node.domains)

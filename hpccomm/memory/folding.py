@@ -63,7 +63,7 @@ _NEARER: dict[ReduceOp, np.ufunc] = {
 
 
 def _locating(nearer: np.ufunc, dtype: DType) -> Pair:
-    """Return what folds values with their indices: of equal values, and of NaN, the smallest index."""
+    """Return the fold of values with indices: of equal values, and of NaN, the smallest index."""
     numbers = dtypes.is_float(dtype["value"])
 
     def combine(a: Array, b: Array, out: Array) -> None:

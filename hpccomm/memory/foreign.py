@@ -120,7 +120,7 @@ def _from_dlpack(x: Any, name: str) -> Array:
 
 
 def _advice(x: object, name: str) -> str:
-    """Return what makes a NumPy array of an object, if anything does."""
+    """Return the function that makes a NumPy array of an object, or None."""
     of = _variable(name)
     if is_tensor(x):
         known = hasattr(np, str(getattr(x, "dtype", "")).removeprefix("torch."))
@@ -139,7 +139,7 @@ def _advice(x: object, name: str) -> str:
 
 
 def _variable(name: str) -> str:
-    """Return what stands for an array in a line of code; some names are phrases."""
+    """Return the text for an array in a line of code; some names are phrases."""
     return "array" if " " in name else name
 
 

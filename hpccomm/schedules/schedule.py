@@ -178,7 +178,7 @@ Channel = Callable[[], Rounds]
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """What ranks do in a collective.
+    """The actions of ranks in a collective.
 
     Attributes
     ----------

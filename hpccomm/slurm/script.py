@@ -19,7 +19,7 @@ SIGNAL_SECONDS = 60
 """How long before its time limit the job is asked to end. Slurm may do so up to a minute earlier."""
 
 STARTERS = ("pmix", "pmi2", "mpiexec")
-"""What can start the ranks: srun by one of two protocols, or the MPI library's launcher."""
+"""Ways to start the ranks: srun by one of two protocols, or the MPI library's launcher."""
 
 BINDINGS: Mapping[str, tuple[str, str]] = MappingProxyType(
     {
@@ -29,7 +29,7 @@ BINDINGS: Mapping[str, tuple[str, str]] = MappingProxyType(
         "numa": ("ldoms", "numa"),
     }
 )
-"""What ranks can be bound to, and its names with ``srun --cpu-bind`` and ``mpiexec --bind-to``."""
+"""Bindings of ranks, with their names for ``srun --cpu-bind`` and ``mpiexec --bind-to``."""
 
 
 @dataclass(frozen=True, slots=True)

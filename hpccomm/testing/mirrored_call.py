@@ -39,7 +39,7 @@ class Use:
         self.over = True
 
     def twin(self, x: Any) -> Any:
-        """Return what stands for an argument on the device; anything but an array is itself."""
+        """Return an argument's twin on the device; anything but an array is itself."""
         if not isinstance(x, np.ndarray):
             return x
         twin = self._mirrors.twin(x)
@@ -124,7 +124,7 @@ class MirroredWork(Work):
         return self._lent.done()
 
     def exception(self) -> BaseException | None:
-        """Return what ended it, if anything did. Does not block."""
+        """Return its error, if any. Does not block."""
         return self._lent.exception()
 
     def settled(self) -> bool:

@@ -149,7 +149,7 @@ def differing(
 
 
 def _findings(variable: KnownVariable, value: str, machine: Surroundings) -> Iterator[Fault]:
-    """Yield what there is to say of a setting, the most important first."""
+    """Yield the remarks on a setting, the most important first."""
     library, nccl, until = variable.library, machine.nccl, version_code(variable.until)
     instead = f"use {variable.instead}" if variable.instead else "remove it"
     if variable.status in ("never", "foreign"):

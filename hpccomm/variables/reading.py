@@ -28,7 +28,7 @@ _PATTERNS = {
 
 
 def number(text: str) -> tuple[int, str]:
-    """Return what C's ``strtoll`` with base 0 makes of a text, and the rest that it ignores."""
+    """Return the number that C's ``strtoll`` with base 0 reads, and the ignored rest."""
     match = _NUMBER.match(text)
     if not match:
         return 0, text

@@ -28,7 +28,7 @@ _THREAD_MULTIPLE = 3
 
 
 class LibraryAnswers(NamedTuple):
-    """What an MPI library says about itself.
+    """An MPI library's facts about itself.
 
     Attributes
     ----------

@@ -55,7 +55,7 @@ _LAUNCHERS = (
 
 
 def launched(environ: Mapping[str, str] | None = None) -> Launch | None:
-    """Return what the launcher says, or None if there was none.
+    """Return the launcher's facts, or None without a launcher.
 
     A step of Slurm with one task does not count: all programs in a shell of ``srun --pty`` have its
     variables. Reads the environment only; starts nothing.
@@ -84,7 +84,7 @@ def agree(**names: str) -> None:
 
 
 def job_key(environ: Mapping[str, str] | None = None) -> str:
-    """Return what names the job among all jobs of its user: equal in its processes on one node.
+    """Return the job's name among all jobs of its user: equal in its processes on one node.
 
     Letters, digits and ``._-``, at most 40 characters. A process that no launcher started is a job of
     its own, named by its process id. Ranks that have met in MPI have one of them: see `agree`.
@@ -98,7 +98,7 @@ def job_key(environ: Mapping[str, str] | None = None) -> str:
 
 
 def job_name(environ: Mapping[str, str] | None = None) -> str:
-    """Return what names the job, equal in all its processes; empty if the launcher gives no name.
+    """Return the job's name, equal in all its processes; empty without one.
 
     Letters, digits and ``._-``, at most 40 characters. A later job may have the same.
     """

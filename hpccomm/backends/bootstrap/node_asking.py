@@ -141,7 +141,7 @@ def ask(addresses: Mapping[int, Address], question: Facts, seconds: float) -> di
 
 
 def _unanswered(asked: _Asked, *, refused: bool = False) -> Answer:
-    """Return what the kernel says of a process that did not answer.
+    """Return the kernel's facts of a silent process.
 
     A process that refuses and still exists is in the last steps of its exit, or runs another
     program.
@@ -152,7 +152,7 @@ def _unanswered(asked: _Asked, *, refused: bool = False) -> Answer:
 
 
 def state_of(near: Address) -> str:
-    """Return what the kernel says of a process that does not answer; `SILENT` if nothing is wrong."""
+    """Return the kernel's state of a silent process; `SILENT` if it runs."""
     letter = process_state(near.pid)
     if letter in ("", "Z", "X"):
         return GONE

@@ -71,7 +71,7 @@ class Address(NamedTuple):
 
 @cache
 def network() -> str:
-    """Return what names this process's namespaces of sockets and of process ids, on this host."""
+    """Return the name of this process's socket and process-id namespaces, on this host."""
     spaces = [Path(f"/proc/self/ns/{kind}").stat().st_ino for kind in ("net", "pid")]
     return f"{_text('/proc/sys/kernel/random/boot_id')} {spaces}"
 

@@ -168,7 +168,7 @@ def _silent(answers: Mapping[int, Answer]) -> dict[int, str]:
 
 
 START_SECONDS = 3.0
-"""What MPI's own start may take, beside the deadline."""
+"""Seconds for MPI's own start, in addition to the deadline."""
 
 
 class JobArrival:

@@ -37,7 +37,7 @@ def open_backend(mpi_comm: object, hints: Mapping[str, str]) -> Backend:
 
 
 def ended_making(error: Exception, mpi_comm: Any) -> CommunicationError | None:
-    """Return what ended the making of a communicator over `mpi_comm`, if MPI did; None if it did not.
+    """Return MPI's error in the making of a communicator over `mpi_comm`; None without one.
 
     After a loss anything may have been received instead of an object, and so any error come of it.
     """

@@ -108,7 +108,7 @@ class CheckedTransport:
         return polled(self.receiving(src, tag)(data))
 
     def receiving(self, src: int, tag: int) -> Receiving:
-        """Return what begins to receive such messages, as steps."""
+        """Return the function that begins to receive such messages, as steps."""
         with self._lock:
             turns = self._turns.setdefault((src, tag // self._codes), deque())
         wait, begin = self._receive, turns.append
@@ -166,11 +166,11 @@ class CheckedTransport:
         check_fit(src, came.tag, tag, came.nbytes, data.nbytes)
 
     def isend_again(self, data: NDArray[Any], dst: int, tag: int) -> BoundSet:
-        """Return what sends this array whenever it is started."""
+        """Return the messages that send this array at each start."""
         return begun_anew(partial(self.isend, data, dst, tag))
 
     def irecv_again(self, data: NDArray[Any], src: int, tag: int) -> BoundSet:
-        """Return what receives into this array whenever it is started."""
+        """Return the messages that receive into this array at each start."""
         return begun_anew(partial(self.irecv, data, src, tag))
 
     def awaited(self, src: int, tag: int) -> bool:
@@ -232,17 +232,17 @@ class SizedTransport:
         return test
 
     def receiving(self, src: int, tag: int) -> Receiving:
-        """Return what begins to receive such messages, as steps."""
+        """Return the function that begins to receive such messages, as steps."""
         return received(self.irecv, src, tag)
 
     def isend_again(self, data: NDArray[Any], dst: int, tag: int) -> BoundSet:
-        """Return what sends this array whenever it is started."""
+        """Return the messages that send this array at each start."""
         if data.nbytes > self._most:
             return self._checked.isend_again(data, dst, tag)
         return self._again(self._comm.Send_init, data, dst, tag)
 
     def irecv_again(self, data: NDArray[Any], src: int, tag: int) -> BoundSet:
-        """Return what receives into this array whenever it is started."""
+        """Return the messages that receive into this array at each start."""
         if data.nbytes > self._most:
             return self._checked.irecv_again(data, src, tag)
         return self._again(self._comm.Recv_init, data, src, tag)

@@ -54,7 +54,7 @@ class Ulfm:
         return lost(self._comm, seconds)
 
     def loss(self, error: MPI.Exception) -> CommunicationError | None:
-        """Return what an error of the library is, if that is the loss of ranks; None if it is not.
+        """Return the loss of ranks that an error reports; None for other errors.
 
         Some calls, such as those on windows, then fail with other errors.
         """

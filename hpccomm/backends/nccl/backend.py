@@ -129,7 +129,7 @@ class NcclBackend:
         return self._group
 
     def reason(self) -> str:
-        """Return what influences NCCL's own choice: the user's ``NCCL_ALGO``; else ''."""
+        """Return the user's ``NCCL_ALGO``, which influences NCCL's own choice; else ''."""
         algo = self.facts[self.rank].variables.get(variables.ALGO)
         return f"{variables.ALGO}={algo} is set" if algo else ""
 

@@ -86,7 +86,7 @@ def _bind(call: Signature, ability: Ability) -> Bind | None:
 def _reducing(
     call: Signature, ability: Ability, over: Callable[[Any, Reduction], Issue]
 ) -> Bind | None:
-    """Return what binds a reduction: ``over(communicator, how)`` gives its launch by operation."""
+    """Return a binder of a reduction: ``over(communicator, how)`` gives its launch by operation."""
     how = reduction(call.op, call.dtype, ability)
     if how is None:
         return None

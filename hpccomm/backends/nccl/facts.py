@@ -87,7 +87,7 @@ class Facts:
 
 
 def unpacked(packed: bytes) -> Facts:
-    """Return what `Facts.packed` packed."""
+    """Return the facts that `Facts.packed` packed."""
     values: dict[str, Any] = json.loads(packed)
     values["functions"] = tuple(values["functions"])
     return Facts(**values)

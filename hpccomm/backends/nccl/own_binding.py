@@ -151,7 +151,7 @@ def get_version() -> int:
 
 
 def get_unique_id() -> bytes:
-    """Return what names a new communicator, for all of its ranks."""
+    """Return a unique id for a new communicator of all ranks."""
     unique = libnccl.UniqueId()
     libnccl.check(libnccl.functions().ncclGetUniqueId(ctypes.byref(unique)))
     return bytes(unique)

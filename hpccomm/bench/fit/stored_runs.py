@@ -34,7 +34,7 @@ GUESS = 1e-6, 5e9
 
 @dataclass(frozen=True, slots=True)
 class Usable:
-    """What of a run can be used.
+    """The usable part of a run.
 
     Attributes
     ----------

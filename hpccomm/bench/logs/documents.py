@@ -19,7 +19,7 @@ def is_one(text: str) -> bool:
 
 
 def parse(text: str, defaults: LogDefaults) -> list[LogTable]:
-    """Return what becomes of the documents of a log.
+    """Return the runs in the documents of a log.
 
     Raises
     ------

@@ -189,11 +189,11 @@ OF_NCCL = (
     *("all_reduce", "reduce_scatter", "all_gather", "broadcast", "reduce", "all_to_all"),
     *("all_to_all_v", "gather", "scatter", "send_recv", "hypercube"),
 )
-"""What nccl-tests has a program for."""
+"""The collectives with a program in nccl-tests."""
 
 
 NOT_IN_PLACE = ("all_to_all", "all_to_all_v")
-"""What cannot be in place, and is measured so all the same."""
+"""The collectives that cannot be in place, and are measured as if."""
 
 
 def possible(rows: Sequence[PrintedRow]) -> list[str]:

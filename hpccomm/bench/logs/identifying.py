@@ -31,7 +31,7 @@ class Unfit(Exception):
 
 @dataclass(frozen=True, slots=True)
 class IdentifiedTable:
-    """What a table is of.
+    """The identity of a table.
 
     Attributes
     ----------
@@ -50,7 +50,7 @@ class IdentifiedTable:
 
 @dataclass(frozen=True, slots=True)
 class TableEvidence:
-    """What a log says of a table.
+    """A log's facts about a table.
 
     Attributes
     ----------

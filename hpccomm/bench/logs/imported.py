@@ -99,12 +99,12 @@ class LeftOutTable:
 
 
 LogTable = ImportedRun | LeftOutTable
-"""What becomes of a table."""
+"""The outcome of a table."""
 
 
 @dataclass(frozen=True, slots=True)
 class LogDefaults:
-    """What the caller says of a log.
+    """The caller's facts about a log.
 
     Attributes
     ----------

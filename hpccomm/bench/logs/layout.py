@@ -100,7 +100,7 @@ class Columns:
         return "res" in self.columns
 
     def candidates(self, rows: Sequence[PrintedRow], backend: str) -> list[str]:
-        """Return what a table without a name may be.
+        """Return the candidates for a table without a name.
 
         Before nccl-tests 2.13 (2022) each program had its own columns. mscclpp-test's measure in place or not,
         as their source has it. nccl-tests' all-to-all-v has always named itself.

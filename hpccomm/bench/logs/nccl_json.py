@@ -27,7 +27,7 @@ Block = tuple[str, str, str]
 
 
 def parse(document: dict[str, Any], defaults: LogDefaults, line: int) -> list[LogTable]:
-    """Return what becomes of a document.
+    """Return the runs in a document.
 
     Raises
     ------

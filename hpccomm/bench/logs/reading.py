@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class ReadLog:
-    """What a log gives.
+    """The contents of a log.
 
     Attributes
     ----------

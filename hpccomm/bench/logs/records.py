@@ -46,7 +46,7 @@ def of_csv(text: str) -> tuple[list[tuple[int, Record]], list[str]]:
 def parse(
     records: list[tuple[int, Record]], notes: list[str], defaults: LogDefaults
 ) -> list[LogTable]:
-    """Return what becomes of records, one after the other of a collective as a run.
+    """Return the runs of records: consecutive ones of a collective are a run.
 
     Parameters
     ----------

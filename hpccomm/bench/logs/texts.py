@@ -22,7 +22,7 @@ _PACKED: dict[bytes, tuple[str, Callable[[bytes], bytes] | None]] = {
     b"\x89HDF": ("an HDF5 file", None),
     b"\x7fELF": ("a program", None),
 }
-"""What a file begins with, its name, and what unpacks it."""
+"""The first bytes of a packed file, its format, and its unpacker."""
 
 _MARKS = {
     b"\xef\xbb\xbf": "utf-8-sig",

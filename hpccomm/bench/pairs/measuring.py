@@ -80,7 +80,7 @@ def measure(
     pairs = comm.size * (comm.size - 1) // 2
 
     def measured() -> MeasuredPairs | None:
-        """Return what was measured so far, on rank 0."""
+        """Return the measurements so far, on rank 0."""
         if links is None:
             return None
         sizes = pairs, options.small, options.large

@@ -31,7 +31,7 @@ Arguments = tuple[tuple[Any, ...], dict[str, Any]]
 
 @dataclass(frozen=True, slots=True)
 class Operands:
-    """What a rank has for a call.
+    """A rank's arguments for a call.
 
     Attributes
     ----------

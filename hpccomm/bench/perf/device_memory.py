@@ -93,7 +93,7 @@ class DeviceMemory:
     # --- facts ------------------------------------------------------------------------------------
 
     def description(self) -> DeviceDescription:
-        """Return what the header says of this rank's device."""
+        """Return the header's words about this rank's device."""
         device = identify(self._device)
         link = nvml.fastest_link(device.uuid)
         more = DeviceInfo(device.uuid) if link is None else DeviceInfo(device.uuid, *link)
@@ -212,7 +212,7 @@ class DeviceMemory:
 
     @property
     def after(self) -> Call | None:
-        """What follows each operation, in the time."""
+        """The function called after each operation, in the time."""
         return {1: self._meet, 2: self.settle}.get(self._config.blocking_collectives)
 
     def time(self, calls: Sequence[Call], samples: bool) -> tuple[RankTimes, Call | None]:

@@ -280,7 +280,7 @@ ARGUMENTS: tuple[Flag | FlagGroup, ...] = (
     FlagGroup(SOUND, "sound timing"),
     *(FlagGroup(group, heading) for heading, group in FLAGS.items()),
 )
-"""What a command line of perf has."""
+"""The parsed command line of perf."""
 
 
 def sizes(args: argparse.Namespace) -> Sizes:

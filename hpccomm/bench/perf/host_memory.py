@@ -118,7 +118,7 @@ class HostMemory:
 
     @property
     def after(self) -> Call | None:
-        """What follows each operation, in the time (``-z``)."""
+        """The function called after each operation, in the time (``-z``)."""
         return self.barrier if self._config.blocking_collectives == 1 else None
 
     def time(self, calls: Sequence[Call], samples: bool) -> tuple[RankTimes, Call | None]:

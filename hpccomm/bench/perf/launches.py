@@ -31,7 +31,7 @@ _GRACE = 20.0
 
 
 def launcher(given: Sequence[str] | None, environ: Mapping[str, str]) -> tuple[str, ...]:
-    """Return what starts the ranks of a launch.
+    """Return the command that starts the ranks of a launch.
 
     Parameters
     ----------
@@ -151,7 +151,7 @@ def run(
 
 
 def _python(variant: Variant) -> list[str]:
-    """Return what runs Python, with the variables of a variant: not every launcher passes on the environment."""
+    """Return the command for Python with a variant's variables, which launchers may drop."""
     assigned = [f"{key}={value}" for key, value in variant.environment.items()]
     return [*(["env", *assigned] if assigned else []), sys.executable]
 
@@ -202,7 +202,7 @@ def _terminated(number: int, *_: object) -> NoReturn:
 
 
 def summary(output: Path, name: str) -> Iterator[str]:
-    """Give what the launches of a series found, as lines of comment: of each row the median over launches.
+    """Yield the results of a series, as comments: each row's median over launches.
 
     Parameters
     ----------

@@ -19,7 +19,7 @@ ALIGNMENT = 16
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """What one rank's arrays hold in one case. All numbers are elements, except `nbytes`.
+    """The contents of one rank's arrays in one case. Numbers are elements, except `nbytes`.
 
     Attributes
     ----------

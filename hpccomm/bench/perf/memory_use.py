@@ -56,7 +56,7 @@ def cut(arena: Any, address: int, size: int) -> tuple[Any, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """What one rank needs.
+    """The needed memory of one rank.
 
     Attributes
     ----------

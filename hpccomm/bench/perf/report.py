@@ -246,7 +246,7 @@ class Report:
             write_stderr(rows)
 
     def _closing(self) -> str:
-        """Return what closes the table that is broken off, once; empty if none is open."""
+        """Return the footer of the interrupted table, once; empty without an open table."""
         if self._begun is None:
             return ""
         link = bound(self.info, self._begun)
@@ -279,7 +279,7 @@ class Report:
 
 
 def _writer(options: Options, info: RunInfo, rows: int) -> Any:
-    """Return what adds a run to the results file."""
+    """Return the writer that adds a run to the results file."""
     from hpccomm.results.writer import Writer  # h5py takes long to import
 
     repetitions = rows * options.config.iterations

@@ -25,7 +25,7 @@ _LARGEST = (1 << 31) - 1
 
 @dataclass(frozen=True, slots=True)
 class RankSplit:
-    """What makes a rank's number the colour of its group.
+    """The rule that makes a rank's number the colour of its group.
 
     Attributes
     ----------

@@ -35,7 +35,7 @@ TableNames = tuple[str, str, str]
 
 @dataclass(frozen=True, slots=True)
 class PerfCase:
-    """What one line measures.
+    """The subject of one line.
 
     Attributes
     ----------

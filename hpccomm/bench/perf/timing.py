@@ -40,7 +40,7 @@ class Isolated:
 
 @dataclass(frozen=True, slots=True)
 class RankTimes:
-    """What one rank measured.
+    """The measurements of one rank.
 
     Attributes
     ----------

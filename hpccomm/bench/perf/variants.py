@@ -88,7 +88,7 @@ class Variant:
 
 
 ONLY = Variant("")
-"""What a run without variants measures."""
+"""The single variant of a run without ``--interleave``."""
 
 
 def name_of_variant(text: str) -> str:

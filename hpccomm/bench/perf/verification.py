@@ -42,7 +42,7 @@ class RankSlice:
 
 @dataclass(frozen=True, slots=True)
 class CheckedData:
-    """What all ranks' arrays hold in one checked operation.
+    """The contents of all ranks' arrays in one checked operation.
 
     Attributes
     ----------

@@ -14,7 +14,7 @@ from hpccomm.units import rounded_size
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """What one algorithm does with one size.
+    """The cost of one algorithm at one size.
 
     Attributes
     ----------

@@ -20,12 +20,12 @@ EVENTS = "events"
 COST = "cost"
 TERMS = "terms"
 MODELS = (EVENTS, COST, TERMS)
-"""What a call can be timed with."""
+"""The models that can time a call."""
 
 
 @dataclass(frozen=True)
 class SimulationRequest:
-    """What to simulate.
+    """The request of a simulation.
 
     Attributes
     ----------

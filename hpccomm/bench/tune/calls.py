@@ -56,7 +56,7 @@ class TunedCall:
 
     @property
     def how(self) -> str:
-        """What distinguishes it from other calls of the collective, in words; empty for plain ones."""
+        """Its difference from other calls of the collective, in words; empty for plain ones."""
         if self.deterministic:
             return "contributions in rank order"
         return "registered arrays" if self.registered else ""

@@ -28,7 +28,7 @@ from hpccomm.settings import DEFAULT_SEGMENT
 
 Seconds = NDArray[np.float64]
 Candidates = Mapping[Pick, Call]
-"""What may carry a call out: the call by each algorithm, segment and number of channels."""
+"""The candidates for a call: each algorithm, segment and number of channels."""
 
 MOST_CALLS = 1000
 """The most calls of a block."""
@@ -54,12 +54,12 @@ SENSIBLE = 2
 
 
 _SUFFIXES = {ORDERED_CASE: " ordered", REGISTERED_CASE: " registered"}
-"""What follows the algorithm in a results file."""
+"""The suffix of the algorithm in a results file."""
 
 
 @dataclass(frozen=True, slots=True)
 class Effort:
-    """How much time the measurement takes.
+    """The time that the measurement takes.
 
     Attributes
     ----------
@@ -75,7 +75,7 @@ class Effort:
 
 @dataclass(slots=True)
 class SizeTimes:
-    """What was measured at one size.
+    """The measurements at one size.
 
     Attributes
     ----------
@@ -214,7 +214,7 @@ class Bench:
         return in_turns(self.comm, candidates, blocks, calls)
 
     def candidates(self, call: TunedCall, nbytes: int) -> dict[Pick, Call]:
-        """Return what may carry a call out. Local."""
+        """Return the candidates for a call. Local."""
         result: dict[Pick, Call] = {}
         for segment, comm in self._comms.items():
             for name in self._names(call.collective):

@@ -30,7 +30,7 @@ from hpccomm.settings import CommOptions
 
 @dataclass(frozen=True, slots=True)
 class TuneRequest:
-    """What to measure.
+    """The request of a tuning run.
 
     Attributes
     ----------

@@ -22,7 +22,7 @@ CASES: Mapping[str, str] = {
     ORDERED_CASE: "reductions with deterministic=True",
     REGISTERED_CASE: "calls that the backend can carry out by itself, on arrays of comm.empty on all ranks",
 }
-"""What a row holds for, beside the collective."""
+"""The cases of a row, in addition to the collective."""
 
 
 class Shape(NamedTuple):

@@ -60,7 +60,7 @@ def _vendor(library: str) -> str:
 
 
 class Machine(NamedTuple):
-    """What the ranks of a job run on; rank 0's, and with that the same for all.
+    """The machine of a job: rank 0's, and so equal on all ranks.
 
     Attributes
     ----------
@@ -131,7 +131,7 @@ class Tables(NamedTuple):
         )
 
     def policy(self, shape: Shape) -> Policy:
-        """Return what chooses for the communicators of a shape. The same on all their ranks."""
+        """Return the policy of communicators of a shape. The same on all their ranks."""
         network = cache(partial(self._network, shape))
         table = self._fitting(shape)
         if table is not None:

@@ -47,7 +47,7 @@ def gather(root: Path = Path("/")) -> dict[str, Any]:
 
 
 def _ask(library: Any, name: str, *arguments: Any) -> Any:
-    """Return what a function of NVML returns; it raises LookupError where NVML cannot say."""
+    """Return the result of a function of NVML; raises LookupError if NVML cannot tell."""
     try:
         return getattr(library, name)(*arguments)
     except library.NVMLError as error:

@@ -73,7 +73,7 @@ def gather(root: Path = Path("/")) -> dict[str, Any]:  # noqa: ARG001 (Slurm is 
 
 
 def _answer(command: list[str]) -> tuple[str, str]:
-    """Return what a command prints, and why it failed."""
+    """Return the output of a command, and why it failed."""
     try:
         done = subprocess.run(
             command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,

@@ -39,7 +39,7 @@ _ONE = np.float32(1)
 
 @dataclass(frozen=True, slots=True)
 class DeviceElements:
-    """What can be done to elements of one dtype in device memory, given their addresses.
+    """Operations on elements of one dtype in device memory, by their addresses.
 
     Attributes
     ----------

@@ -29,7 +29,7 @@ COMBINED = {
 """How a kernel combines its value, t, with the next contribution, s. A NaN stays."""
 
 DIVIDED, MULTIPLIED = "__fdiv_rn(t, c)", "__fmul_rn(t, c)"
-"""What a kernel does with its number c before it rounds."""
+"""The operations of a kernel on its number c before it rounds."""
 
 
 @dataclass(frozen=True, slots=True)

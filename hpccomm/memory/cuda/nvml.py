@@ -16,7 +16,7 @@ LANE = {1: 0.25, 2: 0.5, 3: 0.985, 4: 1.969, 5: 3.938, 6: 7.563}
 
 
 class GpuLink(NamedTuple):
-    """What data of a device pass through.
+    """The link that data of a device pass.
 
     Attributes
     ----------
@@ -45,7 +45,7 @@ def fastest_link(uuid: str) -> GpuLink | None:
 
 
 def path(one: str, other: str | None) -> GpuLink | None:
-    """Return what data pass through from a device to another one, to the host (None), or within its own memory.
+    """Return the link from a device to another one, to the host (None), or within its own memory.
 
     To another device that is the NVLinks that lead to it or to a switch, and without any the slower one of their slots.
     The peak of a memory is that of reads and writes together; that of NVLink-C2C is not known. See `fastest_link`.
@@ -116,7 +116,7 @@ def _active_nvlinks(nvml: Any, handle: Any, peer: object) -> int:
 
 
 def nvlink_rate(nvml: Any, handle: Any) -> float:
-    """Return what one NVLink of a device carries in one direction, in 1e9 B/s; 0 if the library does not know."""
+    """Return the rate of one NVLink in one direction, in 1e9 B/s; 0 if unknown."""
     return _field(nvml, handle, "NVML_FI_DEV_NVLINK_SPEED_MBPS_COMMON") / 1000
 
 

@@ -274,7 +274,7 @@ def order(event: int, stream: int) -> None:
 
 
 def event_status(event: int) -> int:
-    """Return what CUDA answers of an event: 0 once it has come. Ends no capture of any thread.
+    """Return CUDA's answer about an event: 0 once it has come. Ends no capture of any thread.
 
     The driver is asked directly, because CuPy holds the interpreter during the question: if another
     thread waits in the driver for room on a stream, the question may wait for that thread.
@@ -325,7 +325,7 @@ def make_stream(device: int, *, high_priority: bool) -> Any:
 
 
 def passed(stream: int, device: int) -> Callable[[], bool]:
-    """Return what tells whether a device has done all that was put on a stream before this call."""
+    """Return a test whether a device has done all work put on a stream before this call."""
     with on_device(device):  # whose default stream is meant, if it is that
         event = owned_event()
         record(event.ptr, stream)

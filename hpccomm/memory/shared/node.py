@@ -203,7 +203,7 @@ class NodeMemory:
 
 
 class _Own(NamedTuple):
-    """What this rank publishes of its buffers.
+    """The record of this rank's buffers.
 
     Attributes
     ----------
@@ -270,7 +270,7 @@ class NodeExposure:
 
     @property
     def record(self) -> Record:
-        """What this rank publishes."""
+        """The record of this rank."""
         return self.own.record
 
     @property

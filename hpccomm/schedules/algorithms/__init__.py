@@ -57,7 +57,7 @@ class Algorithm:
     staged: Build | None = None
 
     def by_messages(self, deterministic: bool) -> Build:
-        """Return what makes the schedule that sends messages."""
+        """Return the function that makes the schedule by messages."""
         return self.ordered if deterministic and self.ordered is not None else self.build
 
 

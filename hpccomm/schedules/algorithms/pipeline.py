@@ -136,7 +136,7 @@ class SegmentRows:
         return rows, start, np.minimum(self._end[rows] - start, self._segments.length)
 
     def each(self, table: Callable[[slice, Column, Column], T]) -> RoundTables[T]:
-        """Return what yields ``table(rows, start, count)`` of a round, if any row has a segment in it."""
+        """Return the step of ``table(rows, start, count)`` for rounds in which a row has a segment."""
 
         def at(turn: int) -> Iterator[T]:
             work = self.at_work(turn)
@@ -148,7 +148,7 @@ class SegmentRows:
     def messages(
         self, peer: Column, buffer: str, start: Column | int | None = None
     ) -> RoundTables[Transfers]:
-        """Return what each row sends to one peer, or receives from it.
+        """Return each row's messages to, or from, one peer.
 
         Parameters
         ----------

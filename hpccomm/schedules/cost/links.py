@@ -53,7 +53,7 @@ class Queues:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LinkRoutes:
-    """What a table of messages passes.
+    """The links that a table of messages passes.
 
     Attributes
     ----------
@@ -153,7 +153,7 @@ class Links:
         return passed
 
     def routes(self, rank: Column, peer: Column) -> LinkRoutes:
-        """Return what messages from each of `rank` to each of `peer` pass."""
+        """Return the links of messages from each of `rank` to each of `peer`."""
         for number, known in enumerate(self._recent):
             same = (rank is known.rank and peer is known.peer) or (
                 np.array_equal(rank, known.rank) and np.array_equal(peer, known.peer)
@@ -171,7 +171,7 @@ class Links:
         return bool((node == node[..., :1]).all())
 
     def name(self, link: int) -> str:
-        """Return what a link is, in words."""
+        """Return the name of a link in words."""
         first, of_a_node, what = max(each for each in self._names if each[0] <= link)
         if not of_a_node:
             return what

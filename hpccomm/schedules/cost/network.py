@@ -39,7 +39,7 @@ Duplex = Literal["full", "half"]
 
 @dataclass(frozen=True, slots=True)
 class Level:
-    """What connects the ranks of a node, or the nodes.
+    """The connection of the ranks of a node, or of the nodes.
 
     Attributes
     ----------

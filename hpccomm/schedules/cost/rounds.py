@@ -40,7 +40,7 @@ PARAMETERS = (
     "reduce",
     "copy",
 )
-"""What a price is linear in: latencies in seconds, the others as seconds a byte."""
+"""The parameters of a price: latencies in seconds, the others as seconds a byte."""
 
 _INNER, _ACROSS, _REDUCE, _COPY = 1, 3, 5, 6
 """Columns of times: of each level its latencies, and after these its bytes."""

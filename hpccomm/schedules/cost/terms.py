@@ -147,7 +147,7 @@ SHARING = 12
 
 
 class Crossing(NamedTuple):
-    """What of an algorithm goes between nodes, where each has several ranks.
+    """The part of an algorithm between nodes, for several ranks a node.
 
     Attributes
     ----------
@@ -374,7 +374,7 @@ def rounds_of(
 def _parts(
     network: Network, collective: str, nbytes: int, algorithm: str, segment: int
 ) -> list[tuple[Network, TermsLine, CallSize]]:
-    """Return what an algorithm does one after the other: a line, and where it does that."""
+    """Return the phases of an algorithm: a line each, and its place."""
     n, per_node = network.ranks, min(network.ranks_per_node, network.ranks)
     if n == 1 or (not nbytes and DESCRIPTIONS[collective].sends != "nothing"):
         return []  # messages without data are not sent

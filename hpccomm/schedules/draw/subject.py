@@ -107,7 +107,7 @@ def subject(
     deterministic: bool = False,
     known: Mapping[str, Mapping[str, Algorithm]] | None = None,
 ) -> Subject:
-    """Return what a picture of `algorithm` shows.
+    """Return the subject of a picture of `algorithm`.
 
     Parameters
     ----------

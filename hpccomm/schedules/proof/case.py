@@ -41,7 +41,7 @@ from hpccomm.topology import Topology
 
 
 class Unproven(AssertionError):
-    """What a schedule does wrong, where and when."""
+    """The fault of a schedule, with its place and round."""
 
 
 class RankSchedule(NamedTuple):
@@ -146,7 +146,7 @@ def case(
     form: Form = "build",
     room: int = 1 << 21,
 ) -> ProofCase:
-    """Return what `hpccomm.testing.prove` proves; the parameters are described there.
+    """Return the case that `hpccomm.testing.prove` proves; the parameters are described there.
 
     Raises
     ------
@@ -242,7 +242,7 @@ def signatures(
 
 
 class CallLists(NamedTuple):
-    """What the call of one rank counts and lists, as `Signature` has it."""
+    """The counts and lists of one rank's call, as in `Signature`."""
 
     sent: tuple[int, ...]
     received: tuple[int, ...] = ()
@@ -293,7 +293,7 @@ def _with_peers(peers: Sequence[tuple[int, ...]], count: Counts) -> Iterator[Cal
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Expected:
-    """What the arrays `recv` of some ranks must hold in the end, one after the other.
+    """The required final contents of some ranks' `recv`, one after the other.
 
     Element j is the fold of element `origin[j]` of the contributions of `number[j]` ranks from
     `first[j]` on. If `number[j]` is 0, nothing is written there.
@@ -305,7 +305,7 @@ class Expected:
 
 
 def expected(case: ProofCase, call: Signature, ranks: Column) -> Expected:
-    """Return what `recv` must hold on `ranks`, whose call is `call`."""
+    """Return the required contents of `recv` on `ranks`, whose call is `call`."""
     received = call.lengths(ranks)[1]
     within = _within(received)
     rank = np.repeat(ranks, received)

@@ -155,7 +155,7 @@ class SymbolicMemory:
         raise IndexError(cell)
 
     def holding(self, cell: int) -> str:
-        """Return what a cell holds, in words."""
+        """Return the contents of a cell, in words."""
         _, _, origin, flags = self.state[cell, :BITS].tolist()
         if not flags & WRITTEN:
             return "nothing"

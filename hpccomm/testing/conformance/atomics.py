@@ -78,7 +78,7 @@ def a_lock_of_ones_own(comm: Communicator) -> None:
 
 @ATOMICS.behaviour(dtype=REDUCIBLE)
 def fetch_by_every_reduction(comm: Communicator, dtype: np.dtype[Any]) -> None:
-    """What ranks fetch is the fold of the contributions before theirs, in some order of the ranks."""
+    """Fetched values are folds of the earlier contributions, in some order of the ranks."""
     ranks, length = min(comm.size, 3), 5
     memory = np.zeros(length + 2, dtype)
     with comm.window(memory) as window:

@@ -123,7 +123,7 @@ def roots_may_be_numpy_integers(comm: Communicator) -> None:
 
 @COLLECTIVES.behaviour()
 def bits_survive(comm: Communicator) -> None:
-    """What moves is bits: the payload of a NaN and the sign of zero stay."""
+    """Moved data keep their bits: also the payload of a NaN and the sign of zero."""
     patterns = np.array([0x7FF8_0000_0000_1234, 0xFFF0_0000_0000_0001, 1 << 63, 1], np.uint64)
     source = patterns.view(np.float64)
     x = source.copy() if comm.rank == 0 else np.zeros_like(source)

@@ -150,7 +150,7 @@ def a_call_behind_one_that_fails(comm: Communicator) -> None:
 
 @FAILURES.behaviour(min_size=2, fails=True)
 def finalize_tells_of_a_failure(comm: Communicator) -> None:
-    """What fails while `finalize` waits for it is raised."""
+    """A failure while `finalize` waits is raised."""
     if comm.rank == comm.size - 1:
         return
     comm.recv(np.ones(3), comm.size - 1, async_op=True, timeout=SHORT).done()

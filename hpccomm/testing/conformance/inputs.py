@@ -61,7 +61,7 @@ def ranks_for(dtype: npt.DTypeLike, size: int) -> list[int]:
 
 
 def moved(size: int, shape: tuple[int, ...], dtype: npt.DTypeLike, seed: int = 0) -> list[Array]:
-    """Return what each rank contributes to a call that moves data.
+    """Return each rank's contribution to a call that moves data.
 
     Parameters
     ----------
@@ -101,7 +101,7 @@ def _fill(array: Array, random: np.random.Generator) -> None:
 def reduced(
     op: ReduceOp, size: int, shape: tuple[int, ...], dtype: npt.DTypeLike, seed: int = 0
 ) -> list[Array]:
-    """Return what each rank contributes to a reduction whose partial results are all exact.
+    """Return each rank's contribution to a reduction with exact partial results.
 
     Parameters
     ----------
@@ -192,7 +192,7 @@ def _magnitude(dtype: np.dtype[Any], size: int, rank: int) -> int:
 
 
 def reduction(op: ReduceOp, contributions: Sequence[Array]) -> Array:
-    """Return what the reduction of `contributions` is, in NumPy's terms.
+    """Return the reduction of `contributions`, computed by NumPy.
 
     Parameters
     ----------

@@ -101,7 +101,7 @@ class Spec:
 
 @dataclass(frozen=True, slots=True)
 class Semantics:
-    """What a collective does.
+    """The semantics of a collective.
 
     Attributes
     ----------
@@ -139,7 +139,7 @@ class RankView:
 
     @property
     def meaning(self) -> Semantics:
-        """What the collective does."""
+        """The collective's semantics."""
         return SEMANTICS[self.spec.collective]
 
     @property
@@ -149,7 +149,7 @@ class RankView:
         return count if isinstance(count, tuple) else (1 if count is None else count,) * self.size
 
     def all_given(self) -> list[Array]:
-        """Return what every rank gives."""
+        """Return every rank's contribution."""
         spec, rows = self.spec, [self.meaning.rows(self, rank) for rank in range(self.size)]
         shape = () if spec.count is None else (max(rows), *spec.rest)
         op = spec.op if self.meaning.reduces else None
@@ -157,12 +157,12 @@ class RankView:
         return [a[:n] if a.ndim else a for a, n in zip(arrays, rows, strict=True)]
 
     def given(self) -> Array | None:
-        """Return what this rank gives, if it does."""
+        """Return this rank's contribution, if any."""
         nothing = self.meaning.root_gives and self.rank != self.spec.root
         return None if nothing else self.all_given()[self.rank]
 
     def wanted(self) -> Array | None:
-        """Return what this rank must get, if it gets anything."""
+        """Return this rank's expected result, if any."""
         nothing = self.meaning.root_gets and self.rank != self.spec.root
         return None if nothing else self.meaning.result(self)
 
@@ -251,7 +251,7 @@ def _given(
 
 
 def folded(op: Op, arrays: Sequence[Array]) -> Array:
-    """Return what `op` makes of at least one array, folded in this order."""
+    """Return the result of `op` on at least one array, folded in this order."""
     if isinstance(op, ReduceOp):
         return reduction(op, arrays)
     if isinstance(op, PremulSum):
@@ -281,7 +281,7 @@ def prefix(part: RankView) -> Array:
 
 
 def of_the_root(part: RankView) -> Array:
-    """Return what the root gives."""
+    """Return the root's contribution."""
     return part.all_given()[part.spec.root]
 
 

@@ -51,7 +51,7 @@ COUNTS = (growing, only_the_last, none, long)
 MOVING = ("all_gather", "gather", "scatter", "all_to_all")
 
 RESTS = ((), (3,), (2, 0))
-"""What follows axis 0."""
+"""The shape behind axis 0."""
 
 
 def dtypes_for(counts: Counts, exchanged: bool) -> tuple[np.dtype[Any], ...]:

@@ -38,7 +38,7 @@ OPS = tuple(op for op in ReduceOp if op is not ReduceOp.AVG)
 
 @WINDOWS.behaviour(dtype=(np.dtype(np.float32), np.dtype(np.int8), RECORD))
 def put_round_a_ring(comm: Communicator, dtype: np.dtype[Any]) -> None:
-    """What was put is there after the signal, for any rank, and x may be changed before that."""
+    """A put is complete after the signal, for any rank, and x may be changed before that."""
     source = moved(comm.size, (5, 3), dtype)
     memory = np.stack([poison(source[0])] * 4)
     expected = memory.copy()
@@ -347,7 +347,7 @@ def closing(comm: Communicator) -> None:
 
 @WINDOWS.behaviour()
 def finalize_closes(comm: Communicator) -> None:
-    """What a block leaves open by an exception is closed with the communicator."""
+    """A block left by an exception is closed with the communicator."""
     memory = np.zeros(comm.size)
     duplicate = comm.dup()
     with raises(ZeroDivisionError), duplicate.window(memory) as window:

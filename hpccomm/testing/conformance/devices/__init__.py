@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 NCCL, MPI, STAGED = "nccl", "mpi", "staged"
 
 PATHS = (NCCL, MPI, STAGED)
-"""What ``comm.backends["cuda"]`` may be."""
+"""The values of ``comm.backends["cuda"]``."""
 
 SECTIONS = (
     streams.STREAMS,
@@ -40,7 +40,7 @@ SECTIONS = (
     registered.REGISTERED,
     failures.FAILURES,
 )
-"""What only device arrays do, simplest first and what makes communicators fail last."""
+"""Cases of device arrays only, simplest first and failing communicators last."""
 
 
 @dataclass(frozen=True, slots=True)
