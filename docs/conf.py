@@ -54,7 +54,7 @@ nitpick_ignore = [
     *(("py:class", f"numpy.{name}") for name in ("ndarray", "dtype")),
     ("py:class", "numpy._typing._array_like.NDArray"),  # as NumPy 2.5 names it
 ]
-autodoc_mock_imports = ["jax"]  # what only one page needs is not installed
+autodoc_mock_imports = ["jax", "torch"]  # what only one page needs is not installed
 autodoc_member_order = "bysource"
 numpydoc_show_class_members = False
 

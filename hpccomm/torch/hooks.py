@@ -31,7 +31,7 @@ def ddp_comm_hook(compressor: Compressor) -> Callable[[Any, Any], Any]:
     Parameters
     ----------
     compressor : Compressor
-        Of `hpccomm.gradients`, or the user's own; equal on all ranks. Gradients lie in host memory.
+        Of ``hpccomm.gradients``, or the user's own; equal on all ranks. Gradients lie in host memory.
     """
     reducing = CompressedBuckets(compressor)
 

@@ -53,9 +53,7 @@ def init(*, timeout: timedelta | None = None, **options: Any) -> None:
     )
 
 
-def rendezvous(
-    timeout: timedelta | None = None, **_: Any
-) -> Iterator[tuple[JobStore | dist.HashStore, int, int]]:
+def rendezvous(timeout: timedelta | None = None, **_: Any) -> Iterator[tuple[Any, int, int]]:
     """Give c10d store, rank and size. Collective; blocks."""
     global _store, _waiting
     comm = _waiting = _world(seconds(timeout))

@@ -74,6 +74,13 @@ def test_lost_rank(launcher: str, open_mpi: bool) -> None:
     assert "fault loss: ok" in done.stdout, done.stdout + done.stderr
 
 
+def test_the_example_of_the_docs(mpiexec: Callable[..., subprocess.CompletedProcess[str]]) -> None:
+    done = mpiexec(2, HERE.parents[1] / "docs/examples/train_torch.py", timeout=120)
+    loss = done.stdout.partition("2 ranks, loss ")[2]
+    assert loss, done.stdout + done.stderr
+    assert float(loss) < 2
+
+
 def test_torchrun_without_mpi() -> None:
     """The error says how to start the program."""
     program = "import torch.distributed as dist, hpccomm.torch; dist.init_process_group('hpccomm')"
