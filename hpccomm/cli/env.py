@@ -155,7 +155,7 @@ def _lines(entry: Mapping[str, Any], size: int) -> Iterator[str]:
 
 
 def _changes(file: Path, current: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    """Yield what differs between a saved report and this one, by name."""
+    """Yield the differences of a saved report and this one, by name."""
     try:
         saved = json.loads(file.read_text(encoding="utf-8"))["variables"]
         reports = [

@@ -126,7 +126,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def fail(error: HpccommError, *, collective: bool) -> int:
-    """Say what went wrong; return the exit status.
+    """Print the error; return the exit status.
 
     Parameters
     ----------

@@ -82,7 +82,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _writer(args: argparse.Namespace, info: "RunInfo", opened: ExitStack) -> Any:
-    """Return what writes the results file, if one was named. What cannot be written is refused before the work."""
+    """Return the writer of the results file, if named. An unwritable one is refused early."""
     for file in filter(None, (args.json, args.output)):
         folder = file.parent
         if not folder.is_dir() or not os.access(folder, os.W_OK):

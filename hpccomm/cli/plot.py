@@ -237,7 +237,7 @@ def _runs(args: argparse.Namespace) -> Drawn:
 
 
 def _title(runs: "Sequence[Run]") -> str:
-    """Return what runs have in common: collectives, ranks, hosts."""
+    """Return the common facts of runs: collectives, ranks, hosts."""
     names = list(dict.fromkeys(row.collective for run in runs for row in run.rows))
     ranks = sorted({len(run.info.ranks) for run in runs})
     hosts = list(dict.fromkeys(host for run in runs for host in run.info.hosts))

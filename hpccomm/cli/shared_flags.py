@@ -74,11 +74,11 @@ LOOKED_FOR = (
     Flag("--until DATE", moment, "runs started before then"),
     Flag("--host PATTERN", str, "runs on such a host: 'gpu-1*'"),
 )
-"""What runs are found."""
+"""Flags that search for runs."""
 
 
 def query(args: argparse.Namespace) -> "Query":
-    """Return what flags of `LOOKED_FOR` look for."""
+    """Return the query of the flags in `LOOKED_FOR`."""
     from hpccomm.results.archive import Query
 
     collective, size, dtype = args.case or (None, None, None)

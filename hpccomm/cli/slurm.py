@@ -29,7 +29,7 @@ from hpccomm.slurm.directives import DIRECTIVES
 from hpccomm.slurm.script import BINDINGS, STARTERS, Request, text
 
 _VERBS: Mapping[str, Sequence[Flag | FlagGroup]] = {"perf": flags.ARGUMENTS, "perf pairs": PAIRS}
-"""What a script can run, and its flags."""
+"""The programs of a script, and their flags."""
 
 _SCRIPT = (
     Flag(
@@ -120,7 +120,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _verb(command: Sequence[str]) -> tuple[str, Sequence[str]]:
-    """Return what the job runs, and its arguments."""
+    """Return the job's program, and its arguments."""
     if not command:
         raise UsageError(
             "what the job runs is missing; give hpccomm slurm [FLAG ...] perf COLLECTIVE [FLAG ...]"

@@ -127,7 +127,7 @@ def _of_nodes(
 
 
 def document(nodes: dict[str, "NodeHardware"], ranks: list["BoundRank"]) -> dict[str, Any]:
-    """Return what ``--json`` prints of nodes and ranks."""
+    """Return the facts of nodes and ranks that ``--json`` prints."""
     from hpccomm.hardware import binding
 
     bound = []

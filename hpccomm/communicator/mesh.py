@@ -20,7 +20,7 @@ Agree = Callable[[str, dict[str, object], "UsageError | None"], None]
 
 
 class Splitting(Protocol):
-    """What a mesh needs of a communicator."""
+    """The part of a communicator that a mesh needs."""
 
     rank: int
     size: int

@@ -209,7 +209,7 @@ def _exchange(
 
 
 def _alike(name: str, x: Any, dst: Any, out: Any, src: Any, tag: Any) -> Any:
-    """Return what calls have in common that are carried out alike and need no check but this.
+    """Return the key of calls that are carried out alike and need no other check.
 
     None where a call needs all checks: that of arrays which are not plain, say.
     """

@@ -85,7 +85,7 @@ class Frame:
 
 
 def _cure(error: Exception) -> str:
-    """Return what to do about an error of unpickling."""
+    """Return the remedy for an error of unpickling."""
     where = error.__traceback__ and error.__traceback__.tb_next
     # The unpickler itself looks names up. What an object's own code lacks was raised further in.
     if isinstance(error, ImportError) or (isinstance(error, AttributeError) and where is None):

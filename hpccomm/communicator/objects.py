@@ -326,7 +326,7 @@ def _root(core: Core, root: object) -> tuple[int, bool]:
 
 @lru_cache(maxsize=1024)
 def _label(name: str, nbytes: int, root: int | None = None) -> CallFingerprint:
-    """Return what a collective call is."""
+    """Return the fingerprint of a collective call."""
     return CallFingerprint(name, nbytes, *_compared(name, root))
 
 

@@ -25,7 +25,7 @@ Role = Literal["x", "out", "new"]
 
 
 class Lists(NamedTuple):
-    """What a call lists, where it lists anything.
+    """The lists of a call, if any.
 
     Attributes
     ----------
@@ -55,7 +55,7 @@ NO_LISTS = Lists()
 
 
 class CallRequest(NamedTuple):
-    """What the user asks for in a collective call, without the memory.
+    """The user's request of a collective call, without the memory.
 
     `x` and `out` are pairs of dtype and shape, or None where the array was not given.
     """
@@ -76,7 +76,7 @@ class CallRequest(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Resolved:
-    """What a call's arguments mean.
+    """The meaning of a call's arguments.
 
     Attributes
     ----------
@@ -140,7 +140,7 @@ class _Extents(NamedTuple):
 
 
 def resolve(request: CallRequest) -> Resolved:
-    """Return what a call's arguments mean.
+    """Return the meaning of a call's arguments.
 
     Raises
     ------

@@ -100,12 +100,12 @@ def agreed(
 
 
 def _alike(each: Sequence[object]) -> object:
-    """Return what all ranks have brought, or False if they have not brought the same."""
+    """Return all ranks' contributions, or False if they differ."""
     return each[0] if each.count(each[0]) == len(each) else False
 
 
 def at_deadline(core: Core, route: Any, *, polled: bool = False) -> str:
-    """Return what a call on a route does when its deadline passes."""
+    """Return the action of a call on a route at its deadline."""
     # Under ULFM a call that is blocked in the library can be released.
     blocks = getattr(route, "run", None) is not None and core.backend.survival is None
     told = {"abort": ENDS_JOB, "report": WAITS_ON}.get(core.calls.on_timeout)
@@ -131,7 +131,7 @@ def _choice(core: Core, call: Call, transport: Transport | None, polled: bool) -
 
 
 def _compared(core: Core, mine: Announced) -> list[Announced]:
-    """Return what all ranks plan, by rank; raise on all of them if that does not fit."""
+    """Return all ranks' plans, by rank; raise on all of them for a mismatch."""
     with core.calls.part_of("plan"):
         payloads = core.control.all_gather(json.dumps(mine).encode())
         everyone = [read(json.loads(each)) for each in payloads]
@@ -167,7 +167,7 @@ def _bound(
 def _carrying(
     core: Core, steps: tuple[PlanStep, ...], whole: Sequence[Call], limit: float, async_op: bool
 ) -> Callable[[], Any]:
-    """Return what carries a plan out."""
+    """Return the function that carries a plan out."""
     calls, sink = core.calls, core.sink
     if async_op:
         return partial(_start, core, whole[0], limit)

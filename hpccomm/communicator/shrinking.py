@@ -50,7 +50,7 @@ LEARNING_SECONDS = 1.0
 """How long the library may take to know a loss that was found in another way."""
 
 MADE, UNHURT = 1, 2
-"""What a rank tells the others: it has the new communicator; nothing but a loss has kept it from that."""
+"""A rank's report: it has the new communicator; or only a loss has prevented that."""
 
 
 def grouped(backend: Backend, ranks: Sequence[int], label: int) -> Backend:

@@ -54,7 +54,7 @@ class Sent(NamedTuple):
 
 
 class Announced(NamedTuple):
-    """What a rank tells the others of its plan.
+    """A rank's announcement of its plan.
 
     Attributes
     ----------
@@ -77,7 +77,7 @@ class Announced(NamedTuple):
 
 
 def announced(steps: Sequence[PlanStep], *, async_op: bool) -> Announced:
-    """Return what a rank tells of its steps."""
+    """Return a rank's announcement of its steps."""
     collectives = []
     willing = []
     sends: list[Sent] = []
@@ -98,14 +98,14 @@ def announced(steps: Sequence[PlanStep], *, async_op: bool) -> Announced:
 
 
 def read(came: Sequence[Any]) -> Announced:
-    """Return what another rank announced, as JSON brings it."""
+    """Return another rank's announcement, from JSON."""
     sites, collectives, sends, receives, willing = came
     sent, taken = ([Sent(*each) for each in ended] for ended in (sends, receives))
     return Announced(sites, collectives, sent, taken, willing)
 
 
 def _label(step: PlanStep, *, async_op: bool) -> CallFingerprint | None:
-    """Return what must be equal on all ranks in a step; None if it has messages alone."""
+    """Return the values of a step that must be equal on all ranks; None for messages alone."""
     prepared_calls = [call.prepared for call in step.calls if call.prepared.ordered]
     each = [one.async_label if async_op else one.label for one in prepared_calls]
     if not each:
@@ -125,7 +125,7 @@ def _told(step: int, call: Call, peer: int, array: Any) -> Sent:
 
 
 def differing(everyone: Sequence[Announced]) -> tuple[str, tuple[int, ...]] | None:
-    """Return what does not fit, and the ranks concerned; None if all does. The same on all ranks."""
+    """Return the mismatch, and the ranks concerned; None without one. The same on all ranks."""
     return _collectives(everyone) or _messages(everyone)
 
 

@@ -31,7 +31,7 @@ ACROSS = ("algorithm", "backend", "dtype", "collective", "ranks")
 _OF_VARIANT = {"backend", "algorithm"}
 
 Across = Mapping[str, tuple[str, str]]
-"""What differs between the sides on purpose, of `ACROSS`: its value on each side; empty means all values."""
+"""The purposeful difference, of `ACROSS`: its value on each side; empty means all values."""
 
 NOTHING: Across = MappingProxyType({})
 

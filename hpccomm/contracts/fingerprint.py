@@ -1,4 +1,4 @@
-"""What a call is, and what ranks must ask for alike in it."""
+"""The identity of a call, with the values that ranks must ask for alike in it."""
 
 import json
 from array import array
@@ -20,7 +20,7 @@ End = tuple[str, int, int]
 
 
 class CallFingerprint(NamedTuple):
-    """What a call is: for messages and records, and for the ranks to compare.
+    """The identity of a call: for messages and records, and for the ranks to compare.
 
     Attributes
     ----------
@@ -63,12 +63,12 @@ def written(values: object) -> str:
 
 
 def compared(name: str, values: Mapping[str, object], nbytes: int = 0) -> CallFingerprint:
-    """Return what a call is whose values, which JSON can hold, must be equal on all ranks."""
+    """Return the fingerprint of a call by values, as for JSON, that must be equal on all ranks."""
     return CallFingerprint(name, nbytes, values, crc32(written(values).encode()))
 
 
 def of_call(call: Signature, algorithm: str, deterministic: bool, **more: Any) -> CallFingerprint:
-    """Return what a collective call is.
+    """Return the fingerprint of a collective call.
 
     Parameters
     ----------
@@ -106,7 +106,7 @@ def of_call(call: Signature, algorithm: str, deterministic: bool, **more: Any) -
 def of_message(
     name: str, nbytes: int, pair: Pair, tag: int, channel: int | None, ahead: int = 0
 ) -> CallFingerprint:
-    """Return what a message is. `channel` is None where it is not counted."""
+    """Return the fingerprint of a message. `channel` is None if it is not counted."""
     values = {"dst": pair[0], "src": pair[1], "tag": tag}
     both = [(way, peer) for way, peer in zip(("dst", "src"), pair, strict=True) if peer is not None]
     peers = tuple({peer for _, peer in both})
@@ -120,7 +120,7 @@ def with_peers(name: str, nbytes: int, peers: tuple[int, ...]) -> CallFingerprin
 
 
 def joined(nbytes: int, each: Sequence[CallFingerprint], async_op: int) -> CallFingerprint:
-    """Return what calls are that are carried out together, in that order. Cheap."""
+    """Return the fingerprint of calls that are carried out together, in that order. Cheap."""
     prints = array("q", [len(each), async_op, *(one.fingerprint for one in each)])
     every = [one.values for one in each]
     values = {"operation": "batch", "calls": every, "async_op": bool(async_op)}

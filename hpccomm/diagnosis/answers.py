@@ -65,7 +65,7 @@ def judged(job: Job, call: RecordedCall, rank: int, others: Iterable[int]) -> Ju
 
 
 def heard(job: Job, rank: int, uid: str, number: int = 0) -> Answer | None:
-    """Return what a rank would have answered about the collective of that number, or about a message (0).
+    """Return a rank's answer about the collective of that number, or about a message (0).
 
     None where nothing is known: it left no dump, and gave no answer.
     """

@@ -137,7 +137,7 @@ class DumpedError:
 
 @dataclass(frozen=True, slots=True)
 class Dump:
-    """What one rank has left.
+    """The dump of one rank.
 
     Attributes
     ----------

@@ -80,7 +80,7 @@ class Fault:
 
 
 def find(job: Job) -> list[Fault]:
-    """Return what went wrong, causes before what follows from them."""
+    """Return the faults, causes before consequences."""
     waiting = {rank: list(job.waiting(rank)) for rank in job.dumps}
     faults = [
         fault for history in job.histories.values() for fault in _of_collectives(job, history)
@@ -107,7 +107,7 @@ def find(job: Job) -> list[Fault]:
 
 
 def _with_raised(job: Job, inferred: Sequence[Fault]) -> Iterator[Fault]:
-    """Yield what ranks raised, and what was inferred besides.
+    """Yield the exceptions of ranks, and inferred faults.
 
     An exception outranks all inferred faults, unless it only says that a wait has ended: then the
     inferred fault is the reason. Consequences of an exception are left out.
@@ -154,7 +154,7 @@ def _raised(job: Job, ranks: Sequence[int]) -> Iterator[Fault]:
 
 
 def _importance(fault: Fault, held: set[int]) -> tuple[int, int, float]:
-    """Return what sorts faults: a rank that is held up itself is not the cause."""
+    """Return the key that sorts faults: a rank that is held up itself is not the cause."""
     order = ["differing", "cycle", "missing", "late", "stuck"].index(fault.sort)
     follows = len(held.intersection(fault.ranks)) if fault.sort == "missing" else 0
     if follows == len(fault.ranks):

@@ -130,7 +130,7 @@ class Job:
         return time - self.clocks.get(self.dumps[rank].host, 0.0)
 
     def seen(self, rank: int, uid: str) -> Answer | None:
-        """Return what a rank answered last, or would have answered when it wrote its dump."""
+        """Return a rank's last answer, or the answer at the time of its dump."""
         dump = self.dumps.get(rank)
         if dump is not None:
             return dump.now.get(uid) or next(iter(dump.now.values()), None)

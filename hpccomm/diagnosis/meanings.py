@@ -11,7 +11,7 @@ from functools import cached_property
 from importlib import resources
 
 KINDS = ("cause", "error", "consequence", "warning", "harmless")
-"""What a message is: it says why; that something failed; what follows from that; may be slow; nothing."""
+"""Kinds of messages: the cause; an error; a consequence; maybe slow; harmless."""
 
 
 @dataclass(frozen=True)

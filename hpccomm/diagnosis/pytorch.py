@@ -62,7 +62,7 @@ def write(job: Job, folder: Path) -> list[str]:
 
 
 def document(job: Job, rank: int) -> dict[str, Any]:
-    """Return what PyTorch would have written on a rank."""
+    """Return PyTorch's form of a rank's dump."""
     oldest = {uid: _oldest(job, uid) for uid in job.histories}
     calls = [
         call

@@ -124,7 +124,7 @@ class HostDispatch:
         return Route(own, _polled(native), native.run)
 
     def _registered(self, call: Signature, decision: policy.PolicyChoice) -> Route:
-        """Return what carries a call out where its arrays are registered on all ranks, and tells whether."""
+        """Return the route for arrays registered on all ranks; its steps tell whether it ran."""
         way = decision.algorithm
         choice = Choice(call.name, "host", self._backend.name, way, None, True, decision.reason)
         own = self._own.route(call, call.summed, decision, False, choice, direct_only=True)

@@ -148,7 +148,7 @@ class NcclDispatch:
         self._schedules.scratch.free()
 
     def _library(self, call: Signature, deterministic: bool) -> tuple[Signature, tuple[str, ...]]:
-        """Return what NCCL is asked for, and the names under which it does that."""
+        """Return NCCL's part of a call, and the names under which it runs."""
         if call.description.individual:
             # Ranks that are in place must choose like the others: they copy first.
             call = replace(call, in_place=False)

@@ -24,7 +24,7 @@ KINDS: dict[str, Callable[[str], Any]] = {
     "kib": lambda text: int(text) * 1024,
     "limit": lambda text: None if text == "unlimited" else int(text),
 }
-"""What ``files.tsv`` makes of a text; ``has`` is whether its pattern is in the file."""
+"""A fact of ``files.tsv`` from a text; ``has`` is whether its pattern is in the file."""
 
 
 @cache

@@ -38,7 +38,7 @@ _BYTE = np.dtype(np.uint8)
 
 @dataclass(frozen=True, slots=True)
 class Measurements:
-    """What one rank, or all of them, measured.
+    """The measurements of one rank, or of all.
 
     Attributes
     ----------

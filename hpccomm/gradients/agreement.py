@@ -35,7 +35,7 @@ def agree(
     make: Callable[[], tuple[ResultT, dict[str, str]]],
     problem: str = "the ranks have different models",
 ) -> ResultT:
-    """Return what this rank makes, if all ranks make the same. Collective; blocks.
+    """Return this rank's value, if all ranks have the same. Collective; blocks.
 
     One small exchange of digests, and another one only if they differ.
 

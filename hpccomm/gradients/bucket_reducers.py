@@ -150,7 +150,7 @@ class CompressedReducer:
 
     @property
     def memory_bytes(self) -> int:
-        """What the channel keeps."""
+        """The state of the channel, in bytes."""
         return 0 if self._ranks is None else self._channel.memory_bytes
 
     def start(self, flags: Sequence[bool]) -> None:

@@ -18,7 +18,7 @@ Named = Mapping[str, Any] | Iterable[tuple[str, Any]]
 
 
 class BucketKind(NamedTuple):
-    """What the gradients of a bucket have in common.
+    """The common properties of a bucket's gradients.
 
     Attributes
     ----------
@@ -34,7 +34,7 @@ class BucketKind(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
-    """What the ranks must agree on about one parameter.
+    """The properties of one parameter on which ranks must agree.
 
     Attributes
     ----------
@@ -55,7 +55,7 @@ class Parameter:
 
     @property
     def kind(self) -> BucketKind:
-        """What the gradients of a bucket have in common."""
+        """The common properties of a bucket's gradients."""
         return BucketKind(self.dtype, self.on_device)
 
     @property
@@ -106,7 +106,7 @@ class Bucket:
 
     @property
     def kind(self) -> BucketKind:
-        """What its gradients have in common."""
+        """The common properties of its gradients."""
         return self.parameters[0].kind
 
     @property

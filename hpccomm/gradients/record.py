@@ -188,7 +188,7 @@ class Record:
         )
 
     def last(self, *, skipped: bool) -> tuple[TrainingStep, Sequence[float]]:
-        """Return what came since the last call, a reduced step, and the seconds of its buckets."""
+        """Return the record since the last call: a reduced step, and its buckets' seconds."""
         before, self._logged = self._logged, self._now().copy()
         step = TrainingStep(
             step=self.steps - 1,

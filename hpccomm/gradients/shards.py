@@ -100,7 +100,7 @@ class Shard:
             each[self._padding] = 0
 
     def own(self) -> dict[str, Flat]:
-        """Return what only this rank has of its part: the state, and the masters. Local."""
+        """Return this rank's own part: the state, and the masters. Local."""
         return self.state if self._master is None else {MASTER: self._master, **self.state}
 
 

@@ -277,7 +277,7 @@ class GradientSync:
         return self._steps.buckets.views
 
     def buckets(self) -> tuple[Bucket, ...]:
-        """Return what lies where, in the order of the reductions. Local. Each prints as a line."""
+        """Return the layout, in the order of the reductions. Local. Each prints as a line."""
         return tuple(flat.bucket for flat in self._steps.buckets.flats)
 
     def has_gradients(self, name: str | None = None) -> bool:
@@ -325,7 +325,7 @@ class GradientSync:
 
     @property
     def loss_scale(self) -> float:
-        """What to multiply the loss by, or the gradients of this rank, before they are given. Local.
+        """The factor of the loss, or of this rank's gradients before they are given. Local.
 
         Results are divided by it. It is 1 without ``loss_scale=``, and changes only at the end of a reduced step, on all
         ranks alike.

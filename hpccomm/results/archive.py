@@ -85,7 +85,7 @@ class SearchHit(NamedTuple):
 
 
 class SearchResult(NamedTuple):
-    """What a search found.
+    """The result of a search.
 
     Attributes
     ----------
@@ -235,7 +235,7 @@ def _figures(row: Row, timing: Timing) -> str:
 
 
 def as_json(searched: SearchResult) -> str:
-    """Return what was found as JSON; docs/results.rst describes it."""
+    """Return the result as JSON; docs/results.rst describes it."""
     document = {
         "version": JSON_VERSION,
         "files": searched.files,

@@ -24,7 +24,7 @@ from hpccomm.results.schema import DeviceInfo, RankInfo, RunInfo
 
 
 class LinkBound(NamedTuple):
-    """What links allow a collective.
+    """The bandwidth that links allow a collective.
 
     Attributes
     ----------
@@ -54,7 +54,7 @@ def bounding_link(info: RunInfo) -> DeviceInfo | None:
 
 
 def bound(info: RunInfo, collective: str) -> LinkBound | None:
-    """Return what the links of a run allow a collective; None where they are not known.
+    """Return the bound of a collective by a run's links; None if unknown.
 
     Parameters
     ----------
@@ -77,7 +77,7 @@ _PORT = re.compile(r"(\d+(?:\.\d+)?) Gb/sec \(\d+X (\w+)\)")
 
 
 def fabric_rate(info: RunInfo) -> float | None:
-    """Return what the RDMA ports of a node carry together in one direction, in 1e9 B/s.
+    """Return the total rate of a node's RDMA ports in one direction, in 1e9 B/s.
 
     None on one node, without such ports, and where nodes have different ones.
     """

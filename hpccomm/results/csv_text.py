@@ -23,11 +23,11 @@ _FACTS: tuple[Column, ...] = (
 )
 
 _SUFFIXES = {"us": "_us", "s": "_s", "1e9 B/s": "_GBps", "%": "_pct"}
-"""What a unit adds to the name of its column. The names of bytes and count are their units."""
+"""The unit's suffix of a column's name. Names of bytes and count are their units."""
 
 
 def stored_columns() -> tuple[Column, ...]:
-    """Return what the columns hold: the facts of the run, `Row`, and `SUMMARY`.
+    """Return the columns' values: the facts of the run, `Row`, and `SUMMARY`.
 
     The name of a column ends in its unit: ``time_us``, ``busbw_GBps``.
     """

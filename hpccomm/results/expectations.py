@@ -218,7 +218,7 @@ _KINDS: Mapping[str, tuple[type, ...]] = {
     "algorithm": (str,),
     "in_place": (bool,),
 }
-"""What an entry of a file may have, and the types of its values."""
+"""The keys of an entry, and the types of their values."""
 
 
 def entries(name: str, content: Mapping[str, Any]) -> tuple[Target, ...]:

@@ -17,7 +17,7 @@ _OF_LAUNCH = ("OMPI_MCA_initial_wdir",)
 
 
 def fingerprint(info: RunInfo) -> dict[str, str]:
-    """Return what must be equal in two runs for their times to be comparable.
+    """Return the facts that must be equal in two runs for comparable times.
 
     Parameters
     ----------
@@ -55,7 +55,7 @@ UNKNOWN_LAUNCHER = "unknown"
 
 
 def identity(info: RunInfo, rows: Sequence[Row]) -> Hashable:
-    """Return what two runs have in common only if they are one measurement: their figures, ranks and versions.
+    """Return the facts that identify a measurement: figures, ranks and versions.
 
     A log that is imported twice, and a copy of a results file, is not a second launch.
     """
@@ -101,7 +101,7 @@ def _circumstances(info: RunInfo) -> dict[str, str]:
 def _different(
     one: Mapping[str, str], other: Mapping[str, str], absent: str | None = None
 ) -> list[str]:
-    """Return what differs; a fact that only one has counts where `absent` says what that means."""
+    """Return the differences; a fact of one side counts if `absent` explains its absence."""
     names = [
         name for name in dict.fromkeys([*one, *other]) if absent or (name in one and name in other)
     ]

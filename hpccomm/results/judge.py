@@ -67,7 +67,7 @@ class Judge:
         del self._rows[MOST_LINES:]
 
     def finish(self) -> str:
-        """Return what the table's rows have, as lines of comment, and go on to the next table."""
+        """Return the verdict on the table's rows, as comments, and begin the next table."""
         for best in self._best.values():
             self._take(*best)
         title = f"# {'Expected':20s} : "
@@ -83,7 +83,7 @@ class Judge:
 
 
 def _line(part: float, entry: Target, row: Row) -> str:
-    """Return what a row lacks, as a line of comment."""
+    """Return a row's shortfall, as a comment."""
     placement = "in place" if row.in_place else "out of place"
     has = [f"{figure(row.busbw, 7).strip()} GB/s"] if entry.busbw is not None else []
     has += [f"{figure(row.time, 7).strip()} us"] if entry.time is not None else []

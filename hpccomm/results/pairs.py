@@ -30,7 +30,7 @@ _MOST = 2 / 3
 
 @dataclass(frozen=True, slots=True)
 class PairLink:
-    """What a pair of ranks was measured at.
+    """The measurement of a pair of ranks.
 
     Attributes
     ----------
@@ -226,7 +226,7 @@ _Parts = Mapping[tuple[int, int], float]
 def _explained(
     measured: MeasuredPairs, what: str, parts: _Parts, slow: _Parts
 ) -> list[SlowFinding]:
-    """Return what explains the slow pairs."""
+    """Return the causes of the slow pairs."""
     nodes, findings = measured.nodes, list[SlowFinding]()
     left = dict(slow)
     outside = {pair: part for pair, part in parts.items() if nodes[pair[0]] != nodes[pair[1]]}
@@ -310,7 +310,7 @@ def parts(measured: MeasuredPairs, verdict: PairDiagnosis) -> tuple[np.ndarray, 
 
 
 def entry(measured: MeasuredPairs, thresholds: Thresholds) -> dict[str, Any]:
-    """Return what was measured as an entry of a run's facts: JSON."""
+    """Return the measurement as an entry of a run's facts: JSON."""
     return {
         **{name: getattr(measured, name) for name in ("pairs", "small", "large", "seconds")},
         "thresholds": asdict(thresholds),

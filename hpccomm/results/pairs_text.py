@@ -91,7 +91,7 @@ def _sentence(found: SlowFinding) -> str:
 
 
 def as_json(measured: MeasuredPairs, verdict: PairDiagnosis) -> str:
-    """Return what was measured and found as JSON; docs/pairs.rst describes it."""
+    """Return figures and slow pairs as JSON; docs/pairs.rst describes it."""
     document = {
         "version": JSON_VERSION,
         "healthy": not verdict.findings,

@@ -36,7 +36,7 @@ _LIMIT = """\
 # An all_reduce of n ranks in shared memory reads and writes n arrays. Where these are larger than the
 # caches, its busbw is at most (n-1)/n^2 of the best memory_update or memory_copy, {:.4g} GB/s:
 #   {} GB/s"""
-"""What the node's memory allows an all-reduce, which reads as much as it writes."""
+"""The memory's bound of an all-reduce, which reads and writes equally much."""
 
 _RANKS = (2, 4, 8, 16, 32, 64)
 

@@ -40,7 +40,7 @@ _REST = "hpccomm show prints the rest; choose another path to write to"
 
 
 class Examined(NamedTuple):
-    """What a results file holds, and what of it is damaged.
+    """The contents of a results file, and its damaged parts.
 
     Attributes
     ----------
@@ -95,7 +95,7 @@ def read(path: str | os.PathLike[str]) -> list[Run]:
 
 
 def whole(path: Path) -> Examined:
-    """Return what a results file holds; raise as `read` does if anything is damaged."""
+    """Return the contents of a results file; raise as `read` does for damage."""
     examined = examine(path)
     if examined.damage:
         raise in_part(path, examined.damage)

@@ -21,7 +21,7 @@ SUMMARY: tuple[Column, ...] = (
     Column("max", "<f8", "slowest repetition", "us"),
     Column("cv", "<f8", "standard deviation over mean", "%"),
 )
-"""What `summary` says of a row."""
+"""The statistics that `summary` returns for a row."""
 
 
 def iteration_times(samples: np.ndarray) -> list[float]:

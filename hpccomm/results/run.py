@@ -135,7 +135,7 @@ class Run:
 
 
 class Steps(Protocol):
-    """Who shows how far something is."""
+    """Shows the progress of a long read."""
 
     def advance(self, count: int = 1) -> None:
         """Say that some more is done."""
@@ -191,7 +191,7 @@ class WholeSamples:
             return None
 
     def damage(self) -> list[str]:
-        """Return what was found damaged, with the name of the run."""
+        """Return the damaged parts, with the name of the run."""
         return [
             f"{self._run.name}: {array}{' repetitions' * (array == 'isolated')} of {rows}: {DIFFERS}"
             for array, lost in self._lost.items()

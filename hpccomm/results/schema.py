@@ -97,12 +97,12 @@ class Row:
 
     @property
     def case(self) -> tuple[str, str, str, str, str, int, int, int]:
-        """What the two halves of one printed line have in common."""
+        """The common part of the two halves of one printed line."""
         return (*self.block, self.dtype, self.op, self.root, self.bytes, self.count)
 
     @property
     def block(self) -> tuple[str, str, str]:
-        """What the lines of one printed table have in common."""
+        """The common part of the lines of one printed table."""
         return (self.collective, self.backend, self.algorithm)
 
 

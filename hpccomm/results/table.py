@@ -49,7 +49,7 @@ def figure(value: float, width: int) -> str:
 def run_header(
     info: RunInfo, collective: str, backend: str, algorithm: str, *, fold: bool = False
 ) -> str:
-    """Return what stands before a table: versions, settings and where each rank runs; many ranks may be folded."""
+    """Return the header of a table: versions, settings and ranks, which may be folded."""
     config = info.config
     versions = {"hpccomm": "unknown", **info.versions}
     # A results file does not keep their order.
@@ -196,7 +196,7 @@ def line(info: RunInfo, out_of_place: Half, in_place: Half = (None, None)) -> st
 
 @dataclass(slots=True)
 class TableTally:
-    """What stands behind a table, counted row by row.
+    """The footer of a table, counted row by row.
 
     Attributes
     ----------
@@ -253,7 +253,7 @@ def footer(
     interrupted: bool = False,
     least: float | None = None,
 ) -> str:
-    """Return what stands behind a table: the verdict on its values and the average bus bandwidth.
+    """Return the footer of a table: the verdict on its values and the average bus bandwidth.
 
     Parameters
     ----------
@@ -383,7 +383,7 @@ def repetitions_text(
 
 
 def isolated_text(lines: Sequence[tuple[Row, Timing]]) -> str:
-    """Return what operations of one table took in isolation, as lines of comment; empty if none was measured so.
+    """Return isolated times of one table's operations, as comments; empty without any.
 
     Parameters
     ----------

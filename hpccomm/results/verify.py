@@ -13,7 +13,7 @@ from hpccomm.units import counted
 
 
 class Verification(NamedTuple):
-    """What a check found.
+    """The outcome of a check.
 
     Attributes
     ----------

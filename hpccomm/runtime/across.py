@@ -102,7 +102,7 @@ def in_a_round(
     does: dict[int, Sequence[Facts]] = {me: here}
 
     def asked(member: int) -> Sequence[Facts]:
-        """Return what a rank does; nothing if it might do anything else."""
+        """Return a rank's activity; nothing if it has other threads."""
         if member not in does:
             facts = ask(member) if len(does) <= MOST_ASKED else None
             does[member] = facts["across"] if facts is not None and facts.get("alone") else []

@@ -94,7 +94,7 @@ def communicators() -> list[Any]:
 
 
 def across() -> Facts:
-    """Return what this process does on each communicator, and whether its program has one thread alone."""
+    """Return this process's activity on each communicator, and whether it has one thread."""
     threads = [each for each in threading.enumerate() if not each.name.startswith("hpccomm")]
     told = [each.answer({"across": True}) for each in communicators()]
     return {"across": told, "alone": len(threads) == 1}

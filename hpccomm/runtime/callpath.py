@@ -44,7 +44,7 @@ finally:
         turn.append(True)
 {refuse}
 """
-"""What holds the communicator for one call: one thread at a time."""
+"""Holds the communicator for one call: one thread at a time."""
 
 _SITE = """\
 try:
@@ -198,7 +198,7 @@ def _of_plan(call: str) -> str:
 
 @cache
 def compiled(form: Form, **own: Any) -> Callable[..., Callable[..., Any]]:
-    """Return what makes functions of a form, from the engine and what the form binds.
+    """Return the maker of a form's functions, from the engine and the form's bindings.
 
     `own` are attributes that the form has otherwise. What is made is as `Issue`, or takes no arguments.
     """
@@ -390,7 +390,7 @@ def carrying(
     sink: Diversion,
     otherwise: Callable[[], Any],
 ) -> Callable[[], Any]:
-    """Return what carries out a plan of any call by `carry`, which numbers and records it.
+    """Return the function that carries out a plan by `carry`, which numbers and records it.
 
     Parameters
     ----------

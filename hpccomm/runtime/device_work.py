@@ -109,7 +109,7 @@ class DeviceWork(Work):
         return self._pending.done(self._call)
 
     def exception(self) -> BaseException | None:
-        """Return what ended the operation, or None if nothing did so far. Does not block."""
+        """Return the error that ended the operation, or None so far. Does not block."""
         self._asked = True
         return self._error()
 

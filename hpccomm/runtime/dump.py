@@ -56,7 +56,7 @@ class Recorded(Protocol):
 
 @dataclass(slots=True)
 class Process:
-    """Who writes, and where to.
+    """The writer of a dump, and its place.
 
     Attributes
     ----------

@@ -152,7 +152,7 @@ class CallEngine(CallState):
     def polling(
         self, label: CallFingerprint, tally: Tally, start: Start, *, ordered: bool = True
     ) -> Issue:
-        """Return what runs the polled ``start(send, recv)`` and waits for it."""
+        """Return the function that runs the polled ``start(send, recv)`` and waits for it."""
         begin_steps = (
             start if self.progress.threaded else lambda *arguments: self.together(start(*arguments))
         )
@@ -312,11 +312,11 @@ class CallEngine(CallState):
         self.inquiry.look(now)
 
     def answer(self, question: Facts) -> Facts:
-        """Return what this rank answers to another one's question."""
+        """Return this rank's answer to another one's question."""
         return self.inquiry.answer(question)
 
     def flight_facts(self) -> Facts:
-        """Return what dumps show of the communicator."""
+        """Return the communicator's part of a dump."""
         return self.inquiry.flight_facts()
 
     def close(self, why: str) -> None:

@@ -205,7 +205,7 @@ class Failure:
         return known[1]
 
     def _found(self, entry: CallRecord) -> BaseException | None:
-        """Return what another thread found of this very call, as which the library then ended it."""
+        """Return another thread's finding about this call, for which the library ended it."""
         failure = self.gate.error
         cause = None if failure is None else failure.__cause__
         return cause if self._concerns(cause, entry) else None

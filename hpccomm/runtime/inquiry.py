@@ -148,7 +148,7 @@ class Inquiry:
     # Deadlines.
 
     def expired(self, entry: CallRecord) -> Expired:
-        """Return what `at_deadline` makes of the elapsed seconds."""
+        """Return the result of `at_deadline` for the elapsed seconds."""
         return lambda elapsed: self.at_deadline(entry, elapsed)
 
     def at_deadline(
@@ -347,7 +347,7 @@ class Inquiry:
     # What this rank says.
 
     def answer(self, question: Facts) -> Facts:
-        """Return what this rank answers to another one's question. In a thread that serves the channel."""
+        """Return this rank's answer to another one's question. In the channel's thread."""
         if "accuse" in question:
             self.accusation = question["accuse"]
             return {}
@@ -366,7 +366,7 @@ class Inquiry:
         return {**told, "counts": counts, "between": between_ranks(entry, rank)}
 
     def flight_facts(self) -> Facts:
-        """Return what dumps show of the communicator."""
+        """Return the communicator's part of a dump."""
         origin = self._calls.origin
         return {
             "uid": origin.uid,

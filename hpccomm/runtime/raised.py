@@ -67,7 +67,7 @@ def report(error: BaseException, where: TracebackType | None) -> list[str]:
 
 
 def beside(mine: Mapping[str, Any], others: Mapping[int, Mapping[str, Any]]) -> str:
-    """Return what other ranks raised, as what follows a sentence about this rank's error."""
+    """Return the errors of other ranks, as a clause behind this rank's error."""
     groups: dict[str, list[int]] = {}
     for rank, each in sorted(others.items()):
         groups.setdefault(_kind(each["error"]), []).append(rank)

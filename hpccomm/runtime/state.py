@@ -133,7 +133,7 @@ class CallState:
         return min(self.pending(), key=itemgetter(BEGIN), default=None)
 
     def facts(self, number: int, entry: CallRecord | None = None) -> Facts:
-        """Return what this rank does.
+        """Return this rank's activity.
 
         Parameters
         ----------

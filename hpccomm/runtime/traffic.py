@@ -211,7 +211,7 @@ def unmatched(wait: Facts, there: Counts) -> bool:
 
 
 def unreceived(waiter: Facts, sender: int, there: Counts, here: Counts) -> list[str]:
-    """Return what has been sent to a rank, which waits for another message of that sender.
+    """Return the messages to a rank that waits for another message of that sender.
 
     Parameters
     ----------
@@ -269,7 +269,7 @@ def crossed_with(mine: Facts, answers: Mapping[int, Answer], chain: Chain) -> tu
     }
 
     def counts(waiter: int, peer: int) -> Counts | None:
-        """Return what a peer has of its messages with a rank that waits for it."""
+        """Return a peer's counts of its messages with a rank that waits for it."""
         if peer == me:
             return mine["counts"][waiter]  # type: ignore[no-any-return]
         asked = answers.get(peer) if waiter == me else chain.get((waiter, peer))

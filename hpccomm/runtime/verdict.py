@@ -191,7 +191,7 @@ def _differing(called: Mapping[int, Facts]) -> tuple[int, ...]:
 
 
 def _unfit(mine: Facts, called: Mapping[int, Facts]) -> tuple[str, tuple[int, int]] | None:
-    """Return what does not fit between the lists of this rank and of another one, and the two; None if all does."""
+    """Return the mismatch of two ranks' lists, and the two; None without one."""
     for rank, facts in called.items():
         own = () if rank == mine["rank"] else mine.get("between", {}).get(rank, ())
         for here, there in zip(own, facts.get("between", ()), strict=False):
@@ -382,7 +382,7 @@ def unlike(records: Mapping[int, Facts]) -> dict[str, dict[int, str]]:
 
 
 def side_by_side(called: Mapping[int, Facts]) -> str:
-    """Return what ranks call, only what differs, like ranks together."""
+    """Return the differing parts of ranks' calls, like ranks together."""
     records = {rank: facts["record"] for rank, facts in called.items()}
     differ = [key for key in unlike(records) if key != "operation"]
     groups: dict[str, list[int]] = {}

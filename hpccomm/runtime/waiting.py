@@ -31,7 +31,7 @@ Expired = Callable[[float], CommunicationError | None]
 
 @dataclass(slots=True)
 class Gate:
-    """What lets another thread tell waits to give up.
+    """Lets another thread end waits.
 
     Attributes
     ----------
@@ -144,7 +144,7 @@ def drive(steps: Steps, *, timeout: float, gate: Gate, expired: Expired) -> None
 
 
 def received(irecv: Callable[[NDArray[Any], int, int], Request], src: int, tag: int) -> Receiving:
-    """Return what `Transport.receiving` does, for a transport whose `irecv` is as short."""
+    """Return `Transport.receiving` for a transport whose `irecv` is as short."""
 
     def receive(data: NDArray[Any], beside: Request | None = None, /) -> Steps:
         request = irecv(data, src, tag)

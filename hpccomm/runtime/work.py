@@ -103,7 +103,7 @@ class Work:
         return self._task.over
 
     def exception(self) -> BaseException | None:
-        """Return what ended the operation, or None if nothing did so far. Does not block."""
+        """Return the error that ended the operation, or None so far. Does not block."""
         if not self.done():
             return None
         self._task.seen = True

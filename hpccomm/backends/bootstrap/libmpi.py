@@ -116,7 +116,7 @@ def abort_by_hydra(status: int) -> None:
 
 
 def _hydra() -> int | None:
-    """Return what this process talks to Hydra by, the launcher of MPICH and its descendants; None if another started it."""
+    """Return this process's connection to Hydra, MPICH's launcher; None with another one."""
     descriptor = os.environ.get("PMI_FD", "")
     # Slurm's PMI-2 has such a variable too, and speaks otherwise.
     own = "MPI_LOCALNRANKS" in os.environ and "SLURM_PMI2_SRUN_PORT" not in os.environ

@@ -30,19 +30,19 @@ ABORT_SECONDS = 2.0
 ALONE_SECONDS = 2.0
 """How long a rank that exits with a status other than 0 waits in ``MPI_Finalize`` for the others."""
 SETTLE_SECONDS = 0.05
-"""What a process that leaves without ``MPI_Finalize`` gives to messages that are on their way."""
+"""Seconds for messages under way at an exit without ``MPI_Finalize``."""
 STUCK_SECONDS = 2.0
 """Seconds for which an exit with status 0 waits for silent ranks; then it ends the job."""
 LAST_WORDS_SECONDS = 0.5
 """Seconds for which an exit with another status waits for the errors of other ranks."""
 HEARD_SECONDS = 0.1
-"""What others may take to tell whether they have said that they end."""
+"""Seconds for the answers of other ranks about their end."""
 TERMINATED_SECONDS = 0.2
 """Seconds that a rank leaves to the others after SIGTERM: launchers kill all when one is gone."""
 GATHERED_SECONDS = 0.3
-"""What the first rank that raises something waits for others that do, to tell of all at once."""
+"""Seconds in which the first rank that raises waits for others, to report all at once."""
 FOLLOWED_SECONDS = 0.3
-"""What a rank that has lost another waits for the launcher, which may be ending it for the same reason."""
+"""Seconds that a rank without a peer waits for the launcher, which may be ending it."""
 LOOK_SECONDS = 0.25
 LOST_SECONDS = 1.0
 """A rank that has been gone for so long will not come to ``MPI_Finalize`` any more."""

@@ -30,7 +30,7 @@ Arguments = Callable[[Any, Any], tuple[Any, ...]]
 """``arguments(send, recv)`` gives the arguments of mpi4py's method."""
 
 Layout = tuple[Any, MPI.Datatype]
-"""What follows a buffer where it is described to MPI: a count, or counts and offsets; the datatype."""
+"""The rest of a buffer's description for MPI: counts, offsets and the datatype."""
 
 
 def native(comm: Any, call: Signature, reductions: Reductions) -> Native | None:

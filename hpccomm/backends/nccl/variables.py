@@ -40,7 +40,7 @@ def _getenv() -> Any:
 
 
 def value(name: str) -> str | None:
-    """Return what NCCL finds for a variable, now or once it has read its files; None if it is not set."""
+    """Return NCCL's value of a variable, now or after it has read its files; or None."""
     value: bytes | None = _getenv()(name.encode())
     if value is not None:
         return os.fsdecode(value)

@@ -114,7 +114,7 @@ class PrintedRow:
 
 @dataclass(frozen=True, slots=True)
 class TableKind:
-    """What was measured, on how many ranks; `carried` is the part of the size that algorithm bandwidth counts."""
+    """The measurement and its ranks; `carried` is the size's part in algorithm bandwidth."""
 
     collective: str
     ranks: int

@@ -14,7 +14,7 @@ _ISO = rf"\d{{4}}[-/]\d\d[-/]\d\d[T _-]{_TIME} ?(?:Z|[+-]\d\d:?\d\d)?"
 _STAMP = rf"(?:{_ISO}|{_CTIME}|{_TIME})"
 _LEVEL = r"(?:TRACE|DEBUG|INFO|NOTICE|WARN(?:ING)?|ERROR|CRITICAL)"
 _TABLE = r"(?=\s*(?:#|\d|\{|-?$))"
-"""What follows a prefix that might be words of a sentence: a line of a table."""
+"""The text behind a prefix that might be words of a sentence: a line of a table."""
 
 _OPEN_MPI = rf"(?:\[[^\]]*\]|{_CTIME})*<std(?:out|err|diag)>:? ?"
 """mpirun --tag-output and --timestamp-output, and --output of Open MPI 5 with rank or name."""

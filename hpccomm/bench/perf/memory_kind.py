@@ -1,4 +1,4 @@
-"""What host memory and device memory have in common, and how a device is described.
+"""The common part of host memory and device memory, and how a device is described.
 
 `host_memory` and `device_memory` implement `MemoryKind`; all of perf measures through it.
 """

@@ -64,7 +64,7 @@ to forget alike."""
 
 
 class Check:
-    """What the ranks of one communicator have agreed on.
+    """The agreements of the ranks of one communicator.
 
     Parameters
     ----------
@@ -340,7 +340,7 @@ class Check:
         )
 
     def _exchanged(self, mine: object) -> Result[dict[int, Any]]:
-        """Return what every rank brings, by rank."""
+        """Return every rank's contribution, by rank."""
         payloads = yield from self._control.all_gather_steps(json.dumps(mine).encode())
         return {rank: json.loads(each) for rank, each in enumerate(payloads)}
 

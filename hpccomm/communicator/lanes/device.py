@@ -166,7 +166,7 @@ class DeviceLane(Lane):
         return array
 
     def queue_of(self, stream: object) -> Queue:
-        """Return what the user gave as `stream`."""
+        """Return the user's `stream`."""
         return streams.user_stream(stream)
 
     def new_like(self, x: Any, shape: tuple[int, ...], dtype: DType, queue: Queue | None) -> Any:
@@ -279,7 +279,7 @@ class DeviceLane(Lane):
             route.needs.make()
 
     def issuing(self, call: Call) -> Callable[[float], None]:
-        """Return what carries a planned call out, again and again.
+        """Return the function that carries out a planned call repeatedly.
 
         It is put on the stream that is current each time, unless the user gave one.
         """

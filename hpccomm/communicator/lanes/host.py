@@ -315,7 +315,7 @@ class HostLane(Lane):
         return self._on_route(call, route)
 
     def issuing(self, call: Call) -> Callable[[float], None]:
-        """Return what carries a planned call out, again and again."""
+        """Return the function that carries out a planned call repeatedly."""
         prepared = call.prepared
         return partial(prepared.issue, prepared.arguments(call.send, call.recv), call.keep)
 
@@ -406,7 +406,7 @@ def _operation(call: Call, label: CallFingerprint) -> Operation:
 
 
 def _either(habit: Habit, meets: Issue, plain: Issue) -> Issue:
-    """Return what carries out calls by `meets` where that is their habit or due, else by `plain`."""
+    """Return the function that calls `meets` by habit or when due, else `plain`."""
 
     def issue(arguments: tuple[Any, ...], keep: object, timeout: float) -> None:
         if not habit.registered:

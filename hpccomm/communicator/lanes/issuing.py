@@ -33,7 +33,7 @@ CAUSES = (
     "A rank did not take part, is late, or gave other arguments: NCCL does not compare the count, dtype, "
     "op and root of its ranks"
 )
-"""What may have kept a call on a device."""
+"""Obstacles of a call on a device."""
 
 TOGETHER = "put them into one send_recv or one batch"
 
@@ -119,7 +119,7 @@ class StreamIssuer:
         ordered: bool = True,
         noted: bool = True,
     ) -> IssueOnStream:
-        """Return what puts a call on a stream, and returns.
+        """Return the function that puts a call on a stream, and returns.
 
         Its seconds are the host's. It is remembered until it is done, unless `launch` sees to that
         (`noted` is False). A call costs a microsecond: nothing is looked up that can be known before.

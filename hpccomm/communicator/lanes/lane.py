@@ -222,7 +222,7 @@ class Lane(ABC):
 
     @abstractmethod
     def _carrying(self, prepared: PreparedCall[Any], route: Any) -> Callable[..., None]:
-        """Return what carries out calls on a route."""
+        """Return the function that carries out calls on a route."""
 
     def settled(self, prepared: PreparedCall[Any]) -> Any:
         """Return the route that the next call takes, as far as that is known. Local."""
@@ -331,7 +331,7 @@ class Lane(ABC):
 
     @abstractmethod
     def queue_of(self, stream: object) -> Queue:
-        """Return what the user gave as `stream`.
+        """Return the user's `stream`.
 
         Raises
         ------

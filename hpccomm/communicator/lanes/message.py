@@ -17,7 +17,7 @@ def wire_tag(tag: int, kind: int, dtype: DType | None = None) -> int:
 
 
 class MessageRequest(NamedTuple):
-    """What a point-to-point call is asked for, checked.
+    """The checked arguments of a point-to-point call.
 
     Attributes
     ----------

@@ -87,7 +87,7 @@ class StepMessages:
 def start_of(
     calls: CallEngine, messages: StepMessages, collectives: Callable[[], Steps] | None
 ) -> Start:
-    """Return what starts the messages of a step, and beside them its collectives."""
+    """Return the function that starts the messages of a step, and beside them its collectives."""
     cell = calls.traffic.cell
     counts = [(cell(peer, PLANNED), 1) for peer in messages.sources]
     counts += [(cell(peer, PLANNED), 0) for peer in messages.targets]

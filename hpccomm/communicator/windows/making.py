@@ -79,7 +79,7 @@ def _made(core: Core, array: Array) -> Window:
 
 
 def _exposed(core: Core, array: Array, onesided: OneSided) -> Exposure | None:
-    """Return what the ranks of the node learn of `array`; None where they share no memory."""
+    """Return the node's record of `array`; None if ranks share no memory."""
     way, shared = sharing(core.backend, core.settings), onesided.signals.shared
     if way is None or shared is None:
         return None

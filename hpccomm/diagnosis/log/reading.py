@@ -52,10 +52,10 @@ _EXCEPTION = next(each for each in TABLE if each.name == "python-exception")
 
 
 class LogStream(Protocol):
-    """What a log is read from: a buffered reader."""
+    """The source of a log: a buffered reader."""
 
     def peek(self, size: int = ..., /) -> bytes:
-        """Return what comes next, and leave it there."""
+        """Return the next bytes without consuming them."""
         ...
 
     def read1(self, size: int = ..., /) -> bytes:

@@ -57,7 +57,7 @@ class Sighting:
 
 @dataclass(slots=True)
 class LogReport:
-    """What was seen in a log.
+    """The messages of a log.
 
     Attributes
     ----------

@@ -25,7 +25,7 @@ _RAISED = re.compile(r"(?:[\w.]*\.)?\w+(?:: .*)?$")
 
 
 class Traceback(NamedTuple):
-    """What a traceback says.
+    """The contents of a traceback.
 
     Attributes
     ----------

@@ -45,7 +45,7 @@ class Slice(NamedTuple):
 
 
 Where = TypeVar("Where")
-"""What names elements of a buffer: a `Slice`, or a place in device memory."""
+"""A name of a buffer's elements: a `Slice`, or a place in device memory."""
 
 
 class Transit(NamedTuple, Generic[Where]):
@@ -64,7 +64,7 @@ class Step(NamedTuple, Generic[Where]):
 
 
 class LocalRound(NamedTuple, Generic[Where]):
-    """What this rank does in one round, or in a step of the barrier at its end.
+    """The actions of this rank in one round, or in a step of the barrier at its end.
 
     Attributes
     ----------
@@ -80,7 +80,7 @@ class LocalRound(NamedTuple, Generic[Where]):
 
 
 class Program(NamedTuple):
-    """What one rank does in a collective.
+    """One rank's actions in a collective.
 
     Attributes
     ----------
@@ -99,7 +99,7 @@ class Program(NamedTuple):
 
 
 class MemoryRound(NamedTuple):
-    """What this rank does in one round where nothing but barriers is sent.
+    """The actions of this rank in one round without messages except barriers.
 
     Attributes
     ----------
@@ -114,7 +114,7 @@ class MemoryRound(NamedTuple):
 
 
 class MemoryProgram(NamedTuple):
-    """What one rank does in a collective on memory that ranks share, without messages.
+    """One rank's actions in a collective on memory that ranks share, without messages.
 
     Attributes
     ----------
@@ -308,7 +308,7 @@ class Reached:
         return peer[elements] if isinstance(peer, np.ndarray) else peer.part(elements)
 
     def _action(self, step: Step[Slice], fold: Folder | None) -> Action | None:
-        """Return what does one step, as often as it is called; None if there is nothing to do."""
+        """Return the function for one step, to be called repeatedly; None for an empty step."""
         sources = [self._part(source) for source in step.sources]
         target = self._part(step.target)
         if step.final is None:
@@ -337,7 +337,7 @@ class Reached:
         target.write(result)
 
     def actions(self, steps: Iterable[Step[Slice]], fold: Folder | None) -> Iterator[Action]:
-        """Return what does local steps, one after the other, each bound when its turn comes."""
+        """Return the function for local steps in order, each bound at its turn."""
         for step in steps:
             action = self._action(step, fold)
             if action is not None:

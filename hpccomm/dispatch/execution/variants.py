@@ -43,7 +43,7 @@ Turns = Iterable[tuple[Iterable[Action], tuple[tuple[int, int], ...]]]
 
 
 class ReachedForm(NamedTuple):
-    """What ranks know once they have met, and have published these records.
+    """The facts of ranks that have met, and have published these records.
 
     Attributes
     ----------

@@ -31,7 +31,7 @@ NATIVE = "native"
 AUTO = "auto"
 
 UNEVEN_BYTES = 1 << 20
-"""What an algorithm is estimated for where each rank has its own number of bytes: all must choose alike."""
+"""The bytes for estimates if each rank has its own number: all must choose alike."""
 
 NAMES = (AUTO, NATIVE, *sorted({name for each in ALGORITHMS.values() for name in each}))
 """Every name that ``algorithm=`` may have in some call, of hpccomm's own algorithms."""

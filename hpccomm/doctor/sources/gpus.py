@@ -21,7 +21,7 @@ _KINDS: dict[str, Callable[[Any], Any]] = {
     "number": len,
     **{kind.__name__: kind for kind in (bool, int, list)},
 }
-"""What ``nvml.tsv`` keeps of the result of a function. Its arguments are those after the device."""
+"""The fact of ``nvml.tsv`` from a function's result, with the arguments after the device."""
 
 _WAYS = {"read": 0, "write": 1}
 """NVML's nvmlGpuP2PCapsIndex_t; the package has a tuple for the first."""
@@ -90,7 +90,7 @@ def _fact(library: Any, handle: Any, row: Mapping[str, str]) -> Any:
 
 
 def _link(library: Any, handle: Any) -> dict[str, int]:
-    """Return what the device's place on PCI Express gives, if it is under load."""
+    """Return the facts of the device's PCI Express slot, if it is under load."""
     if _ask(library, "nvmlDeviceGetUtilizationRates", handle).gpu < AT_WORK:
         raise LookupError("an idle GPU lowers its link: look while the GPUs are at work")
     of_links = (row for row in rows("nvml.tsv") if row["of"] == "link")

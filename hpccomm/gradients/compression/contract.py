@@ -12,7 +12,7 @@ from hpccomm.reductions import ReduceOp
 
 
 class Exchange:
-    """What a compressor may send, and to whom. Each method is collective, and blocks.
+    """The communication of a compressor. Each method is collective, and blocks.
 
     Parameters
     ----------
@@ -100,7 +100,7 @@ class Compressor(Protocol):
     """
 
     def channel(self, bucket: Bucket) -> Channel:
-        """Return what reduces a bucket. Local.
+        """Return the reducer of a bucket. Local.
 
         Raises
         ------

@@ -42,7 +42,7 @@ class PowerSGD:
         set_checked(self, rank=check_least("rank", self.rank, 1), error_feedback=feedback)
 
     def channel(self, bucket: Bucket) -> "PowerSGDChannel":
-        """Return what reduces a bucket. Local."""
+        """Return the reducer of a bucket. Local."""
         return PowerSGDChannel(bucket, self.rank, error_feedback=self.error_feedback)
 
 

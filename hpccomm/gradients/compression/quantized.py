@@ -229,7 +229,7 @@ class MixedPrecision:
         set_checked(self, error_feedback=feedback)
 
     def channel(self, bucket: Bucket) -> QuantizedChannel:
-        """Return what reduces a bucket. Local."""
+        """Return the reducer of a bucket. Local."""
         codec = _Cast(_WIRE[self.wire_dtype])
         return QuantizedChannel(bucket, codec, error_feedback=self.error_feedback)
 
@@ -259,7 +259,7 @@ class Int8:
         set_checked(self, block=block, error_feedback=feedback)
 
     def channel(self, bucket: Bucket) -> QuantizedChannel:
-        """Return what reduces a bucket. Local."""
+        """Return the reducer of a bucket. Local."""
         codec = _Scaled(
             unit=self.block,
             bits=8,
@@ -297,7 +297,7 @@ class Sign:
         set_checked(self, block=block, error_feedback=feedback)
 
     def channel(self, bucket: Bucket) -> QuantizedChannel:
-        """Return what reduces a bucket. Local."""
+        """Return the reducer of a bucket. Local."""
         codec = _Scaled(
             unit=self.block,
             bits=1,

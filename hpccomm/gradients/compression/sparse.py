@@ -102,7 +102,7 @@ class TopK:
         set_checked(self, ratio=ratio, error_feedback=feedback)
 
     def channel(self, bucket: Bucket) -> "SparseChannel":
-        """Return what reduces a bucket. Local."""
+        """Return the reducer of a bucket. Local."""
         count = ceil(self.ratio * bucket.length)
         return SparseChannel(bucket, partial(largest, count=count), count, self.error_feedback)
 
@@ -132,7 +132,7 @@ class Threshold:
         set_checked(self, value=value, error_feedback=feedback)
 
     def channel(self, bucket: Bucket) -> "SparseChannel":
-        """Return what reduces a bucket. Local."""
+        """Return the reducer of a bucket. Local."""
         choose = partial(_larger, least=self.value)
         return SparseChannel(bucket, choose, None, self.error_feedback)
 

@@ -15,7 +15,7 @@ KEPT_BYTES = 64 << 20
 """Bytes that stay pinned for later calls; recent calls may raise it to their maximum."""
 
 _FORGETS = 8
-"""What calls had at one time counts for 2 to this power less with each block that is taken."""
+"""The weight of earlier maxima falls by 2 to this power with each taken block."""
 
 _STEP = 1 << 20
 """Larger blocks are multiples of it, smaller blocks powers of two, so that later calls can use them."""

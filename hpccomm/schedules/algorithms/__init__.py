@@ -63,7 +63,7 @@ class Algorithm:
 
 @cache
 def _found(name: str, *made_of: str) -> Any:
-    """Return what a module of this package has by that name, or makes of others that it has."""
+    """Return the attribute of a module in this package, or a function made of several."""
     module, _, path = name.partition(".")
     build = attrgetter(path)(import_module(f"{__name__}.{module}"))
     return build(*(_found(each) if "." in each else each for each in made_of)) if made_of else build
@@ -210,12 +210,12 @@ EntryPoint = Any
 """One of ``importlib.metadata``, which loads thirty modules and so is imported when it is needed."""
 
 AnyAlgorithm = str | Algorithm | Build
-"""What ``algorithm=`` takes: a name, or a function that makes the schedule, maybe in an `Algorithm`."""
+"""A value of ``algorithm=``: a name, or a function that makes the schedule, or an `Algorithm`."""
 
 
 @cache
 def registered() -> Mapping[str, Mapping[str, EntryPoint]]:
-    """Return what other packages register, by collective and name.
+    """Return other packages' algorithms, by collective and name.
 
     An entry point that cannot be used is left out with a warning.
     """

@@ -58,7 +58,7 @@ from hpccomm.schedules.schedule import (
 )
 
 SHARE_BYTES = 32 << 10
-"""What the root of a broadcast writes at least, on each peer: it takes a few microseconds."""
+"""Least bytes that the root of a broadcast writes on each peer: some microseconds."""
 
 Part = TypeVar("Part")
 Steps = Sequence[Copies | Folds]

@@ -48,7 +48,7 @@ _LEVELS = ("inner", "across")
 
 
 class _Kind(NamedTuple):
-    """What a value can be: a test of it, which may raise `OverflowError`, and what that demands, in words."""
+    """The rule of a value: a test, which may raise `OverflowError`, and its words."""
 
     fits: Callable[[Any], bool]
     words: str
