@@ -68,7 +68,7 @@ class Message:
             A host array of exactly this size and dtype. None makes a new 1-D array: of the
             message's dtype, or of bytes (uint8) if the message does not tell it.
         timeout : float, optional
-            Deadline in seconds. None is the communicator's deadline, ``math.inf`` is no deadline.
+            Deadline in seconds. None is the communicator's deadline, ``math.inf`` sets none.
 
         Returns
         -------
@@ -149,7 +149,7 @@ def probe(
     block : bool
         Wait for a message. False returns None if none has arrived.
     timeout : float, optional
-        Deadline in seconds. None is the communicator's deadline, ``math.inf`` is no deadline.
+        Deadline in seconds. None is the communicator's deadline, ``math.inf`` sets none.
 
     Returns
     -------

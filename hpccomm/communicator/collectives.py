@@ -46,7 +46,7 @@ def broadcast(
     async_op : bool
         Return a `Work` at once. Must be equal on all ranks.
     timeout : float, optional
-        Deadline in seconds. None is the communicator's deadline, ``math.inf`` is no deadline.
+        Deadline in seconds. None is the communicator's deadline, ``math.inf`` sets none.
     algorithm : str or callable, optional
         None, ``"auto"``, or an algorithm name; an unknown one raises an error that lists the valid ones.
         Or a function that makes the schedule (:doc:`adding_an_algorithm`), the same on all ranks.
@@ -92,7 +92,7 @@ def all_gather(
     async_op : bool
         Return a `Work` at once. Must be equal on all ranks.
     timeout : float, optional
-        Deadline in seconds. None is the communicator's deadline, ``math.inf`` is no deadline.
+        Deadline in seconds. None is the communicator's deadline, ``math.inf`` sets none.
     algorithm : str or callable, optional
         None, ``"auto"``, or an algorithm name; an unknown one raises an error that lists the valid ones.
         Or a function that makes the schedule (:doc:`adding_an_algorithm`), the same on all ranks.
@@ -136,7 +136,7 @@ def all_to_all(
     async_op : bool
         Return a `Work` at once. Must be equal on all ranks.
     timeout : float, optional
-        Deadline in seconds. None is the communicator's deadline, ``math.inf`` is no deadline.
+        Deadline in seconds. None is the communicator's deadline, ``math.inf`` sets none.
     algorithm : str or callable, optional
         None, ``"auto"``, or an algorithm name; an unknown one raises an error that lists the valid ones.
         Or a function that makes the schedule (:doc:`adding_an_algorithm`), the same on all ranks.
@@ -183,7 +183,7 @@ def gather(
     async_op : bool
         Return a `Work` at once. Must be equal on all ranks.
     timeout : float, optional
-        Deadline in seconds. None is the communicator's deadline, ``math.inf`` is no deadline.
+        Deadline in seconds. None is the communicator's deadline, ``math.inf`` sets none.
     algorithm : str or callable, optional
         None, ``"auto"``, or an algorithm name; an unknown one raises an error that lists the valid ones.
         Or a function that makes the schedule (:doc:`adding_an_algorithm`), the same on all ranks.
@@ -232,7 +232,7 @@ def scatter(
     async_op : bool
         Return a `Work` at once. Must be equal on all ranks.
     timeout : float, optional
-        Deadline in seconds. None is the communicator's deadline, ``math.inf`` is no deadline.
+        Deadline in seconds. None is the communicator's deadline, ``math.inf`` sets none.
     algorithm : str or callable, optional
         None, ``"auto"``, or an algorithm name; an unknown one raises an error that lists the valid ones.
         Or a function that makes the schedule (:doc:`adding_an_algorithm`), the same on all ranks.
@@ -273,7 +273,7 @@ def barrier(
     async_op : bool
         Return a `Work` at once. Must be equal on all ranks.
     timeout : float, optional
-        Deadline in seconds. None is the communicator's deadline, ``math.inf`` is no deadline.
+        Deadline in seconds. None is the communicator's deadline, ``math.inf`` sets none.
     algorithm : str or callable, optional
         None, ``"auto"``, or an algorithm name; an unknown one raises an error that lists the valid ones.
         Or a function that makes the schedule (:doc:`adding_an_algorithm`), the same on all ranks.

@@ -44,7 +44,7 @@ def send(
     async_op : bool
         Return a `Work` at once.
     timeout : float, optional
-        Deadline in seconds. None is the communicator's deadline, ``math.inf`` is no deadline.
+        Deadline in seconds. None is the communicator's deadline, ``math.inf`` sets none.
     stream : object, optional
         For device arrays: a CuPy stream, its number, or an object with ``__cuda_stream__``. None is
         the current one of the array's framework.
@@ -89,7 +89,7 @@ def recv(
     async_op : bool
         Return a `Work` at once. Sender, tag and `out` must be given then.
     timeout : float, optional
-        Deadline in seconds. None is the communicator's deadline, ``math.inf`` is no deadline.
+        Deadline in seconds. None is the communicator's deadline, ``math.inf`` sets none.
     stream : object, optional
         For device arrays: a CuPy stream, its number, or an object with ``__cuda_stream__``. None is
         the current one of the array's framework.
@@ -150,7 +150,7 @@ def send_recv(
     async_op : bool
         Return a `Work` at once.
     timeout : float, optional
-        Deadline in seconds. None is the communicator's deadline, ``math.inf`` is no deadline.
+        Deadline in seconds. None is the communicator's deadline, ``math.inf`` sets none.
     stream : object, optional
         For device arrays: a CuPy stream, its number, or an object with ``__cuda_stream__``. None is
         the current one of the array's framework.

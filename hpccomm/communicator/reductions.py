@@ -36,7 +36,7 @@ def all_reduce(
     async_op : bool
         Return a `Work` at once. Must be equal on all ranks.
     timeout : float, optional
-        Deadline in seconds. None is the communicator's deadline, ``math.inf`` is no deadline.
+        Deadline in seconds. None is the communicator's deadline, ``math.inf`` sets none.
     algorithm : str or callable, optional
         None, ``"auto"``, or an algorithm name; an unknown one raises an error that lists the valid ones.
         Or a function that makes the schedule (:doc:`adding_an_algorithm`), the same on all ranks.
@@ -94,7 +94,7 @@ def reduce(
     async_op : bool
         Return a `Work` at once. Must be equal on all ranks.
     timeout : float, optional
-        Deadline in seconds. None is the communicator's deadline, ``math.inf`` is no deadline.
+        Deadline in seconds. None is the communicator's deadline, ``math.inf`` sets none.
     algorithm : str or callable, optional
         None, ``"auto"``, or an algorithm name; an unknown one raises an error that lists the valid ones.
         Or a function that makes the schedule (:doc:`adding_an_algorithm`), the same on all ranks.
@@ -149,7 +149,7 @@ def reduce_scatter(
     async_op : bool
         Return a `Work` at once. Must be equal on all ranks.
     timeout : float, optional
-        Deadline in seconds. None is the communicator's deadline, ``math.inf`` is no deadline.
+        Deadline in seconds. None is the communicator's deadline, ``math.inf`` sets none.
     algorithm : str or callable, optional
         None, ``"auto"``, or an algorithm name; an unknown one raises an error that lists the valid ones.
         Or a function that makes the schedule (:doc:`adding_an_algorithm`), the same on all ranks.
@@ -206,7 +206,7 @@ def scan(
     async_op : bool
         Return a `Work` at once. Must be equal on all ranks.
     timeout : float, optional
-        Deadline in seconds. None is the communicator's deadline, ``math.inf`` is no deadline.
+        Deadline in seconds. None is the communicator's deadline, ``math.inf`` sets none.
     algorithm : str or callable, optional
         None, ``"auto"``, or an algorithm name; an unknown one raises an error that lists the valid ones.
         Or a function that makes the schedule (:doc:`adding_an_algorithm`), the same on all ranks.

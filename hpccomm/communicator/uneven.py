@@ -41,7 +41,7 @@ def all_gather_v(
     async_op : bool
         Return a `Work` at once. Must be equal on all ranks.
     timeout : float, optional
-        Deadline in seconds. None is the communicator's deadline, ``math.inf`` is no deadline.
+        Deadline in seconds. None is the communicator's deadline, ``math.inf`` sets none.
     algorithm : str or callable, optional
         None, ``"auto"``, or an algorithm name; an unknown one raises an error that lists the valid ones.
         Or a function that makes the schedule (:doc:`adding_an_algorithm`), the same on all ranks.
@@ -102,7 +102,7 @@ def reduce_scatter_v(
     async_op : bool
         Return a `Work` at once. Must be equal on all ranks.
     timeout : float, optional
-        Deadline in seconds. None is the communicator's deadline, ``math.inf`` is no deadline.
+        Deadline in seconds. None is the communicator's deadline, ``math.inf`` sets none.
     algorithm : str or callable, optional
         None, ``"auto"``, or an algorithm name; an unknown one raises an error that lists the valid ones.
         Or a function that makes the schedule (:doc:`adding_an_algorithm`), the same on all ranks.
@@ -164,7 +164,7 @@ def all_to_all_v(
     async_op : bool
         Return a `Work` at once. Must be equal on all ranks.
     timeout : float, optional
-        Deadline in seconds. None is the communicator's deadline, ``math.inf`` is no deadline.
+        Deadline in seconds. None is the communicator's deadline, ``math.inf`` sets none.
     algorithm : str or callable, optional
         None, ``"auto"``, or an algorithm name; an unknown one raises an error that lists the valid ones.
         Or a function that makes the schedule (:doc:`adding_an_algorithm`), the same on all ranks.
@@ -222,7 +222,7 @@ def gather_v(
     async_op : bool
         Return a `Work` at once. Must be equal on all ranks.
     timeout : float, optional
-        Deadline in seconds. None is the communicator's deadline, ``math.inf`` is no deadline.
+        Deadline in seconds. None is the communicator's deadline, ``math.inf`` sets none.
     algorithm : str or callable, optional
         None, ``"auto"``, or an algorithm name; an unknown one raises an error that lists the valid ones.
         Or a function that makes the schedule (:doc:`adding_an_algorithm`), the same on all ranks.
@@ -285,7 +285,7 @@ def scatter_v(
     async_op : bool
         Return a `Work` at once. Must be equal on all ranks.
     timeout : float, optional
-        Deadline in seconds. None is the communicator's deadline, ``math.inf`` is no deadline.
+        Deadline in seconds. None is the communicator's deadline, ``math.inf`` sets none.
     algorithm : str or callable, optional
         None, ``"auto"``, or an algorithm name; an unknown one raises an error that lists the valid ones.
         Or a function that makes the schedule (:doc:`adding_an_algorithm`), the same on all ranks.

@@ -165,7 +165,7 @@ class ProgressEngine:
     def __init__(self, *, threaded: bool) -> None:
         self.threaded = threaded
         self._queues: list[TaskQueue] = []
-        self._turn = threading.Lock()  # held by whoever moves tasks on
+        self._turn = threading.Lock()  # held by the thread that advances tasks
         self._lock = threading.Lock()  # guards what follows, and _queues
         self._changed = threading.Condition(self._lock)
         self._waiters = 0

@@ -304,7 +304,7 @@ LONGEST_ERROR = 2000
 """Characters that are kept of an error's words."""
 
 _refused: dict[int, Mishap] = {}  # by thread: the last call of each that was refused
-_REFUSALS = 64  # threads of which that is kept
+_REFUSALS = 64  # the most threads with such a record
 
 
 def in_words(error: BaseException) -> str:

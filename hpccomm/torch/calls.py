@@ -33,7 +33,7 @@ DONE = CompletedWork()
 BARRIER = Issued("barrier", (), NOTHING)
 
 MESSAGE = terms((), {})
-"""What messages are to do, of which c10d says nothing."""
+"""The terms of messages, which c10d does not state."""
 
 
 def sizes(parts: Sequence[Any]) -> list[int]:
@@ -120,7 +120,7 @@ class GroupCalls:
         return self._issue(calls, how, result, stage)
 
     def reduce_scatter(self, outputs: Any, inputs: Any, *rest: Any, **named: Any) -> CompletedWork:
-        """Reduce a list of tensors, of which each rank gets its own."""
+        """Reduce a list of tensors; each rank gets its own."""
         how, result, stage = terms(rest, named), tensors(outputs), Staging()
         calls = []
         for out, parts in zip(result, lists(inputs), strict=True):
@@ -135,7 +135,7 @@ class GroupCalls:
     def reduce_scatter_single_coalesced(
         self, outputs: Any, inputs: Any, *rest: Any, **named: Any
     ) -> CompletedWork:
-        """Reduce tensors, of which each rank gets its block."""
+        """Reduce tensors; each rank gets its block."""
         how, result, stage = terms(rest, named), tensors(outputs), Staging()
         calls = [
             Issued(

@@ -48,7 +48,7 @@ class JobStore(Store):  # type: ignore[misc]  # PyTorch brings no types
     # At rank 0.
 
     def _serve(self, question: Facts) -> Facts:
-        """Answer a question, once: whoever asks it again gets the same answer."""
+        """Answer a question, once: a repeated question gets the same answer."""
         number, answer = self._answered.get(question["from"], (-1, {}))
         if number != question["number"]:
             answer = {"is": _OPERATIONS[question["do"]](self._values, *question["with"])}

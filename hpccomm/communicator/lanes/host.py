@@ -44,8 +44,8 @@ MESSAGES = 1024
 # was called before does not decide how fast a call is.
 
 LONGEST = 17
-"""So many calls follow each other at most in which ranks do not meet, or meet for nothing. A prime: a program
-that takes a few arrays in turn meets with each of them."""
+"""The most consecutive calls without a meeting, or with one in vain. A prime, so that a program
+that uses a few arrays in turn meets with each of them."""
 
 
 class Habit:
