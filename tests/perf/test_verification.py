@@ -218,7 +218,7 @@ def test_averages_that_nccl_rounds_pass_and_others_do_not(dtype, ranks):
         assert not data.inexact
     got[7] = np.nan
     assert compare(got, data, whole).index == 7
-    assert compare(sum(shares[1:], shares[0] * 0), data, whole) is not None
+    assert compare(sum(shares[1:], np.zeros_like(shares[0])), data, whole) is not None
 
 
 def test_exact_results_are_asked_for_but_of_nccls_averages_of_floats():
