@@ -18,7 +18,7 @@ case ${1:-} in
     sed -n '2,/^$/s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"
     exit 0
     ;;
-*) give_up "'$1' is no option of this script." "It takes --examples or nothing." ;;
+*) give_up "'$1' is not an option of this script." "It takes --examples or nothing." ;;
 esac
 
 make_environment docs

@@ -135,7 +135,7 @@ make_environment() {
         local python
         python=$(find_python)
         say "making $venv with $python"
-        # --clear: what an interrupted run or another interpreter left there is no base to build on.
+        # --clear: what an interrupted run or another interpreter left cannot be built on.
         "$python" -m venv --clear "$venv" ||
             give_up "cannot make a virtual environment at $venv." \
                 "Set HPCCOMM_VENV to a folder that may be written, with 1 GiB of room."
@@ -167,12 +167,12 @@ find_site_library() {
     done
 }
 
-# Open MPI refuses to start as root unless told twice; every other MPI ignores these.
+# Open MPI refuses to start as root without two permissions; every other MPI ignores these.
 if ((EUID == 0)); then
     export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
 fi
 
-# Open MPI refuses to start more ranks than there are cores unless told.
+# Open MPI refuses to start more ranks than cores without a permission.
 allow_more_ranks_than_cores() {
     export PRTE_MCA_rmaps_default_mapping_policy=:oversubscribe # Open MPI 5
     export OMPI_MCA_rmaps_base_oversubscribe=1                  # Open MPI 4

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Whether hpccomm does on this machine's GPUs what it must, in stages. Each takes at most 9 minutes and
-# writes its verdicts when it ends. A second run with the same --output goes on with those that are left.
+# writes its verdicts when it ends. A second run with the same --output goes on with the remaining ones.
 #
 #   bash jobs/gpu_acceptance.sh --preflight                        in some seconds: what is here, what is missing
 #   bash jobs/gpu_acceptance.sh --stages one,threads,graphs        without MPI

@@ -11,7 +11,7 @@
 #   --all        Run every combination of the tests' parameters, and the tests that take long. Without it,
 #                a run takes few cases of each product of parameters (tests/chosen.py says how), in a
 #                fifth of the time. Run it before a release, and for a change that many parameters meet in.
-#   --part I/N   Of the tests, only those that fall to part I, from 0 to N - 1. The N parts together are
+#   --part I/N   Of the tests, only the ones of part I, from 0 to N - 1. The N parts together are
 #                all tests. Static checks and the documentation are left out. Of the conformance suite on
 #                device arrays, --all takes a share, with and without --part.
 #
@@ -36,7 +36,7 @@ while (($#)); do
         sed -n '2,/^$/ s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"
         exit 0
         ;;
-    *) give_up "$1 is no option of this script." "See --help." ;;
+    *) give_up "$1 is not an option of this script." "See --help." ;;
     esac
     shift
 done

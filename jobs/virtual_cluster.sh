@@ -70,7 +70,7 @@ while (($#)); do
         shift
         break
         ;;
-    *) give_up "$1 is no option of this script." "The command stands behind --; see --help." ;;
+    *) give_up "$1 is not an option of this script." "The command stands behind --; see --help." ;;
     esac
 done
 [[ $nodes =~ ^[1-9][0-9]{0,2}$ ]] && ((nodes <= 250)) ||
@@ -89,7 +89,7 @@ rate='[1-9][0-9]*(\.[0-9]+)?[kmgt]?bit'
 IFS=, read -ra rates <<<"$link"
 ((${#rates[@]} <= 1 || ${#rates[@]} == nodes)) ||
     give_up "--link $link has ${#rates[@]} rates, for $nodes hosts; give one, or one for each host."
-(($#)) || give_up "there is no command to run." "It stands behind --; see --help."
+(($#)) || give_up "the command is missing." "It stands behind --; see --help."
 
 ((EUID == 0)) || cannot "only root may make hosts out of namespaces." \
     "Run it by sudo, or in a container that has the capability SYS_ADMIN."
@@ -149,7 +149,7 @@ limit() {
 raise_hosts() {
     local host rate rates
     IFS=, read -ra rates <<<"$link"
-    # All that the run writes for itself is in this /run, which nobody else sees and nobody cleans up.
+    # All that the run writes for itself is in this /run, which is private and never cleaned up.
     mount -t tmpfs -o mode=755 run /run || fail_inside "this machine does not allow to mount."
     mkdir /run/tmp
     hostname launcher

@@ -280,7 +280,7 @@ class Acceptance:
     # Ranks on hosts of their own, as far as NCCL knows, it never compares.
 
     def ways(self) -> dict[str, Sharing | None]:
-        """Return how so many ranks share GPUs, as far as that was tried; None where they cannot."""
+        """Return how this number of ranks shares GPUs, as far as tried; None if impossible."""
         path = self.folder / "sharing.json"
         found: dict[str, Sharing | None] = (
             json.loads(path.read_text("utf-8")) if path.exists() else {}
@@ -288,7 +288,7 @@ class Acceptance:
         return found
 
     def shares(self, ranks: int) -> bool:
-        """Find a way for so many ranks to share GPUs; return whether there is one."""
+        """Find a way for this number of ranks to share GPUs; return whether one exists."""
         known = self.ways()
         if str(ranks) in known:
             return bool(known[str(ranks)])
@@ -379,7 +379,7 @@ def main() -> int:
 
 
 def carried_out(acceptance: Acceptance, lacks: dict[str, Lack]) -> int:
-    """Run the chosen stages, each of which leaves its summary; return the exit status."""
+    """Run the chosen stages, which leave a summary each; return the exit status."""
     options, found = acceptance.options, acceptance.found
     left: dict[str, str] = {}
     late = missed = False

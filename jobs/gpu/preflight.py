@@ -78,7 +78,7 @@ class Lack:
     why : str
         What is known of the reason, or ''.
     requirement : str
-        What to install; '' if that is no package.
+        What to install; '' for other things than packages.
     source : str
         Where that is: a wheel's name, or "the package index"; '' if nowhere.
     """

@@ -158,7 +158,7 @@ def perf(ranks: int, standin: bool) -> Iterable[Command]:
 
 
 def pytest(ranks: int, *arguments: str) -> Command:
-    """Return a run of tests; those that are for one process run without a job."""
+    """Return a run of tests; tests for one process run without a job."""
     title = f"{' '.join(arguments)}, {f'ranks: {ranks}' if ranks else 'one process'}"
     job = ("--with-mpi",) if ranks else ()
     # What needs the stand-in would be skipped on a GPU, and on the stand-in tests that itself.

@@ -27,7 +27,7 @@ _CHECKOUT = Path(__file__).resolve().parents[2]
 _GPUS = len(list(Path("/dev").glob("nvidia[0-9]*")))
 _ONE_GPU_A_RANK = {"name": "_rfm_gpu", "options": ["--gpus-per-node={num_gpus_per_node}"]}
 
-# As root, Open MPI refuses to start unless it is told twice; other libraries ignore these.
+# As root, Open MPI refuses to start without two permissions; other libraries ignore these.
 _AS_ROOT = [["OMPI_ALLOW_RUN_AS_ROOT", "1"], ["OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1"]]
 _MPI = _AS_ROOT if os.geteuid() == 0 else []
 
