@@ -7,9 +7,10 @@
 Importing it registers the backend. So does ``import torch``, by the entry point ``torch.backends``: neither
 loads MPI or CUDA.
 
-- `registration`: what c10d learns. `starting`: rank, size and store from MPI; groups. `store`: the store.
-- `group`: what c10d calls a group, by version. `calls`: its calls. `work`: what they give back.
-- `arguments`: what c10d says about a call. `tensors`: tensors as arrays.
+- `registration`: registers with c10d. `starting`: rank, size and store from MPI; groups. `store`:
+  the store.
+- `group`: c10d's class of a group, by version. `calls`: its calls. `work`: their results.
+- `arguments`: c10d's arguments of a call. `tensors`: tensors as arrays.
 - `hooks`: compressed gradients for DistributedDataParallel.
 """
 

@@ -1,6 +1,7 @@
-"""What c10d says about a call: options, or the root, the reduction and the deadline themselves.
+"""Reads c10d's arguments of a call: options, or root, reduction and deadline themselves.
 
-A process group that is a Python class gets what its caller wrote, in each of the forms that C++ would tell apart.
+A process group that is a Python class gets its caller's arguments, in each of the forms that C++
+distinguishes. `calls` and `work` read them here.
 """
 
 from collections.abc import Iterable

@@ -1,4 +1,4 @@
-"""The calls of c10d on a group, in each of their spellings."""
+"""The calls of c10d on a group, in each of their spellings. `group` inherits them."""
 
 from collections.abc import Mapping, Sequence
 from datetime import timedelta

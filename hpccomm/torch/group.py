@@ -1,9 +1,10 @@
-"""What c10d calls a group.
+"""The group class that c10d holds, by PyTorch's version.
 
-A Python class can be a whole `ProcessGroup`. From PyTorch 2.14 on it can also be a `Backend`: what a group has for one
-kind of device, beside others. What a `Backend` gives back reaches the program within an object of C++ that forwards
-``wait`` and ``get_future`` alone: ``is_completed`` is never True, and nobody learns who sent a message. So a group that
-has no other backend is a `ProcessGroup`.
+A Python class can be a whole `ProcessGroup`. From PyTorch 2.14 on it can also be a `Backend`: a
+group's part for one kind of device, beside others. A result of a `Backend` reaches the program
+within an object of C++ that forwards ``wait`` and ``get_future`` alone: ``is_completed`` is never
+True, and the sender of a message stays unknown. So a group that has no other backend is a
+`ProcessGroup`.
 """
 
 from typing import TYPE_CHECKING, Any

@@ -1,4 +1,7 @@
-"""What c10d learns of hpccomm: the backend and the way to start it. Loads PyTorch, and nothing else."""
+"""Registers hpccomm with c10d: the backend, and the way to start it.
+
+The entry point ``torch.backends`` and `hpccomm.torch` call it. It loads PyTorch, and nothing else.
+"""
 
 from importlib import import_module
 from typing import Any

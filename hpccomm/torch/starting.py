@@ -1,4 +1,4 @@
-"""Rank, size and store from MPI; the communicators of groups."""
+"""Starts groups: rank, size and store from MPI, and a communicator for each group."""
 
 import os
 import sys

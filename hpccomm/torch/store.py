@@ -1,4 +1,7 @@
-"""c10d's store over hpccomm's side channel: rank 0 keeps the values, and a thread of it answers. No port."""
+"""c10d's store over hpccomm's side channel: rank 0 keeps the values, and a thread of it answers.
+
+It needs no port. `starting` gives it to c10d.
+"""
 
 import itertools
 from collections.abc import Callable, Sequence

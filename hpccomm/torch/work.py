@@ -1,4 +1,4 @@
-"""What c10d gets back from a call."""
+"""The results of calls, as c10d expects them: work objects and futures."""
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
