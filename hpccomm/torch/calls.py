@@ -215,19 +215,20 @@ class GroupCalls:
         self,
         output: Any,
         input: Any,  # noqa: A002 (c10d's name)
-        output_split_sizes: Sequence[int] = (),
-        input_split_sizes: Sequence[int] = (),
+        output_split_sizes: Sequence[int] | None = None,
+        input_split_sizes: Sequence[int] | None = None,
         *rest: Any,
         **named: Any,
     ) -> CompletedWork:
         """Send each rank its rows, and receive rows of each."""
         how, size, stage = terms(rest, named), self._comm.size, Staging()
         x, into = array(contiguous(input)).reshape(-1), {"out": stage.out(output).reshape(-1)}
-        if not (len(output_split_sizes) or len(input_split_sizes)):
+        sent, taken = list(input_split_sizes or ()), list(output_split_sizes or ())
+        if not (sent or taken):
             call = Issued("all_to_all", (x,), into)
         else:
-            sent = list(input_split_sizes) or [len(input) // size] * size
-            taken = list(output_split_sizes) or [len(output) // size] * size
+            sent = sent or [len(input) // size] * size
+            taken = taken or [len(output) // size] * size
             row = prod(input.shape[1:])
             counts = [each * row for each in sent], [each * row for each in taken]
             call = Issued("all_to_all_v", (x, *counts), into)
@@ -316,6 +317,10 @@ class GroupCalls:
         if timeout is not None:
             comm.set_timeout(timeout)
         return comm
+
+    def set_timeout(self, timeout: timedelta) -> None:
+        """Set the deadline of later calls. Local."""
+        self._comm.set_timeout(timeout.total_seconds())
 
     def duplicate(self) -> "Communicator":
         """Return another communicator of the same ranks, which ends with the group. Collective; blocks."""

@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.distributed import GradBucket
 from torch.futures import Future
 
+from hpccomm.errors import UsageError
 from hpccomm.gradients import Bucket, Channel, Compressor, Exchange, Parameter
 from hpccomm.gradients.group import RankGroup
 from hpccomm.torch.group import duplicate
@@ -59,6 +60,11 @@ class CompressedBuckets:
 
     def start(self, state: Any, bucket: Any) -> Any:
         """Begin to reduce a bucket; return a future of its tensor."""
+        if not bucket.buffer().is_cpu:
+            raise UsageError(
+                "gradients are on a device, and the hook takes those in host memory; for a device take the hooks of "
+                "torch.distributed.algorithms"
+            )
         if self._exchange is None:
             comm = duplicate(state)
             self._exchange = Exchange(RankGroup(comm, None))

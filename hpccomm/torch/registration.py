@@ -3,6 +3,7 @@
 The entry point ``torch.backends`` and `hpccomm.torch` call it. It loads PyTorch, and nothing else.
 """
 
+from contextlib import suppress
 from importlib import import_module
 from typing import Any
 
@@ -33,7 +34,10 @@ def register() -> None:
     if not dist.is_available() or NAME in dist.Backend.backend_list:
         return
     dist.Backend.register_backend(NAME, _create, extended_api=True, devices=["cpu", "cuda"])
-    dist.register_rendezvous_handler(SCHEME, _rendezvous)
+    with suppress(
+        RuntimeError
+    ):  # another package has taken the name, which is no reason to break PyTorch's import
+        dist.register_rendezvous_handler(SCHEME, _rendezvous)
 
 
 def _create(options: Any, _: Any) -> Any:

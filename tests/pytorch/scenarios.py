@@ -27,7 +27,7 @@ SCENARIOS: dict[str, Callable[[], None]] = {
 
 
 def main() -> None:
-    faulthandler.dump_traceback_later(100, exit=True)  # a hang shows itself
+    faulthandler.dump_traceback_later(105, exit=True)  # a hang shows itself
     torch.set_num_threads(1)
     hpccomm.torch.init(timeout=timedelta(seconds=60))
     outcomes = hpccomm.torch.communicator().dup("outcomes")

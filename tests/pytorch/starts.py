@@ -120,6 +120,7 @@ def facts() -> None:
     memory.fill_(1)
     dist.all_reduce(memory)
     assert memory.tolist() == [dist.get_world_size()] * 5
+    group.set_timeout(timedelta(seconds=50))
     if torch.__version__ >= "2.14":
         dist.monitored_barrier(timeout=timedelta(seconds=20))
     # Processes that are forked, as those that load data, leave the group alone.
