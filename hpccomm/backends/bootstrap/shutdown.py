@@ -58,19 +58,17 @@ _ending = threading.Lock()
 _ender = 0  # the thread that ends the process
 _lost = ""  # what the uncaught error says that tells of a lost rank
 _handled = -math.inf  # when the main thread last handled SIGINT, of time.monotonic
-_installed = False
 _main: "_MainThread | None" = None
 
 
 def installed() -> bool:
     """Whether an uncaught exception ends the job in hpccomm's way."""
-    return _installed
+    return _main is not None
 
 
 def install(mpi: Any) -> None:
     """Install what ends the job when this process fails. Once a process, of several ranks."""
-    global _installed, _main
-    _installed = True
+    global _main
     Voice.before = presence.said_before
     _main = _MainThread(mpi)
     watch(_main)
@@ -105,7 +103,10 @@ def end_job(mpi: Any, reason: str, with_status: int) -> NoReturn:
     """End all processes of the job with an exit status. From any thread."""
     words = f"rank {mpi.COMM_WORLD.rank} ends the job: {reason}"
     _begin(with_status, words)
-    if not presence.said_before("that it ends the job", end=words):
+    if presence.said_before("that it ends the job", end=words):
+        # The first one may still be about to write why. It ends this one.
+        time.sleep(LAST_WORDS_SECONDS)
+    else:
         write_stderr(f"hpccomm: {words}{meaning()}")
     _abort(mpi, with_status)
 
