@@ -12,6 +12,7 @@ from datetime import timedelta
 
 import calls
 import messages
+import peers
 import programs
 import starts
 import torch
@@ -30,6 +31,7 @@ def main() -> None:
     faulthandler.dump_traceback_later(105, exit=True)  # a hang shows itself
     torch.set_num_threads(1)
     hpccomm.torch.init(timeout=timedelta(seconds=60))
+    peers.gloo()  # before ranks make different groups, after which c10d names it differently on them
     outcomes = hpccomm.torch.communicator().dup("outcomes")
     for name, run in SCENARIOS.items():
         if len(sys.argv) > 1 and name not in sys.argv[1:]:
