@@ -105,7 +105,7 @@ def child(monkeypatch):
             "import json, os, sys, time\n"
             "def say(**news): os.write(int(sys.argv[1]), (json.dumps(news) + '\\n').encode())\n"
         )
-        monkeypatch.setattr(job, "PROGRAM", (sys.executable, "-IS", "-c", start + program))
+        monkeypatch.setattr(job, "PROGRAM", (sys.executable, "-c", start + program))
 
     return put
 
