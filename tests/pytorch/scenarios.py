@@ -31,7 +31,7 @@ def main() -> None:
     faulthandler.dump_traceback_later(105, exit=True)  # a hang shows itself
     torch.set_num_threads(1)
     hpccomm.torch.init(timeout=timedelta(seconds=60))
-    peers.gloo()  # before ranks make different groups, after which c10d names it differently on them
+    peers.gloo()  # before `groups`, after which c10d names groups differently on the ranks
     outcomes = hpccomm.torch.communicator().dup("outcomes")
     for name, run in SCENARIOS.items():
         if len(sys.argv) > 1 and name not in sys.argv[1:]:

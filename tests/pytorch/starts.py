@@ -129,4 +129,4 @@ def facts() -> None:
     dist.barrier()
 
 
-SCENARIOS = (store, groups, mesh, threads, mixture, facts)
+SCENARIOS = (store, mesh, threads, mixture, facts, groups)  # groups: see scenarios.py
