@@ -117,10 +117,9 @@ class PendingWork(CompletedWork):
         return True
 
     def _settle(self) -> None:
-        if self._settles:
-            with self._lock:
-                while self._settles:
-                    self._settles.pop(0)()
+        with self._lock:  # also where nothing is left: another thread may be at the last copy
+            while self._settles:
+                self._settles.pop(0)()
 
     def synchronize(self) -> None:
         """Wait as `wait` does."""

@@ -1,12 +1,15 @@
 """Messages, and what calls give back."""
 
+import threading
+import time
 from datetime import timedelta
 
 import pytest
 import torch
 import torch.distributed as dist
 
-import hpccomm
+import hpccomm.torch
+from hpccomm.torch.work import PendingWork
 
 
 def point_to_point() -> None:
@@ -71,6 +74,22 @@ def works() -> None:
     future = dist.all_reduce(x, async_op=True).get_future()
     assert future.wait()[0] is x
     assert x.eq(size).all()
+    # Who waits second waits for the copies, too.
+    begun = threading.Event()
+
+    def copy() -> None:
+        begun.set()
+        time.sleep(0.2)
+        x.zero_()
+
+    call = hpccomm.torch.communicator().barrier(async_op=True)
+    work = PendingWork(call, [x], [copy], progresses=True)
+    first = threading.Thread(target=work.wait)
+    first.start()
+    assert begun.wait(60)
+    work.wait()
+    assert x.eq(0).all()
+    first.join()
     # What hangs on a future may wait for another one.
     y = torch.ones(2)
     chained = (
