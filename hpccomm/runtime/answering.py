@@ -7,6 +7,7 @@ thread that serves the channel, so it must not wait for a call or communicate.
 import logging
 import os
 import platform
+import sys
 import threading
 import time
 import weakref
@@ -15,7 +16,7 @@ from typing import Any
 
 from hpccomm.contracts.side import Facts
 from hpccomm.runtime import dump
-from hpccomm.runtime.lifetime import after_fork
+from hpccomm.runtime.lifetime import ServiceThread, after_fork
 from hpccomm.runtime.recorder import doing
 
 logger = logging.getLogger("hpccomm")
@@ -45,10 +46,9 @@ def register(uid: str, rank: int, answerer: Answerer) -> None:
 
 def withdraw(uid: str, rank: int, last: Facts) -> None:
     """Answer with these facts from now on: the communicator is closed. Idempotent."""
-    key = uid, rank
     with _lock:
-        _answering.pop(key, None)
-        _closed[key] = last
+        _answering.pop((uid, rank), None)
+        _closed[uid, rank] = last
         while len(_closed) > CLOSED:
             _closed.pop(next(iter(_closed)))
 
@@ -94,10 +94,11 @@ def communicators() -> list[Any]:
 
 
 def across() -> Facts:
-    """Return this process's activity on each communicator, and whether it has one thread."""
-    threads = [each for each in threading.enumerate() if not each.name.startswith("hpccomm")]
+    """Return this process's activity on each communicator, and whether one thread runs its program."""
+    # Threads that C or C++ has started, such as autograd's, are in the frames alone.
+    own = {each.ident for each in threading.enumerate() if isinstance(each, ServiceThread)}
     told = [each.answer({"across": True}) for each in communicators()]
-    return {"across": told, "alone": len(threads) == 1}
+    return {"across": told, "alone": len(sys._current_frames().keys() - own) == 1}  # noqa: SLF001
 
 
 def answer(question: Facts) -> Facts:
@@ -129,8 +130,7 @@ def answer(question: Facts) -> Facts:
         dump.process.reason = dump.process.reason or _ended
     key = question.get("comm", ""), question.get("rank", -1)
     with _lock:
-        method, closed = _answering.get(key), _closed.get(key)
-    answerer = None if method is None else method()
+        answerer, closed = _answering.get(key, lambda: None)(), _closed.get(key)
     if answerer is None:
         return process | (dict(closed) if closed is not None else {"unknown": True})
     try:

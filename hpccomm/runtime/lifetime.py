@@ -128,6 +128,10 @@ def leaving() -> bool:
     return _leaving
 
 
+class ServiceThread(threading.Thread):
+    """A thread that runs hpccomm's code alone, so that it calls no communicator for the program."""
+
+
 def start_thread(name: str, run: Callable[..., None], *arguments: object) -> bool:
     """Start a daemon thread; return whether there is one: a process may have too little address space.
 
@@ -135,7 +139,7 @@ def start_thread(name: str, run: Callable[..., None], *arguments: object) -> boo
     """
     usual = threading.stack_size(STACK_BYTES)
     try:
-        threading.Thread(target=run, args=arguments, name=name, daemon=True).start()
+        ServiceThread(target=run, args=arguments, name=name, daemon=True).start()
     except RuntimeError as error:
         logger.warning("no thread %r, whose help will be missing: %s", name, error)
         return False

@@ -20,7 +20,7 @@ from collections.abc import Callable
 
 from hpccomm.contracts.transport import Steps
 from hpccomm.errors import CommunicationError
-from hpccomm.runtime.lifetime import ExitStep, after_fork, at_exit, keep
+from hpccomm.runtime.lifetime import ExitStep, ServiceThread, after_fork, at_exit, keep
 from hpccomm.runtime.waiting import SPINS, Expired, Gate, Patience, wait
 
 SMALL_SECONDS = 0.002
@@ -181,7 +181,7 @@ class ProgressEngine:
             if len(queue) == 1:
                 self._queues.append(queue)
             if self.threaded and self._thread is None and not self._stopping:
-                self._thread = threading.Thread(target=self._run, name="hpccomm", daemon=True)
+                self._thread = ServiceThread(target=self._run, name="hpccomm", daemon=True)
                 self._thread.start()
             elif self._parked or not task.small:
                 self._changed.notify()

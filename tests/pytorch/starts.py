@@ -1,6 +1,8 @@
 """Groups, meshes and the store."""
 
+import _thread
 import threading
+import time
 from datetime import timedelta
 
 import pytest
@@ -91,6 +93,32 @@ def threads() -> None:
     assert not wrong
 
 
+def callbacks() -> None:
+    """A callback's call, which others await, may come late: its thread is one of the program's. So is one of C."""
+    several = [dist.new_group() for _ in range(3)]
+    x, y, z, done = torch.ones(1), torch.ones(1), torch.ones(1), threading.Event()
+
+    def late(_: object) -> None:
+        time.sleep(2)
+        dist.all_reduce(y, group=several[1])
+        done.set()
+
+    if dist.get_rank() == 0:
+        future = dist.all_reduce(x, group=several[0], async_op=True).get_future().then(late)
+        dist.all_reduce(z, group=several[2])
+        future.wait()
+        done.clear()
+        _thread.start_new_thread(late, (None,))  # which `threading` knows as little as one of C
+        dist.all_reduce(z, group=several[2])
+        done.wait()
+    else:
+        dist.all_reduce(x, group=several[0])
+        for _ in range(2):
+            dist.all_reduce(y, group=several[1])
+            dist.all_reduce(z, group=several[2])
+    assert x.item() == dist.get_world_size()
+
+
 def mixture() -> None:
     """The backend beside another one, where PyTorch can; else that is refused in words."""
     backend = "cpu:hpccomm,cuda:gloo"
@@ -129,4 +157,4 @@ def facts() -> None:
     dist.barrier()
 
 
-SCENARIOS = (store, mesh, threads, mixture, facts, groups)  # groups: see scenarios.py
+SCENARIOS = (store, mesh, threads, callbacks, mixture, facts, groups)  # groups: see scenarios.py

@@ -18,7 +18,7 @@ from hpccomm.backends.nccl.libnccl import binding
 from hpccomm.contracts.transport import Steps
 from hpccomm.errors import CollectiveTimeout, CommunicationError, CommunicatorAborted, RankMismatch
 from hpccomm.memory.cuda import streams
-from hpccomm.runtime.lifetime import keep, let_go
+from hpccomm.runtime.lifetime import ServiceThread, keep, let_go
 
 
 class TeardownThread:
@@ -34,7 +34,7 @@ class TeardownThread:
         self._device = device
         self._requests: SimpleQueue[tuple[Callable[[Any], None], Any]] = SimpleQueue()
         self._why: str | None = None
-        threading.Thread(target=self._run, name="hpccomm-nccl-end", daemon=True).start()
+        ServiceThread(target=self._run, name="hpccomm-nccl-end", daemon=True).start()
 
     def begin(self, end: Callable[[Any], None], communicator: Any) -> None:
         """Run ``end(communicator)`` with the device current. Once; does not block."""
