@@ -1,6 +1,8 @@
 """The calls of c10d on a group, in each of their spellings. `group` inherits them."""
 
+import logging
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from datetime import timedelta
 from math import prod
 from threading import RLock
@@ -8,13 +10,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
-from hpccomm.errors import CommunicationError
+from hpccomm.errors import CommunicationError, HpccommError
 from hpccomm.torch.arguments import CallTerms, lists, seconds, tensors, terms
 from hpccomm.torch.tensors import Settle, Staging, array, contiguous, joined
 from hpccomm.torch.work import AnyRankWork, CompletedWork, PendingWork, as_torchs
 
 if TYPE_CHECKING:
     from hpccomm.communicator import Communicator
+
+logger = logging.getLogger("hpccomm")
 
 
 class Issued(NamedTuple):
@@ -34,6 +38,10 @@ BARRIER = Issued("barrier", (), NOTHING)
 
 MESSAGE = terms((), {})
 """The terms of messages, which c10d does not state."""
+
+
+MEETING_SECONDS = 5.0
+"""How long a rank that ends a group waits for calls under way, and for the others."""
 
 
 def sizes(parts: Sequence[Any]) -> list[int]:
@@ -329,11 +337,24 @@ class GroupCalls:
         return self._duplicates[-1]
 
     def shutdown(self) -> None:
-        """End the group's communicators. Collective, unless they have failed."""
+        """End the group's communicators, with the other ranks if they come soon. Never raises for them."""
         for comm in (*self._duplicates, self._comm):
-            comm.finalize()
+            _end(comm)
 
     def abort(self) -> None:
         """End what is under way. Local."""
         for comm in (*self._duplicates, self._comm):
             comm.abort()
+
+
+def _end(comm: "Communicator") -> None:
+    """End a communicator, alone if the others do not come or have failed: c10d's users expect no meeting."""
+    calls = comm._core.calls  # noqa: SLF001 (of hpccomm)
+    calls.timeout, calls.on_timeout = min(calls.timeout, MEETING_SECONDS), "raise"
+    try:
+        comm.finalize()
+    except HpccommError as error:
+        logger.warning("communicator %r is ended by this rank alone: %s", comm.name, error)
+        comm.abort()
+        with suppress(HpccommError):
+            comm.finalize()  # local now

@@ -138,6 +138,19 @@ def coalesced() -> None:
     assert x.tolist() == [dist.get_world_size() ** 2] * 2
 
 
+def destroyed() -> None:
+    """A group's end needs no other rank: one that still waits for a message, and two in any order."""
+    open_one, *others = fresh(), fresh(), fresh()
+    rank, work = dist.get_rank(), None
+    if rank == 0:
+        work = dist.irecv(torch.empty(1), 1, group=open_one)
+    for group in (open_one, *(others if rank else reversed(others))):
+        dist.destroy_process_group(group)
+    if work is not None:
+        with pytest.raises(dist.DistBackendError):
+            work.wait()
+
+
 def loss() -> None:
     """A rank dies in the middle of training."""
     model = DistributedDataParallel(torch.nn.Linear(4, 4))
@@ -153,6 +166,7 @@ def loss() -> None:
 
 FAULTS = (
     late, timeout_of_a_wait, message, shape, operation, ddp, ddp_with_other_shape, aborted, coalesced,
+    destroyed,
 )  # fmt: skip
 
 
