@@ -29,7 +29,7 @@ CLOSED = 256
 _Key = tuple[str, int]  # uid and rank: ranks may be threads of one process
 _answering: dict[_Key, "weakref.WeakMethod[Answerer]"] = {}
 _closed: MutableMapping[_Key, Facts] = {}
-_services: dict[str, Answerer] = {}
+_services: dict[str, "weakref.WeakMethod[Answerer]"] = {}
 _lock = threading.Lock()
 _about: dict[str, object] = {}
 _said: dict[str, tuple[float, int]] = {}
@@ -54,8 +54,8 @@ def withdraw(uid: str, rank: int, last: Facts) -> None:
 
 
 def serve(service: str, answerer: Answerer) -> None:
-    """Answer questions to a service of this process, by its name, from now on."""
-    _services[service] = answerer
+    """Answer questions to a service of this process, by its name, by a bound method, held weakly."""
+    _services[service] = weakref.WeakMethod(answerer, lambda _: _services.pop(service, None))
 
 
 def note(**facts: object) -> None:
@@ -112,7 +112,7 @@ def answer(question: Facts) -> Facts:
     """
     global _ended
     if "service" in question:
-        served = _services.get(question["service"])
+        served = _services.get(question["service"], lambda: None)()
         return {"unknown": True} if served is None else served(question)
     process: dict[str, object] = {"host": platform.node(), "pid": os.getpid(), "doing": doing()}
     process |= {name: fact for name, fact in _about.items() if fact is not None}

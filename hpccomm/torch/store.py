@@ -4,6 +4,7 @@ It needs no port. `starting` gives it to c10d.
 """
 
 import itertools
+import os
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from datetime import timedelta
@@ -13,7 +14,7 @@ from typing import Any
 
 from torch.distributed import DistStoreError, Store
 
-from hpccomm.contracts.side import ANSWERED, Facts, SideChannel
+from hpccomm.contracts.side import ANSWERED, GONE, Facts, SideChannel
 from hpccomm.runtime.answering import serve
 
 ANSWER_SECONDS = 30.0
@@ -40,9 +41,10 @@ class JobStore(Store):  # type: ignore[misc]  # PyTorch brings no types
 
     def __init__(self, side: SideChannel, rank: int, timeout: float) -> None:
         super().__init__()
-        self._side, self._rank, self._limit = side, rank, timeout
+        self.set_timeout(timedelta(seconds=timeout))  # a `PrefixStore` sets it there, too
+        self._side, self._rank, self._process = side, rank, os.getpid()
         self._name = f"c10d store {next(_numbers)}"
-        self._lock, self._asked = Lock(), 0
+        self._lock, self._serving, self._asked = Lock(), Lock(), 0
         self._values: dict[str, str] = {}
         self._answered: dict[int, tuple[int, Facts]] = {}
         if rank == 0:
@@ -51,17 +53,26 @@ class JobStore(Store):  # type: ignore[misc]  # PyTorch brings no types
     # At rank 0.
 
     def _serve(self, question: Facts) -> Facts:
-        """Answer a question, once: a repeated question gets the same answer."""
-        number, answer = self._answered.get(question["from"], (-1, {}))
-        if number != question["number"]:
-            answer = {"is": _OPERATIONS[question["do"]](self._values, *question["with"])}
-            self._answered[question["from"]] = question["number"], answer
-        return answer
+        """Answer a question, once: a repeated question gets the same answer. From any thread."""
+        with self._serving:
+            number, answer = self._answered.get(question["from"], (-1, {}))
+            if number != question["number"]:
+                try:
+                    answer = {"is": _OPERATIONS[question["do"]](self._values, *question["with"])}
+                except (KeyError, TypeError, ValueError) as error:
+                    answer = {"error": f"{type(error).__name__}: {error}"}
+                self._answered[question["from"]] = question["number"], answer
+            return answer
 
     # At every rank.
 
     def _ask(self, what: str, *arguments: object) -> Any:
-        until = monotonic() + self._limit
+        if os.getpid() != self._process:  # with the parent's number, which gets the parent's answer
+            raise DistStoreError(
+                f"{what}: a forked process has no part in the store; call it in the process that MPI has started"
+            )
+        limit = self._seconds()
+        until = monotonic() + max(limit, LONGEST_PAUSE)
         with self._lock:
             self._asked += 1
             question = {
@@ -75,8 +86,15 @@ class JobStore(Store):  # type: ignore[misc]  # PyTorch brings no types
                 answer = self._side.ask((0,), question, ANSWER_SECONDS)[0]
                 if answer.state == ANSWERED and "is" in answer.facts:
                     return answer.facts["is"]
+                if answer.state == ANSWERED and "error" in answer.facts:
+                    raise DistStoreError(f"{what}{arguments}: rank 0 has {answer.facts['error']}")
+                if answer.state == GONE:
+                    raise DistStoreError(f"{what}: rank 0, which keeps the store, has ended")
                 sleep(LONGEST_PAUSE)  # rank 0 has not made its store yet, or is busy
-        raise DistStoreError(f"rank 0, which keeps the store, did not answer in {self._limit:g} s")
+        raise DistStoreError(f"rank 0, which keeps the store, did not answer in {limit:g} s")
+
+    def _seconds(self, timeout: timedelta | None = None) -> float:
+        return float((self.timeout if timeout is None else timeout).total_seconds())
 
     def set(self, key: str, value: str | bytes) -> None:
         """Set a value."""
@@ -117,17 +135,13 @@ class JobStore(Store):  # type: ignore[misc]  # PyTorch brings no types
         torch.distributed.DistStoreError
             If the deadline passes.
         """
-        limit = self._limit if timeout is None else timeout.total_seconds()
+        limit = self._seconds(timeout)
         until, pause = monotonic() + limit, 1e-3
         while not self.check(keys):
             if monotonic() > until:
                 raise DistStoreError(f"no rank has set all of {', '.join(keys)} in {limit:g} s")
             sleep(pause)
             pause = min(LONGEST_PAUSE, pause * 1.5)
-
-    def set_timeout(self, timeout: timedelta) -> None:
-        """Set how long `get` and `wait` wait."""
-        self._limit = timeout.total_seconds()
 
 
 def _text(value: str | bytes) -> str:

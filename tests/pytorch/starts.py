@@ -1,9 +1,12 @@
 """Groups, meshes and the store."""
 
 import _thread
+import os
 import threading
 import time
+from collections.abc import Callable
 from datetime import timedelta
+from typing import Any
 
 import pytest
 import torch
@@ -13,6 +16,7 @@ from torch.distributed.device_mesh import init_device_mesh
 
 import hpccomm
 import hpccomm.torch
+from hpccomm.runtime.answering import answer
 
 
 def store() -> None:
@@ -38,6 +42,59 @@ def store() -> None:
         assert not kept.delete_key("text")
     dist.barrier()
     assert not kept.check(["text"])
+
+
+def store_faults() -> None:
+    """What the store cannot do, it says at once; nothing is lost to other threads or to a child."""
+    rank = dist.get_rank()
+    kept = dist.PrefixStore("faults", dist.distributed_c10d._get_default_store())
+    kept.set(f"text{rank}", "words")
+    begun = time.monotonic()
+    with pytest.raises(dist.DistStoreError, match=rf"add\(.*text{rank}.*ValueError.*words"):
+        kept.add(f"text{rank}", 1)
+    usual = kept.timeout
+    kept.set_timeout(timedelta(seconds=0.1))
+    with pytest.raises(dist.DistStoreError, match="never"):
+        kept.get("never")
+    kept.set_timeout(usual)
+    assert time.monotonic() - begun < usual.total_seconds() / 2
+    if (child := os.fork()) == 0:
+        refused = 1
+        try:
+            kept.add("child", 5)
+        except dist.DistStoreError as error:
+            refused = int("forked" not in str(error))
+        finally:
+            os._exit(refused)
+    assert os.waitpid(child, 0)[1] == 0
+    assert kept.add(f"parent{rank}", 1) == 1
+    assert not kept.check(["child"])
+    if rank == 0:
+        together(4, lambda thread: [asked(thread, each) for each in range(20)])
+        assert asked(4, 0) == {"is": 4 * 20 + 1}
+
+
+class One(int):
+    """The number 1, whose addition takes a while."""
+
+    def __radd__(self, other: int) -> int:
+        time.sleep(1e-4)
+        return other + 1
+
+
+def asked(who: int, number: int) -> Any:
+    """Ask the store of this rank to add one, as another rank would."""
+    kept = hpccomm.torch.starting._store
+    question = {"service": kept._name, "from": f"thread {who}", "number": number, "do": "add"}
+    return answer(question | {"with": ["threads", One(1)]})
+
+
+def together(several: int, run: Callable[[int], object]) -> None:
+    threads = [threading.Thread(target=run, args=(each,)) for each in range(several)]
+    for each in threads:
+        each.start()
+    for each in threads:
+        each.join()
 
 
 def groups() -> None:
@@ -77,7 +134,7 @@ def threads() -> None:
     """Several threads call one group; it serves them one after the other."""
     wrong: list[str] = []
 
-    def run() -> None:
+    def run(_: int) -> None:
         for _ in range(20):
             x = torch.ones(3)
             work = dist.all_reduce(x, async_op=True)
@@ -85,11 +142,7 @@ def threads() -> None:
             if x.tolist() != [dist.get_world_size()] * 3:
                 wrong.append(str(x))
 
-    several = [threading.Thread(target=run) for _ in range(3)]
-    for each in several:
-        each.start()
-    for each in several:
-        each.join()
+    together(3, run)
     assert not wrong
 
 
@@ -157,4 +210,13 @@ def facts() -> None:
     dist.barrier()
 
 
-SCENARIOS = (store, mesh, threads, callbacks, mixture, facts, groups)  # groups: see scenarios.py
+SCENARIOS = (
+    store,
+    store_faults,
+    mesh,
+    threads,
+    callbacks,
+    mixture,
+    facts,
+    groups,
+)  # groups: see scenarios.py
