@@ -1,4 +1,4 @@
-"""The data of charts: curves over size, crossings, skew of ranks, and the history of a case.
+"""The data of charts: curves over size, skew of ranks, and the history of a case.
 
 `pictures` and `page` draw them.
 """

@@ -82,7 +82,7 @@ def _closing(comparison: Comparison) -> list[str]:
     ]
     if counts[UNTESTED] or counts[UNDECIDED]:
         lines.append(
-            f"# These cases need {comparison.needed} {comparison.unit} a side at least: hpccomm perf ... "
+            f"# This many cases need {comparison.needed} {comparison.unit} a side at least: hpccomm perf ... "
             + ("--passes" if comparison.unit == "passes" else "--launches")
         )
     return lines

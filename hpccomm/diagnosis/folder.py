@@ -66,7 +66,7 @@ def read_folder(folder: Path) -> DumpFolder:
             if whole and f"{whole[0][1:]}.json" in names:
                 continue  # the dump before that is whole
             if name.startswith((".rank_", "rank_")):
-                passed_over.append(f"{name} is half-written: its process ended before the rest")
+                passed_over.append(f"{name} is half-written: its process ended before it was whole")
             else:
                 passed_over.append(f"{name} is not a dump (those are named rank_0.json, ...)")
             continue

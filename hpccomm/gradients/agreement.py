@@ -1,6 +1,6 @@
 """Whether all ranks have the same model, settings and arrays, bit by bit.
 
-`model`, `sync` and `sharded` ask it before they train.
+`model`, `sharded` and `local_steps` ask it before they train, and `steps` in each layout and check.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -80,7 +80,7 @@ def agree(
         if isinstance(text, str):
             why = f"rank {rank} raised an error: {text}"
             raise RankMismatch(why, rank=group.rank, ranks=(rank,))
-    raise _mismatch(group, problem, *_differences(every), "give all ranks the same")
+    raise _mismatch(group, problem, *_differences(every), "all ranks need the same")
 
 
 def _mismatch(

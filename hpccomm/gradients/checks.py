@@ -69,6 +69,7 @@ def check_number(name: str, value: object, fits: Callable[[float], bool], range_
         If it is not a finite number in the range.
     """
     real = isinstance(value, int | float | np.integer | np.floating)
-    if not real or not isfinite(value) or not fits(float(value)):  # type: ignore[arg-type]
+    huge = isinstance(value, int) and value.bit_length() > 1023  # no float holds it
+    if huge or not real or not isfinite(value) or not fits(float(value)):  # type: ignore[arg-type]
         raise UsageError(f"{name} is {value!r}; give a finite number {range_}")
     return float(value)  # type: ignore[arg-type]

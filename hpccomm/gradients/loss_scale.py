@@ -20,9 +20,9 @@ class LossScale:
     initial : float
         The first factor. If this and ``growth`` are powers of 2, multiplying and dividing by it is exact.
     growth : float
-        Its factor after ``interval`` finite steps, at least 1.
+        What multiplies it after ``interval`` finite steps, at least 1.
     backoff : float
-        Its factor after a step that is not finite, above 0 and below 1. It does not fall below
+        What multiplies it after a step that is not finite, above 0 and below 1. It does not fall below
         2^-40.
     interval : int
         Finite steps, one after the other, before it grows.

@@ -1,4 +1,4 @@
-"""The outcome of a reduced step with missing, unwritten or infinite gradients, equal on all ranks.
+"""The outcome of a reduced step with missing, unwritten, NaN or infinite gradients, equal on all ranks.
 
 `steps` applies it at the end of each step.
 """

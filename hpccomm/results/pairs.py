@@ -324,7 +324,7 @@ def read(run: Any) -> tuple[MeasuredPairs, Thresholds]:
     Raises
     ------
     ResultsError
-        Without any.
+        If the run has no pairs.
     """
     stored = run.entries.get(ENTRY)
     if stored is None:

@@ -1,6 +1,6 @@
 """The uncaught exception of this process: its stored facts, and its printed text.
 
-The exits (`hpccomm.backends.bootstrap.ends`) and dumps use it.
+The exits (`hpccomm.backends.bootstrap.shutdown`) and dumps use it.
 """
 
 import re

@@ -129,7 +129,7 @@ def differing(
     Parameters
     ----------
     ranks : sequence of mapping
-        The valid settings of each rank, by name.
+        The settings that take effect on each rank, by name.
     table : mapping
         The known variables: ``equal`` ones must not differ, others are ``uneven``.
     """

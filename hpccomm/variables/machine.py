@@ -21,7 +21,7 @@ _WHEELS = ("nvidia-nccl-cu13", "nvidia-nccl-cu12")
 def settings(
     environ: Mapping[str, str] | None = None, site: Path = SITE_FILE
 ) -> list[VariableSetting]:
-    """Return all settings, valid ones first: the environment, then NCCL's files in their order.
+    """Return all settings, the ones that take effect first: the environment, then NCCL's files in their order.
 
     As in NCCL 2.30 (misc/param.cc: initEnvFunc, setEnvFile), white space in a file belongs to names and values, and lines
     without ``=`` are ignored.

@@ -295,11 +295,13 @@ def test_numbers_of_other_types_are_the_same_settings() -> None:
     def body(comm: Communicator) -> None:
         number = (float, int, np.float32)[comm.rank](1)
         whole, truth = ((int, bool), (np.int64, np.bool_), (np.uint8, bool))[comm.rank]
+        text: Any = (str, np.str_, np.dtype)[comm.rank]
         for compressor in (
             TopK(number, truth(1)),
             Threshold(number),
             PowerSGD(whole(2)),
             Int8(whole(8)),
+            MixedPrecision(text("float16")),
         ):
             scale = LossScale(interval=whole(3))
             sync = GradientSync(comm, {"a": np.zeros(6)}, compressor=compressor, loss_scale=scale)
@@ -375,6 +377,7 @@ def test_a_compressor_that_is_refused_by_configure_changes_nothing() -> None:
     [
         (lambda: TopK(0), "above 0 and at most 1"),
         (lambda: Threshold(0), "above 0"),
+        (lambda: Threshold(10**400), "finite"),
         (lambda: PowerSGD(0), "at least 1"),
         (lambda: Int8(12), "multiple of 8"),
         (lambda: Sign(0), "multiple of 8"),

@@ -19,7 +19,7 @@ def is_one(text: str) -> bool:
 
 
 def parse(text: str, defaults: LogDefaults) -> list[LogTable]:
-    """Return the runs in the documents of a log.
+    """Return the tables in the documents of a log, as runs or with the reason why not.
 
     Raises
     ------

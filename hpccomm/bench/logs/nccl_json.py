@@ -27,7 +27,7 @@ Block = tuple[str, str, str]
 
 
 def parse(document: dict[str, Any], defaults: LogDefaults, line: int) -> list[LogTable]:
-    """Return the runs in a document.
+    """Return the tables of a document, as runs or with the reason why not.
 
     Raises
     ------

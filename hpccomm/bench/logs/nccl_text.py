@@ -23,7 +23,7 @@ _MOST_NOTES = 3
 def parse(
     lines: Sequence[LogLine], log: Sequence[LogLine], defaults: LogDefaults
 ) -> list[LogTable]:
-    """Return the runs of the tables in one stream of a log, in their order.
+    """Return the tables in one stream of a log, in their order, as runs or with the reason why not.
 
     Parameters
     ----------

@@ -68,7 +68,7 @@ def is_one(lines: Iterable[LogLine]) -> bool:
 def parse(
     lines: Sequence[LogLine], log: Sequence[LogLine], defaults: LogDefaults
 ) -> list[LogTable]:
-    """Return the runs of the tables in one stream of a log, in their order.
+    """Return the tables in one stream of a log, in their order, as runs or with the reason why not.
 
     Parameters
     ----------

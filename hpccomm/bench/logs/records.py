@@ -46,7 +46,7 @@ def of_csv(text: str) -> tuple[list[tuple[int, Record]], list[str]]:
 def parse(
     records: list[tuple[int, Record]], notes: list[str], defaults: LogDefaults
 ) -> list[LogTable]:
-    """Return the runs of records: consecutive ones of a collective are a run.
+    """Return records as runs, or with the reason why not: consecutive ones of a collective are a run.
 
     Parameters
     ----------

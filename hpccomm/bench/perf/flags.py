@@ -233,7 +233,7 @@ SOUND = (
     Flag(
         "--budget SECONDS",
         readers.duration,
-        "time for the repetitions of all rows, shared out over the rows (default with --ci 60s)",
+        "time for the isolated repetitions, shared out over all rows (default with --ci 60s)",
     ),
     Flag(
         "--interleave VARIANT",

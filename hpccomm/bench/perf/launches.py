@@ -43,7 +43,7 @@ def launcher(given: Sequence[str] | None, environ: Mapping[str, str]) -> tuple[s
     Raises
     ------
     UsageError
-        Without any.
+        Without a launcher.
     """
     if given:
         return tuple(given)

@@ -124,7 +124,7 @@ class Options:
         Raises
         ------
         UsageError
-            Without any.
+            Without a pair that the reduction is defined for.
         """
         if not collective.reduces:
             op_name = self.ops[0] if collective.names_op else NO_OP

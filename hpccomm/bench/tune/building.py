@@ -18,7 +18,8 @@ WEIGHT = 10.0
 """The factor for the part of a loss that is beyond `LIMIT`."""
 
 OWN = math.log(1.02)
-"""Least gain at a size for which an algorithm of hpccomm's replaces the library's own call."""
+"""Least gain at a size for which an algorithm of hpccomm's replaces the library's own call, which
+lets other threads run Python while it waits."""
 
 Times = Sequence[tuple[int, Mapping[Pick, float]]]
 """Pairs of a size in bytes and the seconds of each pick that was measured there, in ascending order."""

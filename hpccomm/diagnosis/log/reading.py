@@ -44,7 +44,7 @@ _PACKED: dict[bytes, Callable[[Any], Any]] = {
 _FOREIGN = {
     b"\x28\xb5\x2f\xfd": "packed by Zstandard: zstd -dc FILE | hpccomm explain -",
     b"PK\x03\x04": "a zip archive: unpack it",
-    b"\x89HDF": "an HDF5 file: hpccomm show reads hpccomm's",
+    b"\x89HDF": "an HDF5 file: hpccomm show reads hpccomm's own",
     b"\x7fELF": "a program",
     b"\xff\xfe": "text in UTF-16: iconv -f UTF-16 -t UTF-8 FILE | hpccomm explain -",
 }

@@ -17,7 +17,7 @@ THREADS_A_RANK = 128
 """Threads of MPI, NCCL, OpenMP and Python in a rank: likewise."""
 
 SHARED_A_RANK = 16 * MIB
-"""Bytes of /dev/shm for each rank of MPI and NCCL; MPICH with UCX takes 5.5 MiB before."""
+"""Bytes of /dev/shm for each rank of MPI and NCCL; MPICH with UCX takes 5.5 MiB at the start."""
 
 
 LEAST_SHARED = 8 * MIB

@@ -4,7 +4,7 @@
   ranks.
 - `quantized`: fewer bits an element. `sparse`: the largest elements. `power_sgd`: thin matrices.
 
-`GradientSync` takes one as ``compression=``; `hpccomm.gradients.bucket_reducers` runs it.
+`GradientSync` takes one as ``compressor=``; `hpccomm.gradients.bucket_reducers` runs it.
 """
 
 from hpccomm.gradients.compression.contract import Channel, Compressor, Exchange

@@ -1,7 +1,7 @@
 """Compressors that send each gradient with fewer bits: narrow floats, 8-bit integers, signs.
 
 Each rank sums up one part of the bucket, as in a reduce-scatter, so that received values are
-accumulated in float32, and rounded twice at most. ``compression=`` of `GradientSync` takes them.
+accumulated in float32, and rounded twice at most. ``compressor=`` of `GradientSync` takes them.
 """
 
 from collections.abc import Callable, Iterator
@@ -224,9 +224,9 @@ class MixedPrecision:
     error_feedback: bool = False
 
     def __post_init__(self) -> None:
-        check_choice("wire_dtype", self.wire_dtype, WireDtype)
         feedback = check_bool("error_feedback", self.error_feedback)
-        set_checked(self, error_feedback=feedback)
+        wire_dtype = check_choice("wire_dtype", self.wire_dtype, WireDtype)
+        set_checked(self, wire_dtype=wire_dtype, error_feedback=feedback)
 
     def channel(self, bucket: Bucket) -> QuantizedChannel:
         """Return the reducer of a bucket. Local."""

@@ -59,7 +59,7 @@ LARGE = 3 * DEFAULT_SEGMENT // FLOAT32.itemsize + 5
 """Elements of float32."""
 
 FEW = 4
-"""The most ranks for tests of each dtype and root: a schedule depends on neither dtype."""
+"""The most ranks for tests of each dtype and root: a schedule does not depend on the dtype."""
 
 
 @contextmanager
@@ -261,5 +261,5 @@ def the_setting(comm: Communicator) -> None:
         for collective in ("all_reduce", "broadcast", "reduce"):
             choice = other.explain(collective, x)
             assert (choice.algorithm, choice.segment) == ("chain", 64), choice
-        assert other.explain("all_gather", x).algorithm != "chain", "all_gather has no"
+        assert other.explain("all_gather", x).algorithm != "chain", "all_gather is not tuned"
         attempt(other, "chain", Spec("all_reduce", 100))
