@@ -112,3 +112,25 @@ def test_types_are_announced() -> None:
 def test_console_script() -> None:
     (script,) = importlib.metadata.entry_points(group="console_scripts", name="hpccomm")
     assert callable(script.load())
+
+
+def test_a_method_that_loads_when_it_is_first_called_is_found_from_a_subclass_once() -> None:
+    program = """
+import hpccomm
+
+class Counting(hpccomm.Communicator):
+    calls = 0
+
+    def barrier(self):
+        self.calls += 1
+        super().barrier()
+
+comm = hpccomm.new_comm("loopback")
+comm.__class__ = Counting
+comm.barrier()
+print(comm.calls)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert done.stdout == "1\n"

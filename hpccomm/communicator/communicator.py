@@ -13,21 +13,28 @@ from hpccomm.settings import check_seconds
 
 
 class _Late:
-    """A module of methods, or one of them: loaded when the method is first looked up, whose place it takes then."""
+    """A method, loaded when it is first looked up; the loaded one takes its place then."""
 
-    def __init__(self, module: str, method: str = "") -> None:
+    def __init__(self, module: str, method: str) -> None:
         self._module, self._method = module, method
 
-    def __getattr__(self, method: str) -> "_Late":
-        return _Late(self._module, method)
-
-    def __set_name__(self, owner: type, _name: str) -> None:
-        self._owner = owner
-
     def __get__(self, instance: object, owner: type) -> Any:
-        module = import_module(f"hpccomm.communicator.{self._module}")
-        setattr(self._owner, self._method, getattr(module, self._method))
-        return getattr(owner if instance is None else instance, self._method)
+        method = getattr(import_module(f"hpccomm.communicator.{self._module}"), self._method)
+        for each in owner.__mro__:
+            if vars(each).get(self._method) is self:
+                setattr(each, self._method, method)
+        # Not looked up anew, which would find what a subclass has, and calls this one from.
+        return method.__get__(instance, owner)
+
+
+class _LateModule:
+    """A module of late methods."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __getattr__(self, method: str) -> _Late:
+        return _Late(self._name, method)
 
 
 if TYPE_CHECKING:
@@ -39,8 +46,9 @@ else:
     # The path of the package is absolute: the modules are found also after the program has changed
     # its folder. Modules for failures are loaded from the start, since the program may later lose
     # the right to read them, or have no file left to open: verdicts, dumps, and exits.
-    arrivals, collectives, memory = map(_Late, ("arrivals", "collectives", "memory"))
-    messages, objects, plans, uneven = map(_Late, ("messages", "objects", "planning", "uneven"))
+    arrivals, collectives, memory = map(_LateModule, ("arrivals", "collectives", "memory"))
+    messages, objects = map(_LateModule, ("messages", "objects"))
+    plans, uneven = map(_LateModule, ("planning", "uneven"))
 
 
 class Communicator:

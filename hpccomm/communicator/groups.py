@@ -182,7 +182,8 @@ def shrink(
     """
     if exclude is None:
         check_name(name)
-        return shrunk(self._core, self._make, name)
+        new_comm: Communicator = shrunk(self._core, self._make, name)
+        return new_comm
     calls, size, rank = self._core.calls, self._core.backend.size, self._core.backend.rank
     try:
         left_out = tuple(sorted({check_rank("exclude", each, size) for each in exclude}))
@@ -284,4 +285,7 @@ def _over(
             backend = grouped(core.backend, members, label)
     settings = replace(core.settings, timeout=core.calls.timeout)
     with counting(), own_ranks(core.calls):
-        return self._make(backend, name, settings, core.device, core.lanes.device, left_out)
+        new_comm: Communicator = self._make(
+            backend, name, settings, core.device, core.lanes.device, left_out
+        )
+    return new_comm

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from itertools import count
-from typing import Protocol, Self, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from hpccomm.communicator.core import Core, HasCore
 from hpccomm.communicator.lanes import AnyDeviceLane
@@ -30,8 +30,9 @@ class GroupMember(HasCore, Protocol):
 
     rank: int
     size: int
-    _make: "Make[Self]"
-    _node: "Self | None"
+    # Any: a subclass's attributes make and are communicators, and none of the subclass.
+    _make: "Make[Any]"
+    _node: Any
 
     @property
     def name(self) -> str:
