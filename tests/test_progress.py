@@ -150,6 +150,30 @@ def test_an_error_of_the_listener_ends_the_task_too(engine: ProgressEngine) -> N
     assert isinstance(task.error, ZeroDivisionError)
 
 
+def test_an_error_of_a_function_that_waits_stays_out_of_the_task_and_the_thread(
+    engine: ProgressEngine, caplog: pytest.LogCaptureFixture
+) -> None:
+    def failing() -> Steps:
+        raise ZeroDivisionError
+
+    def refuse() -> None:
+        raise KeyError
+
+    log, told = Log(), list[str]()
+    good, bad, later = log.task("good", turns(1)), log.task("bad", failing), log.task("c", turns(2))
+    for task in (good, bad):
+        task.then += [lambda: told.append("told"), refuse]
+        engine.submit(TaskQueue(), task)
+    finish(engine, good, bad)
+    engine.submit(TaskQueue(), later)
+    finish(engine, later)
+    assert good.error is None
+    assert isinstance(bad.error, ZeroDivisionError)
+    assert sorted(name for name, _ in log.ended) == ["bad", "c", "good"]
+    assert told == ["told"] * 2
+    assert len(caplog.records) == 2
+
+
 def test_a_task_s_own_deadline(engine: ProgressEngine) -> None:
     log = Log()
     task = log.task("late", never, timeout=SHORT)

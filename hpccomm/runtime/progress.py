@@ -11,6 +11,7 @@ some milliseconds later. Until then, and for a while after the last operation, i
 and need not be woken. `CallEngine` starts operations here.
 """
 
+import logging
 import math
 import threading
 import time
@@ -22,6 +23,8 @@ from hpccomm.contracts.transport import Steps
 from hpccomm.errors import CommunicationError
 from hpccomm.runtime.lifetime import ExitStep, ServiceThread, after_fork, at_exit, keep
 from hpccomm.runtime.waiting import SPINS, Expired, Gate, Patience, wait
+
+logger = logging.getLogger("hpccomm")
 
 SMALL_SECONDS = 0.002
 """Seconds for which a small operation is left to the thread that started it."""
@@ -138,13 +141,16 @@ class Task(ABC):
             self.tell()
 
     def tell(self) -> None:
-        """Call what waits for its end, each once. From any thread."""
+        """Call what waits for its end, each once. From any thread; never raises an exception of theirs."""
         while self.then:
             try:
-                call = self.then.pop()
+                call = self.then.pop(0)
             except IndexError:  # another thread was faster
                 return
-            call()
+            try:
+                call()
+            except Exception:  # the task has ended, and this thread moves others
+                logger.exception("a function that waits for an asynchronous call failed")
 
 
 TaskQueue = deque[Task]
