@@ -2,7 +2,10 @@
 
 import ast
 import linecache
+import random
+import signal
 from collections import Counter
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +20,7 @@ FORMS = {
     "messages": callpath.SPUN._replace(ordered=False),
     "on a stream": issuing.ON_STREAM,
 }
-TURN = ("free = turn.pop()", "turn.append(True)")
+TURN = ("del turn[0]", "turn.append(True)")
 CALL = (
     "calls.number = number = calls.number + 1",
     "calls.digest = (calls.digest * 9 ^ fingerprint) & DIGEST",
@@ -32,7 +35,7 @@ CALL = (
 
 def statements(source):
     """Return the simple statements of a source, as Python writes them, with how often each stands there."""
-    simple = (ast.Assign, ast.AugAssign, ast.Expr)
+    simple = (ast.Assign, ast.AugAssign, ast.Delete, ast.Expr)
     return Counter(
         ast.unparse(each) for each in ast.walk(ast.parse(source)) if isinstance(each, simple)
     )
@@ -76,3 +79,36 @@ def test_arrays_of_any_shape_take_the_short_way(shape):
             assert comm.all_reduce(x, out=x) is x
             comm.send_recv(x, 0, out, 0)
             np.testing.assert_array_equal(out, x)
+
+
+class Stopped(BaseException):
+    """As Ctrl-C's KeyboardInterrupt."""
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # in a destructor
+def test_what_a_signal_raises_at_any_moment_leaves_neither_turn_nor_call_behind():
+    calling = False
+
+    def handle(*_):
+        nonlocal calling
+        if calling:
+            calling = False
+            raise Stopped
+
+    before, rolled = signal.signal(signal.SIGALRM, handle), random.Random(1)
+    comm = hpccomm.new_comm(backend="loopback")
+    try:
+        for _ in range(500):
+            calling = True
+            with suppress(Stopped):
+                signal.setitimer(signal.ITIMER_REAL, rolled.uniform(2e-5, 2e-4))
+                while calling:
+                    comm.barrier()
+            assert comm._core.calls.waiting() is None
+            try:
+                comm.barrier()
+            except hpccomm.CommunicatorAborted:
+                comm = hpccomm.new_comm(backend="loopback")
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)

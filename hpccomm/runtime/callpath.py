@@ -31,10 +31,12 @@ Issue = Callable[[tuple[Any, ...], object, float], None]
 live meanwhile, and seconds."""
 
 _TURN = """\
+free = False
 try:
-    free = turn.pop()
+    del turn[0]
+    free = True
 except IndexError:
-    free = False
+    pass
 try:
     if free and not ({refused}):
         {site}
@@ -44,7 +46,11 @@ finally:
         turn.append(True)
 {refuse}
 """
-"""Holds the communicator for one call: one thread at a time."""
+"""Holds the communicator for one call: one thread at a time.
+
+The turn is taken by a statement that calls nothing, as ``pop`` would: a signal's handler that raises, such as
+Ctrl-C's, runs after calls, and nothing would give the turn back.
+"""
 
 _SITE = """\
 try:
@@ -60,9 +66,7 @@ _BEGIN = """\
 calls.sequence = sequence = calls.sequence + 1
 {number}
 begin = perf_counter()
-{current} = entry = [
-    origin, sequence, {numbered}, label, {mode}, calls.site, begin, timeout, None, None
-]
+entry = [origin, sequence, {numbered}, label, {mode}, calls.site, begin, timeout, None, None]
 record(entry)
 """
 _HOOK = """\
@@ -80,6 +84,7 @@ _CALL = f"""\
 {{drain}}
 {_BEGIN.rstrip()}
 {{before}}
+{{current}} = entry
 try:
     {indent(_HOOK, "    ").strip()}
     {{compare}}
@@ -89,7 +94,11 @@ except BaseException as error:
 {{after}}
 {_COUNT.format(error="None").rstrip()}
 """
-"""The call itself. Messages, unlike collectives, have no number that all ranks count."""
+"""The call itself. Messages, unlike collectives, have no number that all ranks count.
+
+Nothing is called between where others see the record and the ``try``: a signal's handler that raises, such
+as Ctrl-C's, runs after calls, and the record would stay.
+"""
 
 _DRAIN = """\
 if queue:
@@ -266,7 +275,6 @@ _ANY_ORDER = _filled(
     _BEGIN,
     number=f"if ordered:\n{indent(_NUMBER, '    ')}",
     numbered="number if ordered else 0",
-    current="_",
     mode="mode",
 )
 _RECORDED = """\

@@ -81,8 +81,8 @@ class CallState:
     queue : deque of Task
         Asynchronous collectives, which run one after the other.
     turn : list
-        Has one item while no call is under way. A thread takes it by ``pop()`` to make a call, and gives it
-        back by ``append(True)``: a lock, at a third of the price.
+        Has one item while no call is under way. A thread deletes it to make a call, and gives it back by
+        ``append(True)``: a lock, at a third of the price.
     closed : str
         Why no call is taken any more; empty while they are.
     reports : Reports
