@@ -7,7 +7,7 @@ its elements do not lie in order one behind the other, a copy is communicated, a
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import torch
+import torch.utils.weak
 
 from hpccomm.dtypes import BFLOAT16, FLOAT8_E4M3FN, FLOAT8_E5M2
 from hpccomm.errors import UnsupportedDtype, UsageError
@@ -18,6 +18,9 @@ Settle = Callable[[], object]
 
 LARGE = 4 << 20
 """Bytes of a tensor whose pages are made huge ones: PyTorch takes small ones, and NumPy does not."""
+
+_large: Any = torch.utils.weak.WeakTensorKeyDictionary()
+"""The large tensors of earlier calls that still exist."""
 
 _BITS = {
     torch.bfloat16: (torch.int16, BFLOAT16),
@@ -44,16 +47,18 @@ def array(tensor: Any, *, reduced: bool = False) -> Any:
     UsageError
         If the tensor lies on a device that is not CUDA's.
     """
+    if tensor.is_cpu and tensor.nbytes >= LARGE:
+        # It takes longer than one call gains, so that a tensor of one call keeps its pages.
+        if tensor in _large:
+            join_pages(tensor.data_ptr(), tensor.nbytes)
+        _large[tensor] = None
     if tensor.requires_grad:
         tensor = tensor.detach()
     if not tensor.is_cpu:
         if not tensor.is_cuda:
             raise UsageError(f"a tensor lies on {tensor.device}; hpccomm takes cpu and cuda")
         return tensor
-    if tensor.nbytes >= LARGE:
-        join_pages(tensor.data_ptr(), tensor.nbytes)
-    bits = _BITS.get(tensor.dtype)
-    if bits is not None:
+    if bits := _BITS.get(tensor.dtype):
         return tensor.view(bits[0]).numpy().view(bits[1])
     try:
         return tensor.numpy()

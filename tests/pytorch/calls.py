@@ -1,12 +1,16 @@
 """The collectives: each as Gloo does it, in both spellings, for what both take."""
 
 import itertools
+from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from peers import both, gloo, same
 from torch.distributed import distributed_c10d as c10d
+
+from hpccomm.memory.shared.libc import join_pages
+from hpccomm.torch.tensors import LARGE
 
 gathered = getattr(dist, "all_gather_single", dist.all_gather_into_tensor)
 scattered = getattr(dist, "reduce_scatter_single", dist.reduce_scatter_tensor)
@@ -278,4 +282,26 @@ def coalescing() -> None:
     assert x.item() == size
 
 
-SCENARIOS = (collectives, shapes, reductions, movements, spellings, coalescing)
+def pages() -> None:
+    """A large tensor has huge pages from its second call on: one of a single call does not pay for them."""
+
+    def huge() -> int:
+        lines = Path("/proc/self/smaps_rollup").read_text().splitlines()
+        return next(int(line.split()[1]) << 10 for line in lines if line.startswith("AnonHuge"))
+
+    def tensor() -> torch.Tensor:
+        return torch.ones(2 * LARGE)  # 32 MiB
+
+    dist.all_reduce(tensor())  # has memory that later calls use
+    x, other = tensor(), tensor()
+    before = huge()
+    join_pages(other.data_ptr(), other.nbytes)
+    able = huge() > before + LARGE  # not on every system
+    before = huge()
+    dist.all_reduce(x)
+    assert huge() < before + LARGE
+    dist.all_reduce(x)
+    assert huge() > before + LARGE or not able
+
+
+SCENARIOS = (collectives, shapes, reductions, movements, spellings, coalescing, pages)
