@@ -84,6 +84,29 @@ def test_what_a_rank_starts_is_no_rank(mpiexec: Mpiexec, tmp_path: Path) -> None
         assert 'if __name__ == "__main__"' in text
 
 
+def test_children_of_ranks_have_threads_as_ranks(mpiexec: Mpiexec, tmp_path: Path) -> None:
+    """They start no MPI, and do not meet in their parents'."""
+    lines = run(
+        mpiexec,
+        tmp_path,
+        """
+    import hpccomm, numpy
+    comm = hpccomm.new_comm(timeout=10)
+    loopback = "import hpccomm; hpccomm.new_comm('loopback').finalize(); print('mpi4py.MPI' in sys.modules)"
+    child = os.fork()
+    if not child:
+        hpccomm.new_comm("loopback").finalize()
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+    command = [sys.executable, "-c", f"import sys; {loopback}"]
+    print(subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip())
+    print(int(comm.all_reduce(numpy.ones(1))[0]))
+    comm.finalize()
+""",
+    )
+    assert sorted(lines) == ["2", "2", "False", "False"]
+
+
 @pytest.mark.thorough
 def test_of_two_with_the_variables_of_a_rank_one_is_it(mpiexec: Mpiexec, tmp_path: Path) -> None:
     lines = run(

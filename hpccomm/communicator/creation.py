@@ -163,6 +163,11 @@ def _agree_backend(name: str, mpi_comm: Any) -> None:
     starts = name in ("auto", "mpi", *backends.FOR_DEVICES) or (launch and launch.size > 1)
     if not starts or seat.world is not None:
         return
+    if name == "loopback":
+        try:
+            mpi.check_own()
+        except HpccommError:
+            return  # a child of a rank: its MPI is not for this process
     try:
         started = mpi.start()
     except BackendUnavailable:
