@@ -170,7 +170,7 @@ def probe(
 
 
 def received(core: Core, out: Any, src: Rank, tag: Tag, timeout: float | None) -> Any:
-    """Receive an array from any rank, of any tag or of any size; see `Messages.recv`."""
+    """Receive an array from any rank, of any tag or of any size; see `Communicator.recv`."""
     with core.outside_batch("recv"):
         core.sink.refuse_capture(
             "recv from any sender, of any tag or of any size", "give out, src and tag"
@@ -194,7 +194,7 @@ def received(core: Core, out: Any, src: Rank, tag: Tag, timeout: float | None) -
 
 
 def received_object(core: Core, src: Rank, tag: Tag, timeout: float | None) -> Any:
-    """Receive an object from any rank, or of any tag; see `Objects.recv_object`."""
+    """Receive an object from any rank, or of any tag; see `Communicator.recv_object`."""
     message = _awaited(core, "recv_object", _wanted(core, src, tag, OBJECTS), timeout, block=True)
     assert message is not None
     assert message._frame is not None  # noqa: SLF001 (of this module)

@@ -1,6 +1,6 @@
 """The ranks of the job on this node: which have ended or are ending, and with which facts.
 
-`ends` and `mpi` ask it before this process leaves.
+`shutdown` and `mpi` ask it before this process leaves, and `hpccomm.communicator.creation` while ranks meet.
 """
 
 import math

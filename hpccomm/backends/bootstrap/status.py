@@ -1,7 +1,7 @@
 """The status with which this process is about to exit, as far as Python reveals it.
 
 Functions of `atexit` do not get the status. Known are an uncaught exception, and the status of a
-``SystemExit``, raised by ``sys.exit`` or in another way. `ends` passes it to the launcher.
+``SystemExit``, raised by ``sys.exit`` or in another way. `shutdown` passes it to the launcher.
 """
 
 import ctypes
@@ -123,7 +123,7 @@ MOST_VALUES = 100
 
 
 def lingering(rank: int, size: int, seconds: float, limit: float) -> str:
-    """Tell the other ranks when this one's program ended; return why the job must end.
+    """Tell the other ranks that this one's program has ended; return why the job must end.
 
     A program that leaves with a status other than 0 has failed, and the job ends with it after
     `limit` seconds, unless the other ranks have ended as well. A program that has returned counts

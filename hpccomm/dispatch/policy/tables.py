@@ -1,6 +1,6 @@
 """Finds the table of a communicator: a tuned one of its shape, else the nearest built-in one.
 
-Made once a process, when the first communicator is made.
+Made by each call of `hpccomm.new_comm`; communicators made from that one share it.
 """
 
 import json
