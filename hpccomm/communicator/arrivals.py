@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
 Rank = int | Anything
 Tag = int | Anything
-Bytes = NDArray[np.uint8]
 
 
 class Message:
@@ -175,22 +174,27 @@ def received(core: Core, out: Any, src: Rank, tag: Tag, timeout: float | None) -
         core.sink.refuse_capture(
             "recv from any sender, of any tag or of any size", "give out, src and tag"
         )
-        target, limit = _target(core, out), core.limit(timeout)
-        wanted, results = _wanted(core, src, tag, ARRAYS), list[Any]()
-
-        def steps() -> Steps:
-            arrival = yield from _next(core, wanted, block=True)
-            assert arrival is not None
-            error = None if target is None else _misfit(arrival, target)
-            data = _new(arrival) if target is None else target
-            yield from arrival.receive(None if error else data)
-            if error is not None:
-                raise untied(error)
-            results.append(data if out is None else out)
-
-        label = _label("recv", 0 if target is None else target.nbytes, wanted)
-        core.calls.run_operation(Operation(label, steps, (out,), ordered=False), limit)
+        operation, results = receiving(core, out, src, tag)
+        core.calls.run_operation(operation, core.limit(timeout))
         return results[0]
+
+
+def receiving(core: Core, out: Any, src: Rank, tag: Tag) -> tuple[Operation, list[Any]]:
+    """Return a receive that has not begun, and a list to which it adds the array and its sender at its end."""
+    target, wanted, results = _target(core, out), _wanted(core, src, tag, ARRAYS), list[Any]()
+
+    def steps() -> Steps:
+        arrival = yield from _next(core, wanted, block=True)
+        assert arrival is not None
+        error = None if target is None else _misfit(arrival, target)
+        data = _new(arrival) if target is None else target
+        yield from arrival.receive(None if error else data)
+        if error is not None:
+            raise untied(error)
+        results.extend((data if out is None else out, arrival.source))
+
+    label = _label("recv", 0 if target is None else target.nbytes, wanted)
+    return Operation(label, steps, (out,), ordered=False), results
 
 
 def received_object(core: Core, src: Rank, tag: Tag, timeout: float | None) -> Any:
@@ -229,8 +233,7 @@ def _awaited(
             frame = frames[source]
         messages.append(Message(core, arrival, frame))
 
-    operation = Operation(_label(name, 0, wanted), steps, (), ordered=False)
-    core.calls.run_operation(operation, limit)
+    core.calls.run_operation(Operation(_label(name, 0, wanted), steps, (), ordered=False), limit)
     return messages[0] if messages else None
 
 

@@ -10,13 +10,16 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
+from hpccomm.contracts.arrivals import ANY
 from hpccomm.errors import CommunicationError, HpccommError
 from hpccomm.torch.arguments import CallTerms, lists, seconds, tensors, terms
+from hpccomm.torch.receives import OrderedReceives
 from hpccomm.torch.tensors import Settle, Staging, array, contiguous, joined
-from hpccomm.torch.work import AnyRankWork, CompletedWork, PendingWork, as_torchs
+from hpccomm.torch.work import CompletedWork, PendingWork, as_torchs
 
 if TYPE_CHECKING:
     from hpccomm.communicator import Communicator
+    from hpccomm.communicator.arrivals import Rank
 
 logger = logging.getLogger("hpccomm")
 
@@ -60,6 +63,7 @@ class GroupCalls:
     def _over(self, comm: "Communicator") -> None:
         """Carry calls out over a communicator."""
         self._comm, self._lock = comm, RLock()
+        self._receives = OrderedReceives(comm)
         self._duplicates: list[Communicator] = []
         self._batch: Any = None
         self._batched: list[tuple[Sequence[Any], Sequence[Settle]]] = []
@@ -263,13 +267,24 @@ class GroupCalls:
     def recv(self, given: Any, src: int, tag: int = 0) -> CompletedWork:
         """Receive a tensor."""
         (out,), stage = tensors(given), Staging()
+        if self._receives.open(tag) and out.is_cpu and self._batch is None:
+            return self._receive(out, src, tag)
         call = Issued("recv", (stage.out(out), src, 0 if out.is_cuda else tag), NOTHING)
         return self._issue([call], MESSAGE, [out], stage)
 
     def recv_anysource(self, given: Any, tag: int = 0) -> CompletedWork:
         """Receive a tensor from any rank."""
-        (out,), stage = tensors(given), Staging()
-        return AnyRankWork(self._comm, self._lock, stage.out(out), tag, [out], stage.settles)
+        (out,) = tensors(given)
+        return self._receive(out, ANY, tag)
+
+    def _receive(self, out: Any, src: "Rank", tag: int) -> CompletedWork:
+        """Receive a tensor when the open receives of its tag are done."""
+        stage = Staging()
+        try:
+            with self._lock:
+                return self._receives.begin(stage.out(out), src, tag, [out], stage.settles)
+        except CommunicationError as error:
+            raise as_torchs(error) from error
 
     # Calls together.
 

@@ -1,10 +1,9 @@
 """The results of calls, as c10d expects them: work objects and futures."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from threading import Lock
-from time import monotonic, sleep
 from typing import Any
 
 import torch
@@ -12,15 +11,11 @@ from torch._C._distributed_c10d import Work as TorchWork
 from torch.distributed import DistBackendError
 from torch.futures import Future
 
-from hpccomm.contracts.arrivals import ANY
 from hpccomm.errors import CommunicationError
 from hpccomm.runtime.device_work import DeviceWork
 from hpccomm.runtime.lifetime import after_fork
 from hpccomm.torch.arguments import seconds
 from hpccomm.torch.tensors import Settle
-
-LONGEST_PAUSE = 1e-3
-"""Seconds between two looks for a message from any rank."""
 
 _threads = ThreadPoolExecutor(max_workers=256, thread_name_prefix="hpccomm-torch")
 """Complete futures. What hangs on one may wait for another, so a thread is there for each that is open."""
@@ -172,98 +167,3 @@ class PendingWork(CompletedWork):
         """Return what ended the call, if anything did so far."""
         error = self._work.exception()
         return None if error is None else as_torchs(error)
-
-
-class AnyRankWork(CompletedWork):
-    """A receive from any rank, which looks for the message while somebody waits or asks.
-
-    Parameters
-    ----------
-    comm : hpccomm.Communicator
-        The group's.
-    lock : Lock
-        Held while the communicator is called.
-    out : array
-        The memory of what is received.
-    tag : int
-        The message's.
-    result, settles
-        As in `PendingWork`.
-    """
-
-    def __init__(
-        self,
-        comm: Any,
-        lock: Any,
-        out: Any,
-        tag: int,
-        result: Sequence[Any],
-        settles: Sequence[Settle],
-    ) -> None:
-        super().__init__(result)
-        self._comm, self._group_lock, self._out, self._tag = comm, lock, out, tag
-        self._settles, self._source = list(settles), -1
-        self._error: BaseException | None = None
-
-    def _look(self, **how: Any) -> bool:
-        with self._group_lock:
-            if self._source >= 0:
-                return True
-            message = self._comm.probe(ANY, self._tag, **how)
-            if message is None:
-                return False
-            message.recv(self._out)
-            for settle in self._settles:
-                settle()
-            self._source = message.source
-        return True
-
-    def wait(self, timeout: timedelta | None = None) -> bool:
-        """Wait until a message is there."""
-        limit = seconds(timeout)
-        until = None if limit is None else monotonic() + limit
-        pause = 0.0
-        try:
-            while not self._look(block=False):
-                if until is not None and monotonic() > until:
-                    self._look(timeout=1e-6)  # which raises with what is known of the others
-                sleep(pause)
-                pause = min(LONGEST_PAUSE, pause + 1e-5)
-        except CommunicationError as error:
-            self._error = as_torchs(error)
-            raise self._error from error
-        return True
-
-    def get_future(self) -> Any:
-        """Return a future, which a thread completes."""
-        base: Any = Future()
-        future = base.then(lambda _: self._settled())
-        _threads.submit(base.set_result, None)
-        return future
-
-    def _settled(self) -> list[Any]:
-        self.wait()
-        return self._result
-
-    def synchronize(self) -> None:
-        """Wait as `wait` does."""
-        self.wait()
-
-    def is_completed(self) -> bool:
-        """Return whether a message was received."""
-        return self._error is not None or self._look(block=False)
-
-    def is_success(self) -> bool:
-        """Return whether a message was received."""
-        return self._error is None and self.is_completed()
-
-    def exception(self) -> BaseException | None:
-        """Return what ended the receive, if anything did."""
-        return self._error
-
-    def source_rank(self) -> int:
-        """Return who sent it."""
-        self.wait()
-        return self._source
-
-    _source_rank: Callable[["AnyRankWork"], int] = source_rank

@@ -112,4 +112,37 @@ def works() -> None:
     assert y.item() == size * (size - 1) / 2
 
 
-SCENARIOS = (point_to_point, works)
+def receives_in_order() -> None:
+    """Receives from any rank and from a certain one take messages in the order in which they were begun."""
+    rank = dist.get_rank()
+    xs = [torch.zeros(1) for _ in range(4)]
+    if rank == 0:
+        works = [dist.irecv(x, src) for x, src in zip(xs, (None, 1, None, 1), strict=True)]
+        unanswered = dist.irecv(torch.zeros(1), tag=3).get_future()
+        dist.barrier()
+        for work in reversed(works):
+            work.wait()
+        assert [x.item() for x in xs] == [0, 1, 2, 3]
+        assert [works[each]._source_rank() for each in (0, 2)] == [1, 1]
+        wrong = dist.irecv(torch.zeros(1), tag=1)
+        with pytest.raises(hpccomm.BufferMismatch):
+            wrong.wait()
+        assert wrong.is_completed()
+        assert isinstance(wrong.exception(), hpccomm.BufferMismatch)
+        dist.recv(xs[0], tag=1)
+        assert xs[0].item() == 5
+        dist.barrier()
+        unanswered.wait()
+    else:
+        dist.barrier()
+        if rank == 1:
+            for each in range(4):
+                dist.send(torch.tensor([float(each)]), 0)
+            dist.send(torch.zeros(1 << 18), 0, tag=1)
+            dist.send(torch.tensor([5.0]), 0, tag=1)
+        dist.barrier()
+        if rank == 1:
+            dist.send(torch.zeros(1), 0, tag=3)
+
+
+SCENARIOS = (receives_in_order, point_to_point, works)
