@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 
 from hpccomm.contracts.arrivals import ANY
-from hpccomm.errors import CommunicationError, HpccommError
+from hpccomm.errors import CommunicationError, HpccommError, UsageError
 from hpccomm.torch.arguments import CallTerms, lists, seconds, tensors, terms
 from hpccomm.torch.receives import OrderedReceives
 from hpccomm.torch.tensors import Settle, Staging, array, contiguous, joined
@@ -50,6 +50,14 @@ MEETING_SECONDS = 5.0
 def sizes(parts: Sequence[Any]) -> list[int]:
     """Return how many elements tensors have."""
     return [each.numel() for each in parts]
+
+
+def check_equal(name: str, parts: Sequence[Any], own: Any) -> None:
+    """Raise if a tensor of the root's list has another size than its own part."""
+    if set(sizes(parts)) != {own.numel()}:
+        raise UsageError(
+            f"{name} has tensors of {sizes(parts)} elements, and the rank's own has {own.numel()}; give equal ones"
+        )
 
 
 class GroupCalls:
@@ -211,15 +219,20 @@ class GroupCalls:
     def gather(self, outputs: Any, inputs: Any, *rest: Any, **named: Any) -> CompletedWork:
         """Collect each rank's tensor in a list of the root."""
         how, result, stage = terms(rest, named), lists(outputs), Staging()
-        (x,) = tensors(inputs)
-        into = {"out": stage.parts(result[0], x)} if how.root == self._comm.rank else NOTHING
+        (x,), into = tensors(inputs), NOTHING
+        if how.root == self._comm.rank:
+            check_equal("outputs", result[0], x)
+            into = {"out": stage.parts(result[0], x)}
         call = Issued("gather", (array(contiguous(x)).reshape(-1), how.root), into)
         return self._issue([call], how, result, stage)
 
     def scatter(self, outputs: Any, inputs: Any, *rest: Any, **named: Any) -> CompletedWork:
         """Give each rank its tensor of the root's list."""
-        how, result, stage = terms(rest, named), tensors(outputs), Staging()
-        x = array(joined(lists(inputs)[0])) if how.root == self._comm.rank else None
+        how, result, stage, x = terms(rest, named), tensors(outputs), Staging(), None
+        if how.root == self._comm.rank:
+            (parts,) = lists(inputs)
+            check_equal("inputs", parts, result[0])
+            x = array(joined(parts))
         into = {"out": stage.out(result[0]).reshape(-1)}
         return self._issue([Issued("scatter", (x, how.root), into)], how, result, stage)
 
@@ -241,8 +254,10 @@ class GroupCalls:
         else:
             sent = sent or [len(input) // size] * size
             taken = taken or [len(output) // size] * size
-            row = prod(input.shape[1:])
-            counts = [each * row for each in sent], [each * row for each in taken]
+            counts = [
+                [rows * prod(tensor.shape[1:]) for rows in each]
+                for tensor, each in ((input, sent), (output, taken))
+            ]
             call = Issued("all_to_all_v", (x, *counts), into)
         return self._issue([call], how, [output], stage)
 

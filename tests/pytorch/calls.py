@@ -4,11 +4,13 @@ import itertools
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 import torch.distributed as dist
 from peers import both, gloo, same
 from torch.distributed import distributed_c10d as c10d
 
+from hpccomm.errors import UsageError
 from hpccomm.memory.shared.libc import join_pages
 from hpccomm.torch.tensors import LARGE
 
@@ -148,6 +150,20 @@ def shapes() -> None:
     outs = [torch.empty(rank + 1) for _ in range(size)]
     dist.all_to_all(outs, [torch.full((each + 1,), float(rank)) for each in range(size)])
     assert [each[0].item() for each in outs] == list(range(size))
+    # A rank without rows has a tensor without columns; each of the others has rows for rank 0.
+    x, out = torch.empty(0), torch.zeros(size - 1, 4)
+    if rank > 0:
+        x, out = torch.full((1, 4), float(rank)), torch.empty(0)
+    sent = [int(rank > 0), *[0] * (size - 1)]
+    dist.all_to_all_single(out, x, [0] * size if rank else [0, *[1] * (size - 1)], sent)
+    assert rank > 0 or out[:, 3].tolist() == list(range(1, size))
+    # Parts that add up to the right sum are refused where they are, before anything is sent.
+    if rank == 0:
+        parts = [torch.empty(1), torch.empty(3), *[torch.empty(2)] * (size - 2)]
+        with pytest.raises(UsageError, match="equal ones"):
+            dist.gather(torch.empty(2), parts, 0)
+        with pytest.raises(UsageError, match="equal ones"):
+            dist.scatter(torch.empty(2), parts, 0)
     conj = torch.full((2,), 1 + 2j).conj()
     dist.group.WORLD.broadcast(conj, 0).wait()  # c10d's own functions refuse it
     assert conj.tolist() == [1 - 2j] * 2
