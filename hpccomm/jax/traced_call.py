@@ -91,9 +91,12 @@ def start(what: TracedCall, *arrays: Any) -> Any:
     try:
         jax.effects_barrier()  # callbacks whose arrays were not ready run in another thread, and come first
     except jax.errors.JaxRuntimeError as error:
-        # JAX raises an error of such a callback again and again.
-        if (original := _original(error)) is not None:
+        # JAX raises an error of such a callback again and again. The program may know it from the results.
+        if (original := _original(error, what.comm)) is not None:
             raise original from error
+        if not any(text in str(error) for text in (*_raised, *(str(each) for _, each in _failed))):
+            _raised.append(str(error))
+            raise
     what = replace(what, site=entered(what.site))
     given = tuple(map(jnp.asarray, arrays))
     # In a trace, what JAX makes has no value, even of constants.
@@ -153,7 +156,7 @@ def _batchable(what: TracedCall) -> Any:
             try:
                 return _carried(what, *values)
             except HpccommError as error:
-                _failed.append(error)
+                _failed.append((what.comm, error))
                 raise
 
         return io_callback(run, result, *arrays, ordered=True)
@@ -237,8 +240,11 @@ replicated_over: Any = jax.custom_vjp(lambda _, x: x, nondiff_argnums=(0,))
 replicated_over.defvjp(lambda _, x: (x, None), _summed)
 
 
-_failed: deque[HpccommError] = deque(maxlen=16)
+_failed: "deque[tuple[Communicator, HpccommError]]" = deque(maxlen=16)
 """Errors of callbacks. JAX raises errors of its own, which have their text."""
+
+_raised: deque[str] = deque(maxlen=16)
+"""Texts of those that were raised already, and of other callbacks' errors."""
 
 
 @contextmanager
@@ -257,10 +263,11 @@ def original_errors() -> Iterator[None]:
         raise
 
 
-def _original(error: Exception) -> HpccommError | None:
-    """Return the error that JAX's has the text of, once."""
-    for original in _failed:
-        if str(original) in str(error):
-            _failed.remove(original)
-            return original
+def _original(error: Exception, comm: "Communicator | None" = None) -> HpccommError | None:
+    """Return the error whose text JAX's error has, once. Given a communicator, only one of its calls."""
+    for each in _failed:
+        if comm in (None, each[0]) and str(each[1]) in str(error):
+            _failed.remove(each)
+            _raised.append(str(each[1]))
+            return each[1]
     return None
