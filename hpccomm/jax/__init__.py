@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import jax.numpy as jnp
 
 from hpccomm.errors import UsageError
-from hpccomm.jax.traced_call import TracedCall, original_errors, replicated_over, start
+from hpccomm.jax.traced_call import TracedCall, array, original_errors, replicated_over, start
 from hpccomm.reductions import Op, ReduceOp
 
 if TYPE_CHECKING:
@@ -157,8 +157,8 @@ def send_recv(
     jax.Array
         What has been received.
     """
-    other = jnp.zeros_like(x) if out is None else jnp.asarray(out)
-    x = jnp.asarray(x)
+    x = array(x)
+    other = jnp.zeros_like(x) if out is None else array(out)
     return start(TracedCall(comm, "send_recv", (dst, src, tag), sent=(x.shape, x.dtype)), x, other)
 
 

@@ -98,12 +98,23 @@ def start(what: TracedCall, *arrays: Any) -> Any:
             _raised.append(str(error))
             raise
     what = replace(what, site=entered(what.site))
-    given = tuple(map(jnp.asarray, arrays))
+    given = tuple(map(array, arrays))
     # In a trace, what JAX makes has no value, even of constants.
     if not _traced((*given, jnp.asarray(0.0))):
         return _begun(what, *given)
     _check(what, given)
     return _differentiable(what, *given)
+
+
+def array(x: Any) -> Any:
+    """Return an argument as an array of JAX."""
+    x = jnp.asarray(x)
+    if jnp.issubdtype(x.dtype, jax.dtypes.extended):
+        raise UsageError(
+            f"x has dtype {x.dtype}, whose memory is JAX's own affair; give jax.random.key_data(x), and "
+            "make keys of the result by jax.random.wrap_key_data"
+        )
+    return x
 
 
 def _traced(arrays: tuple[Any, ...]) -> bool:
@@ -244,7 +255,7 @@ _failed: "deque[tuple[Communicator, HpccommError]]" = deque(maxlen=16)
 """Errors of callbacks. JAX raises errors of its own, which have their text."""
 
 _raised: deque[str] = deque(maxlen=16)
-"""Texts of those that were raised already, and of other callbacks' errors."""
+"""Texts of what was raised already, and of other callbacks' errors."""
 
 
 @contextmanager

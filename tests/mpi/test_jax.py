@@ -304,6 +304,8 @@ def test_arguments_are_checked_while_tracing(comm: "Communicator") -> None:
     for wrap in (lambda f: f, jax.jit):
         with pytest.raises(UnsupportedDtype, match="max"):
             wrap(lambda x: ours.all_reduce(x + 1j, ReduceOp.MAX, comm=comm))(x)
+        with pytest.raises(UsageError, match="key_data"):
+            wrap(lambda x: ours.broadcast(jax.random.key(0), comm=comm))(x)
         with pytest.raises(UsageError, match="root"):
             wrap(lambda x: ours.broadcast(x, comm.size, comm=comm))(x)
         with pytest.raises(UsageError, match="dst"):
