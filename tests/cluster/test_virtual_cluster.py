@@ -246,7 +246,7 @@ def test_nothing_is_left_of_a_run_that_is_ended(
         (["--nodes", "0", "--ranks-per-node", "1", "--", "true"], "--nodes"),
         (["--nodes", "2", "--ranks-per-node", "1,2,3", "--", "true"], "3 numbers for 2 hosts"),
         (["--nodes", "2", "--ranks-per-node", "1", "--link", "fast", "--", "true"], "--link"),
-        (["--nodes", "2", "--ranks-per-node", "1"], "no command"),
+        (["--nodes", "2", "--ranks-per-node", "1"], "the command is missing"),
         (["--nodes", "2", "--ranks", "1", "--", "true"], "--ranks is not an option"),
     ],
 )
