@@ -40,7 +40,7 @@ def test_a_group_has_the_ranks_that_differ_in_its_dimensions_alone(shape: tuple[
             assert mesh.ranks[mesh.coords] == comm.rank
             made = [mesh[along] for along in groups]
             assert mesh[names] is comm
-            assert mesh[names[0]] is mesh[names[:1]]
+            assert mesh[names[0]] is mesh[names[:1]] is mesh[[names[0]]]  # type: ignore[index]
             told = [each.all_gather(np.array(comm.rank)).tolist() for each in made]
         assert all(each is comm or each._core.calls.closed for each in made)
         comm.barrier()
@@ -110,6 +110,7 @@ def test_a_name_that_is_not_there_sends_nothing() -> None:
     ("other", "text"),
     [
         (lambda comm, mesh: mesh["dp"], r"ranks 0-2: mesh\(names \['tp'\]\).*rank 3: mesh\(names \['dp'\]\)"),
+        (lambda comm, mesh: mesh["dp", "tp"], r"rank 3: mesh\(names \['dp', 'tp'\]\)"),
         (lambda comm, mesh: comm.all_reduce(np.zeros(2)), r"rank 3: all_reduce\("),
     ],
 )  # fmt: skip

@@ -50,8 +50,9 @@ class Mesh(Generic[C]):
 
     The first use of each makes it. **That is collective over all ranks of the mesh**, as `Communicator.split` is:
     all must use the same names, in the same order. If another rank asks for something else, both raise
-    `RankMismatch`; if it does not come, `CollectiveTimeout` at the deadline. Later uses are local. So a program whose
-    ranks have different parts, such as stages of a pipeline, names its groups once at the beginning.
+    `RankMismatch`; if it does not come, `CollectiveTimeout` at the deadline. Later uses are local; a group that was
+    ended stays so. So a program whose ranks have different parts, such as stages of a pipeline, names its groups once at
+    the beginning.
 
     The mesh is a context manager. Leaving it normally ends its groups, but not the communicator that
     it is a mesh of; leaving it by an exception aborts them.
@@ -97,7 +98,7 @@ class Mesh(Generic[C]):
         RankMismatch
             On all ranks, if they make groups along different dimensions.
         """
-        chosen = names if isinstance(names, tuple) else (names,)
+        chosen = tuple(names) if isinstance(names, tuple | list) else (names,)
         group = self._made.get(chosen)
         return self._make(chosen) if group is None else group
 
@@ -111,9 +112,9 @@ class Mesh(Generic[C]):
         groups = self.ranks.transpose([*others, *axes]).reshape(
             -1, math.prod(self.shape[axis] for axis in axes)
         )
+        self._agree("mesh", {"names": list(chosen)}, None)
         if np.array_equal(groups, [range(self.comm.size)]):
             return self._made.setdefault(chosen, self.comm)
-        self._agree("mesh", {"names": list(chosen)}, None)
         ((color, key),) = np.argwhere(groups == self.comm.rank).tolist()
         group: C = self.comm.split(color, key, f"{self.comm.name}.{'-'.join(chosen)}{color}")
         return self._made.setdefault(chosen, group)
