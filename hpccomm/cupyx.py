@@ -207,7 +207,10 @@ def _flat(array: Any, count: int | None = None, like: Any = None) -> Any:
             f"cupyx's calls take a CuPy or NumPy array that is C- or F-contiguous, and this is {type(array).__name__}; "
             "give cupy.ascontiguousarray(x), or the arrays of a sparse matrix one by one"
         )
-    if like is not None and flags.c_contiguous != like.flags.c_contiguous:
+    if like is not None and not any(
+        getattr(flags, order) and getattr(like.flags, order)
+        for order in ("c_contiguous", "f_contiguous")
+    ):
         raise UsageError(
             "one array is C-contiguous and the other one F-contiguous; give both in one order"
         )

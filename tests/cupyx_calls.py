@@ -41,6 +41,9 @@ def check_all(backend: NCCLBackend, xp: Any) -> None:
     out = empty(3, 2, n).T
     backend.all_reduce(xp.asarray(np.ascontiguousarray(whole[rank].T)).T, out)
     same(out, total)
+    out = empty(6 * n)
+    backend.all_reduce(xp.asarray(np.ascontiguousarray(whole[rank].T)).T, out)
+    same(out, total.T.ravel())
     out = given.copy()
     backend.broadcast(out, root)
     same(out, whole[root])
