@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from datetime import timedelta
 from math import prod
-from threading import RLock
+from threading import RLock, get_ident
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -14,7 +14,7 @@ from hpccomm.contracts.arrivals import ANY
 from hpccomm.errors import CommunicationError, HpccommError, UsageError
 from hpccomm.torch.arguments import CallTerms, lists, seconds, tensors, terms
 from hpccomm.torch.receives import OrderedReceives
-from hpccomm.torch.tensors import Settle, Staging, array, contiguous, joined
+from hpccomm.torch.tensors import Staging, array, contiguous, joined
 from hpccomm.torch.work import CompletedWork, PendingWork, as_torchs
 
 if TYPE_CHECKING:
@@ -73,8 +73,7 @@ class GroupCalls:
         self._comm, self._lock = comm, RLock()
         self._receives = OrderedReceives(comm)
         self._duplicates: list[Communicator] = []
-        self._batch: Any = None
-        self._batched: list[tuple[Sequence[Any], Sequence[Settle]]] = []
+        self._kept: dict[int, tuple[list[Issued], list[Any], Staging]] = {}  # by thread
 
     def _issue(
         self, calls: Sequence[Issued], how: CallTerms, result: Sequence[Any], stage: Staging
@@ -89,13 +88,16 @@ class GroupCalls:
             If an argument does not fit.
         """
         comm, settles = self._comm, stage.settles
+        coalesced = self._kept and self._kept.get(get_ident())
+        if coalesced:
+            coalesced[0].extend(calls)
+            coalesced[1].extend(result)
+            coalesced[2].settles.extend(settles)
+            return DONE
+        if not calls:
+            return DONE
         try:
             with self._lock:
-                if self._batch is not None:
-                    self._batched.append((result, settles))
-                    for name, arguments, keywords in calls:
-                        getattr(comm, name)(*arguments, **keywords)
-                    return DONE
                 # Always asynchronous: c10d lets one rank wait where another one does not, and other threads call
                 # while this one waits.
                 if len(calls) == 1:
@@ -282,7 +284,7 @@ class GroupCalls:
     def recv(self, given: Any, src: int, tag: int = 0) -> CompletedWork:
         """Receive a tensor."""
         (out,), stage = tensors(given), Staging()
-        if self._receives.open(tag) and out.is_cpu and self._batch is None:
+        if self._receives.open(tag) and out.is_cpu and get_ident() not in self._kept:
             return self._receive(out, src, tag)
         call = Issued("recv", (stage.out(out), src, 0 if out.is_cuda else tag), NOTHING)
         return self._issue([call], MESSAGE, [out], stage)
@@ -294,6 +296,10 @@ class GroupCalls:
 
     def _receive(self, out: Any, src: "Rank", tag: int) -> CompletedWork:
         """Receive a tensor when the open receives of its tag are done."""
+        if get_ident() in self._kept:
+            raise UsageError(
+                "a receive from any rank cannot be coalesced; begin it before or after"
+            )
         stage = Staging()
         try:
             with self._lock:
@@ -304,30 +310,15 @@ class GroupCalls:
     # Calls together.
 
     def start_coalescing(self, *_: Any) -> None:
-        """Begin to issue calls together."""
-        self._lock.acquire()
-        try:
-            self._batch = self._comm.batch(async_op=True)
-            self._batch.__enter__()
-        except BaseException:
-            self._batch = None
-            self._lock.release()
-            raise
+        """Keep this thread's calls from now on, to issue them together."""
+        if get_ident() in self._kept:
+            raise UsageError("coalescing within coalescing; end the outer one first")
+        self._kept[get_ident()] = [], [], Staging()
 
     def end_coalescing(self, *_: Any) -> CompletedWork:
         """Issue them."""
-        batch, batched, self._batch, self._batched = self._batch, self._batched, None, []
-        try:
-            batch.__exit__(None, None, None)
-        except CommunicationError as error:
-            raise as_torchs(error) from error
-        finally:
-            self._lock.release()
-        if batch.work is None:
-            return DONE
-        result = [tensor for part, _ in batched for tensor in part]
-        settles = [settle for _, part in batched for settle in part]
-        return PendingWork(batch.work, result, settles, progresses=self._comm.background)
+        calls, result, stage = self._kept.pop(get_ident(), ([], [], Staging()))
+        return self._issue(calls, MESSAGE, result, stage)
 
     _start_coalescing, _end_coalescing = start_coalescing, end_coalescing
 

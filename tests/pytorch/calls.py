@@ -1,6 +1,7 @@
 """The collectives: each as Gloo does it, in both spellings, for what both take."""
 
 import itertools
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -296,6 +297,22 @@ def coalescing() -> None:
     x = torch.ones(1)
     dist.all_reduce(x)
     assert x.item() == size
+    # What is coalesced is a thread's own: others go on, and within it there is no other.
+    group = dist.group.WORLD
+    group._start_coalescing(torch.device("cpu"))
+    group.allreduce([x])
+    with pytest.raises(UsageError, match="outer"):
+        group._start_coalescing(torch.device("cpu"))
+    y = torch.ones(1)
+    thread = threading.Thread(target=lambda: group.allreduce([y]).wait(), daemon=True)
+    thread.start()
+    thread.join(60)
+    assert (x.item(), y.item()) == (size, size)
+    group._end_coalescing(torch.device("cpu")).wait()
+    assert x.item() == size**2
+    for nothing in (group.allreduce([]), group.allreduce_coalesced([])):
+        nothing.wait()
+        nothing.get_future().wait()
 
 
 def pages() -> None:
