@@ -44,5 +44,5 @@ def _create(options: Any, _: Any) -> Any:
     return import_module("hpccomm.torch.starting").create(options)
 
 
-def _rendezvous(_: str, **how: Any) -> Any:
-    return import_module("hpccomm.torch.starting").rendezvous(**how)
+def _rendezvous(url: str, **how: Any) -> Any:
+    return import_module("hpccomm.torch.starting").rendezvous(url, **how)

@@ -5,6 +5,7 @@ import sys
 from collections.abc import Iterator
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
+from urllib.parse import parse_qsl, urlsplit
 
 import torch.distributed as dist
 
@@ -53,10 +54,25 @@ def init(*, timeout: timedelta | None = None, **options: Any) -> None:
     )
 
 
-def rendezvous(timeout: timedelta | None = None, **_: Any) -> Iterator[tuple[Any, int, int]]:
-    """Give c10d store, rank and size. Collective; blocks."""
+def rendezvous(
+    url: str, timeout: timedelta | None = None, **_: Any
+) -> Iterator[tuple[Any, int, int]]:
+    """Give c10d store, rank and size. Collective; blocks.
+
+    Raises
+    ------
+    LaunchError
+        If `url` has a rank or a number of ranks that are not MPI's.
+    """
     global _store, _waiting
-    comm = _waiting = _world(seconds(timeout))
+    if _waiting is not None:  # another backend had the store
+        _waiting.finalize()
+        _waiting = None
+    comm = _world(seconds(timeout))
+    given = {name: int(number) for name, number in parse_qsl(urlsplit(url).query) if number != "-1"}
+    _check_size(comm, given.get("world_size", comm.size))
+    _check_rank(comm, given.get("rank", comm.rank))
+    _waiting = comm
     if comm.size == 1:
         _check_size(comm, int(os.environ.get("WORLD_SIZE", "1")))
         yield dist.HashStore(), 0, 1
@@ -85,6 +101,17 @@ def _check_size(comm: "Communicator", size: int) -> None:
         f"torch.distributed has {size} ranks and MPI has {started}: the backend {NAME!r} takes processes that MPI has "
         f"started. Start them with 'mpiexec -n {size} python ...' (or srun) in place of torchrun, and call "
         "hpccomm.torch.init()"
+    )
+
+
+def _check_rank(comm: "Communicator", rank: int) -> None:
+    """Raise unless it is the rank of MPI."""
+    if comm.rank == rank:
+        return
+    comm.abort()
+    raise LaunchError(
+        f"rank {rank} of torch.distributed is rank {comm.rank} of MPI; give init_process_group the rank of MPI, or "
+        "call hpccomm.torch.init()"
     )
 
 
@@ -127,11 +154,7 @@ def _communicator(options: Any, timeout: float | None, ranks: list[int]) -> "Com
     if not ranks:  # the default group
         comm, _waiting = _waiting or _world(timeout), None
         _check_size(comm, options.group_size)
-        if comm.rank != options.group_rank:
-            raise LaunchError(
-                f"rank {options.group_rank} of torch.distributed is rank {comm.rank} of MPI; give "
-                "init_process_group the rank of MPI, or call hpccomm.torch.init()"
-            )
+        _check_rank(comm, options.group_rank)
         return comm
     if ranks != sorted(ranks):
         raise UsageError(f"ranks is {ranks}; give ranks in ascending order")

@@ -44,6 +44,14 @@ def store() -> None:
     assert not kept.check(["text"])
 
 
+def rendezvous() -> None:
+    """The rank and the number of ranks that a program gives are those of MPI, or refused."""
+    rank, size = dist.get_rank(), dist.get_world_size()
+    for wrong in ({"rank": rank, "world_size": size + 1}, {"rank": rank ^ 1, "world_size": size}):
+        with pytest.raises(hpccomm.LaunchError, match=r"of MPI|MPI has"):
+            next(dist.rendezvous("mpi://", **wrong))
+
+
 def store_faults() -> None:
     """What the store cannot do, it says at once; nothing is lost to other threads or to a child."""
     rank = dist.get_rank()
@@ -213,6 +221,7 @@ def facts() -> None:
 SCENARIOS = (
     store,
     store_faults,
+    rendezvous,
     mesh,
     threads,
     callbacks,
