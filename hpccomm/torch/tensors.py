@@ -90,6 +90,15 @@ def joined(parts: Sequence[Any]) -> Any:
     return torch.cat([each.detach().reshape(-1) for each in parts])
 
 
+def check_apart(tensor: Any) -> None:
+    """Raise if elements of an output lie in one place, as in an expanded tensor."""
+    if torch._debug_has_internal_overlap(tensor) == 1:  # noqa: SLF001 (the only way)
+        raise UsageError(
+            f"a tensor of shape {tuple(tensor.shape)} has elements in one place in memory (strides "
+            f"{tensor.stride()}), and results are written to it; give tensor.contiguous()"
+        )
+
+
 class Staging:
     """The tensors that a call writes to, as arrays.
 
@@ -106,12 +115,15 @@ class Staging:
         """Return a tensor's memory as an array, or that of a copy."""
         whole = contiguous(tensor)
         if whole is not tensor:
+            check_apart(tensor)
             self.settles.append(lambda: tensor.detach().copy_(whole))
         return array(whole, reduced=reduced)
 
     def parts(self, parts: Sequence[Any], like: Any) -> Any:
         """Return a flat array for the elements of all parts, which have the dtype of the tensor `like`."""
         sizes = [each.numel() for each in parts]
+        for each in parts:
+            check_apart(each)
         flat = torch.empty(sum(sizes), dtype=like.dtype, device=like.device)
 
         def settle() -> None:

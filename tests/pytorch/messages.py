@@ -105,6 +105,10 @@ def works() -> None:
     # A wrong argument is refused before anything is sent, and the group goes on.
     with pytest.raises(hpccomm.UsageError, match="to_dense"):
         dist.all_reduce(torch.ones(2).to_sparse())
+    with pytest.raises(hpccomm.UsageError, match="contiguous"):
+        dist.all_reduce(torch.ones(1).expand(4))
+    with pytest.raises(hpccomm.UsageError, match="contiguous"):
+        dist.all_gather([torch.ones(1).expand(4)] * size, torch.ones(4))
     with pytest.raises(hpccomm.UnsupportedDtype):
         dist.all_reduce(torch.ones(2), dist.ReduceOp.BAND)
     y = torch.full((1,), float(rank))
