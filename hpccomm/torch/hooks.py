@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.distributed import GradBucket
 from torch.futures import Future
 
-from hpccomm.errors import UsageError
+from hpccomm.errors import CommunicationError, UsageError
 from hpccomm.gradients import Bucket, Channel, Compressor, Exchange, Parameter
 from hpccomm.gradients.group import RankGroup
 from hpccomm.torch.group import duplicate
@@ -66,8 +66,10 @@ class CompressedBuckets:
                 "torch.distributed.algorithms"
             )
         if self._exchange is None:
-            comm = duplicate(state)
-            self._exchange = Exchange(RankGroup(comm, None))
+            try:
+                self._exchange = Exchange(RankGroup(duplicate(state), None))
+            except CommunicationError as error:
+                raise as_torchs(error) from error
         call = self._thread.submit(self._reduce, described(bucket), bucket.buffer())
         base: Any = Future()
         future = base.then(lambda _: _result(call))  # see PendingWork of errors

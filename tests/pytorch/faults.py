@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from datetime import timedelta
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,6 +18,7 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 import hpccomm.torch
+from hpccomm.gradients import TopK
 
 DEADLINE = timedelta(seconds=4)
 
@@ -125,6 +127,9 @@ def aborted() -> None:
         threading.Timer(0.5, group.abort).start()
         with pytest.raises(dist.DistBackendError, match="CommunicatorAborted"):
             dist.all_reduce(torch.ones(4), group=group)
+        bucket = SimpleNamespace(buffer=lambda: torch.ones(4))
+        with pytest.raises(dist.DistBackendError, match="CommunicatorAborted"):
+            hpccomm.torch.ddp_comm_hook(TopK(0.5))(group, bucket)
 
 
 def coalesced() -> None:
