@@ -27,6 +27,13 @@ def _after_fork() -> None:
     _threads = ThreadPoolExecutor(max_workers=256, thread_name_prefix="hpccomm-torch")
 
 
+def _complete(future: Any) -> None:
+    try:
+        _threads.submit(future.set_result, None)
+    except RuntimeError:  # Python ends, and starts no more threads
+        future.set_result(None)
+
+
 def as_torchs(error: BaseException) -> BaseException:
     """Return an error as c10d's users catch it: what went wrong between ranks is a `DistBackendError`."""
     if not isinstance(error, CommunicationError):
@@ -136,7 +143,7 @@ class PendingWork(CompletedWork):
         # A future that is given an exception is taken for a completed one by C++, which crashes on it. What
         # a callback raises is an error there.
         future = base.then(lambda _: self._settled())
-        self._work.add_done_callback(lambda: _threads.submit(base.set_result, None))
+        self._work.add_done_callback(lambda: _complete(base))
         return future
 
     def _settled(self) -> list[Any]:

@@ -3,6 +3,7 @@
 ``mpiexec -n 2 python faults.py``; with the argument ``loss`` rank 1 dies, in a job that survives it.
 """
 
+import atexit
 import os
 import signal
 import sys
@@ -156,6 +157,13 @@ def destroyed() -> None:
             work.wait()
 
 
+def at_exit() -> None:
+    """A future is completed also while Python ends."""
+    dist.all_reduce(torch.ones(1), async_op=True).get_future().wait()
+    dist.destroy_process_group()
+    print("fault at_exit: ok", flush=True)
+
+
 def loss() -> None:
     """A rank dies in the middle of training."""
     model = DistributedDataParallel(torch.nn.Linear(4, 4))
@@ -189,7 +197,7 @@ def main() -> None:
             print(f"fault {fault.__name__}: ok", flush=True)
     if "loss" in named:
         os._exit(0)  # the job has lost a rank
-    dist.destroy_process_group()
+    atexit.register(at_exit)
 
 
 if __name__ == "__main__":
