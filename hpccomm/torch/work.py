@@ -152,7 +152,11 @@ class PendingWork(CompletedWork):
 
     def _device_future(self) -> Any:
         """Return a completed future, whose waiters' streams are ordered behind the call."""
-        device = self._result[0].device
+        # A list of tensors, or of lists of them; empty where c10d wants none back, as off the root of gather.
+        parts = [
+            part for each in self._result for part in (each if isinstance(each, list) else [each])
+        ]
+        device = parts[0].device if parts else torch.device("cuda", torch.cuda.current_device())
         future: Any = Future(devices=[device])
         with torch.cuda.stream(torch.cuda.Stream(device)):
             self.wait()
