@@ -37,7 +37,12 @@ def seconds(statement: str, before: str = "import time") -> float:
     # Packages that are installed have their byte code; here the first of the turns leaves it.
     environment = {name: value for name, value in os.environ.items() if name != NO_BYTE_CODE}
     done = subprocess.run(
-        [sys.executable, "-c", program],
+        [
+            sys.executable,
+            "-P",
+            "-c",
+            program,
+        ],  # not this folder's hpccomm, where another is measured
         capture_output=True,
         text=True,
         check=True,
