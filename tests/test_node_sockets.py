@@ -132,10 +132,10 @@ def test_one_that_holds_the_interpreter_is_silent_and_keeps_no_other_from_answer
 def test_one_that_has_come_to_its_end_is_known_as_such(start: Start) -> None:
     process, address = start()
     tell(process, "exit")
-    while ask(address, QUESTION, LONG)[3].state == ANSWERED:
+    # One question may have been taken before the process refuses any, and is answered no more.
+    while not (ending := ask(address, QUESTION, 1.0)[3]).facts.get("ending"):
         pass
-    ending = ask(address, QUESTION, LONG)[3]
-    assert (ending.state, ending.facts["ending"]) == (SILENT, True)
+    assert ending.state == SILENT
 
 
 def test_a_forked_child_does_not_answer_for_its_parent(
