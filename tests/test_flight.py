@@ -367,6 +367,7 @@ def test_no_garbage_is_collected_while_the_interpreter_holds_its_lock(
         gc.enable()
 
 
+@pytest.mark.slow("three times, a rank must have left a call for two seconds")
 def test_a_call_that_ends_by_another_exception_ends_for_the_others() -> None:
     met = threading.Barrier(2)
     raised = [KeyboardInterrupt(), AssertionError(), ValueError("a handler's own")]
