@@ -121,25 +121,27 @@ class GroupCalls:
 
     # Reductions.
 
-    def allreduce(self, given: Any, *rest: Any, **named: Any) -> CompletedWork:
-        """Reduce each tensor, in place."""
-        how, result, stage = terms(rest, named), tensors(given), Staging()
+    def _in_place(
+        self, name: str, given: Any, how: CallTerms, *arguments: Any, reduced: bool
+    ) -> CompletedWork:
+        """Make a call for each tensor, which is its input and its output."""
+        result, stage = tensors(given), Staging()
         calls = [
-            Issued("all_reduce", (stage.out(each, reduced=True), how.op), NOTHING)
-            for each in result
+            Issued(name, (stage.out(each, reduced=reduced), *arguments), NOTHING) for each in result
         ]
         return self._issue(calls, how, result, stage)
+
+    def allreduce(self, given: Any, *rest: Any, **named: Any) -> CompletedWork:
+        """Reduce each tensor, in place."""
+        how = terms(rest, named)
+        return self._in_place("all_reduce", given, how, how.op, reduced=True)
 
     allreduce_coalesced = allreduce
 
     def reduce(self, given: Any, *rest: Any, **named: Any) -> CompletedWork:
         """Reduce each tensor, in place at the root."""
-        how, result, stage = terms(rest, named), tensors(given), Staging()
-        calls = [
-            Issued("reduce", (stage.out(each, reduced=True), how.root, how.op), NOTHING)
-            for each in result
-        ]
-        return self._issue(calls, how, result, stage)
+        how = terms(rest, named)
+        return self._in_place("reduce", given, how, how.root, how.op, reduced=True)
 
     def reduce_scatter(self, outputs: Any, inputs: Any, *rest: Any, **named: Any) -> CompletedWork:
         """Reduce a list of tensors; each rank gets its own."""
@@ -176,9 +178,8 @@ class GroupCalls:
 
     def broadcast(self, given: Any, *rest: Any, **named: Any) -> CompletedWork:
         """Overwrite each tensor with the root's."""
-        how, result, stage = terms(rest, named), tensors(given), Staging()
-        calls = [Issued("broadcast", (stage.out(each), how.root), NOTHING) for each in result]
-        return self._issue(calls, how, result, stage)
+        how = terms(rest, named)
+        return self._in_place("broadcast", given, how, how.root, reduced=False)
 
     def allgather(self, outputs: Any, inputs: Any, *rest: Any, **named: Any) -> CompletedWork:
         """Collect each rank's tensor in a list. They may differ in size, as the outputs say."""

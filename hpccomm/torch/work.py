@@ -17,14 +17,18 @@ from hpccomm.runtime.lifetime import after_fork
 from hpccomm.torch.arguments import seconds
 from hpccomm.torch.tensors import Settle
 
-_threads = ThreadPoolExecutor(max_workers=256, thread_name_prefix="hpccomm-torch")
+_threads: ThreadPoolExecutor
 """Complete futures. What hangs on one may wait for another, so a thread is there for each that is open."""
 
 
 @after_fork
-def _after_fork() -> None:
+def _begin() -> None:
+    """Give this process its threads: a forked child lacks its parent's."""
     global _threads
     _threads = ThreadPoolExecutor(max_workers=256, thread_name_prefix="hpccomm-torch")
+
+
+_begin()
 
 
 def _complete(future: Any) -> None:
