@@ -20,6 +20,7 @@ from hpccomm.testing import run_ranks
 
 
 def warned(act: Callable[[Any], object], ranks: int = 1) -> list[warnings.WarningMessage]:
+    gc.collect()  # what earlier tests left in circles is warned of here, not below
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         run_ranks(ranks, act)

@@ -324,7 +324,11 @@ def test_a_misplaced_block_is_not_equal():
 def test_a_process_that_outlives_its_job_is_found_and_ended():
     mark = uuid4().hex
     left = subprocess.Popen(["sleep", "60"], env=os.environ | {running.MARK: mark})
+    # Popen returns when exec closes its pipe; Linux shows the new environment a moment later.
+    environment = Path(f"/proc/{left.pid}/environ")
     try:
+        while mark not in environment.read_text():
+            assert left.poll() is None
         (found,) = running._processes_left(mark)
         assert found == f"{left.pid}: sleep 60"
         assert left.wait(60) == -signal.SIGKILL
