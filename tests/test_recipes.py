@@ -1,0 +1,168 @@
+"""The recipes of docs/examples/recipes find on 1 to 6 ranks what NumPy and SciPy find on one.
+
+Each check runs on ranks that are threads, and on ranks of MPI: there, this file is the program.
+"""
+
+import re
+import runpy
+import sys
+import tempfile
+from collections.abc import Callable
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import h5py
+import numpy as np
+import pytest
+
+import hpccomm
+from hpccomm.testing import run_ranks
+
+if TYPE_CHECKING:
+    from conftest import Mpiexec
+
+FOLDER = Path(__file__).parents[1] / "docs/examples/recipes"
+sys.path.append(str(FOLDER))
+
+import monte_carlo  # noqa: E402
+import nbody_ring  # noqa: E402
+import sample_sort  # noqa: E402
+import transpose_fft  # noqa: E402
+import work_queue  # noqa: E402
+
+RANDOM = np.random.default_rng(3)
+MATRIX = RANDOM.normal(size=(60, 120))
+BODIES = RANDOM.uniform(size=(60, 4))
+VECTOR = RANDOM.normal(size=169)
+
+
+def rows(comm: hpccomm.Communicator, x: np.ndarray) -> np.ndarray:
+    """Return the rank's share of x, as even as may be."""
+    return np.array_split(x, comm.size)[comm.rank]
+
+
+def whole(comm: hpccomm.Communicator, part: np.ndarray) -> np.ndarray:
+    return np.concatenate(comm.all_gather_object(part))
+
+
+def check_transpose_and_fft(comm: hpccomm.Communicator) -> None:
+    own = rows(comm, MATRIX)
+    np.testing.assert_array_equal(whole(comm, transpose_fft.transpose(comm, own)), MATRIX.T)
+    columns = whole(comm, transpose_fft.fft2(comm, own))
+    np.testing.assert_allclose(columns.T, np.fft.fft2(MATRIX), atol=1e-9)
+
+
+def check_sample_sort(comm: hpccomm.Communicator) -> None:
+    for kind, count in (("even", 300), ("equal", 200), ("of one rank", 500 * (comm.rank == 0))):
+        numbers = np.random.default_rng(comm.rank).integers(0, 1 if kind == "equal" else 400, count)
+        part = sample_sort.sample_sort(comm, numbers)
+        np.testing.assert_array_equal(whole(comm, part), np.sort(whole(comm, numbers)))
+        if kind == "even":
+            assert len(part) < 2 * 300
+
+
+def check_sparse_products(comm: hpccomm.Communicator) -> None:
+    from scipy import sparse
+    from spmv import DistributedMatrix, laplacian
+
+    lopsided = sparse.random_array((40, 40), density=0.1, rng=np.random.default_rng(1)).tocsr()
+    for matrix in (laplacian(13), lopsided, sparse.csr_array((40, 40))):
+        own = rows(comm, np.arange(matrix.shape[0]))
+        distributed = DistributedMatrix(comm, matrix[own])
+        for x in (VECTOR[: matrix.shape[0]], np.ones(matrix.shape[0])):
+            product = whole(comm, distributed @ x[own])
+            np.testing.assert_allclose(product, matrix @ x, atol=1e-12)
+
+
+def check_conjugate_gradient(comm: hpccomm.Communicator) -> None:
+    from conjugate_gradient import solve
+    from scipy.sparse.linalg import spsolve
+    from spmv import DistributedMatrix, laplacian
+
+    matrix = laplacian(13)
+    own = rows(comm, np.arange(matrix.shape[0]))
+    part, steps = solve(comm, DistributedMatrix(comm, matrix[own]), VECTOR[own])
+    np.testing.assert_allclose(whole(comm, part), spsolve(matrix.tocsc(), VECTOR), atol=1e-8)
+    assert steps < 60
+
+
+def check_work_queue(comm: hpccomm.Communicator) -> None:
+    results, done = work_queue.work(comm, 300)
+    np.testing.assert_array_equal(results, [work_queue.collatz(n) for n in range(1, 301)])
+    assert comm.all_reduce(np.array(done)) == 300
+
+
+def check_nbody_ring(comm: hpccomm.Communicator) -> None:
+    part = nbody_ring.accelerations(comm, rows(comm, BODIES))
+    np.testing.assert_allclose(whole(comm, part), nbody_ring.pull(BODIES[:, :3], BODIES))
+
+
+def check_one_file(
+    comm: hpccomm.Communicator, write: Callable[..., None] = monte_carlo.write
+) -> None:
+    points = monte_carlo.sample(comm, 100 + 10 * comm.rank)
+    folder = tempfile.TemporaryDirectory() if comm.rank == 0 else None
+    path = comm.broadcast_object(folder and f"{folder.name}/samples.h5")
+    write(comm, path, points)
+    with h5py.File(path) as file:
+        np.testing.assert_array_equal(file["samples"][:], whole(comm, points))
+    comm.barrier()
+    if folder:
+        folder.cleanup()
+    assert len({part[0, 0] for part in comm.all_gather_object(points)}) == comm.size
+
+
+CHECKS = {name: value for name, value in list(globals().items()) if name.startswith("check_")}
+SCIPY = ("check_sparse_products", "check_conjugate_gradient")
+
+
+@pytest.mark.values
+@pytest.mark.parametrize("ranks", range(1, 7))
+@pytest.mark.parametrize("name", CHECKS)
+def test_a_recipe_finds_what_one_process_finds(name: str, ranks: int) -> None:
+    if name in SCIPY and not find_spec("scipy"):
+        pytest.skip("no SciPy")
+    run_ranks(ranks, CHECKS[name])
+
+
+@pytest.mark.slow("the ranks run all recipes")
+@pytest.mark.parametrize(
+    "ranks", [3, *(pytest.param(n, marks=pytest.mark.thorough) for n in (1, 2, 4, 5, 6))]
+)
+def test_the_recipes_run_under_mpi(shared_job: "Mpiexec", ranks: int, tmp_path: Path) -> None:
+    if not find_spec("scipy"):
+        pytest.skip("no SciPy")
+    done = shared_job(ranks, __file__, str(tmp_path / "samples.h5"))
+    assert done.returncode == 0, done.stdout + done.stderr
+    with h5py.File(tmp_path / "samples.h5") as file:
+        assert len(file["samples"]) == ranks * 100_000
+    for pattern in (
+        r"energy before (\d+\.\d+), after \1\n",
+        rf"rank {ranks - 1}: \d+ numbers",
+        r"the product with ones sums to 400:",
+        r"\d+ steps; the largest residual is \d\.\de-(0[89]|1\d)\n",
+        r"the longest takes 181 steps\n",
+        r"the sum of all forces, which is 0: \d\.\de-(0\d|1\d)\n",
+        r"pi is about 3\.1[34]",
+    ):
+        assert re.search(pattern, done.stdout), (pattern, done.stdout)
+
+
+@pytest.mark.skipif(not h5py.get_config().mpi, reason="this h5py was built without MPI")
+@pytest.mark.parametrize("ranks", [1, 3])
+def test_ranks_write_one_file_at_once(shared_job: "Mpiexec", ranks: int) -> None:
+    done = shared_job(ranks, __file__, "parallel")
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+if __name__ == "__main__":
+    if sys.argv[1] == "parallel":
+        with hpccomm.new_comm() as world:
+            check_one_file(world, monte_carlo.write_in_parallel)
+    else:
+        with hpccomm.new_comm() as world:
+            for check in CHECKS.values():
+                check(world)
+        for program in sorted(FOLDER.glob("*.py")):
+            runpy.run_path(str(program), run_name="__main__")
