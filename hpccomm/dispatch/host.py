@@ -76,6 +76,13 @@ class HostDispatch:
         conditions = self._conditions(native, deterministic)
         decision = self.policy.decide(call, algorithm, conditions, self._setting)
         before, after = self._before(call), self._after(call, decision.algorithm)
+        asked = self._setting if algorithm is None else algorithm
+        if call.op is not None and asked == policy.AUTO and decision.algorithm != policy.NATIVE:
+            from hpccomm.dispatch.gathered import gathered
+
+            small = gathered(backend, inner)
+            if small is not None:
+                return with_pre_and_post(small, before, after)
         choice = Choice(
             call.name, "host", backend.name, decision.algorithm, None, False, decision.reason
         )
@@ -88,7 +95,6 @@ class HostDispatch:
         else:
             route = self._own.route(call, inner, decision, deterministic, choice)
         route = with_pre_and_post(route, before, after)
-        asked = self._setting if algorithm is None else algorithm
         if call.individual and asked == policy.AUTO:
             return replace(route, planned=self._planned(inner, choice))
         # Multiplied contributions lie in memory of their own. Without a polling thread, calls are
