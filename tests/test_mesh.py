@@ -74,7 +74,7 @@ def test_chosen_lengths_are_about_equal() -> None:
         ((2, 3), ("dp", "tp"), "whose product is 4"),
         ((-1, 3), ("dp", "tp"), "whose product is 4"),
         ((-2, -2), ("dp", "tp"), "whose product is 4"),
-        ((), (), "a name to each dimension"),
+        ((), (), "give lengths"),
         ((2, 2), ("dp",), "a name to each dimension"),
         ((2, 2), ("dp", "dp"), "none twice"),
         ((2, 2), "dp", "give strings"),

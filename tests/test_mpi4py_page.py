@@ -17,7 +17,7 @@ PAGE = (Path(__file__).parents[1] / "docs" / "mpi4py.rst").read_text("utf-8")
 ROWS = re.findall(r"^   \* - (.*?)\n     - (.*?)\n     -(.*?)(?=\n   \*|\n\n)", PAGE, re.M | re.S)[
     1:
 ]
-NAMES = ("comm", "window", "work", "message", "hpccomm")
+NAMES = ("comm", "grid", "window", "work", "message", "hpccomm")
 
 Ours = dict[str, Any]
 
@@ -31,7 +31,8 @@ def ours() -> Iterator[Ours]:
         sent = comm.send(np.zeros(1), 0, async_op=True)
         message = comm.probe()
         assert message is not None
-        yield dict(zip(NAMES, (comm, window, work, message, hpccomm), strict=True))
+        each = (comm, comm.grid((1,)), window, work, message, hpccomm)
+        yield dict(zip(NAMES, each, strict=True))
         message.recv()
         sent.wait()
 
@@ -92,7 +93,7 @@ def test_each_call_of_mpi4py_is_on_the_page() -> None:
         pytest.skip("mpi4py is not installed")
     # Its stub says what there is; importing it would start MPI.
     stub = ast.parse(Path(found.origin).with_name("MPI.pyi").read_text("utf-8"))
-    kinds = {"Comm", "Intracomm", "Topocomm", "Request", "Prequest", "Win"}
+    kinds = {"Comm", "Intracomm", "Topocomm", "Cartcomm", "Request", "Prequest", "Win"}
     classes = [each for each in stub.body if isinstance(each, ast.ClassDef) and each.name in kinds]
     assert {each.name for each in classes} == kinds
     there = {
@@ -106,5 +107,6 @@ def test_each_call_of_mpi4py_is_on_the_page() -> None:
     properties = {"outedges", "inedges", "inoutedges", "degrees", "indegree", "outdegree"}
     properties |= {f"Win.{each}" for each in ("name", "model", "flavor", "Get_name", "Set_name")}
     assert names - properties - listed == set()
-    known = there | {"rank", "size", "name"}  # the properties that are on the page
+    # The properties that are on the page.
+    known = there | {"rank", "size", "name", "dims", "periods", "coords", "dim", "ndim"}
     assert {each for each in listed if not each.startswith("MPI.")} - known == set()

@@ -1,13 +1,11 @@
 """`Communicator`: its facts, and a table of its methods, which the other modules define."""
 
-from collections.abc import Sequence
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from hpccomm.communicator import groups, reductions
 from hpccomm.communicator.core import Core
 from hpccomm.dispatch.policy import Policy
-from hpccomm.errors import UsageError
 from hpccomm.runtime.reports import AbortHook, Handle, Hook, Key, Tally
 from hpccomm.settings import check_seconds
 
@@ -39,8 +37,9 @@ class _LateModule:
 
 if TYPE_CHECKING:
     from hpccomm.communicator import arrivals, collectives, memory, messages, objects, uneven
+    from hpccomm.communicator import grid as grids
+    from hpccomm.communicator import mesh as meshes
     from hpccomm.communicator import planning as plans
-    from hpccomm.communicator.mesh import Mesh
     from hpccomm.communicator.shrinking import Make
 else:
     # The path of the package is absolute: the modules are found also after the program has changed
@@ -49,6 +48,7 @@ else:
     arrivals, collectives, memory = map(_LateModule, ("arrivals", "collectives", "memory"))
     messages, objects = map(_LateModule, ("messages", "objects"))
     plans, uneven = map(_LateModule, ("planning", "uneven"))
+    grids, meshes = map(_LateModule, ("grid", "mesh"))
 
 
 class Communicator:
@@ -112,6 +112,9 @@ class Communicator:
     plan = plans.plan
     planning = plans.planning
     batch = plans.batch
+
+    grid = grids.grid
+    mesh = meshes.mesh
 
     split = groups.split
     split_ranks = groups.split_ranks
@@ -191,37 +194,6 @@ class Communicator:
         it by itself.
         """
         return self if self._node is None else self._node
-
-    def mesh(self, shape: Sequence[int], names: Sequence[str]) -> "Mesh[Communicator]":
-        """Return the ranks as a grid with named dimensions, whose groups are made by name. Collective; blocks.
-
-        Parameters
-        ----------
-        shape : sequence of int
-            Lengths of the dimensions. Ranks run along the last one first: give it to what communicates most, so that
-            it stays within nodes. -1 or 0 is chosen to fit; several are chosen about equal, the larger first.
-        names : sequence of str
-            Of the dimensions, such as ``("dp", "tp")``.
-
-        Returns
-        -------
-        Mesh
-            ``mesh["tp"]`` is a communicator, which its first use makes.
-
-        Raises
-        ------
-        UsageError
-            If this rank's arguments do not fit.
-        RankMismatch
-            On the other ranks in that case, and on all ranks if they differ.
-        """
-        from hpccomm.communicator.mesh import Mesh  # few programs have one
-
-        def agree(what: str, asked: dict[str, object], error: UsageError | None) -> None:
-            with self._core.outside_batch(what):
-                self._core.agree(what, asked, error)
-
-        return Mesh(self, agree, shape, names)
 
     # Watching.
 

@@ -4,23 +4,21 @@
 """
 
 import math
-from collections.abc import Callable, Sequence
-from typing import Any, Generic, Protocol, TypeVar
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, ClassVar, Generic, Protocol, Self, TypeVar
 
 import numpy as np
 
+from hpccomm.communicator.core import HasCore
 from hpccomm.errors import UsageError, did_you_mean
 from hpccomm.settings import check_int
 
 CHOSEN = (-1, 0)
 """Lengths that stand for "whatever fits"."""
 
-Agree = Callable[[str, dict[str, object], "UsageError | None"], None]
-"""Raises on every rank unless all bring the same; a rank with an error raises that."""
 
-
-class Splitting(Protocol):
-    """The part of a communicator that a mesh needs."""
+class Splitting(HasCore, Protocol):
+    """The part of a communicator that an arrangement of its ranks needs."""
 
     rank: int
     size: int
@@ -42,7 +40,89 @@ class Splitting(Protocol):
 C = TypeVar("C", bound=Splitting)
 
 
-class Mesh(Generic[C]):
+class Arrangement(Generic[C]):
+    """The ranks of a communicator at the places of an n-dimensional grid, and the groups along its dimensions.
+
+    Parameters
+    ----------
+    comm : Communicator
+        Its communicator.
+    shape : sequence of int
+        As the user gave it.
+    checked : callable
+        Returns from the lengths the further arguments, which must be equal on all ranks, or raises.
+    """
+
+    call: ClassVar[str]
+    """The method that makes it."""
+    given: ClassVar[str]
+    """The name of its lengths there."""
+
+    def __init__(
+        self,
+        comm: C,
+        shape: Sequence[int],
+        checked: Callable[[list[int]], dict[str, object]],
+    ) -> None:
+        error, asked, lengths = None, dict[str, object](), list[int]()
+        try:
+            lengths = _lengths(self.given, shape, comm.size)
+            asked = {self.given: lengths} | checked(lengths)
+        except UsageError as refused:
+            error = refused
+        self.comm = comm
+        self._agree(asked, error)
+        self.shape = tuple(lengths)
+        self.ranks = np.arange(comm.size).reshape(lengths)
+        self.ranks.setflags(write=False)
+        self.coords = tuple(map(int, np.unravel_index(comm.rank, lengths)))
+        self._made: dict[tuple[object, ...], C] = {}
+
+    def _agree(self, asked: dict[str, object], error: UsageError | None = None) -> None:
+        """Raise on every rank unless all ask for the same; a rank with an error raises that. Collective."""
+        core = self.comm._core  # noqa: SLF001 (its methods make this)
+        with core.outside_batch(self.call):
+            core.agree(self.call, asked, error)
+
+    def _group(self, axes: Sequence[int], chosen: tuple[object, ...], what: str) -> C:
+        """Make the group along some dimensions, which the user chose by `chosen`. Collective."""
+        others = [axis for axis in range(len(self.shape)) if axis not in axes]
+        groups = self.ranks.transpose([*others, *axes]).reshape(
+            -1, math.prod(self.shape[axis] for axis in axes)
+        )
+        self._agree({what: list(chosen)})
+        if np.array_equal(groups, [range(self.comm.size)]):
+            return self._made.setdefault(chosen, self.comm)
+        ((color, key),) = np.argwhere(groups == self.comm.rank).tolist()
+        name = f"{self.comm.name}.{'-'.join(map(str, chosen))}{color}"
+        group: C = self.comm.split(color, key, name)
+        return self._made.setdefault(chosen, group)
+
+    def finalize(self) -> None:
+        """End its groups. Collective over it; blocks; idempotent."""
+        for each in self._own():
+            each.finalize()
+        self._made.clear()
+
+    def abort(self) -> None:
+        """Abort its groups. Local."""
+        for each in self._own():
+            each.abort()
+
+    def _own(self) -> list[C]:
+        return [each for each in self._made.values() if each is not self.comm]
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: object, error: object, where: object) -> None:
+        if error is None:
+            self.finalize()
+        else:
+            self.abort()
+
+
+class Mesh(Arrangement[C]):
     """The ranks of a communicator as a grid with named dimensions. Made by `Communicator.mesh`.
 
     ``mesh["tp"]`` is the communicator of the ranks that differ from this one in ``tp`` alone, in that order.
@@ -71,22 +151,11 @@ class Mesh(Generic[C]):
         Place of this rank.
     """
 
-    def __init__(self, comm: C, agree: Agree, shape: Sequence[int], names: Sequence[str]) -> None:
-        error, asked, lengths = None, dict[str, object](), list[int]()
-        try:
-            lengths = _lengths(shape, names, comm.size)
-            asked = {"shape": lengths, "names": list(names)}
-        except UsageError as refused:
-            error = refused
-        agree("mesh", asked, error)
-        self.comm = comm
+    call, given = "mesh", "shape"
+
+    def __init__(self, comm: C, shape: Sequence[int], names: Sequence[str]) -> None:
+        super().__init__(comm, shape, lambda lengths: {"names": _names(lengths, names)})
         self.names = tuple(names)
-        self.shape = tuple(lengths)
-        self.ranks = np.arange(comm.size).reshape(lengths)
-        self.ranks.setflags(write=False)
-        self.coords = tuple(map(int, np.unravel_index(comm.rank, lengths)))
-        self._agree = agree
-        self._made: dict[tuple[str, ...], C] = {}
 
     def __getitem__(self, names: str | tuple[str, ...]) -> C:
         """Return the communicator along one or several dimensions. Collective over the mesh in its first use.
@@ -108,16 +177,7 @@ class Mesh(Generic[C]):
             raise UsageError(
                 f"the mesh is indexed by {chosen!r}; give names of its dimensions, none twice: {self.names}"
             )
-        others = [axis for axis in range(len(self.shape)) if axis not in axes]
-        groups = self.ranks.transpose([*others, *axes]).reshape(
-            -1, math.prod(self.shape[axis] for axis in axes)
-        )
-        self._agree("mesh", {"names": list(chosen)}, None)
-        if np.array_equal(groups, [range(self.comm.size)]):
-            return self._made.setdefault(chosen, self.comm)
-        ((color, key),) = np.argwhere(groups == self.comm.rank).tolist()
-        group: C = self.comm.split(color, key, f"{self.comm.name}.{'-'.join(chosen)}{color}")
-        return self._made.setdefault(chosen, group)
+        return self._group(axes, chosen, "names")
 
     def _axis(self, name: str) -> int:
         if name not in self.names:
@@ -125,59 +185,67 @@ class Mesh(Generic[C]):
             raise UsageError(f"the mesh has no dimension {name!r}; {advice}")
         return self.names.index(name)
 
-    def finalize(self) -> None:
-        """End the mesh's groups. Collective over it; blocks; idempotent."""
-        for each in self._own():
-            each.finalize()
-        self._made.clear()
-
-    def abort(self) -> None:
-        """Abort the mesh's groups. Local."""
-        for each in self._own():
-            each.abort()
-
-    def _own(self) -> list[C]:
-        return [each for each in self._made.values() if each is not self.comm]
-
-    def __enter__(self) -> "Mesh[C]":
-        return self
-
-    def __exit__(self, kind: object, error: object, where: object) -> None:
-        if error is None:
-            self.finalize()
-        else:
-            self.abort()
-
     def __repr__(self) -> str:
         lengths = ", ".join(f"{name}={n}" for name, n in zip(self.names, self.shape, strict=True))
         return f"<hpccomm.Mesh of {self.comm.name!r}: {lengths}; this rank is at {self.coords}>"
 
 
-def _lengths(shape: Sequence[int], names: Sequence[str], size: int) -> list[int]:
-    """Return the lengths of the dimensions. What is left open is chosen."""
+def mesh(self: C, shape: Sequence[int], names: Sequence[str]) -> Mesh[C]:
+    """Return the ranks as a grid with named dimensions, whose groups are made by name. Collective; blocks.
+
+    Parameters
+    ----------
+    shape : sequence of int
+        Lengths of the dimensions. Ranks run along the last one first: give it to what communicates most, so that
+        it stays within nodes. -1 or 0 is chosen to fit; several are chosen about equal, the larger first.
+    names : sequence of str
+        Of the dimensions, such as ``("dp", "tp")``.
+
+    Returns
+    -------
+    Mesh
+        ``mesh["tp"]`` is a communicator, which its first use makes.
+
+    Raises
+    ------
+    UsageError
+        If this rank's arguments do not fit.
+    RankMismatch
+        On the other ranks in that case, and on all ranks if they differ.
+    """
+    return Mesh(self, shape, names)
+
+
+def _names(lengths: Sequence[int], names: Sequence[str]) -> list[str]:
+    """Return the names of the dimensions, if each has one of its own."""
     if not isinstance(names, tuple | list) or not all(isinstance(each, str) for each in names):
         raise UsageError(f'names is {names!r}; give strings, such as ("dp", "tp")')
-    if not isinstance(shape, tuple | list):
-        raise UsageError(f"shape is {shape!r}; give lengths, such as (2, -1)")
-    lengths = [check_int("shape", each) for each in shape]
-    if not lengths or len(lengths) != len(names) or len(set(names)) < len(names):
+    if len(lengths) != len(names) or len(set(names)) < len(names):
         raise UsageError(
             f"shape is {tuple(lengths)} and names is {tuple(names)}; give a name to each dimension, none twice"
         )
+    return list(names)
+
+
+def _lengths(what: str, shape: Sequence[int], size: int) -> list[int]:
+    """Return the lengths of the dimensions. What is left open is chosen."""
+    if not isinstance(shape, tuple | list) or not shape:
+        raise UsageError(f"{what} is {shape!r}; give lengths, such as (2, 0)")
+    lengths = [check_int(what, each) for each in shape]
     given = [each for each in lengths if each not in CHOSEN]
     product = math.prod(given)
     left = len(lengths) - len(given)
     if min(given, default=1) < 1 or size % product or (not left and product != size):
         raise UsageError(
-            f"shape is {tuple(lengths)} for {size} ranks; give lengths whose product is {size}, "
-            "or -1 for one that is to be chosen"
+            f"{what} is {tuple(lengths)} for {size} ranks; give lengths whose product is {size}, such as "
+            f"{tuple(balanced(size, len(lengths)))}, or 0 for one that is to be chosen"
         )
     free = iter(balanced(size // product, left))
     return [next(free) if each in CHOSEN else each for each in lengths]
 
 
 def balanced(size: int, dimensions: int) -> list[int]:
-    """Return lengths whose product is `size`, about equal, the largest first.
+    """Return lengths whose product is `size`, about equal, the largest first: as small as can be.
 
     Parameters
     ----------
@@ -186,11 +254,15 @@ def balanced(size: int, dimensions: int) -> list[int]:
     dimensions : int
         At least 1, or 0 for a size of 1.
     """
-    lengths = []
-    for left in range(dimensions, 0, -1):
-        length = next(
-            each for each in range(1, size + 1) if size % each == 0 and each**left >= size
-        )
-        lengths.append(length)
-        size //= length
-    return sorted(lengths, reverse=True)
+    return next(_descending(size, dimensions, size))
+
+
+def _descending(size: int, dimensions: int, most: int) -> Iterator[list[int]]:
+    """Give lengths up to `most` whose product is `size`, the largest first; those with the least of these first."""
+    if not dimensions:
+        yield from [[]] * (size == 1)
+        return
+    for length in range(1, min(size, most) + 1):
+        if size % length == 0 and length**dimensions >= size:
+            for others in _descending(size // length, dimensions - 1, length):
+                yield [length, *others]

@@ -1,0 +1,86 @@
+"""Cartesian grids: what misuse raises, blocks of arrays, and lengths that are chosen."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import hpccomm
+from hpccomm.errors import RankMismatch, UsageError
+from hpccomm.testing import run_ranks
+
+
+@pytest.mark.parametrize(
+    ("dims", "periodic", "text"),
+    [
+        ((2, 3), False, r"dims is \(2, 3\) for 4 ranks; .* product is 4, such as \(2, 2\), or 0"),
+        ((3, 0), False, r"such as \(2, 2\)"),
+        ((-2, -2), False, "such as"),
+        ((), False, "give lengths"),
+        (4, False, "give lengths"),
+        ((2.0, 2), False, "give an integer"),
+        ((2, 2), (True,), r"periodic is \(True,\); give one for each of dims \(2, 2\)"),
+        ((2, 2), 1, "periodic is 1; give True or False"),
+        ((2, 2), (True, None), "periodic is None; give True or False"),
+    ],
+)
+def test_arguments_that_do_not_fit_raise_on_every_rank(dims: Any, periodic: Any, text: str) -> None:
+    def refused(comm: hpccomm.Communicator) -> None:
+        one = comm.rank == 1
+        with pytest.raises(UsageError if one else RankMismatch, match=text):
+            comm.grid(dims if one else (2, 2), periodic if one else False)
+        assert comm.grid((2, 2)).dims == (2, 2)
+
+    run_ranks(4, refused)
+
+
+def test_ranks_that_ask_for_different_grids_say_so() -> None:
+    def differ(comm: hpccomm.Communicator) -> None:
+        with pytest.raises(RankMismatch, match=r"ranks 0-2: grid\(.*rank 3: grid\("):
+            comm.grid((2, 2), periodic=(comm.rank == 3, False))
+        grid = comm.grid((2, 2))
+        with pytest.raises(RankMismatch, match=r"rank 3: grid\(along \[1\]\)"):
+            grid.along(int(comm.rank == 3))
+
+    run_ranks(4, differ)
+
+
+def test_arguments_of_local_calls() -> None:
+    def refused(comm: hpccomm.Communicator) -> None:
+        grid = comm.grid((0, 1), periodic=True)
+        assert repr(grid).endswith(f"2 periodic x 1 periodic; this rank is at ({comm.rank}, 0)>")
+        for call, text in [
+            (lambda: grid.coords_of(2), "give a rank from 0 to 1"),
+            (lambda: grid.rank_of((1,)), "give one for each axis"),
+            (lambda: grid.rank_of((1.0, 0)), "give an integer"),
+            (lambda: grid.shift(2), "axis is 2; give one from 0 to 1"),
+            (lambda: grid.along(), "none twice"),
+            (lambda: grid.along(0, -2), "none twice"),
+            (lambda: grid.block((3,)), "an extent for each axis"),
+            (lambda: grid.block((3, -1)), "give extents from 0"),
+        ]:
+            with pytest.raises(UsageError, match=text):
+                call()
+
+    run_ranks(2, refused)
+
+
+@pytest.mark.parametrize("dims", [(5,), (2, 3), (3, 1), (2, 1, 2)])
+def test_blocks_are_the_whole_array(dims: tuple[int, ...]) -> None:
+    shape = (7, 5, 1)[: len(dims)]
+
+    def found(comm: hpccomm.Communicator) -> Any:
+        grid = comm.grid(dims)
+        blocks = [grid.block(shape, rank) for rank in range(comm.size)]
+        assert blocks[comm.rank] == grid.block(shape)
+        return blocks
+
+    every, *others = run_ranks(int(np.prod(dims)), found)
+    assert all(each == every for each in others)
+    owners = np.zeros(shape, int)
+    for block in every:
+        owners[block] += 1
+    assert (owners == 1).all()
+    for axis in range(len(dims)):
+        extents = {block[axis].stop - block[axis].start for block in every}
+        assert max(extents) - min(extents) <= 1
