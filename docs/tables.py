@@ -21,6 +21,7 @@ from hpccomm.diagnosis.meanings import TABLE as EXPLAINED
 from hpccomm.dispatch.policy import CASES
 from hpccomm.doctor.rules import RULES
 from hpccomm.dtypes import REDUCIBLE
+from hpccomm.foreign_names import table as mpi4py_names
 from hpccomm.reductions import ReduceOp, meaningful
 from hpccomm.results.csv_text import stored_columns
 from hpccomm.results.links import links as LINKS  # noqa: N812 (the table below has that name)
@@ -268,31 +269,46 @@ def checks() -> Iterator[Line]:
         yield f"``{rule.id}``", rule.question, f"``{rule.severity}``", remedy
 
 
-TABLES = {
-    make.__name__: make
-    for make in (
-        variables,
-        nccl_config,
-        algorithms,
-        families,
-        reductions,
-        flags,
-        neutral_flags,
-        factors,
-        collectives,
-        types,
-        cases,
-        promised,
-        measurements,
-        verbs,
-        csv_columns,
-        verdicts,
-        links,
-        meanings,
-        checks,
-        messages,
-    )
-} | {name: partial(_stored, table) for name, table in STORED.items()}
+def mpi4py(section: str) -> Iterator[Line]:
+    """Names of mpi4py, and what hpccomm has for them."""
+    yield "mpi4py", "hpccomm", "what differs"
+    for row in mpi4py_names():
+        if row["section"] == section:
+            yield _listed(row["mpi4py"].split()), row["hpccomm"], row["differs"]
+
+
+TABLES = (
+    {
+        make.__name__: make
+        for make in (
+            variables,
+            nccl_config,
+            algorithms,
+            families,
+            reductions,
+            flags,
+            neutral_flags,
+            factors,
+            collectives,
+            types,
+            cases,
+            promised,
+            measurements,
+            verbs,
+            csv_columns,
+            verdicts,
+            links,
+            meanings,
+            checks,
+            messages,
+        )
+    }
+    | {name: partial(_stored, table) for name, table in STORED.items()}
+    | {
+        f"mpi4py_{section}": partial(mpi4py, section)
+        for section in dict.fromkeys(row["section"] for row in mpi4py_names())
+    }
+)
 
 
 class Table(SphinxDirective):

@@ -83,7 +83,11 @@ def __getattr__(name: str) -> object:
         return import_module("hpccomm.gradients")
     home = _HOME.get(name)
     if home is None:
-        raise AttributeError(f"module 'hpccomm' has no attribute {name!r}")
+        from hpccomm.errors import nearest
+
+        near = None if name.startswith("_") else nearest(name, __all__)
+        advice = f"; did you mean {near}?" if near else ""
+        raise AttributeError(f"module 'hpccomm' has no attribute {name!r}{advice}")
     value = getattr(import_module(f"hpccomm.{home}"), name)
     globals()[name] = value
     return value

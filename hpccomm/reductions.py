@@ -7,6 +7,7 @@ MINLOC and MAXLOC are NumPy's argmin and argmax: for equal values, and for sever
 index.
 """
 
+import operator
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum
@@ -19,7 +20,7 @@ from numpy.typing import NDArray
 
 from hpccomm import dtypes
 from hpccomm.dtypes import DType
-from hpccomm.errors import UnsupportedDtype, UsageError
+from hpccomm.errors import UnsupportedDtype, UsageError, did_you_mean
 
 Array = NDArray[Any]
 
@@ -176,6 +177,40 @@ LOCATING = frozenset((ReduceOp.MINLOC, ReduceOp.MAXLOC))
 """Reductions of values with their indices."""
 
 
+_ALIKE: dict[object, ReduceOp] = {
+    np.add: ReduceOp.SUM, operator.add: ReduceOp.SUM, sum: ReduceOp.SUM,
+    np.multiply: ReduceOp.PROD, operator.mul: ReduceOp.PROD,
+    np.minimum: ReduceOp.MIN, min: ReduceOp.MIN,
+    np.maximum: ReduceOp.MAX, max: ReduceOp.MAX,
+    np.bitwise_and: ReduceOp.BAND, operator.and_: ReduceOp.BAND,
+    np.bitwise_or: ReduceOp.BOR, operator.or_: ReduceOp.BOR,
+    np.bitwise_xor: ReduceOp.BXOR, operator.xor: ReduceOp.BXOR,
+}  # fmt: skip
+_LOGICAL = {np.logical_and: "BAND", np.logical_or: "BOR", np.logical_xor: "BXOR"}
+_ELSEWHERE: dict[object, Any] = {
+    **{each.name: each for kind in (ReduceOp, WindowOp) for each in kind},
+    **{f"L{name[1:]}": ufunc for ufunc, name in _LOGICAL.items()},
+    "PRODUCT": ReduceOp.PROD,
+}
+"""By mpi4py's and PyTorch's names."""
+
+
+def recognised(op: Any, dtype: DType) -> Any:
+    """Return the reduction that an operator of NumPy, Python, mpi4py or PyTorch is on `dtype`; else `op`."""
+    library = type(op).__module__.partition(".")[0]
+    if library == "mpi4py":
+        op = _ELSEWHERE.get(op.__reduce__(), op)  # a string, where MPI has it from the start
+    elif library == "torch":
+        op = _ELSEWHERE.get(getattr(op, "name", None), op)
+    if op.__hash__ is None:
+        return op
+    if dtype == dtypes.BOOL and op in _LOGICAL:
+        return ReduceOp[_LOGICAL[op]]
+    known = _ALIKE.get(op)
+    # NumPy orders complex numbers, too.
+    return op if known is None or not meaningful(known, dtype) else known
+
+
 def name_of(op: Op) -> str:
     """Return the name under which `op` is shown."""
     if isinstance(op, ReduceOp | PremulSum):
@@ -238,11 +273,14 @@ def check(op: object, dtype: DType) -> None:
         If the pair means nothing.
     """
     if not isinstance(op, ReduceOp | PremulSum) and not callable(op):
+        if hasattr(op, "__array__") and not isinstance(op, np.generic):
+            raise UsageError("op is an array; an array for the result is out=")
         known = ", ".join(f"ReduceOp.{member.name}" for member in ReduceOp)
-        raise UsageError(
-            f"op is {op!r}; give one of {known}, hpccomm.premul_sum(factor), "
+        advice = (
+            f"give one of {known}, hpccomm.premul_sum(factor), "
             "or a commutative, associative, elementwise function of two arrays"
         )
+        raise UsageError(f"op is {op!r}; {did_you_mean(str(op), ReduceOp.__members__, advice)}")
     if not meaningful(op, dtype):
         fits = ", ".join(d.name for d in dtypes.REDUCIBLE if meaningful(op, d)) or (
             "a structured dtype of a value (bool, integer or real floating) and an index (integer), "

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from hpccomm.errors import ConfigurationError, UsageError, nearest
+from hpccomm.errors import ConfigurationError, UsageError, did_you_mean
 
 logger = logging.getLogger("hpccomm")
 
@@ -191,7 +191,8 @@ def _one_of(known: tuple[str, ...]) -> "SettingKind":
     def check(name: str, value: object) -> str:
         if value not in known:
             listed = ", ".join(map(repr, known))
-            raise UsageError(f"{name} is {value!r}; give one of {listed}, or None")
+            advice = f"give one of {listed}, or None"
+            raise UsageError(f"{name} is {value!r}; {did_you_mean(str(value), known, advice)}")
         return str(value)
 
     return SettingKind(check, str, f"{', '.join(known[:-1])} or {known[-1]}")
@@ -448,8 +449,7 @@ def warn_of_unknown(environ: Mapping[str, str] | None = None) -> list[str]:
     present = os.environ if environ is None else environ
     unknown = [n for n in sorted(present) if n.startswith("HPCCOMM_") and n not in _BY_NAME]
     for name in unknown:
-        near = nearest(name, _BY_NAME)
-        advice = f"did you mean {near}?" if near else "its documentation lists them under Settings"
+        advice = did_you_mean(name, _BY_NAME, "its documentation lists them under Settings")
         logger.warning("%s is not a setting of hpccomm; %s", name, advice)
     return unknown
 

@@ -76,5 +76,6 @@ def check_rank(name: str, value: object, size: int) -> int:
     except UsageError:
         rank = -1
     if not 0 <= rank < size:
-        raise UsageError(f"{name} is {value!r}; give a rank from 0 to {size - 1}")
+        for_result = "; an array for the result is out=" if hasattr(value, "__array__") else ""
+        raise UsageError(f"{name} is {value!r}; give a rank from 0 to {size - 1}{for_result}")
     return rank

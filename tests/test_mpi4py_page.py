@@ -1,4 +1,4 @@
-"""``docs/mpi4py.rst`` spells calls that exist, and leaves out no call of mpi4py's."""
+"""The table of mpi4py's names spells calls that exist, and leaves out no call of mpi4py's."""
 
 import ast
 import importlib.util
@@ -12,11 +12,9 @@ import numpy as np
 import pytest
 
 import hpccomm
+from hpccomm.foreign_names import table
 
 PAGE = (Path(__file__).parents[1] / "docs" / "mpi4py.rst").read_text("utf-8")
-ROWS = re.findall(r"^   \* - (.*?)\n     - (.*?)\n     -(.*?)(?=\n   \*|\n\n)", PAGE, re.M | re.S)[
-    1:
-]
 NAMES = ("comm", "grid", "window", "work", "message", "hpccomm")
 
 Ours = dict[str, Any]
@@ -68,7 +66,14 @@ def check(code: str, ours: Ours) -> None:
 
 
 def spelled() -> list[str]:
-    return sorted({code for row in ROWS for cell in row[1:] for code in literals(cell)})
+    return sorted(
+        {
+            code
+            for row in table()
+            for cell in (row["hpccomm"], row["differs"])
+            for code in literals(cell)
+        }
+    )
 
 
 @pytest.mark.parametrize(
@@ -87,6 +92,46 @@ def test_what_is_not_there_is_found(code: str, ours: Ours) -> None:
         check(code, ours)
 
 
+def test_the_page_has_every_row_of_the_table() -> None:
+    shown = set(re.findall(r"^\.\. table-of:: mpi4py_(\w+)$", PAGE, re.M))
+    assert shown == {row["section"] for row in table()}
+
+
+@pytest.mark.parametrize(
+    ("owner", "name", "told"),
+    [
+        (
+            "comm",
+            "Allreduce",
+            "Allreduce is mpi4py's, and is written comm.all_reduce(x, op, out=y) here",
+        ),
+        ("comm", "Iallreduce", "comm.all_reduce(x, op, out=y, async_op=True)"),
+        ("comm", "Allreduce_init", 'comm.plan("all_reduce", x, op, out=y)'),
+        ("comm", "Ibarrier", "comm.barrier(async_op=True)"),
+        ("comm", "Isend", "comm.send(x, dst, async_op=True)"),
+        ("comm", "bcast", "comm.broadcast_object(value, root)"),
+        ("comm", "Get_rank", "comm.rank"),
+        ("comm", "Psend_init", "no counterpart"),
+        ("comm", "all_redcue", "did you mean all_reduce?"),
+        ("work", "Wait", "work.wait(timeout=1.0)"),
+        ("window", "Put", "window.put(x, dst, offset)"),
+        ("window", "fecth_and_op", "did you mean fetch_and_op?"),
+    ],
+)
+def test_a_name_that_is_not_there_leads_to_ours(
+    owner: str, name: str, told: str, ours: Ours
+) -> None:
+    with pytest.raises(AttributeError) as caught:
+        getattr(ours[owner], name)
+    assert told in str(caught.value)
+    assert not hasattr(ours[owner], name)
+
+
+def test_names_that_libraries_ask_for_are_looked_up_nowhere(ours: Ours) -> None:
+    with pytest.raises(AttributeError, match=r"has no attribute '__array_interface__'$"):
+        ours["comm"].__array_interface__  # noqa: B018
+
+
 def test_each_call_of_mpi4py_is_on_the_page() -> None:
     found = importlib.util.find_spec("mpi4py")
     if found is None or found.origin is None:
@@ -102,7 +147,7 @@ def test_each_call_of_mpi4py_is_on_the_page() -> None:
         for each in kind.body
         if isinstance(each, ast.FunctionDef) and not each.name.startswith("_")
     }
-    listed = {name for row in ROWS for name in literals(row[0])}
+    listed = {name for row in table() for name in row["mpi4py"].split()}
     names = {each for each in there if not ELSE.search(each)}
     properties = {"outedges", "inedges", "inoutedges", "degrees", "indegree", "outdegree"}
     properties |= {f"Win.{each}" for each in ("name", "model", "flavor", "Get_name", "Set_name")}

@@ -264,7 +264,7 @@ def test_premultiply(dtype: DType) -> None:
 @pytest.mark.parametrize(
     ("op", "dtype", "error", "says"),
     [
-        ("sum", "f4", UsageError, "op is 'sum'; give one of ReduceOp.SUM"),
+        ("sum", "f4", UsageError, "op is 'sum'; did you mean SUM\\? Give one of ReduceOp.SUM"),
         (None, "f4", UsageError, "op is None"),
         (ReduceOp.BAND, "f4", UnsupportedDtype, "band means nothing on dtype float32; it takes b"),
         (ReduceOp.MAX, "c8", UnsupportedDtype, "max means nothing on dtype complex64"),

@@ -141,7 +141,8 @@ def test_an_unknown_variable_names_the_nearest(caplog: pytest.LogCaptureFixture)
     with caplog.at_level(logging.WARNING, "hpccomm"):
         assert warn_of_unknown(given) == ["HPCCOMM_TIME_OUT"]
     assert caplog.messages == [
-        "HPCCOMM_TIME_OUT is not a setting of hpccomm; did you mean HPCCOMM_TIMEOUT?"
+        "HPCCOMM_TIME_OUT is not a setting of hpccomm; did you mean HPCCOMM_TIMEOUT? "
+        "Its documentation lists them under Settings"
     ]
 
 

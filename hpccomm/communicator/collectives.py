@@ -74,8 +74,8 @@ def broadcast(
 def all_gather(
     self: HasCore,
     x: Any,
-    *,
     out: Any = None,
+    *,
     async_op: bool = False,
     timeout: float | None = None,
     algorithm: AnyAlgorithm | None = None,
@@ -118,8 +118,8 @@ def all_gather(
 def all_to_all(
     self: HasCore,
     x: Any,
-    *,
     out: Any = None,
+    *,
     async_op: bool = False,
     timeout: float | None = None,
     algorithm: AnyAlgorithm | None = None,

@@ -265,6 +265,13 @@ class Communicator:
         """
         return self._core.calls.failure.hooks.register(hook)
 
+    if not TYPE_CHECKING:  # which is to know every name
+
+        def __getattr__(self, name: str) -> Any:
+            from hpccomm.foreign_names import unknown
+
+            raise unknown(self, name)
+
     def __enter__(self) -> "Communicator":
         return self
 

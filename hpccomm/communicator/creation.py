@@ -28,7 +28,13 @@ from hpccomm.contracts.backend import Backend
 from hpccomm.dispatch import policy
 from hpccomm.dispatch.algorithms import memory_way, sharing
 from hpccomm.dispatch.policy import Machine, Table, Tables
-from hpccomm.errors import BackendUnavailable, ConfigurationError, HpccommError, UsageError
+from hpccomm.errors import (
+    BackendUnavailable,
+    ConfigurationError,
+    HpccommError,
+    UsageError,
+    did_you_mean,
+)
 from hpccomm.memory.cuda.library import choose, visible_devices
 from hpccomm.runtime.dump import DIRECTORY, install, process, write
 from hpccomm.runtime.engine import CallEngine
@@ -104,9 +110,10 @@ def new_comm(
             "keeps its owner's settings; leave nccl_config out, and have the owner set the fields; or leave nccl out"
         )
     if merged.algorithm != policy.AUTO and merged.algorithm not in policy.names():
+        known = policy.names()
+        advice = did_you_mean(merged.algorithm, known, f"give one of {', '.join(map(repr, known))}")
         raise ConfigurationError(
-            f"algorithm (options.algorithm or HPCCOMM_ALGORITHM) is {merged.algorithm!r}; "
-            f"give one of {', '.join(map(repr, policy.names()))}"
+            f"algorithm (options.algorithm or HPCCOMM_ALGORITHM) is {merged.algorithm!r}; {advice}"
         )
     if merged.backend not in ("auto", *backends.FOR_DEVICES):
         backends.opener(merged.backend)

@@ -7,8 +7,8 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from hpccomm.communicator.core import HasCore
-from hpccomm.dtypes import is_native
-from hpccomm.errors import UsageError
+from hpccomm.dtypes import REDUCIBLE, is_native
+from hpccomm.errors import UsageError, did_you_mean
 from hpccomm.memory.views import check_dtype
 from hpccomm.settings import check_int
 
@@ -124,7 +124,9 @@ def _dtype(dtype: DTypeLike) -> np.dtype[np.generic]:
     try:
         kind: np.dtype[np.generic] = np.dtype(dtype)
     except (TypeError, ValueError) as error:
-        raise UsageError(f"dtype is {dtype!r}: {error}; give one, such as numpy.float32") from None
+        known = [each.name for each in REDUCIBLE]
+        advice = did_you_mean(str(dtype), known, "give one, such as numpy.float32")
+        raise UsageError(f"dtype is {dtype!r}: {error}; {advice}") from None
     if not is_native(kind):
         raise UsageError(f"dtype is {dtype!r}; give native byte order: dtype.newbyteorder('=')")
     check_dtype("the array", kind)

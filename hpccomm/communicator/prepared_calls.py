@@ -11,6 +11,7 @@ from hpccomm.communicator.resolving import NO_LISTS, CallRequest, Lists, Shape, 
 from hpccomm.contracts.collectives import CALLS, Collective
 from hpccomm.errors import UsageError
 from hpccomm.memory.views import address, check_dtype, check_layout, overlap
+from hpccomm.reductions import recognised
 from hpccomm.schedules.algorithms import Algorithm, AnyAlgorithm, registered
 from hpccomm.schedules.algorithms.partition import offsets
 from hpccomm.settings import check_bool
@@ -61,6 +62,8 @@ class PreparedCalls:
             in_place = _in_place(CALLS[name], name, a, b, self._rank, root, lists.counts)
         given = None if a is None else (a.dtype, a.shape)
         wanted = None if b is None else (b.dtype, b.shape)
+        if op.__hash__ is None and given is not None:  # of mpi4py
+            op = recognised(op, given[0])
         key: object = name, lane, given, wanted, op, root, in_place, algorithm, deterministic
         if root is not None or lists is not NO_LISTS or exclusive is not False:
             key = (

@@ -207,8 +207,8 @@ def _reduction(collective: Collective, request: CallRequest, dtype: DType) -> Op
     """Return the checked reduction, or None for a collective without one."""
     if not collective.reduces:
         return None
-    reductions.check(request.op, dtype)
-    op: Op = request.op
+    op: Op = reductions.recognised(request.op, dtype)
+    reductions.check(op, dtype)
     if collective.prefix:
         if op is ReduceOp.AVG:
             raise UsageError(

@@ -27,6 +27,9 @@ TORCH_ONLY: dict[str, DType] = {
 """PyTorch's names of dtypes that NumPy itself lacks."""
 
 
+_OBJECTS = "the calls whose names end in _object, such as send_object"
+
+
 class AddressedBytes:
     """Memory from which NumPy makes an array of bytes without reading it.
 
@@ -78,6 +81,10 @@ def host_array(x: object, name: str) -> Array:
 
 
 def _foreign(x: object, name: str) -> Array:
+    if class_name(x) == "mpi4py.MPI.InPlaceType":  # which has a buffer
+        raise UsageError(
+            f"{name} is MPI.IN_PLACE; give the array: without out= a reduction is in place"
+        )
     try:
         try:
             # A bytes or memoryview object reaches NumPy by the buffer protocol, without a copy.
@@ -97,7 +104,7 @@ def _foreign(x: object, name: str) -> Array:
         ) from error
     raise UsageError(
         f"{name} is {_shown(x)}; give a NumPy or CuPy array, or an object with the buffer protocol or DLPack"
-        + _advice(x, name)
+        + (_advice(x, name) or f"; a Python object goes by {_OBJECTS}")
     )
 
 
@@ -129,8 +136,10 @@ def _advice(x: object, name: str) -> str:
         return "; it has no values yet: use hpccomm.jax within jit, vmap and grad"
     if hasattr(x, "contents"):
         line = f"numpy.ctypeslib.as_array({of}, shape)"
+    elif isinstance(x, list | tuple) and x and isinstance(x[0], np.ndarray):
+        return "; give one array, which has its count and dtype itself"
     elif isinstance(x, list | tuple):
-        return "; use numpy.asarray, or the *_object calls"
+        return f"; numpy.asarray({of}) makes one, or use {_OBJECTS}"
     elif hasattr(x, "__array__"):
         line = f"numpy.asarray({of})"
     else:

@@ -7,7 +7,7 @@ import sys
 import warnings
 from collections.abc import Callable
 from time import perf_counter, sleep
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hpccomm.errors import CommunicationError, UsageError, untied
 from hpccomm.runtime.progress import ProgressEngine, Task
@@ -53,6 +53,13 @@ class Work:
         self._result = result
         self._keep: tuple[object, ...] = keep
         self._gave_up = gave_up
+
+    if not TYPE_CHECKING:  # which is to know every name
+
+        def __getattr__(self, name: str) -> Any:
+            from hpccomm.foreign_names import unknown
+
+            raise unknown(self, name)
 
     def wait(self, timeout: float | None = None, block: bool | None = None) -> Any:
         """Wait until the operation is done and return its result. Blocks the host.

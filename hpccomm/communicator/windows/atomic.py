@@ -15,7 +15,7 @@ from hpccomm.dtypes import DType
 from hpccomm.errors import BufferMismatch, UnsupportedDtype, UsageError
 from hpccomm.memory.folding import try_out
 from hpccomm.memory.views import address, empty_like_kind, flat, host_view, overlap
-from hpccomm.reductions import Op, ReduceOp, WindowOp, check
+from hpccomm.reductions import Op, ReduceOp, WindowOp, check, recognised
 
 _WHOLE = (bool, int, np.integer, np.bool_)
 _REAL = (*_WHOLE, float, np.floating)
@@ -59,12 +59,12 @@ def accumulate(
     """
     with self._call("accumulate"):
         data = self._checked(x, "x", written=False)
+        op = _check(self, op)
         if op is WindowOp.NO_OP:
             raise UsageError(
                 "op is WindowOp.NO_OP, by which accumulate does nothing; use fetch_and_op, which "
                 "returns what is there"
             )
-        _check(self, op)
         peer, start = self._place("dst", dst, offset, data.size)
         steps = self._access.fold(data, peer, start, op)
         self._issue("accumulate", data.nbytes, steps, (x,), timeout, peer)
@@ -117,7 +117,7 @@ def fetch_and_op(
     """
     with self._call("fetch_and_op"):
         data = _elements(self, x, "x")
-        _check(self, op)
+        op = _check(self, op)
         peer, start = self._place("dst", dst, offset, data.size)
         old, result = _old(self, x, data, out)
         steps = self._access.fold(data, peer, start, op, old)
@@ -185,10 +185,11 @@ def compare_and_swap(
     return result[()] if out is None and isinstance(x, _SCALARS) else result
 
 
-def _check(self: WindowCalls, op: Op | WindowOp) -> None:
-    """Raise unless `op` means something on the elements."""
+def _check(self: WindowCalls, op: Op | WindowOp) -> Op | WindowOp:
+    """Return the reduction; raise unless it means something on the elements."""
+    op = recognised(op, self.dtype)
     if isinstance(op, WindowOp):
-        return
+        return op
     if op is ReduceOp.AVG:
         raise UnsupportedDtype(
             "op is ReduceOp.AVG, which has no meaning here: how many ranks will accumulate "
@@ -196,6 +197,7 @@ def _check(self: WindowCalls, op: Op | WindowOp) -> None:
         )
     check(op, self.dtype)
     try_out(op, self.dtype)
+    return op
 
 
 def _elements(self: WindowCalls, x: Any, name: str) -> Array:

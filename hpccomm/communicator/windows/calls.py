@@ -4,7 +4,7 @@
 """
 
 from contextlib import AbstractContextManager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hpccomm.communicator.core import Core
 from hpccomm.communicator.windows.access import Access, Array
@@ -27,6 +27,13 @@ class WindowCalls:
         self._array = array
         self._access = access
         self._closed = False
+
+    if not TYPE_CHECKING:  # which is to know every name
+
+        def __getattr__(self, name: str) -> Any:
+            from hpccomm.foreign_names import unknown
+
+            raise unknown(self, name, "Win.")
 
     def _call(self, name: str) -> AbstractContextManager[None]:
         if self._closed:

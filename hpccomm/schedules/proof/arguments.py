@@ -37,7 +37,8 @@ def check(
     """Raise `UsageError` unless these arguments of `hpccomm.testing.prove` fit together."""
     if collective not in COLLECTIVES:
         raise UsageError(
-            f"no collective is called {collective!r}; give one of {', '.join(COLLECTIVES)}"
+            f"no collective is called {collective!r}; "
+            + did_you_mean(collective, COLLECTIVES, f"give one of {', '.join(COLLECTIVES)}")
         )
     least = {"ranks": ranks, "segment": segment, "channels": channels, "room": room}
     for name, value in least.items():

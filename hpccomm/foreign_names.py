@@ -1,0 +1,59 @@
+"""mpi4py's names, and what hpccomm has for each: one table, ``mpi4py.tsv``.
+
+Errors about unknown names read it, and so does the documentation.
+"""
+
+import csv
+import re
+from collections.abc import Sequence
+from functools import cache
+from importlib import resources
+
+from hpccomm.errors import nearest
+
+
+@cache
+def table() -> Sequence[dict[str, str]]:
+    """Return the rows: section, mpi4py's names, hpccomm's code, and what differs, as reStructuredText."""
+    text = resources.files("hpccomm").joinpath("mpi4py.tsv").read_text("utf-8")
+    return tuple(
+        csv.DictReader(text.splitlines(), delimiter="\t", quoting=csv.QUOTE_NONE, restval="")
+    )
+
+
+def ours(name: str) -> str:
+    """Return in words what hpccomm has for a name of mpi4py's; empty for any other name."""
+    row = next((row for row in table() if name in row["mpi4py"].split()), None)
+    if row is None:
+        return ""
+    code, differs = (
+        re.sub(r":\w+:|`", "", row[column]).strip() for column in ("hpccomm", "differs")
+    )
+    call = re.fullmatch(r"comm\.(\w+)\((.*)\)", code)
+    if call and name.endswith("_init"):
+        code = "comm.plan(" + ", ".join(filter(None, (f'"{call[1]}"', call[2]))) + ")"
+    elif call and re.match("I[a-z]", name) and "async_op" not in code:
+        code = f"comm.{call[1]}(" + ", ".join(filter(None, (call[2], "async_op=True"))) + ")"
+    here = "has no counterpart" if code == "none" else f"is written {code}"
+    return f"{name} is mpi4py's, and {here} here" + (f". {differs}" if differs else "")
+
+
+def unknown(owner: object, name: str, prefix: str = "") -> AttributeError:
+    """Return the error for an attribute that an object does not have.
+
+    Parameters
+    ----------
+    owner : object
+        Without the attribute.
+    name : str
+        Of the attribute.
+    prefix : str
+        What precedes the name in the table, such as ``"Win."``.
+    """
+    message = f"{type(owner).__name__!r} object has no attribute {name!r}"
+    if not name.startswith("_"):  # libraries ask any object for such names
+        public = [each for each in dir(type(owner)) if not each.startswith("_")]
+        near = nearest(name, public)
+        message += f"; {said}" if (said := ours(prefix + name)) else ""
+        message += f"; did you mean {near}?" if near and not said else ""
+    return AttributeError(message)
