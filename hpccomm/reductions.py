@@ -240,7 +240,7 @@ def meaningful(op: Op, dtype: DType) -> bool:
     if isinstance(op, ReduceOp) and op in LOCATING:
         return dtypes.is_located(dtype)
     if not dtypes.is_reducible(dtype):
-        return False
+        return dtype.names is not None and not isinstance(op, ReduceOp | PremulSum)
     if not isinstance(op, ReduceOp):
         return not isinstance(op, PremulSum) or dtype != dtypes.BOOL
     if op in _BITWISE:
@@ -343,5 +343,5 @@ def identity(op: Op, dtype: DType) -> Any:
         return both[()]
     raise UsageError(
         f"op {name_of(op)} has no identity element, which rank 0 of an exclusive scan needs; "
-        "use an inclusive scan, or a named reduction such as SUM or MAX"
+        "give out=, which rank 0 leaves as it is, or use an inclusive scan"
     )

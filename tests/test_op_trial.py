@@ -123,3 +123,57 @@ def test_the_library_s_reductions_are_tried_on_extremes(shared_job: Callable[...
     """Every size and algorithm gives what NumPy does, whatever the library's own arithmetic is."""
     job = shared_job(2, "-c", EXTREMES)
     assert job.returncode == 0, job.stderr
+
+
+WELFORD = np.dtype([("count", "i8"), ("mean", "f8"), ("spread", "f8", 2)])
+BEST = np.dtype([("cost", "f4"), ("inner", [("place", "i4"), ("name", "S3")])])
+
+
+def merged(a: Any, b: Any) -> Any:
+    """Chan, Golub and LeVeque, 1983, formula 2.1."""
+    whole = np.empty_like(a)
+    whole["count"] = count = a["count"] + b["count"]
+    step = b["mean"] - a["mean"]
+    whole["mean"] = a["mean"] + step * b["count"] / count
+    added = step**2 * a["count"] * b["count"] / count
+    whole["spread"] = a["spread"] + b["spread"] + added[:, None]
+    return whole
+
+
+def cheaper(a: Any, b: Any) -> Any:
+    place = a["inner"]["place"], b["inner"]["place"]
+    return np.where(
+        (b["cost"] < a["cost"]) | ((b["cost"] == a["cost"]) & (place[1] < place[0])), b, a
+    )
+
+
+def cheaper_of_equals(a: Any, b: Any) -> Any:
+    return np.where(b["cost"] < a["cost"], b, a)
+
+
+def test_functions_of_structures_are_tried_by_field() -> None:
+    try_out(merged, WELFORD)
+    try_out(cheaper, BEST)
+    for wrong, law in (
+        (lambda a, _: np.sort(a, order="mean"), "elementwise"),
+        (lambda a, _: a, "commutative"),
+    ):
+        with pytest.raises(UsageError, match=f"not {law} on .*count"):
+            try_out(wrong, WELFORD)
+    with pytest.raises(UsageError, match=r"not commutative on .*deterministic=True"):
+        try_out(cheaper_of_equals, BEST)
+    for dtype, op in ((WELFORD, np.add), (BEST, lambda a, b: a["cost"] + b["cost"])):
+        with pytest.raises(UsageError, match=r"fails on|keep the dtype"):
+            try_out(op, dtype)
+    with pytest.raises(UsageError, match="writes to its arguments"):
+        try_out(lambda a, _: a.sort(order="mean") or a, WELFORD)
+
+
+def test_in_rank_order_a_function_need_only_be_elementwise() -> None:
+    for op in (np.subtract, lambda a, b: a * 2 + b, np.copysign):
+        try_out(op, np.dtype("f8"), ordered=True)
+        with pytest.raises(UsageError, match="commutative"):
+            try_out(op, np.dtype("f8"))
+    try_out(cheaper_of_equals, BEST, ordered=True)
+    with pytest.raises(UsageError, match=r"elementwise .*np\.maximum$"):
+        try_out(lambda a, b: np.sort(a + b), np.dtype("f8"), ordered=True)

@@ -28,9 +28,9 @@ def all_reduce(
     x : array
         This rank's contribution, of the same shape and dtype on all ranks.
     op : ReduceOp, premul_sum(factor) or callable
-        The reduction. A callable must be a commutative, associative, elementwise function of two
-        arrays, and is tried first. It may be called on slices, in any order, and must not modify
-        them.
+        The reduction. A callable must be an elementwise function of two arrays, and without
+        `deterministic` also commutative and associative. It is tried first. It may be called on
+        slices, and must not modify them.
     out : array, optional
         The array for the result. If it is None, the result is written to x.
     async_op : bool
@@ -85,9 +85,9 @@ def reduce(
     root : int
         The rank that gets the result.
     op : ReduceOp, premul_sum(factor) or callable
-        The reduction. A callable must be a commutative, associative, elementwise function of two
-        arrays, and is tried first. It may be called on slices, in any order, and must not modify
-        them.
+        The reduction. A callable must be an elementwise function of two arrays, and without
+        `deterministic` also commutative and associative. It is tried first. It may be called on
+        slices, and must not modify them.
     out : array, optional
         The array for the result on the root. If it is None, the result is written to x there. Other
         ranks do not use it.
@@ -141,9 +141,9 @@ def reduce_scatter(
         This rank's contribution, of the same shape and dtype on all ranks. Axis 0 must be divisible
         by the number of ranks.
     op : ReduceOp, premul_sum(factor) or callable
-        The reduction. A callable must be a commutative, associative, elementwise function of two
-        arrays, and is tried first. It may be called on slices, in any order, and must not modify
-        them.
+        The reduction. A callable must be an elementwise function of two arrays, and without
+        `deterministic` also commutative and associative. It is tried first. It may be called on
+        slices, and must not modify them.
     out : array, shape ``(x.shape[0] // size, *x.shape[1:])``, optional
         The array for the result; None makes a new array. It may be this rank's block of x.
     async_op : bool
@@ -196,13 +196,14 @@ def scan(
     x : array
         This rank's contribution, of the same shape and dtype on all ranks.
     op : ReduceOp, premul_sum(factor) or callable
-        The reduction; AVG is refused. A callable must be a commutative, associative, elementwise
-        function of two arrays, and is tried first. It may be called on slices, in any order, and
-        must not modify them.
+        The reduction; AVG is refused. A callable must be an elementwise function of two arrays, and
+        without `deterministic` also commutative and associative. It is tried first. It may be
+        called on slices, and must not modify them.
     out : array, optional
         The array for the result; None makes a new array. It may be x.
     exclusive : bool
-        Leave out this rank's own contribution; rank 0 gets the identity of the reduction.
+        Leave out this rank's own contribution; rank 0 gets the identity of the reduction. A
+        callable has none: give `out`, which rank 0 leaves as it is.
     async_op : bool
         Return a `Work` at once. Must be equal on all ranks.
     timeout : float, optional

@@ -215,7 +215,8 @@ def _reduction(collective: Collective, request: CallRequest, dtype: DType) -> Op
                 f"op is ReduceOp.AVG, which {collective.name} does not take; "
                 f"{collective.name} with SUM and divide"
             )
-        if check_bool("exclusive", request.exclusive):
+        given = request.out is not None and not isinstance(op, ReduceOp | reductions.PremulSum)
+        if check_bool("exclusive", request.exclusive) and not given:
             reductions.identity(op, dtype)
     return op
 

@@ -94,9 +94,9 @@ def reduce_scatter_v(
     counts : sequence of int
         Rows of each rank; the same on all ranks.
     op : ReduceOp, premul_sum(factor) or callable
-        The reduction. A callable must be a commutative, associative, elementwise function of two
-        arrays, and is tried first. It may be called on slices, in any order, and must not modify
-        them.
+        The reduction. A callable must be an elementwise function of two arrays, and without
+        `deterministic` also commutative and associative. It is tried first. It may be called on
+        slices, and must not modify them.
     out : array, shape ``(counts[rank], *rest)``, optional
         The array for the result; None makes a new array. It may be this rank's block of x.
     async_op : bool

@@ -120,7 +120,7 @@ class DeviceSchedules:
                 algorithm.algorithm, forms, inner, tuning, size, deterministic=deterministic
             )
         schedule = build(world(self._topology.size, np.array([self._rank])), inner, tuning)
-        fold = None if inner.op is None else self._folder(inner.op, inner.dtype)
+        fold = None if inner.op is None else self._folder(inner.op, inner.dtype, deterministic)
         program = DeviceProgram(schedule, inner.dtype, fold, self.scratch)
         segment = schedule.segment_nbytes(inner.dtype.itemsize)
         return ReadySchedule(program, self.beginning(call, wide), segment, code)
@@ -136,9 +136,9 @@ class DeviceSchedules:
 
         return begin
 
-    def _folder(self, op: Op, dtype: DType) -> DeviceFolder:
+    def _folder(self, op: Op, dtype: DType, ordered: bool) -> DeviceFolder:
         averaged = self._topology.size if op is ReduceOp.AVG else 0
-        return DeviceFolder(op, self._elements(dtype), averaged)
+        return DeviceFolder(op, self._elements(dtype), averaged, ordered=ordered)
 
     def _elements(self, dtype: DType) -> DeviceElements:
         return DeviceElements(dtype, self._device, self.scratch)

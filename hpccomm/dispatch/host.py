@@ -69,7 +69,7 @@ class HostDispatch:
             NumPy arrays.
         """
         if call.op is not None:
-            try_out(call.op, call.dtype)
+            try_out(call.op, call.dtype, ordered=deterministic)
         backend = self._backend
         inner = call.summed
         native = self._native(inner)
@@ -166,6 +166,8 @@ class HostDispatch:
             return lambda recv: None if recv is None else divide(recv)
         if call.exclusive and self._backend.rank == 0:
             assert call.op is not None
+            if not isinstance(call.op, ReduceOp | PremulSum):
+                return None  # `recv` stays as it is
             neutral = identity(call.op, call.dtype)
             return lambda recv: None if recv is None else recv.fill(neutral)
         return None

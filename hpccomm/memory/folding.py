@@ -205,7 +205,7 @@ class Folder:
         average = self._average if final else None
         into = self._in_place if self._exact else self._widened
         wide, size = self._wide, out.size
-        if size * wide.itemsize <= SMALL_BYTES:
+        if size * wide.itemsize <= SMALL_BYTES or wide.itemsize > BLOCK_BYTES:
             into(sources, slice(0, size), out, average, np.empty(size, wide))
             return
         step = (BLOCK_BYTES if arrays else FAR_BLOCK_BYTES) // wide.itemsize
@@ -293,8 +293,10 @@ def _combine(op: Op, dtype: DType) -> Callable[..., object]:
     return call
 
 
-def try_out(op: Op, dtype: DType) -> None:
+def try_out(op: Op, dtype: DType, *, ordered: bool = False) -> None:
     """Try a user's function on a few values in NumPy arrays, so that an unfit one is refused before the call.
+
+    With `ordered`, it is folded in rank order.
 
     Raises
     ------
@@ -320,7 +322,7 @@ def try_out(op: Op, dtype: DType) -> None:
             ) from error
         return out
 
-    check_fit(op, dtype, apply)
+    check_fit(op, dtype, apply, ordered=ordered)
 
 
 def premultiply(op: PremulSum, source: Array, target: Array) -> None:

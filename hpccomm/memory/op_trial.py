@@ -2,7 +2,8 @@
 
 A function that is not elementwise, commutative and associative gives another result on each number of
 ranks, and with each algorithm. Nothing in the result shows it. So the function is tried on a few values
-first, once for each dtype.
+first, once for each dtype. With ``deterministic=True`` it is folded in rank order, and must only be
+elementwise.
 
 The values are small, so that sums and products do not overflow in 8 bits. None of them is zero, and
 no two combined ones differ in their sign alone: the element of the larger magnitude is a common
@@ -33,6 +34,8 @@ ELEMENTS = 8
 
 REMEDY = "give a commutative, associative, elementwise function of two arrays, such as np.maximum"
 
+IN_ORDER = "; collectives fold others in the order of the ranks with deterministic=True"
+
 KEPT = 256
 """Functions that are remembered as fit; a program with more different ones tries them again."""
 
@@ -45,23 +48,34 @@ _finfo: Any = ml_dtypes.finfo  # of NumPy's floats too; it has no types
 _fit: dict[object, None] = {}
 
 
-def samples(dtype: DType) -> tuple[Array, Array, Array]:
+def samples(dtype: DType) -> Array:
     """Return three arrays of `ELEMENTS` elements for the trial of a user's function."""
+    if dtype.names is not None:
+        whole = np.zeros((3, ELEMENTS), dtype)
+        for place, name in enumerate(dtype.names):
+            field = whole[name]
+            base = dtype[name].base
+            if base.names is not None or dtypes.is_reducible(base):  # others stay zero
+                # Fields have values of their own. Positive ones may be counts and variances.
+                each = np.roll(samples(base), place, axis=1)
+                each = each if base.names is not None else abs(each)
+                field[...] = each.reshape(each.shape + (1,) * (field.ndim - 2))
+        return whole
     if dtype == dtypes.BOOL:
         bits = np.arange(ELEMENTS)
-        return bits & 1 != 0, bits & 2 != 0, bits & 4 != 0
+        return np.array((bits & 1, bits & 2, bits & 4), np.bool_)
     each = np.array((_A, _B, _C))
     if dtype.kind == "u":
         each = np.abs(each)
     if dtypes.is_complex(dtype):
         # The signs tell a number from its conjugate.
-        a, b, c = each + 1j * each * np.array([[0.5], [-0.25], [0.5]])
-        return a.astype(dtype), b.astype(dtype), c.astype(dtype)
-    a, b, c = each.astype(dtype)
-    return a, b, c
+        each = each + 1j * each * np.array([[0.5], [-0.25], [0.5]])
+    return each.astype(dtype)
 
 
-def check_fit(op: Op, dtype: DType, apply: Apply, where: object = "host") -> None:
+def check_fit(
+    op: Op, dtype: DType, apply: Apply, where: object = "host", *, ordered: bool = False
+) -> None:
     """Raise unless a user's function is fit for reductions of `dtype`, as far as the trial shows.
 
     A function that was found fit is not tried again. It must not write to its arguments, which may be
@@ -78,13 +92,15 @@ def check_fit(op: Op, dtype: DType, apply: Apply, where: object = "host") -> Non
         a dtype that does not fit.
     where : object
         Distinguishes kinds of memory.
+    ordered : bool
+        Whether it is folded in rank order, so that it need not be commutative and associative.
 
     Raises
     ------
     UsageError
         With the values that show the fault.
     """
-    key = (op, dtype, where)
+    key = (op, dtype, where, ordered)
     try:
         if key in _fit:
             return
@@ -93,27 +109,28 @@ def check_fit(op: Op, dtype: DType, apply: Apply, where: object = "host") -> Non
     except TypeError:  # a callable object that cannot be hashed is tried each time
         key = None  # type: ignore[assignment]
     with np.errstate(all="ignore"):
-        _try(op, dtype, apply)
+        _try(op, dtype, apply, ordered)
     if key is not None:
         _fit[key] = None
 
 
-def _try(op: Op, dtype: DType, apply: Apply) -> None:
+def _try(op: Op, dtype: DType, apply: Apply, ordered: bool) -> None:
     name = name_of(op)
     a, b, c = samples(dtype)
 
     def call(x: Array, y: Array) -> Array:
-        given = x.copy(), y.copy()
+        given = x.tobytes(), y.tobytes()
         result = apply(x, y)
-        if x.tobytes() != given[0].tobytes() or y.tobytes() != given[1].tobytes():
+        if (x.tobytes(), y.tobytes()) != given:
+            before, after = (np.frombuffer(each, dtype) for each in given)
             raise UsageError(
                 f"op {name} writes to its arguments, which may be the arrays of any rank: of "
-                f"{given[0]} and {given[1]} it left {x} and {y}; give a function that returns a new array"
+                f"{before} and {after} it left {x} and {y}; give a function that returns a new array"
             )
         return result
 
-    def refuse(law: str, shown: str) -> UsageError:
-        return UsageError(f"op {name} is not {law} on {dtype}: {shown}; {REMEDY}")
+    def refuse(law: str, shown: str, remedy: str = IN_ORDER) -> UsageError:
+        return UsageError(f"op {name} is not {law} on {dtype}: {shown}; {REMEDY}{remedy}")
 
     whole, half = call(a, b), ELEMENTS // 2
     for part in (slice(half), slice(half, None), slice(1), slice(1, 2)):
@@ -123,7 +140,10 @@ def _try(op: Op, dtype: DType, apply: Apply) -> None:
                 "elementwise",
                 f"of {a} and {b} it makes {whole}, and of their parts {a[part]} and {b[part]} it makes "
                 f"{alone}, not {whole[part]}",
+                remedy="",
             )
+    if ordered:
+        return
     turned = call(b, a)
     at = _differing(whole, turned, (a, b))
     if at is not None:
@@ -147,7 +167,10 @@ def _differing(one: Array, other: Array, inputs: tuple[Array, ...]) -> int | Non
     Elements that are not finite are left aside: the values need not lie where the function is defined.
     """
     dtype = one.dtype
-    if dtype == dtypes.BOOL or dtypes.is_integer(dtype):
+    if dtype.names is not None:
+        each = (_differing(one[n], other[n], tuple(x[n] for x in inputs)) for n in dtype.names)
+        return min((at for at in each if at is not None), default=None)
+    if not (dtypes.is_float(dtype) or dtypes.is_complex(dtype)):
         differs = one != other
     else:
         wide = np.complex128 if dtypes.is_complex(dtype) else np.float64
@@ -155,4 +178,5 @@ def _differing(one: Array, other: Array, inputs: tuple[Array, ...]) -> int | Non
         scale = np.max(np.abs([x, y, *given]), axis=0)
         differs = np.abs(x - y) > sqrt(float(_finfo(dtype).eps)) * scale
         differs &= np.isfinite(x) & np.isfinite(y)
+    differs = differs.reshape(len(differs), -1).any(axis=1)  # of fields that are arrays
     return int(np.argmax(differs)) if differs.any() else None

@@ -1,6 +1,7 @@
-"""mpi4py's, NumPy's and Python's own operators reduce as mpi4py's do in its own call."""
+"""Others' operators, and functions that do not commute, reduce as they do in mpi4py's own calls."""
 
 import operator
+from functools import reduce
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -75,3 +76,92 @@ def test_habits_of_mpi4py_are_recognised(comm: hpccomm.Communicator) -> None:
     ):
         with pytest.raises(hpccomm.UsageError, match=words):
             call()
+
+
+LINEAR = np.dtype([("slope", "f8"), ("shift", "f8")])
+"""x -> slope x + shift, whose composition is associative and does not commute."""
+
+
+def composed(a: Any, b: Any) -> Any:
+    """Apply `a`, then `b`."""
+    both = np.empty_like(a)
+    both["slope"] = a["slope"] * b["slope"]
+    both["shift"] = b["slope"] * a["shift"] + b["shift"]
+    return both
+
+
+def test_functions_that_do_not_commute_are_folded_in_rank_order(
+    comm: hpccomm.Communicator, mpi_comm: "MPI.Intracomm"
+) -> None:
+    from mpi4py import MPI
+
+    def into(left: Any, right: Any, _: Any) -> None:
+        a, b = (np.frombuffer(each, LINEAR) for each in (left, right))
+        b[...] = composed(a, b)
+
+    op, pair = MPI.Op.Create(into, commute=False), MPI.DOUBLE.Create_contiguous(2).Commit()
+    rng = np.random.default_rng(3)
+    # Small integers, so that any association gives the same bits.
+    every = rng.integers(-2, 3, (comm.size, 6 * comm.size, 2)).astype("f8").view(LINEAR)[..., 0]
+    x = every[comm.rank]
+
+    def theirs(call: Any, *more: Any, size: int = x.size) -> Any:
+        out = np.zeros(size, LINEAR)
+        call([x, x.size, pair], [out, size, pair], op, *more)
+        return out
+
+    whole, ordered = reduce(composed, every), {"deterministic": True}
+    assert (theirs(mpi_comm.Allreduce) == whole).all()
+    for way in comm.explain("all_reduce", x, op=composed, **ordered), "auto", "ring", "binomial":
+        name = way if isinstance(way, str) else way.algorithm
+        got = comm.all_reduce(x.copy(), composed, algorithm=name, **ordered)  # type: ignore[arg-type]
+        assert (got == whole).all(), way
+    got = comm.reduce(x.copy(), comm.size - 1, composed, deterministic=True)
+    assert got is None or (got == whole).all()
+    assert (comm.scan(x, composed, deterministic=True) == theirs(mpi_comm.Scan)).all()
+    out, before = np.zeros(x.size, LINEAR), theirs(mpi_comm.Exscan)
+    out["slope"] = 1  # rank 0 keeps what is there, as in MPI
+    comm.scan(x, composed, exclusive=True, out=out, deterministic=True)
+    assert (out == before).all() if comm.rank else (out["slope"] == 1).all()
+    mine = whole.reshape(comm.size, 6)[comm.rank]
+    assert (comm.reduce_scatter(x, composed, deterministic=True) == mine).all()
+    counts = [6 * comm.size, *[0] * (comm.size - 1)]
+    got = comm.reduce_scatter_v(x, counts, composed, deterministic=True)
+    assert (got == (whole if comm.rank == 0 else mine[:0])).all()
+    with pytest.raises(hpccomm.UsageError, match=r"not commutative .*deterministic=True"):
+        comm.all_reduce(x, composed)
+    with pytest.raises(hpccomm.UsageError, match=r"no identity element.* give out="):
+        comm.scan(x, composed, exclusive=True, deterministic=True)
+    op.Free()
+    pair.Free()
+
+
+def test_statistics_of_all_ranks_are_numpy_s(comm: hpccomm.Communicator) -> None:
+    """Merged means and squares, after Chan, Golub and LeVeque, and the place of the smallest value."""
+    kind = np.dtype(
+        [("count", "i8"), ("mean", "f8"), ("squares", "f8"), ("best", "f4"), ("at", "i4")]
+    )
+
+    def merged(a: Any, b: Any) -> Any:
+        whole = np.where((b["best"] < a["best"]), b, a)
+        whole["count"] = a["count"] + b["count"]
+        step = b["mean"] - a["mean"]
+        whole["mean"] = a["mean"] + step * b["count"] / whole["count"]
+        whole["squares"] = (
+            a["squares"] + b["squares"] + step**2 * a["count"] * b["count"] / whole["count"]
+        )
+        return whole
+
+    every = [
+        np.random.default_rng(rank).normal(rank, 1, (50 + rank, 40)) for rank in range(comm.size)
+    ]
+    x = every[comm.rank]
+    one = np.empty(40, kind)
+    one["count"], one["mean"] = len(x), x.mean(0)
+    one["squares"] = ((x - x.mean(0)) ** 2).sum(0)
+    one["best"], one["at"] = x.min(0), comm.rank
+    got = comm.all_reduce(one, merged, deterministic=True)
+    table = np.concatenate(every)
+    np.testing.assert_allclose(got["mean"], table.mean(0), rtol=1e-13)
+    np.testing.assert_allclose(got["squares"] / got["count"], table.var(0), rtol=1e-12)
+    assert (got["at"] == np.argmin([each.astype("f4").min(0) for each in every], 0)).all()

@@ -24,7 +24,7 @@ from hpccomm.dtypes import DType
 from hpccomm.errors import UnsupportedDtype
 from hpccomm.memory.cuda.arrays import Queue
 from hpccomm.memory.views import View, view
-from hpccomm.reductions import LOCATING, ReduceOp
+from hpccomm.reductions import LOCATING, ReduceOp, identity
 from hpccomm.runtime.callpath import Diversion, carrying
 from hpccomm.runtime.engine import CallEngine
 from hpccomm.runtime.operation import Operation, as_one
@@ -171,6 +171,8 @@ class Lane(ABC):
                 f"op is {op!r}, which takes host arrays only; reduce the values and indices on the host"
             )
         call, deterministic = resolved.call, request.deterministic
+        if self.memory != "host" and call.exclusive and op is not None:
+            identity(op, call.dtype)
         route = self.dispatch.decide(call, request.algorithm, deterministic)
         choice = route.choice
 

@@ -123,6 +123,8 @@ class DeviceFolder:
         Contributions and results.
     average_over : int
         If not 0, the divisor of a final sum, before it is rounded to the dtype.
+    ordered : bool
+        Whether contributions come in rank order.
 
     Raises
     ------
@@ -133,7 +135,9 @@ class DeviceFolder:
 
     __slots__ = ("_average_over", "_combine", "_elements", "_exact", "_op", "_seen")
 
-    def __init__(self, op: Op, elements: DeviceElements, average_over: int = 0) -> None:
+    def __init__(
+        self, op: Op, elements: DeviceElements, average_over: int = 0, *, ordered: bool = False
+    ) -> None:
         dtype = elements.dtype
         self._elements = elements
         self._exact = accumulator(op, dtype) == dtype
@@ -143,7 +147,7 @@ class DeviceFolder:
             self._seen, self._combine = carrier(dtype), _named(op)
         else:
             self._seen, self._combine = dtype, _users(op)
-            _try(op, self._combine, dtype, elements.device)
+            _try(op, self._combine, dtype, elements.device, ordered)
 
     def __call__(self, sources: Sequence[int], target: int, count: int, final: bool = True) -> None:
         """Fold `sources` into `target`.
@@ -238,7 +242,7 @@ def _users(op: Callable[[Any, Any], Any]) -> Combine:
     return combine
 
 
-def _try(op: Op, combine: Combine, dtype: DType, device: int) -> None:
+def _try(op: Op, combine: Combine, dtype: DType, device: int, ordered: bool) -> None:
     """Call a user's function on a few elements, so that an unfit one is refused before the call."""
     module = cupy()
 
@@ -265,4 +269,4 @@ def _try(op: Op, combine: Combine, dtype: DType, device: int) -> None:
             return  # the default stream during the capture of another one
         # On a stream of its own, because the host waits for it and must not wait for other work.
         with make_stream(device, high_priority=False):
-            check_fit(op, dtype, apply, device)
+            check_fit(op, dtype, apply, device, ordered=ordered)
