@@ -81,8 +81,9 @@ def misused_locations(comm: Communicator) -> None:
             words = ("minloc", "value", "index", "with_index")
             call = lambda x: comm.all_reduce(x, ReduceOp.MINLOC)  # noqa: E731
             attempt("all_reduce", UnsupportedDtype, words, call, np.zeros(3, dtype))
-        for op in (ReduceOp.SUM, ReduceOp.MIN, np.fmax):
+        for op in (ReduceOp.SUM, ReduceOp.MIN):
             attempt("all_reduce", UnsupportedDtype, ("op",), comm.all_reduce, pair, op)
+        attempt("all_reduce", UsageError, ("op fmax fails",), comm.all_reduce, pair, np.fmax)
         native = lambda: comm.all_reduce(pair, ReduceOp.MAXLOC, algorithm="native")  # noqa: E731
         attempt("all_reduce", UsageError, ("native",), native)
     with raises(UnsupportedDtype, "complex128"):
