@@ -16,7 +16,10 @@ from hpccomm.communicator.lanes import issuing
 from hpccomm.runtime import callpath
 
 FORMS = {
-    **{name: getattr(callpath, name) for name in ("BLOCKED", "SPUN", "PLAN", "EXCHANGED")},
+    **{
+        name: getattr(callpath, name)
+        for name in ("BLOCKED", "SPUN", "STARTED", "PLAN", "EXCHANGED")
+    },
     "messages": callpath.SPUN._replace(ordered=False),
     "on a stream": issuing.ON_STREAM,
 }

@@ -93,7 +93,7 @@ def engine(request: pytest.FixtureRequest) -> Iterator[ProgressEngine]:
 
 def finish(engine: ProgressEngine, *tasks: Task) -> None:
     for task in tasks:
-        engine.wait(task, SOON, expired)
+        engine.wait(task, SOON)
 
 
 def test_a_lane_keeps_its_order(engine: ProgressEngine) -> None:
@@ -162,7 +162,7 @@ def test_an_error_of_a_function_that_waits_stays_out_of_the_task_and_the_thread(
     log, told = Log(), list[str]()
     good, bad, later = log.task("good", turns(1)), log.task("bad", failing), log.task("c", turns(2))
     for task in (good, bad):
-        task.then += [lambda: told.append("told"), refuse]
+        task.then = [lambda: told.append("told"), refuse]
         engine.submit(TaskQueue(), task)
     finish(engine, good, bad)
     engine.submit(TaskQueue(), later)
@@ -188,7 +188,7 @@ def test_the_deadline_of_a_wait_leaves_the_task(engine: ProgressEngine) -> None:
     task = Log().task("slow", until(event))
     engine.submit(TaskQueue(), task)
     with pytest.raises(CollectiveTimeout):
-        engine.wait(task, SHORT, expired)
+        engine.wait(task, SHORT)
     assert not task.over
     event.set()
     finish(engine, task)

@@ -190,7 +190,7 @@ def _exchange(
     Parameters are as of `send_recv`; `send` lacks `out` and `recv` lacks `x`.
     """
     key = None
-    if async_op is False and stream is None:
+    if (async_op is False or async_op is True) and stream is None:
         key = _alike(name, x, dst, out, src, tag)
         prepared = core.known.get(key)
         if prepared is not None:
@@ -200,6 +200,8 @@ def _exchange(
                 call = Call(prepared, send, recv, out, (x, out))
                 return core.issue(call, async_op, core.limit(timeout))
             limit = core.calls.timeout if timeout is None else core.limit(timeout)
+            if async_op:
+                return prepared.begin((send, recv), (x, out), limit, out)
             prepared.issue((send, recv), (x, out), limit)
             return out
     call = _checked(core, name, x, dst, out, src, tag, stream)

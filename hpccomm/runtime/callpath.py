@@ -20,9 +20,8 @@ from time import perf_counter
 from typing import Any, NamedTuple, Protocol, TypeVar
 from zlib import crc32
 
-from hpccomm.runtime import failure, operation, recorder, waiting
+from hpccomm.runtime import failure, operation, recorder, waiting, work
 from hpccomm.runtime.recorder import CallRecord
-from hpccomm.runtime.work import Work
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -161,6 +160,8 @@ class Form(NamedTuple):
         Statements before the call runs, and afterwards: these set ``elapsed``.
     planned : bool
         Whether the call takes its turn itself.
+    returned : str
+        The statement that returns its result, if it has one.
     """
 
     name: str
@@ -176,13 +177,14 @@ class Form(NamedTuple):
     before: str = ""
     after: str = _AFTER
     planned: bool = False
+    returned: str = ""
 
     def source(self) -> str:
         """Return the source of the function that makes functions of this form."""
         parts = self._asdict() | {"number": _NUMBER, "numbered": "number"}
         if not self.ordered:
             parts |= {"number": "", "numbered": "0", "drain": "", "compare": ""}
-        call = _filled(_CALL, **parts)
+        call = _filled(_CALL, **parts) + self.returned
         body = _of_plan(f"{call}return result") if self.planned else call
         return _filled(_MAKE, **parts, bind=_BIND, body=body)
 
@@ -217,7 +219,7 @@ def compiled(form: Form, **own: Any) -> Callable[..., Callable[..., Any]]:
 def _executed(name: str, source: str, **names: Any) -> dict[str, Any]:
     """Return the names of a module of that source, to which some are given."""
     names |= {"perf_counter": perf_counter, "repeat": repeat}
-    for module in (failure, operation, recorder, waiting):
+    for module in (failure, operation, recorder, waiting, work):
         names |= vars(module)
     # Below the package: errors and dumps name the line of the program, and not one of these.
     # The checksum tells the variants of a form apart.
@@ -290,7 +292,7 @@ start_record: Callable[..., CallRecord] = _function(
 )
 """``start_record(calls, label, mode, timeout)`` numbers and records a call that begins, and returns the record."""
 
-start: Callable[..., Work] = _function(
+start: Callable[..., work.Work] = _function(
     "start",
     "calls, operation, timeout, result",
     f"label, ordered, mode = operation.label, operation.ordered, ASYNC\n{_RECORDED}pre = reports.pre_hooks",
@@ -308,18 +310,17 @@ return calls.put_under_way(operation, entry, result)
 
 ended: Callable[..., None] = _function(
     "ended",
-    "calls, entry, error, elapsed",
+    "calls, entry, tally, error, elapsed",
     """\
-reports, label = calls.reports, entry[LABEL]
-nbytes, post, slow_call = label.nbytes, reports.post_hooks, reports.slow_call
-tally = reports.tally(label.name, nbytes)
+reports = calls.reports
+nbytes, post, slow_call = entry[LABEL].nbytes, reports.post_hooks, reports.slow_call
 entry[ENDED] = elapsed
 if error is not None:
     entry[ERROR] = in_words(error)
 """,
     _COUNT.format(error="error"),
 )
-"""``ended(calls, entry, error, elapsed)`` counts and reports a call that has ended, by an error or None."""
+"""``ended(calls, entry, tally, error, elapsed)`` counts and reports a call that has ended, by an error or None."""
 
 # The forms of calls on arrays in host memory. That of device arrays is beside their streams.
 
@@ -351,6 +352,37 @@ SPUN = Form(
     mode="POLLED",
 )
 """Small arrays come this way: what only a call that waits long needs is made only then."""
+
+STARTED = Form(
+    "started",
+    "arguments, keep, timeout, result",
+    "label, tally, start",
+    before="begun, steps = False, None",
+    current="moved",
+    run="""\
+    begun = True
+    steps = start(*arguments)
+    moved = next(steps, None)
+    """,
+    fail="""\
+    if not begun or not isinstance(error, Exception):
+        calls.failed(error, entry, (arguments, keep, steps))
+    task = Started(calls, entry, tally, (arguments, keep, steps))
+    task.end(error)
+    return calls.goes_on(task, None)
+    """,
+    after="""\
+    if moved is not None:
+        task = Started(calls, entry, tally, keep)
+        task.steps = steps
+        return calls.goes_on(task, result)
+    entry[ENDED] = elapsed = perf_counter() - begin
+    """,
+    mode="ASYNC",
+    ordered=False,
+    returned="return Work(calls.progress, OVER, result, (), entry)",
+)
+"""A message that goes on by itself, if it is not done as soon as it has begun."""
 
 PLAN = BLOCKED._replace(
     name="planned",

@@ -7,30 +7,27 @@ and refuses calls once the communicator has failed. The lanes of `hpccomm.commun
 import logging
 import threading
 import weakref
-from collections import deque
 from collections.abc import Collection, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from time import perf_counter
 from typing import Any, NoReturn
 
 from hpccomm.contracts.backend import Backend, Buffer, Start
 from hpccomm.contracts.fingerprint import CallFingerprint
 from hpccomm.contracts.side import Facts
 from hpccomm.contracts.transport import Steps
-from hpccomm.errors import CommunicationError, CommunicatorAborted, UsageError
+from hpccomm.errors import CommunicationError, UsageError
 from hpccomm.runtime import callpath, dump
 from hpccomm.runtime.answering import register, withdraw
 from hpccomm.runtime.callpath import SPUN, Issue, compiled
-from hpccomm.runtime.failure import harmless_error
 from hpccomm.runtime.inquiry import Inquiry
 from hpccomm.runtime.lifetime import after_fork
 from hpccomm.runtime.operation import Operation
 from hpccomm.runtime.progress import Task, progress_engine
 from hpccomm.runtime.recorder import (
-    BEGIN,
     BLOCKING,
     ENDED,
     ERROR,
+    LABEL,
     MODE,
     POLLED,
     TIMEOUT,
@@ -45,7 +42,7 @@ from hpccomm.runtime.reports import Tally
 from hpccomm.runtime.state import CallState
 from hpccomm.runtime.waiting import drive, spun, wait
 from hpccomm.runtime.watchdog import watch
-from hpccomm.runtime.work import Work
+from hpccomm.runtime.work import Started, Work
 from hpccomm.settings import Settings
 
 logger = logging.getLogger("hpccomm")
@@ -55,9 +52,6 @@ FINALIZED = "is finalized"
 
 OPERATIONS = 256
 """Number of kinds of operations whose functions are kept."""
-
-SMALL_BYTES = 64 << 10
-"""Bytes up to which the thread that starts an operation usually ends it."""
 
 _everyone: "weakref.WeakSet[CallEngine]" = weakref.WeakSet()
 _everyone_lock = threading.Lock()
@@ -192,15 +186,24 @@ class CallEngine(CallState):
 
     def put_under_way(self, operation: Operation, entry: CallRecord, result: Any) -> Work:
         """Begin a recorded operation, and return what `start` does."""
-        ordered = operation.ordered
-        task = Started(self, operation, entry)
-        self.under_way[task] = entry
+        ordered, label = operation.ordered, operation.label
+        tally = self.reports.tally(label.name, label.nbytes)
+        task = Started(self, entry, tally, operation.keep, operation.start, ordered)
         if not (ordered and self.queue):
             # Begun here and now: a message that is sent later must not overtake it.
             task.turn()
+        return self.goes_on(task, result)
+
+    def goes_on(self, task: Started, result: Any) -> Work:
+        """Return the work of a task, which is followed unless it is over."""
+        work = Work(self.progress, task, result, task.keep, task.entry)
         if not task.over:
-            self.progress.submit(self.queue if ordered else deque(), task)
-        return Work(self.progress, task, result, operation.keep, entry, task.gave_up)
+            self.under_way[task] = task.entry
+            if task.ordered:
+                self.progress.submit(self.queue, task)
+            else:
+                self.progress.follow(task)
+        return work
 
     def finish(self) -> None:
         """Wait until all asynchronous calls of this communicator are done."""
@@ -335,7 +338,8 @@ class CallEngine(CallState):
         if not harmless:
             failure.note(error, keep)
         raised = failure.raised(error, entry, elapsed, harmless=harmless)
-        self.ended(entry, raised, elapsed)
+        label = entry[LABEL]
+        self.ended(entry, self.reports.tally(label.name, label.nbytes), raised, elapsed)
         try:
             if raised is error:
                 raise error
@@ -354,78 +358,6 @@ class CallEngine(CallState):
         aborted = self.failure.disown()
         for task in self.under_way:
             task.error, task.over = aborted, True
-
-
-class Started(Task):
-    """An asynchronous call under way.
-
-    Parameters
-    ----------
-    calls : CallEngine
-        The communicator's.
-    operation : Operation
-        The operation to carry out.
-    entry : list
-        The record of the call, with its deadline.
-    """
-
-    __slots__ = ("_calls", "_given_up", "_operation", "entry")
-
-    def __init__(self, calls: CallEngine, operation: Operation, entry: CallRecord) -> None:
-        small = operation.label.nbytes <= SMALL_BYTES
-        super().__init__(calls.gate, entry[TIMEOUT], entry[BEGIN], small=small)
-        self._calls = calls
-        self._operation: Operation | None = operation
-        self._given_up: CommunicationError | None = None
-        self.entry = entry
-
-    def begin(self) -> Steps:
-        """Return its steps."""
-        assert self._operation is not None
-        return self._operation.start()
-
-    def expired(self, elapsed: float) -> CommunicationError | None:
-        """Return the error of its deadline."""
-        return self._calls.at_deadline(self.entry, elapsed)
-
-    def gave_up(self, limit: float) -> CommunicationError | None:
-        """Return the error of a wait of `elapsed` seconds; None waits on."""
-        self.entry[TIMEOUT] = limit
-        error = self._given_up = self.expired(perf_counter() - self.started)
-        if error is not None:
-            self._calls.failure.note(error, (self._operation, self))
-        return error
-
-    def ended(self, error: BaseException | None, elapsed: float) -> BaseException | None:
-        """Count and report the call."""
-        calls, entry = self._calls, self.entry
-        calls.under_way.pop(self, None)
-        raised = error
-        if error is not None:
-            raised = self._raised(error, elapsed)
-        calls.ended(entry, raised, elapsed)
-        return raised
-
-    def _raised(self, error: BaseException, elapsed: float) -> BaseException:
-        """Note a failure, and return it as an error of the tree."""
-        calls, operation = self._calls, self._operation
-        assert operation is not None
-        given_up = self._given_up
-        if given_up is not None and error is calls.gate.error:
-            error = given_up  # the waiter has raised it, which shut the gate
-        harmless = harmless_error(error, operation.ordered)
-        if harmless:
-            self.forget()
-        else:
-            calls.failure.note(error, (operation, self))
-        raised = calls.failure.raised(error, self.entry, elapsed, harmless=harmless)
-        if raised is not given_up and not isinstance(raised, CommunicatorAborted):
-            calls.failure.unseen.append((self, self.entry))
-        return raised
-
-    def forget(self) -> None:
-        """Drop its arrays."""
-        self._operation = None
 
 
 def _begun(operation: Any, _recv: Buffer) -> Steps:

@@ -3,7 +3,7 @@
 One engine a process holds the unfinished operations. A thread that waits for one advances them all.
 Without a waiting thread, a thread of its own does so, if the backend allows calls from any thread.
 Operations of one queue run one after the other, in their order of insertion, which is the order in
-which every rank calls them.
+which every rank calls them. Messages are in no queue: each of them has begun.
 
 Waking the thread costs more than a small operation, and then it competes with the waiting thread
 for the interpreter. So it leaves a small operation to the thread that started it, and takes it over
@@ -17,12 +17,13 @@ import threading
 import time
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Any
 
 from hpccomm.contracts.transport import Steps
 from hpccomm.errors import CommunicationError
 from hpccomm.runtime.lifetime import ExitStep, ServiceThread, after_fork, at_exit, keep
-from hpccomm.runtime.waiting import SPINS, Expired, Gate, Patience, wait
+from hpccomm.runtime.waiting import MOVED_SPINS, SPINS, Gate, Patience, wait
 
 logger = logging.getLogger("hpccomm")
 
@@ -62,26 +63,27 @@ class Task(ABC):
         Whether a thread waits for it.
     seen : bool
         Whether the error was delivered.
-    queue : deque of Task
-        Where it was put.
-    then : list of callable
+    queue : deque of Task or None
+        Where it was put; None for a message.
+    steps : Steps or None
+        Its steps, once it has begun.
+    then : sequence of callable
         Functions to call at its end; see `tell`.
     """
 
-    __slots__ = (
-        "_steps", "awaited", "error", "gate", "over", "queue", "seen", "small", "started", "then", "timeout",
-    )  # fmt: skip
+    # Most tasks change few of these, and a message takes a microsecond in all.
+    error: BaseException | None = None
+    over = awaited = seen = False
+    queue: "TaskQueue | None" = None
+    then: Sequence[Callback] = ()
+    small = True
+    steps: Steps | None = None
 
     def __init__(self, gate: Gate, timeout: float, started: float, *, small: bool = False) -> None:
         self.gate = gate
         self.timeout = timeout
         self.started = started
         self.small = small
-        self.queue: TaskQueue = _NO_QUEUE
-        self._steps: Steps | None = None
-        self.error: BaseException | None = None
-        self.over = self.awaited = self.seen = False
-        self.then: list[Callback] = []
 
     @abstractmethod
     def begin(self) -> Steps:
@@ -90,6 +92,10 @@ class Task(ABC):
     @abstractmethod
     def expired(self, elapsed: float) -> CommunicationError | None:
         """Return the error of a deadline that has passed; None goes on without one."""
+
+    def gave_up(self, limit: float) -> CommunicationError | None:
+        """Return the error of a wait whose own deadline of `limit` seconds has passed; None waits on."""
+        return self.expired(limit)
 
     @abstractmethod
     def ended(self, error: BaseException | None, elapsed: float) -> BaseException | None:
@@ -102,16 +108,33 @@ class Task(ABC):
     def forget(self) -> None:
         """Drop its arrays: it is done."""
 
+    def spin(self) -> None:
+        """Move on for as long as a wait spins; it has begun. The deadline is for `turn`."""
+        try:
+            if self.gate.error is not None:
+                raise self.gate.error
+            left = SPINS
+            for moved in self.steps or ():
+                left -= MOVED_SPINS if moved else 1
+                if left <= 0:
+                    return
+            self.end(None)
+        except Exception as error:  # noqa: BLE001 (a waiter raises it)
+            self.end(error)
+        except BaseException as error:  # such as Ctrl-C, which is not this task's alone
+            self.end(error)
+            raise
+
     def turn(self) -> bool:
         """Move on as far as it goes; return whether anything moved."""
         try:
             if self.gate.error is not None:
                 raise self.gate.error
-            if self._steps is None:
-                self._steps = self.begin()
-            moved = next(self._steps, None)
+            if self.steps is None:
+                self.steps = self.begin()
+            moved = next(self.steps, None)
             if moved is None:
-                self._end(None)
+                self.end(None)
                 return True
             if self.timeout != math.inf:
                 elapsed = time.perf_counter() - self.started
@@ -122,29 +145,31 @@ class Task(ABC):
                     self.timeout = math.inf
             return moved
         except Exception as error:  # noqa: BLE001 (a waiter raises it)
-            self._end(error)
+            self.end(error)
             return True
         except BaseException as error:  # such as Ctrl-C, which is not this task's alone
-            self._end(error)
+            self.end(error)
             raise
 
-    def _end(self, error: BaseException | None) -> None:
+    def end(self, error: BaseException | None) -> None:
+        """Note its end, by an error or None."""
         try:
             self.error = self.ended(error, time.perf_counter() - self.started)
         except BaseException as failure:  # noqa: BLE001 (a user's hook; the task must end)
             self.error = error or failure
         self.over = True
         if self.error is None:
-            self._steps = None
+            self.steps = None
             self.forget()
         if self.then:
             self.tell()
 
     def tell(self) -> None:
         """Call what waits for its end, each once. From any thread; never raises an exception of theirs."""
-        while self.then:
+        then: Any = self.then
+        while then:
             try:
-                call = self.then.pop(0)
+                call = then.pop(0)
             except IndexError:  # another thread was faster
                 return
             try:
@@ -155,8 +180,6 @@ class Task(ABC):
 
 TaskQueue = deque[Task]
 """Tasks that run one after the other."""
-
-_NO_QUEUE: TaskQueue = deque()
 
 
 class ProgressEngine:
@@ -171,6 +194,7 @@ class ProgressEngine:
     def __init__(self, *, threaded: bool) -> None:
         self.threaded = threaded
         self._queues: list[TaskQueue] = []
+        self._messages: dict[Task, None] = {}  # in their order; changed without a lock
         self._turn = threading.Lock()  # held by the thread that advances tasks
         self._lock = threading.Lock()  # guards what follows, and _queues
         self._changed = threading.Condition(self._lock)
@@ -186,11 +210,23 @@ class ProgressEngine:
             queue.append(task)
             if len(queue) == 1:
                 self._queues.append(queue)
-            if self.threaded and self._thread is None and not self._stopping:
-                self._thread = ServiceThread(target=self._run, name="hpccomm", daemon=True)
-                self._thread.start()
-            elif self._parked or not task.small:
-                self._changed.notify()
+            if self._parked or self._thread is None or not task.small:
+                self._wake()
+
+    def follow(self, task: Task) -> None:
+        """Take a message that has begun, and that the thread moves on if nothing waits for it soon."""
+        self._messages[task] = None
+        if self._parked or self._thread is None:
+            with self._lock:
+                self._wake()
+
+    def _wake(self) -> None:
+        """Have the thread look, or start it. With the lock."""
+        if self.threaded and self._thread is None and not self._stopping:
+            self._thread = ServiceThread(target=self._run, name="hpccomm", daemon=True)
+            self._thread.start()
+        else:
+            self._changed.notify()
 
     def hurry(self, task: Task) -> None:
         """Have the thread advance a task at once, since no wait is expected."""
@@ -199,13 +235,17 @@ class ProgressEngine:
             self._changed.notify()
 
     def turn(self) -> bool:
-        """Move every queue's first task on; return whether anything moved. Never blocks."""
+        """Move messages and every queue's first task on; return whether anything moved. Never blocks."""
         if not self._turn.acquire(blocking=False):
             return False  # another thread is at it
         try:
             moved = False
             for queue in tuple(self._queues):
                 moved |= self._move(queue)
+            for task in tuple(self._messages):
+                moved |= task.turn()
+                if task.over:
+                    del self._messages[task]
             return moved
         finally:
             self._turn.release()
@@ -225,7 +265,7 @@ class ProgressEngine:
             if not queue:
                 self._queues.remove(queue)
 
-    def wait(self, task: Task, timeout: float, expired: Expired) -> None:
+    def wait(self, task: Task, timeout: float) -> None:
         """Wait until `task` is over.
 
         Raises
@@ -243,12 +283,12 @@ class ProgressEngine:
             self._waiters += 1
         task.awaited = True
         try:
-            wait(poll, timeout=timeout, gate=Gate(), expired=expired)
+            wait(poll, timeout=timeout, gate=Gate(), expired=lambda _: task.gave_up(timeout))
         finally:
             task.awaited = False
             with self._changed:
                 self._waiters -= 1
-                if self._queues:
+                if self._queues or self._messages:
                     self._changed.notify()
 
     def _spun(self, task: Task) -> bool:
@@ -256,13 +296,19 @@ class ProgressEngine:
 
         A small one is over before the thread need know that somebody waits.
         """
-        if len(self._queues) > 1:
+        queue = task.queue
+        if queue is not None and (len(self._queues) > 1 or self._messages):
             return any(task.over or (self.turn() and task.over) for _ in range(SPINS))
-        # As `turn`, for a single queue that no other thread advances now.
-        if task.over or not self._turn.acquire(blocking=False):
+        # As `turn`, for what no other thread advances now.
+        if not self._turn.acquire(False):
             return task.over
         try:
-            queue = task.queue
+            if queue is None:
+                if not task.over:
+                    task.spin()
+                if task.over:
+                    self._messages.pop(task, None)
+                return task.over
             for _ in range(SPINS):
                 if task.over:
                     return True
@@ -279,15 +325,17 @@ class ProgressEngine:
                 if self._stopping:
                     return
                 now = time.perf_counter()
+                # Before it looks for messages, so that one that comes now is not overlooked.
+                self._parked = True
                 if self._waiters:
                     pause: float | None = None  # the leaving thread notifies, if tasks remain
-                elif not self._queues:
+                elif not (self._queues or self._messages):
                     pause = SMALL_SECONDS if now - since < LINGER_SECONDS else None
                 else:
                     since, pause = now, self._grace(now)
+                self._parked = pause is None
                 if pause != 0.0:
                     # The thread parks here while there is nothing to do; it waits for no peer.
-                    self._parked = pause is None
                     self._changed.wait(pause)
                     self._parked = False
                     patience.reset()
@@ -299,10 +347,10 @@ class ProgressEngine:
 
     def _grace(self, now: float) -> float:
         """Return for how long the operations are left to the thread that started them."""
-        first = [queue[0] for queue in self._queues]
+        first = [*(queue[0] for queue in self._queues), *tuple(self._messages)]
         if not all(task.small for task in first):
             return 0.0
-        oldest = min(task.started for task in first)
+        oldest = min((task.started for task in first), default=now)
         return max(0.0, oldest + SMALL_SECONDS - now)
 
     def stop(self) -> None:
@@ -315,7 +363,7 @@ class ProgressEngine:
             self._changed.notify()
         if self._thread is not None:
             self._thread.join()
-        if self._queues:
+        if self._queues or self._messages:
             keep(self)  # with the arrays of unfinished operations
 
 

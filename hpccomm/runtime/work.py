@@ -1,28 +1,32 @@
-"""`Work`: the result of an asynchronous call, and the warnings if it is dropped.
+"""`Work`: the result of an asynchronous call, the task behind it, and the warnings if it is dropped.
 
-The lanes return it to the user; `device_work` is its form for device arrays.
+The engine and the generated calls make both; `device_work` is the form for device arrays.
 """
 
 import sys
 import warnings
 from collections.abc import Callable
+from math import inf
 from time import perf_counter, sleep
 from typing import TYPE_CHECKING, Any
 
-from hpccomm.errors import CommunicationError, UsageError, untied
+from hpccomm.contracts.transport import Steps
+from hpccomm.errors import CommunicationError, CommunicatorAborted, UsageError, untied
+from hpccomm.runtime.failure import harmless_error
 from hpccomm.runtime.progress import ProgressEngine, Task
 from hpccomm.runtime.recorder import (
     BEGIN,
     ERROR,
     LABEL,
     SITE,
+    TIMEOUT,
     CallRecord,
     Site,
     described,
     line_of,
     program_site,
 )
-from hpccomm.runtime.waiting import Expired
+from hpccomm.runtime.reports import Tally
 from hpccomm.settings import check_seconds
 
 
@@ -35,7 +39,7 @@ class Work:
     communicator is finalized.
     """
 
-    __slots__ = ("_asked", "_engine", "_entry", "_gave_up", "_keep", "_result", "_task")
+    _asked = False
 
     def __init__(
         self,
@@ -44,15 +48,12 @@ class Work:
         result: Any,
         keep: tuple[object, ...],
         entry: CallRecord,
-        gave_up: Expired,
     ) -> None:
-        self._asked = False
-        self._entry = entry
         self._engine = engine
         self._task = task
         self._result = result
-        self._keep: tuple[object, ...] = keep
-        self._gave_up = gave_up
+        self._keep = keep
+        self._entry = entry
 
     if not TYPE_CHECKING:  # which is to know every name
 
@@ -84,23 +85,26 @@ class Work:
             The failure of the operation.
         """
         self._asked = True
-        check_block(block)
-        limit = self._task.timeout if timeout is None else check_seconds("timeout", timeout)
-        if not self._task.over:
+        if block is not None:
+            check_block(block)
+        task = self._task
+        limit = task.timeout if timeout is None else check_seconds("timeout", timeout)
+        if not task.over:
             try:
-                self._engine.wait(self._task, limit, lambda _: self._gave_up(limit))
+                self._engine.wait(task, limit)
             except CommunicationError:
                 until = perf_counter() + 1.0  # the thread that moves it learns of it a moment later
                 while not self.done() and perf_counter() < until:
                     sleep(0)
                 raise
-        if self._task.error is not None:
-            self._task.seen = True
-            if self._task.gate.error is None:  # nothing has failed, and its arrays may go
-                raise untied(self._task.error)
-            raise self._task.error
+        if task.error is not None:
+            task.seen = True
+            if task.gate.error is None:  # nothing has failed, and its arrays may go
+                raise untied(task.error)
+            raise task.error
         self._keep = ()
-        return self._result
+        result = self._result
+        return result() if result.__class__ is Later else result
 
     def done(self) -> bool:
         """Return whether the operation is over, for good or ill. Does not block."""
@@ -129,7 +133,7 @@ class Work:
             Without arguments.
         """
         self._asked = True
-        self._task.then.append(call)
+        vars(self._task).setdefault("then", []).append(call)
         if self._task.over:
             self._task.tell()
         else:
@@ -142,6 +146,124 @@ class Work:
     def __repr__(self) -> str:
         state = "under way" if not self._task.over else "failed" if self._task.error else "done"
         return f"<hpccomm.Work {state}>"
+
+
+SMALL_BYTES = 64 << 10
+"""Bytes of a collective up to which the thread that starts it usually ends it."""
+
+
+class Started(Task):
+    """An asynchronous call under way.
+
+    Parameters
+    ----------
+    calls : CallEngine
+        The communicator's.
+    entry : list
+        The record of the call, with its deadline.
+    tally : Tally
+        Where it is counted.
+    keep : tuple
+        Objects that must live until it is done.
+    start : callable, optional
+        Returns its steps, unless it has them.
+    ordered : bool
+        As in `Operation`.
+    """
+
+    _given_up: CommunicationError | None = None
+
+    def __init__(
+        self,
+        calls: Any,
+        entry: CallRecord,
+        tally: Tally,
+        keep: tuple[object, ...],
+        start: Callable[[], Steps] | None = None,
+        ordered: bool = False,
+    ) -> None:
+        self.gate = calls.gate
+        self.timeout = entry[TIMEOUT]
+        self.started = entry[BEGIN]
+        if ordered and entry[LABEL].nbytes > SMALL_BYTES:
+            self.small = False
+        self.entry = entry
+        self._calls = calls
+        self._tally = tally
+        self.keep = keep
+        self._start = start
+        self.ordered = ordered
+
+    def begin(self) -> Steps:
+        """Return its steps."""
+        assert self._start is not None
+        return self._start()
+
+    def expired(self, elapsed: float) -> CommunicationError | None:
+        """Return the error of its deadline."""
+        error: CommunicationError | None = self._calls.at_deadline(self.entry, elapsed)
+        return error
+
+    def gave_up(self, limit: float) -> CommunicationError | None:
+        """Return the error of a wait of `limit` seconds; None waits on."""
+        self.entry[TIMEOUT] = limit
+        error = self._given_up = self.expired(perf_counter() - self.started)
+        if error is not None:
+            self._calls.failure.note(error, self)
+        return error
+
+    def ended(self, error: BaseException | None, elapsed: float) -> BaseException | None:
+        """Count and report the call."""
+        calls, entry = self._calls, self.entry
+        calls.under_way.pop(self, None)
+        raised = error
+        if error is not None:
+            raised = self._raised(error, elapsed)
+        calls.ended(entry, self._tally, raised, elapsed)
+        return raised
+
+    def _raised(self, error: BaseException, elapsed: float) -> BaseException:
+        """Note a failure, and return it as an error of the tree."""
+        calls, given_up = self._calls, self._given_up
+        if given_up is not None and error is calls.gate.error:
+            error = given_up  # the waiter has raised it, which shut the gate
+        harmless = harmless_error(error, self.ordered)
+        if harmless:
+            self.forget()
+        else:
+            calls.failure.note(error, self)
+        raised: BaseException = calls.failure.raised(error, self.entry, elapsed, harmless=harmless)
+        if raised is not given_up and not isinstance(raised, CommunicatorAborted):
+            calls.failure.unseen.append((self, self.entry))
+        return raised
+
+    def forget(self) -> None:
+        """Drop its arrays."""
+        self.keep, self._start = (), None
+
+
+OVER = Started.__new__(Started)
+"""The task of works that were done as soon as they were begun."""
+OVER.over, OVER.timeout = True, inf
+
+
+class Later:
+    """A result that is not known before the operation is over.
+
+    Parameters
+    ----------
+    make : callable
+        Returns it, or raises. Called by each wait, when the operation has ended well.
+    """
+
+    __slots__ = ("_make",)
+
+    def __init__(self, make: Callable[[], Any]) -> None:
+        self._make = make
+
+    def __call__(self) -> Any:
+        """Return it."""
+        return self._make()
 
 
 def check_block(block: object) -> None:

@@ -24,7 +24,7 @@ from hpccomm.dtypes import DType
 from hpccomm.errors import UsageError
 from hpccomm.memory.cuda.arrays import Queue
 from hpccomm.memory.views import Array, as_bytes, check_layout, empty_like_kind
-from hpccomm.runtime.callpath import BLOCKED, EXCHANGED, PLAN, Diversion, Issue, compiled
+from hpccomm.runtime.callpath import BLOCKED, EXCHANGED, PLAN, STARTED, Diversion, Issue, compiled
 from hpccomm.runtime.engine import CallEngine
 from hpccomm.runtime.operation import Operation, as_one, together
 from hpccomm.runtime.recorder import BLOCKING, MODE, POLLED
@@ -203,6 +203,8 @@ class HostLane(Lane):
             route = self._message_route(name, to, origin, wires, replaced)
             label = of_message(name, nbytes, (to, origin), tag, wires[0] // DTYPES)
             prepared = self._messages[key] = self._prepare(label, label, route, False)
+            started = compiled(STARTED)(self._calls, label, prepared.tally, route.start)
+            prepared.begin = started
         return Call(prepared, send, recv, result, keep)
 
     def _message_route(
@@ -268,6 +270,10 @@ class HostLane(Lane):
 
     def start(self, call: Call, limit: float) -> Work:
         """Start a call that goes on by itself."""
+        begin = call.prepared.begin
+        if begin is not None:
+            work: Work = begin((call.send, call.recv), call.keep, limit, call.result)
+            return work
         operation = _operation(call, call.prepared.async_label)
         return self._calls.start(self._check.operation(operation), limit, call.result)
 

@@ -75,6 +75,8 @@ class PreparedCall(Generic[R]):
     issue : callable
         Carries one out: the lane calls it with the values of the single call. The first call
         replaces it, once it is agreed.
+    begin : callable or None
+        Begins an asynchronous one, for messages of arrays in host memory.
     returns_x, returns_out : bool
         Whether the call returns x, or `out`.
     """
@@ -90,6 +92,7 @@ class PreparedCall(Generic[R]):
     direct: Callable[[Any, Any], tuple[Any, ...]] | None = None
     exchange: tuple[BoundSet, Repeated] | None = None
     issue: Callable[..., None] = field(init=False)
+    begin: Any = None
     returns_x: bool = False
     returns_out: bool = False
 
