@@ -27,7 +27,7 @@ COLLECTIVES = (
     *("all_reduce", "reduce_scatter", "all_gather", "broadcast", "reduce"),
     *("all_to_all", "gather", "scatter", "send_recv", "scan"),
 )
-
+MESSAGES = [one.figure for one in PROMISED if one.group.name == "messages"]
 
 PROGRAM = """
 import runpy, sys
@@ -104,6 +104,7 @@ def test_several_nodes(mpiexec: Mpiexec) -> None:
     [
         ["overlap.py", "--mebibytes", "1", "--sleep", "0.01", "--turns", "1", "all_reduce wait"],
         ["exchange.py", "--rounds", "2", "--calls", "2", "exchange 8 plan time"],
+        ["messages.py", "--rounds", "2", "--calls", "2", *MESSAGES],
         ["gradients.py", "--rounds", "2", "large sync time", "small ready added"],
         ["training.py", "--rounds", "2", "small buckets step", "small sign gain"],
         ["import_time.py", "--turns", "1", "import", "new_comm"],
@@ -116,7 +117,7 @@ def test_the_others(
 ) -> None:
     program, *arguments = command
     file = tmp_path / "figures.json"
-    if program in ("overlap.py", "exchange.py", "gradients.py", "training.py"):
+    if program in ("overlap.py", "exchange.py", "messages.py", "gradients.py", "training.py"):
         done = shared_job(2, "-c", PROGRAM, FOLDER / program, *arguments, "--json", file)
     else:
         done = mpiexec(1, FOLDER / program, *arguments, "--json", file)

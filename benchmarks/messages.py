@@ -1,0 +1,191 @@
+"""What a program does beside collectives, beside the same program written with mpi4py.
+
+Run it on ranks that have a core each::
+
+    mpiexec -n 2 python benchmarks/messages.py "in flight 512 time" "pipeline 64K time"
+
+A figure is ``CASE SIZE time``: the time over mpi4py's. `CASES` lists the cases. Both programs take turns.
+Figures are medians over the rounds, of the slowest rank.
+"""
+
+import argparse
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
+
+import numpy as np
+from mpi4py import MPI
+
+import hpccomm
+from contest import figures, rounds
+from contest.figures import Figure
+from hpccomm.units import size
+
+if TYPE_CHECKING:
+    from contest.rounds import Call
+    from hpccomm.communicator import Communicator
+
+Pair = tuple["Call", "Call"]
+"""The program over hpccomm, and the same over mpi4py."""
+
+Case = Callable[["Communicator", MPI.Intracomm, int], Pair]
+"""Makes both programs for messages of so many bytes. Collective."""
+
+MICROBATCHES = 8
+
+
+def _peer(comm: "Communicator") -> int:
+    """Return the rank that this one exchanges with; ranks are in pairs."""
+    return comm.rank ^ 1
+
+
+def in_flight(comm: "Communicator", bare: MPI.Intracomm, nbytes: int) -> Pair:
+    """Each rank begins a send and a receive, and waits for both."""
+    peer, x, out = _peer(comm), np.zeros(nbytes, np.uint8), np.zeros(nbytes, np.uint8)
+
+    def ours() -> None:
+        received = comm.recv(out, peer, async_op=True)
+        sent = comm.send(x, peer, async_op=True)
+        received.wait()
+        sent.wait()
+
+    def theirs() -> None:
+        requests = [bare.Irecv(out, peer), bare.Isend(x, peer)]
+        MPI.Request.Waitall(requests)
+
+    return ours, theirs
+
+
+def batch(comm: "Communicator", bare: MPI.Intracomm, nbytes: int) -> Pair:
+    """The same in one batch."""
+    peer, x, out = _peer(comm), np.zeros(nbytes, np.uint8), np.zeros(nbytes, np.uint8)
+
+    def ours() -> None:
+        with comm.batch():
+            comm.recv(out, peer)
+            comm.send(x, peer)
+
+    def theirs() -> None:
+        requests = [bare.Irecv(out, peer), bare.Isend(x, peer)]
+        MPI.Request.Waitall(requests)
+
+    return ours, theirs
+
+
+def from_any(comm: "Communicator", bare: MPI.Intracomm, nbytes: int) -> Pair:
+    """A message there and back, each received from any rank."""
+    peer, x, out = _peer(comm), np.zeros(nbytes, np.uint8), np.zeros(nbytes, np.uint8)
+    first = comm.rank < peer
+
+    def ours() -> None:
+        if first:
+            comm.send(x, peer)
+        comm.recv(out, hpccomm.ANY)
+        if not first:
+            comm.send(x, peer)
+
+    def theirs() -> None:
+        if first:
+            bare.Send(x, peer)
+        bare.Recv(out, MPI.ANY_SOURCE)
+        if not first:
+            bare.Send(x, peer)
+
+    return ours, theirs
+
+
+def pipeline(comm: "Communicator", bare: MPI.Intracomm, nbytes: int) -> Pair:
+    """The first rank of a pair sends activations of microbatches forward, and receives their gradients.
+
+    Each stage multiplies the message with a matrix, as a small layer does.
+    """
+    peer, first = _peer(comm), comm.rank < _peer(comm)
+    rows = 64
+    weights = np.eye(max(1, nbytes // 4 // rows), dtype=np.float32)[:, :64].copy()
+    shape = (rows, max(1, nbytes // 4 // rows))
+    there = [np.zeros(shape, np.float32) for _ in range(MICROBATCHES)]
+    back = [np.zeros(shape, np.float32) for _ in range(MICROBATCHES)]
+
+    def compute(x: np.ndarray) -> None:
+        x @ weights
+
+    def ours() -> None:
+        if first:
+            gradients = [comm.recv(out, peer, async_op=True) for out in back]
+            sent = []
+            for x in there:
+                compute(x)
+                sent.append(comm.send(x, peer, async_op=True))
+            for out, gradient in zip(back, gradients, strict=True):
+                gradient.wait()
+                compute(out)
+        else:
+            activations = [comm.recv(out, peer, async_op=True) for out in there]
+            sent = []
+            for x, out, activation in zip(there, back, activations, strict=True):
+                activation.wait()
+                compute(x)
+                sent.append(comm.send(out, peer, async_op=True))
+        for each in sent:
+            each.wait()
+
+    def theirs() -> None:
+        if first:
+            gradients = [bare.Irecv(out, peer) for out in back]
+            sent = []
+            for x in there:
+                compute(x)
+                sent.append(bare.Isend(x, peer))
+            for out, gradient in zip(back, gradients, strict=True):
+                gradient.Wait()
+                compute(out)
+        else:
+            activations = [bare.Irecv(out, peer) for out in there]
+            sent = []
+            for x, out, activation in zip(there, back, activations, strict=True):
+                activation.Wait()
+                compute(x)
+                sent.append(bare.Isend(out, peer))
+        MPI.Request.Waitall(sent)
+
+    return ours, theirs
+
+
+CASES: Mapping[str, Case] = {
+    "in flight": in_flight,
+    "batch": batch,
+    "from any": from_any,
+    "pipeline": pipeline,
+}
+"""By name. Another case is a function and a line here, and a promise in ``promises.toml``."""
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    figures.add_arguments(parser, "in flight 512 time")
+    parser.add_argument("--rounds", type=int, default=101, help="turns of each (%(default)s)")
+    parser.add_argument("--calls", type=int, help="of a turn (default: a few milliseconds' worth)")
+    request = parser.parse_args()
+    bare = MPI.COMM_WORLD.Dup()
+    measured: dict[str, Figure] = {}
+    with hpccomm.new_comm() as comm:
+        for figure in request.figures:
+            case, nbytes, _ = figure.rsplit(maxsplit=2)
+            racing = CASES[case](comm, bare, size(nbytes))
+            times = rounds.compete(racing, bare, request.rounds, request.calls)
+            took, beside = (each.seconds * 1e6 for each in times)
+            least = [each.rounds.min() * 1e6 for each in times]
+            measured[figure] = Figure(
+                times[0].over(times[1]),
+                f"{took:.2f} µs (least {least[0]:.2f}); mpi4py {beside:.2f} µs (least {least[1]:.2f})",
+                times[0].seconds,
+            )
+        rank = comm.rank
+    if rank == 0:
+        figures.show(measured, request.json)
+
+
+if __name__ == "__main__":
+    main()
