@@ -8,7 +8,8 @@ All ranks of the communicator make the same calls, in the same order.
 `x` and `out` are arrays, both in host memory (NumPy, or anything with the buffer protocol or DLPack)
 or both on this rank's device (CuPy, PyTorch, or anything with ``__cuda_array_interface__`` or CUDA
 DLPack), and in the same kind of memory on all ranks. They must be C-contiguous, in native byte order,
-and writable if the call writes to them. `out` may have any shape with the right number of elements.
+and writable if the call writes to them. A number (Python's or NumPy's) may take the place of x where the
+call says so. `out` may have any shape with the right number of elements.
 Keywords must be equal on all ranks, except `timeout` and `stream`.
 
 On host arrays, a synchronous call blocks until the result is complete. On device arrays, a call is
@@ -39,7 +40,7 @@ def broadcast(
 
     Parameters
     ----------
-    x : array
+    x : array or number
         Of the same shape and dtype on all ranks.
     root : int
         The rank whose data is sent.
@@ -56,8 +57,8 @@ def broadcast(
 
     Returns
     -------
-    array
-        `x`; or a `Work`.
+    array or number
+        `x`, or the root's number; or a `Work`.
 
     Raises
     ------
@@ -85,7 +86,7 @@ def all_gather(
 
     Parameters
     ----------
-    x : array, shape s
+    x : array of shape s, or number
         Of the same shape and dtype on all ranks. It may be this rank's block of `out`.
     out : array, shape ``(size, *s)``, optional
         The array for the result; None makes a new array.
@@ -174,7 +175,7 @@ def gather(
 
     Parameters
     ----------
-    x : array, shape s
+    x : array of shape s, or number
         Of the same shape and dtype on all ranks. On the root it may be this rank's block of `out`.
     root : int
         The rank that gets the result.

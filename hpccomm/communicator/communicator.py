@@ -49,6 +49,7 @@ else:
     messages, objects = map(_LateModule, ("messages", "objects"))
     plans, uneven = map(_LateModule, ("planning", "uneven"))
     grids, meshes = map(_LateModule, ("grid", "mesh"))
+    Core.call_on_number = _Late("numbers", "call_on_number")
 
 
 class Communicator:

@@ -5,22 +5,23 @@ The methods of `Communicator` are functions over it.
 
 import json
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
-from numpy import may_share_memory, ndarray
+from numpy import asarray, may_share_memory, ndarray
 
 from hpccomm.backends.control import Control
 from hpccomm.communicator.call_sink import CallSink
-from hpccomm.communicator.lanes import Call, Check, Lanes, PreparedCall
+from hpccomm.communicator.lanes import Call, Check, Lanes
 from hpccomm.communicator.prepared_calls import PreparedCalls
 from hpccomm.communicator.resolving import NO_LISTS, Lists
 from hpccomm.contracts.backend import Backend
 from hpccomm.contracts.fingerprint import compared
 from hpccomm.contracts.signature import Signature
 from hpccomm.contracts.transport import Steps
+from hpccomm.dtypes import REDUCIBLE
 from hpccomm.errors import CommunicationError, HpccommError, RankMismatch, UsageError
 from hpccomm.runtime.callpath import in_turn
 from hpccomm.runtime.engine import FINALIZED, CallEngine, everyone
@@ -43,6 +44,12 @@ class Closable(Protocol):
 
 _dropped: "list[Core]" = []
 """Communicators over MPI that this process has dropped and not finalized. They are ended when ranks meet."""
+
+NUMBERS = frozenset((bool, int, float, complex, *(each.type for each in REDUCIBLE)))
+"""Classes of numbers."""
+
+OF_NUMBERS = frozenset(("all_reduce", "reduce", "broadcast", "scan", "all_gather", "gather"))
+"""The calls that take a number in place of an array."""
 
 KNOWN = 1024
 """Kinds of calls that are known; a program that makes more different ones has them checked again."""
@@ -78,7 +85,7 @@ class Core:
     prepared_calls : PreparedCalls
         What was decided.
     known : dict
-        Prepared calls for checked synchronous host calls, by their arguments.
+        Prepared calls for checked synchronous host calls, by their arguments; or calls on numbers.
     sink : CallSink
         What takes calls instead of their being issued.
     plan_tags : PlanTags or None
@@ -99,13 +106,16 @@ class Core:
     made: bool = False
     site: Site | None = None
 
+    call_on_number: ClassVar[Callable[..., Any]]
+    """``call_on_number(name, x, ...)``, which is loaded late."""
+
     def __post_init__(self) -> None:
         backend, calls = self.backend, self.calls
         self.windows: list[Closable] = []
         self.groups = 0
         self.shrunk: Counter[tuple[int, ...]] = Counter()
         self.prepared_calls = PreparedCalls(backend.rank, backend.size, self.lanes)
-        self.known: dict[object, PreparedCall[Any]] = {}
+        self.known: dict[object, Any] = {}
         self.sink = CallSink(calls)
         self.plan_tags: PlanTags | None = None
 
@@ -155,6 +165,7 @@ class Core:
         # The shortest path, where each statement counts: a call on plain host arrays like an
         # earlier one.
         key: object = None
+        like: object = None  # of numbers
         source = target = None
         plain = async_op is False and stream is None and not lists.returned
         if plain and x.__class__ is ndarray:
@@ -177,6 +188,14 @@ class Core:
                         )  # fmt: skip
         elif plain and x is None and out is None:
             key = name, algorithm, deterministic  # a barrier
+        elif plain and out is None and x.__class__ in NUMBERS:
+            like = name, x.__class__, op, algorithm, deterministic, root, root.__class__, exclusive
+            try:
+                number = self.known.get(like)
+            except TypeError:
+                number = like = None
+            if number is not None and not self.sink.diverted:
+                return number(x, limit)
         if key is not None:
             if root is not None or lists is not NO_LISTS or exclusive is not False:
                 # The class of the root, since True is equal to 1.
@@ -186,8 +205,13 @@ class Core:
             except TypeError:  # an argument cannot be hashed, such as a callable object
                 prepared = key = None
             if prepared is not None and not self.sink.diverted:
-                prepared.issue(prepared.direct(source, target), (x, out), limit)  # type: ignore[misc]  # it is there
+                prepared.issue(prepared.direct(source, target), (x, out), limit)
                 return out if prepared.returns_out else x if prepared.returns_x else None
+        if x.__class__ in NUMBERS and name in OF_NUMBERS and stream is None:
+            if out is None or out.__class__ is str:
+                how = op, root, exclusive, algorithm, deterministic
+                return self.call_on_number(name, x, async_op, limit, like, *how)
+            x = asarray(x)
         prepared, arrays = self.prepared_calls.find(
             name, x, out, op, root, lists, exclusive, algorithm, deterministic
         )
@@ -201,7 +225,7 @@ class Core:
             call.result = (call.result, lists.arriving(prepared.resolved.shape[0]))
         return self.issue(call, async_op, limit)
 
-    def know(self, key: object, prepared: PreparedCall[Any]) -> None:
+    def know(self, key: object, prepared: Any) -> None:
         """Remember how calls are carried out that are alike, and need no check but that they are."""
         if len(self.known) >= KNOWN:
             self.known.clear()

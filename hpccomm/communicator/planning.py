@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from hpccomm.communicator.call_sink import PlanStep
-from hpccomm.communicator.core import Core, HasCore
+from hpccomm.communicator.core import NUMBERS, Core, HasCore
 from hpccomm.communicator.lanes import Call
 from hpccomm.communicator.sequences import agreed, at_deadline
 from hpccomm.contracts.choice import Choice
@@ -219,6 +219,8 @@ def plan(self: HasCore, collective: str, *args: Any, **keywords: Any) -> Plan:
     try:
         limit = core.limit(keywords.get("timeout"))
         call = _captured(self, collective, args, keywords)
+        if (args[0] if args else keywords.get("x")).__class__ in NUMBERS:
+            raise UsageError("x is a number, and a plan's calls read an array anew; give an array")
         steps = (PlanStep((call,), False, user_site()),)
     except HpccommError as refused:
         error = refused

@@ -16,6 +16,9 @@ from hpccomm.schedules.algorithms import Algorithm, AnyAlgorithm, registered
 from hpccomm.schedules.algorithms.partition import offsets
 from hpccomm.settings import check_bool
 
+NEW = "new"
+"""An `out` that asks for a new array where x would take the result."""
+
 KEPT_CALLS = 1024
 """Decisions that are kept; a program that makes more different calls decides again."""
 
@@ -56,7 +59,8 @@ class PreparedCalls:
         UsageError
             If an argument does not fit.
         """
-        lane, a, b = self._lanes.views(x, out)
+        fresh = out.__class__ is str and out == NEW
+        lane, a, b = self._lanes.views(x, None if fresh else out)
         in_place = b is not None and a is not None and overlap(a, b)
         if in_place:
             in_place = _in_place(CALLS[name], name, a, b, self._rank, root, lists.counts)
@@ -65,13 +69,9 @@ class PreparedCalls:
         if op.__hash__ is None and given is not None:  # of mpi4py
             op = recognised(op, given[0])
         key: object = name, lane, given, wanted, op, root, in_place, algorithm, deterministic
-        if root is not None or lists is not NO_LISTS or exclusive is not False:
-            key = (
-                key,
-                root.__class__,
-                lists,
-                exclusive,
-            )  # the class of the root, since True is equal to 1
+        if root is not None or lists is not NO_LISTS or exclusive is not False or fresh:
+            # The class of the root, since True is equal to 1.
+            key = key, root.__class__, lists, exclusive, fresh
         try:
             prepared = self._kept.get(key)
         except TypeError:  # an argument that cannot be hashed, such as a callable object
@@ -88,6 +88,7 @@ class PreparedCalls:
                 in_place,
                 algorithm,
                 deterministic,
+                fresh,
             )
             prepared = _decided(lane, CallRequest(self._rank, self._size, *asked))
             if len(self._kept) >= KEPT_CALLS:

@@ -25,14 +25,14 @@ def all_reduce(
 
     Parameters
     ----------
-    x : array
+    x : array or number
         This rank's contribution, of the same shape and dtype on all ranks.
     op : ReduceOp, premul_sum(factor) or callable
         The reduction. A callable must be an elementwise function of two arrays, and without
         `deterministic` also commutative and associative. It is tried first. It may be called on
         slices, and must not modify them.
-    out : array, optional
-        The array for the result. If it is None, the result is written to x.
+    out : array or "new", optional
+        The array for the result; "new" makes one. If it is None, the result is written to x.
     async_op : bool
         Return a `Work` at once. Must be equal on all ranks.
     timeout : float, optional
@@ -48,7 +48,7 @@ def all_reduce(
 
     Returns
     -------
-    array
+    array or number
         `out`, or `x`; or a `Work`.
 
     Raises
@@ -80,7 +80,7 @@ def reduce(
 
     Parameters
     ----------
-    x : array
+    x : array or number
         This rank's contribution, of the same shape and dtype on all ranks.
     root : int
         The rank that gets the result.
@@ -88,9 +88,9 @@ def reduce(
         The reduction. A callable must be an elementwise function of two arrays, and without
         `deterministic` also commutative and associative. It is tried first. It may be called on
         slices, and must not modify them.
-    out : array, optional
-        The array for the result on the root. If it is None, the result is written to x there. Other
-        ranks do not use it.
+    out : array or "new", optional
+        The array for the result on the root; "new" makes one. If it is None, the result is written to
+        x there. Other ranks do not use it.
     async_op : bool
         Return a `Work` at once. Must be equal on all ranks.
     timeout : float, optional
@@ -106,7 +106,7 @@ def reduce(
 
     Returns
     -------
-    array or None
+    array, number or None
         On the root `out` or `x`; None on other ranks, where x is not changed; or a `Work`.
 
     Raises
@@ -193,7 +193,7 @@ def scan(
 
     Parameters
     ----------
-    x : array
+    x : array or number
         This rank's contribution, of the same shape and dtype on all ranks.
     op : ReduceOp, premul_sum(factor) or callable
         The reduction; AVG is refused. A callable must be an elementwise function of two arrays, and
@@ -219,7 +219,7 @@ def scan(
 
     Returns
     -------
-    array, of x's shape
+    array of x's shape, or number
         The prefix; or a `Work`.
 
     Raises

@@ -57,7 +57,8 @@ NO_LISTS = Lists()
 class CallRequest(NamedTuple):
     """The user's request of a collective call, without the memory.
 
-    `x` and `out` are pairs of dtype and shape, or None where the array was not given.
+    `x` and `out` are pairs of dtype and shape, or None where the array was not given. If `fresh`, the
+    result goes to a new array.
     """
 
     rank: int
@@ -72,6 +73,7 @@ class CallRequest(NamedTuple):
     in_place: bool
     algorithm: AnyAlgorithm | None
     deterministic: bool
+    fresh: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,7 +165,8 @@ def resolve(request: CallRequest) -> Resolved:
     extents = _extents(collective, request, which, shape, sends=sends or like_root)
     recv: Role | None = None
     if receives:
-        to_x = one_array or (collective.in_place == "by default" and request.out is None)
+        default = collective.in_place == "by default" and request.out is None
+        to_x = one_array or (default and not request.fresh)
         recv = "x" if to_x else _into(request, dtype, extents.result)
     in_place = not one_array and receives and (recv == "x" or request.in_place)
     call = Signature(

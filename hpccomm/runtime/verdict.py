@@ -394,4 +394,5 @@ def side_by_side(called: Mapping[int, Facts]) -> str:
     told = [f"{ranks_named(ranks)}: {call}" for call, ranks in groups.items()]
     if len(told) > MOST_NAMED:
         told = [*told[:MOST_NAMED], f"and {len(told) - MOST_NAMED} more"]
-    return "; ".join(told)
+    hint = "; give one dtype on all ranks, such as x.astype(float) or float(x)"
+    return "; ".join(told) + hint * ("dtype" in differ)

@@ -12,10 +12,12 @@ from front import (
     device_choices,
     device_frameworks,
     device_misuse,
+    fresh,
     locations,
     misuse,
     misused_algorithms,
     misused_arrays,
+    numbers,
     objects,
     observers,
     plans,
@@ -44,6 +46,8 @@ SECTIONS: tuple[Behaviours, ...] = (
     sequences.SEQUENCES,
     creation.CREATION,
     arrays.ARRAYS,
+    fresh.FRESH,
+    numbers.NUMBERS,
     observers.OBSERVERS,
     misuse.MISUSE,
     misused_algorithms.MISUSED,
@@ -71,7 +75,7 @@ LEFT_OUT = (
     LeftOut("locations.", PATHS, "values with their indices are reduced on the host"),
     LeftOut("registered.", PATHS, "of the host's memory; devices.registered is of the device's"),
     LeftOut(
-        "objects. groups. creation.misuse creation.unknown_hints creation.settings_that "
+        "numbers. objects. groups. creation.misuse creation.unknown_hints creation.settings_that "
         "misuse.hooks misuse.explanations observers.hooks_come_off observers.abort_hooks",
         PATHS,
         "no array takes part",

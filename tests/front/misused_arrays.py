@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from hpccomm.communicator.core import OF_NUMBERS
 from hpccomm.errors import BufferMismatch, UnsupportedDtype, UsageError
 from hpccomm.testing.conformance import oracle
 from hpccomm.testing.conformance.case import Behaviours
@@ -160,6 +161,8 @@ def inputs(comm: Communicator, bad: Bad) -> None:
     """What is no array, or none that can be shared, is refused as x."""
     with refused(comm) as attempt:
         for form in READERS:
+            if bad.name == "number" and form.name in (*OF_NUMBERS, "explain"):
+                continue
             x = bad.make(ROWS * max(1, form.x_blocks(comm.size)))
             attempt(form.name, bad.error, ("x", *bad.words), form.call, comm, x, None)
 
@@ -171,6 +174,8 @@ def outputs(comm: Communicator, bad: Bad) -> None:
         for form in (*FORMS, *IN_PLACE):
             if form.name == "broadcast" and comm.size == 1:
                 continue  # the only rank is the root, whose x is not written
+            if bad.name == "number" and form.output == "x":
+                continue  # which takes numbers
             x = np.ones(ROWS * form.x_blocks(comm.size))
             out = bad.make(ROWS * form.out_blocks(comm.size))
             words = (form.output, *bad.words)
