@@ -1,5 +1,6 @@
 """Tables of the documentation that are made from the code, so that no fact stands twice."""
 
+import collections
 import json
 import re
 import sys
@@ -48,6 +49,9 @@ from contest.promises import FILE as PROMISES  # noqa: E402
 from contest.promises import promises  # noqa: E402
 
 sys.path.pop()  # else words such as `auto` would name the programs of that folder
+
+TRANSLATIONS = HERE / "translations.tsv"
+"""hpccomm's calls, and how cupyx.distributed and torch.distributed name them."""
 
 MEASURED = HERE / "measured" / "promises.json"
 """A run of ``jobs/bench.sh`` on a machine that had nothing else to do."""
@@ -277,6 +281,33 @@ def mpi4py(section: str) -> Iterator[Line]:
             yield _listed(row["mpi4py"].split()), row["hpccomm"], row["differs"]
 
 
+def translations() -> Iterator[Line]:
+    """Calls of other libraries beside ours. mpi4py's names are those of its own table."""
+    theirs = collections.defaultdict[str, list[str]](list)
+    for row in mpi4py_names():
+        if row["section"] in ("messages", "arrays", "objects", "communicators"):
+            theirs[_method(row["hpccomm"])] += row["mpi4py"].split()
+    yield "mpi4py", "cupyx.distributed", "torch.distributed", "hpccomm"
+    for line in TRANSLATIONS.read_text("utf-8").splitlines()[1:]:
+        ours, cupyx, torch = (*line.split("\t"), "", "")[:3]
+        names = theirs.get(_method(ours), []) if _method(ours) else []
+        short = [
+            each for each in names if not each.endswith("_init") and not _blocking(each, names)
+        ]
+        yield *map(_listed, (short, cupyx.split(), torch.split())), ours
+
+
+def _blocking(name: str, names: Sequence[str]) -> bool:
+    """Return whether `names` has the blocking form of an asynchronous call."""
+    return name[0] in "Ii" and bool({name[1:], name[1:].capitalize()} & {*names})
+
+
+def _method(code: str) -> str:
+    """Return the method of a communicator that a cell names first."""
+    named = re.match(r"``(?:with )?comm\.(\w+)", code)
+    return named[1] if named else ""
+
+
 TABLES = (
     {
         make.__name__: make
@@ -301,6 +332,7 @@ TABLES = (
             meanings,
             checks,
             messages,
+            translations,
         )
     }
     | {name: partial(_stored, table) for name, table in STORED.items()}
@@ -322,7 +354,7 @@ class Table(SphinxDirective):
         for line in TABLES[self.arguments[0]]():
             first, *others = line
             text += f"   * - {first}\n" + "".join(f"     - {cell}\n" for cell in others)
-        for source in (__file__, PROMISES, MEASURED):
+        for source in (__file__, PROMISES, MEASURED, TRANSLATIONS):
             self.env.note_dependency(str(source))
         return self.parse_text_to_nodes(text)
 
