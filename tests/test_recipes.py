@@ -90,7 +90,7 @@ def check_conjugate_gradient(comm: hpccomm.Communicator) -> None:
 def check_work_queue(comm: hpccomm.Communicator) -> None:
     results, done = work_queue.work(comm, 300)
     np.testing.assert_array_equal(results, [work_queue.collatz(n) for n in range(1, 301)])
-    assert comm.all_reduce(np.array(done)) == 300
+    assert comm.all_reduce(done) == 300
 
 
 def check_nbody_ring(comm: hpccomm.Communicator) -> None:

@@ -37,7 +37,7 @@ def pi_mpi4py(comm: MPI.Comm, n: int | None) -> float | None:
 def pi(comm: hpccomm.Communicator, n: int | None) -> float | None:
     """Return pi on rank 0, which chooses n."""
     n = comm.broadcast_object(n)
-    return comm.reduce(np.array(part_of_pi(comm.rank, comm.size, n)))
+    return comm.reduce(part_of_pi(comm.rank, comm.size, n))
 
 
 WIDTH, HEIGHT = 160, 120

@@ -196,7 +196,7 @@ def _required(request: CallRequest, which: str) -> tuple[DType, Shape]:
     if array is not None:
         return array
     if which == "x":
-        raise UsageError("x is None; give an array")
+        raise UsageError("x is None; give an array or a number; broadcast_object takes None")
     counts = request.lists.counts
     shown = f"({counts[request.rank]}, ...)" if counts else "shape"
     raise UsageError(

@@ -14,8 +14,8 @@ def solve(
 ) -> tuple[np.ndarray, int]:
     """Return this rank's part of the solution, and the number of steps."""
 
-    def dot(x: np.ndarray, y: np.ndarray) -> np.ndarray:
-        return comm.all_reduce(np.array(x @ y))
+    def dot(x: np.ndarray, y: np.ndarray) -> float:
+        return comm.all_reduce(x @ y)
 
     x, r, p = np.zeros_like(b), b.copy(), b.copy()
     first = square = dot(r, r)
@@ -37,6 +37,6 @@ if __name__ == "__main__":
         own = np.array_split(np.arange(whole.shape[0]), comm.size)[comm.rank]
         matrix, b = DistributedMatrix(comm, whole[own]), np.ones(len(own))
         x, steps = solve(comm, matrix, b)
-        rest = comm.all_reduce(np.array(abs(b - matrix @ x).max()), hpccomm.ReduceOp.MAX)
+        rest = comm.all_reduce(abs(b - matrix @ x).max(), hpccomm.ReduceOp.MAX)
         if comm.rank == 0:
             print(f"{steps} steps; the largest residual is {rest:.1e}")

@@ -19,7 +19,7 @@ def sample(comm: hpccomm.Communicator, count: int, seed: int = 1) -> np.ndarray:
 
 def write(comm: hpccomm.Communicator, path: str, rows: np.ndarray) -> None:
     """Write the rows of all ranks, by rank. Rank 0 writes, and holds one other rank's at a time."""
-    counts = comm.all_gather(np.array(len(rows)))
+    counts = comm.all_gather(len(rows))
     if comm.rank:
         comm.send(rows, 0)
     else:
@@ -35,7 +35,7 @@ def write(comm: hpccomm.Communicator, path: str, rows: np.ndarray) -> None:
 
 def write_in_parallel(comm: hpccomm.Communicator, path: str, rows: np.ndarray) -> None:
     """Do the same on all ranks at once. It takes an h5py that was built with MPI."""
-    counts = comm.all_gather(np.array(len(rows)))
+    counts = comm.all_gather(len(rows))
     end = counts[: comm.rank + 1].sum()
     with h5py.File(path, "w", driver="mpio", comm=comm.mpi_comm) as file:
         data = file.create_dataset("samples", (counts.sum(), *rows.shape[1:]), rows.dtype)
@@ -48,6 +48,6 @@ if __name__ == "__main__":
     with hpccomm.new_comm() as comm:
         points = sample(comm, 100_000)
         (write_in_parallel if h5py.get_config().mpi else write)(comm, path, points)
-        inside = comm.all_reduce(np.array(((points**2).sum(axis=1) < 1).mean()))
+        inside = comm.all_reduce(((points**2).sum(axis=1) < 1).mean())
         if comm.rank == 0:
             print(f"the samples are in {path}; pi is about {4 * inside / comm.size:.4f}")

@@ -21,7 +21,7 @@ class DistributedMatrix:
     """
 
     def __init__(self, comm: hpccomm.Communicator, rows: sparse.csr_array) -> None:
-        ends = np.cumsum(comm.all_gather(np.array(rows.shape[0])))
+        ends = np.cumsum(comm.all_gather(rows.shape[0]))
         first, end = ends[comm.rank] - rows.shape[0], ends[comm.rank]
         columns = np.unique(rows.indices)
         ghosts = columns[(columns < first) | (columns >= end)]  # in the order of their owners
@@ -67,6 +67,6 @@ if __name__ == "__main__":
         matrix = laplacian(100)
         own = np.array_split(np.arange(matrix.shape[0]), comm.size)[comm.rank]
         product = DistributedMatrix(comm, matrix[own]) @ np.ones(len(own))
-        total = comm.all_reduce(np.array(product.sum()))
+        total = comm.all_reduce(product.sum())
         if comm.rank == 0:
             print(f"the product with ones sums to {total:g}: the length of the border")

@@ -31,6 +31,6 @@ def work(comm: hpccomm.Communicator, tasks: int) -> tuple[np.ndarray, int]:
 if __name__ == "__main__":
     with hpccomm.new_comm() as comm:
         results, done = work(comm, 2000)
-        shares = comm.gather(np.array(done))
+        shares = comm.gather(done)
         if comm.rank == 0:
             print(f"tasks by rank: {shares}; the longest takes {results.max()} steps")
