@@ -7,15 +7,20 @@ calls use it. Every call is collective and blocks, under the communicator's dead
 
 import struct
 from collections.abc import Callable, Generator, Sequence
+from functools import lru_cache
+from itertools import accumulate, pairwise
 from typing import TypeVar
 
 import numpy as np
 
-from hpccomm.contracts.transport import Steps, Transport
+from hpccomm.contracts.transport import PACKET_BYTES, Packet, Request, Steps, Transport
 from hpccomm.runtime.waiting import completed
 
 CONTROL_TAG = 1
 AGREEMENT_TAG = 0
+
+_FIRST_BYTES = PACKET_BYTES - 8
+"""Bytes of a payload in the full packet before the rest."""
 
 T = TypeVar("T")
 
@@ -87,10 +92,30 @@ class Control:
         return "; ".join(f"rank {rank}: {why}" for rank, why in enumerate(theirs) if why)
 
     def all_gather_steps(self, payload: bytes) -> Result[list[bytes]]:
-        """`all_gather`, polled."""
-        gathered = yield from self.gather_steps(payload, 0)
-        packed = yield from self.bcast_steps(_pack(gathered or []), 0)
-        return _unpack(packed)
+        """`all_gather`, polled.
+
+        In ⌈log2 n⌉ rounds: J. Bruck et al., "Efficient algorithms for all-to-all communications in
+        multiport message-passing systems", 1997. Before a round that reaches `distance` ranks far, a rank
+        has the payloads of that many ranks from itself on.
+        """
+        transport = self._transport
+        rank, size = transport.rank, transport.size
+        collected = [payload]
+        while (distance := len(collected)) < size:
+            number = min(distance, size - distance)
+            packet = transport.irecv_packet((rank + distance) % size, CONTROL_TAG)
+            sent = begin_bytes(
+                transport,
+                _pack(collected[:number]),
+                (rank - distance) % size,
+                CONTROL_TAG,
+                CONTROL_TAG,
+            )
+            came = yield from arrive(transport, packet, (rank + distance) % size, CONTROL_TAG)
+            collected += _unpack(came, number)
+            for test in sent:
+                yield from iter(test, True)
+        return [collected[(each - rank) % size] for each in range(size)]
 
     def alike_steps(self, numbers: Sequence[int]) -> Result[bool]:
         """Return, on every rank, whether all ranks bring the same integers; polled.
@@ -118,25 +143,18 @@ class Control:
 
     def send_steps(self, payload: bytes, dst: int) -> Steps:
         """Send bytes to one rank, polled."""
-        data = np.frombuffer(payload, np.uint8)
-        header = np.array([data.size], np.int64)
-        requests = [self._transport.isend(header, dst, CONTROL_TAG)]
-        if data.size:
-            requests.append(self._transport.isend(data, dst, CONTROL_TAG))
-        yield from completed(requests)
+        begun = begin_bytes(self._transport, payload, dst, CONTROL_TAG, CONTROL_TAG)
+        return completed(begun) if len(begun) > 1 else iter(begun[0], True)
 
     def receive_steps(self, src: int) -> Result[bytes]:
         """Receive bytes from one rank, polled."""
-        header = np.empty(1, np.int64)
-        yield from completed([self._transport.irecv(header, src, CONTROL_TAG)])
-        data = np.empty(int(header[0]), np.uint8)
-        if data.size:
-            yield from completed([self._transport.irecv(data, src, CONTROL_TAG)])
-        return data.tobytes()
+        transport = self._transport
+        return arrive(transport, transport.irecv_packet(src, CONTROL_TAG), src, CONTROL_TAG)
 
     def bcast_steps(self, payload: bytes, root: int) -> Result[bytes]:
         """`bcast`, polled."""
-        parent, children = _binomial(self._transport.rank, self._transport.size, root)
+        transport = self._transport
+        parent, children = binomial(transport.rank, transport.size, root)
         if parent is not None:
             payload = yield from self.receive_steps(parent)
         for child in reversed(children):
@@ -147,34 +165,67 @@ class Control:
         """`gather`, polled."""
         # A child at distance b brings the payloads of the b relative ranks that begin with it, so
         # that appending the children's, nearest first, gives them in relative order.
-        parent, children = _binomial(self._transport.rank, self._transport.size, root)
+        transport = self._transport
+        size = transport.size
+        parent, children = binomial(transport.rank, size, root)
         collected = [payload]
         for child in children:
-            collected.extend(_unpack((yield from self.receive_steps(child))))
+            came = yield from self.receive_steps(child)
+            # It brings as much as was collected before, or what the last ranks have.
+            number = min(len(collected), size - (child - root) % size)
+            collected += _unpack(came, number)
         if parent is not None:
             yield from self.send_steps(_pack(collected), parent)
             return None
-        size = self._transport.size
         return [collected[(rank - root) % size] for rank in range(size)]
 
 
+def begin_bytes(
+    transport: Transport, payload: bytes, dst: int, tag: int, rest: int
+) -> list[Request]:
+    """Begin to send bytes, whose number the receiver need not know.
+
+    A payload shorter than a packet is one. Another one is a full packet, which has the number and the first
+    bytes, and a message with the others. Its tag `rest` may be the same where one receive comes after another.
+    """
+    if len(payload) < PACKET_BYTES:
+        return [transport.isend_packet(payload, dst, tag)]
+    head = struct.pack("<q", len(payload)) + payload[:_FIRST_BYTES]
+    others = np.frombuffer(payload, np.uint8)[_FIRST_BYTES:]
+    return [transport.isend_packet(head, dst, tag), transport.isend(others, dst, rest)]
+
+
+def arrive(transport: Transport, packet: Packet, src: int, rest: int) -> Result[bytes]:
+    """Wait for the packet of a payload, and receive what follows it, polled."""
+    while (head := packet()) is None:
+        yield False
+    return head if len(head) < PACKET_BYTES else (yield from whole(transport, head, src, rest))
+
+
+def whole(transport: Transport, head: bytes, src: int, rest: int) -> Result[bytes]:
+    """Receive what follows a full packet, and return all of the payload, polled."""
+    (nbytes,) = struct.unpack_from("<q", head)
+    payload = np.empty(nbytes, np.uint8)
+    payload[:_FIRST_BYTES] = np.frombuffer(head, np.uint8, offset=PACKET_BYTES - _FIRST_BYTES)
+    yield from completed([transport.irecv(payload[_FIRST_BYTES:], src, rest)])
+    return payload.tobytes()
+
+
 def _pack(parts: list[bytes]) -> bytes:
-    lengths = struct.pack(f"<{len(parts) + 1}q", len(parts), *map(len, parts))
-    return lengths + b"".join(parts)
+    if len(parts) == 1:
+        return parts[0]
+    return struct.pack(f"<{len(parts)}q", *map(len, parts)) + b"".join(parts)
 
 
-def _unpack(packed: bytes) -> list[bytes]:
-    (number,) = struct.unpack_from("<q", packed)
-    lengths = struct.unpack_from(f"<{number}q", packed, 8)
-    parts = []
-    start = 8 * (number + 1)
-    for length in lengths:
-        parts.append(packed[start : start + length])
-        start += length
-    return parts
+def _unpack(packed: bytes, number: int) -> list[bytes]:
+    if number == 1:
+        return [packed]
+    ends = accumulate(struct.unpack_from(f"<{number}q", packed), initial=8 * number)
+    return [packed[start:end] for start, end in pairwise(ends)]
 
 
-def _binomial(rank: int, size: int, root: int) -> tuple[int | None, list[int]]:
+@lru_cache(1024)
+def binomial(rank: int, size: int, root: int) -> tuple[int | None, Sequence[int]]:
     """Return the parent of `rank` in a binomial tree, and its children, nearest first.
 
     The child at distance b has the subtree of the b ranks that begin with it, counted from the root.

@@ -28,6 +28,7 @@ from hpccomm.contracts.transport import (
     DTYPES,
     RECORD,
     BoundSet,
+    Packet,
     Persistent,
     Reach,
     Receiving,
@@ -102,6 +103,9 @@ class World:
 def make_world(ranks: int, ranks_per_node: int | None = None) -> World:
     """Return a world of `ranks` ranks, on nodes of `ranks_per_node` (all on one if None)."""
     return World(arrange([rank // (ranks_per_node or ranks) for rank in range(ranks)]))
+
+
+_NO_BYTES = np.empty(0, np.uint8)
 
 
 def _sent() -> bool:
@@ -241,23 +245,36 @@ class LoopbackTransport:
 
     def isend(self, data: NDArray[Any], dst: int, tag: int) -> Request:
         """Send a copy of `data`."""
-        message = as_bytes(data).copy()
-        with self._world.box((self._context, self.rank, dst, tag // self._codes)) as box:
-            if box.receives:
-                box.receives.popleft().message = tag, message
-            else:
-                box.messages.append((tag, message))
-        return _sent
+        return self._send(as_bytes(data).copy(), dst, tag, tag // self._codes)
 
     def irecv(self, data: NDArray[Any], src: int, tag: int) -> Request:
         """Begin to receive into `data`."""
-        receive = _Receive(data, src, tag)
-        with self._world.box((self._context, src, self.rank, tag // self._codes)) as box:
-            if box.messages:
-                receive.message = box.messages.popleft()
+        return self._begun(_Receive(data, src, tag), tag // self._codes).test
+
+    def isend_packet(self, data: bytes, dst: int, tag: int) -> Request:
+        """Send the bytes."""
+        return self._send(np.frombuffer(data, np.uint8), dst, tag, ~tag)
+
+    def irecv_packet(self, src: int, tag: int) -> Packet:
+        """Begin to receive."""
+        receive = self._begun(_Receive(_NO_BYTES, src, tag), ~tag)
+        return lambda: None if receive.message is None else receive.message[1].tobytes()
+
+    def _send(self, message: NDArray[np.uint8], dst: int, tag: int, box: int) -> Request:
+        with self._world.box((self._context, self.rank, dst, box)) as mailbox:
+            if mailbox.receives:
+                mailbox.receives.popleft().message = tag, message
             else:
-                box.receives.append(receive)
-        return receive.test
+                mailbox.messages.append((tag, message))
+        return _sent
+
+    def _begun(self, receive: _Receive, box: int) -> _Receive:
+        with self._world.box((self._context, receive.src, self.rank, box)) as mailbox:
+            if mailbox.messages:
+                receive.message = mailbox.messages.popleft()
+            else:
+                mailbox.receives.append(receive)
+        return receive
 
     def receiving(self, src: int, tag: int) -> Receiving:
         """Return the function that begins to receive such messages, as steps."""

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from hpccomm.communicator import object_transfer as transfer
 from hpccomm.communicator.core import Core, HasCore
-from hpccomm.communicator.lanes.message import ARRAYS, OBJECTS, wire_tag
+from hpccomm.communicator.lanes.message import ARRAYS, OBJECTS, REST, wire_tag
 from hpccomm.contracts.arrivals import ANY, Anything, Arrival, Arrivals, Wanted
 from hpccomm.contracts.fingerprint import CallFingerprint, of_message, with_peers
 from hpccomm.contracts.transport import DTYPES, Steps, dtype_code, dtype_of, mismatch, other_dtype
@@ -226,10 +226,12 @@ def _awaited(
             return
         frame = None
         if arrival.tag // DTYPES % 2 == OBJECTS:
-            header = np.empty(1, np.int64)
-            yield from arrival.receive(header)
-            transport, source = core.backend.messages, arrival.source
-            frames = yield from transfer.receive_after(transport, header, source, arrival.tag)
+            packet = np.empty(arrival.nbytes, np.uint8)
+            yield from arrival.receive(packet)
+            source, frames = arrival.source, dict[int, transfer.Frame]()
+            yield from transfer.after_packet(
+                core.backend.messages, packet.tobytes(), source, arrival.tag + REST, frames
+            )
             frame = frames[source]
         messages.append(Message(core, arrival, frame))
 
@@ -273,9 +275,13 @@ def _wanted(core: Core, src: Rank, tag: Tag, kind: int | None) -> Wanted:
     kinds = (ARRAYS, OBJECTS) if kind is None else (kind,)
     largest = core.backend.messages.largest_tag
     if tag is ANY:
-        return Wanted(
-            origin, lambda wire: wire // DTYPES % 2 in kinds and wire // DTYPES <= largest, ()
-        )
+
+        def fits(wire: int) -> bool:
+            channel, code = divmod(wire, DTYPES)
+            kind = channel % 2
+            return kind in kinds and channel <= largest and (kind == ARRAYS or code == 0)
+
+        return Wanted(origin, fits, ())
     number = core.tag(tag)
     tags = [
         wire_tag(number, each) + code

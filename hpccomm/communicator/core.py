@@ -85,7 +85,7 @@ class Core:
     prepared_calls : PreparedCalls
         What was decided.
     known : dict
-        Prepared calls for checked synchronous host calls, by their arguments; or calls on numbers.
+        Prepared calls for checked synchronous host calls, by their arguments; or calls on numbers and objects.
     sink : CallSink
         What takes calls instead of their being issued.
     plan_tags : PlanTags or None

@@ -1,14 +1,15 @@
 """Python objects between ranks, by pickle.
 
 An object travels as a frame: the pickle and, separately (pickle protocol 5), the memory of large
-arrays in the object, which is sent and received in place without a copy into the pickle. A rank
+arrays in the object, which is sent and received in place without a copy into the pickle. A small
+frame without such arrays is one packet. A rank
 that cannot pickle its object sends a frame with the reason, so that no rank waits for it in vain.
 The error of a failed fold travels as a frame, too. `objects` and receives from any sender use it.
 """
 
 import pickle
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any
@@ -16,15 +17,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hpccomm.backends.control import CONTROL_TAG, Result
+from hpccomm.backends.control import CONTROL_TAG, begin_bytes, binomial, whole
 from hpccomm.communicator.core import Core
 from hpccomm.contracts.signature import Signature
-from hpccomm.contracts.transport import Steps, Transport
+from hpccomm.contracts.transport import PACKET_BYTES, Request, Steps, Transport
 from hpccomm.dispatch.policy import AUTO
 from hpccomm.errors import CommunicationError, HpccommError, UsageError
 from hpccomm.reductions import named
 from hpccomm.runtime.recorder import in_words
 from hpccomm.runtime.waiting import completed
+from hpccomm.units import ranks_named
 
 Bytes = NDArray[np.uint8]
 
@@ -33,20 +35,23 @@ ALIGNMENT = 64
 
 _BYTE = np.dtype(np.uint8)
 
-PICKLED = b"+"
+PICKLED = pickle.STOP
+PICKLED_BESIDE = b"="
 UNPICKLABLE = b"!"
 NOT_FOLDED = b"?"
 NOT_FOLDED_FOR_A_PEER = b"-"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Frame:
     """One object on its way.
 
     Attributes
     ----------
     inline : bytes
-        A flag (`PICKLED`, or what failed), the sizes of the buffers, and the pickle or the reason.
+        The pickle, or why it is missing, and a flag. That is the end of each pickle,
+        `PICKLED`, or what failed. With `PICKLED_BESIDE`, the sizes of the buffers and their number are
+        before the flag.
     buffers : sequence of ndarray of uint8
         Memory that travels beside the pickle.
     """
@@ -57,7 +62,8 @@ class Frame:
     @property
     def nbytes(self) -> int:
         """Bytes in all."""
-        return len(self.inline) + sum(buffer.nbytes for buffer in self.buffers)
+        nbytes = len(self.inline)
+        return nbytes + sum([each.nbytes for each in self.buffers]) if self.buffers else nbytes
 
     def load(self, rank: int) -> Any:
         """Return the object that `rank` sent.
@@ -69,19 +75,22 @@ class Frame:
         UsageError
             If it cannot be unpickled here, or if it is a fold that failed.
         """
-        flag, body = self.inline[:1], self.inline[9 + 8 * len(_buffer_sizes(self.inline)) :]
-        if flag == UNPICKLABLE:
-            raise CommunicationError(f"rank {rank} could not give its object: {body.decode()}")
-        if flag == NOT_FOLDED_FOR_A_PEER:
-            raise CommunicationError(body.decode())
-        if flag == NOT_FOLDED:
-            raise UsageError(body.decode())
+        inline, buffers = self.inline, self.buffers
+        if not buffers and inline[-1:] != PICKLED:
+            raise self._failure(rank)
         try:
-            return pickle.loads(body, buffers=self.buffers)
+            # Which stops at the pickle's end.
+            return pickle.loads(inline, buffers=buffers) if buffers else pickle.loads(inline)
         except Exception as error:  # unpickling runs the object's own code
             raise UsageError(
                 f"the object of rank {rank} cannot be unpickled here ({error!r}); {_cure(error)}"
             ) from error
+
+    def _failure(self, rank: int) -> HpccommError:
+        words, flag = self.inline[:-1].decode(), self.inline[-1:]
+        if flag == UNPICKLABLE:
+            return CommunicationError(f"rank {rank} could not give its object: {words}")
+        return UsageError(words) if flag == NOT_FOLDED else CommunicationError(words)
 
 
 def _cure(error: Exception) -> str:
@@ -107,45 +116,46 @@ def dump(value: object) -> Frame:
     buffers: list[pickle.PickleBuffer] = []
     try:
         body = pickle.dumps(value, protocol=5, buffer_callback=buffers.append)
+        if not buffers:
+            return Frame(body)
         raws = [np.frombuffer(buffer.raw(), np.uint8) for buffer in buffers]
     except Exception as error:  # pickling runs the object's own code
         raise UsageError(
             f"an object of type {type(value).__qualname__} cannot be pickled: {error!r}"
         ) from error
-    return Frame(_inline(PICKLED, raws, body), raws)
+    sizes = [raw.nbytes for raw in raws]
+    trailer = struct.pack(f"<{len(sizes) + 1}q", *sizes, len(sizes))
+    return Frame(body + trailer + PICKLED_BESIDE, raws)
 
 
 def failed(error: BaseException, flag: bytes = UNPICKLABLE) -> Frame:
     """Return the frame for a missing object, with the reason."""
     words = str(error) if isinstance(error, HpccommError) else in_words(error)
-    return Frame(_inline(flag, [], words.encode(errors="backslashreplace")))
+    return Frame(words.encode(errors="backslashreplace") + flag)
 
 
-def _inline(flag: bytes, buffers: Sequence[Bytes], body: bytes) -> bytes:
-    sizes = [buffer.nbytes for buffer in buffers]
-    return flag + struct.pack(f"<{len(sizes) + 1}q", len(sizes), *sizes) + body
+Frames = dict[int, Frame]
+"""What polled steps add the frames to that this rank receives, by the rank that sent each."""
 
 
-Arriving = Result[dict[int, Frame]]
-"""Polled steps that return the frames that this rank receives, by the rank that sent each."""
-
-
-def broadcast(core: Core, frame: Frame, root: int) -> Arriving:
+def broadcast(core: Core, root: int, frame: Frame, into: Frames) -> Steps:
     """Send the root's frame to every other rank."""
     inline = yield from core.control.bcast_steps(frame.inline, root)
     at_root = core.backend.rank == root
     if not at_root:
-        frame = _with_room(inline)
+        into[root] = frame = _with_room(inline)
     for buffer in frame.buffers:
         call = Signature("broadcast", _BYTE, (buffer.size,), root=root)
         yield from core.lanes.host.dispatch.decide(call, AUTO, False).start(None, buffer)
-    return {} if at_root else {root: frame}
 
 
-def all_gather(core: Core, frame: Frame) -> Arriving:
+def all_gather(core: Core, frame: Frame, into: Frames) -> Steps:
     """Send every rank's frame to every rank."""
     inlines = yield from core.control.all_gather_steps(frame.inline)
     sizes = [_buffer_sizes(inline) for inline in inlines]
+    if not any(sizes):
+        into.update(enumerate(map(Frame, inlines)))
+        return
     counts = tuple(sum(map(_padded, each)) for each in sizes)
     rank = core.backend.rank
     mine, everything = np.empty(counts[rank], np.uint8), np.empty(sum(counts), np.uint8)
@@ -156,7 +166,7 @@ def all_gather(core: Core, frame: Frame) -> Arriving:
         yield from core.lanes.host.dispatch.decide(call, AUTO, False).start(mine, everything)
     starts = accumulate(counts, initial=0)
     cuts = [_cut(everything[start:], each) for start, each in zip(starts, sizes, strict=False)]
-    return dict(enumerate(map(Frame, inlines, cuts)))
+    into.update(enumerate(map(Frame, inlines, cuts)))
 
 
 class Fold:
@@ -166,6 +176,8 @@ class Fold:
     ----------
     op : callable
         ``op(a, b)``, of two objects.
+    frame : Frame
+        This rank's object.
 
     Attributes
     ----------
@@ -173,47 +185,64 @@ class Fold:
         What a fold failed for.
     """
 
-    def __init__(self, op: Callable[[Any, Any], Any]) -> None:
+    def __init__(self, op: Callable[[Any, Any], Any], frame: Frame) -> None:
         self.op = op
+        self.frame = frame
         self.error: BaseException | None = None
 
-    def __call__(self, frames: dict[int, Frame]) -> Frame:
-        """Return the frame of the fold, or of its error."""
+    def __call__(self, frames: Mapping[int, Frame], end: int) -> Frame:
+        """Return the frame of the fold, or of its error.
+
+        All ranks before `end` have given to the frames. The key of a frame is its first rank.
+        """
         try:
-            return dump(self._folded([frame.load(rank) for rank, frame in frames.items()]))
+            objects = [frame.load(rank) for rank, frame in frames.items()]
+            return dump(self._folded(objects, [*frames, end]))
         except CommunicationError as error:
             return failed(error, NOT_FOLDED_FOR_A_PEER)
         except UsageError as error:
             self.error = error.__cause__
             return failed(error, NOT_FOLDED)
 
-    def _folded(self, objects: list[Any]) -> Any:
+    def _folded(self, objects: list[Any], starts: list[int]) -> Any:
         total = objects[0]
-        for rank, each in enumerate(objects[1:], 1):
+        for part, each in enumerate(objects[1:], 1):
             kinds = f"{type(total).__qualname__} and {type(each).__qualname__}"
+            before, after = range(starts[0], starts[part]), range(starts[part], starts[part + 1])
             try:
                 total = self.op(total, each)
             except BaseException as error:  # any exception of the user's function
                 raise UsageError(
-                    f"op {named(self.op)} failed on the fold of ranks 0 to {rank - 1} and the object of "
-                    f"rank {rank}, of types {kinds}: {error!r}; give a function that takes the objects "
-                    "of any two ranks"
+                    f"op {named(self.op)} failed on what comes of {ranks_named(before)} and of "
+                    f"{ranks_named(after)}, of types {kinds}: {error!r}; give a function that takes the "
+                    "objects of any two ranks"
                 ) from error
         return total
 
 
-def all_reduce(core: Core, frame: Frame, fold: Fold) -> Arriving:
-    """Fold all ranks' frames on rank 0, and send the result to every rank.
+def all_reduce(core: Core, fold: Fold, into: Frames) -> Steps:
+    """Fold all ranks' frames in a binomial tree, in the order of ranks, and send the result to every rank.
 
-    On one rank, so that all ranks get the same, also of a function that gives another result each time.
+    Each fold is made by one rank, so that all ranks get the same, also of a function that gives another
+    result each time.
     """
-    gathered = yield from gather(core, frame, 0)
-    result = fold(gathered) if gathered else Frame()
-    arrived = yield from broadcast(core, result, 0)
-    return arrived or {0: _copied(result)}
+    transport = core.backend.collectives
+    rank, size = transport.rank, transport.size
+    parent, children = binomial(rank, size, 0)
+    frame, nothing = fold.frame, Frame()
+    parts = {rank: frame}
+    for child in children:
+        yield from receive(transport, child, CONTROL_TAG, CONTROL_TAG, nothing, parts)
+    if children:
+        frame = fold(parts, min(size, 2 * children[-1] - rank))
+    if parent is not None:
+        yield from send(transport, parent, CONTROL_TAG, CONTROL_TAG, frame, parts)
+    yield from broadcast(core, 0, frame, into)
+    if not into:
+        into[0] = _copied(frame)
 
 
-def all_to_all(core: Core, frames: Sequence[Frame]) -> Arriving:
+def all_to_all(core: Core, frames: Sequence[Frame], into: Frames) -> Steps:
     """Send each rank's frame for each rank to that rank, in one block: the pickle, then the buffers."""
     size = core.backend.size
     blocks = [(np.frombuffer(frame.inline, np.uint8), *frame.buffers) for frame in frames]
@@ -233,10 +262,8 @@ def all_to_all(core: Core, frames: Sequence[Frame]) -> Arriving:
     call = Signature("all_to_all", _BYTE, counts, comes, uniform=False)
     yield from core.lanes.host.dispatch.decide(call, AUTO, False).start(outgoing, incoming)
     starts = accumulate(comes, initial=0)
-    return {
-        rank: _unpacked(incoming[start:], int(length))
-        for rank, (start, length) in enumerate(zip(starts, theirs[0], strict=False))
-    }
+    for rank, (start, length) in enumerate(zip(starts, theirs[0], strict=False)):
+        into[rank] = _unpacked(incoming[start:], int(length))
 
 
 def _unpacked(block: Bytes, length: int) -> Frame:
@@ -245,60 +272,76 @@ def _unpacked(block: Bytes, length: int) -> Frame:
     return Frame(inline, _cut(block[_padded(length) :], _buffer_sizes(inline)))
 
 
-def gather(core: Core, frame: Frame, root: int) -> Arriving:
+def gather(core: Core, root: int, frame: Frame, into: Frames) -> Steps:
     """Send every rank's frame to the root."""
-    transport, arrived = core.backend.collectives, dict[int, Frame]()
+    transport = core.backend.collectives
     inlines = yield from core.control.gather_steps(frame.inline, root)
     if inlines is None:
-        yield from _send_buffers(transport, frame, root, CONTROL_TAG)
-        return {}
+        if frame.buffers:
+            yield from completed(
+                [transport.isend(each, root, CONTROL_TAG) for each in frame.buffers]
+            )
+        return
     for rank, inline in enumerate(inlines):
         if rank == root:
-            arrived[rank] = _copied(frame)
+            into[rank] = _copied(frame)
         else:
-            arrived[rank] = _with_room(inline)
-            yield from _receive_buffers(transport, arrived[rank], rank, CONTROL_TAG)
-    return arrived
+            into[rank] = came = _with_room(inline)
+            if came.buffers:
+                yield from _receive_buffers(transport, came, rank, CONTROL_TAG)
 
 
-def scatter(core: Core, frames: Sequence[Frame], root: int) -> Arriving:
+def scatter(core: Core, root: int, frames: Sequence[Frame], into: Frames) -> Steps:
     """Send each rank its own of the root's frames."""
     transport = core.backend.collectives
     if transport.rank != root:
-        return (yield from receive(transport, root, CONTROL_TAG))
+        yield from receive(transport, root, CONTROL_TAG, CONTROL_TAG, frames, into)
+        return
+    sent = list[Request]()
     for peer, each in enumerate(frames):
-        if peer != root:
-            yield from send(transport, each, peer, CONTROL_TAG)
-    return {root: _copied(frames[root])}
+        if peer == root:
+            into[root] = _copied(each)
+        else:
+            sent += begin_to_send(transport, each, peer, CONTROL_TAG, CONTROL_TAG)
+    yield from completed(sent)
 
 
-def send(transport: Transport, frame: Frame, dst: int, tag: int) -> Arriving:
+def begin_to_send(
+    transport: Transport, frame: Frame, dst: int, tag: int, rest: int
+) -> list[Request]:
+    """Begin to send a frame to one rank; what is not in its packet has the tag `rest`."""
+    begun = begin_bytes(transport, frame.inline, dst, tag, rest)
+    return begun + [transport.isend(each, dst, rest) for each in frame.buffers]
+
+
+def send(transport: Transport, dst: int, tag: int, rest: int, frame: Frame, _into: object) -> Steps:
     """Send a frame to one rank."""
-    inline = np.frombuffer(frame.inline, np.uint8)
-    header = np.array([inline.size], np.int64)
-    yield from completed([transport.isend(header, dst, tag), transport.isend(inline, dst, tag)])
-    yield from _send_buffers(transport, frame, dst, tag)
-    return {}
+    inline = frame.inline
+    if frame.buffers or len(inline) >= PACKET_BYTES:
+        return completed(begin_to_send(transport, frame, dst, tag, rest))
+    return iter(transport.isend_packet(inline, dst, tag), True)
 
 
-def receive(transport: Transport, src: int, tag: int) -> Arriving:
+def receive(
+    transport: Transport, src: int, tag: int, rest: int, _given: object, into: Frames
+) -> Steps:
     """Receive a frame from one rank."""
-    header = np.empty(1, np.int64)
-    yield from completed([transport.irecv(header, src, tag)])
-    return (yield from receive_after(transport, header, src, tag))
+    packet = transport.irecv_packet(src, tag)
+    while (inline := packet()) is None:
+        yield False
+    if len(inline) < PACKET_BYTES and inline[-1:] == PICKLED:
+        into[src] = Frame(inline)
+    else:
+        yield from after_packet(transport, inline, src, rest, into)
 
 
-def receive_after(transport: Transport, header: NDArray[np.int64], src: int, tag: int) -> Arriving:
-    """Receive the rest of a frame from one rank, once its header is there."""
-    inline = np.empty(int(header[0]), np.uint8)
-    yield from completed([transport.irecv(inline, src, tag)])
-    frame = _with_room(inline.tobytes())
-    yield from _receive_buffers(transport, frame, src, tag)
-    return {src: frame}
-
-
-def _send_buffers(transport: Transport, frame: Frame, dst: int, tag: int) -> Steps:
-    return completed([transport.isend(buffer, dst, tag) for buffer in frame.buffers])
+def after_packet(transport: Transport, inline: bytes, src: int, rest: int, into: Frames) -> Steps:
+    """Receive the rest of a frame, once its packet is there."""
+    if len(inline) == PACKET_BYTES:
+        inline = yield from whole(transport, inline, src, rest)
+    into[src] = frame = _with_room(inline)
+    if frame.buffers:
+        yield from _receive_buffers(transport, frame, src, rest)
 
 
 def _receive_buffers(transport: Transport, frame: Frame, src: int, tag: int) -> Steps:
@@ -307,18 +350,24 @@ def _receive_buffers(transport: Transport, frame: Frame, src: int, tag: int) -> 
 
 def _buffer_sizes(inline: bytes) -> tuple[int, ...]:
     """Return the sizes in bytes of the buffers that travel beside `inline`."""
-    (number,) = struct.unpack_from("<q", inline, 1)
-    return struct.unpack_from(f"<{number}q", inline, 9)
+    if inline[-1:] != PICKLED_BESIDE:
+        return ()
+    end = len(inline) - 9
+    (number,) = struct.unpack_from("<q", inline, end)
+    return struct.unpack_from(f"<{number}q", inline, end - 8 * number)
 
 
 def _with_room(inline: bytes) -> Frame:
     """Return the frame of `inline`, with memory for its buffers, which are still to come."""
+    if inline[-1:] != PICKLED_BESIDE:
+        return Frame(inline)
     return Frame(inline, [np.empty(size, np.uint8) for size in _buffer_sizes(inline)])
 
 
 def _copied(frame: Frame) -> Frame:
     """Return a frame that shares no memory with this rank's object."""
-    return Frame(frame.inline, [buffer.copy() for buffer in frame.buffers])
+    buffers = frame.buffers
+    return Frame(frame.inline, [each.copy() for each in buffers]) if buffers else frame
 
 
 def _padded(size: int) -> int:

@@ -5,22 +5,15 @@ Only unpickle what ranks of your own job send. These calls block.
 """
 
 import operator
-from collections.abc import Callable, Mapping, Sequence
-from functools import cache, lru_cache
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from hpccomm.communicator import object_transfer as transfer
-from hpccomm.communicator.arrivals import loaded, received_object
-from hpccomm.communicator.core import Core, HasCore
-from hpccomm.communicator.lanes.message import OBJECTS, wire_tag
-from hpccomm.communicator.object_transfer import Frame
+from hpccomm.communicator.arrivals import received_object
+from hpccomm.communicator.core import HasCore
+from hpccomm.communicator.object_calls import collective, for_each_rank, receive, reduction, send
 from hpccomm.contracts.arrivals import ANY, Anything
-from hpccomm.contracts.fingerprint import CallFingerprint, compared, of_message
-from hpccomm.contracts.transport import DTYPES, Steps
-from hpccomm.errors import UsageError, untied
-from hpccomm.reductions import PremulSum, ReduceOp, code_of, named
-from hpccomm.runtime.operation import Operation
-from hpccomm.topology import check_rank
+from hpccomm.errors import UsageError
+from hpccomm.reductions import PremulSum, ReduceOp
 
 
 def broadcast_object(
@@ -49,13 +42,9 @@ def broadcast_object(
     CommunicationError
         If the call fails or its deadline passes.
     """
-    with self._core.calls.one_call():
-        origin, at_root = _root(self._core, root)
-        frame, error = _dumped(value) if at_root else (Frame(), None)
-        steps = transfer.broadcast(self._core, frame, origin)
-        label = _label("broadcast_object", frame.nbytes, origin)
-        arrived = _run(self._core, label, frame, steps, timeout, error)
-        return value if at_root else arrived[0]
+    at_root = root == self._core.backend.rank
+    objects = collective(self._core, "broadcast_object", value, at_root, root, timeout)
+    return value if at_root else objects[0]
 
 
 def all_gather_object(self: HasCore, value: Any, *, timeout: float | None = None) -> list[Any]:
@@ -80,11 +69,7 @@ def all_gather_object(self: HasCore, value: Any, *, timeout: float | None = None
     CommunicationError
         If the call fails or its deadline passes.
     """
-    with self._core.calls.one_call():
-        frame, error = _dumped(value)
-        steps = transfer.all_gather(self._core, frame)
-        label = _label("all_gather_object", frame.nbytes)
-        return _run(self._core, label, frame, steps, timeout, error)
+    return collective(self._core, "all_gather_object", value, True, 0, timeout)
 
 
 def gather_object(
@@ -113,13 +98,8 @@ def gather_object(
     CommunicationError
         If the call fails or its deadline passes.
     """
-    with self._core.calls.one_call():
-        target, at_root = _root(self._core, root)
-        frame, error = _dumped(value)
-        steps = transfer.gather(self._core, frame, target)
-        label = _label("gather_object", frame.nbytes, target)
-        arrived = _run(self._core, label, frame, steps, timeout, error)
-        return arrived if at_root else None
+    objects = collective(self._core, "gather_object", value, True, root, timeout)
+    return objects if root == self._core.backend.rank else None
 
 
 def scatter_object(
@@ -149,13 +129,8 @@ def scatter_object(
     CommunicationError
         If the call fails or its deadline passes.
     """
-    with self._core.calls.one_call():
-        origin, at_root = _root(self._core, root)
-        size = self._core.backend.size
-        frames, error = _dumped_each(values, size) if at_root else ([], None)
-        steps = transfer.scatter(self._core, frames, origin)
-        label = _label("scatter_object", 0, origin)
-        return _run(self._core, label, frames, steps, timeout, error)[0]
+    at_root = root == self._core.backend.rank
+    return for_each_rank(self._core, "scatter_object", values, at_root, root, timeout)[0]
 
 
 def all_reduce_object(
@@ -167,8 +142,9 @@ def all_reduce_object(
 ) -> Any:
     """Return the fold of every rank's object, on every rank. Collective; blocks.
 
-    The fold is ``op(op(x0, x1), x2)`` and so on, always in the order of ranks. Rank 0 folds, and sends
-    the result to all: `op` need not be commutative or associative, and all ranks get the same.
+    The objects of neighbouring ranks are folded in a binomial tree, in the order of ranks:
+    ``op(op(x0, x1), op(x2, x3))`` on four. So `op` need not be commutative; how the objects are grouped
+    depends on the number of ranks alone. Each fold is made once, and all ranks get the same result.
 
     Parameters
     ----------
@@ -198,20 +174,7 @@ def all_reduce_object(
             f"op is {op!r}; give a function of two objects, such as operator.add, or use all_reduce, "
             "which folds arrays"
         )
-    with self._core.calls.one_call():
-        frame, error = _dumped(value)
-        fold = transfer.Fold(op)
-        steps = transfer.all_reduce(self._core, frame, fold)
-        alike = {"operation": "all_reduce_object", "op": named(op), "code": code_of(op)}
-        label = compared("all_reduce_object", alike, frame.nbytes)
-        try:
-            return _run(self._core, label, frame, steps, timeout, error)[0]
-        except UsageError as refused:
-            if isinstance(fold.error, Exception | None):
-                raise refused from fold.error or refused.__cause__
-            raise fold.error from None  # such as Ctrl-C, which the others know by now
-        finally:
-            fold.error = None  # its traceback may lead to this frame, which would keep `value`
+    return reduction(self._core, value, op, timeout)
 
 
 def all_to_all_object(
@@ -239,11 +202,7 @@ def all_to_all_object(
     CommunicationError
         If the call fails or its deadline passes.
     """
-    with self._core.calls.one_call():
-        frames, error = _dumped_each(values, self._core.backend.size)
-        steps = transfer.all_to_all(self._core, frames)
-        label = _label("all_to_all_object", 0)
-        return _run(self._core, label, frames, steps, timeout, error)
+    return for_each_rank(self._core, "all_to_all_object", values, True, 0, timeout)
 
 
 def send_object(
@@ -269,16 +228,7 @@ def send_object(
     CommunicationError
         If the call fails or its deadline passes.
     """
-    with self._core.calls.one_call():
-        peer, tag = check_rank("dst", dst, self._core.backend.size), self._core.tag(tag)
-        wire = wire_tag(tag, OBJECTS)
-        frame, error = _dumped(value)
-        if error is not None and peer == self._core.backend.rank:
-            raise untied(error)  # no other rank waits for it
-        steps = transfer.send(self._core.backend.messages, frame, peer, wire)
-        label = of_message("send_object", frame.nbytes, (peer, None), tag, wire // DTYPES)
-        self._core.calls.traffic.cell(peer, wire // DTYPES)[0] += 1
-        _run(self._core, label, frame, steps, timeout, error)
+    send(self._core, value, dst, tag, timeout)
 
 
 def recv_object(
@@ -309,95 +259,4 @@ def recv_object(
     if src is ANY or tag is ANY:
         with self._core.outside_batch("recv_object"):
             return received_object(self._core, src, tag, timeout)
-    with self._core.calls.one_call():
-        peer, tag = check_rank("src", src, self._core.backend.size), self._core.tag(tag)
-        wire = wire_tag(tag, OBJECTS)
-        steps = transfer.receive(self._core.backend.messages, peer, wire)
-        label = of_message("recv_object", 0, (None, peer), tag, wire // DTYPES)
-        self._core.calls.traffic.cell(peer, wire // DTYPES)[1] += 1
-        return _run(self._core, label, (), steps, timeout)[0]
-
-
-def _root(core: Core, root: object) -> tuple[int, bool]:
-    """Return the root, and whether this rank is it."""
-    checked = check_rank("root", root, core.backend.size)
-    return checked, checked == core.backend.rank
-
-
-@lru_cache(maxsize=1024)
-def _label(name: str, nbytes: int, root: int | None = None) -> CallFingerprint:
-    """Return the fingerprint of a collective call."""
-    return CallFingerprint(name, nbytes, *_compared(name, root))
-
-
-@cache
-def _compared(name: str, root: int | None) -> tuple[Mapping[str, object], int]:
-    label = compared(name, {"operation": name} | ({} if root is None else {"root": root}))
-    return label.values, label.fingerprint
-
-
-def _run(
-    core: Core,
-    label: CallFingerprint,
-    keep: Frame | Sequence[Frame],
-    steps: transfer.Arriving,
-    timeout: float | None,
-    error: BaseException | None = None,
-) -> list[Any]:
-    """Run a call, and return the objects that arrive. `keep` is what this rank sends.
-
-    What this rank's own object is refused for is raised after the call, as all ranks know of it.
-    """
-    limit = core.limit(timeout)
-    core.sink.refuse_batch(label.name, ", which takes arrays only")
-    arrived: dict[int, Frame] = {}
-
-    def whole() -> Steps:
-        arrived.update((yield from steps))
-
-    operation = Operation(label, whole, (keep,), ordered=not label.peers)
-    core.calls.run_operation(core.check.operation(operation), limit)
-    if error is not None:
-        raise untied(error)
-    return [loaded(core, label.name, each, rank) for rank, each in arrived.items()]
-
-
-def _dumped(value: Any) -> tuple[Frame, BaseException | None]:
-    try:
-        return transfer.dump(value), None
-    except BaseException as error:  # noqa: BLE001 (the others must hear of it; then it is raised)
-        return transfer.failed(error), error
-
-
-def _dumped_each(values: Any, size: int) -> tuple[list[Frame], BaseException | None]:
-    try:
-        objects = _listed(values, size)
-    except BaseException as wrong:  # noqa: BLE001 (a generator may raise anything; likewise)
-        return [transfer.failed(wrong)] * size, wrong
-    frames, errors = list[Frame](), list[BaseException]()
-    for value in objects:
-        frame, error = _dumped(value)
-        frames.append(frame)
-        if error is not None and not errors:
-            errors.append(error)
-        del error
-    # This frame, which the error refers to, drops it.
-    return frames, errors.pop() if errors else None
-
-
-def _listed(values: Any, size: int) -> list[Any]:
-    """Return `size` objects.
-
-    Raises
-    ------
-    UsageError
-        If their number differs, or it is not a sequence.
-    """
-    try:
-        each = iter(values)
-    except TypeError:
-        raise UsageError(f"values is {values!r}; give a sequence of {size} objects") from None
-    objects = list(each)
-    if len(objects) != size:
-        raise UsageError(f"values has {len(objects)} objects; give {size}, one for each rank")
-    return objects
+    return receive(self._core, src, tag, timeout)

@@ -52,6 +52,13 @@ not called again after it has returned True or raised.
 """
 
 
+PACKET_BYTES = 2048
+"""The most bytes of a packet: every library sends so little along with the message's envelope."""
+
+Packet = Callable[[], bytes | None]
+"""A packet under way: its bytes once it is there, else None; never blocks. It is not called again after that."""
+
+
 class BoundSet(NamedTuple):
     """Messages that are bound to their arrays, and begun again and again.
 
@@ -305,6 +312,15 @@ class Transport(Protocol):
 
     def irecv(self, data: NDArray[Any], src: int, tag: int) -> Request:
         """Begin to receive exactly ``data.nbytes`` bytes from rank `src`."""
+
+    def isend_packet(self, data: bytes, dst: int, tag: int) -> Request:
+        """Begin to send a packet: at most ``PACKET_BYTES`` bytes, whose number the receiver need not know.
+
+        Packets match packets alone, in their order: another message between the two ranks has another tag.
+        """
+
+    def irecv_packet(self, src: int, tag: int) -> Packet:
+        """Begin to receive a packet from rank `src`."""
 
     def receiving(self, src: int, tag: int) -> Receiving:
         """Return functions that begin it as steps: for a receive, and for a send beside it."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import operator
 import threading
-from functools import reduce
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -90,7 +89,7 @@ def all_reduce_object(comm: Communicator) -> None:
     result[comm.rank].append("changed")
     assert mine == {comm.rank: [comm.rank]}, f"the own object became {mine}"
     nested = comm.all_reduce_object([comm.rank], appended)
-    assert nested == reduce(appended, [[rank] for rank in range(comm.size)]), nested
+    assert nested == in_a_tree(appended, [[rank] for rank in range(comm.size)]), nested
     array = np.arange(200_000.0) + comm.rank
     total = comm.all_reduce_object(array)
     equal(total, comm.size * np.arange(200_000.0) + sum(range(comm.size)), "of arrays")
@@ -116,6 +115,14 @@ def all_reduce_object_by_different_functions(comm: Communicator) -> None:
 def make_lock(*_: object) -> object:
     """Return what cannot be pickled."""
     return threading.Lock()
+
+
+def in_a_tree(op: Callable[[Any, Any], Any], values: list[Any]) -> Any:
+    """Return the fold of neighbours, then of neighbouring results, and so on."""
+    while len(values) > 1:
+        folded = [op(a, b) for a, b in zip(values[::2], values[1::2], strict=False)]
+        values = folded + values[len(folded) * 2 :]
+    return values[0]
 
 
 def appended(a: list[Any], b: list[Any]) -> list[Any]:

@@ -23,8 +23,10 @@ from hpccomm.contracts.transport import (
     CALLS,
     CHANNELS,
     DTYPES,
+    PACKET_BYTES,
     RECORD,
     BoundSet,
+    Packet,
     Persistent,
     Receiving,
     Record,
@@ -45,9 +47,6 @@ PATIENT_POLLS = 100
 
 TAGS = CHANNELS * CALLS
 """`SizedTransport` takes tags below this."""
-
-AT_ONCE_BYTES = 2048
-"""Every library sends so little along with the message's envelope: to receive it never blocks."""
 
 _BYTE = MPI.BYTE
 
@@ -85,6 +84,7 @@ class CheckedTransport:
         self._codes = codes
         self._comm = comm
         self._isend = comm.Isend
+        self._irecv = comm.Irecv
         self._improbe = comm.Improbe
         # As long as somebody receives by them, or may: a program may have a tag of its own for each message.
         self._turns: WeakValueDictionary[tuple[int, int], Turns] = WeakValueDictionary()
@@ -102,6 +102,22 @@ class CheckedTransport:
         # The request keeps the memory, which must outlive the transfer.
         test: Request = self._isend(whole, dst, tag).Test
         return test
+
+    def isend_packet(self, data: bytes, dst: int, tag: int) -> Request:
+        """Begin to send."""
+        test: Request = self._isend(data, dst, tag).Test
+        return test
+
+    def irecv_packet(self, src: int, tag: int) -> Packet:
+        """Begin to receive, into room for the largest: that takes half the time of a probe before."""
+        room = bytearray(PACKET_BYTES)
+        status = MPI.Status()
+        test = self._irecv(room, src, tag).Test
+
+        def arrived() -> bytes | None:
+            return bytes(room[: status.Get_count(_BYTE)]) if test(status) else None
+
+        return arrived
 
     def irecv(self, data: NDArray[Any], src: int, tag: int) -> Request:
         """Begin to receive. Receives of one sender and tag match in their order."""
@@ -142,7 +158,7 @@ class CheckedTransport:
                     break
             yield False
         arrived, nbytes = status.Get_elements(_BYTE), data.nbytes
-        if arrived == nbytes <= AT_ONCE_BYTES and came == tag and nbytes != self._apart:
+        if arrived == nbytes <= PACKET_BYTES and came == tag and nbytes != self._apart:
             message.Recv([data, nbytes, _BYTE])
             turns.popleft()
         else:
@@ -207,7 +223,8 @@ class SizedTransport:
         self.shared = shared
         self._isend = comm.Isend
         self._irecv = comm.Irecv
-        self._checked = CheckedTransport(comm)
+        self._checked = checked = CheckedTransport(comm)
+        self.isend_packet, self.irecv_packet = checked.isend_packet, checked.irecv_packet
         self._persistent: list[Any] = []
         # The most bytes that a tag can encode, and no more than MPI's plain counts hold.
         self._most = min((self._checked.largest_tag + 1) // TAGS - 2, INT_MAX)

@@ -10,6 +10,9 @@ from hpccomm.memory.views import View
 # Arrays and objects share the transport; one bit of the tag distinguishes them.
 ARRAYS, OBJECTS = 0, 1
 
+REST = 1
+"""An object has no dtype. The tag of what follows its packet has this one, so that no receive takes it for another's packet."""
+
 
 def wire_tag(tag: int, kind: int, dtype: DType | None = None) -> int:
     """Return the transport's tag for the user's `tag`, a kind of message and its dtype, if it has one."""

@@ -1,0 +1,209 @@
+"""How calls on objects are carried out, in their turn. `objects` has the calls as users see them.
+
+Calls of a kind that was checked and agreed on before take the short way: a look-up by their arguments.
+"""
+
+from collections.abc import Callable, Sequence
+from functools import lru_cache, partial
+from typing import Any
+
+from hpccomm.communicator import object_transfer as transfer
+from hpccomm.communicator.arrivals import loaded
+from hpccomm.communicator.core import KNOWN, Core
+from hpccomm.communicator.lanes.message import OBJECTS, REST, wire_tag
+from hpccomm.communicator.object_transfer import Frame
+from hpccomm.contracts.fingerprint import CallFingerprint, compared, of_message
+from hpccomm.contracts.transport import DTYPES, Steps
+from hpccomm.errors import UsageError, untied
+from hpccomm.reductions import code_of, named
+from hpccomm.runtime.callpath import Issue, in_turn
+from hpccomm.runtime.operation import Operation
+from hpccomm.topology import check_rank
+
+Given = Frame | Sequence[Frame] | transfer.Fold
+"""What this rank brings to a call."""
+
+_ROOTED = ("broadcast_object", "gather_object", "scatter_object")
+
+_NOTHING = Frame()
+
+
+@in_turn
+def collective(
+    core: Core, name: str, value: Any, brings: bool, root: int, timeout: float | None
+) -> list[Any]:
+    """Carry out a call, to which this rank may bring an object; return the objects that arrive."""
+    frame, error = _dumped(value) if brings else (_NOTHING, None)
+    return _run(core, (name, frame.nbytes, root, root.__class__), frame, timeout, error)
+
+
+@in_turn
+def for_each_rank(
+    core: Core, name: str, values: Any, brings: bool, root: int, timeout: float | None
+) -> list[Any]:
+    """Carry out a call, to which this rank may bring an object for each rank."""
+    frames, error = _dumped_each(values, core.backend.size) if brings else ([], None)
+    return _run(core, (name, 0, root, root.__class__), frames, timeout, error)
+
+
+@in_turn
+def reduction(core: Core, value: Any, op: Callable[[Any, Any], Any], timeout: float | None) -> Any:
+    """Carry out `all_reduce_object`."""
+    frame, error = _dumped(value)
+    key = "all_reduce_object", frame.nbytes, named(op), code_of(op)
+    fold = transfer.Fold(op, frame)
+    try:
+        return _run(core, key, fold, timeout, error)[0]
+    except UsageError as refused:
+        if isinstance(fold.error, Exception | None):
+            raise refused from fold.error or refused.__cause__
+        raise fold.error from None  # such as Ctrl-C, which the others know by now
+    finally:
+        fold.error = None  # its traceback may lead to this frame, which would keep `value`
+
+
+@in_turn
+def send(core: Core, value: Any, dst: int, tag: int, timeout: float | None) -> None:
+    """Carry out `send_object`."""
+    frame, error = _dumped(value)
+    if error is not None and dst == core.backend.rank:
+        raise untied(error)  # no other rank waits for it
+    key = "send_object", frame.nbytes, dst, dst.__class__, tag, tag.__class__
+    _run(core, key, frame, timeout, error)
+
+
+@in_turn
+def receive(core: Core, src: int, tag: int, timeout: float | None) -> Any:
+    """Carry out `recv_object`, of a given rank and tag."""
+    key = "recv_object", 0, src, src.__class__, tag, tag.__class__
+    return _run(core, key, _NOTHING, timeout)[0]
+
+
+def _run(
+    core: Core,
+    key: tuple[Any, ...],
+    given: Given,
+    timeout: float | None,
+    error: BaseException | None = None,
+) -> list[Any]:
+    """Run a call, and return the objects that arrive.
+
+    The key has the name, the bytes, and the arguments of the call that are alike for all ranks, each before its
+    class: True is equal to 1. What this rank's own object is refused for is raised after the call, as
+    all ranks know of it.
+    """
+    limit = core.calls.timeout if timeout is None else core.limit(timeout)
+    arrived: transfer.Frames = {}
+    issue: Issue | None
+    try:
+        issue = core.known.get(key)
+    except TypeError:  # an argument cannot be hashed, and is refused
+        issue = None
+    if issue is None or core.sink.diverted:
+        issue = _first(core, key)
+    issue((given, arrived), given, limit)
+    if error is not None:
+        raise untied(error)
+    return [loaded(core, key[0], each, rank) for rank, each in arrived.items()] if arrived else []
+
+
+def _first(core: Core, key: tuple[Any, ...]) -> Issue:
+    """Return what carries out calls of a new kind, whose arguments are checked, and which ranks agree on."""
+    label, start = _message(core, *key) if len(key) > 4 else _collective(core, *key)
+    core.sink.refuse_batch(label.name, ", which takes arrays only")
+    calls, check, ordered = core.calls, core.check, not label.peers
+    if ordered and not (check.known(label) and not check.always(label)):
+
+        def agreeing(arguments: tuple[Any, ...], keep: object, limit: float) -> None:
+            operation = Operation(label, lambda: start(*arguments), (keep,))
+            calls.run_operation(check.operation(operation), limit)
+
+        return agreeing
+    tally = calls.reports.tally(label.name, label.nbytes)
+    issue = calls.polling(label, tally, start, ordered=ordered)
+    core.know(key, issue)
+    return issue
+
+
+Start = Callable[[Any, Any], Steps]
+"""Begins a call with what this rank brings, and what takes the frames that arrive."""
+
+
+def _collective(
+    core: Core, name: str, nbytes: int, argument: Any, kind: Any
+) -> tuple[CallFingerprint, Start]:
+    """Return the fingerprint of a collective call, and how it starts."""
+    start = partial(getattr(transfer, name.removesuffix("_object")), core)
+    if name == "all_reduce_object":
+        label = _compared(name, op=argument, code=kind)
+    elif name in _ROOTED:
+        root = check_rank("root", argument, core.backend.size)
+        label, start = _compared(name, root=root), partial(start, root)
+    else:
+        label = _compared(name)
+    return label._replace(nbytes=nbytes), start
+
+
+@lru_cache(KNOWN)
+def _compared(name: str, **values: object) -> CallFingerprint:
+    return compared(name, {"operation": name, **values})
+
+
+def _message(
+    core: Core, name: str, nbytes: int, rank: Any, _kind: Any, tag: Any, _tag_kind: Any
+) -> tuple[CallFingerprint, Start]:
+    """Return the fingerprint of one end of a message, and how it starts."""
+    sends = name == "send_object"
+    peer = check_rank("dst" if sends else "src", rank, core.backend.size)
+    number, transport = core.tag(tag), core.backend.messages
+    wire = wire_tag(number, OBJECTS)
+    channel, carry = wire // DTYPES, transfer.send if sends else transfer.receive
+    cell = core.calls.traffic.cell(peer, channel)
+
+    def start(given: Any, arrived: Any) -> Steps:
+        cell[not sends] += 1
+        return carry(transport, peer, wire, wire + REST, given, arrived)
+
+    pair = (peer, None) if sends else (None, peer)
+    return of_message(name, nbytes, pair, number, channel), start
+
+
+def _dumped(value: Any) -> tuple[Frame, BaseException | None]:
+    try:
+        return transfer.dump(value), None
+    except BaseException as error:  # noqa: BLE001 (the others must hear of it; then it is raised)
+        return transfer.failed(error), error
+
+
+def _dumped_each(values: Any, size: int) -> tuple[list[Frame], BaseException | None]:
+    try:
+        objects = _listed(values, size)
+    except BaseException as wrong:  # noqa: BLE001 (a generator may raise anything; likewise)
+        return [transfer.failed(wrong)] * size, wrong
+    frames, errors = list[Frame](), list[BaseException]()
+    for value in objects:
+        frame, error = _dumped(value)
+        frames.append(frame)
+        if error is not None and not errors:
+            errors.append(error)
+        del error
+    # This frame, which the error refers to, drops it.
+    return frames, errors.pop() if errors else None
+
+
+def _listed(values: Any, size: int) -> list[Any]:
+    """Return `size` objects.
+
+    Raises
+    ------
+    UsageError
+        If their number differs, or it is not a sequence.
+    """
+    try:
+        each = iter(values)
+    except TypeError:
+        raise UsageError(f"values is {values!r}; give a sequence of {size} objects") from None
+    objects = list(each)
+    if len(objects) != size:
+        raise UsageError(f"values has {len(objects)} objects; give {size}, one for each rank")
+    return objects
