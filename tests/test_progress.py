@@ -41,11 +41,8 @@ class Made(Task):
     def expired(self, elapsed: float) -> CollectiveTimeout:
         return expired(elapsed)
 
-    def ended(self, error: BaseException | None, elapsed: float) -> BaseException | None:
-        return self._ended(error, elapsed)
-
-    def forget(self) -> None:
-        self._begin = None
+    def ended(self, error: BaseException | None) -> BaseException | None:
+        return self._ended(error, time.perf_counter() - self.started)
 
 
 class Log:

@@ -118,7 +118,8 @@ entry[ENDED] = elapsed = perf_counter() - begin
 
 _MAKE = """\
 def make(calls, {bound}):
-    gate, turn = calls.gate, calls.turn
+    gate, turn, under_way, progress = calls.gate, calls.turn, calls.under_way, calls.progress
+    messages = progress.messages
     {bind}
     def {name}({arguments}):
         {body}
@@ -367,20 +368,24 @@ STARTED = Form(
     fail="""\
     if not begun or not isinstance(error, Exception):
         calls.failed(error, entry, (arguments, keep, steps))
-    task = Started(calls, entry, tally, (arguments, keep, steps))
-    task.end(error)
-    return calls.goes_on(task, None)
+    work = Work(calls, entry, tally, (arguments, keep, steps), None)
+    work.end(error)
+    return work
     """,
     after="""\
+    work = Work(calls, entry, tally, keep, result)
     if moved is not None:
-        task = Started(calls, entry, tally, keep)
-        task.steps = steps
-        return calls.goes_on(task, result)
+        work.steps = steps
+        under_way[work] = messages[work] = entry
+        if progress.parked:
+            progress.wake()
+        return work
+    work.over = True
     entry[ENDED] = elapsed = perf_counter() - begin
     """,
     mode="ASYNC",
     ordered=False,
-    returned="return Work(calls.progress, OVER, result, (), entry)",
+    returned="return work",
 )
 """A message that goes on by itself, if it is not done as soon as it has begun."""
 

@@ -42,7 +42,7 @@ from hpccomm.runtime.reports import Tally
 from hpccomm.runtime.state import CallState
 from hpccomm.runtime.waiting import drive, spun, wait
 from hpccomm.runtime.watchdog import watch
-from hpccomm.runtime.work import Started, Work
+from hpccomm.runtime.work import Work
 from hpccomm.settings import Settings
 
 logger = logging.getLogger("hpccomm")
@@ -186,23 +186,22 @@ class CallEngine(CallState):
 
     def put_under_way(self, operation: Operation, entry: CallRecord, result: Any) -> Work:
         """Begin a recorded operation, and return what `start` does."""
-        ordered, label = operation.ordered, operation.label
+        label = operation.label
         tally = self.reports.tally(label.name, label.nbytes)
-        task = Started(self, entry, tally, operation.keep, operation.start, ordered)
+        work = Work(self, entry, tally, operation.keep, result).operated(operation)
+        self.under_way[work] = entry
+        ordered = operation.ordered
         if not (ordered and self.queue):
             # Begun here and now: a message that is sent later must not overtake it.
-            task.turn()
-        return self.goes_on(task, result)
-
-    def goes_on(self, task: Started, result: Any) -> Work:
-        """Return the work of a task, which is followed unless it is over."""
-        work = Work(self.progress, task, result, task.keep, task.entry)
-        if not task.over:
-            self.under_way[task] = task.entry
-            if task.ordered:
-                self.progress.submit(self.queue, task)
-            else:
-                self.progress.follow(task)
+            work.turn()
+        if work.over:
+            pass
+        elif ordered:
+            self.progress.submit(self.queue, work)
+        else:
+            self.progress.messages[work] = None
+            if self.progress.parked:
+                self.progress.wake()
         return work
 
     def finish(self) -> None:

@@ -17,8 +17,7 @@ import threading
 import time
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable
 
 from hpccomm.contracts.transport import Steps
 from hpccomm.errors import CommunicationError
@@ -67,23 +66,24 @@ class Task(ABC):
         Where it was put; None for a message.
     steps : Steps or None
         Its steps, once it has begun.
-    then : sequence of callable
+    then : list of callable
         Functions to call at its end; see `tell`.
     """
 
-    # Most tasks change few of these, and a message takes a microsecond in all.
-    error: BaseException | None = None
-    over = awaited = seen = False
-    queue: "TaskQueue | None" = None
-    then: Sequence[Callback] = ()
-    small = True
-    steps: Steps | None = None
+    __slots__ = (
+        "awaited", "error", "gate", "over", "queue", "seen", "small", "started", "steps", "then", "timeout",
+    )  # fmt: skip
 
-    def __init__(self, gate: Gate, timeout: float, started: float, *, small: bool = False) -> None:
+    def __init__(self, gate: Gate, timeout: float, started: float, small: bool = False) -> None:
         self.gate = gate
         self.timeout = timeout
         self.started = started
         self.small = small
+        self.queue: TaskQueue | None = None
+        self.steps: Steps | None = None
+        self.error: BaseException | None = None
+        self.over = self.awaited = self.seen = False
+        self.then: list[Callback] = []
 
     @abstractmethod
     def begin(self) -> Steps:
@@ -98,15 +98,11 @@ class Task(ABC):
         return self.expired(limit)
 
     @abstractmethod
-    def ended(self, error: BaseException | None, elapsed: float) -> BaseException | None:
-        """Take note of its end, once: the error (or None) and the seconds it took.
+    def ended(self, error: BaseException | None) -> BaseException | None:
+        """Take note of its end, once, by an error or None: without one, drop its arrays.
 
         Returns the error in the form that waiters raise.
         """
-
-    @abstractmethod
-    def forget(self) -> None:
-        """Drop its arrays: it is done."""
 
     def spin(self) -> None:
         """Move on for as long as a wait spins; it has begun. The deadline is for `turn`."""
@@ -154,22 +150,20 @@ class Task(ABC):
     def end(self, error: BaseException | None) -> None:
         """Note its end, by an error or None."""
         try:
-            self.error = self.ended(error, time.perf_counter() - self.started)
+            error = self.ended(error)
         except BaseException as failure:  # noqa: BLE001 (a user's hook; the task must end)
-            self.error = error or failure
-        self.over = True
-        if self.error is None:
+            error = error or failure
+        if error is None:
             self.steps = None
-            self.forget()
+        self.error, self.over = error, True
         if self.then:
             self.tell()
 
     def tell(self) -> None:
         """Call what waits for its end, each once. From any thread; never raises an exception of theirs."""
-        then: Any = self.then
-        while then:
+        while self.then:
             try:
-                call = then.pop(0)
+                call = self.then.pop(0)
             except IndexError:  # another thread was faster
                 return
             try:
@@ -189,18 +183,25 @@ class ProgressEngine:
     ----------
     threaded : bool
         Whether a thread advances them without a waiter.
+
+    Attributes
+    ----------
+    messages : dict of Task to object
+        Those under way, in their order. Put a message that has begun here, and it leaves at its end.
+    parked : bool
+        Whether `wake` must be called after that: the thread does not look by itself.
     """
 
     def __init__(self, *, threaded: bool) -> None:
         self.threaded = threaded
         self._queues: list[TaskQueue] = []
-        self._messages: dict[Task, None] = {}  # in their order; changed without a lock
+        self.messages: dict[Task, object] = {}
         self._turn = threading.Lock()  # held by the thread that advances tasks
         self._lock = threading.Lock()  # guards what follows, and _queues
         self._changed = threading.Condition(self._lock)
         self._waiters = 0
         self._stopping = False
-        self._parked = False  # whether the thread waits until somebody wakes it
+        self.parked = True
         self._thread: threading.Thread | None = None
 
     def submit(self, queue: TaskQueue, task: Task) -> None:
@@ -210,15 +211,13 @@ class ProgressEngine:
             queue.append(task)
             if len(queue) == 1:
                 self._queues.append(queue)
-            if self._parked or self._thread is None or not task.small:
+            if self.parked or not task.small:
                 self._wake()
 
-    def follow(self, task: Task) -> None:
-        """Take a message that has begun, and that the thread moves on if nothing waits for it soon."""
-        self._messages[task] = None
-        if self._parked or self._thread is None:
-            with self._lock:
-                self._wake()
+    def wake(self) -> None:
+        """Have the parked thread look, since there is a message."""
+        with self._lock:
+            self._wake()
 
     def _wake(self) -> None:
         """Have the thread look, or start it. With the lock."""
@@ -242,10 +241,8 @@ class ProgressEngine:
             moved = False
             for queue in tuple(self._queues):
                 moved |= self._move(queue)
-            for task in tuple(self._messages):
+            for task in tuple(self.messages):
                 moved |= task.turn()
-                if task.over:
-                    del self._messages[task]
             return moved
         finally:
             self._turn.release()
@@ -273,8 +270,6 @@ class ProgressEngine:
         CommunicationError
             If `timeout` passes; what became of the task is in the task.
         """
-        if self._spun(task):
-            return
 
         def poll() -> bool:
             return task.over or (self.turn() and task.over)
@@ -288,16 +283,16 @@ class ProgressEngine:
             task.awaited = False
             with self._changed:
                 self._waiters -= 1
-                if self._queues or self._messages:
+                if self._queues or self.messages:
                     self._changed.notify()
 
-    def _spun(self, task: Task) -> bool:
+    def spun(self, task: Task) -> bool:
         """Move tasks on for as long as a wait spins; return whether this one is over.
 
         A small one is over before the thread need know that somebody waits.
         """
         queue = task.queue
-        if queue is not None and (len(self._queues) > 1 or self._messages):
+        if queue is not None and (len(self._queues) > 1 or self.messages):
             return any(task.over or (self.turn() and task.over) for _ in range(SPINS))
         # As `turn`, for what no other thread advances now.
         if not self._turn.acquire(False):
@@ -306,8 +301,6 @@ class ProgressEngine:
             if queue is None:
                 if not task.over:
                     task.spin()
-                if task.over:
-                    self._messages.pop(task, None)
                 return task.over
             for _ in range(SPINS):
                 if task.over:
@@ -326,18 +319,18 @@ class ProgressEngine:
                     return
                 now = time.perf_counter()
                 # Before it looks for messages, so that one that comes now is not overlooked.
-                self._parked = True
+                self.parked = True
                 if self._waiters:
                     pause: float | None = None  # the leaving thread notifies, if tasks remain
-                elif not (self._queues or self._messages):
+                elif not (self._queues or self.messages):
                     pause = SMALL_SECONDS if now - since < LINGER_SECONDS else None
                 else:
                     since, pause = now, self._grace(now)
-                self._parked = pause is None
+                self.parked = pause is None
                 if pause != 0.0:
                     # The thread parks here while there is nothing to do; it waits for no peer.
                     self._changed.wait(pause)
-                    self._parked = False
+                    self.parked = False
                     patience.reset()
                     continue
             if self.turn():
@@ -347,7 +340,7 @@ class ProgressEngine:
 
     def _grace(self, now: float) -> float:
         """Return for how long the operations are left to the thread that started them."""
-        first = [*(queue[0] for queue in self._queues), *tuple(self._messages)]
+        first = [*(queue[0] for queue in self._queues), *tuple(self.messages)]
         if not all(task.small for task in first):
             return 0.0
         oldest = min((task.started for task in first), default=now)
@@ -363,7 +356,7 @@ class ProgressEngine:
             self._changed.notify()
         if self._thread is not None:
             self._thread.join()
-        if self._queues or self._messages:
+        if self._queues or self.messages:
             keep(self)  # with the arrays of unfinished operations
 
 

@@ -6,14 +6,14 @@ The engine and the generated calls make both; `device_work` is the form for devi
 import sys
 import warnings
 from collections.abc import Callable
-from math import inf
 from time import perf_counter, sleep
 from typing import TYPE_CHECKING, Any
 
 from hpccomm.contracts.transport import Steps
 from hpccomm.errors import CommunicationError, CommunicatorAborted, UsageError, untied
 from hpccomm.runtime.failure import harmless_error
-from hpccomm.runtime.progress import ProgressEngine, Task
+from hpccomm.runtime.operation import Operation
+from hpccomm.runtime.progress import Task
 from hpccomm.runtime.recorder import (
     BEGIN,
     ERROR,
@@ -29,31 +29,46 @@ from hpccomm.runtime.recorder import (
 from hpccomm.runtime.reports import Tally
 from hpccomm.settings import check_seconds
 
+SMALL_BYTES = 64 << 10
+"""Bytes of a collective up to which the thread that starts it usually ends it."""
 
-class Work:
+
+class Work(Task):
     """An operation under way, which keeps its arrays alive until it is done.
 
     It goes on by itself. `wait`, `done` and `exception` may be called from any thread, any number
     of times. A call over NCCL gives a `DeviceWork`. A `Work` dropped before any of these calls
-    gives a `ResourceWarning`; an error that was never raised or returned is logged when the
-    communicator is finalized.
+    gives a `ResourceWarning` once it is over; an error that was never raised or returned is logged when
+    the communicator is finalized.
     """
 
-    _asked = False
+    # It is its own task: for a message, a second object would take as long as the message itself.
+
+    __slots__ = (
+        "_asked", "_calls", "_entry", "_given_up", "_keep", "_ordered", "_result", "_start", "_tally",
+    )  # fmt: skip
 
     def __init__(
-        self,
-        engine: ProgressEngine,
-        task: Task,
-        result: Any,
-        keep: tuple[object, ...],
-        entry: CallRecord,
+        self, calls: Any, entry: CallRecord, tally: Tally, keep: object, result: Any
     ) -> None:
-        self._engine = engine
-        self._task = task
-        self._result = result
-        self._keep = keep
+        # As `Task.__init__`, which would take as long as all of this.
+        self.gate, self.timeout, self.started = calls.gate, entry[TIMEOUT], entry[BEGIN]
+        self.queue = self.steps = self.error = None
+        self.over = self.awaited = self.seen = self._asked = self._ordered = False
+        self.small, self.then = True, []
+        self._given_up: CommunicationError | None = None
+        self._start: Callable[[], Steps] | None = None
+        self._calls = calls
         self._entry = entry
+        self._tally = tally
+        self._keep = keep
+        self._result = result
+
+    def operated(self, operation: Operation) -> "Work":
+        """Return it as that of an operation that has not begun."""
+        self._start, self._ordered = operation.start, operation.ordered
+        self.small = not operation.ordered or operation.label.nbytes <= SMALL_BYTES
+        return self
 
     if not TYPE_CHECKING:  # which is to know every name
 
@@ -87,38 +102,36 @@ class Work:
         self._asked = True
         if block is not None:
             check_block(block)
-        task = self._task
-        limit = task.timeout if timeout is None else check_seconds("timeout", timeout)
-        if not task.over:
+        limit = self.timeout if timeout is None else check_seconds("timeout", timeout)
+        if not (self.over or self._calls.progress.spun(self)):
             try:
-                self._engine.wait(task, limit)
+                self._calls.progress.wait(self, limit)
             except CommunicationError:
                 until = perf_counter() + 1.0  # the thread that moves it learns of it a moment later
                 while not self.done() and perf_counter() < until:
                     sleep(0)
                 raise
-        if task.error is not None:
-            task.seen = True
-            if task.gate.error is None:  # nothing has failed, and its arrays may go
-                raise untied(task.error)
-            raise task.error
-        self._keep = ()
+        if self.error is not None:
+            self.seen = True
+            if self.gate.error is None:  # nothing has failed, and its arrays may go
+                raise untied(self.error)
+            raise self.error
         result = self._result
         return result() if result.__class__ is Later else result
 
     def done(self) -> bool:
         """Return whether the operation is over, for good or ill. Does not block."""
         self._asked = True
-        if not self._task.over:
-            self._engine.turn()
-        return self._task.over
+        if not self.over:
+            self._calls.progress.turn()
+        return self.over
 
     def exception(self) -> BaseException | None:
         """Return the error that ended the operation, or None so far. Does not block."""
         if not self.done():
             return None
-        self._task.seen = True
-        return self._task.error
+        self.seen = True
+        return self.error
 
     def add_done_callback(self, call: Callable[[], object]) -> None:
         """Have ``call()`` called once the operation is over, for good or ill.
@@ -133,66 +146,21 @@ class Work:
             Without arguments.
         """
         self._asked = True
-        vars(self._task).setdefault("then", []).append(call)
-        if self._task.over:
-            self._task.tell()
+        self.then.append(call)
+        if self.over:
+            self.tell()
         else:
-            self._engine.hurry(self._task)
+            self._calls.progress.hurry(self)
 
     def __del__(self) -> None:
         if not self._asked:
             dropped(self._entry)
 
     def __repr__(self) -> str:
-        state = "under way" if not self._task.over else "failed" if self._task.error else "done"
+        state = "under way" if not self.over else "failed" if self.error else "done"
         return f"<hpccomm.Work {state}>"
 
-
-SMALL_BYTES = 64 << 10
-"""Bytes of a collective up to which the thread that starts it usually ends it."""
-
-
-class Started(Task):
-    """An asynchronous call under way.
-
-    Parameters
-    ----------
-    calls : CallEngine
-        The communicator's.
-    entry : list
-        The record of the call, with its deadline.
-    tally : Tally
-        Where it is counted.
-    keep : tuple
-        Objects that must live until it is done.
-    start : callable, optional
-        Returns its steps, unless it has them.
-    ordered : bool
-        As in `Operation`.
-    """
-
-    _given_up: CommunicationError | None = None
-
-    def __init__(
-        self,
-        calls: Any,
-        entry: CallRecord,
-        tally: Tally,
-        keep: tuple[object, ...],
-        start: Callable[[], Steps] | None = None,
-        ordered: bool = False,
-    ) -> None:
-        self.gate = calls.gate
-        self.timeout = entry[TIMEOUT]
-        self.started = entry[BEGIN]
-        if ordered and entry[LABEL].nbytes > SMALL_BYTES:
-            self.small = False
-        self.entry = entry
-        self._calls = calls
-        self._tally = tally
-        self.keep = keep
-        self._start = start
-        self.ordered = ordered
+    # For the progress engine.
 
     def begin(self) -> Steps:
         """Return its steps."""
@@ -201,50 +169,44 @@ class Started(Task):
 
     def expired(self, elapsed: float) -> CommunicationError | None:
         """Return the error of its deadline."""
-        error: CommunicationError | None = self._calls.at_deadline(self.entry, elapsed)
+        error: CommunicationError | None = self._calls.at_deadline(self._entry, elapsed)
         return error
 
     def gave_up(self, limit: float) -> CommunicationError | None:
         """Return the error of a wait of `limit` seconds; None waits on."""
-        self.entry[TIMEOUT] = limit
+        self._entry[TIMEOUT] = limit
         error = self._given_up = self.expired(perf_counter() - self.started)
         if error is not None:
-            self._calls.failure.note(error, self)
+            self._calls.failure.note(error, (self._keep, self.steps))
         return error
 
-    def ended(self, error: BaseException | None, elapsed: float) -> BaseException | None:
+    def ended(self, error: BaseException | None) -> BaseException | None:
         """Count and report the call."""
-        calls, entry = self._calls, self.entry
+        calls = self._calls
         calls.under_way.pop(self, None)
-        raised = error
-        if error is not None:
-            raised = self._raised(error, elapsed)
-        calls.ended(entry, self._tally, raised, elapsed)
-        return raised
+        calls.progress.messages.pop(self, None)
+        if error is None:
+            self._keep = self._start = None
+        else:
+            error = self._raised(error)
+        calls.ended(self._entry, self._tally, error, perf_counter() - self.started)
+        return error
 
-    def _raised(self, error: BaseException, elapsed: float) -> BaseException:
+    def _raised(self, error: BaseException) -> BaseException:
         """Note a failure, and return it as an error of the tree."""
         calls, given_up = self._calls, self._given_up
         if given_up is not None and error is calls.gate.error:
             error = given_up  # the waiter has raised it, which shut the gate
-        harmless = harmless_error(error, self.ordered)
+        harmless = harmless_error(error, self._ordered)
         if harmless:
-            self.forget()
+            self._keep = self._start = None
         else:
-            calls.failure.note(error, self)
-        raised: BaseException = calls.failure.raised(error, self.entry, elapsed, harmless=harmless)
+            calls.failure.note(error, (self._keep, self.steps))
+        elapsed = perf_counter() - self.started
+        raised: BaseException = calls.failure.raised(error, self._entry, elapsed, harmless=harmless)
         if raised is not given_up and not isinstance(raised, CommunicatorAborted):
-            calls.failure.unseen.append((self, self.entry))
+            calls.failure.unseen.append((self, self._entry))
         return raised
-
-    def forget(self) -> None:
-        """Drop its arrays."""
-        self.keep, self._start = (), None
-
-
-OVER = Started.__new__(Started)
-"""The task of works that were done as soon as they were begun."""
-OVER.over, OVER.timeout = True, inf
 
 
 class Later:

@@ -358,12 +358,13 @@ class NearbyTransport(CheckedTransport):
 
     def isend(self, data: NDArray[Any], dst: int, tag: int) -> Request:
         """Begin to send."""
-        if dst not in self._near:
-            return super().isend(data, dst, tag)
         nbytes = data.nbytes
         if nbytes < DIRECT_BYTES and nbytes != NOTE_BYTES:
             with self._lock:
-                return super().isend(data, dst, tag)
+                test: Request = self._isend([data, nbytes, _BYTE], dst, tag).Test
+            return test
+        if dst not in self._near:
+            return super().isend(data, dst, tag)
         shared = self.shared
         large = COPIED and nbytes >= DIRECT_BYTES
         with self._lock:

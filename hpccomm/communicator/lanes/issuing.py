@@ -398,15 +398,13 @@ class _Agreement(Task):
     def expired(self, elapsed: float) -> CommunicationError | None:
         return self._calls.at_deadline(self._call.entry, elapsed)
 
-    def ended(self, error: BaseException | None, elapsed: float) -> BaseException | None:
+    def ended(self, error: BaseException | None) -> BaseException | None:
         calls, call = self._calls, self._call
+        self._agreement = iter(())
         calls.under_way.pop(self, None)
         if error is None or error is calls.gate.error:
             return error
-        raised = calls.failure.raised(error, call.entry, elapsed)
+        raised = calls.failure.raised(error, call.entry, perf_counter() - self.started)
         call.error = calls.failure.unraised = raised
         calls.fail(raised)
         return raised
-
-    def forget(self) -> None:
-        self._agreement = iter(())
