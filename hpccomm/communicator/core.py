@@ -90,6 +90,8 @@ class Core:
         What takes calls instead of their being issued.
     plan_tags : PlanTags or None
         Tags for the messages of plans; None before the first plan.
+    frames : dict
+        What calls without counts exchange, by their names.
     made : bool
         Whether the communicator is made, and somebody has it.
     site : tuple or None
@@ -118,6 +120,7 @@ class Core:
         self.known: dict[object, Any] = {}
         self.sink = CallSink(calls)
         self.plan_tags: PlanTags | None = None
+        self.frames: dict[str, Any] = {}
 
     def __del__(self) -> None:
         calls = self.calls if self.made else None
@@ -139,8 +142,7 @@ class Core:
         with calls.beside_watchdog("finalize", ordered=True):
             self.backend.close()
 
-    @in_turn
-    def collective(
+    def within(
         self,
         name: str,
         x: Any,
@@ -156,7 +158,7 @@ class Core:
         exclusive: bool = False,
         site: Site | None = None,
     ) -> Any:
-        """Carry out one collective call, and return its result, or its `Work`.
+        """Carry out one collective call, and return its result, or its `Work`. Within a call.
 
         Parameters are those of the call of that name; `lists` are checked. `site` is the place of
         the call, if not the caller's caller.
@@ -224,6 +226,9 @@ class Core:
         if lists.returned and prepared.resolved is not None:
             call.result = (call.result, lists.arriving(prepared.resolved.shape[0]))
         return self.issue(call, async_op, limit)
+
+    collective = in_turn(within)
+    """Is `within` a call of its own."""
 
     def know(self, key: object, prepared: Any) -> None:
         """Remember how calls are carried out that are alike, and need no check but that they are."""

@@ -1,4 +1,4 @@
-"""Calls with listed counts. Ranks first exchange counts that the user left out.
+"""Calls with listed counts. Neighbours first exchange what the user left out; `frames` does so for all ranks.
 
 Errors in this rank's arguments must be found before the exchange: afterwards the other ranks would
 wait for it. The methods with ``_v``, and those with neighbours, go through it.
@@ -9,14 +9,13 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from hpccomm.communicator.core import Core
-from hpccomm.communicator.resolving import NO_LISTS, Lists, check_counts, check_peers, row_shape
+from hpccomm.communicator.resolving import Lists, check_counts, check_peers, row_shape
 from hpccomm.contracts.collectives import CALLS, Collective
 from hpccomm.errors import BufferMismatch, UsageError
 from hpccomm.memory.views import check_dtype, check_layout, view
 from hpccomm.runtime.recorder import user_site
 from hpccomm.schedules.algorithms import AnyAlgorithm
 from hpccomm.settings import check_bool
-from hpccomm.topology import check_rank
 
 
 class Unlisted(NamedTuple):
@@ -43,7 +42,6 @@ def listed(
     counts: Any,
     recv_counts: Any = None,
     peers: Any = None,
-    root: Any = None,
 ) -> Lists:
     """Return the lists of one call. Parameters are as of the call of that name.
 
@@ -58,35 +56,18 @@ def listed(
         check_bool("return_counts", return_counts)
     what, size = CALLS[name], core.backend.size
     if what.uneven == "counts":
-        complete = counts is not None or what.reduces
-        lists = Lists(check_counts("counts", counts, size)) if complete else NO_LISTS
+        lists = Lists(check_counts("counts", counts, size))
     else:
-        lists = _pairs(what, size, counts, recv_counts, peers)
-        complete = counts is None or recv_counts is not None
-    if not complete:
-        lists = _completed(core, Unlisted(name, x, out, timeout, algorithm, stream, root), lists)
+        lists = pairs(what, size, counts, recv_counts, peers)
+        if counts is not None and recv_counts is None:
+            lists = _incoming(core, Unlisted(name, x, out, timeout, algorithm, stream, None), lists)
     return lists._replace(returned=True) if return_counts else lists
-
-
-def _completed(core: Core, call: Unlisted, lists: Lists) -> Lists:
-    """Return the lists of a call, completed by an exchange."""
-    what = CALLS[call.name]
-    if what.individual:
-        known = _incoming(core, call, lists)
-    elif what.sends == "blocks":
-        known = _wanted(core, call)
-    else:
-        rows = _row_count("x", call.x)
-        _rehearse(core, call, Lists((rows,) * core.backend.size))
-        known = Lists(tuple(_exchanged(core, call, rows)))
-    _agree_on_fit(core, call, known)
-    return known
 
 
 def _incoming(core: Core, call: Unlisted, outgoing: Lists) -> Lists:
     """Return `outgoing` with the rows that come for each block."""
-    _rehearse(core, call, outgoing._replace(recv_counts=outgoing.counts))
-    _refuse_exchange(core, "recv_counts")
+    rehearse(core, call, outgoing._replace(recv_counts=outgoing.counts))
+    refuse_exchange(core, "recv_counts")
     mine = np.array(outgoing.counts, np.int64)
     arrived = core.collective(
         CALLS[call.name].name,
@@ -95,41 +76,16 @@ def _incoming(core: Core, call: Unlisted, outgoing: Lists) -> Lists:
         lists=Lists(peers=outgoing.peers),
         site=user_site(),
     )
-    return outgoing._replace(recv_counts=tuple(arrived.tolist()))
+    lists = outgoing._replace(recv_counts=tuple(arrived.tolist()))
+    with core.calls.one_call():
+        agree_on_fit(core, call, lists)
+    return lists
 
 
-def _wanted(core: Core, call: Unlisted) -> Lists:
-    """Return the rows of each rank's out; a root without one gets the rest."""
-    rank, size, out = core.backend.rank, core.backend.size, call.out
-    at_root = rank == check_rank("root", call.root, size)
-    if out is None and not at_root:
-        raise UsageError(
-            f"{call.name}: counts and out are None on rank {rank}, which is not the root and does not know "
-            "how many rows arrive; give out=np.empty((rows, ...), dtype), or give counts on every rank and "
-            "an x of the shape and dtype of the root's, which is not read"
-        )
-    available = _row_count("x", call.x) if at_root else 0
-    rows = available if out is None else _row_count("out", out)
-    rest = available - rows if at_root else 0
-    if rest < 0:
-        raise BufferMismatch(f"out has {rows} rows and x has {available}; x has those of all ranks")
-    pretended = [0] * size
-    pretended[rank - 1] = rest  # some other rank's, if there is one
-    pretended[rank] = rows
-    _rehearse(core, call._replace(out=None) if at_root else call, Lists(tuple(pretended)))
-    wanted = _exchanged(core, call, -1 if out is None else rows)
-    if wanted[call.root] == -1:
-        left = np.array([available - sum(wanted) - 1], np.int64)
-        core.collective("broadcast", left, root=call.root, timeout=call.timeout, site=user_site())
-        wanted[call.root] = int(left[0])
-    return Lists(tuple(wanted))
-
-
-def _rehearse(core: Core, call: Unlisted, lists: Lists) -> None:
+def rehearse(core: Core, call: Unlisted, lists: Lists, fits: Any = None) -> None:
     """Raise the errors of the call that any counts of the other ranks would give."""
     name, x, out, timeout, algorithm, stream, root = call
     core.limit(timeout)
-    fits = out if name == "scatter_v" else None  # elsewhere its size is not known yet
     _, (_, _, array, _) = core.prepared_calls.find(
         name, x, fits, None, root, lists, False, algorithm
     )
@@ -144,8 +100,8 @@ def _rehearse(core: Core, call: Unlisted, lists: Lists) -> None:
                 raise BufferMismatch(f"out has dtype {seen.dtype}; give dtype {array.dtype}")
 
 
-def _agree_on_fit(core: Core, call: Unlisted, lists: Lists) -> None:
-    """Raise on every rank if the arrays of one do not fit what was exchanged."""
+def agree_on_fit(core: Core, call: Unlisted, lists: Lists, own: Any = None) -> None:
+    """Raise on every rank if the arrays of one do not fit what was exchanged, or the `own` ones differ. Within a call."""
     error: UsageError | None = None
     least = min(lists.counts, default=0)
     try:
@@ -157,19 +113,17 @@ def _agree_on_fit(core: Core, call: Unlisted, lists: Lists) -> None:
         core.prepared_calls.find(call.name, call.x, call.out, None, call.root, lists)
     except UsageError as refused:
         error = refused
-    with core.calls.one_call():
-        core.agree(call.name, {}, error)
+    core.agree(call.name, {} if own is None else alike(own), error)
 
 
-def _exchanged(core: Core, call: Unlisted, number: int) -> list[int]:
-    """Return every rank's number."""
-    _refuse_exchange(core, "counts")
-    mine = np.array([number], np.int64)
-    everyone = core.collective("all_gather", mine, timeout=call.timeout, site=user_site())
-    return [int(each) for each in everyone.ravel()]
+def alike(array: Any) -> dict[str, object]:
+    """Return what the arrays of all ranks have in common: extents of 1 do not count."""
+    seen = view(array, "x")
+    rest = tuple(each for each in seen.shape[1:] if each != 1)
+    return {"dtype": str(seen.dtype), "shape": str(rest)}
 
 
-def _refuse_exchange(core: Core, name: str) -> None:
+def refuse_exchange(core: Core, name: str) -> None:
     """Raise where calls are not issued when they are made."""
     sink = core.sink
     if sink.diverted:
@@ -177,9 +131,7 @@ def _refuse_exchange(core: Core, name: str) -> None:
         raise UsageError(f"{name} is None in {where}, which cannot exchange it; give {name}")
 
 
-def _pairs(
-    what: Collective, size: int, counts: object, recv_counts: object, peers: object
-) -> Lists:
+def pairs(what: Collective, size: int, counts: object, recv_counts: object, peers: object) -> Lists:
     """Return the given lists of a call with lists of each rank's own."""
     ranks: tuple[int, ...] = ()
     number, whose = size, "rank"
@@ -196,7 +148,8 @@ def _pairs(
     return Lists(sent, check_counts("recv_counts", recv_counts, number, whose), ranks)
 
 
-def _row_count(name: str, array: Any) -> int:
+def row_count(name: str, array: Any) -> int:
+    """Return the rows of an array, which must be there and have some axis."""
     if array is None:
         raise UsageError(f"{name} is None; give an array")
     shape = view(array, name).shape

@@ -10,6 +10,7 @@ from typing import Any
 
 from hpccomm.communicator.core import HasCore
 from hpccomm.communicator.counts import listed
+from hpccomm.communicator.frames import without_counts
 from hpccomm.reductions import Op, ReduceOp
 from hpccomm.schedules.algorithms import AnyAlgorithm
 
@@ -64,7 +65,9 @@ def all_gather_v(
     CommunicationError
         If the call fails or its deadline passes.
     """
-    core = self._core
+    core, how = self._core, (async_op, timeout, algorithm, stream, return_counts)
+    if counts is None:
+        return without_counts(core, "all_gather_v", x, out, how)
     lists = listed(core, "all_gather_v", x, out, timeout, algorithm, stream, return_counts, counts)
     return core.collective(
         "all_gather_v", x, out, async_op, timeout, algorithm, stream, lists=lists
@@ -187,7 +190,10 @@ def all_to_all_v(
     CommunicationError
         If the call fails or its deadline passes.
     """
-    core, given = self._core, (send_counts, recv_counts)
+    core, how = self._core, (async_op, timeout, algorithm, stream, return_counts)
+    if recv_counts is None:
+        return without_counts(core, "all_to_all_v", x, out, how, send_counts)
+    given = send_counts, recv_counts
     lists = listed(core, "all_to_all_v", x, out, timeout, algorithm, stream, return_counts, *given)
     return core.collective(
         "all_to_all_v", x, out, async_op, timeout, algorithm, stream, lists=lists
@@ -245,10 +251,10 @@ def gather_v(
     CommunicationError
         If the call fails or its deadline passes.
     """
-    core = self._core
-    lists = listed(
-        core, "gather_v", x, out, timeout, algorithm, stream, return_counts, counts, root=root
-    )
+    core, how = self._core, (async_op, timeout, algorithm, stream, return_counts)
+    if counts is None:
+        return without_counts(core, "gather_v", x, out, how, None, root)
+    lists = listed(core, "gather_v", x, out, timeout, algorithm, stream, return_counts, counts)
     return core.collective(
         "gather_v", x, out, async_op, timeout, algorithm, stream, root=root, lists=lists
     )
@@ -308,10 +314,10 @@ def scatter_v(
     CommunicationError
         If the call fails or its deadline passes.
     """
-    core = self._core
-    lists = listed(
-        core, "scatter_v", x, out, timeout, algorithm, stream, return_counts, counts, root=root
-    )
+    core, how = self._core, (async_op, timeout, algorithm, stream, return_counts)
+    if counts is None:
+        return without_counts(core, "scatter_v", x, out, how, None, root)
+    lists = listed(core, "scatter_v", x, out, timeout, algorithm, stream, return_counts, counts)
     return core.collective(
         "scatter_v", x, out, async_op, timeout, algorithm, stream, root=root, lists=lists
     )

@@ -1,7 +1,9 @@
 """Small calls that take a way of their own give what mpi4py's calls give, and NumPy where MPI says nothing."""
 
+from array import array
 from typing import TYPE_CHECKING, Any
 
+import ml_dtypes
 import numpy as np
 import pytest
 
@@ -88,3 +90,81 @@ def test_contributions_are_folded_in_rank_order(
     expected = [whole, at_last, prefix, before, whole, whole]
     for mine, truth in zip(reductions(comm, x, {"deterministic": True}), expected, strict=True):
         np.testing.assert_array_equal(mine, truth)
+
+
+ROWS = (2, 0, 5, 90, 3, 700, 1)
+"""Rows of rank 0 in one call after the other: they fit into frames, or make them larger, or never fit."""
+DTYPES = (np.dtype(np.float64), np.dtype(ml_dtypes.bfloat16), np.dtype([("a", "i4"), ("b", "f8")]))
+
+
+@pytest.mark.parametrize("rest", [(), (3,), (2, 0), (1, 2)])
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_without_counts_rows_arrive_as_mpi4py_moves_them(
+    comm: Any, mpi_comm: "MPI.Comm", dtype: "np.dtype[Any]", rest: tuple[int, ...]
+) -> None:
+    rank, size = comm.rank, comm.size
+    root = size - 1
+    for number, most in enumerate(ROWS):
+        counts = tuple((each + number) % size * (most // size) + most % 2 for each in range(size))
+        bits = np.arange(counts[rank] * int(np.prod(rest)) * dtype.itemsize) * (rank + 3) % 64
+        x = bits.astype(np.uint8).view(dtype).reshape(counts[rank], *rest)
+        parts = mpi_comm.allgather(x)
+        whole = np.concatenate(parts)
+        into = np.zeros_like(whole)
+        every = [
+            comm.all_gather_v(x, return_counts=True),
+            (comm.all_gather_v(x, out=into), counts),
+            comm.gather_v(x, root, return_counts=True),
+        ]
+        for (result, told), at in zip(every, (True, True, rank == root), strict=True):
+            assert told == counts
+            assert (result.tobytes() == whole.tobytes()) if at else result is None
+            assert not at or (result.shape, result.dtype) == (whole.shape, dtype)
+        for own in (None, np.zeros_like(x)):
+            out = own if rank == root else np.zeros_like(x)
+            part, told = comm.scatter_v(
+                whole if rank == root else None, root, out=out, return_counts=True
+            )
+            assert (part.tobytes(), part.shape, told) == (x.tobytes(), x.shape, counts)
+        sent = [counts[(rank + each) % size] for each in range(size)]
+        blocks = (
+            np.resize(whole, (sum(sent), *rest))
+            if whole.size
+            else np.zeros((sum(sent), *rest), dtype)
+        )
+        came, told = comm.all_to_all_v(blocks, sent, return_counts=True)
+        truth = mpi_comm.alltoall(np.split(blocks, np.cumsum(sent)[:-1]))
+        assert (came.tobytes(), told) == (
+            b"".join(each.tobytes() for each in truth),
+            tuple(map(len, truth)),
+        )
+        assert came.shape == (sum(told), *rest)
+
+
+def test_known_calls_without_counts_that_differ_are_a_mismatch_on_all_ranks(comm: Any) -> None:
+    if comm.size == 1:
+        pytest.skip("one rank is like itself")
+    last = comm.rank == comm.size - 1
+    arrays = (np.ones(3), np.ones(3, np.float32), np.ones((3, 2)))
+    for name in ("all_gather_v", "gather_v", "all_to_all_v"):
+        more = ([1] * comm.size,) if name == "all_to_all_v" else ()
+        if more:
+            arrays = tuple(np.ones((comm.size, *each.shape[1:]), each.dtype) for each in arrays)
+        call = getattr(comm, name)
+        for x in arrays * 3:
+            call(x, *more)
+        for other, named in ((arrays[1], "float32"), (arrays[2], "shape (2,)")):
+            with pytest.raises(hpccomm.RankMismatch) as caught:
+                call(other if last else arrays[0], *more)
+            assert named in str(caught.value)
+            assert f"rank {comm.size - 1}" in str(caught.value)
+            call(arrays[0], *more)
+
+
+def test_an_array_that_is_no_numpy_array_meets_those_that_are(comm: Any) -> None:
+    mine = [float(comm.rank)] * (comm.rank + 1)
+    for _ in range(3):
+        result = comm.all_gather_v(array("d", mine) if comm.rank else np.array(mine))
+        assert result.tolist() == [
+            float(each) for each in range(comm.size) for _ in range(each + 1)
+        ]

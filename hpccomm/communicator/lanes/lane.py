@@ -225,6 +225,10 @@ class Lane(ABC):
             prepared.issue = first
         return prepared
 
+    def named(self, prepared: PreparedCall[Any], label: CallFingerprint) -> PreparedCall[Any]:
+        """Return a prepared collective as one of another identity."""
+        return self._prepare(label, label, prepared.route, True, prepared.resolved)
+
     @abstractmethod
     def _carrying(self, prepared: PreparedCall[Any], route: Any) -> Callable[..., None]:
         """Return the function that carries out calls on a route."""
