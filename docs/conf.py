@@ -44,7 +44,7 @@ nitpick_ignore = [
     # Attributes of slotted dataclasses: they stand in lists of attributes, which have no anchors.
     *(("py:obj", name) for name in ("function", "min_size", "start", "shared", "launch")),
     *(("py:obj", name) for name in ("rank", "peer", "buffer", "count", "members")),
-    *(("py:obj", name) for name in ("source", "sources", "target")),
+    *(("py:obj", name) for name in ("source", "sources", "target", "timeout")),
     # Names that a docstring finds in its own module, as the page that shows it does not.
     *(("py:obj", name) for name in ("Request", "SEND", "RECV", "SCRATCH", "whole")),
     *(("py:obj", name) for name in ("Unproven", "prove", "build")),

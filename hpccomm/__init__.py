@@ -83,11 +83,10 @@ def __getattr__(name: str) -> object:
         return import_module("hpccomm.gradients")
     home = _HOME.get(name)
     if home is None:
-        from hpccomm.errors import nearest
+        from hpccomm.foreign_names import advice
 
-        near = None if name.startswith("_") else nearest(name, __all__)
-        advice = f"; did you mean {near}?" if near else ""
-        raise AttributeError(f"module 'hpccomm' has no attribute {name!r}{advice}")
+        said = advice(name, __all__, "MPI.")
+        raise AttributeError(f"module 'hpccomm' has no attribute {name!r}{said}")
     value = getattr(import_module(f"hpccomm.{home}"), name)
     globals()[name] = value
     return value

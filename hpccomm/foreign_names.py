@@ -5,7 +5,7 @@ Errors about unknown names read it, and so does the documentation.
 
 import csv
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import cache
 from importlib import resources
 
@@ -38,22 +38,26 @@ def ours(name: str) -> str:
     return f"{name} is mpi4py's, and {here} here" + (f". {differs}" if differs else "")
 
 
-def unknown(owner: object, name: str, prefix: str = "") -> AttributeError:
-    """Return the error for an attribute that an object does not have.
+def advice(name: str, known: Iterable[str], prefix: str = "") -> str:
+    """Return what to write for a name that is not there, after a semicolon; empty where that is not clear.
 
     Parameters
     ----------
-    owner : object
-        Without the attribute.
     name : str
-        Of the attribute.
+        That is not there.
+    known : iterable of str
+        Names that are.
     prefix : str
         What precedes the name in the table, such as ``"Win."``.
     """
-    message = f"{type(owner).__name__!r} object has no attribute {name!r}"
-    if not name.startswith("_"):  # libraries ask any object for such names
-        public = [each for each in dir(type(owner)) if not each.startswith("_")]
-        near = nearest(name, public)
-        message += f"; {said}" if (said := ours(prefix + name)) else ""
-        message += f"; did you mean {near}?" if near and not said else ""
-    return AttributeError(message)
+    if name.startswith("_"):  # libraries ask any object for such names
+        return ""
+    near = nearest(name, [each for each in known if not each.startswith("_")])
+    said = ours(prefix + name) or (near and f"did you mean {near}?")
+    return f"; {said}" if said else ""
+
+
+def unknown(owner: object, name: str, prefix: str = "") -> AttributeError:
+    """Return the error for an attribute that an object does not have. `prefix` is that of `advice`."""
+    said = advice(name, dir(type(owner)), prefix)
+    return AttributeError(f"{type(owner).__name__!r} object has no attribute {name!r}{said}")
