@@ -15,6 +15,8 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from hpccomm import gradients as gradients
+    from hpccomm.binned import binned_sum as binned_sum
+    from hpccomm.binned import rounded as rounded
     from hpccomm.communicator import Communicator as Communicator
     from hpccomm.communicator.arrivals import Message as Message
     from hpccomm.communicator.creation import new_comm as new_comm
@@ -56,6 +58,8 @@ _HOME = {
     "premul_sum": "reductions",
     "loc_dtype": "reductions",
     "with_index": "reductions",
+    "binned_sum": "binned",
+    "rounded": "binned",
     "dump": "runtime.dump",
     "Work": "runtime.work",
     "DeviceWork": "runtime.device_work",

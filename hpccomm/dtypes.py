@@ -20,6 +20,9 @@ NARROW: tuple[DType, ...] = (np.dtype(np.float16), BFLOAT16, FLOAT8_E4M3FN, FLOA
 WIDE: tuple[DType, ...] = (FLOAT32, np.dtype(np.float64))
 COMPLEX: tuple[DType, ...] = (np.dtype(np.complex64), np.dtype(np.complex128))
 
+BINNED = np.dtype([("top", np.int64), ("sums", np.int64, (4,))])
+"""Sums of `hpccomm.binned`, which SUM takes."""
+
 REDUCIBLE: tuple[DType, ...] = (BOOL, *SIGNED, *UNSIGNED, *NARROW, *WIDE, *COMPLEX)
 """Every plain dtype that some reduction takes. MINLOC and MAXLOC take a structured one, `is_located`;
 others (structured, datetime, ...) move but do not reduce."""

@@ -11,7 +11,7 @@ import operator
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any
+from typing import Any, Literal
 from zlib import crc32
 
 import numpy as np
@@ -168,6 +168,10 @@ def with_index(value: npt.ArrayLike, index: npt.ArrayLike) -> Array:
     return located
 
 
+ANY_RANKS = "any ranks"
+Deterministic = bool | Literal["any ranks"]
+"""The argument of reductions."""
+
 Elementwise = Callable[[Array, Array], Array]
 Op = ReduceOp | PremulSum | Elementwise
 
@@ -240,7 +244,9 @@ def meaningful(op: Op, dtype: DType) -> bool:
     if isinstance(op, ReduceOp) and op in LOCATING:
         return dtypes.is_located(dtype)
     if not dtypes.is_reducible(dtype):
-        return dtype.names is not None and not isinstance(op, ReduceOp | PremulSum)
+        if isinstance(op, ReduceOp | PremulSum):
+            return op is ReduceOp.SUM and dtype == dtypes.BINNED
+        return dtype.names is not None
     if not isinstance(op, ReduceOp):
         return not isinstance(op, PremulSum) or dtype != dtypes.BOOL
     if op in _BITWISE:
@@ -291,6 +297,24 @@ def check(op: object, dtype: DType) -> None:
         _check_factor(op.factor, dtype)
 
 
+def check_any_ranks(op: Op, dtype: DType) -> None:
+    """Raise unless `op` on elements of `dtype` can have the same bits on any number of ranks.
+
+    Raises
+    ------
+    UsageError
+        If it cannot.
+    """
+    named = isinstance(op, ReduceOp | PremulSum)
+    summed = isinstance(op, PremulSum) or op in (ReduceOp.SUM, ReduceOp.AVG)
+    if not named or not (summed or not (dtypes.is_float(dtype) or dtypes.is_complex(dtype))):
+        raise UsageError(
+            f"deterministic is {ANY_RANKS!r}, which takes SUM, AVG and premul_sum, and of integers every named "
+            f"reduction, and op is {name_of(op)} on {dtype}; give deterministic=True, which has the same bits on "
+            "the same number of ranks"
+        )
+
+
 def _check_factor(factor: complex, dtype: DType) -> None:
     if dtypes.is_integer(dtype):
         bounds = np.iinfo(dtype)
@@ -321,7 +345,7 @@ def identity(op: Op, dtype: DType) -> Any:
         If `op` is a callable.
     """
     if op is ReduceOp.SUM or op is ReduceOp.BOR or op is ReduceOp.BXOR or isinstance(op, PremulSum):
-        return dtype.type(0)
+        return np.zeros((), dtype)[()]
     if op is ReduceOp.PROD:
         return dtype.type(1)
     if op is ReduceOp.BAND:

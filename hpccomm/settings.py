@@ -148,7 +148,7 @@ def check_int(name: str, value: object) -> int:
     raise UsageError(f"{name} is {value!r}; give an integer")
 
 
-def check_bool(name: str, value: object) -> bool:
+def check_bool(name: str, value: object, others: str = "") -> bool:
     """Return `value` as a bool.
 
     Raises
@@ -157,7 +157,7 @@ def check_bool(name: str, value: object) -> bool:
         If it is not True or False.
     """
     if not isinstance(value, bool | np.bool_):
-        raise UsageError(f"{name} is {value!r}; give True or False")
+        raise UsageError(f"{name} is {value!r}; give True or False{others}")
     return bool(value)
 
 

@@ -39,6 +39,8 @@ SURFACE = {
     "dump",
     "premul_sum",
     "loc_dtype",
+    "binned_sum",
+    "rounded",
     "with_index",
     "DeviceWork",
     "Work",

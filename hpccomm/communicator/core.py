@@ -23,6 +23,7 @@ from hpccomm.contracts.signature import Signature
 from hpccomm.contracts.transport import Steps
 from hpccomm.dtypes import REDUCIBLE
 from hpccomm.errors import CommunicationError, HpccommError, RankMismatch, UsageError
+from hpccomm.reductions import Deterministic
 from hpccomm.runtime.callpath import in_turn
 from hpccomm.runtime.engine import FINALIZED, CallEngine, everyone
 from hpccomm.runtime.lifetime import leaving
@@ -152,7 +153,7 @@ class Core:
         algorithm: AnyAlgorithm | None = None,
         stream: object = None,
         op: Any = None,
-        deterministic: bool = False,
+        deterministic: Deterministic = False,
         root: Any = None,
         lists: Lists = NO_LISTS,
         exclusive: bool = False,

@@ -11,7 +11,7 @@ from hpccomm.communicator.resolving import NO_LISTS, CallRequest, Lists, Shape, 
 from hpccomm.contracts.collectives import CALLS, Collective
 from hpccomm.errors import UsageError
 from hpccomm.memory.views import address, check_dtype, check_layout, overlap
-from hpccomm.reductions import recognised
+from hpccomm.reductions import ANY_RANKS, Deterministic, recognised
 from hpccomm.schedules.algorithms import Algorithm, AnyAlgorithm, registered
 from hpccomm.schedules.algorithms.partition import offsets
 from hpccomm.settings import check_bool
@@ -50,7 +50,7 @@ class PreparedCalls:
         lists: Lists = NO_LISTS,
         exclusive: bool = False,
         algorithm: AnyAlgorithm | None = None,
-        deterministic: bool = False,
+        deterministic: Deterministic = False,
     ) -> tuple[PreparedCall[Any], Arrays]:
         """Return how a call is carried out, and its arrays.
 
@@ -104,7 +104,8 @@ def _decided(lane: Lane, request: CallRequest) -> PreparedCall[Any]:
         if array is not None:
             check_dtype(which, array[0])
     resolved, algorithm = resolve(request), request.algorithm
-    check_bool("deterministic", request.deterministic)
+    if request.deterministic != ANY_RANKS:
+        check_bool("deterministic", request.deterministic, f", or {ANY_RANKS!r}")
     named = algorithm is None or isinstance(algorithm, str | Algorithm)
     if not named and not callable(algorithm):
         raise UsageError(

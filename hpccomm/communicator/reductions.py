@@ -3,7 +3,7 @@
 from typing import Any
 
 from hpccomm.communicator.core import HasCore
-from hpccomm.reductions import Op, ReduceOp
+from hpccomm.reductions import Deterministic, Op, ReduceOp
 from hpccomm.schedules.algorithms import AnyAlgorithm
 
 SUM = ReduceOp.SUM
@@ -18,7 +18,7 @@ def all_reduce(
     async_op: bool = False,
     timeout: float | None = None,
     algorithm: AnyAlgorithm | None = None,
-    deterministic: bool = False,
+    deterministic: Deterministic = False,
     stream: object = None,
 ) -> Any:
     """Reduce the arrays of all ranks; every rank gets the result.
@@ -40,8 +40,9 @@ def all_reduce(
     algorithm : str or callable, optional
         None, ``"auto"``, or an algorithm name; an unknown one raises an error that lists the valid ones.
         Or a function that makes the schedule (:doc:`adding_an_algorithm`), the same on all ranks.
-    deterministic : bool
-        Combine the contributions in rank order, so that the same input gives the same bits.
+    deterministic : bool or "any ranks"
+        Combine the contributions in rank order, so that the same input gives the same bits. With
+        ``"any ranks"``, sums of floats have the same bits on any number of ranks, and in any order.
     stream : object, optional
         For device arrays: a CuPy stream, its number, or an object with ``__cuda_stream__``. None is
         the current one of the array's framework.
@@ -73,7 +74,7 @@ def reduce(
     async_op: bool = False,
     timeout: float | None = None,
     algorithm: AnyAlgorithm | None = None,
-    deterministic: bool = False,
+    deterministic: Deterministic = False,
     stream: object = None,
 ) -> Any:
     """Reduce the arrays of all ranks; the root gets the result.
@@ -98,8 +99,9 @@ def reduce(
     algorithm : str or callable, optional
         None, ``"auto"``, or an algorithm name; an unknown one raises an error that lists the valid ones.
         Or a function that makes the schedule (:doc:`adding_an_algorithm`), the same on all ranks.
-    deterministic : bool
-        Combine the contributions in rank order, so that the same input gives the same bits.
+    deterministic : bool or "any ranks"
+        Combine the contributions in rank order, so that the same input gives the same bits. With
+        ``"any ranks"``, sums of floats have the same bits on any number of ranks, and in any order.
     stream : object, optional
         For device arrays: a CuPy stream, its number, or an object with ``__cuda_stream__``. None is
         the current one of the array's framework.
@@ -130,7 +132,7 @@ def reduce_scatter(
     async_op: bool = False,
     timeout: float | None = None,
     algorithm: AnyAlgorithm | None = None,
-    deterministic: bool = False,
+    deterministic: Deterministic = False,
     stream: object = None,
 ) -> Any:
     """Reduce the arrays of all ranks; rank i gets block i of the result.
@@ -153,8 +155,9 @@ def reduce_scatter(
     algorithm : str or callable, optional
         None, ``"auto"``, or an algorithm name; an unknown one raises an error that lists the valid ones.
         Or a function that makes the schedule (:doc:`adding_an_algorithm`), the same on all ranks.
-    deterministic : bool
-        Combine the contributions in rank order, so that the same input gives the same bits.
+    deterministic : bool or "any ranks"
+        Combine the contributions in rank order, so that the same input gives the same bits. With
+        ``"any ranks"``, sums of floats have the same bits on any number of ranks, and in any order.
     stream : object, optional
         For device arrays: a CuPy stream, its number, or an object with ``__cuda_stream__``. None is
         the current one of the array's framework.
@@ -186,7 +189,7 @@ def scan(
     async_op: bool = False,
     timeout: float | None = None,
     algorithm: AnyAlgorithm | None = None,
-    deterministic: bool = False,
+    deterministic: Deterministic = False,
     stream: object = None,
 ) -> Any:
     """Reduce the arrays of the ranks up to this one.
@@ -211,8 +214,9 @@ def scan(
     algorithm : str or callable, optional
         None, ``"auto"``, or an algorithm name; an unknown one raises an error that lists the valid ones.
         Or a function that makes the schedule (:doc:`adding_an_algorithm`), the same on all ranks.
-    deterministic : bool
-        Combine the contributions in rank order, so that the same input gives the same bits.
+    deterministic : bool or "any ranks"
+        Combine the contributions in rank order, so that the same input gives the same bits. With
+        ``"any ranks"``, sums of floats have the same bits on any number of ranks, and in any order.
     stream : object, optional
         For device arrays: a CuPy stream, its number, or an object with ``__cuda_stream__``. None is
         the current one of the array's framework.

@@ -15,7 +15,7 @@ from hpccomm.contracts.collectives import CALLS, NOBODY, Collective
 from hpccomm.contracts.signature import Signature
 from hpccomm.dtypes import DType
 from hpccomm.errors import BufferMismatch, UsageError
-from hpccomm.reductions import Op, ReduceOp
+from hpccomm.reductions import Deterministic, Op, ReduceOp
 from hpccomm.schedules.algorithms import AnyAlgorithm
 from hpccomm.settings import check_bool, check_int
 from hpccomm.topology import check_rank
@@ -72,7 +72,7 @@ class CallRequest(NamedTuple):
     exclusive: bool
     in_place: bool
     algorithm: AnyAlgorithm | None
-    deterministic: bool
+    deterministic: Deterministic
     fresh: bool = False
 
 
@@ -212,6 +212,8 @@ def _reduction(collective: Collective, request: CallRequest, dtype: DType) -> Op
         return None
     op: Op = reductions.recognised(request.op, dtype)
     reductions.check(op, dtype)
+    if request.deterministic == reductions.ANY_RANKS:
+        reductions.check_any_ranks(op, dtype)
     if collective.prefix:
         if op is ReduceOp.AVG:
             raise UsageError(

@@ -11,7 +11,7 @@ from typing import Any
 from hpccomm.communicator.core import HasCore
 from hpccomm.communicator.counts import listed
 from hpccomm.communicator.frames import without_counts
-from hpccomm.reductions import Op, ReduceOp
+from hpccomm.reductions import Deterministic, Op, ReduceOp
 from hpccomm.schedules.algorithms import AnyAlgorithm
 
 SUM = ReduceOp.SUM
@@ -84,7 +84,7 @@ def reduce_scatter_v(
     async_op: bool = False,
     timeout: float | None = None,
     algorithm: AnyAlgorithm | None = None,
-    deterministic: bool = False,
+    deterministic: Deterministic = False,
     stream: object = None,
     return_counts: bool = False,
 ) -> Any:
@@ -109,8 +109,9 @@ def reduce_scatter_v(
     algorithm : str or callable, optional
         None, ``"auto"``, or an algorithm name; an unknown one raises an error that lists the valid ones.
         Or a function that makes the schedule (:doc:`adding_an_algorithm`), the same on all ranks.
-    deterministic : bool
-        Combine the contributions in rank order, so that the same input gives the same bits.
+    deterministic : bool or "any ranks"
+        Combine the contributions in rank order, so that the same input gives the same bits. With
+        ``"any ranks"``, sums of floats have the same bits on any number of ranks, and in any order.
     stream : object, optional
         For device arrays: a CuPy stream, its number, or an object with ``__cuda_stream__``. None is
         the current one of the array's framework.

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from zlib import crc32
 
 from hpccomm.contracts.signature import Signature
-from hpccomm.reductions import code_of, name_of
+from hpccomm.reductions import Deterministic, code_of, name_of
 
 MASK = 0xFFFFFFFF
 
@@ -67,7 +67,9 @@ def compared(name: str, values: Mapping[str, object], nbytes: int = 0) -> CallFi
     return CallFingerprint(name, nbytes, values, crc32(written(values).encode()))
 
 
-def of_call(call: Signature, algorithm: str, deterministic: bool, **more: Any) -> CallFingerprint:
+def of_call(
+    call: Signature, algorithm: str, deterministic: Deterministic, **more: Any
+) -> CallFingerprint:
     """Return the fingerprint of a collective call.
 
     Parameters
@@ -77,7 +79,7 @@ def of_call(call: Signature, algorithm: str, deterministic: bool, **more: Any) -
     algorithm : str
         Its algorithm.
     deterministic : bool
-        Whether contributions are folded in rank order.
+        As the caller gave it.
     **more
         Further values, such as the path and whether the call is asynchronous.
     """

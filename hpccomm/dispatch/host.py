@@ -8,6 +8,7 @@ from functools import cache, partial
 
 import numpy as np
 
+from hpccomm import dtypes
 from hpccomm.contracts.backend import Backend, Buffer, Native, Start
 from hpccomm.contracts.choice import Choice
 from hpccomm.contracts.signature import Signature
@@ -17,7 +18,7 @@ from hpccomm.dispatch.algorithms import AlgorithmRunner, memory_way, sharing
 from hpccomm.dispatch.route import After, Before, Route, with_pre_and_post
 from hpccomm.memory.folding import Average, premultiply, try_out
 from hpccomm.memory.scratch import ScratchBuffer
-from hpccomm.reductions import PremulSum, ReduceOp, identity
+from hpccomm.reductions import Deterministic, PremulSum, ReduceOp, identity
 from hpccomm.schedules.algorithms import AnyAlgorithm
 from hpccomm.settings import Settings
 
@@ -59,7 +60,9 @@ class HostDispatch:
     def _conditions(self, native: Native | None, deterministic: bool) -> policy.Conditions:
         return policy.Conditions(deterministic, native is not None, self._shared)
 
-    def decide(self, call: Signature, algorithm: AnyAlgorithm | None, deterministic: bool) -> Route:
+    def decide(
+        self, call: Signature, algorithm: AnyAlgorithm | None, deterministic: Deterministic
+    ) -> Route:
         """Decide how calls like `call` are carried out. Local; the same on every rank.
 
         Raises
@@ -68,6 +71,8 @@ class HostDispatch:
             If `algorithm` does not apply, or the reduction is a user's function that does not take
             NumPy arrays.
         """
+        if isinstance(deterministic, str):
+            return self._binned(call, algorithm)
         if call.op is not None:
             try_out(call.op, call.dtype, ordered=deterministic)
         backend = self._backend
@@ -107,6 +112,32 @@ class HostDispatch:
         way = f"{other.algorithm!r} where the arrays of all ranks are registered"
         choice = replace(route.choice, reason=f"{route.choice.reason}; {way}")
         return replace(route, choice=choice, registered=self._registered(call, other))
+
+    def _binned(self, call: Signature, algorithm: AnyAlgorithm | None) -> Route:
+        """Return the route by binned sums; where the order makes no difference, the usual one."""
+        if not dtypes.is_float(call.dtype) and not dtypes.is_complex(call.dtype):
+            return self.decide(call, algorithm, False)
+        from hpccomm.binned import binned_sum, rounded
+
+        parts = 2 if dtypes.is_complex(call.dtype) else 1  # real and imaginary ones
+        counts = tuple(count * parts for count in call.counts)
+        inner = replace(call, dtype=dtypes.BINNED, counts=counts, op=ReduceOp.SUM, in_place=False)
+        route = self.decide(inner, algorithm, False)
+
+        def start(send: Buffer, recv: Buffer) -> Steps:
+            assert send is not None
+            sums = binned_sum((send.view(send.real.dtype) if parts == 2 else send)[:, None], 1)
+            if recv is None:
+                yield from route.start(sums, None)
+                return
+            into = recv.view(recv.real.dtype) if parts == 2 else recv
+            result = np.empty(into.size, dtypes.BINNED)
+            yield from route.start(sums, result)
+            np.copyto(into, rounded(result, into.dtype))
+
+        choice = replace(route.choice, reason=f"floats are summed in bins; {route.choice.reason}")
+        after = self._after(call, policy.NATIVE) if call.op is ReduceOp.AVG else None
+        return with_pre_and_post(Route(choice, start), self._before(call), after)
 
     def _native(self, call: Signature) -> Native | None:
         """Return the backend's own way, where all ranks have it without agreeing on it."""

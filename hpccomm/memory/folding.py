@@ -276,6 +276,10 @@ def _combine(op: Op, dtype: DType) -> Callable[..., object]:
         return np.add
     if op is ReduceOp.PROD and dtype.kind == "c":
         return _multiply
+    if op is ReduceOp.SUM and dtype == dtypes.BINNED:
+        from hpccomm.binned import add
+
+        return add
     if isinstance(op, ReduceOp):
         return UFUNC[op] if op in UFUNC else _locating(_NEARER[op], dtype)
     elementwise = op

@@ -2,6 +2,7 @@
 
 import operator
 from functools import reduce
+from math import fsum
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -165,3 +166,14 @@ def test_statistics_of_all_ranks_are_numpy_s(comm: hpccomm.Communicator) -> None
     np.testing.assert_allclose(got["mean"], table.mean(0), rtol=1e-13)
     np.testing.assert_allclose(got["squares"] / got["count"], table.var(0), rtol=1e-12)
     assert (got["at"] == np.argmin([each.astype("f4").min(0) for each in every], 0)).all()
+
+
+@pytest.mark.parametrize("count", [3, 20_000])
+def test_sums_have_the_same_bits_on_any_ranks(comm: hpccomm.Communicator, count: int) -> None:
+    rng = np.random.default_rng(0)
+    table = rng.normal(size=(12, count)) * 2.0 ** rng.integers(-20, 20, (12, count))
+    mine = hpccomm.binned_sum(table[comm.rank :: comm.size], 0)
+    exact = [fsum(each) for each in table.T]
+    np.testing.assert_array_equal(hpccomm.rounded(comm.all_reduce(mine)), exact)
+    x = comm.all_reduce(table[-1 - comm.rank].copy(), deterministic="any ranks")
+    np.testing.assert_array_equal(x, [fsum(each) for each in table[-comm.size :].T])

@@ -21,10 +21,10 @@ from hpccomm.contracts.signature import Signature
 from hpccomm.contracts.transport import BoundSet, Transport
 from hpccomm.dispatch.route import Route
 from hpccomm.dtypes import DType
-from hpccomm.errors import UnsupportedDtype
+from hpccomm.errors import UnsupportedDtype, UsageError
 from hpccomm.memory.cuda.arrays import Queue
 from hpccomm.memory.views import View, view
-from hpccomm.reductions import LOCATING, ReduceOp, identity
+from hpccomm.reductions import ANY_RANKS, LOCATING, ReduceOp, identity
 from hpccomm.runtime.callpath import Diversion, carrying
 from hpccomm.runtime.engine import CallEngine
 from hpccomm.runtime.operation import Operation, as_one
@@ -176,7 +176,12 @@ class Lane(ABC):
         call, deterministic = resolved.call, request.deterministic
         if self.memory != "host" and call.exclusive and op is not None:
             identity(op, call.dtype)
-        route = self.dispatch.decide(call, request.algorithm, deterministic)
+        if self.memory != "host" and deterministic == ANY_RANKS:
+            raise UsageError(
+                f"deterministic is {ANY_RANKS!r}, which takes host arrays; copy the array to the host, or give "
+                "deterministic=True, which has the same bits on the same number of ranks"
+            )
+        route = self.dispatch.decide(call, request.algorithm, deterministic)  # type: ignore[arg-type]  # refused above
         choice = route.choice
 
         def label(async_op: bool) -> CallFingerprint:
