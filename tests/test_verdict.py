@@ -7,8 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import hpccomm
 from hpccomm.contracts.side import ANSWERED, GONE, SILENT, STOPPED, Answer
-from hpccomm.runtime.verdict import judge
+from hpccomm.runtime.verdict import judge, side_by_side
 
 NUMBER = 7
 TERMS = {"operation": "all_reduce", "count": 10, "op": "SUM"}
@@ -261,6 +262,18 @@ def test_calls_that_differ_are_shown_side_by_side_and_the_minority_is_blamed(
         assert "count 10" in verdict.text
         assert "count 20" in verdict.text
         assert "op" not in re.findall(r"\((.*?)\)", verdict.text)[0]  # all have the same
+
+
+@pytest.mark.parametrize("operation", ["gather", "all_to_all", "all_reduce"])
+def test_blocks_of_different_sizes_lead_to_the_call_that_takes_them(operation: str) -> None:
+    called = {
+        rank: {"record": {"operation": operation, "count": 3 + rank, "shape": [3 + rank]}}
+        for rank in range(2)
+    }
+    text = f"{operation}_v takes blocks of different sizes"
+    assert (text in side_by_side(called)) is hasattr(hpccomm.Communicator, f"{operation}_v")
+    called[1]["record"] |= {"dtype": "int64"}
+    assert text not in side_by_side(called)
 
 
 def test_the_sentence_says_who_is_where() -> None:

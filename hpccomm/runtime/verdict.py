@@ -7,6 +7,7 @@ about the dumps.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from hpccomm.contracts.collectives import CALLS
 from hpccomm.contracts.fingerprint import written
 from hpccomm.contracts.pairing import odd_ones, unfit
 from hpccomm.contracts.side import ANSWERED, GONE, SILENT, STOPPED, Answer, Facts
@@ -394,5 +395,9 @@ def side_by_side(called: Mapping[int, Facts]) -> str:
     told = [f"{ranks_named(ranks)}: {call}" for call, ranks in groups.items()]
     if len(told) > MOST_NAMED:
         told = [*told[:MOST_NAMED], f"and {len(told) - MOST_NAMED} more"]
-    hint = "; give one dtype on all ranks, such as x.astype(float) or float(x)"
-    return "; ".join(told) + hint * ("dtype" in differ)
+    hint = "; give one dtype on all ranks, such as x.astype(float) or float(x)" * (
+        "dtype" in differ
+    )
+    if differ == ["count", "shape"] and f"{record['operation']}_v" in CALLS:
+        hint += f"; {record['operation']}_v takes blocks of different sizes"
+    return "; ".join(told) + hint
