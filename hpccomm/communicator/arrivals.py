@@ -58,6 +58,13 @@ class Message:
         self._frame = frame
         self._received = False
 
+    if not TYPE_CHECKING:  # which is to know every name
+
+        def __getattr__(self, name: str) -> Any:
+            from hpccomm.foreign_names import unknown
+
+            raise unknown(self, name, "Status.")
+
     def recv(self, out: Any = None, *, timeout: float | None = None) -> Any:
         """Receive the array. Blocks until it is there.
 
