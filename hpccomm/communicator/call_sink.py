@@ -9,6 +9,7 @@ from threading import get_ident
 from typing import NamedTuple
 
 from hpccomm.communicator.lanes import Call
+from hpccomm.communicator.lanes.message import Parts
 from hpccomm.errors import UsageError
 from hpccomm.runtime.engine import CallEngine
 from hpccomm.runtime.recorder import Site
@@ -43,11 +44,14 @@ class PlanStep(NamedTuple):
         Whether they are a batch.
     site : Site or None
         Where in the program they were made.
+    parts : tuple of HaloPart or None
+        The parts of a halo.
     """
 
     calls: tuple[Call, ...]
     batched: bool
     site: Site | None
+    parts: Parts = None
 
 
 class CallSink:
@@ -168,6 +172,8 @@ class CallSink:
                 "same time; call it before or after"
             )
         for step in steps:
+            if step.parts is not None:
+                self.refuse_batch("a halo", "; call it before or after")
             self._add(step.calls, batched=step.batched)
         return bool(self.within)
 

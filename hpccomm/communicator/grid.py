@@ -6,6 +6,7 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from hpccomm.communicator.halo import halo
 from hpccomm.communicator.mesh import Arrangement, C
 from hpccomm.errors import UsageError
 from hpccomm.schedules.algorithms.partition import even, offsets
@@ -152,6 +153,8 @@ class Grid(Arrangement[C]):
             start = offsets(counts)[at]
             parts.append(slice(start, start + counts[at]))
         return tuple(parts)
+
+    halo = halo
 
     def _axis(self, axis: int) -> int:
         number, count = check_int("axis", axis), len(self.dims)

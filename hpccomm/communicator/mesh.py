@@ -71,6 +71,7 @@ class Arrangement(Generic[C]):
         except UsageError as refused:
             error = refused
         self.comm = comm
+        self._core = comm._core  # noqa: SLF001 (its methods make this)
         self._agree(asked, error)
         self.shape = tuple(lengths)
         self.ranks = np.arange(comm.size).reshape(lengths)
@@ -80,9 +81,8 @@ class Arrangement(Generic[C]):
 
     def _agree(self, asked: dict[str, object], error: UsageError | None = None) -> None:
         """Raise on every rank unless all ask for the same; a rank with an error raises that. Collective."""
-        core = self.comm._core  # noqa: SLF001 (its methods make this)
-        with core.outside_batch(self.call):
-            core.agree(self.call, asked, error)
+        with self._core.outside_batch(self.call):
+            self._core.agree(self.call, asked, error)
 
     def _group(self, axes: Sequence[int], chosen: tuple[object, ...], what: str) -> C:
         """Make the group along some dimensions, which the user chose by `chosen`. Collective."""

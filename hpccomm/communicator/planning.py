@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from hpccomm.communicator.call_sink import PlanStep
 from hpccomm.communicator.core import NUMBERS, Core, HasCore
 from hpccomm.communicator.lanes import Call
-from hpccomm.communicator.sequences import agreed, at_deadline
+from hpccomm.communicator.sequences import agreed, at_deadline, carrying_out
 from hpccomm.contracts.choice import Choice
 from hpccomm.contracts.collectives import CALLS
 from hpccomm.errors import HpccommError, UsageError, did_you_mean, nearest
@@ -143,12 +143,12 @@ class Planning:
             left = f"the block of planning() was left by {type(error).__name__}: {error}"
             own = UsageError(left)
         try:
-            made = agreed(core, steps, own, self._timeout)
+            whole, choices = agreed(core, steps, own)
         except HpccommError as raised:
             if own is not None and raised.args == own.args:  # all ranks know of it
                 return
             raise
-        plan.become(*made)
+        plan.become(carrying_out(core, steps, whole, self._timeout), choices)
 
 
 def _unfinished() -> Any:
@@ -224,7 +224,8 @@ def plan(self: HasCore, collective: str, *args: Any, **keywords: Any) -> Plan:
         steps = (PlanStep((call,), False, user_site()),)
     except HpccommError as refused:
         error = refused
-    return Plan(*agreed(core, steps, error, limit, async_op=async_op))
+    whole, choices = agreed(core, steps, error, async_op=async_op)
+    return Plan(carrying_out(core, steps, whole, limit, async_op=async_op), choices)
 
 
 def planning(self: HasCore, timeout: float | None = None) -> Planning:

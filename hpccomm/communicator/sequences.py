@@ -33,10 +33,9 @@ def agreed(
     core: Core,
     steps: tuple[PlanStep, ...],
     error: HpccommError | None,
-    limit: float,
     *,
     async_op: bool = False,
-) -> tuple[Callable[[], Any], tuple[tuple[Choice, ...], ...]]:
+) -> tuple[list[Call], tuple[tuple[Choice, ...], ...]]:
     """Agree on the steps of a plan. Collective; blocks.
 
     Parameters
@@ -47,15 +46,13 @@ def agreed(
         Of this rank.
     error : HpccommError or None
         The failure of this rank's planning.
-    limit : float
-        Seconds that a call of the plan may take.
     async_op : bool
         Whether a call of the plan only starts them. It has one step then.
 
     Returns
     -------
-    callable
-        Carries them out.
+    list of Call
+        The steps as calls, for `carrying_out`.
     tuple of tuple of Choice
         How each call of each step is carried out.
 
@@ -68,7 +65,8 @@ def agreed(
     """
     try:
         for step in steps:
-            step.calls[0].prepared.lane.check_step(step.calls, batched=step.batched)
+            if step.parts is None:  # the messages of a halo share no memory
+                step.calls[0].prepared.lane.check_step(step.calls, batched=step.batched)
     except HpccommError as refused:
         error = error or refused
     with core.calls.one_call():
@@ -96,7 +94,7 @@ def agreed(
         tuple(_choice(core, call, transport, async_op or step.batched) for call in calls)
         for step, calls in zip(steps, carried, strict=True)
     )
-    return _carrying(core, steps, whole, limit, async_op), choices
+    return whole, choices
 
 
 def _alike(each: Sequence[object]) -> object:
@@ -160,14 +158,19 @@ def _bound(
             outward = None if to is None else first + next(sends)
             inward = None if origin is None else first + next(receives)
             calls.append(replace(call, tags=(outward, inward)))
-        whole.append(lane.step(calls, transport, batched=step.batched))
+        whole.append(lane.step(calls, transport, batched=step.batched, parts=step.parts))
     return transport, whole
 
 
-def _carrying(
-    core: Core, steps: tuple[PlanStep, ...], whole: Sequence[Call], limit: float, async_op: bool
+def carrying_out(
+    core: Core,
+    steps: tuple[PlanStep, ...],
+    whole: Sequence[Call],
+    limit: float,
+    *,
+    async_op: bool = False,
 ) -> Callable[[], Any]:
-    """Return the function that carries a plan out."""
+    """Return the function that carries an agreed plan out, or starts it, within `limit` seconds each time."""
     calls, sink = core.calls, core.sink
     if async_op:
         return partial(_start, core, whole[0], limit)

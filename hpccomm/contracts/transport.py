@@ -258,7 +258,7 @@ class BoundMessage(NamedTuple):
     Attributes
     ----------
     data : ndarray
-        C-contiguous. Its contents are sent, or it receives.
+        Its contents are sent, or it receives. For `Persistent` alone it need not be C-contiguous.
     peer : int
         The rank at the other end.
     tag : int

@@ -20,7 +20,7 @@ from mpi4py import MPI
 from numpy.typing import NDArray
 
 from hpccomm.backends.mpi.transport import DIRECT_BYTES
-from hpccomm.backends.mpi.types import block
+from hpccomm.backends.mpi.types import block, strided
 from hpccomm.contracts.transport import BoundMessage, BoundSet
 
 _start_all = MPI.Prequest.Startall
@@ -81,4 +81,8 @@ def _free(handles: Sequence[int]) -> None:
 
 
 def _part(data: NDArray[Any]) -> list[Any]:
-    return [data, *block(data.nbytes)]
+    if data.flags.c_contiguous:
+        return [data, *block(data.nbytes)]
+    # The library packs the elements itself, which takes half of the time of NumPy's copies.
+    where = MPI.buffer.fromaddress(data.__array_interface__["data"][0], 0)
+    return [where, 1, strided(data.shape, data.strides, data.itemsize)]

@@ -146,6 +146,17 @@ def one(nbytes: int) -> tuple[int, MPI.Datatype]:
 
 
 @cache
+def strided(shape: tuple[int, ...], strides: tuple[int, ...], itemsize: int) -> MPI.Datatype:
+    """Return the datatype of an array of that layout, from its first element on."""
+    # Cached for the life of the process, as below.
+    datatype = MPI.BYTE.Create_contiguous(itemsize)
+    for length, stride in zip(reversed(shape), reversed(strides), strict=True):
+        inner, datatype = datatype, datatype.Create_hvector(length, 1, stride)
+        inner.Free()
+    return datatype.Commit()
+
+
+@cache
 def _large(nbytes: int) -> MPI.Datatype:
     # Cached for the life of the process: one for each size in use.
     pieces, rest = divmod(nbytes, PIECE_BYTES)

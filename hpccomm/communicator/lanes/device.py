@@ -24,7 +24,7 @@ from hpccomm.communicator.lanes.device_batch import (
 from hpccomm.communicator.lanes.ending import DeviceEnd
 from hpccomm.communicator.lanes.issuing import IssueOnStream, StreamIssuer
 from hpccomm.communicator.lanes.lane import SELF_CHECK, Call, Lane, PreparedCall
-from hpccomm.communicator.lanes.message import MessageRequest
+from hpccomm.communicator.lanes.message import MessageRequest, Parts
 from hpccomm.contracts.choice import Choice
 from hpccomm.contracts.device import DeviceBackend, DeviceDispatch, DeviceRoute, Piece, Span
 from hpccomm.contracts.fingerprint import CallFingerprint, compared, of_message
@@ -305,9 +305,11 @@ class DeviceLane(Lane):
         elif batched:
             check_messages(calls)
 
-    def step(self, calls: Sequence[Call], transport: Transport | None, *, batched: bool) -> Call:
+    def step(
+        self, calls: Sequence[Call], transport: Transport | None, *, batched: bool, parts: Parts
+    ) -> Call:
         """Return a step of a plan as one call."""
-        return self._as_one(tuple(calls)) if batched else calls[0]
+        return self._as_one(tuple(calls), parts) if batched else calls[0]
 
     def admitted(self, call: Call) -> Call:
         """Return a call on the stream that is current now."""
@@ -333,11 +335,11 @@ class DeviceLane(Lane):
         self.run(one, limit)
         return None
 
-    def _as_one(self, calls: tuple[Call, ...]) -> Call:
+    def _as_one(self, calls: tuple[Call, ...], parts: Parts = None) -> Call:
         """Return calls that are carried out together as one."""
-        first, prepared = calls[0], self._prepare(*as_one(calls, self.backend))
-        keep = (_array(first), *(call.keep for call in calls))
-        return Call(prepared, None, None, None, keep, queue=first.queue)
+        prepared = self._prepare(*as_one(calls, self.backend, parts, self.device))
+        whole = (_array(calls[0]), *(call.keep for call in calls))
+        return Call(prepared, None, None, None, whole, queue=calls[0].queue)
 
     # Memory.
 
@@ -370,9 +372,7 @@ class DeviceLane(Lane):
             If `device` is another one.
         """
         if device != self.device:
-            raise UsageError(
-                f"device is {device}; give {self.device}, which is this rank's, or None"
-            )
+            raise UsageError(f"device is {device}; give {self.device}, this rank's, or None")
         with self._calls.one_call():
             return self.empty(shape, dtype)
 

@@ -1,14 +1,18 @@
 """Calls on device arrays that are put on one stream together, for batches and plans."""
 
+from collections.abc import Iterator, Sequence
 from functools import partial
+from itertools import islice
 from typing import Any, NamedTuple
 
 from hpccomm.communicator.lanes.lane import Call
+from hpccomm.communicator.lanes.message import HALO, HaloPart, Pairs, Parts
 from hpccomm.communicator.lanes.planned import used
 from hpccomm.contracts.device import Begun, DeviceBackend, DeviceRoute, Launch
 from hpccomm.contracts.fingerprint import CallFingerprint, joined
 from hpccomm.contracts.transport import Steps
 from hpccomm.errors import UsageError
+from hpccomm.memory.cuda.streams import used_for
 from hpccomm.memory.views import address
 from hpccomm.runtime.operation import Operation, together
 from hpccomm.runtime.operation import as_one as operations_as_one
@@ -48,12 +52,15 @@ def grouped(calls: tuple[Call, ...], backend: DeviceBackend) -> Launch:
 
 
 def as_one(
-    calls: tuple[Call, ...], backend: DeviceBackend | None
+    calls: tuple[Call, ...], backend: DeviceBackend | None, parts: Parts = None, device: int = 0
 ) -> tuple[CallFingerprint, CallFingerprint, DeviceRoute, bool]:
-    """Return calls as one: on a stream, or without a backend by the host.
+    """Return calls as one: on a stream, or without a backend by the host; or the parts of a halo.
 
     Its label, that of its asynchronous form, its route, and whether there are collectives in it.
     """
+    if parts is not None:
+        label, route = _in_parts(calls, parts, backend, device)
+        return label, label, route, False
     choice = calls[0].prepared.route.choice
     if backend is None:
         whole = operations_as_one(_operations(calls, 0))
@@ -67,6 +74,42 @@ def as_one(
     label = joined(nbytes, each, 0) if each else CallFingerprint("batch", nbytes)
     async_label = joined(nbytes, each, 1) if each else label
     return label, async_label, DeviceRoute(choice, grouped(calls, backend)), bool(each)
+
+
+def _in_parts(
+    calls: Sequence[Call], parts: Sequence[HaloPart], backend: DeviceBackend | None, device: int
+) -> tuple[CallFingerprint, DeviceRoute]:
+    """Return the label and the route of a halo: one part after the other."""
+    left, array = iter(calls), calls[0].keep[0]
+    every: list[tuple[HaloPart, Any]] = []
+    for part in parts:
+        route = as_one(tuple(islice(left, part.messages)), backend)[2]
+        every.append((part, route.launch or route.start))
+
+    def copy(pairs: Pairs, stream: int) -> None:
+        if pairs:
+            with used_for(array, stream, device):
+                for into, what in pairs:
+                    into[...] = what
+
+    def each(stream: int) -> Iterator[Any]:
+        for part, run in every:
+            copy(part.before, stream)
+            yield run
+            copy(part.after, stream)
+
+    def launch(send: int, recv: int, stream: int) -> None:
+        for run in each(stream):
+            run(send, recv, stream)
+
+    def start(send: int, recv: int, stream: int) -> Steps:
+        for run in each(stream):
+            yield from run(send, recv, stream)
+
+    label = CallFingerprint(HALO, sum(call.prepared.label.nbytes for call in calls))
+    choice = calls[0].prepared.route.choice
+    route = DeviceRoute(choice, launch) if backend else DeviceRoute(choice, start=start)
+    return label, route
 
 
 def _operations(calls: tuple[Call, ...], stream: int) -> tuple[Operation, ...]:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from hpccomm.backends.control import Control
 from hpccomm.communicator.lanes.check import Check
 from hpccomm.communicator.lanes.lane import SELF_CHECK, Arrays, Call, Lane, PreparedCall
-from hpccomm.communicator.lanes.message import ARRAYS, MessageRequest, wire_tag
+from hpccomm.communicator.lanes.message import ARRAYS, HALO, MessageRequest, Parts, wire_tag
 from hpccomm.contracts.backend import Backend, Blocking, Buffer, Start, both
 from hpccomm.contracts.choice import Choice
 from hpccomm.contracts.fingerprint import CallFingerprint, of_message
@@ -335,26 +335,30 @@ class HostLane(Lane):
 
             check_messages(calls)
 
-    def step(self, calls: Sequence[Call], transport: Transport | None, *, batched: bool) -> Call:
+    def step(
+        self, calls: Sequence[Call], transport: Transport | None, *, batched: bool, parts: Parts
+    ) -> Call:
         """Return a step of a plan as one call."""
         first = calls[0]
         if first.prepared.ordered and not batched:
             return first
-        from hpccomm.communicator.lanes.planned import StepMessages, start_of
+        from hpccomm.communicator.lanes.planned import exchange_of, start_of
 
         operations = tuple(_operation(one, one.prepared.label) for one in calls)
         collectives = tuple(each for each in operations if each.ordered)
-        messages = StepMessages([one for one in calls if not one.prepared.ordered], transport)
-        start = start_of(
-            self._calls, messages, partial(together, collectives) if collectives else None
-        )
+        messages = [one for one in calls if not one.prepared.ordered]
+        exchange = exchange_of(messages, transport, parts)
+        beside = partial(together, collectives) if collectives else None
+        start = start_of(self._calls, *exchange, beside)
         whole = as_one(operations) if batched else operations[0]
         # The messages have tags of their own.
         ends = tuple([(way, peer, PLANNED) for way, peer, _ in whole.label.ends])
         label = whole.label._replace(ends=ends)
+        if parts is not None:
+            label = label._replace(name=HALO)
         route = Route(first.prepared.route.choice, start)
         prepared = self._prepare(label, label, route, whole.ordered)
-        prepared.exchange = None if collectives else messages.whole
+        prepared.exchange = None if collectives else exchange
         return Call(prepared, None, None, None if batched else first.result, whole.keep)
 
     def batch(self, calls: tuple[Call, ...], async_op: bool, limit: float) -> Work | None:

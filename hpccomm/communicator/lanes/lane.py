@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from hpccomm.backends.control import Control
 from hpccomm.communicator.lanes.check import Check
-from hpccomm.communicator.lanes.message import MessageRequest
+from hpccomm.communicator.lanes.message import MessageRequest, Parts
 from hpccomm.communicator.resolving import CallRequest, Resolved
 from hpccomm.contracts.backend import both
 from hpccomm.contracts.choice import Choice
@@ -401,10 +401,12 @@ class Lane(ABC):
         """
 
     @abstractmethod
-    def step(self, calls: Sequence[Call], transport: Transport | None, *, batched: bool) -> Call:
+    def step(
+        self, calls: Sequence[Call], transport: Transport | None, *, batched: bool, parts: Parts
+    ) -> Call:
         """Return a step of a plan as one call, to be carried out again and again. Local.
 
-        `transport` has the messages of host arrays, if there are such.
+        `transport` has the messages of host arrays, if there are such. A halo has `parts`.
         """
 
     def admitted(self, call: Call) -> Call:

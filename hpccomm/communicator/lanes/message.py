@@ -1,5 +1,6 @@
 """Messages between two ranks: their arguments and their tags. The lanes send them."""
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from hpccomm.contracts.transport import DTYPES, dtype_code
@@ -12,6 +13,32 @@ ARRAYS, OBJECTS = 0, 1
 
 REST = 1
 """An object has no dtype. The tag of what follows its packet has this one, so that no receive takes it for another's packet."""
+
+
+HALO = "halo"
+"""Name of the exchange of a halo."""
+
+Pairs = Sequence[tuple[Any, Any]]
+"""What is copied: arrays, the target first."""
+
+
+class HaloPart(NamedTuple):
+    """A part of the messages of a halo, which begins when the part before it is complete.
+
+    Attributes
+    ----------
+    messages : int
+        How many it has.
+    before, after : sequence of (array, array)
+        What is copied before it begins, and when it is complete.
+    """
+
+    messages: int
+    before: Pairs
+    after: Pairs
+
+
+Parts = Sequence[HaloPart] | None
 
 
 def wire_tag(tag: int, kind: int, dtype: DType | None = None) -> int:

@@ -6,115 +6,136 @@ their arrays, it does so once. The lanes and batches of plans use it.
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from itertools import islice
 from typing import Any
 
 import numpy as np
 
 from hpccomm.communicator.lanes.lane import Call
+from hpccomm.communicator.lanes.message import HaloPart, Pairs, Parts
 from hpccomm.contracts.backend import Buffer, Start
 from hpccomm.contracts.transport import DTYPES, BoundMessage, BoundSet, Steps, Transport
 from hpccomm.memory.views import overlap
 from hpccomm.runtime.engine import CallEngine
 from hpccomm.runtime.traffic import PLANNED, Repeated
-from hpccomm.runtime.waiting import at_once, completed
+from hpccomm.runtime.waiting import at_once
 
 
-class StepMessages:
-    """The messages of one step, bound to their arrays where that pays.
+def exchange_of(
+    calls: Sequence[Call], transport: Transport | None, parts: Parts
+) -> tuple[BoundSet, Repeated]:
+    """Return the messages of one step, bound to their arrays where that pays, and their numbers.
 
     Parameters
     ----------
     calls : sequence of Call
-        The messages.
+        The messages. Their arrays need not be C-contiguous.
     transport : Transport or None
         The plans' transport; None without one.
+    parts : sequence of HaloPart, optional
+        One after the other. None is one.
     """
+    persistent = None if transport is None else transport.persistent
+    left, phases, sources, targets = iter(calls), list[_Phase](), list[int](), list[int]()
 
-    def __init__(self, calls: Sequence[Call], transport: Transport | None) -> None:
-        self.sources: list[int] = []
-        self.targets: list[int] = []
-        self.receives: list[BoundMessage] = []
-        self.sends: list[BoundMessage] = []
-        self.copies: list[tuple[Any, Any]] = []
-        for call in calls:
+    def pays(one: BoundMessage) -> bool:
+        if persistent is None:
+            return False
+        return not one.data.flags.c_contiguous or persistent.pays(one.peer, one.data.nbytes)
+
+    for count, first, last in parts or [HaloPart(len(calls), (), ())]:
+        before, after = [*first], [*last]
+        receives: list[BoundMessage] = []
+        sends: list[BoundMessage] = []
+        for call in islice(left, count):
             (to, origin), (outward, inward) = call.ends, call.tags
             send: Any = call.send
             recv: Any = call.recv
             if inward is not None and origin is not None:
-                self.sources.append(origin)
-                self.receives.append(BoundMessage(recv, origin, inward * DTYPES))
+                if persistent is None and not recv.flags.c_contiguous:
+                    recv = np.empty_like(recv, order="C")
+                    after.append((call.recv, recv))
+                receives.append(BoundMessage(recv, origin, inward * DTYPES))
             if outward is not None and to is not None:
-                self.targets.append(to)
-                if inward is not None and overlap(send, recv):
-                    # The received message replaces the sent one, which is sent from a copy.
-                    send = np.empty_like(send)
-                    self.copies.append((send, call.send))
-                self.sends.append(BoundMessage(send, to, outward * DTYPES))
-        self.bound, self.loose = self._bound(transport)
+                strided = persistent is None and not send.flags.c_contiguous
+                # A received message may also replace the sent one, which is sent from a copy.
+                if strided or (inward is not None and overlap(send, recv)):
+                    send = np.empty_like(send, order="C")
+                    before.append((send, call.send))
+                sends.append(BoundMessage(send, to, outward * DTYPES))
+        exchanges = []
+        bound = [one for one in receives if pays(one)], [one for one in sends if pays(one)]
+        if persistent is not None and any(bound):
+            exchanges.append(persistent.bind(*bound))
+        if transport is not None:
+            exchanges += [transport.irecv_again(*one) for one in receives if not pays(one)]
+            exchanges += [transport.isend_again(*one) for one in sends if not pays(one)]
+        phases.append((before, exchanges, after))
+        sources += [one.peer for one in receives]
+        targets += [one.peer for one in sends]
+    return _in_turn(phases), Repeated(sources, targets)
 
-    def _bound(self, transport: Transport | None) -> tuple[BoundSet | None, Callable[[], Steps]]:
-        """Return the messages that are bound, if there are such, and what gives the steps of the others."""
-        if transport is None or not (self.receives or self.sends):
-            return None, nothing
-        persistent = transport.persistent
 
-        def pays(one: BoundMessage) -> bool:
-            return persistent is not None and persistent.pays(one.peer, one.data.nbytes)
+_Phase = tuple[Pairs, Sequence[BoundSet], Pairs]
 
-        receives = [one for one in self.receives if pays(one)]
-        sends = [one for one in self.sends if pays(one)]
-        loose_in = [one for one in self.receives if not pays(one)]
-        loose_out = [one for one in self.sends if not pays(one)]
-        irecv, isend = transport.irecv, transport.isend
 
-        def loose() -> Steps:
-            requests = [irecv(*one) for one in loose_in]
-            requests.extend(isend(*one) for one in loose_out)
-            return completed(requests)
+def _in_turn(phases: Sequence[_Phase]) -> BoundSet:
+    """Return messages as one exchange: one phase after the other, the messages of a phase together."""
+    before, exchanges, after = phases[0]
+    if len(phases) == len(exchanges) == 1 and not (before or after):
+        return exchanges[0]
+    to_come: list[_Phase] = []
+    under_way: list[BoundSet] = []
+    last: Pairs = ()
 
-        if persistent is None or not (receives or sends):
-            return None, loose
-        return persistent.bind(receives, sends), loose if loose_in or loose_out else nothing
+    def start() -> None:
+        to_come[:] = reversed(phases)
+        begin()
 
-    @property
-    def whole(self) -> tuple[BoundSet, Repeated] | None:
-        """The messages, where all of them are bound and nothing is to be copied; None if there is more to do."""
-        if self.bound is None or self.loose is not nothing or self.copies:
-            return None
-        return self.bound, Repeated(self.sources, self.targets)
+    def begin() -> None:
+        nonlocal last
+        first, under_way[:], last = to_come.pop()
+        for into, what in first:
+            np.copyto(into, what)
+        for each in under_way:
+            each.start()
+
+    def test() -> bool:
+        nonlocal last
+        while True:
+            under_way[:] = [each for each in under_way if not each.test()]
+            if under_way:
+                return False
+            for into, what in last:
+                np.copyto(into, what)
+            last = ()
+            if not to_come:
+                return True
+            begin()
+
+    return BoundSet(start, test)
 
 
 def start_of(
-    calls: CallEngine, messages: StepMessages, collectives: Callable[[], Steps] | None
+    calls: CallEngine,
+    exchange: BoundSet,
+    numbers: Repeated,
+    collectives: Callable[[], Steps] | None = None,
 ) -> Start:
-    """Return the function that starts the messages of a step, and beside them its collectives."""
+    """Return the function that starts an exchange, and beside it a step's collectives."""
     cell = calls.traffic.cell
-    counts = [(cell(peer, PLANNED), 1) for peer in messages.sources]
-    counts += [(cell(peer, PLANNED), 0) for peer in messages.targets]
-    exchange, loose = messages.bound, messages.loose
+    counts = [(cell(peer, PLANNED), 1) for peer in numbers.came.elements()]
+    counts += [(cell(peer, PLANNED), 0) for peer in numbers.went.elements()]
 
     def start(_send: Buffer, _recv: Buffer) -> Steps:
         for each, way in counts:
             each[way] += 1
-        for into, what in messages.copies:
-            np.copyto(into, what)
-        under_way = []
-        if exchange is not None:
-            exchange.start()
-            # This yields False until all requests are complete, without Python code.
-            under_way.append(iter(exchange.test, True))
-        if loose is not nothing:
-            under_way.append(loose())
-        if collectives is not None:
-            under_way.append(collectives())
-        return under_way[0] if len(under_way) == 1 else at_once(under_way)
+        exchange.start()
+        # This yields False until all requests are complete, without Python code.
+        steps: Steps = iter(exchange.test, True)
+        return steps if collectives is None else at_once([steps, collectives()])
 
     return start
-
-
-def nothing() -> Steps:
-    """Return no steps."""
-    return iter(())
 
 
 def used(call: Call) -> Call:

@@ -1,0 +1,288 @@
+"""Halos: the cells around a rank's block that its neighbours in a grid own. `Grid.halo` makes them.
+
+The axes are exchanged one after the other, and the faces reach over the cells that were filled before. So corners
+arrive without messages of their own, which takes less time than messages to all 3**n - 1 ranks around.
+"""
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from itertools import product
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+from numpy.lib.array_utils import normalize_axis_tuple
+
+from hpccomm.communicator.call_sink import PlanStep
+from hpccomm.communicator.core import Core
+from hpccomm.communicator.lanes import Call, Lane, MessageRequest
+from hpccomm.communicator.lanes.message import HaloPart
+from hpccomm.communicator.sequences import agreed, carrying_out
+from hpccomm.errors import RankMismatch, UsageError
+from hpccomm.memory.cuda.arrays import DeviceArray
+from hpccomm.memory.views import check_dtype, empty_like_kind, view
+from hpccomm.runtime.recorder import user_site
+from hpccomm.runtime.work import Work
+from hpccomm.settings import check_bool, check_int
+
+Width = int | Sequence[int | Sequence[int]]
+"""Ghost cells: of all axes, or by axis, on both sides or on each."""
+
+Neighbors = tuple[tuple[int | None, int | None], ...]
+
+
+class Places(Protocol):
+    """The part of a grid that a halo needs."""
+
+    ranks: Any
+    periodic: tuple[bool, ...]
+    neighbors: Neighbors
+    _core: Core
+
+
+class Halo:
+    """Fills the ghost cells of arrays from the neighbours' blocks. Made by `Grid.halo`.
+
+    Calling it is collective over the grid. On host arrays it blocks until the cells are there; on device arrays it is put
+    on the current stream.
+    """
+
+    __slots__ = ("_begin", "_exchange", "_work")
+
+    def __init__(self, exchange: Callable[[], Any], begin: Callable[[], Work]) -> None:
+        self._exchange, self._begin = exchange, begin
+        self._work: Work | None = None
+
+    def __call__(self, async_op: bool = False) -> Work | None:
+        """Fill the ghost cells.
+
+        Parameters
+        ----------
+        async_op : bool
+            Return a `hpccomm.Work` at once. Until it is waited for, do not use the ghost cells, and do not write to the cells
+            that a neighbour gets.
+
+        Raises
+        ------
+        UsageError
+            If the `hpccomm.Work` of the call before is not done.
+        CommunicationError
+            If the call fails or its deadline passes.
+        """
+        if self._work is not None:
+            if not self._work.done():
+                raise UsageError("this halo is under way; wait for its Work before the next call")
+            self._work = None
+        if async_op:
+            self._work = self._begin()
+            return self._work
+        self._exchange()
+        return None
+
+
+def halo(
+    self: Places,
+    u: Any,
+    width: Width = 1,
+    *,
+    corners: bool = True,
+    axes: Sequence[int] | None = None,
+    timeout: float | None = None,
+) -> Halo:
+    """Plan the exchange that fills the ghost cells of arrays. Collective; blocks.
+
+    Where an axis is periodic and one rank wide, the cells are copied; where it is two ranks wide, each side gets
+    the cells of its own neighbour. Beyond an edge, ghost cells stay as they are.
+
+    Parameters
+    ----------
+    u : array, or list of arrays
+        The block of this rank with ghost cells around it, on the host or on a device. It need not be C-contiguous.
+        Blocks of neighbours have the same shape, except along the axis on which they meet. The ghost cells of several
+        arrays are filled at the same time.
+    width : int, or sequence of int or of pairs
+        Ghost cells on each side; or by axis, or by axis before and after the block. Equal on all ranks.
+    corners : bool
+        Also fill the cells that lie beyond several sides, as stencils with diagonal neighbours need.
+    axes : sequence of int, optional
+        The axes of u that the grid divides, where it has more, such as components.
+    timeout : float, optional
+        Deadline of one exchange in seconds. None is the communicator's, ``math.inf`` sets none.
+
+    Returns
+    -------
+    Halo
+        Called without arguments, it fills the ghost cells with what is then beside them.
+
+    Raises
+    ------
+    UsageError
+        If this rank's arguments do not fit.
+    RankMismatch
+        On the other ranks in that case, and on all ranks if blocks do not fit each other.
+    """
+    core, error, asked, limit = self._core, None, dict[str, object](), 0.0
+    blocks, steps = list[_Block](), tuple[PlanStep, ...]()
+    try:
+        limit = core.limit(timeout)
+        widths = _widths(width, len(self.neighbors))
+        arrays = u if isinstance(u, list) else [u]
+        blocks = [_block(core, self.neighbors, each, widths, axes) for each in arrays]
+        asked = {"width": widths, "corners": check_bool("corners", corners)}
+        asked["arrays"] = [(each.dtype, each.axes, each.lane.memory) for each in blocks]
+        steps = (_step(blocks, corners),)
+    except UsageError as refused:
+        error = refused
+    with core.outside_batch("halo"):
+        core.agree("halo", asked, error)
+        with core.calls.part_of("halo"):
+            own = json.dumps([each.shape for each in blocks]).encode()
+            every = [json.loads(each) for each in core.control.all_gather(own)]
+            for block, shapes in zip(blocks, zip(*every, strict=True), strict=True):
+                _compare(self, block.axes, shapes)
+    whole, _ = agreed(core, steps, None)
+    exchange, begin = (
+        carrying_out(core, steps, whole, limit, async_op=each) for each in (False, True)
+    )
+    return Halo(exchange, begin)
+
+
+class _Block(NamedTuple):
+    """An array: a rank's block, with ghost cells around it."""
+
+    array: Any
+    lane: Lane
+    dtype: str
+    shape: tuple[int, ...]
+    axes: tuple[int, ...]
+    widths: list[tuple[int, int]]
+    neighbors: Neighbors
+
+
+def _block(
+    core: Core, neighbors: Neighbors, u: Any, widths: list[tuple[int, int]], axes: Any
+) -> _Block:
+    """Check an array."""
+    seen: Any = view(u, "u")
+    lane, _, _ = core.lanes.views(u, None)
+    check_dtype("u", seen.dtype)
+    on_device = isinstance(seen, DeviceArray)
+    if not (seen.writable if on_device else seen.flags.writeable):
+        raise UsageError("u is read-only, and its ghost cells would be written; give a copy")
+    axes = _axes(axes, seen.shape, len(neighbors))
+    for axis, width, beside in zip(axes, widths, neighbors, strict=True):
+        least = 0 if beside == (None, None) else max(width)
+        if seen.shape[axis] - sum(width) < least:
+            raise UsageError(
+                f"u has shape {seen.shape}, and along axis {axis} {sum(width)} of its cells are ghost cells; a "
+                f"neighbour needs {least} others: give larger blocks, fewer ranks along the axis, or a smaller width"
+            )
+    return _Block(
+        u if on_device else seen, lane, str(seen.dtype), seen.shape, axes, widths, neighbors
+    )
+
+
+def _step(blocks: Sequence[_Block], corners: bool) -> PlanStep:
+    """Return the messages: of one axis after the other, or of all at the same time."""
+    order = range(len(blocks[0].axes))[::-1]  # the last faces are whole rows, which are contiguous
+    calls, done, parts = list[Call](), list[int](), list[HaloPart]()
+    for together in [(each,) for each in order] if corners else [tuple(order)]:
+        begin, before, after = len(calls), list[tuple[Any, Any]](), list[tuple[Any, Any]]()
+        for block, number in product(blocks, together):
+            calls += _messages(block, number, done, before, after)
+        done += together
+        parts.append(HaloPart(len(calls) - begin, before, after))
+    if not calls:
+        nothing = MessageRequest("recv", None, None, None, None, 0, False, None, (None,), None)
+        calls.append(blocks[0].lane.message(nothing))
+        parts = [HaloPart(1, (), ())]
+    return PlanStep(tuple(calls), True, user_site(), tuple(each for each in parts if each.messages))
+
+
+def _messages(
+    block: _Block, number: int, done: Sequence[int], before: list[Any], after: list[Any]
+) -> Iterator[Call]:
+    """Give the messages across the faces of one axis of the grid, which reach over the axes that are done.
+
+    What is copied before and after them is added to `before` and `after`.
+    """
+    where = [slice(None)] * len(block.shape)
+    for each, axis in enumerate(block.axes):
+        starts, ends = (
+            0 if each in done and peer is not None else width
+            for peer, width in zip(block.neighbors[each], block.widths[each], strict=True)
+        )
+        where[axis] = slice(starts, block.shape[axis] - ends)
+    (low, high), (front, back) = block.neighbors[number], block.widths[number]
+    axis, end = block.axes[number], block.shape[block.axes[number]]
+    # In the same order on all ranks: where both neighbours are one rank, that tells the faces apart.
+    for name, peer, start, stop in (
+        ("send", low, front, front + back),
+        ("recv", high, end - back, end),
+        ("send", high, end - back - front, end - back),
+        ("recv", low, 0, front),
+    ):
+        where[axis] = slice(start, stop)
+        cells = block.array[tuple(where)]
+        seen: Any = view(cells, "u")
+        if peer is None or not seen.nbytes:
+            continue
+        keep = cells
+        if isinstance(seen, DeviceArray):
+            if not seen.contiguous:
+                keep = empty_like_kind(cells, seen.shape, seen.dtype)
+                seen = view(keep, "u")
+                pair = (keep, cells)
+                before.append(pair) if name == "send" else after.append(pair[::-1])
+        elif seen.flags.c_contiguous:
+            seen = seen.reshape(-1)
+        request = MessageRequest(name, None, None, None, None, 0, False, None, (keep,), None)
+        if name == "send":
+            request = request._replace(source=seen, to=peer)
+        else:
+            request = request._replace(target=seen, origin=peer)
+        yield block.lane.message(request)
+
+
+def _compare(grid: Places, axes: Sequence[int], shapes: Sequence[list[int]]) -> None:
+    """Raise unless the faces of all neighbours have the same shape. `shapes` are by rank."""
+    for number, axis in enumerate(axes):
+        ranks = np.moveaxis(grid.ranks, number, 0)
+        beside = zip(ranks, np.roll(ranks, -1, 0), strict=True)
+        for each, after in [*beside][: None if grid.periodic[number] else -1]:
+            for rank, other in zip(each.ravel().tolist(), after.ravel().tolist(), strict=True):
+                one, next_one = shapes[rank], shapes[other]
+                if one[:axis] != next_one[:axis] or one[axis + 1 :] != next_one[axis + 1 :]:
+                    raise RankMismatch(
+                        f"halo: u has shape {tuple(one)} on rank {rank} and {tuple(next_one)} on rank {other}, its "
+                        f"neighbour along axis {number}; give blocks that differ along axis {axis} alone",
+                        ranks=(rank, other),
+                    )
+
+
+def _widths(width: Width, count: int) -> list[tuple[int, int]]:
+    """Return the ghost cells before and after the block, by axis."""
+    each = width if isinstance(width, tuple | list) else [width] * count
+    sides = [tuple(one) if isinstance(one, tuple | list) else (one, one) for one in each]
+    if len(sides) != count or any(len(one) != 2 for one in sides):
+        raise UsageError(
+            f"width is {width!r}; give a number of cells, or for each of the grid's {count} axes one or "
+            "a pair, such as (1, (0, 2))"
+        )
+    widths = [(check_int("width", before), check_int("width", after)) for before, after in sides]
+    if min(map(min, widths)) < 0:
+        raise UsageError(f"width is {width!r}; give numbers from 0")
+    return widths
+
+
+def _axes(axes: Any, shape: Sequence[int], count: int) -> tuple[int, ...]:
+    """Return the axes of an array that are the grid's."""
+    try:
+        chosen = normalize_axis_tuple(range(len(shape)) if axes is None else axes, len(shape))
+    except (TypeError, ValueError):
+        chosen = ()
+    if len(chosen) != count:
+        raise UsageError(
+            f"axes is {axes!r} for u of shape {tuple(shape)} and a grid of {count} axes; give the axis of u for each "
+            "of them, such as (0, 1)"
+        )
+    return chosen

@@ -1,0 +1,20 @@
+"""Halos of device arrays: over NCCL, and by the host."""
+
+import cupy
+import halos
+import pytest
+from nccl_ranks import run_ranks
+
+
+def check(comm):
+    with cupy.cuda.Device(comm.device):
+        halos.check(comm, cupy.asarray, cupy.asnumpy)
+        halos.check_layouts(comm, cupy.asarray, cupy.asnumpy)
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize(
+    ("backend", "ranks"), [("nccl", 1), ("nccl", 2), ("nccl", 4), ("loopback", 1), ("loopback", 2)]
+)
+def test_ghost_cells_are_those_of_the_padded_whole(backend, ranks):
+    run_ranks(ranks, check, backend=backend)

@@ -1,0 +1,133 @@
+"""Halos beside NumPy: what `np.pad` makes of the whole array is what each rank's ghost cells must hold."""
+
+from collections.abc import Callable, Iterator, Sequence
+from itertools import product
+from math import prod
+from typing import Any
+
+import numpy as np
+
+import hpccomm
+
+UNTOUCHED = -1.0
+
+Asarray = Callable[[np.ndarray], Any]
+
+
+def shapes(ranks: int) -> list[tuple[int, ...]]:
+    """Every grid of that many ranks in up to three dimensions."""
+    return [
+        each
+        for count in (1, 2, 3)
+        for each in product(range(1, ranks + 1), repeat=count)
+        if prod(each) == ranks
+    ]
+
+
+def edges(count: int) -> list[tuple[bool, ...]]:
+    """Grids without periodic axes, with these alone, and with both."""
+    return sorted({(False,) * count, (True,) * count, (True, False, True)[:count]})
+
+
+def padded(whole: np.ndarray, widths: Sequence[tuple[int, int]], periodic: Sequence[bool]) -> Any:
+    """The whole array with the cells around it; beyond an edge `UNTOUCHED`."""
+    for axis, (width, each) in enumerate(zip(widths, periodic, strict=True)):
+        around = [width if other == axis else (0, 0) for other in range(whole.ndim)]
+        whole = (
+            np.pad(whole, around, mode="wrap")
+            if each
+            else np.pad(whole, around, constant_values=UNTOUCHED)
+        )
+    return whole
+
+
+def expected(
+    grid: Any, whole: np.ndarray, widths: Sequence[tuple[int, int]], *, corners: bool
+) -> tuple[np.ndarray, np.ndarray]:
+    """A rank's block with ghost cells that nobody has filled, and with those of its neighbours."""
+    block = grid.block(whole.shape)
+    filled = padded(whole, widths, grid.periodic)[
+        tuple(
+            slice(each.start, each.stop + sum(width))
+            for each, width in zip(block, widths, strict=True)
+        )
+    ].copy()
+    inside = tuple(
+        slice(before, before + each.stop - each.start)
+        for each, (before, _) in zip(block, widths, strict=True)
+    )
+    given = np.full_like(filled, UNTOUCHED)
+    given[inside] = whole[block]
+    if not corners:
+        beyond = np.zeros(filled.shape, int)  # beyond how many sides a cell lies
+        for axis, side in enumerate(inside):
+            ghost = np.ones(filled.shape[axis], bool)
+            ghost[side] = False
+            beyond += ghost.reshape([-1 if each == axis else 1 for each in range(filled.ndim)])
+        filled[beyond > 1] = UNTOUCHED
+    return given, filled
+
+
+def check(comm: hpccomm.Communicator, asarray: Asarray = np.array, host: Any = np.asarray) -> None:
+    """Compare the halos of every grid of these ranks."""
+    for number, (dims, width, corners) in enumerate(
+        product(shapes(comm.size), (1, 2), (True, False))
+    ):
+        for periodic in edges(len(dims)):
+            grid = comm.grid(dims, periodic)
+            shape = [2 * each + (each > 1) for each in dims]  # uneven blocks of 2 cells and more
+            whole = np.arange(1.0, prod(shape) + 1).reshape(shape)
+            widths = [(width, width)] * len(dims)
+            given, filled = expected(grid, whole, widths, corners=corners)
+            u = asarray(given)
+            halo = grid.halo(u, width, corners=corners)
+            for times in (1, 10):  # the second time with other values
+                u[...] = asarray(np.where(given == UNTOUCHED, given, times * given))
+                work = halo(async_op=number % 2 == 0)
+                if work is not None:
+                    work.wait()
+                right = np.where(filled == UNTOUCHED, filled, times * filled)
+                np.testing.assert_array_equal(
+                    host(u), right, f"{dims} {periodic} {width} {corners}"
+                )
+
+
+def check_layouts(
+    comm: hpccomm.Communicator, asarray: Asarray = np.array, host: Any = np.asarray
+) -> None:
+    """Compare halos of arrays with more axes, of several at a time, and of other widths."""
+    grid = comm.grid((0, 0), periodic=(True, False))
+    rows, columns = (3 * each for each in grid.dims)
+    whole = np.arange(1.0, rows * columns + 1).reshape(rows, columns)
+    for widths in ([(1, 2), (2, 1)], [(0, 1), (1, 0)], [(2, 2), (0, 0)]):
+        given, filled = expected(grid, whole, widths, corners=True)
+        behind = np.stack([given, 2 * given], 2)
+        between = np.stack([given, 3 * given], 1)
+        u, v = asarray(behind), asarray(between.astype(np.int16))
+        grid.halo(u, widths, axes=(0, 1))()
+        grid.halo([v], widths, axes=[0, -1])()
+        np.testing.assert_array_equal(host(u)[..., 0], filled)
+        other = np.where(filled == UNTOUCHED, 3 * UNTOUCHED, 3 * filled)
+        np.testing.assert_array_equal(host(v)[:, 1], other)
+        pair = [asarray(given), asarray(given.astype(np.complex64) * 1j)]
+        grid.halo(pair, widths)()
+        for factor, each in zip((1, 1j), pair, strict=True):
+            np.testing.assert_array_equal(host(each), factor * filled)
+
+
+def layouts(x: np.ndarray) -> Iterator[np.ndarray]:
+    """An array in memory of other layouts."""
+    yield np.asfortranarray(x)
+    every = np.zeros([2 * each for each in x.shape])
+    every[(slice(None, None, -2),) * x.ndim] = x
+    yield every[(slice(None, None, -2),) * x.ndim]
+
+
+def check_strides(comm: hpccomm.Communicator) -> None:
+    """Compare halos of host arrays that are not contiguous themselves."""
+    grid = comm.grid((0, 0), periodic=True)
+    whole = np.arange(1.0, 9 * comm.size + 1).reshape(3 * grid.dims[0], -1)
+    given, filled = expected(grid, whole, [(1, 1), (1, 1)], corners=True)
+    for u in layouts(given):
+        grid.halo(u)()
+        np.testing.assert_array_equal(u, filled)

@@ -1,0 +1,134 @@
+"""Halos on ranks that are threads: every grid of 1 to 6 ranks, and what misuse raises."""
+
+import threading
+from typing import Any
+
+import halos
+import numpy as np
+import pytest
+
+import hpccomm
+from hpccomm.errors import CollectiveTimeout, RankMismatch, UsageError
+from hpccomm.testing import run_ranks
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3, 4, 5, 6])
+def test_ghost_cells_are_those_of_the_padded_whole(ranks: int) -> None:
+    run_ranks(ranks, halos.check)
+
+
+@pytest.mark.parametrize("ranks", [1, 4])
+def test_other_layouts(ranks: int) -> None:
+    run_ranks(ranks, halos.check_layouts)
+    run_ranks(ranks, halos.check_strides)
+
+
+BLOCK = np.zeros((4, 5))
+
+
+@pytest.mark.parametrize(
+    ("u", "keywords", "text"),
+    [
+        (None, {}, "u is None"),
+        ("u", {}, "u is"),
+        (np.zeros((4, 5), object), {}, "plain bytes"),
+        (np.broadcast_to(0.0, (4, 5)), {}, "u is read-only"),
+        (np.zeros((3, 5)), {"width": 2}, r"shape \(3, 5\), and along axis 0 4 of its cells are ghost"),
+        (np.zeros((2, 5)), {}, r"a neighbour needs 1 others: give larger blocks"),
+        (np.zeros((4, 5, 6)), {}, r"axes is None for u of shape \(4, 5, 6\) and a grid of 2 axes"),
+        (np.zeros((4, 5, 6)), {"axes": (0, -3)}, "give the axis of u for each"),
+        (np.zeros((4, 5, 6)), {"axes": (0, 3)}, "give the axis of u for each"),
+        (BLOCK, {"axes": (0,)}, "give the axis of u for each"),
+        (BLOCK, {"width": -1}, "width is -1; give numbers from 0"),
+        (BLOCK, {"width": 1.0}, "give an integer"),
+        (BLOCK, {"width": (1,)}, r"width is \(1,\); give a number of cells, or for each of the grid's 2"),
+        (BLOCK, {"width": (1, (1, 2, 3))}, "a pair"),
+        (BLOCK, {"corners": 1}, "corners is 1; give True or False"),
+        (BLOCK, {"timeout": "1"}, "timeout"),
+        ([BLOCK, np.zeros((4, 6), object)], {}, "plain bytes"),
+    ],
+)  # fmt: skip
+def test_arguments_that_do_not_fit_raise_on_every_rank(u: Any, keywords: Any, text: str) -> None:
+    def refused(comm: hpccomm.Communicator) -> None:
+        grid, one = comm.grid((2, 1), periodic=True), comm.rank == 1
+        with pytest.raises(UsageError if one else RankMismatch, match=text):
+            grid.halo(u if one else BLOCK.copy(), **(keywords if one else {}))
+        grid.halo(BLOCK.copy())()
+
+    run_ranks(2, refused)
+
+
+@pytest.mark.parametrize(
+    ("shape", "keywords", "text"),
+    [
+        ((4, 6), {}, r"shape \(4, 5\) on rank 0 and \(4, 6\) on rank 2, its neighbour along axis 0"),
+        ((4, 5), {"width": (1, 0)}, r"ranks 0, 1 and 3: halo\(.*rank 2: halo\(.*width"),
+        ((4, 5), {"corners": False}, r"rank 2: halo\(.*corners"),
+    ],
+)  # fmt: skip
+def test_blocks_that_do_not_fit_are_named(shape: Any, keywords: Any, text: str) -> None:
+    def differ(comm: hpccomm.Communicator) -> None:
+        grid, odd = comm.grid((2, 2)), comm.rank == 2
+        with pytest.raises(RankMismatch, match=text) as error:
+            grid.halo(np.zeros(shape if odd else (4, 5)), **(keywords if odd else {}))
+        assert 2 in error.value.ranks
+        grid.halo(BLOCK.copy())()
+
+    run_ranks(4, differ)
+
+
+def test_blocks_may_differ_along_the_axis_on_which_they_meet() -> None:
+    def found(comm: hpccomm.Communicator) -> Any:
+        u = np.zeros((3 + comm.rank, 4))
+        u[1:-1, 1:-1] = comm.rank + 1
+        comm.grid((3, 1)).halo(u)()
+        return u[:, 1].tolist()
+
+    assert run_ranks(3, found) == [[0, 1, 2], [1, 2, 2, 3], [2, 3, 3, 3, 0]]
+
+
+def test_a_call_under_way_and_blocks_that_take_calls() -> None:
+    def refused(comm: hpccomm.Communicator) -> None:
+        u = np.zeros(3)
+        u[1] = comm.rank + 1
+        grid = comm.grid((2,), periodic=True)
+        halo = grid.halo(u)
+        for block in (comm.batch, comm.planning):
+            with block():
+                with pytest.raises(UsageError, match="a halo does not go into"):
+                    halo()
+                with pytest.raises(UsageError, match="halo does not go into"):
+                    grid.halo(u)
+                with pytest.raises(UsageError, match="async_op is True within"):
+                    halo(async_op=True)
+        if comm.rank == 0:
+            work = halo(async_op=True)
+            assert work is not None
+            with pytest.raises(UsageError, match="this halo is under way"):
+                halo()
+            raised.wait()
+            assert work.wait() is None
+        else:
+            raised.wait()
+            halo()
+        assert u.tolist() == [2 - comm.rank, 1 + comm.rank, 2 - comm.rank]
+        assert ("halo", "to 1 KiB") in comm.stats()
+
+    raised = threading.Barrier(2)
+    run_ranks(2, refused)
+
+
+@pytest.mark.parametrize("async_op", [False, True])
+def test_a_rank_that_does_not_come_is_named(async_op: bool) -> None:
+    def wait(comm: hpccomm.Communicator) -> None:
+        halo = comm.grid((2, 1)).halo(BLOCK.copy(), timeout=0.3)
+        if comm.rank == 0:
+            call = halo(True).wait if async_op else halo
+            with pytest.raises(
+                CollectiveTimeout, match=r"halo .*rank 1 .* has not taken part in the halo"
+            ):
+                call()
+        raised.wait()
+
+    raised = threading.Barrier(2)
+    run_ranks(2, wait)
