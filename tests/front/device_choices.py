@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from functools import reduce
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -146,8 +147,17 @@ def callables(comm: Communicator) -> None:
         comm.all_reduce(x, lambda a, b: a * b / 2)
         expected = comm.size**comm.size / 2 ** (comm.size - 1)
         holds(x, full(expected, dtype=np.float64), "product")
-        with raises(UsageError, "identity"):
-            comm.scan(x, np.maximum, exclusive=True)
+        ranked = filled(comm, dtype=np.float64)
+        comm.all_reduce(ranked, lambda a, b: a * 3 + b, deterministic=True)
+        expected = reduce(lambda a, b: a * 3 + b, range(1, comm.size + 1))
+        holds(ranked, full(expected, dtype=np.float64), "in rank order")
+        with raises(UsageError, "commutative", "deterministic=True"):
+            comm.all_reduce(x, lambda a, b: a * 3 + b)
+        for out in (None, x):
+            with raises(UsageError, "identity"):
+                comm.scan(x, lambda a, b: a + b, exclusive=True, out=out)
+        with raises(UsageError, "any ranks", "host arrays"):
+            comm.all_reduce(x, deterministic="any ranks")
     comm.barrier()
 
 
