@@ -4,6 +4,7 @@ import re
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 from conftest import Mpiexec, launch_environment
@@ -487,6 +488,34 @@ for wrong in (between, MPI.COMM_NULL, 3, "world"):
         raise AssertionError(wrong)
 """
     passes(shared_job(3, "-c", program))
+
+
+@pytest.mark.slow("a job starts another one")
+def test_a_communicator_of_two_jobs(mpiexec: Mpiexec, tmp_path: Path) -> None:
+    """The worlds of its ranks differ in size: one rank, and the two that it has started."""
+    program = tmp_path / "program.py"
+    program.write_text("""
+import sys
+from mpi4py import MPI
+import hpccomm
+
+between = MPI.Comm.Get_parent()
+child = between != MPI.COMM_NULL
+if not child:
+    between = MPI.COMM_SELF.Spawn(sys.executable, [__file__], maxprocs=2)
+merged = between.Merge(child)
+with hpccomm.new_comm(mpi_comm=merged, timeout=30) as comm:
+    total, ranks = comm.all_reduce(MPI.COMM_WORLD.size), comm.all_gather_object(comm.rank)
+    pair = comm.split(comm.rank % 2)
+    assert pair.all_reduce(1) == pair.size == 2 - comm.rank % 2
+if not child:
+    print(total, ranks)
+merged.Free()
+between.Disconnect()
+""")
+    job = mpiexec(1, program)
+    passes(job)
+    assert "5 [0, 1, 2]" in job.stdout
 
 
 def test_without_a_launcher_there_is_one_rank() -> None:

@@ -179,14 +179,12 @@ def _agree_backend(name: str, mpi_comm: Any) -> None:
         started = mpi.start()
     except BackendUnavailable:
         return  # `_open` reports it, if it matters
-    # Not by the launcher's variables, which ranks may see differently.
-    if started.COMM_WORLD.size == 1:
-        return
-    if mpi_comm is not None:
-        usable = isinstance(mpi_comm, started.Intracomm) and mpi_comm != started.COMM_NULL
-        if not usable:
-            return  # likewise
-    apart = (started.COMM_WORLD if mpi_comm is None else mpi_comm).Dup()
+    # Not by the launcher's variables or by the world, which ranks may see differently.
+    everyone = started.COMM_WORLD if mpi_comm is None else mpi_comm
+    usable = isinstance(everyone, started.Intracomm) and everyone != started.COMM_NULL
+    if not usable or everyone.size == 1:
+        return  # likewise
+    apart = everyone.Dup()
     asked = apart.allgather(name)
     apart.Free()
     _raise_different(
