@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from hpccomm.binned import rounded as rounded
     from hpccomm.communicator import Communicator as Communicator
     from hpccomm.communicator.arrivals import Message as Message
+    from hpccomm.communicator.arrivals import Received as Received
     from hpccomm.communicator.creation import new_comm as new_comm
     from hpccomm.contracts.arrivals import ANY as ANY
     from hpccomm.contracts.choice import Choice as Choice
@@ -43,6 +44,9 @@ if TYPE_CHECKING:
     from hpccomm.reductions import with_index as with_index
     from hpccomm.runtime.device_work import DeviceWork as DeviceWork
     from hpccomm.runtime.dump import dump as dump
+    from hpccomm.runtime.several import wait_all as wait_all
+    from hpccomm.runtime.several import wait_any as wait_any
+    from hpccomm.runtime.several import wait_some as wait_some
     from hpccomm.runtime.work import Work as Work
     from hpccomm.settings import CommOptions as CommOptions
 
@@ -63,6 +67,10 @@ _HOME = {
     "dump": "runtime.dump",
     "Work": "runtime.work",
     "DeviceWork": "runtime.device_work",
+    "wait_all": "runtime.several",
+    "wait_any": "runtime.several",
+    "wait_some": "runtime.several",
+    "Received": "communicator.arrivals",
     "HpccommError": "errors",
     "ConfigurationError": "errors",
     "BackendUnavailable": "errors",

@@ -3,8 +3,8 @@
 `Communicator.probe` and `recv` call it.
 """
 
-from collections.abc import Generator
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Generator
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,17 +12,23 @@ from numpy.typing import NDArray
 from hpccomm.communicator import object_transfer as transfer
 from hpccomm.communicator.core import Core, HasCore
 from hpccomm.communicator.lanes.message import ARRAYS, OBJECTS, REST, wire_tag
+from hpccomm.communicator.lanes.open_receives import ahead_of
 from hpccomm.contracts.arrivals import ANY, Anything, Arrival, Arrivals, Wanted
 from hpccomm.contracts.fingerprint import CallFingerprint, of_message, with_peers
 from hpccomm.contracts.transport import DTYPES, Steps, dtype_code, dtype_of, mismatch, other_dtype
 from hpccomm.errors import BufferMismatch, CommunicationError, UsageError, untied
 from hpccomm.memory.views import as_bytes, check_dtype
+from hpccomm.runtime.callpath import in_turn
 from hpccomm.runtime.operation import Operation
+from hpccomm.runtime.work import Later
 from hpccomm.settings import check_bool
 from hpccomm.topology import check_rank
 
 if TYPE_CHECKING:
     from hpccomm.dtypes import DType
+
+PATIENT_POLLS = 100
+"""So often a receive looks for a message of its array's dtype before it looks for one of another."""
 
 Rank = int | Anything
 Tag = int | Anything
@@ -175,33 +181,85 @@ def probe(
         return _awaited(core, "probe", _wanted(core, src, tag, None), timeout, block=block)
 
 
-def received(core: Core, out: Any, src: Rank, tag: Tag, timeout: float | None) -> Any:
+class Received(NamedTuple):
+    """An array that was received, and whose it was. Returned by `Communicator.recv`.
+
+    Attributes
+    ----------
+    array : array
+        `out`, or the new array.
+    source : int
+        The rank that sent it.
+    tag : int
+        Its tag.
+    """
+
+    array: Any
+    source: int
+    tag: int
+
+
+@in_turn
+def received(
+    core: Core,
+    out: Any,
+    src: Rank,
+    tag: Tag,
+    async_op: bool,
+    timeout: float | None,
+    return_source: bool,
+) -> Any:
     """Receive an array from any rank, of any tag or of any size; see `Communicator.recv`."""
-    with core.outside_batch("recv"):
-        core.sink.refuse_capture(
-            "recv from any sender, of any tag or of any size", "give out, src and tag"
-        )
-        operation, results = receiving(core, out, src, tag)
-        core.calls.run_operation(operation, core.limit(timeout))
-        return results[0]
+    if core.sink.diverted:
+        what = "recv from any sender, of any tag or of any size"
+        core.sink.refuse_capture(what, "give out, src and tag")
+        core.sink.refuse_batch("recv", "; call it before or after")
+    key = prepared = None
+    target = out
+    if out is None or (out.__class__ is np.ndarray and out.flags.carray):
+        shape = None if out is None else (out.dtype, out.nbytes)
+        key = "from any", shape, src, src.__class__, tag, tag.__class__
+        prepared = core.known.get(key)
+    if prepared is None:
+        target = _target(core, out)
+        prepared = core.lanes.host.message_of(*_receiving(core, target, src, tag))
+        if key is not None:
+            core.know(key, prepared)
+    elif out is not None and out.ndim != 1:
+        target = out.reshape(-1)
+    limit, came = core.limit(timeout), list[Any]()
+
+    def result() -> Any:
+        data, source, wire = came
+        array = data if out is None else out
+        return Received(array, source, wire // DTYPES // 2) if return_source else array
+
+    if async_op:
+        return prepared.begin((came, target), (out,), limit, Later(result))
+    prepared.issue((came, target), (out,), limit)
+    return result()
 
 
-def receiving(core: Core, out: Any, src: Rank, tag: Tag) -> tuple[Operation, list[Any]]:
-    """Return a receive that has not begun, and a list to which it adds the array and its sender at its end."""
-    target, wanted, results = _target(core, out), _wanted(core, src, tag, ARRAYS), list[Any]()
+def _receiving(
+    core: Core, target: Any, src: Rank, tag: Tag
+) -> tuple[CallFingerprint, Callable[[Any, Any], Steps]]:
+    """Return the label and the function of a receive, which adds an array, its sender and its tag to a list."""
+    every = _wanted(core, src, tag, ARRAYS)
+    wanted = every
+    if target is not None and every.tags:
+        wanted = every._replace(exact=every.tags[dtype_code(target.dtype)])
 
-    def steps() -> Steps:
-        arrival = yield from _next(core, wanted, block=True)
+    def steps(came: list[Any], target: Any) -> Steps:
+        arrival = yield from _next(core, wanted, every, block=True)
         assert arrival is not None
         error = None if target is None else _misfit(arrival, target)
         data = _new(arrival) if target is None else target
         yield from arrival.receive(None if error else data)
         if error is not None:
             raise untied(error)
-        results.extend((data if out is None else out, arrival.source))
+        came += data, arrival.source, arrival.tag
 
-    label = _label("recv", 0 if target is None else target.nbytes, wanted)
-    return Operation(label, steps, (out,), ordered=False), results
+    return _label("recv", 0 if target is None else target.nbytes, every), steps
 
 
 def received_object(core: Core, src: Rank, tag: Tag, timeout: float | None) -> Any:
@@ -228,7 +286,7 @@ def _awaited(
     limit, messages = core.limit(timeout), list[Message]()
 
     def steps() -> Steps:
-        arrival = yield from _next(core, wanted, block=block)
+        arrival = yield from _next(core, wanted, wanted, block=block)
         if arrival is None:
             return
         frame = None
@@ -246,12 +304,27 @@ def _awaited(
     return messages[0] if messages else None
 
 
-def _next(core: Core, wanted: Wanted, *, block: bool) -> Generator[bool, None, Arrival | None]:
-    arrivals = _arrivals(core)
-    while (arrival := (yield from arrivals.take(wanted))) is None:
+def _next(
+    core: Core, wanted: Wanted, every: Wanted, *, block: bool
+) -> Generator[bool, None, Arrival | None]:
+    """Take the next message that is wanted, and belongs to no earlier receive; look for `every` one now and then."""
+    take, receives = core.backend.arrivals.take, core.lanes.host.open_receives  # type: ignore[attr-defined]
+    ahead, polls = ahead_of(every, receives), 0
+    arrival: Arrival | None = None if ahead else (yield from take(wanted))
+    if arrival is None:
         if not block:
             return None
-        yield False
+        place = object()
+        receives[place] = every
+        try:
+            while arrival is None:
+                yield False
+                polls += 1
+                if not ahead or receives.keys().isdisjoint(ahead):
+                    each = every if polls % PATIENT_POLLS == 0 else wanted
+                    arrival = yield from take(each)
+        finally:
+            del receives[place]
     core.calls.traffic.cell(arrival.source, arrival.tag // DTYPES)[1] += 1
     return arrival
 

@@ -18,6 +18,7 @@ from hpccomm.contracts.arrivals import ANY, Anything
 from hpccomm.errors import UsageError
 from hpccomm.memory.views import View, address, check_dtype, overlap, view
 from hpccomm.runtime.callpath import in_turn
+from hpccomm.settings import check_bool
 from hpccomm.topology import check_rank
 
 
@@ -73,6 +74,7 @@ def recv(
     async_op: bool = False,
     timeout: float | None = None,
     stream: object = None,
+    return_source: bool = False,
 ) -> Any:
     """Receive an array from rank `src` into `out`.
 
@@ -82,22 +84,25 @@ def recv(
         It must have exactly the size of the sent array. None makes a new 1-D host array of the
         message's size and dtype; of a structured dtype, say, an array of its bytes (uint8).
     src : int, ANY or None
-        The sender; `ANY` is any, for host arrays (`probe` tells which one); None does nothing.
+        The sender; `ANY` is any, for host arrays; None does nothing.
     tag : int or ANY
         The message's; `ANY` is any. Over MPI, an array then is not seen behind an object of the same
         sender until that was received; `probe` takes either.
     async_op : bool
-        Return a `Work` at once. Sender, tag and `out` must be given then.
+        Return a `Work` at once.
     timeout : float, optional
         Deadline in seconds. None is the communicator's deadline, ``math.inf`` sets none.
     stream : object, optional
         For device arrays: a CuPy stream, its number, or an object with ``__cuda_stream__``. None is
         the current one of the array's framework.
+    return_source : bool
+        Return the sender and the tag, too. For host arrays.
 
     Returns
     -------
     array
-        `out` or the new array; or a `Work`.
+        `out` or the new array; with `return_source` a `Received`, a tuple of array, source and tag. Or a `Work`,
+        which gives the same.
 
     Raises
     ------
@@ -110,14 +115,14 @@ def recv(
     """
     if src is None and tag is ANY:
         tag = 0  # as any: nothing is received
-    elif src is ANY or tag is ANY or (out is None and src is not None):
-        if async_op or stream is not None:
-            option = "async_op" if async_op else "stream"
+    elif src is ANY or tag is ANY or return_source or (out is None and src is not None):
+        if stream is not None:
             raise UsageError(
-                f"{option} does not go with recv from any sender, of any tag or of any size; give out, "
-                "src and tag, or use probe(block=False)"
+                "stream does not go with recv from any sender, of any tag or of any size, or with its source; "
+                "give out, src and tag"
             )
-        return received(self._core, out, src, tag, timeout)  # type: ignore[arg-type]  # checked there
+        check_bool("async_op", async_op)
+        return received(self._core, out, src, tag, async_op, timeout, return_source)  # type: ignore[arg-type]  # checked there
     return _exchange(self._core, "recv", None, None, out, src, tag, async_op, timeout, stream)
 
 

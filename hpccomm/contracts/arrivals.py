@@ -4,9 +4,8 @@ Backends implement it; ``Communicator.probe`` and receives from any sender call 
 """
 
 from collections.abc import Callable, Generator, Sequence
-from dataclasses import dataclass
 from enum import Enum
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from numpy.typing import NDArray
 
@@ -26,8 +25,7 @@ ANY = Anything.ANY
 """Any rank as sender, or any tag."""
 
 
-@dataclass(frozen=True, slots=True)
-class Wanted:
+class Wanted(NamedTuple):
     """Which messages are wanted.
 
     Attributes
@@ -38,15 +36,23 @@ class Wanted:
         Tells whether the transport's tag of a message is wanted.
     tags : sequence of int
         The transport's tags that fit, if these are few; else empty.
+    exact : int or None
+        The tag that is looked for alone, where no earlier receive waits for a message.
     """
 
     src: int | None
     fits: Callable[[int], bool]
     tags: Sequence[int]
+    exact: int | None = None
+
+    def meets(self, other: "Wanted", samples: Sequence[int]) -> bool:
+        """Return whether a message may be wanted by both. `samples` stands for all tags."""
+        if None not in (self.src, other.src) and self.src != other.src:
+            return False
+        return any(self.fits(tag) and other.fits(tag) for tag in self.tags or other.tags or samples)
 
 
-@dataclass(frozen=True, slots=True)
-class Arrival:
+class Arrival(NamedTuple):
     """A message that no other receive gets any more.
 
     Attributes

@@ -339,12 +339,12 @@ BLOCKED = Form(
 SPUN = Form(
     "polled",
     _ISSUE,
-    "label, tally, start, ordered, begin_steps",
+    "label, tally, start, ordered",
     before="steps = None",
     run="""\
-    steps = begin_steps(*arguments)
+    steps = start(*arguments)
     if not spun(steps):
-        drive(steps, timeout=timeout, gate=gate, expired=calls.expired(entry))
+        drive(calls.together(steps), timeout=timeout, gate=gate, expired=calls.expired(entry))
     """,
     fail="""\
     held = (start, arguments, keep, steps)

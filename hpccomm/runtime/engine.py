@@ -136,10 +136,7 @@ class CallEngine(CallState):
     # Synchronous calls. Equal values of all calls of one kind are bound once.
 
     def together(self, steps: Steps) -> Steps:
-        """Return steps that move asynchronous operations on as well, where no thread does."""
-        return steps if self.progress.threaded else self._together(steps)
-
-    def _together(self, steps: Steps) -> Steps:
+        """Return steps that move asynchronous operations on as well."""
         for moved in steps:
             yield self.progress.turn() or moved
 
@@ -147,10 +144,7 @@ class CallEngine(CallState):
         self, label: CallFingerprint, tally: Tally, start: Start, *, ordered: bool = True
     ) -> Issue:
         """Return the function that runs the polled ``start(send, recv)`` and waits for it."""
-        begin_steps = (
-            start if self.progress.threaded else lambda *arguments: self.together(start(*arguments))
-        )
-        return compiled(SPUN, ordered=ordered)(self, label, tally, start, ordered, begin_steps)
+        return compiled(SPUN, ordered=ordered)(self, label, tally, start, ordered)
 
     def run_operation(self, operation: Operation, timeout: float) -> None:
         """Run an operation and wait for it."""

@@ -17,7 +17,8 @@ import threading
 import time
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 from hpccomm.contracts.transport import Steps
 from hpccomm.errors import CommunicationError
@@ -274,13 +275,21 @@ class ProgressEngine:
         def poll() -> bool:
             return task.over or (self.turn() and task.over)
 
-        with self._changed:
-            self._waiters += 1
         task.awaited = True
         try:
-            wait(poll, timeout=timeout, gate=Gate(), expired=lambda _: task.gave_up(timeout))
+            with self.attended():
+                wait(poll, timeout=timeout, gate=Gate(), expired=lambda _: task.gave_up(timeout))
         finally:
             task.awaited = False
+
+    @contextmanager
+    def attended(self) -> Iterator[None]:
+        """Have the thread rest during the block, since the block moves tasks on."""
+        with self._changed:
+            self._waiters += 1
+        try:
+            yield
+        finally:
             with self._changed:
                 self._waiters -= 1
                 if self._queues or self.messages:

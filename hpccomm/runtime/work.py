@@ -13,7 +13,7 @@ from hpccomm.contracts.transport import Steps
 from hpccomm.errors import CommunicationError, CommunicatorAborted, UsageError, untied
 from hpccomm.runtime.failure import harmless_error
 from hpccomm.runtime.operation import Operation
-from hpccomm.runtime.progress import Task
+from hpccomm.runtime.progress import ProgressEngine, Task
 from hpccomm.runtime.recorder import (
     BEGIN,
     ERROR,
@@ -161,6 +161,12 @@ class Work(Task):
         return f"<hpccomm.Work {state}>"
 
     # For the progress engine.
+
+    @property
+    def progress(self) -> ProgressEngine:
+        """What moves it on."""
+        engine: ProgressEngine = self._calls.progress
+        return engine
 
     def begin(self) -> Steps:
         """Return its steps."""

@@ -13,13 +13,11 @@ import torch
 from hpccomm.contracts.arrivals import ANY
 from hpccomm.errors import CommunicationError, HpccommError, UsageError
 from hpccomm.torch.arguments import CallTerms, lists, seconds, tensors, terms
-from hpccomm.torch.receives import OrderedReceives
 from hpccomm.torch.tensors import Staging, array, contiguous, joined
-from hpccomm.torch.work import CompletedWork, PendingWork, as_torchs
+from hpccomm.torch.work import CompletedWork, PendingWork, ReceiveWork, as_torchs
 
 if TYPE_CHECKING:
     from hpccomm.communicator import Communicator
-    from hpccomm.communicator.arrivals import Rank
 
 logger = logging.getLogger("hpccomm")
 
@@ -71,7 +69,6 @@ class GroupCalls:
     def _over(self, comm: "Communicator") -> None:
         """Carry calls out over a communicator."""
         self._comm, self._lock = comm, RLock()
-        self._receives = OrderedReceives(comm)
         self._duplicates: list[Communicator] = []
         self._kept: dict[int, tuple[list[Issued], list[Any], Staging]] = {}  # by thread
 
@@ -285,18 +282,12 @@ class GroupCalls:
     def recv(self, given: Any, src: int, tag: int = 0) -> CompletedWork:
         """Receive a tensor."""
         (out,), stage = tensors(given), Staging()
-        if self._receives.open(tag) and out.is_cpu and get_ident() not in self._kept:
-            return self._receive(out, src, tag)
         call = Issued("recv", (stage.out(out), src, 0 if out.is_cuda else tag), NOTHING)
         return self._issue([call], MESSAGE, [out], stage)
 
     def recv_anysource(self, given: Any, tag: int = 0) -> CompletedWork:
         """Receive a tensor from any rank."""
         (out,) = tensors(given)
-        return self._receive(out, ANY, tag)
-
-    def _receive(self, out: Any, src: "Rank", tag: int) -> CompletedWork:
-        """Receive a tensor when the open receives of its tag are done."""
         if get_ident() in self._kept:
             raise UsageError(
                 "a receive from any rank cannot be coalesced; begin it before or after"
@@ -304,9 +295,10 @@ class GroupCalls:
         stage = Staging()
         try:
             with self._lock:
-                return self._receives.begin(stage.out(out), src, tag, [out], stage.settles)
+                work = self._comm.recv(stage.out(out), ANY, tag, async_op=True, return_source=True)
         except CommunicationError as error:
             raise as_torchs(error) from error
+        return ReceiveWork(work, [out], stage.settles, progresses=self._comm.background)
 
     # Calls together.
 

@@ -182,3 +182,15 @@ class PendingWork(CompletedWork):
         """Return what ended the call, if anything did so far."""
         error = self._work.exception()
         return None if error is None else as_torchs(error)
+
+
+class ReceiveWork(PendingWork):
+    """A receive from any rank."""
+
+    def source_rank(self) -> int:
+        """Return who sent it, when it is there."""
+        self.wait()
+        source: int = self._work.wait().source
+        return source
+
+    _source_rank = source_rank

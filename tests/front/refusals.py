@@ -138,8 +138,10 @@ def misused_arrivals(comm: Communicator) -> None:
         comm.send(out, ANY)  # type: ignore[arg-type]  # misuse
     with raises(UsageError, "src", "ANY"):
         comm.send_recv(out, 0, np.empty(2), ANY)  # type: ignore[arg-type]  # misuse
-    with raises(UsageError, "async_op", "probe"):
-        comm.recv(out, ANY, async_op=True)
+    with raises(UsageError, "async_op is 2"):
+        comm.recv(out, ANY, async_op=2)  # type: ignore[arg-type]  # misuse
+    with raises(UsageError, "stream", "give out, src and tag"):
+        comm.recv(out, ANY, stream=1)
     with raises(UsageError, "contiguous"):
         comm.recv(np.empty((2, 2))[:, 0], ANY)
     with comm.batch(), raises(UsageError, "batch"):

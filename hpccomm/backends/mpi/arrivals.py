@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from hpccomm.backends.mpi.transport import FOLLOWS, NOTE_BYTES, CheckedTransport, NearbyTransport
 from hpccomm.backends.mpi.types import block
 from hpccomm.contracts.arrivals import Arrival, Wanted
-from hpccomm.contracts.transport import Record, Steps
+from hpccomm.contracts.transport import PACKET_BYTES, Record, Steps
 from hpccomm.runtime.waiting import completed
 
 
@@ -37,12 +37,18 @@ class MpiArrivals:
 
     def __init__(self, comm: Any, transport: CheckedTransport) -> None:
         self._comm = comm
+        self._improbe = comm.Improbe
         self._transport = transport
 
     def take(self, wanted: Wanted) -> Generator[bool, None, Arrival | None]:
         """Take a message that has arrived, polled; return None at once without one."""
         status = MPI.Status()
         src = MPI.ANY_SOURCE if wanted.src is None else wanted.src
+        if wanted.exact is not None and not self._transport.waiting:
+            message = self._improbe(src, wanted.exact, status)
+            if message is None:
+                return None
+            return (yield from self._arrived(message, status.Get_source(), status))
         if not self._comm.Iprobe(src, MPI.ANY_TAG, status):
             return None
         first, size = status.Get_source(), self._comm.size
@@ -101,4 +107,7 @@ class MpiArrivals:
 
 def _received(message: Any, nbytes: int, data: NDArray[Any] | None) -> Steps:
     into = np.empty(nbytes, np.uint8) if data is None else data
+    if nbytes <= PACKET_BYTES:
+        message.Recv([into, nbytes, MPI.BYTE])
+        return iter(())
     return completed([message.Irecv([into, *block(nbytes)]).Test])

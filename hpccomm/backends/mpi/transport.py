@@ -89,6 +89,7 @@ class CheckedTransport:
         # As long as somebody receives by them, or may: a program may have a tag of its own for each message.
         self._turns: WeakValueDictionary[tuple[int, int], Turns] = WeakValueDictionary()
         self._lock = threading.Lock()
+        self.waiting = set[int]()  # the statuses of receives whose messages have not come
         self.rank: int = comm.rank
         self.size: int = comm.size
         # MPI promises at least 32767.
@@ -150,6 +151,7 @@ class CheckedTransport:
             yield False
         improbe, came, idle = self._improbe, tag, 0
         while (message := improbe(src, tag, status)) is None:
+            self.waiting.add(id(status))
             idle += 1
             if idle % PATIENT_POLLS == 0:
                 message = self._another(src, tag, status)
@@ -157,6 +159,7 @@ class CheckedTransport:
                     came = status.Get_tag()
                     break
             yield False
+        self.waiting.discard(id(status))
         arrived, nbytes = status.Get_elements(_BYTE), data.nbytes
         if arrived == nbytes <= PACKET_BYTES and came == tag and nbytes != self._apart:
             message.Recv([data, nbytes, _BYTE])

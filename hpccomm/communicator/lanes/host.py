@@ -104,6 +104,7 @@ class HostLane(Lane):
         self.dispatch = dispatch
         self._backend = backend
         self._messages: dict[object, PreparedCall[Route]] = {}
+        self.open_receives: dict[object, Any] = {}  # see `open_receives`
         self._habits: dict[int, Habit] = {}
 
     def _carrying(self, prepared: PreparedCall[Any], route: Route) -> Issue:
@@ -200,17 +201,23 @@ class HostLane(Lane):
             if len(self._messages) >= MESSAGES:
                 self._messages.clear()
             wires = wire_tag(tag, ARRAYS, sent), wire_tag(tag, ARRAYS, taken)
-            route = self._message_route(name, to, origin, wires, replaced)
+            start = self._message_start(to, origin, wires, replaced)
             label = of_message(name, nbytes, (to, origin), tag, wires[0] // DTYPES)
-            prepared = self._messages[key] = self._prepare(label, label, route, False)
-            started = compiled(STARTED)(self._calls, label, prepared.tally, route.start)
-            prepared.begin = started
+            prepared = self._messages[key] = self.message_of(label, start)
         return Call(prepared, send, recv, result, keep)
 
-    def _message_route(
-        self, name: str, to: int | None, origin: int | None, wires: tuple[int, int], replaced: bool
-    ) -> Route:
-        """Return the route of messages whose sent and received ones have different tags.
+    def message_of(self, label: CallFingerprint, start: Start) -> PreparedCall[Route]:
+        """Return the prepared call of messages that are begun by a function."""
+        reason = "the backend has messages of its own"
+        choice = Choice(label.name, "host", self.name, NATIVE, None, False, reason)
+        prepared = self._prepare(label, label, Route(choice, start), False)
+        prepared.begin = compiled(STARTED)(self._calls, label, prepared.tally, start)
+        return prepared
+
+    def _message_start(
+        self, to: int | None, origin: int | None, wires: tuple[int, int], replaced: bool
+    ) -> Start:
+        """Return the function that begins messages whose sent and received ones have different tags.
 
         With `replaced`, the received message replaces the sent one.
         """
@@ -219,6 +226,7 @@ class HostLane(Lane):
         out = None if to is None else cell(to, outward // DTYPES)
         into = None if origin is None else cell(origin, inward // DTYPES)
         receive = None if origin is None else transport.receiving(origin, inward)
+        receives = self.open_receives
 
         def start(send: Buffer, recv: Buffer) -> Steps:
             outgoing = send.copy() if replaced and send is not None else send
@@ -228,11 +236,14 @@ class HostLane(Lane):
                 out[0] += 1
             if into is not None and receive is not None and recv is not None:
                 into[1] += 1
+                if receives and origin is not None:
+                    from hpccomm.communicator.lanes.open_receives import behind
+
+                    return behind(receives, origin, inward, lambda: receive(recv, sending))
                 return receive(recv, sending)
             return _NOTHING if sending is None else iter(sending, True)
 
-        reason = "the backend has messages of its own"
-        return Route(Choice(name, "host", self.name, NATIVE, None, False, reason), start)
+        return start
 
     def checked_array(self, array: Array, name: str, written: bool) -> Array:
         """Return an array as 1-D, over the same memory."""

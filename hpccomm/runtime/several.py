@@ -1,0 +1,154 @@
+"""`wait_all`, `wait_any` and `wait_some`: waits for several works of any kind."""
+
+from collections.abc import Iterable
+from contextlib import ExitStack
+from math import inf
+from time import perf_counter
+from typing import Any
+
+from hpccomm.errors import CommunicationError, HpccommError, UsageError, untied
+from hpccomm.runtime.waiting import Gate, wait
+from hpccomm.runtime.work import Work
+from hpccomm.settings import check_seconds
+
+NOW = 1e-9
+"""Seconds that have passed: a deadline must be above 0."""
+
+Works = Iterable[Work | None]
+
+
+def wait_all(works: Works, timeout: float | None = None) -> list[Any]:
+    """Wait until all works are over, as MPI's Waitall, and return their results.
+
+    Parameters
+    ----------
+    works : iterable of Work or None
+        Of any communicators, calls and kinds of memory. None has no result, and is not waited for.
+    timeout : float, optional
+        Seconds for all of them. None leaves each its own deadline.
+
+    Returns
+    -------
+    list of object
+        What `Work.wait` returns, in the order of the works.
+
+    Raises
+    ------
+    HpccommError
+        The first failure in the order of the works, once all others are over as well. A note says which work it is.
+    """
+    each, results = _checked(works), []
+    until = None if timeout is None else perf_counter() + check_seconds("timeout", timeout)
+    first: HpccommError | None = None
+    for index, work in enumerate(each):
+        left = None if until is None else max(NOW, round(until - perf_counter(), 3))
+        try:
+            results.append(None if work is None else work.wait(left))
+        except HpccommError as error:
+            first = first or _named(error, index, each)
+    if first is not None:
+        raise untied(first)
+    return results
+
+
+def wait_any(works: Works, timeout: float | None = None) -> tuple[int | None, Any]:
+    """Wait until one of several works is over, as MPI's Waitany.
+
+    Parameters
+    ----------
+    works : iterable of Work or None
+        Of any communicators, calls and kinds of memory. Put None in the place of a work that is done with.
+    timeout : float, optional
+        Seconds. None leaves each work its own deadline.
+
+    Returns
+    -------
+    tuple of int and object
+        The place of the first work in the order of `works` that is over, and its result. Of a work on a device,
+        the current stream is ordered behind it. None for both without works.
+
+    Raises
+    ------
+    CollectiveTimeout
+        If `timeout` passes. The communicator of the first work has failed then.
+    HpccommError
+        The failure of that work. A note says which one it is.
+    """
+    each = _checked(works)
+    for index in _over(each, timeout):
+        return index, _result(each, index)
+    return None, None
+
+
+def wait_some(works: Works, timeout: float | None = None) -> list[tuple[int, Any]]:
+    """Wait until at least one of several works is over, as MPI's Waitsome.
+
+    Parameters and errors are as of `wait_any`.
+
+    Returns
+    -------
+    list of tuple of int and object
+        The places and the results of all works that are over. Empty without works.
+    """
+    each = _checked(works)
+    return [(index, _result(each, index)) for index in _over(each, timeout)]
+
+
+def _checked(works: Works) -> list[Work | None]:
+    each = list(works)
+    for index, work in enumerate(each):
+        if work is not None and not isinstance(work, Work):
+            raise UsageError(
+                f"works[{index}] is {work!r}; give what calls with async_op=True return, or None"
+            )
+    return each
+
+
+def _over(each: list[Work | None], timeout: float | None) -> list[int]:
+    """Wait for the first works that are over, and return their places."""
+    limit = inf if timeout is None else check_seconds("timeout", timeout)
+    under_way = [(index, work) for index, work in enumerate(each) if work is not None]
+    engines = {work.progress for _, work in under_way if type(work) is Work}
+    places = list[int]()
+
+    def poll() -> bool:
+        for engine in engines:
+            engine.turn()
+        # A host's work knows, and is not asked: what is dropped without a wait is warned of.
+        places[:] = [
+            index for index, work in under_way if (work.over if type(work) is Work else work.done())
+        ]
+        return bool(places)
+
+    def expired(_: float) -> CommunicationError | None:
+        work = under_way[0][1]
+        if type(work) is Work:
+            return work.gave_up(limit)
+        try:
+            work.wait(NOW)
+        except CommunicationError as error:
+            return error
+        return None
+
+    if under_way and not poll():
+        with ExitStack() as stack:
+            for engine in engines:
+                stack.enter_context(engine.attended())
+            wait(poll, timeout=limit, gate=Gate(), expired=expired)
+    return places
+
+
+def _result(each: list[Work | None], index: int) -> Any:
+    work = each[index]
+    assert work is not None
+    try:
+        return work.wait()
+    except HpccommError as error:
+        _named(error, index, each)
+        raise
+
+
+def _named(error: HpccommError, index: int, each: list[Work | None]) -> HpccommError:
+    """Return an error with a note of its work's place."""
+    error.add_note(f"It is the failure of works[{index}], of {len(each)}.")
+    return error

@@ -1,0 +1,211 @@
+"""Messages in flight, receives of unknown messages among them, and waits for several works."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+import hpccomm
+from hpccomm import ANY, Received, wait_all, wait_any, wait_some
+from hpccomm.errors import BufferMismatch, CommunicationError, UsageError
+from hpccomm.testing.conformance import capabilities
+from hpccomm.testing.conformance.case import Behaviours
+from hpccomm.testing.conformance.check import equal, raises
+
+if TYPE_CHECKING:
+    from hpccomm.communicator import Communicator
+
+IN_FLIGHT = Behaviours("in_flight", (capabilities.ARRIVALS,))
+
+SIZES = (1, 700, 40_000, 300_000)
+"""Elements of float64: within an envelope, small, of several packets, and with a note before them."""
+
+
+def neighbours(comm: Communicator) -> tuple[int, int]:
+    """Return the next rank and the one before."""
+    return (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
+
+
+@IN_FLIGHT.behaviour()
+def receives_before_and_after_the_sends(comm: Communicator) -> None:
+    """Each message of one tag goes into the receive that was begun in its turn, waited for in any order."""
+    right, left = neighbours(comm)
+    for first in (True, False):
+        outs = [np.zeros(size) for size in SIZES]
+        received = [comm.recv(out, left, async_op=True) for out in outs] if first else []
+        sent = [
+            comm.send(np.full(size, float(comm.rank + size)), right, async_op=True)
+            for size in SIZES
+        ]
+        received = received or [comm.recv(out, left, async_op=True) for out in outs]
+        for work, out in zip(received[::-1], outs[::-1], strict=True):
+            assert work.wait() is out
+        wait_all(sent)
+        for out in outs:
+            equal(out, np.full(out.size, float(left + out.size)), f"{out.size} elements")
+
+
+@IN_FLIGHT.behaviour()
+def unknown_messages_in_flight(comm: Communicator) -> None:
+    """A receive from any rank, of any tag or size gives the array, its sender and its tag at its end."""
+    right, left = neighbours(comm)
+    out = np.zeros(3)
+    works = [
+        comm.recv(out, ANY, 1, async_op=True, return_source=True),
+        comm.recv(None, left, ANY, async_op=True, return_source=True),
+        comm.recv(None, left, 3, async_op=True),
+        comm.recv(np.zeros(2), left, 4, async_op=True, return_source=True),
+    ]
+    assert not works[0].done()
+    comm.barrier()
+    for tag in (1, 2, 3, 4):
+        comm.send(np.full((3, 5, 7, 2)[tag - 1], 10.0 * comm.rank + tag), right, tag)
+    first, second, third, fourth = wait_all(works)
+    assert isinstance(first, Received)
+    assert first.array is out
+    assert (first.source, first.tag) == (left, 1)
+    array, source, tag = second
+    assert (source, tag) == (left, 2)
+    for each, size, what in ((out, 3, 1), (array, 5, 2), (third, 7, 3), (fourth.array, 2, 4)):
+        equal(each, np.full(size, 10.0 * left + what), f"tag {what}")
+
+
+@IN_FLIGHT.behaviour()
+def later_receives_take_nothing_before(comm: Communicator) -> None:
+    """A message belongs to the earliest receive that it fits, as MPI has it, whichever is waited for first."""
+    right, left = neighbours(comm)
+    outs = [np.zeros(1) for _ in range(4)]
+    works = [
+        comm.recv(outs[0], left, 5, async_op=True),
+        comm.recv(outs[1], ANY, 5, async_op=True),
+        comm.recv(outs[2], left, 5, async_op=True),
+        comm.recv(None, ANY, 6, async_op=True),  # which no other of these waits for
+    ]
+    comm.barrier()
+    for number in range(5):
+        comm.send(np.full(1, float(number)), right, 5)
+    comm.recv(outs[3], left, 5)  # behind three that have not been waited for
+    last = comm.recv(None, ANY, 5)
+    assert [float(out[0]) for out in outs] == [0.0, 1.0, 2.0, 3.0]
+    assert last.tolist() == [4.0]
+    comm.send(np.full(2, 6.0), right, 6)
+    assert wait_all(works[::-1])[0].tolist() == [6.0, 6.0]
+
+
+@IN_FLIGHT.behaviour()
+def unknown_messages_that_do_not_fit(comm: Communicator) -> None:
+    """A message of another size or dtype is lost, and the communicator goes on."""
+    right, left = neighbours(comm)
+    for sent, says in ((np.zeros(3), "24 bytes"), (np.zeros(2, np.int64), "int64")):
+        work = comm.recv(np.zeros(2), ANY, async_op=True)
+        comm.send(sent, right)
+        with raises(BufferMismatch, f"rank {left}", says):
+            work.wait()
+        comm.send(sent, right)
+        with raises(BufferMismatch, f"rank {left}", says):
+            comm.recv(np.zeros(2), ANY)
+        comm.barrier()  # messages of different dtypes have no order
+    comm.send(np.ones(2), right)
+    assert comm.recv(np.zeros(2), ANY, return_source=True).source == left
+
+
+@IN_FLIGHT.behaviour()
+def all_of_several(comm: Communicator) -> None:
+    """The results come in the order of the works, of messages, collectives and batches alike."""
+    right, left = neighbours(comm)
+    x, out, total = np.full(3, comm.rank + 1.0), np.zeros(3), np.zeros(3)
+    with comm.batch(async_op=True) as batch:
+        comm.send(x, right)
+        comm.recv(out, left)
+    summed = comm.all_reduce(x, out=total, async_op=True)
+    results = wait_all([summed, None, batch.work, comm.barrier(async_op=True)])
+    assert results[0] is total
+    assert results[1:] == [None] * 3
+    equal(out, np.full(3, left + 1.0), "the batch's message")
+    assert wait_all([]) == []
+    with raises(UsageError, "works[1] is 5", "async_op=True"):
+        wait_all([None, 5])  # type: ignore[list-item]  # misuse
+
+
+@IN_FLIGHT.behaviour()
+def a_failure_among_several(comm: Communicator) -> None:
+    """The others are over when it is raised, and a note says which work it is of."""
+    right, left = neighbours(comm)
+    outs = [np.zeros(2), np.zeros(9), np.zeros(2)]
+    works = [comm.recv(out, left, async_op=True) for out in outs]
+    comm.barrier()
+    for number in range(3):
+        comm.send(np.full(2, number + 1.0), right)
+    with raises(BufferMismatch, "16 bytes") as caught:
+        wait_all(works)
+    assert caught[0].__notes__ == ["It is the failure of works[1], of 3."]
+    assert [float(out[0]) for out in outs] == [1.0, 0.0, 3.0]
+    with raises(BufferMismatch, "16 bytes") as caught:
+        wait_any([None, works[1], works[2]])
+    assert caught[0].__notes__[-1] == "It is the failure of works[1], of 3."
+
+
+@IN_FLIGHT.behaviour()
+def each_of_several_as_it_comes(comm: Communicator) -> None:
+    """`wait_any` gives the first that is over; None in the place of a work is passed over."""
+    right, left = neighbours(comm)
+    works: list[hpccomm.Work | None] = [
+        comm.recv(np.zeros(1), left, tag, async_op=True) for tag in range(3)
+    ]
+    places = []
+    for tag in (2, 0, 1):
+        comm.barrier()
+        comm.send(np.full(1, float(tag)), right, tag)
+        place, result = wait_any(works)
+        assert place is not None
+        assert result.tolist() == [float(place)]
+        places.append(place)
+        works[place] = None
+    assert places == [2, 0, 1]
+    assert wait_any(works) == (None, None)
+    assert wait_some(works) == []
+
+
+@IN_FLIGHT.behaviour()
+def some_of_several(comm: Communicator) -> None:
+    """`wait_some` gives all that are over, at least one."""
+    right, left = neighbours(comm)
+    works = [comm.recv(np.zeros(1), left, tag, async_op=True) for tag in range(3)]
+    comm.barrier()
+    comm.send(np.zeros(1), right, 1)
+    assert [place for place, _ in wait_some(works)] == [1]
+    comm.barrier()
+    for tag in (0, 2):
+        comm.send(np.zeros(1), right, tag)
+    left_over: list[hpccomm.Work | None] = [works[0], None, works[2]]
+    came: Counter[int] = Counter()
+    while any(left_over):
+        for place, _ in wait_some(left_over):
+            came[place] += 1
+            left_over[place] = None
+    assert came == {0: 1, 2: 1}
+
+
+@IN_FLIGHT.behaviour()
+def deadlines_of_several(comm: Communicator) -> None:
+    """A deadline of their own ends the communicator, as that of `Work.wait` does."""
+    for wait in (wait_any, wait_some, wait_all):
+        with comm.dup() as own, raises(CommunicationError, "0.05 s", "recv"):
+            works = [own.recv(np.zeros(1), ANY, tag, async_op=True) for tag in range(2)]
+            wait(works, timeout=0.05)
+        with raises(UsageError, "timeout"):
+            wait([], timeout=math.nan)
+
+
+@IN_FLIGHT.behaviour()
+def an_abort_ends_them(comm: Communicator) -> None:
+    """An abort ends receives from any rank that are in flight."""
+    own = comm.dup()
+    work = own.recv(None, ANY, async_op=True)
+    own.abort()
+    with raises(hpccomm.CommunicatorAborted, "abort"):
+        wait_any([work])
+    assert work.done()
