@@ -13,7 +13,7 @@ from hpccomm.communicator.lanes import Call
 from hpccomm.communicator.sequences import agreed, at_deadline, carrying_out
 from hpccomm.contracts.choice import Choice
 from hpccomm.contracts.collectives import CALLS
-from hpccomm.errors import HpccommError, UsageError, did_you_mean, nearest
+from hpccomm.errors import HpccommError, UsageError, did_you_mean
 from hpccomm.runtime.recorder import user_site
 from hpccomm.settings import check_bool
 
@@ -289,12 +289,8 @@ def batch(self: HasCore, async_op: bool = False, timeout: float | None = None) -
 def _captured(self: HasCore, name: str, args: tuple[Any, ...], keywords: dict[str, Any]) -> Call:
     """Check and decide a call without issuing it. Local."""
     if name not in (*CALLS, *MESSAGES):
-        from hpccomm.foreign_names import ours
-
         known = (*CALLS, *MESSAGES)
         advice = f"give one of {', '.join(map(repr, known))}"
-        if not nearest(str(name), known) and (theirs := ours(str(name))):
-            advice = theirs
         raise UsageError(f"collective is {name!r}; {did_you_mean(str(name), known, advice)}")
     method, core = getattr(self, name), self._core
     try:

@@ -5,8 +5,8 @@ from dataclasses import dataclass, fields, replace
 from typing import Any, Literal, TypedDict
 
 from hpccomm.errors import UsageError, did_you_mean
+from hpccomm.gradients import compression
 from hpccomm.gradients.checks import check_choice, check_least, set_checked
-from hpccomm.gradients.compression.contract import Compressor
 from hpccomm.gradients.loss_scale import LossScale
 from hpccomm.gradients.parameters import Parameter
 from hpccomm.settings import check_bool
@@ -41,7 +41,7 @@ class ReductionOptions(TypedDict, total=False):
     adaptive: int
     check_every: int
     loss_scale: LossScale | None
-    compressor: Compressor | None
+    compressor: compression.Compressor | None
     hierarchical: bool
 
 
@@ -120,7 +120,7 @@ class ReductionSettings:
     adaptive: int = 0
     check_every: int = 0
     loss_scale: LossScale | None = None
-    compressor: Compressor | None = None
+    compressor: compression.Compressor | None = None
     hierarchical: bool = False
 
     def __post_init__(self) -> None:
@@ -148,9 +148,10 @@ class ReductionSettings:
         if isinstance(self.compressor, type) or not callable(
             getattr(self.compressor, "channel", None)
         ):
-            raise UsageError(
-                f"compressor is {self.compressor!r}; give an object with a method channel(), such as TopK()"
-            )
+            shown = repr(self.compressor)
+            advice = "give an object with a method channel(), such as TopK()"
+            near = did_you_mean(shown.strip("'"), compression.__all__, advice)
+            raise UsageError(f"compressor is {shown}; {near}")
         if self.deterministic:
             raise UsageError(
                 "deterministic=True has the same bits for all buckets, and a compressor works bucket by bucket; "

@@ -11,6 +11,7 @@ import hpccomm
 from hpccomm import ReduceOp
 from hpccomm.errors import UnsupportedDtype, UsageError
 from hpccomm.testing.conformance.case import Behaviours
+from hpccomm.testing.conformance.check import raises
 from hpccomm.testing.conformance.inputs import RECORD
 from hpccomm.testing.conformance.misuse import refused
 
@@ -73,6 +74,28 @@ def operations(comm: Communicator) -> None:
                 words = ("op", repr(op), "SUM", "BXOR")
                 x = np.ones(comm.size)
                 attempt(name, UsageError, words, call, comm, x, op)
+
+
+NEAR: dict[str, Callable[[Any], object]] = {
+    "all_reduce": lambda c: c.explain("all_redcue", np.ones(2)),
+    "all_to_all_v": lambda c: c.explain("Alltoallv", np.ones(2)),
+    "broadcast": lambda c: c.explain("Bcast", np.ones(2)),
+    "ring": lambda c: c.all_reduce(np.ones(2), algorithm="rnig"),
+    "SUM": lambda c: c.all_reduce(np.ones(2), "sum"),
+    "bfloat16": lambda c: c.empty(2, "bfloat"),
+    "off": lambda _: hpccomm.CommOptions(shared_memory="of"),  # type: ignore[arg-type]
+    "send_object": lambda c: c.send("abc", 0),
+}
+
+
+@MISUSE.behaviour()
+def near_names(comm: Communicator) -> None:
+    """An unknown name leads to one that is near."""
+    with refused(comm) as attempt:
+        for near, call in NEAR.items():
+            attempt(near, UsageError, (near,), call, comm)
+    with raises(AttributeError, "did you mean new_comm?"):
+        hpccomm.new_com  # type: ignore[attr-defined]  # noqa: B018
 
 
 @MISUSE.behaviour(pair=MEANINGLESS)

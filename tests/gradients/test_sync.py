@@ -195,6 +195,7 @@ def test_a_rank_that_does_not_come_is_missed_by_the_deadline() -> None:
         (lambda sync: sync.ready("a", np.ones(6)), r"'a' is float64 \(6,\), and its parameter"),
         (lambda sync: sync.sync({"a": np.ones((2, 3), "f")}), "'a' is float32"),
         (lambda sync: sync.configure(bucket_byte=1), "did you mean bucket_bytes"),
+        (lambda sync: sync.configure(compressor="powersgd"), "did you mean PowerSGD"),
         (lambda sync: sync.remove("c"), "unknown parameter 'c'"),
         (lambda sync: sync.add("a", np.ones(1)), "'a' is used twice"),
         (lambda sync: sync.clip_by_global_norm(1.0), "not reduced"),
