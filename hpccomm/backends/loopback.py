@@ -324,9 +324,10 @@ class LoopbackOneSided:
         self._mailboxes = signals
         self._shared = shared
 
-    def attach(self, memory: NDArray[np.uint8]) -> None:
+    def attach(self, memory: NDArray[np.uint8] | None) -> None:
         """Let all threads reach the memory. Does not block."""
-        self._shared.memory[self.signals.rank] = memory
+        if memory is not None:
+            self._shared.memory[self.signals.rank] = memory
 
     def put(self, data: NDArray[Any], dst: int, start: int) -> Request:
         """Write at once."""

@@ -23,7 +23,8 @@ class OneSided(Protocol):
 
     Offsets and counts are in bytes. What one rank wrote, another one reads rightly only once the two
     have synchronised: the writer calls `order` (after `flush`, if it wrote by `put`), then sends
-    something or releases a lock; the reader receives or acquires that, then calls `order`.
+    something; the reader receives that, then calls `order`. Or the writer releases a lock, and the reader
+    acquires it.
 
     Attributes
     ----------
@@ -34,25 +35,26 @@ class OneSided(Protocol):
 
     signals: Transport
 
-    def attach(self, memory: NDArray[np.uint8]) -> None:
-        """Let all ranks put to this rank's memory, and get from it. Collective; blocks.
+    def attach(self, memory: NDArray[np.uint8] | None) -> None:
+        """Let all ranks put to this rank's memory, get from it, and lock it. Collective; blocks.
 
         Parameters
         ----------
-        memory : ndarray of uint8, 1-D
-            It may be empty. It lives as long as the window.
+        memory : ndarray of uint8, 1-D, or None
+            It may be empty. It lives as long as the window. None where the ranks reach each other's memory
+            without it: they are of one node, and lock alone.
         """
 
     def put(self, data: NDArray[Any], dst: int, start: int) -> Request:
         """Begin to write a C-contiguous array to rank `dst`'s memory, from byte `start` on.
 
-        Complete once `data` may be changed. Only after `attach`.
+        Complete once `data` may be changed. Only after `attach` of memory.
         """
 
     def get(self, into: NDArray[Any], src: int, start: int) -> Request:
         """Begin to read from rank `src`'s memory, from byte `start` on, into a C-contiguous array.
 
-        Only after `attach`.
+        Only after `attach` of memory.
         """
 
     def flush(self, dst: int) -> None:

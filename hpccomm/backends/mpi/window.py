@@ -2,9 +2,12 @@
 
 All epochs are passive and last as long as the window. On one node an MPI library may still need the
 target's help (Open MPI, MPICH and Intel MPI do, for memory that they did not allocate). A rank
-helps whenever it is in an MPI call.
+helps whenever it is in an MPI call. The ranks of a single node lock by mutexes in memory that they
+share, if they reach each other's memory, too; others by MPI's atomic operations.
 """
 
+from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -14,6 +17,8 @@ from numpy.typing import NDArray
 from hpccomm.backends.mpi.transport import CheckedTransport
 from hpccomm.backends.mpi.types import PIECE_BYTES
 from hpccomm.contracts.transport import Request, SharedMemory, Transport
+from hpccomm.errors import CommunicationError
+from hpccomm.memory.shared.mutex import MUTEX_BYTES, NodeMutex
 from hpccomm.memory.views import as_bytes
 
 NEXT, SERVED = 0, 1
@@ -45,18 +50,42 @@ class MpiOneSided:
         self.comm = comm.Dup()
         self.signals: Transport = CheckedTransport(self.comm)
         self.signals.shared = shared
-        # Memory that MPI allocates: there its atomic operations need no help from the target on a node.
-        self._locks = MPI.Win.Allocate(2 * 8, 1, comm=self.comm)
-        np.asarray(self._locks.tomemory()).view(np.int64)[:] = 0
-        self._locks.Lock_all(MPI.MODE_NOCHECK)
-        self._locks.Sync()
-        self.comm.Barrier()  # all locks are as they are to begin
+        self._locks: Any = None
         self._data: Any = None
+        self._mutexes: Sequence[NodeMutex] = ()
 
-    def attach(self, memory: NDArray[np.uint8]) -> None:
-        """Make the memory a window of MPI's."""
-        self._data = MPI.Win.Create(memory if memory.size else None, 1, comm=self.comm)
-        self._data.Lock_all(MPI.MODE_NOCHECK)
+    def attach(self, memory: NDArray[np.uint8] | None) -> None:
+        """Make the memory a window of MPI's, and the locks."""
+        if memory is not None:
+            self._data = MPI.Win.Create(memory if memory.size else None, 1, comm=self.comm)
+            self._data.Lock_all(MPI.MODE_NOCHECK)
+        elif self.signals.shared is not None:
+            self._mutexes = self._node_mutexes(self.signals.shared)
+        if not self._mutexes:
+            # Memory that MPI allocates: there its atomic operations need no help from the target on a node.
+            self._locks = MPI.Win.Allocate(2 * 8, 1, comm=self.comm)
+            np.asarray(self._locks.tomemory()).view(np.int64)[:] = 0
+            self._locks.Lock_all(MPI.MODE_NOCHECK)
+            self._locks.Sync()
+            self.comm.Barrier()  # all locks are as they are to begin
+
+    def _node_mutexes(self, shared: SharedMemory) -> Sequence[NodeMutex]:
+        """Return the mutex of each rank; none where a rank cannot reach one. Collective."""
+        rank, own, record = self.comm.rank, shared.empty(MUTEX_BYTES), None
+        exposure = shared.expose([own], 0, 0, plain=False, room=0)
+        with suppress(OSError, AttributeError):  # the C library may lack them
+            NodeMutex(own, rank).make()
+            record = exposure.record
+        records = self.comm.allgather(record)
+        if any(each is None for each in records):
+            return ()
+        exposure.take_records(dict(enumerate(records)))
+        mutexes = list[NodeMutex]()
+        with suppress(CommunicationError):  # it cannot be mapped here
+            for peer in range(len(records)):
+                mutexes.append(NodeMutex(exposure.peer_buffer(peer, 0, own.dtype), rank))  # type: ignore[arg-type]  # it is registered
+        usable = self.comm.allreduce(len(mutexes) == len(records), MPI.LAND)
+        return mutexes if usable else ()
 
     def put(self, data: NDArray[Any], dst: int, start: int) -> Request:
         """Begin to write."""
@@ -71,11 +100,13 @@ class MpiOneSided:
         self._data.Flush(dst)
 
     def acquire(self, dst: int) -> Request:
-        """Draw a ticket, and poll until it is served.
+        """Begin to take the mutex; or draw a ticket, and poll until it is served.
 
         J. M. Mellor-Crummey, M. L. Scott, "Algorithms for scalable synchronization on shared-memory
         multiprocessors", 1991: the ticket lock, which is fair.
         """
+        if self._mutexes:
+            return self._mutexes[dst].taken
         number = np.empty(1, np.int64)
         request = self._fetch(number, dst, NEXT, MPI.SUM)
         ticket: int | None = None
@@ -86,6 +117,7 @@ class MpiOneSided:
                 if ticket is None:
                     ticket = int(number[0])
                 elif ticket == number[0]:
+                    self.order()
                     return True
                 else:
                     # Reading memory of this node completes at once, and MPI makes no progress by it.
@@ -99,7 +131,11 @@ class MpiOneSided:
         return test
 
     def release(self, dst: int) -> Request:
-        """Begin to serve the next ticket."""
+        """Give the mutex back, or begin to serve the next ticket."""
+        if self._mutexes:
+            self._mutexes[dst].release()
+            return _done
+        self.order()
         test: Request = self._fetch(np.empty(1, np.int64), dst, SERVED, MPI.SUM).Test
         return test
 
@@ -110,9 +146,9 @@ class MpiOneSided:
 
     def order(self) -> None:
         """Order reads and writes: ``MPI_Win_sync`` is a memory barrier."""
-        self._locks.Sync()
-        if self._data is not None:
-            self._data.Sync()
+        for window in (self._data, self._locks):
+            if window is not None:
+                window.Sync()
 
     def free(self) -> None:
         """Free the windows and the communicator."""
@@ -121,6 +157,10 @@ class MpiOneSided:
                 window.Unlock_all()
                 window.Free()
         self.comm.Free()
+
+
+def _done() -> bool:
+    return True
 
 
 def _begun(begin: Any, data: NDArray[Any], rank: int, start: int) -> Request:

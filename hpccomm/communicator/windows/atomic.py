@@ -9,13 +9,16 @@ from typing import Any
 import numpy as np
 
 from hpccomm import dtypes
+from hpccomm.communicator.core import Core
 from hpccomm.communicator.windows.access import Array
 from hpccomm.communicator.windows.calls import WindowCalls
+from hpccomm.contracts.fingerprint import with_peers
 from hpccomm.dtypes import DType
 from hpccomm.errors import BufferMismatch, UnsupportedDtype, UsageError
 from hpccomm.memory.folding import try_out
 from hpccomm.memory.views import address, empty_like_kind, flat, host_view, overlap
 from hpccomm.reductions import Op, ReduceOp, WindowOp, check, recognised
+from hpccomm.runtime.callpath import Issue, in_turn
 
 _WHOLE = (bool, int, np.integer, np.bool_)
 _REAL = (*_WHOLE, float, np.floating)
@@ -115,14 +118,35 @@ def fetch_and_op(
     CommunicationError
         If the call fails or its deadline passes.
     """
+    counted = out is None and x.__class__ is dst.__class__ is offset.__class__ is int
+    if counted:
+        issue = self._counters.get((dst, offset, id(op)))  # to hash a reduction takes longer
+        if issue is not None and self._bounds[0] <= x <= self._bounds[1]:
+            return _count(self._core, issue, x, timeout)
     with self._call("fetch_and_op"):
         data = _elements(self, x, "x")
-        op = _check(self, op)
+        given, op = op, _check(self, op)
         peer, start = self._place("dst", dst, offset, data.size)
         old, result = _old(self, x, data, out)
         steps = self._access.fold(data, peer, start, op, old)
         self._issue("fetch_and_op", data.nbytes, steps, (x, out), timeout, peer)
+        counting = self._access.counting(peer, start, op) if counted and given is op else None
+        if counting is not None:
+            label, calls = with_peers("fetch_and_op", data.nbytes, (peer,)), self._core.calls
+            tally = calls.reports.tally(label.name, label.nbytes)
+            issue = calls.polling(label, tally, counting, ordered=False)
+            self._counters[dst, offset, id(op)] = issue
     return result[()] if out is None and isinstance(x, _SCALARS) else result
+
+
+@in_turn
+def _count(core: Core, issue: Issue, x: int, timeout: float | None) -> Any:
+    """Carry out `fetch_and_op` of an integer that fits, on an element as before."""
+    if core.sink.diverted:
+        core.sink.refuse_batch("fetch_and_op", "; call it before or after")
+    old: list[Any] = []
+    issue((x, old), None, core.calls.timeout if timeout is None else core.limit(timeout))
+    return old[0]
 
 
 def compare_and_swap(

@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
 from hpccomm.communicator.core import Core
-from hpccomm.communicator.windows.access import Access, Array
+from hpccomm.communicator.windows.access import Access, Array, bounds
 from hpccomm.contracts.fingerprint import with_peers
 from hpccomm.contracts.transport import Steps
 from hpccomm.errors import BufferMismatch, UsageError
@@ -27,6 +27,8 @@ class WindowCalls:
         self._array = array
         self._access = access
         self._closed = False
+        self._counters: dict[tuple[int, int, int], Any] = {}  # by rank, element and reduction
+        self._bounds = bounds(self.dtype)
 
     if not TYPE_CHECKING:  # which is to know every name
 

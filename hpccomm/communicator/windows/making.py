@@ -69,9 +69,9 @@ def _made(core: Core, array: Array) -> Window:
                 if rank != backend.rank and sizes[rank]:
                     reached[rank] = exposure.peer_buffer(rank, 0, array.dtype)
     # The same on all ranks, since the ranks of a node have the same records.
-    if backend.topology.num_nodes > 1 or not direct:
-        with watched("making a window"):
-            onesided.attach(as_bytes(array))
+    attached = backend.topology.num_nodes > 1 or not direct
+    with watched("making a window"):
+        onesided.attach(as_bytes(array) if attached else None)
     access = Access(reached, onesided, array.dtype, core.calls.beside_watchdog)
     window = Window(core, array, sizes, access, onesided, exposure)
     core.control.all_gather(b"")  # all have it

@@ -291,6 +291,7 @@ class Window(WindowCalls):
                     self._exposure.release()
                 let_go(self)
         self._closed = True
+        self._counters.clear()
         self._core.windows.remove(self)
 
     @property
