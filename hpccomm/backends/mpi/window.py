@@ -136,6 +136,8 @@ class MpiOneSided:
             self._mutexes[dst].release()
             return _done
         self.order()
+        if self._data is not None:
+            self.comm.Iprobe()  # others may wait for this rank's help, which its own memory never needs
         test: Request = self._fetch(np.empty(1, np.int64), dst, SERVED, MPI.SUM).Test
         return test
 
