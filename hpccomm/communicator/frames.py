@@ -197,7 +197,7 @@ def without_counts(
 
     heads, room = frames.exchange(limit), frames.room
     counts: tuple[int, ...] = (rows,) * size
-    alike = NEVER < largest <= room and last in (NEVER, size * largest)
+    alike = not scatters and NEVER < largest <= room and last in (NEVER, size * largest)
     if not alike or heads.count([rows, largest, code, last]) != size:
         counts, largest, fits = frames.agreed(heads, code, width, root)
         if not fits or largest > room:

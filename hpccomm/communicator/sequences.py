@@ -71,11 +71,17 @@ def agreed(
         error = error or refused
     with core.calls.one_call():
         core.agree("plan", {"async_op": async_op}, error)
-        everyone = _compared(core, announced(steps, async_op=async_op))
+        parts = [
+            each.calls
+            if each.batched or async_op
+            else each.calls[0].prepared.lane.messages(each.calls)
+            for each in steps
+        ]
+        everyone = _compared(core, announced(steps, parts, async_op=async_op))
         transport: Transport | None = None
         whole = [step.calls[0] for step in steps]
         if not async_op:
-            transport, whole = _bound(core, steps, everyone)
+            transport, whole = _bound(core, steps, parts, everyone)
         everywhere = map(_alike, zip(*(each.willing for each in everyone), strict=True))
         for number, (step, call) in enumerate(zip(steps, whole, strict=True)):
             lane = call.prepared.lane
@@ -140,7 +146,10 @@ def _compared(core: Core, mine: Announced) -> list[Announced]:
 
 
 def _bound(
-    core: Core, steps: Sequence[PlanStep], everyone: Sequence[Announced]
+    core: Core,
+    steps: Sequence[PlanStep],
+    parts: Sequence[Sequence[Call]],
+    everyone: Sequence[Announced],
 ) -> tuple[Transport | None, list[Call]]:
     """Return each step as one call, and the transport of messages on host arrays. Collective."""
     most = most_messages(everyone)
@@ -151,9 +160,9 @@ def _bound(
         numbers([one for one in each if one.memory == HOST]) for each in (mine.sends, mine.receives)
     )
     whole = []
-    for step in steps:
-        lane, calls = step.calls[0].prepared.lane, []
-        for call in step.calls:
+    for step, messages in zip(steps, parts, strict=True):
+        lane, calls = step.calls[0].prepared.lane, [*step.calls[: messages is not step.calls]]
+        for call in messages:
             to, origin = call.ends if lane.memory == HOST else (None, None)
             outward = None if to is None else first + next(sends)
             inward = None if origin is None else first + next(receives)

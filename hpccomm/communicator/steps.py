@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from hpccomm.communicator.call_sink import PlanStep
 from hpccomm.communicator.lanes import Call
+from hpccomm.communicator.lanes.message import BLOCKS
 from hpccomm.contracts.backend import Backend
 from hpccomm.contracts.fingerprint import CallFingerprint, joined, written
 from hpccomm.contracts.pairing import odd_ones
@@ -76,19 +77,21 @@ class Announced(NamedTuple):
     willing: Sequence[object] = ()
 
 
-def announced(steps: Sequence[PlanStep], *, async_op: bool) -> Announced:
-    """Return a rank's announcement of its steps."""
+def announced(
+    steps: Sequence[PlanStep], messages: Sequence[Sequence[Call]], *, async_op: bool
+) -> Announced:
+    """Return a rank's announcement of its steps, with the messages of each."""
     collectives = []
     willing = []
     sends: list[Sent] = []
     receives: list[Sent] = []
-    for number, step in enumerate(steps):
+    for number, (step, parts) in enumerate(zip(steps, messages, strict=True)):
         label = _label(step, async_op=async_op)
         if label is not None:
             collectives.append((number, label.values))
             first = step.calls[0]
             willing.append(not step.batched and first.prepared.lane.willing(first))
-        for call in step.calls:
+        for call in parts:
             outward, inward = call.ends
             for peer, array, ended in ((outward, call.send, sends), (inward, call.recv, receives)):
                 if peer is not None:
@@ -154,9 +157,11 @@ def _messages(everyone: Sequence[Announced]) -> tuple[str, tuple[int, ...]] | No
     receives: dict[tuple[int, int, str], list[Sent]] = defaultdict(list)
     for rank, each in enumerate(everyone):
         for one in each.sends:
-            sends[rank, one.peer, one.memory].append(one)
+            if one.tag != BLOCKS:
+                sends[rank, one.peer, one.memory].append(one)
         for one in each.receives:
-            receives[one.peer, rank, one.memory].append(one)
+            if one.tag != BLOCKS:
+                receives[one.peer, rank, one.memory].append(one)
     for pair in sorted(sends.keys() | receives.keys()):
         sent, taken = sends.get(pair, []), receives.get(pair, [])
         # Messages of one tag arrive in their order; others may be received in another one.

@@ -168,3 +168,67 @@ def test_an_array_that_is_no_numpy_array_meets_those_that_are(comm: Any) -> None
         assert result.tolist() == [
             float(each) for each in range(comm.size) for _ in range(each + 1)
         ]
+
+
+def lists_of(rank: int, size: int, largest: int) -> tuple[list[int | None], list[int], list[int]]:
+    """Return neighbours of a rank, some of them twice, itself and none among them, and rows to and from each."""
+    peers = [(rank + step) % size for step in (1, -1, 1, -1, 0)]
+    # What goes ahead comes from behind: block by block, in the order of the lists.
+    sent = [largest, 2, largest + 1, 0, 3]
+
+    def rows(origin: int, nth: int) -> int:
+        theirs = [(origin + step) % size for step in (1, -1, 1, -1, 0)]
+        return [each for each, peer in zip(sent, theirs, strict=True) if peer == rank][nth]
+
+    received = [rows(peer, peers[:place].count(peer)) for place, peer in enumerate(peers)]
+    return [*peers, None], [*sent, 4], [*received, 4]
+
+
+@pytest.mark.parametrize("largest", [1, 70_000])
+@pytest.mark.parametrize("in_place", [False, True])
+@pytest.mark.parametrize("form", ["call", "plan", "planning"])
+def test_neighbours_get_what_mpi4pys_call_gives_them(
+    comm: Any, mpi_comm: "MPI.Comm", form: str, in_place: bool, largest: int
+) -> None:
+    rank, size = comm.rank, comm.size
+    peers, sent, received = lists_of(rank, size, largest)
+    listed = [each for each in peers if each is not None]
+    truth = np.full(sum(received), -1.0)
+    graph = mpi_comm.Create_dist_graph_adjacent(listed, listed)  # type: ignore[attr-defined]
+    x = np.zeros(sum(sent))
+    out = x if in_place else np.full(sum(received), -1.0)
+    token, into = np.full(3, float(rank)), np.zeros(3)
+
+    def exchange() -> None:
+        if form == "planning":  # with messages between the same ranks
+            comm.send_recv(token, (rank + 1) % size, into, (rank - 1) % size)
+        comm.neighbor_all_to_all(x, peers, sent, received, out=out)
+
+    plan: Any = exchange
+    if form == "plan":
+        plan = comm.plan("neighbor_all_to_all", x, peers, sent, received, out=out)
+    elif form == "planning":
+        with comm.planning() as plan:
+            exchange()
+    for turn in range(3):
+        x[:] = np.arange(len(x)) + 1e6 * rank + 1e8 * turn
+        graph.Neighbor_alltoallv([x, sent[:-1]], [truth, received[:-1]])
+        if in_place:
+            truth[-4:] = x[-4:]
+        plan()
+        np.testing.assert_array_equal(out, truth)
+    assert form != "planning" or into[0] == (rank - 1) % size
+    graph.Free()
+
+
+def test_plans_for_neighbours_that_do_not_fit_are_refused_on_all_ranks(comm: Any) -> None:
+    if comm.size == 1:
+        pytest.skip("one rank fits itself")
+    others = [(comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size]
+    x, last = np.ones(2), comm.rank == comm.size - 1
+    with pytest.raises(hpccomm.RankMismatch):
+        comm.plan("neighbor_all_to_all", x, [None, None] if last else others)
+    sent = [2, 0] if last else [1, 1]
+    with pytest.raises(hpccomm.RankMismatch):
+        comm.plan("neighbor_all_to_all", x, others, sent, [1, 1])
+    assert comm.plan("neighbor_all_to_all", x, others)().tolist() == [1, 1]

@@ -296,9 +296,12 @@ class HostLane(Lane):
         whose = calls, prepared.label, prepared.tally
         last = call.keep, limit, call.result, sink, otherwise
         carry_out: Callable[[], Any]
-        if prepared.exchange is not None and calls.progress.threaded:
+        checked = prepared.ordered and self._check.always(prepared.label)
+        if prepared.exchange is not None and calls.progress.threaded and not checked:
             exchange, repeated = prepared.exchange
-            carry_out = compiled(EXCHANGED)(*whose, exchange, repeated, *last, *exchange)
+            carry_out = compiled(EXCHANGED, ordered=prepared.ordered)(
+                *whose, exchange, repeated, *last, *exchange
+            )
             calls.traffic.repeated(repeated, carry_out)
             return carry_out
         run = prepared.route.run
@@ -346,15 +349,32 @@ class HostLane(Lane):
 
             check_messages(calls)
 
+    def messages(self, calls: tuple[Call, ...]) -> Sequence[Call]:
+        """Return the blocks for neighbours as messages; any other call as it is."""
+        resolved = calls[0].prepared.resolved
+        if resolved is None or not resolved.call.peers:
+            return calls
+        from hpccomm.communicator.lanes.planned import blocks
+
+        return [*blocks(calls[0])]
+
     def step(
         self, calls: Sequence[Call], transport: Transport | None, *, batched: bool, parts: Parts
     ) -> Call:
         """Return a step of a plan as one call."""
         first = calls[0]
-        if first.prepared.ordered and not batched:
+        alone = first.prepared.ordered and not batched
+        if alone and len(calls) == 1:
             return first
         from hpccomm.communicator.lanes.planned import exchange_of, start_of
 
+        if alone:
+            exchange = exchange_of(calls[1:], transport, None)
+            reason = "its blocks are messages of a plan"
+            choice = replace(first.prepared.route.choice, reason=reason)
+            call = self._on_route(first, Route(choice, start_of(self._calls, *exchange)))
+            call.prepared.exchange = exchange
+            return call
         operations = tuple(_operation(one, one.prepared.label) for one in calls)
         collectives = tuple(each for each in operations if each.ordered)
         messages = [one for one in calls if not one.prepared.ordered]

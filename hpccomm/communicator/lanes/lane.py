@@ -400,13 +400,18 @@ class Lane(ABC):
             If they do not fit together.
         """
 
+    def messages(self, calls: tuple[Call, ...]) -> Sequence[Call]:
+        """Return what a step of a plan with one call sends as messages, or `calls` itself."""
+        return calls
+
     @abstractmethod
     def step(
         self, calls: Sequence[Call], transport: Transport | None, *, batched: bool, parts: Parts
     ) -> Call:
         """Return a step of a plan as one call, to be carried out again and again. Local.
 
-        `transport` has the messages of host arrays, if there are such. A halo has `parts`.
+        `transport` has the messages of host arrays, if there are such. What `messages` returned instead of
+        a call follows it. A halo has `parts`.
         """
 
     def admitted(self, call: Call) -> Call:

@@ -4,21 +4,23 @@ They go over a transport of their own, each with its own tag. If the transport c
 their arrays, it does so once. The lanes and batches of plans use it.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from itertools import islice
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
 from hpccomm.communicator.lanes.lane import Call
-from hpccomm.communicator.lanes.message import HaloPart, Pairs, Parts
+from hpccomm.communicator.lanes.message import BLOCKS, HaloPart, Pairs, Parts
 from hpccomm.contracts.backend import Buffer, Start
+from hpccomm.contracts.fingerprint import of_message
 from hpccomm.contracts.transport import DTYPES, BoundMessage, BoundSet, Steps, Transport
 from hpccomm.memory.views import overlap
 from hpccomm.runtime.engine import CallEngine
 from hpccomm.runtime.traffic import PLANNED, Repeated
 from hpccomm.runtime.waiting import at_once
+from hpccomm.schedules.algorithms.partition import offsets
 
 
 def exchange_of(
@@ -58,8 +60,10 @@ def exchange_of(
                 receives.append(BoundMessage(recv, origin, inward * DTYPES))
             if outward is not None and to is not None:
                 strided = persistent is None and not send.flags.c_contiguous
-                # A received message may also replace the sent one, which is sent from a copy.
-                if strided or (inward is not None and overlap(send, recv)):
+                resolved = call.prepared.resolved
+                # What is received may also replace what is sent, which is sent from a copy.
+                replaced = inward is not None and overlap(send, recv)
+                if strided or replaced or (resolved is not None and resolved.call.in_place):
                     send = np.empty_like(send, order="C")
                     before.append((send, call.send))
                 sends.append(BoundMessage(send, to, outward * DTYPES))
@@ -114,6 +118,20 @@ def _in_turn(phases: Sequence[_Phase]) -> BoundSet:
             begin()
 
     return BoundSet(start, test)
+
+
+def blocks(call: Call) -> Iterator[Call]:
+    """Yield what an exchange with neighbours sends to each of them and receives, as messages."""
+    resolved = call.prepared.resolved
+    assert resolved is not None
+    what, send, recv = resolved.call, cast("Any", call.send), cast("Any", call.recv)
+    sends, receives = what.counts, what.recv_counts
+    each = zip(what.peers, offsets(sends), sends, offsets(receives), receives, strict=True)
+    for peer, start, sent, into, taken in each:
+        if peer >= 0:  # and a rank
+            label = of_message(what.name, what.nbytes, (peer, peer), BLOCKS, None)
+            one = replace(call, prepared=replace(call.prepared, label=label))
+            yield replace(one, send=send[start : start + sent], recv=recv[into : into + taken])
 
 
 def start_of(
