@@ -7,6 +7,7 @@ import numpy as np
 from mpi4py import MPI
 
 import hpccomm
+from hpccomm import ANY
 
 
 def product_mpi4py(comm: MPI.Comm, a: np.ndarray, x: np.ndarray) -> np.ndarray:
@@ -83,9 +84,9 @@ def julia(comm: hpccomm.Communicator) -> np.ndarray | None:
     for worker in range(1, comm.size):
         comm.send_object(next(rows, None), worker)
     for _ in range(HEIGHT):
-        message = comm.probe(hpccomm.ANY, hpccomm.ANY)
-        message.recv(picture[message.tag])
-        comm.send_object(next(rows, None), message.source)
+        line, worker, row = comm.recv(None, ANY, ANY, return_source=True)
+        picture[row] = line
+        comm.send_object(next(rows, None), worker)
     return picture
 
 
