@@ -271,7 +271,7 @@ def crossed_with(mine: Facts, answers: Mapping[int, Answer], chain: Chain) -> tu
     def counts(waiter: int, peer: int) -> Counts | None:
         """Return a peer's counts of its messages with a rank that waits for it."""
         if peer == me:
-            return mine["counts"][waiter]  # type: ignore[no-any-return]
+            return mine["counts"].get(waiter)  # type: ignore[no-any-return]  # not of itself
         asked = answers.get(peer) if waiter == me else chain.get((waiter, peer))
         found: Counts | None = None if asked is None else asked.facts.get("counts")
         return found
