@@ -10,6 +10,7 @@ Figures are medians over the rounds, of the slowest rank.
 
 import argparse
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -150,11 +151,57 @@ def pipeline(comm: "Communicator", bare: MPI.Intracomm, nbytes: int) -> Pair:
     return ours, theirs
 
 
+def halo(comm: "Communicator", bare: MPI.Intracomm, nbytes: int, *, along: int = 1) -> Pair:
+    """The ghost cells of a periodic square, with its corners, on a grid of ranks along one axis.
+
+    A face has so many bytes. mpi4py's persistent requests have datatypes of the faces, one axis after the other.
+    """
+    dims = [comm.size if axis == along else 1 for axis in (0, 1)]
+    n = nbytes // 8
+    cells = np.random.default_rng(comm.rank).random((n + 2, n + 2))
+    u, v = cells.copy(), cells.copy()
+    ours = comm.grid(dims, periodic=True).halo(u)
+    grid = bare.Create_cart(dims, periods=[True, True])
+    shapes = {1: [n, 1], 0: [1, n + 2]}
+    starts: dict[int, list[tuple[int, int]]] = {
+        1: [(1, each) for each in (0, 1, n, n + 1)],
+        0: [(each, 0) for each in (0, 1, n, n + 1)],
+    }
+    phases = []
+    for axis in (1, 0):
+        before, after = grid.Shift(axis, 1)
+        low, first, last, high = (
+            [v, 1, MPI.DOUBLE.Create_subarray(list(v.shape), shapes[axis], each).Commit()]
+            for each in starts[axis]
+        )
+        phases.append(
+            [
+                grid.Recv_init(low, before, 1),
+                grid.Recv_init(high, after, 0),
+                grid.Send_init(first, before, 0),
+                grid.Send_init(last, after, 1),
+            ]
+        )
+    start, wait = MPI.Prequest.Startall, MPI.Request.Waitall
+
+    def theirs() -> None:
+        for requests in phases:
+            start(requests)
+            wait(requests)
+
+    ours()
+    theirs()
+    assert np.array_equal(u, v)
+    return ours, theirs
+
+
 CASES: Mapping[str, Case] = {
     "in flight": in_flight,
     "batch": batch,
     "from any": from_any,
     "pipeline": pipeline,
+    "halo columns": halo,
+    "halo rows": partial(halo, along=0),
 }
 """By name. Another case is a function and a line here, and a promise in ``promises.toml``."""
 

@@ -35,8 +35,11 @@ class Places(Protocol):
 
     ranks: Any
     periodic: tuple[bool, ...]
-    neighbors: Neighbors
     _core: Core
+
+    @property
+    def neighbors(self) -> Neighbors:
+        """By axis, the ranks before this one and after it."""
 
 
 class Halo:

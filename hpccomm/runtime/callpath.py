@@ -399,17 +399,18 @@ PLAN = BLOCKED._replace(
 EXCHANGED = Form(
     "exchanged",
     "",
-    "label, tally, exchange, repeated, keep, timeout, result, sink, otherwise, begin_all, test",
+    "label, tally, phases, repeated, keep, timeout, result, sink, otherwise",
     run="""\
     repeated.times += 1
-    begin_all()
-    for _ in repeat(None, SPINS):
-        if test():
-            break
-    else:
-        drive(iter(test, True), timeout=timeout, gate=gate, expired=calls.expired(entry))
+    for begin_all, test in phases:
+        begin_all()
+        for _ in repeat(None, SPINS):
+            if test():
+                break
+        else:
+            drive(iter(test, True), timeout=timeout, gate=gate, expired=calls.expired(entry))
     """,
-    fail="calls.failed(error, entry, (exchange, keep))",
+    fail="calls.failed(error, entry, (phases, keep))",
     mode="POLLED",
     ordered=False,
     planned=True,

@@ -298,10 +298,9 @@ class HostLane(Lane):
         carry_out: Callable[[], Any]
         checked = prepared.ordered and self._check.always(prepared.label)
         if prepared.exchange is not None and calls.progress.threaded and not checked:
-            exchange, repeated = prepared.exchange
-            carry_out = compiled(EXCHANGED, ordered=prepared.ordered)(
-                *whose, exchange, repeated, *last, *exchange
-            )
+            phases, repeated = prepared.exchange
+            form = compiled(EXCHANGED, ordered=prepared.ordered)
+            carry_out = form(*whose, phases, repeated, *last)
             calls.traffic.repeated(repeated, carry_out)
             return carry_out
         run = prepared.route.run

@@ -70,8 +70,8 @@ class PreparedCall(Generic[R]):
     direct : callable or None
         ``direct(x, out)`` gives the same for the user's arrays, flattened, where these fit; None where there is
         more to do.
-    exchange : tuple of Bound and Repeated, or None
-        What a step of a plan does, if that is all.
+    exchange : tuple of sequence and Repeated, or None
+        The messages of a step of a plan, if they are all: one `BoundSet` after the other.
     issue : callable
         Carries one out: the lane calls it with the values of the single call. The first call
         replaces it, once it is agreed.
@@ -90,7 +90,7 @@ class PreparedCall(Generic[R]):
     resolved: Resolved | None = None
     arguments: Callable[[Any, Any], tuple[Any, ...]] = both
     direct: Callable[[Any, Any], tuple[Any, ...]] | None = None
-    exchange: tuple[BoundSet, Repeated] | None = None
+    exchange: tuple[Sequence[BoundSet], Repeated] | None = None
     issue: Callable[..., None] = field(init=False)
     begin: Any = None
     returns_x: bool = False

@@ -25,8 +25,10 @@ from hpccomm.schedules.algorithms.partition import offsets
 
 def exchange_of(
     calls: Sequence[Call], transport: Transport | None, parts: Parts
-) -> tuple[BoundSet, Repeated]:
+) -> tuple[Sequence[BoundSet], Repeated]:
     """Return the messages of one step, bound to their arrays where that pays, and their numbers.
+
+    They are one `BoundSet` after the other.
 
     Parameters
     ----------
@@ -38,7 +40,7 @@ def exchange_of(
         One after the other. None is one.
     """
     persistent = None if transport is None else transport.persistent
-    left, phases, sources, targets = iter(calls), list[_Phase](), list[int](), list[int]()
+    left, phases, sources, targets = iter(calls), list[BoundSet](), list[int](), list[int]()
 
     def pays(one: BoundMessage) -> bool:
         if persistent is None:
@@ -74,48 +76,32 @@ def exchange_of(
         if transport is not None:
             exchanges += [transport.irecv_again(*one) for one in receives if not pays(one)]
             exchanges += [transport.isend_again(*one) for one in sends if not pays(one)]
-        phases.append((before, exchanges, after))
+        phases.append(_phase(before, exchanges, after))
         sources += [one.peer for one in receives]
         targets += [one.peer for one in sends]
-    return _in_turn(phases), Repeated(sources, targets)
+    return phases, Repeated(sources, targets)
 
 
-_Phase = tuple[Pairs, Sequence[BoundSet], Pairs]
-
-
-def _in_turn(phases: Sequence[_Phase]) -> BoundSet:
-    """Return messages as one exchange: one phase after the other, the messages of a phase together."""
-    before, exchanges, after = phases[0]
-    if len(phases) == len(exchanges) == 1 and not (before or after):
+def _phase(before: Pairs, exchanges: Sequence[BoundSet], after: Pairs) -> BoundSet:
+    """Return messages that are exchanged together, with the copies before and after them."""
+    if len(exchanges) == 1 and not (before or after):
         return exchanges[0]
-    to_come: list[_Phase] = []
     under_way: list[BoundSet] = []
-    last: Pairs = ()
 
     def start() -> None:
-        to_come[:] = reversed(phases)
-        begin()
-
-    def begin() -> None:
-        nonlocal last
-        first, under_way[:], last = to_come.pop()
-        for into, what in first:
+        for into, what in before:
             np.copyto(into, what)
-        for each in under_way:
+        under_way[:] = exchanges
+        for each in exchanges:
             each.start()
 
     def test() -> bool:
-        nonlocal last
-        while True:
-            under_way[:] = [each for each in under_way if not each.test()]
-            if under_way:
-                return False
-            for into, what in last:
-                np.copyto(into, what)
-            last = ()
-            if not to_come:
-                return True
-            begin()
+        under_way[:] = [each for each in under_way if not each.test()]
+        if under_way:
+            return False
+        for into, what in after:
+            np.copyto(into, what)
+        return True
 
     return BoundSet(start, test)
 
@@ -136,7 +122,7 @@ def blocks(call: Call) -> Iterator[Call]:
 
 def start_of(
     calls: CallEngine,
-    exchange: BoundSet,
+    phases: Sequence[BoundSet],
     numbers: Repeated,
     collectives: Callable[[], Steps] | None = None,
 ) -> Start:
@@ -148,10 +134,18 @@ def start_of(
     def start(_send: Buffer, _recv: Buffer) -> Steps:
         for each, way in counts:
             each[way] += 1
-        exchange.start()
+        phases[0].start()
         # This yields False until all requests are complete, without Python code.
-        steps: Steps = iter(exchange.test, True)
+        steps: Steps = iter(phases[0].test, True)
+        if len(phases) > 1:
+            steps = others(steps)
         return steps if collectives is None else at_once([steps, collectives()])
+
+    def others(first: Steps) -> Steps:
+        yield from first
+        for each in phases[1:]:
+            each.start()
+            yield from iter(each.test, True)
 
     return start
 
