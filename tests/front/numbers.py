@@ -19,15 +19,18 @@ if TYPE_CHECKING:
 
 NUMBERS = Behaviours("numbers")
 
-KINDS = (
-    *(int, float, complex, bool, np.bool_, np.int8, np.uint64, np.int64),
+KINDS: dict[str, Any] = {f"python_{kind.__name__}": kind for kind in (int, float, complex, bool)}
+_OF_NUMPY = (
+    *(np.bool_, np.int8, np.uint64, np.int64),
     *(np.float16, BFLOAT16.type, np.float32, np.float64, np.complex64),
 )
+KINDS |= {np.dtype(kind).name: kind for kind in _OF_NUMPY}
 
 
-@NUMBERS.behaviour(kind=KINDS)
-def kinds(comm: Communicator, kind: Any) -> None:
+@NUMBERS.behaviour(name=KINDS)
+def kinds(comm: Communicator, name: str) -> None:
     """What comes is a number of the given class: what Python or NumPy makes of it, as mpi4py does."""
+    kind = KINDS[name]
     each = [kind(rank % 3) for rank in range(comm.size)]
     mine, total = each[comm.rank], sum(each[1:], each[0] if kind is not bool else 0)
     for _ in range(2):  # the first call of its kind, and the others
