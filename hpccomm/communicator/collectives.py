@@ -8,7 +8,7 @@ All ranks of the communicator make the same calls, in the same order.
 `x` and `out` are arrays, both in host memory (NumPy, or anything with the buffer protocol or DLPack)
 or both on this rank's device (CuPy, PyTorch, or anything with ``__cuda_array_interface__`` or CUDA
 DLPack), and in the same kind of memory on all ranks. They must be C-contiguous, in native byte order,
-and writable if the call writes to them. A number (Python's or NumPy's) may take the place of x where the
+and writable if the call writes to them; with an `axis` they may have any layout. A number (Python's or NumPy's) may take the place of x where the
 call says so. `out` may have any shape with the right number of elements.
 Keywords must be equal on all ranks, except `timeout` and `stream`.
 
@@ -77,6 +77,7 @@ def all_gather(
     x: Any,
     out: Any = None,
     *,
+    axis: Any = None,
     async_op: bool = False,
     timeout: float | None = None,
     algorithm: AnyAlgorithm | None = None,
@@ -90,6 +91,8 @@ def all_gather(
         Of the same shape and dtype on all ranks. It may be this rank's block of `out`.
     out : array, shape ``(size, *s)``, optional
         The array for the result; None makes a new array.
+    axis : int, optional
+        The axis of the ranks in the result, as of ``numpy.stack``, in place of axis 0.
     async_op : bool
         Return a `Work` at once. Must be equal on all ranks.
     timeout : float, optional
@@ -113,7 +116,9 @@ def all_gather(
     CommunicationError
         If the call fails or its deadline passes.
     """
-    return self._core.collective("all_gather", x, out, async_op, timeout, algorithm, stream)
+    core = self._core
+    carry_out = core.collective if axis is None else core.along(axis)
+    return carry_out("all_gather", x, out, async_op, timeout, algorithm, stream)
 
 
 def all_to_all(
@@ -121,6 +126,7 @@ def all_to_all(
     x: Any,
     out: Any = None,
     *,
+    axis: Any = None,
     async_op: bool = False,
     timeout: float | None = None,
     algorithm: AnyAlgorithm | None = None,
@@ -134,6 +140,10 @@ def all_to_all(
         Of the same shape and dtype on all ranks. Axis 0 must be divisible by the number of ranks.
     out : array, optional
         The array for the result; None makes a new array. It may be x.
+    axis : int or (int, int), optional
+        Where the blocks lie, in place of axis 0. Of two, x is split along the first one, and the result
+        is joined along the second one, as of ``jax.lax.all_to_all``: ``axis=(1, 0)`` gives columns of a matrix whose
+        rows are distributed.
     async_op : bool
         Return a `Work` at once. Must be equal on all ranks.
     timeout : float, optional
@@ -157,7 +167,9 @@ def all_to_all(
     CommunicationError
         If the call fails or its deadline passes.
     """
-    return self._core.collective("all_to_all", x, out, async_op, timeout, algorithm, stream)
+    core = self._core
+    carry_out = core.collective if axis is None else core.along(axis)
+    return carry_out("all_to_all", x, out, async_op, timeout, algorithm, stream)
 
 
 def gather(
@@ -166,6 +178,7 @@ def gather(
     root: int = 0,
     *,
     out: Any = None,
+    axis: Any = None,
     async_op: bool = False,
     timeout: float | None = None,
     algorithm: AnyAlgorithm | None = None,
@@ -181,6 +194,8 @@ def gather(
         The rank that gets the result.
     out : array, shape ``(size, *s)``, optional
         The array for the result on the root; None makes a new array. Other ranks do not use it.
+    axis : int, optional
+        The axis of the ranks in the result, as of ``numpy.stack``, in place of axis 0.
     async_op : bool
         Return a `Work` at once. Must be equal on all ranks.
     timeout : float, optional
@@ -204,7 +219,9 @@ def gather(
     CommunicationError
         If the call fails or its deadline passes.
     """
-    return self._core.collective("gather", x, out, async_op, timeout, algorithm, stream, root=root)
+    core = self._core
+    carry_out = core.collective if axis is None else core.along(axis)
+    return carry_out("gather", x, out, async_op, timeout, algorithm, stream, root=root)
 
 
 def scatter(
@@ -213,6 +230,7 @@ def scatter(
     root: int = 0,
     *,
     out: Any = None,
+    axis: Any = None,
     async_op: bool = False,
     timeout: float | None = None,
     algorithm: AnyAlgorithm | None = None,
@@ -230,6 +248,8 @@ def scatter(
     out : array, optional
         The array for this rank's block; None makes a new array of the kind of x. On the root it may be
         the root's block of x.
+    axis : int, optional
+        The axis along which x is split, in place of axis 0.
     async_op : bool
         Return a `Work` at once. Must be equal on all ranks.
     timeout : float, optional
@@ -253,7 +273,9 @@ def scatter(
     CommunicationError
         If the call fails or its deadline passes.
     """
-    return self._core.collective("scatter", x, out, async_op, timeout, algorithm, stream, root=root)
+    core = self._core
+    carry_out = core.collective if axis is None else core.along(axis)
+    return carry_out("scatter", x, out, async_op, timeout, algorithm, stream, root=root)
 
 
 def barrier(

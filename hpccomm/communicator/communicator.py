@@ -50,6 +50,7 @@ else:
     plans, uneven = map(_LateModule, ("planning", "uneven"))
     grids, meshes = map(_LateModule, ("grid", "mesh"))
     Core.call_on_number = _Late("numbers", "call_on_number")
+    Core.along = _Late("packing", "along")
 
 
 class Communicator:

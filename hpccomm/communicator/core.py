@@ -110,7 +110,8 @@ class Core:
     site: Site | None = None
 
     call_on_number: ClassVar[Callable[..., Any]]
-    """``call_on_number(name, x, ...)``, which is loaded late."""
+    along: ClassVar[Callable[..., Any]]
+    """Calls on numbers, and along an axis, which are loaded late."""
 
     def __post_init__(self) -> None:
         backend, calls = self.backend, self.calls

@@ -4,9 +4,12 @@ Receive arrays of different dtypes with the same sender and tag in the order in 
 or give them different tags. That holds for asynchronous receives, too, and within a batch: the
 first waiting receive takes a message of another dtype, and raises, although a later one fits it.
 
+Arrays need not be C-contiguous: others are sent from copies, or filled from them.
+
 These are methods of `Communicator`; the lanes carry the messages out.
 """
 
+from dataclasses import replace
 from typing import Any
 
 from numpy import may_share_memory, ndarray
@@ -16,7 +19,7 @@ from hpccomm.communicator.core import Core, HasCore
 from hpccomm.communicator.lanes import Call, MessageRequest
 from hpccomm.contracts.arrivals import ANY, Anything
 from hpccomm.errors import UsageError
-from hpccomm.memory.views import View, address, check_dtype, overlap, view
+from hpccomm.memory.views import View, address, check_dtype, contiguous, overlap, view
 from hpccomm.runtime.callpath import in_turn
 from hpccomm.settings import check_bool
 from hpccomm.topology import check_rank
@@ -253,6 +256,8 @@ def _checked(
 ) -> Call:
     """Check a call, and return it."""
     lane, source, target = core.lanes.views(x, out)
+    if not all(each is None or contiguous(each) for each in (source, target)):
+        return _strided(core, name, x, dst, out, src, tag, stream)
     if source is not None:
         check_dtype("x", source.dtype)
         source = lane.checked_array(source, "x", False)
@@ -275,6 +280,18 @@ def _checked(
     return lane.message(
         MessageRequest(name, source, to, target, origin, number, replaced, out, keep, queue)
     )
+
+
+def _strided(core: Core, name: str, x: Any, dst: Any, out: Any, src: Any, *more: Any) -> Call:
+    """Check a call on strided arrays, and return it."""
+    from hpccomm.communicator.packing import Packing  # few programs have them
+
+    lane, source, target = core.lanes.views(x, out)
+    packing = Packing(lane, None if more[-1] is None else lane.queue_of(more[-1]))
+    given = None if source is None else packing.taken(x, written=False)
+    into = None if target is None else packing.taken(out, written=True)
+    call = _checked(core, name, given, dst, into, src, *more)
+    return packing.call(replace(call, result=out), *((x,) if out is None else (out, x)))
 
 
 def _replaced(source: View, target: View) -> bool:

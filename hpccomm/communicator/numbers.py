@@ -8,6 +8,8 @@ Python's numbers keep Python's meaning: integers are exact or refused, SUM and P
 divides. NumPy's keep that of their arrays.
 """
 
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -17,7 +19,7 @@ from hpccomm.communicator.resolving import NO_LISTS
 from hpccomm.dtypes import DType
 from hpccomm.errors import RankMismatch, UsageError
 from hpccomm.reductions import PremulSum, ReduceOp, recognised
-from hpccomm.runtime.work import Work
+from hpccomm.runtime.work import Later
 
 LARGEST = np.iinfo(np.int64).max
 
@@ -90,38 +92,19 @@ class NumberCall:
         if result.ndim > 1:
             number, ones = result[:, 0].copy(), max(ones, key=lambda one: one != 1)
         if ones != self._ones and self._ones is not None:
-            raise self._mismatch()
+            calls, label = self._calls, self._prepared.label
+            error = RankMismatch(
+                f"{label.name}: the ranks give numbers of different kinds, and this one {self._class.__name__}; "
+                "give one kind on all ranks, such as float(x)",
+                communicator=calls.name,
+                rank=calls.backend.rank,
+                operation=label.name,
+            )
+            calls.fail(error)
+            raise error
         if self._class in _PYTHON:
             return number
         return result[..., 0].astype(self._class)[()]
-
-    def _mismatch(self) -> RankMismatch:
-        calls, name = self._calls, self._prepared.label.name
-        error = RankMismatch(
-            f"{name}: the ranks give numbers of different kinds, and this one {self._class.__name__}; give "
-            "one kind on all ranks, such as float(x)",
-            communicator=calls.name,
-            rank=calls.backend.rank,
-            operation=name,
-        )
-        calls.fail(error)
-        return error
-
-
-class NumberWork(Work):
-    """A `Work` whose result is a number."""
-
-    __slots__ = ()
-
-    def wait(self, timeout: float | None = None, block: bool | None = None) -> Any:
-        """Wait, as `Work` does, and return the number."""
-        number, result = super().wait(timeout, block)
-        return number.came(result)
-
-    def become(self, number: NumberCall) -> Work:
-        """Give the result of the call on a number's array as one on the number; return itself."""
-        self._result = number, self._result
-        return self
 
 
 def call_on_number(
@@ -140,11 +123,8 @@ def call_on_number(
             core.know(key, number)
         return number(x, limit)
     number.fill(x)
-    result = core.issue(number.call, async_op, limit)
-    if not async_op:
-        return result
-    result.__class__ = NumberWork
-    return result.become(number)
+    call = replace(number.call, result=Later(partial(number.came, number.call.result)))
+    return core.issue(call, async_op, limit)
 
 
 def _travelling(x: Any, op: Any, size: int) -> tuple[DType, int | None]:

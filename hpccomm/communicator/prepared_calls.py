@@ -77,20 +77,9 @@ class PreparedCalls:
         except TypeError:  # an argument that cannot be hashed, such as a callable object
             prepared = key = None  # nothing is kept
         if prepared is None:
-            asked = (
-                name,
-                given,
-                wanted,
-                op,
-                root,
-                lists,
-                exclusive,
-                in_place,
-                algorithm,
-                deterministic,
-                fresh,
-            )
-            prepared = _decided(lane, CallRequest(self._rank, self._size, *asked))
+            asked = name, given, wanted, op, root, lists
+            how = exclusive, in_place, algorithm, deterministic, fresh
+            prepared = _decided(lane, CallRequest(self._rank, self._size, *asked, *how))
             if len(self._kept) >= KEPT_CALLS:
                 self._kept.clear()
             if key is not None:

@@ -129,6 +129,7 @@ def reduce_scatter(
     op: Op = SUM,
     *,
     out: Any = None,
+    axis: Any = None,
     async_op: bool = False,
     timeout: float | None = None,
     algorithm: AnyAlgorithm | None = None,
@@ -148,6 +149,8 @@ def reduce_scatter(
         slices, and must not modify them.
     out : array, shape ``(x.shape[0] // size, *x.shape[1:])``, optional
         The array for the result; None makes a new array. It may be this rank's block of x.
+    axis : int, optional
+        The axis along which x is split, in place of axis 0.
     async_op : bool
         Return a `Work` at once. Must be equal on all ranks.
     timeout : float, optional
@@ -174,7 +177,9 @@ def reduce_scatter(
     CommunicationError
         If the call fails or its deadline passes.
     """
-    return self._core.collective(
+    core = self._core
+    carry_out = core.collective if axis is None else core.along(axis)
+    return carry_out(
         "reduce_scatter", x, out, async_op, timeout, algorithm, stream, op, deterministic
     )
 

@@ -37,12 +37,15 @@ class Lists(NamedTuple):
         For calls with listed peers, the peer of each block, or `NOBODY`.
     returned : bool
         Whether the call also returns the received rows.
+    axis : tuple of int
+        Where blocks are not along axis 0: the axis along which x is split, and the one of the result.
     """
 
     counts: Shape = ()
     recv_counts: Shape = ()
     peers: Shape = ()
     returned: bool = False
+    axis: Shape = ()
 
     def arriving(self, rows: int) -> Shape:
         """Return the rows of each received block, from their total."""
@@ -248,7 +251,7 @@ def _listed(
     collective: Collective, request: CallRequest, name: str, shape: Shape, *, sends: bool
 ) -> _Extents:
     """Return the same for blocks whose rows are listed."""
-    rank, (counts, recv_counts, peers, _) = request.rank, request.lists
+    rank, (counts, recv_counts, peers, *_) = request.rank, request.lists
     rest = row_shape(name, shape)
     listed = "send_counts" if collective.individual else "counts"
     if collective.sends == "block" or not sends:

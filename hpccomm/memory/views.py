@@ -65,6 +65,11 @@ def host_view(x: object, name: str) -> Array:
     return x if type(x) is np.ndarray else host_array(x, name)
 
 
+def contiguous(array: View) -> bool:
+    """Return whether an array is C-contiguous."""
+    return array.contiguous if isinstance(array, DeviceArray) else array.flags.c_contiguous
+
+
 def check_layout(array: View, name: str, *, written: bool) -> None:
     """Raise unless `array` is C-contiguous, and writable where it is written.
 

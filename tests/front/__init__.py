@@ -8,6 +8,7 @@ threads (``test_front.py``), once on MPI ranks (``tests/mpi/test_front.py``) and
 
 from front import (
     arrays,
+    as_they_are,
     creation,
     device_choices,
     device_frameworks,
@@ -48,6 +49,7 @@ SECTIONS: tuple[Behaviours, ...] = (
     sequences.SEQUENCES,
     creation.CREATION,
     arrays.ARRAYS,
+    as_they_are.AS_THEY_ARE,
     fresh.FRESH,
     numbers.NUMBERS,
     observers.OBSERVERS,
@@ -68,6 +70,7 @@ DEVICE_SECTIONS: tuple[Behaviours, ...] = (
     device_frameworks.FRAMEWORKS,
     device_misuse.MISUSE,
     device_misuse.REGISTERED,
+    as_they_are.ON_DEVICE,
 )
 """What only device arrays do."""
 
@@ -87,6 +90,7 @@ LEFT_OUT = (
         PATHS,
         "kinds of host arrays; devices.frameworks has the device's",
     ),
+    LeftOut("as_they_are.", PATHS, "devices.as_they_are has the same cases"),
     LeftOut("misuse.streams", PATHS, "a stream is right for a device array"),
     LeftOut("misused_arrays.outputs[read_only", PATHS, "CuPy has no arrays that are read-only"),
     LeftOut(
@@ -107,7 +111,7 @@ LEFT_OUT = (
 )
 """The cases that are not run on device arrays, and why."""
 
-MANY_WAYS = ("devices.choices.", "devices.misuse.")
+MANY_WAYS = ("devices.choices.", "devices.misuse.", "devices.as_they_are.")
 """Sections that every way of device arrays runs: what is right differs between the ways."""
 
 

@@ -156,12 +156,20 @@ INPUTS = (
 )
 
 
+TAKEN_AS_THEY_ARE = {
+    "number": (*OF_NUMBERS, "explain"),
+    "strided": ("send", "recv", "send_recv"),
+    "fortran": ("send", "recv", "send_recv"),
+}
+"""The calls that take it."""
+
+
 @ARRAYS.behaviour(bad=INPUTS)
 def inputs(comm: Communicator, bad: Bad) -> None:
     """What is no array, or none that can be shared, is refused as x."""
     with refused(comm) as attempt:
         for form in READERS:
-            if bad.name == "number" and form.name in (*OF_NUMBERS, "explain"):
+            if form.name in TAKEN_AS_THEY_ARE.get(bad.name, ()):
                 continue
             x = bad.make(ROWS * max(1, form.x_blocks(comm.size)))
             attempt(form.name, bad.error, ("x", *bad.words), form.call, comm, x, None)
@@ -174,8 +182,8 @@ def outputs(comm: Communicator, bad: Bad) -> None:
         for form in (*FORMS, *IN_PLACE):
             if form.name == "broadcast" and comm.size == 1:
                 continue  # the only rank is the root, whose x is not written
-            if bad.name == "number" and form.output == "x":
-                continue  # which takes numbers
+            if form.name in TAKEN_AS_THEY_ARE.get(bad.name, ()) and form not in FORMS:
+                continue
             x = np.ones(ROWS * form.x_blocks(comm.size))
             out = bad.make(ROWS * form.out_blocks(comm.size))
             words = (form.output, *bad.words)

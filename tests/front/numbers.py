@@ -100,6 +100,10 @@ def plans(comm: Communicator) -> None:
     for planned in (comm.plan, lambda *call: comm.plan(call[0], x=call[1])):
         with raises(UsageError, "array"):
             planned("all_reduce", 0.5)
+    x = np.ones(3)
+    with comm.batch():
+        total = comm.all_reduce(x, out="new")
+    equal(total - x, np.full(3, comm.size - 1.0), "a new array of a batch")
     with raises(UsageError, "batch()", "numpy.array(0.5)"), comm.batch():
         comm.all_reduce(0.5)
     with raises(UsageError, "0.5", "array"):

@@ -251,7 +251,8 @@ class DeviceLane(Lane):
         """
         self._make_ready(call)
         resolved = call.prepared.resolved
-        if resolved is None or resolved.recv != "new" or call.queue is not None:
+        new = call.packing or (resolved is not None and resolved.recv == "new")
+        if not new or call.queue is not None:
             return
         done = streams.passed(self._queue(call)[0], self.device)
         with self._calls.part_of("plan", ordered=False):  # some ranks get no result

@@ -43,6 +43,8 @@ def grouped(calls: tuple[Call, ...], backend: DeviceBackend) -> Launch:
         with backend.group():
             for run, begun in together:
                 run(begun.send, begun.recv, stream)
+        for _, begun in together:
+            begun.end()
         for route, send, recv in routes:
             if route.grouped is None:
                 assert route.launch is not None

@@ -115,8 +115,9 @@ class Call:
         For arrays in device memory, the stream on which they are ready and the result will be, where
         the user gave one; else it is the current one of the arrays' framework when the call is issued.
     tags : tuple of int or None
-        Of a message of a plan on host arrays, the transport's tags of the sent and the received
-        message.
+        Of a planned message on host arrays, the transport's tags of the sent and the received one.
+    packing : Packing or None
+        The copies before and after it.
     """
 
     prepared: PreparedCall[Any]
@@ -126,6 +127,7 @@ class Call:
     keep: tuple[Any, ...]
     queue: Queue | None = None
     tags: tuple[int | None, int | None] = (None, None)
+    packing: Any = None
 
     @property
     def ends(self) -> tuple[int | None, int | None]:
@@ -187,6 +189,7 @@ class Lane(ABC):
         def label(async_op: bool) -> CallFingerprint:
             more: dict[str, object] = {"path": choice.path, "async_op": async_op}
             more |= resolved.shape_in_common()
+            more |= {"axis": request.lists.axis} if request.lists.axis else {}
             if choice.schedule:
                 more["schedule"] = choice.schedule
             label = of_call(call, choice.algorithm, deterministic, **more)
@@ -230,9 +233,10 @@ class Lane(ABC):
             prepared.issue = first
         return prepared
 
-    def named(self, prepared: PreparedCall[Any], label: CallFingerprint) -> PreparedCall[Any]:
-        """Return a prepared collective as one of another identity."""
-        return self._prepare(label, label, prepared.route, True, prepared.resolved)
+    def named(self, of: PreparedCall[Any], label: CallFingerprint | None) -> PreparedCall[Any]:
+        """Return a prepared call anew, of another identity unless that is None."""
+        labels = label or of.label, label or of.async_label
+        return self._prepare(*labels, of.route, of.ordered, of.resolved)
 
     @abstractmethod
     def _carrying(self, prepared: PreparedCall[Any], route: Any) -> Callable[..., None]:

@@ -52,6 +52,8 @@ def exchange_of(
         receives: list[BoundMessage] = []
         sends: list[BoundMessage] = []
         for call in islice(left, count):
+            if call.packing is not None:
+                call = call.packing.as_it_lies(call)
             (to, origin), (outward, inward) = call.ends, call.tags
             send: Any = call.send
             recv: Any = call.recv

@@ -1,0 +1,173 @@
+"""Arrays as they are: strided in messages, and with blocks along any axis; in host and in device memory."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from hpccomm.errors import BufferMismatch, RankMismatch, UsageError
+from hpccomm.memory.cuda.library import cupy
+from hpccomm.testing.conformance.case import Behaviours
+from hpccomm.testing.conformance.check import equal, raises
+from hpccomm.testing.conformance.devices.inputs import stream_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from hpccomm.communicator import Communicator
+
+AS_THEY_ARE = Behaviours("as_they_are")
+ON_DEVICE = Behaviours("devices.as_they_are")
+
+LAYOUTS: tuple[Callable[[Any], Any], ...] = (
+    lambda x: x,
+    lambda x: x.transpose(2, 1, 0).copy().transpose(2, 1, 0),
+    lambda x: x[:, ::-1].copy()[:, ::-1],
+)
+"""How an array may lie in memory: as C's, as Fortran's, and backwards."""
+
+
+def host(x: Any) -> Any:
+    """Return the contents of an array after the current stream's work."""
+    return x if isinstance(x, np.ndarray) else x.get()
+
+
+def of_rank(rank: int, size: int) -> Any:
+    """Return what a rank has; a step of a program counts as ranks do."""
+    shape = (2 * size, 3 * size, 4 * size)
+    return np.arange(np.prod(shape), dtype=np.float32).reshape(shape) + 1000 * rank
+
+
+def exchanged(comm: Communicator, xp: Any) -> None:
+    """Send faces of a block, and receive them in place."""
+    rank, size = comm.rank, comm.size
+    right, left = (rank + 1) % size, (rank - 1) % size
+    u = xp.asarray(of_rank(rank, size))
+
+    def check(what: str, step: int = 0) -> None:
+        expected = of_rank(rank + step, size)
+        expected[:, 0] = of_rank(left + step, size)[:, -2]
+        expected[..., -1] = of_rank(right + step, size)[..., 1]
+        equal(host(u)[1:, 1:, :-1], expected[1:, 1:, :-1], f"{what}: the rest is as it was")
+        equal(host(u)[:, 0, :-1], expected[:, 0, :-1], f"{what}: from the left")
+        equal(host(u)[:, 1:, -1], expected[:, 1:, -1], f"{what}: from the right")
+
+    def refill(step: int = 0) -> None:
+        u[...] = xp.asarray(of_rank(rank + step, size))
+
+    comm.send_recv(u[:, -2], right, u[:, 0], left)
+    comm.send_recv(u[..., 1], left, u[..., -1], right)
+    check("send_recv")
+    refill()
+    with comm.batch():
+        comm.send(u[:, -2], right)
+        comm.recv(u[:, 0], left)
+    work = comm.send_recv(u[..., 1], left, u[..., -1], right, async_op=True)
+    assert work.wait() is not None, "out"
+    check("batch, and asynchronous")
+    with comm.planning() as halos:
+        comm.send_recv(u[..., 1], left, u[..., -1], right)
+        with comm.batch():
+            comm.send(u[:, -2], right)
+            comm.recv(u[:, 0], left)
+    column = comm.plan("send_recv", u[:, -2], right, u[:, 0], left)
+    for step in (1, 2):
+        refill(step)
+        halos()
+        check("planning", step)
+        refill(step + 1)
+        assert column() is not None, "out"
+        equal(host(u)[:, 0], of_rank(left + step + 1, size)[:, -2], "plan")
+    y = xp.zeros((5, 4), np.float32)
+    comm.send_recv(u[0, :2, :2], rank, y.reshape(-1)[4:8], rank)
+    equal(host(y).reshape(-1)[4:8], host(u)[0, :2, :2].reshape(-1), "a contiguous out")
+
+
+def along_axes(comm: Communicator, xp: Any) -> None:
+    """Beside numpy.split, numpy.concatenate and numpy.stack; jax.lax.all_to_all (tiled) means the same."""
+    rank, size, last = comm.rank, comm.size, comm.size - 1
+    each = [of_rank(other, size) for other in range(size)]
+    for layout in LAYOUTS:
+        x = layout(xp.asarray(each[rank]))
+        for split in (0, 1, 2, -1):
+            blocks = [np.split(one, size, axis=split) for one in each]
+            total = sum(one[rank] for one in blocks)
+            equal(host(comm.reduce_scatter(x, axis=split)), total, "reduce_scatter")
+            mine = xp.zeros(total.shape[::-1], np.float32).transpose()
+            comm.scatter(x if rank == last else None, last, out=mine, axis=split)
+            equal(host(mine), blocks[last][rank], "scatter")
+            for joined in (0, 1, -1):
+                expected = np.concatenate([one[rank] for one in blocks], axis=joined)
+                found = comm.all_to_all(x, axis=(split, joined))
+                equal(host(found), expected, f"all_to_all {split} {joined}")
+        for axis in (0, 1, 3, -1):
+            stack = np.stack(each, axis=axis)
+            equal(host(comm.all_gather(x, axis=axis)), stack, "all_gather")
+            found = comm.gather(x, last, axis=axis)
+            assert (found is None) == (rank != last), "gather"
+            out = xp.zeros((*stack.shape, 2), np.float32)[..., 1]
+            work = comm.all_gather(x, out=out, axis=axis, async_op=True)
+            assert work.wait() is out, "asynchronous"
+            equal(host(out), stack, "a strided out")
+            plan = comm.plan("all_gather", x, out=out, axis=axis)
+            out[...] = 0
+            assert plan() is out, "plan"
+            equal(host(out), stack, "plan")
+            with comm.batch():
+                found = comm.all_gather(x, axis=axis)
+            equal(host(found), stack, "batch")
+    square = xp.asarray(each[rank][:size, :, :size].copy())
+    comm.all_to_all(square, out=square, axis=2)
+    expected = np.concatenate([np.split(one[:size, :, :size], size, 2)[rank] for one in each], 2)
+    equal(host(square), expected, "x is out")
+
+
+@AS_THEY_ARE.behaviour()
+def messages(comm: Communicator) -> None:
+    """Strided arrays are sent and filled: alone, in a batch, asynchronously and by plans."""
+    exchanged(comm, np)
+
+
+@AS_THEY_ARE.behaviour()
+def axes(comm: Communicator) -> None:
+    """Blocks lie along any axis of x and of the result."""
+    along_axes(comm, np)
+
+
+@AS_THEY_ARE.behaviour(min_size=2)
+def misuse(comm: Communicator) -> None:
+    """What does not fit is refused, before anything is sent; ranks that differ are told apart."""
+    x = np.zeros((2 * comm.size, 3))
+    frozen = x[:, 1]
+    frozen.flags.writeable = False
+    for axis, *words in ((2, "-2 to 1"), (1.5, "integer"), ("1", "axis"), ((0, 1, 1), "axis")):
+        with raises(UsageError, "axis", *words):
+            comm.all_to_all(x, axis=axis)
+    with raises(UsageError, "axis 1", f"{comm.size} ranks", "(4, 3)" if comm.size == 2 else ""):
+        comm.all_to_all(np.zeros((4, comm.size + 1)), axis=1)
+    with raises(BufferMismatch, "shape"):
+        comm.all_gather(x, out=np.zeros((3, comm.size, 4 * comm.size))[..., ::2], axis=1)
+    with raises(BufferMismatch, "float32"):
+        comm.all_gather(x, out=np.zeros((*x.shape, comm.size), np.float32), axis=2)
+    with raises(UsageError, "x is None"):
+        comm.all_gather(None, axis=1)
+    with raises(UsageError, "read-only"):
+        comm.recv(frozen, comm.rank)
+    group = comm.dup()
+    with raises(RankMismatch, "axis"):
+        group.all_gather(x, axis=1 + (comm.rank > 0))
+
+
+@ON_DEVICE.behaviour()
+def device_messages(comm: Communicator) -> None:
+    """The same on a device: packed on the call's stream."""
+    with stream_of(comm):
+        exchanged(comm, cupy())
+
+
+@ON_DEVICE.behaviour()
+def device_axes(comm: Communicator) -> None:
+    """The same on a device."""
+    with stream_of(comm):
+        along_axes(comm, cupy())
