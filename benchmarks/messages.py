@@ -195,6 +195,52 @@ def halo(comm: "Communicator", bare: MPI.Intracomm, nbytes: int, *, along: int =
     return ours, theirs
 
 
+def neighbours(
+    comm: "Communicator", bare: MPI.Intracomm, nbytes: int, *, planned: bool = False
+) -> Pair:
+    """Each rank exchanges a block with both neighbours; planned, beside persistent requests."""
+    peers = [(comm.rank - 1) % comm.size, (comm.rank + 1) % comm.size]
+    x, out = np.zeros((2, nbytes), np.uint8), np.zeros((2, nbytes), np.uint8)
+    if not planned:
+        graph = bare.Create_dist_graph_adjacent(peers, peers)
+        return (
+            lambda: comm.neighbor_all_to_all(x, peers, out=out),
+            lambda: graph.Neighbor_alltoall(x, out),
+        )
+    into = np.zeros_like(out)
+    requests = [bare.Recv_init(each, peer, 7) for each, peer in zip(into, peers, strict=True)]
+    requests += [bare.Send_init(each, peer, 7) for each, peer in zip(x, peers, strict=True)]
+
+    def theirs() -> None:
+        MPI.Prequest.Startall(requests)
+        MPI.Request.Waitall(requests)
+
+    return comm.plan("neighbor_all_to_all", x, peers, out=out), theirs
+
+
+def without_counts(comm: "Communicator", bare: MPI.Intracomm, nbytes: int) -> Pair:
+    """Each rank gets the rows of all: without counts, beside mpi4py's call with counts."""
+    x, out = np.zeros(nbytes, np.uint8), np.zeros(nbytes * comm.size, np.uint8)
+    counts = [nbytes] * comm.size
+    return lambda: comm.all_gather_v(x), lambda: bare.Allgatherv(x, [out, counts])
+
+
+def maximum(comm: "Communicator", bare: MPI.Intracomm, nbytes: int) -> Pair:
+    """The maximum of floats, which is NaN on all ranks if one has a NaN; mpi4py's is not."""
+    x, out = np.zeros(nbytes // 8), np.zeros(nbytes // 8)
+    most = hpccomm.ReduceOp.MAX
+    return lambda: comm.all_reduce(x, most, out=out), lambda: bare.Allreduce(x, out, MPI.MAX)
+
+
+def in_rank_order(comm: "Communicator", bare: MPI.Intracomm, nbytes: int) -> Pair:
+    """A sum in rank order, beside mpi4py's sum in any order."""
+    x, out = np.zeros(nbytes // 8), np.zeros(nbytes // 8)
+    return (
+        lambda: comm.all_reduce(x, out=out, deterministic=True),
+        lambda: bare.Allreduce(x, out),
+    )
+
+
 CASES: Mapping[str, Case] = {
     "in flight": in_flight,
     "batch": batch,
@@ -202,6 +248,11 @@ CASES: Mapping[str, Case] = {
     "pipeline": pipeline,
     "halo columns": halo,
     "halo rows": partial(halo, along=0),
+    "neighbours": neighbours,
+    "neighbours planned": partial(neighbours, planned=True),
+    "without counts": without_counts,
+    "maximum": maximum,
+    "in rank order": in_rank_order,
 }
 """By name. Another case is a function and a line here, and a promise in ``promises.toml``."""
 
