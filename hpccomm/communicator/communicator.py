@@ -36,7 +36,7 @@ class _LateModule:
 
 
 if TYPE_CHECKING:
-    from hpccomm.communicator import arrivals, collectives, memory, messages, objects, uneven
+    from hpccomm.communicator import arrivals, collectives, memory, messages, objects, turns, uneven
     from hpccomm.communicator import grid as grids
     from hpccomm.communicator import mesh as meshes
     from hpccomm.communicator import planning as plans
@@ -47,7 +47,7 @@ else:
     # the right to read them, or have no file left to open: verdicts, dumps, and exits.
     arrivals, collectives, memory = map(_LateModule, ("arrivals", "collectives", "memory"))
     messages, objects = map(_LateModule, ("messages", "objects"))
-    plans, uneven = map(_LateModule, ("planning", "uneven"))
+    plans, turns, uneven = map(_LateModule, ("planning", "turns", "uneven"))
     grids, meshes = map(_LateModule, ("grid", "mesh"))
     Core.call_on_number = _Late("numbers", "call_on_number")
     Core.along = _Late("packing", "along")
@@ -109,6 +109,9 @@ class Communicator:
 
     empty = memory.empty
     window = memory.window
+    counter = turns.counter
+    mutex = turns.mutex
+    in_turn = turns.in_turn
 
     explain = plans.explain
     plan = plans.plan

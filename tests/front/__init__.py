@@ -25,6 +25,7 @@ from front import (
     plans,
     refusals,
     sequences,
+    turns,
     uneven,
     works,
 )
@@ -52,6 +53,7 @@ SECTIONS: tuple[Behaviours, ...] = (
     as_they_are.AS_THEY_ARE,
     fresh.FRESH,
     numbers.NUMBERS,
+    turns.TURNS,
     observers.OBSERVERS,
     misuse.MISUSE,
     misused_algorithms.MISUSED,
@@ -75,7 +77,7 @@ DEVICE_SECTIONS: tuple[Behaviours, ...] = (
 """What only device arrays do."""
 
 LEFT_OUT = (
-    LeftOut("windows. atomics.", PATHS, "one-sided calls are for host memory"),
+    LeftOut("windows. atomics. turns.", PATHS, "one-sided calls are for host memory"),
     LeftOut("arrivals.", PATHS, "only messages of host arrays and objects are looked for"),
     LeftOut("locations.", PATHS, "values with their indices are reduced on the host"),
     LeftOut("registered.", PATHS, "of the host's memory; devices.registered is of the device's"),

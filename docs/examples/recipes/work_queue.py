@@ -21,9 +21,9 @@ def work(comm: hpccomm.Communicator, tasks: int) -> tuple[np.ndarray, int]:
     """Return the results of all tasks on every rank, and the number of tasks of this rank."""
     results = np.zeros(tasks, np.int64)
     done = 0
-    with comm.window(np.zeros(1, np.int64)) as counter:
-        while (task := counter.fetch_and_op(1, dst=0)) < tasks:
-            results[task] = collatz(int(task) + 1)
+    with comm.counter() as counter:
+        while (task := counter.next()) < tasks:
+            results[task] = collatz(task + 1)
             done += 1
     return comm.all_reduce(results), done  # a rank has zeros where others worked
 

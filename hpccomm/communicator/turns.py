@@ -1,0 +1,244 @@
+"""Counters, mutexes and turns: how ranks do one thing after another. Methods of `Communicator`."""
+
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from hpccomm.communicator import memory
+from hpccomm.communicator.core import Core, HasCore
+from hpccomm.contracts.fingerprint import compared
+from hpccomm.contracts.transport import Steps
+from hpccomm.errors import CommunicationError, UsageError
+from hpccomm.reductions import ReduceOp, WindowOp
+from hpccomm.runtime.operation import Operation
+from hpccomm.topology import check_rank
+
+if TYPE_CHECKING:
+    from hpccomm.communicator.windows import Window
+
+_NEXT, _SERVED = 0, 1
+"""Places of a mutex's numbers: the next ticket; the ticket that is served, and behind it the rank that has it, and 1."""
+
+_ONE = np.ones(1, np.int64)
+
+
+class _Shared:
+    """Numbers of one rank, which all ranks reach. Made by all ranks together."""
+
+    def __init__(self, comm: HasCore, numbers: int, root: int) -> None:
+        core = comm._core  # noqa: SLF001 (as of its methods)
+        self._root, self._rank = check_rank("root", root, core.backend.size), core.backend.rank
+        own = memory.empty(comm, numbers if self._rank == root else 0, np.int64)
+        own[:] = 0
+        self._window: Window = memory.window(comm, own)
+
+    def close(self) -> None:
+        """End it. Collective; blocks; idempotent. The communicator's `finalize` does it otherwise."""
+        self._window.close()
+
+
+class Counter(_Shared):
+    """An integer that all ranks count up. Made by `Communicator.counter`; a context manager that closes it."""
+
+    def next(self, step: int = 1, *, timeout: float | None = None) -> int:
+        """Add to the counter, and return what it was before. Blocks until it is done.
+
+        Each call of any rank gets another number. The rank that has the counter may compute meanwhile, as
+        it may for windows.
+
+        Parameters
+        ----------
+        step : int
+            What is added; 0 only reads.
+        timeout : float, optional
+            Seconds; None is the communicator's, ``math.inf`` none.
+
+        Raises
+        ------
+        UsageError
+            If an argument does not fit, or the counter is closed.
+        CommunicationError
+            If the call fails or its deadline passes.
+        """
+        return int(self._window.fetch_and_op(step, self._root, timeout=timeout))
+
+    def __enter__(self) -> "Counter":
+        return self
+
+    def __exit__(self, kind: object, error: object, where: object) -> None:
+        if error is None:
+            self.close()
+
+
+class Mutex(_Shared):
+    """A lock that one rank at a time holds, in the order in which they ask. Made by `Communicator.mutex`.
+
+    ``with mutex:`` holds it during the block.
+
+    Attributes
+    ----------
+    held : bool
+        Whether this rank holds it.
+    """
+
+    held = False
+
+    def acquire(self, *, timeout: float | None = None) -> None:
+        """Take the mutex. Blocks until the ranks that asked before have released it.
+
+        It is the ticket lock of J. M. Mellor-Crummey, M. L. Scott, "Algorithms for scalable synchronization
+        on shared-memory multiprocessors", 1991.
+
+        Parameters
+        ----------
+        timeout : float, optional
+            Seconds; None is the communicator's, ``math.inf`` none.
+
+        Raises
+        ------
+        UsageError
+            If this rank holds it, or it is closed.
+        CommunicationError
+            If the call fails or its deadline passes. It says which rank holds the mutex.
+        """
+        window, state = self._window, np.zeros(2, np.int64)
+        with window._call("acquire"):  # noqa: SLF001 (this class is made of windows)
+            self._check(held=False)
+            try:
+                window._issue("acquire", 0, self._taken(state), (), timeout)  # noqa: SLF001
+            except CommunicationError as error:
+                if state[1]:
+                    error.args = (f"{error.args[0]}; rank {state[1] - 1} holds the mutex",)
+                raise
+            self.held = True
+
+    def release(self, *, timeout: float | None = None) -> None:
+        """Give the mutex to the rank that asked next. Blocks until it is done.
+
+        Parameters
+        ----------
+        timeout : float, optional
+            Seconds; None is the communicator's, ``math.inf`` none.
+
+        Raises
+        ------
+        UsageError
+            If this rank does not hold it, or it is closed.
+        CommunicationError
+            If the call fails or its deadline passes.
+        """
+        window = self._window
+        with window._call("release"):  # noqa: SLF001
+            self._check(held=True)
+            self.held = False
+            served = np.array([1, -1 - self._rank])
+            steps = self._fold(served, _SERVED, ReduceOp.SUM, np.empty_like(served))
+            window._issue("release", 0, steps, (), timeout, self._root)  # noqa: SLF001
+
+    def _check(self, *, held: bool) -> None:
+        if self.held != held:
+            raise UsageError(
+                "this rank holds the mutex; release it before" if self.held
+                else "this rank does not hold the mutex; acquire it before"
+            )  # fmt: skip
+
+    def _taken(self, state: np.ndarray) -> Steps:
+        """Draw a ticket, and wait until it is served."""
+        ticket = np.empty(1, np.int64)
+        yield from self._fold(_ONE, _NEXT, ReduceOp.SUM, ticket)
+        while True:
+            yield from self._fold(state, _SERVED, WindowOp.NO_OP, state)
+            if state[0] == ticket[0]:
+                break
+            yield False
+        state[:] = 0, self._rank + 1
+        yield from self._fold(state, _SERVED, ReduceOp.SUM, np.empty_like(state))
+
+    def _fold(self, x: np.ndarray, start: int, op: ReduceOp | WindowOp, old: np.ndarray) -> Steps:
+        return self._window._access.fold(x, self._root, start, op, old)  # noqa: SLF001
+
+    def __enter__(self) -> "Mutex":
+        self.acquire()
+        return self
+
+    def __exit__(self, kind: object, error: object, where: object) -> None:
+        if not isinstance(error, CommunicationError):
+            self.release()
+
+
+def counter(self: HasCore, root: int = 0) -> Counter:
+    """Return an integer that all ranks count up, 0 at first. Collective; blocks.
+
+    Ranks hand out work by it: each number is drawn once.
+
+    Parameters
+    ----------
+    root : int
+        The rank that has it. The same on all ranks.
+
+    Returns
+    -------
+    Counter
+        Close it on all ranks, or use it in a ``with`` statement.
+    """
+    return Counter(self, 1, root)
+
+
+def mutex(self: HasCore, root: int = 0) -> Mutex:
+    """Return a lock that one rank at a time holds, in the order in which they ask. Collective; blocks.
+
+    Parameters
+    ----------
+    root : int
+        The rank that has its state. The same on all ranks.
+
+    Returns
+    -------
+    Mutex
+        Use it as ``with mutex:``. Close it on all ranks, or leave that to `finalize`.
+    """
+    return Mutex(self, 3, root)
+
+
+def in_turn(self: HasCore, *, timeout: float | None = None) -> AbstractContextManager[None]:
+    """Run the block on one rank after another, in the order of ranks. Collective; blocks.
+
+    All ranks leave it together, when the last one is done: blocks that follow each other do not overlap. An
+    exception in the block is raised on its rank then, and the others have their turns.
+
+    Parameters
+    ----------
+    timeout : float, optional
+        Seconds to wait for the turn, and again for the last rank's end. None is the communicator's deadline.
+
+    Raises
+    ------
+    CommunicationError
+        If a deadline passes.
+    """
+    return _turn(self._core, timeout)
+
+
+@contextmanager
+def _turn(core: Core, timeout: float | None) -> Iterator[None]:
+    rank, last, control = core.backend.rank, core.backend.size - 1, core.control
+
+    def leave() -> Steps:
+        if rank < last:
+            yield from control.send_steps(b"", rank + 1)
+        yield from control.all_gather_steps(b"")
+
+    _agreed(core, control.receive_steps(rank - 1) if rank else iter(()), timeout)
+    try:
+        yield
+    finally:
+        if core.calls.gate.error is None:
+            _agreed(core, leave(), timeout)
+
+
+def _agreed(core: Core, steps: Steps, timeout: float | None) -> None:
+    with core.outside_batch("in_turn"):
+        operation = Operation(compared("in_turn", {"operation": "in_turn"}), lambda: steps)
+        core.calls.run_operation(core.check.operation(operation), core.limit(timeout))
