@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 FOLDER = Path(__file__).parents[1] / "docs/examples/recipes"
 sys.path.append(str(FOLDER))
 
+import heat  # noqa: E402
+import life  # noqa: E402
 import monte_carlo  # noqa: E402
 import nbody_ring  # noqa: E402
 import sample_sort  # noqa: E402
@@ -113,6 +115,26 @@ def check_one_file(
     assert len({part[0, 0] for part in comm.all_gather_object(points)}) == comm.size
 
 
+def check_heat(comm: hpccomm.Communicator) -> None:
+    plate = np.random.default_rng(4).random((12, 15))
+    found, alone = heat.heat(comm, plate, 30), plate.copy()
+    for _ in range(30):
+        beside = alone[:-2, 1:-1] + alone[2:, 1:-1] + alone[1:-1, :-2] + alone[1:-1, 2:]
+        alone[1:-1, 1:-1] += 0.2 * (beside - 4 * alone[1:-1, 1:-1])
+    np.testing.assert_array_equal(found, alone)
+
+
+def check_life(comm: hpccomm.Communicator) -> None:
+    board = np.random.default_rng(5).integers(0, 2, (11, 13), np.uint8)
+    found, alone = life.life(comm, board, 20), board
+    steps = [(i, j) for i in (-1, 0, 1) for j in (-1, 0, 1) if i or j]
+    for _ in range(20):
+        around = sum(np.roll(alone, step, (0, 1)) for step in steps)
+        alone = ((around == 3) | ((around == 2) & (alone == 1))).astype(np.uint8)
+    np.testing.assert_array_equal(found, alone)
+    assert found.any()
+
+
 CHECKS = {name: value for name, value in list(globals().items()) if name.startswith("check_")}
 SCIPY = ("check_sparse_products", "check_conjugate_gradient")
 
@@ -145,6 +167,8 @@ def test_the_recipes_run_under_mpi(shared_job: "Mpiexec", ranks: int, tmp_path: 
         r"the longest takes 181 steps\n",
         r"the sum of all forces, which is 0: \d\.\de-(0\d|1\d)\n",
         r"pi is about 3\.1[34]",
+        r"the plate has 19\.6385 degrees on average",
+        r"\n # \n  #\n###\n",
     ):
         assert re.search(pattern, done.stdout), (pattern, done.stdout)
 
