@@ -14,6 +14,7 @@ from hpccomm.communicator.sequences import agreed, at_deadline, carrying_out
 from hpccomm.contracts.choice import Choice
 from hpccomm.contracts.collectives import CALLS
 from hpccomm.errors import HpccommError, UsageError, did_you_mean
+from hpccomm.runtime.callpath import in_turn
 from hpccomm.runtime.recorder import user_site
 from hpccomm.settings import check_bool
 
@@ -93,22 +94,29 @@ class Batch:
             raise UsageError("this batch was used before; make another by batch()")
         if self._async and sink.planned is not None:
             raise UsageError("async_op is True within planning(), whose plan blocks; leave it out")
-        with self._core.calls.one_call():
-            sink.open("batch()")
+        _opened(self._core)
         self._entered = True
         return self
 
     def __exit__(self, kind: object, error: object, where: object) -> None:
         core = self._core
         calls = core.sink.close_batch()
-        if kind is not None or not (calls or self._async):
-            return
-        with core.calls.one_call():
-            if core.sink.planned is not None:
-                core.sink.add_batch(calls)
-                return
-            lane = calls[0].prepared.lane if calls else core.lanes.host
-            self.work = lane.batch(calls, self._async, self._timeout)
+        if kind is None and (calls or self._async):
+            self.work = _issued(core, calls, self._async, self._timeout)
+
+
+@in_turn
+def _opened(core: Core) -> None:
+    core.sink.open("batch()")
+
+
+@in_turn
+def _issued(core: Core, taken: tuple[Call, ...], async_op: bool, timeout: float) -> "Work | None":
+    if core.sink.planned is not None:
+        core.sink.add_batch(taken)
+        return None
+    lane = taken[0].prepared.lane if taken else core.lanes.host
+    return lane.batch(taken, async_op, timeout)
 
 
 class Planning:

@@ -30,6 +30,9 @@ logger = logging.getLogger("hpccomm")
 SMALL_SECONDS = 0.002
 """Seconds for which a small operation is left to the thread that started it."""
 
+WAITED_SECONDS = 0.005
+"""Seconds between two looks of the thread while another one waits and moves tasks on."""
+
 LINGER_SECONDS = 0.1
 """So long after the last operation the thread still looks by itself."""
 
@@ -292,8 +295,6 @@ class ProgressEngine:
         finally:
             with self._changed:
                 self._waiters -= 1
-                if self._queues or self.messages:
-                    self._changed.notify()
 
     def spun(self, task: Task) -> bool:
         """Move tasks on for as long as a wait spins; return whether this one is over.
@@ -330,7 +331,8 @@ class ProgressEngine:
                 # Before it looks for messages, so that one that comes now is not overlooked.
                 self.parked = True
                 if self._waiters:
-                    pause: float | None = None  # the leaving thread notifies, if tasks remain
+                    # To be woken by a thread that leaves would take that one longer than a short wait.
+                    pause: float | None = WAITED_SECONDS
                 elif not (self._queues or self.messages):
                     pause = SMALL_SECONDS if now - since < LINGER_SECONDS else None
                 else:

@@ -12,11 +12,18 @@ from numpy.typing import NDArray
 from hpccomm.backends.control import Control
 from hpccomm.communicator.lanes.check import Check
 from hpccomm.communicator.lanes.lane import SELF_CHECK, Arrays, Call, Lane, PreparedCall
-from hpccomm.communicator.lanes.message import ARRAYS, HALO, MessageRequest, Parts, wire_tag
+from hpccomm.communicator.lanes.message import (
+    ARRAYS,
+    HALO,
+    MessageRequest,
+    Parts,
+    beginning,
+    wire_tag,
+)
 from hpccomm.contracts.backend import Backend, Blocking, Buffer, Start, both
 from hpccomm.contracts.choice import Choice
 from hpccomm.contracts.fingerprint import CallFingerprint, of_message
-from hpccomm.contracts.transport import DTYPES, Request, Steps, Transport
+from hpccomm.contracts.transport import DTYPES, Steps, Transport
 from hpccomm.dispatch.host import HostDispatch
 from hpccomm.dispatch.policy import AUTO, NATIVE
 from hpccomm.dispatch.route import Route
@@ -29,6 +36,7 @@ from hpccomm.runtime.engine import CallEngine
 from hpccomm.runtime.operation import Operation, as_one, together
 from hpccomm.runtime.recorder import BLOCKING, MODE, POLLED
 from hpccomm.runtime.traffic import PLANNED
+from hpccomm.runtime.waiting import at_once
 from hpccomm.runtime.work import Work
 
 HABITS = 4096
@@ -198,13 +206,18 @@ class HostLane(Lane):
         key = (name, to, origin, tag, nbytes, replaced, sent, taken)
         prepared = self._messages.get(key)
         if prepared is None:
-            if len(self._messages) >= MESSAGES:
-                self._messages.clear()
             wires = wire_tag(tag, ARRAYS, sent), wire_tag(tag, ARRAYS, taken)
-            start = self._message_start(to, origin, wires, replaced)
+            whose = self._calls.traffic, self._backend.messages, self.open_receives
+            start = beginning(*whose, (to, origin), wires, replaced)
             label = of_message(name, nbytes, (to, origin), tag, wires[0] // DTYPES)
-            prepared = self._messages[key] = self.message_of(label, start)
+            prepared = self._remember(key, label, start)
         return Call(prepared, send, recv, result, keep)
+
+    def _remember(self, key: object, label: CallFingerprint, start: Start) -> PreparedCall[Route]:
+        if len(self._messages) >= MESSAGES:
+            self._messages.clear()
+        prepared = self._messages[key] = self.message_of(label, start)
+        return prepared
 
     def message_of(self, label: CallFingerprint, start: Start) -> PreparedCall[Route]:
         """Return the prepared call of messages that are begun by a function."""
@@ -213,37 +226,6 @@ class HostLane(Lane):
         prepared = self._prepare(label, label, Route(choice, start), False)
         prepared.begin = compiled(STARTED)(self._calls, label, prepared.tally, start)
         return prepared
-
-    def _message_start(
-        self, to: int | None, origin: int | None, wires: tuple[int, int], replaced: bool
-    ) -> Start:
-        """Return the function that begins messages whose sent and received ones have different tags.
-
-        With `replaced`, the received message replaces the sent one.
-        """
-        transport, (outward, inward) = self._backend.messages, wires
-        cell, isend = self._calls.traffic.cell, transport.isend
-        out = None if to is None else cell(to, outward // DTYPES)
-        into = None if origin is None else cell(origin, inward // DTYPES)
-        receive = None if origin is None else transport.receiving(origin, inward)
-        receives = self.open_receives
-
-        def start(send: Buffer, recv: Buffer) -> Steps:
-            outgoing = send.copy() if replaced and send is not None else send
-            sending: Request | None = None
-            if out is not None and to is not None and outgoing is not None:
-                sending = isend(outgoing, to, outward)
-                out[0] += 1
-            if into is not None and receive is not None and recv is not None:
-                into[1] += 1
-                if receives and origin is not None:
-                    from hpccomm.communicator.lanes.open_receives import behind
-
-                    return behind(receives, origin, inward, lambda: receive(recv, sending))
-                return receive(recv, sending)
-            return _NOTHING if sending is None else iter(sending, True)
-
-        return start
 
     def checked_array(self, array: Array, name: str, written: bool) -> Array:
         """Return an array as 1-D, over the same memory."""
@@ -393,8 +375,18 @@ class HostLane(Lane):
 
     def batch(self, calls: tuple[Call, ...], async_op: bool, limit: float) -> Work | None:
         """Carry calls out together: messages at the same time, collectives in their order."""
-        operations = (_operation(call, call.prepared.label) for call in calls)
-        return self._together(operations, async_op, limit)
+        key = tuple([call.prepared for call in calls])
+        prepared = self._messages.get(key)
+        if prepared is None:
+            operations = tuple([_operation(call, call.prepared.label) for call in calls])
+            if not calls or any(each.ordered for each in operations):
+                return self._together(operations, async_op, limit)
+            prepared = self._remember(key, as_one(operations).label, _begun)
+        if async_op:
+            work: Work = prepared.begin((calls, None), calls, limit, None)
+            return work
+        prepared.issue((calls, None), calls, limit)
+        return None
 
     def registered(self, call: Call) -> bool:
         """Tell whether a call's arrays on this rank are in memory that its peers map. Local."""
@@ -425,9 +417,6 @@ class HostLane(Lane):
             yield route.choice, x
 
 
-_NOTHING: Steps = iter(())
-
-
 def _on_arrays(route: Route) -> Route:
     """Return a route for arrays that need not be registered, which takes the arrays as arguments."""
     run = route.run
@@ -443,6 +432,11 @@ def _operation(call: Call, label: CallFingerprint) -> Operation:
     prepared, send, recv = call.prepared, call.send, call.recv
     start = prepared.route.start
     return Operation(label, lambda: start(send, recv), call.keep, prepared.ordered)
+
+
+def _begun(calls: Any, _recv: Buffer) -> Steps:
+    """Begin the messages of a batch."""
+    return at_once([call.prepared.route.start(call.send, call.recv) for call in calls])
 
 
 def _either(habit: Habit, meets: Issue, plain: Issue) -> Issue:

@@ -3,10 +3,12 @@
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from hpccomm.contracts.transport import DTYPES, dtype_code
+from hpccomm.contracts.backend import Buffer, Start
+from hpccomm.contracts.transport import DTYPES, Request, Steps, Transport, dtype_code
 from hpccomm.dtypes import DType
 from hpccomm.memory.cuda.arrays import Queue
 from hpccomm.memory.views import View
+from hpccomm.runtime.traffic import Traffic
 
 # Arrays and objects share the transport; one bit of the tag distinguishes them.
 ARRAYS, OBJECTS = 0, 1
@@ -82,3 +84,54 @@ class MessageRequest(NamedTuple):
     result: Any
     keep: tuple[Any, ...]
     queue: Queue | None
+
+
+def beginning(
+    traffic: Traffic,
+    transport: Transport,
+    receives: dict[object, Any],
+    ends: tuple[int | None, int | None],
+    wires: tuple[int, int],
+    replaced: bool,
+) -> Start:
+    """Return the function that begins a message to a rank and one from a rank, on arrays in host memory.
+
+    Parameters
+    ----------
+    traffic : Traffic
+        Counts them.
+    transport : Transport
+        Moves them.
+    receives : dict
+        The open ones, as in `open_receives`.
+    ends : tuple of int or None
+        The receiver and the sender; None for an end without a message.
+    wires : tuple of int
+        The transport's tags.
+    replaced : bool
+        Whether the received message replaces the sent one.
+    """
+    (to, origin), (outward, inward), isend = ends, wires, transport.isend
+    out = None if to is None else traffic.cell(to, outward // DTYPES)
+    into = None if origin is None else traffic.cell(origin, inward // DTYPES)
+    receive = None if origin is None else transport.receiving(origin, inward)
+
+    def start(send: Buffer, recv: Buffer) -> Steps:
+        outgoing = send.copy() if replaced and send is not None else send
+        sending: Request | None = None
+        if out is not None and to is not None and outgoing is not None:
+            sending = isend(outgoing, to, outward)
+            out[0] += 1
+        if into is not None and receive is not None and recv is not None:
+            into[1] += 1
+            if receives and origin is not None:
+                from hpccomm.communicator.lanes.open_receives import behind
+
+                return behind(receives, origin, inward, lambda: receive(recv, sending))
+            return receive(recv, sending)
+        return _NOTHING if sending is None else iter(sending, True)
+
+    return start
+
+
+_NOTHING: Steps = iter(())

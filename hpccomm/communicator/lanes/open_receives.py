@@ -5,14 +5,13 @@ The host lane begins others behind it, and `Communicator.recv` the next of its k
 
 from collections.abc import Callable
 
-from hpccomm.communicator.lanes.message import ARRAYS, OBJECTS, wire_tag
 from hpccomm.contracts.arrivals import Wanted
 from hpccomm.contracts.transport import DTYPES, Steps
 
 OpenReceives = dict[object, Wanted]
 """In the order in which they were begun. Each stays here until no later one can take its message."""
 
-_SAMPLES = wire_tag(0, ARRAYS), wire_tag(0, OBJECTS)
+_SAMPLES = 0, DTYPES  # an array's and an object's tag
 
 
 def ahead_of(wanted: Wanted, receives: OpenReceives) -> list[object]:
