@@ -160,8 +160,9 @@ def without_counts(
     key: tuple[object, ...] | None = None
     usual = async_op is False and algorithm is None is stream
     if usual and own.__class__ is ndarray and own.flags.carray and own.ndim:
-        key = own.dtype, own.shape if individual else own.shape[1:], outgoing, root, root.__class__
-        if out is not None and out is not own:
+        if not individual or sum(outgoing) == own.shape[0]:
+            key = own.dtype, own.shape[1:], root, root.__class__
+        if key and out is not None and out is not own:
             plain = out.__class__ is ndarray and out.flags.carray
             key = (*key, out.dtype) if plain and not may_share_memory(x, out) else None
     known = frames.known.get(key)
@@ -172,12 +173,8 @@ def without_counts(
     code, width = known
 
     # The frames of this rank.
-    rows, last, largest, flat = (
-        row_count("x", own) if key is None else own.shape[0],
-        NEVER,
-        NEVER,
-        None,
-    )
+    rows = row_count("x", own) if key is None else own.shape[0]
+    last, largest, flat = NEVER, NEVER, None
     if scatters and rank == root:
         rows, last = NEVER if out is None else row_count("out", out), rows
     elif out is not None and (rank == root or not frames.gathers):
@@ -207,20 +204,17 @@ def without_counts(
             if room < largest <= min(MOST, IN_ALL // size):
                 frames.resize(max(8, 1 << (largest - 1).bit_length()))
             lists = lists._replace(returned=return_counts)
-            return core.within(
-                name, x, out, async_op, timeout, algorithm, stream, None, False, root, lists
-            )
-    result = out
-    if frames.gathers and rank != root:
-        result = None
-    elif out is not None:
-        memoryview(out.reshape(-1).view(np.uint8))[:] = frames.joined(counts, width, root)
-    else:
-        joined = frames.joined(counts, width, root)
-        result = frombuffer(joined, own.dtype) if joined else np.empty(0, own.dtype)
-        if own.ndim > 1:
-            height = counts[rank] if scatters else sum(counts)
-            result = result.reshape(height, *own.shape[1:])
+            return core.within(name, x, out, *how[:4], None, False, root, lists)
+    result = None
+    if not frames.gathers or rank == root:
+        joined, result = frames.joined(counts, width, root), out
+        if out is not None:
+            memoryview(out.reshape(-1).view(np.uint8))[:] = joined
+        else:
+            result = frombuffer(joined, own.dtype) if joined else np.empty(0, own.dtype)
+            if own.ndim > 1:
+                height = counts[rank] if scatters else sum(counts)
+                result = result.reshape(height, *own.shape[1:])
     return (result, counts) if return_counts else result
 
 
