@@ -93,7 +93,8 @@ class Frames:
         came = np.zeros((self.size, self.stride), np.uint8)
         way = "all_to_all" if self.individual else "all_gather"
         prepared, _ = self._core.prepared_calls.find(way, sent, came)
-        label = compared(self._name, {"operation": self._name, "frame": self.stride}, came.nbytes)
+        what = {"operation": self._name, "counts": "exchanged", "frame": self.stride}
+        label = compared(self._name, what, came.nbytes)
         self._call = prepared.lane.named(prepared, label)
         self._arguments = prepared.arguments(sent, came.reshape(-1))
         self._heads = came[:, : HEAD.size].view(np.int64)
