@@ -98,7 +98,7 @@ cupy.cuda.runtime.setDevice(1)
 def main(comm):
     x = cupy.ones(200000)
     work = comm.all_reduce(x, async_op=True)
-    while not work._task.over:  # by itself, in the thread of the process
+    while not work.over:  # by itself, in the thread of the process
         pass
     work.wait()
     thread = threading.Thread(target=lambda: comm.all_reduce(x, async_op=True).wait())
@@ -124,7 +124,7 @@ def test_no_thread_makes_a_context_on_a_device_that_is_no_ranks():
 def by_itself(comm, x, stream):
     """A call that the thread of the process moves on."""
     work = comm.all_reduce(x, async_op=True, stream=stream)
-    until(lambda: work._task.over)
+    until(lambda: work.over)
     return work
 
 
