@@ -241,6 +241,82 @@ def in_rank_order(comm: "Communicator", bare: MPI.Intracomm, nbytes: int) -> Pai
     )
 
 
+def objects(comm: "Communicator", bare: MPI.Intracomm, nbytes: int, *, name: str) -> Pair:
+    """A dictionary of five items, one of them a text of so many bytes."""
+    value = {"step": 1, "rate": 2.5, "text": "x" * nbytes, "state": None, "shape": (1, 2)}
+    each = [value] * comm.size
+    ours, theirs = {
+        "broadcast": (lambda: comm.broadcast_object(value), lambda: bare.bcast(value)),
+        "all_gather": (lambda: comm.all_gather_object(value), lambda: bare.allgather(value)),
+        "gather": (lambda: comm.gather_object(value), lambda: bare.gather(value)),
+        "scatter": (lambda: comm.scatter_object(each), lambda: bare.scatter(each)),
+    }[name]
+    return ours, theirs
+
+
+def there_and_back(comm: "Communicator", bare: MPI.Intracomm, nbytes: int) -> Pair:
+    """The same dictionary to the other rank, which sends it back."""
+    value = {"step": 1, "rate": 2.5, "text": "x" * nbytes, "state": None, "shape": (1, 2)}
+    peer = _peer(comm)
+    first = comm.rank < peer
+
+    def ours() -> None:
+        if first:
+            comm.send_object(value, peer)
+        comm.recv_object(peer)
+        if not first:
+            comm.send_object(value, peer)
+
+    def theirs() -> None:
+        if first:
+            bare.send(value, peer)
+        bare.recv(source=peer)
+        if not first:
+            bare.send(value, peer)
+
+    return ours, theirs
+
+
+def counter(comm: "Communicator", bare: MPI.Intracomm, nbytes: int) -> Pair:
+    """All ranks count up an integer of rank 0, at the same time."""
+    window = comm.window(comm.empty(nbytes // 8, np.int64))
+    bare_window = MPI.Win.Allocate(nbytes, 8, comm=bare)
+    bare_window.Lock_all()
+    one, old = np.ones(1, np.int64), np.empty(1, np.int64)
+
+    def theirs() -> None:
+        bare_window.Fetch_and_op(one, old, 0, 0, MPI.SUM)
+        bare_window.Flush(0)
+
+    return lambda: window.fetch_and_op(1, 0), theirs
+
+
+def work_queue(comm: "Communicator", bare: MPI.Intracomm, tasks: int) -> Pair:
+    """So many empty tasks, drawn from a counter, beside a manager that hands them out."""
+    numbers, limit = comm.counter(), 0
+
+    def ours() -> None:
+        nonlocal limit
+        limit += tasks
+        while numbers.next() < limit:
+            pass
+        limit += comm.size  # each rank has drawn one more
+
+    def theirs() -> None:
+        if bare.rank == 0:
+            status = MPI.Status()
+            for task in [*range(tasks), *[None] * (bare.size - 1)]:
+                bare.recv(source=MPI.ANY_SOURCE, status=status)
+                bare.send(task, status.Get_source())
+            return
+        task = 0
+        while task is not None:
+            bare.send(None, 0)
+            task = bare.recv(source=0)
+
+    return ours, theirs
+
+
 CASES: Mapping[str, Case] = {
     "in flight": in_flight,
     "batch": batch,
@@ -253,6 +329,13 @@ CASES: Mapping[str, Case] = {
     "without counts": without_counts,
     "maximum": maximum,
     "in rank order": in_rank_order,
+    "object broadcast": partial(objects, name="broadcast"),
+    "object all_gather": partial(objects, name="all_gather"),
+    "object gather": partial(objects, name="gather"),
+    "object scatter": partial(objects, name="scatter"),
+    "object there and back": there_and_back,
+    "counter": counter,
+    "work queue": work_queue,
 }
 """By name. Another case is a function and a line here, and a promise in ``promises.toml``."""
 

@@ -178,7 +178,10 @@ def probe(
     core = self._core
     with core.outside_batch("probe"):
         check_bool("block", block)
-        return _awaited(core, "probe", _wanted(core, src, tag, None), timeout, block=block)
+        wanted = _wanted(core, src, tag, None)
+        operation, messages = _taking(core, "probe", wanted, block=block)
+        core.calls.run_operation(operation, core.limit(timeout))
+        return messages[0] if messages else None
 
 
 class Received(NamedTuple):
@@ -262,12 +265,20 @@ def _receiving(
     return _label("recv", 0 if target is None else target.nbytes, every), steps
 
 
-def received_object(core: Core, src: Rank, tag: Tag, timeout: float | None) -> Any:
+def received_object(core: Core, src: Rank, tag: Tag, async_op: bool, timeout: float | None) -> Any:
     """Receive an object from any rank, or of any tag; see `Communicator.recv_object`."""
-    message = _awaited(core, "recv_object", _wanted(core, src, tag, OBJECTS), timeout, block=True)
-    assert message is not None
-    assert message._frame is not None  # noqa: SLF001 (of this module)
-    return loaded(core, "recv_object", message._frame, message.source)  # noqa: SLF001
+    wanted = _wanted(core, src, tag, OBJECTS)
+    operation, messages = _taking(core, "recv_object", wanted, block=True)
+
+    def result() -> Any:
+        frame = messages[0]._frame  # noqa: SLF001 (of this module)
+        assert frame is not None
+        return loaded(core, "recv_object", frame, messages[0].source)
+
+    if check_bool("async_op", async_op):
+        return core.calls.start(operation, core.limit(timeout), Later(result))
+    core.calls.run_operation(operation, core.limit(timeout))
+    return result()
 
 
 def loaded(core: Core, name: str, frame: transfer.Frame, rank: int) -> Any:
@@ -279,11 +290,11 @@ def loaded(core: Core, name: str, frame: transfer.Frame, rank: int) -> Any:
             raise
 
 
-def _awaited(
-    core: Core, name: str, wanted: Wanted, timeout: float | None, *, block: bool
-) -> Message | None:
-    """Take a message, an object as a whole."""
-    limit, messages = core.limit(timeout), list[Message]()
+def _taking(
+    core: Core, name: str, wanted: Wanted, *, block: bool
+) -> tuple[Operation, list[Message]]:
+    """Return what takes a message, an object as a whole, and adds it to the list."""
+    messages = list[Message]()
 
     def steps() -> Steps:
         arrival = yield from _next(core, wanted, wanted, block=block)
@@ -300,8 +311,7 @@ def _awaited(
             frame = frames[source]
         messages.append(Message(core, arrival, frame))
 
-    core.calls.run_operation(Operation(_label(name, 0, wanted), steps, (), ordered=False), limit)
-    return messages[0] if messages else None
+    return Operation(_label(name, 0, wanted), steps, (), ordered=False), messages
 
 
 def _next(

@@ -16,8 +16,10 @@ from hpccomm.contracts.fingerprint import CallFingerprint, compared, of_message
 from hpccomm.contracts.transport import DTYPES, Steps
 from hpccomm.errors import UsageError, untied
 from hpccomm.reductions import code_of, named
-from hpccomm.runtime.callpath import Issue, in_turn
+from hpccomm.runtime.callpath import in_turn
 from hpccomm.runtime.operation import Operation
+from hpccomm.runtime.work import Later, Work
+from hpccomm.settings import check_bool
 from hpccomm.topology import check_rank
 
 Given = Frame | Sequence[Frame] | transfer.Fold
@@ -63,20 +65,47 @@ def reduction(core: Core, value: Any, op: Callable[[Any, Any], Any], timeout: fl
 
 
 @in_turn
-def send(core: Core, value: Any, dst: int, tag: int, timeout: float | None) -> None:
-    """Carry out `send_object`."""
+def send(
+    core: Core, value: Any, dst: int, tag: int, async_op: bool, timeout: float | None
+) -> Work | None:
+    """Carry out `send_object`, or begin it."""
     frame, error = _dumped(value)
     if error is not None and dst == core.backend.rank:
         raise untied(error)  # no other rank waits for it
-    key = "send_object", frame.nbytes, dst, dst.__class__, tag, tag.__class__
+    key = "send_object", frame.nbytes, dst, dst.__class__, tag, tag.__class__, async_op
+    if async_op is not False:
+        return _begin(core, key, frame, timeout, error)
     _run(core, key, frame, timeout, error)
+    return None
 
 
 @in_turn
-def receive(core: Core, src: int, tag: int, timeout: float | None) -> Any:
-    """Carry out `recv_object`, of a given rank and tag."""
-    key = "recv_object", 0, src, src.__class__, tag, tag.__class__
+def receive(core: Core, src: int, tag: int, async_op: bool, timeout: float | None) -> Any:
+    """Carry out `recv_object` of a given rank and tag, or begin it."""
+    key = "recv_object", 0, src, src.__class__, tag, tag.__class__, async_op
+    if async_op is not False:
+        return _begin(core, key, _NOTHING, timeout, None)
     return _run(core, key, _NOTHING, timeout)[0]
+
+
+def _begin(
+    core: Core,
+    key: tuple[Any, ...],
+    given: Frame,
+    timeout: float | None,
+    error: BaseException | None,
+) -> Work:
+    """Begin a message."""
+    arrived: transfer.Frames = {}
+
+    def result() -> Any:
+        if error is not None:
+            raise untied(error)
+        objects = [loaded(core, key[0], each, rank) for rank, each in arrived.items()]
+        return objects[0] if objects else None
+
+    begin = _carrier(core, key)
+    return begin((given, arrived), given, core.limit(timeout), Later(result))  # type: ignore[no-any-return]
 
 
 def _run(
@@ -94,33 +123,40 @@ def _run(
     """
     limit = core.calls.timeout if timeout is None else core.limit(timeout)
     arrived: transfer.Frames = {}
-    issue: Issue | None
-    try:
-        issue = core.known.get(key)
-    except TypeError:  # an argument cannot be hashed, and is refused
-        issue = None
-    if issue is None or core.sink.diverted:
-        issue = _first(core, key)
-    issue((given, arrived), given, limit)
+    _carrier(core, key)((given, arrived), given, limit)
     if error is not None:
         raise untied(error)
     return [loaded(core, key[0], each, rank) for rank, each in arrived.items()] if arrived else []
 
 
-def _first(core: Core, key: tuple[Any, ...]) -> Issue:
+def _carrier(core: Core, key: tuple[Any, ...]) -> Any:
+    """Return what carries out such calls, or begins them."""
+    try:
+        carrier = core.known.get(key)
+    except TypeError:  # an argument cannot be hashed, and is refused
+        carrier = None
+    return _first(core, key) if carrier is None or core.sink.diverted else carrier
+
+
+def _first(core: Core, key: tuple[Any, ...]) -> Any:
     """Return what carries out calls of a new kind, whose arguments are checked, and which ranks agree on."""
-    label, start = _message(core, *key) if len(key) > 4 else _collective(core, *key)
+    if len(key) > 4:
+        prepared = core.lanes.host.message_of(*_message(core, *key[:-1]))
+        issue = prepared.begin if check_bool("async_op", key[-1]) else prepared.issue
+        core.sink.refuse_batch(key[0], ", which takes arrays only")
+        core.know(key, issue)
+        return issue
+    label, start = _collective(core, *key)
     core.sink.refuse_batch(label.name, ", which takes arrays only")
-    calls, check, ordered = core.calls, core.check, not label.peers
-    if ordered and not (check.known(label) and not check.always(label)):
+    calls, check = core.calls, core.check
+    if not check.known(label) or check.always(label):
 
         def agreeing(arguments: tuple[Any, ...], keep: object, limit: float) -> None:
             operation = Operation(label, lambda: start(*arguments), (keep,))
             calls.run_operation(check.operation(operation), limit)
 
         return agreeing
-    tally = calls.reports.tally(label.name, label.nbytes)
-    issue = calls.polling(label, tally, start, ordered=ordered)
+    issue = calls.polling(label, calls.reports.tally(label.name, label.nbytes), start)
     core.know(key, issue)
     return issue
 

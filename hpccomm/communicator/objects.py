@@ -1,7 +1,7 @@
 """Calls on Python objects: `broadcast_object` and its like, methods of `Communicator`.
 
 Objects are pickled (protocol 5); the memory of large arrays in them is sent separately, without a copy.
-Only unpickle what ranks of your own job send. These calls block.
+Only unpickle what ranks of your own job send. Collectives block.
 """
 
 import operator
@@ -206,8 +206,14 @@ def all_to_all_object(
 
 
 def send_object(
-    self: HasCore, value: Any, dst: int, tag: int = 0, *, timeout: float | None = None
-) -> None:
+    self: HasCore,
+    value: Any,
+    dst: int,
+    tag: int = 0,
+    *,
+    async_op: bool = False,
+    timeout: float | None = None,
+) -> Any:
     """Send an object to rank `dst`. Blocks until the object may be changed again.
 
     Parameters
@@ -218,8 +224,15 @@ def send_object(
         The receiver.
     tag : int
         Distinguishes messages. Messages of arrays have separate tags.
+    async_op : bool
+        Return a `Work` at once. The object is pickled by then; large arrays in it must stay as they are.
     timeout : float, optional
         Deadline in seconds. None is the communicator's deadline.
+
+    Returns
+    -------
+    None
+        Or a `Work`.
 
     Raises
     ------
@@ -228,11 +241,16 @@ def send_object(
     CommunicationError
         If the call fails or its deadline passes.
     """
-    send(self._core, value, dst, tag, timeout)
+    return send(self._core, value, dst, tag, async_op, timeout)
 
 
 def recv_object(
-    self: HasCore, src: int | Anything, tag: int | Anything = 0, *, timeout: float | None = None
+    self: HasCore,
+    src: int | Anything,
+    tag: int | Anything = 0,
+    *,
+    async_op: bool = False,
+    timeout: float | None = None,
 ) -> Any:
     """Return an object that rank `src` sends. Blocks until it has arrived.
 
@@ -243,13 +261,15 @@ def recv_object(
     tag : int or ANY
         The message's; `ANY` is any. Over MPI, an object then is not seen behind an array of the same
         sender until that was received; `probe` takes either.
+    async_op : bool
+        Return a `Work` at once, whose ``wait()`` gives the object.
     timeout : float, optional
         Deadline in seconds. None is the communicator's deadline.
 
     Returns
     -------
     object
-        A copy of the sent object.
+        A copy of the sent object; or a `Work`.
 
     Raises
     ------
@@ -258,5 +278,5 @@ def recv_object(
     """
     if src is ANY or tag is ANY:
         with self._core.outside_batch("recv_object"):
-            return received_object(self._core, src, tag, timeout)
-    return receive(self._core, src, tag, timeout)
+            return received_object(self._core, src, tag, async_op, timeout)
+    return receive(self._core, src, tag, async_op, timeout)

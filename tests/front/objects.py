@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hpccomm import ReduceOp
+import hpccomm
+from hpccomm import ANY, ReduceOp
 from hpccomm.errors import CommunicationError, RankMismatch, UsageError
 from hpccomm.testing.conformance.case import Behaviours
 from hpccomm.testing.conformance.check import equal, raises
@@ -163,6 +164,30 @@ def send_and_recv_object(comm: Communicator) -> None:
             result = comm.recv_object(0)
             assert alike(result, sample), f"{result!r} instead of {sample!r}"
         assert comm.recv_object(0, 5) == "tagged"
+
+
+@OBJECTS.behaviour(min_size=2)
+def objects_in_flight(comm: Communicator) -> None:
+    """Several objects of one sender and tag are under way at once, small and large, and come in order."""
+    array = np.arange(200_000.0) + comm.rank
+    values = ["small", "x" * 5000, {"array": array}, [comm.rank], b"y" * 3_000_000]
+    right, left = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
+    received = [comm.recv_object(left, async_op=True) for _ in values]
+    sent = [comm.send_object(value, right, async_op=True) for value in values]
+    came = hpccomm.wait_all(received)
+    assert hpccomm.wait_all(sent) == [None] * len(values), "of a send"
+    equal(came[2].pop("array"), np.arange(200_000.0) + left, "the array")
+    assert came == ["small", "x" * 5000, {}, [left], b"y" * 3_000_000], "the objects"
+    from_any = comm.recv_object(ANY, ANY, async_op=True)
+    comm.send_object(("tagged", comm.rank), right, 3, async_op=True).wait()
+    assert from_any.wait() == ("tagged", left), "from any rank"
+    broken = comm.send_object(threading.Lock(), right, async_op=True)
+    with raises(UsageError, "pickle", "lock"):
+        broken.wait()
+    with raises(CommunicationError, "pickle", "lock", str(left)):
+        comm.recv_object(left, async_op=True).wait()
+    with raises(UsageError, "async_op"):
+        comm.send_object(1, right, async_op=1)
 
 
 @OBJECTS.behaviour(min_size=2)

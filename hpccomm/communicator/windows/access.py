@@ -146,7 +146,7 @@ class Access:
     def counting(self, dst: int, start: int, op: Op | WindowOp) -> Counting | None:
         """Return what folds an integer into one element, as `fold` does; None where that takes more.
 
-        ``counting(number, old)`` returns the steps, for an integer of the window's dtype, and adds to the
+        ``counting(number, old)`` returns the steps, for an integer of the window's dtype, and puts into the
         list `old` what was there.
         """
         memory, fold = self._reached.get(dst), _COUNTED.get(op)
@@ -165,7 +165,7 @@ class Access:
                 yield False
             if pages is not None:
                 pages.read(element)
-            old.append(element[0])
+            old[0] = element[0]
             total = fold(cell[0], number)
             cell[0] = total if low <= total <= high else (total - low) % (high - low + 1) + low
             if pages is not None:

@@ -120,9 +120,9 @@ def fetch_and_op(
     """
     counted = out is None and x.__class__ is dst.__class__ is offset.__class__ is int
     if counted:
-        issue = self._counters.get((dst, offset, id(op)))  # to hash a reduction takes longer
-        if issue is not None and self._bounds[0] <= x <= self._bounds[1]:
-            return _count(self._core, issue, x, timeout)
+        counter = self._counters.get((dst, offset, id(op)))  # to hash a reduction takes longer
+        if counter is not None and self._least <= x <= self._most:
+            return _count(self._core, counter, x, timeout)
     with self._call("fetch_and_op"):
         data = _elements(self, x, "x")
         given, op = op, _check(self, op)
@@ -135,16 +135,16 @@ def fetch_and_op(
             label, calls = with_peers("fetch_and_op", data.nbytes, (peer,)), self._core.calls
             tally = calls.reports.tally(label.name, label.nbytes)
             issue = calls.polling(label, tally, counting, ordered=False)
-            self._counters[dst, offset, id(op)] = issue
+            self._counters[dst, offset, id(op)] = issue, [0]
     return result[()] if out is None and isinstance(x, _SCALARS) else result
 
 
 @in_turn
-def _count(core: Core, issue: Issue, x: int, timeout: float | None) -> Any:
+def _count(core: Core, counter: tuple[Issue, list[Any]], x: int, timeout: float | None) -> Any:
     """Carry out `fetch_and_op` of an integer that fits, on an element as before."""
     if core.sink.diverted:
         core.sink.refuse_batch("fetch_and_op", "; call it before or after")
-    old: list[Any] = []
+    issue, old = counter
     issue((x, old), None, core.calls.timeout if timeout is None else core.limit(timeout))
     return old[0]
 

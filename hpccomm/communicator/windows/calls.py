@@ -28,7 +28,7 @@ class WindowCalls:
         self._access = access
         self._closed = False
         self._counters: dict[tuple[int, int, int], Any] = {}  # by rank, element and reduction
-        self._bounds = bounds(self.dtype)
+        self._least, self._most = bounds(self.dtype)
 
     if not TYPE_CHECKING:  # which is to know every name
 
