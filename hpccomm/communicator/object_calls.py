@@ -18,7 +18,7 @@ from hpccomm.errors import UsageError, untied
 from hpccomm.reductions import code_of, named
 from hpccomm.runtime.callpath import in_turn
 from hpccomm.runtime.operation import Operation
-from hpccomm.runtime.work import Later, Work
+from hpccomm.runtime.work import Later
 from hpccomm.settings import check_bool
 from hpccomm.topology import check_rank
 
@@ -65,47 +65,47 @@ def reduction(core: Core, value: Any, op: Callable[[Any, Any], Any], timeout: fl
 
 
 @in_turn
-def send(
-    core: Core, value: Any, dst: int, tag: int, async_op: bool, timeout: float | None
-) -> Work | None:
+def send(core: Core, value: Any, dst: int, tag: int, async_op: bool, timeout: float | None) -> Any:
     """Carry out `send_object`, or begin it."""
     frame, error = _dumped(value)
     if error is not None and dst == core.backend.rank:
         raise untied(error)  # no other rank waits for it
     key = "send_object", frame.nbytes, dst, dst.__class__, tag, tag.__class__, async_op
-    if async_op is not False:
-        return _begin(core, key, frame, timeout, error)
-    _run(core, key, frame, timeout, error)
-    return None
+    return _message_run(core, key, frame, timeout, error)
 
 
 @in_turn
 def receive(core: Core, src: int, tag: int, async_op: bool, timeout: float | None) -> Any:
     """Carry out `recv_object` of a given rank and tag, or begin it."""
     key = "recv_object", 0, src, src.__class__, tag, tag.__class__, async_op
-    if async_op is not False:
-        return _begin(core, key, _NOTHING, timeout, None)
-    return _run(core, key, _NOTHING, timeout)[0]
+    return _message_run(core, key, _NOTHING, timeout, None)
 
 
-def _begin(
+def _message_run(
     core: Core,
     key: tuple[Any, ...],
     given: Frame,
     timeout: float | None,
     error: BaseException | None,
-) -> Work:
-    """Begin a message."""
+) -> Any:
+    """Run a message and return its object or None, or begin it and return its `Work`, as the key says last."""
+    limit = core.calls.timeout if timeout is None else core.limit(timeout)
     arrived: transfer.Frames = {}
 
-    def result() -> Any:
-        if error is not None:
-            raise untied(error)
-        objects = [loaded(core, key[0], each, rank) for rank, each in arrived.items()]
-        return objects[0] if objects else None
+    carry = _carrier(core, key)
+    if key[-1]:
+        later = Later(lambda: _result(core, key, arrived, error))
+        return carry((given, arrived), given, limit, later)
+    carry((given, arrived), given, limit)
+    return _result(core, key, arrived, error)
 
-    begin = _carrier(core, key)
-    return begin((given, arrived), given, core.limit(timeout), Later(result))  # type: ignore[no-any-return]
+
+def _result(
+    core: Core, key: tuple[Any, ...], arrived: transfer.Frames, error: BaseException | None
+) -> Any:
+    if error is not None:
+        raise untied(error)
+    return loaded(core, key[0], arrived[key[2]], key[2]) if arrived else None
 
 
 def _run(

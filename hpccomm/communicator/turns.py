@@ -105,7 +105,8 @@ class Mutex(_Shared):
         """
         window, state = self._window, np.zeros(2, np.int64)
         with window._call("acquire"):  # noqa: SLF001 (this class is made of windows)
-            self._check(held=False)
+            if self.held:
+                raise UsageError("this rank holds the mutex; release it before")
             try:
                 window._issue("acquire", 0, self._taken(state), (), timeout)  # noqa: SLF001
             except CommunicationError as error:
@@ -131,18 +132,12 @@ class Mutex(_Shared):
         """
         window = self._window
         with window._call("release"):  # noqa: SLF001
-            self._check(held=True)
+            if not self.held:
+                raise UsageError("this rank does not hold the mutex; acquire it before")
             self.held = False
             served = np.array([1, -1 - self._rank])
             steps = self._fold(served, _SERVED, ReduceOp.SUM, np.empty_like(served))
             window._issue("release", 0, steps, (), timeout, self._root)  # noqa: SLF001
-
-    def _check(self, *, held: bool) -> None:
-        if self.held != held:
-            raise UsageError(
-                "this rank holds the mutex; release it before" if self.held
-                else "this rank does not hold the mutex; acquire it before"
-            )  # fmt: skip
 
     def _taken(self, state: np.ndarray) -> Steps:
         """Draw a ticket, and wait until it is served."""
