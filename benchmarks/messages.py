@@ -317,6 +317,33 @@ def work_queue(comm: "Communicator", bare: MPI.Intracomm, tasks: int) -> Pair:
     return ours, theirs
 
 
+def number(comm: "Communicator", bare: MPI.Intracomm, nbytes: int) -> Pair:
+    """The sum of a number, such as a norm. The size does not matter."""
+    del nbytes
+    return lambda: comm.all_reduce(0.5), lambda: bare.allreduce(0.5)
+
+
+def transpose(comm: "Communicator", bare: MPI.Intracomm, nbytes: int) -> Pair:
+    """A planned transposition of a square matrix whose rows are distributed, as of a parallel FFT.
+
+    Each rank has so many bytes. The program over mpi4py packs by hand.
+    """
+    size, rows = comm.size, max(1, round((nbytes / 8 / comm.size) ** 0.5))
+    x = np.random.default_rng(comm.rank).random((rows, rows * size))
+    out, expected = np.empty((rows * size, rows)), np.empty((rows * size, rows))
+    blocks, sent = x.reshape(rows, size, rows).transpose(1, 0, 2), np.empty((size, rows, rows))
+    ours = comm.plan("all_to_all", x, out=out, axis=(1, 0))
+
+    def theirs() -> None:
+        sent[...] = blocks
+        bare.Alltoall(sent, expected)
+
+    ours()
+    theirs()
+    assert np.array_equal(out, expected)
+    return ours, theirs
+
+
 CASES: Mapping[str, Case] = {
     "in flight": in_flight,
     "batch": batch,
@@ -328,6 +355,8 @@ CASES: Mapping[str, Case] = {
     "neighbours planned": partial(neighbours, planned=True),
     "without counts": without_counts,
     "maximum": maximum,
+    "number": number,
+    "transpose": transpose,
     "in rank order": in_rank_order,
     "object broadcast": partial(objects, name="broadcast"),
     "object all_gather": partial(objects, name="all_gather"),

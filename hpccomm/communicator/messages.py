@@ -12,7 +12,7 @@ These are methods of `Communicator`; the lanes carry the messages out.
 from dataclasses import replace
 from typing import Any
 
-from numpy import may_share_memory, ndarray
+from numpy import empty, may_share_memory, ndarray
 
 from hpccomm.communicator.arrivals import received
 from hpccomm.communicator.core import Core, HasCore
@@ -212,6 +212,16 @@ def _exchange(
                 return prepared.begin((send, recv), (x, out), limit, out)
             prepared.issue((send, recv), (x, out), limit)
             return out
+    if key is None and async_op is False and stream is None and not core.sink.diverted:
+        # Strided host arrays: the shortest way.
+        given = x if x.__class__ is not ndarray or x.flags.c_contiguous else x.copy()
+        plain = out.__class__ is not ndarray or out.flags.c_contiguous or not out.flags.writeable
+        into = out if plain else empty(out.shape, out.dtype)
+        if given is not x or into is not out:
+            _exchange.__wrapped__(core, name, given, dst, into, src, tag, False, timeout, None)  # type: ignore[attr-defined]
+            if into is not out and src is not None:
+                out[...] = into
+            return out
     call = _checked(core, name, x, dst, out, src, tag, stream)
     if key is not None:
         core.know(key, call.prepared)
@@ -290,6 +300,8 @@ def _strided(core: Core, name: str, x: Any, dst: Any, out: Any, src: Any, *more:
     packing = Packing(lane, None if more[-1] is None else lane.queue_of(more[-1]))
     given = None if source is None else packing.taken(x, written=False)
     into = None if target is None else packing.taken(out, written=True)
+    if src is None:
+        packing.after = None
     call = _checked(core, name, given, dst, into, src, *more)
     return packing.call(replace(call, result=out), *((x,) if out is None else (out, x)))
 

@@ -93,21 +93,22 @@ class Packing:
         own = lane.named(replace(of, route=self.route(of.route)), None)
         return replace(call, prepared=own)
 
-    def route(self, route: Any) -> Any:
-        """Return the way of a call with the copies; on a device, they are on its stream."""
+    def copy(self, pair: Pair | None, stream: int = 0) -> None:
+        """Copy the source to the target; on a device, on a stream."""
         device = getattr(self._lane, "device", None)
+        if pair is not None:
+            with nullcontext() if device is None else used_for(pair[0], stream, device):
+                pair[0][...] = pair[1]
 
-        def copy(pair: Pair | None, stream: int) -> None:
-            if pair is not None:
-                with nullcontext() if device is None else used_for(pair[0], stream, device):
-                    pair[0][...] = pair[1]
+    def route(self, route: Any) -> Any:
+        """Return the way of a call with the copies."""
 
         def before(send: Any, stream: int = 0) -> Any:
-            copy(self.before, stream)
+            self.copy(self.before, stream)
             return send
 
         def after(_recv: Any, stream: int = 0) -> None:
-            copy(self.after, stream)
+            self.copy(self.after, stream)
 
         if isinstance(route, Route):
             return with_pre_and_post(route, before, after)
@@ -201,6 +202,12 @@ def _along(
         array = _split(array, joined, size) if spread else array
         into = packing.taken(out, array, written=True, copied=spread and joined > 0)
     lists = NO_LISTS._replace(axis=axes) if any(axes) else NO_LISTS
+    if async_op is False and lane is core.lanes.host and not core.sink.diverted:
+        packing.copy(packing.before)
+        how = False, timeout, algorithm, stream, op, deterministic, root, lists
+        Core.collective.__wrapped__(core, name, given, into, *how)  # type: ignore[attr-defined]
+        packing.copy(packing.after)
+        return out
     prepared, each = core.prepared_calls.find(
         name, given, into, op, root, lists, False, algorithm, deterministic
     )
