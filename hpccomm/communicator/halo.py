@@ -7,7 +7,7 @@ arrive without messages of their own, which takes less time than messages to all
 import json
 from collections.abc import Callable, Iterator, Sequence
 from itertools import product
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.lib.array_utils import normalize_axis_tuple
@@ -28,18 +28,6 @@ Width = int | Sequence[int | Sequence[int]]
 """Ghost cells: of all axes, or by axis, on both sides or on each."""
 
 Neighbors = tuple[tuple[int | None, int | None], ...]
-
-
-class Places(Protocol):
-    """The part of a grid that a halo needs."""
-
-    ranks: Any
-    periodic: tuple[bool, ...]
-    _core: Core
-
-    @property
-    def neighbors(self) -> Neighbors:
-        """By axis, the ranks before this one and after it."""
 
 
 class Halo:
@@ -83,7 +71,7 @@ class Halo:
 
 
 def halo(
-    self: Places,
+    self: Any,
     u: Any,
     width: Width = 1,
     *,
@@ -128,8 +116,8 @@ def halo(
     try:
         limit = core.limit(timeout)
         widths = _widths(width, len(self.neighbors))
-        arrays = u if isinstance(u, list) else [u]
-        blocks = [_block(core, self.neighbors, each, widths, axes) for each in arrays]
+        for each in u if isinstance(u, list) else [u]:
+            blocks.append(_block(core, self.neighbors, each, widths, axes))
         asked = {"width": widths, "corners": check_bool("corners", corners)}
         asked["arrays"] = [(each.dtype, each.axes, each.lane.memory) for each in blocks]
         steps = (_step(blocks, corners),)
@@ -159,6 +147,7 @@ class _Block(NamedTuple):
     axes: tuple[int, ...]
     widths: list[tuple[int, int]]
     neighbors: Neighbors
+    rank: int
 
 
 def _block(
@@ -180,7 +169,14 @@ def _block(
                 f"neighbour needs {least} others: give larger blocks, fewer ranks along the axis, or a smaller width"
             )
     return _Block(
-        u if on_device else seen, lane, str(seen.dtype), seen.shape, axes, widths, neighbors
+        u if on_device else seen,
+        lane,
+        str(seen.dtype),
+        seen.shape,
+        axes,
+        widths,
+        neighbors,
+        core.backend.rank,
     )
 
 
@@ -188,17 +184,23 @@ def _step(blocks: Sequence[_Block], corners: bool) -> PlanStep:
     """Return the messages: of one axis after the other, or of all at the same time."""
     order = range(len(blocks[0].axes))[::-1]  # the last faces are whole rows, which are contiguous
     calls, done, parts = list[Call](), list[int](), list[HaloPart]()
+    before, after = list[tuple[Any, Any]](), list[tuple[Any, Any]]()
     for together in [(each,) for each in order] if corners else [tuple(order)]:
-        begin, before, after = len(calls), list[tuple[Any, Any]](), list[tuple[Any, Any]]()
+        begin = len(calls)
         for block, number in product(blocks, together):
             calls += _messages(block, number, done, before, after)
         done += together
-        parts.append(HaloPart(len(calls) - begin, before, after))
+        if len(calls) > begin:
+            parts.append(HaloPart(len(calls) - begin, before, after))
+            before, after = [], []
+        elif parts:  # copies alone
+            parts[-1] = parts[-1]._replace(after=[*parts[-1].after, *before])
+            before = []
     if not calls:
         nothing = MessageRequest("recv", None, None, None, None, 0, False, None, (None,), None)
         calls.append(blocks[0].lane.message(nothing))
-        parts = [HaloPart(1, (), ())]
-    return PlanStep(tuple(calls), True, user_site(), tuple(each for each in parts if each.messages))
+        parts = [HaloPart(1, before, after)]
+    return PlanStep(tuple(calls), True, user_site(), tuple(parts))
 
 
 def _messages(
@@ -229,6 +231,12 @@ def _messages(
         seen: Any = view(cells, "u")
         if peer is None or not seen.nbytes:
             continue
+        if peer == block.rank:  # the axis is periodic, and one rank wide
+            if name == "send":
+                own = cells
+            else:
+                before.append((cells, own))
+            continue
         keep = cells
         if isinstance(seen, DeviceArray):
             if not seen.contiguous:
@@ -246,7 +254,7 @@ def _messages(
         yield block.lane.message(request)
 
 
-def _compare(grid: Places, axes: Sequence[int], shapes: Sequence[list[int]]) -> None:
+def _compare(grid: Any, axes: Sequence[int], shapes: Sequence[list[int]]) -> None:
     """Raise unless the faces of all neighbours have the same shape. `shapes` are by rank."""
     for number, axis in enumerate(axes):
         ranks = np.moveaxis(grid.ranks, number, 0)

@@ -258,7 +258,7 @@ class BoundMessage(NamedTuple):
     Attributes
     ----------
     data : ndarray
-        Its contents are sent, or it receives. For `Persistent` alone it need not be C-contiguous.
+        Its contents are sent, or it receives. For `Persistent.strides` alone it need not be C-contiguous.
     peer : int
         The rank at the other end.
     tag : int
@@ -271,7 +271,15 @@ class BoundMessage(NamedTuple):
 
 
 class Persistent(Protocol):
-    """Messages that a library prepares once, so that sending them again costs less."""
+    """Messages that a library prepares once, so that sending them again costs less.
+
+    Attributes
+    ----------
+    strides : bool
+        Whether it packs arrays that are not C-contiguous, and takes less time for that than NumPy's copies.
+    """
+
+    strides: bool
 
     def pays(self, peer: int, nbytes: int) -> bool:
         """Return whether a message of a size is to be bound. Local; equal at both ends."""

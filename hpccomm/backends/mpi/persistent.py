@@ -38,6 +38,9 @@ class PersistentMessages:
         The other ranks of the node. Their large messages do not only go through MPI.
     """
 
+    # MPICH 5.0 takes twice the time of NumPy's copies for faces of 256 KiB, or fifty times for single elements.
+    strides = MPI.get_vendor()[0] == "Open MPI"
+
     def __init__(self, comm: Any, near: Set[int]) -> None:
         self._comm = comm
         self._near = near

@@ -365,9 +365,8 @@ class HostLane(Lane):
         whole = as_one(operations) if batched else operations[0]
         # The messages have tags of their own.
         ends = tuple([(way, peer, PLANNED) for way, peer, _ in whole.label.ends])
-        label = whole.label._replace(ends=ends)
-        if parts is not None:
-            label = label._replace(name=HALO)
+        name = whole.label.name if parts is None else HALO
+        label = whole.label._replace(ends=ends, name=name)
         route = Route(first.prepared.route.choice, start)
         prepared = self._prepare(label, label, route, whole.ordered)
         prepared.exchange = None if collectives else exchange

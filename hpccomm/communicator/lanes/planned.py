@@ -40,6 +40,7 @@ def exchange_of(
         One after the other. None is one.
     """
     persistent = None if transport is None else transport.persistent
+    strides = persistent is not None and persistent.strides
     left, phases, sources, targets = iter(calls), list[BoundSet](), list[int](), list[int]()
 
     def pays(one: BoundMessage) -> bool:
@@ -48,7 +49,7 @@ def exchange_of(
         return not one.data.flags.c_contiguous or persistent.pays(one.peer, one.data.nbytes)
 
     for count, first, last in parts or [HaloPart(len(calls), (), ())]:
-        before, after = [*first], [*last]
+        before, after = [*first], list[tuple[Any, Any]]()
         receives: list[BoundMessage] = []
         sends: list[BoundMessage] = []
         for call in islice(left, count):
@@ -58,12 +59,12 @@ def exchange_of(
             send: Any = call.send
             recv: Any = call.recv
             if inward is not None and origin is not None:
-                if persistent is None and not recv.flags.c_contiguous:
+                if not (strides or recv.flags.c_contiguous):
                     recv = np.empty_like(recv, order="C")
                     after.append((call.recv, recv))
                 receives.append(BoundMessage(recv, origin, inward * DTYPES))
             if outward is not None and to is not None:
-                strided = persistent is None and not send.flags.c_contiguous
+                strided = not (strides or send.flags.c_contiguous)
                 resolved = call.prepared.resolved
                 # What is received may also replace what is sent, which is sent from a copy.
                 replaced = inward is not None and overlap(send, recv)
@@ -78,7 +79,7 @@ def exchange_of(
         if transport is not None:
             exchanges += [transport.irecv_again(*one) for one in receives if not pays(one)]
             exchanges += [transport.isend_again(*one) for one in sends if not pays(one)]
-        phases.append(_phase(before, exchanges, after))
+        phases.append(_phase(before, exchanges, [*after, *last]))
         sources += [one.peer for one in receives]
         targets += [one.peer for one in sends]
     return phases, Repeated(sources, targets)
@@ -88,11 +89,13 @@ def _phase(before: Pairs, exchanges: Sequence[BoundSet], after: Pairs) -> BoundS
     """Return messages that are exchanged together, with the copies before and after them."""
     if len(exchanges) == 1 and not (before or after):
         return exchanges[0]
+    # A face has an axis of length 1, with which a copy takes four times as long.
+    first, last = ([(a.squeeze(), b.squeeze()) for a, b in pairs] for pairs in (before, after))
     under_way: list[BoundSet] = []
 
     def start() -> None:
-        for into, what in before:
-            np.copyto(into, what)
+        for into, what in first:
+            into[...] = what
         under_way[:] = exchanges
         for each in exchanges:
             each.start()
@@ -101,11 +104,11 @@ def _phase(before: Pairs, exchanges: Sequence[BoundSet], after: Pairs) -> BoundS
         under_way[:] = [each for each in under_way if not each.test()]
         if under_way:
             return False
-        for into, what in after:
-            np.copyto(into, what)
+        for into, what in last:
+            into[...] = what
         return True
 
-    return BoundSet(start, test)
+    return BoundSet(start, exchanges[0].test if len(exchanges) == 1 and not after else test)
 
 
 def blocks(call: Call) -> Iterator[Call]:
@@ -136,17 +139,13 @@ def start_of(
     def start(_send: Buffer, _recv: Buffer) -> Steps:
         for each, way in counts:
             each[way] += 1
-        phases[0].start()
-        # This yields False until all requests are complete, without Python code.
-        steps: Steps = iter(phases[0].test, True)
-        if len(phases) > 1:
-            steps = others(steps)
+        steps = in_turn()
         return steps if collectives is None else at_once([steps, collectives()])
 
-    def others(first: Steps) -> Steps:
-        yield from first
-        for each in phases[1:]:
+    def in_turn() -> Steps:
+        for each in phases:
             each.start()
+            # This yields False until all requests are complete, without Python code.
             yield from iter(each.test, True)
 
     return start
