@@ -42,7 +42,7 @@ def test_one_process_at_a_time_has_it() -> None:
             for _ in range(20):
                 pass
             number[0] = before + 1
-            mutex.release()
+            mutex.released()
 
     children = [forked(lambda rank=rank: count(rank)) for rank in (1, 2)]
     count(0)

@@ -66,7 +66,7 @@ class NodeMutex:
             raise OSError(failure, "no mutex can be made in shared memory")
 
     def taken(self) -> bool:
-        """Take the mutex, if it is free; return whether it was. It orders memory, as `release` does.
+        """Take the mutex, if it is free; return whether it was. It orders memory, as `released` does.
 
         Raises
         ------
@@ -83,6 +83,7 @@ class NodeMutex:
             self._unlock(self._at)
         raise ended(int(self._holder[0]))
 
-    def release(self) -> None:
-        """Give the mutex back. From the thread that has taken it."""
+    def released(self) -> bool:
+        """Give the mutex back, from the thread that has taken it; return True."""
         self._unlock(self._at)
+        return True
