@@ -91,7 +91,7 @@ class Core:
         What takes calls instead of their being issued.
     plan_tags : PlanTags or None
         Tags for the messages of plans; None before the first plan.
-    frames : dict
+    count_exchanges : dict
         What calls without counts exchange, by their names.
     made : bool
         Whether the communicator is made, and somebody has it.
@@ -122,7 +122,7 @@ class Core:
         self.known: dict[object, Any] = {}
         self.sink = CallSink(calls)
         self.plan_tags: PlanTags | None = None
-        self.frames: dict[str, Any] = {}
+        self.count_exchanges: dict[str, Any] = {}
 
     def __del__(self) -> None:
         calls = self.calls if self.made else None

@@ -56,8 +56,8 @@ IN_ALL = 64 << 10
 """Bytes of all frames at most that a rank receives."""
 
 
-class Frames:
-    """The frames of the calls of one name on a communicator.
+class CountExchange:
+    """Exchanges the counts, and rows, of the calls of one name on a communicator.
 
     Parameters
     ----------
@@ -147,9 +147,9 @@ def without_counts(
         If the ranks' arguments do not fit each other.
     """
     async_op, timeout, algorithm, stream, return_counts = how
-    frames = core.frames.get(name)
+    frames = core.count_exchanges.get(name)
     if frames is None:
-        frames = core.frames[name] = Frames(core, name)
+        frames = core.count_exchanges[name] = CountExchange(core, name)
     rank, size, individual, scatters = frames.rank, frames.size, frames.individual, frames.scatters
     if return_counts is not False:
         check_bool("return_counts", return_counts)
@@ -220,7 +220,7 @@ def without_counts(
 
 
 def _checked(core: Core, call: Unlisted, own: Any, outgoing: tuple[int, ...]) -> tuple[int, int]:
-    """Raise the errors that any counts of the other ranks would give; return the values of `Frames.known`."""
+    """Raise the errors that any counts of the other ranks would give; return the values of `CountExchange.known`."""
     rank, size = core.backend.rank, core.backend.size
     if own is None and call.name == "scatter_v" and rank != check_rank("root", call.root, size):
         raise UsageError(
