@@ -385,7 +385,8 @@ def unlike(records: Mapping[int, Facts]) -> dict[str, dict[int, str]]:
 def side_by_side(called: Mapping[int, Facts]) -> str:
     """Return the differing parts of ranks' calls, like ranks together."""
     records = {rank: facts["record"] for rank, facts in called.items()}
-    differ = [key for key in unlike(records) if key != "operation"]
+    fields = unlike(records)
+    differ = [key for key in fields if key != "operation"]
     groups: dict[str, list[int]] = {}
     for rank, record in records.items():
         values = ", ".join(f"{key} {record[key]}" for key in differ if key in record)
@@ -395,9 +396,8 @@ def side_by_side(called: Mapping[int, Facts]) -> str:
     told = [f"{ranks_named(ranks)}: {call}" for call, ranks in groups.items()]
     if len(told) > MOST_NAMED:
         told = [*told[:MOST_NAMED], f"and {len(told) - MOST_NAMED} more"]
-    hint = "; give one dtype on all ranks, such as x.astype(float) or float(x)" * (
-        "dtype" in differ
-    )
+    dtypes = "dtype" in differ and "operation" not in fields
+    hint = "; give one dtype on all ranks, such as x.astype(float) or float(x)" * dtypes
     if differ == ["count", "shape"] and f"{record['operation']}_v" in CALLS:
         hint += f"; {record['operation']}_v takes blocks of different sizes"
     return "; ".join(told) + hint
