@@ -1,13 +1,18 @@
 """Operations go on by themselves, in the order of their lane, and end in any case."""
 
 import math
+import random
+import signal
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 
+import numpy as np
 import pytest
 
+import hpccomm
 from hpccomm.contracts.transport import Steps
 from hpccomm.errors import CollectiveTimeout, CommunicatorAborted
 from hpccomm.runtime.progress import ProgressEngine, Task, TaskQueue
@@ -253,3 +258,30 @@ def test_stop_ends_the_thread_and_leaves_the_rest_to_waiters() -> None:
 
 def _alive() -> list[threading.Thread]:
     return [thread for thread in threading.enumerate() if thread.is_alive()]
+
+
+class Stopped(BaseException):
+    """As Ctrl-C's KeyboardInterrupt."""
+
+
+def test_what_a_signal_raises_in_a_wait_does_not_keep_later_operations_from_moving():
+    def handle(*_):
+        raise Stopped
+
+    before, rolled = signal.signal(signal.SIGALRM, handle), random.Random(1)
+    comm = hpccomm.new_comm(backend="loopback")
+    work = comm.recv(np.zeros(1), 0, async_op=True)
+    try:
+        for _ in range(4000):
+            with suppress(Stopped):
+                signal.setitimer(signal.ITIMER_REAL, rolled.uniform(1e-4, 4e-4))
+                work.wait()
+            if work.exception() is not None:
+                comm.abort()
+                comm = hpccomm.new_comm(backend="loopback")
+                work = comm.recv(np.zeros(1), 0, async_op=True)
+        comm.send(np.ones(1), 0)
+        assert work.wait(10) == 1
+    finally:
+        signal.signal(signal.SIGALRM, before)
+        comm.abort()

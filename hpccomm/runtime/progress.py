@@ -200,7 +200,8 @@ class ProgressEngine:
         self.threaded = threaded
         self._queues: list[TaskQueue] = []
         self.messages: dict[Task, object] = {}
-        self._turn = threading.Lock()  # held by the thread that advances tasks
+        # Empty while a thread advances tasks. It is taken by a statement that calls nothing, as Ctrl-C comes after calls.
+        self._turn = [True]
         self._lock = threading.Lock()  # guards what follows, and _queues
         self._changed = threading.Condition(self._lock)
         self._waiters = 0
@@ -239,17 +240,20 @@ class ProgressEngine:
 
     def turn(self) -> bool:
         """Move messages and every queue's first task on; return whether anything moved. Never blocks."""
-        if not self._turn.acquire(blocking=False):
-            return False  # another thread is at it
+        free = moved = False
         try:
-            moved = False
+            del self._turn[0]
+            free = True
             for queue in tuple(self._queues):
                 moved |= self._move(queue)
             for task in tuple(self.messages):
                 moved |= task.turn()
-            return moved
+        except IndexError:  # another thread is at it
+            pass
         finally:
-            self._turn.release()
+            if free:
+                self._turn.append(True)
+        return moved
 
     def _move(self, queue: TaskQueue) -> bool:
         """Move a queue's first task on; return whether it moved."""
@@ -258,13 +262,10 @@ class ProgressEngine:
             return first.turn()
         finally:
             if first.over:
-                self._leave(queue)
-
-    def _leave(self, queue: TaskQueue) -> None:
-        with self._lock:
-            queue.popleft()
-            if not queue:
-                self._queues.remove(queue)
+                with self._lock:
+                    queue.popleft()
+                    if not queue:
+                        self._queues.remove(queue)
 
     def wait(self, task: Task, timeout: float) -> None:
         """Wait until `task` is over.
@@ -288,12 +289,12 @@ class ProgressEngine:
     @contextmanager
     def attended(self) -> Iterator[None]:
         """Have the thread rest during the block, since the block moves tasks on."""
-        with self._changed:
+        with self._lock:  # not `_changed`, in whose functions Ctrl-C may come
             self._waiters += 1
         try:
             yield
         finally:
-            with self._changed:
+            with self._lock:
                 self._waiters -= 1
 
     def spun(self, task: Task) -> bool:
@@ -304,21 +305,23 @@ class ProgressEngine:
         queue = task.queue
         if queue is not None and (len(self._queues) > 1 or self.messages):
             return any(task.over or (self.turn() and task.over) for _ in range(SPINS))
-        # As `turn`, for what no other thread advances now.
-        if not self._turn.acquire(False):
-            return task.over
+        free = False  # as `turn`, for what no other thread advances now
         try:
-            if queue is None:
-                if not task.over:
-                    task.spin()
-                return task.over
+            del self._turn[0]
+            free = True
             for _ in range(SPINS):
                 if task.over:
-                    return True
+                    break
+                if queue is None:
+                    task.spin()
+                    break
                 self._move(queue)
-            return task.over
+        except IndexError:  # another thread is at it
+            pass
         finally:
-            self._turn.release()
+            if free:
+                self._turn.append(True)
+        return task.over
 
     def _run(self) -> None:
         patience = Patience()
@@ -372,15 +375,11 @@ class ProgressEngine:
 
 
 _engines: dict[bool, ProgressEngine] = {}
-_engines_lock = threading.Lock()
 
 
 def progress_engine(threaded: bool) -> ProgressEngine:
     """Return the process's engine: the one with a thread, or the one driven by waits only."""
-    with _engines_lock:
-        if threaded not in _engines:
-            _engines[threaded] = ProgressEngine(threaded=threaded)
-        return _engines[threaded]
+    return _engines.setdefault(threaded, ProgressEngine(threaded=threaded))
 
 
 def stop() -> None:
