@@ -72,15 +72,15 @@ def binned_sum(x: npt.ArrayLike, axis: int | None = None) -> Array:
     np.float64(1.125)
     """
     values = np.asarray(x)
-    if not dtypes.is_float(values.dtype):
+    if not dtypes.is_float(values.dtype.newbyteorder("=")):
         raise UnsupportedDtype(
-            f"x has dtype {values.dtype}; give real floating numbers (the parts of complex ones, x.real and "
-            "x.imag; integers have the same sum in any order as they are)"
+            f"x has dtype {values.dtype}; give real floating numbers of at most 64 bits (the parts of complex ones, "
+            "x.real and x.imag; integers have the same sum in any order as they are)"
         )
     if axis is None:
         values, axis = values.reshape(-1), 0
-    elif not -values.ndim <= axis < values.ndim:
-        raise UsageError(f"axis is {axis}, and x has {values.ndim} dimensions")
+    elif axis not in range(-values.ndim, values.ndim):
+        raise UsageError(f"axis is {axis!r}, and x has {values.ndim} dimensions")
     values = np.moveaxis(values, axis, -1)
     sums = np.zeros(values.shape[:-1], dtypes.BINNED)
     table, flat = values.reshape(sums.size, values.shape[-1]), sums.reshape(-1)
@@ -125,8 +125,7 @@ def _split(x: NDArray[np.float64]) -> Array:
 
 def add(a: Array, b: Array, out: Array) -> None:
     """Add binned sums; `out` may be either."""
-    top = np.maximum(a["top"], b["top"])
-    total = a["sums"] + b["sums"]
+    top, total = np.maximum(a["top"], b["top"]), a["sums"] + b["sums"]
     (unequal,) = np.nonzero(a["top"] != b["top"])
     if len(unequal):
         total[unequal] = sum(_from(each[unequal], top[unequal]) for each in (a, b))

@@ -29,7 +29,7 @@ def ours(name: str) -> str:
     code, differs = (
         re.sub(r":\w+:|`", "", row[column]).strip() for column in ("hpccomm", "differs")
     )
-    call = re.fullmatch(r"comm\.(\w+)\((.*)\)", code)
+    call = re.fullmatch(r"comm\.(?!plan|probe|dup|shrink)(\w+)\((.*)\)", code)
     if call and name.endswith("_init"):
         code = "comm.plan(" + ", ".join(filter(None, (f'"{call[1]}"', call[2]))) + ")"
     elif call and re.match("I[a-z]", name) and "async_op" not in code:

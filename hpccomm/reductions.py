@@ -181,7 +181,7 @@ LOCATING = frozenset((ReduceOp.MINLOC, ReduceOp.MAXLOC))
 """Reductions of values with their indices."""
 
 
-_ALIKE: dict[object, ReduceOp] = {
+_ALIKE = {
     np.add: ReduceOp.SUM, operator.add: ReduceOp.SUM, sum: ReduceOp.SUM,
     np.multiply: ReduceOp.PROD, operator.mul: ReduceOp.PROD,
     np.minimum: ReduceOp.MIN, min: ReduceOp.MIN,
@@ -190,6 +190,8 @@ _ALIKE: dict[object, ReduceOp] = {
     np.bitwise_or: ReduceOp.BOR, operator.or_: ReduceOp.BOR,
     np.bitwise_xor: ReduceOp.BXOR, operator.xor: ReduceOp.BXOR,
 }  # fmt: skip
+_BY_ID = {id(function): op for function, op in _ALIKE.items()}
+"""A callable of the user's need have no hash."""
 _LOGICAL = {np.logical_and: "BAND", np.logical_or: "BOR", np.logical_xor: "BXOR"}
 _ELSEWHERE: dict[object, Any] = {
     **{each.name: each for kind in (ReduceOp, WindowOp) for each in kind},
@@ -206,11 +208,9 @@ def recognised(op: Any, dtype: DType) -> Any:
         op = _ELSEWHERE.get(op.__reduce__(), op)  # a string, where MPI has it from the start
     elif library == "torch":
         op = _ELSEWHERE.get(getattr(op, "name", None), op)
-    if op.__hash__ is None:
-        return op
-    if dtype == dtypes.BOOL and op in _LOGICAL:
+    known = _BY_ID.get(id(op))
+    if dtype == dtypes.BOOL and isinstance(op, np.ufunc) and op in _LOGICAL:
         return ReduceOp[_LOGICAL[op]]
-    known = _ALIKE.get(op)
     # NumPy orders complex numbers, too.
     return op if known is None or not meaningful(known, dtype) else known
 

@@ -89,11 +89,13 @@ def test_axes_dtypes_and_misuse() -> None:
         np.testing.assert_array_equal(hpccomm.rounded(sums), exact)
         np.testing.assert_array_equal(hpccomm.rounded(sums, "f4"), exact.astype("f4"))
     assert hpccomm.rounded(hpccomm.binned_sum(x)) == math.fsum(x.ravel().tolist())
+    assert hpccomm.rounded(hpccomm.binned_sum(x.astype(">f8"))) == math.fsum(x.ravel().tolist())
     for wrong in ([1, 2], [1j]):
         with pytest.raises(hpccomm.UnsupportedDtype, match="real floating numbers"):
             hpccomm.binned_sum(np.array(wrong))
-    with pytest.raises(hpccomm.UsageError, match="axis is 3"):
-        hpccomm.binned_sum(x, 3)
+    for axis in (3, "x"):
+        with pytest.raises(hpccomm.UsageError, match=f"axis is {axis!r}"):
+            hpccomm.binned_sum(x, axis)
     with pytest.raises(hpccomm.UsageError, match=r"hpccomm\.binned_sum"):
         hpccomm.rounded(x)
 

@@ -46,6 +46,7 @@ BLOCK = np.zeros((4, 5))
         (BLOCK, {"corners": 1}, "corners is 1; give True or False"),
         (BLOCK, {"timeout": "1"}, "timeout"),
         ([BLOCK, np.zeros((4, 6), object)], {}, "plain bytes"),
+        ([], {}, r"u is \[\]"),
     ],
 )  # fmt: skip
 def test_arguments_that_do_not_fit_raise_on_every_rank(u: Any, keywords: Any, text: str) -> None:
@@ -53,7 +54,10 @@ def test_arguments_that_do_not_fit_raise_on_every_rank(u: Any, keywords: Any, te
         grid, one = comm.grid((2, 1), periodic=True), comm.rank == 1
         with pytest.raises(UsageError if one else RankMismatch, match=text):
             grid.halo(u if one else BLOCK.copy(), **(keywords if one else {}))
-        grid.halo(BLOCK.copy())()
+        halo = grid.halo(BLOCK.copy())
+        with pytest.raises(UsageError, match="async_op is 1"):
+            halo(1)
+        halo()
 
     run_ranks(2, refused)
 

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 import hpccomm
+from hpccomm.foreign_names import ours as hint_for
 from hpccomm.foreign_names import table
 
 PAGE = (Path(__file__).parents[1] / "docs" / "mpi4py.rst").read_text("utf-8")
@@ -125,6 +126,19 @@ def test_a_name_that_is_not_there_leads_to_ours(
         getattr(ours[owner], name)
     assert told in str(caught.value)
     assert not hasattr(ours[owner], name)
+
+
+def test_hints_spell_calls_that_are_there(ours: Ours) -> None:
+    names = [name for row in table() for name in row["mpi4py"].split()]
+    for code in [hint for name in names if (hint := written(name)).startswith("comm.")]:
+        check(code, ours)
+        assert not code.startswith('comm.plan("plan"')
+
+
+def written(name: str) -> str:
+    """What the hint for a name of mpi4py's says to write."""
+    found = re.search(r"is written (.*?) here(\.|$)", hint_for(name))
+    return found[1] if found else ""
 
 
 def test_names_that_libraries_ask_for_are_looked_up_nowhere(ours: Ours) -> None:

@@ -15,6 +15,19 @@ FLOATS = (*dtypes.WIDE, np.dtype(np.float16))
 INTEGERS = (*dtypes.SIGNED, *dtypes.UNSIGNED)
 
 
+class WithoutHash:
+    def __call__(self, a: Any, b: Any) -> Any:
+        return np.maximum(a, b)
+
+    def __hash__(self) -> int:
+        raise TypeError("it holds a list")
+
+
+def test_a_callable_without_a_hash_is_a_reduction() -> None:
+    found = run_ranks(2, lambda comm: comm.all_reduce(np.array([comm.rank]), WithoutHash()).item())
+    assert found == [1, 1]
+
+
 @pytest.mark.parametrize(
     ("op", "dtype", "law", "shown"),
     [

@@ -63,7 +63,7 @@ class Halo:
             if not self._work.done():
                 raise UsageError("this halo is under way; wait for its Work before the next call")
             self._work = None
-        if async_op:
+        if check_bool("async_op", async_op):
             self._work = self._begin()
             return self._work
         self._exchange()
@@ -116,7 +116,7 @@ def halo(
     try:
         limit = core.limit(timeout)
         widths = _widths(width, len(self.neighbors))
-        for each in u if isinstance(u, list) else [u]:
+        for each in u if isinstance(u, list) and u else [u]:
             blocks.append(_block(core, self.neighbors, each, widths, axes))
         asked = {"width": widths, "corners": check_bool("corners", corners)}
         asked["arrays"] = [(each.dtype, each.axes, each.lane.memory) for each in blocks]

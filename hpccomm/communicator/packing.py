@@ -228,7 +228,7 @@ def _shaped(array: Any, shape: tuple[int, ...]) -> Any:
     """Return an array in a shape, over the same memory."""
     if tuple(array.shape) == shape:
         return array
-    if not contiguous(view(array, "out")):
+    if np.prod(array.shape) != np.prod(shape) or not contiguous(view(array, "out")):
         raise BufferMismatch(f"out has shape {tuple(array.shape)}; give shape {shape}")
     return array.reshape(shape)
 

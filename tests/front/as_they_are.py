@@ -150,6 +150,8 @@ def misuse(comm: Communicator) -> None:
         comm.all_to_all(np.zeros((4, comm.size + 1)), axis=1)
     with raises(BufferMismatch, "shape"):
         comm.all_gather(x, out=np.zeros((3, comm.size, 4 * comm.size))[..., ::2], axis=1)
+    with raises(BufferMismatch, "out has shape (7,)"):
+        comm.all_gather(x, out=np.zeros(7), axis=1)
     with raises(BufferMismatch, "float32"):
         comm.all_gather(x, out=np.zeros((*x.shape, comm.size), np.float32), axis=2)
     with raises(UsageError, "x is None"):
