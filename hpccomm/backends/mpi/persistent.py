@@ -66,21 +66,15 @@ class PersistentMessages:
 
     def close(self) -> None:
         """Free all requests. None is active: this is not called after a failure."""
-        for handles in self._bound:
-            _free(handles)
-        self._bound.clear()
-        self._left.clear()
+        self._left = deque(self._bound)
+        self._free_left()
 
     def _free_left(self) -> None:
         while self._left:
             handles = self._left.popleft()
             self._bound.discard(handles)
-            _free(handles)
-
-
-def _free(handles: Sequence[int]) -> None:
-    for handle in handles:
-        MPI.Prequest.fromhandle(handle).Free()
+            for handle in handles:
+                MPI.Prequest.fromhandle(handle).Free()
 
 
 def _part(data: NDArray[Any]) -> list[Any]:

@@ -135,9 +135,7 @@ def block(nbytes: int) -> tuple[int, MPI.Datatype]:
 
     Beyond what a count holds, the block is one element of a datatype of its own.
     """
-    if nbytes <= INT_MAX:
-        return nbytes, MPI.BYTE
-    return 1, _large(nbytes)
+    return (nbytes, MPI.BYTE) if nbytes <= INT_MAX else (1, _large(nbytes))
 
 
 def one(nbytes: int) -> tuple[int, MPI.Datatype]:
@@ -151,7 +149,11 @@ def strided(shape: tuple[int, ...], strides: tuple[int, ...], itemsize: int) -> 
     # Cached for the life of the process, as below.
     datatype = MPI.BYTE.Create_contiguous(itemsize)
     for length, stride in zip(reversed(shape), reversed(strides), strict=True):
-        inner, datatype = datatype, datatype.Create_hvector(length, 1, stride)
+        inner = datatype
+        if stride == -1:  # which Open MPI 5.0.11 takes for the inner extent in a vector
+            datatype = inner.Create_hindexed_block(1, range(0, -length, -1))
+        else:
+            datatype = inner.Create_hvector(length, 1, stride)
         inner.Free()
     return datatype.Commit()
 
