@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from hpccomm.communicator import object_transfer as transfer
 from hpccomm.communicator.core import Core, HasCore
 from hpccomm.communicator.lanes.message import ARRAYS, OBJECTS, REST, wire_tag
-from hpccomm.communicator.lanes.open_receives import ahead_of
+from hpccomm.communicator.lanes.open_receives import ahead_of, in_order
 from hpccomm.contracts.arrivals import ANY, Anything, Arrival, Arrivals, Wanted
 from hpccomm.contracts.fingerprint import CallFingerprint, of_message, with_peers
 from hpccomm.contracts.transport import DTYPES, Steps, dtype_code, dtype_of, mismatch, other_dtype
@@ -217,8 +217,7 @@ def received(
         what = "recv from any sender, of any tag or of any size"
         core.sink.refuse_capture(what, "give out, src and tag")
         core.sink.refuse_batch("recv", "; call it before or after")
-    key = prepared = None
-    target = out
+    key, prepared, target = None, None, out
     if out is None or (out.__class__ is np.ndarray and out.flags.carray):
         shape = None if out is None else (out.dtype, out.nbytes)
         key = "from any", shape, src, src.__class__, tag, tag.__class__
@@ -300,16 +299,16 @@ def _taking(
         arrival = yield from _next(core, wanted, wanted, block=block)
         if arrival is None:
             return
-        frame = None
-        if arrival.tag // DTYPES % 2 == OBJECTS:
-            packet = np.empty(arrival.nbytes, np.uint8)
-            yield from arrival.receive(packet)
-            source, frames = arrival.source, dict[int, transfer.Frame]()
-            yield from transfer.after_packet(
-                core.backend.messages, packet.tobytes(), source, arrival.tag + REST, frames
-            )
-            frame = frames[source]
-        messages.append(Message(core, arrival, frame))
+        source, tag, frames = arrival.source, arrival.tag, dict[int, transfer.Frame]()
+        if tag // DTYPES % 2 == OBJECTS:
+            yield from in_order(core.lanes.host.rests, source, tag, whole(arrival, frames))
+        messages.append(Message(core, arrival, frames.get(source)))
+
+    def whole(arrival: Arrival, frames: transfer.Frames) -> Steps:
+        packet = np.empty(arrival.nbytes, np.uint8)
+        yield from arrival.receive(packet)
+        last = arrival.source, arrival.tag + REST, frames
+        yield from transfer.after_packet(core.backend.messages, packet.tobytes(), *last)
 
     return Operation(_label(name, 0, wanted), steps, (), ordered=False), messages
 
@@ -331,8 +330,7 @@ def _next(
                 yield False
                 polls += 1
                 if not ahead or receives.keys().isdisjoint(ahead):
-                    each = every if polls % PATIENT_POLLS == 0 else wanted
-                    arrival = yield from take(each)
+                    arrival = yield from take(wanted if polls % PATIENT_POLLS else every)
         finally:
             del receives[place]
     core.calls.traffic.cell(arrival.source, arrival.tag // DTYPES)[1] += 1

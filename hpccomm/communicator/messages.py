@@ -237,20 +237,13 @@ def _alike(name: str, x: Any, dst: Any, out: Any, src: Any, tag: Any) -> Any:
     if tag.__class__ is not int or dst.__class__ not in _RANKS or src.__class__ not in _RANKS:
         return None
     if x is None:
-        if out.__class__ is ndarray and out.flags.carray:
-            return name, out.dtype, out.nbytes, src, tag
-        return None
-    if x.__class__ is not ndarray:
-        return None
-    flags = x.flags
-    if not flags.carray:
+        plain = out.__class__ is ndarray and out.flags.carray
+        return (name, out.dtype, out.nbytes, src, tag) if plain else None
+    if x.__class__ is not ndarray or not (flags := x.flags).carray:
         return None
     if out is None:
         return name, x.dtype, x.nbytes, dst, tag
-    if out.__class__ is not ndarray:
-        return None
-    into = out.flags
-    if not into.carray:
+    if out.__class__ is not ndarray or not (into := out.flags).carray:
         return None
     # Arrays that each own their memory do not overlap.
     if not (flags.owndata and into.owndata and x is not out) and may_share_memory(x, out):

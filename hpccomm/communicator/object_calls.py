@@ -11,6 +11,7 @@ from hpccomm.communicator import object_transfer as transfer
 from hpccomm.communicator.arrivals import loaded
 from hpccomm.communicator.core import KNOWN, Core
 from hpccomm.communicator.lanes.message import OBJECTS, REST, wire_tag
+from hpccomm.communicator.lanes.open_receives import behind, in_order
 from hpccomm.communicator.object_transfer import Frame
 from hpccomm.contracts.fingerprint import CallFingerprint, compared, of_message
 from hpccomm.contracts.transport import DTYPES, Steps
@@ -26,6 +27,8 @@ Given = Frame | Sequence[Frame] | transfer.Fold
 """What this rank brings to a call."""
 
 _ROOTED = ("broadcast_object", "gather_object", "scatter_object")
+
+Key = tuple[Any, ...]
 
 _NOTHING = Frame()
 
@@ -82,11 +85,7 @@ def receive(core: Core, src: int, tag: int, async_op: bool, timeout: float | Non
 
 
 def _message_run(
-    core: Core,
-    key: tuple[Any, ...],
-    given: Frame,
-    timeout: float | None,
-    error: BaseException | None,
+    core: Core, key: Key, given: Frame, timeout: float | None, error: BaseException | None
 ) -> Any:
     """Run a message and return its object or None, or begin it and return its `Work`, as the key says last."""
     limit = core.calls.timeout if timeout is None else core.limit(timeout)
@@ -100,20 +99,14 @@ def _message_run(
     return _result(core, key, arrived, error)
 
 
-def _result(
-    core: Core, key: tuple[Any, ...], arrived: transfer.Frames, error: BaseException | None
-) -> Any:
+def _result(core: Core, key: Key, arrived: transfer.Frames, error: BaseException | None) -> Any:
     if error is not None:
         raise untied(error)
     return loaded(core, key[0], arrived[key[2]], key[2]) if arrived else None
 
 
 def _run(
-    core: Core,
-    key: tuple[Any, ...],
-    given: Given,
-    timeout: float | None,
-    error: BaseException | None = None,
+    core: Core, key: Key, given: Given, timeout: float | None, error: BaseException | None = None
 ) -> list[Any]:
     """Run a call, and return the objects that arrive.
 
@@ -129,7 +122,7 @@ def _run(
     return [loaded(core, key[0], each, rank) for rank, each in arrived.items()] if arrived else []
 
 
-def _carrier(core: Core, key: tuple[Any, ...]) -> Any:
+def _carrier(core: Core, key: Key) -> Any:
     """Return what carries out such calls, or begins them."""
     try:
         carrier = core.known.get(key)
@@ -138,7 +131,7 @@ def _carrier(core: Core, key: tuple[Any, ...]) -> Any:
     return _first(core, key) if carrier is None or core.sink.diverted else carrier
 
 
-def _first(core: Core, key: tuple[Any, ...]) -> Any:
+def _first(core: Core, key: Key) -> Any:
     """Return what carries out calls of a new kind, whose arguments are checked, and which ranks agree on."""
     if len(key) > 4:
         prepared = core.lanes.host.message_of(*_message(core, *key[:-1]))
@@ -151,7 +144,7 @@ def _first(core: Core, key: tuple[Any, ...]) -> Any:
     calls, check = core.calls, core.check
     if not check.known(label) or check.always(label):
 
-        def agreeing(arguments: tuple[Any, ...], keep: object, limit: float) -> None:
+        def agreeing(arguments: Key, keep: object, limit: float) -> None:
             operation = Operation(label, lambda: start(*arguments), (keep,))
             calls.run_operation(check.operation(operation), limit)
 
@@ -193,12 +186,20 @@ def _message(
     peer = check_rank("dst" if sends else "src", rank, core.backend.size)
     number, transport = core.tag(tag), core.backend.messages
     wire = wire_tag(number, OBJECTS)
-    channel, carry = wire // DTYPES, transfer.send if sends else transfer.receive
+    channel, lane = wire // DTYPES, core.lanes.host
     cell = core.calls.traffic.cell(peer, channel)
 
     def start(given: Any, arrived: Any) -> Steps:
         cell[not sends] += 1
-        return carry(transport, peer, wire, wire + REST, given, arrived)
+        if sends:
+            return transfer.send(transport, peer, wire, wire + REST, given)
+        receives = lane.open_receives
+        return behind(receives, peer, wire, lambda: begun(arrived)) if receives else begun(arrived)
+
+    def begun(arrived: Any) -> Steps:
+        packet = transport.irecv_packet(peer, wire)
+        steps = transfer.receive(transport, packet, peer, wire + REST, arrived)
+        return in_order(lane.rests, peer, wire, steps)
 
     pair = (peer, None) if sends else (None, peer)
     return of_message(name, nbytes, pair, number, channel), start

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from hpccomm.backends.control import CONTROL_TAG, begin_bytes, binomial, whole
 from hpccomm.communicator.core import Core
 from hpccomm.contracts.signature import Signature
-from hpccomm.contracts.transport import PACKET_BYTES, Request, Steps, Transport
+from hpccomm.contracts.transport import PACKET_BYTES, Packet, Request, Steps, Transport
 from hpccomm.dispatch.policy import AUTO
 from hpccomm.errors import CommunicationError, HpccommError, UsageError
 from hpccomm.reductions import named
@@ -229,14 +229,16 @@ def all_reduce(core: Core, fold: Fold, into: Frames) -> Steps:
     transport = core.backend.collectives
     rank, size = transport.rank, transport.size
     parent, children = binomial(rank, size, 0)
-    frame, nothing = fold.frame, Frame()
+    frame = fold.frame
     parts = {rank: frame}
     for child in children:
-        yield from receive(transport, child, CONTROL_TAG, CONTROL_TAG, nothing, parts)
+        yield from receive(
+            transport, transport.irecv_packet(child, CONTROL_TAG), child, CONTROL_TAG, parts
+        )
     if children:
         frame = fold(parts, min(size, 2 * children[-1] - rank))
     if parent is not None:
-        yield from send(transport, parent, CONTROL_TAG, CONTROL_TAG, frame, parts)
+        yield from send(transport, parent, CONTROL_TAG, CONTROL_TAG, frame)
     yield from broadcast(core, 0, frame, into)
     if not into:
         into[0] = _copied(frame)
@@ -295,7 +297,9 @@ def scatter(core: Core, root: int, frames: Sequence[Frame], into: Frames) -> Ste
     """Send each rank its own of the root's frames."""
     transport = core.backend.collectives
     if transport.rank != root:
-        yield from receive(transport, root, CONTROL_TAG, CONTROL_TAG, frames, into)
+        yield from receive(
+            transport, transport.irecv_packet(root, CONTROL_TAG), root, CONTROL_TAG, into
+        )
         return
     sent = list[Request]()
     for peer, each in enumerate(frames):
@@ -314,7 +318,7 @@ def begin_to_send(
     return begun + [transport.isend(each, dst, rest) for each in frame.buffers]
 
 
-def send(transport: Transport, dst: int, tag: int, rest: int, frame: Frame, _into: object) -> Steps:
+def send(transport: Transport, dst: int, tag: int, rest: int, frame: Frame) -> Steps:
     """Send a frame to one rank."""
     inline = frame.inline
     if frame.buffers or len(inline) >= PACKET_BYTES:
@@ -322,11 +326,8 @@ def send(transport: Transport, dst: int, tag: int, rest: int, frame: Frame, _int
     return iter(transport.isend_packet(inline, dst, tag), True)
 
 
-def receive(
-    transport: Transport, src: int, tag: int, rest: int, _given: object, into: Frames
-) -> Steps:
-    """Receive a frame from one rank."""
-    packet = transport.irecv_packet(src, tag)
+def receive(transport: Transport, packet: Packet, src: int, rest: int, into: Frames) -> Steps:
+    """Receive a frame from one rank, whose packet is under way."""
     while (inline := packet()) is None:
         yield False
     if len(inline) < PACKET_BYTES and inline[-1:] == PICKLED:

@@ -49,6 +49,19 @@ def receives_before_and_after_the_sends(comm: Communicator) -> None:
 
 
 @IN_FLIGHT.behaviour()
+def objects_in_the_order_of_their_receives(comm: Communicator) -> None:
+    """A receive from any rank that was begun first gets the first object, in whatever order they are waited for."""
+    right, left = neighbours(comm)
+    for size in (1, 5000):
+        works = [comm.recv_object(src, 6, async_op=True) for src in (ANY, left, ANY, left)]
+        comm.barrier()
+        sent = [comm.send_object(word * size, right, 6, async_op=True) for word in "abcd"]
+        got = [work.wait() for work in works[::-1]][::-1]
+        assert got == [word * size for word in "abcd"], [each[:1] for each in got]
+        wait_all(sent)
+
+
+@IN_FLIGHT.behaviour()
 def unknown_messages_in_flight(comm: Communicator) -> None:
     """A receive from any rank, of any tag or size gives the array, its sender and its tag at its end."""
     right, left = neighbours(comm)

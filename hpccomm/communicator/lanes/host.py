@@ -113,6 +113,7 @@ class HostLane(Lane):
         self._backend = backend
         self._messages: dict[object, PreparedCall[Route]] = {}
         self.open_receives: dict[object, Any] = {}  # see `open_receives`
+        self.rests: dict[tuple[int, int], list[Steps]] = {}  # as well
         self._habits: dict[int, Habit] = {}
 
     def _carrying(self, prepared: PreparedCall[Any], route: Route) -> Issue:

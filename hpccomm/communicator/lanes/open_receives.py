@@ -8,6 +8,9 @@ from collections.abc import Callable
 from hpccomm.contracts.arrivals import Wanted
 from hpccomm.contracts.transport import DTYPES, Steps
 
+Rests = dict[tuple[int, int], list[Steps]]
+"""Objects whose packets are awaited or there, in their order, by sender and tag."""
+
 OpenReceives = dict[object, Wanted]
 """In the order in which they were begun. Each stays here until no later one can take its message."""
 
@@ -16,8 +19,7 @@ _SAMPLES = 0, DTYPES  # an array's and an object's tag
 
 def ahead_of(wanted: Wanted, receives: OpenReceives) -> list[object]:
     """Return the open receives to which a message that is wanted now may belong."""
-    each = list(receives.items()) if receives else ()
-    return [one for one, other in each if other.meets(wanted, _SAMPLES)]
+    return [one for one, other in list(receives.items()) if other.meets(wanted, _SAMPLES)]
 
 
 def behind(receives: OpenReceives, src: int, tag: int, begin: Callable[[], Steps]) -> Steps:
@@ -39,3 +41,15 @@ def behind(receives: OpenReceives, src: int, tag: int, begin: Callable[[], Steps
         yield from begun
 
     return steps()
+
+
+def in_order(rests: Rests, src: int, tag: int, steps: Steps) -> Steps:
+    """Receive an object after the earlier ones of its sender and tag: what follows their packets has the same tag."""
+    queue = rests.setdefault((src, tag), [])
+    queue.append(steps)
+    try:
+        while queue[0] is not steps:
+            yield False
+        yield from steps
+    finally:
+        queue.remove(steps)
