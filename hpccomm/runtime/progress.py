@@ -201,7 +201,7 @@ class ProgressEngine:
         self._queues: list[TaskQueue] = []
         self.messages: dict[Task, object] = {}
         # Empty while a thread advances tasks. It is taken by a statement that calls nothing, as Ctrl-C comes after calls.
-        self._turn = [True]
+        self._idle = [True]
         self._lock = threading.Lock()  # guards what follows, and _queues
         self._changed = threading.Condition(self._lock)
         self._waiters = 0
@@ -242,7 +242,7 @@ class ProgressEngine:
         """Move messages and every queue's first task on; return whether anything moved. Never blocks."""
         free = moved = False
         try:
-            del self._turn[0]
+            del self._idle[0]
             free = True
             for queue in tuple(self._queues):
                 moved |= self._move(queue)
@@ -252,7 +252,7 @@ class ProgressEngine:
             pass
         finally:
             if free:
-                self._turn.append(True)
+                self._idle.append(True)
         return moved
 
     def _move(self, queue: TaskQueue) -> bool:
@@ -307,7 +307,7 @@ class ProgressEngine:
             return any(task.over or (self.turn() and task.over) for _ in range(SPINS))
         free = False  # as `turn`, for what no other thread advances now
         try:
-            del self._turn[0]
+            del self._idle[0]
             free = True
             for _ in range(SPINS):
                 if task.over:
@@ -320,7 +320,7 @@ class ProgressEngine:
             pass
         finally:
             if free:
-                self._turn.append(True)
+                self._idle.append(True)
         return task.over
 
     def _run(self) -> None:
