@@ -79,6 +79,12 @@ DEVICE_SECTIONS: tuple[Behaviours, ...] = (
 LEFT_OUT = (
     LeftOut("windows. atomics. turns.", PATHS, "one-sided calls are for host memory"),
     LeftOut("arrivals.", PATHS, "only messages of host arrays and objects are looked for"),
+    LeftOut(
+        "in_flight.unknown in_flight.later in_flight.deadlines in_flight.an_abort",
+        PATHS,
+        "messages from any rank are of host arrays",
+    ),
+    LeftOut("in_flight.", (NCCL,), "a stream carries messages out in order, so receives come last"),
     LeftOut("locations.", PATHS, "values with their indices are reduced on the host"),
     LeftOut("registered.", PATHS, "of the host's memory; devices.registered is of the device's"),
     LeftOut(
