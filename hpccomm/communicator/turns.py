@@ -1,6 +1,6 @@
 """Counters, mutexes and turns: how ranks do one thing after another. Methods of `Communicator`."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING
 
@@ -8,7 +8,7 @@ import numpy as np
 
 from hpccomm.communicator import memory
 from hpccomm.communicator.core import Core, HasCore
-from hpccomm.contracts.fingerprint import compared
+from hpccomm.contracts.fingerprint import compared, with_peers
 from hpccomm.contracts.transport import Steps
 from hpccomm.errors import CommunicationError, UsageError
 from hpccomm.reductions import ReduceOp, WindowOp
@@ -220,20 +220,20 @@ def in_turn(self: HasCore, *, timeout: float | None = None) -> AbstractContextMa
 def _turn(core: Core, timeout: float | None) -> Iterator[None]:
     rank, last, control = core.backend.rank, core.backend.size - 1, core.control
 
-    def leave() -> Steps:
-        if rank < last:
-            yield from control.send_steps(b"", rank + 1)
-        yield from control.all_gather_steps(b"")
-
-    _agreed(core, control.receive_steps(rank - 1) if rank else iter(()), timeout)
+    _part(core, lambda: control.receive_steps(rank - 1) if rank else iter(()), timeout)
     try:
         yield
     finally:
         if core.calls.gate.error is None:
-            _agreed(core, leave(), timeout)
+            # Before the ranks agree to leave: the next one has not been in its block.
+            if rank < last:
+                _part(core, lambda: control.send_steps(b"", rank + 1), timeout, rank + 1)
+            _part(core, lambda: control.all_gather_steps(b""), timeout)
 
 
-def _agreed(core: Core, steps: Steps, timeout: float | None) -> None:
+def _part(core: Core, start: Callable[[], Steps], timeout: float | None, *peers: int) -> None:
+    label = compared("in_turn", {"operation": "in_turn"})
+    label = with_peers("in_turn", 0, peers) if peers else label
     with core.outside_batch("in_turn"):
-        operation = Operation(compared("in_turn", {"operation": "in_turn"}), lambda: steps)
-        core.calls.run_operation(core.check.operation(operation), core.limit(timeout))
+        operation = core.check.operation(Operation(label, start, ordered=not peers))
+        core.calls.run_operation(operation, core.limit(timeout))

@@ -103,6 +103,16 @@ def turns_are_in_the_order_of_ranks(comm: Communicator) -> None:
         assert comm.all_gather_object(comm.rank) == list(range(comm.size)), "afterwards"
 
 
+@TURNS.behaviour()
+def turns_may_be_many(comm: Communicator) -> None:
+    """The ranks compare their calls now and then, also where that falls on the end of a turn."""
+    for _ in range(2):
+        comm.barrier()
+        for _ in range(1024):
+            with comm.in_turn():
+                pass
+
+
 @TURNS.behaviour(min_size=2, fails=True)
 def a_holder_that_keeps_a_mutex_is_named(comm: Communicator) -> None:
     """The deadline of those that wait says which rank holds it."""
