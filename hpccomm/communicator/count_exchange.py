@@ -159,12 +159,13 @@ def without_counts(
     own = x if not scatters or rank == root else out
     outgoing = pairs(frames.what, size, send_counts, None, None).counts if individual else ()
     key: tuple[object, ...] | None = None
-    usual = async_op is False and algorithm is None is stream
+    usual = async_op is False and algorithm is None is stream and root.__hash__ is not None
     if usual and own.__class__ is ndarray and own.flags.carray and own.ndim:
         if not individual or sum(outgoing) == own.shape[0]:
             key = own.dtype, own.shape[1:], root, root.__class__
         if key and out is not None and out is not own:
             plain = out.__class__ is ndarray and out.flags.carray
+            plain &= not scatters or out.shape[1:] == own.shape[1:]
             key = (*key, out.dtype) if plain and not may_share_memory(x, out) else None
     known = frames.known.get(key)
     if known is None:
@@ -195,8 +196,8 @@ def without_counts(
 
     heads, room = frames.exchange(limit), frames.room
     counts: tuple[int, ...] = (rows,) * size
-    alike = not scatters and NEVER < largest <= room and last in (NEVER, size * largest)
-    if not alike or heads.count([rows, largest, code, last]) != size:
+    alike = NEVER < largest <= room and last in (NEVER, size * largest)
+    if scatters or individual or not alike or heads.count([rows, largest, code, last]) != size:
         counts, largest, fits = frames.agreed(heads, code, width, root)
         if not fits or largest > room:
             lists = Lists(outgoing, counts) if individual else Lists(counts)

@@ -142,10 +142,16 @@ def an_out_that_does_not_fit_what_comes(comm: Communicator) -> None:
             np.ones((2 * comm.size, 3)), [2] * comm.size, out=wrong if last else None
         ),
         lambda: comm.scatter_v(wrong if last else None, comm.size - 1, out=x.copy()),
+        lambda: comm.scatter_v(
+            wrong[1:] if last else None, comm.size - 1, out=np.ones(2) if last else x.copy()
+        ),
     )
     for call in calls:
         with raises(expected):
             call()
+    first = [2] + [0] * (comm.size - 1)  # rank 0 gets all rows, and its own out fits
+    with raises(BufferMismatch if comm.rank else RankMismatch):
+        comm.all_to_all_v(x, first, out=np.ones((2 * comm.size, 3)))
     y = np.ones(1)
     comm.all_reduce(y)
     assert y[0] == comm.size, "a later call"
