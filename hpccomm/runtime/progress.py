@@ -240,20 +240,19 @@ class ProgressEngine:
 
     def turn(self) -> bool:
         """Move messages and every queue's first task on; return whether anything moved. Never blocks."""
-        free = moved = False
         try:
             del self._idle[0]
-            free = True
+        except IndexError:  # another thread is at it
+            return False
+        moved = False
+        try:
             for queue in tuple(self._queues):
                 moved |= self._move(queue)
             for task in tuple(self.messages):
                 moved |= task.turn()
-        except IndexError:  # another thread is at it
-            pass
+            return moved
         finally:
-            if free:
-                self._idle.append(True)
-        return moved
+            self._idle.append(True)
 
     def _move(self, queue: TaskQueue) -> bool:
         """Move a queue's first task on; return whether it moved."""
@@ -305,10 +304,12 @@ class ProgressEngine:
         queue = task.queue
         if queue is not None and (len(self._queues) > 1 or self.messages):
             return any(task.over or (self.turn() and task.over) for _ in range(SPINS))
-        free = False  # as `turn`, for what no other thread advances now
+        # As `turn`, for what no other thread advances now.
         try:
             del self._idle[0]
-            free = True
+        except IndexError:
+            return task.over
+        try:
             for _ in range(SPINS):
                 if task.over:
                     break
@@ -316,12 +317,9 @@ class ProgressEngine:
                     task.spin()
                     break
                 self._move(queue)
-        except IndexError:  # another thread is at it
-            pass
+            return task.over
         finally:
-            if free:
-                self._idle.append(True)
-        return task.over
+            self._idle.append(True)
 
     def _run(self) -> None:
         patience = Patience()
