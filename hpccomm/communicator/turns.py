@@ -23,6 +23,8 @@ _NEXT, _SERVED = 0, 1
 
 _ONE = np.ones(1, np.int64)
 
+_OF_ALL = compared("in_turn", {"operation": "in_turn"})
+
 
 class _Shared:
     """Numbers of one rank, which all ranks reach. Made by all ranks together."""
@@ -232,8 +234,7 @@ def _turn(core: Core, timeout: float | None) -> Iterator[None]:
 
 
 def _part(core: Core, start: Callable[[], Steps], timeout: float | None, *peers: int) -> None:
-    label = compared("in_turn", {"operation": "in_turn"})
-    label = with_peers("in_turn", 0, peers) if peers else label
+    label = with_peers("in_turn", 0, peers) if peers else _OF_ALL
     with core.outside_batch("in_turn"):
         operation = core.check.operation(Operation(label, start, ordered=not peers))
         core.calls.run_operation(operation, core.limit(timeout))
