@@ -39,6 +39,16 @@ def _peer(comm: "Communicator") -> int:
     return comm.rank ^ 1
 
 
+def _bare_exchange(bare: MPI.Intracomm, peer: int, x: np.ndarray, out: np.ndarray) -> "Call":
+    """Return mpi4py's program that begins a receive and a send, and waits for both."""
+
+    def theirs() -> None:
+        requests = [bare.Irecv(out, peer), bare.Isend(x, peer)]
+        MPI.Request.Waitall(requests)
+
+    return theirs
+
+
 def in_flight(comm: "Communicator", bare: MPI.Intracomm, nbytes: int) -> Pair:
     """Each rank begins a send and a receive, and waits for both."""
     peer, x, out = _peer(comm), np.zeros(nbytes, np.uint8), np.zeros(nbytes, np.uint8)
@@ -49,11 +59,7 @@ def in_flight(comm: "Communicator", bare: MPI.Intracomm, nbytes: int) -> Pair:
         received.wait()
         sent.wait()
 
-    def theirs() -> None:
-        requests = [bare.Irecv(out, peer), bare.Isend(x, peer)]
-        MPI.Request.Waitall(requests)
-
-    return ours, theirs
+    return ours, _bare_exchange(bare, peer, x, out)
 
 
 def batch(comm: "Communicator", bare: MPI.Intracomm, nbytes: int) -> Pair:
@@ -65,11 +71,7 @@ def batch(comm: "Communicator", bare: MPI.Intracomm, nbytes: int) -> Pair:
             comm.recv(out, peer)
             comm.send(x, peer)
 
-    def theirs() -> None:
-        requests = [bare.Irecv(out, peer), bare.Isend(x, peer)]
-        MPI.Request.Waitall(requests)
-
-    return ours, theirs
+    return ours, _bare_exchange(bare, peer, x, out)
 
 
 def from_any(comm: "Communicator", bare: MPI.Intracomm, nbytes: int) -> Pair:
