@@ -1,0 +1,105 @@
+"""Recordings with known times, for tests of what reads them."""
+
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from hpccomm.results.recording import (
+    CALL_COLUMNS,
+    POLLED,
+    STEP,
+    Calls,
+    CallSignature,
+    RecordedGroup,
+    Recording,
+    RecordingFacts,
+)
+
+MICRO = 1000
+"""Nanoseconds."""
+
+MARK = CallSignature(STEP, -1, 0, POLLED)
+
+
+class MadeCall(NamedTuple):
+    """A call: its signature, and times in nanoseconds."""
+
+    signature: CallSignature
+    number: int
+    begin: int
+    end: int
+    asked: int = 0
+    waited: int | None = None  # None: as long as it took, if it blocks
+    buffer: int = 0
+
+
+def all_reduce(
+    nbytes: int, mode: str = POLLED, site: str = "step(), train.py line 9"
+) -> CallSignature:
+    """Return the signature of an all_reduce of float32 in the group of all ranks."""
+    values = {"operation": "all_reduce", "dtype": "float32", "count": nbytes // 4, "op": "sum"}
+    values |= {"algorithm": "native", "deterministic": False}
+    return CallSignature("all_reduce", 0, nbytes, mode, values, site)
+
+
+def made(
+    ranks: Sequence[Sequence[MadeCall]], *, path: str = "made.h5", hosts: Sequence[str] = ()
+) -> Recording:
+    """Return the recording of each rank's calls, in the order of their begins."""
+    signatures = list(dict.fromkeys(_key(call.signature) for calls in ranks for call in calls))
+    by_key = {_key(call.signature): call.signature for calls in ranks for call in calls}
+    rows = []
+    for calls in ranks:
+        for call in calls:
+            blocked = call.end - call.begin if call.signature.blocks else 0
+            waited = blocked if call.waited is None else call.waited
+            place = signatures.index(_key(call.signature))
+            rows.append((place, *call[1:5], waited, call.buffer, 0, 0))
+    table = np.array(rows, dtype=[(each.name, each.kind) for each in CALL_COLUMNS])
+    starts = np.cumsum([0, *map(len, ranks)])
+    facts = RecordingFacts(
+        started=datetime(2026, 11, 26, tzinfo=UTC),
+        user="user",
+        arguments=("train.py",),
+        hosts=tuple(hosts) or ("node0",) * len(ranks),
+        unix_ns=1_700_000_000_000_000_000,
+        clock_error_ns=(0,) * len(ranks),
+    )
+    return Recording(
+        Path(path),
+        "recording0001",
+        facts,
+        (RecordedGroup("world", "world", tuple(range(len(ranks)))),),
+        tuple(by_key[key] for key in signatures),
+        Calls(starts, {name: table[name] for name in table.dtype.names or ()}),
+    )
+
+
+def _key(signature: CallSignature) -> str:
+    return repr(signature)
+
+
+def stepped(
+    ranks: int, steps: int, compute: Callable[[int, int], int], transfer: int, nbytes: int = 1 << 20
+) -> Recording:
+    """Return a program that computes and then calls all_reduce in each step, which begins when the last rank is there.
+
+    Parameters
+    ----------
+    compute : callable
+        ``compute(rank, step)`` returns the nanoseconds for which a rank computes before the call.
+    transfer : int
+        Nanoseconds from the last arrival to the end of the call.
+    """
+    calls: list[list[MadeCall]] = [[] for _ in range(ranks)]
+    now = 0
+    for step in range(steps):
+        arrivals = [now + compute(rank, step) for rank in range(ranks)]
+        now = max(arrivals) + transfer
+        for rank, arrival in enumerate(arrivals):
+            calls[rank].append(MadeCall(all_reduce(nbytes), step + 1, arrival, now))
+            calls[rank].append(MadeCall(MARK, 0, now, now))
+    return made(calls)
