@@ -116,6 +116,23 @@ def of_message(
     return CallFingerprint(name, nbytes, values, hash((pair, tag)) & MASK, 0, peers, ends, ahead)
 
 
+def recorded(label: CallFingerprint) -> dict[str, Any]:
+    """Return the values of a call as recordings keep them: with the lists of this rank's own, in elements."""
+    individual = iter(label.individual)
+
+    def whole(values: Mapping[str, Any]) -> dict[str, Any]:
+        if "dtype" not in values or "count" in values:
+            return dict(values)
+        call = next(individual)
+        lists = {"counts": call.counts, "recv_counts": call.recv_counts, "peers": call.peers}
+        return {**values, **{name: list(each) for name, each in lists.items()}}
+
+    values = whole(label.values)
+    if "calls" in values:
+        values["calls"] = [whole(each) for each in values["calls"]]
+    return values
+
+
 def with_peers(name: str, nbytes: int, peers: tuple[int, ...]) -> CallFingerprint:
     """Return the fingerprint of a call with these ranks that is not a collective."""
     return CallFingerprint(name, nbytes, fingerprint=hash(peers) & MASK, peers=peers)

@@ -66,11 +66,12 @@ def as_one(operations: tuple[Operation, ...], async_op: bool = False) -> Operati
 
 
 def _messages(nbytes: int, operations: tuple[Operation, ...]) -> CallFingerprint:
-    """Return whom messages are for or from."""
+    """Return the label of messages: whom they are for or from."""
     each = [operation.label for operation in operations]
     peers = tuple(sorted({peer for label in each for peer in label.peers}))
     ends = tuple({end: None for label in each for end in label.ends})
-    return with_peers("batch", nbytes, peers)._replace(ends=ends)
+    calls = [{"operation": one.name, **one.values, "nbytes": one.nbytes} for one in each]
+    return with_peers("batch", nbytes, peers)._replace(ends=ends, values={"calls": calls})
 
 
 def together(operations: tuple[Operation, ...]) -> Steps:

@@ -211,6 +211,9 @@ class HostLane(Lane):
             whose = self._calls.traffic, self._backend.messages, self.open_receives
             start = beginning(*whose, (to, origin), wires, replaced)
             label = of_message(name, nbytes, (to, origin), tag, wires[0] // DTYPES)
+            if send is not None and recv is not None and send.nbytes != recv.nbytes:
+                sizes = {"sent": send.nbytes, "received": recv.nbytes}
+                label = label._replace(values={**label.values, **sizes})
             prepared = self._remember(key, label, start)
         return Call(prepared, send, recv, result, keep)
 
