@@ -1,0 +1,199 @@
+"""Who waits for whom: each call's waiting for an arrival, and how long each rank keeps the others waiting.
+
+A call's ``wait`` is the last arrival less its own one, and its ``transfer`` the rest of it. These are the wait states
+of Scalasca's patterns: "Wait at N x N", "Late Broadcast" (for the root alone), "Early Reduce" (only the root waits for
+all), "Late Sender" and "Late Receiver". The waiting is charged to the rank that arrived last, as the short-term cost
+of its delay (D. Böhme and others, "Identifying the root causes of wait states in large-scale parallel applications",
+ACM Transactions on Parallel Computing 3, 2016).
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hpccomm.contracts.collectives import CALLS
+from hpccomm.recordings.matching import (
+    Indices,
+    MatchedCollectives,
+    MatchedMessages,
+    collectives,
+    messages,
+)
+from hpccomm.results.recording import Recording
+from hpccomm.units import counted
+
+BINS = 60
+"""Columns of a heat map."""
+
+MOST_RANKS = 32
+"""The most ranks of a printed table."""
+
+
+@dataclass(frozen=True, slots=True)
+class CallWaits:
+    """What each call waits for. All times are in ns.
+
+    Attributes
+    ----------
+    awaited : ndarray of int64, shape (calls,)
+        The call whose arrival it waited for; itself if it waited for none.
+    wait : ndarray of int64, shape (calls,)
+        The arrival of that call less its own one.
+    since : ndarray of int64, shape (calls,)
+        When the program began to be blocked by the call.
+    blocked : ndarray of int64, shape (calls,)
+        How long the program was blocked before the awaited arrival.
+    collectives : MatchedCollectives
+        Which calls are one collective.
+    """
+
+    awaited: Indices
+    wait: Indices
+    since: Indices
+    blocked: Indices
+    collectives: MatchedCollectives
+
+
+def waits(recording: Recording) -> CallWaits:
+    """Return what each call waits for.
+
+    A call that ended before the arrival did not wait for it. One that ended before it by less than the error of the
+    two clocks waited until its end.
+    """
+    calls = recording.calls
+    begin, end = calls["begin"], calls["end"]
+    matched = collectives(recording)
+    awaited = np.arange(len(begin))
+    awaited[matched.calls] = _awaited(recording, matched)
+    _add_messages(awaited, begin, messages(recording))
+    arrival = begin[awaited]
+    error = np.array(recording.facts.clock_error_ns, np.int64)
+    allowed: Indices = np.zeros(1, np.int64)
+    if error.any():
+        each = error[calls.ranks()]
+        allowed = each + each[awaited]
+    waiting = (arrival > begin) & (arrival <= end + allowed)
+    awaited[~waiting] = np.flatnonzero(~waiting)
+    until = np.minimum(np.where(waiting, arrival, begin), end)
+    blocks = recording.of_signature("blocks")
+    since = np.where(blocks, begin, calls["asked"])
+    early = np.clip(until - since, 0, calls["waited"])
+    return CallWaits(awaited, until - begin, since, early, matched)
+
+
+def _awaited(recording: Recording, matched: MatchedCollectives) -> Indices:
+    """Return for each call of `matched` the call that it waits for."""
+    awaited: Indices = matched.of(matched.last)
+    root = np.full(len(recording.signatures), -1)
+    from_root = np.zeros(len(root), bool)
+    for at, each in enumerate(recording.signatures):
+        what = CALLS.get(each.operation)
+        if what is not None and what.rooted and "root" in each.values:
+            root[at] = recording.groups[each.group].ranks[each.values["root"]]
+            from_root[at] = what.root_sends
+    if not (root >= 0).any():
+        return awaited
+    signature = recording.calls["signature"][matched.calls]
+    at_root = recording.calls.ranks()[matched.calls] == root[signature]
+    of_root = matched.last.copy()  # where the root's call is not recorded
+    of_root[matched.of(np.arange(len(matched)))[at_root]] = matched.calls[at_root]
+    for_all = (root[signature] < 0) | (at_root & ~from_root[signature])
+    return np.where(for_all, awaited, matched.of(of_root))
+
+
+def _add_messages(awaited: Indices, begin: Indices, matched: MatchedMessages) -> None:
+    """Let the ends of messages wait for each other, and what has two messages for the later one."""
+    ends = np.concatenate([matched.sends, matched.receives])
+    others = np.concatenate([matched.receives, matched.sends])
+    order = np.argsort(begin[others], kind="stable")
+    ends, others = ends[order], others[order]
+    later = begin[others] > begin[ends]
+    awaited[ends[later]] = others[later]  # of several for one call, the last is kept
+
+
+@dataclass(frozen=True, slots=True)
+class Lateness:
+    """How long each rank kept others waiting. Arrays have an item a rank; times are in ns.
+
+    Attributes
+    ----------
+    collectives : ndarray of int64
+        In how many collectives of two ranks or more it took part.
+    last : ndarray of int64
+        How often it was the last of them.
+    kept_waiting : ndarray of int64
+        How long the others' programs were blocked until it arrived, in collectives and messages, added up.
+    waited : ndarray of int64
+        How long its own program was blocked until others arrived.
+    edges : ndarray of int64, shape (bins + 1,)
+        The edges of the bins of `map`, on the common clock.
+    map : ndarray of int64, shape (ranks, bins)
+        `kept_waiting`, by the time when the rank arrived.
+    """
+
+    collectives: NDArray[np.int64]
+    last: NDArray[np.int64]
+    kept_waiting: NDArray[np.int64]
+    waited: NDArray[np.int64]
+    edges: NDArray[np.int64]
+    map: NDArray[np.int64]
+
+    def __str__(self) -> str:
+        """Return a table, the rank that others waited for most first."""
+        lines = [_ROW.format("rank", "kept others waiting", "was last", "waited itself")]
+        worst = np.argsort(-self.kept_waiting, kind="stable").tolist()
+        for rank in worst[:MOST_RANKS]:
+            times = [f"{each[rank] / 1e6:.3f} ms" for each in (self.kept_waiting, self.waited)]
+            last = f"{self.last[rank]} of {self.collectives[rank]}"
+            lines.append(_ROW.format(rank, times[0], last, times[1]))
+        if (more := len(worst) - MOST_RANKS) > 0:
+            lines.append(f"and {counted(more, 'rank')} more")
+        return "\n".join(lines)
+
+
+_ROW = "{:>6}  {:>20}  {:>20}  {:>16}"
+
+
+def lateness(recording: Recording, waiting: CallWaits | None = None, bins: int = BINS) -> Lateness:
+    """Return how long each rank kept others waiting.
+
+    Parameters
+    ----------
+    recording : Recording
+        The recording.
+    waiting : CallWaits, optional
+        Its `waits`, if they are known.
+    bins : int, default 60
+        Parts of the recorded time in the heat map.
+    """
+    waiting = waiting or waits(recording)
+    rank, begin = recording.calls.ranks(), recording.calls["begin"]
+    matched, ranks = waiting.collectives, recording.ranks
+    several = matched.sizes > 1
+    edges = np.linspace(*span(recording), bins + 1).astype(np.int64)
+    blocked = np.flatnonzero(waiting.blocked)
+    cause, cost = waiting.awaited[blocked], waiting.blocked[blocked]
+    place = np.clip(np.searchsorted(edges, begin[cause], "right") - 1, 0, bins - 1)
+    heat = _summed(rank[cause] * bins + place, cost, ranks * bins).reshape(ranks, bins)
+    return Lateness(
+        np.bincount(rank[matched.calls[matched.of(several)]], minlength=ranks),
+        np.bincount(rank[matched.last[several]], minlength=ranks),
+        heat.sum(axis=1),
+        _summed(rank[blocked], cost, ranks),
+        edges,
+        heat,
+    )
+
+
+def span(recording: Recording) -> tuple[int, int]:
+    """Return when the first call began and the last one ended, in ns of the common clock."""
+    if not recording.calls.starts[-1]:
+        return 0, 0
+    return int(recording.calls["begin"].min()), int(recording.calls["end"].max())
+
+
+def _summed(place: NDArray[Any], values: Indices, size: int) -> Indices:
+    """Return the sums of values by place. They are exact up to 2**53 ns, which are 104 days."""
+    return np.bincount(place, values, minlength=size).astype(np.int64)

@@ -1,0 +1,210 @@
+"""Where the time of a step goes: five numbers that sum to it exactly.
+
+The fixed cost of a call is the part that does not depend on its bytes: ``alpha`` of ``t = alpha + beta * bytes``
+(R. W. Hockney, "The communication challenge for MPP", Parallel Computing 20, 1994). Below the half-performance
+size ``alpha / beta`` it is the greater part, and such calls are small.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hpccomm.recordings.lateness import CallWaits
+from hpccomm.recordings.matching import Indices
+from hpccomm.recordings.steps import ProgramSteps
+from hpccomm.results.recording import STEP, Recording
+
+COMPUTE, HIDDEN, WAITING, EXPOSED, FIXED = range(5)
+"""Places of the five numbers."""
+
+PARTS = (
+    "compute",
+    "hidden transfer",
+    "waiting for others",
+    "exposed transfer",
+    "fixed cost of small calls",
+)
+"""Their names. Hidden transfer is computation while an asynchronous call is under way; the other three block."""
+
+SMALL = 4096
+"""Bytes of a call that is small in any network, where its operation was called with one size alone."""
+
+_SAMPLES = 4096
+"""Calls of one signature that a line is fitted to."""
+
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class FixedCost:
+    """The line of an operation's transfers over their bytes.
+
+    Attributes
+    ----------
+    alpha : float
+        Seconds of a call that do not depend on its bytes.
+    beta : float
+        Seconds of a byte.
+    """
+
+    alpha: float
+    beta: float
+
+    @property
+    def half_performance_bytes(self) -> float:
+        """The size at which half of the time is `alpha`."""
+        return self.alpha / self.beta if self.beta else np.inf
+
+
+@dataclass(frozen=True, slots=True)
+class StepShares:
+    """Where the time of each step of each rank goes.
+
+    Attributes
+    ----------
+    parts : ndarray of int64, shape (steps, ranks, 5)
+        By the names of `PARTS`, in ns. They sum to the step of the rank.
+    typical : ndarray of float64, shape (ranks, 5)
+        Their mean over the typical steps: the half that is nearest to the median.
+    costs : mapping of (str, int) to FixedCost
+        By operation and number of the communicator.
+    """
+
+    parts: NDArray[np.int64]
+    typical: NDArray[np.float64]
+    costs: Mapping[tuple[str, int], FixedCost]
+
+    @property
+    def mean(self) -> NDArray[np.float64]:
+        """The five numbers of a typical step, as the mean over the ranks, in ns."""
+        mean: NDArray[np.float64] = self.typical.mean(axis=0)
+        return mean
+
+    @property
+    def load_balance(self) -> float:
+        """Mean over maximum of the ranks' computation, as POP defines it."""
+        work = self.typical[:, COMPUTE] + self.typical[:, HIDDEN]
+        return float(work.mean() / work.max()) if work.max() else 1.0
+
+    def __str__(self) -> str:
+        """Return the five numbers as a table."""
+        step = self.mean.sum()
+        lines = [
+            f"{name:>26}  {value / 1e6:>12.3f} ms  {value / step if step else 0:>6.1%}"
+            for name, value in zip(PARTS, self.mean.tolist(), strict=True)
+        ]
+        return "\n".join([*lines, f"{'step':>26}  {step / 1e6:>12.3f} ms"])
+
+
+def shares(recording: Recording, steps: ProgramSteps, waits: CallWaits) -> StepShares:
+    """Return where the time of each step goes.
+
+    Parameters
+    ----------
+    recording : Recording
+        The recording.
+    steps : ProgramSteps
+        Its steps.
+    waits : CallWaits
+        What its calls wait for.
+    """
+    calls = recording.calls
+    costs = fixed_costs(recording, waits)
+    # The ranks' times one behind the other, on one axis.
+    away = int(max(calls["end"].max(initial=0), steps.bounds.max(initial=0))) + 1
+    shift = calls.ranks() * np.int64(away)
+    bounds = steps.bounds + np.arange(recording.ranks) * away
+
+    taken = calls["waited"]
+    chosen = np.flatnonzero(taken)
+    since, taken = (waits.since + shift)[chosen], taken[chosen]
+    since, until, order = _apart(since, since + taken)
+    chosen = chosen[order]
+    begun = np.minimum(since + waits.blocked[chosen], until)
+    alpha = _alphas(recording, costs)[calls["signature"][chosen]]
+    small = np.minimum(begun + alpha, until)
+    waiting = _within(since, begun, bounds)
+    fixed = _within(begun, small, bounds)
+    exposed = _within(small, until, bounds)
+    flying = np.flatnonzero(~recording.of_signature("blocks"))
+    begin = np.concatenate([since, (calls["begin"] + shift)[flying]])
+    end = np.concatenate([until, (calls["end"] + shift)[flying]])
+    busy = _within(*_apart(begin, end)[:2], bounds)
+    compute = np.diff(steps.bounds, axis=0) - busy
+    hidden = busy - waiting - fixed - exposed
+    parts = np.stack([compute, hidden, waiting, exposed, fixed], axis=2)
+    return StepShares(parts, parts[steps.typical].mean(axis=0), costs)
+
+
+def _apart(begin: Indices, end: Indices) -> tuple[Indices, Indices, Indices]:
+    """Return intervals by their begin, each without what lies in an earlier one, and their former places."""
+    order = np.arange(len(begin))
+    if np.any(begin[1:] < begin[:-1]):
+        order = np.argsort(begin, kind="stable")
+        begin, end = begin[order], end[order]
+    reach = np.maximum.accumulate(end)
+    begin = np.maximum(begin, np.concatenate([begin[:1], reach[:-1]]))
+    return begin, np.maximum(begin, end), order
+
+
+def _within(begin: Indices, end: Indices, bounds: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return how much of disjoint ordered intervals lies between each bound and the next."""
+    before = np.concatenate([[0], np.cumsum(end - begin)])
+    place = np.searchsorted(begin, bounds, "right")
+    cut = np.concatenate([[0], end])[place] - bounds
+    return np.diff(before[place] - np.maximum(cut, 0), axis=0)
+
+
+def fixed_costs(recording: Recording, waits: CallWaits) -> dict[tuple[str, int], FixedCost]:
+    """Return the fixed cost of each operation of each communicator, from the transfers that were recorded.
+
+    The least squares of the relative errors fit the medians of each size. An operation that was called with one size
+    alone has a half-performance size of `SMALL` bytes.
+    """
+    points: dict[tuple[str, int], list[tuple[int, float, int]]] = {}
+    for signature, transfers in _transfers(recording, waits):
+        one = recording.signatures[signature]
+        if median := float(np.median(transfers[:: -(-len(transfers) // _SAMPLES)])):
+            point = one.nbytes, median * 1e-9, len(transfers)
+            points.setdefault((one.operation, one.group), []).append(point)
+    return {key: _line(*np.array(each, float).T) for key, each in points.items()}
+
+
+def _transfers(recording: Recording, waits: CallWaits) -> Iterator[tuple[int, Indices]]:
+    """Yield each signature with the ns that its calls took after the awaited arrival."""
+    signature = recording.calls["signature"]
+    small = len(recording.signatures) < 1 << 16  # which sorts ten times as fast
+    order = np.argsort(signature.astype(np.uint16) if small else signature, kind="stable")
+    edges = np.searchsorted(signature[order], np.arange(len(recording.signatures) + 1))
+    calls = recording.calls
+    for number, each in enumerate(recording.signatures):
+        chosen = order[edges[number] : edges[number + 1]]
+        if len(chosen) and each.operation != STEP:
+            yield number, calls["end"][chosen] - calls["begin"][chosen] - waits.wait[chosen]
+
+
+def _line(nbytes: Floats, seconds: Floats, number: Floats) -> FixedCost:
+    """Return the line through points of bytes, seconds and number of calls."""
+    if len(set(nbytes.tolist())) < 2:
+        cost = np.average(seconds, weights=number) / (SMALL + nbytes[0])
+        return FixedCost(float(SMALL * cost), float(cost))
+    weight = np.sqrt(number) / seconds
+    matrix = np.stack([weight, nbytes * weight], axis=1)
+    scale = matrix.max(axis=0)
+    alpha, beta = np.linalg.lstsq(matrix / scale, np.sqrt(number), rcond=None)[0] / scale
+    if beta <= 0:
+        return FixedCost(float(np.average(seconds, weights=number)), 0.0)
+    return FixedCost(float(max(alpha, 0.0)), float(beta))
+
+
+def _alphas(recording: Recording, costs: Mapping[tuple[str, int], FixedCost]) -> Indices:
+    """Return the fixed ns of a call of each signature; 0 of one that is not small."""
+    alphas = np.zeros(len(recording.signatures), np.int64)
+    for at, each in enumerate(recording.signatures):
+        cost = costs.get((each.operation, each.group))
+        if cost is not None and each.nbytes <= cost.half_performance_bytes:
+            alphas[at] = round(cost.alpha * 1e9)
+    return alphas

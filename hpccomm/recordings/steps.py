@@ -1,0 +1,201 @@
+"""The steps of a recorded program: by its marks, else by the period of its calls, else the whole recording."""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hpccomm.recordings.lateness import span
+from hpccomm.recordings.matching import Indices, MatchedCollectives
+from hpccomm.results.recording import STEP, Recording
+from hpccomm.units import counted
+
+ALIKE = 0.95
+"""The least part of the calls that are as those a period before."""
+
+_LOOKED_AT = 1 << 17
+"""Calls in the middle of the program in which a period is looked for."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProgramSteps:
+    """The steps of a program.
+
+    Attributes
+    ----------
+    how : str
+        How they were found, in words.
+    bounds : ndarray of int64, shape (steps + 1, ranks)
+        When each rank began each step, and when it ended the last one, in ns of the common clock.
+    """
+
+    how: str
+    bounds: NDArray[np.int64]
+
+    def __len__(self) -> int:
+        """Return the number of steps."""
+        return len(self.bounds) - 1
+
+    @property
+    def durations(self) -> NDArray[np.float64]:
+        """How long each step took, as the mean over the ranks, in ns."""
+        taken: NDArray[np.float64] = np.diff(self.bounds, axis=0).mean(axis=1)
+        return taken
+
+    @property
+    def typical(self) -> Indices:
+        """The half of the steps that is nearest to the median, in their order."""
+        order = np.argsort(self.durations, kind="stable")
+        quarter = len(order) // 4
+        return np.sort(order[quarter : len(order) - quarter])
+
+    @property
+    def median(self) -> int:
+        """The step of median duration."""
+        return int(np.argsort(self.durations, kind="stable")[(len(self) - 1) // 2])
+
+    def calls(self, recording: Recording, step: int, rank: int) -> slice:
+        """Return where the calls are that a rank began in a step."""
+        whole = recording.calls.of_rank(rank)
+        begin = recording.calls["begin"][whole]
+        first, stop = np.searchsorted(begin, self.bounds[step : step + 2, rank]).tolist()
+        return slice(whole.start + first, whole.start + stop)
+
+
+def steps(recording: Recording, collectives: MatchedCollectives) -> ProgramSteps:
+    """Return the steps of a program.
+
+    What is before the first mark or period, such as a warm-up, and after the last one, belongs to no step.
+
+    Parameters
+    ----------
+    recording : Recording
+        The recording.
+    collectives : MatchedCollectives
+        Which of its calls are one collective.
+    """
+    marks = _at_marks(recording)
+    if marks is not None:
+        return ProgramSteps(f"{counted(len(marks) - 1, 'step')}, by marks", marks)
+    periodic = _periodic(recording, collectives)
+    if periodic is not None:
+        length, bounds = periodic
+        how = f"{counted(len(bounds) - 1, 'step')}, by the period of {counted(length, 'call')}"
+        return ProgramSteps(how, bounds)
+    first, last = span(recording)
+    bounds = np.repeat(np.array([[first], [last]], np.int64), recording.ranks, axis=1)
+    return ProgramSteps("the whole recording, in which no period was found", bounds)
+
+
+def _at_marks(recording: Recording) -> NDArray[np.int64] | None:
+    calls = recording.calls
+    marked = recording.of_signature("operation") == STEP
+    ends = [calls["end"][each][marked[each]] for each in map(calls.of_rank, range(recording.ranks))]
+    number = min(map(len, ends))
+    if number == 1:  # then the one step begins with the recording
+        firsts = [calls["begin"][calls.of_rank(rank)][0] for rank in range(recording.ranks)]
+        return np.array([firsts, [each[0] for each in ends]], np.int64)
+    return np.stack([each[:number] for each in ends], axis=1) if number else None
+
+
+def _periodic(
+    recording: Recording, matched: MatchedCollectives
+) -> tuple[int, NDArray[np.int64]] | None:
+    """Return the period in calls of the rank with most calls, and the bounds of steps; None without."""
+    calls = recording.calls
+    # Where a collective of all ranks ends, they are nearest to each other.
+    whole = np.flatnonzero(matched.sizes == recording.ranks)
+    rank = int(np.argmax(np.diff(calls.starts)))
+    of_rank = calls.of_rank(rank)
+    ours = matched.calls[matched.starts[whole] + rank] - of_rank.start
+    place = np.full(of_rank.stop - of_rank.start, -1)
+    place[ours] = whole
+    sequence = calls["signature"][of_rank]
+    if len(whole):
+        cut = _cuts(sequence, place >= 0)
+        if cut is None:
+            return None
+        length, positions = cut
+        every = matched.calls[
+            matched.starts[place[positions]][:, None] + np.arange(recording.ranks)
+        ]
+        return length, _returned(recording, every)
+    each = [_cuts(calls["signature"][calls.of_rank(one)], None) for one in range(recording.ranks)]
+    cuts = [one for one in each if one is not None]
+    if len(cuts) < recording.ranks or len({len(positions) for _, positions in cuts}) > 1:
+        return None
+    every = np.stack([one + start for (_, one), start in zip(cuts, calls.starts, strict=False)], 1)
+    return cuts[rank][0], _returned(recording, every)
+
+
+def _returned(recording: Recording, call: Indices) -> NDArray[np.int64]:
+    """Return when the program went on after calls."""
+    blocks = np.array([each.blocks for each in recording.signatures])
+    columns = recording.calls
+    ends = columns["end"][call]
+    return np.where(blocks[columns["signature"][call]], ends, columns["begin"][call])
+
+
+def _cuts(
+    sequence: NDArray[np.int32], allowed: NDArray[np.bool_] | None
+) -> tuple[int, Indices] | None:
+    """Return the period of a sequence of signatures, and the calls between its steps; None without.
+
+    The calls are of the rarest signature of a period, of the `allowed` calls. Calls of other signatures may come in
+    between now and then, and move no bound.
+    """
+    part = period(sequence)
+    if part is None:
+        return None
+    length, first, stop = part
+    middle = (first + stop - length) // 2
+    one = slice(middle, middle + length)
+    chosen = sequence[one] if allowed is None else sequence[one][allowed[one]]
+    if not len(chosen):
+        return None
+    kinds, counts = np.unique(chosen, return_counts=True)
+    where = sequence[first:stop] == kinds[np.argmin(counts)]
+    if allowed is not None:
+        where &= allowed[first:stop]
+    positions = first + np.flatnonzero(where)[counts.min() - 1 :: counts.min()]
+    return (length, positions) if len(positions) > 2 else None
+
+
+def period(sequence: NDArray[np.int32]) -> tuple[int, int, int] | None:
+    """Return the period of a sequence, and where the part of it begins and ends that has it; None without.
+
+    `ALIKE` of the items of the part are as those a period before. The part is at least half the sequence.
+    """
+    number = len(sequence)
+    middle = sequence[max(0, number - _LOOKED_AT) // 2 :][:_LOOKED_AT]
+    scores = {length: _part(middle, length)[0] for length in _distances(middle)}
+    best = max(scores.values(), default=-1)
+    if best < 0:
+        return None
+    length = min(length for length, score in scores.items() if score >= ALIKE * best)
+    score, first, stop = _part(sequence, length)
+    return (length, first, stop) if score >= 0 and stop - first >= number / 2 else None
+
+
+def _part(sequence: NDArray[np.int32], length: int) -> tuple[float, int, int]:
+    """Return the part of a sequence that has a period, and a score: below 0 if it is too short, or too few are alike."""
+    alike = sequence[:-length] == sequence[length:]
+    # The part of the greatest sum, in which an item that differs undoes the gain of four alike ones.
+    sums = np.concatenate([[0], np.cumsum(np.where(alike, 1, -4))])
+    stop = int(np.argmax(sums - np.minimum.accumulate(sums)))
+    first = stop - int(np.argmin(sums[: stop + 1][::-1]))
+    differ = (stop - first - sums[stop] + sums[first]) / 5
+    score = stop - first - differ / (1 - ALIKE) if stop - first >= length else -1
+    return float(score), first, stop + length
+
+
+def _distances(sequence: NDArray[np.int32]) -> set[int]:
+    """Return distances between the calls of a signature, of rare and of frequent ones."""
+    kinds, counts = np.unique(sequence, return_counts=True)
+    kinds = kinds[np.argsort(counts, kind="stable")][np.sort(counts) > 2]
+    distances: set[int] = set()
+    for kind in kinds[np.linspace(0, len(kinds) - 1, min(len(kinds), 8)).astype(int)]:
+        places = np.flatnonzero(sequence == kind)
+        third = len(places) // 3
+        distances.update((places[third + 1 : third + 26] - places[third]).tolist())
+    return {each for each in distances if each <= len(sequence) // 2}

@@ -1,0 +1,191 @@
+"""Steps and where their time goes, by programs of known times."""
+
+import numpy as np
+import pytest
+from recordings_made import MARK, MadeCall, all_reduce, made, stepped
+
+from hpccomm.recordings.lateness import waits
+from hpccomm.recordings.shares import COMPUTE, EXPOSED, FIXED, HIDDEN, WAITING, fixed_costs, shares
+from hpccomm.recordings.steps import period, steps
+from hpccomm.results.recording import ASYNC, POLLED, CallSignature
+
+
+def parts(recording):
+    waiting = waits(recording)
+    return shares(recording, steps(recording, waiting.collectives), waiting)
+
+
+def program(ranks, sequence, gap=100, transfer=50):
+    """Return the recording of ranks that call these sizes one after the other, later ranks a little later."""
+    rows = []
+    for rank in range(ranks):
+        begins = [(gap + transfer) * at + gap + rank for at in range(len(sequence))]
+        last = ranks - 1 - rank
+        ends = [begin + last + transfer for begin in begins]
+        each = zip(sequence, begins, ends, strict=True)
+        rows.append(
+            [
+                MadeCall(all_reduce(4 * size), at, *times)
+                for at, (size, *times) in enumerate(each, 1)
+            ]
+        )
+    return made(rows)
+
+
+def test_marks_bound_steps_and_what_is_before_the_first_is_warm_up():
+    recording = stepped(3, 5, lambda rank, step: 100 + step, 10)
+    found = steps(recording, waits(recording).collectives)
+    assert found.how == "4 steps, by marks"
+    assert np.diff(found.bounds, axis=0).tolist() == [[111] * 3, [112] * 3, [113] * 3, [114] * 3]
+    assert found.median == 1
+    assert found.typical.tolist() == [1, 2]
+    assert found.calls(recording, 1, 2) == slice(23, 25)  # from the mark on
+
+
+def test_one_mark_ends_the_step_that_begins_with_the_recording():
+    one = all_reduce(8)
+    rows = [[MadeCall(one, 1, 10 * rank, 50), MadeCall(MARK, 0, 60, 60)] for rank in range(2)]
+    recording = made(rows)
+    assert steps(recording, waits(recording).collectives).bounds.tolist() == [[0, 10], [60, 60]]
+
+
+@pytest.mark.parametrize("ranks", [1, 4])
+def test_without_marks_the_period_of_the_calls_bounds_them(ranks):
+    warm_up, step, rest = [9, 8, 7, 7, 1], [1, 1, 2, 1, 3], [1, 1, 9, 9]
+    irregular = [*step[:3], 5, *step[3:]]  # one more call now and then
+    sequence = warm_up + step * 20 + irregular + step * 19 + rest
+    recording = program(ranks, sequence)
+    found = steps(recording, waits(recording).collectives)
+    assert found.how == "39 steps, by the period of 5 calls"
+    lengths = np.diff(found.bounds, axis=0)
+    assert (lengths == lengths[:, :1]).all()
+    assert sorted(lengths[:, 0].tolist()) == [750] * 38 + [900]
+
+
+def test_messages_alone_have_the_period_of_each_rank():
+    send, receive = (
+        CallSignature(name, 0, 8, POLLED, {"dst": dst, "src": src, "tag": 0})
+        for name, dst, src in (("send", 1, None), ("recv", None, 0))
+    )
+    rows = [[], []]
+    for at in range(0, 2000, 100):
+        rows[0] += [MadeCall(send, 0, at, at + 5), MadeCall(send, 0, at + 10, at + 15)]
+        rows[1] += [MadeCall(receive, 0, at, at + 8), MadeCall(receive, 0, at + 10, at + 18)]
+    recording = made(rows)
+    found = steps(recording, waits(recording).collectives)
+    assert len(found) == 39  # a send is as the one before
+    assert found.bounds[0].tolist() == [5, 8]
+
+
+def test_what_has_no_period_is_one_step():
+    recording = program(2, np.random.default_rng(1).integers(1, 50, 60).tolist())
+    found = steps(recording, waits(recording).collectives)
+    assert (len(found), found.how) == (1, "the whole recording, in which no period was found")
+    assert period(np.array([1, 1, 2, 3, 4, 5, 1, 6])) is None
+
+
+def test_a_step_of_many_equal_calls_and_a_rare_one_has_both():
+    sequence = np.array(([1] * 200 + [2]) * 10)
+    length, first, stop = period(sequence)
+    assert (length, first, stop) == (201, 0, len(sequence))
+
+
+def test_shares_of_a_step_are_those_that_were_made():
+    # Large calls of known cost, and small ones: t = 10 us + 1 ns a byte.
+    small, large = all_reduce(1_000), all_reduce(1_000_000)
+    rows = [[], []]
+    for rank, row in enumerate(rows):
+        now = 0
+        for step in range(1, 9):
+            row.append(MadeCall(small, 2 * step - 1, now + 50_000, now + 61_000))
+            begin = now + 161_000 - 40_000 * rank
+            row.append(MadeCall(large, 2 * step, begin, now + 1_171_000))
+            now += 1_171_000
+            row.append(MadeCall(MARK, 0, now, now))
+    found = parts(made(rows))
+    cost = found.costs["all_reduce", 0]
+    assert cost.alpha == pytest.approx(10e-6, rel=1e-6)
+    assert cost.beta == pytest.approx(1e-9, rel=1e-6)
+    assert cost.half_performance_bytes == pytest.approx(10_000, rel=1e-6)
+    expected = np.zeros((2, 5))
+    expected[:, COMPUTE] = 150_000, 110_000
+    expected[:, WAITING] = 0, 40_000
+    expected[:, FIXED] = 10_000
+    expected[:, EXPOSED] = 1_000 + 1_010_000
+    assert found.typical == pytest.approx(expected, abs=1)
+    # POP: the mean of the ranks' useful computation over its maximum.
+    assert found.load_balance == pytest.approx(130 / 150, rel=1e-3)
+    assert "1.171 ms" in str(found).splitlines()[-1]
+
+
+def test_computation_behind_an_asynchronous_call_is_hidden_transfer():
+    one = all_reduce(1 << 20, ASYNC)
+    row = [MadeCall(MARK, 0, 0, 0), MadeCall(one, 1, 100, 900, asked=600, waited=300)]
+    row.append(MadeCall(MARK, 0, 1000, 1000))
+    found = parts(made([row, row]))
+    assert found.parts[0, 0].tolist() == [200, 500, 0, 300, 0]
+
+
+def test_random_programs_have_the_shares_of_a_loop_over_all_nanoseconds():
+    for seed in range(6):
+        recording = _random_program(np.random.default_rng(seed))
+        waiting = waits(recording)
+        found = steps(recording, waiting.collectives)
+        counted = shares(recording, found, waiting)
+        assert (counted.parts.sum(axis=2) == np.diff(found.bounds, axis=0)).all()
+        assert counted.parts.tolist() == _by_loop(recording, found, waiting)
+
+
+def _random_program(random):
+    ranks, number = 3, 40
+    rows = [[] for _ in range(ranks)]
+    now, free = [0] * ranks, 0
+    for at in range(1, number + 1):
+        asynchronous = bool(random.integers(2))
+        one = all_reduce(int(4 ** random.integers(1, 8)), ASYNC if asynchronous else POLLED)
+        begins = [each + int(random.integers(1, 40)) for each in now]
+        # Calls of a communicator end in their order.
+        free = end = max(*begins, free) + int(random.integers(1, 30))
+        for rank, begin in enumerate(begins):
+            if asynchronous:
+                asked = begin + int(random.integers(1, 60))
+                waited = max(0, end - asked)
+                rows[rank].append(MadeCall(one, at, begin, end, asked, waited))
+                now[rank] = asked + waited
+            else:
+                rows[rank].append(MadeCall(one, at, begin, end))
+                now[rank] = end
+        if at % 8 == 0:
+            for rank, row in enumerate(rows):
+                row.append(MadeCall(MARK, 0, now[rank], now[rank]))
+    return made(rows)
+
+
+def _by_loop(recording, found, waiting):
+    costs = fixed_costs(recording, waiting)
+    calls, result = recording.calls, []
+    for step in range(len(found)):
+        result.append([])
+        for rank in range(recording.ranks):
+            sums = [0] * 5
+            for moment in range(*found.bounds[step : step + 2, rank].tolist()):
+                sums[_what(recording, waiting, costs, calls.of_rank(rank), moment)] += 1
+            result[-1].append(sums)
+    return result
+
+
+def _what(recording, waiting, costs, of_rank, moment):
+    calls, flying = recording.calls, False
+    for at in range(of_rank.start, of_rank.stop):
+        one = recording.signatures[calls["signature"][at]]
+        since = int(calls["begin"][at] if one.blocks else calls["asked"][at])
+        if since <= moment < since + calls["waited"][at]:
+            arrival = int(calls["begin"][waiting.awaited[at]])
+            if moment < arrival:
+                return WAITING
+            cost = costs[one.operation, one.group]
+            small = one.nbytes <= cost.half_performance_bytes
+            fixed = small and moment < max(since, arrival) + round(cost.alpha * 1e9)
+            return FIXED if fixed else EXPOSED
+        flying |= not one.blocks and calls["begin"][at] <= moment < calls["end"][at]
+    return HIDDEN if flying else COMPUTE
