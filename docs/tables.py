@@ -26,6 +26,13 @@ from hpccomm.foreign_names import table as mpi4py_names
 from hpccomm.reductions import ReduceOp, meaningful
 from hpccomm.results.csv_text import stored_columns
 from hpccomm.results.links import links as LINKS  # noqa: N812 (the table below has that name)
+from hpccomm.results.recording import (
+    BLOCKS,
+    CALL_COLUMNS,
+    CallSignature,
+    RecordedGroup,
+    RecordingFacts,
+)
 from hpccomm.results.schema import (
     ROWS,
     Column,
@@ -37,7 +44,7 @@ from hpccomm.results.schema import (
     Timing,
     columns,
 )
-from hpccomm.results.training import STEPS, TrainingBucket, TrainingFacts, TrainingNote
+from hpccomm.results.training import STEPS, TrainingBucket, TrainingNote
 from hpccomm.schedules.algorithms import ALGORITHMS
 from hpccomm.settings import VARIABLES
 from hpccomm.variables.tables import config_fields, known
@@ -234,7 +241,11 @@ STORED = {
     "rows": columns(Row),
     "timings": columns(Timing),
     "row_locations": ROWS.location,
-    "training_facts": columns(TrainingFacts),
+    "recording_facts": columns(RecordingFacts),
+    "recorded_groups": columns(RecordedGroup),
+    "signatures": columns(CallSignature),
+    "blocks": (*BLOCKS.own, *BLOCKS.location),
+    "calls": CALL_COLUMNS,
     "training_steps": (*STEPS.own, *STEPS.location),
     "training_buckets": columns(TrainingBucket),
     "training_notes": columns(TrainingNote),

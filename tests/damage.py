@@ -106,7 +106,7 @@ def shown(path: Path) -> Iterator[tuple[str, int, str, str]]:
         yield (f"show {run}", *called("show", str(path), "--run", run))
         yield (f"csv {run}", *called("export", str(path), "--format", "csv", "--run", run))
         yield (f"json {run}", *called("export", str(path), "--format", "json", "--run", run))
-    training = ("export", str(path), "--format", "csv", "--run", "training0001")
+    training = ("export", str(path), "--format", "csv", "--run", "recording0001")
     yield ("steps", *called(*training))
     yield ("verify", *called("show", "--verify", str(path)))
     try:
@@ -157,7 +157,7 @@ def invented(reader: str, text: str, original: str) -> set[object]:
 
 def without_end(line: str) -> str:
     """Return a line of the facts without what damage of rows and of the end takes from it."""
-    if re.match("# [* ] (run|training)", line):
+    if re.match("# [* ] (run|recording)", line):
         return re.sub(r"(?<=rank|anks)  .*", "", line)
     ends = f"completed|{re.escape(UNKNOWN_END)}|interrupted( or running)?: .*"
     return re.sub(f"(?<=: )({ends})$", "", re.sub(" to [0-9: -]+ by ", " by ", line))

@@ -10,8 +10,8 @@ import numpy as np
 from hpccomm.charts.pictures import number
 from hpccomm.drawing.vega import Chart, chart, encoding, layer
 from hpccomm.errors import ResultsError
-from hpccomm.results.training import Training
-from hpccomm.results.training_text import spans
+from hpccomm.results.recording import Recording
+from hpccomm.results.recording_text import spans
 from hpccomm.units import counted
 
 MOST_POINTS = 500
@@ -25,7 +25,7 @@ _SECONDS = {
 _BYTES = {"gradients": ("nbytes", "#7f7f7f"), "sent": ("wire_nbytes", "#9467bd")}
 
 
-def training_chart(training: Training) -> Chart:
+def training_chart(training: Recording) -> Chart:
     """Return milliseconds and bytes of each step.
 
     Raises
@@ -50,7 +50,7 @@ def training_chart(training: Training) -> Chart:
 
 
 def _panel(
-    training: Training,
+    training: Recording,
     curves: dict[str, tuple[str, str]],
     factor: float,
     title: str,

@@ -88,18 +88,18 @@ FLAGS = (
 
 def run(args: argparse.Namespace) -> int:
     """Write the run; return the exit status."""
-    from hpccomm.results import training_text
+    from hpccomm.results import recording_text
+    from hpccomm.results.recording import Recording
     from hpccomm.results.run import WholeSamples, choose
-    from hpccomm.results.training import Training
 
     examined, status = output.read_file(args.file)
-    chosen = choose(examined.runs, args.run, examined.trainings)
-    if isinstance(chosen, Training):
+    chosen = choose(examined.runs, args.run, examined.recordings)
+    if isinstance(chosen, Recording):
         if args.format != "csv":
             raise ResultsError(
-                f"{chosen.name} is a training, which --format {args.format} has no place for; take --format csv"
+                f"{chosen.name} is a recording, which --format {args.format} has no place for; take --format csv"
             )
-        text = training_text.csv_text(chosen)
+        text = recording_text.csv_text(chosen)
     else:
         _refuse_without_place(chosen, args.format)
         with watched(f"exporting {chosen.name}", len(chosen.rows)) as progress:

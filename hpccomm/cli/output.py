@@ -92,7 +92,7 @@ def read_file(file: Path) -> "tuple[Examined, int]":
     from hpccomm.results import reader
 
     with watched(f"reading {file.name}"):
-        examined = reader.examine(file)
+        examined = reader.examine_all(file)
     return examined, damaged(examined.damage, file)
 
 

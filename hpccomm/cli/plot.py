@@ -117,7 +117,7 @@ _USUAL = {
 
 FLAGS = (
     FlagGroup(_DRAWN, exclusive=True, required=True),
-    Flag("--run NAME", str, "the training or run, such as training0001"),
+    Flag("--run NAME", str, "the recording or run, such as recording0001"),
     FlagGroup(_OF_RUNS, "chart of --runs"),
     *_OF_SCHEDULES,
     FlagGroup(_SHOWN, exclusive=True),
@@ -155,7 +155,7 @@ def run(args: argparse.Namespace) -> int:
 def _refuse_others(args: argparse.Namespace, kind: str) -> None:
     """Raise if there is a flag that belongs to another kind of picture."""
     if kind == "schedule":
-        why = "chooses a training or pairs; name its file by --training or --pairs"
+        why = "chooses a recording or pairs; name its file by --training or --pairs"
         refuse(args, ("run",), why)
         return
     given = [name for name, default in _USUAL.items() if getattr(args, name) != default]
@@ -172,14 +172,15 @@ def _training(args: argparse.Namespace) -> Drawn:
     """Draw a stored training."""
     from hpccomm.charts.training_chart import training_chart
     from hpccomm.drawing import vega
+    from hpccomm.results.recording import Recording
     from hpccomm.results.run import choose
-    from hpccomm.results.training import Training
 
     examined, status = output.read_file(args.training)
-    if not examined.trainings:
+    trainings = [each for each in examined.recordings if len(each.steps)]
+    if not trainings:
         raise ResultsError(f"{args.training} holds no training; GradientSync(..., log=) writes one")
-    chosen = choose((), args.run, examined.trainings)
-    assert isinstance(chosen, Training)
+    chosen = choose((), args.run, examined.recordings if args.run else trainings)
+    assert isinstance(chosen, Recording)
     said, name = f"{chosen.name}: {len(chosen.steps)} steps", f"{args.training.stem}-{chosen.name}"
     return Drawn(vega.svg(training_chart(chosen)), f"{name}.svg", said, status)
 

@@ -1,6 +1,6 @@
-"""Print a stored run, with its table as `hpccomm perf` printed it, or a logged training.
+"""Print a stored run, with its table as `hpccomm perf` printed it, or a recording of a program.
 
-A run comes with the facts of its machine, a training with the cost of its gradients. Damaged parts
+A run comes with the facts of its machine, a recording with its calls and the cost of its gradients. Damaged parts
 are left out and named on standard error, and the exit status is 2.
 
 Examples
@@ -8,10 +8,10 @@ Examples
   hpccomm show run.h5              the last run of the file
   hpccomm show run.h5 --run 1      the first
   hpccomm show run.h5 --run run0003
-  hpccomm show run.h5 --run training0001   the cost of a training's gradients
+  hpccomm show run.h5 --run recording0001  the calls of a program, or the cost of its gradients
   hpccomm show run.h5 --statistics  medians and percentiles as well
   hpccomm show run.h5 --expect 8xinfiniband-ndr    its part of its links' bandwidth
-  hpccomm show archive/ --list     a line for each run and training of a folder
+  hpccomm show archive/ --list     a line for each run and recording of a folder
   hpccomm show archive/ --list --case all_reduce:1M --since 30d --host 'gpu-1*'
   hpccomm show run.h5 --verify     a line a run; status 2 if anything is not as it was stored
 """
@@ -40,11 +40,11 @@ FLAGS = (
         values="+",
     ),
     RUN,
-    Flag("--list", bool, "a line for each run and training of the files, instead"),
+    Flag("--list", bool, "a line for each run and recording of the files, instead"),
     Flag(
         "--verify",
         bool,
-        "check every run, row, sample and training of the file against its checksum instead",
+        "check every run, row, sample and recording of the file against its checksum instead",
     ),
     Flag(
         "--statistics",
@@ -52,7 +52,7 @@ FLAGS = (
         "print minimum, median, percentiles and maximum over the repetitions of each row, or the steps of "
         "a training, as well, in lines of comment",
     ),
-    FlagGroup((*LOOKED_FOR, JSON), "which runs and trainings --list finds"),
+    FlagGroup((*LOOKED_FOR, JSON), "which runs and recordings --list finds"),
     FlagGroup(EXPECTED, "the expectations"),
 )
 
@@ -67,12 +67,12 @@ def run(args: argparse.Namespace) -> int:
         pairs,
         pairs_text,
         rates,
+        recording_text,
         table,
-        training_text,
     )
     from hpccomm.results.bounds import published
+    from hpccomm.results.recording import Recording
     from hpccomm.results.run import WholeSamples, choose
-    from hpccomm.results.training import Training
     from hpccomm.results.verify import verify
 
     if args.near is not None and args.expected is None:
@@ -95,21 +95,21 @@ def run(args: argparse.Namespace) -> int:
         output.write("".join(f"{line}\n" for line in lines))
         return 0 if whole else 2
     examined, status = output.read_file(file)
-    chosen = choose(examined.runs, args.run, examined.trainings)
+    chosen = choose(examined.runs, args.run, examined.recordings)
     if args.expected is not None and (
-        isinstance(chosen, Training)
+        isinstance(chosen, Recording)
         or pairs.ENTRY in chosen.entries
         or rates.are_rates(chosen.rows)
     ):
         what = (
-            "a training" if isinstance(chosen, Training) else "of pairs of ranks, memory or links"
+            "a recording" if isinstance(chosen, Recording) else "of pairs of ranks, memory or links"
         )
         raise UsageError(
             f"--expect: {chosen.name} is {what}, and has no rows of collectives; name another run by --run"
         )
-    listing = describe.listing(examined.runs, examined.trainings, chosen)
-    if isinstance(chosen, Training):
-        output.write(listing + training_text.text(chosen, statistics=args.statistics))
+    listing = describe.listing(examined.runs, examined.recordings, chosen)
+    if isinstance(chosen, Recording):
+        output.write(listing + recording_text.text(chosen, statistics=args.statistics))
         return status
     finished = chosen.status == "completed"
     if pairs.ENTRY in chosen.entries:
@@ -188,13 +188,13 @@ def _expected(args: argparse.Namespace, run: "Run") -> tuple[str, bool]:
 
 
 def _list(args: argparse.Namespace) -> int:
-    """List the runs and trainings of files and folders; return the exit status."""
+    """List the runs and recordings of files and folders; return the exit status."""
     from hpccomm.bench.progress import watched
     from hpccomm.results import archive
 
     refuse(args, ("run", "verify", "statistics"), "is of one run or file; leave it out with --list")
     asked = query(args)
     with watched("reading files") as progress:
-        searched = archive.search(args.files, asked, progress, trainings=True)
+        searched = archive.search(args.files, asked, progress, recordings=True)
     output.write(archive.as_json(searched) if args.json else archive.listing(searched, asked))
     return output.damaged(searched.damage)

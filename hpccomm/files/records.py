@@ -33,7 +33,7 @@ RUNS = "runs"
 """The group that holds one group a run."""
 
 FACTS = "facts"
-"""The dataset with the JSON record of a run or a training, and its attribute with the checksum."""
+"""The dataset with the JSON record of a run or a recording, and its attribute with the checksum."""
 
 CHECKSUM = "crc32"
 
@@ -135,14 +135,14 @@ def opened(path: Path) -> Iterator[tuple[Any, int]]:
 
 
 def names(parent: Any, prefix: str) -> list[str]:
-    """Return the names of the runs or trainings in a group, oldest first: prefix and number."""
+    """Return the names of the runs or recordings in a group, oldest first: prefix and number."""
     numbered = re.compile(rf"{prefix}\d+")
     names = [name for name in parent if numbered.fullmatch(name)]
     return sorted(names, key=lambda name: int(name[len(prefix) :]))
 
 
 def write_record(group: Any, record: Any) -> None:
-    """Store the JSON record of a run or training in its group (h5py)."""
+    """Store the JSON record of a run or recording in its group (h5py)."""
     text = json.dumps(record).encode()
     group[FACTS] = np.bytes_(text)
     name = group.name.rpartition("/")[2]
@@ -150,7 +150,7 @@ def write_record(group: Any, record: Any) -> None:
 
 
 def read_record(group: Any) -> Any:
-    """Return the JSON record of a run or training from its group (h5py).
+    """Return the JSON record of a run or recording from its group (h5py).
 
     Raises
     ------

@@ -12,16 +12,11 @@ from typing import TYPE_CHECKING
 from hpccomm.errors import UsageError
 from hpccomm.gradients.parameters import Bucket
 from hpccomm.results import origin
-from hpccomm.results.training import (
-    COMPLETED,
-    TrainingBucket,
-    TrainingFacts,
-    TrainingNote,
-    TrainingStep,
-)
+from hpccomm.results.recording import COMPLETED, RecordingFacts
+from hpccomm.results.training import TrainingBucket, TrainingNote, TrainingStep
 
 if TYPE_CHECKING:
-    from hpccomm.results.training_file import TrainingWriter
+    from hpccomm.results.recording_file import RecordingWriter
 
 _log = logging.getLogger("hpccomm")
 
@@ -51,7 +46,7 @@ class Log:
     Parameters
     ----------
     path : Path
-        A results file, which may hold runs and other trainings.
+        A results file, which may hold runs and recordings.
     ranks : int
         That train together.
     settings : mapping of str to object
@@ -64,17 +59,16 @@ class Log:
     """
 
     def __init__(self, path: Path, ranks: int, settings: Mapping[str, object]) -> None:
-        from hpccomm.results.training_file import TrainingWriter  # loads h5py
+        from hpccomm.results.recording_file import RecordingWriter  # loads h5py
 
-        facts = TrainingFacts(
+        facts = RecordingFacts(
             started=datetime.now().astimezone(),
             user=origin.user(),
-            host=origin.host(),
             arguments=tuple(sys.argv),
-            ranks=ranks,
+            hosts=(origin.host(), *[""] * (ranks - 1)),
             settings={name: str(value) for name, value in settings.items()},
         )
-        self._writer = TrainingWriter(path, facts)
+        self._writer = RecordingWriter(path, facts)
         self._at_exit = weakref.finalize(self, _end, self._writer, "")
 
     def layout(self, since: int, buckets: Sequence[Bucket]) -> None:
@@ -117,7 +111,7 @@ class Log:
             _end(self._writer, status)
 
 
-def _end(writer: "TrainingWriter", status: str) -> None:
+def _end(writer: "RecordingWriter", status: str) -> None:
     try:
         writer.end(status)
     except Exception as error:  # noqa: BLE001 (it must not hide another error)

@@ -36,8 +36,8 @@ class GradientSync:
         The model in the order of the forward pass: NumPy arrays or others that share host memory, such as PyTorch
         CPU tensors; or CuPy arrays. Dtypes are real floats. The arrays are kept for `broadcast_parameters`.
     log : path-like, optional
-        A results file, to which rank 0 writes each step and the buckets; see :ref:`trainings
-        <trainings>`. `close` ends the log, also at the end of a ``with`` block.
+        A results file, to which rank 0 writes each step and the buckets; see :ref:`recordings
+        <recordings>`. `close` ends the log, also at the end of a ``with`` block.
     timeout : float, optional
         Deadline of each reduction in seconds; None is the communicator's.
     **settings

@@ -1,9 +1,9 @@
 """Measurements on disk and on the screen: the HDF5 file, nccl-tests' table and JSON, CSV.
 
 - `schema` and `training` describe the columns. `run` and `training` hold what was read.
-- `writer` and `training_file` write, over `store`, `storage`, `layout` and `lines`.
+- `writer` and `recording_file` write, over `store`, `storage`, `layout` and `lines`.
 - `reader`, `archive` and `verify` read.
-- `table`, `nccl_json`, `csv_text`, `describe`, `pairs_text`, `rates` and `training_text` print.
+- `table`, `nccl_json`, `csv_text`, `describe`, `pairs_text`, `rates` and `recording_text` print.
 - `expectations`, `judge`, `bounds` and `links` compare rows with expected bandwidths.
 
 `hpccomm.bench` and `hpccomm.gradients` write through this package. `hpccomm.cli`, `hpccomm.charts`

@@ -1,4 +1,4 @@
-"""Finds runs and trainings in many files and folders, by case, date and host, and lists them.
+"""Finds runs and recordings in many files and folders, by case, date and host, and lists them.
 
 `hpccomm show --list`, ``plot``, ``report`` and ``compare`` search by it.
 """
@@ -15,10 +15,11 @@ from typing import Any, NamedTuple
 from hpccomm.errors import ResultsError
 from hpccomm.files.refusals import ForeignFile
 from hpccomm.results import reader
+from hpccomm.results.recording import Recording, RecordingFacts
+from hpccomm.results.recording_text import contents
 from hpccomm.results.run import Run, Steps
 from hpccomm.results.schema import Row, RunInfo, Timing
 from hpccomm.results.table import TIME_FORMAT, figure
-from hpccomm.results.training import Training, TrainingFacts
 from hpccomm.units import counted, few, size_text
 
 JSON_VERSION = 1
@@ -26,14 +27,14 @@ JSON_VERSION = 1
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """Which runs and trainings are looked for.
+    """Which runs and recordings are looked for.
 
     Attributes
     ----------
     collective : str or None
     size : int or None
     dtype : str or None
-        Of rows; a run without such a row is not found, and no training is.
+        Of rows; a run without such a row is not found, and no recording is.
     since, until : datetime or None
         When it started, with a time zone; `until` is not included.
     host : str or None
@@ -61,7 +62,7 @@ class Query:
         )
 
     def has(self, started: datetime, hosts: Iterable[str]) -> bool:
-        """Whether a run or training that started then, on these hosts, is looked for."""
+        """Whether a run or recording that started then, on these hosts, is looked for."""
         return (
             (self.since is None or started >= self.since)
             and (self.until is None or started < self.until)
@@ -91,7 +92,7 @@ class SearchResult(NamedTuple):
     ----------
     found : list of SearchHit
         Runs, by the time at which they started.
-    trainings : list of Training
+    recordings : list of Recording
         Likewise.
     damage : list of str
         Unreadable parts, with the name of the file.
@@ -102,7 +103,7 @@ class SearchResult(NamedTuple):
     """
 
     found: list[SearchHit]
-    trainings: list[Training]
+    recordings: list[Recording]
     damage: list[str]
     files: int
     others: int
@@ -113,7 +114,7 @@ def search(
     query: Query,
     progress: Steps | None = None,
     *,
-    trainings: bool = False,
+    recordings: bool = False,
 ) -> SearchResult:
     """Search results files, and folders of them with all that is below.
 
@@ -125,8 +126,8 @@ def search(
         The conditions.
     progress : Steps, optional
         Advances by one for each file.
-    trainings : bool
-        Whether trainings are read, too.
+    recordings : bool
+        Whether recordings are read, too.
 
     Raises
     ------
@@ -135,7 +136,7 @@ def search(
         part of the result.
     """
     hits: list[SearchHit] = []
-    trained: list[Training] = []
+    recorded: list[Recording] = []
     damage: list[str] = []
     files = others = 0
     for path, named in each_file(paths):
@@ -153,18 +154,18 @@ def search(
             continue
         files += 1
         damage += [f"{path}: {what}" for what in examined.damage]
-        trained += [
+        recorded += [
             each
-            for each in (examined.trainings if trainings and not query.of_rows else ())
-            if query.has(each.facts.started, [each.facts.host])
+            for each in (examined.recordings if recordings and not query.of_rows else ())
+            if query.has(each.facts.started, each.facts.known_hosts)
         ]
         for run in examined.runs:
             part = run.part([at for at, row in enumerate(run.rows) if query.has_row(row)])
             if query.has(run.info.started, run.info.hosts) and (part.rows or not query.of_rows):
                 hits.append(SearchHit(run, part))
     hits.sort(key=lambda each: each.run.info.started)
-    trained.sort(key=lambda each: each.facts.started)
-    return SearchResult(hits, trained, damage, files, others)
+    recorded.sort(key=lambda each: each.facts.started)
+    return SearchResult(hits, recorded, damage, files, others)
 
 
 def each_file(paths: Sequence[Path]) -> Iterator[tuple[Path, bool]]:
@@ -179,7 +180,7 @@ def each_file(paths: Sequence[Path]) -> Iterator[tuple[Path, bool]]:
 def listing(searched: SearchResult, query: Query) -> str:
     """Return a line for each run, and where rows were looked for, below it one for each of these.
 
-    A line for each training follows.
+    A line for each recording follows.
     """
     lines = []
     for run, part in searched.found:
@@ -196,16 +197,17 @@ def listing(searched: SearchResult, query: Query) -> str:
         )
         if query.of_rows:
             lines += [f"    {each}" for each in map(_figures, part.rows, part.timings)]
-    for training in searched.trainings:
-        facts = training.facts
+    for each in searched.recordings:
+        facts = each.facts
         lines.append(
-            f"{facts.started.strftime(TIME_FORMAT)}  {training.path}  {training.name}  {facts.host}  "
-            f"{facts.ranks} ranks  training of {len(training.steps)} steps  {training.status}"
+            f"{facts.started.strftime(TIME_FORMAT)}  {each.path}  {each.name}  {few(facts.known_hosts, 1)}  "
+            f"{facts.ranks} ranks  {contents(each)}  {each.status}"
         )
-    trainings = f" and {counted(len(searched.trainings), 'training')}" if searched.trainings else ""
+    count = len(searched.recordings)
+    recordings = f" and {counted(count, 'recording')}" if count else ""
     others = f", {searched.others} other files left out" if searched.others else ""
     lines.append(
-        f"# {counted(len(searched.found), 'run')}{trainings} of {counted(searched.files, 'file')}{others}"
+        f"# {counted(len(searched.found), 'run')}{recordings} of {counted(searched.files, 'file')}{others}"
     )
     return "".join(f"{line}\n" for line in lines)
 
@@ -241,7 +243,7 @@ def as_json(searched: SearchResult) -> str:
         "files": searched.files,
         "damage": searched.damage,
         "runs": [_run(each) for each in searched.found],
-        "trainings": [_training(each) for each in searched.trainings],
+        "recordings": [_recording(each) for each in searched.recordings],
     }
     return json.dumps(document, indent=1) + "\n"
 
@@ -260,13 +262,13 @@ def _run(each: SearchHit) -> dict[str, Any]:
     }
 
 
-def _training(each: Training) -> dict[str, Any]:
-    facts = each.facts
-    return {**_common(each, facts, [facts.host]), "ranks": facts.ranks, "steps": len(each.steps)}
+def _recording(each: Recording) -> dict[str, Any]:
+    common = _common(each, each.facts, each.facts.known_hosts)
+    return {**common, "ranks": each.ranks, "steps": len(each.steps), "calls": each.calls.count}
 
 
 def _common(
-    each: Run | Training, facts: RunInfo | TrainingFacts, hosts: list[str]
+    each: Run | Recording, facts: RunInfo | RecordingFacts, hosts: list[str]
 ) -> dict[str, Any]:
     return {
         "file": str(each.path),

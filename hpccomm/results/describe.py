@@ -5,32 +5,33 @@ from collections.abc import Sequence
 from datetime import datetime
 
 from hpccomm.results.liveness import in_words
+from hpccomm.results.recording import Recording
+from hpccomm.results.recording_text import contents
 from hpccomm.results.run import Run
 from hpccomm.results.table import TIME_FORMAT
-from hpccomm.results.training import Training
 from hpccomm.units import counted
 
 
-def listing(runs: Sequence[Run], trainings: Sequence[Training], chosen: Run | Training) -> str:
-    """Return a line for each run and training of a file with several, with a mark at the chosen one."""
-    if len(runs) + len(trainings) < 2:
+def listing(runs: Sequence[Run], recordings: Sequence[Recording], chosen: Run | Recording) -> str:
+    """Return a line for each run and recording of a file with several, with a mark at the chosen one."""
+    if len(runs) + len(recordings) < 2:
         return ""
     numbers = [counted(len(runs), "run")] if runs else []
-    numbers += [counted(len(trainings), "training")] if trainings else []
+    numbers += [counted(len(recordings), "recording")] if recordings else []
     lines = [f"# {chosen.path} holds {' and '.join(numbers)}:"]
     for run in runs:
         what = ", ".join(dict.fromkeys(row.collective for row in run.rows)) or (
             "no whole row" if run.damage else "no rows"
         )
         lines.append(_entry(run, chosen, run.info.started, len(run.info.ranks), what))
-    for training in trainings:
-        steps = counted(len(training.steps), "step")
-        lines.append(_entry(training, chosen, training.facts.started, training.facts.ranks, steps))
+    for each in recordings:
+        facts = each.facts
+        lines.append(_entry(each, chosen, facts.started, facts.ranks, contents(each)))
     return "".join(line + "\n" for line in [*lines, "#"])
 
 
 def _entry(
-    each: Run | Training, chosen: Run | Training, started: datetime, ranks: int, what: str
+    each: Run | Recording, chosen: Run | Recording, started: datetime, ranks: int, what: str
 ) -> str:
     mark = "*" if each.name == chosen.name else " "
     return (

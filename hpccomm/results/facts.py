@@ -1,4 +1,4 @@
-"""Facts of runs and trainings as JSON, and back.
+"""Facts of runs and recordings as JSON, and back.
 
 They are dataclasses of texts, numbers, times and each other. The writers store them as such JSON,
 and `reader` reads them.

@@ -1,4 +1,4 @@
-"""Runs and trainings as HDF5 groups: tables and arrays with capacity for more lines.
+"""Runs and recordings as HDF5 groups: tables and arrays with capacity for more lines.
 
 They are contiguous and have their bytes from the start. So a line is added by plain writes that
 touch nothing else. `storage` and `store` write them, and `reader` reads them.
@@ -14,12 +14,12 @@ import numpy as np
 from hpccomm.files import records
 from hpccomm.results import lines
 from hpccomm.results.lines import DataPlace
+from hpccomm.results.recording import RECORDING
 from hpccomm.results.schema import RANKS, RUN, SectionKind
-from hpccomm.results.training import TRAINING
 
 STATE = "state"
 
-KINDS = (RUN, TRAINING)
+KINDS = (RUN, RECORDING)
 
 
 class ByteCopy(NamedTuple):
@@ -50,7 +50,7 @@ def nbytes(kind: SectionKind, capacity: Mapping[str, int], ranks: int) -> int:
 def lay_out(
     group: h5py.Group, kind: SectionKind, capacity: Mapping[str, int], ranks: int
 ) -> dict[str, DataPlace]:
-    """Create the tables, arrays and the state of a run or training; return where they lie."""
+    """Create the tables, arrays and the state of a run or recording; return where they lie."""
     creation = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
     creation.set_layout(h5py.h5d.CONTIGUOUS)
     creation.set_alloc_time(h5py.h5d.ALLOC_TIME_EARLY)
@@ -77,7 +77,7 @@ def _with_text(form: np.dtype[Any]) -> np.dtype[Any]:
 
 
 def places(group: h5py.Group, kind: SectionKind) -> dict[str, DataPlace]:
-    """Return where the tables, arrays and the state of a run or training lie.
+    """Return where the tables, arrays and the state of a run or recording lie.
 
     Raises
     ------
@@ -117,7 +117,7 @@ def copy(
     capacity: Mapping[str, int] | None = None,
     record: Any = None,
 ) -> tuple[dict[str, DataPlace], list[ByteCopy]]:
-    """Lay out a run or training again.
+    """Lay out a run or recording again.
 
     Parameters
     ----------

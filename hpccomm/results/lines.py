@@ -18,6 +18,7 @@ import numpy as np
 from hpccomm import units
 from hpccomm.errors import ResultsError, UsageError
 from hpccomm.files.records import DIFFERS, checksum
+from hpccomm.files.refusals import os_errors_as
 from hpccomm.files.regular import as_utf8, open_regular
 from hpccomm.results.schema import STATUS, SectionKind, TableForm
 
@@ -63,7 +64,7 @@ class Source:
     """
 
     def __init__(self, path: Path, descriptor: int) -> None:
-        self._path, self._file = path, os.fstat(descriptor)
+        self.path, self._file = path, os.fstat(descriptor)
         self.descriptor = descriptor
         self.close = weakref.finalize(self, os.close, descriptor)
 
@@ -71,7 +72,7 @@ class Source:
         """Return bytes of the file, fewer where it ends."""
         if self.close.alive:
             return os.pread(self.descriptor, size, at)
-        with open_regular(self._path) as file:
+        with open_regular(self.path) as file:
             if not os.path.samestat(self._file, os.fstat(file.fileno())):
                 raise OSError(None, "it was replaced after it was read; read it again")
             return os.pread(file.fileno(), size, at)
@@ -93,7 +94,7 @@ def encode(
     form : TableForm
         The table.
     section : str
-        Name of the run or training.
+        Name of the run or recording.
     number : int
         Of the first line, from 0.
     added : sequence of Line
@@ -146,7 +147,7 @@ class StoredLines:
     source : Source
         The file.
     section : str
-        Name of the run or training.
+        Name of the run or recording.
     form : TableForm
         The table.
     places : mapping of str to DataPlace
@@ -192,6 +193,18 @@ class StoredLines:
             lost = sorted(set(range(count)).difference(self.numbers))
             self.damage += [f"{each}: {DIFFERS}" for each in spans(form.name[:-1], lost)]
 
+    def read(self, name: str, first: int, count: int) -> bytes:
+        """Read entries of array `name` again, whose line was whole.
+
+        Raises
+        ------
+        ResultsError
+            If the file cannot be read any more.
+        """
+        place = self._places[name]
+        with os_errors_as(self._source.path, "read"):
+            return self._source.read(place.entry(first), count * place.width)
+
     def part(self, number: int, name: str) -> np.ndarray:
         """Read the part of array `name` that the whole line of this number has.
 
@@ -220,7 +233,7 @@ def spans(what: str, numbers: list[int]) -> list[str]:
 
 @functools.cache
 def state_type(kind: SectionKind) -> np.dtype[Any]:
-    """Return the type of the scalar ``state`` of a run or training.
+    """Return the type of the scalar ``state`` of a run or recording.
 
     It has the number of lines of each table with its checksum, sixteen bytes that are written at
     once, then the time of the end with a checksum of it and the status, then the status.
@@ -247,7 +260,7 @@ def encode_end(section: str, ended: float, status: bytes) -> bytes:
 
 
 def no_lines(kind: SectionKind, section: str) -> bytes:
-    """Return the state of a run or training that has no lines and no end."""
+    """Return the state of a run or recording that has no lines and no end."""
     counts = b"".join(encode_count(section, form, 0) for form in kind.forms)
     state = counts + encode_end(section, 0.0, b"")
     return state.ljust(state_type(kind).itemsize, b"\0")

@@ -1,4 +1,4 @@
-"""Reads a results file: its runs and trainings, and which of its parts are damaged.
+"""Reads a results file: its runs and recordings, and which of its parts are damaged.
 
 HDF5 says where things lie; plain reads fetch them. Each line, its parts of arrays, and the facts
 are compared with their checksums. Every verb that reads a file, and every writer that continues
@@ -18,23 +18,31 @@ import h5py
 import numpy as np
 from numpy.lib.recfunctions import repack_fields
 
+from hpccomm.errors import ResultsError
 from hpccomm.files import records
 from hpccomm.files.records import DIFFERS
 from hpccomm.files.refusals import DamagedFile, damaged, os_errors_as
 from hpccomm.results import facts, layout, lines, liveness
+from hpccomm.results.blocks import StoredColumns
 from hpccomm.results.lines import UNKNOWN_END, DamagedPart, Source, StoredLines
+from hpccomm.results.parts import joined
+from hpccomm.results.recording import (
+    POLLED,
+    RECORDING,
+    Calls,
+    CallSignature,
+    RecordedGroup,
+    Recording,
+    RecordingFacts,
+)
 from hpccomm.results.run import Run
 from hpccomm.results.schema import RUN, Row, RunInfo, SectionKind, Timing, columns
-from hpccomm.results.training import (
-    STEPS,
-    TRAINING,
-    Training,
-    TrainingBucket,
-    TrainingFacts,
-    TrainingNote,
-)
+from hpccomm.results.training import STEPS, TrainingBucket, TrainingNote
 
-_Stored = TypeVar("_Stored", Run, Training)
+PART = ".rank"
+"""Behind the name of a file, and before a rank: the name of what that rank has recorded."""
+
+_Stored = TypeVar("_Stored", Run, Recording)
 
 _REST = "hpccomm show prints the rest; choose another path to write to"
 
@@ -46,19 +54,19 @@ class Examined(NamedTuple):
     ----------
     runs : list of Run
         Oldest first, without damaged parts.
-    trainings : list of Training
+    recordings : list of Recording
         Likewise.
     damage : list of str
-        Damaged parts, with the name of the run or training.
+        Damaged parts, with the name of the run or recording.
     """
 
     runs: list[Run]
-    trainings: list[Training]
+    recordings: list[Recording]
     damage: list[str]
 
 
 class _Section(NamedTuple):
-    """A run or training as it is stored."""
+    """A run or recording as it is stored."""
 
     name: str
     position: int
@@ -91,12 +99,11 @@ def read(path: str | os.PathLike[str]) -> list[Run]:
     SchemaMismatch
         If it is of another schema version; a ``ForeignFile`` if it is not HDF5 or another program's.
     """
-    return whole(Path(path)).runs
+    return whole(Path(path), examine(path)).runs
 
 
-def whole(path: Path) -> Examined:
+def whole(path: Path, examined: Examined) -> Examined:
     """Return the contents of a results file; raise as `read` does for damage."""
-    examined = examine(path)
     if examined.damage:
         raise in_part(path, examined.damage)
     return examined
@@ -129,12 +136,12 @@ def examine(path: str | os.PathLike[str], *, keep_open: bool = True) -> Examined
         source = Source(file, os.dup(descriptor))
         held = liveness.held(source.descriptor, file)
         runs, damage = _each(file, hdf5, source, RUN, _run)
-        trainings, lost = _each(file, hdf5, source, TRAINING, _training)
+        recordings, lost = _each(file, hdf5, source, RECORDING, _recording)
         if not keep_open:
             source.close()
-    # Only the last run or training of a file may still be written.
+    # Only the last run or recording of a file may still be written.
     ends = [(run.info.started, run.name) for run in runs[-1:]]
-    ends += [(training.facts.started, training.name) for training in trainings[-1:]]
+    ends += [(each.facts.started, each.name) for each in recordings[-1:]]
     _, newest = max(ends, default=("", ""))
 
     def with_status(each: _Stored, host: str) -> _Stored:
@@ -148,7 +155,7 @@ def examine(path: str | os.PathLike[str], *, keep_open: bool = True) -> Examined
             with_status(each, "" if each.info.simulation else each.info.ranks[0].host)
             for each in runs
         ],
-        [with_status(each, each.facts.host) for each in trainings],
+        [with_status(each, _host(each)) for each in recordings],
         damage + lost,
     )
 
@@ -160,7 +167,7 @@ def _each(
     kind: SectionKind,
     make: Callable[[Path, _Section], _Stored],
 ) -> tuple[list[_Stored], list[str]]:
-    """Return the runs or trainings of a file, and what of them is damaged."""
+    """Return the runs or recordings of a file, and what of them is damaged."""
     sections, damage = [], []
     try:
         # `get` returns None for an unreadable attribute.
@@ -181,7 +188,7 @@ def _each(
         except records.HDF5_ERRORS as error:
             damage.append(f"{name}: {records.why(error)}")
         else:
-            damage += [f"{name}: {each}" for each in section.damage]
+            damage += [f"{name}: {each}" for each in sections[-1].damage]
     return sections, damage
 
 
@@ -201,9 +208,7 @@ def _section(
         StoredLines(source, name, form, places, count)
         for form, count in zip(kind.forms, counts, strict=True)
     )
-    damage = [each for table in tables for each in table.damage]
-    if end is None:
-        damage.append(f"end of the run: {DIFFERS}")
+    damage = [] if end else [f"end of the run: {DIFFERS}"]
     return _Section(name, position, record, tables, *(end or (0.0, UNKNOWN_END)), damage)
 
 
@@ -221,7 +226,7 @@ def _run(path: Path, section: _Section) -> Run:
         status=section.status,
         ended=ended,
         numbers=tuple(table.numbers),
-        damage=tuple(section.damage),
+        damage=(*table.damage, *section.damage),
         position=section.position,
         timings=_decoded(Timing, table.lines),
         entries=section.record["entries"],
@@ -243,28 +248,79 @@ def _values(stored: list[Any], kind: str) -> list[Any]:
     return [each.decode() for each in stored] if kind.startswith("S") else stored
 
 
-def _training(path: Path, section: _Section) -> Training:
-    steps, events = section.tables
+def _recording(path: Path, section: _Section) -> Recording:
+    steps, events, blocks = section.tables
     layouts: dict[int, list[TrainingBucket]] = {}
-    notes = []
+    groups: dict[int, RecordedGroup] = {}
+    signatures: dict[int, CallSignature] = {}
+    notes, clock = [], []
     for number in events.numbers:
         try:
             event = json.loads(events.part(number, "texts").tobytes())
         except DamagedPart as error:
-            section.damage.append(str(error))
+            events.damage.append(str(error))
             continue
-        if "text" in event:
-            notes.append(TrainingNote(**event))
-        elif buckets := [TrainingBucket(**each) for each in event["buckets"]]:
-            layouts[buckets[0].since] = buckets
-    return Training(
+        match event:
+            case {"text": _}:
+                notes.append(TrainingNote(**event))
+            case {"group": value}:
+                groups[event["number"]] = facts.of_json(RecordedGroup, value)
+            case {"signature": value}:
+                signatures[event["number"]] = facts.of_json(CallSignature, value)
+            case {"clock": reading}:
+                clock.append(tuple(reading))
+            case {"buckets": [_, *_] as values}:
+                buckets = [TrainingBucket(**each) for each in values]
+                layouts[buckets[0].since] = buckets
+    about = facts.of_json(RecordingFacts, section.record)
+    lost = RecordedGroup("", "unknown", ())
+    none = CallSignature("unknown", -1, 0, POLLED)
+    known = [n for n, each in signatures.items() if each.group < 0 or each.group in groups]
+    columns = StoredColumns(blocks, about.ranks, known if events.damage else None)
+    return Recording(
         path=path,
         name=section.name,
-        facts=facts.of_json(TrainingFacts, section.record),
+        facts=about,
+        groups=tuple(groups.get(n, lost) for n in range(max(groups, default=-1) + 1)),
+        signatures=tuple(signatures.get(n, none) for n in range(max(signatures, default=-1) + 1)),
+        calls=Calls(columns.starts, columns),
+        status=section.status,
+        damage=(*(each for table in section.tables for each in table.damage), *section.damage),
         steps=repack_fields(steps.lines[[each.name for each in STEPS.own]]),
         buckets=tuple(bucket for buckets in layouts.values() for bucket in buckets),
         notes=tuple(notes),
-        status=section.status,
-        damage=tuple(section.damage),
+        clock=tuple(clock),
         _lines=steps,
     )
+
+
+def _host(recording: Recording) -> str:
+    """Return where a recording is written."""
+    _, _, end = recording.path.name.rpartition(PART)
+    rank = int(end) if end.isdecimal() else 0
+    return "".join(recording.facts.hosts[rank : rank + 1])
+
+
+def examine_all(path: str | os.PathLike[str]) -> Examined:
+    """Read a file as `examine`, and as its last recording the parts that ranks have left beside it.
+
+    There are such while the ranks of a program record, and when they were killed. The file itself may
+    not be there yet.
+    """
+    file, start = Path(path), Path(path).name + PART
+    ends = {each.name.removeprefix(start): each for each in file.parent.glob(f"*{PART}*")}
+    files = {int(end): each for end, each in ends.items() if end.isdecimal()}
+    stored = Examined([], [], []) if files and not file.exists() else examine(file)
+    name = f"{RECORDING.prefix}{len(stored.recordings) + 1:04d}"
+    parts: dict[int, Recording] = {}
+    damage = list(stored.damage)
+    for rank, each in files.items():
+        try:
+            examined = examine(each)
+        except ResultsError as error:
+            damage.append(f"{name}: rank {rank}: {error}")
+        else:
+            parts |= dict(zip([rank], examined.recordings[-1:], strict=False))
+            damage += [f"{name}: rank {rank}: {what}" for what in examined.damage]
+    added = [joined(file, name, parts)] if parts else []
+    return Examined(stored.runs, stored.recordings + added, damage)

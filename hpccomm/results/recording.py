@@ -1,7 +1,8 @@
-"""A recorded program: every call of every communicator, on one clock.
+"""A recorded program: every call of every communicator, on one clock, and the steps of its training.
 
-The dataclasses say what is stored. `hpccomm.communicator.recording` makes recordings, and
-``advise``, ``replay``, ``export`` and ``report`` read them. Nothing here imports h5py.
+The dataclasses say what is stored. `hpccomm.communicator.recording` records calls, and
+`hpccomm.gradients` the steps. ``show``, ``plot``, ``advise``, ``replay``, ``export`` and ``report``
+read them. Nothing here imports h5py.
 """
 
 from collections.abc import Iterator, Mapping
@@ -13,7 +14,13 @@ from typing import Annotated, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hpccomm.results.schema import Column
+from hpccomm.files.refusals import os_errors_as
+from hpccomm.results.lines import StoredLines
+from hpccomm.results.schema import BesideArray, Column, SectionKind, TableForm
+from hpccomm.results.training import STEPS, TrainingBucket, TrainingNote
+
+COMPLETED = "completed"
+"""Status of a recording that was ended."""
 
 STEP = "step"
 """Operation of a mark: not a call, but the end of a step of the program. It begins when it ends."""
@@ -24,16 +31,22 @@ BLOCKING, POLLED, ASYNC, DEVICE = "blocking", "polled", "asynchronous", "device"
 
 @dataclass(frozen=True, slots=True)
 class RecordingFacts:
-    """User, hosts and versions of a recorded program."""
+    """User, hosts, settings and versions of a recorded program."""
 
     started: Annotated[datetime, "ISO 8601 with the offset from UTC"]
     user: Annotated[str, "login name"]
     arguments: Annotated[tuple[str, ...], "the command line, program first"]
-    hosts: Annotated[tuple[str, ...], "where each rank ran, without the domain, in order of rank"]
-    unix_ns: Annotated[int, "Unix time at which the common clock shows 0", "ns"]
-    clock_error_ns: Annotated[tuple[int, ...], "bound of the error of each rank's clock", "ns"]
+    hosts: Annotated[
+        tuple[str, ...],
+        "where each rank ran, without the domain, in order of rank; empty if unknown",
+    ]
+    unix_ns: Annotated[int, "Unix time at which the common clock shows 0", "ns"] = 0
+    clock_error_ns: Annotated[tuple[int, ...], "bound of the error of each rank's clock", "ns"] = ()
     versions: Annotated[Mapping[str, str], "version of each library"] = field(default_factory=dict)
     machine: Annotated[Mapping[str, str], "what the nodes are, by the name of each fact"] = field(
+        default_factory=dict
+    )
+    settings: Annotated[Mapping[str, str], "of the gradients, if their steps were logged"] = field(
         default_factory=dict
     )
 
@@ -42,53 +55,37 @@ class RecordingFacts:
         """Number of ranks."""
         return len(self.hosts)
 
+    @property
+    def known_hosts(self) -> list[str]:
+        """The hosts that are known, each once."""
+        return [host for host in dict.fromkeys(self.hosts) if host]
+
 
 @dataclass(frozen=True, slots=True)
 class RecordedGroup:
-    """A communicator of the program.
+    """A communicator of the program."""
 
-    Attributes
-    ----------
-    uid : str
-        The same on all its ranks, and of no other communicator.
-    name : str
-        Its name.
-    ranks : tuple of int
-        The ranks of the program that are its ranks 0, 1, ...; -1 for one that is not known.
-    """
-
-    uid: str
-    name: str
-    ranks: tuple[int, ...]
+    uid: Annotated[str, "the same on all its ranks, and of no other communicator"]
+    name: Annotated[str, "its name"]
+    ranks: Annotated[
+        tuple[int, ...], "the program's ranks that are its ranks 0, 1, ...; -1 if not known"
+    ]
 
 
 @dataclass(frozen=True, slots=True)
 class CallSignature:
-    """What calls have in common that differ in their times alone.
+    """What calls have in common that differ in their times alone."""
 
-    Attributes
-    ----------
-    operation : str
-        Such as ``"all_reduce"``, ``"send"``, ``"batch"``; `STEP` of a mark.
-    group : int
-        Number of the communicator among `Recording.groups`; -1 of a mark.
-    nbytes : int
-        Bytes of this rank's larger array.
-    mode : str
-        How it waits: `BLOCKING`, `POLLED`, `ASYNC` or `DEVICE`.
-    values : mapping of str to plain data
-        As `hpccomm.contracts.fingerprint.CallFingerprint.values`: dtype, count, op, root, algorithm, path of a
-        collective; ``dst``, ``src`` (ranks of the group, or None) and ``tag`` of a message; ``calls`` of a batch.
-    site : str
-        Where in the program, such as ``"step(), train.py line 41"``; empty if unknown.
-    """
-
-    operation: str
-    group: int
-    nbytes: int
-    mode: str
-    values: Mapping[str, Any] = field(default_factory=dict, hash=False)
-    site: str = ""
+    operation: Annotated[str, "such as all_reduce, send, batch; step of a mark"]
+    group: Annotated[int, "number of the communicator; -1 of a mark"]
+    nbytes: Annotated[int, "this rank's larger array", "B"]
+    mode: Annotated[str, "how it waits: blocking, polled, asynchronous or device"]
+    values: Annotated[
+        Mapping[str, Any],
+        "dtype, count, op, root, algorithm, path of a collective; dst, src (ranks of the group, or null) and tag of "
+        "a message; calls of a batch",
+    ] = field(default_factory=dict, hash=False)
+    site: Annotated[str, "where in the program; empty if unknown"] = ""
 
     @property
     def blocks(self) -> bool:
@@ -110,6 +107,20 @@ CALL_COLUMNS = (
 """What is stored of each call, in the order in which they began on each rank."""
 
 
+EVENTS = TableForm("events", (), (BesideArray("texts", "u1", (), "first_byte", "bytes"),))
+"""Groups, signatures, readings of the clock, layouts of buckets, and notes: objects of JSON."""
+
+BLOCKS = TableForm(
+    "blocks",
+    (Column("rank", "<i8", "whose calls they are"), Column("calls", "<i8", "how many")),
+    (BesideArray("packed", "u1", (), "first_packed", "packed_bytes"),),
+)
+"""The calls, some thousand of one rank in each line: see `hpccomm.results.blocks`."""
+
+RECORDING = SectionKind("recordings", "recording", (STEPS, EVENTS, BLOCKS))
+"""A recording."""
+
+
 @dataclass(frozen=True, slots=True)
 class Calls:
     """The calls of all ranks, one rank's after the other's.
@@ -128,6 +139,11 @@ class Calls:
     def __getitem__(self, column: str) -> NDArray[Any]:
         """Return a column, by name."""
         return self.columns[column]
+
+    @property
+    def count(self) -> int:
+        """How many they are, of all ranks together."""
+        return int(self.starts[-1])
 
     def of_rank(self, rank: int) -> slice:
         """Return where the calls of a rank are."""
@@ -158,9 +174,19 @@ class Recording:
     calls : Calls
         The calls, and the marks of steps.
     status : str
-        ``"completed"``, ``"failed: "`` and why, or of a program that was killed ``"interrupted"``.
+        ``"completed"``, ``"failed: "`` and why, or without an end ``"running"``, ``"interrupted"``,
+        or ``"interrupted or running"`` if both are possible.
     damage : tuple of str
         Damaged parts, which are left out.
+    steps : ndarray
+        The steps of a training: a line each, with the fields of `TrainingStep`.
+    buckets : tuple of TrainingBucket
+        Of all layouts of its gradients, oldest first.
+    notes : tuple of TrainingNote
+        Oldest first.
+    clock : tuple of (int, int, int)
+        In the part of one rank: what its clock showed, how much that is ahead of the common clock,
+        and a bound of the error, in nanoseconds. The times of its calls are of its own clock.
     """
 
     path: Path
@@ -169,13 +195,32 @@ class Recording:
     groups: tuple[RecordedGroup, ...]
     signatures: tuple[CallSignature, ...]
     calls: Calls
-    status: str = "completed"
+    status: str = COMPLETED
     damage: tuple[str, ...] = ()
+    steps: NDArray[Any] = field(
+        default_factory=lambda: np.empty(0, [(each.name, each.kind) for each in STEPS.own])
+    )
+    buckets: tuple[TrainingBucket, ...] = ()
+    notes: tuple[TrainingNote, ...] = ()
+    clock: tuple[tuple[int, int, int], ...] = ()
+    _lines: StoredLines | None = field(default=None, repr=False, compare=False)
 
     @property
     def ranks(self) -> int:
         """Number of ranks."""
         return self.facts.ranks
+
+    def bucket_seconds(self, index: int) -> NDArray[np.float64]:
+        """Read the seconds of each bucket of step `index` from the file, float64 ``(buckets,)``.
+
+        Raises
+        ------
+        ResultsError
+            If they are damaged, or the file cannot be read any more.
+        """
+        assert self._lines is not None, "it has steps"
+        with os_errors_as(self.path, "read"):
+            return self._lines.part(self._lines.numbers[index], "bucket_seconds")
 
     def of_signature(self, attribute: str) -> NDArray[Any]:
         """Return an attribute of the signature of each call."""

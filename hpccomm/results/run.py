@@ -16,8 +16,8 @@ from hpccomm.files.records import DIFFERS
 from hpccomm.files.refusals import os_errors_as
 from hpccomm.files.regular import as_utf8
 from hpccomm.results.lines import DamagedPart, StoredLines, spans
+from hpccomm.results.recording import Recording
 from hpccomm.results.schema import Row, RunInfo, Timing
-from hpccomm.results.training import Training
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,12 +203,12 @@ class WholeSamples:
 def choose(runs: Sequence[Run], wanted: str | None) -> Run: ...
 @overload
 def choose(
-    runs: Sequence[Run], wanted: str | None, trainings: Sequence[Training]
-) -> Run | Training: ...
+    runs: Sequence[Run], wanted: str | None, recordings: Sequence[Recording]
+) -> Run | Recording: ...
 def choose(
-    runs: Sequence[Run], wanted: str | None, trainings: Sequence[Training] = ()
-) -> Run | Training:
-    """Choose a run or training of a file.
+    runs: Sequence[Run], wanted: str | None, recordings: Sequence[Recording] = ()
+) -> Run | Recording:
+    """Choose a run or recording of a file.
 
     Parameters
     ----------
@@ -216,25 +216,25 @@ def choose(
         As `hpccomm.results.reader.read` gives them.
     wanted : str or None
         A name; the number of a run from 1, or from -1 backwards; None is the last run, or the last
-        training of a file without runs.
-    trainings : sequence of Training
+        recording of a file without runs.
+    recordings : sequence of Recording
         Likewise.
 
     Returns
     -------
-    Run or Training
-        One of ``runs`` or ``trainings``.
+    Run or Recording
+        One of ``runs`` or ``recordings``.
 
     Raises
     ------
     ResultsError
         If the name is unknown; the message lists the known ones.
     """
-    among: list[Run | Training] = [*runs, *trainings]
+    among: list[Run | Recording] = [*runs, *recordings]
     if not among:
         raise ResultsError("the file holds no run")
     if wanted is None:
-        return runs[-1] if runs else trainings[-1]
+        return runs[-1] if runs else recordings[-1]
     for each in among:
         # A run that is damaged, and left out, keeps its position.
         positions = (
@@ -242,7 +242,7 @@ def choose(
         )
         if wanted == each.name or wanted in map(str, positions):
             return each
-    what = "run or training" if trainings else "run"
+    what = "run or recording" if recordings else "run"
     numbers = f", or by number 1 to {runs[-1].position}" if runs else ""
     names = ", ".join(each.name for each in among)
     raise ResultsError(f"{among[0].path} has no {what} {wanted!r}; it has {names}{numbers}")

@@ -317,7 +317,7 @@ class TableForm(NamedTuple):
 
 
 class SectionKind(NamedTuple):
-    """A run or a training: what its group in a results file holds.
+    """A run or a recording: what its group in a results file holds.
 
     Attributes
     ----------

@@ -1,4 +1,4 @@
-"""A run or a training while it is written: plain writes add lines to laid-out capacity.
+"""A run or a recording while it is written: plain writes add lines to laid-out capacity.
 
 HDF5 changes several places of a file to add one line, and a process killed between two of them can
 leave a file that no longer opens. So HDF5 never changes the file during a measurement. It lays out
@@ -10,7 +10,7 @@ Written lines are in the kernel's page cache: they survive the process, not a po
 flushed to the disk when it is made and when the run ends. A flush after each line would cost more
 than many a measurement.
 
-`hpccomm.results.writer` and `hpccomm.results.training_file` are its users.
+`hpccomm.results.writer` and `hpccomm.results.recording_file` are its users.
 """
 
 import fcntl
@@ -43,14 +43,14 @@ _STATUS_BYTES = int(STATUS.kind[1:])
 
 
 class Section:
-    """One run or training of a results file, open for writing. For one process of a job.
+    """One run or recording of a results file, open for writing. For one process of a job.
 
     Parameters
     ----------
     path : path-like
-        The file. One that holds runs and trainings keeps them.
+        The file. One that holds runs and recordings keeps them.
     kind : SectionKind
-        A run or a training.
+        A run or a recording.
     record : object
         Its facts: JSON.
     capacity : mapping of str to int
@@ -299,7 +299,7 @@ class Section:
             self._take(file)
 
     def _copy_others(self, old: h5py.File | None, new: h5py.File) -> list[ByteCopy]:
-        """Lay out all other runs and trainings in the new file, with no more than is written."""
+        """Lay out all other runs and recordings in the new file, with no more than is written."""
         copies: list[ByteCopy] = []
         for kind in layout.KINDS:
             if old is None or kind.group not in old:

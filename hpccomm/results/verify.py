@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from hpccomm.results import reader
 from hpccomm.results.lines import DamagedPart
+from hpccomm.results.recording_text import contents
 from hpccomm.results.run import Steps, WholeSamples
 from hpccomm.units import counted
 
@@ -18,7 +19,7 @@ class Verification(NamedTuple):
     Attributes
     ----------
     lines : list of str
-        A line for each run and training.
+        A line for each run and recording.
     whole : bool
         Whether all is as it was stored.
     """
@@ -28,7 +29,7 @@ class Verification(NamedTuple):
 
 
 def verify(path: Path, progress: Steps | None = None) -> Verification:
-    """Check the facts, rows and samples of all runs of a file, and its trainings.
+    """Check the facts, rows and samples of all runs of a file, and its recordings.
 
     Parameters
     ----------
@@ -54,14 +55,13 @@ def verify(path: Path, progress: Steps | None = None) -> Verification:
             samples.isolated(index)
         damage += samples.damage()
         counts[run.name] = f"{run.status.partition(':')[0]}, {counted(len(run.rows), 'row')}"
-    for training in examined.trainings:
-        for index in range(len(training.steps)):
+    for recording in examined.recordings:
+        for index in range(len(recording.steps)):
             try:
-                training.bucket_seconds(index)
+                recording.bucket_seconds(index)
             except DamagedPart as error:
-                damage.append(f"{training.name}: {error}")
-        steps = counted(len(training.steps), "step")
-        counts[training.name] = f"{training.status.partition(':')[0]}, {steps}"
+                damage.append(f"{recording.name}: {error}")
+        counts[recording.name] = f"{recording.status.partition(':')[0]}, {contents(recording)}"
     by_name: dict[str, list[str]] = {}
     for each in damage:
         name, _, what = each.partition(": ")

@@ -9,7 +9,7 @@ import pytest
 from hpccomm import Communicator, RankMismatch, ResultsError, UsageError
 from hpccomm.gradients import GradientSync
 from hpccomm.gradients.compression import TopK
-from hpccomm.results import training_file
+from hpccomm.results import recording_file
 from hpccomm.testing import run_ranks
 
 MODEL = {f"p{n}": np.zeros(1000, np.float32) for n in range(4)}
@@ -45,7 +45,7 @@ def test_the_log_says_what_the_training_did(tmp_path: Path) -> None:
             return stats.wire_nbytes, stats.calls, str(sync.choice)
 
     wire, calls, choice = run_ranks(2, body)[0]
-    (training,) = training_file.read(path)
+    (training,) = recording_file.read(path)
     steps = training.steps
     assert training.status == "completed"
     assert training.facts.ranks == 2
@@ -83,7 +83,7 @@ def test_an_error_is_the_end_of_the_log(tmp_path: Path) -> None:
 
     with pytest.raises(KeyError):
         run_ranks(2, body)
-    (training,) = training_file.read(path)
+    (training,) = recording_file.read(path)
     assert training.status == "failed: KeyError: 'of mine'"
     assert len(training.steps) == 2
 
@@ -101,7 +101,7 @@ def test_a_file_that_cannot_be_written_is_told_on_every_rank(tmp_path: Path) -> 
 def test_a_file_that_vanishes_ends_the_log_and_not_the_training(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(training_file, "EVERY_SECONDS", 0.0)
+    monkeypatch.setattr(recording_file, "EVERY_SECONDS", 0.0)
     path = tmp_path / "run.h5"
 
     def body(comm: Communicator) -> int:
@@ -141,7 +141,7 @@ def test_steps_that_raise_have_their_line_and_failed_makings_leave_nothing(tmp_p
                 late()
 
     run_ranks(2, body)
-    (training,) = training_file.read(path)
+    (training,) = recording_file.read(path)
     assert training.steps["nbytes"].tolist() == [128] * 3
     assert training.steps["skipped"].tolist() == [0, 1, 0]
     assert [each.gradients for each in training.buckets if each.since == 3] == ["b\na\0"]

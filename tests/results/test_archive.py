@@ -101,22 +101,22 @@ def test_trainings_are_listed_after_the_runs(tmp_path, example):
     lines = [line.partition("  ")[2] for line in out.splitlines()]
     assert (status, err) == (0, "")
     both, one = (
-        f"{tmp_path / name}  training0001  node0  4 ranks" for name in ("both.h5", "one.h5")
+        f"{tmp_path / name}  recording0001  node0  4 ranks" for name in ("both.h5", "one.h5")
     )
     assert lines[1:3] == [
-        f"{both}  training of 30 steps  completed",
-        f"{one}  training of 20 steps  completed",
+        f"{both}  30 steps  completed",
+        f"{one}  20 steps  completed",
     ]
-    assert out.splitlines()[-1] == "# 1 run and 2 trainings of 2 files"
-    assert search([tmp_path], Query()).trainings == []  # as plot and report search
+    assert out.splitlines()[-1] == "# 1 run and 2 recordings of 2 files"
+    assert search([tmp_path], Query()).recordings == []  # as plot and report search
     words = ("--list", "--json", "--host", "node0", "--until", "2026-11-24T10:30:00+01:00")
     found = json.loads(called("show", str(tmp_path), *words)[1])
-    assert [(each["file"], each["steps"]) for each in found["trainings"]] == [
+    assert [(each["file"], each["steps"]) for each in found["recordings"]] == [
         (str(tmp_path / "both.h5"), 30),
         (str(tmp_path / "one.h5"), 20),
     ]
     for nothing in (("--host", "gpu*"), ("--since", "2026-11-25"), ("--case", "all_reduce")):
-        assert " training" not in called("show", str(tmp_path), "--list", *nothing)[1]
+        assert " recording" not in called("show", str(tmp_path), "--list", *nothing)[1]
 
 
 def test_a_damaged_file_is_named_and_does_not_hide_the_others(folder):

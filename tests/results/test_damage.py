@@ -187,8 +187,8 @@ def test_a_file_that_hdf5_cannot_open_is_refused_in_a_line(files, spoilt):
 def test_trainings_that_cannot_be_read_are_damage_and_the_runs_are_given(files):
     before = reader.read(files[1])
     data = bytearray(files[1].read_bytes())
-    data[data.rindex(b"OHDR", 0, data.index(b"training0001")) + 6] ^= 1  # its size
+    data[data.rindex(b"OHDR", 0, data.index(b"recording0001")) + 6] ^= 1  # its size
     files[1].write_bytes(data)
     examined = reader.examine(files[1])
-    assert (repr(examined.runs), examined.trainings) == (repr(before), [])
-    assert [each.partition(":")[0] for each in examined.damage] == ["trainings"]
+    assert (repr(examined.runs), examined.recordings) == (repr(before), [])
+    assert [each.partition(":")[0] for each in examined.damage] == ["recordings"]

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from hpccomm.results import reader, storage
-from hpccomm.results.training_file import TrainingWriter, read
+from hpccomm.results.recording_file import RecordingWriter, read
 from hpccomm.results.writer import Writer
 
 from .test_trainings import FACTS, step
@@ -60,7 +60,7 @@ def test_one_behind_the_renaming_leaves_the_new_file(tmp_path, example, monkeypa
 
 def test_one_within_a_trainings_write_repeats_no_step(tmp_path, monkeypatch):
     path = tmp_path / "t.h5"
-    writer = TrainingWriter(path, FACTS)
+    writer = RecordingWriter(path, FACTS)
     for number in range(5):
         writer.add_step(step(number), (0.1,))
     interrupting(monkeypatch, storage, "write", 3)  # the number of steps

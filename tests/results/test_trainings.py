@@ -23,18 +23,18 @@ from hpccomm.charts.training_chart import training_chart
 from hpccomm.cli import export, plot, show
 from hpccomm.drawing import vega
 from hpccomm.errors import ResultsError, SchemaMismatch, UsageError
-from hpccomm.results import reader, storage, training_file
+from hpccomm.results import reader, recording_file, storage
+from hpccomm.results.recording import RecordingFacts
+from hpccomm.results.recording_file import RecordingWriter
 from hpccomm.results.schema import columns
-from hpccomm.results.training import TrainingBucket, TrainingFacts, TrainingNote, TrainingStep
-from hpccomm.results.training_file import TrainingWriter
+from hpccomm.results.training import TrainingBucket, TrainingNote, TrainingStep
 from hpccomm.results.writer import Writer
 
-FACTS = TrainingFacts(
+FACTS = RecordingFacts(
     started=datetime.fromisoformat("2026-11-24T10:00:00+01:00"),
     user="someone",
-    host="node0",
     arguments=("train.py", "--rate", "0.1"),
-    ranks=4,
+    hosts=("node0", "", "", ""),
     settings={"op": "average", "compressor": "TopK(0.01)"},
 )
 BUCKETS = (
@@ -62,8 +62,8 @@ def step(number: int) -> TrainingStep:
     )
 
 
-def write(path: Path, steps: int = 3000, status: str = "completed") -> TrainingWriter:
-    writer = TrainingWriter(path, FACTS)
+def write(path: Path, steps: int = 3000, status: str = "completed") -> RecordingWriter:
+    writer = RecordingWriter(path, FACTS)
     writer.add_layout(BUCKETS)
     for number in range(steps):
         if number == 1500:
@@ -97,8 +97,8 @@ def test_everything_comes_back_beside_runs_and_others(tmp_path, example):
     with Writer(path, example.example_info()) as writer:
         writer.append(example.example_row(0), example.example_samples(0, 3))
     write(path, 20)
-    trainings = training_file.read(path)
-    assert [each.name for each in trainings] == ["training0001", "training0002", "training0003"]
+    trainings = recording_file.read(path)
+    assert [each.name for each in trainings] == ["recording0001", "recording0002", "recording0003"]
     assert [each.status for each in trainings] == [
         "completed",
         "failed: KeyError: 'w1'",
@@ -109,19 +109,19 @@ def test_everything_comes_back_beside_runs_and_others(tmp_path, example):
     (run,) = reader.read(path)
     assert run.rows == (example.example_row(0),)
     with h5py.File(path) as file:  # and by HDF5 alone
-        assert file["trainings/training0001/steps"]["wire_nbytes"][2999] == 64 + 2999
+        assert file["recordings/recording0001/steps"]["wire_nbytes"][2999] == 64 + 2999
 
 
 def test_one_that_is_written_is_read_and_no_other_writes(tmp_path):
     path = tmp_path / "run.h5"
     writer = write(path, 1200, status="")
-    (training,) = training_file.read(path)
+    (training,) = recording_file.read(path)
     assert training.status == "running"
     check(training, 1001)  # those of the last flush
     with pytest.raises(ResultsError, match="in use"):
-        TrainingWriter(path, FACTS)
+        RecordingWriter(path, FACTS)
     writer.end("")
-    assert training_file.read(path)[0].status == "interrupted"
+    assert recording_file.read(path)[0].status == "interrupted"
 
 
 def test_a_killed_process_leaves_what_it_has_flushed(tmp_path):
@@ -129,9 +129,9 @@ def test_a_killed_process_leaves_what_it_has_flushed(tmp_path):
     program = (
         f"import sys; sys.path[:0] = [{str(Path(__file__).parent)!r}]\n"
         "from pathlib import Path; from test_trainings import *\n"
-        "training_file.EVERY_SECONDS = 0.0\n"
-        "training_file.CAPACITY |= {'steps': 3, 'bucket_seconds': 7}\n"
-        "writer = TrainingWriter(Path(sys.argv[1]), FACTS)\n"
+        "recording_file.EVERY_SECONDS = 0.0\n"
+        "recording_file.CAPACITY |= {'steps': 3, 'bucket_seconds': 7}\n"
+        "writer = RecordingWriter(Path(sys.argv[1]), FACTS)\n"
         "writer.add_layout(BUCKETS)\n"
         "for number in range(10_000):\n"
         "    each = step(number)\n"
@@ -145,24 +145,24 @@ def test_a_killed_process_leaves_what_it_has_flushed(tmp_path):
         for _ in range(random.Random(3).randrange(5, 30)):
             process.stdout.readline()
         process.kill()
-    (training,) = training_file.read(path)
+    (training,) = recording_file.read(path)
     assert 0 < len(training.steps) < 10_000
     check(training, len(training.steps))
     write(path, 3)  # another one can follow
-    assert len(training_file.read(path)) == 2
+    assert len(recording_file.read(path)) == 2
 
 
 def test_damaged_steps_and_events_are_named_and_the_rest_is_given(tmp_path, capsys):
     path = tmp_path / "run.h5"
     write(path)
     with h5py.File(path, "r+") as file:
-        training = file["trainings/training0001"]
+        training = file["recordings/recording0001"]
         training["steps"][5:6] = training["steps"][6:7]
         training["bucket_seconds"][2 * 9] += 1
         training["texts"][-1] ^= 1  # of the note
-    with pytest.raises(ResultsError, match="training0001: step 5: stored checksum differs"):
-        training_file.read(path)
-    (training,) = reader.examine(path).trainings
+    with pytest.raises(ResultsError, match="recording0001: step 5: stored checksum differs"):
+        recording_file.read(path)
+    (training,) = reader.examine(path).recordings
     assert training.steps["step"].tolist() == [number for number in range(3000) if number != 5]
     assert (training.buckets, training.notes) == ((*BUCKETS, LATER), ())
     assert training.bucket_seconds(5).tolist() == [step(6).seconds / 2] * 2
@@ -170,24 +170,24 @@ def test_damaged_steps_and_events_are_named_and_the_rest_is_given(tmp_path, caps
         training.bucket_seconds(8)
     assert call(show, path) == 2
     out, err = capsys.readouterr()
-    assert "training0001: texts of event 2: stored checksum differs: not shown" in err
+    assert "recording0001: texts of event 2: stored checksum differs: not shown" in err
     assert "in all" not in out
     assert call(show, path, "--verify") == 2
     assert capsys.readouterr().out.startswith(
-        "training0001: completed, 2999 steps: DAMAGED: step 5: stored checksum differs"
+        "recording0001: completed, 2999 steps: DAMAGED: step 5: stored checksum differs"
     )
     with h5py.File(path, "r+") as file:
-        file["trainings"].move("training0001", "training0007")  # its checksums have its name
-    assert reader.examine(path).trainings == []
+        file["recordings"].move("recording0001", "recording0007")  # its checksums have its name
+    assert reader.examine(path).recordings == []
     with pytest.raises(ResultsError, match="holds no run"):
         call(show, path)
-    assert "training0007: facts: stored checksum differs: not shown" in capsys.readouterr().err
+    assert "recording0007: facts: stored checksum differs: not shown" in capsys.readouterr().err
 
 
 def test_the_file_is_never_replaced_within_a_step(tmp_path, monkeypatch):
     """Where the capacity ends, another thread builds the next version, and steps go on meanwhile."""
-    monkeypatch.setattr(training_file, "EVERY_SECONDS", 0.0)
-    monkeypatch.setattr(training_file, "CAPACITY", dict.fromkeys(training_file.CAPACITY, 1))
+    monkeypatch.setattr(recording_file, "EVERY_SECONDS", 0.0)
+    monkeypatch.setattr(recording_file, "CAPACITY", dict.fromkeys(recording_file.CAPACITY, 1))
     threads, replace = set(), storage.replace
 
     def replacing(*given, **more):
@@ -205,14 +205,14 @@ def test_the_file_is_never_replaced_within_a_step(tmp_path, monkeypatch):
         number += 1
     assert threading.current_thread() not in threads
     writer.end("completed")
-    (training,) = training_file.read(path)
+    (training,) = recording_file.read(path)
     assert training.steps["step"].tolist() == list(range(number))
 
 
 @pytest.mark.parametrize("capacity", [10, 1000])
 def test_a_full_disk_costs_only_what_does_not_fit(tmp_path, monkeypatch, caplog, capacity):
-    capacities = {**training_file.CAPACITY, "steps": capacity}
-    monkeypatch.setattr(training_file, "CAPACITY", capacities)
+    capacities = {**recording_file.CAPACITY, "steps": capacity}
+    monkeypatch.setattr(recording_file, "CAPACITY", capacities)
     path = tmp_path / "run.h5"
     writer = write(path, 20, status="")
 
@@ -226,29 +226,29 @@ def test_a_full_disk_costs_only_what_does_not_fit(tmp_path, monkeypatch, caplog,
     else:
         writer.end("completed")
         assert "keeps the space that it did not use" in caplog.text
-    (training,) = training_file.read(path)
+    (training,) = recording_file.read(path)
     assert training.steps["step"].tolist() == list(range(min(capacity, 20)))
     assert training.status.startswith("failed: cannot write" if capacity < 20 else "completed")
 
 
 def test_files_that_cannot_take_one_stay_as_they_are(tmp_path):
     with pytest.raises(ResultsError, match="does not exist"):
-        TrainingWriter(tmp_path / "no/run.h5", FACTS)
+        RecordingWriter(tmp_path / "no/run.h5", FACTS)
     foreign = tmp_path / "foreign.h5"
     with h5py.File(foreign, "w") as file:
         file["x"] = 1
     before = foreign.read_bytes()
     with pytest.raises(SchemaMismatch):
-        TrainingWriter(foreign, FACTS)
+        RecordingWriter(foreign, FACTS)
     assert foreign.read_bytes() == before
     own = tmp_path / "own.h5"
     write(own, 3)
     with h5py.File(own, "r+") as file:
-        del file["trainings"]
-        file["trainings"] = 17
-    with pytest.raises(ResultsError, match="something else by the name 'trainings'"):
-        TrainingWriter(own, FACTS)
-    assert training_file.read(own) == []
+        del file["recordings"]
+        file["recordings"] = 17
+    with pytest.raises(ResultsError, match="something else by the name 'recordings'"):
+        RecordingWriter(own, FACTS)
+    assert recording_file.read(own) == []
     path = tmp_path / "run.h5"
     writer = write(path, 10, status="")
     child = os.fork()
@@ -277,14 +277,14 @@ def test_taking_a_training_out_removes_only_a_file_that_was_made_for_it(tmp_path
     assert not path.exists()
     path.touch()  # another program's, and empty
     write(path, 3, status="").discard()
-    assert training_file.read(path) == []
+    assert recording_file.read(path) == []
     path.unlink()
     for add in ("file.attrs['note'] = 'of mine'", "file['notes'] = [1, 2]"):
         writer = write(path, 3, status="")
         with h5py.File(path, "r+", locking=False) as file:
             exec(add)
         writer.discard()
-        assert training_file.read(path) == []
+        assert recording_file.read(path) == []
         with h5py.File(path) as file:
             assert "note" in file.attrs or "notes" in file
         path.unlink()
@@ -301,7 +301,7 @@ def test_show(tmp_path, example, capsys):
     write(path)
     assert call(show, path, "--statistics") == 0
     text = capsys.readouterr().out
-    assert "# Training training0001" in text
+    assert "# Recording recording0001" in text
     assert "completed" in text.splitlines()[0]
     assert "compressor=TopK(0.01)" in text
     assert "# Buckets from step 0: 2\n#   0: 2 of float32, 4096 bytes: w2, b2" in text
@@ -319,17 +319,17 @@ def test_show(tmp_path, example, capsys):
         writer.append(example.example_row(0), None)
     assert call(show, path) == 0
     text = capsys.readouterr().out
-    assert "holds 1 run and 1 training" in text
+    assert "holds 1 run and 1 recording" in text
     assert "# * run0001" in text
-    assert "#   training0001" in text
-    assert call(show, path, "--run", "training0001") == 0
-    assert "# * training0001" in capsys.readouterr().out
+    assert "#   recording0001" in text
+    assert call(show, path, "--run", "recording0001") == 0
+    assert "# * recording0001" in capsys.readouterr().out
     assert call(show, path, "--verify") == 0
-    assert "training0001: completed, 3000 steps: all as it was stored" in capsys.readouterr().out
+    assert "recording0001: completed, 3000 steps: all as it was stored" in capsys.readouterr().out
     with pytest.raises(
-        ResultsError, match="has no run or training 'training2'; it has run0001, training0001"
+        ResultsError, match="has no run or recording 'recording2'; it has run0001, recording0001"
     ):
-        call(show, path, "--run", "training2")
+        call(show, path, "--run", "recording2")
 
 
 def test_export_and_plot(tmp_path, example, capsys, monkeypatch):
@@ -338,26 +338,26 @@ def test_export_and_plot(tmp_path, example, capsys, monkeypatch):
     assert call(export, path, "--format", "csv") == 0
     lines = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
     assert [int(line["wire_nbytes"]) for line in lines] == [64 + n for n in range(3000)]
-    assert {line["training"] for line in lines} == {"training0001"}
+    assert {line["recording"] for line in lines} == {"recording0001"}
     with pytest.raises(ResultsError, match="take --format csv"):
         call(export, path, "--format", "json")
 
     pytest.importorskip("vl_convert", reason="needs the extra 'plot'")
     monkeypatch.chdir(tmp_path)
     assert call(plot, "--training", path) == 0
-    assert "drawn in run-training0001.svg" in capsys.readouterr().out
-    picture = Path("run-training0001.svg").read_text()
-    for text in ("communication", "hidden behind the computation", "sent", "training0001"):
+    assert "drawn in run-recording0001.svg" in capsys.readouterr().out
+    picture = Path("run-recording0001.svg").read_text()
+    for text in ("communication", "hidden behind the computation", "sent", "recording0001"):
         assert text in picture
-    training = reader.examine(path).trainings[0]
+    training = reader.examine(path).recordings[0]
     training.steps["step"] += 12_345_678
     chart = json.loads(vega.as_json(training_chart(training)))
     steps = [row["step"] for row in chart["vconcat"][0]["data"]["values"][::3]]
     assert steps == list(range(steps[0], steps[0] + 3000, 6))
     with pytest.raises(UsageError, match="--ranks belongs to --schedule"):
         call(plot, "--training", path, "--ranks", 4)
-    with pytest.raises(UsageError, match="--run chooses a training"):
-        call(plot, "--schedule", "ring", "--run", "training0001")
+    with pytest.raises(UsageError, match="--run chooses a recording"):
+        call(plot, "--schedule", "ring", "--run", "recording0001")
     with Writer(tmp_path / "plain.h5", example.example_info()) as writer:
         writer.append(example.example_row(0), None)
     with pytest.raises(ResultsError, match="holds no training"):

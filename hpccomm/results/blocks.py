@@ -1,0 +1,173 @@
+"""Blocks of recorded calls: thousands of one rank, packed column by column, and back.
+
+A block begins with three numbers of each of `CALL_COLUMNS`: its first value, the bytes of a number,
+and the bytes that it takes. The columns follow, each as a stream of zlib. What is stored of a call
+are small numbers: the difference to the call before; of ``end``, to its begin; of ``asked``, one more
+than that, or 0 if it is 0; of ``waited``, one more, or 0 if that is the whole call. Of all numbers
+of a column, the lowest bytes come first, then the next ones: the upper ones are mostly equal.
+"""
+
+import os
+import zlib
+from collections.abc import Collection, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hpccomm.results.lines import DamagedPart, StoredLines
+from hpccomm.results.recording import BLOCKS, CALL_COLUMNS
+
+CALLS = 1 << 14
+"""Calls of a block. A damaged one loses all of them."""
+
+(PACKED,) = BLOCKS.beside
+
+_LEVEL = 1
+_HEAD = 3 * 8 * len(CALL_COLUMNS)
+_KINDS = {each.name: np.dtype(each.kind) for each in CALL_COLUMNS}
+_PLACES = {name: place for place, name in enumerate(_KINDS)}
+_APART = {_PLACES[name] for name in ("end", "asked", "waited")}  # not from the call before
+
+
+def pack(calls: Mapping[str, NDArray[Any]]) -> NDArray[np.uint8]:
+    """Return the bytes of a block of at least one call, by the names of `CALL_COLUMNS`."""
+    head = np.zeros((len(_KINDS), 3), "<i8")
+    given = {name: np.asarray(calls[name]).astype(np.int64) for name in _KINDS}
+    seconds = given["end"] - given["begin"]
+    streams = []
+    for line, (name, values) in zip(head, given.items(), strict=True):
+        match name:
+            case "end":
+                numbers = seconds
+            case "asked":
+                numbers = np.where(values == 0, 0, values - given["begin"] + 1)
+            case "waited":
+                numbers = np.where(values == seconds, 0, values + 1)
+            case _:
+                line[0] = values[0]
+                numbers = np.diff(values, prepend=values[:1])
+        least, most = numbers.min(), numbers.max()
+        line[1] = next(n for n in (1, 2, 4, 8) if -least - 1 >> 8 * n - 1 <= 0 >= most >> 8 * n - 1)
+        planes = numbers.astype(f"<i{line[1]}").view("u1").reshape(len(numbers), -1).T
+        streams.append(zlib.compress(planes.tobytes(), _LEVEL))
+        line[2] = len(streams[-1])
+    return np.frombuffer(head.tobytes() + b"".join(streams), "u1")
+
+
+class StoredColumns(Mapping[str, NDArray[Any]]):
+    """The columns of stored calls, each unpacked when it is first asked for.
+
+    Parameters
+    ----------
+    blocks : StoredLines
+        The table of blocks. Damaged ones are added to its damage.
+    ranks : int
+        Number of ranks.
+    known : collection of int or None
+        The signatures that are whole, if some are not. Calls of the others are left out.
+
+    Attributes
+    ----------
+    starts : ndarray of int64
+        As `hpccomm.results.recording.Calls.starts`.
+    """
+
+    def __init__(self, blocks: StoredLines, ranks: int, known: Collection[int] | None) -> None:
+        self._blocks = blocks
+        self._columns: dict[str, NDArray[Any]] = {}
+        self._order: NDArray[np.int64] | None = None
+        heads, whole = [], []
+        for index, number in enumerate(blocks.numbers):
+            try:
+                packed = blocks.part(number, PACKED.name)
+            except DamagedPart as error:
+                blocks.damage.append(str(error))
+                continue
+            heads.append(packed[:_HEAD].view("<i8").reshape(-1, 3))
+            whole.append(index)
+        lines = blocks.lines[whole]
+        by_rank = np.argsort(lines["rank"], kind="stable")
+        table = np.array(heads, np.int64).reshape(-1, len(_KINDS), 3)[by_rank]
+        self._firsts, self._widths, self._sizes = table.T
+        self._at = lines[PACKED.first][by_rank] + _HEAD + np.cumsum(self._sizes, 0) - self._sizes
+        self._ends = np.cumsum(lines["calls"][by_rank])
+        calls = np.bincount(lines["rank"], lines["calls"], ranks).astype(np.int64)
+        self.starts = np.concatenate(([0], np.cumsum(calls)))
+        if known is not None:
+            self._leave_out(known)
+
+    def __getitem__(self, name: str) -> NDArray[Any]:
+        """Return a column.
+
+        Raises
+        ------
+        ResultsError
+            If the file cannot be read any more.
+        """
+        if name not in self._columns:
+            # The order is that of the begins.
+            begin = np.empty(0, np.int64) if name == "begin" else self["begin"]
+            numbers = self._numbers(_PLACES[name])
+            if name == "begin":
+                self._order = self._sorted(numbers)
+            if self._order is not None:
+                numbers = numbers[self._order]
+            match name:
+                case "end":
+                    numbers += begin
+                case "asked":
+                    numbers = np.where(numbers == 0, 0, numbers + begin - 1)
+                case "waited":
+                    numbers = np.where(numbers == 0, self["end"] - begin, numbers - 1)
+            self._columns[name] = numbers.astype(_KINDS[name], copy=False)
+        return self._columns[name]
+
+    def __iter__(self) -> Iterator[str]:
+        """Yield the names."""
+        return iter(_KINDS)
+
+    def __len__(self) -> int:
+        """Return the number of columns."""
+        return len(_KINDS)
+
+    def _numbers(self, place: int) -> NDArray[np.int64]:
+        """Return what is stored of a column; of differences to the call before, their sums."""
+        out = np.empty(int(self._ends[-1]) if len(self._ends) else 0, np.int64)
+
+        def unpack(blocks: NDArray[np.intp]) -> None:
+            for block in blocks.tolist():
+                end, width = int(self._ends[block]), int(self._widths[place, block])
+                begin = int(self._ends[block - 1]) if block else 0
+                at, size = int(self._at[place, block]), int(self._sizes[place, block])
+                data = zlib.decompress(self._blocks.read(PACKED.name, at, size))
+                planes = np.frombuffer(data, "u1").reshape(width, end - begin)
+                numbers = np.ascontiguousarray(planes.T).view(f"<i{width}").reshape(-1)
+                if place in _APART:
+                    out[begin:end] = numbers
+                else:
+                    np.cumsum(numbers, dtype=np.int64, out=out[begin:end])
+                    out[begin:end] += self._firsts[place, block]
+
+        workers = os.cpu_count() or 1
+        with ThreadPoolExecutor(workers) as pool:  # zlib leaves the interpreter to others
+            list(pool.map(unpack, np.array_split(np.arange(len(self._ends)), workers)))
+        return out
+
+    def _sorted(self, begin: NDArray[np.int64]) -> NDArray[np.int64] | None:
+        """Return the order of calls by their begins within each rank; None if they have it."""
+        ranks = [slice(*ends) for ends in pairwise(self.starts.tolist())]
+        if all((begin[rank][1:] >= begin[rank][:-1]).all() for rank in ranks):
+            return None
+        orders = [rank.start + np.argsort(begin[rank], kind="stable") for rank in ranks]
+        return np.concatenate(orders)
+
+    def _leave_out(self, known: Collection[int]) -> None:
+        """Leave out the calls whose signature is lost."""
+        left = np.isin(self["signature"], list(known))
+        order = np.arange(len(left)) if self._order is None else self._order
+        self._order = order[left]
+        self.starts = np.concatenate(([0], np.cumsum(left)))[self.starts]
+        self._columns = {name: column[left] for name, column in self._columns.items()}

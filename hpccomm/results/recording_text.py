@@ -1,0 +1,170 @@
+"""A recording as text: facts, operations, buckets and spans of steps; as CSV, a line a step or call.
+
+`hpccomm show` and `hpccomm export` write it.
+"""
+
+import csv
+import io
+import shlex
+from collections.abc import Iterator, Sequence
+from itertools import repeat
+
+import numpy as np
+
+from hpccomm.results.liveness import in_words
+from hpccomm.results.recording import Recording
+from hpccomm.results.schema import columns
+from hpccomm.results.table import TIME_FORMAT
+from hpccomm.results.training import TrainingStep
+from hpccomm.units import counted, few
+
+MOST_SPANS = 20
+"""Lines that steps are gathered in, unless each is shown."""
+
+MOST_GRADIENTS = 3
+"""Names of gradients that a line of a bucket has."""
+
+_COLUMNS = ("steps", "gradients", "sent", "calls", "comm", "hidden", "blocked", "skipped")
+_UNITS = ("", "(B)", "(B)", "", "(ms)", "(%)", "(ms)", "")
+
+
+def contents(recording: Recording) -> str:
+    """Return how many steps and calls there are, in words."""
+    steps, calls = len(recording.steps), recording.calls.count
+    words = [counted(steps, "step")] if steps or not calls else []
+    return " and ".join([*words, *([counted(calls, "call")] if calls else [])])
+
+
+def text(recording: Recording, *, statistics: bool = False) -> str:
+    """Return a recording as text.
+
+    Parameters
+    ----------
+    recording : Recording
+        What to print.
+    statistics : bool
+        Whether minimum, percentiles and maximum over the steps are added.
+    """
+    lines = [*_facts(recording), *_layouts(recording)]
+    lines += [f"# before step {note.step}: {note.text}" for note in recording.notes]
+    if recording.calls.count and not recording.damage:
+        lines += _calls(recording)
+    steps = recording.steps
+    if not len(steps):
+        lines += [] if recording.calls.count else ["# no steps"]
+        return "".join(f"{line}\n" for line in lines)
+    lines += [_aligned(_COLUMNS), _aligned(_UNITS)]
+    lines += [_aligned(each) for each in _spans(steps)]
+    lines += [] if recording.damage else [_total(steps)]
+    if statistics:
+        lines += _statistics(steps)
+    return "".join(f"{line}\n" for line in lines)
+
+
+def _facts(recording: Recording) -> Iterator[str]:
+    facts = recording.facts
+    status = in_words(recording.status, contents(recording), facts.hosts[0])
+    yield f"# Recording {recording.name} of {recording.path}: {status}"
+    yield (
+        f"# Started {facts.started.strftime(TIME_FORMAT + ' %z')} by {facts.user} on "
+        f"{few(facts.known_hosts, 4)}, {counted(facts.ranks, 'rank')}"
+    )
+    yield f"# Command: {shlex.join(facts.arguments)}"
+    if facts.settings:
+        yield "# " + ", ".join(f"{name}={value}" for name, value in facts.settings.items())
+
+
+def _calls(recording: Recording) -> Iterator[str]:
+    """Return a line for each operation, and the time from the first call to the last end."""
+    calls, count = recording.calls, len(recording.signatures)
+    numbers = np.bincount(calls["signature"], minlength=count)
+    blocked = np.bincount(calls["signature"], calls["waited"], count)
+    nbytes = np.array([each.nbytes for each in recording.signatures], np.int64) * numbers
+    yield _aligned(("operation", "calls", "bytes", "blocked"))
+    yield _aligned(("", "", "(B)", "(ms a rank)"))
+    for operation in recording.operations():
+        chosen = [each.operation == operation for each in recording.signatures]
+        milliseconds = blocked[chosen].sum() * 1e-6 / recording.ranks
+        cells = f"{numbers[chosen].sum()}", f"{nbytes[chosen].sum()}", f"{milliseconds:.3f}"
+        yield _aligned((operation, *cells))
+    span = int(calls["end"].max()) - int(calls["begin"].min())
+    yield f"# in all: {span * 1e-9:.3f} s from the first call to the end of the last one"
+    yield f"# For what costs it time: hpccomm advise {shlex.quote(str(recording.path))}"
+
+
+def _layouts(recording: Recording) -> Iterator[str]:
+    since = None
+    for bucket in recording.buckets:
+        if bucket.since != since:
+            since = bucket.since
+            count = sum(each.since == since for each in recording.buckets)
+            yield f"# Buckets from step {since}: {count}"
+        names = bucket.gradients.split("\n")
+        shown = ", ".join(names[:MOST_GRADIENTS]) + (" ..." if len(names) > MOST_GRADIENTS else "")
+        yield f"#   {bucket.index}: {len(names)} of {bucket.dtype}, {bucket.nbytes} bytes: {shown}"
+
+
+def spans(steps: np.ndarray, most: int) -> list[np.ndarray]:
+    """Return the steps in at most `most` spans of equal length; the last one may be shorter."""
+    length = -(-len(steps) // most)
+    return [steps[begin : begin + length] for begin in range(0, len(steps), length)]
+
+
+def _spans(steps: np.ndarray) -> Iterator[tuple[str, ...]]:
+    for span in spans(steps, MOST_SPANS):
+        first, last = int(span["step"][0]), int(span["step"][-1])
+        yield (
+            f"{first}" if first == last else f"{first}-{last}",
+            f"{np.median(span['nbytes']):.0f}",
+            f"{np.median(span['wire_nbytes']):.0f}",
+            f"{np.median(span['calls']):.0f}",
+            f"{np.median(span['seconds']) * 1e3:.3f}",
+            _hidden(span),
+            f"{np.median(span['blocked_seconds']) * 1e3:.3f}",
+            f"{span['skipped'].sum()}",
+        )
+
+
+def _hidden(steps: np.ndarray) -> str:
+    """Return how much of the communication of steps was hidden, in percent."""
+    seconds = steps["seconds"].sum()
+    return f"{100 * steps['hidden_seconds'].sum() / seconds:.0f}" if seconds else "-"
+
+
+def _total(steps: np.ndarray) -> str:
+    return (
+        f"# in all: {len(steps)} steps in {steps['finished'][-1]:.3f} s, {int(steps['skipped'].sum())} skipped; "
+        f"{steps['wire_nbytes'].sum():.0f} bytes sent for {steps['nbytes'].sum():.0f} of gradients; "
+        f"{steps['seconds'].sum():.3f} s in communication, {_hidden(steps)} % of it hidden; "
+        f"{steps['blocked_seconds'].sum():.3f} s blocked"
+    )
+
+
+def _statistics(steps: np.ndarray) -> Iterator[str]:
+    for name, meaning in (("seconds", "comm"), ("blocked_seconds", "blocked")):
+        low, median, high, most = np.percentile(steps[name], (0, 50, 95, 100)) * 1e3
+        yield (
+            f"# {meaning} a step: minimum {low:.3f}, median {median:.3f}, 95th percentile {high:.3f}, "
+            f"maximum {most:.3f} ms"
+        )
+
+
+def _aligned(cells: Sequence[str]) -> str:
+    return f"{cells[0]:>15}" + "".join(f"{each:>12}" for each in cells[1:])
+
+
+def csv_text(recording: Recording) -> str:
+    """Return a recording as CSV: the names of `TrainingStep` and a line a step; without steps, a line a call."""
+    out = io.StringIO()
+    lines = csv.writer(out, lineterminator="\n")
+    if len(recording.steps):
+        lines.writerow(["recording", *(each.name for each in columns(TrainingStep))])
+        lines.writerows([recording.name, *line] for line in recording.steps.tolist())
+        return out.getvalue()
+    calls = recording.calls
+    lines.writerow(["recording", "rank", "operation", *calls.columns])
+    named = map([each.operation for each in recording.signatures].__getitem__, calls["signature"])
+    lines.writerows(
+        zip(repeat(recording.name), calls.ranks(), named, *calls.columns.values(), strict=False)
+    )
+    return out.getvalue()
