@@ -11,9 +11,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from hpccomm.recordings.lateness import CallWaits
-from hpccomm.recordings.matching import Indices
 from hpccomm.recordings.steps import ProgramSteps
+from hpccomm.results.lateness import CallWaits
+from hpccomm.results.matching import Indices
 from hpccomm.results.recording import STEP, Recording
 
 COMPUTE, HIDDEN, WAITING, EXPOSED, FIXED = range(5)

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from hpccomm.recordings.lateness import span
-from hpccomm.recordings.matching import Indices, MatchedCollectives
+from hpccomm.results.lateness import span
+from hpccomm.results.matching import Indices, MatchedCollectives
 from hpccomm.results.recording import STEP, Recording
 from hpccomm.units import counted
 

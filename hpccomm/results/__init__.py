@@ -5,6 +5,7 @@
 - `reader`, `archive` and `verify` read.
 - `table`, `nccl_json`, `csv_text`, `describe`, `pairs_text`, `rates` and `recording_text` print.
 - `expectations`, `judge`, `bounds` and `links` compare rows with expected bandwidths.
+- `matching` and `lateness` say which calls of a recording belong together, and who waited for whom.
 
 `hpccomm.bench` and `hpccomm.gradients` write through this package. `hpccomm.cli`, `hpccomm.charts`
 and `hpccomm.comparison` read.

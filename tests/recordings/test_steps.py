@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 from recordings_made import MARK, MadeCall, all_reduce, made, stepped
 
-from hpccomm.recordings.lateness import waits
 from hpccomm.recordings.shares import COMPUTE, EXPOSED, FIXED, HIDDEN, WAITING, fixed_costs, shares
 from hpccomm.recordings.steps import period, steps
+from hpccomm.results.lateness import waits
 from hpccomm.results.recording import ASYNC, POLLED, CallSignature
 
 

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpccomm.contracts.collectives import CALLS
-from hpccomm.recordings.matching import (
+from hpccomm.results.matching import (
     Indices,
     MatchedCollectives,
     MatchedMessages,

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from recordings_made import MadeCall, all_reduce, made, stepped
 
-from hpccomm.recordings.lateness import lateness, waits
-from hpccomm.recordings.matching import messages
+from hpccomm.results.lateness import lateness, waits
+from hpccomm.results.matching import messages
 from hpccomm.results.recording import ASYNC, POLLED, CallSignature, RecordedGroup
 
 
