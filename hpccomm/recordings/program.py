@@ -1,0 +1,365 @@
+"""The model of a recorded program: the acts of each rank in some typical steps, as tables.
+
+The form is that of Dimemas' traces: seconds of computation, and what is called between them.
+`hpccomm.recordings.prediction` replays a program. What would help is a function that returns another `ProgramModel`, with
+other seconds of computation, other kinds of acts, or other prices of calls: `dataclasses.replace` and copies of the
+two tables suffice.
+"""
+
+from collections import Counter
+from dataclasses import dataclass, replace
+from itertools import chain
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hpccomm.contracts.collectives import CALLS
+from hpccomm.recordings.steps import ProgramSteps
+from hpccomm.results.lateness import CallWaits, waits
+from hpccomm.results.matching import messages
+from hpccomm.results.recording import (
+    CALL_COLUMNS,
+    STEP,
+    Calls,
+    CallSignature,
+    RecordedGroup,
+    Recording,
+)
+
+END, START, BLOCK, WAIT = range(4)
+"""Kinds of acts: the end of a step, a call from which the program goes on, one that blocks it, the wait for a call."""
+
+ACT = np.dtype(
+    [
+        ("kind", "<i4"),  # END, START, BLOCK or WAIT
+        ("event", "<i4"),  # the number of its event; -1 of END
+        ("compute", "<f8"),  # seconds between the rank's act before and this one
+        ("own", "<f8"),  # seconds that it takes of the rank, whatever the others do
+        ("tail", "<f8"),  # seconds from the end of the event to the end on this rank
+        ("call", "<i8"),  # the number of the call in the recording; -1 of one that was not recorded
+    ]
+)
+"""An act of a rank begins `compute` seconds after the one before it. How long it takes:
+
+- START: `own` seconds.
+- BLOCK: until `tail` seconds after the end of the event, and at least `own` seconds.
+- WAIT: until `tail` seconds after the end of the event, and then `own` seconds.
+"""
+
+EVENT = np.dtype(
+    [
+        ("seconds", "<f8"),  # from its begin to its end, if it has its ranks' links for itself
+        ("nbytes", "<i8"),  # of the larger array of a rank
+        ("signature", "<i4"),  # the number of its signature, which may have other bytes
+        ("source", "<i4"),  # the rank that begins it; -1: it begins when all its ranks have come
+        ("queue", "<i4"),  # events of a queue take turns, in the order of the table; -1: no queue
+        ("core", "<f8"),  # the seconds of computation that a second of hidden transfer costs
+    ]
+)
+"""An event is a call of several ranks: a collective, or a message, which begins at its sender if that does not wait."""
+
+SMALL = 4096
+"""Bytes of a message whose sender does not wait in any network."""
+
+MOST_ACTS = 20_000
+"""The most acts of a model of several steps."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProgramModel:
+    """Typical steps of a program, one after the other.
+
+    Attributes
+    ----------
+    starts : ndarray of int64, shape (ranks + 1,)
+        The first act of each rank, and behind the last one.
+    acts : ndarray of ACT
+        One rank's acts after the other's, in their order.
+    events : ndarray of EVENT
+        What the acts take part in.
+    begins : ndarray of float64, shape (ranks,)
+        Seconds at which each rank begins.
+    signatures : tuple of CallSignature
+        What calls have in common.
+    groups : tuple of RecordedGroup
+        The communicators.
+    first, steps : int
+        The first recorded step of them, and their number.
+    seconds : float
+        How long a step took, as the mean over the steps and ranks.
+    """
+
+    starts: NDArray[np.int64]
+    acts: NDArray[np.void]
+    events: NDArray[np.void]
+    begins: NDArray[np.float64]
+    signatures: tuple[CallSignature, ...]
+    groups: tuple[RecordedGroup, ...]
+    first: int
+    steps: int
+    seconds: float
+
+    @property
+    def ranks(self) -> int:
+        """Number of ranks."""
+        return len(self.begins)
+
+    def rank(self) -> NDArray[np.int64]:
+        """Return the rank of each act."""
+        return np.repeat(np.arange(self.ranks), np.diff(self.starts))
+
+
+def model(recording: Recording, steps: ProgramSteps, most: int = MOST_ACTS) -> ProgramModel:
+    """Return the model of a recorded program.
+
+    It has neighbouring steps whose mean is the median, so that noise averages out. `most` acts limit their number.
+
+    Parameters
+    ----------
+    recording : Recording
+        The recording.
+    steps : ProgramSteps
+        Its steps.
+    most : int, default 20000
+        The most acts of several steps.
+    """
+    first, number = _chosen(recording, steps, most)
+    bounds = steps.bounds[first : first + number + 1]
+    part, calls = _part(recording, bounds)
+    acts, events = _tables(part, bounds)
+    acts["call"] = np.where(acts["call"] < 0, -1, calls[acts["call"]])
+    return ProgramModel(
+        np.searchsorted(acts["rank"], np.arange(recording.ranks + 1)),
+        _only(acts, ACT),
+        events,
+        (bounds[0] - bounds[0].min()) * 1e-9,
+        recording.signatures,
+        recording.groups,
+        first,
+        number,
+        float((bounds[-1] - bounds[0]).mean()) * 1e-9 / number,
+    )
+
+
+def _chosen(recording: Recording, steps: ProgramSteps, most: int) -> tuple[int, int]:
+    """Return the first step and the number of neighbouring steps whose mean is nearest to the median."""
+    taken, each = steps.durations, max(1, int(recording.calls.starts[-1]) // len(steps))
+    number = max(1, min(most // each, len(steps) // 2))
+    sums = np.concatenate([[0.0], np.cumsum(taken)])
+    means = (sums[number:] - sums[:-number]) / number
+    return int(np.argmin(np.abs(means - np.median(taken)))), number
+
+
+def _part(recording: Recording, bounds: NDArray[np.int64]) -> tuple[Recording, NDArray[np.int64]]:
+    """Return a recording of the calls that begin within the bounds, and their numbers in the whole one."""
+    calls, numbers = recording.calls, []
+    for rank in range(recording.ranks):
+        whole = calls.of_rank(rank)
+        first, stop = np.searchsorted(calls["begin"][whole], bounds[[0, -1], rank])
+        numbers.append(np.arange(whole.start + first, whole.start + stop))
+    starts = np.cumsum([0, *map(len, numbers)])
+    chosen = np.concatenate(numbers)
+    columns = {column.name: calls[column.name][chosen] for column in CALL_COLUMNS}
+    return replace(recording, calls=Calls(starts, columns)), chosen
+
+
+class _Ends(NamedTuple):
+    """What takes part in events: a call of a rank, or one end of a call of several messages.
+
+    Attributes
+    ----------
+    call, event : ndarray of int64
+        The call, and the number of its event.
+    sends : ndarray of bool
+        Whether it sends the message, or is the root that all data is from.
+    collectives : int
+        The number of the first event that is a message.
+    """
+
+    call: NDArray[np.int64]
+    event: NDArray[np.int64]
+    sends: NDArray[np.bool_]
+    collectives: int
+
+
+def _ends(part: Recording, waiting: CallWaits) -> _Ends:
+    matched, pairs = waiting.collectives, messages(part)
+    number = np.arange(len(matched) + len(pairs.sends))
+    event = [matched.of(number[: len(matched)]), *2 * [number[len(matched) :]]]
+    call = np.concatenate([matched.calls, pairs.sends, pairs.receives])
+    rest = np.ones(len(part.calls["begin"]), bool)
+    rest[call] = False
+    rest &= part.of_signature("operation") != STEP
+    left = np.flatnonzero(rest)
+    root = np.full(len(part.signatures), -1)
+    for at, each in enumerate(part.signatures):
+        what = CALLS.get(each.operation)
+        if what is not None and what.root_sends and "root" in each.values:
+            root[at] = part.groups[each.group].ranks[each.values["root"]]
+    at_root = root[part.calls["signature"][matched.calls]] == part.calls.ranks()[matched.calls]
+    others = np.zeros(len(pairs.receives) + len(left), bool)
+    return _Ends(
+        np.concatenate([call, left]),
+        np.concatenate([*event, len(number) + np.arange(len(left))]),
+        np.concatenate([at_root, np.ones(len(pairs.sends), bool), others]),
+        len(matched),
+    )
+
+
+_ROW = np.dtype([*ACT.descr, ("rank", "<i8"), ("at", "<i8"), ("until", "<i8"), ("result", "<i8")])
+"""An act with its rank, when it began and the rank went on, and when the result was there; in ns."""
+
+
+def _tables(
+    part: Recording, bounds: NDArray[np.int64]
+) -> tuple[NDArray[np.void], NDArray[np.void]]:
+    """Return the acts, as `_ROW`, and the events of a part of a recording."""
+    waiting, calls = waits(part), part.calls
+    ends = _ends(part, waiting)
+    event, signature = ends.event, calls["signature"][ends.call]
+    ranks, blocks = calls.ranks(), part.of_signature("blocks")[ends.call]
+    begin, end = calls["begin"][ends.call], calls["end"][ends.call]
+    events = np.zeros(int(event.max(initial=-1)) + 1, EVENT)
+    events["signature"][event] = signature
+    np.maximum.at(events["nbytes"], event, part.of_signature("nbytes")[ends.call])
+    last = np.zeros(len(events), np.int64)
+    np.maximum.at(last, event, begin)
+
+    # A sender that once did not wait for a receiver waits for none.
+    several = np.bincount(ends.call, minlength=1)[ends.call] > 1
+    free = (end < last[event]) & (several | (waiting.awaited[ends.call] == ends.call))
+    eager = np.array(
+        [each.nbytes <= SMALL and each.operation not in CALLS for each in part.signatures]
+    )
+    eager[signature[ends.sends & free]] = True
+    gives = ends.sends & eager[signature]
+    events["source"] = -1
+    events["source"][event[gives]] = ranks[ends.call[gives]]
+    sourced = events["source"] >= 0
+    free = gives | free & ~sourced[event]
+    group = np.array([each.group for each in part.signatures])[events["signature"]]
+    in_turn = ~sourced & (np.arange(len(events)) < ends.collectives)
+    events["queue"] = np.where(in_turn, group, -1)
+
+    rows = np.zeros(len(event), _ROW)
+    rows["kind"] = np.where(blocks & ~free & ~several, BLOCK, START)
+    rows["event"], rows["call"], rows["rank"] = event, ends.call, ranks[ends.call]
+    rows["at"], rows["result"] = begin, np.where(free, -1, end)
+    rows["until"] = np.where(blocks & ~several & (free | (rows["kind"] == BLOCK)), end, begin)
+    rows["own"] = np.where(rows["kind"] == START, rows["until"] - begin, 0) * 1e-9
+    _price(rows, events, gives, last)
+
+    asked = calls["asked"][ends.call]
+    until_asked = (asked > 0) & (asked < bounds[-1][rows["rank"]])
+    waited = rows[~free & np.where(blocks, several, until_asked)]
+    waited["kind"] = WAIT
+    own = calls["asked"][waited["call"]], calls["waited"][waited["call"]]
+    asynchronous = own[0] > 0
+    waited["at"] = np.where(asynchronous, own[0], waited["at"])
+    waited["until"] = np.where(asynchronous, own[0] + own[1], waited["result"])
+    over = waited["until"] - np.maximum(waited["at"], waited["result"])
+    waited["own"] = np.maximum(over, 0) * 1e-9
+    marks = np.zeros(bounds[1:].size, _ROW)
+    marks["event"] = marks["call"] = -1
+    marks["rank"] = np.tile(np.arange(part.ranks), len(bounds) - 1)
+    marks["at"] = marks["until"] = bounds[1:].ravel()
+    rows = np.concatenate([marks, rows, waited])
+    for name in ("at", "until"):
+        rows[name] -= bounds[0].min()
+    return _in_order(rows, bounds[0]), events
+
+
+def _price(
+    rows: NDArray[np.void],
+    events: NDArray[np.void],
+    gives: NDArray[np.bool_],
+    last: NDArray[np.int64],
+) -> None:
+    """Set the seconds of events, and how long the calls take on each rank."""
+    event, result = rows["event"], rows["result"] >= 0
+    first = np.full(len(events), np.iinfo(np.int64).max)
+    np.minimum.at(first, event[result], rows["result"][result])
+    # One of a queue begins when all before it have ended.
+    done = np.maximum(last, np.where(first < np.iinfo(np.int64).max, first, 0))
+    start = last.copy()
+    for queue in np.unique(events["queue"][events["queue"] >= 0]):
+        own = np.flatnonzero(events["queue"] == queue)
+        start[own[1:]] = np.maximum(last[own[1:]], np.maximum.accumulate(done[own])[:-1])
+    start[event[gives]] = rows["at"][gives]
+
+    taken = np.maximum(rows["result"] - start[event], 0)
+    # A receiver that comes late shows its own time, and one that comes early that of the message.
+    received = result & (events["source"][event] >= 0)
+    late = received & (rows["at"] > start[event])
+    own = np.where(received, np.minimum(rows["result"] - rows["at"], taken), 0)
+    signature = events["signature"][event]
+    for each in np.unique(signature[late]):
+        of_late, of_early = late & (signature == each), received & ~late & (signature == each)
+        usual = int(np.median(taken[of_early] if of_early.any() else own[of_late]))
+        taken[of_late] = np.minimum(taken[of_late], np.maximum(own[of_late], usual))
+        own[of_early] = np.minimum(taken[of_early], int(np.median(own[of_late])))
+    rows["own"] = np.where(received, own * 1e-9, rows["own"])
+    least = np.full(len(events), np.inf)
+    np.minimum.at(least, event[result], taken[result])
+    least[np.isinf(least)] = 0
+    events["seconds"] = _alone(rows, events, start, least) * 1e-9
+    rows["tail"] = np.where(result, taken - least[event], 0) * 1e-9
+
+
+def _alone(
+    rows: NDArray[np.void],
+    events: NDArray[np.void],
+    start: NDArray[np.int64],
+    taken: NDArray[np.float64],
+) -> NDArray[np.float64]:
+    """Return what the events of queues would have taken without others on their ranks at the same time.
+
+    Two that share a rank have half of its link each, as in `hpccomm.recordings.prediction`.
+    """
+    if len(np.unique(events["queue"])) < 2:
+        return taken
+    members: list[list[int]] = [[] for _ in events]
+    for event, rank in zip(rows["event"].tolist(), rows["rank"].tolist(), strict=True):
+        members[event].append(rank)
+    alone, under_way, before = taken.copy(), set[int](), 0.0
+    queued = np.flatnonzero((events["queue"] >= 0) & (taken > 0)).tolist()
+    ends = [((start[each] + taken[each]).item(), 0, each) for each in queued]
+    for now, begins, event in sorted([*ends, *((start[each].item(), 1, each) for each in queued)]):
+        if len(under_way) > 1 and now > before:
+            load = Counter(chain.from_iterable(members[each] for each in under_way))
+            for each in under_way:
+                alone[each] -= (now - before) * (1 - 1 / max(load[rank] for rank in members[each]))
+        (under_way.add if begins else under_way.discard)(event)
+        before = now
+    return alone
+
+
+def _in_order(rows: NDArray[np.void], begins: NDArray[np.int64]) -> NDArray[np.void]:
+    """Return acts by rank and time, with the computation between them."""
+    begins = begins - begins.min()
+    away = int(max(rows["at"].max(), rows["until"].max())) + 1
+    for _ in range(2):
+        rows = rows[np.lexsort([rows["kind"], rows["at"], rows["rank"]])]
+        shift, until = rows["rank"] * away, rows["until"] + rows["rank"] * away
+        reach = np.maximum.accumulate(until)
+        before = np.concatenate([reach[:1], reach[:-1]])
+        firsts = np.diff(rows["rank"], prepend=-1) > 0
+        before[firsts] = begins + np.arange(len(begins)) * away
+        # What another thread calls while the program is blocked begins with what blocks it, and blocks nothing.
+        beside = (rows["at"] + shift < before) & (rows["kind"] >= BLOCK)
+        around = np.maximum.accumulate(np.where(until == reach, np.arange(len(rows)), 0))
+        calls = np.flatnonzero(beside & (rows["kind"] == BLOCK))
+        rows["at"][calls] = rows["until"][calls] = rows["at"][around[calls - 1]]
+        rows["kind"][calls] = START
+        rows["compute"] = np.maximum(rows["at"] + shift - before, 0) * 1e-9
+        rows = rows[~(beside & (rows["kind"] == WAIT))]
+    return rows
+
+
+def _only(rows: NDArray[np.void], dtype: np.dtype[np.void]) -> NDArray[np.void]:
+    """Return the columns of `dtype` alone."""
+    table = np.zeros(len(rows), dtype)
+    for name in dtype.names or ():
+        table[name] = rows[name]
+    return table

@@ -1,0 +1,255 @@
+"""The model of a recorded program and its prediction: by hand, by a published example, and by equations."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from recordings_made import MARK, MadeCall, all_reduce, made, stepped
+
+from hpccomm.recordings import steps
+from hpccomm.recordings.prediction import error, predict
+from hpccomm.recordings.program import ACT, BLOCK, END, EVENT, START, WAIT, ProgramModel, model
+from hpccomm.results import matching
+from hpccomm.results.recording import ASYNC, POLLED, CallSignature, RecordedGroup
+
+MICRO = 1000
+
+
+def acting(*ranks, events, begins=None):
+    """Return a program of acts (kind, event, compute, own) of each rank, and events (seconds, source, queue, core)."""
+    acts = [(*act, *[0.0] * (4 - len(act)), 0.0, -1) for rank in ranks for act in rank]
+    rows = [(each[0], 0, 0, *each[1:], *(-1, 0, 0.0)[len(each) - 1 :]) for each in events]
+    starts = np.cumsum([0, *map(len, ranks)])
+    begins = np.zeros(len(ranks)) if begins is None else begins
+    table = np.array(acts, ACT)
+    return ProgramModel(starts, table, np.array(rows, EVENT), begins, (), (), 0, 1, 1.0)
+
+
+def of(recording):
+    found = steps.steps(recording, matching.collectives(recording))
+    return model(recording, found)
+
+
+def test_all_wait_for_the_last_one():
+    late = acting(
+        [(BLOCK, 0, 1.0), (END, -1, 0.5)], [(BLOCK, 0, 3.0), (END, -1, 0.0)], events=[(2.0,)]
+    )
+    found = predict(late)
+    assert found.end.tolist() == [5.0, 5.5, 5.0, 5.0]
+    assert (found.arrival.tolist(), found.start.tolist(), found.done.tolist()) == ([3], [3], [5])
+    assert found.seconds == 5.25
+
+
+@pytest.mark.parametrize(("compute", "waited"), [(1.0, 1.0), (3.0, 0.0)])
+def test_an_asynchronous_call_costs_what_the_computation_does_not_hide(compute, waited):
+    rank = [(START, 0, 1.0), (WAIT, 0, compute), (END, -1, 0.0)]
+    found = predict(acting(rank, rank, events=[(2.0,)]))
+    assert found.seconds == 1.0 + compute + waited
+
+
+def test_hidden_transfers_take_a_part_of_the_core():
+    rank = [(START, 0, 0.0), (WAIT, 0, 3.0), (END, -1, 0.0)]
+    assert predict(acting(rank, rank, events=[(2.0, -1, 0, 0.5)])).seconds == 4.0
+    # What is not hidden costs nothing in addition.
+    rank = [(START, 0, 0.0), (WAIT, 0, 1.0), (END, -1, 0.0)]
+    assert predict(acting(rank, rank, events=[(2.0, -1, 0, 0.5)])).seconds == 2.0
+
+
+def test_calls_of_one_queue_take_turns_and_those_of_two_share():
+    rank = [(START, 0, 0.0), (START, 1, 1.0), (WAIT, 0, 0.0), (WAIT, 1, 0.0), (END, -1, 0.0)]
+    turns = predict(acting(rank, rank, events=[(4.0,), (2.0,)]))
+    assert turns.done.tolist() == [4.0, 6.0]
+    shared = predict(acting(rank, rank, events=[(4.0,), (2.0, -1, 1)]))
+    # From 1 to 5 both go on at half their speed; then the first one has a second left.
+    assert shared.done.tolist() == [6.0, 5.0]
+
+
+def test_a_message_does_not_wait_for_its_receiver_unless_it_is_large():
+    eager = acting(
+        [(START, 0, 0.0, 0.5), (END, -1, 1.0)], [(BLOCK, 0, 5.0, 0.25), (END, -1, 0.0)],
+        events=[(2.0, 0, -1)],
+    )  # fmt: skip
+    assert predict(eager).end.tolist() == [0.5, 1.5, 5.25, 5.25]
+    rendezvous = acting(
+        [(BLOCK, 0, 0.0), (END, -1, 1.0)], [(BLOCK, 0, 5.0), (END, -1, 0.0)], events=[(2.0, -1, -1)]
+    )
+    assert predict(rendezvous).end.tolist() == [7.0, 8.0, 7.0, 7.0]
+
+
+def test_loggopsims_example():
+    """Its README: dissemination among 16 ranks ends after 22000 ns with the default parameters on every host.
+
+    These are L = 2500 ns and o = 1500 ns, at the sender and at the receiver (simulator.ggo, dissemination_16.goal):
+    https://github.com/spcl/LogGOPSim
+    """
+    latency, overhead, ranks = 2500e-9, 1500e-9, 16
+    acts, events = [[] for _ in range(ranks)], []
+    for distance in (1, 2, 4, 8):
+        first = len(events)
+        for rank in range(ranks):
+            events.append((2 * overhead + latency, rank, -1))
+            acts[rank].append((START, first + rank, 0.0, overhead))
+        for rank in range(ranks):
+            acts[rank].append((BLOCK, first + (rank - distance) % ranks, 0.0, overhead))
+    found = predict(acting(*([*each, (END, -1, 0.0)] for each in acts), events=events))
+    assert found.end[found.program.starts[1:] - 1] == pytest.approx(np.full(ranks, 22000e-9))
+
+
+def test_the_model_of_a_recording_has_its_times():
+    recording = stepped(3, 9, lambda rank, step: (10 + rank + step % 3) * MICRO, 5 * MICRO)
+    found = of(recording)
+    assert found.steps == 4
+    assert found.first > 0 or found.steps == 4
+    assert set(found.acts["kind"]) == {BLOCK, END}
+    assert found.events["seconds"] == pytest.approx(5e-6)
+    own = found.acts["compute"][found.acts["kind"] == BLOCK]
+    assert set(np.round(own * 1e6).astype(int)) <= set(range(10, 15))
+    assert error(found) < 1e-9
+
+
+def overlapped(ranks=2, number=6):
+    """Return a program of two asynchronous calls a step, which take turns, and computation beside them."""
+    one, two, final = all_reduce(1 << 20, ASYNC), all_reduce(1 << 18, ASYNC), all_reduce(64, POLLED)
+    calls = [[] for _ in range(ranks)]
+    for step in range(number):
+        at, number_of = step * 100 * MICRO, 3 * step
+        for rank, mine in enumerate(calls):
+            begin = at + rank * MICRO
+            mine += [
+                MadeCall(one, number_of + 1, begin, at + 31 * MICRO, at + 40 * MICRO, 0),
+                MadeCall(two, number_of + 2, begin + 2 * MICRO, at + 50 * MICRO, at + 40 * MICRO + 1, 10 * MICRO - 1),
+                MadeCall(final, number_of + 3, at + (60 + rank) * MICRO, at + 64 * MICRO),
+                MadeCall(MARK, 0, at + 99 * MICRO, at + 99 * MICRO),
+            ]  # fmt: skip
+    return made(calls)
+
+
+def test_asynchronous_calls_of_a_recording_take_turns():
+    found = of(overlapped())
+    assert found.events["seconds"][:3] == pytest.approx([30e-6, 19e-6, 3e-6])
+    assert error(found) < 1e-9
+    faster = found.events.copy()
+    faster["seconds"] /= 2
+    assert predict(replace(found, events=faster)).seconds < found.seconds
+
+
+def message(way, peer, nbytes=64, mode=POLLED):
+    values = {"dst": None, "src": None, "tag": 0} | {way: peer}
+    return CallSignature("send" if way == "dst" else "recv", 0, nbytes, mode, values)
+
+
+@pytest.mark.parametrize("nbytes", [64, 1 << 20])
+def test_messages_of_a_pipeline(nbytes):
+    """Each rank receives from the one before, computes and sends to the next."""
+    calls, there = [[], [], []], [0] * 4
+    for _ in range(4):
+        for rank in range(3):
+            start = max([each.end for each in calls[rank]], default=0)
+            if rank:
+                end = max(there[rank], start + 1 * MICRO)
+                calls[rank].append(MadeCall(message("src", rank - 1, nbytes), 0, start, end))
+                start = end
+            start += 10 * MICRO
+            if rank < 2:
+                calls[rank].append(
+                    MadeCall(message("dst", rank + 1, nbytes), 0, start, start + MICRO)
+                )
+                there[rank + 1] = start + 4 * MICRO
+                start += MICRO
+            calls[rank].append(MadeCall(MARK, 0, start, start))
+    found = of(made(calls))
+    assert error(found) < 1e-9
+    slower = found.acts.copy()
+    slower["compute"][: found.starts[1]] *= 2  # all wait for rank 0
+    assert predict(replace(found, acts=slower)).seconds > found.seconds
+
+
+def test_what_another_thread_calls_does_not_block_the_program():
+    outer, inner = all_reduce(1 << 20), replace(all_reduce(64), group=1)
+    calls = []
+    for _ in range(2):
+        mine = []
+        for step in range(4):
+            at = step * 100 * MICRO
+            mine += [
+                MadeCall(outer, step + 1, at + 10 * MICRO, at + 60 * MICRO),
+                MadeCall(inner, step + 1, at + 20 * MICRO, at + 30 * MICRO),
+                MadeCall(MARK, 0, at + 90 * MICRO, at + 90 * MICRO),
+            ]
+        calls.append(mine)
+    recording = made(calls)
+    groups = (*recording.groups, RecordedGroup("other", "other", (0, 1)))
+    found = of(replace(recording, groups=groups))
+    assert error(found) < 1e-9
+    # They shared the ranks' links for 10 us.
+    assert sorted(set(np.round(found.events["seconds"] * 1e6).astype(int))) == [5, 45]
+
+
+def solved(given):
+    """Return the end of every act by iterating the equations until nothing changes: slow, and obviously right."""
+    acts, events = given.acts, given.events
+    begin, end = np.zeros(len(acts)), np.zeros(len(acts))
+    done = np.zeros(len(events))
+    rank = given.rank()
+    calls = acts["kind"] <= BLOCK
+    while True:
+        before = end.copy()
+        for event, each in enumerate(events):
+            part = (acts["event"] == event) & calls
+            if each["source"] >= 0:
+                part &= rank == each["source"]
+            start = begin[part].max()
+            same = np.flatnonzero(events["queue"][:event] == each["queue"])
+            if each["queue"] >= 0 and len(same):
+                start = max(start, done[same[-1]])
+            done[event] = start + each["seconds"]
+        for at, act in enumerate(acts):
+            last = given.begins[rank[at]] if at == given.starts[rank[at]] else end[at - 1]
+            begin[at] = last + act["compute"]
+            there = done[act["event"]] + act["tail"]
+            end[at] = {
+                END: begin[at],
+                START: begin[at] + act["own"],
+                BLOCK: max(there, begin[at] + act["own"]),
+                WAIT: max(there, begin[at]) + act["own"],
+            }[int(act["kind"])]
+        if (before == end).all():
+            return end
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_random_programs_end_as_the_equations_say(seed):
+    random = np.random.default_rng(seed)
+    ranks = int(random.integers(1, 6))
+    acts, events = [[] for _ in range(ranks)], []
+
+    def act(rank, kind, event):
+        acts[rank].append((kind, event, *random.random(2)))
+
+    open_calls = []
+    for number in range(int(random.integers(1, 30))):
+        if random.random() < 0.4 and ranks > 1:
+            source, target = random.permutation(ranks)[:2].tolist()
+            events.append((random.random(), source, -1))
+            act(source, START, number)
+            act(target, BLOCK, number)
+            continue
+        events.append((random.random(),))
+        kind = random.choice([BLOCK, START])
+        for rank in range(ranks):
+            act(rank, kind, number)
+        if kind == START:
+            open_calls.append(number)
+        while open_calls and random.random() < 0.4:
+            event = open_calls.pop(int(random.integers(len(open_calls))))
+            for rank in range(ranks):
+                act(rank, WAIT, event)
+    given = acting(
+        *([*each, (END, -1, 0.5)] for each in acts), events=events, begins=random.random(ranks)
+    )
+    given.acts["tail"] = random.random(len(given.acts)) * (given.acts["kind"] == BLOCK)
+    assert predict(given).end == pytest.approx(solved(given))
+    # A faster network is never slower.
+    faster = given.events.copy()
+    faster["seconds"] *= random.random(len(faster))
+    assert predict(replace(given, events=faster)).seconds <= predict(given).seconds + 1e-12
