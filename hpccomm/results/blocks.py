@@ -9,9 +9,8 @@ of a column, the lowest bytes come first, then the next ones: the upper ones are
 
 import os
 import zlib
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -66,8 +65,6 @@ class StoredColumns(Mapping[str, NDArray[Any]]):
         The table of blocks. Damaged ones are added to its damage.
     ranks : int
         Number of ranks.
-    known : collection of int or None
-        The signatures that are whole, if some are not. Calls of the others are left out.
 
     Attributes
     ----------
@@ -75,10 +72,9 @@ class StoredColumns(Mapping[str, NDArray[Any]]):
         As `hpccomm.results.recording.Calls.starts`.
     """
 
-    def __init__(self, blocks: StoredLines, ranks: int, known: Collection[int] | None) -> None:
+    def __init__(self, blocks: StoredLines, ranks: int) -> None:
         self._blocks = blocks
         self._columns: dict[str, NDArray[Any]] = {}
-        self._order: NDArray[np.int64] | None = None
         heads, whole = [], []
         for index, number in enumerate(blocks.numbers):
             try:
@@ -96,8 +92,6 @@ class StoredColumns(Mapping[str, NDArray[Any]]):
         self._ends = np.cumsum(lines["calls"][by_rank])
         calls = np.bincount(lines["rank"], lines["calls"], ranks).astype(np.int64)
         self.starts = np.concatenate(([0], np.cumsum(calls)))
-        if known is not None:
-            self._leave_out(known)
 
     def __getitem__(self, name: str) -> NDArray[Any]:
         """Return a column.
@@ -108,20 +102,15 @@ class StoredColumns(Mapping[str, NDArray[Any]]):
             If the file cannot be read any more.
         """
         if name not in self._columns:
-            # The order is that of the begins.
-            begin = np.empty(0, np.int64) if name == "begin" else self["begin"]
             numbers = self._numbers(_PLACES[name])
-            if name == "begin":
-                self._order = self._sorted(numbers)
-            if self._order is not None:
-                numbers = numbers[self._order]
             match name:
                 case "end":
-                    numbers += begin
+                    numbers += self["begin"]
                 case "asked":
-                    numbers = np.where(numbers == 0, 0, numbers + begin - 1)
+                    np.add(numbers, self["begin"] - 1, out=numbers, where=numbers != 0)
                 case "waited":
-                    numbers = np.where(numbers == 0, self["end"] - begin, numbers - 1)
+                    numbers -= 1
+                    np.subtract(self["end"], self["begin"], out=numbers, where=numbers < 0)
             self._columns[name] = numbers.astype(_KINDS[name], copy=False)
         return self._columns[name]
 
@@ -155,19 +144,3 @@ class StoredColumns(Mapping[str, NDArray[Any]]):
         with ThreadPoolExecutor(workers) as pool:  # zlib leaves the interpreter to others
             list(pool.map(unpack, np.array_split(np.arange(len(self._ends)), workers)))
         return out
-
-    def _sorted(self, begin: NDArray[np.int64]) -> NDArray[np.int64] | None:
-        """Return the order of calls by their begins within each rank; None if they have it."""
-        ranks = [slice(*ends) for ends in pairwise(self.starts.tolist())]
-        if all((begin[rank][1:] >= begin[rank][:-1]).all() for rank in ranks):
-            return None
-        orders = [rank.start + np.argsort(begin[rank], kind="stable") for rank in ranks]
-        return np.concatenate(orders)
-
-    def _leave_out(self, known: Collection[int]) -> None:
-        """Leave out the calls whose signature is lost."""
-        left = np.isin(self["signature"], list(known))
-        order = np.arange(len(left)) if self._order is None else self._order
-        self._order = order[left]
-        self.starts = np.concatenate(([0], np.cumsum(left)))[self.starts]
-        self._columns = {name: column[left] for name, column in self._columns.items()}

@@ -1,6 +1,6 @@
 """The parts that the ranks of a program have recorded, each by its own clock, as one recording."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,8 +20,6 @@ from hpccomm.results.recording import (
 from hpccomm.results.training import TrainingNote
 from hpccomm.units import few
 
-_Times = NDArray[np.int64]
-
 
 def joined(path: Path, name: str, parts: Mapping[int, Recording]) -> Recording:
     """Return the recording of all ranks, with the times of the common clock.
@@ -33,78 +31,68 @@ def joined(path: Path, name: str, parts: Mapping[int, Recording]) -> Recording:
     parts : mapping of int to Recording
         The part of each rank; at least one. A note says which are missing.
     """
-    facts = parts[min(parts)].facts
-    errors = list(facts.clock_error_ns) or [0] * facts.ranks
+    first = parts[min(parts)]
+    ranks = first.ranks
+    errors = list(first.facts.clock_error_ns) or [0] * ranks
     groups: dict[str, RecordedGroup] = {}
-    signatures: dict[str, CallSignature] = {}
+    signatures: dict[str, tuple[int, CallSignature]] = {}
     columns: dict[str, list[NDArray[Any]]] = {each.name: [] for each in CALL_COLUMNS}
-    notes: list[TrainingNote] = []
-    counts, statuses, damage = [0] * facts.ranks, list[str](), list[str]()
+    counts = [0] * ranks
     for rank, part in sorted(parts.items()):
         for group in part.groups:
             known = groups.get(group.uid, group)
             groups[group.uid] = replace(known, ranks=tuple(map(max, known.ranks, group.ranks)))
-        numbers = list(groups)
-        placed = np.zeros(len(part.signatures), np.int64)
+        numbers = [list(groups).index(group.uid) for group in part.groups]
+        placed = np.zeros(len(part.signatures), "<i4")
         for number, one in enumerate(part.signatures):
-            if one.group >= 0:
-                one = replace(one, group=numbers.index(part.groups[one.group].uid))
-            signatures.setdefault(repr(one), one)
-            placed[number] = list(signatures).index(repr(one))
+            common = replace(one, group=numbers[one.group] if one.group >= 0 else one.group)
+            placed[number], _ = signatures.setdefault(repr(common), (len(signatures), common))
         for column, values in _calls(part, placed).items():
             columns[column].append(values)
-        counts[rank] = len(columns["begin"][-1])
+        counts[rank] = part.calls.count
         if part.clock:
             errors[rank] = max(error for _, _, error in part.clock)
-        notes += part.notes
-        statuses.append(part.status)
-        damage += [f"rank {rank}: {each}" for each in part.damage]
-    if missing := sorted(set(range(facts.ranks)).difference(parts)):
-        lost = few([str(rank) for rank in missing], 8)
-        notes.append(TrainingNote(0, f"the calls of these ranks are missing: {lost}"))
+    notes = dict.fromkeys(note for part in parts.values() for note in part.notes)
+    statuses = [part.status for part in parts.values()]
+    if missing := sorted({*range(ranks)} - {*parts}):
+        notes[TrainingNote(0, f"the calls of these ranks are missing: {few(missing, 8)}")] = None
         statuses.append(INTERRUPTED)
-    statuses.sort(key=lambda status: (not status.startswith("failed"), status == COMPLETED))
-    return Recording(
-        path,
-        name,
-        replace(facts, clock_error_ns=tuple(errors)),
-        tuple(groups.values()),
-        tuple(signatures.values()),
-        Calls(
+    return replace(
+        first,
+        path=path,
+        name=name,
+        facts=replace(first.facts, clock_error_ns=tuple(errors)),
+        groups=tuple(groups.values()),
+        signatures=tuple(one for _, one in signatures.values()),
+        calls=Calls(
             np.cumsum([0, *counts]),
             {column: np.concatenate(each) for column, each in columns.items()},
         ),
-        statuses[0],
-        tuple(damage),
-        notes=tuple(dict.fromkeys(notes)),
+        status=min(statuses, key=lambda each: (not each.startswith("failed"), each == COMPLETED)),
+        damage=tuple(f"rank {rank}: {each}" for rank in parts for each in parts[rank].damage),
+        notes=tuple(notes),
+        clock=(),
     )
 
 
-def _calls(part: Recording, placed: NDArray[np.int64]) -> dict[str, NDArray[Any]]:
-    """Return the calls of a part by the common clock, and by the signatures of all."""
+def _calls(part: Recording, placed: NDArray[np.int32]) -> dict[str, NDArray[Any]]:
+    """Return the calls of a part by their begins, by the common clock, and by the signatures of all."""
     calls = dict(part.calls.columns)
-    common = _common(part)
-    begin, end, asked = (common(calls[name]) for name in ("begin", "end", "asked"))
+    begin, end, asked = (_common(part, calls[name]) for name in ("begin", "end", "asked"))
     throughout = calls["waited"] == calls["end"] - calls["begin"]
-    times = {
-        "begin": begin,
-        "end": end,
-        "asked": np.where(calls["asked"] == 0, 0, asked),
-        "waited": np.where(throughout, end - begin, calls["waited"]),
-    }
-    return calls | times | {"signature": placed.astype("<i4")[calls["signature"]]}
+    calls["waited"] = np.where(throughout, end - begin, calls["waited"])
+    calls["asked"] = np.where(calls["asked"] == 0, 0, asked)
+    calls |= {"signature": placed[calls["signature"]], "begin": begin, "end": end}
+    order = np.argsort(begin, kind="stable")
+    return {name: column[order] for name, column in calls.items()}
 
 
-def _common(part: Recording) -> Callable[[_Times], _Times]:
-    """Return what makes times of the common clock of a part's: readings lie on straight lines."""
+def _common(part: Recording, times: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return times of a part by the common clock: between its readings, clocks run evenly."""
     if not part.clock:
-        return lambda times: times
+        return times
     local, ahead, _ = np.array(part.clock, np.int64).T
-    first, least = local[0], ahead[0]  # float64 has the differences to the nanosecond
-
-    def common(times: _Times) -> _Times:
-        further = np.interp((times - first).astype(float), local - first, ahead - least)
-        shown: _Times = times - least - np.rint(further).astype(np.int64)
-        return shown
-
-    return common
+    # float64 holds the differences to the nanosecond.
+    more = np.interp((times - local[0]).astype(float), local - local[0], ahead - ahead[0])
+    shown: NDArray[np.int64] = times - ahead[0] - np.rint(more).astype(np.int64)
+    return shown

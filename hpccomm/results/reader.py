@@ -44,6 +44,10 @@ PART = ".rank"
 
 _Stored = TypeVar("_Stored", Run, Recording)
 
+_LOST_GROUP = RecordedGroup("", "unknown", ())
+_LOST = CallSignature("unknown", -1, 0, POLLED)
+"""In the place of damaged ones."""
+
 _REST = "hpccomm show prints the rest; choose another path to write to"
 
 
@@ -273,17 +277,17 @@ def _recording(path: Path, section: _Section) -> Recording:
                 buckets = [TrainingBucket(**each) for each in values]
                 layouts[buckets[0].since] = buckets
     about = facts.of_json(RecordingFacts, section.record)
-    lost = RecordedGroup("", "unknown", ())
-    none = CallSignature("unknown", -1, 0, POLLED)
-    known = [n for n, each in signatures.items() if each.group < 0 or each.group in groups]
-    columns = StoredColumns(blocks, about.ranks, known if events.damage else None)
+    calls = Calls((columns := StoredColumns(blocks, about.ranks)).starts, columns)
+    used, member = [*signatures], [*groups, *(each.group for each in signatures.values())]
+    if events.damage:
+        used.append(int(calls["signature"].max(initial=-1)))
     return Recording(
         path=path,
         name=section.name,
         facts=about,
-        groups=tuple(groups.get(n, lost) for n in range(max(groups, default=-1) + 1)),
-        signatures=tuple(signatures.get(n, none) for n in range(max(signatures, default=-1) + 1)),
-        calls=Calls(columns.starts, columns),
+        groups=tuple(groups.get(n, _LOST_GROUP) for n in range(max(member, default=-1) + 1)),
+        signatures=tuple(signatures.get(n, _LOST) for n in range(max(used, default=-1) + 1)),
+        calls=calls,
         status=section.status,
         damage=(*(each for table in section.tables for each in table.damage), *section.damage),
         steps=repack_fields(steps.lines[[each.name for each in STEPS.own]]),
@@ -305,7 +309,7 @@ def examine_all(path: str | os.PathLike[str]) -> Examined:
     """Read a file as `examine`, and as its last recording the parts that ranks have left beside it.
 
     There are such while the ranks of a program record, and when they were killed. The file itself may
-    not be there yet.
+    not exist yet. Parts of a program before the last one are left out.
     """
     file, start = Path(path), Path(path).name + PART
     ends = {each.name.removeprefix(start): each for each in file.parent.glob(f"*{PART}*")}
@@ -322,5 +326,7 @@ def examine_all(path: str | os.PathLike[str]) -> Examined:
         else:
             parts |= dict(zip([rank], examined.recordings[-1:], strict=False))
             damage += [f"{name}: rank {rank}: {what}" for what in examined.damage]
+    newest = max((part.facts.started for part in parts.values()), default=None)
+    parts = {rank: part for rank, part in parts.items() if part.facts.started == newest}
     added = [joined(file, name, parts)] if parts else []
     return Examined(stored.runs, stored.recordings + added, damage)

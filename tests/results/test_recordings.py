@@ -1,15 +1,30 @@
 """Recorded programs in a results file: packed, read, joined of the parts of their ranks, damaged, killed."""
 
+import csv
+import io
+import json
+import random
+import subprocess
+import sys
+import threading
 from dataclasses import replace
+from pathlib import Path
 
+import h5py
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from recordings_made import MARK, all_reduce, made
+from recordings_made import MARK, all_reduce, made, stepped
 
+from hpccomm.cli import export, plot, show
+from hpccomm.errors import ResultsError
+from hpccomm.results import blocks, reader, recording_file
 from hpccomm.results.recording import CALL_COLUMNS, Calls, RecordedGroup, Recording
-from hpccomm.results.recording_file import read, write
+from hpccomm.results.recording_file import RecordingWriter, joined, part_path, read, write
 from hpccomm.results.training import TrainingNote
+
+from .test_trainings import call, step
 
 NAMES = [each.name for each in CALL_COLUMNS]
 
@@ -69,3 +84,274 @@ def test_every_call_comes_back(tmp_path_factory, seed, ranks, most):
     assert write(path, recording) == "recording0001"
     (stored,) = read(path)
     assert_same(stored, recording)
+
+
+def test_the_recipe_of_the_documentation_reads_it_without_hpccomm(tmp_path, monkeypatch, capsys):
+    page = (Path(__file__).parents[2] / "docs/results.rst").read_text("utf-8")
+    recipe = next(each for each in page.split(".. code-block:: python") if "import zlib" in each)
+    lines = recipe.split("\n\n    ", 1)[1].splitlines()
+    code = "\n".join(
+        line[4:] for line in ["    " + lines[0], *lines[1:]] if line[:4].isspace() or not line
+    )
+    monkeypatch.chdir(tmp_path)
+    recording = replace(program(1), calls=random_calls(7, 1, 9000))
+    write("run.h5", recording)
+    read_by_it: dict = {}
+    exec(code, read_by_it)
+    for name in NAMES:
+        assert read_by_it["calls"][name].tolist() == recording.calls[name].tolist(), name
+    blocked = recording.calls["waited"].sum() * 1e-9
+    assert capsys.readouterr().out == f"0 {blocked}\n"
+
+
+def test_thousands_of_steps_take_a_few_bytes_a_call(tmp_path):
+    chance = np.random.default_rng(3)
+    times = chance.normal(2e5, 2e4, (4, 10_000)).astype(np.int64)
+    recording = stepped(4, 10_000, lambda rank, at: int(times[rank, at]), 150_000)
+    write(tmp_path / "t.h5", recording)
+    assert (tmp_path / "t.h5").stat().st_size < 12 * recording.calls.count
+    equal = stepped(4, 10_000, lambda rank, at: 200_000, 150_000)
+    write(tmp_path / "e.h5", equal)
+    assert (tmp_path / "e.h5").stat().st_size < equal.calls.count
+
+
+def parts_of(path: Path, recording: Recording, seed: int, ranks: list[int]) -> None:
+    """Write the parts of ranks: by clocks that drift, in the order of ends, with numbers of their own."""
+    calls = recording.calls
+    for rank in ranks:
+        writer = RecordingWriter(part_path(path, rank), recording.facts)
+        chance = np.random.default_rng(seed + rank)
+        ahead, drift = int(chance.integers(-(1 << 50), 1 << 50)), int(chance.integers(-50, 50))
+        groups = {
+            number: writer.add_group(
+                replace(group, ranks=tuple(n if n == rank else -1 for n in group.ranks))
+            )
+            for number, group in reversed(list(enumerate(recording.groups)))
+        }
+        signatures = np.zeros(len(recording.signatures), "<i4")
+        for number in chance.permutation(len(signatures)):
+            one = recording.signatures[number]
+            signatures[number] = writer.add_signature(replace(one, group=groups.get(one.group, -1)))
+        last = 1 << 43
+        # At both readings it is ahead by whole nanoseconds; between them evenly.
+        for common in (0, last):
+            gained = common // 1_000_000 * drift
+            writer.add_clock(common + ahead + gained, ahead + gained, 10 + rank)
+        of_rank = {name: calls[name][calls.of_rank(rank)] for name in NAMES}
+        whole = of_rank["waited"] == of_rank["end"] - of_rank["begin"]
+
+        shown = {
+            name: of_rank[name] + ahead + of_rank[name] // 1_000_000 * drift
+            for name in ("begin", "end", "asked")
+        }
+        shown["asked"][of_rank["asked"] == 0] = 0
+        shown["waited"] = np.where(whole, shown["end"] - shown["begin"], of_rank["waited"])
+        shown["signature"] = signatures[of_rank["signature"]]
+        order = np.argsort(of_rank["end"], kind="stable")
+        given = {name: (of_rank | shown)[name][order] for name in NAMES}
+        for some in np.array_split(np.arange(len(order)), 3):
+            writer.add_calls({name: each[some] for name, each in given.items()}, rank)
+        for note in recording.notes:
+            writer.add_note(note)
+        writer.end("completed")
+
+
+def in_content(recording: Recording) -> list[str]:
+    """Return the signature of each call in words."""
+    words = [
+        str((replace(each, group=0), each.group >= 0 and recording.groups[each.group]))
+        for each in recording.signatures
+    ]
+    return [words[number] for number in recording.calls["signature"]]
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_parts_are_one_recording_by_the_common_clock(tmp_path, seed):
+    path = tmp_path / "t.h5"
+    base = program(3)
+    groups = (base.groups[0], replace(base.groups[1], ranks=(2, 0)))
+    calls = random_calls(seed, 3, 200)
+    apart = np.concatenate([np.arange(n) * 5_000_000 for n in np.diff(calls.starts)])
+    later = (1 << 40) + apart  # begins that differ by more than the clocks do
+    times = {name: calls[name] + later for name in ("begin", "end")}
+    times["asked"] = np.where(calls["asked"] == 0, 0, calls["asked"] + later)
+    recording = replace(base, groups=groups, calls=Calls(calls.starts, {**calls.columns, **times}))
+    parts_of(path, recording, seed, [0, 1, 2])
+    one = joined(path)
+    assert one.calls.starts.tolist() == recording.calls.starts.tolist()
+    for name in NAMES[1:]:
+        within = 100 if name in ("begin", "end", "asked", "waited") else 0  # of a drift by steps
+        difference = np.abs(one.calls[name].astype(int) - recording.calls[name])
+        assert difference.max() <= within, name
+    assert in_content(one) == in_content(recording)
+    assert one.facts == replace(recording.facts, clock_error_ns=(10, 11, 12))
+    assert (one.notes, one.status) == (recording.notes, "completed")
+    for rank in range(3):
+        part = recording.calls.of_rank(rank)
+        whole = (
+            recording.calls["waited"][part]
+            == (recording.calls["end"] - recording.calls["begin"])[part]
+        )
+        blocked = one.calls["waited"] == one.calls["end"] - one.calls["begin"]
+        assert blocked[part][whole].all()  # as precisely as it was
+
+    write(path, one)
+    stored, again = read(path)
+    assert_same(stored, one)
+    assert_same(again, one)  # the parts are still there
+    assert again.name == "recording0002"
+
+
+def test_missing_and_earlier_parts(tmp_path):
+    path = tmp_path / "t.h5"
+    recording = replace(program(3), calls=random_calls(1, 3, 50))
+    earlier = replace(recording.facts, started=recording.facts.started.replace(year=2025))
+    parts_of(path, recording, 0, [0, 2])
+    parts_of(path, replace(recording, facts=earlier), 0, [1])
+    part_path(path, 0).with_name("t.h5.rank0.partial").touch()
+    (one,) = read(path)
+    assert np.diff(one.calls.starts).tolist()[1] == 0
+    assert one.notes[-1].text == "the calls of these ranks are missing: 1"
+    assert one.status == "interrupted"
+    assert {each.uid: each.ranks for each in one.groups}["world"] == (0, -1, 2)
+    write(path, one)
+    assert [each.status for each in read(path)] == ["interrupted", "interrupted"]
+    part_path(path, 2).write_bytes(part_path(path, 2).read_bytes()[:5000])
+    examined = reader.examine_all(path)
+    assert "recording0002: rank 2: " in examined.damage[0]
+    assert examined.recordings[-1].notes[-1].text.endswith("missing: 1, 2")
+    with pytest.raises(ResultsError, match="rank 2"):
+        read(path)
+    assert len(reader.examine(path).recordings) == 1
+
+
+def test_a_killed_program_leaves_what_was_flushed(tmp_path):
+    path = tmp_path / "t.h5"
+    program = (
+        f"import sys; sys.path.insert(0, {str(Path(__file__).parents[1])!r})\n"
+        "from results.test_recordings import *\n"
+        "recording_file.EVERY_SECONDS = 0.0\n"
+        "recording_file.CAPACITY |= {'blocks': 3, 'packed': 1000, 'events': 1, 'texts': 10}\n"
+        "recording = stepped(2, 20_000, lambda rank, step: 1000 + step % 7, 500)\n"
+        "writer = RecordingWriter(part_path(sys.argv[1], 1), recording.facts)\n"
+        "[writer.add_group(each) for each in recording.groups]\n"
+        "[writer.add_signature(each) for each in recording.signatures]\n"
+        "begin = recording.calls.starts[1]\n"
+        "for some in range(begin, begin + 40_000, 10):\n"
+        "    part = {name: each[some : some + 10] for name, each in recording.calls.columns.items()}\n"
+        "    writer.add_calls(part, 1)\n"
+        "    print(some, flush=True)\n"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", program, path], stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        for _ in range(random.Random(3).randrange(500, 3000)):
+            process.stdout.readline()
+        process.kill()
+    (one,) = read(path)
+    expected = stepped(2, 20_000, lambda rank, step: 1000 + step % 7, 500)
+    count = one.calls.count
+    assert 0 < count < 40_000
+    assert one.calls.starts.tolist() == [0, 0, count]
+    for name in NAMES[1:]:
+        begin = expected.calls.starts[1]
+        np.testing.assert_array_equal(
+            one.calls[name], expected.calls[name][begin : begin + count], name
+        )
+    assert in_content(one)[:2] == in_content(expected)[:2]
+    assert one.status == "interrupted"
+    assert one.notes[-1].text.endswith("missing: 0")
+
+
+def test_two_threads_lose_and_repeat_nothing(tmp_path, monkeypatch):
+    """The program's thread adds steps while another one adds calls."""
+    monkeypatch.setattr(recording_file, "EVERY_SECONDS", 0.0)
+    monkeypatch.setattr(
+        recording_file, "CAPACITY", dict.fromkeys(recording_file.CAPACITY, 1) | {"packed": 5000}
+    )
+    path = tmp_path / "t.h5"
+    recording = stepped(1, 1000, lambda rank, at: 100, 10)
+    writer = RecordingWriter(path, recording.facts)
+
+    def record() -> None:
+        for signature in recording.signatures:
+            writer.add_signature(signature)
+        for first in range(0, 2000, 4):
+            some = {name: each[first : first + 4] for name, each in recording.calls.columns.items()}
+            writer.add_calls(some, 0)
+
+    recorder = threading.Thread(target=record)
+    recorder.start()
+    for number in range(1000):
+        writer.add_step(step(number), (0.5,))
+    recorder.join()
+    writer.end("completed")
+    (one,) = read(path)
+    assert one.steps["step"].tolist() == list(range(1000))
+    for name in NAMES:
+        np.testing.assert_array_equal(one.calls[name], recording.calls[name])
+
+
+def test_damage_is_named_and_the_rest_is_given(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(blocks, "CALLS", 100)
+    path = tmp_path / "t.h5"
+    recording = stepped(2, 200, lambda rank, at: 1000 + at, 500)
+    write(path, recording)
+    with h5py.File(path, "r+") as file:
+        stored = file["recordings/recording0001"]
+        stored["packed"][stored["blocks"][5]["first_packed"] + 300] ^= 1
+        stored["blocks"][2:3] = stored["blocks"][1:2]
+        stored["texts"][stored["events"][2]["first_byte"] + 20] ^= 1  # of the mark
+    with pytest.raises(
+        ResultsError, match="recording0001: texts of event 2: stored checksum differs"
+    ):
+        read(path)
+    examined = reader.examine(path)
+    lost = "stored checksum differs: not shown"
+    assert examined.damage == [
+        f"recording0001: {each}: {lost}"
+        for each in ("texts of event 2", "block 2", "packed of block 5")
+    ]
+    (one,) = examined.recordings
+    left = np.r_[0:200, 300:400, 400:500, 600:800]
+    assert one.calls.starts.tolist() == [0, 300, 600]
+    for name in NAMES:
+        np.testing.assert_array_equal(one.calls[name], recording.calls[name][left], name)
+    assert [each.operation for each in one.signatures] == ["all_reduce", "unknown"]
+    assert call(show, path) == 2
+    assert "all_reduce" not in capsys.readouterr().out  # nothing that sums calls up
+    assert call(show, path, "--verify") == 2
+    assert f"packed of block 5: {lost}" in capsys.readouterr().out
+    assert call(export, path, "--format", "csv") == 2
+    lines = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
+    assert [int(line["begin"]) for line in lines] == one.calls["begin"].tolist()
+    assert {line["operation"] for line in lines} == {"all_reduce", "unknown"}
+
+
+def test_show_list_and_export(tmp_path, capsys):
+    path = tmp_path / "t.h5"
+    recording = stepped(3, 40, lambda rank, at: 1_000_000, 500_000, nbytes=1 << 20)
+    write(path, recording)
+    assert call(show, path) == 0
+    text = capsys.readouterr().out
+    assert f"# Recording recording0001 of {path}: completed\n" in text
+    assert "by user on node0, 3 ranks\n# Command: train.py\n" in text
+    table = [line.split() for line in text.splitlines() if line.lstrip().startswith("all_reduce")]
+    assert table == [["all_reduce", "120", str(120 << 20), "20.000"]]
+    assert "# in all: 0.059 s from the first call to the end of the last one" in text
+    assert f"hpccomm advise {path}" in text
+    assert call(show, path, "--verify") == 0
+    assert capsys.readouterr().out == "recording0001: completed, 240 calls: all as it was stored\n"
+    assert call(export, path, "--format", "csv") == 0
+    lines = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
+    assert [int(line["end"]) for line in lines] == recording.calls["end"].tolist()
+    assert [int(line["rank"]) for line in lines] == recording.calls.ranks().tolist()
+    assert [line["operation"] for line in lines[:2]] == ["all_reduce", "step"]
+    assert call(show, path, "--list") == 0
+    assert "recording0001  node0  3 ranks  240 calls  completed" in capsys.readouterr().out
+    assert call(show, path, "--list", "--json") == 0
+    (found,) = json.loads(capsys.readouterr().out)["recordings"]
+    assert (found["calls"], found["steps"], found["hosts"]) == (240, 0, ["node0"])
+    with pytest.raises(ResultsError, match="holds no training"):
+        call(plot, "--training", path)
