@@ -1,6 +1,8 @@
 """Write a stored run in another format: nccl-tests' JSON (version 3), CSV, or a file for --expect.
 
-A logged training is written as CSV with a line a step. Damaged parts are left out and named on
+A logged training is written as CSV with a line a step. A recorded program is written as a timeline for
+Perfetto (ui.perfetto.dev, chrome://tracing), or as Chakra's execution traces, a file NAME.RANK.et for each
+rank, and NAME.json with the ranks of each communicator. Damaged parts are left out and named on
 standard error, and the exit status is 2.
 
 Examples
@@ -8,10 +10,14 @@ Examples
   hpccomm export run.h5 --format json --output run.json
   hpccomm export run.h5 --format csv --run 1 > run.csv
   hpccomm export good.h5 --format expect --output expected.toml     for other runs' --expect
+  hpccomm export t.h5 --format perfetto --output t.json.gz
+  hpccomm export t.h5 --format chakra --output traces/t
 """
 
 import argparse
 import json
+from importlib import import_module
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hpccomm.bench.flag import Flag
@@ -19,9 +25,10 @@ from hpccomm.bench.perf import readers
 from hpccomm.bench.progress import watched
 from hpccomm.cli import output
 from hpccomm.cli.shared_flags import RUN
-from hpccomm.errors import ResultsError
+from hpccomm.errors import ResultsError, UsageError
 
 if TYPE_CHECKING:
+    from hpccomm.results.recording import Recording
     from hpccomm.results.run import Run, WholeSamples
 
 
@@ -78,9 +85,26 @@ def _refuse_without_place(run: "Run", name: str) -> None:
 _FORMATS = {"csv": _csv, "expect": _expect, "json": _json}
 
 
+_OF_CALLS = ("chakra", "perfetto")
+"""Modules of `hpccomm.recordings.exchange` that write a recording."""
+
+
+def _write_calls(recording: "Recording", name: str, path: Path | None) -> None:
+    if not recording.calls.count:
+        raise ResultsError(f"{recording.name} has no calls; take --format csv, or name another one")
+    if path is None:
+        raise UsageError(f"--format {name} writes files; give --output PATH")
+    with watched(f"exporting {recording.name}"):
+        notes = import_module(f"hpccomm.recordings.exchange.{name}").write(recording, path)
+    for note in notes:
+        output.warn(f"hpccomm: {note}\n")
+
+
 FLAGS = (
     Flag("FILE", readers.file, "a results file", "file"),
-    readers.choice("--format", sorted(_FORMATS), "format", "what to write", required=True),
+    readers.choice(
+        "--format", sorted((*_FORMATS, *_OF_CALLS)), "format", "what to write", required=True
+    ),
     RUN,
     Flag("--output PATH", readers.file, "a new file to write it to (default: standard output)"),
 )
@@ -95,11 +119,19 @@ def run(args: argparse.Namespace) -> int:
     examined, status = output.read_file(args.file)
     chosen = choose(examined.runs, args.run, examined.recordings)
     if isinstance(chosen, Recording):
+        if args.format in _OF_CALLS:
+            _write_calls(chosen, args.format, args.output)
+            return status
         if args.format != "csv":
             raise ResultsError(
-                f"{chosen.name} is a recording, which --format {args.format} has no place for; take --format csv"
+                f"{chosen.name} is a recording, which --format {args.format} has no place for; take --format csv, "
+                "perfetto or chakra"
             )
         text = recording_text.csv_text(chosen)
+    elif args.format in _OF_CALLS:
+        raise ResultsError(
+            f"{chosen.name} is not a recording, and --format {args.format} writes calls; take another format"
+        )
     else:
         _refuse_without_place(chosen, args.format)
         with watched(f"exporting {chosen.name}", len(chosen.rows)) as progress:
