@@ -110,17 +110,14 @@ def _periodic(
     ours = matched.calls[matched.starts[whole] + rank] - of_rank.start
     place = np.full(of_rank.stop - of_rank.start, -1)
     place[ours] = whole
-    sequence = calls["signature"][of_rank]
-    if len(whole):
-        cut = _cuts(sequence, place >= 0)
-        if cut is None:
-            return None
-        length, positions = cut
-        every = matched.calls[
-            matched.starts[place[positions]][:, None] + np.arange(recording.ranks)
-        ]
-        return length, _returned(recording, every)
-    each = [_cuts(calls["signature"][calls.of_rank(one)], None) for one in range(recording.ranks)]
+    signature, blocks = calls["signature"], recording.of_signature("blocks")
+    for allowed in ((place >= 0) & blocks[of_rank], place >= 0):
+        if (cut := _cuts(signature[of_rank], allowed)) is not None:
+            firsts = matched.starts[place[cut[1]]]
+            every = matched.calls[firsts[:, None] + np.arange(recording.ranks)]
+            return cut[0], _returned(recording, every)
+    whose = map(calls.of_rank, range(recording.ranks))
+    each = [_cuts(signature[one], np.ones(one.stop - one.start, bool)) for one in whose]
     cuts = [one for one in each if one is not None]
     if len(cuts) < recording.ranks or len({len(positions) for _, positions in cuts}) > 1:
         return None
@@ -130,15 +127,12 @@ def _periodic(
 
 def _returned(recording: Recording, call: Indices) -> NDArray[np.int64]:
     """Return when the program went on after calls."""
-    blocks = np.array([each.blocks for each in recording.signatures])
-    columns = recording.calls
-    ends = columns["end"][call]
-    return np.where(blocks[columns["signature"][call]], ends, columns["begin"][call])
+    calls = recording.calls
+    blocks = recording.of_signature("blocks")[call]
+    return np.where(blocks, calls["end"][call], calls["begin"][call])
 
 
-def _cuts(
-    sequence: NDArray[np.int32], allowed: NDArray[np.bool_] | None
-) -> tuple[int, Indices] | None:
+def _cuts(sequence: NDArray[np.int32], allowed: NDArray[np.bool_]) -> tuple[int, Indices] | None:
     """Return the period of a sequence of signatures, and the calls between its steps; None without.
 
     The calls are of the rarest signature of a period, of the `allowed` calls. Calls of other signatures may come in
@@ -150,13 +144,11 @@ def _cuts(
     length, first, stop = part
     middle = (first + stop - length) // 2
     one = slice(middle, middle + length)
-    chosen = sequence[one] if allowed is None else sequence[one][allowed[one]]
+    chosen = sequence[one][allowed[one]]
     if not len(chosen):
         return None
     kinds, counts = np.unique(chosen, return_counts=True)
-    where = sequence[first:stop] == kinds[np.argmin(counts)]
-    if allowed is not None:
-        where &= allowed[first:stop]
+    where = (sequence[first:stop] == kinds[np.argmin(counts)]) & allowed[first:stop]
     positions = first + np.flatnonzero(where)[counts.min() - 1 :: counts.min()]
     return (length, positions) if len(positions) > 2 else None
 

@@ -62,6 +62,23 @@ def test_without_marks_the_period_of_the_calls_bounds_them(ranks):
     assert sorted(lengths[:, 0].tolist()) == [750] * 38 + [900]
 
 
+def test_steps_end_with_a_collective_that_blocks_all_ranks_where_there_is_one():
+    rows = [[], []]
+    for rank, row in enumerate(rows):
+        for at in range(20):
+            now = 1000 * at
+            row.append(MadeCall(all_reduce(64, ASYNC), 3 * at + 1, now + 10 + rank, now + 90))
+            for part in (2, 3):
+                call = MadeCall(
+                    all_reduce(8), 3 * at + part, now + 100 * part, now + 100 * part + 9
+                )
+                row.append(call)
+    recording = made(rows)
+    found = steps(recording, waits(recording).collectives)
+    assert found.how == "19 steps, by the period of 3 calls"
+    assert found.bounds[0].tolist() == [309, 309]
+
+
 def test_messages_alone_have_the_period_of_each_rank():
     send, receive = (
         CallSignature(name, 0, 8, POLLED, {"dst": dst, "src": src, "tag": 0})
