@@ -66,6 +66,10 @@ VERBS: dict[str, tuple[str, str]] = {
         "hpccomm.cli.explain",
         "say what a log, the dumps of a failed job, or a message mean, and what to do",
     ),
+    "advise": (
+        "hpccomm.cli.advise",
+        "say what costs a recorded program time, and what would help, with the predicted gain",
+    ),
     "slurm": ("hpccomm.cli.slurm", "write a batch script for Slurm that runs perf"),
     "report": (
         "hpccomm.cli.report",

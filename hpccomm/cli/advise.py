@@ -1,0 +1,127 @@
+"""Say what costs a recorded program time, and what would help, with the predicted gain.
+
+A recording has every call of a program (hpccomm record). The table divides a typical step into five
+parts, which sum to it: computation, computation beside which data move, waiting for ranks that are
+late, transfer that blocks, and the fixed cost of small calls. Then come at most five changes, the
+greatest gain first, each with the predicted step, the reason, and a command or a line of code to try.
+Each is predicted alone. The error is that of predicting the recorded steps themselves. What would gain
+less than 3 % is left out.
+
+Examples
+--------
+  mpiexec -n 4 hpccomm record --output t.h5 -- python train.py
+  hpccomm advise t.h5
+  hpccomm advise t.h5 --run recording0002 --json
+"""
+
+import argparse
+from typing import TYPE_CHECKING, Any
+
+from hpccomm.bench.flag import Flag
+from hpccomm.bench.perf import readers
+from hpccomm.bench.progress import watched
+from hpccomm.cli import output
+from hpccomm.cli.shared_flags import JSON
+from hpccomm.errors import ResultsError
+from hpccomm.units import counted
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from hpccomm.recordings.advice import Advice, Analysis
+    from hpccomm.results.recording import Recording
+
+FLAGS = (
+    Flag("FILE", readers.file, "a results file with a recording", "file"),
+    Flag("--run NAME", str, "the recording, such as recording0001 (default: the last)"),
+    JSON,
+)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print the advice; return the exit status."""
+    from hpccomm.recordings.advice import Analysis, advise
+    from hpccomm.results.run import choose
+
+    examined, status = output.read_file(args.file)
+    recorded = [each for each in examined.recordings if len(each.calls.starts) > 1]
+    if not recorded:
+        raise ResultsError(
+            f"{args.file} holds no recorded calls; hpccomm record --output {args.file} -- PROGRAM adds them"
+        )
+    chosen: Recording = choose((), args.run, recorded)  # type: ignore[assignment]
+    if not chosen.calls.starts[-1]:
+        raise ResultsError(f"{chosen.name} of {args.file} has no calls; record more of the program")
+    with watched(f"analysing {chosen.name}"):
+        analysis = Analysis(chosen)
+        advice = advise(analysis)
+    if args.json:
+        output.write_json(_document(analysis, advice))
+    else:
+        output.write(_text(analysis, advice))
+    return status
+
+
+def _text(analysis: "Analysis", advice: "Sequence[Advice]") -> str:
+    from hpccomm.recordings.advice import LEAST, bound
+    from hpccomm.recordings.shares import PARTS
+
+    facts, one = analysis.recording.facts, analysis.recording
+    nodes = counted(len(set(facts.hosts)), "node")
+    lines = [
+        f"# {one.name} of {one.path.name}: {' '.join(facts.arguments)}; {counted(one.ranks, 'rank')} on {nodes}, "
+        f"{facts.started:%Y-%m-%d %H:%M}, {one.status}; {analysis.steps.how}",
+        f"#{'a step, in ms':>26}{'mean':>12}{'share':>8}{'least rank':>12}{'most':>12}",
+    ]
+    total = analysis.shares.mean.sum()
+    for name, mean, ranks in zip(
+        PARTS, analysis.shares.mean, analysis.shares.typical.T, strict=True
+    ):
+        part = mean / total if total else 0.0
+        figures = f"{mean / 1e6:12.3f}{part:8.1%}{ranks.min() / 1e6:12.3f}{ranks.max() / 1e6:12.3f}"
+        lines.append(f"#{name:>26}{figures}")
+    lines.append(f"#{'step':>26}{total / 1e6:12.3f}")
+    lines.append(f"# The recorded steps are predicted with an error of {analysis.error:.1%}.")
+    for number, each in enumerate(advice, 1):
+        gain = 1 - each.seconds / analysis.step
+        lines.append(
+            f"{number}. {each.what}: {each.seconds * 1e3:.3f} ms a step, {gain:.0%} less, "
+            f"± {analysis.error:.1%}"
+        )
+        lines += [f"   why: {each.why}", f"   try: {each.attempt}"]
+    if not advice:
+        lines.append(f"No change is predicted to gain {LEAST:.0%} of a step: {bound(analysis)}.")
+    return "\n".join([*lines, ""])
+
+
+def _document(analysis: "Analysis", advice: "Sequence[Advice]") -> dict[str, Any]:
+    from hpccomm.recordings.advice import bound
+    from hpccomm.recordings.shares import PARTS
+
+    return {
+        "file": str(analysis.recording.path),
+        "recording": analysis.recording.name,
+        "status": analysis.recording.status,
+        "ranks": analysis.recording.ranks,
+        "steps": len(analysis.steps),
+        "seconds": analysis.step,
+        "error": analysis.error,
+        "bound": bound(analysis),
+        "parts": {
+            name: {"seconds": mean * 1e-9, "by_rank": (ranks * 1e-9).tolist()}
+            for name, mean, ranks in zip(
+                PARTS, analysis.shares.mean.tolist(), analysis.shares.typical.T, strict=True
+            )
+        },
+        "advice": [
+            {
+                "cause": each.cause,
+                "what": each.what,
+                "seconds": each.seconds,
+                "gain": analysis.step - each.seconds,
+                "why": each.why,
+                "try": each.attempt,
+            }
+            for each in advice
+        ],
+    }

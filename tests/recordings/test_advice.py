@@ -1,0 +1,127 @@
+"""The advice on programs whose cause and gain are known: made recordings, and a recorded one."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from recordings_made import MARK, MICRO, MadeCall, all_reduce, made
+
+from hpccomm.cli.main import main
+from hpccomm.recordings.advice import Analysis, advise, bound
+from hpccomm.results import recording_file
+from hpccomm.results.recording import Recording
+
+FIXED, BYTE = 20 * MICRO, 0.01 * MICRO
+"""Nanoseconds of a call, and of a byte."""
+BETWEEN = 2 * MICRO
+
+
+def program(
+    compute: Sequence[float],
+    *,
+    small: int = 0,
+    large: int = 0,
+    hosts: Sequence[str] = (),
+) -> Recording:
+    """Return 40 steps: each rank computes so many ms, then `small` sums of 256 bytes and one of `large` bytes."""
+    signatures = [all_reduce(256, site="statistics(), train.py line 20")] * small
+    signatures += [all_reduce(large, site="step(), train.py line 31")] * bool(large)
+    calls: list[list[MadeCall]] = [[] for _ in compute]
+    now, number = 0, 0
+    for step in range(40):
+        noise = step % 4 * MICRO
+        arrivals = [now + int(ms * 1e6) + noise for ms in compute]
+        for signature in signatures:
+            number += 1
+            now = max(arrivals) + int(FIXED + BYTE * signature.nbytes)
+            for rank, arrival in enumerate(arrivals):
+                calls[rank].append(MadeCall(signature, number, arrival, now))
+            arrivals = [now + BETWEEN] * len(compute)
+        for rank in range(len(compute)):
+            calls[rank].append(MadeCall(MARK, 0, now, now))
+    return made(calls, hosts=hosts)
+
+
+def step(recording: Recording) -> float:
+    return Analysis(recording).step
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "cause"),
+    [
+        (program([2, 8], small=1), program([5, 5], small=1), "balance"),
+        (program([2, 2], small=300), program([2, 2], large=300 << 8), "merge"),
+        (
+            program([4, 24], small=200, large=1 << 18),
+            program([14, 14], small=200, large=1 << 18),
+            "balance",
+        ),
+    ],
+    ids=["straggler", "tiny", "mixed"],
+)
+def test_the_cause_comes_first_with_its_gain(
+    before: Recording, after: Recording, cause: str
+) -> None:
+    analysis = Analysis(before)
+    first = advise(analysis)[0]
+    assert first.cause == cause
+    assert analysis.step - first.seconds == pytest.approx(analysis.step - step(after), rel=0.1)
+    assert analysis.error < 0.01
+
+
+def test_large_sums_between_nodes_are_compressed() -> None:
+    """Converting values takes time, and is measured; here it is little."""
+    analysis = Analysis(program([2, 2], large=4 << 20, hosts=("a", "b")))
+    first, second = advise(analysis)
+    assert (first.cause, second.cause) == ("compress", "overlap")
+    most = analysis.step - step(program([2, 2], large=2 << 20))
+    assert 0.4 * most < analysis.step - first.seconds < most
+    # What is computed before it can go on meanwhile, but for the last part of the gradients.
+    assert analysis.step - second.seconds == pytest.approx(2e-3 * 7 / 8, rel=0.05)
+
+
+def test_on_one_node_nothing_moves_the_bytes_but_the_cores() -> None:
+    assert advise(Analysis(program([2, 2], large=4 << 20))) == []
+
+
+def test_all_ranks_of_a_slow_node_are_a_slow_node() -> None:
+    hosts = ("a", "a", "b", "b", "c", "c")
+    (first,) = advise(Analysis(program([4, 4, 4, 4, 6, 6], hosts=hosts, large=256)))
+    assert "ranks 4 and 5 (c)" in first.what
+    assert "hpccomm doctor" in first.attempt
+    assert first.seconds == pytest.approx(4.02e-3, rel=0.01)
+
+
+def test_what_gains_less_than_three_percent_is_not_said() -> None:
+    analysis = Analysis(program([5, 5.1], small=2))
+    assert advise(analysis) == []
+    assert "of a step is compute" in bound(analysis)
+
+
+def test_an_algorithm_that_suits_other_sizes() -> None:
+    recording = program([2] * 4, large=4 << 20, hosts="abcd")
+    recording.signatures[0].values["algorithm"] = "recursive_doubling"  # type: ignore[index]
+    assert "algorithm" in [each.cause for each in advise(Analysis(recording))]
+
+
+def test_the_verb(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "t.h5"
+    name = recording_file.write(file, program([2, 8], small=100))
+    assert main(["advise", str(file)]) == 0
+    text = capsys.readouterr().out
+    for part in (
+        name,
+        "waiting for others",
+        "1. Balance the load of rank 1",
+        "2. Merge 100",
+        "try:",
+    ):
+        assert part in text
+    assert main(["advise", str(file), "--json"]) == 0
+    said = json.loads(capsys.readouterr().out)
+    parts = sum(each["seconds"] for each in said["parts"].values())
+    assert parts == pytest.approx(said["seconds"])
+    assert [each["cause"] for each in said["advice"]] == ["balance", "merge"]
+    assert main(["advise", str(file), "--run", "recording0009"]) == 2
+    assert "recording0001" in capsys.readouterr().err
