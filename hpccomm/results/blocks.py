@@ -133,14 +133,14 @@ class StoredColumns(Mapping[str, NDArray[Any]]):
                 at, size = int(self._at[place, block]), int(self._sizes[place, block])
                 data = zlib.decompress(self._blocks.read(PACKED.name, at, size))
                 planes = np.frombuffer(data, "u1").reshape(width, end - begin)
-                numbers = np.ascontiguousarray(planes.T).view(f"<i{width}").reshape(-1)
+                numbers = np.stack([*planes], -1).view(f"<i{width}").reshape(-1)
                 if place in _APART:
                     out[begin:end] = numbers
                 else:
                     np.cumsum(numbers, dtype=np.int64, out=out[begin:end])
                     out[begin:end] += self._firsts[place, block]
 
-        workers = os.cpu_count() or 1
+        workers = min(8, os.cpu_count() or 1)
         with ThreadPoolExecutor(workers) as pool:  # zlib leaves the interpreter to others
             list(pool.map(unpack, np.array_split(np.arange(len(self._ends)), workers)))
         return out
