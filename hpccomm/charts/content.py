@@ -6,8 +6,9 @@ from typing import NamedTuple
 
 from hpccomm.comparison.text import change
 from hpccomm.comparison.verdict import FASTER, MEANINGS, SAME, Comparison
-from hpccomm.results import pairs
-from hpccomm.results.bounds import bound
+from hpccomm.recordings.advice import Analysis, advise, bound
+from hpccomm.results import bounds, pairs
+from hpccomm.results.recording import Recording
 from hpccomm.results.run import Run
 from hpccomm.results.table import TIME_FORMAT
 from hpccomm.units import counted
@@ -39,6 +40,7 @@ def statements(
     damage: Sequence[str],
     compared: Comparison | None,
     judged: Sequence[tuple[str, pairs.MeasuredPairs, pairs.PairDiagnosis]],
+    analysed: Sequence[Analysis],
 ) -> list[Statement]:
     """Return the verdicts of a report, the worst first.
 
@@ -52,6 +54,8 @@ def statements(
         With a base.
     judged : sequence of tuple
         Pairs of ranks: the name of the run, its figures, and the slow ones.
+    analysed : sequence of Analysis
+        Recordings of calls.
     """
     said = []
     wrong = [
@@ -72,6 +76,7 @@ def statements(
     if compared is not None:
         said.append(_compared(compared))
     said += [_pairs(name, verdict) for name, _, verdict in judged]
+    said += map(_advised, analysed)
     if checked and not wrong:
         said.append(Statement("good", f"All {checked} results that were checked are right"))
     order = ("bad", "open", "good")
@@ -107,16 +112,36 @@ def _pairs(name: str, verdict: pairs.PairDiagnosis) -> Statement:
     return Statement(mood, f"Pairs of ranks of {name}: {what} is slow", _few(lines))
 
 
+def _advised(analysis: Analysis) -> Statement:
+    """Return what would help a recorded program."""
+    step, name = analysis.step, analysis.recording.name
+    title = f"{name}: {step * 1e3:.4g} ms a step"
+    lines = [
+        f"{each.what}: {each.seconds * 1e3:.4g} ms a step, {1 - each.seconds / step:.0%} less, "
+        f"± {analysis.error:.1%}; why: {each.why}; try: {each.attempt}"
+        for each in advise(analysis)
+    ]
+    if lines:
+        return Statement("open", f"{title}; what would help", tuple(lines))
+    return Statement("good", f"{title}; no change is predicted to help", (bound(analysis),))
+
+
+def numbers(runs: Sequence[Run], recordings: Sequence[Recording]) -> str:
+    """Return how many runs and recordings there are, in words."""
+    counts = {"run": len(runs), "recording": len(recordings)}
+    return " and ".join(counted(count, what) for what, count in counts.items() if count)
+
+
 def _of_links(run: Run) -> str:
     """Return the best row of each collective as a part of its links' bound, where that is known."""
     best: dict[str, float] = {}
     for row in run.rows:
         best[row.collective] = max(row.busbw, best.get(row.collective, 0.0))
-    bounds = {collective: bound(run.info, collective) for collective in best}
+    allowed = {collective: bounds.bound(run.info, collective) for collective in best}
     return ", ".join(
-        f"{collective} {best[collective] / allowed.peak:.0%} of {allowed.peak:.4g} GB/s"
-        for collective, allowed in bounds.items()
-        if allowed is not None
+        f"{collective} {best[collective] / most.peak:.0%} of {most.peak:.4g} GB/s"
+        for collective, most in allowed.items()
+        if most is not None
     )
 
 

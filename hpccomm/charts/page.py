@@ -5,18 +5,20 @@ from datetime import datetime
 from itertools import starmap
 from pathlib import Path
 
-from hpccomm.charts import content, curves, heat_map, pictures
+from hpccomm.charts import content, curves, heat_map, pictures, recorded
 from hpccomm.comparison.verdict import Comparison
 from hpccomm.drawing import vega
 from hpccomm.errors import ConfigurationError
 from hpccomm.extras import install_command
-from hpccomm.results import pairs
+from hpccomm.recordings.advice import Analysis
+from hpccomm.results import pairs, recording_text
+from hpccomm.results.recording import Recording
 from hpccomm.results.run import Run
 from hpccomm.results.table import TIME_FORMAT
-from hpccomm.units import counted, few
+from hpccomm.units import few
 
-MOST_ROWS, MOST_RUNS, MOST_RANKS, MOST_SKEWS = 5_000, 20, 256, 3
-"""The most rows, runs, ranks of a run, and charts of skew on a page."""
+MOST_ROWS, MOST_RUNS, MOST_RANKS, MOST_SKEWS, MOST_RECORDINGS = 5_000, 20, 256, 3, 3
+"""The most rows, runs, ranks of a run, charts of skew, and recordings on a page."""
 
 _OF_CURVES = (
     "Bands are the 5th to 95th percentile of the repetitions. Click a name to see its curve alone, with Shift "
@@ -28,7 +30,10 @@ _Section = tuple[str, str, vega.Chart]
 
 
 def build(
-    runs: Sequence[Run], damage: Sequence[str] = (), compared: Comparison | None = None
+    runs: Sequence[Run],
+    damage: Sequence[str] = (),
+    compared: Comparison | None = None,
+    recordings: Sequence[Recording] = (),
 ) -> str:
     """Return the page.
 
@@ -40,6 +45,8 @@ def build(
         Damaged parts of their files.
     compared : Comparison, optional
         With a base.
+    recordings : sequence of Recording
+        The shown recordings of calls, the oldest first.
 
     Raises
     ------
@@ -56,19 +63,22 @@ def build(
             f"{install_command('report')}"
         ) from error
     judged = list(_judged(runs))
-    sections = [*_over_size(runs), *_history(runs), *_skew(runs), *starmap(_pairs, judged)]
+    analysed = [Analysis(each) for each in recordings[-MOST_RECORDINGS:]]
+    sections = [section for each in analysed for section in _recorded(each)]
+    sections += [*_over_size(runs), *_history(runs), *_skew(runs), *starmap(_pairs, judged)]
     # Escaping is on: names of hosts and commands come from the file.
     template = Environment(autoescape=True).from_string(
         Path(__file__).with_name("page.html").read_text(encoding="utf-8")
     )
-    files = list(dict.fromkeys(run.path.name for run in runs))
+    paths = [*(each.path for each in recordings), *(run.path for run in runs)]
+    files = list(dict.fromkeys(path.name for path in paths))
     now = datetime.now().astimezone().strftime(TIME_FORMAT + " %z")
     return template.render(
         title=f"hpccomm: {few(files, 3)}",
-        subtitle=f"{counted(len(runs), 'run')}; made {now}",
+        subtitle=f"{content.numbers(runs, recordings)}; made {now}",
         library=Markup(library.javascript_bundle()) if sections else "",
         style=Markup(vega.as_json(vega.STYLE)),
-        verdicts=content.statements(runs, damage, compared, judged),
+        verdicts=content.statements(runs, damage, compared, judged, analysed),
         sections=[
             (title, note, Markup(vega.as_json({**chart, "title": None})))
             for title, note, chart in sections
@@ -81,7 +91,40 @@ def build(
         most_rows=MOST_ROWS,
         runs=[(run, content.facts(run)) for run in runs[-MOST_RUNS:]],
         most_ranks=MOST_RANKS,
+        recordings=[
+            (
+                _named(each.recording),
+                f"{recording_text.text(each.recording)}\n{each.shares}\n\n{each.lateness}",
+            )
+            for each in analysed
+        ],
     )
+
+
+def _named(recording: Recording) -> str:
+    return f"{recording.path.name} {recording.name}"
+
+
+def _recorded(analysis: Analysis) -> Iterator[_Section]:
+    """Yield where the time of a recording's steps goes, its step of median duration, and who was late."""
+    recording, steps = analysis.recording, analysis.steps
+    title = _named(recording)
+    each = (
+        (
+            recorded.shares_chart(analysis.shares),
+            f"Means over the half of the steps that is nearest to the median; {steps.how}.",
+        ),
+        (
+            recorded.timeline(recording, steps, analysis.waits),
+            "Thin bars are calls under way while the rank computes. Drag to move; Shift and the wheel zoom; a double click goes back.",
+        ),
+        (
+            recorded.lateness_chart(analysis.lateness),
+            "Times that others were blocked until the rank arrived, added up.",
+        ),
+    )
+    for chart, note in each:
+        yield f"{title}: {chart['title']}", note, chart
 
 
 def _over_size(runs: Sequence[Run]) -> Iterator[_Section]:

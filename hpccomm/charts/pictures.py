@@ -41,11 +41,12 @@ _DATES = {
 }
 _SHOWN = {"name": "shown", "select": {"type": "point", "fields": ["curve"]}, "bind": "legend"}
 # The wheel alone scrolls the page.
-_ZOOM = {
+ZOOM: dict[str, Any] = {
     "name": "zoom",
     "select": {"type": "interval", "zoom": "wheel![event.shiftKey]"},
     "bind": "scales",
 }
+"""Drag to move; a double click goes back."""
 
 
 def number(field: str, title: str | list[str], **more: Any) -> dict[str, Any]:
@@ -144,7 +145,7 @@ def over_size(groups: Mapping[str, Sequence[Curve]]) -> Chart:
         raise ResultsError("there is nothing to draw: all sizes or all times are 0")
     rows = [_row_over_size(title, groups[title], str(at)) for at, title in enumerate(titles)]
     views = [name + str(at) for at in range(len(rows)) for name in ("times", "bandwidths")]
-    params = {"params": [each | {"views": views} for each in (_SHOWN, _ZOOM)]}
+    params = {"params": [each | {"views": views} for each in (_SHOWN, ZOOM)]}
     if len(rows) == 1:
         return rows[0] | params
     independent = {"scale": {"color": "independent", "shape": "independent"}}
@@ -224,7 +225,7 @@ def histories(cases: Mapping[str, Sequence[Moment]]) -> Chart:
         title += f", {more} of them not drawn: name one by --case"
     if any(len(moments) > most for moments in shown.values()):
         title += f"; the last {most} runs of each"
-    params = [each | {"views": ["times"]} for each in (_SHOWN, _ZOOM)]
+    params = [each | {"views": ["times"]} for each in (_SHOWN, ZOOM)]
     return chart(title, rows, 2 * WIDTH + 20, 340, params=params, transform=_CALCULATED, **drawn)
 
 
@@ -250,5 +251,5 @@ def skews(title: str, skew: np.ndarray) -> Chart:
     }
     rules = layer("rule", {"y": {**late, "field": "low"}, "y2": {"field": "high"}})
     point = {"type": "point", "filled": True, "size": 45, "opacity": 1}
-    points = layer(point, {"y": late, "tooltip": tooltips}, params=[_ZOOM])
+    points = layer(point, {"y": late, "tooltip": tooltips}, params=[ZOOM])
     return chart(title, rows, 2 * WIDTH + 20, 300, encoding=axes, layer=[rules, points])

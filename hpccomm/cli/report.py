@@ -1,11 +1,14 @@
-"""Write a report of stored runs: one page of HTML that needs no network.
+"""Write a report of stored runs and recordings: one page of HTML that needs no network.
 
 It has verdicts, interactive charts of time and bandwidth over size, history over runs, skew of
 ranks, pairs of ranks, a table to sort and filter, and the facts of the machine and the libraries.
+Of a recorded program it has where the time of a step goes, the advice of hpccomm advise, the
+timeline of a step, and who kept others waiting.
 
 Examples
 --------
   hpccomm report runs.h5                                writes runs.html
+  hpccomm report t.h5                                   of a recording: hpccomm record --output t.h5
   hpccomm report archive/ --since 30d --output month.html
   hpccomm report new.h5 --base last_month.h5            with the verdicts of hpccomm compare
 """
@@ -18,7 +21,6 @@ from hpccomm.bench.perf import readers
 from hpccomm.cli import output
 from hpccomm.cli.shared_flags import ANY_MACHINE, LOOKED_FOR, query
 from hpccomm.errors import ResultsError
-from hpccomm.units import counted
 
 FLAGS = (
     Flag("FILE", readers.file, "results files, and folders of them", "files", values="+"),
@@ -39,18 +41,19 @@ def _named_as(file: Path) -> Path:
 def run(args: argparse.Namespace) -> int:
     """Write the page; return the exit status."""
     from hpccomm.bench.progress import watched
-    from hpccomm.charts import page
+    from hpccomm.charts import content, page
     from hpccomm.comparison import launches
     from hpccomm.comparison.verdict import compare
     from hpccomm.results import archive
 
     file = args.output or _named_as(args.files[0])
     with watched("reading files") as progress:
-        searched = archive.search(args.files, query(args), progress)
+        searched = archive.search(args.files, query(args), progress, recordings=True)
     runs = [each.run for each in searched.found]
-    if not runs:
+    recordings = [each for each in searched.recordings if each.calls.count]
+    if not runs and not recordings:
         raise ResultsError(
-            f"{', '.join(map(str, args.files))}: no such run; hpccomm show --list says what there is"
+            f"{', '.join(map(str, args.files))}: no such run or recorded calls; hpccomm show --list says what there is"
         )
     compared = None
     if args.base is not None:
@@ -64,10 +67,10 @@ def run(args: argparse.Namespace) -> int:
                 any_machine=args.any_machine,
             )
     with watched("drawing"):
-        text = page.build(runs, searched.damage, compared)
+        text = page.build(runs, searched.damage, compared, recordings)
     output.write_file(file, text)
     status = output.damaged(searched.damage)
     output.write(
-        f"{counted(len(runs), 'run')}, {file.stat().st_size / 1e6:.1f} MB\nwritten to {file}\n"
+        f"{content.numbers(runs, recordings)}, {file.stat().st_size / 1e6:.1f} MB\nwritten to {file}\n"
     )
     return status

@@ -7,6 +7,9 @@ import time
 
 import pytest
 from damage import called
+from recordings_made import all_reduce, stepped
+
+from hpccomm.results import recording_file
 
 from .data import SIZES, write
 
@@ -55,6 +58,30 @@ def test_a_page_has_a_name_of_its_own_and_never_replaces_measurements(tmp_path, 
     assert (tmp_path / "report.html").exists()
     assert called("report", "run.h5")[0] == 0
     assert (tmp_path / "run.html").exists()
+
+
+def recorded(path):
+    """Store a program whose rank 2 computes for longer than the others."""
+    program = stepped(4, 20, lambda rank, step: 4_000_000 + (rank == 2) * 2_000_000, 500_000)
+    assert all_reduce(1 << 20) in program.signatures
+    recording_file.write(path, program)
+    return path
+
+
+def test_a_recording_is_shown_with_its_parts_advice_and_lateness(tmp_path):
+    path = recorded(tmp_path / "t.h5")
+    page = tmp_path / "page.html"
+    status, out, err = called("report", str(path), "--output", str(page))
+    assert (status, err) == (0, "")
+    assert out.startswith("1 recording, ")
+    text = page.read_text()
+    assert "recording0001: 6.5 ms a step; what would help" in text
+    assert "Balance the load of rank 2" in text
+    assert "t.h5 recording0001: Where the 6.5 ms of a step go" in text
+    assert re.search(r"waiting for others +1\.500 ms +23\.1%", text)
+    assert re.search(r"\n +2 +120\.000 ms +20 of 20 +0\.000 ms\n", text)
+    write(path, {"ring": (2.0, 1.0)})
+    assert called("report", str(path), "--output", str(page))[1].startswith("1 run and 1 recording")
 
 
 @pytest.fixture
@@ -137,3 +164,27 @@ def test_a_page_loads_without_network_and_answers(tmp_path, browser):
         browser.execute_script("arguments[0].click()", size)
         sizes = [int(row.split("\t")[7].replace(",", "")) for row in browser.execute_script(rows)]
         assert sizes == sorted(SIZES * 2, reverse=falling)
+
+
+@pytest.mark.slow("starts a browser")
+def test_a_bar_of_a_timeline_says_what_the_rank_did(tmp_path, browser):
+    from selenium.webdriver.common.action_chains import ActionChains
+    from selenium.webdriver.common.by import By
+
+    page = tmp_path / "page.html"
+    assert called("report", str(recorded(tmp_path / "t.h5")), "--output", str(page))[0] == 0
+    browser.get(page.as_uri())
+    until(browser, "return window.charts && charts.then(all => all.length === 3)")
+    assert browser.get_log("browser") == []
+    shares, timeline, heat = browser.find_elements(By.CSS_SELECTOR, ".chart")
+    assert len(shares.find_elements(By.CSS_SELECTOR, ".mark-rect.marks path")) == 5 * 5
+    bars = timeline.find_elements(By.CSS_SELECTOR, ".mark-rect.marks path")
+    assert len(bars) == 4 + 3 + 4  # computation, waiting of all but rank 2, transfer
+    assert len(heat.find_elements(By.CSS_SELECTOR, ".mark-rect.marks path")) == 20
+    browser.execute_script("arguments[0].scrollIntoView({block: 'center'})", bars[1])
+    ActionChains(browser).move_to_element(bars[1]).perform()
+    tooltip = "return document.querySelector('#vg-tooltip-element.visible')?.innerText"
+    said = until(browser, tooltip)
+    assert "waiting for others" in said
+    assert "all_reduce 1 MiB step(), train.py line 9" in said
+    assert "2,000,000" in said

@@ -1,0 +1,145 @@
+"""A recording of calls as charts: where the time of a step goes, the timeline of a step, and lateness.
+
+`hpccomm plot` and `page` draw them.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from hpccomm.charts.pictures import WIDTH, ZOOM, number, tips
+from hpccomm.drawing.vega import Chart, chart, encoding, layer
+from hpccomm.recordings.shares import COMPUTE, EXPOSED, HIDDEN, PARTS, WAITING, StepShares
+from hpccomm.recordings.steps import ProgramSteps
+from hpccomm.results.lateness import CallWaits, Lateness
+from hpccomm.results.recording import STEP, Recording
+from hpccomm.units import rounded_size
+
+MOST_RANKS = 64
+"""The most ranks of a chart. Of more ranks, this number is drawn, evenly spread."""
+
+MOST_BARS = 5_000
+"""The most bars of a timeline, so that a page stays small. There are fewer ranks of a step of many calls."""
+
+COLOURS = ("#9fb8d1", "#2ca02c", "#d62728", "#ff7f0e", "#9467bd")
+"""Of the parts of a step, by their places."""
+
+_WIDTH = 2 * WIDTH + 20
+
+
+def _ranks(number: int, most: int = MOST_RANKS) -> list[int]:
+    return [*map(int, np.linspace(0, number - 1, max(1, min(number, most))))]
+
+
+def _rows(ranks: list[Any]) -> tuple[dict[str, Any], dict[str, int]]:
+    """Return the axis of ranks, and the height of their rows."""
+    axis = {"axis": {"labelOverlap": "parity", "ticks": False}, "scale": {"domain": ranks}}
+    return encoding("rank", "ordinal", "rank", **axis), {"step": 22 - len(ranks) // 6}
+
+
+def shares_chart(shares: StepShares) -> Chart:
+    """Return the five numbers of a typical step, of each rank and as the mean of all."""
+    ranks: list[Any] = _ranks(len(shares.typical))
+    each = [("mean", shares.mean), *((str(rank), shares.typical[rank]) for rank in ranks)]
+    rows = [
+        {"rank": rank, "part": part, "ms": ns / 1e6, "percent": 100 * ns / max(1, sum(parts))}
+        for rank, parts in each
+        for part, ns in zip(PARTS, parts.tolist(), strict=True)
+    ]
+    axis, height = _rows([rank for rank, _ in each])
+    colour = {"scale": {"domain": PARTS, "range": COLOURS}, "legend": {"orient": "bottom"}}
+    encodings = {
+        "x": number("ms", "ms of a step", scale={}, stack="zero"),
+        "y": axis,
+        "color": encoding("part", "nominal", **colour),
+        "order": {"field": "order"},
+        "tooltip": [*tips(rank="rank", part="part"), number("ms", "ms"), number("percent", "%")],
+    }
+    order = [{"calculate": f"indexof({list(PARTS)}, datum.part)", "as": "order"}]
+    title = f"Where the {shares.mean.sum() / 1e6:.4g} ms of a step go"
+    return chart(title, rows, _WIDTH, height, transform=order, **layer("bar", encodings))
+
+
+def timeline(recording: Recording, steps: ProgramSteps, waits: CallWaits) -> Chart:
+    """Return the step of median duration: a row a rank, and a bar for each part of its calls."""
+    step = steps.median
+    calls = [steps.calls(recording, step, rank) for rank in range(recording.ranks)]
+    most = max(each.stop - each.start for each in calls)
+    ranks = _ranks(recording.ranks, min(MOST_RANKS, MOST_BARS // (2 * most + 1)))
+    origin = int(steps.bounds[step].min())
+    rows = []
+    for rank in ranks:
+        first, last = steps.bounds[step : step + 2, rank].tolist()
+        bars = [(PARTS[COMPUTE], first, last, ""), *_bars(recording, waits, calls[rank])]
+        rows += [
+            {"rank": rank, "part": part, "call": call, "ns": end - begin}
+            | {"begin": (begin - origin) / 1e6, "end": (end - origin) / 1e6}
+            for part, begin, end, call in bars[: MOST_BARS // len(ranks)]
+            if end > begin
+        ]
+    parts = [PARTS[each] for each in (COMPUTE, HIDDEN, WAITING, EXPOSED)]
+    colour = {"scale": {"domain": parts, "range": COLOURS[:4]}, "legend": {"orient": "bottom"}}
+    axis, height = _rows(ranks)
+    scale = {"zero": False, "nice": False}
+    encodings = {
+        "x": number("begin", "ms since the first rank began the step", scale=scale),
+        "x2": {"field": "end"},
+        "y": axis,
+        "color": encoding("part", "nominal", **colour),
+        "tooltip": [*tips(rank="rank", part="part", call="call"), number("ns", "ns", format=",d")],
+    }
+    under_way = {
+        "condition": {"test": f"datum.part === '{PARTS[HIDDEN]}'", "value": 5},
+        "value": 14,
+    }
+    encodings["size"] = under_way
+    title = f"Step {step + 1} of {len(steps)}, of median duration"
+    across = {**ZOOM, "select": {**ZOOM["select"], "encodings": ["x"]}}
+    return chart(title, rows, _WIDTH, height, params=[across], **layer("bar", encodings))
+
+
+def _bars(
+    recording: Recording, waits: CallWaits, chosen: slice
+) -> Iterator[tuple[str, int, int, str]]:
+    """Yield the part, the begin, the end and the name of each bar of calls."""
+    columns = *(recording.calls[name] for name in ("signature", "begin", "end")), waits.since
+    each = (
+        column[chosen].tolist() for column in (*columns, waits.blocked, recording.calls["waited"])
+    )
+    for signature, begin, end, since, waiting, waited in zip(*each, strict=True):
+        one = recording.signatures[signature]
+        if one.operation == STEP:
+            continue
+        call = f"{one.operation} {rounded_size(one.nbytes)} {one.site}".strip()
+        if not one.blocks:
+            yield PARTS[HIDDEN], begin, end, call
+        if waited:
+            yield PARTS[WAITING], since, since + waiting, call
+            yield PARTS[EXPOSED], since + waiting, since + waited, call
+
+
+def lateness_chart(lateness: Lateness) -> Chart:
+    """Return how long each rank kept others waiting, over the time."""
+    ranks = np.sort(np.argsort(-lateness.kept_waiting, kind="stable")[:MOST_RANKS]).tolist()
+    edges = ((lateness.edges - lateness.edges[0]) / 1e9).tolist()
+    rows = [
+        {"rank": rank, "since": since, "until": until, "ms": ns / 1e6}
+        for rank in ranks
+        for since, until, ns in zip(edges, edges[1:], lateness.map[rank].tolist(), strict=False)
+        if ns
+    ]
+    axis, height = _rows(ranks)
+    encodings = {
+        "x": number("since", "s since the first call", scale={"nice": False}),
+        "x2": {"field": "until"},
+        "y": axis,
+        "color": number("ms", "ms", scale={"scheme": "orangered"}),
+        "tooltip": [
+            *tips(rank="rank"),
+            number("since", "s"),
+            number("ms", "ms that others waited"),
+        ],
+    }
+    title = "How long each rank kept others waiting"
+    return chart(title, rows, _WIDTH, height, **layer("rect", encodings))
