@@ -334,13 +334,10 @@ VARIABLES: tuple[Variable, ...] = (
         "where each rank writes its last calls when something fails; empty writes none; "
         "hpccomm-dumps by default, where ranks are processes; TMPDIR if it cannot be written to",
     ),
+    Variable("HPCCOMM_METRICS_FILE", _PATH, "", "counters for Prometheus; %r is the rank"),
+    Variable("HPCCOMM_NVTX", _SWITCH, False, "make calls ranges of NVIDIA's profilers, by CuPy"),
     Variable("HPCCOMM_DEBUG", _SWITCH, False, "log decisions to standard error"),
-    Variable(
-        "HPCCOMM_ABORT_ON_EXCEPTION",
-        _SWITCH,
-        True,
-        "an uncaught exception ends the whole job",
-    ),
+    Variable("HPCCOMM_ABORT_ON_EXCEPTION", _SWITCH, True, "an uncaught exception ends the job"),
     Variable(
         "HPCCOMM_LAUNCH_CHECK",
         _SWITCH,
