@@ -10,12 +10,16 @@ reduction: an estimate, at once for any number of ranks. One table is printed fo
 algorithm, as perf prints it; then the algorithms side by side, where one overtakes the other, and
 what bounds each at the largest size.
 
+With --trace, a program that hpccomm record has recorded is predicted there: its computation as it was, its
+calls at the prices of the network, and its ranks or more, each with as much to do.
+
 Examples
 --------
   hpccomm simulate all_reduce --cluster ib400x32 --algorithm ring,tree -b 8 -e 1G -f 4
   hpccomm simulate all_reduce --cluster ib400x32 --ranks 4096 --algorithm ring -b 1G -e 1G
   hpccomm simulate broadcast,all_gather --cluster mine.toml -b 1K -e 64M -f 4 --model cost
   hpccomm simulate all_to_all --cluster lab1g --algorithm all -b 1M -e 1M --skew 1e-3 --output s.h5
+  hpccomm simulate --trace t.h5 --cluster ib400x32 --ranks 256
 """
 
 import argparse
@@ -34,6 +38,7 @@ from hpccomm.drawing import files, vega
 from hpccomm.errors import UsageError
 from hpccomm.results.schema import SIMULATED_BACKEND, Config
 from hpccomm.schedules.algorithms import ALGORITHMS
+from hpccomm.schedules.cost.network import Network
 from hpccomm.schedules.cost.network_files import load, ready
 from hpccomm.settings import DEFAULT_SEGMENT
 from hpccomm.units import seconds
@@ -43,6 +48,9 @@ MOST_RANKS = 1 << 20
 
 _SIMULATION = (
     Flag(
+        "--trace FILE.h5", readers.file, "predict the program of this recording, instead of calls"
+    ),
+    Flag(
         "--cluster NAME|FILE",
         str,
         f"one of {', '.join(ready())}, or a TOML file that describes one",
@@ -51,7 +59,7 @@ _SIMULATION = (
     Flag(
         "--ranks N",
         readers.integer(1),
-        "ranks, on the nodes that they need (default: all of the description)",
+        "ranks, on the nodes that they need (default: all of the description, or the recorded ones)",
     ),
     Flag(
         "--algorithm NAME[,NAME...]",
@@ -85,6 +93,7 @@ FLAGS = (
         readers.some_of(SIMULATED, "cannot be simulated"),
         f"{readers.ALL}, or some of {', '.join(SIMULATED)}",
         "collectives",
+        values="?",
     ),
     FlagGroup(_SIMULATION, "the simulation"),
     *(FlagGroup(flags.FLAGS[heading], heading) for heading in ("sizes", "operations")),
@@ -93,6 +102,12 @@ FLAGS = (
 
 def run(args: argparse.Namespace) -> int:
     """Simulate; return the exit status."""
+    if (args.trace is None) == (args.collectives is None):
+        raise UsageError(
+            "give collectives, such as all_reduce, or --trace FILE.h5 for the calls of a recorded program"
+        )
+    if args.trace is not None:
+        return _predict(args)
     request = _request(args)
     simulated, skipped = tables(request)
     if args.plot is not None:
@@ -120,6 +135,29 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
+def _predict(args: argparse.Namespace) -> int:
+    from hpccomm.recordings.elsewhere import elsewhere
+    from hpccomm.results.recording_file import read
+
+    if len(args.algorithm or ()) > 1 or args.output or args.plot or args.skew:
+        raise UsageError("--trace takes one --algorithm, and no --output, --plot or --skew")
+    recording = read(args.trace)[-1]
+    ranks = recording.ranks if args.ranks is None else args.ranks
+    network = _checked(load(args.cluster).resized(ranks))
+    output.write(elsewhere(recording, network, *(args.algorithm or ())))
+    return 0
+
+
+def _checked(network: Network) -> Network:
+    """Return a network that is not too large."""
+    if network.ranks > MOST_RANKS:
+        raise UsageError(
+            f"{network.name} has {network.ranks} ranks, and at most {MOST_RANKS} are simulated; give "
+            "fewer --ranks"
+        )
+    return network
+
+
 def _request(args: argparse.Namespace) -> SimulationRequest:
     sizes = flags.sizes(args)
     if args.skew and args.model != EVENTS:
@@ -130,11 +168,7 @@ def _request(args: argparse.Namespace) -> SimulationRequest:
     network = load(args.cluster)
     if args.ranks is not None:
         network = network.resized(args.ranks)
-    if network.ranks > MOST_RANKS:
-        raise UsageError(
-            f"{network.name} has {network.ranks} ranks, and at most {MOST_RANKS} are simulated; give "
-            "fewer --ranks"
-        )
+    network = _checked(network)
     swept = sizes.smallest, sizes.largest, sizes.factor, sizes.step
     config = Config(*swept, iterations=1, warmup_iters=0, validation=0, average=MAXIMUM)
     options = Options(

@@ -55,6 +55,48 @@ def error(program: ProgramModel) -> float:
     return abs(predict(program).seconds / program.seconds - 1) if program.seconds else 0.0
 
 
+def parts(prediction: Prediction, fixed: Seconds) -> Seconds:
+    """Return the five numbers of a step of each rank in seconds, shape (ranks, 5), as `hpccomm.recordings.shares` has them.
+
+    Parameters
+    ----------
+    prediction : Prediction
+        The prediction.
+    fixed : ndarray of float64, shape (events,)
+        Seconds of each event that do not depend on its bytes. It is small if they are half of its seconds.
+    """
+    program, acts, events = prediction.program, prediction.program.acts, prediction.program.events
+    event, kind, rank = acts["event"], acts["kind"], program.rank()
+    begin, end = prediction.begin, prediction.end
+    came = np.where(events["source"] < 0, prediction.arrival, prediction.start)[event]
+    blocked = end - begin
+    waiting = np.where(kind >= BLOCK, np.clip(came - begin, 0, blocked), 0)
+    small = np.where(2 * fixed >= events["seconds"], fixed, 0)[event]
+    least = np.where(kind != END, np.minimum(small, blocked - waiting), 0)
+
+    # What passes of the computation while an asynchronous call is under way, the ranks' times one behind the other.
+    shift = rank * (end.max() + 1)
+    open_calls = (kind == START) & (acts["own"] == 0) & (events["source"][event] != rank)
+    since = np.sort((begin + shift)[open_calls])
+    until = (prediction.done[event] + acts["tail"] + shift)[open_calls]
+    until = np.maximum.accumulate(until[np.argsort((begin + shift)[open_calls], kind="stable")])
+    since = np.maximum(since, np.concatenate([since[:1], until[:-1]]))
+    covered = (
+        np.repeat(np.cumsum(until - since), 2) - np.stack([until - since, 0 * since], 1).ravel()
+    )
+    knots = np.stack([since, until], 1).ravel()
+    before = np.concatenate([[0.0], end[:-1]])
+    before[program.starts[:-1]] = program.begins
+    hidden = np.zeros(len(acts))
+    if len(knots):
+        hidden = np.interp(begin + shift, knots, covered) - np.interp(
+            before + shift, knots, covered
+        )
+    each = (begin - before - hidden, hidden, waiting, blocked - waiting - least, least)
+    sums = [np.bincount(rank, one, minlength=program.ranks) for one in each]
+    return np.stack(sums, axis=1) / program.steps
+
+
 class _Replay:
     """A program under way.
 

@@ -4,15 +4,12 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from recordings_made import MARK, MadeCall, all_reduce, made, stepped
+from programs_made import message, of, overlapped
+from recordings_made import MARK, MICRO, MadeCall, all_reduce, made, stepped
 
-from hpccomm.recordings import steps
 from hpccomm.recordings.prediction import error, predict
-from hpccomm.recordings.program import ACT, BLOCK, END, EVENT, START, WAIT, ProgramModel, model
-from hpccomm.results import matching
-from hpccomm.results.recording import ASYNC, POLLED, CallSignature, RecordedGroup
-
-MICRO = 1000
+from hpccomm.recordings.program import ACT, BLOCK, END, EVENT, START, WAIT, ProgramModel
+from hpccomm.results.recording import RecordedGroup
 
 
 def acting(*ranks, events, begins=None):
@@ -23,11 +20,6 @@ def acting(*ranks, events, begins=None):
     begins = np.zeros(len(ranks)) if begins is None else begins
     table = np.array(acts, ACT)
     return ProgramModel(starts, table, np.array(rows, EVENT), begins, (), (), 0, 1, 1.0)
-
-
-def of(recording):
-    found = steps.steps(recording, matching.collectives(recording))
-    return model(recording, found)
 
 
 def test_all_wait_for_the_last_one():
@@ -107,23 +99,6 @@ def test_the_model_of_a_recording_has_its_times():
     assert error(found) < 1e-9
 
 
-def overlapped(ranks=2, number=6):
-    """Return a program of two asynchronous calls a step, which take turns, and computation beside them."""
-    one, two, final = all_reduce(1 << 20, ASYNC), all_reduce(1 << 18, ASYNC), all_reduce(64, POLLED)
-    calls = [[] for _ in range(ranks)]
-    for step in range(number):
-        at, number_of = step * 100 * MICRO, 3 * step
-        for rank, mine in enumerate(calls):
-            begin = at + rank * MICRO
-            mine += [
-                MadeCall(one, number_of + 1, begin, at + 31 * MICRO, at + 40 * MICRO, 0),
-                MadeCall(two, number_of + 2, begin + 2 * MICRO, at + 50 * MICRO, at + 40 * MICRO + 1, 10 * MICRO - 1),
-                MadeCall(final, number_of + 3, at + (60 + rank) * MICRO, at + 64 * MICRO),
-                MadeCall(MARK, 0, at + 99 * MICRO, at + 99 * MICRO),
-            ]  # fmt: skip
-    return made(calls)
-
-
 def test_asynchronous_calls_of_a_recording_take_turns():
     found = of(overlapped())
     assert found.events["seconds"][:3] == pytest.approx([30e-6, 19e-6, 3e-6])
@@ -131,11 +106,6 @@ def test_asynchronous_calls_of_a_recording_take_turns():
     faster = found.events.copy()
     faster["seconds"] /= 2
     assert predict(replace(found, events=faster)).seconds < found.seconds
-
-
-def message(way, peer, nbytes=64, mode=POLLED):
-    values = {"dst": None, "src": None, "tag": 0} | {way: peer}
-    return CallSignature("send" if way == "dst" else "recv", 0, nbytes, mode, values)
 
 
 @pytest.mark.parametrize("nbytes", [64, 1 << 20])

@@ -53,6 +53,7 @@ def test_the_ready_ones_are_those_that_are_named():
         "ib400x32",
         "lab1g",
         "nvlink8",
+        "pcie8",
         "typical",
         "typical_gpus",
     )

@@ -1,0 +1,126 @@
+"""The prices of a program's calls on a described network.
+
+`hpccomm.recordings.elsewhere` predicts with them.
+"""
+
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hpccomm.contracts.collectives import CALLS, Collective
+from hpccomm.contracts.signature import Signature
+from hpccomm.dispatch.policy import Conditions, applicable, fastest
+from hpccomm.recordings.program import BLOCK, END, START, ProgramModel
+from hpccomm.reductions import ReduceOp
+from hpccomm.schedules.cost.model import price
+from hpccomm.schedules.cost.network import Network
+from hpccomm.schedules.cost.network_files import typical
+from hpccomm.schedules.cost.terms import rounds_of
+from hpccomm.schedules.schedule import Tuning
+from hpccomm.settings import DEFAULT_SEGMENT
+
+MOST_ROUNDS = 1 << 17
+"""Rounds times ranks of a schedule that is priced exactly; more are estimated."""
+
+CHANNELS = 2
+"""Segments under way at the same time, as in calls."""
+
+
+def on_network(program: ProgramModel, network: Network, algorithm: str = "") -> ProgramModel:
+    """Return a program with the prices of a network, its ranks placed node by node.
+
+    Calls that are neither collectives nor messages keep what they took.
+
+    Parameters
+    ----------
+    program : ProgramModel
+        The program.
+    network : Network
+        The network, with at least its ranks.
+    algorithm : str, optional
+        An algorithm for the collectives that have it; by default, and for others, the one that is estimated to be
+        the fastest there.
+    """
+    events, acts = program.events.copy(), program.acts.copy()
+    calls = (acts["kind"] == START) | (acts["kind"] == BLOCK)
+    rank, event = program.rank()[calls], acts["event"][calls]
+    first, last = np.full(len(events), program.ranks), np.full(len(events), -1)
+    np.minimum.at(first, event, rank)
+    np.maximum.at(last, event, rank)
+    far = first // network.ranks_per_node != last // network.ranks_per_node
+    # The sender of a message sends its bytes; all others are done when the event is.
+    sent, priced = np.zeros(len(events)), np.zeros(len(events), bool)
+    kinds, which = np.unique(
+        np.stack([events["signature"], events["nbytes"], far]), axis=1, return_inverse=True
+    )
+    for number, (at, nbytes, across) in enumerate(kinds.T.tolist()):
+        signature, same = program.signatures[at], which.ravel() == number
+        what, level = CALLS.get(signature.operation), network.across if across else network.inner
+        if what is not None and not what.peers:
+            ranks = np.array(program.groups[signature.group].ranks)
+            seconds = collective(_within(network, ranks), what, nbytes, algorithm)
+        elif level is not None and {"dst", "src"} & signature.values.keys():
+            sent[same] = level.gap + nbytes / level.bandwidth
+            seconds = network.overhead + level.latency + level.gap + nbytes / level.bandwidth
+        else:
+            continue
+        same &= last > first
+        events["seconds"][same], priced[same] = seconds, True
+    changed = priced[acts["event"]] & (acts["kind"] != END)
+    sends = changed & (program.rank() == events["source"][acts["event"]])
+    acts["tail"][changed] = acts["own"][changed] = 0
+    acts["own"][sends] = sent[acts["event"][sends]]
+    return replace(program, acts=acts, events=events)
+
+
+def fixed(program: ProgramModel, network: Network, algorithm: str = "") -> NDArray[np.float64]:
+    """Return the seconds of each event of a program of a network that do not depend on its bytes."""
+    empty = program.events.copy()
+    empty["nbytes"] = np.minimum(empty["nbytes"], 1)
+    priced = on_network(replace(program, events=empty), network, algorithm).events["seconds"]
+    least: NDArray[np.float64] = np.minimum(priced, program.events["seconds"])
+    return least
+
+
+def _within(network: Network, ranks: NDArray[np.int64]) -> Network:
+    """Return the network between some of its ranks."""
+    _, each = np.unique(ranks // network.ranks_per_node, return_counts=True)
+    return network.placed(len(ranks), int(each.max()), typical())
+
+
+def collective(network: Network, what: Collective, nbytes: int, algorithm: str = "") -> float:
+    """Return the seconds of a collective between all ranks of a network, by an algorithm or the fastest one.
+
+    Parameters
+    ----------
+    network : Network
+        The network.
+    what : Collective
+        The collective.
+    nbytes : int
+        Bytes of the larger array of a rank.
+    algorithm : str, optional
+        The algorithm, if the collective has it.
+    """
+    if network.ranks == 1 or not (nbytes or what.sends == "nothing"):
+        return network.overhead
+    counts = (-(-nbytes // network.ranks),) * network.ranks if what.blockwise else (nbytes,)
+    call = Signature(
+        what.name,
+        np.dtype(np.uint8),
+        counts,
+        counts if what.individual else (),
+        op=ReduceOp.SUM if what.reduces else None,
+        root=0 if what.rooted else -1,
+    )
+    names = applicable(call, Conditions(deterministic=False, shared=network.nodes == 1))
+    name, seconds = fastest(call, [algorithm] if algorithm in names else names, network)
+    tuning = Tuning(DEFAULT_SEGMENT, CHANNELS, network.topology())
+    try:
+        rounds = rounds_of(network, what.name, nbytes, name, DEFAULT_SEGMENT)
+    except KeyError:
+        rounds = 0
+    if rounds * network.ranks > MOST_ROUNDS:
+        return seconds
+    return price(network, call, name, tuning)

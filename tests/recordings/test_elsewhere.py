@@ -1,0 +1,162 @@
+"""A program on a described network: by hand, and by the command."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from programs_made import message, of, overlapped
+from recordings_made import MARK, MICRO, MadeCall, all_reduce, made, stepped
+
+from hpccomm.cli.main import main
+from hpccomm.contracts.collectives import CALLS
+from hpccomm.recordings.elsewhere import gradients, grown, what_if
+from hpccomm.recordings.prediction import parts, predict
+from hpccomm.recordings.prices import collective, on_network
+from hpccomm.recordings.program import BLOCK, START
+from hpccomm.recordings.shares import HIDDEN, PARTS, shares
+from hpccomm.recordings.steps import steps
+from hpccomm.results.lateness import waits
+from hpccomm.results.recording import POLLED, CallSignature, RecordedGroup
+from hpccomm.results.recording_file import write
+from hpccomm.schedules.cost.network_files import load
+
+
+def even(ranks=4, steps=6, nbytes=1 << 20):
+    return stepped(ranks, steps, lambda _rank, _step: 1000 * MICRO, 50 * MICRO, nbytes)
+
+
+def test_a_ring_between_two_nodes_takes_what_its_links_need():
+    """2 ranks, each with the port of a node: the halves pass it twice, with a latency and a gap each."""
+    network = load("lab1g").placed(2, 1, load("lab1g"))
+    priced = on_network(of(even(2)), network, "ring")
+    half, link = 1 << 19, network.across
+    folded = half / network.reduce
+    expected = 2 * (link.latency + link.gap + half / link.bandwidth) + folded
+    assert priced.events["seconds"][0] == pytest.approx(expected, rel=0.1)
+    assert predict(priced).seconds == pytest.approx(1e-3 + priced.events["seconds"][0])
+
+
+@pytest.mark.parametrize("operation", sorted(set(CALLS) - {"barrier", "neighbor_all_to_all"}))
+def test_faster_links_are_never_slower(operation):
+    network = load("ethernet100").resized(16)
+    fast = replace(network, across=replace(network.across, bandwidth=2 * network.across.bandwidth))
+    for nbytes in (64, 1 << 20):
+        algorithm = "binomial" if CALLS[operation].rooted else "pairwise"
+        times = [collective(each, CALLS[operation], nbytes, algorithm) for each in (network, fast)]
+        assert times[0] >= times[1] > 0
+
+
+def test_messages_take_latency_and_bandwidth():
+    """Rank 0 sends 1 MiB to rank 1 on another node and goes on when the bytes have passed its port."""
+    calls = [[], []]
+    for step in range(4):
+        at = step * 100 * MICRO
+        calls[0] += [
+            MadeCall(message("dst", 1), 0, at, at + MICRO),
+            MadeCall(MARK, 0, at + 9 * MICRO, at + 9 * MICRO),
+        ]
+        calls[1] += [MadeCall(message("src", 0), 0, at, at + 3 * MICRO), MadeCall(MARK, 0, at + 9 * MICRO, at + 9 * MICRO)]  # fmt: skip
+    network = load("lab1g").placed(2, 1, load("lab1g"))
+    link, one = network.across, of(made(calls))
+    events = one.events.copy()
+    events["nbytes"] = 1 << 20
+    priced = on_network(replace(one, events=events), network)
+    passed = link.gap + (1 << 20) / link.bandwidth
+    assert priced.events["seconds"] == pytest.approx(passed + link.latency)
+    assert priced.acts["own"][priced.acts["kind"] == START] == pytest.approx(passed)
+    assert not priced.acts["own"][priced.acts["kind"] == BLOCK].any()
+
+
+def test_further_ranks_do_what_the_recorded_ones_did():
+    recording = even(2)
+    pair = CallSignature("all_reduce", 1, 64, POLLED, {"operation": "all_reduce"})
+    calls = [[], []]
+    for rank in range(2):
+        for step in range(4):
+            at = step * 100 * MICRO
+            calls[rank] += [
+                MadeCall(all_reduce(1 << 20), step + 1, at + (10 + rank) * MICRO, at + 20 * MICRO),
+                MadeCall(pair, step + 1, at + 30 * MICRO, at + 40 * MICRO),
+                MadeCall(MARK, 0, at + 50 * MICRO, at + 50 * MICRO),
+            ]
+    # Of a communicator of all ranks there is one; of that of rank 0, each copy has its own.
+    alone = RecordedGroup("alone", "alone", (0,))
+    recording = made([calls[0], [each for each in calls[1] if each.signature is not pair]])
+    one = of(replace(recording, groups=(*recording.groups, alone)))
+    many = grown(one, 5)
+    assert many.ranks == 5
+    assert [each.ranks for each in many.groups[::2]] == [(0, 1, 2, 3, 4)] * 3
+    assert [each.ranks for each in many.groups[1::2]] == [(0,), (2,), (4,)]
+    members = {each: [] for each in range(len(many.events))}
+    for event, rank in zip(many.acts["event"], many.rank(), strict=True):
+        if event >= 0:
+            members[event].append(int(rank))
+    sets = {tuple(each) for each in members.values() if each}
+    assert sets == {(0, 1, 2, 3, 4), (0,), (2,), (4,)}
+    assert predict(many).seconds == pytest.approx(predict(one).seconds, rel=0.02)
+    assert predict(grown(one, 1)).seconds == pytest.approx(one.seconds, rel=0.1)
+
+
+def test_the_five_numbers_of_a_prediction_are_those_of_the_recording():
+    recording = overlapped(number=6)
+    waiting = waits(recording)
+    expected = shares(recording, steps(recording, waiting.collectives), waiting)
+    five = parts(predict(of(recording)), np.zeros(len(of(recording).events)))
+    assert five.sum(axis=1) == pytest.approx(100e-6)
+    typical = expected.typical * 1e-9
+    assert five[:, :3] == pytest.approx(typical[:, :3], abs=1e-8)
+    assert five[:, 3] == pytest.approx(typical[:, 3:].sum(axis=1), abs=1e-8)
+
+
+def test_gradients_are_hidden_behind_the_backward_pass():
+    behind = gradients(100 << 20, 0.1, 8, overlap=False)
+    beside = gradients(100 << 20, 0.1, 8, overlap=True)
+    network = load("ethernet100").resized(8)
+    whole, hidden = (predict(on_network(each, network)) for each in (behind, beside))
+    price = collective(network, CALLS["all_reduce"], 100 << 20)
+    assert whole.seconds == pytest.approx(0.1 + price)
+    last = collective(network, CALLS["all_reduce"], 25 << 20)
+    assert hidden.seconds == pytest.approx(0.1 + last, rel=0.05)
+    assert parts(hidden, np.zeros(4)).mean(axis=0)[HIDDEN] == pytest.approx(3 * last)
+
+
+def test_the_step_over_networks():
+    lines = what_if(gradients(100 << 20, 0.1, 8, overlap=True)).splitlines()
+    assert [each.split()[2] for each in lines[1:]] == [
+        "nvlink8",
+        "pcie8",
+        "ib400x32",
+        "ethernet100",
+    ]
+    times = {each.split()[2]: float(each.split()[3]) for each in lines[1:]}
+    assert times["nvlink8"] < times["ib400x32"] < times["ethernet100"]
+    assert "nvlink8" not in what_if(gradients(100 << 20, 0.1, 64, overlap=True))
+
+
+def test_the_command_predicts_a_recorded_program_elsewhere(tmp_path, capsys):
+    path = tmp_path / "t.h5"
+    write(path, even())
+    assert main(["simulate", "--trace", str(path), "--cluster", "lab1g", "--ranks", "8"]) == 0
+    text = capsys.readouterr().out
+    assert "4 ranks, 5 steps, by marks" in text
+    assert "on lab1g for 8 ranks on 4 nodes, each with the work of rank r modulo 4" in text
+    rows = {line[2:28].strip(): line[28:].split() for line in text.splitlines()}
+    assert rows["compute"][:1] + rows["compute"][3:4] == ["1.000", "1.000"]
+    assert rows["step"][0] == "1.050"
+    total = sum(float(rows[each][3]) for each in PARTS)
+    assert total == pytest.approx(float(rows["step"][3]), abs=0.01)
+    assert "Expected error: 0.0%" in text
+    assert "Bound by exposed transfer, most of all all_reduce of 1 MiB" in text
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ([], "or --trace FILE.h5"),
+        (["all_reduce", "--trace", "t.h5"], "or --trace FILE.h5"),
+        (["--trace", "t.h5", "--algorithm", "ring,tree"], "one --algorithm"),
+    ],
+)
+def test_what_does_not_go_together_is_refused(arguments, said, capsys):
+    assert main(["simulate", *arguments, "--cluster", "lab1g"]) == 2
+    assert said in capsys.readouterr().err
