@@ -1,7 +1,7 @@
 """Isolated repetitions: timed one by one, each started on all ranks together.
 
 Back to back, operations overlap: a rank begins the next while others end the last. So a second
-block of repetitions is timed on a clock that all ranks read (`hpccomm.bench.clocks`). A repetition
+block of repetitions is timed on a clock that all ranks read (`hpccomm.clocks`). A repetition
 lasts from the earliest start to the latest end. There are three ways to start it:
 
 barrier
@@ -30,8 +30,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from hpccomm.bench.clocks.common import CommonClock
 from hpccomm.bench.perf.timing import Call, Isolated, no_garbage_collection
+from hpccomm.clocks.common import CommonClock
 from hpccomm.results.repetitions import isolated_times, median_interval
 
 if TYPE_CHECKING:

@@ -12,15 +12,12 @@ import math
 from collections.abc import Callable
 from pathlib import Path
 from time import perf_counter
-from typing import TYPE_CHECKING
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hpccomm.bench.clocks.offsets import SAME, ClockLine, Offset, bounded
-
-if TYPE_CHECKING:
-    from hpccomm.communicator import Communicator
+from hpccomm.clocks.offsets import SAME, ClockLine, Offset, bounded
 
 EXCHANGES = 100
 """Messages to the other clock and back in one reading: a few of them meet no delay."""
@@ -39,6 +36,22 @@ def kernel_clock() -> str:
         return ""
 
 
+class ClockRanks(Protocol):
+    """What the ranks compare their clocks by: a communicator."""
+
+    rank: int
+    size: int
+
+    def all_gather_object(self, value: Any) -> list[Any]:
+        """Return the values of all ranks."""
+
+    def send(self, x: Any, dst: int) -> Any:
+        """Send an array."""
+
+    def recv(self, out: Any, src: int) -> Any:
+        """Receive an array."""
+
+
 class CommonClock:
     """The clock of rank 0, on every rank. Collective; blocks.
 
@@ -55,7 +68,7 @@ class CommonClock:
 
     def __init__(
         self,
-        comm: "Communicator",
+        comm: ClockRanks,
         clock: Callable[[], float] = perf_counter,
         name: str | None = None,
     ) -> None:

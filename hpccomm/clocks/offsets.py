@@ -4,7 +4,7 @@ The bounds are those of S. Hunold and A. Carpen-Amarie, "On the impact of synchr
 processes on benchmarking MPI collectives", EuroMPI 2015: the other clock was read after its reader
 was asked, and before the answer arrived.
 
-`hpccomm.bench.clocks.common` joins these differences to a common clock.
+`hpccomm.clocks.common` joins these differences to a common clock.
 """
 
 from dataclasses import dataclass
