@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from hpccomm.communicator import grid as grids
     from hpccomm.communicator import mesh as meshes
     from hpccomm.communicator import planning as plans
+    from hpccomm.communicator import recording as recordings
     from hpccomm.communicator.shrinking import Make
 else:
     # The path of the package is absolute: the modules are found also after the program has changed
@@ -48,7 +49,7 @@ else:
     arrivals, collectives, memory = map(_LateModule, ("arrivals", "collectives", "memory"))
     messages, objects = map(_LateModule, ("messages", "objects"))
     plans, turns, uneven = map(_LateModule, ("planning", "turns", "uneven"))
-    grids, meshes = map(_LateModule, ("grid", "mesh"))
+    grids, meshes, recordings = map(_LateModule, ("grid", "mesh", "recording"))
     Core.call_on_number = _Late("numbers", "call_on_number")
     Core.along = _Late("packing", "along")
 
@@ -201,6 +202,8 @@ class Communicator:
         return self if self._node is None else self._node
 
     # Watching.
+
+    record = recordings.record
 
     def stats(self) -> dict[Key, Tally]:
         """Return calls, bytes and seconds so far. Local.

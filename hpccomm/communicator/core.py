@@ -93,6 +93,8 @@ class Core:
         Tags for the messages of plans; None before the first plan.
     count_exchanges : dict
         What calls without counts exchange, by their names.
+    recorder : ProgramRecorder or None
+        Ends with the communicator.
     made : bool
         Whether the communicator is made, and somebody has it.
     site : tuple or None
@@ -114,6 +116,7 @@ class Core:
     """Calls on numbers, and along an axis, which are loaded late."""
 
     def __post_init__(self) -> None:
+        self.recorder: Any = None
         backend, calls = self.backend, self.calls
         self.windows: list[Closable] = []
         self.groups = 0

@@ -228,6 +228,8 @@ def finalize(self: Communicator) -> None:
     core, calls = self._core, self._core.calls
     if calls.closed:
         return
+    if core.recorder is not None:
+        core.recorder.end()
     differing = None
     if calls.gate.error is None:
         with calls.one_call():

@@ -25,6 +25,7 @@ from hpccomm.gradients.record import Record
 from hpccomm.gradients.reducer import Reducer, Worker
 from hpccomm.runtime.lifetime import after_fork
 from hpccomm.runtime.recorder import entered
+from hpccomm.runtime.reports import trace
 
 if TYPE_CHECKING:
     from hpccomm.gradients.log import Log
@@ -334,6 +335,8 @@ class TrainingSteps:
         finally:
             if self.log is not None:
                 self.log.step(*record.last(skipped=skipped))
+            if (recording := trace()) is not None:
+                recording.step()
         if skipped:
             record.skipped += 1
             buckets.clear()

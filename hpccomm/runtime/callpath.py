@@ -76,8 +76,8 @@ _COUNT = """\
 tally.calls += 1
 tally.nbytes += nbytes
 tally.seconds += elapsed
-if elapsed > slow_call or post.registered:
-    reports.report(entry, elapsed, {error})
+if elapsed > reports.quiet:
+    reports.report(entry, elapsed, {error}, {held})
 """
 _CALL = f"""\
 {{drain}}
@@ -91,7 +91,7 @@ try:
 except BaseException as error:
     {{fail}}
 {{after}}
-{_COUNT.format(error="None").rstrip()}
+{_COUNT.format(error="None", held="{held}").rstrip()}
 """
 """The call itself. Messages, unlike collectives, have no number that all ranks count.
 
@@ -127,7 +127,7 @@ def make(calls, {bound}):
 """
 _BIND = """\
 reports, origin, record, queue = calls.reports, calls.origin, calls.record, calls.queue
-pre, post, slow_call = reports.pre_hooks, reports.post_hooks, reports.slow_call
+pre = reports.pre_hooks
 nbytes, fingerprint = label.nbytes, label.fingerprint & DIGEST
 """
 
@@ -159,6 +159,8 @@ class Form(NamedTuple):
         Where others see the record of the call under way.
     before, after : str
         Statements before the call runs, and afterwards: these set ``elapsed``.
+    held : str
+        What keeps its arrays: a recording has their identity.
     planned : bool
         Whether the call takes its turn itself.
     returned : str
@@ -177,6 +179,7 @@ class Form(NamedTuple):
     current: str = "calls.current"
     before: str = ""
     after: str = _AFTER
+    held: str = "keep"
     planned: bool = False
     returned: str = ""
 
@@ -311,17 +314,16 @@ return calls.put_under_way(operation, entry, result)
 
 ended: Callable[..., None] = _function(
     "ended",
-    "calls, entry, tally, error, elapsed",
+    "calls, entry, tally, error, elapsed, held",
     """\
-reports = calls.reports
-nbytes, post, slow_call = entry[LABEL].nbytes, reports.post_hooks, reports.slow_call
+reports, nbytes = calls.reports, entry[LABEL].nbytes
 entry[ENDED] = elapsed
 if error is not None:
     entry[ERROR] = in_words(error)
 """,
-    _COUNT.format(error="error"),
+    _COUNT.format(error="error", held="held"),
 )
-"""``ended(calls, entry, tally, error, elapsed)`` counts and reports a call that has ended, by an error or None."""
+"""``ended(calls, entry, tally, error, elapsed, held)`` counts and reports a call that has ended, by an error or None."""
 
 # The forms of calls on arrays in host memory. That of device arrays is beside their streams.
 

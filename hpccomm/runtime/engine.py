@@ -255,6 +255,8 @@ class CallEngine(CallState):
         finally:
             self.current = None
             entry[ENDED] = waited(entry)
+            if self.reports.trace is not None:
+                self.reports.trace.take(entry, None)
 
     @contextmanager
     def seen_as(self, entry: CallRecord, mode: str) -> Iterator[CallRecord]:
@@ -339,7 +341,7 @@ class CallEngine(CallState):
             failure.note(error, keep)
         raised = failure.raised(error, entry, elapsed, harmless=harmless)
         label = entry[LABEL]
-        self.ended(entry, self.reports.tally(label.name, label.nbytes), raised, elapsed)
+        self.ended(entry, self.reports.tally(label.name, label.nbytes), raised, elapsed, keep)
         try:
             if raised is error:
                 raise error

@@ -30,7 +30,7 @@ CallRecord = list[Any]
 """One call: its `Origin`; its number among all calls of the communicator; its number among those that
 all ranks make in one order (0: a message); its `CallFingerprint`; how it waits (`POLLED`, ...); its `Site`; when
 it began (``time.perf_counter``); its deadline in seconds; the seconds it took (None: under way); what
-ended it (None: nothing)."""
+ended it (None: nothing). While its program is recorded, more follows: see `hpccomm.runtime.trace`."""
 
 POLLED, BLOCKING, ASYNC, DEVICE = "polled", "blocking", "asynchronous", "device"
 """How a call waits: in a loop that polls; in the library; in the progress thread; on a stream."""

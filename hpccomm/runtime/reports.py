@@ -6,10 +6,15 @@
 import logging
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from typing import Generic, TypeVar
+from threading import get_ident
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 from hpccomm.errors import CommunicationError, UsageError
+from hpccomm.runtime.lifetime import after_fork
 from hpccomm.runtime.recorder import LABEL, NUMBER, SEQUENCE, CallRecord, Origin
+
+if TYPE_CHECKING:
+    from hpccomm.runtime.trace import Trace
 
 logger = logging.getLogger("hpccomm")
 
@@ -116,15 +121,21 @@ class Handle:
 class Hooks(Generic[H]):
     """The hooks of one kind, called in the order in which they were registered.
 
+    Parameters
+    ----------
+    changed : callable, optional
+        Is called when there are others.
+
     Attributes
     ----------
     registered : tuple
-        Empty without hooks; every call checks it.
+        Empty without hooks.
     """
 
-    __slots__ = ("registered",)
+    __slots__ = ("_changed", "registered")
 
-    def __init__(self) -> None:
+    def __init__(self, changed: Callable[[], None] = lambda: None) -> None:
+        self._changed = changed
         self.registered: tuple[tuple[object, H], ...] = ()
 
     def register(self, hook: H) -> Handle:
@@ -139,9 +150,11 @@ class Hooks(Generic[H]):
             raise UsageError(f"hook is {hook!r}; give a function of one argument")
         token = object()
         self.registered = (*self.registered, (token, hook))
+        self._changed()
 
         def remove() -> None:
             self.registered = tuple(pair for pair in self.registered if pair[0] is not token)
+            self._changed()
 
         return Handle(remove)
 
@@ -153,6 +166,17 @@ class Hooks(Generic[H]):
         """Call every hook with `argument`."""
         for _, hook in self.registered:
             hook(argument)
+
+
+traces: "dict[int, Trace]" = {}
+"""The recordings of this process's program: of all its calls by 0, or of a rank that is a thread by the thread."""
+
+after_fork(traces.clear)
+
+
+def trace() -> "Trace | None":
+    """Return what records the calls of this thread, or None."""
+    return traces.get(get_ident()) or traces.get(0)
 
 
 class Reports:
@@ -171,14 +195,30 @@ class Reports:
         The parameters.
     pre_hooks, post_hooks : Hooks
         The user's functions that are called before and after each call.
+    trace : Trace or None
+        Records the calls of the program.
+    quiet : float
+        Seconds up to which a call that has ended is not reported; below 0 while all are.
     """
 
     def __init__(self, origin: Origin, slow_call: float) -> None:
         self.origin = origin
         self.slow_call = slow_call
         self.pre_hooks: Hooks[Hook] = Hooks()
-        self.post_hooks: Hooks[Hook] = Hooks()
+        self.post_hooks: Hooks[Hook] = Hooks(self._attend)
         self._tallies: dict[Key, Tally] = {}
+        self.trace: Trace | None = None
+        self.quiet = slow_call
+        self.record(trace())
+
+    def record(self, trace: "Trace | None") -> None:
+        """Have the calls recorded; None ends that."""
+        self.trace = trace
+        self._attend()
+
+    def _attend(self) -> None:
+        watched = self.trace is not None or self.post_hooks.registered
+        self.quiet = -1.0 if watched else self.slow_call
 
     def tally(self, collective: str, nbytes: int) -> Tally:
         """Return the tally that calls of this kind and size are added to."""
@@ -197,11 +237,16 @@ class Reports:
             self.origin.name, self.origin.rank, entry[SEQUENCE], name, nbytes, elapsed, error
         )
 
-    def report(self, entry: CallRecord, elapsed: float, error: BaseException | None = None) -> None:
-        """Log a call that was slow, and call the hooks."""
+    def report(
+        self, entry: CallRecord, elapsed: float, error: BaseException | None, held: object
+    ) -> None:
+        """Log a call that was slow, record it with what it `held`, and call the hooks."""
+        if self.trace is not None:
+            self.trace.take(entry, held)
         if elapsed > self.slow_call:
             logger.warning("slow call: %s took %.3f s", self.described(entry), elapsed)
-        self.post_hooks(self.info(entry, elapsed, error))
+        if self.post_hooks.registered:
+            self.post_hooks(self.info(entry, elapsed, error))
 
     def described(self, entry: CallRecord) -> str:
         """Return a call in words."""

@@ -103,6 +103,8 @@ class Work(Task):
         if block is not None:
             check_block(block)
         limit = self.timeout if timeout is None else check_seconds("timeout", timeout)
+        trace = self._calls.reports.trace
+        asked = 0.0 if trace is None else perf_counter()
         if not (self.over or self._calls.progress.spun(self)):
             try:
                 self._calls.progress.wait(self, limit)
@@ -111,6 +113,8 @@ class Work(Task):
                 while not self.done() and perf_counter() < until:
                     sleep(0)
                 raise
+        if trace is not None:
+            trace.waited(self._entry, asked)
         if self.error is not None:
             self.seen = True
             if self.gate.error is None:  # nothing has failed, and its arrays may go
@@ -191,11 +195,12 @@ class Work(Task):
         calls = self._calls
         calls.under_way.pop(self, None)
         calls.progress.messages.pop(self, None)
+        held = self._keep
         if error is None:
             self._keep = self._start = None
         else:
             error = self._raised(error)
-        calls.ended(self._entry, self._tally, error, perf_counter() - self.started)
+        calls.ended(self._entry, self._tally, error, perf_counter() - self.started, held)
         return error
 
     def _raised(self, error: BaseException) -> BaseException:

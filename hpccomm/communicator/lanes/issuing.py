@@ -65,6 +65,7 @@ ON_STREAM = Form(
     drain="",
     current="pending.entered",
     after="elapsed = perf_counter() - begin",
+    held="None if captured else (keep, stream)",
 )
 
 
@@ -203,6 +204,9 @@ class StreamIssuer:
         )
         issue(*pointers(call), queue, call.keep, limit)
         assert under_way is not None
+        trace = self.calls.reports.trace
+        if trace is not None:
+            trace.apart(under_way.entry, own)
         if agreement is not None:
             self._agree(under_way, agreement())
         return DeviceWork(

@@ -1,0 +1,363 @@
+"""`Communicator.record`: every call of the program, on one clock, in a file.
+
+Each rank has a `Trace` that takes its calls, and a part that they are written to. At the end, rank 0
+joins the parts. A program that is killed leaves them, and readers join them.
+"""
+
+import logging
+import os
+import platform
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import datetime
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from threading import get_ident
+from time import perf_counter
+from typing import Any, Protocol
+
+import numpy as np
+
+import hpccomm
+from hpccomm.backends.bootstrap import launch, mpi
+from hpccomm.clocks.common import ClockRanks, CommonClock
+from hpccomm.communicator.core import HasCore
+from hpccomm.errors import HpccommError, ResultsError, UsageError
+from hpccomm.files.refusals import os_errors_as
+from hpccomm.results import origin
+from hpccomm.results.liveness import RUNNING
+from hpccomm.results.recording import (
+    COMPLETED,
+    Calls,
+    CallSignature,
+    RecordedGroup,
+    Recording,
+    RecordingFacts,
+)
+from hpccomm.results.recording_file import RecordingWriter, joined, part_path, write
+from hpccomm.runtime.engine import everyone
+from hpccomm.runtime.lifetime import ExitStep, after_fork, at_exit, before_end
+from hpccomm.runtime.recorder import (
+    BEGIN,
+    LABEL,
+    MODE,
+    ORIGIN,
+    SITE,
+    CallRecord,
+    described,
+    in_words,
+    unix_ns,
+)
+from hpccomm.runtime.reports import traces
+from hpccomm.runtime.trace import Trace
+
+logger = logging.getLogger("hpccomm")
+
+
+class RecordedRanks(HasCore, ClockRanks, Protocol):
+    """A communicator whose program is recorded."""
+
+    @property
+    def mpi_comm(self) -> Any:
+        """The one of MPI, or None."""
+
+    def broadcast_object(self, value: Any) -> Any:
+        """Return rank 0's value."""
+
+    def gather_object(self, value: Any) -> list[Any] | None:
+        """Return the values of all ranks on rank 0."""
+
+
+class RankPart:
+    """Writes the calls of this rank, with the signatures and groups that they are of."""
+
+    def __init__(self, writer: RecordingWriter, rank: int) -> None:
+        self.writer, self.rank = writer, rank
+        self._groups: dict[str, int] = {}
+        self._numbers: dict[object, int] = {}
+
+    def number(self, entry: CallRecord) -> int:
+        """Return the number of a call's signature."""
+        whose, label, mode = entry[ORIGIN], entry[LABEL], entry[MODE]
+        site = described(entry[SITE], entry[BEGIN])
+        # The fingerprint is of the values.
+        key = (whose, label.name, label.nbytes, label.fingerprint, mode, site)
+        if key not in self._numbers:
+            group = -1 if whose is None else self._group(*whose)
+            signature = CallSignature(label.name, group, label.nbytes, mode, label.values, site)
+            self._numbers[key] = self.writer.add_signature(signature)
+        return self._numbers[key]
+
+    def _group(self, uid: str, name: str, rank: int, size: int) -> int:
+        if uid not in self._groups:
+            # The other ranks' parts say which those are.
+            ranks = tuple(self.rank if each == rank else -1 for each in range(size))
+            self._groups[uid] = self.writer.add_group(RecordedGroup(uid, name, ranks))
+        return self._groups[uid]
+
+    def read(self, clock: CommonClock) -> None:
+        """Add a reading of the clock."""
+        now = perf_counter()
+        ahead = now - float(clock.common(np.array(now)))
+        self.writer.add_clock(int(now * 1e9), round(ahead * 1e9), int(clock.error * 1e9))
+
+
+class ProgramRecorder:
+    """Records the calls of a program. Made by `Communicator.record`; use it in a ``with`` statement.
+
+    Attributes
+    ----------
+    path : Path or None
+        The file; None without one.
+    name : str
+        Of the recording in the file, on rank 0 once it has ended.
+    recording : Recording or None
+        Without a file, on rank 0 once it has ended.
+    """
+
+    def __init__(self, comm: RecordedRanks, path: str | os.PathLike[str] | None) -> None:
+        self.path = None if path is None else Path(path)
+        self.name = ""
+        self.recording: Recording | None = None
+        self._comm, core = comm, comm._core  # noqa: SLF001 (it is a part of it)
+        self._calls = core.calls
+        self._seat = get_ident() if core.backend.shares_process else 0
+        busy = 0 in traces or self._seat in traces
+        each = comm.all_gather_object((origin.host(), str(self.path), busy))
+        if any(busy for *_, busy in each):
+            raise UsageError("the program is recorded already; end that recording first")
+        if len({path for _, path, _ in each}) > 1:
+            raise UsageError(f"path is {self.path} on rank {comm.rank}; give the same on all ranks")
+        self._folder = TemporaryDirectory(prefix="hpccomm-") if path is None else None
+        file = Path(self._folder.name, "recording.h5") if self._folder else self.path
+        facts, self._file = comm.broadcast_object(
+            (_facts(tuple(host for host, *_ in each), comm.mpi_comm), file)
+        )
+        _agreed(comm, lambda: None if comm.rank else prepare(self._file))
+        self._own_file = part_path(self._file, comm.rank)
+        writer = _agreed(comm, lambda: RecordingWriter(self._own_file, facts))
+        self._part = RankPart(writer, comm.rank)
+        self._clock = CommonClock(comm)
+        self._part.read(self._clock)
+        self._trace = Trace(
+            self._part.number, lambda calls: writer.add_calls(calls, comm.rank), writer.flush
+        )
+        traces[self._seat] = self._trace
+        self._watch(self._trace)
+        core.recorder = self
+        _recorders.add(self)
+        at_exit(ExitStep.CALLERS, _leave_all)
+
+    def _watch(self, trace: Trace | None) -> None:
+        """Have the calls of all communicators of this rank recorded, or no more."""
+        for each in everyone():
+            alone = each.backend.size == 1 or not each.backend.shares_process
+            if alone if self._seat == 0 else each.thread == self._seat:
+                each.reports.record(trace)
+
+    def step(self) -> None:
+        """Mark the end of a step of the program, on this rank. `GradientSync` marks its steps itself. Local."""
+        self._trace.step()
+
+    def end(self) -> None:
+        """End the recording: rank 0 joins what all ranks have. Collective; blocks; idempotent.
+
+        Raises
+        ------
+        ResultsError
+            On every rank, if rank 0 cannot write the file. What the ranks have is in files beside it.
+        """
+        if self not in _recorders:
+            return
+        self._stop()
+        failure = self._calls.gate.error
+        if failure is not None:
+            self.leave(f"failed: {in_words(failure)}")
+            return
+        self._clock.read()
+        self._part.read(self._clock)
+        self.leave(COMPLETED)
+        self._join()
+
+    def _stop(self) -> None:
+        """Take no more calls."""
+        traces.pop(self._seat, None)
+        self._watch(None)
+
+    def leave(self, status: str) -> None:
+        """Write what this rank has to its own file, and end that. Local; idempotent."""
+        if self not in _recorders:
+            return
+        _recorders.discard(self)
+        self._stop()
+        self._trace.flush(last=True)
+        if self._trace.failure:
+            status = f"failed: {self._trace.failure}"
+        try:
+            self._part.writer.end(status)
+        except HpccommError as error:
+            logger.warning("the recording is not whole: %s", error)
+
+    def _join(self) -> None:
+        """Make one recording of the files of all ranks."""
+        comm, path, error = self._comm, self._file, ""
+        files = [part_path(path, rank) for rank in range(comm.size)]
+        stamps = comm.all_gather_object(_stamp(self._own_file))
+        seen = [_stamp(file) == stamp for file, stamp in zip(files, stamps, strict=True)]
+        # Those on nodes without a common file system.
+        lacking = comm.broadcast_object([rank for rank, whole in enumerate(seen) if not whole])
+        sent = comm.gather_object(self._own_file.read_bytes() if comm.rank in lacking else b"")
+        if sent is not None:
+            try:
+                for rank in lacking:
+                    files[rank].write_bytes(sent[rank])
+                recording = joined(path)
+                if self.path is None:
+                    columns = dict(recording.calls.columns)
+                    self.recording = replace(
+                        recording, calls=Calls(recording.calls.starts, columns)
+                    )
+                else:
+                    self.name = write(path, recording)
+            except (OSError, HpccommError) as failure:
+                error = str(failure)
+        if error := comm.broadcast_object(error):
+            raise ResultsError(f"{error}; what the ranks have recorded is in {path}.rank*")
+        for file in files:
+            file.unlink(missing_ok=True)
+        if self._folder is not None:
+            self._folder.cleanup()
+
+    def __enter__(self) -> "ProgramRecorder":
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: object, where: object) -> None:
+        if kind is None:
+            self.end()
+        else:
+            self.leave(f"failed: {kind.__name__}: {error}")
+
+
+def record(self: RecordedRanks, path: str | os.PathLike[str] | None = None) -> ProgramRecorder:
+    """Record every call that the program makes, on any communicator. Collective; blocks.
+
+    The recording ends with the ``with`` statement, by ``end()``, or when this communicator is finalized. All
+    ranks' times are on one clock. A call costs less than a microsecond more meanwhile.
+
+    Parameters
+    ----------
+    path : path-like, optional
+        A results file, to which the recording is added; the same on all ranks. Until the end, each rank writes to
+        a file of its own beside it. None gives the recording when it has ended.
+
+    Returns
+    -------
+    ProgramRecorder
+        It marks the steps of the program, and has the recording when that has ended.
+
+    Raises
+    ------
+    UsageError
+        On every rank, if the program is recorded already.
+    ResultsError
+        On every rank, if one cannot write its file.
+
+    Examples
+    --------
+    >>> from hpccomm.testing import run_ranks
+    >>> def program(comm):
+    ...     with comm.record() as recorder:
+    ...         comm.barrier()
+    ...     return recorder.recording
+    >>> recording, _ = run_ranks(2, program)
+    >>> list(recording.operations()), len(recording.calls["begin"])
+    (['barrier'], 2)
+    """
+    return ProgramRecorder(self, path)
+
+
+def prepare(path: str | os.PathLike[str]) -> None:
+    """Raise unless a recording can be added to a file; add the one whose parts a killed program has left beside it.
+
+    Raises
+    ------
+    ResultsError
+        If it cannot be written, or another program records to it.
+    """
+    path = Path(path)
+    prefix = part_path(path, 0).name.removesuffix("0")
+    with os_errors_as(path, "write"):
+        left = [each for each in path.parent.iterdir() if each.name.startswith(prefix)]
+    if left:
+        lost = joined(path)
+        if lost.status == RUNNING:
+            raise ResultsError(f"another program records to {path}; give another file")
+        write(path, lost)
+        for each in left:
+            each.unlink()
+    else:
+        RecordingWriter(path, _facts(("",), None)).discard()
+
+
+_recorders: set[ProgramRecorder] = set()
+"""The recorders at work."""
+
+
+@before_end
+def _end_all() -> None:
+    _leave_all("failed: the process was ended")
+
+
+def _leave_all(status: str = "") -> None:
+    error = getattr(sys, "last_value", None)
+    status = status or (COMPLETED if error is None else f"failed: {in_words(error)}")
+    for each in tuple(_recorders):
+        each.leave(status)
+
+
+after_fork(_recorders.clear)
+
+
+def _stamp(path: Path) -> tuple[int, ...] | None:
+    """Return what tells a file from others; None if it is not there."""
+    try:
+        facts = path.stat()
+    except OSError:
+        return None
+    return facts.st_ino, facts.st_size, facts.st_mtime_ns
+
+
+def _agreed(comm: RecordedRanks, make: Callable[[], Any]) -> Any:
+    """Return what a function makes on this rank. Raise on all ranks what it raises on one."""
+    writer, error = None, ""
+    try:
+        writer = make()
+    except HpccommError as failure:
+        error = str(failure)
+    for rank, each in enumerate(comm.all_gather_object(error)):
+        if each:
+            if writer is not None:
+                writer.discard()
+            raise ResultsError(f"rank {rank}: {each}")
+    return writer
+
+
+def _facts(hosts: tuple[str, ...], mpi_comm: object) -> RecordingFacts:
+    """Return the facts of a recording that begins now, as this rank sees them."""
+    versions = {
+        "hpccomm": hpccomm.__version__,
+        "python": platform.python_version(),
+        "numpy": np.__version__,
+    }
+    if mpi_comm is not None:
+        versions["mpi"] = mpi.vendor(mpi.start())
+    return RecordingFacts(
+        started=datetime.now().astimezone(),
+        user=origin.user(),
+        arguments=tuple(sys.argv),
+        hosts=hosts,
+        unix_ns=unix_ns(0.0),
+        versions=versions,
+        machine=launch.facts(),
+    )

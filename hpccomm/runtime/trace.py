@@ -1,0 +1,260 @@
+"""A recording of this rank's calls while the program runs: it takes their records, and makes columns of them.
+
+`Reports` gives it each call when it has ended, and `Work` says when the program waits for one. A call costs a
+quarter of a microsecond then. A thread does the rest for thousands at a time, with loops of the
+interpreter's own. `hpccomm.communicator.recording` writes what it gives.
+"""
+
+import logging
+from collections.abc import Callable, Sequence
+from threading import Event, Lock
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hpccomm.contracts.fingerprint import CallFingerprint
+from hpccomm.runtime.lifetime import start_thread
+from hpccomm.runtime.recorder import (
+    ASYNC,
+    BEGIN,
+    DEVICE,
+    ENDED,
+    ERROR,
+    LABEL,
+    MODE,
+    NUMBER,
+    ORIGIN,
+    POLLED,
+    SEQUENCE,
+    SITE,
+    CallRecord,
+)
+
+logger = logging.getLogger("hpccomm")
+
+BUFFER, ASKED, WAITED, STREAM = range(10, 14)
+"""Places in the record of a call that is taken, behind the ones of `hpccomm.runtime.recorder`: the identity of its
+memory; when the program began to wait for it; for how many seconds it was blocked; and the stream."""
+
+THROUGHOUT = UNASKED = -1.0
+"""The program was blocked from the beginning to the end. It has not waited for the call yet."""
+
+BLOCK = 1 << 12
+"""Calls of a block. Few live so long that Python's garbage collection looks at them twice."""
+
+EVERY_SECONDS = 1.0
+"""How often calls are written, at least."""
+
+LATE_SECONDS = 2.0
+"""How long a call that has ended is kept for the program to wait for it."""
+
+MOST = 1 << 18
+"""Calls in memory. Where writing takes longer than making them, the recording ends."""
+
+KNOWN = 1 << 14
+"""Signatures whose objects are kept."""
+
+MARK = CallFingerprint("step", 0)
+
+
+class Trace:
+    """Takes the calls of one rank, from any thread.
+
+    Parameters
+    ----------
+    number : callable
+        ``number(entry)`` returns the number of a call's signature.
+    add_calls : callable
+        Writes calls: columns by the names of `hpccomm.results.recording.CALL_COLUMNS`, with times of this rank's clock.
+    write : callable
+        Brings to the file what was given.
+
+    Attributes
+    ----------
+    failure : str
+        Why calls are missing; empty if none are.
+    """
+
+    def __init__(
+        self,
+        number: Callable[[CallRecord], int],
+        add_calls: Callable[[dict[str, NDArray[Any]]], object],
+        write: Callable[[], object],
+    ) -> None:
+        self.failure = ""
+        self._number, self._add_calls, self._bring = number, add_calls, write
+        self._new: list[CallRecord] = []
+        self._late: list[CallRecord] = []
+        self._most = MOST
+        self._known: dict[int, int] = {}
+        self._kept: list[object] = []  # what `_known` has the identities of
+        self._writing = Lock()
+        self._wake = Event()
+        self._ended = False
+        start_thread("hpccomm-recording", self._run)
+
+    # What calls do. It is short.
+
+    def take(self, entry: CallRecord, held: Any) -> None:
+        """Take a call that has ended, or is on a stream, with what keeps its arrays."""
+        if entry[SEQUENCE] <= 0 or len(entry) > BUFFER:
+            return  # a part of making a communicator; or taken already
+        mode, asked, waited, stream = entry[MODE], 0.0, THROUGHOUT, 0
+        if mode is ASYNC:
+            asked, waited = UNASKED, 0.0
+        elif mode is DEVICE:
+            if entry[ENDED] is None:
+                if held is None:
+                    return  # recorded into a graph: it is not under way
+                held, stream = held
+            waited = perf_counter() - entry[BEGIN]  # which it took to put it there
+        while held.__class__ is tuple:
+            held = (held[0] if held[0] is not None else held[1:]) if held else None
+        buffer = 0
+        if held is not None:
+            base = getattr(held, "base", None)
+            buffer = id(held if base is None else base)
+        entry += (buffer, asked, waited, stream)
+        new = self._new
+        new.append(entry)
+        if len(new) >= BLOCK:
+            self._full(new)
+
+    def _full(self, new: list[CallRecord]) -> None:
+        if len(new) == BLOCK:
+            self._wake.set()
+        elif len(new) > self._most:
+            new.pop()
+            self.failure = self.failure or "the calls came faster than they could be written"
+
+    def waited(self, entry: CallRecord, asked: float) -> None:
+        """Note that the program began to wait for a call at a moment, and is done."""
+        if len(entry) > ASKED and entry[ASKED] == UNASKED:
+            entry[WAITED], entry[ASKED] = perf_counter() - asked, asked
+
+    def apart(self, entry: CallRecord, stream: int) -> None:
+        """Note that the program will wait for a call that was put on another stream than its arrays'."""
+        if len(entry) > BUFFER:
+            entry[STREAM], entry[ASKED] = stream, UNASKED
+
+    def step(self) -> None:
+        """Mark the end of a step of the program."""
+        self.take([None, 1, 0, MARK, POLLED, _NOWHERE, perf_counter(), 0.0, 0.0, None], None)
+
+    # What becomes of them.
+
+    def _run(self) -> None:
+        due = 0.0
+        while not self._ended:
+            self._wake.wait(EVERY_SECONDS)
+            self._wake.clear()
+            now = perf_counter()
+            self.flush(file=now > due)
+            if now > due:
+                due = now + EVERY_SECONDS
+
+    def flush(self, *, file: bool = True, last: bool = False) -> None:
+        """Write the calls that are over, with `file` to the file, and with `last` all of them. From any thread."""
+        with self._writing:
+            count = len(self._new)
+            entries = [*self._late, *self._new[:count]]
+            del self._new[:count]
+            self._late = []
+            try:
+                if entries and not self._ended:
+                    self._write(entries, last)
+                if file and not self._ended:
+                    self._bring()
+            except Exception as error:  # noqa: BLE001 (in any case, the program goes on)
+                self._most, self._ended = 0, True
+                self.failure = self.failure or str(error)
+                logger.warning("the recording of the program ends: %s", error)
+            self._ended = self._ended or last
+            if last:
+                self._wake.set()
+
+    def _write(self, entries: list[CallRecord], last: bool) -> None:
+        now = perf_counter()
+        columns = list(zip(*entries, strict=True))
+        if last:
+            for entry in entries:
+                if entry[ENDED] is None:
+                    entry[ENDED], entry[ERROR] = now - entry[BEGIN], "it has not ended"
+        elif None in columns[ENDED] or UNASKED in columns[ASKED]:
+            until = now - LATE_SECONDS
+            whole: list[CallRecord] = []
+            for each in entries:
+                over = each[ENDED] is not None and (
+                    each[ASKED] != UNASKED or each[BEGIN] + each[ENDED] < until
+                )
+                (whole if over else self._late).append(each)
+            entries = whole
+        if entries:
+            self._add_calls(self._columns(entries))
+
+    def _columns(self, entries: list[CallRecord]) -> dict[str, NDArray[Any]]:
+        columns = list(zip(*entries, strict=True))
+        count, errors = len(entries), columns[ERROR]
+
+        def numbers(place: int, kind: str = "i8") -> NDArray[Any]:
+            return np.fromiter(columns[place], kind, count)
+
+        began, blocked = numbers(BEGIN, "f8"), numbers(WAITED, "f8")
+        begin, end = _nanoseconds(began), _nanoseconds(began + numbers(ENDED, "f8"))
+        failed = np.zeros(count, "u1")
+        if errors.count(None) != count:
+            failed[:] = [each is not None for each in errors]
+        return {
+            "signature": self._signatures(entries, columns, blocked < 0),
+            "number": numbers(NUMBER),
+            "begin": begin,
+            "end": end,
+            "asked": _nanoseconds(np.maximum(numbers(ASKED, "f8"), 0.0)),
+            "waited": np.where(blocked < 0, end - begin, _nanoseconds(blocked)),
+            "buffer": numbers(BUFFER),
+            "stream": numbers(STREAM),
+            "failed": failed,
+        }
+
+    def _signatures(
+        self,
+        entries: list[CallRecord],
+        columns: Sequence[tuple[Any, ...]],
+        blocking: NDArray[np.bool_],
+    ) -> NDArray[np.int32]:
+        """Return the number of the signature of each call.
+
+        It is found by the identities of what it consists of, which is kept so that they stay its own.
+        """
+        count, known, sites = len(entries), self._known, columns[SITE]
+        try:
+            codes, offsets = zip(*sites, strict=True)
+        except TypeError:  # one is not known
+            codes, offsets = zip(*(each or _NOWHERE for each in sites), strict=True)
+        mixed = np.fromiter(offsets, "u8", count) * _MIXER + blocking
+        for parts in (columns[LABEL], columns[ORIGIN], codes):
+            mixed *= _MIXER
+            mixed += np.fromiter(map(id, parts), "u8", count)
+        keys, firsts, which = np.unique(mixed, return_index=True, return_inverse=True)
+        if len(known) > KNOWN:
+            known.clear()
+            self._kept.clear()
+        numbers = []
+        for key, first in zip(keys.tolist(), firsts.tolist(), strict=True):
+            if key not in known:
+                entry = entries[first]
+                known[key] = self._number(entry)
+                self._kept.append((entry[ORIGIN], entry[LABEL], entry[SITE]))
+            numbers.append(known[key])
+        placed: NDArray[np.int32] = np.array(numbers, "i4")[which]
+        return placed
+
+
+_NOWHERE = Trace.step.__code__, 0
+_MIXER = np.uint64(0x9E3779B97F4A7C15)
+
+
+def _nanoseconds(seconds: NDArray[np.float64]) -> NDArray[np.int64]:
+    return (seconds * 1e9).astype(np.int64)

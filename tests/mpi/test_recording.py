@@ -1,0 +1,194 @@
+"""What a recording holds of each kind of call, against a clock beside it that the program reads itself."""
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+
+import hpccomm
+from hpccomm.results import recording_file
+from hpccomm.results.recording import ASYNC, STEP, Recording
+
+if TYPE_CHECKING:
+    from mpi4py import MPI
+
+CLOCK_NS = 2
+"""Times are rounded to whole nanoseconds."""
+
+
+@pytest.fixture
+def folder(comm: Any, tmp_path: Path) -> Path:
+    """Give one folder to all ranks."""
+    return Path(comm.broadcast_object(str(tmp_path)))
+
+
+class Timed:
+    """Makes calls, and notes when each was made and was done."""
+
+    def __init__(self) -> None:
+        self.spans: list[tuple[str, float, float]] = []
+
+    def __call__(self, operation: str, call: Any, *args: Any, **keywords: Any) -> Any:
+        begin = time.perf_counter()
+        result = call(*args, **keywords)
+        self.spans.append((operation, begin, time.perf_counter()))
+        return result
+
+
+def of_rank(recording: Recording, rank: int) -> list[dict[str, Any]]:
+    """Return the calls of a rank, with the fields of their signatures."""
+    where = recording.calls.of_rank(rank)
+    columns = {name: recording.calls[name][where].tolist() for name in recording.calls.columns}
+    rows = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+    for row in rows:
+        signature = recording.signatures[row["signature"]]
+        row |= {name: getattr(signature, name) for name in ("operation", "mode", "nbytes", "group")}
+    return rows
+
+
+def every_call(comm: Any, made: Timed) -> None:
+    """Make a call of each kind, for the second time: the first ones also agree on it."""
+    x, out, other = np.ones(6), np.empty(6), 1 - comm.rank
+    plan = comm.plan("all_reduce", x)
+    messages = comm.plan("send_recv", x, dst=other, out=out, src=other)
+    made("all_reduce", comm.all_reduce, x)
+    made("broadcast", comm.broadcast, np.ones((2, 3)))
+    made("all_reduce", comm.all_reduce, x, algorithm="ring")
+    made("barrier", comm.barrier)
+    made("send_recv", comm.send_recv, x, other, out, other)
+    made("all_reduce", plan)
+    made("send_recv", messages)
+    made("all_reduce", comm.all_reduce, 1.0)
+    made("broadcast_object", comm.broadcast_object, "an object")
+    made("all_gather_v", comm.all_gather_v, x, [6, 6])
+    with pytest.raises(hpccomm.UsageError):  # it is refused before it is made
+        comm.all_reduce("no array")
+
+
+@pytest.mark.parametrize("in_file", [True, False])
+def test_each_call_is_recorded_once_where_and_when_it_was_made(
+    comm: Any, folder: Path, in_file: bool
+) -> None:
+    if comm.size != 2:
+        pytest.skip("each of two ranks is the other's peer")
+    every_call(comm, Timed())
+    made, path = Timed(), folder / "t.h5"
+    with comm.record(path if in_file else None) as recorder:
+        every_call(comm, made)
+    everyone = comm.gather_object(made.spans)
+    if everyone is None:
+        return
+    recording = recording_file.read(path)[-1] if in_file else recorder.recording
+    assert recording is not None
+    assert recording.status == "completed"
+    assert [each.ranks for each in recording.groups] == [(0, 1)]
+    assert recording.groups[0].name == comm.name
+    assert [each.name for each in folder.iterdir()] == (["t.h5"] if in_file else [])
+    for rank, spans in enumerate(everyone):
+        calls = [each for each in of_rank(recording, rank) if each["operation"] != "plan"]
+        assert [each["operation"] for each in calls] == [name for name, *_ in spans]
+        for each, (_, begin, end) in zip(calls, spans, strict=True):
+            assert begin * 1e9 - CLOCK_NS <= each["begin"] <= each["end"] <= end * 1e9 + CLOCK_NS
+            assert each["waited"] == each["end"] - each["begin"]
+            assert not each["failed"]
+        whole = [
+            each for each in calls if each["operation"] == "all_reduce" and each["nbytes"] == 48
+        ]
+        assert len(whole) == 3
+        assert len({each["buffer"] for each in whole}) == 1
+    numbers = [[each["number"] for each in of_rank(recording, rank)] for rank in (0, 1)]
+    assert numbers[0] == numbers[1]
+    assert sum(number > 0 for number in numbers[0]) == len(set(numbers[0]) - {0})
+
+
+def test_an_asynchronous_call_has_when_the_program_asked_for_it_and_how_long_it_was_blocked(
+    comm: Any,
+) -> None:
+    x, spans = np.ones(1 << 18), []
+    with comm.record() as recorder:
+        for _ in range(3):
+            work = comm.all_reduce(x, async_op=True)
+            if comm.rank == 0:
+                time.sleep(0.05)  # rank 0 is late, and the others wait
+            asked = time.perf_counter()
+            work.wait()
+            spans.append((asked, time.perf_counter()))
+            comm.barrier()
+            recorder.step()
+    everyone = comm.gather_object(spans)
+    if everyone is None:
+        return
+    for rank, spans in enumerate(everyone):
+        rows = of_rank(recorder.recording, rank)
+        calls = [each for each in rows if each["mode"] == ASYNC]
+        assert [each["operation"] for each in rows].count(STEP) == 3
+        for each, (asked, end) in zip(calls, spans, strict=True):
+            assert asked * 1e9 - CLOCK_NS <= each["asked"]
+            assert each["asked"] + each["waited"] <= end * 1e9 + CLOCK_NS
+            assert each["end"] <= end * 1e9 + CLOCK_NS
+            assert each["waited"] >= each["end"] - each["asked"]
+
+
+def test_all_communicators_are_recorded_also_those_made_meanwhile(comm: Any) -> None:
+    before = comm.split(comm.rank, name="before")
+    with comm.record() as recorder:
+        before.barrier()
+        with comm.split(0, comm.size - comm.rank, name="reversed") as made:
+            made.barrier()
+    before.barrier()
+    if comm.rank == 0:
+        groups = {each.name: each.ranks for each in recorder.recording.groups}
+        assert groups["reversed"] == tuple(reversed(range(comm.size)))
+        for rank in range(comm.size):
+            rows = of_rank(recorder.recording, rank)
+            names = [recorder.recording.groups[each["group"]].name for each in rows]
+            assert names.count("before") == 1
+            barriers = [
+                name
+                for name, each in zip(names, rows, strict=True)
+                if each["operation"] == "barrier"
+            ]
+            assert barriers == ["before", "reversed"]
+    before.finalize()
+
+
+def test_a_second_recording_is_refused_on_all_ranks(comm: Any) -> None:
+    with comm.record(), pytest.raises(hpccomm.UsageError, match="recorded already"):
+        comm.record()
+    comm.record().end()
+
+
+def test_a_file_that_cannot_be_written_is_refused_on_all_ranks(comm: Any, folder: Path) -> None:
+    with pytest.raises(hpccomm.ResultsError, match="rank 0"):
+        comm.record(folder / "missing" / "t.h5")
+    comm.record().end()
+
+
+def test_the_communicator_that_began_it_ends_it(mpi_comm: "MPI.Comm", folder: Path) -> None:
+    with hpccomm.new_comm(mpi_comm=mpi_comm) as comm:
+        comm.record(folder / "t.h5")
+        comm.barrier()
+    if mpi_comm.rank == 0:
+        assert list(recording_file.read(folder / "t.h5")[0].operations()) == ["barrier"]
+
+
+def test_an_exception_leaves_what_was_recorded(mpi_comm: "MPI.Comm", folder: Path) -> None:
+    def fails() -> None:
+        with hpccomm.new_comm(mpi_comm=mpi_comm) as comm, comm.record(folder / "t.h5"):
+            comm.barrier()
+            raise ZeroDivisionError("planted")
+
+    with pytest.raises(ZeroDivisionError):
+        fails()
+    mpi_comm.Barrier()
+    if mpi_comm.rank == 0:
+        (recording,) = recording_file.read(folder / "t.h5")
+        assert recording.status.startswith("failed: ZeroDivisionError: planted")
+        assert recording.calls.count == mpi_comm.size
+    with hpccomm.new_comm(mpi_comm=mpi_comm) as comm, comm.record(folder / "t.h5"):
+        comm.barrier()  # the parts that were left are in the file now
+    if mpi_comm.rank == 0:
+        first, second = recording_file.read(folder / "t.h5")
+        assert first.calls.count == second.calls.count
