@@ -12,7 +12,6 @@ The ranks of a program write at the same time, each to a file beside the named o
 import json
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
 from itertools import count
 from pathlib import Path
 from threading import RLock, Thread
@@ -127,11 +126,11 @@ class RecordingWriter:
 
     def add_layout(self, buckets: Sequence[TrainingBucket]) -> None:
         """Add the buckets of another layout. They replace a layout without steps."""
-        self._add_event({"buckets": [asdict(each) for each in buckets]})
+        self._add_event({"buckets": buckets})
 
     def add_note(self, note: TrainingNote) -> None:
         """Add what happened."""
-        self._add_event(asdict(note))
+        self._add_event(note)
 
     def add_step(self, step: TrainingStep, seconds: Sequence[float]) -> None:
         """Add a step and the seconds of its buckets; write to the file if that is due.
@@ -231,7 +230,7 @@ class RecordingWriter:
             self._section.note_end(status)
         self._section.finish()
 
-    def _add_event(self, event: dict[str, Any]) -> None:
+    def _add_event(self, event: Any) -> None:
         text = json.dumps(json_facts.as_json(event)).encode()
         self._new["events"].append(((), (np.frombuffer(text, "u1"),)))
 

@@ -46,10 +46,11 @@ def text(recording: Recording, *, statistics: bool = False) -> str:
         Whether minimum, percentiles and maximum over the steps are added.
     """
     lines = [*_facts(recording), *_layouts(recording)]
-    lines += [f"# before step {note.step}: {note.text}" for note in recording.notes]
+    steps = recording.steps
+    when = "before step {0.step}: " if len(steps) else ""
+    lines += [f"# {when.format(note)}{note.text}" for note in recording.notes]
     if recording.calls.count and not recording.damage:
         lines += _calls(recording)
-    steps = recording.steps
     if not len(steps):
         lines += [] if recording.calls.count else ["# no steps"]
         return "".join(f"{line}\n" for line in lines)

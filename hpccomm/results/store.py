@@ -321,8 +321,8 @@ class Section:
         return copies
 
     def _refusals(self) -> AbstractContextManager[None]:
-        table = self._kind.forms[0].name
-        doing = f"write to {self.name} (its {self.used[table]} {table} so far are kept) of"
+        written = ", ".join(f"{self.used[form.name]} {form.name}" for form in self._kind.forms)
+        doing = f"write to {self.name} (its {written} so far are kept) of"
         return os_errors_as(self.path, doing)
 
     def _take(self, file: FileIO) -> None:

@@ -43,7 +43,7 @@ def verify(path: Path, progress: Steps | None = None) -> Verification:
     ResultsError
         If it is not a results file, or cannot be read.
     """
-    examined = reader.examine(path)
+    examined = reader.examine_all(path)
     if progress is not None:
         progress.remain(sum(len(run.rows) for run in examined.runs))
     damage = list(examined.damage)

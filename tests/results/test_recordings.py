@@ -202,7 +202,7 @@ def test_parts_are_one_recording_by_the_common_clock(tmp_path, seed):
     assert again.name == "recording0002"
 
 
-def test_missing_and_earlier_parts(tmp_path):
+def test_missing_and_earlier_parts(tmp_path, capsys):
     path = tmp_path / "t.h5"
     recording = replace(program(3), calls=random_calls(1, 3, 50))
     earlier = replace(recording.facts, started=recording.facts.started.replace(year=2025))
@@ -214,6 +214,10 @@ def test_missing_and_earlier_parts(tmp_path):
     assert one.notes[-1].text == "the calls of these ranks are missing: 1"
     assert one.status == "interrupted"
     assert {each.uid: each.ranks for each in one.groups}["world"] == (0, -1, 2)
+    assert call(show, path) == 0  # the file does not exist
+    assert "# the calls of these ranks are missing: 1" in capsys.readouterr().out
+    assert call(show, path, "--verify") == 0
+    assert "recording0001: interrupted, " in capsys.readouterr().out
     write(path, one)
     assert [each.status for each in read(path)] == ["interrupted", "interrupted"]
     part_path(path, 2).write_bytes(part_path(path, 2).read_bytes()[:5000])
