@@ -253,7 +253,7 @@ def _values(stored: list[Any], kind: str) -> list[Any]:
 
 
 def _recording(path: Path, section: _Section) -> Recording:
-    steps, events, blocks = section.tables
+    steps, blocks, events = section.tables
     layouts: dict[int, list[TrainingBucket]] = {}
     groups: dict[int, RecordedGroup] = {}
     signatures: dict[int, CallSignature] = {}
@@ -270,7 +270,7 @@ def _recording(path: Path, section: _Section) -> Recording:
             case {"group": value}:
                 groups[event["number"]] = facts.of_json(RecordedGroup, value)
             case {"signature": value}:
-                signatures[event["number"]] = facts.of_json(CallSignature, value)
+                signatures[event["number"]] = CallSignature(**value)
             case {"clock": reading}:
                 clock.append(tuple(reading))
             case {"buckets": [_, *_] as values}:

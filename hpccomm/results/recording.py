@@ -117,8 +117,8 @@ BLOCKS = TableForm(
 )
 """The calls, some thousand of one rank in each line: see `hpccomm.results.blocks`."""
 
-RECORDING = SectionKind("recordings", "recording", (STEPS, EVENTS, BLOCKS))
-"""A recording."""
+RECORDING = SectionKind("recordings", "recording", (STEPS, BLOCKS, EVENTS))
+"""A recording. Events are written first, and counted last by readers: calls have their signatures."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -269,7 +269,7 @@ def test_a_killed_program_leaves_what_was_flushed(tmp_path):
 
 
 def test_two_threads_lose_and_repeat_nothing(tmp_path, monkeypatch):
-    """The program's thread adds steps while another one adds calls."""
+    """The program's thread adds steps while another one adds calls, and the file is read."""
     monkeypatch.setattr(recording_file, "EVERY_SECONDS", 0.0)
     monkeypatch.setattr(
         recording_file, "CAPACITY", dict.fromkeys(recording_file.CAPACITY, 1) | {"packed": 5000}
@@ -279,22 +279,26 @@ def test_two_threads_lose_and_repeat_nothing(tmp_path, monkeypatch):
     writer = RecordingWriter(path, recording.facts)
 
     def record() -> None:
-        for signature in recording.signatures:
-            writer.add_signature(signature)
         for first in range(0, 2000, 4):
             some = {name: each[first : first + 4] for name, each in recording.calls.columns.items()}
-            writer.add_calls(some, 0)
+            number = writer.add_signature(replace(MARK, nbytes=first))
+            writer.add_calls(some | {"signature": np.full(4, number, "<i4")}, 0)
 
     recorder = threading.Thread(target=record)
     recorder.start()
     for number in range(1000):
         writer.add_step(step(number), (0.5,))
+        if number % 50 == 0:
+            (one,) = read(path)
+            assert one.calls["signature"].max(initial=-1) < len(one.signatures)
+            assert one.steps["step"].tolist() == list(range(len(one.steps)))
     recorder.join()
     writer.end("completed")
     (one,) = read(path)
     assert one.steps["step"].tolist() == list(range(1000))
-    for name in NAMES:
+    for name in NAMES[1:]:
         np.testing.assert_array_equal(one.calls[name], recording.calls[name])
+    assert one.of_signature("nbytes").tolist() == [n // 4 * 4 for n in range(2000)]
 
 
 def test_damage_is_named_and_the_rest_is_given(tmp_path, capsys, monkeypatch):
@@ -307,15 +311,13 @@ def test_damage_is_named_and_the_rest_is_given(tmp_path, capsys, monkeypatch):
         stored["packed"][stored["blocks"][5]["first_packed"] + 300] ^= 1
         stored["blocks"][2:3] = stored["blocks"][1:2]
         stored["texts"][stored["events"][2]["first_byte"] + 20] ^= 1  # of the mark
-    with pytest.raises(
-        ResultsError, match="recording0001: texts of event 2: stored checksum differs"
-    ):
+    with pytest.raises(ResultsError, match="recording0001: block 2: stored checksum differs"):
         read(path)
     examined = reader.examine(path)
     lost = "stored checksum differs: not shown"
     assert examined.damage == [
         f"recording0001: {each}: {lost}"
-        for each in ("texts of event 2", "block 2", "packed of block 5")
+        for each in ("block 2", "packed of block 5", "texts of event 2")
     ]
     (one,) = examined.recordings
     left = np.r_[0:200, 300:400, 400:500, 600:800]
