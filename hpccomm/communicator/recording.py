@@ -26,6 +26,7 @@ from hpccomm.communicator.core import HasCore
 from hpccomm.errors import HpccommError, ResultsError, UsageError
 from hpccomm.files.refusals import os_errors_as
 from hpccomm.results import origin
+from hpccomm.results.lateness import lateness
 from hpccomm.results.liveness import RUNNING
 from hpccomm.results.recording import (
     COMPLETED,
@@ -163,6 +164,8 @@ class ProgramRecorder:
     def end(self) -> None:
         """End the recording: rank 0 joins what all ranks have. Collective; blocks; idempotent.
 
+        ``comm.stats().lateness`` then says who kept others waiting.
+
         Raises
         ------
         ResultsError
@@ -201,7 +204,7 @@ class ProgramRecorder:
 
     def _join(self) -> None:
         """Make one recording of the files of all ranks."""
-        comm, path, error = self._comm, self._file, ""
+        comm, path, error, late = self._comm, self._file, "", None
         files = [part_path(path, rank) for rank in range(comm.size)]
         stamps = comm.all_gather_object(_stamp(self._own_file))
         seen = [_stamp(file) == stamp for file, stamp in zip(files, stamps, strict=True)]
@@ -213,6 +216,7 @@ class ProgramRecorder:
                 for rank in lacking:
                     files[rank].write_bytes(sent[rank])
                 recording = joined(path)
+                late = lateness(recording)
                 if self.path is None:
                     columns = dict(recording.calls.columns)
                     self.recording = replace(
@@ -222,7 +226,8 @@ class ProgramRecorder:
                     self.name = write(path, recording)
             except (OSError, HpccommError) as failure:
                 error = str(failure)
-        if error := comm.broadcast_object(error):
+        error, comm._core.lateness = comm.broadcast_object((error, late))  # noqa: SLF001 (as above)
+        if error:
             raise ResultsError(f"{error}; what the ranks have recorded is in {path}.rank*")
         for file in files:
             file.unlink(missing_ok=True)

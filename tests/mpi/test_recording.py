@@ -154,6 +154,26 @@ def test_all_communicators_are_recorded_also_those_made_meanwhile(comm: Any) -> 
     before.finalize()
 
 
+def test_after_a_recording_the_statistics_of_all_ranks_say_who_kept_others_waiting(
+    comm: Any, folder: Path
+) -> None:
+    assert comm.stats().lateness is None
+    late = comm.size - 1
+    for path in (None, folder / "t.h5"):
+        with comm.record(path):
+            for _ in range(5):
+                if comm.rank == late:
+                    time.sleep(0.05)
+                comm.barrier()
+        lateness = comm.stats().lateness
+        assert lateness.collectives.tolist() == [5] * comm.size
+        assert lateness.last[late] >= 4
+        # Of a sleep others wait at least four fifths, unless they are late themselves.
+        assert lateness.kept_waiting[late] > 0.2e9 * (comm.size - 1) * 4 / 5
+        assert str(lateness).splitlines()[1].split()[0] == str(late)
+    assert comm.stats()["barrier", "0 B"].calls == 10
+
+
 def test_a_second_recording_is_refused_on_all_ranks(comm: Any) -> None:
     with comm.record(), pytest.raises(hpccomm.UsageError, match="recorded already"):
         comm.record()
