@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from hpccomm.recordings.prediction import Prediction, error, parts, predict
+from hpccomm.recordings.prediction import Prediction, error, five_numbers, predict
 from hpccomm.recordings.prices import fixed, on_network
 from hpccomm.recordings.program import ACT, BLOCK, END, EVENT, START, WAIT, ProgramModel, model
 from hpccomm.recordings.shares import COMPUTE, HIDDEN, PARTS, WAITING, shares
@@ -98,7 +98,7 @@ def elsewhere(recording: Recording, network: Network, algorithm: str = "") -> st
     priced = on_network(grown(program, ranks), network, algorithm)
     predicted = predict(priced)
     here = shares(recording, divided, waiting).mean * 1e-9
-    then = parts(predicted, fixed(priced, network, algorithm)).mean(axis=0)
+    then = five_numbers(predicted, fixed(priced, network, algorithm)).mean(axis=0)
     off = error(program)
     lines = [
         f"{recording.path.name}: {counted(recording.ranks, 'rank')}, {divided.how}",
@@ -152,7 +152,9 @@ def what_if(program: ProgramModel) -> str:
         )
         priced = on_network(program, network)
         predicted = predict(priced)
-        computing = parts(predicted, np.zeros(len(priced.events))).mean(axis=0)[:WAITING].sum()
+        computing = (
+            five_numbers(predicted, np.zeros(len(priced.events))).mean(axis=0)[:WAITING].sum()
+        )
         step = predicted.seconds
         lines.append(_HEAD.format(kind, name, f"{step * 1e3:.3f} ms", f"{computing / step:.1%}"))
     return "".join(f"# {line}\n" for line in lines)

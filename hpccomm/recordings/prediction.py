@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from hpccomm.recordings.program import BLOCK, END, START, ProgramModel
+from hpccomm.recordings.program import BLOCK, END, START, WAIT, ProgramModel
 
 Seconds = NDArray[np.float64]
 
@@ -55,7 +55,7 @@ def error(program: ProgramModel) -> float:
     return abs(predict(program).seconds / program.seconds - 1) if program.seconds else 0.0
 
 
-def parts(prediction: Prediction, fixed: Seconds) -> Seconds:
+def five_numbers(prediction: Prediction, fixed: Seconds) -> Seconds:
     """Return the five numbers of a step of each rank in seconds, shape (ranks, 5), as `hpccomm.recordings.shares` has them.
 
     Parameters
@@ -67,41 +67,23 @@ def parts(prediction: Prediction, fixed: Seconds) -> Seconds:
     """
     program, acts, events = prediction.program, prediction.program.acts, prediction.program.events
     event, kind, rank = acts["event"], acts["kind"], program.rank()
-    begin, end = prediction.begin, prediction.end
+    begin, blocked = prediction.begin, prediction.end - prediction.begin
     came = np.where(events["source"] < 0, prediction.arrival, prediction.start)[event]
-    blocked = end - begin
     waiting = np.where(kind >= BLOCK, np.clip(came - begin, 0, blocked), 0)
     small = np.where(2 * fixed >= events["seconds"], fixed, 0)[event]
     least = np.where(kind != END, np.minimum(small, blocked - waiting), 0)
-
-    # What passes of the computation while an asynchronous call is under way, the ranks' times one behind the other.
-    shift = rank * (end.max() + 1)
-    open_calls = (kind == START) & (acts["own"] == 0) & (events["source"][event] != rank)
-    since = np.sort((begin + shift)[open_calls])
-    until = (prediction.done[event] + acts["tail"] + shift)[open_calls]
-    until = np.maximum.accumulate(until[np.argsort((begin + shift)[open_calls], kind="stable")])
-    since = np.maximum(since, np.concatenate([since[:1], until[:-1]]))
-    covered = (
-        np.repeat(np.cumsum(until - since), 2) - np.stack([until - since, 0 * since], 1).ravel()
-    )
-    knots = np.stack([since, until], 1).ravel()
-    before = np.concatenate([[0.0], end[:-1]])
-    before[program.starts[:-1]] = program.begins
-    hidden = np.zeros(len(acts))
-    if len(knots):
-        hidden = np.interp(begin + shift, knots, covered) - np.interp(
-            before + shift, knots, covered
-        )
-    each = (begin - before - hidden, hidden, waiting, blocked - waiting - least, least)
-    sums = [np.bincount(rank, one, minlength=program.ranks) for one in each]
-    return np.stack(sums, axis=1) / program.steps
+    flight = np.minimum(begin, prediction.done[event]) - prediction.start[event]
+    parts = (np.where(kind == WAIT, flight, 0), waiting, blocked - waiting - least, least)
+    hidden, *others = (np.bincount(rank, each.clip(0), program.ranks) for each in parts)
+    compute = prediction.end[program.starts[1:] - 1] - program.begins - sum(others)
+    hidden = np.minimum(hidden, compute)
+    return np.stack([compute - hidden, hidden, *others], axis=1) / program.steps
 
 
 class _Replay:
     """A program under way.
 
-    `happening` has what is known to come: ends of events (0) and their begins (1), with a version, as a later
-    event may slow an earlier one down.
+    `happening` has what is known to come: ends of events (0), if nothing changes their speed until then, and begins (1).
     """
 
     def __init__(self, program: ProgramModel) -> None:
@@ -121,9 +103,9 @@ class _Replay:
         self.missing = np.bincount(acts["event"][part], minlength=count).tolist()
         self.arrival, self.start, self.done = [0.0] * count, [-1.0] * count, [-1.0] * count
         self.blocked: list[list[tuple[int, int]]] = [[] for _ in range(count)]
-        self.happening: list[tuple[float, int, int, int]] = []
-        self.under_way: dict[int, tuple[float, float, float]] = {}  # left, speed, since when
-        self.version = [0] * count
+        self.happening: list[tuple[float, int, int]] = []
+        self.speed: dict[int, float] = {}  # of the events of queues that are under way
+        self.due = [0.0] * count
         self.turns: dict[int, deque[int]] = {}
         self.members: list[list[int]] = [[] for _ in range(count)]
         for event, rank in zip(
@@ -136,17 +118,15 @@ class _Replay:
         for rank, begin in enumerate(self.program.begins.tolist()):
             self.go_on(rank, begin)
         while self.happening or self.unblock():
-            now, what, event, version = heapq.heappop(self.happening)
-            if what:
-                queue = self.queue[event]
-                if queue < 0:
-                    self.started(event, now)
-                elif queue in self.turns:
-                    self.turns[queue].append(event)
-                else:
+            now, begins, event = heapq.heappop(self.happening)
+            queue = self.queue[event]
+            if begins and queue in self.turns:
+                self.turns[queue].append(event)
+            elif begins:
+                if queue >= 0:
                     self.turns[queue] = deque()
-                    self.started(event, now)
-            elif version == self.version[event]:
+                self.started(event, now)
+            elif now == self.due[event] and self.done[event] < 0:
                 self.ended(event, now)
         arrays = (self.begin, self.end, self.arrival, self.start, self.done)
         return Prediction(self.program, *map(np.array, arrays))
@@ -188,9 +168,7 @@ class _Replay:
         self.missing[event] -= 1
         source = self.source[event]
         if source == rank or (source < 0 and not self.missing[event] and self.start[event] < 0):
-            heapq.heappush(
-                self.happening, (self.arrival[event] if source < 0 else now, 1, event, 0)
-            )
+            heapq.heappush(self.happening, (self.arrival[event] if source < 0 else now, 1, event))
 
     def released(self, act: int, event: int) -> float:
         """Return when a rank goes on that waited for an event that is done."""
@@ -203,35 +181,28 @@ class _Replay:
 
     def started(self, event: int, now: float) -> None:
         """Begin an event."""
-        self.start[event] = now
+        self.start[event], self.due[event] = now, now + self.seconds[event]
+        heapq.heappush(self.happening, (self.due[event], 0, event))
         if self.queue[event] >= 0:
-            self.under_way[event] = self.seconds[event], 1.0, now
-            if len(self.under_way) > 1:
-                self.share(now)
-        heapq.heappush(self.happening, (self.ends(event, now), 0, event, self.version[event]))
-
-    def ends(self, event: int, now: float) -> float:
-        """Return when an event that goes on as it does will end."""
-        if event not in self.under_way:
-            return now + float(self.seconds[event])
-        left, speed, since = self.under_way[event]
-        return since + left / speed
+            self.speed[event] = 1.0
+            self.share(now)
 
     def share(self, now: float) -> None:
         """Let the events of one rank have equal parts of its link."""
-        load = Counter(itertools.chain.from_iterable(self.members[each] for each in self.under_way))
-        for each, (left, speed, since) in self.under_way.items():
+        if len(self.speed) < 2 and 1.0 in self.speed.values():
+            return
+        load = Counter(itertools.chain.from_iterable(self.members[each] for each in self.speed))
+        for each, speed in self.speed.items():
             new = 1 / max(load[rank] for rank in self.members[each])
             if new != speed:
-                self.under_way[each] = left - (now - since) * speed, new, now
-                self.version[each] += 1
-                heapq.heappush(self.happening, (self.ends(each, now), 0, each, self.version[each]))
+                self.due[each] = now + (self.due[each] - now) * speed / new
+                self.speed[each] = new
+                heapq.heappush(self.happening, (self.due[each], 0, each))
 
     def ended(self, event: int, now: float) -> None:
         """End an event: the next of its queue begins, and the ranks that wait for it go on."""
         self.done[event] = now
-        self.version[event] += 1
-        if self.under_way.pop(event, None) and self.under_way:
+        if self.speed.pop(event, 0):
             self.share(now)
         turns = self.turns.get(self.queue[event])
         if turns:
@@ -245,7 +216,7 @@ class _Replay:
     def unblock(self) -> bool:
         """Begin an event whose other ranks wait for each other, if there is one."""
         waiting = [
-            (self.arrival[event], 1, event, 0)
+            (self.arrival[event], 1, event)
             for event, blocked in enumerate(self.blocked)
             if blocked and self.start[event] < 0
         ]

@@ -9,9 +9,9 @@ two tables suffice.
 from collections import Counter
 from dataclasses import dataclass, replace
 from itertools import chain
-from typing import NamedTuple
 
 import numpy as np
+from numpy.lib.recfunctions import repack_fields
 from numpy.typing import NDArray
 
 from hpccomm.contracts.collectives import CALLS
@@ -131,7 +131,7 @@ def model(recording: Recording, steps: ProgramSteps, most: int = MOST_ACTS) -> P
     acts["call"] = np.where(acts["call"] < 0, -1, calls[acts["call"]])
     return ProgramModel(
         np.searchsorted(acts["rank"], np.arange(recording.ranks + 1)),
-        _only(acts, ACT),
+        repack_fields(acts[list(ACT.names or ())]),
         events,
         (bounds[0] - bounds[0].min()) * 1e-9,
         recording.signatures,
@@ -164,46 +164,41 @@ def _part(recording: Recording, bounds: NDArray[np.int64]) -> tuple[Recording, N
     return replace(recording, calls=Calls(starts, columns)), chosen
 
 
-class _Ends(NamedTuple):
-    """What takes part in events: a call of a rank, or one end of a call of several messages.
+def _ends(part: Recording, waiting: CallWaits) -> tuple[NDArray[np.int64], ...]:
+    """Return what takes part in events: calls, or ends of calls that have several messages.
 
-    Attributes
-    ----------
+    Returns
+    -------
     call, event : ndarray of int64
-        The call, and the number of its event.
+        The call, and the number of its event: first the collectives, then the messages.
     sends : ndarray of bool
         Whether it sends the message, or is the root that all data is from.
-    collectives : int
-        The number of the first event that is a message.
     """
-
-    call: NDArray[np.int64]
-    event: NDArray[np.int64]
-    sends: NDArray[np.bool_]
-    collectives: int
-
-
-def _ends(part: Recording, waiting: CallWaits) -> _Ends:
-    matched, pairs = waiting.collectives, messages(part)
-    number = np.arange(len(matched) + len(pairs.sends))
-    event = [matched.of(number[: len(matched)]), *2 * [number[len(matched) :]]]
-    call = np.concatenate([matched.calls, pairs.sends, pairs.receives])
-    rest = np.ones(len(part.calls["begin"]), bool)
-    rest[call] = False
-    rest &= part.of_signature("operation") != STEP
-    left = np.flatnonzero(rest)
+    matched, pairs, calls = waiting.collectives, messages(part), part.calls
     root = np.full(len(part.signatures), -1)
     for at, each in enumerate(part.signatures):
         what = CALLS.get(each.operation)
         if what is not None and what.root_sends and "root" in each.values:
             root[at] = part.groups[each.group].ranks[each.values["root"]]
-    at_root = root[part.calls["signature"][matched.calls]] == part.calls.ranks()[matched.calls]
-    others = np.zeros(len(pairs.receives) + len(left), bool)
-    return _Ends(
-        np.concatenate([call, left]),
-        np.concatenate([*event, len(number) + np.arange(len(left))]),
-        np.concatenate([at_root, np.ones(len(pairs.sends), bool), others]),
-        len(matched),
+    at_root = root[calls["signature"][matched.calls]] == calls.ranks()[matched.calls]
+    known = np.concatenate([matched.calls, pairs.sends, pairs.receives])
+    rest = part.of_signature("operation") != STEP
+    rest[known] = False
+    others = np.flatnonzero(rest)
+    of_collectives, of_messages, of_others = np.split(
+        np.arange(len(matched) + len(pairs.sends) + len(others)),
+        [len(matched), len(matched) + len(pairs.sends)],
+    )
+    return (
+        np.concatenate([known, others]),
+        np.concatenate([matched.of(of_collectives), of_messages, of_messages, of_others]),
+        np.concatenate(
+            [
+                at_root,
+                np.ones(len(of_messages), bool),
+                np.zeros(len(of_messages) + len(others), bool),
+            ]
+        ),
     )
 
 
@@ -216,48 +211,45 @@ def _tables(
 ) -> tuple[NDArray[np.void], NDArray[np.void]]:
     """Return the acts, as `_ROW`, and the events of a part of a recording."""
     waiting, calls = waits(part), part.calls
-    ends = _ends(part, waiting)
-    event, signature = ends.event, calls["signature"][ends.call]
-    ranks, blocks = calls.ranks(), part.of_signature("blocks")[ends.call]
-    begin, end = calls["begin"][ends.call], calls["end"][ends.call]
+    call, event, sends = _ends(part, waiting)
+    signature, rank = calls["signature"][call], calls.ranks()[call]
+    begin, end, asked = calls["begin"][call], calls["end"][call], calls["asked"][call]
     events = np.zeros(int(event.max(initial=-1)) + 1, EVENT)
     events["signature"][event] = signature
-    np.maximum.at(events["nbytes"], event, part.of_signature("nbytes")[ends.call])
+    np.maximum.at(events["nbytes"], event, part.of_signature("nbytes")[call])
     last = np.zeros(len(events), np.int64)
     np.maximum.at(last, event, begin)
 
     # A sender that once did not wait for a receiver waits for none.
-    several = np.bincount(ends.call, minlength=1)[ends.call] > 1
-    free = (end < last[event]) & (several | (waiting.awaited[ends.call] == ends.call))
-    eager = np.array(
-        [each.nbytes <= SMALL and each.operation not in CALLS for each in part.signatures]
-    )
-    eager[signature[ends.sends & free]] = True
-    gives = ends.sends & eager[signature]
+    several = np.bincount(call, minlength=1)[call] > 1
+    free = (end < last[event]) & (several | (waiting.awaited[call] == call))
+    message = np.array([each.operation not in CALLS for each in part.signatures])
+    eager = message & (np.array([each.nbytes for each in part.signatures]) <= SMALL)
+    eager[signature[sends & free]] = True
+    gives = sends & eager[signature]
     events["source"] = -1
-    events["source"][event[gives]] = ranks[ends.call[gives]]
-    sourced = events["source"] >= 0
-    free = gives | free & ~sourced[event]
-    group = np.array([each.group for each in part.signatures])[events["signature"]]
-    in_turn = ~sourced & (np.arange(len(events)) < ends.collectives)
-    events["queue"] = np.where(in_turn, group, -1)
+    events["source"][event[gives]] = rank[gives]
+    free = gives | free & (events["source"][event] < 0)
+    group = np.array([each.group for each in part.signatures])
+    alone = message[events["signature"]] | (events["source"] >= 0)
+    events["queue"] = np.where(alone, -1, group[events["signature"]])
 
     rows = np.zeros(len(event), _ROW)
-    rows["kind"] = np.where(blocks & ~free & ~several, BLOCK, START)
-    rows["event"], rows["call"], rows["rank"] = event, ends.call, ranks[ends.call]
-    rows["at"], rows["result"] = begin, np.where(free, -1, end)
-    rows["until"] = np.where(blocks & ~several & (free | (rows["kind"] == BLOCK)), end, begin)
-    rows["own"] = np.where(rows["kind"] == START, rows["until"] - begin, 0) * 1e-9
+    blocks = part.of_signature("blocks")[call] & ~several
+    rows["kind"] = np.where(blocks & ~free, BLOCK, START)
+    rows["event"], rows["call"], rows["rank"] = event, call, rank
+    rows["at"], rows["until"] = begin, np.where(blocks, end, begin)
+    rows["result"] = np.where(free, -1, end)
+    rows["own"] = np.where(free, rows["until"] - begin, 0) * 1e-9
     _price(rows, events, gives, last)
 
-    asked = calls["asked"][ends.call]
-    until_asked = (asked > 0) & (asked < bounds[-1][rows["rank"]])
-    waited = rows[~free & np.where(blocks, several, until_asked)]
+    later = (asked > 0) & (asked < bounds[-1][rank])
+    chosen = ~free & ~blocks & (several | later)
+    waited, later = rows[chosen], later[chosen]
     waited["kind"] = WAIT
-    own = calls["asked"][waited["call"]], calls["waited"][waited["call"]]
-    asynchronous = own[0] > 0
-    waited["at"] = np.where(asynchronous, own[0], waited["at"])
-    waited["until"] = np.where(asynchronous, own[0] + own[1], waited["result"])
+    until = (asked + calls["waited"][call])[chosen]
+    waited["at"] = np.where(later, asked[chosen], waited["at"])
+    waited["until"] = np.where(later, until, waited["result"])
     over = waited["until"] - np.maximum(waited["at"], waited["result"])
     waited["own"] = np.maximum(over, 0) * 1e-9
     marks = np.zeros(bounds[1:].size, _ROW)
@@ -355,11 +347,3 @@ def _in_order(rows: NDArray[np.void], begins: NDArray[np.int64]) -> NDArray[np.v
         rows["compute"] = np.maximum(rows["at"] + shift - before, 0) * 1e-9
         rows = rows[~(beside & (rows["kind"] == WAIT))]
     return rows
-
-
-def _only(rows: NDArray[np.void], dtype: np.dtype[np.void]) -> NDArray[np.void]:
-    """Return the columns of `dtype` alone."""
-    table = np.zeros(len(rows), dtype)
-    for name in dtype.names or ():
-        table[name] = rows[name]
-    return table
