@@ -1,4 +1,4 @@
-"""Add other benchmarks' measurements to a results file.
+"""Add other programs' measurements to a results file.
 
 It reads the tables and JSON of nccl-tests (-J, versions 2 and 3), rccl-tests (-Z) and mscclpp-test,
 and the output of the OSU micro-benchmarks. A log may have several tables, prefixes of launchers and
@@ -6,11 +6,15 @@ loggers, and other lines; it may be packed by gzip. The printed bus bandwidth id
 collective of a table: a table that contradicts itself is left out. Each table gets a line that says
 whether it was added.
 
+The dumps of PyTorch's flight recorder (nccl_trace_rank_N, of all ranks) and the files of NCCL Inspector
+become one recording, which show, advise, export and report read.
+
 Examples
 --------
   hpccomm import all_reduce.log --output runs.h5
   hpccomm import *.json --output runs.h5
   hpccomm import nightly.log.gz --dry-run           what it would add, and leave out
+  hpccomm import /tmp/nccl_trace_rank_* --output t.h5
   hpccomm import osu_allreduce.txt --ranks 64 --output runs.h5
   all_reduce_perf -b 8 -e 1G -f 2 -g 8 | hpccomm import - --output runs.h5
 
@@ -30,6 +34,7 @@ from hpccomm.bench.perf.collectives import COLLECTIVES
 from hpccomm.bench.progress import watched
 from hpccomm.cli import output
 from hpccomm.errors import ResultsError, UsageError
+from hpccomm.units import counted
 
 
 def _collective(text: str) -> str:
@@ -55,10 +60,11 @@ def run(args: argparse.Namespace) -> int:
 
     if args.output is None and not args.dry_run:
         raise UsageError("--output is missing; name the results file, or give --dry-run")
+    others = _import_calls(args)
     # All logs are read before the first is stored.
     logs, unreadable = [], []
-    with watched("reading logs", len(args.logs)) as progress:
-        for log in args.logs:
+    with watched("reading logs", len(others)) as progress:
+        for log in others:
             try:
                 logs.append((log, reading.parse(*_read(log, args))))
             except ResultsError as error:
@@ -89,6 +95,35 @@ def run(args: argparse.Namespace) -> int:
     if unreadable:
         raise refused
     return 2 if mendable else 0
+
+
+def _import_calls(args: argparse.Namespace) -> list[Path]:
+    """Store the calls that recorders of other programs wrote down; return the other logs."""
+    from hpccomm.recordings.exchange import inspector, pytorch
+    from hpccomm.results import recording_file
+
+    others = list(args.logs)
+    for reader, what in ((pytorch, "PyTorch's flight recorder"), (inspector, "NCCL Inspector")):
+        files = {log: log.read_bytes() for log in others if reader.is_one(_beginning(log))}
+        if files:
+            recording, notes = reader.read(files)
+            name = "" if args.dry_run else recording_file.write(args.output, recording)
+            place = f"{name} of {args.output}" if name else "would be stored"
+            calls = (
+                f"{counted(recording.calls.count, 'call')} of {counted(recording.ranks, 'rank')}"
+            )
+            output.write(f"{counted(len(files), 'file')} of {what}: {calls}: {place}\n")
+            output.write("".join(f"  {note}\n" for note in notes))
+            others = [log for log in others if log not in files]
+    return others
+
+
+def _beginning(log: Path) -> bytes:
+    try:
+        with log.open("rb") as file:
+            return file.read(4096)
+    except OSError:
+        return b""  # reading it says why
 
 
 def _read(log: Path, args: argparse.Namespace) -> tuple[bytes, LogDefaults]:

@@ -41,12 +41,18 @@ VERBS: dict[str, tuple[str, str]] = {
         "hpccomm.cli.show",
         "print a stored run as its table, or what a training's gradients cost",
     ),
-    "export": ("hpccomm.cli.export", "write a stored run as nccl-tests' JSON or as CSV"),
+    "export": (
+        "hpccomm.cli.export",
+        "write a stored run as nccl-tests' JSON or CSV, a recording for Perfetto or Chakra",
+    ),
     "compare": (
         "hpccomm.cli.compare",
         "say whether runs are slower than others, launch by launch and case by case",
     ),
-    "import": ("hpccomm.cli.importing", "add logs of nccl-tests and OSU to a results file"),
+    "import": (
+        "hpccomm.cli.importing",
+        "add logs of nccl-tests and OSU, and recorded calls of PyTorch and NCCL, to a file",
+    ),
     "simulate": (
         "hpccomm.cli.simulate",
         "time collectives on a described cluster, in virtual time",
