@@ -77,8 +77,7 @@ def waits(recording: Recording) -> CallWaits:
     waiting = (arrival > begin) & (arrival <= end + allowed)
     awaited[~waiting] = np.flatnonzero(~waiting)
     until = np.minimum(np.where(waiting, arrival, begin), end)
-    blocks = recording.of_signature("blocks")
-    since = np.where(blocks, begin, calls["asked"])
+    since = np.where(calls["asked"] > 0, calls["asked"], begin)
     early = np.clip(until - since, 0, calls["waited"])
     return CallWaits(awaited, until - begin, since, early, matched)
 
@@ -128,9 +127,9 @@ class Lateness:
     waited : ndarray of int64
         How long its own program was blocked until others arrived.
     edges : ndarray of int64, shape (bins + 1,)
-        The edges of the bins of `map`, on the common clock.
+        The edges of the bins of ``map``, on the common clock.
     map : ndarray of int64, shape (ranks, bins)
-        `kept_waiting`, by the time when the rank arrived.
+        ``kept_waiting``, by the time when the rank arrived.
     """
 
     collectives: NDArray[np.int64]

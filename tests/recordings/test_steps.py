@@ -7,7 +7,7 @@ from recordings_made import MARK, MadeCall, all_reduce, made, stepped
 from hpccomm.recordings.shares import COMPUTE, EXPOSED, FIXED, HIDDEN, WAITING, fixed_costs, shares
 from hpccomm.recordings.steps import period, steps
 from hpccomm.results.lateness import waits
-from hpccomm.results.recording import ASYNC, POLLED, CallSignature
+from hpccomm.results.recording import ASYNC, DEVICE, POLLED, CallSignature
 
 
 def parts(recording):
@@ -141,6 +141,14 @@ def test_computation_behind_an_asynchronous_call_is_hidden_transfer():
     row.append(MadeCall(MARK, 0, 1000, 1000))
     found = parts(made([row, row]))
     assert found.parts[0, 0].tolist() == [200, 500, 0, 300, 0]
+
+
+def test_a_call_on_a_device_blocks_while_the_host_puts_it_there():
+    one = all_reduce(1 << 20, DEVICE)
+    row = [MadeCall(MARK, 0, 0, 0), MadeCall(one, 1, 100, 900, asked=0, waited=50)]
+    row.append(MadeCall(MARK, 0, 1000, 1000))
+    found = parts(made([row, row]))
+    assert found.parts[0, 0].tolist() == [200, 750, 0, 50, 0]
 
 
 def test_random_programs_have_the_shares_of_a_loop_over_all_nanoseconds():
