@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
+from shutil import rmtree
 from tempfile import TemporaryDirectory
 from threading import get_ident
 from time import perf_counter
@@ -135,6 +136,8 @@ class ProgramRecorder:
         facts, self._file = comm.broadcast_object(
             (_facts(tuple(host for host, *_ in each), comm.mpi_comm), file)
         )
+        if self._folder:  # another node does not have it yet
+            self._file.parent.mkdir(parents=True, exist_ok=True)
         _agreed(comm, lambda: None if comm.rank else prepare(self._file))
         self._own_file = part_path(self._file, comm.rank)
         writer = _agreed(comm, lambda: RecordingWriter(self._own_file, facts))
@@ -232,6 +235,7 @@ class ProgramRecorder:
         for file in files:
             file.unlink(missing_ok=True)
         if self._folder is not None:
+            rmtree(self._file.parent, ignore_errors=True)
             self._folder.cleanup()
 
     def __enter__(self) -> "ProgramRecorder":
