@@ -7,11 +7,17 @@ greatest gain first, each with the predicted step, the reason, and a command or 
 Each is predicted alone. The error is that of predicting the recorded steps themselves. What would gain
 less than 3 % is left out.
 
+With --what-if, the step is predicted over other links instead: NVLink, PCIe, InfiniBand and Ethernet. This
+needs no recording for a model whose gradients are of a known size: first all are reduced after the
+computation, and then in buckets beside the backward pass.
+
 Examples
 --------
   mpiexec -n 4 hpccomm record --output t.h5 -- python train.py
   hpccomm advise t.h5
   hpccomm advise t.h5 --run recording0002 --json
+  hpccomm advise t.h5 --what-if
+  hpccomm advise --what-if --gradients 1G --compute 250ms --ranks 64
 """
 
 import argparse
@@ -21,9 +27,9 @@ from hpccomm.bench.flag import Flag
 from hpccomm.bench.perf import readers
 from hpccomm.bench.progress import watched
 from hpccomm.cli import output
-from hpccomm.cli.shared_flags import JSON
-from hpccomm.errors import ResultsError
-from hpccomm.units import counted
+from hpccomm.cli.shared_flags import JSON, refuse
+from hpccomm.errors import ResultsError, UsageError
+from hpccomm.units import counted, rounded_size, seconds, size
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -32,29 +38,41 @@ if TYPE_CHECKING:
     from hpccomm.results.recording import Recording
 
 FLAGS = (
-    Flag("FILE", readers.file, "a results file with a recording", "file"),
+    Flag("FILE", readers.file, "a results file with a recording", "file", values="?"),
     Flag("--run NAME", str, "the recording, such as recording0001 (default: the last)"),
+    Flag("--what-if", bool, "predict the step over other links"),
+    Flag("--gradients SIZE", size, "without a recording: bytes of all gradients of a model"),
+    Flag("--compute TIME", seconds, "its computation a step"),
+    Flag("--ranks N", readers.integer(2), "ranks that train it"),
     JSON,
 )
+_OF_MODEL = ("gradients", "compute", "ranks")
 
 
 def run(args: argparse.Namespace) -> int:
     """Print the advice; return the exit status."""
     from hpccomm.recordings.advice import Analysis, advise
+    from hpccomm.recordings.elsewhere import what_if
     from hpccomm.results.run import choose
 
+    if args.what_if and args.json:
+        raise UsageError("--what-if prints text; leave --json out")
+    if args.file is None:
+        return _without_recording(args)
+    refuse(args, _OF_MODEL, "is of a model without a recording; leave it or the file out")
     examined, status = output.read_file(args.file)
-    recorded = [each for each in examined.recordings if len(each.calls.starts) > 1]
+    recorded = [each for each in examined.recordings if each.calls.starts[-1]]
     if not recorded:
         raise ResultsError(
             f"{args.file} holds no recorded calls; hpccomm record --output {args.file} -- PROGRAM adds them"
         )
     chosen: Recording = choose((), args.run, recorded)  # type: ignore[assignment]
-    if not chosen.calls.starts[-1]:
-        raise ResultsError(f"{chosen.name} of {args.file} has no calls; record more of the program")
     with watched(f"analysing {chosen.name}"):
         analysis = Analysis(chosen)
-        advice = advise(analysis)
+        advice = [] if args.what_if else advise(analysis)
+    if args.what_if:
+        output.write(_head(analysis) + what_if(analysis.model))
+        return status
     if args.json:
         output.write_json(_document(analysis, advice))
     else:
@@ -62,15 +80,35 @@ def run(args: argparse.Namespace) -> int:
     return status
 
 
+def _without_recording(args: argparse.Namespace) -> int:
+    from hpccomm.recordings.elsewhere import gradients, what_if
+
+    missing = [f"--{name}" for name in _OF_MODEL if getattr(args, name) is None]
+    if not args.what_if or missing:
+        raise UsageError(
+            "give a results file with a recording, or --what-if with --gradients, --compute and --ranks"
+        )
+    for overlap in (False, True):
+        how = "in buckets beside the backward pass" if overlap else "after the computation"
+        program = gradients(args.gradients, args.compute, args.ranks, overlap=overlap)
+        output.write(f"# {rounded_size(args.gradients)} of gradients, reduced {how}\n")
+        output.write(what_if(program))
+    return 0
+
+
+def _head(analysis: "Analysis") -> str:
+    one, facts = analysis.recording, analysis.recording.facts
+    return (
+        f"# {one.name} of {one.path.name}: {' '.join(facts.arguments)}; {counted(one.ranks, 'rank')} on "
+        f"{counted(len(set(facts.hosts)), 'node')}, {facts.started:%Y-%m-%d %H:%M}, {one.status}; {analysis.steps.how}\n"
+    )
+
+
 def _text(analysis: "Analysis", advice: "Sequence[Advice]") -> str:
     from hpccomm.recordings.advice import LEAST, bound
     from hpccomm.recordings.shares import PARTS
 
-    facts, one = analysis.recording.facts, analysis.recording
-    nodes = counted(len(set(facts.hosts)), "node")
     lines = [
-        f"# {one.name} of {one.path.name}: {' '.join(facts.arguments)}; {counted(one.ranks, 'rank')} on {nodes}, "
-        f"{facts.started:%Y-%m-%d %H:%M}, {one.status}; {analysis.steps.how}",
         f"#{'a step, in ms':>26}{'mean':>12}{'share':>8}{'least rank':>12}{'most':>12}",
     ]
     total = analysis.shares.mean.sum()
@@ -91,7 +129,7 @@ def _text(analysis: "Analysis", advice: "Sequence[Advice]") -> str:
         lines += [f"   why: {each.why}", f"   try: {each.attempt}"]
     if not advice:
         lines.append(f"No change is predicted to gain {LEAST:.0%} of a step: {bound(analysis)}.")
-    return "\n".join([*lines, ""])
+    return _head(analysis) + "\n".join([*lines, ""])
 
 
 def _document(analysis: "Analysis", advice: "Sequence[Advice]") -> dict[str, Any]:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from hpccomm.contracts.collectives import DESCRIPTIONS
 from hpccomm.recordings.prediction import predict
-from hpccomm.recordings.program import BLOCK, ProgramModel, model
+from hpccomm.recordings.program import BLOCK, END, ProgramModel, model
 from hpccomm.recordings.shares import COMPUTE, FIXED, HIDDEN, PARTS, FixedCost, StepShares, shares
 from hpccomm.recordings.steps import ProgramSteps, steps
 from hpccomm.results.lateness import CallWaits, Lateness, lateness, waits
@@ -191,14 +191,17 @@ def balance(analysis: Analysis) -> Iterator[Change]:
         and np.ptp(work[late]) < 0.1 * work[late].mean()
     )
     even = work[~late].mean() if node else work.mean()
-    changing = late if node else np.full(len(work), True)
     acts, rank = analysis.model.acts.copy(), analysis.model.rank()
-    long = np.where(acts["compute"] >= BETWEEN, acts["compute"], 0)  # the rest is what calls take
-    total = np.bincount(rank, long, len(work))
-    more = np.where(changing & (total > 0), even - work, 0) * analysis.model.steps
-    acts["compute"] = np.maximum(
-        acts["compute"] + long * (more / np.maximum(total, 1e-12))[rank], 0
-    )
+    modelled = np.bincount(rank, acts["compute"], len(work))
+    goal = np.where(late, modelled[~late].mean(), modelled) if node else modelled.mean()
+    # Noise stays where it is. Between close calls a rank only makes them.
+    usual = _usual(analysis.model)
+    usual[usual < BETWEEN] = 0
+    idle = np.bincount(rank, usual, len(work)) == 0
+    first = np.append(True, acts["kind"][:-1] == END)
+    usual[idle[rank] & first] = 1
+    total = np.bincount(rank, usual, len(work))
+    acts["compute"] = np.maximum(acts["compute"] + usual * ((goal - modelled) / total)[rank], 0)
     ranks = np.flatnonzero(late).tolist()
     who = f"{ranks_named(ranks)} ({few(slow, 3)})"
     changed = replace(analysis.model, acts=acts)
@@ -249,7 +252,7 @@ def merge(analysis: Analysis) -> Iterator[Change]:
     fits = analysis.events(small)
     event = acts["event"]
     single = (event >= 0) & (acts["kind"] == BLOCK) & fits[event]
-    follows = single & (acts["compute"] < BETWEEN)
+    follows = single & (_usual(program) < BETWEEN)
     follows[1:] &= single[:-1] & (alike[event[1:]] == alike[event[:-1]])
     follows[program.starts[:-1]] = False
     # It follows on all its ranks.
@@ -289,6 +292,18 @@ def merge(analysis: Analysis) -> Iterator[Change]:
     )
     attempt = f"x = np.concatenate(arrays); comm.{one.operation}(x); and np.split(x, ...) if no array is needed before"
     yield changed, f"Merge {analysis.named(whole)} into {left}", why, attempt
+
+
+def _usual(program: ProgramModel) -> Seconds:
+    """Return the computation in front of each act: its median over the steps, on ranks whose steps are alike."""
+    compute = program.acts["compute"].copy()
+    for start, stop in itertools.pairwise(program.starts.tolist()):
+        each, rest = divmod(stop - start, program.steps)
+        kinds = program.acts["kind"][start:stop]
+        if not rest and np.array_equal(kinds, np.tile(kinds[:each], program.steps)):
+            steps = compute[start:stop].reshape(program.steps, each)
+            steps[:] = np.median(steps, axis=0)
+    return compute
 
 
 def overlap(analysis: Analysis) -> Iterator[Change]:

@@ -1,4 +1,4 @@
-"""The advice on programs whose cause and gain are known: made recordings, and a recorded one."""
+"""The advice on programs whose cause and gain are known. `tests/mpi/test_advised.py` records one."""
 
 import json
 from collections.abc import Sequence
@@ -125,3 +125,19 @@ def test_the_verb(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert [each["cause"] for each in said["advice"]] == ["balance", "merge"]
     assert main(["advise", str(file), "--run", "recording0009"]) == 2
     assert "recording0001" in capsys.readouterr().err
+
+
+def test_the_step_over_other_links(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "t.h5"
+    recording_file.write(file, program([2, 3], large=4 << 20))
+    assert main(["advise", str(file), "--what-if"]) == 0
+    steps = {
+        line.split()[1]: line for line in capsys.readouterr().out.splitlines() if " ms " in line
+    }
+    assert {"NVLink", "PCIe", "InfiniBand", "Ethernet"} == set(steps)
+    model = ["--gradients", "1G", "--compute", "250ms", "--ranks", "64"]
+    assert main(["advise", "--what-if", *model]) == 0
+    text = capsys.readouterr().out
+    assert text.count("InfiniBand") == text.count("Ethernet") == 2
+    assert main(["advise", "--what-if", *model[:4]]) == 2
+    assert main(["advise", str(file), *model]) == 2
