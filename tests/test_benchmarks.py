@@ -109,7 +109,7 @@ def test_several_nodes(mpiexec: Mpiexec) -> None:
         ["training.py", "--rounds", "2", "small buckets step", "small sign gain"],
         ["import_time.py", "--turns", "1", "import", "new_comm"],
         ["simulator.py", "all_reduce ring 16 1M"],
-        ["recordings.py", "open 4 1000"],
+        ["recordings.py", "open 4 1000", "advise 4 1000"],
     ],
     ids=lambda command: command[0],
 )
