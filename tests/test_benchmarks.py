@@ -27,6 +27,7 @@ COLLECTIVES = (
     *("all_reduce", "reduce_scatter", "all_gather", "broadcast", "reduce"),
     *("all_to_all", "gather", "scatter", "send_recv", "scan"),
 )
+TOGETHER = {"overlap.py", "exchange.py", "messages.py", "gradients.py", "training.py", "advice.py"}
 MESSAGES = [one.figure for one in PROMISED if one.group.name == "messages"]
 
 PROGRAM = """
@@ -110,6 +111,7 @@ def test_several_nodes(mpiexec: Mpiexec) -> None:
         ["import_time.py", "--turns", "1", "import", "new_comm"],
         ["simulator.py", "all_reduce ring 16 1M"],
         ["recordings.py", "open 4 1000", "advise 4 1000"],
+        ["advice.py", "--rounds", "2", "straggler error"],
     ],
     ids=lambda command: command[0],
 )
@@ -118,7 +120,7 @@ def test_the_others(
 ) -> None:
     program, *arguments = command
     file = tmp_path / "figures.json"
-    if program in ("overlap.py", "exchange.py", "messages.py", "gradients.py", "training.py"):
+    if program in TOGETHER:
         done = shared_job(2, "-c", PROGRAM, FOLDER / program, *arguments, "--json", file)
     else:
         done = mpiexec(1, FOLDER / program, *arguments, "--json", file)
