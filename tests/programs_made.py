@@ -3,6 +3,7 @@
 from recordings_made import MARK, MICRO, MadeCall, all_reduce, made
 
 from hpccomm.recordings import steps
+from hpccomm.recordings.prediction import predict
 from hpccomm.recordings.program import ProgramModel, model
 from hpccomm.results import matching
 from hpccomm.results.recording import ASYNC, POLLED, CallSignature, Recording
@@ -12,6 +13,11 @@ def of(recording: Recording) -> ProgramModel:
     """Return the model of a recording."""
     found = steps.steps(recording, matching.collectives(recording))
     return model(recording, found)
+
+
+def error(program: ProgramModel) -> float:
+    """Return by which part the prediction of a model differs from what was recorded."""
+    return abs(predict(program).seconds / program.seconds - 1)
 
 
 def message(way, peer, nbytes=64, mode=POLLED):

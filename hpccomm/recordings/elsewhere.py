@@ -99,7 +99,7 @@ def elsewhere(recording: Recording, network: Network, algorithm: str = "") -> st
     predicted = predict(priced)
     here = shares(recording, divided, waiting).mean * 1e-9
     then = five_numbers(predicted, fixed(priced, network, algorithm)).mean(axis=0)
-    off = error(program)
+    off = error(program, divided)
     lines = [
         f"{recording.path.name}: {counted(recording.ranks, 'rank')}, {divided.how}",
         f"Predicted on {network.name} for {counted(ranks, 'rank')} on {counted(network.nodes, 'node')}"

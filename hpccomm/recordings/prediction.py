@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpccomm.recordings.program import BLOCK, END, START, WAIT, ProgramModel
+from hpccomm.recordings.steps import ProgramSteps
 
 Seconds = NDArray[np.float64]
 
@@ -50,9 +51,10 @@ def predict(program: ProgramModel) -> Prediction:
     return _Replay(program).run()
 
 
-def error(program: ProgramModel) -> float:
-    """Return by which part the prediction of a program differs from what was recorded, if nothing is changed."""
-    return abs(predict(program).seconds / program.seconds - 1) if program.seconds else 0.0
+def error(program: ProgramModel, steps: ProgramSteps) -> float:
+    """Return by which part the recorded steps differ from the prediction of the unchanged program, in the median."""
+    seconds = predict(program).seconds
+    return float(np.median(np.abs(steps.durations * 1e-9 / seconds - 1))) if seconds else 0.0
 
 
 def five_numbers(prediction: Prediction, fixed: Seconds) -> Seconds:
@@ -72,7 +74,13 @@ def five_numbers(prediction: Prediction, fixed: Seconds) -> Seconds:
     waiting = np.where(kind >= BLOCK, np.clip(came - begin, 0, blocked), 0)
     small = np.where(2 * fixed >= events["seconds"], fixed, 0)[event]
     least = np.where(kind != END, np.minimum(small, blocked - waiting), 0)
-    flight = np.minimum(begin, prediction.done[event]) - prediction.start[event]
+    # The ranks' times lie one behind the other on one axis, so that one table says how long each was blocked until then.
+    shift = rank * (prediction.end.max() + 1)
+    times = np.stack([begin, prediction.end], axis=1) + shift[:, None]
+    until = np.cumsum(blocked)[:, None] - np.stack([blocked, 0 * blocked], axis=1)
+    start, stop = prediction.start[event], np.minimum(begin, prediction.done[event])
+    passed = [np.interp(each + shift, times.ravel(), until.ravel()) for each in (start, stop)]
+    flight = stop - start - (passed[1] - passed[0])
     parts = (np.where(kind == WAIT, flight, 0), waiting, blocked - waiting - least, least)
     hidden, *others = (np.bincount(rank, each.clip(0), program.ranks) for each in parts)
     compute = prediction.end[program.starts[1:] - 1] - program.begins - sum(others)

@@ -4,10 +4,10 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from programs_made import message, of, overlapped
+from programs_made import error, message, of, overlapped
 from recordings_made import MARK, MICRO, MadeCall, all_reduce, made, stepped
 
-from hpccomm.recordings.prediction import error, predict
+from hpccomm.recordings.prediction import predict
 from hpccomm.recordings.program import ACT, BLOCK, END, EVENT, START, WAIT, ProgramModel
 from hpccomm.results.recording import RecordedGroup
 
