@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hpccomm.results.lines import DamagedPart, StoredLines
+from hpccomm.results.lines import StoredLines
 from hpccomm.results.recording import BLOCKS, CALL_COLUMNS
 
 CALLS = 1 << 14
@@ -75,18 +75,10 @@ class StoredColumns(Mapping[str, NDArray[Any]]):
     def __init__(self, blocks: StoredLines, ranks: int) -> None:
         self._blocks = blocks
         self._columns: dict[str, NDArray[Any]] = {}
-        heads, whole = [], []
-        for index, number in enumerate(blocks.numbers):
-            try:
-                packed = blocks.part(number, PACKED.name)
-            except DamagedPart as error:
-                blocks.damage.append(str(error))
-                continue
-            heads.append(packed[:_HEAD].view("<i8").reshape(-1, 3))
-            whole.append(index)
-        lines = blocks.lines[whole]
+        heads = {index: packed[:_HEAD].view("<i8") for index, packed in blocks.parts(PACKED.name)}
+        lines = blocks.lines[list(heads)]
         by_rank = np.argsort(lines["rank"], kind="stable")
-        table = np.array(heads, np.int64).reshape(-1, len(_KINDS), 3)[by_rank]
+        table = np.array([*heads.values()], np.int64).reshape(-1, len(_KINDS), 3)[by_rank]
         self._firsts, self._widths, self._sizes = table.T
         self._at = lines[PACKED.first][by_rank] + _HEAD + np.cumsum(self._sizes, 0) - self._sizes
         self._ends = np.cumsum(lines["calls"][by_rank])

@@ -9,7 +9,7 @@ import functools
 import os
 import weakref
 from bisect import bisect_left
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -205,6 +205,14 @@ class StoredLines:
         with os_errors_as(self._source.path, "read"):
             return self._source.read(place.entry(first), count * place.width)
 
+    def parts(self, name: str) -> Iterator[tuple[int, np.ndarray]]:
+        """Yield the whole parts of array `name`, each with the index of its line; add others to the damage."""
+        for index, number in enumerate(self.numbers):
+            try:
+                yield index, self.part(number, name)
+            except DamagedPart as error:
+                self.damage.append(str(error))
+
     def part(self, number: int, name: str) -> np.ndarray:
         """Read the part of array `name` that the whole line of this number has.
 
@@ -212,14 +220,14 @@ class StoredLines:
         ------
         DamagedPart
             If it is damaged.
-        OSError
-            If the file cannot be read.
+        ResultsError
+            If the file cannot be read any more.
         """
         array = next(each for each in self._form.beside if each.name == name)
         place = self._places[name]
         line = self.lines[bisect_left(self.numbers, number)]
         first, count = int(line[array.first]), int(line[array.many])
-        data = self._source.read(place.entry(first), count * place.width)
+        data = self.read(name, first, count)
         if checksum(data, self._section, name, number) != line[array.crc]:
             what = self._form.name[:-1]
             raise DamagedPart(f"{name} of {what} {number}: {DIFFERS}")

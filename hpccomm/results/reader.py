@@ -24,7 +24,7 @@ from hpccomm.files.records import DIFFERS
 from hpccomm.files.refusals import DamagedFile, damaged, os_errors_as
 from hpccomm.results import facts, layout, lines, liveness
 from hpccomm.results.blocks import StoredColumns
-from hpccomm.results.lines import UNKNOWN_END, DamagedPart, Source, StoredLines
+from hpccomm.results.lines import UNKNOWN_END, Source, StoredLines
 from hpccomm.results.parts import joined
 from hpccomm.results.recording import (
     POLLED,
@@ -258,13 +258,8 @@ def _recording(path: Path, section: _Section) -> Recording:
     groups: dict[int, RecordedGroup] = {}
     signatures: dict[int, CallSignature] = {}
     notes, clock = [], []
-    for number in events.numbers:
-        try:
-            event = json.loads(events.part(number, "texts").tobytes())
-        except DamagedPart as error:
-            events.damage.append(str(error))
-            continue
-        match event:
+    for _, text in events.parts("texts"):
+        match event := json.loads(text.tobytes()):
             case {"text": _}:
                 notes.append(TrainingNote(**event))
             case {"group": value}:

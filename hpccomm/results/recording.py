@@ -14,7 +14,6 @@ from typing import Annotated, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hpccomm.files.refusals import os_errors_as
 from hpccomm.results.lines import StoredLines
 from hpccomm.results.schema import BesideArray, Column, SectionKind, TableForm
 from hpccomm.results.training import STEPS, TrainingBucket, TrainingNote
@@ -219,8 +218,7 @@ class Recording:
             If they are damaged, or the file cannot be read any more.
         """
         assert self._lines is not None, "it has steps"
-        with os_errors_as(self.path, "read"):
-            return self._lines.part(self._lines.numbers[index], "bucket_seconds")
+        return self._lines.part(self._lines.numbers[index], "bucket_seconds")
 
     def of_signature(self, attribute: str) -> NDArray[Any]:
         """Return an attribute of the signature of each call."""

@@ -13,7 +13,6 @@ import numpy as np
 
 from hpccomm.errors import ResultsError
 from hpccomm.files.records import DIFFERS
-from hpccomm.files.refusals import os_errors_as
 from hpccomm.files.regular import as_utf8
 from hpccomm.results.lines import DamagedPart, StoredLines, spans
 from hpccomm.results.recording import Recording
@@ -128,8 +127,7 @@ class Run:
         """Read ``"samples"`` or ``"isolated"`` of row `index`, as these methods do."""
         assert self._lines is not None
         try:
-            with os_errors_as(self.path, "read"):
-                return self._lines.part(self.numbers[index], array)
+            return self._lines.part(self.numbers[index], array)
         except ResultsError as error:
             raise type(error)(f"{self.path}: {self.name}: {error}") from error
 
