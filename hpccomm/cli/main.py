@@ -76,6 +76,10 @@ VERBS: dict[str, tuple[str, str]] = {
         "hpccomm.cli.advise",
         "say what costs a recorded program time, and what would help, with the predicted gain",
     ),
+    "replay": (
+        "hpccomm.cli.replay",
+        "run the communication of a recorded program again, as a benchmark",
+    ),
     "slurm": ("hpccomm.cli.slurm", "write a batch script for Slurm that runs perf"),
     "report": (
         "hpccomm.cli.report",
@@ -93,7 +97,10 @@ status. One that takes another verb's command line has ``arranged(words)``, whic
 flags and that.
 """
 
-COLLECTIVE = ("perf", "perf pairs", "perf memory", "perf copy", "tune", "doctor", "topo", "env")
+COLLECTIVE = (
+    *("perf", "perf pairs", "perf memory", "perf copy"),
+    *("replay", "tune", "doctor", "topo", "env"),
+)
 """Verbs that are run by all ranks of a job, and let rank 0 speak for all."""
 
 SILENCE = 3.0

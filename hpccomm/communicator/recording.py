@@ -24,6 +24,7 @@ import hpccomm
 from hpccomm.backends.bootstrap import launch, mpi
 from hpccomm.clocks.common import ClockRanks, CommonClock
 from hpccomm.communicator.core import HasCore
+from hpccomm.contracts.fingerprint import recorded
 from hpccomm.errors import HpccommError, ResultsError, UsageError
 from hpccomm.files.refusals import os_errors_as
 from hpccomm.results import origin
@@ -84,10 +85,11 @@ class RankPart:
         whose, label, mode = entry[ORIGIN], entry[LABEL], entry[MODE]
         site = described(entry[SITE], entry[BEGIN])
         # The fingerprint is of the values.
-        key = (whose, label.name, label.nbytes, label.fingerprint, mode, site)
+        own = label.fingerprint, label.individual
+        key = (whose, label.name, label.nbytes, own, mode, site)
         if key not in self._numbers:
             group = -1 if whose is None else self._group(*whose)
-            signature = CallSignature(label.name, group, label.nbytes, mode, label.values, site)
+            signature = CallSignature(label.name, group, label.nbytes, mode, recorded(label), site)
             self._numbers[key] = self.writer.add_signature(signature)
         return self._numbers[key]
 

@@ -121,9 +121,10 @@ def recorded(label: CallFingerprint) -> dict[str, Any]:
     individual = iter(label.individual)
 
     def whole(values: Mapping[str, Any]) -> dict[str, Any]:
-        if "dtype" not in values or "count" in values:
+        listed = "algorithm" in values and "dtype" in values and "count" not in values
+        call = next(individual, None) if listed else None
+        if call is None:
             return dict(values)
-        call = next(individual)
         lists = {"counts": call.counts, "recv_counts": call.recv_counts, "peers": call.peers}
         return {**values, **{name: list(each) for name, each in lists.items()}}
 

@@ -1,0 +1,248 @@
+"""What each rank of a replay does, from a recorded program; and both compared.
+
+`hpccomm.recordings.player` makes the calls.
+"""
+
+import ast
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hpccomm.contracts.collectives import CALLS
+from hpccomm.errors import ResultsError
+from hpccomm.recordings.steps import ProgramSteps
+from hpccomm.reductions import Op, ReduceOp, premul_sum
+from hpccomm.results import matching
+from hpccomm.results.recording import DEVICE, STEP, CallSignature, RecordedGroup, Recording
+
+MOST_BUFFERS = 256
+"""Arrays of a rank, at most: calls on more of them share."""
+
+BATCHES = ("batch", "halo")
+OBJECTS = ("broadcast_object", "all_gather_object", "gather_object", "scatter_object", "all_to_all_object")  # fmt: skip
+ENDS: Mapping[str, tuple[str, ...]] = {
+    **dict.fromkeys(("send", "send_object"), ("dst",)),
+    **dict.fromkeys(("recv", "recv_object"), ("src",)),
+    "send_recv": ("dst", "src"),
+}
+"""The other ranks of each call of messages."""
+
+EVENT = [("gap", "i8"), ("signature", "i4"), ("waits", "?"), ("call", "i8"), ("buffer", "i8"), ("step", "i8"), ("rank", "i8")]  # fmt: skip
+"""A call, or the wait for an asynchronous one: nanoseconds of computation before it, the call, and its array."""
+
+
+@dataclass(frozen=True, slots=True)
+class Score:
+    """What the ranks do in the replayed steps; each gets its own.
+
+    Attributes
+    ----------
+    signatures, groups : tuple
+        Of the recording.
+    beside : frozenset of int
+        The communicators with calls of another thread during other ones: they are asynchronous here.
+    events : ndarray of EVENT
+        In order, by rank.
+    """
+
+    signatures: tuple[CallSignature, ...]
+    groups: tuple[RecordedGroup, ...]
+    beside: frozenset[int]
+    events: NDArray[Any]
+
+
+def score(
+    recording: Recording, steps: ProgramSteps, first: int, number: int, ranks: int, *, device: bool
+) -> tuple[Score, Counter[str]]:
+    """Return what the ranks do, and how many calls are left out for which reason.
+
+    Parameters
+    ----------
+    recording : Recording
+        The recording.
+    steps : ProgramSteps
+        Its steps.
+    first, number : int
+        The first step that is replayed, and their number.
+    ranks : int
+        The ranks of the replay are the first ones of the recording.
+    device : bool
+        Whether device arrays can be communicated.
+    """
+    calls, signature, rank = recording.calls, recording.calls["signature"], recording.calls.ranks()
+    bounds = steps.bounds[first : first + number + 1]
+    begin, end, group = calls["begin"], calls["end"], recording.of_signature("group")
+    inside = (group >= 0) & (rank < ranks) & (begin >= bounds[0][rank]) & (begin < bounds[-1][rank])
+    reasons = [_unfit(each, recording.groups, device=device) for each in recording.signatures]
+    fits = inside & np.array([not each for each in reasons])[signature] & (calls["failed"] == 0)
+    _complete(recording, fits, group, ranks)
+    left_out = Counter(
+        f"{recording.signatures[each].operation}: "
+        + (reasons[each] or "not of these steps on all of its ranks")
+        for each in signature[inside & ~fits].tolist()
+    )
+
+    # All ranks at once: each has a time of its own behind that of the ranks before.
+    moved = rank * (end.max() - begin.min() + 1)
+    blocks = recording.of_signature("blocks")
+    blocking = np.flatnonzero(inside & blocks)
+    reach = np.maximum.accumulate((end + moved)[blocking])[:-1]
+    beside = set(group[blocking[1:]][(begin + moved)[blocking[1:]] < reach].tolist())
+    threaded = blocks & np.isin(group, list(beside))
+    blocks &= ~threaded
+    asked = np.where(threaded, end, calls["asked"])
+    chosen = np.flatnonzero(inside)
+    waits = chosen[(asked > 0)[chosen] & ~blocks[chosen]]
+    at = np.concatenate([begin[chosen], asked[waits]])
+    until = np.concatenate([np.where(blocks, end, begin)[chosen], np.maximum(asked, end)[waits]])
+    rows = np.zeros(len(at), EVENT)
+    rows["call"] = call = np.concatenate([chosen, waits])
+    rows["waits"][len(chosen) :] = True
+    rows["signature"], rows["rank"] = signature[call], rank[call]
+    places, which = np.unique(calls["buffer"][call], return_inverse=True)
+    rows["buffer"] = places[which % MOST_BUFFERS]
+    rows["step"] = [
+        np.searchsorted(bounds[:, one], when, "right") - 1
+        for one, when in zip(rank[call].tolist(), at.tolist(), strict=True)
+    ]
+    order = np.lexsort([at, rank[call]])
+    rows, at, until = rows[order], (at + moved[call])[order], (until + moved[call])[order]
+    starts = bounds[0][rows["rank"]] + moved[rows["call"]]
+    before = np.concatenate([at[:1], np.maximum.accumulate(until)[:-1]])
+    rows["gap"] = np.maximum(at - np.maximum(before, starts), 0)
+    rows = rows[fits[rows["call"]] & (rows["step"] < number)]
+    return Score(recording.signatures, recording.groups, frozenset(beside), rows), left_out
+
+
+def _complete(
+    recording: Recording, fits: NDArray[np.bool_], group: NDArray[Any], ranks: int
+) -> None:
+    """Take out the collectives and messages that are not whole."""
+    matched, pairs = matching.collectives(recording), matching.messages(recording)
+    present = np.array([sum(0 <= one < ranks for one in each.ranks) for each in recording.groups])
+    if len(matched):
+        count = np.add.reduceat(fits[matched.calls].astype(int), matched.starts[:-1])
+        whole = count == present[group[matched.calls[matched.starts[:-1]]]]
+        fits[matched.calls] &= matched.of(whole)
+    sends, receives = pairs.sends, pairs.receives
+    ends = np.bincount(np.concatenate([sends, receives]), minlength=len(fits))
+    known = [
+        sum(part.get(end) is not None for part in _parts(each) for end in ("dst", "src"))
+        for each in recording.signatures
+    ]
+    fits &= ends == np.array(known)[recording.calls["signature"]]
+    rank = recording.calls.ranks()
+    both = (rank[sends] < ranks) & (rank[receives] < ranks)
+    sends, receives = sends[both], receives[both]
+    while (alone := fits[sends] != fits[receives]).any():
+        fits[sends[alone]] = fits[receives[alone]] = False
+
+
+def _parts(signature: CallSignature) -> Sequence[Mapping[str, Any]]:
+    """Return the values of each call of a batch, or of the one."""
+    parts: Sequence[Mapping[str, Any]] = (signature.values,)
+    return signature.values.get("calls", ()) if signature.operation in BATCHES else parts
+
+
+def _unfit(
+    signature: CallSignature, groups: Sequence[RecordedGroup], *, device: bool
+) -> str | None:
+    """Return why calls are not replayed; None if they are."""
+    name, values, parts = signature.operation, signature.values, _parts(signature)
+    if signature.group < 0:
+        return None
+    if min(groups[signature.group].ranks) < 0:
+        return "some ranks of its communicator are not known"
+    if (signature.mode == DEVICE or values.get("path", "host") != "host") and not device:
+        return "its arrays are on a device, which this job lacks"
+    if not parts:
+        return "its calls were not recorded"
+    return next(filter(None, (_lacking(each.get("operation", name), each) for each in parts)), None)
+
+
+def _lacking(name: str, values: Mapping[str, Any]) -> str | None:
+    if name in ENDS:
+        return None if "tag" in values else "its sender or tag was open"
+    if name not in CALLS or CALLS[name].sends == "nothing":
+        known = name in CALLS or name in OBJECTS
+        return None if known else "it moves no arrays or objects that are known"
+    if CALLS[name].reduces and op_of(values) is None:
+        return "its op is a function"
+    known = "dtype" in values and ("count" in values or "counts" in values)
+    return None if known else "its counts were not recorded"
+
+
+def op_of(values: Mapping[str, Any]) -> Op | None:
+    """Return the reduction of a call; None for a function."""
+    if "factor" in values:
+        return premul_sum(ast.literal_eval(values["factor"]))
+    named = {op.value: op for op in ReduceOp}
+    return None if "code" in values else named.get(values.get("op", ""))
+
+
+class ComparedCalls(NamedTuple):
+    """Calls of one line of the program: how often in a step of a rank, and median seconds of both."""
+
+    operation: str
+    nbytes: int
+    site: str
+    calls: float
+    recorded: float
+    replayed: float
+
+
+def compared(
+    recording: Recording, replay: Recording, score: Score, at: int, several: int
+) -> tuple[list[ComparedCalls], NDArray[np.float64]]:
+    """Compare a replay with what it replays.
+
+    Parameters
+    ----------
+    recording, replay : Recording
+        What was replayed, and the recording of the replay, which has a mark behind each step.
+    score : Score
+        Of all ranks.
+    at, several : int
+        Each step was played with `several` algorithms, and this is the one that is compared.
+
+    Returns
+    -------
+    list of ComparedCalls
+        In the order of first use.
+    ndarray of float64, shape (2, ranks)
+        The seconds for which the program was blocked in a step, recorded and replayed; the median over the steps.
+    """
+    events, marks = score.events[~score.events["waits"]], replay.of_signature("operation") == STEP
+    steps = int(events["step"].max(initial=0)) + 1
+    rows: dict[tuple[str, int, str], list[list[Any]]] = {}
+    blocked = []
+    for rank in range(replay.ranks):
+        own, whole = events[events["rank"] == rank], replay.calls.of_rank(rank)
+        segment = np.cumsum(marks[whole])
+        calls = np.flatnonzero(~marks[whole] & (segment % several == at)) + whole.start
+        step = segment[calls - whole.start] // several
+        due = [own[own["step"] == each % steps] for each in range(int(step.max(initial=0)) + 1)]
+        expected = np.concatenate(due)
+        if len(expected) != len(calls):
+            raise ResultsError(
+                f"rank {rank} has recorded {len(calls)} calls of a replay of {len(expected)}; replay fewer --steps"
+            )
+        pair = (recording, expected["call"]), (replay, calls)
+        taken = [(of.calls["end"][each] - of.calls["begin"][each]) * 1e-9 for of, each in pair]
+        waited = [of.calls["waited"][each] * 1e-9 for of, each in pair]
+        blocked.append([np.median(np.bincount(step, each)) for each in waited])
+        for number in np.unique(expected["signature"]):
+            one, chosen = score.signatures[number], expected["signature"] == number
+            times = rows.setdefault((one.operation, one.nbytes, one.site), [[], []])
+            for all_times, each in zip(times, taken, strict=True):
+                all_times.append(each[chosen])
+    played = len(due) * replay.ranks
+    lines = [
+        ComparedCalls(*key, sum(map(len, both[0])) / played, *(float(np.median(np.concatenate(each))) for each in both))
+        for key, both in rows.items()
+    ]  # fmt: skip
+    return lines, np.transpose(blocked)
