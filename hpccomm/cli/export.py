@@ -2,7 +2,7 @@
 
 A logged training is written as CSV with a line a step. A recorded program is written as a timeline for
 Perfetto (ui.perfetto.dev, chrome://tracing), or as Chakra's execution traces, a file NAME.RANK.et for each
-rank, and NAME.json with the ranks of each communicator. Damaged parts are left out and named on
+rank, and NAME.groups.json with the ranks of each communicator. Damaged parts are left out and named on
 standard error, and the exit status is 2.
 
 Examples

@@ -193,7 +193,7 @@ def test_chakras_own_reader_reads_the_traces(tmp_path):
     _, _, other = read_back(tmp_path / "t.1.et")
     (receive,) = [each for each in other if each.type == schema.COMM_RECV_NODE]
     assert attributes(receive)["comm_src"] == 0
-    assert json.loads((tmp_path / "t.json").read_text()) == {"0": [0, 1]}
+    assert json.loads((tmp_path / "t.groups.json").read_text()) == {"0": [0, 1]}
 
 
 def test_a_wait_makes_what_follows_depend_on_the_call(tmp_path):

@@ -3,7 +3,7 @@
 Each rank has a file ``NAME.RANK.et``: messages of protocol buffers, each behind its length. The first is
 ``GlobalMetadata``, the others are nodes: a ``COMM_COLL_NODE`` for each collective, ``COMM_SEND_NODE`` and
 ``COMM_RECV_NODE`` for messages, and a ``COMP_NODE`` for the time between calls. A node depends on what the
-program waited for before. ``NAME.json`` has the ranks of each communicator, as ASTRA-sim takes them.
+program waited for before. ``NAME.groups.json`` has the ranks of each communicator, as ASTRA-sim takes them.
 
 The schema is ``et_def.proto`` of MLCommons Chakra 1.0. Six kinds of values are written, so this module encodes them
 itself, as "Encoding" of the documentation of protocol buffers says.
@@ -59,7 +59,7 @@ def write(recording: Recording, name: Path) -> list[str]:
         with os_errors_as(path, "write"), path.open("xb") as file:
             for message in _messages(recording, rank, kinds):
                 file.write(_varint(len(message)) + message)
-    path = name.with_name(f"{name.name}.json")
+    path = name.with_name(f"{name.name}.groups.json")
     ranks = {str(at): list(each.ranks) for at, each in enumerate(recording.groups)}
     with os_errors_as(path, "write"), path.open("x", encoding="ascii") as text:
         json.dump(ranks, text)
