@@ -53,6 +53,7 @@ VERBS: dict[str, tuple[str, str]] = {
         "hpccomm.cli.importing",
         "add logs of nccl-tests and OSU, and recorded calls of PyTorch and NCCL, to a file",
     ),
+    "record": ("hpccomm.cli.record", "run a program, and record its calls on one clock"),
     "simulate": (
         "hpccomm.cli.simulate",
         "time collectives on a described cluster, in virtual time",
@@ -99,7 +100,7 @@ flags and that.
 
 COLLECTIVE = (
     *("perf", "perf pairs", "perf memory", "perf copy"),
-    *("replay", "tune", "doctor", "topo", "env"),
+    *("replay", "tune", "doctor", "topo", "env", "record"),
 )
 """Verbs that are run by all ranks of a job, and let rank 0 speak for all."""
 

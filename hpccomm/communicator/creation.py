@@ -157,7 +157,13 @@ def new_comm(
         mpi.note_present(merged.timeout, opened)
     # What follows polls, or sees to its own deadlines: what passes them there can be raised.
     with counting():
-        return make(opened, called, merged, device, tables=tables, nccl=nccl)
+        comm = make(opened, called, merged, device, tables=tables, nccl=nccl)
+    file = settings.read("HPCCOMM_RECORDING")
+    if file and not alone:
+        from hpccomm.communicator.recording import record_job
+
+        record_job(comm, str(file))
+    return comm
 
 
 def _agree_backend(name: str, mpi_comm: Any) -> None:

@@ -40,7 +40,7 @@ from hpccomm.results.recording import (
 )
 from hpccomm.results.recording_file import RecordingWriter, joined, part_path, write
 from hpccomm.runtime.engine import everyone
-from hpccomm.runtime.lifetime import ExitStep, after_fork, at_exit, before_end
+from hpccomm.runtime.lifetime import ExitStep, after_fork, at_exit, before_end, write_stderr
 from hpccomm.runtime.recorder import (
     BEGIN,
     LABEL,
@@ -54,6 +54,7 @@ from hpccomm.runtime.recorder import (
 )
 from hpccomm.runtime.reports import traces
 from hpccomm.runtime.trace import Trace
+from hpccomm.units import counted
 
 logger = logging.getLogger("hpccomm")
 
@@ -118,12 +119,15 @@ class ProgramRecorder:
         Of the recording in the file, on rank 0 once it has ended.
     recording : Recording or None
         Without a file, on rank 0 once it has ended.
+    speaks : bool
+        Whether rank 0 says where the recording is.
     """
 
     def __init__(self, comm: RecordedRanks, path: str | os.PathLike[str] | None) -> None:
         self.path = None if path is None else Path(path)
         self.name = ""
         self.recording: Recording | None = None
+        self.speaks = False
         self._comm, core = comm, comm._core  # noqa: SLF001 (it is a part of it)
         self._calls = core.calls
         self._seat = get_ident() if core.backend.shares_process else 0
@@ -185,7 +189,7 @@ class ProgramRecorder:
             return
         self._clock.read()
         self._part.read(self._clock)
-        self.leave(COMPLETED)
+        self.leave(COMPLETED, joins=True)
         self._join()
 
     def _stop(self) -> None:
@@ -193,7 +197,7 @@ class ProgramRecorder:
         traces.pop(self._seat, None)
         self._watch(None)
 
-    def leave(self, status: str) -> None:
+    def leave(self, status: str, *, joins: bool = False) -> None:
         """Write what this rank has to its own file, and end that. Local; idempotent."""
         if self not in _recorders:
             return
@@ -206,6 +210,12 @@ class ProgramRecorder:
             self._part.writer.end(status)
         except HpccommError as error:
             logger.warning("the recording is not whole: %s", error)
+        if not joins:
+            self._say(f"each rank's calls are in {self._own_file}, and so on")
+
+    def _say(self, where: str) -> None:
+        if self.speaks and self._comm.rank == 0:
+            write_stderr(f"hpccomm: {where}; next: hpccomm advise {self._file}")
 
     def _join(self) -> None:
         """Make one recording of the files of all ranks."""
@@ -229,6 +239,8 @@ class ProgramRecorder:
                     )
                 else:
                     self.name = write(path, recording)
+                    calls = counted(recording.calls.count, "call")
+                    self._say(f"{calls} of {counted(comm.size, 'rank')} are {self.name} of {path}")
             except (OSError, HpccommError) as failure:
                 error = str(failure)
         error, comm._core.lateness = comm.broadcast_object((error, late))  # noqa: SLF001 (as above)
@@ -337,6 +349,13 @@ def _stamp(path: Path) -> tuple[int, ...] | None:
     except OSError:
         return None
     return facts.st_ino, facts.st_size, facts.st_mtime_ns
+
+
+def record_job(comm: RecordedRanks, path: str) -> None:
+    """Record the program by a communicator that was made just now, if that has all ranks of the job."""
+    everyone = 1 if comm.mpi_comm is None else mpi.start().COMM_WORLD.size
+    if comm.size == everyone and not traces:
+        ProgramRecorder(comm, path).speaks = True
 
 
 def _agreed(comm: RecordedRanks, make: Callable[[], Any]) -> Any:

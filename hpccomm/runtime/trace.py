@@ -5,8 +5,10 @@ quarter of a microsecond then. A thread does the rest for thousands at a time, w
 interpreter's own. `hpccomm.communicator.recording` writes what it gives.
 """
 
+import gc
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from threading import Event, Lock
 from time import perf_counter
 from typing import Any
@@ -157,7 +159,7 @@ class Trace:
 
     def flush(self, *, file: bool = True, last: bool = False) -> None:
         """Write the calls that are over, with `file` to the file, and with `last` all of them. From any thread."""
-        with self._writing:
+        with self._writing, _no_garbage_collection():
             count = len(self._new)
             entries = [*self._late, *self._new[:count]]
             del self._new[:count]
@@ -178,24 +180,20 @@ class Trace:
     def _write(self, entries: list[CallRecord], last: bool) -> None:
         now = perf_counter()
         columns = list(zip(*entries, strict=True))
-        if last:
-            for entry in entries:
-                if entry[ENDED] is None:
-                    entry[ENDED], entry[ERROR] = now - entry[BEGIN], "it has not ended"
-        elif None in columns[ENDED] or UNASKED in columns[ASKED]:
-            until = now - LATE_SECONDS
-            whole: list[CallRecord] = []
-            for each in entries:
-                over = each[ENDED] is not None and (
-                    each[ASKED] != UNASKED or each[BEGIN] + each[ENDED] < until
-                )
-                (whole if over else self._late).append(each)
-            entries = whole
+        if None in columns[ENDED] or UNASKED in columns[ASKED]:
+            if last:
+                for entry in entries:
+                    if entry[ENDED] is None:
+                        entry[ENDED], entry[ERROR] = now - entry[BEGIN], "it has not ended"
+            else:
+                entries, self._late = _parted(entries, now - LATE_SECONDS)
+            columns = list(zip(*entries, strict=True))
         if entries:
-            self._add_calls(self._columns(entries))
+            self._add_calls(self._columns(entries, columns))
 
-    def _columns(self, entries: list[CallRecord]) -> dict[str, NDArray[Any]]:
-        columns = list(zip(*entries, strict=True))
+    def _columns(
+        self, entries: list[CallRecord], columns: Sequence[tuple[Any, ...]]
+    ) -> dict[str, NDArray[Any]]:
         count, errors = len(entries), columns[ERROR]
 
         def numbers(place: int, kind: str = "i8") -> NDArray[Any]:
@@ -250,6 +248,29 @@ class Trace:
             numbers.append(known[key])
         placed: NDArray[np.int32] = np.array(numbers, "i4")[which]
         return placed
+
+
+def _parted(entries: list[CallRecord], until: float) -> tuple[list[CallRecord], list[CallRecord]]:
+    """Return the calls that are over and waited for, or ended before a moment, and the others."""
+    over: list[CallRecord] = []
+    late: list[CallRecord] = []
+    for entry in entries:
+        seconds = entry[ENDED]
+        waiting = seconds is None or (entry[ASKED] == UNASKED and entry[BEGIN] + seconds > until)
+        (late if waiting else over).append(entry)
+    return over, late
+
+
+@contextmanager
+def _no_garbage_collection() -> Iterator[None]:
+    """Hold it off in the block, which makes thousands of iterators at once: some hundred would begin it."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
 
 
 _NOWHERE = Trace.step.__code__, 0
