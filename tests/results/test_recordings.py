@@ -19,7 +19,7 @@ from recordings_made import MARK, all_reduce, made, stepped
 
 from hpccomm.cli import export, plot, show
 from hpccomm.errors import ResultsError
-from hpccomm.results import blocks, reader, recording_file
+from hpccomm.results import blocks, reader, recording_file, storage
 from hpccomm.results.recording import CALL_COLUMNS, Calls, RecordedGroup, Recording
 from hpccomm.results.recording_file import RecordingWriter, joined, part_path, read, write
 from hpccomm.results.training import TrainingNote
@@ -299,6 +299,24 @@ def test_two_threads_lose_and_repeat_nothing(tmp_path, monkeypatch):
     for name in NAMES[1:]:
         np.testing.assert_array_equal(one.calls[name], recording.calls[name])
     assert one.of_signature("nbytes").tolist() == [n // 4 * 4 for n in range(2000)]
+
+
+def test_what_comes_while_lines_are_written_is_not_lost(tmp_path, monkeypatch):
+    path = tmp_path / "t.h5"
+    notes = (TrainingNote(0, "first"), TrainingNote(1, "second"))
+    writer = RecordingWriter(path, program(1).facts)
+    writer.add_note(notes[0])
+    write_plain = storage.write
+
+    def writing(*given):
+        monkeypatch.setattr(storage, "write", write_plain)
+        writer.add_note(notes[1])
+        write_plain(*given)
+
+    monkeypatch.setattr(storage, "write", writing)
+    writer.flush()
+    writer.end("completed")
+    assert read(path)[0].notes == notes
 
 
 def test_damage_is_named_and_the_rest_is_given(tmp_path, capsys, monkeypatch):
