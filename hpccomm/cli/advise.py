@@ -28,14 +28,13 @@ from hpccomm.bench.perf import readers
 from hpccomm.bench.progress import watched
 from hpccomm.cli import output
 from hpccomm.cli.shared_flags import JSON, refuse
-from hpccomm.errors import ResultsError, UsageError
+from hpccomm.errors import UsageError
 from hpccomm.units import counted, rounded_size, seconds, size
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from hpccomm.recordings.advice import Advice, Analysis
-    from hpccomm.results.recording import Recording
 
 FLAGS = (
     Flag("FILE", readers.file, "a results file with a recording", "file", values="?"),
@@ -53,20 +52,13 @@ def run(args: argparse.Namespace) -> int:
     """Print the advice; return the exit status."""
     from hpccomm.recordings.advice import Analysis, advise
     from hpccomm.recordings.elsewhere import what_if
-    from hpccomm.results.run import choose
 
     if args.what_if and args.json:
         raise UsageError("--what-if prints text; leave --json out")
     if args.file is None:
         return _without_recording(args)
     refuse(args, _OF_MODEL, "is of a model without a recording; leave it or the file out")
-    examined, status = output.read_file(args.file)
-    recorded = [each for each in examined.recordings if each.calls.starts[-1]]
-    if not recorded:
-        raise ResultsError(
-            f"{args.file} holds no recorded calls; hpccomm record --output {args.file} -- PROGRAM adds them"
-        )
-    chosen: Recording = choose((), args.run, recorded)  # type: ignore[assignment]
+    chosen, status = output.read_recording(args.file, args.run)
     with watched(f"analysing {chosen.name}"):
         analysis = Analysis(chosen)
         advice = [] if args.what_if else advise(analysis)

@@ -16,6 +16,7 @@ from hpccomm.files.regular import as_utf8
 
 if TYPE_CHECKING:
     from hpccomm.results.reader import Examined
+    from hpccomm.results.recording import Recording
 
 _PLAIN = {"\u2192": "->", "\u21e2": "~>", "\u2026": "..."}
 
@@ -94,6 +95,26 @@ def read_file(file: Path) -> "tuple[Examined, int]":
     with watched(f"reading {file.name}"):
         examined = reader.examine_all(file)
     return examined, damaged(examined.damage, file)
+
+
+def read_recording(file: Path, wanted: str | None = None) -> "tuple[Recording, int]":
+    """Read a recording with calls of a results file: the last one, or that of a name. Else as `read_file`.
+
+    Raises
+    ------
+    ResultsError
+        If it has no such recording.
+    """
+    from hpccomm.results.run import choose
+
+    examined, status = read_file(file)
+    recorded = [each for each in examined.recordings if each.calls.starts[-1]]
+    if not recorded:
+        raise ResultsError(
+            f"{file} holds no recorded calls; hpccomm record --output {file} -- PROGRAM adds them"
+        )
+    chosen: Recording = choose((), wanted, recorded)  # type: ignore[assignment]
+    return chosen, status
 
 
 def write_file(file: Path, content: str, *, new: bool = False) -> None:

@@ -137,15 +137,14 @@ def run(args: argparse.Namespace) -> int:
 
 def _predict(args: argparse.Namespace) -> int:
     from hpccomm.recordings.elsewhere import elsewhere
-    from hpccomm.results.recording_file import read
 
     if len(args.algorithm or ()) > 1 or args.output or args.plot or args.skew:
         raise UsageError("--trace takes one --algorithm, and no --output, --plot or --skew")
-    recording = read(args.trace)[-1]
+    recording, status = output.read_recording(args.trace)
     ranks = recording.ranks if args.ranks is None else args.ranks
     network = _checked(load(args.cluster).resized(ranks))
     output.write(elsewhere(recording, network, *(args.algorithm or ())))
-    return 0
+    return status
 
 
 def _checked(network: Network) -> Network:

@@ -4,6 +4,7 @@
 """
 
 from dataclasses import replace
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -49,24 +50,23 @@ def on_network(program: ProgramModel, network: Network, algorithm: str = "") -> 
     np.minimum.at(first, event, rank)
     np.maximum.at(last, event, rank)
     far = first // network.ranks_per_node != last // network.ranks_per_node
-    # The sender of a message sends its bytes; all others are done when the event is.
-    sent, priced = np.zeros(len(events)), np.zeros(len(events), bool)
     kinds, which = np.unique(
         np.stack([events["signature"], events["nbytes"], far]), axis=1, return_inverse=True
     )
+    # Seconds of each kind, and seconds for which its sender is busy. Negative: not known.
+    prices = np.full((kinds.shape[1], 2), -1.0)
     for number, (at, nbytes, across) in enumerate(kinds.T.tolist()):
-        signature, same = program.signatures[at], which.ravel() == number
+        signature = program.signatures[at]
         what, level = CALLS.get(signature.operation), network.across if across else network.inner
         if what is not None and not what.peers:
             ranks = np.array(program.groups[signature.group].ranks)
-            seconds = collective(_within(network, ranks), what, nbytes, algorithm)
+            prices[number] = collective(_within(network, ranks), what, nbytes, algorithm), 0
         elif level is not None and {"dst", "src"} & signature.values.keys():
-            sent[same] = level.gap + nbytes / level.bandwidth
-            seconds = network.overhead + level.latency + level.gap + nbytes / level.bandwidth
-        else:
-            continue
-        same &= last > first
-        events["seconds"][same], priced[same] = seconds, True
+            passed = level.gap + nbytes / level.bandwidth
+            prices[number] = network.overhead + passed + level.latency, passed
+    seconds, sent = prices[which.ravel()].T
+    priced = (seconds >= 0) & (last > first)
+    events["seconds"] = np.where(priced, seconds, events["seconds"])
     changed = priced[acts["event"]] & (acts["kind"] != END)
     sends = changed & (program.rank() == events["source"][acts["event"]])
     acts["tail"][changed] = acts["own"][changed] = 0
@@ -89,6 +89,7 @@ def _within(network: Network, ranks: NDArray[np.int64]) -> Network:
     return network.placed(len(ranks), int(each.max()), typical())
 
 
+@lru_cache(1 << 12)
 def collective(network: Network, what: Collective, nbytes: int, algorithm: str = "") -> float:
     """Return the seconds of a collective between all ranks of a network, by an algorithm or the fastest one.
 

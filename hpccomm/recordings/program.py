@@ -214,7 +214,7 @@ def _tables(
     call, event, sends = _ends(part, waiting)
     signature, rank = calls["signature"][call], calls.ranks()[call]
     begin, end, asked = calls["begin"][call], calls["end"][call], calls["asked"][call]
-    events = np.zeros(int(event.max(initial=-1)) + 1, EVENT)
+    events = np.zeros(int(event.max(initial=0)) + 1, EVENT)
     events["signature"][event] = signature
     np.maximum.at(events["nbytes"], event, part.of_signature("nbytes")[call])
     last = np.zeros(len(events), np.int64)

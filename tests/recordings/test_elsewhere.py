@@ -161,3 +161,10 @@ def test_the_command_predicts_a_recorded_program_elsewhere(tmp_path, capsys):
 def test_what_does_not_go_together_is_refused(arguments, said, capsys):
     assert main(["simulate", *arguments, "--cluster", "lab1g"]) == 2
     assert said in capsys.readouterr().err
+
+
+def test_a_program_without_calls_has_its_steps(tmp_path, capsys):
+    path = tmp_path / "t.h5"
+    write(path, made([[MadeCall(MARK, 0, at * MICRO, at * MICRO) for at in range(1, 6)]]))
+    assert main(["simulate", "--trace", str(path), "--cluster", "lab1g"]) == 0
+    assert "Bound by compute" in capsys.readouterr().out
