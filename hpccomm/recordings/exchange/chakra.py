@@ -21,17 +21,9 @@ from hpccomm.results.recording import STEP, CallSignature, Recording
 COMPUTE, SEND, RECEIVE, COLLECTIVE = 4, 5, 6, 7
 """Values of ``NodeType``."""
 
-COLLECTIVES = {
-    "all_reduce": 0,
-    "reduce": 1,
-    "all_gather": 2,
-    "gather": 3,
-    "scatter": 4,
-    "broadcast": 5,
-    "all_to_all": 6,
-    "reduce_scatter": 7,
-    "barrier": 9,
-}
+_NAMES = "all_reduce reduce all_gather gather scatter broadcast all_to_all reduce_scatter"
+
+COLLECTIVES = {**{name: at for at, name in enumerate(_NAMES.split())}, "barrier": 9}
 """Values of ``CollectiveCommType``."""
 
 Comm = tuple[int, list[bytes]]
@@ -92,15 +84,15 @@ def _messages(recording: Recording, rank: int, kinds: list[list[Comm]]) -> Itera
         signature, begin, end, asked, waited = rows[at]
         what = recording.signatures[signature]
         if moment - now >= 1000:
-            yield _node(number, "compute", COMPUTE, before, now - first, moment - now, [])
+            yield _node(number, "compute", COMPUTE, before, (now - first, moment - now), [])
             before, number, now = [number], number + 1, moment
         if waits:
             before, now = before + nodes.pop(at, []), max(now, asked + waited)
             continue
         nodes[at] = []
         for kind, attributes in kinds[signature]:
-            node = (number, what.operation, kind, before, begin - first, end - begin, attributes)
-            yield _node(*node)
+            times = begin - first, end - begin
+            yield _node(number, what.operation, kind, before, times, attributes)
             nodes[at].append(number)
             number += 1
         if what.blocks and nodes[at]:
@@ -132,19 +124,14 @@ def _kinds(recording: Recording, signature: CallSignature) -> Iterator[Comm]:
 
 
 def _node(
-    number: int,
-    name: str,
-    kind: int,
-    before: list[int],
-    begin: int,
-    duration: int,
-    attributes: list[bytes],
+    number: int, name: str, kind: int, before: list[int], times: tuple[int, int], own: list[bytes]
 ) -> bytes:
+    """Return a node by when it begins and how long it takes, in ns."""
     packed = b"".join(map(_varint, before))
     fields = [_integer(1, number), _text(2, name), _integer(3, kind)]
     fields += [_bytes(5, packed)] if packed else []
-    fields += [_integer(6, begin // 1000), _integer(7, duration // 1000)]
-    fields += [_bytes(10, each) for each in (_attribute("is_cpu_op", 27, 0), *attributes)]
+    fields += [_integer(field, time // 1000) for field, time in zip((6, 7), times, strict=True)]
+    fields += [_bytes(10, each) for each in (_attribute("is_cpu_op", 27, 0), *own)]
     return b"".join(fields)
 
 

@@ -1,8 +1,8 @@
 """Writes a recording as a timeline: Chrome's trace event format, which Perfetto, Chrome and Speedscope read.
 
-Each rank is a process, with a number greater by 1, since 0 is the kernel's. Its threads are tracks: the steps; the calls that block the program, the waits for
-asynchronous calls, and in both the part before the awaited rank arrived; the asynchronous calls; and those on each
-stream. An arrow leads from each send to its receive, and from the arrival that a call waited for to the call.
+Each rank is a process, with a number greater by 1, since 0 is the kernel's. Its threads are tracks: the steps; the
+calls that block the program, the waits for asynchronous calls, and in both the part before the awaited rank arrived;
+the asynchronous calls; and calls on streams. An arrow leads from each send to its receive, and from the arrival that a call waited for to the call.
 
 The format: "Trace Event Format", by Nat Duca and Dan Sinclair. Times are in microseconds with three decimals, and
 begin at the first call: Perfetto keeps nanoseconds.
@@ -166,17 +166,10 @@ def _flows(recording: Recording, waiting: CallWaits, threads: Indices) -> Iterat
 
 def _head(recording: Recording, signature: CallSignature) -> str:
     """Return what the calls of a signature have in common, as members of an object of JSON."""
-    facts = {
-        "bytes": signature.nbytes,
-        "communicator": recording.groups[signature.group].name if signature.group >= 0 else "",
-        "mode": signature.mode,
-        "site": signature.site,
-        **{
-            name: value
-            for name, value in signature.values.items()
-            if value is not None and name != "operation"
-        },
-    }
+    facts = {"bytes": signature.nbytes, "mode": signature.mode, "site": signature.site}
+    if signature.group >= 0:
+        facts["communicator"] = recording.groups[signature.group].name
+    facts |= {name: value for name, value in signature.values.items() if value is not None}
     return json.dumps(facts)[1:-1] + ", "
 
 
