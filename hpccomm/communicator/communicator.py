@@ -56,13 +56,13 @@ else:
 
 
 class CallStatistics(dict[Key, Tally]):
-    """A `Tally` by call and size class.
+    """A `~hpccomm.runtime.reports.Tally` by call and size class.
 
     Attributes
     ----------
     lateness : Lateness or None
         How long each rank kept others waiting, in the last recording that this communicator has ended
-        (`Communicator.record`). Printed, it is a table.
+        (`hpccomm.Communicator.record`). Printed, it is a table.
     """
 
     lateness: "Lateness | None" = None
