@@ -45,6 +45,9 @@ FLAGS = (
     Flag("--ranks N", readers.integer(2), "ranks that train it"),
     JSON,
 )
+UNSURE = 0.5
+"""The error from which the steps of a program are most likely others."""
+
 _OF_MODEL = ("gradients", "compute", "ranks")
 
 
@@ -112,6 +115,10 @@ def _text(analysis: "Analysis", advice: "Sequence[Advice]") -> str:
         lines.append(f"#{name:>26}{figures}")
     lines.append(f"#{'step':>26}{total / 1e6:12.3f}")
     lines.append(f"# The recorded steps are predicted with an error of {analysis.error:.1%}.")
+    if analysis.error > UNSURE:
+        lines.append(
+            "# Its steps differ too much for that to be trusted; mark them by recorder.step()."
+        )
     for number, each in enumerate(advice, 1):
         gain = 1 - each.seconds / analysis.step
         lines.append(

@@ -16,7 +16,16 @@ from numpy.typing import NDArray
 from hpccomm.contracts.collectives import DESCRIPTIONS
 from hpccomm.recordings.prediction import predict
 from hpccomm.recordings.program import BLOCK, END, ProgramModel, model
-from hpccomm.recordings.shares import COMPUTE, FIXED, HIDDEN, PARTS, FixedCost, StepShares, shares
+from hpccomm.recordings.shares import (
+    COMPUTE,
+    FIXED,
+    HIDDEN,
+    PARTS,
+    WAITING,
+    FixedCost,
+    StepShares,
+    shares,
+)
 from hpccomm.recordings.steps import ProgramSteps, steps
 from hpccomm.results.lateness import CallWaits, Lateness, lateness, waits
 from hpccomm.results.recording import DEVICE, CallSignature, Recording
@@ -206,13 +215,8 @@ def balance(analysis: Analysis) -> Iterator[Change]:
     who = f"{ranks_named(ranks)} ({few(slow, 3)})"
     changed = replace(analysis.model, acts=acts)
     spent = f"computes for {_ms(work[late].mean())} a step, {'the others' if node else 'the mean'} for {_ms(even)}"
-    waited = (
-        analysis.lateness.kept_waiting[late].sum()
-        * 1e-9
-        / len(analysis.steps)
-        / max(1, (~late).sum())
-    )
-    why = f"{spent}; each other rank waited for it {_ms(waited)} a step{_late_at(analysis, late)}"
+    waited = analysis.shares.typical[~late, WAITING].mean() * 1e-9
+    why = f"{spent}; each other rank waits for {_ms(waited)}{_late_at(analysis, late)}"
     less = 1 - even / work[late].mean()
     if node:
         attempt = f"on {few(slow, 3)}: hpccomm doctor; hpccomm topo (cores, clocks, binding)"
@@ -287,10 +291,10 @@ def merge(analysis: Analysis) -> Iterator[Change]:
     assert cost is not None
     left = max(1, round((whole.sum() - gone.sum()) / program.steps))
     why = (
-        f"the fixed cost of small calls is {_ms(fixed)} a step; one takes {cost.alpha * 1e6:.3g} µs whatever its bytes, "
-        f"as long as {rounded_size(cost.half_performance_bytes, 2)} move"
+        f"the fixed cost of small calls is {_ms(fixed)} a step; each takes {cost.alpha * 1e6:.3g} µs before its bytes, "
+        f"as long as {rounded_size(cost.half_performance_bytes, 2)} take to move"
     )
-    attempt = f"x = np.concatenate(arrays); comm.{one.operation}(x); and np.split(x, ...) if no array is needed before"
+    attempt = f"comm.{one.operation}(np.concatenate(arrays)), if no result is needed before the last of these calls"
     yield changed, f"Merge {analysis.named(whole)} into {left}", why, attempt
 
 
