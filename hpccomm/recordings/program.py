@@ -54,7 +54,10 @@ EVENT = np.dtype(
         ("signature", "<i4"),  # the number of its signature, which may have other bytes
         ("source", "<i4"),  # the rank that begins it; -1: it begins when all its ranks have come
         ("queue", "<i4"),  # events of a queue take turns, in the order of the table; -1: no queue
-        ("core", "<f8"),  # the seconds of computation that a second of hidden transfer costs
+        (
+            "core",
+            "<f8",
+        ),  # seconds of computation that a second of hidden transfer costs: 0 as recorded
     ]
 )
 """An event is a call of several ranks: a collective, or a message, which begins at its sender if that does not wait."""
