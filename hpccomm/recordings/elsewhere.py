@@ -58,10 +58,9 @@ def grown(program: ProgramModel, ranks: int) -> ProgramModel:
         )
         tables.append((each, acts))
         signatures += [replace(one, group=one.group + len(groups)) for one in program.signatures]
-        groups += [
-            replace(one, ranks=tuple(range(ranks)) if all_of else _shifted(one.ranks, shift, ranks))
-            for one, all_of in zip(program.groups, whole, strict=True)
-        ]
+        for one, all_of in zip(program.groups, whole, strict=True):
+            own_ranks = (rank + shift for rank in one.ranks if 0 <= rank < ranks - shift)
+            groups.append(replace(one, ranks=tuple(range(ranks) if all_of else own_ranks)))
     number = np.tile(np.diff(program.starts), len(tables))[:ranks]
     starts = np.concatenate([[0], np.cumsum(number)])
     return replace(
@@ -73,10 +72,6 @@ def grown(program: ProgramModel, ranks: int) -> ProgramModel:
         signatures=tuple(signatures),
         groups=tuple(groups),
     )
-
-
-def _shifted(own: tuple[int, ...], shift: int, ranks: int) -> tuple[int, ...]:
-    return tuple(rank + shift for rank in own if 0 <= rank < ranks - shift)
 
 
 def elsewhere(recording: Recording, network: Network, algorithm: str = "") -> str:
@@ -150,12 +145,9 @@ def what_if(program: ProgramModel) -> str:
         network = (
             network.placed(program.ranks, 1, network) if single else network.resized(program.ranks)
         )
-        priced = on_network(program, network)
-        predicted = predict(priced)
-        computing = (
-            five_numbers(predicted, np.zeros(len(priced.events))).mean(axis=0)[:WAITING].sum()
-        )
-        step = predicted.seconds
+        predicted = predict(on_network(program, network))
+        five = five_numbers(predicted, np.zeros(len(program.events))).mean(axis=0)
+        step, computing = five.sum(), five[:WAITING].sum()
         lines.append(_HEAD.format(kind, name, f"{step * 1e3:.3f} ms", f"{computing / step:.1%}"))
     return "".join(f"# {line}\n" for line in lines)
 
