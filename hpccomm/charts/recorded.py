@@ -134,7 +134,7 @@ def lateness_chart(lateness: Lateness) -> Chart:
         "x": number("since", "s since the first call", scale={"nice": False}),
         "x2": {"field": "until"},
         "y": axis,
-        "color": number("ms", "ms", scale={"scheme": "orangered"}),
+        "color": number("ms", "ms", scale={"scheme": "orangered", "type": "sqrt"}),
         "tooltip": [
             *tips(rank="rank"),
             number("since", "s"),
