@@ -134,15 +134,14 @@ def test_perfettos_trace_processor_finds_every_call(tmp_path):
         assert Counter((each.name, each.ts, each.dur, each.pid) for each in found) == expected
         names = {each.name for each in trace.query("select name from process")}
         assert {"rank 0 on node0", "rank 1 on node0"} <= names
-        flows = list(
-            trace.query(
-                "select o.name as begun, i.name as ended from flow join slice o on slice_out = o.id "
-                "join slice i on slice_in = i.id order by 1"
-            )
+        # An arrow ends at the innermost slice: the part of the call before the other rank came.
+        flows = trace.query(
+            "select o.name as begun, i.name as within, p.name as ended from flow join slice o on slice_out = o.id "
+            "join slice i on slice_in = i.id join slice p on i.parent_id = p.id order by 1"
         )
-        assert [(each.begun, each.ended) for each in flows] == [
-            ("all_reduce", "all_reduce"),
-            ("send", "recv"),
+        assert [(each.begun, each.within, each.ended) for each in flows] == [
+            ("all_reduce", "rank 0 is late", "all_reduce"),
+            ("send", "rank 0 is late", "recv"),
         ]
         errors = trace.query(
             "select name from stats where severity in ('error', 'data_loss') and value > 0"

@@ -81,7 +81,7 @@ def _events(recording: Recording) -> Iterator[str]:
         _add_lanes(hosts[of_rank], CALLS, since[of_rank], until[of_rank])
         threads[of_rank] = np.where(blocks[of_rank], hosts[of_rank], threads[of_rank])
         yield from _of_rank(recording, waiting, rank, threads, hosts, bounds)
-        yield _named("process_name", rank, 0, f"rank {rank}{f' on {host}' if host else ''}")
+        yield _named("process_name", rank, STEPS, f"rank {rank}{f' on {host}' if host else ''}")
     yield from _flows(recording, waiting, threads)
 
 
