@@ -68,7 +68,7 @@ def _facts(recording: Recording) -> Iterator[str]:
     yield f"# Recording {recording.name} of {recording.path}: {status}"
     yield (
         f"# Started {facts.started.strftime(TIME_FORMAT + ' %z')} by {facts.user} on "
-        f"{few(facts.known_hosts, 4)}, {counted(facts.ranks, 'rank')}"
+        f"{few(facts.known_hosts, 4) or 'unknown hosts'}, {counted(facts.ranks, 'rank')}"
     )
     yield f"# Command: {shlex.join(facts.arguments)}"
     if facts.settings:
