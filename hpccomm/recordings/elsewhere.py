@@ -172,7 +172,6 @@ def gradients(nbytes: int, compute: float, ranks: int, *, overlap: bool) -> Prog
     """
     count = max(1, round(nbytes / BUCKET)) if overlap else 1
     acts = np.zeros(2 * count + 1 if overlap else 2, ACT)
-    acts["call"] = -1
     acts["event"][:-1] = np.arange(len(acts) - 1) % count
     acts["kind"][:-1] = np.repeat([START, WAIT], count) if overlap else BLOCK
     acts["event"][-1], acts["kind"][-1] = -1, END
@@ -185,4 +184,4 @@ def gradients(nbytes: int, compute: float, ranks: int, *, overlap: bool) -> Prog
     starts = np.arange(ranks + 1) * len(acts)
     begins, signatures = np.zeros(ranks), (signature,)
     table = np.tile(acts, ranks)
-    return ProgramModel(starts, table, events, begins, signatures, (world,), 0, 1, compute)
+    return ProgramModel(starts, table, events, begins, signatures, (world,), 1, compute)

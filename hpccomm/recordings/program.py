@@ -37,7 +37,6 @@ ACT = np.dtype(
         ("compute", "<f8"),  # seconds between the rank's act before and this one
         ("own", "<f8"),  # seconds that it takes of the rank, whatever the others do
         ("tail", "<f8"),  # seconds from the end of the event to the end on this rank
-        ("call", "<i8"),  # the number of the call in the recording; -1 of one that was not recorded
     ]
 )
 """An act of a rank begins `compute` seconds after the one before it. How long it takes:
@@ -87,8 +86,8 @@ class ProgramModel:
         What calls have in common.
     groups : tuple of RecordedGroup
         The communicators.
-    first, steps : int
-        The first recorded step of them, and their number.
+    steps : int
+        Their number.
     seconds : float
         How long a step took, as the mean over the steps and ranks.
     """
@@ -99,7 +98,6 @@ class ProgramModel:
     begins: NDArray[np.float64]
     signatures: tuple[CallSignature, ...]
     groups: tuple[RecordedGroup, ...]
-    first: int
     steps: int
     seconds: float
 
@@ -129,9 +127,7 @@ def model(recording: Recording, steps: ProgramSteps, most: int = MOST_ACTS) -> P
     """
     first, number = _chosen(recording, steps, most)
     bounds = steps.bounds[first : first + number + 1]
-    part, calls = _part(recording, bounds)
-    acts, events = _tables(part, bounds)
-    acts["call"] = np.where(acts["call"] < 0, -1, calls[acts["call"]])
+    acts, events = _tables(_part(recording, bounds), bounds)
     return ProgramModel(
         np.searchsorted(acts["rank"], np.arange(recording.ranks + 1)),
         repack_fields(acts[list(ACT.names or ())]),
@@ -139,7 +135,6 @@ def model(recording: Recording, steps: ProgramSteps, most: int = MOST_ACTS) -> P
         (bounds[0] - bounds[0].min()) * 1e-9,
         recording.signatures,
         recording.groups,
-        first,
         number,
         float((bounds[-1] - bounds[0]).mean()) * 1e-9 / number,
     )
@@ -154,8 +149,8 @@ def _chosen(recording: Recording, steps: ProgramSteps, most: int) -> tuple[int, 
     return int(np.argmin(np.abs(means - np.median(taken)))), number
 
 
-def _part(recording: Recording, bounds: NDArray[np.int64]) -> tuple[Recording, NDArray[np.int64]]:
-    """Return a recording of the calls that begin within the bounds, and their numbers in the whole one."""
+def _part(recording: Recording, bounds: NDArray[np.int64]) -> Recording:
+    """Return a recording of the calls that begin within the bounds."""
     calls, numbers = recording.calls, []
     for rank in range(recording.ranks):
         whole = calls.of_rank(rank)
@@ -164,7 +159,7 @@ def _part(recording: Recording, bounds: NDArray[np.int64]) -> tuple[Recording, N
     starts = np.cumsum([0, *map(len, numbers)])
     chosen = np.concatenate(numbers)
     columns = {column.name: calls[column.name][chosen] for column in CALL_COLUMNS}
-    return replace(recording, calls=Calls(starts, columns)), chosen
+    return replace(recording, calls=Calls(starts, columns))
 
 
 def _ends(part: Recording, waiting: CallWaits) -> tuple[NDArray[np.int64], ...]:
@@ -188,20 +183,16 @@ def _ends(part: Recording, waiting: CallWaits) -> tuple[NDArray[np.int64], ...]:
     rest = part.of_signature("operation") != STEP
     rest[known] = False
     others = np.flatnonzero(rest)
-    of_collectives, of_messages, of_others = np.split(
-        np.arange(len(matched) + len(pairs.sends) + len(others)),
-        [len(matched), len(matched) + len(pairs.sends)],
-    )
+    count = len(matched) + len(pairs.sends)
+    of_messages = np.arange(len(matched), count)
+    event = [matched.of(np.arange(len(matched))), of_messages, of_messages]
+    sends = np.zeros(len(known) + len(others), bool)
+    sends[: len(at_root)] = at_root
+    sends[len(at_root) :][: len(of_messages)] = True
     return (
         np.concatenate([known, others]),
-        np.concatenate([matched.of(of_collectives), of_messages, of_messages, of_others]),
-        np.concatenate(
-            [
-                at_root,
-                np.ones(len(of_messages), bool),
-                np.zeros(len(of_messages) + len(others), bool),
-            ]
-        ),
+        np.concatenate([*event, count + np.arange(len(others))]),
+        sends,
     )
 
 
@@ -240,7 +231,7 @@ def _tables(
     rows = np.zeros(len(event), _ROW)
     blocks = part.of_signature("blocks")[call] & ~several
     rows["kind"] = np.where(blocks & ~free, BLOCK, START)
-    rows["event"], rows["call"], rows["rank"] = event, call, rank
+    rows["event"], rows["rank"] = event, rank
     rows["at"], rows["until"] = begin, np.where(blocks, end, begin)
     rows["result"] = np.where(free, -1, end)
     rows["own"] = np.where(free, rows["until"] - begin, 0) * 1e-9
@@ -256,7 +247,7 @@ def _tables(
     over = waited["until"] - np.maximum(waited["at"], waited["result"])
     waited["own"] = np.maximum(over, 0) * 1e-9
     marks = np.zeros(bounds[1:].size, _ROW)
-    marks["event"] = marks["call"] = -1
+    marks["event"] = -1
     marks["rank"] = np.tile(np.arange(part.ranks), len(bounds) - 1)
     marks["at"] = marks["until"] = bounds[1:].ravel()
     rows = np.concatenate([marks, rows, waited])
