@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from hpccomm.recordings.steps import ProgramSteps
 from hpccomm.results.lateness import CallWaits
 from hpccomm.results.matching import Indices
-from hpccomm.results.recording import STEP, Recording
+from hpccomm.results.recording import STEP, Calls, Recording
 
 COMPUTE, HIDDEN, WAITING, EXPOSED, FIXED = range(5)
 """Places of the five numbers."""
@@ -36,6 +36,7 @@ _SAMPLES = 4096
 
 
 Floats = NDArray[np.float64]
+Bools = NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,32 +112,37 @@ def shares(recording: Recording, steps: ProgramSteps, waits: CallWaits) -> StepS
     waits : CallWaits
         What its calls wait for.
     """
-    calls = recording.calls
     costs = fixed_costs(recording, waits)
-    # The ranks' times one behind the other, on one axis.
-    away = int(max(calls["end"].max(initial=0), steps.bounds.max(initial=0))) + 1
-    shift = calls.ranks() * np.int64(away)
-    bounds = steps.bounds + np.arange(recording.ranks) * away
-
-    taken = calls["waited"]
-    chosen = np.flatnonzero(taken)
-    since, taken = (waits.since + shift)[chosen], taken[chosen]
-    since, until, order = _apart(since, since + taken)
-    chosen = chosen[order]
-    begun = np.minimum(since + waits.blocked[chosen], until)
-    alpha = _alphas(recording, costs)[calls["signature"][chosen]]
-    small = np.minimum(begun + alpha, until)
-    waiting = _within(since, begun, bounds)
-    fixed = _within(begun, small, bounds)
-    exposed = _within(small, until, bounds)
-    flying = np.flatnonzero(~recording.of_signature("blocks"))
-    begin = np.concatenate([since, (calls["begin"] + shift)[flying]])
-    end = np.concatenate([until, (calls["end"] + shift)[flying]])
-    busy = _within(*_apart(begin, end)[:2], bounds)
-    compute = np.diff(steps.bounds, axis=0) - busy
-    hidden = busy - waiting - fixed - exposed
-    parts = np.stack([compute, hidden, waiting, exposed, fixed], axis=2)
+    alphas = _alphas(recording, costs)
+    blocks = np.array([each.blocks for each in recording.signatures], bool)
+    # Rank by rank: the processor's caches hold what the passes go over.
+    each = [
+        _of_rank(recording.calls, rank, steps.bounds[:, rank], waits, alphas, blocks)
+        for rank in range(recording.ranks)
+    ]
+    parts = np.stack(each, axis=1)
     return StepShares(parts, parts[steps.typical].mean(axis=0), costs)
+
+
+def _of_rank(
+    calls: Calls, rank: int, bounds: Indices, waits: CallWaits, alphas: Indices, blocks: Bools
+) -> Indices:
+    """Return the five numbers of each step of a rank, shape ``(steps, 5)``."""
+    where = calls.of_rank(rank)
+    signature, taken, since = calls["signature"][where], calls["waited"][where], waits.since[where]
+    chosen = np.flatnonzero(taken)
+    since, until, order = _apart(since[chosen], (since + taken)[chosen])
+    chosen = chosen[order]
+    arrived = np.clip((waits.since[where] + waits.blocked[where])[chosen], since, until)
+    small = np.minimum(arrived + alphas[signature[chosen]], until)
+    waiting, fixed = _within(since, arrived, bounds), _within(arrived, small, bounds)
+    exposed = _within(small, until, bounds)
+    flying = np.flatnonzero(~blocks[signature])
+    begin = np.concatenate([since, calls["begin"][where][flying]])
+    end = np.concatenate([until, calls["end"][where][flying]])
+    busy = _within(*_apart(begin, end)[:2], bounds)
+    hidden = busy - waiting - fixed - exposed
+    return np.stack([np.diff(bounds) - busy, hidden, waiting, exposed, fixed], axis=1)
 
 
 def _apart(begin: Indices, end: Indices) -> tuple[Indices, Indices, Indices]:
@@ -150,12 +156,12 @@ def _apart(begin: Indices, end: Indices) -> tuple[Indices, Indices, Indices]:
     return begin, np.maximum(begin, end), order
 
 
-def _within(begin: Indices, end: Indices, bounds: NDArray[np.int64]) -> NDArray[np.int64]:
+def _within(begin: Indices, end: Indices, bounds: Indices) -> Indices:
     """Return how much of disjoint ordered intervals lies between each bound and the next."""
     before = np.concatenate([[0], np.cumsum(end - begin)])
     place = np.searchsorted(begin, bounds, "right")
     cut = np.concatenate([[0], end])[place] - bounds
-    return np.diff(before[place] - np.maximum(cut, 0), axis=0)
+    return np.diff(before[place] - np.maximum(cut, 0))
 
 
 def fixed_costs(recording: Recording, waits: CallWaits) -> dict[tuple[str, int], FixedCost]:

@@ -151,6 +151,15 @@ def test_a_call_on_a_device_blocks_while_the_host_puts_it_there():
     assert found.parts[0, 0].tolist() == [200, 750, 0, 50, 0]
 
 
+def test_calls_that_block_at_the_same_time_in_two_threads_count_once():
+    one = all_reduce(1 << 20)
+    first = [MadeCall(one, 1, 100, 500), MadeCall(one, 2, 300, 900), MadeCall(MARK, 0, 1000, 1000)]
+    other = [MadeCall(one, 1, 200, 500), MadeCall(one, 2, 600, 900), MadeCall(MARK, 0, 1000, 1000)]
+    found = parts(made([first, other]))
+    # Until 200 and, behind the first call, from 500 to 600.
+    assert found.parts[0, 0].tolist() == [100, 0, 200, 600, 0]
+
+
 def test_random_programs_have_the_shares_of_a_loop_over_all_nanoseconds():
     for seed in range(6):
         recording = _random_program(np.random.default_rng(seed))
