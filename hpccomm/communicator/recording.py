@@ -42,7 +42,9 @@ from hpccomm.results.recording_file import RecordingWriter, joined, part_path, w
 from hpccomm.runtime.engine import everyone
 from hpccomm.runtime.lifetime import ExitStep, after_fork, at_exit, before_end, write_stderr
 from hpccomm.runtime.recorder import (
+    ASYNC,
     BEGIN,
+    DEVICE,
     LABEL,
     MODE,
     ORIGIN,
@@ -53,7 +55,7 @@ from hpccomm.runtime.recorder import (
     unix_ns,
 )
 from hpccomm.runtime.reports import traces
-from hpccomm.runtime.trace import Trace
+from hpccomm.runtime.trace import THROUGHOUT, WAITED, Trace
 from hpccomm.units import counted
 
 logger = logging.getLogger("hpccomm")
@@ -84,6 +86,8 @@ class RankPart:
     def number(self, entry: CallRecord) -> int:
         """Return the number of a call's signature."""
         whose, label, mode = entry[ORIGIN], entry[LABEL], entry[MODE]
+        if entry[WAITED] != THROUGHOUT and mode != DEVICE:
+            mode = ASYNC  # also a call that has blocked another thread
         site = described(entry[SITE], entry[BEGIN])
         # The fingerprint is of the values.
         own = label.fingerprint, label.individual

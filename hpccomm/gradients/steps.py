@@ -309,6 +309,8 @@ class TrainingSteps:
             self.ended = error
             raise
         self.record.waited.append((begun, perf_counter()))
+        if (recording := trace()) is not None:
+            recording.rejoined(begun)
 
     def _end(self, reduce: Callable[[], None]) -> bool:
         """Reduce, unless more micro-steps are due before, and end the micro-step. Return whether there are results."""

@@ -1,6 +1,7 @@
 """`DeviceWork`: the result of an asynchronous call on device arrays."""
 
 from collections.abc import Callable
+from time import perf_counter
 from typing import Any
 
 from hpccomm.errors import CommunicationError, CommunicatorAborted, PeerLost, UsageError
@@ -8,6 +9,7 @@ from hpccomm.memory.cuda import streams
 from hpccomm.memory.cuda.arrays import Queue
 from hpccomm.runtime.pending import PendingCall, PendingCalls
 from hpccomm.runtime.recorder import TIMEOUT
+from hpccomm.runtime.reports import trace, traces
 from hpccomm.runtime.waiting import Gate, wait
 from hpccomm.runtime.work import Work, check_block
 from hpccomm.settings import check_seconds
@@ -71,7 +73,7 @@ class DeviceWork(Work):
         """
         self._asked = True
         check_block(block)
-        call = self._call
+        call, asked = self._call, perf_counter() if traces else 0.0
         limit = call.entry[TIMEOUT] if timeout is None else check_seconds("timeout", timeout)
         self._raise()
         if block or (block is None and timeout is not None):
@@ -92,6 +94,8 @@ class DeviceWork(Work):
                 self._pending.device
             ):  # whose default stream is meant, if it is that
                 streams.order(call.event, self._current()[0])
+        if asked and (recording := trace()) is not None:
+            recording.waited(call.entry, asked)
         return self._result
 
     def done(self) -> bool:

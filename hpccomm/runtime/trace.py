@@ -7,10 +7,11 @@ interpreter's own. `hpccomm.communicator.recording` writes what it gives.
 
 import gc
 import logging
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from threading import Event, Lock
-from time import perf_counter
+from threading import Event, Lock, get_ident
+from time import perf_counter, sleep
 from typing import Any
 
 import numpy as np
@@ -52,6 +53,9 @@ EVERY_SECONDS = 1.0
 LATE_SECONDS = 2.0
 """How long a call that has ended is kept for the program to wait for it."""
 
+SEEN_SECONDS = 0.5
+"""How long the end waits until the calls on streams are seen to be over."""
+
 MOST = 1 << 18
 """Calls in memory. Where writing takes longer than making them, the recording ends."""
 
@@ -62,7 +66,7 @@ MARK = CallFingerprint("step", 0)
 
 
 class Trace:
-    """Takes the calls of one rank, from any thread.
+    """Takes the calls of one rank, from any thread. That of the program is the one that makes it.
 
     Parameters
     ----------
@@ -92,6 +96,8 @@ class Trace:
         self._most = MOST
         self._known: dict[int, int] = {}
         self._kept: list[object] = []  # what `_known` has the identities of
+        self._beside: deque[CallRecord] = deque(maxlen=BLOCK)
+        self._thread = get_ident()
         self._writing = Lock()
         self._wake = Event()
         self._ended = False
@@ -107,11 +113,16 @@ class Trace:
         if mode is ASYNC:
             asked, waited = UNASKED, 0.0
         elif mode is DEVICE:
-            if entry[ENDED] is None:
+            if entry[ERROR] is None:
                 if held is None:
                     return  # recorded into a graph: it is not under way
                 held, stream = held
             waited = perf_counter() - entry[BEGIN]  # which it took to put it there
+        elif (
+            get_ident() != self._thread
+        ):  # such as that of gradients: the program goes on beside it
+            asked, waited = UNASKED, 0.0
+            self._beside.append(entry)
         while held.__class__ is tuple:
             held = (held[0] if held[0] is not None else held[1:]) if held else None
         buffer = 0
@@ -134,7 +145,20 @@ class Trace:
     def waited(self, entry: CallRecord, asked: float) -> None:
         """Note that the program began to wait for a call at a moment, and is done."""
         if len(entry) > ASKED and entry[ASKED] == UNASKED:
-            entry[WAITED], entry[ASKED] = perf_counter() - asked, asked
+            entry[WAITED] += (
+                perf_counter() - asked
+            )  # on a device, the time to put it there has been noted
+            entry[ASKED] = asked
+
+    def rejoined(self, asked: float) -> None:
+        """Note that the program has waited, from a moment until now, for the calls that other threads have made."""
+        before = asked
+        while self._beside:
+            entry = self._beside.popleft()
+            begin = entry[BEGIN]
+            end = begin + entry[ENDED]
+            entry[WAITED], entry[ASKED] = max(0.0, end - max(before, begin)), max(asked, begin)
+            before = max(before, end)
 
     def apart(self, entry: CallRecord, stream: int) -> None:
         """Note that the program will wait for a call that was put on another stream than its arrays'."""
@@ -159,6 +183,11 @@ class Trace:
 
     def flush(self, *, file: bool = True, last: bool = False) -> None:
         """Write the calls that are over, with `file` to the file, and with `last` all of them. From any thread."""
+        until = perf_counter() + SEEN_SECONDS if last else 0.0
+        while perf_counter() < until and any(
+            each[ENDED] is None for each in self._late + self._new
+        ):
+            sleep(0.01)
         with self._writing, _no_garbage_collection():
             count = len(self._new)
             entries = [*self._late, *self._new[:count]]

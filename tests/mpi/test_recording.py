@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import hpccomm
+from hpccomm.gradients import GradientSync
 from hpccomm.results import recording_file
 from hpccomm.results.recording import ASYNC, STEP, Recording
 
@@ -129,6 +130,37 @@ def test_an_asynchronous_call_has_when_the_program_asked_for_it_and_how_long_it_
             assert each["asked"] + each["waited"] <= end * 1e9 + CLOCK_NS
             assert each["end"] <= end * 1e9 + CLOCK_NS
             assert each["waited"] >= each["end"] - each["asked"]
+
+
+def test_gradients_are_reduced_beside_the_program_which_waits_in_the_end(comm: Any) -> None:
+    model = {name: np.zeros(1 << 17) for name in "ab"}
+    sync = GradientSync(comm, model, bucket_bytes=1 << 20, first_bucket_bytes=1 << 20)
+    steps = []
+    with comm.record() as recorder:
+        for _ in range(3):
+            sync.ready("b", np.ones(1 << 17))
+            time.sleep(0.03)  # another gradient is computed
+            asked = time.perf_counter()
+            sync.ready("a", np.ones(1 << 17))
+            sync.wait()
+            steps.append((asked, time.perf_counter()))
+    sync.close()
+    everyone = comm.gather_object(steps)
+    if everyone is None:
+        return
+    for rank, steps in enumerate(everyone):
+        rows = of_rank(recorder.recording, rank)
+        marks = [each["begin"] for each in rows if each["operation"] == STEP]
+        assert len(marks) == 3
+        calls = [each for each in rows if each["mode"] == ASYNC]
+        assert len(calls) >= 3
+        for asked, end in steps:
+            assert sum(asked * 1e9 <= mark <= end * 1e9 for mark in marks) == 1
+            mine = [each for each in calls if asked * 1e9 <= each["asked"] <= end * 1e9]
+            assert mine
+            assert sum(each["waited"] for each in mine) <= (end - asked) * 1e9 + CLOCK_NS
+            early = [each for each in mine if each["end"] < asked * 1e9]
+            assert all(each["waited"] == 0 for each in early)
 
 
 def test_all_communicators_are_recorded_also_those_made_meanwhile(comm: Any) -> None:
