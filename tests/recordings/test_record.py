@@ -1,0 +1,95 @@
+"""``hpccomm record`` becomes a program, whose calls are in the file when it has ended, however it does."""
+
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from hpccomm.results import recording_file
+
+Job = Callable[..., subprocess.CompletedProcess[str]]
+
+CALLS = """
+import hpccomm, numpy, sys
+with hpccomm.new_comm() as comm:
+    for _ in range(10):
+        comm.all_reduce(numpy.ones(1))
+sys.exit(int(sys.argv[1]) if comm.rank else 0)
+"""
+
+FOREVER = """
+import hpccomm, numpy, time
+comm = hpccomm.new_comm()
+while True:
+    comm.all_reduce(numpy.ones(1))
+    time.sleep(0.001)
+"""
+
+
+def record(file: Path, *command: str) -> list[str]:
+    """Return the arguments of Python."""
+    return ["-m", "hpccomm", "record", "--output", str(file), "--", *command]
+
+
+def test_each_run_is_added_and_its_status_is_the_programs(mpiexec: Job, tmp_path: Path) -> None:
+    file, program = tmp_path / "t.h5", tmp_path / "program.py"
+    program.write_text(CALLS)
+    for status in ("0", "5"):
+        done = mpiexec(2, *record(file, sys.executable, str(program), status))
+        assert done.returncode == int(status), done.stderr
+        assert f"20 calls of 2 ranks are recording000{1 + (status != '0')} of {file}" in done.stderr
+        assert f"hpccomm advise {file}" in done.stderr
+    alone = subprocess.run(
+        [sys.executable, *record(file, sys.executable, "-m", "program", "0")],
+        capture_output=True, text=True, check=True, cwd=tmp_path,
+    )  # fmt: skip
+    assert "10 calls of 1 rank are recording0003" in alone.stderr
+    recordings = recording_file.read(file)
+    assert [each.status for each in recordings] == ["completed"] * 3
+    assert [each.calls.starts.tolist() for each in recordings] == [[0, 10, 20]] * 2 + [[0, 10]]
+    assert not list(tmp_path.glob("*.rank*"))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--output", "t.h5", "--", "no-such-program"], "'no-such-program' cannot be started"),
+        (["--output", "no/such/t.h5", "--", "true"], "cannot write no/such/t.h5"),
+        (["--output", "t.h5"], "COMMAND"),
+    ],
+)
+def test_what_cannot_be_recorded_is_refused_before_it_starts(
+    tmp_path: Path, arguments: list[str], said: str
+) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "hpccomm", "record", *arguments],
+        capture_output=True, text=True, check=False, cwd=tmp_path,
+    )  # fmt: skip
+    assert done.returncode == 2
+    assert said in done.stderr
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_killed_program_has_lost_less_than_five_seconds(tmp_path: Path) -> None:
+    file, program = tmp_path / "t.h5", tmp_path / "program.py"
+    program.write_text(FOREVER)
+    process = subprocess.Popen([sys.executable, *record(file, sys.executable, str(program))])
+    try:
+        until = time.monotonic() + 60
+        part = recording_file.part_path(file, 0)
+        while time.monotonic() < until:
+            time.sleep(0.2)
+            if part.exists() and recording_file.joined(file).calls.count > 100:
+                break
+        killed = time.perf_counter_ns()  # one clock for all processes
+    finally:
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+    (recording,) = recording_file.read(file)
+    assert recording.status == "interrupted"
+    assert 0 < killed - recording.calls["end"].max() < 5e9
+    assert list(recording.operations()) == ["all_reduce"]
