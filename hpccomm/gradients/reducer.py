@@ -16,7 +16,7 @@ from hpccomm.gradients.settings import ReductionSettings
 from hpccomm.runtime.lifetime import ExitStep, after_fork, at_exit, leaving
 from hpccomm.runtime.waiting import Gate, wait
 
-SMALL_BYTES = 64 * 1024
+SMALL_BYTES = 128 * 1024
 """A step's last bucket of at most this size is left to `wait`: handing it over takes longer than reducing it."""
 
 
