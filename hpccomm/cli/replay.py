@@ -98,7 +98,8 @@ def run(args: argparse.Namespace) -> int:
         recorder.end()
         player.close()
         on_root(comm, lambda: planned.report(recorder, takers) if planned else None)
-    return 0
+        status: int = comm.broadcast_object(planned.status if planned else None)
+    return status
 
 
 class _Planned:
@@ -108,20 +109,13 @@ class _Planned:
         from hpccomm.recordings.replaying import score
         from hpccomm.recordings.steps import steps
         from hpccomm.results.matching import collectives
-        from hpccomm.results.recording import Recording
-        from hpccomm.results.run import choose
 
-        chosen = choose((), args.run, output.read_file(args.file)[0].recordings)
-        assert isinstance(chosen, Recording)
+        chosen, self.status = output.read_recording(args.file, args.run)
         self._args, self._recording = args, chosen
         if comm.size > chosen.ranks:
             raise UsageError(
                 f"{chosen.name} of {args.file} is of {counted(chosen.ranks, 'rank')}, and this job has {comm.size}; "
                 f"start {chosen.ranks} or fewer"
-            )
-        if not len(chosen.calls["begin"]):
-            raise UsageError(
-                f"{chosen.name} of {args.file} has no calls; hpccomm record keeps them"
             )
         parts = steps(chosen, collectives(chosen))
         most = min(

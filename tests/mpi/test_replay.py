@@ -182,7 +182,7 @@ def test_what_a_recording_does_not_say_is_left_out(
             text, error = capsys.readouterr()
             wrong += [text] * ("10 calls, all_reduce: its op is a function" not in text)
             wrong += [text] * ("5 calls, recv: " not in text or "put: it moves" not in text)
-            wrong += [error] * ("has no run or recording 'recording0002'" not in error)
+            wrong += [error] * ("'recording0002'; it has recording0001" not in error)
 
 
 def test_more_ranks_than_recorded_are_refused(
