@@ -107,7 +107,9 @@ class Analysis:
     @property
     def error(self) -> float:
         """By which part the prediction of the recorded steps is off, in the median of them."""
-        return float(np.median(np.abs(self.steps.durations * 1e-9 - self.modelled))) / self.step
+        return float(np.median(np.abs(self.steps.durations * 1e-9 - self.modelled))) / max(
+            self.step, 1e-9
+        )
 
     @cached_property
     def lateness(self) -> Lateness:
@@ -170,7 +172,7 @@ def advise(analysis: Analysis) -> list[Advice]:
     advice = []
     for cause, rule in RULES.items():
         for changed, what, why, attempt in rule(analysis):
-            left = predict(changed).seconds / analysis.modelled
+            left = predict(changed).seconds / analysis.modelled if analysis.modelled else 1.0
             if left <= 1 - LEAST:
                 advice.append(Advice(cause, what, analysis.step * left, why, attempt))
     return sorted(advice, key=lambda each: each.seconds)[:MOST]
@@ -179,6 +181,8 @@ def advise(analysis: Analysis) -> list[Advice]:
 def bound(analysis: Analysis) -> str:
     """Return in words what most of a step is."""
     mean = analysis.shares.mean
+    if not mean.any():
+        return "its steps take no time"
     largest = int(np.argmax(mean))
     return f"{mean[largest] / mean.sum():.0%} of a step is {PARTS[largest]}"
 
@@ -212,7 +216,7 @@ def balance(analysis: Analysis) -> Iterator[Change]:
     total = np.bincount(rank, usual, len(work))
     acts["compute"] = np.maximum(acts["compute"] + usual * ((goal - modelled) / total)[rank], 0)
     ranks = np.flatnonzero(late).tolist()
-    who = f"{ranks_named(ranks)} ({few(slow, 3)})"
+    who = ranks_named(ranks) + (f" ({few(slow, 3)})" if all(slow) else "")
     changed = replace(analysis.model, acts=acts)
     spent = f"computes for {_ms(work[late].mean())} a step, {'the others' if node else 'the mean'} for {_ms(even)}"
     waited = analysis.shares.typical[~late, WAITING].mean() * 1e-9
@@ -397,9 +401,9 @@ def another_algorithm(analysis: Analysis) -> Iterator[Change]:
     for at, (number, nbytes) in enumerate(pairs.tolist()):
         each = program.signatures[number]
         used = str(each.values.get("algorithm"))
-        if not has_terms(each.operation, used):
-            continue
         ranks, nodes = analysis.nodes(each)
+        if ranks < 2 or not has_terms(each.operation, used):
+            continue
         network = typical().placed(ranks, -(-ranks // nodes), typical())
         known = ALGORITHMS[each.operation]
         names = [

@@ -148,7 +148,11 @@ def what_if(program: ProgramModel) -> str:
         predicted = predict(on_network(program, network))
         five = five_numbers(predicted, np.zeros(len(program.events))).mean(axis=0)
         step, computing = five.sum(), five[:WAITING].sum()
-        lines.append(_HEAD.format(kind, name, f"{step * 1e3:.3f} ms", f"{computing / step:.1%}"))
+        lines.append(
+            _HEAD.format(
+                kind, name, f"{step * 1e3:.3f} ms", f"{computing / step if step else 0:.1%}"
+            )
+        )
     return "".join(f"# {line}\n" for line in lines)
 
 

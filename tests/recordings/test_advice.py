@@ -99,6 +99,13 @@ def test_what_gains_less_than_three_percent_is_not_said() -> None:
     assert "of a step is compute" in bound(analysis)
 
 
+@pytest.mark.parametrize("end", [0, 10])
+def test_a_single_call_is_a_program_too(end: int) -> None:
+    analysis = Analysis(made([[MadeCall(all_reduce(64), 1, 0, end)], []], hosts=("", "")))
+    assert advise(analysis) == []
+    assert bound(analysis)
+
+
 def test_an_algorithm_that_suits_other_sizes() -> None:
     recording = program([2] * 4, large=4 << 20, hosts="abcd")
     recording.signatures[0].values["algorithm"] = "recursive_doubling"  # type: ignore[index]
