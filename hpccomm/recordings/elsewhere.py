@@ -50,7 +50,7 @@ def grown(program: ProgramModel, ranks: int) -> ProgramModel:
     for copy in range(-(-ranks // own)):
         each, acts, shift = events.copy(), program.acts.copy(), copy * own
         each["signature"] += np.where(common, 0, len(signatures))
-        each["queue"] += np.where(common | (each["queue"] < 0), 0, len(groups))
+        each["queue"] += np.where(common | (each["queue"] < 0), 0, 2 * len(groups))
         each["source"] += np.where(common | (each["source"] < 0), 0, shift)
         each["source"][each["source"] >= ranks] = -1
         acts["event"] += np.where(

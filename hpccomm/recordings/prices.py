@@ -58,9 +58,11 @@ def on_network(program: ProgramModel, network: Network, algorithm: str = "") -> 
     for number, (at, nbytes, across) in enumerate(kinds.T.tolist()):
         signature = program.signatures[at]
         what, level = CALLS.get(signature.operation), network.across if across else network.inner
-        if what is not None and not what.peers:
-            ranks = np.array(program.groups[signature.group].ranks)
-            prices[number] = collective(_within(network, ranks), what, nbytes, algorithm), 0
+        if what is not None:
+            ranks = [each for each in program.groups[signature.group].ranks if each >= 0]
+            if len(ranks) > 1 and not what.peers:
+                within = _within(network, np.array(ranks))
+                prices[number] = collective(within, what, nbytes, algorithm), 0
         elif level is not None and {"dst", "src"} & signature.values.keys():
             passed = level.gap + nbytes / level.bandwidth
             prices[number] = network.overhead + passed + level.latency, passed

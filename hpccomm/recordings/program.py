@@ -227,9 +227,13 @@ def _tables(
     group = np.array([each.group for each in part.signatures])
     alone = message[events["signature"]] | (events["source"] >= 0)
     events["queue"] = np.where(alone, -1, group[events["signature"]])
+    # One that blocks does not wait for asynchronous ones of its communicator.
+    blocks = part.of_signature("blocks")[call] & ~several
+    blocking = np.ones(len(events), bool)
+    blocking[event[~blocks]] = False
+    events["queue"][blocking & ~alone] += len(part.groups)
 
     rows = np.zeros(len(event), _ROW)
-    blocks = part.of_signature("blocks")[call] & ~several
     rows["kind"] = np.where(blocks & ~free, BLOCK, START)
     rows["event"], rows["rank"] = event, rank
     rows["at"], rows["until"] = begin, np.where(blocks, end, begin)

@@ -1,5 +1,6 @@
 """The model of a recorded program and its prediction: by hand, by a published example, and by equations."""
 
+import itertools
 from dataclasses import replace
 
 import numpy as np
@@ -9,7 +10,7 @@ from recordings_made import MARK, MICRO, MadeCall, all_reduce, made, stepped
 
 from hpccomm.recordings.prediction import predict
 from hpccomm.recordings.program import ACT, BLOCK, END, EVENT, START, WAIT, ProgramModel
-from hpccomm.results.recording import RecordedGroup
+from hpccomm.results.recording import ASYNC, RecordedGroup
 
 
 def acting(*ranks, events, begins=None):
@@ -152,6 +153,22 @@ def test_what_another_thread_calls_does_not_block_the_program():
     assert error(found) < 1e-9
     # They shared the ranks' links for 10 us.
     assert sorted(set(np.round(found.events["seconds"] * 1e6).astype(int))) == [5, 45]
+
+
+def test_a_blocking_call_overtakes_an_asynchronous_one_of_its_communicator():
+    behind, short = all_reduce(1 << 20, ASYNC), all_reduce(64)
+    calls = [[], []]
+    for step, mine in itertools.product(range(4), calls):
+        at = step * 100 * MICRO
+        mine += [
+            MadeCall(behind, 2 * step + 1, at, at + 60 * MICRO, at + 50 * MICRO, 10 * MICRO),
+            MadeCall(short, 2 * step + 2, at + 20 * MICRO, at + 24 * MICRO),
+            MadeCall(MARK, 0, at + 90 * MICRO, at + 90 * MICRO),
+        ]
+    program = of(made(calls))
+    assert error(program) < 1e-9
+    # Both had half of the link for 4 us.
+    assert program.events["seconds"][:2] * 1e6 == pytest.approx([58, 2])
 
 
 def solved(given):
