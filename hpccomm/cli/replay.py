@@ -2,7 +2,7 @@
 
 Each rank makes the recorded calls, in their order and with their arguments, on arrays of zeros. Where the program
 computed, its core is busy for as long. What cannot be made again is listed before: reductions by a function of the
-program, device arrays without a device, windows. Objects are bytes of the recorded size. Settings are of this
+program, calls on device arrays, windows. Objects are bytes of the recorded size. Settings are of this
 job (HPCCOMM_ALGORITHM, ...), not of the recorded one.
 
 On fewer ranks than recorded, these are the first ones: messages to others are not sent, blocks of others are left
@@ -125,8 +125,7 @@ class _Planned:
         total = args.steps or max(1, min(len(parts), int(most)))
         number = min(total, len(parts))
         first = (len(parts) - number) // 2
-        device = comm.backends["cuda"] is not None
-        self._score, left_out = score(chosen, parts, first, number, comm.size, device=device)
+        self._score, left_out = score(chosen, parts, first, number, comm.size)
         if not len(self._score.events):
             why = "; ".join(left_out) or "they make no calls"
             raise UsageError(

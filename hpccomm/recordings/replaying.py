@@ -56,7 +56,7 @@ class Score:
 
 
 def score(
-    recording: Recording, steps: ProgramSteps, first: int, number: int, ranks: int, *, device: bool
+    recording: Recording, steps: ProgramSteps, first: int, number: int, ranks: int
 ) -> tuple[Score, Counter[str]]:
     """Return what the ranks do, and how many calls are left out for which reason.
 
@@ -70,14 +70,12 @@ def score(
         The first step that is replayed, and their number.
     ranks : int
         The ranks of the replay are the first ones of the recording.
-    device : bool
-        Whether device arrays can be communicated.
     """
     calls, signature, rank = recording.calls, recording.calls["signature"], recording.calls.ranks()
     bounds = steps.bounds[first : first + number + 1]
     begin, end, group = calls["begin"], calls["end"], recording.of_signature("group")
     inside = (group >= 0) & (rank < ranks) & (begin >= bounds[0][rank]) & (begin < bounds[-1][rank])
-    reasons = [_unfit(each, recording.groups, device=device) for each in recording.signatures]
+    reasons = [_unfit(each, recording.groups) for each in recording.signatures]
     fits = inside & np.array([not each for each in reasons])[signature] & (calls["failed"] == 0)
     _complete(recording, fits, group, ranks)
     left_out = Counter(
@@ -105,14 +103,13 @@ def score(
     rows["signature"], rows["rank"] = signature[call], rank[call]
     places, which = np.unique(calls["buffer"][call], return_inverse=True)
     rows["buffer"] = places[which % MOST_BUFFERS]
-    rows["step"] = [
-        np.searchsorted(bounds[:, one], when, "right") - 1
-        for one, when in zip(rank[call].tolist(), at.tolist(), strict=True)
-    ]
+    for one in range(ranks):
+        own = rows["rank"] == one
+        rows["step"][own] = np.searchsorted(bounds[:, one], at[own], "right") - 1
     order = np.lexsort([at, rank[call]])
     rows, at, until = rows[order], (at + moved[call])[order], (until + moved[call])[order]
     starts = bounds[0][rows["rank"]] + moved[rows["call"]]
-    before = np.concatenate([at[:1], np.maximum.accumulate(until)[:-1]])
+    before = np.concatenate([starts[:1], np.maximum.accumulate(until)[:-1]])
     rows["gap"] = np.maximum(at - np.maximum(before, starts), 0)
     rows = rows[fits[rows["call"]] & (rows["step"] < number)]
     return Score(recording.signatures, recording.groups, frozenset(beside), rows), left_out
@@ -148,17 +145,15 @@ def _parts(signature: CallSignature) -> Sequence[Mapping[str, Any]]:
     return signature.values.get("calls", ()) if signature.operation in BATCHES else parts
 
 
-def _unfit(
-    signature: CallSignature, groups: Sequence[RecordedGroup], *, device: bool
-) -> str | None:
+def _unfit(signature: CallSignature, groups: Sequence[RecordedGroup]) -> str | None:
     """Return why calls are not replayed; None if they are."""
     name, values, parts = signature.operation, signature.values, _parts(signature)
     if signature.group < 0:
         return None
     if min(groups[signature.group].ranks) < 0:
         return "some ranks of its communicator are not known"
-    if (signature.mode == DEVICE or values.get("path", "host") != "host") and not device:
-        return "its arrays are on a device, which this job lacks"
+    if signature.mode == DEVICE or values.get("path", "host") != "host":
+        return "its arrays are on a device"
     if not parts:
         return "its calls were not recorded"
     return next(filter(None, (_lacking(each.get("operation", name), each) for each in parts)), None)

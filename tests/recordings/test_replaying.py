@@ -1,0 +1,61 @@
+"""What the ranks of a replay do, on recordings with known times."""
+
+from dataclasses import replace
+
+from recordings_made import MARK, MICRO, MadeCall, all_reduce, made
+
+from hpccomm.recordings.replaying import score
+from hpccomm.recordings.steps import steps
+from hpccomm.results.matching import collectives
+from hpccomm.results.recording import ASYNC, RecordedGroup, Recording
+
+OTHER = replace(all_reduce(4096), group=1)
+LATER = all_reduce(1024, ASYNC)
+
+
+def program(steps: int = 3) -> Recording:
+    """Return 2 ranks that compute 50 us, while another thread reduces, and then wait for a call begun before."""
+    ranks = []
+    for rank in range(2):
+        calls = []
+        for step in range(steps):
+            at = (step * 100 + rank) * MICRO
+            calls += [
+                MadeCall(LATER, 2 * step + 1, at, at + 30 * MICRO, at + 60 * MICRO, 0),
+                MadeCall(all_reduce(64), 2 * step + 2, at + 10 * MICRO, at + 25 * MICRO),
+                MadeCall(OTHER, step + 1, at + 20 * MICRO, at + 40 * MICRO),
+                MadeCall(MARK, 0, at + 90 * MICRO, at + 90 * MICRO),
+            ]
+        ranks.append(calls)
+    whole = made(ranks)
+    return replace(whole, groups=(*whole.groups, RecordedGroup("other", "other", (0, 1))))
+
+
+def played(recording: Recording, ranks: int = 2) -> tuple[list[tuple[int, str, int, bool]], object]:
+    parts = steps(recording, collectives(recording))
+    whole, left_out = score(recording, parts, 0, len(parts), ranks)
+    own = whole.events[(whole.events["rank"] == 0) & (whole.events["step"] == 0)]
+    names = {256: "small", 64: "small", 1024: "later", 4096: "other"}
+    sizes = [names[recording.signatures[each].nbytes] for each in own["signature"]]
+    gaps = (own["gap"] // MICRO).tolist()
+    return list(zip(gaps, sizes, own["waits"].tolist(), strict=True)), (whole.beside, left_out)
+
+
+def test_gaps_are_what_no_call_blocks_and_threads_go_beside() -> None:
+    events, (beside, left_out) = played(program())
+    assert beside == {1}
+    assert not left_out
+    assert events == [
+        (10, "later", False),
+        (10, "small", False),
+        (0, "other", False),
+        (15, "other", True),
+        (20, "later", True),
+    ]
+
+
+def test_a_collective_that_a_rank_lacks_is_left_out() -> None:
+    recording = program()
+    recording.calls["failed"][6] = 1  # the second step's other one, of rank 0
+    _, (_, left_out) = played(recording)
+    assert left_out == {"all_reduce: not of these steps on all of its ranks": 2}
