@@ -1,0 +1,139 @@
+"""What takes the calls of a recorded program: bounded, whatever becomes of what it writes to."""
+
+import logging
+import threading
+import time
+from itertools import count
+
+import numpy as np
+import pytest
+from until import until
+
+import hpccomm
+from hpccomm.contracts.fingerprint import CallFingerprint
+from hpccomm.runtime import trace
+from hpccomm.runtime.recorder import ASYNC, BLOCKING, Origin
+from hpccomm.testing import run_ranks
+
+ORIGIN = Origin("uid", "world", 0, 1)
+LABELS = [CallFingerprint("all_reduce", nbytes) for nbytes in range(3)]
+
+
+class Written:
+    """Keeps what a trace writes."""
+
+    def __init__(self):
+        self.blocks, self.labels, self.numbers = [], [], count()
+        self.trace = trace.Trace(self.number, self.blocks.append, lambda: None)
+
+    def number(self, entry):
+        self.labels.append(entry[3])
+        return next(self.numbers)
+
+    def columns(self):
+        self.trace.flush(last=True)
+        return {
+            name: np.concatenate([each[name] for each in self.blocks]) for name in self.blocks[0]
+        }
+
+
+def entry(sequence, label, mode=BLOCKING, seconds=0.5, error=None):
+    """Return the record of a call."""
+    site = entry.__code__, 2 * (sequence % 2)
+    return [ORIGIN, sequence, sequence, label, mode, site, float(sequence), 1.0, seconds, error]
+
+
+def test_columns_are_those_of_the_records_in_the_order_in_which_they_came():
+    written, x = Written(), np.ones(4)
+    for sequence in range(1, 5000):
+        label = LABELS[sequence % 3]
+        written.trace.take(
+            entry(sequence, label, error="it" if sequence == 7 else None), (None, x[1:])
+        )
+    columns = written.columns()
+    numbers = np.arange(1, 5000)
+    np.testing.assert_array_equal(columns["number"], numbers)
+    np.testing.assert_array_equal(columns["begin"], numbers * 10**9)
+    np.testing.assert_array_equal(columns["end"] - columns["begin"], 5 * 10**8)
+    np.testing.assert_array_equal(columns["waited"], 5 * 10**8)
+    assert set(columns["buffer"].tolist()) == {id(x)}
+    assert np.flatnonzero(columns["failed"]).tolist() == [6]
+    assert len(written.labels) == 6  # of three calls in two places
+    assert [written.labels[n] for n in columns["signature"]] == [LABELS[n % 3] for n in numbers]
+
+
+def test_a_call_that_is_part_of_another_or_of_the_making_of_a_communicator_is_not_taken_again():
+    written = Written()
+    one = entry(1, LABELS[0])
+    for each in (one, one, entry(-3, LABELS[0])):
+        written.trace.take(each, None)
+    assert written.columns()["number"].tolist() == [1]
+
+
+def test_a_call_is_held_back_until_the_program_waits_for_it_or_for_two_seconds():
+    written = Written()
+    now = time.perf_counter()
+    lately, long_ago = entry(1, LABELS[0], ASYNC), entry(2, LABELS[0], ASYNC)
+    lately[6], long_ago[6] = now, now - 10
+    for each in (lately, long_ago):
+        written.trace.take(each, None)
+    written.trace.flush()
+    assert [each["number"].tolist() for each in written.blocks] == [[2]]
+    written.trace.waited(lately, now + 1)
+    columns = written.columns()
+    assert columns["number"].tolist() == [2, 1]
+    assert columns["asked"].tolist() == [0, int((now + 1) * 1e9)]
+
+
+@pytest.mark.parametrize("after", [0, 3])
+def test_a_recording_that_cannot_be_written_ends_with_a_warning_and_keeps_nothing(
+    caplog, after, monkeypatch
+):
+    written = []
+
+    def add(columns):
+        if len(written) == after:
+            raise OSError("no space left")
+        written.append(columns)
+
+    recording = trace.Trace(lambda entry: 0, add, lambda: None)
+    with caplog.at_level(logging.WARNING):
+        for sequence in range(1, 50_000):
+            recording.take(entry(sequence, LABELS[0]), None)
+            if sequence % 1000 == 0:
+                recording.flush()
+    assert "no space left" in recording.failure
+    assert sum("the recording of the program ends" in each.message for each in caplog.records) == 1
+    assert len(recording._new) <= trace.BLOCK
+
+
+def test_calls_that_come_faster_than_they_are_written_are_left_out(monkeypatch):
+    monkeypatch.setattr(trace, "MOST", 3 * trace.BLOCK)
+    go_on = threading.Event()
+    recording = trace.Trace(lambda entry: 0, lambda columns: go_on.wait(30), lambda: None)
+    for sequence in range(1, 20 * trace.BLOCK):
+        recording.take(entry(sequence, LABELS[0]), None)
+    assert len(recording._new) <= 3 * trace.BLOCK + 1
+    go_on.set()
+    until(lambda: not recording._new)
+    assert "faster" in recording.failure
+
+
+def test_hooks_of_the_program_see_what_they_see_without_a_recording():
+    def program(comm):
+        seen = []
+        comm.register_post_hook(lambda info: seen.append((info.operation, info.nbytes)))
+        x = np.ones(2)
+        comm.all_reduce(x)
+        with comm.record() as recorder:
+            comm.all_reduce(x)
+            comm.all_reduce(x, async_op=True).wait()
+            with pytest.raises(hpccomm.UsageError):
+                comm.record()
+        comm.all_reduce(x)
+        return [each for each in seen if each[0] == "all_reduce"], recorder.recording
+
+    (seen, recording), *others = run_ranks(3, program)
+    assert seen == [("all_reduce", 16)] * 4
+    assert all(each == seen for each, _ in others)
+    assert recording.calls.count == 3 * (2 + 1)  # with the refused one's agreement
