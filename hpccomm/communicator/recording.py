@@ -186,11 +186,13 @@ class ProgramRecorder:
         """
         if self not in _recorders:
             return
-        self._stop()
         failure = self._calls.gate.error
         if failure is not None:
             self.leave(f"failed: {in_words(failure)}")
             return
+        with self._calls.one_call():
+            self._calls.finish()
+        self._stop()
         self._clock.read()
         self._part.read(self._clock)
         self.leave(COMPLETED, joins=True)

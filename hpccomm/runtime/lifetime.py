@@ -13,7 +13,8 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from enum import IntEnum
 from operator import itemgetter
 
@@ -54,6 +55,18 @@ class Status(IntEnum):
     """At the command line: what reads standard output has ended (``hpccomm show FILE | head``)."""
     TERMINATED = 143
     """SIGTERM."""
+
+
+@contextmanager
+def no_garbage_collection() -> Iterator[None]:
+    """Keep the collector from running, such as in the middle of a measurement, as timeit does."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
 
 
 def keep(*objects: object) -> None:

@@ -5,7 +5,6 @@ microsecond. All other work is done on request. Dumps, messages and hooks read t
 """
 
 import contextlib
-import gc
 import os
 import sys
 import threading
@@ -18,7 +17,7 @@ from types import CodeType, FrameType, TracebackType
 from typing import Any, NamedTuple
 
 from hpccomm.errors import CommunicationError, HpccommError, RankMismatch, noticing
-from hpccomm.runtime.lifetime import after_fork
+from hpccomm.runtime.lifetime import after_fork, no_garbage_collection
 
 CAPACITY = 4096
 """Calls that are kept."""
@@ -363,14 +362,8 @@ def frames() -> dict[int, FrameType]:
     run Python code, and so let another thread run that waits for that lock and never lets this one go on:
     https://github.com/python/cpython/issues/106883. So there must be none.
     """
-    with _looking:
-        enabled = gc.isenabled()
-        gc.disable()
-        try:
-            return sys._current_frames()  # noqa: SLF001 (what faulthandler shows, as objects)
-        finally:
-            if enabled:
-                gc.enable()
+    with _looking, no_garbage_collection():
+        return sys._current_frames()  # noqa: SLF001 (what faulthandler shows, as objects)
 
 
 def unix_ns(moment: float) -> int:

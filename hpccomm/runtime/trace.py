@@ -5,11 +5,9 @@ quarter of a microsecond then. A thread does the rest for thousands at a time, w
 interpreter's own. `hpccomm.communicator.recording` writes what it gives.
 """
 
-import gc
 import logging
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from threading import Event, Lock, get_ident
 from time import perf_counter, sleep
 from typing import Any
@@ -18,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpccomm.contracts.fingerprint import CallFingerprint
-from hpccomm.runtime.lifetime import start_thread
+from hpccomm.runtime.lifetime import no_garbage_collection, start_thread
 from hpccomm.runtime.recorder import (
     ASYNC,
     BEGIN,
@@ -188,7 +186,8 @@ class Trace:
             each[ENDED] is None for each in self._late + self._new
         ):
             sleep(0.01)
-        with self._writing, _no_garbage_collection():
+        # Thousands of iterators at once would begin one collection after the other.
+        with self._writing, no_garbage_collection():
             count = len(self._new)
             entries = [*self._late, *self._new[:count]]
             del self._new[:count]
@@ -288,18 +287,6 @@ def _parted(entries: list[CallRecord], until: float) -> tuple[list[CallRecord], 
         waiting = seconds is None or (entry[ASKED] == UNASKED and entry[BEGIN] + seconds > until)
         (late if waiting else over).append(entry)
     return over, late
-
-
-@contextmanager
-def _no_garbage_collection() -> Iterator[None]:
-    """Hold it off in the block, which makes thousands of iterators at once: some hundred would begin it."""
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.enable()
 
 
 _NOWHERE = Trace.step.__code__, 0

@@ -206,6 +206,15 @@ def test_after_a_recording_the_statistics_of_all_ranks_say_who_kept_others_waiti
     assert comm.stats()["barrier", "0 B"].calls == 10
 
 
+def test_the_end_waits_for_what_is_under_way(comm: Any) -> None:
+    with comm.record() as recorder:
+        work = comm.all_reduce(np.ones(1 << 20), async_op=True)
+    work.wait()
+    if comm.rank == 0:
+        calls = [each["mode"] for each in of_rank(recorder.recording, 0)]
+        assert calls.count(ASYNC) == 1
+
+
 def test_a_second_recording_is_refused_on_all_ranks(comm: Any) -> None:
     with comm.record(), pytest.raises(hpccomm.UsageError, match="recorded already"):
         comm.record()

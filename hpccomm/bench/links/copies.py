@@ -19,7 +19,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpccomm.bench.links.measuring import Rate, Repeated
-from hpccomm.bench.perf.timing import no_garbage_collection
 from hpccomm.errors import CommunicationError, UsageError
 from hpccomm.memory.cuda import nvml
 from hpccomm.memory.cuda.identity import identify
@@ -28,6 +27,7 @@ from hpccomm.memory.cuda.pinned import PinnedBlock
 from hpccomm.memory.cuda.streams import make_stream, on_device, passed
 from hpccomm.memory.cuda.timing import Marks
 from hpccomm.results.rates import path_fact
+from hpccomm.runtime.lifetime import no_garbage_collection
 from hpccomm.runtime.waiting import Gate, wait
 from hpccomm.units import numbers
 

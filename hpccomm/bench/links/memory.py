@@ -28,9 +28,9 @@ from numpy.typing import NDArray
 
 from hpccomm.bench.links.measuring import Rate, Repeated
 from hpccomm.bench.perf.memory_use import PAGE, available, spelled
-from hpccomm.bench.perf.timing import no_garbage_collection
 from hpccomm.doctor.sources import cpu
 from hpccomm.errors import UsageError
+from hpccomm.runtime.lifetime import no_garbage_collection
 from hpccomm.units import counted, numbers
 
 if TYPE_CHECKING:

@@ -24,6 +24,7 @@ from hpccomm.memory.cuda.identity import identify
 from hpccomm.memory.cuda.timing import Marks
 from hpccomm.results import origin
 from hpccomm.results.schema import Config, DeviceInfo
+from hpccomm.runtime.lifetime import no_garbage_collection
 from hpccomm.runtime.waiting import Gate, wait
 
 if TYPE_CHECKING:
@@ -232,7 +233,7 @@ class DeviceMemory:
         number, stream = len(calls), self._stream.ptr
         # An event between two calls is work for the stream.
         marks = Marks(number + 1) if samples else None
-        with timing.no_garbage_collection():
+        with no_garbage_collection():
             began = perf_counter()
             if marks is None:
                 for call in calls:
@@ -250,7 +251,7 @@ class DeviceMemory:
 
     def _replayed(self, calls: Sequence[Call], samples: bool) -> tuple[RankTimes, Call]:
         """Record the block into a graph, and time its launches (``-G``)."""
-        with timing.no_garbage_collection():
+        with no_garbage_collection():
             graph = self._captured(calls)
         self.barrier()  # as after other preparations
 

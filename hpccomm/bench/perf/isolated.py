@@ -30,9 +30,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from hpccomm.bench.perf.timing import Call, Isolated, no_garbage_collection
+from hpccomm.bench.perf.timing import Call, Isolated
 from hpccomm.clocks.common import CommonClock
 from hpccomm.results.repetitions import isolated_times, median_interval
+from hpccomm.runtime.lifetime import no_garbage_collection
 
 if TYPE_CHECKING:
     from hpccomm.communicator import Communicator

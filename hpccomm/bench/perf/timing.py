@@ -3,15 +3,16 @@
 perf, tune, pairs and the links measure by it.
 """
 
-import gc
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from time import perf_counter
 from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
+
+from hpccomm.runtime.lifetime import no_garbage_collection
 
 if TYPE_CHECKING:
     from hpccomm.bench.perf.verification import Mismatch
@@ -153,15 +154,3 @@ def one_by_one(
             if after is not None:
                 after()
     return seconds
-
-
-@contextmanager
-def no_garbage_collection() -> Iterator[None]:
-    """Keep the collector from running in the middle of a measurement, as timeit does."""
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.enable()
