@@ -316,10 +316,10 @@ ended: Callable[..., None] = _function(
     "ended",
     "calls, entry, tally, error, elapsed, held",
     """\
-reports, nbytes = calls.reports, entry[LABEL].nbytes
-entry[ENDED] = elapsed
+reports, nbytes, entry[ENDED] = calls.reports, entry[LABEL].nbytes, elapsed
 if error is not None:
     entry[ERROR] = in_words(error)
+    reports.counted["failures", entry[LABEL].name] += 1
 """,
     _COUNT.format(error="error", held="held"),
 )

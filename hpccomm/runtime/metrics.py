@@ -7,7 +7,7 @@ The format: "Text-based format" of Prometheus' documentation, "Exposition format
 """
 
 import logging
-from collections import Counter, defaultdict
+from collections import defaultdict
 from contextlib import suppress
 from pathlib import Path
 from threading import Lock
@@ -15,7 +15,7 @@ from time import sleep
 
 from hpccomm.runtime.dump import process
 from hpccomm.runtime.lifetime import ExitStep, after_fork, at_exit, before_end, start_thread
-from hpccomm.runtime.reports import CallInfo, Reports
+from hpccomm.runtime.reports import Reports
 from hpccomm.runtime.state import CallState
 from hpccomm.settings import read
 
@@ -33,7 +33,7 @@ FAMILIES = {
 }
 """The metrics ``hpccomm_..._total``, and their meanings."""
 
-_observed: list[tuple[Reports, Counter[tuple[str, str]]]] = []
+_observed: list[Reports] = []
 _writing = Lock()
 _running = False
 
@@ -41,14 +41,7 @@ _running = False
 def observe(calls: CallState) -> None:
     """Count the calls of a communicator from now on. Its counts stay when it is finalized."""
     global _running
-    reports, counted = calls.reports, Counter[tuple[str, str]]()
-
-    def count(info: CallInfo) -> None:
-        counted["failures", info.operation] += info.error is not None
-        counted["slow_calls", info.operation] += (info.elapsed or 0.0) > reports.slow_call
-
-    reports.post_hooks.register(count)
-    _observed.append((reports, counted))
+    _observed.append(calls.reports)
     if not _running:
         _running = start_thread("hpccomm-metrics", _run)
         at_exit(ExitStep.CALLERS, write)
@@ -79,17 +72,17 @@ def write() -> None:
 def text() -> str:
     """Return all counters in Prometheus' text format."""
     sums: dict[str, defaultdict[str, float]] = {each: defaultdict(int) for each in FAMILIES}
-    for reports, counted in _observed:
-        origin = reports.origin
+    for reports in _observed:
+        origin, tallies = reports.origin, reports.snapshot()
         own = {"communicator": origin.name, "rank": str(origin.rank)}
-        for (call, size), tally in reports.snapshot().items():
+        for (call, size), tally in tallies.items():
             labels = _labels(own | {"call": call, "size": size})
-            for family, value in zip(
-                FAMILIES, (tally.calls, tally.nbytes, tally.seconds), strict=False
-            ):
-                sums[family][labels] += value
-        for (family, call), number in list(counted.items()):
-            sums[family][_labels(own | {"call": call})] += number
+            sums["calls"][labels] += tally.calls
+            sums["bytes"][labels] += tally.nbytes
+            sums["seconds"][labels] += tally.seconds
+        for call in {call for call, _ in tallies}:
+            for family in ("failures", "slow_calls"):
+                sums[family][_labels(own | {"call": call})] += reports.counted[family, call]
     lines = []
     for family, meaning in FAMILIES.items():
         name = f"hpccomm_{family}_total"
