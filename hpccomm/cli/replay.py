@@ -28,8 +28,7 @@ import numpy as np
 from hpccomm.bench.flag import Flag
 from hpccomm.bench.perf import readers
 from hpccomm.cli import output
-from hpccomm.cli.shared_flags import RUN
-from hpccomm.errors import UsageError
+from hpccomm.errors import ResultsError, UsageError
 from hpccomm.schedules.algorithms import ALGORITHMS
 from hpccomm.units import counted, ranges, rounded_size
 
@@ -48,7 +47,7 @@ _NAMES = {"recorded", "auto", "native", *(name for each in ALGORITHMS.values() f
 
 FLAGS = (
     Flag("FILE", readers.file, "a results file with a recording", "file"),
-    Flag(RUN.usage, str, "the recording, by name (default: the last one)"),
+    Flag("--run NAME", str, "the recording, by name (default: the last one)"),
     Flag(
         "--algorithm NAME[,NAME...] recorded",
         readers.algorithms(_NAMES, "is not an algorithm"),
@@ -70,35 +69,43 @@ FLAGS = (
 def run(args: argparse.Namespace) -> int:
     """Replay. Collective: every rank of the job runs it."""
     import hpccomm
+
+    with hpccomm.new_comm(args.backend, timeout=args.timeout, name="replay") as comm:
+        try:
+            return _replayed(args, comm)
+        except (UsageError, ResultsError) as refused:  # on all ranks
+            error = refused
+    raise error
+
+
+def _replayed(args: argparse.Namespace, comm: "Communicator") -> int:
     from hpccomm.bench.perf.root import on_root
     from hpccomm.recordings.player import Player
 
-    with hpccomm.new_comm(args.backend, timeout=args.timeout, name="replay") as comm:
-        planned = on_root(comm, lambda: _Planned(args, comm))
-        total, number, used = comm.broadcast_object(planned.counts if planned else None)
-        score = comm.scatter_object(planned.parts() if planned else None)
-        player = Player(comm, score, used, args.algorithm, gaps=not args.without_gaps)
-        each_rank = comm.all_gather_object(player.takers)
-        takers = [set[str]().union(*each) for each in zip(*each_rank, strict=True)]
-        for name, calls in zip(args.algorithm, takers, strict=True):
-            if name != "recorded" and not calls:
-                raise UsageError(f"--algorithm {name}: no call of these steps has it; give another")
-        each = range(len(args.algorithm))
-        for step in range(-args.warm_up, total):
-            if step == 0:
-                comm.barrier()
-                recorder = comm.record(args.output)
-            if step % number == 0 or step == 0:
-                player.end()
-            for at in each:
-                player.play(step % number, at)
-                if step >= 0:
-                    recorder.step()
-        player.end()
-        recorder.end()
-        player.close()
-        on_root(comm, lambda: planned.report(recorder, takers) if planned else None)
-        status: int = comm.broadcast_object(planned.status if planned else None)
+    planned = on_root(comm, lambda: _Planned(args, comm))
+    total, number, used = comm.broadcast_object(planned.counts if planned else None)
+    score = comm.scatter_object(planned.parts() if planned else None)
+    player = Player(comm, score, used, args.algorithm, gaps=not args.without_gaps)
+    each_rank = comm.all_gather_object(player.takers)
+    takers = [set[str]().union(*each) for each in zip(*each_rank, strict=True)]
+    for name, calls in zip(args.algorithm, takers, strict=True):
+        if name != "recorded" and not calls:
+            player.close()
+            raise UsageError(f"--algorithm {name}: no call of these steps has it; give another")
+    for step in range(-args.warm_up, total):
+        if step == 0:
+            recorder = comm.record(args.output)
+        if step % number == 0:
+            player.end()
+        for at in range(len(args.algorithm)):
+            player.play(step % number, at)
+            if step >= 0:
+                recorder.step()
+    player.end()
+    recorder.end()
+    player.close()
+    on_root(comm, lambda: planned.report(recorder, takers) if planned else None)
+    status: int = comm.broadcast_object(planned.status if planned else None)
     return status
 
 
