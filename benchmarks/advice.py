@@ -160,7 +160,7 @@ def measure(
         f"predicted {analysis.step * 1e3:.2f} to {advice[0].seconds * 1e3:.2f}, {predicted * 1e3:.2f}"
     )
     return {
-        f"{name} first": Figure(advice[0].cause == CAUSES[name], advice[0].what),
+        f"{name} first": Figure(float(advice[0].cause == CAUSES[name]), advice[0].what),
         f"{name} error": Figure(abs(predicted / gain - 1), says),
     }
 
