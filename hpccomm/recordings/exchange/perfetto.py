@@ -115,20 +115,24 @@ def _of_rank(
         each[of_rank].tolist()
         for each in (
             *map(calls.columns.__getitem__, _COLUMNS),
-            *(threads, hosts, waiting.since, waiting.blocked, waiting.awaited),
+            *(threads, hosts, waiting.since, waiting.blocked, waiting.awaited, waiting.wait),
         )
     ]
     ranks = calls.ranks()
     for signature, number, begin, end, asked, waited, stream, failed, *place in zip(
         *columns, strict=True
     ):
-        thread, host, since, blocked, awaited = place
+        thread, host, since, blocked, awaited, wait = place
         if thread < 0:
             continue
         name = recording.signatures[signature].operation
         args = f'{heads[signature]}"number": {number}, "waited_ns": {waited}'
         args += f', "stream": {stream}, "failed": {failed}'
         yield _slice("call", rank, thread, begin - first, end - first, name, args)
+        if 0 < wait < end - begin:
+            yield _slice(
+                "transfer", rank, thread, begin + wait - first, end - first, "transfer", ""
+            )
         if host not in (thread, -1):
             start = asked - first
             yield _slice("wait", rank, host, start, start + waited, f"wait for {name}", args)
@@ -154,13 +158,17 @@ def _flows(recording: Recording, waiting: CallWaits, threads: Indices) -> Iterat
         ("message", matched.sends, matched.receives),
         ("arrival", waiting.awaited[late], late),
     ):
-        arrivals = np.clip(begin[froms], begin[tos], end[tos])
-        for here, to, at in zip(froms.tolist(), tos.tolist(), arrivals.tolist(), strict=True):
+        # Perfetto does not keep the order of equal times. An arrow ends at the innermost slice, and leads from the
+        # slice that began first: so it ends at the transfer.
+        starts = np.minimum(begin[froms] + 1, end[froms])
+        stops = np.maximum(np.clip(starts, begin[tos], end[tos]), starts + 1)
+        columns = (froms.tolist(), starts.tolist(), tos.tolist(), stops.tolist())
+        for here, start, to, stop in zip(*columns, strict=True):
             number += 1
-            for what, call, when in (("s", here, begin[here]), ("f", to, max(at, begin[here]))):
+            for what, call, when in (("s", here, start), ("f", to, stop)):
                 yield (
                     f'{{"ph": "{what}", "bp": "e", "cat": "{name}", "name": "{name}", "id": {number}, '
-                    f'"pid": {ranks[call] + 1}, "tid": {threads[call]}, "ts": {_micro(int(when) - first)}}}'
+                    f'"pid": {ranks[call] + 1}, "tid": {threads[call]}, "ts": {_micro(when - first)}}}'
                 )
 
 
