@@ -54,6 +54,7 @@ def rows(recording, rank, *columns):
     )
 
 
+@pytest.mark.slow("two processes import PyTorch")
 @pytest.mark.skipif(find_spec("torch") is None, reason="PyTorch is not installed")
 def test_pytorchs_own_dump(tmp_path, capsys):
     environment = os.environ | {"TORCH_FR_BUFFER_SIZE": "100"}
