@@ -25,9 +25,9 @@ from hpccomm.results.matching import collectives
 from hpccomm.results.recording import Recording
 from hpccomm.results.recording_file import read
 
-ROUNDS = 9
+ROUNDS = 15
 EXAMPLE = Path(__file__).parents[1] / "docs" / "examples" / "train_digits.py"
-PROGRAM = (sys.executable, str(EXAMPLE), "--epochs", "100")
+PROGRAM = (sys.executable, str(EXAMPLE), "--epochs", "30")
 
 
 def blocked(recording: Recording) -> float:
