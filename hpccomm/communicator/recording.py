@@ -272,7 +272,7 @@ def record(self: RecordedRanks, path: str | os.PathLike[str] | None = None) -> P
     """Record every call that the program makes, on any communicator. Collective; blocks.
 
     The recording ends with the ``with`` statement, by ``end()``, or when this communicator is finalized. All
-    ranks' times are on one clock. A call costs less than a microsecond more meanwhile.
+    ranks' times are on one clock. A call costs about a microsecond more meanwhile.
 
     Parameters
     ----------
