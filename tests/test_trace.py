@@ -64,7 +64,7 @@ def test_columns_are_those_of_the_records_in_the_order_in_which_they_came():
 
 def test_a_call_that_is_part_of_another_or_of_the_making_of_a_communicator_is_not_taken_again():
     written = Written()
-    one = entry(1, LABELS[0])
+    one = entry(1, LABELS[0], error="it")
     for each in (one, one, entry(-3, LABELS[0])):
         written.trace.take(each, None)
     assert written.columns()["number"].tolist() == [1]
@@ -104,7 +104,7 @@ def test_a_recording_that_cannot_be_written_ends_with_a_warning_and_keeps_nothin
                 recording.flush()
     assert "no space left" in recording.failure
     assert sum("the recording of the program ends" in each.message for each in caplog.records) == 1
-    assert len(recording._new) <= trace.BLOCK
+    assert len(recording._new) <= trace.BLOCK_VALUES
 
 
 def test_calls_that_come_faster_than_they_are_written_are_left_out(monkeypatch):
@@ -113,7 +113,7 @@ def test_calls_that_come_faster_than_they_are_written_are_left_out(monkeypatch):
     recording = trace.Trace(lambda entry: 0, lambda columns: go_on.wait(30), lambda: None)
     for sequence in range(1, 20 * trace.BLOCK):
         recording.take(entry(sequence, LABELS[0]), None)
-    assert len(recording._new) <= 3 * trace.BLOCK + 1
+    assert len(recording._new) <= 3 * trace.BLOCK_VALUES
     go_on.set()
     until(lambda: not recording._new)
     assert "faster" in recording.failure

@@ -7,7 +7,8 @@ interpreter's own. `hpccomm.communicator.recording` writes what it gives.
 
 import logging
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from operator import itemgetter
 from threading import Event, Lock, get_ident
 from time import perf_counter, sleep
 from typing import Any
@@ -16,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpccomm.contracts.fingerprint import CallFingerprint
-from hpccomm.runtime.lifetime import no_garbage_collection, start_thread
+from hpccomm.runtime.lifetime import start_thread
 from hpccomm.runtime.recorder import (
     ASYNC,
     BEGIN,
@@ -43,7 +44,7 @@ THROUGHOUT = UNASKED = -1.0
 """The program was blocked from the beginning to the end. It has not waited for the call yet."""
 
 BLOCK = 1 << 12
-"""Calls of a block. Few live so long that Python's garbage collection looks at them twice."""
+"""Calls of a block."""
 
 EVERY_SECONDS = 1.0
 """How often calls are written, at least."""
@@ -89,7 +90,7 @@ class Trace:
     ) -> None:
         self.failure = ""
         self._number, self._add_calls, self._bring = number, add_calls, write
-        self._new: list[CallRecord] = []
+        self._new: list[Any] = []  # one call's values, then the next one's
         self._late: list[CallRecord] = []
         self._most = MOST
         self._known: dict[int, int] = {}
@@ -107,37 +108,43 @@ class Trace:
         """Take a call that has ended, or is on a stream, with what keeps its arrays."""
         if entry[SEQUENCE] <= 0 or len(entry) > BUFFER:
             return  # a part of making a communicator; or taken already
-        mode, asked, waited, stream = entry[MODE], 0.0, THROUGHOUT, 0
-        if mode is ASYNC:
-            asked, waited = UNASKED, 0.0
-        elif mode is DEVICE:
-            if entry[ERROR] is None:
-                if held is None:
-                    return  # recorded into a graph: it is not under way
-                held, stream = held
-            waited = perf_counter() - entry[BEGIN]  # which it took to put it there
-        elif (
-            get_ident() != self._thread
-        ):  # such as that of gradients: the program goes on beside it
-            asked, waited = UNASKED, 0.0
-            self._beside.append(entry)
+        mode, stream = entry[MODE], 0
+        if mode is DEVICE and entry[ERROR] is None:
+            if held is None:
+                return  # recorded into a graph: it is not under way
+            held, stream = held
         while held.__class__ is tuple:
             held = (held[0] if held[0] is not None else held[1:]) if held else None
         buffer = 0
         if held is not None:
             base = getattr(held, "base", None)
             buffer = id(held if base is None else base)
-        entry += (buffer, asked, waited, stream)
-        new = self._new
-        new.append(entry)
-        if len(new) >= BLOCK:
-            self._full(new)
+        if mode is DEVICE:
+            # It took so long to put it there.
+            entry += (buffer, 0.0, perf_counter() - entry[BEGIN], stream)
+            self._late.append(entry)
+        elif mode is ASYNC or get_ident() != self._thread:
+            entry += (buffer, UNASKED, 0.0, 0)
+            self._late.append(entry)
+            if mode is not ASYNC:  # such as one of gradients: the program goes on beside it
+                self._beside.append(entry)
+        else:
+            origin, _, number, label, _, site, begin, _, seconds, error = entry
+            if error is not None:
+                entry.append(buffer)  # it may be taken again
+            new = self._new
+            new += (
+                *(origin, label, site or _NOWHERE, mode, number, begin, seconds, error),
+                *(buffer, 0.0, THROUGHOUT, 0),
+            )
+            if len(new) >= BLOCK_VALUES:
+                self._full(new)
 
-    def _full(self, new: list[CallRecord]) -> None:
-        if len(new) == BLOCK:
+    def _full(self, new: list[Any]) -> None:
+        if len(new) == BLOCK_VALUES:
             self._wake.set()
-        elif len(new) > self._most:
-            new.pop()
+        elif len(new) > self._most * WIDTH:
+            del new[-WIDTH:]
             self.failure = self.failure or "the calls came faster than they could be written"
 
     def waited(self, entry: CallRecord, asked: float) -> None:
@@ -182,19 +189,15 @@ class Trace:
     def flush(self, *, file: bool = True, last: bool = False) -> None:
         """Write the calls that are over, with `file` to the file, and with `last` all of them. From any thread."""
         until = perf_counter() + SEEN_SECONDS if last else 0.0
-        while perf_counter() < until and any(
-            each[ENDED] is None for each in self._late + self._new
-        ):
+        while perf_counter() < until and any(each[ENDED] is None for each in self._late[:]):
             sleep(0.01)
-        # Thousands of iterators at once would begin one collection after the other.
-        with self._writing, no_garbage_collection():
-            count = len(self._new)
-            entries = [*self._late, *self._new[:count]]
-            del self._new[:count]
-            self._late = []
+        with self._writing:
+            values = self._new[:]
+            del self._new[: len(values)]
+            self._add_late(values, last)
             try:
-                if entries and not self._ended:
-                    self._write(entries, last)
+                if values and not self._ended:
+                    self._add_calls(self._columns(values))
                 if file and not self._ended:
                     self._bring()
             except Exception as error:  # noqa: BLE001 (in any case, the program goes on)
@@ -205,35 +208,36 @@ class Trace:
             if last:
                 self._wake.set()
 
-    def _write(self, entries: list[CallRecord], last: bool) -> None:
-        now = perf_counter()
-        columns = list(zip(*entries, strict=True))
-        if None in columns[ENDED] or UNASKED in columns[ASKED]:
-            if last:
-                for entry in entries:
-                    if entry[ENDED] is None:
-                        entry[ENDED], entry[ERROR] = now - entry[BEGIN], "it has not ended"
+    def _add_late(self, values: list[Any], last: bool) -> None:
+        """Add the late calls that are over and waited for, or long over; with `last` all of them."""
+        late, now = self._late[:], perf_counter()
+        del self._late[: len(late)]
+        for entry in late:
+            if last and entry[ENDED] is None:
+                entry[ENDED], entry[ERROR] = now - entry[BEGIN], "it has not ended"
+            seconds, asked = entry[ENDED], entry[ASKED] != UNASKED
+            if last or (
+                seconds is not None and (asked or entry[BEGIN] + seconds < now - LATE_SECONDS)
+            ):
+                entry[SITE] = entry[SITE] or _NOWHERE
+                values += _values(entry)
             else:
-                entries, self._late = _parted(entries, now - LATE_SECONDS)
-            columns = list(zip(*entries, strict=True))
-        if entries:
-            self._add_calls(self._columns(entries, columns))
+                self._late.append(entry)
 
-    def _columns(
-        self, entries: list[CallRecord], columns: Sequence[tuple[Any, ...]]
-    ) -> dict[str, NDArray[Any]]:
-        count, errors = len(entries), columns[ERROR]
+    def _columns(self, values: list[Any]) -> dict[str, NDArray[Any]]:
+        count = len(values) // WIDTH
 
         def numbers(place: int, kind: str = "i8") -> NDArray[Any]:
-            return np.fromiter(columns[place], kind, count)
+            return np.fromiter(values[_PLACES.index(place) :: WIDTH], kind, count)
 
         began, blocked = numbers(BEGIN, "f8"), numbers(WAITED, "f8")
         begin, end = _nanoseconds(began), _nanoseconds(began + numbers(ENDED, "f8"))
+        errors = values[_PLACES.index(ERROR) :: WIDTH]
         failed = np.zeros(count, "u1")
         if errors.count(None) != count:
             failed[:] = [each is not None for each in errors]
         return {
-            "signature": self._signatures(entries, columns, blocked < 0),
+            "signature": self._signatures(values, blocked < 0),
             "number": numbers(NUMBER),
             "begin": begin,
             "end": end,
@@ -244,23 +248,15 @@ class Trace:
             "failed": failed,
         }
 
-    def _signatures(
-        self,
-        entries: list[CallRecord],
-        columns: Sequence[tuple[Any, ...]],
-        blocking: NDArray[np.bool_],
-    ) -> NDArray[np.int32]:
+    def _signatures(self, values: list[Any], blocking: NDArray[np.bool_]) -> NDArray[np.int32]:
         """Return the number of the signature of each call.
 
         It is found by the identities of what it consists of, which is kept so that they stay its own.
         """
-        count, known, sites = len(entries), self._known, columns[SITE]
-        try:
-            codes, offsets = zip(*sites, strict=True)
-        except TypeError:  # one is not known
-            codes, offsets = zip(*(each or _NOWHERE for each in sites), strict=True)
-        mixed = np.fromiter(offsets, "u8", count) * _MIXER + blocking
-        for parts in (columns[LABEL], columns[ORIGIN], codes):
+        count, known = len(blocking), self._known
+        origins, labels, sites = (values[place::WIDTH] for place in range(3))
+        mixed = np.fromiter(map(itemgetter(1), sites), "u8", count) * _MIXER + blocking
+        for parts in (labels, origins, map(itemgetter(0), sites)):
             mixed *= _MIXER
             mixed += np.fromiter(map(id, parts), "u8", count)
         keys, firsts, which = np.unique(mixed, return_index=True, return_inverse=True)
@@ -270,25 +266,25 @@ class Trace:
         numbers = []
         for key, first in zip(keys.tolist(), firsts.tolist(), strict=True):
             if key not in known:
-                entry = entries[first]
+                row = values[first * WIDTH : (first + 1) * WIDTH]
+                entry: CallRecord = [None] * (STREAM + 1)
+                for place, value in zip(_PLACES, row, strict=True):
+                    entry[place] = value
                 known[key] = self._number(entry)
-                self._kept.append((entry[ORIGIN], entry[LABEL], entry[SITE]))
+                self._kept.append(row[:3])
             numbers.append(known[key])
         placed: NDArray[np.int32] = np.array(numbers, "i4")[which]
         return placed
 
 
-def _parted(entries: list[CallRecord], until: float) -> tuple[list[CallRecord], list[CallRecord]]:
-    """Return the calls that are over and waited for, or ended before a moment, and the others."""
-    over: list[CallRecord] = []
-    late: list[CallRecord] = []
-    for entry in entries:
-        seconds = entry[ENDED]
-        waiting = seconds is None or (entry[ASKED] == UNASKED and entry[BEGIN] + seconds > until)
-        (late if waiting else over).append(entry)
-    return over, late
-
-
+_PLACES = (
+    *(ORIGIN, LABEL, SITE, MODE, NUMBER, BEGIN, ENDED, ERROR),
+    *(BUFFER, ASKED, WAITED, STREAM),
+)
+_values = itemgetter(*_PLACES)
+WIDTH = len(_PLACES)
+"""Values of a call."""
+BLOCK_VALUES = BLOCK * WIDTH
 _NOWHERE = Trace.step.__code__, 0
 _MIXER = np.uint64(0x9E3779B97F4A7C15)
 
