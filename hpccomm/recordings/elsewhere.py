@@ -14,7 +14,7 @@ from hpccomm.recordings.program import ACT, BLOCK, END, EVENT, START, WAIT, Prog
 from hpccomm.recordings.shares import COMPUTE, HIDDEN, PARTS, WAITING, shares
 from hpccomm.recordings.steps import steps
 from hpccomm.results.lateness import waits
-from hpccomm.results.recording import ASYNC, POLLED, CallSignature, RecordedGroup, Recording
+from hpccomm.results.recording import ASYNC, CallSignature, Recording
 from hpccomm.schedules.cost.network import Network
 from hpccomm.schedules.cost.network_files import load
 from hpccomm.units import counted, rounded_size
@@ -38,40 +38,25 @@ def grown(program: ProgramModel, ranks: int) -> ProgramModel:
     """Return a program of another number of ranks, each with as much to do: weak scaling.
 
     Rank r does what rank r modulo the recorded ranks did. Collectives of all ranks are among all of them, with the
-    same bytes; each further copy of the recorded ranks has its own other communicators and messages.
+    same bytes; each further copy of the recorded ranks has its own other communicators and messages. What has
+    a single rank left takes no time.
     """
-    own, events = program.ranks, program.events
-    whole = np.array([len(each.ranks) == own for each in program.groups], bool)
-    group = np.array([each.group for each in program.signatures])[events["signature"]]
-    common = whole[group] & (events["queue"] >= 0)
-    tables: list[tuple[NDArray[np.void], NDArray[np.void]]] = []
-    groups: list[RecordedGroup] = []
-    signatures: list[CallSignature] = []
-    for copy in range(-(-ranks // own)):
-        each, acts, shift = events.copy(), program.acts.copy(), copy * own
-        each["signature"] += np.where(common, 0, len(signatures))
-        each["queue"] += np.where(common | (each["queue"] < 0), 0, 2 * len(groups))
-        each["source"] += np.where(common | (each["source"] < 0), 0, shift)
-        each["source"][each["source"] >= ranks] = -1
-        acts["event"] += np.where(
-            (acts["kind"] == END) | common[acts["event"]], 0, copy * len(each)
-        )
-        tables.append((each, acts))
-        signatures += [replace(one, group=one.group + len(groups)) for one in program.signatures]
-        for one, all_of in zip(program.groups, whole, strict=True):
-            own_ranks = (rank + shift for rank in one.ranks if 0 <= rank < ranks - shift)
-            groups.append(replace(one, ranks=tuple(range(ranks) if all_of else own_ranks)))
-    number = np.tile(np.diff(program.starts), len(tables))[:ranks]
-    starts = np.concatenate([[0], np.cumsum(number)])
-    return replace(
-        program,
-        starts=starts,
-        acts=np.concatenate([acts for _, acts in tables])[: starts[-1]],
-        events=np.concatenate([each for each, _ in tables]),
-        begins=np.tile(program.begins, len(tables))[:ranks],
-        signatures=tuple(signatures),
-        groups=tuple(groups),
-    )
+    own, count = program.ranks, len(program.events)
+    copies = np.arange(-(-ranks // own))
+    number = program.members()
+    common = (number == own) & (program.events["queue"] >= 0)
+    events, copy = np.tile(program.events, len(copies)), np.repeat(copies, count)
+    for name, each in (("queue", int(events["queue"].max(initial=-1)) + 1), ("source", own)):
+        events[name] += np.where(events[name] < 0, 0, each * copy)
+    events["source"][events["source"] >= ranks] = -1
+    acts, copy = np.tile(program.acts, len(copies)), np.repeat(copies, len(program.acts))
+    stays = np.append(common, True)[acts["event"]]  # so does -1, of END
+    acts["event"] += np.where(stays, 0, count * copy)
+    starts = np.cumsum([0, *np.tile(np.diff(program.starts), len(copies))[:ranks]])
+    begins = np.tile(program.begins, len(copies))[:ranks]
+    many = replace(program, starts=starts, acts=acts[: starts[-1]], events=events, begins=begins)
+    events["seconds"][(many.members() < 2) & (np.tile(number, len(copies)) > 1)] = 0
+    return many
 
 
 def elsewhere(recording: Recording, network: Network, algorithm: str = "") -> str:
@@ -175,17 +160,13 @@ def gradients(nbytes: int, compute: float, ranks: int, *, overlap: bool) -> Prog
         and makes them one after the other, instead of all at once after it.
     """
     count = max(1, round(nbytes / BUCKET)) if overlap else 1
-    acts = np.zeros(2 * count + 1 if overlap else 2, ACT)
-    acts["event"][:-1] = np.arange(len(acts) - 1) % count
-    acts["kind"][:-1] = np.repeat([START, WAIT], count) if overlap else BLOCK
-    acts["event"][-1], acts["kind"][-1] = -1, END
-    acts["compute"][:count] = compute * BACKWARD / count if overlap else compute
-    acts["compute"][0] += compute * (1 - BACKWARD) * overlap
+    acts = np.zeros(2 * count + 1, ACT)
+    acts["kind"] = np.repeat([START, WAIT, END], [count, count, 1])
+    acts["event"] = [*range(count), *range(count), -1]
+    acts["compute"][:count] = compute * BACKWARD / count
+    acts["compute"][0] += compute * (1 - BACKWARD)
     events = np.zeros(count, EVENT)
     events["nbytes"], events["source"] = nbytes // count, -1
-    signature = CallSignature("all_reduce", 0, nbytes // count, ASYNC if overlap else POLLED)
-    world = RecordedGroup("world", "world", tuple(range(ranks)))
-    starts = np.arange(ranks + 1) * len(acts)
-    begins, signatures = np.zeros(ranks), (signature,)
-    table = np.tile(acts, ranks)
-    return ProgramModel(starts, table, events, begins, signatures, (world,), 1, compute)
+    signature = CallSignature("all_reduce", 0, nbytes // count, ASYNC)
+    starts, table = np.arange(ranks + 1) * len(acts), np.tile(acts, ranks)
+    return ProgramModel(starts, table, events, np.zeros(ranks), (signature,), 1, compute)

@@ -5,14 +5,22 @@ large-scale applications in the LogGOPS model", 2010): ranks compute and wait fo
 """
 
 import heapq
-import itertools
-from collections import Counter, deque
+from collections import deque
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hpccomm.recordings.program import BLOCK, END, START, WAIT, ProgramModel
+from hpccomm.recordings.program import (
+    ACT,
+    BLOCK,
+    END,
+    START,
+    WAIT,
+    ProgramModel,
+    members_of,
+    speeds,
+)
 from hpccomm.recordings.steps import ProgramSteps
 
 Seconds = NDArray[np.float64]
@@ -98,28 +106,24 @@ class _Replay:
         acts, events = program.acts, program.events
         self.program = program
         self.kind, self.event, self.compute, self.own, self.tail = (
-            acts[name].tolist() for name in ("kind", "event", "compute", "own", "tail")
+            acts[name].tolist() for name in ACT.names or ()
         )
-        self.seconds, self.source, self.queue, self.core = (
-            events[name].tolist() for name in ("seconds", "source", "queue", "core")
+        self.seconds, self.source, self.queue = (
+            events[name].tolist() for name in ("seconds", "source", "queue")
         )
         self.stop = program.starts[1:].tolist()
         self.next = program.starts[:-1].tolist()
         self.begin, self.end = [0.0] * len(acts), [0.0] * len(acts)
         count = len(events)
-        part = (acts["kind"] == START) | (acts["kind"] == BLOCK)
-        self.missing = np.bincount(acts["event"][part], minlength=count).tolist()
+        part = program.calls()
         self.arrival, self.start, self.done = [0.0] * count, [-1.0] * count, [-1.0] * count
         self.blocked: list[list[tuple[int, int]]] = [[] for _ in range(count)]
         self.happening: list[tuple[float, int, int]] = []
         self.speed: dict[int, float] = {}  # of the events of queues that are under way
         self.due = [0.0] * count
         self.turns: dict[int, deque[int]] = {}
-        self.members: list[list[int]] = [[] for _ in range(count)]
-        for event, rank in zip(
-            acts["event"][part].tolist(), program.rank()[part].tolist(), strict=True
-        ):
-            self.members[event].append(rank)
+        self.members = members_of(count, acts["event"][part], program.rank()[part])
+        self.missing = list(map(len, self.members))
 
     def run(self) -> Prediction:
         """Let all happen."""
@@ -141,13 +145,8 @@ class _Replay:
 
     def go_on(self, rank: int, now: float) -> None:
         """Let a rank compute and call until it waits."""
-        kinds, events, compute, begin, end = (
-            self.kind,
-            self.event,
-            self.compute,
-            self.begin,
-            self.end,
-        )
+        kinds, events, compute = self.kind, self.event, self.compute
+        begin, end = self.begin, self.end
         for act in range(self.next[rank], self.stop[rank]):
             now += compute[act]
             begin[act] = now
@@ -180,12 +179,9 @@ class _Replay:
 
     def released(self, act: int, event: int) -> float:
         """Return when a rank goes on that waited for an event that is done."""
-        came, own, done = self.begin[act], float(self.own[act]), self.done[event]
-        result = done + float(self.tail[act])
-        if self.kind[act] == BLOCK:
-            return max(result, came + own)
-        hidden = max(0.0, min(came, done) - self.start[event])
-        return max(result, came + float(self.core[event]) * hidden) + own
+        came, own = self.begin[act], float(self.own[act])
+        result = self.done[event] + float(self.tail[act])
+        return max(result, came + own) if self.kind[act] == BLOCK else max(result, came) + own
 
     def started(self, event: int, now: float) -> None:
         """Begin an event."""
@@ -199,11 +195,9 @@ class _Replay:
         """Let the events of one rank have equal parts of its link."""
         if len(self.speed) < 2 and 1.0 in self.speed.values():
             return
-        load = Counter(itertools.chain.from_iterable(self.members[each] for each in self.speed))
-        for each, speed in self.speed.items():
-            new = 1 / max(load[rank] for rank in self.members[each])
-            if new != speed:
-                self.due[each] = now + (self.due[each] - now) * speed / new
+        for each, new in speeds(self.members, self.speed).items():
+            if new != self.speed[each]:
+                self.due[each] = now + (self.due[each] - now) * self.speed[each] / new
                 self.speed[each] = new
                 heapq.heappush(self.happening, (self.due[each], 0, each))
 

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from hpccomm.contracts.collectives import CALLS, Collective
 from hpccomm.contracts.signature import Signature
 from hpccomm.dispatch.policy import Conditions, applicable, fastest
-from hpccomm.recordings.program import BLOCK, END, START, ProgramModel
+from hpccomm.recordings.program import END, ProgramModel
 from hpccomm.reductions import ReduceOp
 from hpccomm.schedules.cost.model import price
 from hpccomm.schedules.cost.network import Network
@@ -44,30 +44,29 @@ def on_network(program: ProgramModel, network: Network, algorithm: str = "") -> 
         the fastest there.
     """
     events, acts = program.events.copy(), program.acts.copy()
-    calls = (acts["kind"] == START) | (acts["kind"] == BLOCK)
-    rank, event = program.rank()[calls], acts["event"][calls]
-    first, last = np.full(len(events), program.ranks), np.full(len(events), -1)
-    np.minimum.at(first, event, rank)
-    np.maximum.at(last, event, rank)
-    far = first // network.ranks_per_node != last // network.ranks_per_node
-    kinds, which = np.unique(
-        np.stack([events["signature"], events["nbytes"], far]), axis=1, return_inverse=True
-    )
+    calls = program.calls()
+    event, node = acts["event"][calls].astype(np.int64), network.node(program.rank()[calls])
+    places, number = np.unique(event * network.nodes + node, return_counts=True)
+    per_node = np.zeros(len(events), np.int64)  # at most, of each event
+    np.maximum.at(per_node, places // network.nodes, number)
+    each = np.stack([events["signature"], events["nbytes"], program.members(), per_node])
+    kinds, which = np.unique(each, axis=1, return_inverse=True)
     # Seconds of each kind, and seconds for which its sender is busy. Negative: not known.
     prices = np.full((kinds.shape[1], 2), -1.0)
-    for number, (at, nbytes, across) in enumerate(kinds.T.tolist()):
+    for kind, (at, nbytes, ranks, near) in enumerate(kinds.T.tolist()):
         signature = program.signatures[at]
-        what, level = CALLS.get(signature.operation), network.across if across else network.inner
-        if what is not None:
-            ranks = [each for each in program.groups[signature.group].ranks if each >= 0]
-            if len(ranks) > 1 and not what.peers:
-                within = _within(network, np.array(ranks))
-                prices[number] = collective(within, what, nbytes, algorithm), 0
-        elif level is not None and {"dst", "src"} & signature.values.keys():
+        what, level = (
+            CALLS.get(signature.operation),
+            network.across if ranks > near else network.inner,
+        )
+        if what is not None and ranks > 1 and not what.peers:
+            within = network.placed(ranks, near, typical())
+            prices[kind] = collective(within, what, nbytes, algorithm), 0
+        elif level is not None and ranks == 2 and {"dst", "src"} & signature.values.keys():
             passed = level.gap + nbytes / level.bandwidth
-            prices[number] = network.overhead + passed + level.latency, passed
+            prices[kind] = network.overhead + passed + level.latency, passed
     seconds, sent = prices[which.ravel()].T
-    priced = (seconds >= 0) & (last > first)
+    priced = seconds >= 0
     events["seconds"] = np.where(priced, seconds, events["seconds"])
     changed = priced[acts["event"]] & (acts["kind"] != END)
     sends = changed & (program.rank() == events["source"][acts["event"]])
@@ -83,12 +82,6 @@ def fixed(program: ProgramModel, network: Network, algorithm: str = "") -> NDArr
     priced = on_network(replace(program, events=empty), network, algorithm).events["seconds"]
     least: NDArray[np.float64] = np.minimum(priced, program.events["seconds"])
     return least
-
-
-def _within(network: Network, ranks: NDArray[np.int64]) -> Network:
-    """Return the network between some of its ranks."""
-    _, each = np.unique(ranks // network.ranks_per_node, return_counts=True)
-    return network.placed(len(ranks), int(each.max()), typical())
 
 
 @lru_cache(1 << 12)

@@ -7,6 +7,7 @@ two tables suffice.
 """
 
 from collections import Counter
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 from itertools import chain
 
@@ -23,7 +24,6 @@ from hpccomm.results.recording import (
     STEP,
     Calls,
     CallSignature,
-    RecordedGroup,
     Recording,
 )
 
@@ -53,10 +53,6 @@ EVENT = np.dtype(
         ("signature", "<i4"),  # the number of its signature, which may have other bytes
         ("source", "<i4"),  # the rank that begins it; -1: it begins when all its ranks have come
         ("queue", "<i4"),  # events of a queue take turns, in the order of the table; -1: no queue
-        (
-            "core",
-            "<f8",
-        ),  # seconds of computation that a second of hidden transfer costs: 0 as recorded
     ]
 )
 """An event is a call of several ranks: a collective, or a message, which begins at its sender if that does not wait."""
@@ -84,8 +80,6 @@ class ProgramModel:
         Seconds at which each rank begins.
     signatures : tuple of CallSignature
         What calls have in common.
-    groups : tuple of RecordedGroup
-        The communicators.
     steps : int
         Their number.
     seconds : float
@@ -97,7 +91,6 @@ class ProgramModel:
     events: NDArray[np.void]
     begins: NDArray[np.float64]
     signatures: tuple[CallSignature, ...]
-    groups: tuple[RecordedGroup, ...]
     steps: int
     seconds: float
 
@@ -110,11 +103,19 @@ class ProgramModel:
         """Return the rank of each act."""
         return np.repeat(np.arange(self.ranks), np.diff(self.starts))
 
+    def calls(self) -> NDArray[np.bool_]:
+        """Return whether each act is a call."""
+        return np.isin(self.acts["kind"], [START, BLOCK])
 
-def model(recording: Recording, steps: ProgramSteps, most: int = MOST_ACTS) -> ProgramModel:
+    def members(self) -> NDArray[np.int64]:
+        """Return how many calls each event has: one of each of its ranks."""
+        return np.bincount(self.acts["event"][self.calls()], minlength=len(self.events))
+
+
+def model(recording: Recording, steps: ProgramSteps) -> ProgramModel:
     """Return the model of a recorded program.
 
-    It has neighbouring steps whose mean is the median, so that noise averages out. `most` acts limit their number.
+    It has neighbouring steps whose mean is the median, so that noise averages out. `MOST_ACTS` limits their number.
 
     Parameters
     ----------
@@ -122,10 +123,8 @@ def model(recording: Recording, steps: ProgramSteps, most: int = MOST_ACTS) -> P
         The recording.
     steps : ProgramSteps
         Its steps.
-    most : int, default 20000
-        The most acts of several steps.
     """
-    first, number = _chosen(recording, steps, most)
+    first, number = _chosen(recording, steps)
     bounds = steps.bounds[first : first + number + 1]
     acts, events = _tables(_part(recording, bounds), bounds)
     return ProgramModel(
@@ -134,16 +133,15 @@ def model(recording: Recording, steps: ProgramSteps, most: int = MOST_ACTS) -> P
         events,
         (bounds[0] - bounds[0].min()) * 1e-9,
         recording.signatures,
-        recording.groups,
         number,
         float((bounds[-1] - bounds[0]).mean()) * 1e-9 / number,
     )
 
 
-def _chosen(recording: Recording, steps: ProgramSteps, most: int) -> tuple[int, int]:
+def _chosen(recording: Recording, steps: ProgramSteps) -> tuple[int, int]:
     """Return the first step and the number of neighbouring steps whose mean is nearest to the median."""
-    taken, each = steps.durations, max(1, int(recording.calls.starts[-1]) // len(steps))
-    number = max(1, min(most // each, len(steps) // 2))
+    taken, each = steps.durations, max(1, recording.calls.count // len(steps))
+    number = max(1, min(MOST_ACTS // each, len(steps) // 2))
     sums = np.concatenate([[0.0], np.cumsum(taken)])
     means = (sums[number:] - sums[:-number]) / number
     return int(np.argmin(np.abs(means - np.median(taken)))), number
@@ -303,26 +301,34 @@ def _alone(
     start: NDArray[np.int64],
     taken: NDArray[np.float64],
 ) -> NDArray[np.float64]:
-    """Return what the events of queues would have taken without others on their ranks at the same time.
-
-    Two that share a rank have half of its link each, as in `hpccomm.recordings.prediction`.
-    """
+    """Return what the events of queues would have taken without others on their ranks at the same time."""
     if len(np.unique(events["queue"])) < 2:
         return taken
-    members: list[list[int]] = [[] for _ in events]
-    for event, rank in zip(rows["event"].tolist(), rows["rank"].tolist(), strict=True):
-        members[event].append(rank)
+    members = members_of(len(events), rows["event"], rows["rank"])
     alone, under_way, before = taken.copy(), set[int](), 0.0
     queued = np.flatnonzero((events["queue"] >= 0) & (taken > 0)).tolist()
     ends = [((start[each] + taken[each]).item(), 0, each) for each in queued]
     for now, begins, event in sorted([*ends, *((start[each].item(), 1, each) for each in queued)]):
         if len(under_way) > 1 and now > before:
-            load = Counter(chain.from_iterable(members[each] for each in under_way))
-            for each in under_way:
-                alone[each] -= (now - before) * (1 - 1 / max(load[rank] for rank in members[each]))
+            for each, speed in speeds(members, under_way).items():
+                alone[each] -= (now - before) * (1 - speed)
         (under_way.add if begins else under_way.discard)(event)
         before = now
     return alone
+
+
+def members_of(count: int, event: NDArray[np.int32], rank: NDArray[np.int64]) -> list[list[int]]:
+    """Return the ranks of each of `count` events, from the event and the rank of each act."""
+    members: list[list[int]] = [[] for _ in range(count)]
+    for each, one in zip(event.tolist(), rank.tolist(), strict=True):
+        members[each].append(one)
+    return members
+
+
+def speeds(members: list[list[int]], under_way: Collection[int]) -> dict[int, float]:
+    """Return the part of its speed alone that each event under way has: on a rank they share its link equally."""
+    load = Counter(chain.from_iterable(members[each] for each in under_way))
+    return {each: 1 / max(load[rank] for rank in members[each]) for each in under_way}
 
 
 def _in_order(rows: NDArray[np.void], begins: NDArray[np.int64]) -> NDArray[np.void]:

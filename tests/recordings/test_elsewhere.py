@@ -67,6 +67,11 @@ def test_messages_take_latency_and_bandwidth():
     assert not priced.acts["own"][priced.acts["kind"] == BLOCK].any()
 
 
+def test_a_collective_of_one_rank_has_nothing_to_transfer():
+    alone = on_network(grown(of(even(2)), 1), load("lab1g").resized(1))
+    assert predict(alone).seconds == pytest.approx(1e-3)
+
+
 def test_further_ranks_do_what_the_recorded_ones_did():
     recording = even(2)
     pair = CallSignature("all_reduce", 1, 64, POLLED, {"operation": "all_reduce"})
@@ -85,8 +90,6 @@ def test_further_ranks_do_what_the_recorded_ones_did():
     one = of(replace(recording, groups=(*recording.groups, alone)))
     many = grown(one, 5)
     assert many.ranks == 5
-    assert [each.ranks for each in many.groups[::2]] == [(0, 1, 2, 3, 4)] * 3
-    assert [each.ranks for each in many.groups[1::2]] == [(0,), (2,), (4,)]
     members = {each: [] for each in range(len(many.events))}
     for event, rank in zip(many.acts["event"], many.rank(), strict=True):
         if event >= 0:

@@ -14,13 +14,13 @@ from hpccomm.results.recording import ASYNC, RecordedGroup
 
 
 def acting(*ranks, events, begins=None):
-    """Return a program of acts (kind, event, compute, own) of each rank, and events (seconds, source, queue, core)."""
+    """Return a program of acts (kind, event, compute, own) of each rank, and events (seconds, source, queue)."""
     acts = [(*act, *[0.0] * (4 - len(act)), 0.0) for rank in ranks for act in rank]
-    rows = [(each[0], 0, 0, *each[1:], *(-1, 0, 0.0)[len(each) - 1 :]) for each in events]
+    rows = [(each[0], 0, 0, *each[1:], *(-1, 0)[len(each) - 1 :]) for each in events]
     starts = np.cumsum([0, *map(len, ranks)])
     begins = np.zeros(len(ranks)) if begins is None else begins
     table = np.array(acts, ACT)
-    return ProgramModel(starts, table, np.array(rows, EVENT), begins, (), (), 1, 1.0)
+    return ProgramModel(starts, table, np.array(rows, EVENT), begins, (), 1, 1.0)
 
 
 def test_all_wait_for_the_last_one():
@@ -38,14 +38,6 @@ def test_an_asynchronous_call_costs_what_the_computation_does_not_hide(compute, 
     rank = [(START, 0, 1.0), (WAIT, 0, compute), (END, -1, 0.0)]
     found = predict(acting(rank, rank, events=[(2.0,)]))
     assert found.seconds == 1.0 + compute + waited
-
-
-def test_hidden_transfers_take_a_part_of_the_core():
-    rank = [(START, 0, 0.0), (WAIT, 0, 3.0), (END, -1, 0.0)]
-    assert predict(acting(rank, rank, events=[(2.0, -1, 0, 0.5)])).seconds == 4.0
-    # What is not hidden costs nothing in addition.
-    rank = [(START, 0, 0.0), (WAIT, 0, 1.0), (END, -1, 0.0)]
-    assert predict(acting(rank, rank, events=[(2.0, -1, 0, 0.5)])).seconds == 2.0
 
 
 def test_calls_of_one_queue_take_turns_and_those_of_two_share():
