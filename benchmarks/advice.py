@@ -31,8 +31,6 @@ import numpy as np
 import hpccomm
 from contest import figures, rounds
 from contest.figures import Figure
-from hpccomm.gradients import GradientSync
-from hpccomm.gradients.compression import MixedPrecision
 from hpccomm.recordings.advice import Analysis, advise
 
 if TYPE_CHECKING:
@@ -87,26 +85,21 @@ def mixed(comm: hpccomm.Communicator, changed: bool) -> "Call":
 
 
 def _reduced(comm: hpccomm.Communicator, nbytes: int, narrow: bool, before: "Call") -> "Call":
-    """Return a step that works and then reduces gradients: all in one call, or compressed."""
+    """Return a step that works and then reduces gradients: as they are, or as float16."""
     gradients = np.ones(nbytes // 4, np.float32)
-    if not narrow:
+    half = gradients.astype(np.float16)
 
-        def plain() -> None:
-            before()
-            gradients.fill(1.0)
+    def step() -> None:
+        before()
+        gradients.fill(1.0)
+        if narrow:
+            half[:] = gradients
+            comm.all_reduce(half, hpccomm.ReduceOp.AVG)
+            gradients[:] = half
+        else:
             comm.all_reduce(gradients, hpccomm.ReduceOp.AVG)
 
-        return plain
-    sync = GradientSync(comm, {"weights": gradients}, compressor=MixedPrecision("float16"))
-    view = sync.gradients["weights"]
-
-    def compressed() -> None:
-        before()
-        sync.zero()
-        view.fill(1.0)
-        sync.sync()
-
-    return compressed
+    return step
 
 
 def _many(comm: hpccomm.Communicator, calls: int, merged: bool, before: "Call") -> "Call":

@@ -370,7 +370,7 @@ def compress(analysis: Analysis) -> Iterator[Change]:
     taken = float(events["seconds"][fits].sum()) / analysis.model.steps
     spent = rate * float(events["nbytes"][fits].sum()) / analysis.model.steps
     why = f"they transfer for {_ms(taken)} a step; to convert the values takes {_ms(spent)} here"
-    attempt = 'GradientSync(comm, parameters, compressor=MixedPrecision("float16")); see hpccomm.gradients.compression'
+    attempt = 'half = x.astype("float16"); comm.all_reduce(half); or GradientSync(..., compressor=MixedPrecision())'
     yield (
         analysis.priced(seconds),
         f"Compress {analysis.named(fits)} to half the bytes",
