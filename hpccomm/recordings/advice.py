@@ -214,7 +214,12 @@ def balance(analysis: Analysis) -> Iterator[Change]:
     first = np.append(True, acts["kind"][:-1] == END)
     usual[idle[rank] & first] = 1
     total = np.bincount(rank, usual, len(work))
-    acts["compute"] = np.maximum(acts["compute"] + usual * ((goal - modelled) / total)[rank], 0)
+    more = usual * ((goal - modelled) / total)[rank]
+    if len(set(np.diff(analysis.model.starts).tolist())) == 1:  # each part of a step by itself
+        parts = _usual(analysis.model).reshape(len(work), -1)
+        even_parts = parts[~late].mean(axis=0) if node else parts.mean(axis=0)
+        more = np.where(np.reshape(late, (-1, 1)) | (not node), even_parts - parts, 0).ravel()
+    acts["compute"] = np.maximum(acts["compute"] + more, 0)
     ranks = np.flatnonzero(late).tolist()
     who = ranks_named(ranks) + (f" ({few(slow, 3)})" if all(slow) else "")
     changed = replace(analysis.model, acts=acts)
