@@ -48,7 +48,9 @@ MOST_RANKS = 1 << 20
 
 _SIMULATION = (
     Flag(
-        "--trace FILE.h5", readers.file, "predict the program of this recording, instead of calls"
+        "--trace FILE.h5",
+        readers.file,
+        "predict the program of this recording, instead of calls; by --cluster, --ranks and --algorithm alone",
     ),
     Flag(
         "--cluster NAME|FILE",
@@ -141,6 +143,11 @@ def _predict(args: argparse.Namespace) -> int:
     if len(args.algorithm or ()) > 1 or args.output or args.plot or args.skew:
         raise UsageError("--trace takes one --algorithm, and no --output, --plot or --skew")
     recording, status = output.read_recording(args.trace)
+    had = sorted({name for each in recording.operations() for name in ALGORITHMS.get(each, ())})
+    for name in set(args.algorithm or ()).difference(had):
+        raise UsageError(
+            f"--algorithm {name} is of no call of {args.trace.name}; give {' or '.join(had) or 'none'}"
+        )
     ranks = recording.ranks if args.ranks is None else args.ranks
     network = _checked(load(args.cluster).resized(ranks))
     output.write(elsewhere(recording, network, *(args.algorithm or ())))

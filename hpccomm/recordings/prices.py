@@ -113,10 +113,6 @@ def collective(network: Network, what: Collective, nbytes: int, algorithm: str =
     names = applicable(call, Conditions(deterministic=False, shared=network.nodes == 1))
     name, seconds = fastest(call, [algorithm] if algorithm in names else names, network)
     tuning = Tuning(DEFAULT_SEGMENT, CHANNELS, network.topology())
-    try:
-        rounds = rounds_of(network, what.name, nbytes, name, DEFAULT_SEGMENT)
-    except KeyError:
-        rounds = 0
-    if rounds * network.ranks > MOST_ROUNDS:
-        return seconds
-    return price(network, call, name, tuning)
+    rounds = rounds_of(network, what.name, nbytes, name, DEFAULT_SEGMENT)
+    few = rounds * network.ranks <= MOST_ROUNDS
+    return price(network, call, name, tuning) if few else seconds

@@ -166,6 +166,15 @@ def test_what_does_not_go_together_is_refused(arguments, said, capsys):
     assert said in capsys.readouterr().err
 
 
+def test_an_algorithm_that_no_call_has_is_refused(tmp_path, capsys):
+    path = tmp_path / "t.h5"
+    write(path, even())
+    where = ["simulate", "--trace", str(path), "--cluster", "lab1g", "--algorithm"]
+    assert main([*where, "ring"]) == 0
+    assert main([*where, "bruck"]) == 2
+    assert "bruck is of no call of t.h5; give" in capsys.readouterr().err
+
+
 def test_a_program_without_calls_has_its_steps(tmp_path, capsys):
     path = tmp_path / "t.h5"
     write(path, made([[MadeCall(MARK, 0, at * MICRO, at * MICRO) for at in range(1, 6)]]))
