@@ -11,7 +11,8 @@ algorithm, as perf prints it; then the algorithms side by side, where one overta
 what bounds each at the largest size.
 
 With --trace, a program that hpccomm record has recorded is predicted there: its computation as it was, its
-calls at the prices of the network, and its ranks or more, each with as much to do.
+calls at the prices of the network, and its ranks or more, each with as much to do. --cluster, --ranks and one
+--algorithm are for it.
 
 Examples
 --------
@@ -48,9 +49,7 @@ MOST_RANKS = 1 << 20
 
 _SIMULATION = (
     Flag(
-        "--trace FILE.h5",
-        readers.file,
-        "predict the program of this recording, instead of calls; by --cluster, --ranks and --algorithm alone",
+        "--trace FILE.h5", readers.file, "predict the program of this recording, instead of calls"
     ),
     Flag(
         "--cluster NAME|FILE",
@@ -143,19 +142,17 @@ def _predict(args: argparse.Namespace) -> int:
     if len(args.algorithm or ()) > 1 or args.output or args.plot or args.skew:
         raise UsageError("--trace takes one --algorithm, and no --output, --plot or --skew")
     recording, status = output.read_recording(args.trace)
-    had = sorted({name for each in recording.operations() for name in ALGORITHMS.get(each, ())})
-    for name in set(args.algorithm or ()).difference(had):
-        raise UsageError(
-            f"--algorithm {name} is of no call of {args.trace.name}; give {' or '.join(had) or 'none'}"
-        )
-    ranks = recording.ranks if args.ranks is None else args.ranks
-    network = _checked(load(args.cluster).resized(ranks))
+    known = {name: 0 for each in recording.operations() for name in ALGORITHMS.get(each, ())}
+    for name in set(args.algorithm or ()).difference(known):
+        raise UsageError(f"no call has --algorithm {name}; give one of {', '.join(known)}, or none")
+    network = _network(args.cluster, args.ranks or recording.ranks)
     output.write(elsewhere(recording, network, *(args.algorithm or ())))
     return status
 
 
-def _checked(network: Network) -> Network:
-    """Return a network that is not too large."""
+def _network(name: str, ranks: int | None) -> Network:
+    """Return a network, which is not too large, with other ranks if they are given."""
+    network = load(name) if ranks is None else load(name).resized(ranks)
     if network.ranks > MOST_RANKS:
         raise UsageError(
             f"{network.name} has {network.ranks} ranks, and at most {MOST_RANKS} are simulated; give "
@@ -171,10 +168,7 @@ def _request(args: argparse.Namespace) -> SimulationRequest:
             f"--skew {args.skew:g}: --model {args.model} has all ranks start at once; "
             f"leave it out, or give --model {EVENTS}"
         )
-    network = load(args.cluster)
-    if args.ranks is not None:
-        network = network.resized(args.ranks)
-    network = _checked(network)
+    network = _network(args.cluster, args.ranks)
     swept = sizes.smallest, sizes.largest, sizes.factor, sizes.step
     config = Config(*swept, iterations=1, warmup_iters=0, validation=0, average=MAXIMUM)
     options = Options(

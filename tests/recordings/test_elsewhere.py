@@ -172,7 +172,7 @@ def test_an_algorithm_that_no_call_has_is_refused(tmp_path, capsys):
     where = ["simulate", "--trace", str(path), "--cluster", "lab1g", "--algorithm"]
     assert main([*where, "ring"]) == 0
     assert main([*where, "bruck"]) == 2
-    assert "bruck is of no call of t.h5; give" in capsys.readouterr().err
+    assert "no call has --algorithm bruck; give one of" in capsys.readouterr().err
 
 
 def test_a_program_without_calls_has_its_steps(tmp_path, capsys):
