@@ -108,8 +108,9 @@ class Trace:
         """Take a call that has ended, or is on a stream, with what keeps its arrays."""
         if entry[SEQUENCE] <= 0 or len(entry) > BUFFER:
             return  # a part of making a communicator; or taken already
-        mode, stream = entry[MODE], 0
-        if mode is DEVICE and entry[ERROR] is None:
+        origin, _, number, label, mode, site, begin, _, seconds, error = entry
+        stream = 0
+        if mode is DEVICE and error is None:
             if held is None:
                 return  # recorded into a graph: it is not under way
             held, stream = held
@@ -121,22 +122,19 @@ class Trace:
             buffer = id(held if base is None else base)
         if mode is DEVICE:
             # It took so long to put it there.
-            entry += (buffer, 0.0, perf_counter() - entry[BEGIN], stream)
+            entry += (buffer, 0.0, perf_counter() - begin, stream)
             self._late.append(entry)
         elif mode is ASYNC or get_ident() != self._thread:
             entry += (buffer, UNASKED, 0.0, 0)
             self._late.append(entry)
             if mode is not ASYNC:  # such as one of gradients: the program goes on beside it
                 self._beside.append(entry)
+        elif error is not None:  # it may be taken again
+            entry += (buffer, 0.0, THROUGHOUT, 0)
+            self._late.append(entry)
         else:
-            origin, _, number, label, _, site, begin, _, seconds, error = entry
-            if error is not None:
-                entry.append(buffer)  # it may be taken again
             new = self._new
-            new += (
-                *(origin, label, site or _NOWHERE, mode, number, begin, seconds, error),
-                *(buffer, 0.0, THROUGHOUT, 0),
-            )
+            new += (origin, label, site or _NOWHERE, mode, number, begin, seconds, buffer)
             if len(new) >= BLOCK_VALUES:
                 self._full(new)
 
@@ -194,10 +192,10 @@ class Trace:
         with self._writing:
             values = self._new[:]
             del self._new[: len(values)]
-            self._add_late(values, last)
+            late = self._over(last)
             try:
-                if values and not self._ended:
-                    self._add_calls(self._columns(values))
+                if (values or late) and not self._ended:
+                    self._add_calls(self._columns(values, late))
                 if file and not self._ended:
                     self._bring()
             except Exception as error:  # noqa: BLE001 (in any case, the program goes on)
@@ -208,9 +206,9 @@ class Trace:
             if last:
                 self._wake.set()
 
-    def _add_late(self, values: list[Any], last: bool) -> None:
-        """Add the late calls that are over and waited for, or long over; with `last` all of them."""
-        late, now = self._late[:], perf_counter()
+    def _over(self, last: bool) -> list[CallRecord]:
+        """Return the late calls that are over and waited for, or long over; with `last` all of them."""
+        late, over, now = self._late[:], [], perf_counter()
         del self._late[: len(late)]
         for entry in late:
             if last and entry[ENDED] is None:
@@ -220,42 +218,50 @@ class Trace:
                 seconds is not None and (asked or entry[BEGIN] + seconds < now - LATE_SECONDS)
             ):
                 entry[SITE] = entry[SITE] or _NOWHERE
-                values += _values(entry)
+                over.append(entry)
             else:
                 self._late.append(entry)
+        return over
 
-    def _columns(self, values: list[Any]) -> dict[str, NDArray[Any]]:
+    def _columns(self, values: list[Any], late: list[CallRecord]) -> dict[str, NDArray[Any]]:
+        """Return the columns of calls that blocked the program, by their values, and behind them of others."""
+        before = len(values) // WIDTH
+        for entry in late:
+            values += _values(entry)
         count = len(values) // WIDTH
 
         def numbers(place: int, kind: str = "i8") -> NDArray[Any]:
             return np.fromiter(values[_PLACES.index(place) :: WIDTH], kind, count)
 
-        began, blocked = numbers(BEGIN, "f8"), numbers(WAITED, "f8")
+        began = numbers(BEGIN, "f8")
         begin, end = _nanoseconds(began), _nanoseconds(began + numbers(ENDED, "f8"))
-        errors = values[_PLACES.index(ERROR) :: WIDTH]
-        failed = np.zeros(count, "u1")
-        if errors.count(None) != count:
-            failed[:] = [each is not None for each in errors]
+        asked, stream, waited = np.zeros(count, "i8"), np.zeros(count, "i8"), end - begin
+        failed, throughout = np.zeros(count, "u1"), np.ones(count, bool)
+        for at, entry in enumerate(late, before):
+            asked[at], stream[at] = max(entry[ASKED], 0.0) * 1e9, entry[STREAM]
+            failed[at], throughout[at] = entry[ERROR] is not None, entry[WAITED] == THROUGHOUT
+            if entry[WAITED] != THROUGHOUT:
+                waited[at] = entry[WAITED] * 1e9
         return {
-            "signature": self._signatures(values, blocked < 0),
+            "signature": self._signatures(values, throughout),
             "number": numbers(NUMBER),
             "begin": begin,
             "end": end,
-            "asked": _nanoseconds(np.maximum(numbers(ASKED, "f8"), 0.0)),
-            "waited": np.where(blocked < 0, end - begin, _nanoseconds(blocked)),
+            "asked": asked,
+            "waited": waited,
             "buffer": numbers(BUFFER),
-            "stream": numbers(STREAM),
+            "stream": stream,
             "failed": failed,
         }
 
-    def _signatures(self, values: list[Any], blocking: NDArray[np.bool_]) -> NDArray[np.int32]:
+    def _signatures(self, values: list[Any], throughout: NDArray[np.bool_]) -> NDArray[np.int32]:
         """Return the number of the signature of each call.
 
         It is found by the identities of what it consists of, which is kept so that they stay its own.
         """
-        count, known = len(blocking), self._known
+        count, known = len(throughout), self._known
         origins, labels, sites = (values[place::WIDTH] for place in range(3))
-        mixed = np.fromiter(map(itemgetter(1), sites), "u8", count) * _MIXER + blocking
+        mixed = np.fromiter(map(itemgetter(1), sites), "u8", count) * _MIXER + throughout
         for parts in (labels, origins, map(itemgetter(0), sites)):
             mixed *= _MIXER
             mixed += np.fromiter(map(id, parts), "u8", count)
@@ -270,6 +276,7 @@ class Trace:
                 entry: CallRecord = [None] * (STREAM + 1)
                 for place, value in zip(_PLACES, row, strict=True):
                     entry[place] = value
+                entry[WAITED] = THROUGHOUT if throughout[first] else 0.0
                 known[key] = self._number(entry)
                 self._kept.append(row[:3])
             numbers.append(known[key])
@@ -277,10 +284,7 @@ class Trace:
         return placed
 
 
-_PLACES = (
-    *(ORIGIN, LABEL, SITE, MODE, NUMBER, BEGIN, ENDED, ERROR),
-    *(BUFFER, ASKED, WAITED, STREAM),
-)
+_PLACES = (ORIGIN, LABEL, SITE, MODE, NUMBER, BEGIN, ENDED, BUFFER)
 _values = itemgetter(*_PLACES)
 WIDTH = len(_PLACES)
 """Values of a call."""
