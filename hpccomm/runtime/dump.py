@@ -241,7 +241,7 @@ def _status(uid: str, entries: list[CallRecord]) -> dict[str, object]:
 
 
 def _entry(record_id: int, entry: CallRecord) -> dict[str, Any]:
-    origin, sequence, number, label, mode, site, begin, timeout, ended, error = entry
+    origin, sequence, number, label, mode, site, begin, timeout, ended, error, *_ = entry
     values = dict(label.values)
     began = unix_ns(begin)
     sizes, dtypes = _arrays(values)
