@@ -143,7 +143,9 @@ def search(
         if progress is not None:
             progress.advance()
         try:
-            examined = reader.examine(path, keep_open=False)
+            # A program that was killed may have left only its parts.
+            read = reader.examine_all if named and recordings else reader.examine
+            examined = read(path, keep_open=False)
         except ResultsError as error:
             if named:
                 raise

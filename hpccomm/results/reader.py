@@ -44,9 +44,8 @@ PART = ".rank"
 
 _Stored = TypeVar("_Stored", Run, Recording)
 
-_LOST_GROUP = RecordedGroup("", "unknown", ())
 _LOST = CallSignature("unknown", -1, 0, POLLED)
-"""In the place of damaged ones."""
+"""In the place of a damaged one."""
 
 _REST = "hpccomm show prints the rest; choose another path to write to"
 
@@ -274,13 +273,14 @@ def _recording(path: Path, section: _Section) -> Recording:
     about = facts.of_json(RecordingFacts, section.record)
     calls = Calls((columns := StoredColumns(blocks, about.ranks)).starts, columns)
     used, member = [*signatures], [*groups, *(each.group for each in signatures.values())]
+    lost = RecordedGroup("", "unknown", (-1,) * about.ranks)
     if events.damage:
         used.append(int(calls["signature"].max(initial=-1)))
     return Recording(
         path=path,
         name=section.name,
         facts=about,
-        groups=tuple(groups.get(n, _LOST_GROUP) for n in range(max(member, default=-1) + 1)),
+        groups=tuple(groups.get(n, lost) for n in range(max(member, default=-1) + 1)),
         signatures=tuple(signatures.get(n, _LOST) for n in range(max(used, default=-1) + 1)),
         calls=calls,
         status=section.status,
@@ -300,7 +300,7 @@ def _host(recording: Recording) -> str:
     return "".join(recording.facts.hosts[rank : rank + 1])
 
 
-def examine_all(path: str | os.PathLike[str]) -> Examined:
+def examine_all(path: str | os.PathLike[str], *, keep_open: bool = True) -> Examined:
     """Read a file as `examine`, and as its last recording the parts that ranks have left beside it.
 
     There are such while the ranks of a program record, and when they were killed. The file itself may
@@ -309,7 +309,9 @@ def examine_all(path: str | os.PathLike[str]) -> Examined:
     file, start = Path(path), Path(path).name + PART
     ends = {each.name.removeprefix(start): each for each in file.parent.glob(f"*{PART}*")}
     files = {int(end): each for end, each in ends.items() if end.isdecimal()}
-    stored = Examined([], [], []) if files and not file.exists() else examine(file)
+    stored = (
+        Examined([], [], []) if files and not file.exists() else examine(file, keep_open=keep_open)
+    )
     name = f"{RECORDING.prefix}{len(stored.recordings) + 1:04d}"
     parts: dict[int, Recording] = {}
     damage = list(stored.damage)
@@ -319,7 +321,11 @@ def examine_all(path: str | os.PathLike[str]) -> Examined:
         except ResultsError as error:
             damage.append(f"{name}: rank {rank}: {error}")
         else:
-            parts |= dict(zip([rank], examined.recordings[-1:], strict=False))
+            for part in examined.recordings[-1:]:
+                columns = dict(
+                    part.calls.columns
+                )  # read now: a process may open some thousand files
+                parts[rank] = replace(part, calls=Calls(part.calls.starts, columns), _lines=None)
             damage += [f"{name}: rank {rank}: {what}" for what in examined.damage]
     newest = max((part.facts.started for part in parts.values()), default=None)
     parts = {rank: part for rank, part in parts.items() if part.facts.started == newest}

@@ -15,12 +15,19 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from recordings_made import MARK, all_reduce, made, stepped
+from recordings_made import MARK, MadeCall, all_reduce, made, stepped
 
-from hpccomm.cli import export, plot, show
+from hpccomm.cli import advise, export, plot, report, show
 from hpccomm.errors import ResultsError
 from hpccomm.results import blocks, reader, recording_file, storage
-from hpccomm.results.recording import CALL_COLUMNS, Calls, RecordedGroup, Recording
+from hpccomm.results.recording import (
+    CALL_COLUMNS,
+    POLLED,
+    Calls,
+    CallSignature,
+    RecordedGroup,
+    Recording,
+)
 from hpccomm.results.recording_file import RecordingWriter, joined, part_path, read, write
 from hpccomm.results.training import TrainingNote
 
@@ -218,6 +225,13 @@ def test_missing_and_earlier_parts(tmp_path, capsys):
     assert "# the calls of these ranks are missing: 1" in capsys.readouterr().out
     assert call(show, path, "--verify") == 0
     assert "recording0001: interrupted, " in capsys.readouterr().out
+    assert call(show, path, "--list") == 0
+    assert "recording0001  node0  3 ranks" in capsys.readouterr().out
+    assert call(report, path, "--output", tmp_path / "t.html") == 0
+    opened = len([*Path("/proc/self/fd").iterdir()])
+    examined = reader.examine_all(path)  # of thousands of ranks too
+    assert len([*Path("/proc/self/fd").iterdir()]) == opened
+    assert_same(examined.recordings[0], one)
     write(path, one)
     assert [each.status for each in read(path)] == ["interrupted", "interrupted"]
     part_path(path, 2).write_bytes(part_path(path, 2).read_bytes()[:5000])
@@ -351,6 +365,21 @@ def test_damage_is_named_and_the_rest_is_given(tmp_path, capsys, monkeypatch):
     lines = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
     assert [int(line["begin"]) for line in lines] == one.calls["begin"].tolist()
     assert {line["operation"] for line in lines} == {"all_reduce", "unknown"}
+
+
+def test_a_call_of_a_damaged_group_or_signature_is_analysed_as_far_as_it_is_known(tmp_path, capsys):
+    path = tmp_path / "t.h5"
+    one = CallSignature("broadcast", 0, 64, POLLED, {"root": 1})
+    message = CallSignature("send_recv", 0, 64, POLLED, {"dst": 1, "src": 1, "tag": 0})
+    rows = [[MadeCall(one, 1, 0, 9), MadeCall(message, 0, 10, 19)]] * 2
+    for damaged in range(2):
+        write(path, made(rows))
+        with h5py.File(path, "r+") as file:
+            stored = file["recordings/recording0001"]
+            stored["texts"][stored["events"][damaged]["first_byte"] + 20] ^= 1
+        assert call(advise, path) == 2
+        assert "No change is predicted" in capsys.readouterr().out
+        path.unlink()
 
 
 def test_show_list_and_export(tmp_path, capsys):
