@@ -8,7 +8,6 @@ from hpccomm.comparison.text import change
 from hpccomm.comparison.verdict import FASTER, MEANINGS, SAME, Comparison
 from hpccomm.recordings.advice import Analysis, advise, bound
 from hpccomm.results import bounds, pairs
-from hpccomm.results.recording import Recording
 from hpccomm.results.run import Run
 from hpccomm.results.table import TIME_FORMAT
 from hpccomm.units import counted
@@ -124,12 +123,6 @@ def _advised(analysis: Analysis) -> Statement:
     if lines:
         return Statement("open", f"{title}; what would help", tuple(lines))
     return Statement("good", f"{title}; no change is predicted to help", (bound(analysis),))
-
-
-def numbers(runs: Sequence[Run], recordings: Sequence[Recording]) -> str:
-    """Return how many runs and recordings there are, in words."""
-    counts = {"run": len(runs), "recording": len(recordings)}
-    return " and ".join(counted(count, what) for what, count in counts.items() if count)
 
 
 def _of_links(run: Run) -> str:

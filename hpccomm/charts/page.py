@@ -11,7 +11,7 @@ from hpccomm.drawing import vega
 from hpccomm.errors import ConfigurationError
 from hpccomm.extras import install_command
 from hpccomm.recordings.advice import Analysis
-from hpccomm.results import pairs, recording_text
+from hpccomm.results import describe, pairs, recording_text
 from hpccomm.results.recording import Recording
 from hpccomm.results.run import Run
 from hpccomm.results.table import TIME_FORMAT
@@ -23,6 +23,11 @@ MOST_ROWS, MOST_RUNS, MOST_RANKS, MOST_SKEWS, MOST_RECORDINGS = 5_000, 20, 256, 
 _OF_CURVES = (
     "Bands are the 5th to 95th percentile of the repetitions. Click a name to see its curve alone, with Shift "
     "several; drag to move, Shift and the wheel zoom, a double click goes back."
+)
+
+_OF_TIMELINE = (
+    "Thin bars are calls under way while the rank computes. Drag to move; Shift and the wheel zoom; a double click "
+    "goes back."
 )
 
 _Section = tuple[str, str, vega.Chart]
@@ -75,7 +80,7 @@ def build(
     now = datetime.now().astimezone().strftime(TIME_FORMAT + " %z")
     return template.render(
         title=f"hpccomm: {few(files, 3)}",
-        subtitle=f"{content.numbers(runs, recordings)}; made {now}",
+        subtitle=f"{describe.numbers(runs, recordings)}; made {now}",
         library=Markup(library.javascript_bundle()) if sections else "",
         style=Markup(vega.as_json(vega.STYLE)),
         verdicts=content.statements(runs, damage, compared, judged, analysed),
@@ -108,23 +113,18 @@ def _named(recording: Recording) -> str:
 def _recorded(analysis: Analysis) -> Iterator[_Section]:
     """Yield where the time of a recording's steps goes, its step of median duration, and who was late."""
     recording, steps = analysis.recording, analysis.steps
-    title = _named(recording)
-    each = (
-        (
-            recorded.shares_chart(analysis.shares),
-            f"Means over the half of the steps that is nearest to the median; {steps.how}.",
-        ),
-        (
-            recorded.timeline(recording, steps, analysis.waits),
-            "Thin bars are calls under way while the rank computes. Drag to move; Shift and the wheel zoom; a double click goes back.",
-        ),
-        (
-            recorded.lateness_chart(analysis.lateness),
-            "Times that others were blocked until the rank arrived, added up.",
-        ),
+    charts = (
+        recorded.shares_chart(analysis.shares),
+        recorded.timeline(recording, steps, analysis.waits),
+        recorded.lateness_chart(analysis.lateness),
     )
-    for chart, note in each:
-        yield f"{title}: {chart['title']}", note, chart
+    notes = (
+        f"Means over the half of the steps that is nearest to the median; {steps.how}.",
+        _OF_TIMELINE,
+        "Times that others were blocked until the rank arrived, added up.",
+    )
+    for chart, note in zip(charts, notes, strict=True):
+        yield f"{_named(recording)}: {chart['title']}", note, chart
 
 
 def _over_size(runs: Sequence[Run]) -> Iterator[_Section]:

@@ -41,10 +41,10 @@ def _named_as(file: Path) -> Path:
 def run(args: argparse.Namespace) -> int:
     """Write the page; return the exit status."""
     from hpccomm.bench.progress import watched
-    from hpccomm.charts import content, page
+    from hpccomm.charts import page
     from hpccomm.comparison import launches
     from hpccomm.comparison.verdict import compare
-    from hpccomm.results import archive
+    from hpccomm.results import archive, describe
 
     file = args.output or _named_as(args.files[0])
     with watched("reading files") as progress:
@@ -71,6 +71,6 @@ def run(args: argparse.Namespace) -> int:
     output.write_file(file, text)
     status = output.damaged(searched.damage)
     output.write(
-        f"{content.numbers(runs, recordings)}, {file.stat().st_size / 1e6:.1f} MB\nwritten to {file}\n"
+        f"{describe.numbers(runs, recordings)}, {file.stat().st_size / 1e6:.1f} MB\nwritten to {file}\n"
     )
     return status

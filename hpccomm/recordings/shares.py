@@ -5,7 +5,7 @@ The fixed cost of a call is the part that does not depend on its bytes: ``alpha`
 size ``alpha / beta`` it is the greater part, and such calls are small.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -83,12 +83,6 @@ class StepShares:
         """The five numbers of a typical step, as the mean over the ranks, in ns."""
         mean: NDArray[np.float64] = self.typical.mean(axis=0)
         return mean
-
-    @property
-    def load_balance(self) -> float:
-        """Mean over maximum of the ranks' computation, as POP defines it."""
-        work = self.typical[:, COMPUTE] + self.typical[:, HIDDEN]
-        return float(work.mean() / work.max()) if work.max() else 1.0
 
     def __str__(self) -> str:
         """Return the five numbers as a table."""
@@ -170,26 +164,21 @@ def fixed_costs(recording: Recording, waits: CallWaits) -> dict[tuple[str, int],
     The least squares of the relative errors fit the medians of each size. An operation that was called with one size
     alone has a half-performance size of `SMALL` bytes.
     """
-    points: dict[tuple[str, int], list[tuple[int, float, int]]] = {}
-    for signature, transfers in _transfers(recording, waits):
-        one = recording.signatures[signature]
-        if median := float(np.median(transfers[:: -(-len(transfers) // _SAMPLES)])):
-            point = one.nbytes, median * 1e-9, len(transfers)
-            points.setdefault((one.operation, one.group), []).append(point)
-    return {key: _line(*np.array(each, float).T) for key, each in points.items()}
-
-
-def _transfers(recording: Recording, waits: CallWaits) -> Iterator[tuple[int, Indices]]:
-    """Yield each signature with the ns that its calls took after the awaited arrival."""
-    signature = recording.calls["signature"]
+    calls, signature = recording.calls, recording.calls["signature"]
     small = len(recording.signatures) < 1 << 16  # which sorts ten times as fast
     order = np.argsort(signature.astype(np.uint16) if small else signature, kind="stable")
-    edges = np.searchsorted(signature[order], np.arange(len(recording.signatures) + 1))
-    calls = recording.calls
-    for number, each in enumerate(recording.signatures):
-        chosen = order[edges[number] : edges[number + 1]]
-        if len(chosen) and each.operation != STEP:
-            yield number, calls["end"][chosen] - calls["begin"][chosen] - waits.wait[chosen]
+    counts = np.bincount(signature, minlength=len(recording.signatures))
+    points: dict[tuple[str, int], list[tuple[int, float, int]]] = {}
+    for one, count, stop in zip(recording.signatures, counts, np.cumsum(counts), strict=True):
+        if not count or one.operation == STEP:
+            continue
+        some = order[stop - count : stop : -(-count // _SAMPLES)]
+        # What they took after the awaited arrival.
+        transfer = float(np.median(calls["end"][some] - calls["begin"][some] - waits.wait[some]))
+        if transfer:
+            point = one.nbytes, transfer * 1e-9, int(count)
+            points.setdefault((one.operation, one.group), []).append(point)
+    return {key: _line(*np.array(each, float).T) for key, each in points.items()}
 
 
 def _line(nbytes: Floats, seconds: Floats, number: Floats) -> FixedCost:
@@ -208,9 +197,14 @@ def _line(nbytes: Floats, seconds: Floats, number: Floats) -> FixedCost:
 
 def _alphas(recording: Recording, costs: Mapping[tuple[str, int], FixedCost]) -> Indices:
     """Return the fixed ns of a call of each signature; 0 of one that is not small."""
-    alphas = np.zeros(len(recording.signatures), np.int64)
-    for at, each in enumerate(recording.signatures):
-        cost = costs.get((each.operation, each.group))
-        if cost is not None and each.nbytes <= cost.half_performance_bytes:
-            alphas[at] = round(cost.alpha * 1e9)
-    return alphas
+    none = FixedCost(0.0, np.inf)
+    each = (
+        (one.nbytes, costs.get((one.operation, one.group), none)) for one in recording.signatures
+    )
+    return np.array(
+        [
+            round(cost.alpha * 1e9) * (nbytes <= cost.half_performance_bytes)
+            for nbytes, cost in each
+        ],
+        np.int64,
+    )

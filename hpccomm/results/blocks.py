@@ -27,8 +27,7 @@ CALLS = 1 << 14
 _LEVEL = 1
 _HEAD = 3 * 8 * len(CALL_COLUMNS)
 _KINDS = {each.name: np.dtype(each.kind) for each in CALL_COLUMNS}
-_PLACES = {name: place for place, name in enumerate(_KINDS)}
-_APART = {_PLACES[name] for name in ("end", "asked", "waited")}  # not from the call before
+_APART = {"end", "asked", "waited"}  # not from the call before
 
 
 def pack(calls: Mapping[str, NDArray[Any]]) -> NDArray[np.uint8]:
@@ -94,7 +93,7 @@ class StoredColumns(Mapping[str, NDArray[Any]]):
             If the file cannot be read any more.
         """
         if name not in self._columns:
-            numbers = self._numbers(_PLACES[name])
+            numbers = self._numbers(name)
             match name:
                 case "end":
                     numbers += self["begin"]
@@ -114,9 +113,9 @@ class StoredColumns(Mapping[str, NDArray[Any]]):
         """Return the number of columns."""
         return len(_KINDS)
 
-    def _numbers(self, place: int) -> NDArray[np.int64]:
+    def _numbers(self, name: str) -> NDArray[np.int64]:
         """Return what is stored of a column; of differences to the call before, their sums."""
-        out = np.empty(int(self._ends[-1]) if len(self._ends) else 0, np.int64)
+        place, out = [*_KINDS].index(name), np.empty(int(self.starts[-1]), np.int64)
 
         def unpack(blocks: NDArray[np.intp]) -> None:
             for block in blocks.tolist():
@@ -126,7 +125,7 @@ class StoredColumns(Mapping[str, NDArray[Any]]):
                 data = zlib.decompress(self._blocks.read(PACKED.name, at, size))
                 planes = np.frombuffer(data, "u1").reshape(width, end - begin)
                 numbers = np.stack([*planes], -1).view(f"<i{width}").reshape(-1)
-                if place in _APART:
+                if name in _APART:
                     out[begin:end] = numbers
                 else:
                     np.cumsum(numbers, dtype=np.int64, out=out[begin:end])

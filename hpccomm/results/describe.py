@@ -16,9 +16,7 @@ def listing(runs: Sequence[Run], recordings: Sequence[Recording], chosen: Run | 
     """Return a line for each run and recording of a file with several, with a mark at the chosen one."""
     if len(runs) + len(recordings) < 2:
         return ""
-    numbers = [counted(len(runs), "run")] if runs else []
-    numbers += [counted(len(recordings), "recording")] if recordings else []
-    lines = [f"# {chosen.path} holds {' and '.join(numbers)}:"]
+    lines = [f"# {chosen.path} holds {numbers(runs, recordings)}:"]
     for run in runs:
         what = ", ".join(dict.fromkeys(row.collective for row in run.rows)) or (
             "no whole row" if run.damage else "no rows"
@@ -28,6 +26,12 @@ def listing(runs: Sequence[Run], recordings: Sequence[Recording], chosen: Run | 
         facts = each.facts
         lines.append(_entry(each, chosen, facts.started, facts.ranks, contents(each)))
     return "".join(line + "\n" for line in [*lines, "#"])
+
+
+def numbers(runs: Sequence[Run], recordings: Sequence[Recording]) -> str:
+    """Return how many runs and recordings there are, in words."""
+    counts = {"run": len(runs), "recording": len(recordings)}
+    return " and ".join(counted(count, what) for what, count in counts.items() if count)
 
 
 def _entry(
@@ -45,8 +49,7 @@ def facts(run: Run) -> str:
     info = run.info
     started = info.started.strftime(TIME_FORMAT + " %z")
     ended = "" if run.ended is None else f" to {run.ended.strftime(TIME_FORMAT)}"
-    host = "" if info.simulation else info.ranks[0].host  # a simulation's ranks have none
-    status = in_words(run.status, counted(len(run.rows), "row"), host)
+    status = in_words(run.status, counted(len(run.rows), "row"), run.host)
     lines = [
         f"# Run {run.name} of {run.path}: {status}",
         f"# Started {started}{ended} by {info.user}, {counted(len(info.ranks), 'rank')} on "

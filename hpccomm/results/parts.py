@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 
 from hpccomm.results.liveness import INTERRUPTED
 from hpccomm.results.recording import (
-    CALL_COLUMNS,
     COMPLETED,
     Calls,
     CallSignature,
@@ -36,8 +35,7 @@ def joined(path: Path, name: str, parts: Mapping[int, Recording]) -> Recording:
     errors = list(first.facts.clock_error_ns) or [0] * ranks
     groups: dict[str, RecordedGroup] = {}
     signatures: dict[str, tuple[int, CallSignature]] = {}
-    columns: dict[str, list[NDArray[Any]]] = {each.name: [] for each in CALL_COLUMNS}
-    counts = [0] * ranks
+    calls = []
     for rank, part in sorted(parts.items()):
         for group in part.groups:
             known = groups.get(group.uid, group)
@@ -47,11 +45,10 @@ def joined(path: Path, name: str, parts: Mapping[int, Recording]) -> Recording:
         for number, one in enumerate(part.signatures):
             common = replace(one, group=numbers[one.group] if one.group >= 0 else one.group)
             placed[number], _ = signatures.setdefault(repr(common), (len(signatures), common))
-        for column, values in _calls(part, placed).items():
-            columns[column].append(values)
-        counts[rank] = part.calls.count
+        calls.append(_calls(part, placed))
         if part.clock:
             errors[rank] = max(error for _, _, error in part.clock)
+    counts = [parts[rank].calls.count if rank in parts else 0 for rank in range(ranks)]
     notes = dict.fromkeys(note for part in parts.values() for note in part.notes)
     statuses = [part.status for part in parts.values()]
     if missing := sorted({*range(ranks)} - {*parts}):
@@ -66,7 +63,7 @@ def joined(path: Path, name: str, parts: Mapping[int, Recording]) -> Recording:
         signatures=tuple(one for _, one in signatures.values()),
         calls=Calls(
             np.cumsum([0, *counts]),
-            {column: np.concatenate(each) for column, each in columns.items()},
+            {name: np.concatenate([each[name] for each in calls]) for name in calls[0]},
         ),
         status=min(statuses, key=lambda each: (not each.startswith("failed"), each == COMPLETED)),
         damage=tuple(f"rank {rank}: {each}" for rank in parts for each in parts[rank].damage),

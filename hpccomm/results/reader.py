@@ -27,6 +27,7 @@ from hpccomm.results.blocks import StoredColumns
 from hpccomm.results.lines import UNKNOWN_END, Source, StoredLines
 from hpccomm.results.parts import joined
 from hpccomm.results.recording import (
+    PART,
     POLLED,
     RECORDING,
     Calls,
@@ -38,9 +39,6 @@ from hpccomm.results.recording import (
 from hpccomm.results.run import Run
 from hpccomm.results.schema import RUN, Row, RunInfo, SectionKind, Timing, columns
 from hpccomm.results.training import STEPS, TrainingBucket, TrainingNote
-
-PART = ".rank"
-"""Behind the name of a file, and before a rank: the name of what that rank has recorded."""
 
 _Stored = TypeVar("_Stored", Run, Recording)
 
@@ -147,20 +145,12 @@ def examine(path: str | os.PathLike[str], *, keep_open: bool = True) -> Examined
     ends += [(each.facts.started, each.name) for each in recordings[-1:]]
     _, newest = max(ends, default=("", ""))
 
-    def with_status(each: _Stored, host: str) -> _Stored:
+    def with_status(each: _Stored) -> _Stored:
         last = each.name == newest
-        unended = liveness.without_end(held, host) if last else liveness.INTERRUPTED
+        unended = liveness.without_end(held, each.host) if last else liveness.INTERRUPTED
         return each if each.status else replace(each, status=unended)
 
-    return Examined(
-        # A simulation's hosts do not exist.
-        [
-            with_status(each, "" if each.info.simulation else each.info.ranks[0].host)
-            for each in runs
-        ],
-        [with_status(each, _host(each)) for each in recordings],
-        damage + lost,
-    )
+    return Examined([*map(with_status, runs)], [*map(with_status, recordings)], damage + lost)
 
 
 def _each(
@@ -291,13 +281,6 @@ def _recording(path: Path, section: _Section) -> Recording:
         clock=tuple(clock),
         _lines=steps,
     )
-
-
-def _host(recording: Recording) -> str:
-    """Return where a recording is written."""
-    _, _, end = recording.path.name.rpartition(PART)
-    rank = int(end) if end.isdecimal() else 0
-    return "".join(recording.facts.hosts[rank : rank + 1])
 
 
 def examine_all(path: str | os.PathLike[str], *, keep_open: bool = True) -> Examined:

@@ -21,6 +21,9 @@ from hpccomm.results.training import STEPS, TrainingBucket, TrainingNote
 COMPLETED = "completed"
 """Status of a recording that was ended."""
 
+PART = ".rank"
+"""Behind the name of a file, and before a rank: the name of what that rank has recorded."""
+
 STEP = "step"
 """Operation of a mark: not a call, but the end of a step of the program. It begins when it ends."""
 
@@ -208,6 +211,13 @@ class Recording:
     def ranks(self) -> int:
         """Number of ranks."""
         return self.facts.ranks
+
+    @property
+    def host(self) -> str:
+        """Where it is written, without the domain; empty if unknown."""
+        end = self.path.name.rpartition(PART)[2]
+        rank = int(end) if end.isdecimal() else 0
+        return "".join(self.facts.hosts[rank : rank + 1])
 
     def bucket_seconds(self, index: int) -> NDArray[np.float64]:
         """Read the seconds of each bucket of step `index` from the file, float64 ``(buckets,)``.

@@ -28,6 +28,7 @@ from hpccomm.results.recording import (
     BLOCKS,
     COMPLETED,
     EVENTS,
+    PART,
     RECORDING,
     CallSignature,
     RecordedGroup,
@@ -284,7 +285,7 @@ def _wanted(added: Mapping[str, list[lines.Line]]) -> dict[str, int]:
 
 def part_path(path: str | os.PathLike[str], rank: int) -> Path:
     """Return the file beside `path` that a rank writes its calls to."""
-    return Path(f"{os.fspath(path)}{reader.PART}{rank}")
+    return Path(f"{os.fspath(path)}{PART}{rank}")
 
 
 def joined(path: str | os.PathLike[str]) -> Recording:

@@ -45,26 +45,24 @@ def text(recording: Recording, *, statistics: bool = False) -> str:
     statistics : bool
         Whether minimum, percentiles and maximum over the steps are added.
     """
-    lines = [*_facts(recording), *_layouts(recording)]
-    steps = recording.steps
+    steps, whole = recording.steps, not recording.damage
     when = "before step {0.step}: " if len(steps) else ""
+    lines = [*_facts(recording), *_layouts(recording)]
     lines += [f"# {when.format(note)}{note.text}" for note in recording.notes]
-    if recording.calls.count and not recording.damage:
+    if recording.calls.count and whole:
         lines += _calls(recording)
-    if not len(steps):
-        lines += [] if recording.calls.count else ["# no steps"]
-        return "".join(f"{line}\n" for line in lines)
-    lines += [_aligned(_COLUMNS), _aligned(_UNITS)]
-    lines += [_aligned(each) for each in _spans(steps)]
-    lines += [] if recording.damage else [_total(steps)]
-    if statistics:
-        lines += _statistics(steps)
+    if len(steps):
+        lines += [_aligned(_COLUMNS), _aligned(_UNITS), *map(_aligned, _spans(steps))]
+        lines += [_total(steps)] if whole else []
+        lines += _statistics(steps) if statistics else []
+    elif not recording.calls.count:
+        lines.append("# no steps")
     return "".join(f"{line}\n" for line in lines)
 
 
 def _facts(recording: Recording) -> Iterator[str]:
     facts = recording.facts
-    status = in_words(recording.status, contents(recording), facts.hosts[0])
+    status = in_words(recording.status, contents(recording), recording.host)
     yield f"# Recording {recording.name} of {recording.path}: {status}"
     yield (
         f"# Started {facts.started.strftime(TIME_FORMAT + ' %z')} by {facts.user} on "

@@ -68,6 +68,11 @@ class Run:
         """Names of its file and itself, as text."""
         return as_utf8(f"{self.path.name} {self.name}")
 
+    @property
+    def host(self) -> str:
+        """Where it is written; empty of a simulation, whose hosts do not exist."""
+        return "" if self.info.simulation else self.info.ranks[0].host
+
     def variant(self, index: int) -> str:
         """Return the variant that row `index` is of; empty if it is of none."""
         return self.timings[index].variant or self.info.series.get("variant", "")
