@@ -27,6 +27,17 @@ def counted(count: int, what: str) -> str:
     return f"{count} {what}" + ("s" if count != 1 else "")
 
 
+def counted_all(**counts: int) -> str:
+    """Return the numbers of several things in words, without those that are not there.
+
+    Examples
+    --------
+    >>> counted_all(run=1, recording=0, step=2)
+    '1 run and 2 steps'
+    """
+    return " and ".join(counted(count, what) for what, count in counts.items() if count)
+
+
 def few(names: Iterable[object], most: int) -> str:
     """Return the first names, and how many more there are.
 

@@ -103,7 +103,7 @@ def read_recording(file: Path, wanted: str | None = None) -> "tuple[Recording, i
     Raises
     ------
     ResultsError
-        If it has no such recording.
+        If it has no such recording, or that lacks the calls of a rank.
     """
     from hpccomm.results.run import choose
 
@@ -114,6 +114,10 @@ def read_recording(file: Path, wanted: str | None = None) -> "tuple[Recording, i
             f"{file} holds no recorded calls; hpccomm record --output {file} -- PROGRAM adds them"
         )
     chosen: Recording = choose((), wanted, recorded)  # type: ignore[assignment]
+    if chosen.lacks:
+        raise ResultsError(
+            f"{chosen.name} of {file}: {chosen.lacks}; put their files beside it, {file}.rank0 and so on"
+        )
     return chosen, status
 
 

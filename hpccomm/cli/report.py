@@ -21,6 +21,7 @@ from hpccomm.bench.perf import readers
 from hpccomm.cli import output
 from hpccomm.cli.shared_flags import ANY_MACHINE, LOOKED_FOR, query
 from hpccomm.errors import ResultsError
+from hpccomm.units import counted_all
 
 FLAGS = (
     Flag("FILE", readers.file, "results files, and folders of them", "files", values="+"),
@@ -44,13 +45,16 @@ def run(args: argparse.Namespace) -> int:
     from hpccomm.charts import page
     from hpccomm.comparison import launches
     from hpccomm.comparison.verdict import compare
-    from hpccomm.results import archive, describe
+    from hpccomm.results import archive
 
     file = args.output or _named_as(args.files[0])
     with watched("reading files") as progress:
         searched = archive.search(args.files, query(args), progress, recordings=True)
     runs = [each.run for each in searched.found]
-    recordings = [each for each in searched.recordings if each.calls.count]
+    recordings = [each for each in searched.recordings if each.calls.count and not each.lacks]
+    lacking = [each for each in searched.recordings if each.lacks]
+    damage = searched.damage + [f"{each.path}: {each.name}: {each.lacks}" for each in lacking]
+    status = output.damaged(damage)
     if not runs and not recordings:
         raise ResultsError(
             f"{', '.join(map(str, args.files))}: no such run or recorded calls; hpccomm show --list says what there is"
@@ -67,10 +71,8 @@ def run(args: argparse.Namespace) -> int:
                 any_machine=args.any_machine,
             )
     with watched("drawing"):
-        text = page.build(runs, searched.damage, compared, recordings)
+        text = page.build(runs, damage, compared, recordings)
     output.write_file(file, text)
-    status = output.damaged(searched.damage)
-    output.write(
-        f"{describe.numbers(runs, recordings)}, {file.stat().st_size / 1e6:.1f} MB\nwritten to {file}\n"
-    )
+    numbers = counted_all(run=len(runs), recording=len(recordings))
+    output.write(f"{numbers}, {file.stat().st_size / 1e6:.1f} MB\nwritten to {file}\n")
     return status

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from hpccomm.results.liveness import INTERRUPTED
 from hpccomm.results.recording import (
     COMPLETED,
+    MISSING,
     Calls,
     CallSignature,
     RecordedGroup,
@@ -52,7 +53,7 @@ def joined(path: Path, name: str, parts: Mapping[int, Recording]) -> Recording:
     notes = dict.fromkeys(note for part in parts.values() for note in part.notes)
     statuses = [part.status for part in parts.values()]
     if missing := sorted({*range(ranks)} - {*parts}):
-        notes[TrainingNote(0, f"the calls of these ranks are missing: {few(missing, 8)}")] = None
+        notes[TrainingNote(0, f"{MISSING}: {few(missing, 8)}")] = None
         statuses.append(INTERRUPTED)
     return replace(
         first,

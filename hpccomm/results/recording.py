@@ -27,6 +27,9 @@ PART = ".rank"
 STEP = "step"
 """Operation of a mark: not a call, but the end of a step of the program. It begins when it ends."""
 
+MISSING = "the calls of these ranks are missing"
+"""Begin of a note on ranks whose parts were not found."""
+
 BLOCKING, POLLED, ASYNC, DEVICE = "blocking", "polled", "asynchronous", "device"
 """How a call waits, by the names of `hpccomm.runtime.recorder`: the first two block the program."""
 
@@ -51,11 +54,6 @@ class RecordingFacts:
     settings: Annotated[Mapping[str, str], "of the gradients, if their steps were logged"] = field(
         default_factory=dict
     )
-
-    @property
-    def ranks(self) -> int:
-        """Number of ranks."""
-        return len(self.hosts)
 
     @property
     def known_hosts(self) -> list[str]:
@@ -210,7 +208,12 @@ class Recording:
     @property
     def ranks(self) -> int:
         """Number of ranks."""
-        return self.facts.ranks
+        return len(self.facts.hosts)
+
+    @property
+    def lacks(self) -> str:
+        """Which ranks' calls are missing, in words; empty if none are. No step of the program is known then."""
+        return next((note.text for note in self.notes if note.text.startswith(MISSING)), "")
 
     @property
     def host(self) -> str:
