@@ -11,11 +11,11 @@ from hpccomm.drawing import vega
 from hpccomm.errors import ConfigurationError
 from hpccomm.extras import install_command
 from hpccomm.recordings.advice import Analysis
-from hpccomm.results import describe, pairs, recording_text
+from hpccomm.results import pairs, recording_text
 from hpccomm.results.recording import Recording
 from hpccomm.results.run import Run
 from hpccomm.results.table import TIME_FORMAT
-from hpccomm.units import few
+from hpccomm.units import counted_all, few
 
 MOST_ROWS, MOST_RUNS, MOST_RANKS, MOST_SKEWS, MOST_RECORDINGS = 5_000, 20, 256, 3, 3
 """The most rows, runs, ranks of a run, charts of skew, and recordings on a page."""
@@ -80,7 +80,7 @@ def build(
     now = datetime.now().astimezone().strftime(TIME_FORMAT + " %z")
     return template.render(
         title=f"hpccomm: {few(files, 3)}",
-        subtitle=f"{describe.numbers(runs, recordings)}; made {now}",
+        subtitle=f"{counted_all(run=len(runs), recording=len(recordings))}; made {now}",
         library=Markup(library.javascript_bundle()) if sections else "",
         style=Markup(vega.as_json(vega.STYLE)),
         verdicts=content.statements(runs, damage, compared, judged, analysed),

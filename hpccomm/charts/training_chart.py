@@ -43,7 +43,7 @@ def training_chart(training: Recording) -> Chart:
         _panel(training, _SECONDS, 1e3, "ms a step", 260, [changed, marked]),
         _panel(training, _BYTES, 1e-6, "MB a step", 130, [changed]),
     ]
-    ranks = counted(training.facts.ranks, "rank")
+    ranks = counted(training.ranks, "rank")
     title = f"{training.name} of {training.path.name}, {ranks}"
     independent = {"scale": {"color": "independent"}}
     return {"title": title, "vconcat": panels, "resolve": independent}

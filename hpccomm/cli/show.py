@@ -62,14 +62,7 @@ _OF_LIST = ("case", "since", "until", "host", "json")
 def run(args: argparse.Namespace) -> int:
     """Print the run; return the exit status."""
     from hpccomm.bench.progress import watched
-    from hpccomm.results import (
-        describe,
-        pairs,
-        pairs_text,
-        rates,
-        recording_text,
-        table,
-    )
+    from hpccomm.results import describe, pairs, pairs_text, rates, recording_text, table
     from hpccomm.results.bounds import published
     from hpccomm.results.recording import Recording
     from hpccomm.results.run import WholeSamples, choose
@@ -101,11 +94,8 @@ def run(args: argparse.Namespace) -> int:
         or pairs.ENTRY in chosen.entries
         or rates.are_rates(chosen.rows)
     ):
-        what = (
-            "a recording" if isinstance(chosen, Recording) else "of pairs of ranks, memory or links"
-        )
         raise UsageError(
-            f"--expect: {chosen.name} is {what}, and has no rows of collectives; name another run by --run"
+            f"--expect: {chosen.name} has no rows of collectives; name another run by --run"
         )
     listing = describe.listing(examined.runs, examined.recordings, chosen)
     if isinstance(chosen, Recording):

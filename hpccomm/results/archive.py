@@ -203,7 +203,7 @@ def listing(searched: SearchResult, query: Query) -> str:
         facts = each.facts
         lines.append(
             f"{facts.started.strftime(TIME_FORMAT)}  {each.path}  {each.name}  {few(facts.known_hosts, 1)}  "
-            f"{facts.ranks} ranks  {contents(each)}  {each.status}"
+            f"{each.ranks} ranks  {contents(each)}  {each.status}"
         )
     count = len(searched.recordings)
     recordings = f" and {counted(count, 'recording')}" if count else ""

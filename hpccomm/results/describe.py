@@ -9,29 +9,24 @@ from hpccomm.results.recording import Recording
 from hpccomm.results.recording_text import contents
 from hpccomm.results.run import Run
 from hpccomm.results.table import TIME_FORMAT
-from hpccomm.units import counted
+from hpccomm.units import counted, counted_all
 
 
 def listing(runs: Sequence[Run], recordings: Sequence[Recording], chosen: Run | Recording) -> str:
     """Return a line for each run and recording of a file with several, with a mark at the chosen one."""
     if len(runs) + len(recordings) < 2:
         return ""
-    lines = [f"# {chosen.path} holds {numbers(runs, recordings)}:"]
+    numbers = counted_all(run=len(runs), recording=len(recordings))
+    lines = [f"# {chosen.path} holds {numbers}:"]
     for run in runs:
         what = ", ".join(dict.fromkeys(row.collective for row in run.rows)) or (
             "no whole row" if run.damage else "no rows"
         )
         lines.append(_entry(run, chosen, run.info.started, len(run.info.ranks), what))
-    for each in recordings:
-        facts = each.facts
-        lines.append(_entry(each, chosen, facts.started, facts.ranks, contents(each)))
+    lines += [
+        _entry(each, chosen, each.facts.started, each.ranks, contents(each)) for each in recordings
+    ]
     return "".join(line + "\n" for line in [*lines, "#"])
-
-
-def numbers(runs: Sequence[Run], recordings: Sequence[Recording]) -> str:
-    """Return how many runs and recordings there are, in words."""
-    counts = {"run": len(runs), "recording": len(recordings)}
-    return " and ".join(counted(count, what) for what, count in counts.items() if count)
 
 
 def _entry(

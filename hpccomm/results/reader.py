@@ -261,9 +261,9 @@ def _recording(path: Path, section: _Section) -> Recording:
                 buckets = [TrainingBucket(**each) for each in values]
                 layouts[buckets[0].since] = buckets
     about = facts.of_json(RecordingFacts, section.record)
-    calls = Calls((columns := StoredColumns(blocks, about.ranks)).starts, columns)
+    calls = Calls((columns := StoredColumns(blocks, len(about.hosts))).starts, columns)
     used, member = [*signatures], [*groups, *(each.group for each in signatures.values())]
-    lost = RecordedGroup("", "unknown", (-1,) * about.ranks)
+    lost = RecordedGroup("", "unknown", (-1,) * len(about.hosts))
     if events.damage:
         used.append(int(calls["signature"].max(initial=-1)))
     return Recording(

@@ -7,7 +7,7 @@ import csv
 import io
 import shlex
 from collections.abc import Iterator, Sequence
-from itertools import repeat
+from itertools import groupby, repeat
 
 import numpy as np
 
@@ -16,7 +16,7 @@ from hpccomm.results.recording import Recording
 from hpccomm.results.schema import columns
 from hpccomm.results.table import TIME_FORMAT
 from hpccomm.results.training import TrainingStep
-from hpccomm.units import counted, few
+from hpccomm.units import counted, counted_all, few
 
 MOST_SPANS = 20
 """Lines that steps are gathered in, unless each is shown."""
@@ -30,9 +30,7 @@ _UNITS = ("", "(B)", "(B)", "", "(ms)", "(%)", "(ms)", "")
 
 def contents(recording: Recording) -> str:
     """Return how many steps and calls there are, in words."""
-    steps, calls = len(recording.steps), recording.calls.count
-    words = [counted(steps, "step")] if steps or not calls else []
-    return " and ".join([*words, *([counted(calls, "call")] if calls else [])])
+    return counted_all(step=len(recording.steps), call=recording.calls.count) or "no steps"
 
 
 def text(recording: Recording, *, statistics: bool = False) -> str:
@@ -66,7 +64,7 @@ def _facts(recording: Recording) -> Iterator[str]:
     yield f"# Recording {recording.name} of {recording.path}: {status}"
     yield (
         f"# Started {facts.started.strftime(TIME_FORMAT + ' %z')} by {facts.user} on "
-        f"{few(facts.known_hosts, 4) or 'unknown hosts'}, {counted(facts.ranks, 'rank')}"
+        f"{few(facts.known_hosts, 4) or 'unknown hosts'}, {counted(recording.ranks, 'rank')}"
     )
     yield f"# Command: {shlex.join(facts.arguments)}"
     if facts.settings:
@@ -92,15 +90,13 @@ def _calls(recording: Recording) -> Iterator[str]:
 
 
 def _layouts(recording: Recording) -> Iterator[str]:
-    since = None
-    for bucket in recording.buckets:
-        if bucket.since != since:
-            since = bucket.since
-            count = sum(each.since == since for each in recording.buckets)
-            yield f"# Buckets from step {since}: {count}"
-        names = bucket.gradients.split("\n")
-        shown = ", ".join(names[:MOST_GRADIENTS]) + (" ..." if len(names) > MOST_GRADIENTS else "")
-        yield f"#   {bucket.index}: {len(names)} of {bucket.dtype}, {bucket.nbytes} bytes: {shown}"
+    for since, layout in groupby(recording.buckets, lambda bucket: bucket.since):
+        buckets = [*layout]
+        yield f"# Buckets from step {since}: {len(buckets)}"
+        for each in buckets:
+            names = each.gradients.split("\n")
+            shown = f"{each.dtype}, {each.nbytes} bytes: {few(names, MOST_GRADIENTS)}"
+            yield f"#   {each.index}: {len(names)} of {shown}"
 
 
 def spans(steps: np.ndarray, most: int) -> list[np.ndarray]:

@@ -48,7 +48,7 @@ def test_the_log_says_what_the_training_did(tmp_path: Path) -> None:
     (training,) = recording_file.read(path)
     steps = training.steps
     assert training.status == "completed"
-    assert training.facts.ranks == 2
+    assert training.ranks == 2
     assert training.facts.settings["nonfinite"] == "skip"
     assert steps["step"].tolist() == list(range(11))
     assert steps["skipped"].tolist() == [n == 3 for n in range(11)]

@@ -305,7 +305,10 @@ def test_show(tmp_path, example, capsys):
     assert "completed" in text.splitlines()[0]
     assert "compressor=TopK(0.01)" in text
     assert "# Buckets from step 0: 2\n#   0: 2 of float32, 4096 bytes: w2, b2" in text
-    assert "# Buckets from step 1500: 1\n#   0: 4 of float32, 4608 bytes: w2, b2, w1 ..." in text
+    assert (
+        "# Buckets from step 1500: 1\n#   0: 4 of float32, 4608 bytes: w2, b2, w1 and 1 more"
+        in text
+    )
     assert "# before step 1500: adaptive buckets: larger ones" in text
     first = next(line for line in text.splitlines() if line.lstrip().startswith("0-149 "))
     assert first.split() == ["0-149", "4608", "138", "2", "4.074", "74", "1.000", "1"]
