@@ -145,7 +145,7 @@ def _statistics(steps: np.ndarray) -> Iterator[str]:
 
 
 def _aligned(cells: Sequence[str]) -> str:
-    return f"{cells[0]:>15}" + "".join(f"{each:>12}" for each in cells[1:])
+    return f"{cells[0]:>15}" + "".join(f" {each:>11}" for each in cells[1:])
 
 
 def csv_text(recording: Recording) -> str:

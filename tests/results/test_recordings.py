@@ -387,14 +387,14 @@ def test_a_call_of_a_damaged_group_or_signature_is_analysed_as_far_as_it_is_know
 
 def test_show_list_and_export(tmp_path, capsys):
     path = tmp_path / "t.h5"
-    recording = stepped(3, 40, lambda rank, at: 1_000_000, 500_000, nbytes=1 << 20)
+    recording = stepped(3, 40, lambda rank, at: 1_000_000, 500_000, nbytes=1 << 36)
     write(path, recording)
     assert call(show, path) == 0
     text = capsys.readouterr().out
     assert f"# Recording recording0001 of {path}: completed\n" in text
     assert "by user on node0, 3 ranks\n# Command: train.py\n" in text
     table = [line.split() for line in text.splitlines() if line.lstrip().startswith("all_reduce")]
-    assert table == [["all_reduce", "120", str(120 << 20), "20.000"]]
+    assert table == [["all_reduce", "120", str(120 << 36), "20.000"]]
     assert "# in all: 0.059 s from the first call to the end of the last one" in text
     assert f"hpccomm advise {path}" in text
     assert call(show, path, "--verify") == 0
