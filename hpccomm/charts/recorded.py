@@ -1,6 +1,6 @@
 """A recording of calls as charts: where the time of a step goes, the timeline of a step, and lateness.
 
-`hpccomm plot` and `page` draw them.
+`page` draws them.
 """
 
 from collections.abc import Iterator
@@ -43,9 +43,10 @@ def shares_chart(shares: StepShares) -> Chart:
     ranks: list[Any] = _ranks(len(shares.typical))
     each = [("mean", shares.mean), *((str(rank), shares.typical[rank]) for rank in ranks)]
     rows = [
-        {"rank": rank, "part": part, "ms": ns / 1e6, "percent": 100 * ns / max(1, sum(parts))}
+        {"rank": rank, "part": PARTS[at], "order": at, "ms": ns / 1e6}
+        | {"percent": 100 * ns / max(1, parts.sum())}
         for rank, parts in each
-        for part, ns in zip(PARTS, parts.tolist(), strict=True)
+        for at, ns in enumerate(parts.tolist())
     ]
     axis, height = _rows([rank for rank, _ in each])
     colour = {"scale": {"domain": PARTS, "range": COLOURS}, "legend": {"orient": "bottom"}}
@@ -56,9 +57,8 @@ def shares_chart(shares: StepShares) -> Chart:
         "order": {"field": "order"},
         "tooltip": [*tips(rank="rank", part="part"), number("ms", "ms"), number("percent", "%")],
     }
-    order = [{"calculate": f"indexof({list(PARTS)}, datum.part)", "as": "order"}]
     title = f"Where the {shares.mean.sum() / 1e6:.4g} ms of a step go"
-    return chart(title, rows, _WIDTH, height, transform=order, **layer("bar", encodings))
+    return chart(title, rows, _WIDTH, height, **layer("bar", encodings))
 
 
 def timeline(recording: Recording, steps: ProgramSteps, waits: CallWaits) -> Chart:
@@ -82,18 +82,15 @@ def timeline(recording: Recording, steps: ProgramSteps, waits: CallWaits) -> Cha
     colour = {"scale": {"domain": parts, "range": COLOURS[:4]}, "legend": {"orient": "bottom"}}
     axis, height = _rows(ranks)
     scale = {"zero": False, "nice": False}
+    under_way = {"test": f"datum.part === '{PARTS[HIDDEN]}'", "value": 5}
     encodings = {
         "x": number("begin", "ms since the first rank began the step", scale=scale),
         "x2": {"field": "end"},
         "y": axis,
         "color": encoding("part", "nominal", **colour),
+        "size": {"condition": under_way, "value": 14},
         "tooltip": [*tips(rank="rank", part="part", call="call"), number("ns", "ns", format=",d")],
     }
-    under_way = {
-        "condition": {"test": f"datum.part === '{PARTS[HIDDEN]}'", "value": 5},
-        "value": 14,
-    }
-    encodings["size"] = under_way
     title = f"Step {step + 1} of {len(steps)}, of median duration"
     across = {**ZOOM, "select": {**ZOOM["select"], "encodings": ["x"]}}
     return chart(title, rows, _WIDTH, height, params=[across], **layer("bar", encodings))
@@ -103,11 +100,10 @@ def _bars(
     recording: Recording, waits: CallWaits, chosen: slice
 ) -> Iterator[tuple[str, int, int, str]]:
     """Yield the part, the begin, the end and the name of each bar of calls."""
-    columns = *(recording.calls[name] for name in ("signature", "begin", "end")), waits.since
-    each = (
-        column[chosen].tolist() for column in (*columns, waits.blocked, recording.calls["waited"])
-    )
-    for signature, begin, end, since, waiting, waited in zip(*each, strict=True):
+    names = "signature", "begin", "end", "waited"
+    columns = *(recording.calls[name] for name in names), waits.since, waits.blocked
+    each = (column[chosen].tolist() for column in columns)
+    for signature, begin, end, waited, since, waiting in zip(*each, strict=True):
         one = recording.signatures[signature]
         if one.operation == STEP:
             continue
