@@ -10,7 +10,17 @@ from numpy.typing import NDArray
 
 from hpccomm.recordings.prediction import Prediction, error, five_numbers, predict
 from hpccomm.recordings.prices import fixed, on_network
-from hpccomm.recordings.program import ACT, BLOCK, END, EVENT, START, WAIT, ProgramModel, model
+from hpccomm.recordings.program import (
+    ACT,
+    BLOCK,
+    END,
+    EVENT,
+    MOST_ACTS,
+    START,
+    WAIT,
+    ProgramModel,
+    model,
+)
 from hpccomm.recordings.shares import COMPUTE, HIDDEN, PARTS, WAITING, shares
 from hpccomm.recordings.steps import steps
 from hpccomm.results.lateness import waits
@@ -26,6 +36,9 @@ LINKS = (
     ("Ethernet", "ethernet100"),
 )
 """What is compared: a kind of link, and a network of it."""
+
+MOST_GROWN = 1_000_000
+"""The most acts of several steps on other ranks."""
 
 BUCKET = 25 << 20
 """Bytes of gradients that are reduced together, as PyTorch's DistributedDataParallel does by default."""
@@ -73,8 +86,8 @@ def elsewhere(recording: Recording, network: Network, algorithm: str = "") -> st
     """
     waiting = waits(recording)
     divided = steps(recording, waiting.collectives)
-    program = model(recording, divided)
     ranks = network.ranks
+    program = model(recording, divided, min(MOST_ACTS, MOST_GROWN * recording.ranks // ranks))
     priced = on_network(grown(program, ranks), network, algorithm)
     predicted = predict(priced)
     here = shares(recording, divided, waiting).mean * 1e-9

@@ -112,10 +112,10 @@ class ProgramModel:
         return np.bincount(self.acts["event"][self.calls()], minlength=len(self.events))
 
 
-def model(recording: Recording, steps: ProgramSteps) -> ProgramModel:
+def model(recording: Recording, steps: ProgramSteps, most: int = MOST_ACTS) -> ProgramModel:
     """Return the model of a recorded program.
 
-    It has neighbouring steps whose mean is the median, so that noise averages out. `MOST_ACTS` limits their number.
+    It has neighbouring steps whose mean is the median, so that noise averages out. `most` acts limit their number.
 
     Parameters
     ----------
@@ -123,8 +123,10 @@ def model(recording: Recording, steps: ProgramSteps) -> ProgramModel:
         The recording.
     steps : ProgramSteps
         Its steps.
+    most : int, default 20000
+        The most acts of several steps.
     """
-    first, number = _chosen(recording, steps)
+    first, number = _chosen(recording, steps, most)
     bounds = steps.bounds[first : first + number + 1]
     acts, events = _tables(_part(recording, bounds), bounds)
     return ProgramModel(
@@ -138,10 +140,10 @@ def model(recording: Recording, steps: ProgramSteps) -> ProgramModel:
     )
 
 
-def _chosen(recording: Recording, steps: ProgramSteps) -> tuple[int, int]:
+def _chosen(recording: Recording, steps: ProgramSteps, most: int) -> tuple[int, int]:
     """Return the first step and the number of neighbouring steps whose mean is nearest to the median."""
     taken, each = steps.durations, max(1, recording.calls.count // len(steps))
-    number = max(1, min(MOST_ACTS // each, len(steps) // 2))
+    number = max(1, min(most // each, len(steps) // 2))
     sums = np.concatenate([[0.0], np.cumsum(taken)])
     means = (sums[number:] - sums[:-number]) / number
     return int(np.argmin(np.abs(means - np.median(taken)))), number

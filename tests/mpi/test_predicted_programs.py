@@ -40,10 +40,7 @@ def step(comm: Any, half: Any) -> None:
 
 
 @pytest.mark.parametrize("most", [1, 20_000])
-def test_a_recorded_program_is_predicted_as_it_was(
-    comm: Any, most: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("hpccomm.recordings.program.MOST_ACTS", most)
+def test_a_recorded_program_is_predicted_as_it_was(comm: Any, most: int) -> None:
     if comm.size != 2:
         pytest.skip("a program of two ranks")
     half = comm.split(0)
@@ -53,7 +50,7 @@ def test_a_recorded_program_is_predicted_as_it_was(
             recorder.step()
     if comm.rank == 0:
         recording = recorder.recording
-        program = model(recording, steps(recording, collectives(recording)))
+        program = model(recording, steps(recording, collectives(recording)), most)
         prediction = predict(program)
         assert prediction.seconds == pytest.approx(program.seconds, rel=0.01)
         five = five_numbers(prediction, np.zeros(len(program.events)))
