@@ -4,8 +4,8 @@ A recording has every call of a program (hpccomm record). The table divides a ty
 parts, which sum to it: computation, computation beside which data move, waiting for ranks that are
 late, transfer that blocks, and the fixed cost of small calls. Then come at most five changes, the
 greatest gain first, each with the predicted step, the reason, and a command or a line of code to try.
-Each is predicted alone. The error is that of predicting the recorded steps themselves. What would gain
-less than 3 % is left out.
+Each is predicted alone. The error is that of predicting the recorded steps themselves, and a gain below it
+is uncertain. What would gain less than 3 % is left out.
 
 With --what-if, the step is predicted over other links instead: NVLink, PCIe, InfiniBand and Ethernet. This
 needs no recording for a model whose gradients are of a known size: first all are reduced after the
@@ -116,14 +116,13 @@ def _text(analysis: "Analysis", advice: "Sequence[Advice]") -> str:
     lines.append(f"#{'step':>26}{total / 1e6:12.3f}")
     lines.append(f"# The recorded steps are predicted with an error of {analysis.error:.1%}.")
     if analysis.error > UNSURE:
-        lines.append(
-            "# Its steps differ too much for that to be trusted; mark them by recorder.step()."
-        )
+        mark = "" if "marks" in analysis.steps.how else "; mark them by recorder.step()"
+        lines.append(f"# Its steps differ too much for that to be trusted{mark}.")
     for number, each in enumerate(advice, 1):
         gain = 1 - each.seconds / analysis.step
         lines.append(
             f"{number}. {each.what}: {each.seconds * 1e3:.3f} ms a step, {gain:.0%} less, "
-            f"± {analysis.error:.1%}"
+            f"± {analysis.error:.1%}{', uncertain' * each.uncertain}"
         )
         lines += [f"   why: {each.why}", f"   try: {each.attempt}"]
     if not advice:
@@ -158,6 +157,7 @@ def _document(analysis: "Analysis", advice: "Sequence[Advice]") -> dict[str, Any
                 "gain": analysis.step - each.seconds,
                 "why": each.why,
                 "try": each.attempt,
+                "uncertain": each.uncertain,
             }
             for each in advice
         ],

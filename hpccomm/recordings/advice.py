@@ -13,8 +13,9 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from hpccomm.contracts.collectives import DESCRIPTIONS
-from hpccomm.recordings.prediction import predict
+from hpccomm.contracts.collectives import CALLS, DESCRIPTIONS
+from hpccomm.recordings.prediction import Prediction, error, predict
+from hpccomm.recordings.prices import collective
 from hpccomm.recordings.program import BLOCK, END, ProgramModel, model
 from hpccomm.recordings.shares import (
     COMPUTE,
@@ -31,8 +32,6 @@ from hpccomm.results.lateness import CallWaits, Lateness, lateness, waits
 from hpccomm.results.recording import DEVICE, CallSignature, Recording
 from hpccomm.schedules.algorithms import ALGORITHMS
 from hpccomm.schedules.cost.network_files import typical
-from hpccomm.schedules.cost.terms import estimate, has_terms, ranked
-from hpccomm.settings import DEFAULT_SEGMENT
 from hpccomm.units import few, ranks_named, rounded_size
 
 Seconds = NDArray[np.float64]
@@ -66,6 +65,8 @@ class Advice:
         What was recorded.
     attempt : str
         A command, or a line of code.
+    uncertain : bool
+        Whether the gain is less than the error of the prediction.
     """
 
     cause: str
@@ -73,6 +74,7 @@ class Advice:
     seconds: float
     why: str
     attempt: str
+    uncertain: bool
 
 
 class Analysis:
@@ -87,8 +89,10 @@ class Analysis:
     ----------
     recording, waits, steps, shares, model
         The recording, and what the modules of these names make of it.
-    modelled : float
-        The predicted seconds of a step of the program as it was recorded.
+    predicted : Prediction
+        That of the program as it was recorded.
+    error : float
+        That of predicting the recorded steps, as a part of a step.
     """
 
     def __init__(self, recording: Recording) -> None:
@@ -97,19 +101,13 @@ class Analysis:
         self.steps: ProgramSteps = steps(recording, self.waits.collectives)
         self.shares: StepShares = shares(recording, self.steps, self.waits)
         self.model: ProgramModel = model(recording, self.steps)
-        self.modelled: float = predict(self.model).seconds
+        self.predicted: Prediction = predict(self.model)
+        self.error: float = error(self.predicted.seconds, self.steps)
 
     @property
     def step(self) -> float:
         """Seconds of a typical step."""
         return float(self.shares.mean.sum()) * 1e-9
-
-    @property
-    def error(self) -> float:
-        """By which part the prediction of the recorded steps is off, in the median of them."""
-        return float(np.median(np.abs(self.steps.durations * 1e-9 - self.modelled))) / max(
-            self.step, 1e-9
-        )
 
     @cached_property
     def lateness(self) -> Lateness:
@@ -169,12 +167,13 @@ Change = tuple[ProgramModel, str, str, str]
 
 def advise(analysis: Analysis) -> list[Advice]:
     """Return what would help, the greatest gain first: at most `MOST` changes, which gain `LEAST` of a step each."""
-    advice = []
+    advice, before = [], analysis.predicted.seconds
     for cause, rule in RULES.items():
         for changed, what, why, attempt in rule(analysis):
-            left = predict(changed).seconds / analysis.modelled if analysis.modelled else 1.0
+            left = predict(changed).seconds / before if before else 1.0
             if left <= 1 - LEAST:
-                advice.append(Advice(cause, what, analysis.step * left, why, attempt))
+                seconds, uncertain = analysis.step * left, 1 - left < analysis.error
+                advice.append(Advice(cause, what, seconds, why, attempt, uncertain))
     return sorted(advice, key=lambda each: each.seconds)[:MOST]
 
 
@@ -277,9 +276,8 @@ def merge(analysis: Analysis) -> Iterator[Change]:
     heads = np.maximum.accumulate(np.where(dropped, 0, np.arange(len(acts))))
     head = np.zeros(len(events), np.int64)
     head[event[dropped]] = event[heads[dropped]]
-    beta = np.array(
-        [cost.beta if (cost := analysis.cost(each)) else 0 for each in program.signatures]
-    )
+    costs = map(analysis.cost, program.signatures)
+    beta = np.array([cost.beta if cost else 0 for cost in costs])
     grown = np.flatnonzero(gone)
     seconds[grown] = 0
     np.add.at(seconds, head[grown], (beta[events["signature"]] * events["nbytes"])[grown])
@@ -299,10 +297,14 @@ def merge(analysis: Analysis) -> Iterator[Change]:
     cost = analysis.cost(one)
     assert cost is not None
     left = max(1, round((whole.sum() - gone.sum()) / program.steps))
+    blocked = float((analysis.predicted.end - analysis.predicted.begin)[dropped].sum())
+    blocked /= program.ranks * program.steps * max(analysis.predicted.seconds, 1e-9)
     why = (
-        f"the fixed cost of small calls is {_ms(fixed)} a step; each takes {cost.alpha * 1e6:.3g} µs before its bytes, "
-        f"as long as {rounded_size(cost.half_performance_bytes, 2)} take to move"
+        f"they block for {blocked:.0%} of a step, and in each of them ranks wait for each other; the fixed cost of small "
+        f"calls is {_ms(fixed)} a step: each takes {cost.alpha * 1e6:.3g} µs before its bytes"
     )
+    if cost.beta:
+        why += f", as long as {rounded_size(cost.half_performance_bytes, 2)} take to move"
     attempt = f"comm.{one.operation}(np.concatenate(arrays)), if no result is needed before the last of these calls"
     yield changed, f"Merge {analysis.named(whole)} into {left}", why, attempt
 
@@ -366,9 +368,10 @@ def compress(analysis: Analysis) -> Iterator[Change]:
     fits = analysis.events(large)
     if not fits.any():
         return
-    events, signatures = analysis.model.events, analysis.model.signatures
+    events = analysis.model.events
     rate = converting()
-    alpha = np.array([cost.alpha if (cost := analysis.cost(each)) else 0 for each in signatures])
+    costs = map(analysis.cost, analysis.model.signatures)
+    alpha = np.array([cost.alpha if cost else 0 for cost in costs])
     fixed = np.minimum(alpha[events["signature"]], events["seconds"])
     shorter = fixed + (events["seconds"] - fixed) / 2 + rate * events["nbytes"]
     seconds = np.where(fits, shorter, events["seconds"])
@@ -405,21 +408,14 @@ def another_algorithm(analysis: Analysis) -> Iterator[Change]:
     pairs, which = np.unique(events[["signature", "nbytes"]], return_inverse=True)
     for at, (number, nbytes) in enumerate(pairs.tolist()):
         each = program.signatures[number]
-        used = str(each.values.get("algorithm"))
+        used, what = str(each.values.get("algorithm")), CALLS.get(each.operation)
         ranks, nodes = analysis.nodes(each)
-        if ranks < 2 or not has_terms(each.operation, used):
+        if ranks < 2 or what is None or used not in ALGORITHMS.get(each.operation, ()):
             continue
         network = typical().placed(ranks, -(-ranks // nodes), typical())
-        known = ALGORITHMS[each.operation]
-        names = [
-            name
-            for name in known
-            if has_terms(each.operation, name) and (nodes == 1 or not known[name].shared)
-        ]
-        best = ranked(network, each.operation, nbytes, names, DEFAULT_SEGMENT)[0]
-        ratio = best.seconds / estimate(network, each.operation, nbytes, used, DEFAULT_SEGMENT)
-        if ratio < 0.8:
-            seconds[which == at] *= ratio
+        own, best = (collective(network, what, nbytes, name) for name in (used, ""))
+        if best.seconds < 0.8 * own.seconds:
+            seconds[which == at] *= best.seconds / own.seconds
             better.setdefault((used, best.algorithm), []).append(at)
     for (used, name), places in better.items():
         chosen = np.isin(which, places)

@@ -92,7 +92,7 @@ def elsewhere(recording: Recording, network: Network, algorithm: str = "") -> st
     predicted = predict(priced)
     here = shares(recording, divided, waiting).mean * 1e-9
     then = five_numbers(predicted, fixed(priced, network, algorithm)).mean(axis=0)
-    off = error(program, divided)
+    off = error(predict(program).seconds, divided)
     lines = [
         f"{recording.path.name}: {counted(recording.ranks, 'rank')}, {divided.how}",
         f"Predicted on {network.name} for {counted(ranks, 'rank')} on {counted(network.nodes, 'node')}"
@@ -139,10 +139,8 @@ def what_if(program: ProgramModel) -> str:
         if program.ranks > network.ranks_per_node and network.across is None:
             continue
         # All ranks on one node would not use the link between nodes.
-        single = network.across is not None and program.ranks <= network.ranks_per_node
-        network = (
-            network.placed(program.ranks, 1, network) if single else network.resized(program.ranks)
-        )
+        near = network.across is None or program.ranks > network.ranks_per_node
+        network = network.placed(program.ranks, network.ranks_per_node if near else 1, network)
         predicted = predict(on_network(program, network))
         five = five_numbers(predicted, np.zeros(len(program.events))).mean(axis=0)
         step, computing = five.sum(), five[:WAITING].sum()

@@ -59,10 +59,12 @@ def predict(program: ProgramModel) -> Prediction:
     return _Replay(program).run()
 
 
-def error(program: ProgramModel, steps: ProgramSteps) -> float:
-    """Return by which part the recorded steps differ from the prediction of the unchanged program, in the median."""
-    seconds = predict(program).seconds
-    return float(np.median(np.abs(steps.durations * 1e-9 / seconds - 1))) if seconds else 0.0
+def error(seconds: float, steps: ProgramSteps) -> float:
+    """Return how far recorded steps are from the predicted one, in the median, as a part of the typical step."""
+    durations = steps.durations * 1e-9
+    return float(
+        np.median(np.abs(durations - seconds)) / max(durations[steps.typical].mean(), 1e-9)
+    )
 
 
 def five_numbers(prediction: Prediction, fixed: Seconds) -> Seconds:
@@ -193,8 +195,6 @@ class _Replay:
 
     def share(self, now: float) -> None:
         """Let the events of one rank have equal parts of its link."""
-        if len(self.speed) < 2 and 1.0 in self.speed.values():
-            return
         for each, new in speeds(self.members, self.speed).items():
             if new != self.speed[each]:
                 self.due[each] = now + (self.due[each] - now) * self.speed[each] / new

@@ -17,7 +17,7 @@ from hpccomm.reductions import ReduceOp
 from hpccomm.schedules.cost.model import price
 from hpccomm.schedules.cost.network import Network
 from hpccomm.schedules.cost.network_files import typical
-from hpccomm.schedules.cost.terms import rounds_of
+from hpccomm.schedules.cost.terms import Estimated, rounds_of
 from hpccomm.schedules.schedule import Tuning
 from hpccomm.settings import DEFAULT_SEGMENT
 
@@ -61,7 +61,7 @@ def on_network(program: ProgramModel, network: Network, algorithm: str = "") -> 
         )
         if what is not None and ranks > 1 and not what.peers:
             within = network.placed(ranks, near, typical())
-            prices[kind] = collective(within, what, nbytes, algorithm), 0
+            prices[kind] = collective(within, what, nbytes, algorithm).seconds, 0
         elif level is not None and ranks == 2 and {"dst", "src"} & signature.values.keys():
             passed = level.gap + nbytes / level.bandwidth
             prices[kind] = network.overhead + passed + level.latency, passed
@@ -85,7 +85,7 @@ def fixed(program: ProgramModel, network: Network, algorithm: str = "") -> NDArr
 
 
 @lru_cache(1 << 12)
-def collective(network: Network, what: Collective, nbytes: int, algorithm: str = "") -> float:
+def collective(network: Network, what: Collective, nbytes: int, algorithm: str = "") -> Estimated:
     """Return the seconds of a collective between all ranks of a network, by an algorithm or the fastest one.
 
     Parameters
@@ -100,7 +100,7 @@ def collective(network: Network, what: Collective, nbytes: int, algorithm: str =
         The algorithm, if the collective has it.
     """
     if network.ranks == 1 or not (nbytes or what.sends == "nothing"):
-        return network.overhead
+        return Estimated(algorithm, network.overhead)
     counts = (-(-nbytes // network.ranks),) * network.ranks if what.blockwise else (nbytes,)
     call = Signature(
         what.name,
@@ -115,4 +115,4 @@ def collective(network: Network, what: Collective, nbytes: int, algorithm: str =
     tuning = Tuning(DEFAULT_SEGMENT, CHANNELS, network.topology())
     rounds = rounds_of(network, what.name, nbytes, name, DEFAULT_SEGMENT)
     few = rounds * network.ranks <= MOST_ROUNDS
-    return price(network, call, name, tuning) if few else seconds
+    return Estimated(name, price(network, call, name, tuning) if few else seconds)

@@ -126,7 +126,11 @@ def model(recording: Recording, steps: ProgramSteps, most: int = MOST_ACTS) -> P
     most : int, default 20000
         The most acts of several steps.
     """
-    first, number = _chosen(recording, steps, most)
+    taken, each = steps.durations, max(1, recording.calls.count // len(steps))
+    number = max(1, min(most // each, len(steps) // 2))
+    sums = np.concatenate([[0.0], np.cumsum(taken)])
+    means = (sums[number:] - sums[:-number]) / number
+    first = int(np.argmin(np.abs(means - np.median(taken))))
     bounds = steps.bounds[first : first + number + 1]
     acts, events = _tables(_part(recording, bounds), bounds)
     return ProgramModel(
@@ -138,15 +142,6 @@ def model(recording: Recording, steps: ProgramSteps, most: int = MOST_ACTS) -> P
         number,
         float((bounds[-1] - bounds[0]).mean()) * 1e-9 / number,
     )
-
-
-def _chosen(recording: Recording, steps: ProgramSteps, most: int) -> tuple[int, int]:
-    """Return the first step and the number of neighbouring steps whose mean is nearest to the median."""
-    taken, each = steps.durations, max(1, recording.calls.count // len(steps))
-    number = max(1, min(most // each, len(steps) // 2))
-    sums = np.concatenate([[0.0], np.cumsum(taken)])
-    means = (sums[number:] - sums[:-number]) / number
-    return int(np.argmin(np.abs(means - np.median(taken)))), number
 
 
 def _part(recording: Recording, bounds: NDArray[np.int64]) -> Recording:
@@ -304,8 +299,6 @@ def _alone(
     taken: NDArray[np.float64],
 ) -> NDArray[np.float64]:
     """Return what the events of queues would have taken without others on their ranks at the same time."""
-    if len(np.unique(events["queue"])) < 2:
-        return taken
     members = members_of(len(events), rows["event"], rows["rank"])
     alone, under_way, before = taken.copy(), set[int](), 0.0
     queued = np.flatnonzero((events["queue"] >= 0) & (taken > 0)).tolist()

@@ -93,6 +93,51 @@ def test_all_ranks_of_a_slow_node_are_a_slow_node() -> None:
     assert first.seconds == pytest.approx(4.02e-3, rel=0.01)
 
 
+def test_what_the_prediction_cannot_tell_is_uncertain(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Every second step takes three times as long."""
+    calls: list[list[MadeCall]] = [[], []]
+    now = 0
+    for step in range(40):
+        for rank, compute in enumerate((1000, 1200)):
+            own = now + compute * (1 + 2 * (step % 2)) * MICRO
+            end = now + 1300 * (1 + 2 * (step % 2)) * MICRO
+            calls[rank] += [
+                MadeCall(all_reduce(64), step + 1, own, end),
+                MadeCall(MARK, 0, end, end),
+            ]
+        now = end
+    file = tmp_path / "t.h5"
+    recording_file.write(file, made(calls))
+    assert main(["advise", str(file)]) == 0
+    text = capsys.readouterr().out
+    assert "8% less" in text
+    assert ", uncertain" in text
+    assert "recorder.step()" not in text  # as they are marked
+
+
+def test_small_calls_that_wait_for_each_other_are_merged_for_that() -> None:
+    """Their fixed cost is little; in each the ranks lose as much again as they compute."""
+    calls: list[list[MadeCall]] = [[], []]
+    now = 0
+    for number in range(1, 2001):
+        late = now + (100 * MICRO if number % 50 == 0 else 2 * MICRO)
+        slow = 40 * MICRO if number % 3 == 0 else 0
+        for each in calls:
+            each.append(MadeCall(all_reduce(32), number, late, late + 2 * MICRO + slow))
+        now = late + 2 * MICRO + slow
+        if number % 50 == 0:
+            for each in calls:
+                each.append(MadeCall(MARK, 0, now, now))
+    analysis = Analysis(made(calls))
+    (first,) = advise(analysis)
+    blocked = first.why.partition(" of a step")[0].removeprefix("they block for ")
+    assert float(blocked.rstrip("%")) / 100 == pytest.approx(
+        1 - first.seconds / analysis.step, abs=0.2
+    )
+
+
 def test_what_gains_less_than_three_percent_is_not_said() -> None:
     analysis = Analysis(program([5, 5.1], small=2))
     assert advise(analysis) == []
