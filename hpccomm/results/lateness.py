@@ -69,12 +69,9 @@ def waits(recording: Recording) -> CallWaits:
     awaited[matched.calls] = _awaited(recording, matched)
     _add_messages(awaited, begin, messages(recording))
     arrival = begin[awaited]
-    error = np.array(recording.facts.clock_error_ns, np.int64)
-    allowed: Indices = np.zeros(1, np.int64)
-    if error.any():
-        each = error[calls.ranks()]
-        allowed = each + each[awaited]
-    waiting = (arrival > begin) & (arrival <= end + allowed)
+    known = recording.facts.clock_error_ns or [0] * recording.ranks
+    error = np.array(known, np.int64)[calls.ranks()]
+    waiting = (arrival > begin) & (arrival <= end + error + error[awaited])
     awaited[~waiting] = np.flatnonzero(~waiting)
     until = np.minimum(np.where(waiting, arrival, begin), end)
     since = np.where(calls["asked"] > 0, calls["asked"], begin)

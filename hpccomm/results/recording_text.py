@@ -108,16 +108,11 @@ def spans(steps: np.ndarray, most: int) -> list[np.ndarray]:
 def _spans(steps: np.ndarray) -> Iterator[tuple[str, ...]]:
     for span in spans(steps, MOST_SPANS):
         first, last = int(span["step"][0]), int(span["step"][-1])
-        yield (
-            f"{first}" if first == last else f"{first}-{last}",
-            f"{np.median(span['nbytes']):.0f}",
-            f"{np.median(span['wire_nbytes']):.0f}",
-            f"{np.median(span['calls']):.0f}",
-            f"{np.median(span['seconds']) * 1e3:.3f}",
-            _hidden(span),
-            f"{np.median(span['blocked_seconds']) * 1e3:.3f}",
-            f"{span['skipped'].sum()}",
-        )
+        counts = (f"{np.median(span[name]):.0f}" for name in ("nbytes", "wire_nbytes", "calls"))
+        times = "seconds", "blocked_seconds"
+        taken, blocked = (f"{np.median(span[name]) * 1e3:.3f}" for name in times)
+        numbers = f"{first}" if first == last else f"{first}-{last}"
+        yield numbers, *counts, taken, _hidden(span), blocked, f"{span['skipped'].sum()}"
 
 
 def _hidden(steps: np.ndarray) -> str:
