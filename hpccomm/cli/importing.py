@@ -26,6 +26,7 @@ import argparse
 import sys
 from datetime import datetime
 from pathlib import Path
+from types import ModuleType
 
 from hpccomm.bench.flag import Flag
 from hpccomm.bench.logs.imported import LeftOutTable, LogDefaults, collective_of
@@ -57,22 +58,32 @@ FLAGS = (
 def run(args: argparse.Namespace) -> int:
     """Read and store; return the exit status."""
     from hpccomm.bench.logs import reading
+    from hpccomm.recordings.exchange import inspector, pytorch
 
     if args.output is None and not args.dry_run:
         raise UsageError("--output is missing; name the results file, or give --dry-run")
-    others = _import_calls(args)
     # All logs are read before the first is stored.
     logs, unreadable = [], []
-    with watched("reading logs", len(others)) as progress:
-        for log in others:
+    of_calls: dict[ModuleType, dict[Path, bytes]] = {pytorch: {}, inspector: {}}
+    with watched("reading logs", len(args.logs)) as progress:
+        for log in args.logs:
             try:
-                logs.append((log, reading.parse(*_read(log, args))))
+                data, defaults = _read(log, args)
+                for reader, files in of_calls.items():
+                    if reader.is_one(data):
+                        files[log] = data
+                        break
+                else:
+                    logs.append((log, reading.parse(data, defaults)))
             except ResultsError as error:
                 unreadable.append(str(error))
             progress.advance()
     refused = ResultsError("; ".join(unreadable))
     if unreadable and not args.dry_run:
         raise refused
+    for reader, files in of_calls.items():
+        if files:
+            _import_calls(reader, files, args)
     known_runs = reading.KnownRuns(args.output)
     mendable = False
     for log, content in logs:
@@ -97,33 +108,16 @@ def run(args: argparse.Namespace) -> int:
     return 2 if mendable else 0
 
 
-def _import_calls(args: argparse.Namespace) -> list[Path]:
-    """Store the calls that recorders of other programs wrote down; return the other logs."""
-    from hpccomm.recordings.exchange import inspector, pytorch
+def _import_calls(reader: ModuleType, files: dict[Path, bytes], args: argparse.Namespace) -> None:
+    """Store the calls that another recorder wrote down, in files of one program."""
     from hpccomm.results import recording_file
 
-    others = list(args.logs)
-    for reader, what in ((pytorch, "PyTorch's flight recorder"), (inspector, "NCCL Inspector")):
-        files = {log: log.read_bytes() for log in others if reader.is_one(_beginning(log))}
-        if files:
-            recording, notes = reader.read(files)
-            name = "" if args.dry_run else recording_file.write(args.output, recording)
-            place = f"{name} of {args.output}" if name else "would be stored"
-            calls = (
-                f"{counted(recording.calls.count, 'call')} of {counted(recording.ranks, 'rank')}"
-            )
-            output.write(f"{counted(len(files), 'file')} of {what}: {calls}: {place}\n")
-            output.write("".join(f"  {note}\n" for note in notes))
-            others = [log for log in others if log not in files]
-    return others
-
-
-def _beginning(log: Path) -> bytes:
-    try:
-        with log.open("rb") as file:
-            return file.read(4096)
-    except OSError:
-        return b""  # reading it says why
+    recording, notes = reader.read(files)
+    name = "" if args.dry_run else recording_file.write(args.output, recording)
+    place = f"{name} of {args.output}" if name else "would be stored"
+    calls = f"{counted(recording.calls.count, 'call')} of {counted(recording.ranks, 'rank')}"
+    output.write(f"{counted(len(files), 'file')} of {reader.SOURCE}: {calls}: {place}\n")
+    output.write("".join(f"  {note}\n" for note in notes))
 
 
 def _read(log: Path, args: argparse.Namespace) -> tuple[bytes, LogDefaults]:

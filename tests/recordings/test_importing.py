@@ -210,3 +210,33 @@ def test_equal_calls_of_all_ranks_are_matched(tmp_path, capsys):
     numbers = [rows(recording, rank, "number") for rank in range(8)]
     assert all(each == numbers[0] for each in numbers)
     assert len({number for _, number in numbers[0]}) == 3
+
+
+@pytest.mark.parametrize(
+    ("name", "data"),
+    [
+        ("rank_0", pickle.dumps(["pg_config"], 2)),
+        ("rank_0", pickle.dumps({"pg_config": {}}, 2)),
+        ("rank_0", pickle.dumps({"pg_config": {}, "entries": [{"state": "started"}]}, 2)),
+        ("rank_0", pickle.dumps({"pg_config": {"0": {"ranks": "[0, "}}, "entries": []}, 2)),
+        ("rank_0", pickle.dumps({"pg_config": {}, "entries": []}, 2)[:-9]),
+        ("trace_20261126", pickle.dumps({"pg_config": {}, "entries": []}, 2)),
+    ],
+)
+def test_a_damaged_dump_is_refused_in_words(tmp_path, capsys, name, data):
+    good = dump(tmp_path / "rank_1", entry("all_reduce", 1, 0))
+    (tmp_path / name).write_bytes(data)
+    files = [str(good), str(tmp_path / name)]
+    assert main.main(["import", *files, "--output", str(tmp_path / "t.h5")]) == 2
+    assert f"{tmp_path / name} " in capsys.readouterr().err
+    assert not (tmp_path / "t.h5").exists()
+
+
+def test_damaged_lines_of_nccl_inspector_are_left_out(tmp_path, capsys):
+    lines = [json.loads(inspected(rank, "AllReduce", 0, 8, 5, 1000)) for rank in (1, 8, 2, 3)]
+    lines[2]["header"]["n_ranks"] = "8"
+    del lines[3]["header"]["n_ranks"]
+    (tmp_path / "log").write_text("\n".join(map(json.dumps, lines)))
+    _, said = imported(tmp_path, [tmp_path / "log"], capsys)
+    assert "1 call of 1 rank" in said
+    assert "3 lines could not be read" in said

@@ -1,6 +1,5 @@
 """A recording of the calls that another program's recorder wrote down."""
 
-import getpass
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -8,6 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from hpccomm.results import origin
 from hpccomm.results.recording import (
     CALL_COLUMNS,
     Calls,
@@ -67,7 +67,7 @@ def recording(
     table = np.array(rows, [(each.name, each.kind) for each in CALL_COLUMNS])
     facts = RecordingFacts(
         datetime.fromtimestamp(first / 1e9, UTC),
-        getpass.getuser(),
+        origin.user(),
         (source,),
         tuple(hosts) or ("",) * len(ranks),
         first,

@@ -18,14 +18,10 @@ from hpccomm.recordings.exchange.foreign import ForeignCall, recording
 from hpccomm.results.recording import DEVICE, RecordedGroup, Recording
 from hpccomm.units import counted
 
-NAMES = {
-    "AllReduce": "all_reduce",
-    "AllGather": "all_gather",
-    "ReduceScatter": "reduce_scatter",
-    "Broadcast": "broadcast",
-    "Reduce": "reduce",
-}
-"""NCCL's names of collectives, and hpccomm's."""
+SOURCE = "NCCL Inspector"
+
+COLLECTIVES = ["AllGather", "AllReduce", "Broadcast", "Reduce", "ReduceScatter"]
+"""NCCL's names of what it counts, each from 0."""
 
 
 def is_one(data: bytes) -> bool:
@@ -45,8 +41,13 @@ def read(files: Mapping[Path, bytes]) -> tuple[Recording, list[str]]:
     for text in (text for data in files.values() for text in data.splitlines()):
         try:
             line = json.loads(text)
-            process = (line["metadata"]["hostname"], line["metadata"]["pid"])
-            lines.append((process, line["header"], _call(line)))
+            process, header = (
+                (line["metadata"]["hostname"], line["metadata"]["pid"]),
+                line["header"],
+            )
+            if not 0 <= header["rank"] < header["n_ranks"]:
+                raise ValueError
+            lines.append((process, header, _call(line)))
         except (ValueError, LookupError, TypeError):
             broken += 1  # a killed process may have left half a line
     if not lines:
@@ -75,16 +76,16 @@ def read(files: Mapping[Path, bytes]) -> tuple[Recording, list[str]]:
     groups = [RecordedGroup(uid, uid, tuple(ranks)) for uid, ranks in members.items()]
     ranks = range(len(actors))
     return recording(
-        [calls[at] for at in ranks], groups, "NCCL Inspector", [hosts[at] for at in ranks]
+        [calls[at] for at in ranks], groups, SOURCE, [hosts[at] for at in ranks]
     ), notes
 
 
 def _call(line: Mapping[str, Any]) -> ForeignCall:
     header, perf = line["header"], line["coll_perf"]
-    name = NAMES.get(perf["coll"]) or re.sub(r"(?<!^)(?=[A-Z])", "_", perf["coll"]).lower()
-    # NCCL counts the calls of each collective from 0: the same number on all ranks, and of no other call.
-    kinds = sorted(NAMES)
-    kind = kinds.index(perf["coll"]) if perf["coll"] in kinds else len(kinds)
+    name = re.sub(r"(?<!^)(?=[A-Z])", "_", perf["coll"]).lower()
+    # The same number on all ranks, and of no other call.
+    kinds = [*COLLECTIVES, perf["coll"]]
+    number = 1 + perf["coll_sn"] * len(kinds) + kinds.index(perf["coll"])
     end = line["metadata"]["dump_timestamp_us"]
     begin = end - perf["coll_exec_time_us"]
     if (times := perf.get("event_trace_ts")) is not None:
@@ -95,7 +96,7 @@ def _call(line: Mapping[str, Any]) -> ForeignCall:
     return ForeignCall(
         header["id"],
         name,
-        1 + perf["coll_sn"] * (len(kinds) + 1) + kind,
+        number,
         perf["coll_msg_size_bytes"] * ranks,
         begin * 1000,
         end * 1000,

@@ -40,14 +40,7 @@ def write(recording: Recording, path: Path) -> list[str]:
         If it cannot be written, or is there.
     """
     with os_errors_as(path, "write"), _opened(path) as text:
-        facts = recording.facts
-        about = {
-            "program": " ".join(facts.arguments),
-            "started": facts.started.isoformat(),
-            "unix_ns_of_0": facts.unix_ns + span(recording)[0],
-        }
-        text.write(f'{{"displayTimeUnit": "ns", "otherData": {json.dumps(about)},\n')
-        text.write('"traceEvents": [')
+        text.write('{"displayTimeUnit": "ns", "traceEvents": [')
         for number, event in enumerate(_events(recording)):
             text.write(f"{',' if number else ''}\n{event}")
         text.write("\n]}\n")

@@ -23,20 +23,13 @@ from hpccomm.errors import ResultsError
 from hpccomm.recordings.exchange.foreign import ForeignCall, recording
 from hpccomm.results.recording import ASYNC, DEVICE, RecordedGroup, Recording
 
+SOURCE = "PyTorch's flight recorder"
+
 DTYPES = {
-    "Float": "float32",
-    "Double": "float64",
-    "Half": "float16",
-    "BFloat16": BFLOAT16.name,
-    "Byte": "uint8",
-    "Char": "int8",
-    "Short": "int16",
-    "Int": "int32",
-    "Long": "int64",
-    "Bool": "bool",
-    "ComplexFloat": "complex64",
-    "ComplexDouble": "complex128",
-}
+    "Float": "float32", "Double": "float64", "Half": "float16", "BFloat16": BFLOAT16.name,
+    "Byte": "uint8", "Char": "int8", "Short": "int16", "Int": "int32", "Long": "int64",
+    "Bool": "bool", "ComplexFloat": "complex64", "ComplexDouble": "complex128",
+}  # fmt: skip
 """PyTorch's names of its types, and NumPy's."""
 
 _ADDED = re.compile(r"^_|_oop$|_base$|_single$|_coalesced$|_into_tensor|_tensor|^all_reduce_(?=b)")
@@ -61,42 +54,38 @@ def read(files: Mapping[Path, bytes]) -> tuple[Recording, list[str]]:
     ResultsError
         If one is damaged, or its name does not end in its rank.
     """
-    dumps: dict[int, Any] = {}
+    names: dict[str, str] = {}
+    members: dict[str, set[int]] = {}
+    calls: dict[int, list[ForeignCall]] = {}
     for path, data in files.items():
-        digits = re.search(r"\d+$", path.name)
-        if digits is None or int(digits[0]) in dumps:
+        digits = re.search(r"(?<!\d)\d{1,6}$", path.name)  # more are a date
+        if digits is None or int(digits[0]) in calls:
             raise ResultsError(
                 f"{path} does not end in a rank of its own, as rank_0 does; name it as PyTorch did"
             )
         try:
-            dumps[int(digits[0])] = _Plain(io.BytesIO(data)).load()
+            dump = _Plain(io.BytesIO(data)).load()
+            for uid, config in dump["pg_config"].items():
+                members.setdefault(uid, set()).update(map(int, json.loads(config["ranks"])))
+            entries = dump["entries"]
+            last = max((_ended(each) or each["time_created_ns"] for each in entries), default=0)
+            calls[int(digits[0])] = [_call(each, last) for each in entries]
+            for each in entries:
+                names.setdefault(*each["process_group"])
         except Exception as error:
             raise ResultsError(
-                f"{path} cannot be read as a dump of PyTorch's flight recorder: {error}; leave it out"
+                f"{path} cannot be read as a dump of {SOURCE}: {error!r}; leave it out"
             ) from error
-    names: dict[str, str] = {}
-    members: dict[str, list[int]] = {}
-    calls: dict[int, list[ForeignCall]] = {}
-    for rank, dump in sorted(dumps.items()):
-        for uid, config in dump["pg_config"].items():
-            members.setdefault(uid, []).extend(json.loads(config["ranks"]))
-        entries = dump["entries"]
-        last = max((_ended(each) or each["time_created_ns"] for each in entries), default=0)
-        calls[rank] = [_call(each, last) for each in entries]
-        for each in entries:
-            names.setdefault(*each["process_group"])
     if not any(calls.values()):
         raise ResultsError(f"{next(iter(files))} has no calls; give the dumps of a program")
     for uid in names:
         using = {rank for rank in calls if any(each.group == uid for each in calls[rank])}
-        members[uid] = sorted({*members.get(uid, ())} or using)
-    groups = [RecordedGroup(uid, name, tuple(members[uid])) for uid, name in names.items()]
-    size = 1 + max(max(calls), *(max(members[uid], default=0) for uid in names))
-    whole = recording(
-        [calls.get(rank, []) for rank in range(size)], groups, "PyTorch's flight recorder"
-    )
+        members[uid] = members.get(uid) or using
+    groups = [RecordedGroup(uid, name, tuple(sorted(members[uid]))) for uid, name in names.items()]
+    size = 1 + max(max(calls), *(max(members[uid]) for uid in names))
+    whole = recording([calls.get(rank, []) for rank in range(size)], groups, SOURCE)
     notes = []
-    if absent := size - len(dumps):
+    if absent := size - len(calls):
         notes.append(f"{absent} of {size} ranks have no dump here")
     ended = whole.calls["end"] > whole.calls["begin"]
     if unknown := whole.calls.count - int(ended.sum()):
@@ -126,7 +115,7 @@ def _call(entry: Mapping[str, Any], last: int) -> ForeignCall:
         count = min(sum(numbers[:inputs]), sum(numbers[inputs:]) or sum(numbers))
         values |= {"dtype": DTYPES.get(dtypes[0], dtypes[0]), "count": count}
     completed = entry["state"] == "completed" or entry["retired"]
-    begin = entry["time_created_ns"]
+    begin = int(entry["time_created_ns"])
     return ForeignCall(
         entry["process_group"][0],
         name,
