@@ -20,6 +20,7 @@ from hpccomm.bench.perf import facts, readers
 from hpccomm.dispatch import policy
 from hpccomm.drawing import vega
 from hpccomm.drawing.files import check_place, save
+from hpccomm.results import origin
 from hpccomm.units import size
 
 if TYPE_CHECKING:
@@ -187,7 +188,7 @@ class Contest:
             f"{comm.num_nodes} node{'s' * (comm.num_nodes > 1)}",
             "machine": machine(),
             "date": f"{datetime.now().astimezone():%Y-%m-%d}",
-            "with": ", ".join([*(f"{n} {v}" for n, v in facts.versions().items()), *gloos]),
+            "with": ", ".join([*(f"{n} {v}" for n, v in origin.versions().items()), *gloos]),
             "figures": f"medians of {self.arguments.rounds} rounds, slowest rank; the limit is "
             f"{self.limit_name}",
         }

@@ -38,8 +38,9 @@ def run(args: argparse.Namespace) -> int:
     os.environ["HPCCOMM_RECORDING"] = str(args.output.absolute())
     try:
         os.execvp(args.command[0], args.command)
-    except OSError as error:
+    except (OSError, ValueError) as error:  # it is empty
+        why = getattr(error, "strerror", error)
         raise UsageError(
-            f"{args.command[0]!r} cannot be started: {error.strerror}; give a program behind --, such as "
+            f"{args.command[0]!r} cannot be started: {why}; give a program behind --, such as "
             "python train.py"
         ) from error

@@ -6,7 +6,6 @@ joins the parts. A program that is killed leaves them, and readers join them.
 
 import logging
 import os
-import platform
 import sys
 from collections.abc import Callable
 from dataclasses import replace
@@ -20,7 +19,6 @@ from typing import Any, Protocol
 
 import numpy as np
 
-import hpccomm
 from hpccomm.backends.bootstrap import launch, mpi
 from hpccomm.clocks.common import ClockRanks, CommonClock
 from hpccomm.communicator.core import HasCore
@@ -239,14 +237,12 @@ class ProgramRecorder:
                 recording = joined(path)
                 late = lateness(recording)
                 if self.path is None:
-                    columns = dict(recording.calls.columns)
-                    self.recording = replace(
-                        recording, calls=Calls(recording.calls.starts, columns)
-                    )
+                    calls = Calls(recording.calls.starts, dict(recording.calls.columns))
+                    self.recording = replace(recording, calls=calls)
                 else:
                     self.name = write(path, recording)
-                    calls = counted(recording.calls.count, "call")
-                    self._say(f"{calls} of {counted(comm.size, 'rank')} are {self.name} of {path}")
+                    count = counted(recording.calls.count, "call")
+                    self._say(f"{count} of {counted(comm.size, 'rank')} are {self.name} of {path}")
             except (OSError, HpccommError) as failure:
                 error = str(failure)
         error, comm._core.lateness = comm.broadcast_object((error, late))  # noqa: SLF001 (as above)
@@ -358,10 +354,17 @@ def _stamp(path: Path) -> tuple[int, ...] | None:
 
 
 def record_job(comm: RecordedRanks, path: str) -> None:
-    """Record the program by a communicator that was made just now, if that has all ranks of the job."""
+    """Record the program by a communicator that was made just now, if that has all ranks of the job.
+
+    Where that cannot be, as in a process that a recorded program starts, it goes on without.
+    """
     everyone = 1 if comm.mpi_comm is None else mpi.start().COMM_WORLD.size
     if comm.size == everyone and not traces:
-        ProgramRecorder(comm, path).speaks = True
+        try:
+            ProgramRecorder(comm, path).speaks = True
+        except ResultsError as error:
+            if comm.rank == 0:
+                write_stderr(f"hpccomm: the program is not recorded: {error}")
 
 
 def _agreed(comm: RecordedRanks, make: Callable[[], Any]) -> Any:
@@ -381,11 +384,7 @@ def _agreed(comm: RecordedRanks, make: Callable[[], Any]) -> Any:
 
 def _facts(hosts: tuple[str, ...], mpi_comm: object) -> RecordingFacts:
     """Return the facts of a recording that begins now, as this rank sees them."""
-    versions = {
-        "hpccomm": hpccomm.__version__,
-        "python": platform.python_version(),
-        "numpy": np.__version__,
-    }
+    versions = origin.versions()
     if mpi_comm is not None:
         versions["mpi"] = mpi.vendor(mpi.start())
     return RecordingFacts(

@@ -52,7 +52,7 @@ def file() -> Path:
     """Return the file: ``%r`` in its name is the rank, which else stands before the name's ending."""
     named = str(read("HPCCOMM_METRICS_FILE"))
     path = Path(named.replace("%r", str(process.rank)))
-    return path if "%r" in named else path.with_name(f"{path.stem}.{process.rank}{path.suffix}")
+    return path if "%r" in named else path.parent / f"{path.stem}.{process.rank}{path.suffix}"
 
 
 def write() -> None:

@@ -60,6 +60,7 @@ def test_each_run_is_added_and_its_status_is_the_programs(mpiexec: Job, tmp_path
         (["--output", "t.h5", "--", "no-such-program"], "'no-such-program' cannot be started"),
         (["--output", "no/such/t.h5", "--", "true"], "cannot write no/such/t.h5"),
         (["--output", "t.h5"], "COMMAND"),
+        (["--output", "t.h5", "--", ""], "'' cannot be started"),
     ],
 )
 def test_what_cannot_be_recorded_is_refused_before_it_starts(
@@ -93,3 +94,22 @@ def test_a_killed_program_has_lost_less_than_five_seconds(tmp_path: Path) -> Non
     assert recording.status == "interrupted"
     assert 0 < killed - recording.calls["end"].max() < 5e9
     assert list(recording.operations()) == ["all_reduce"]
+
+
+def test_what_a_recorded_program_starts_runs_unrecorded(tmp_path: Path) -> None:
+    child, program = tmp_path / "child.py", tmp_path / "program.py"
+    child.write_text(CALLS)
+    program.write_text(
+        "import hpccomm, subprocess, sys\n"
+        "with hpccomm.new_comm() as comm:\n"
+        "    comm.barrier()\n"
+        f"    subprocess.run([sys.executable, {str(child)!r}, '0'], check=True)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, *record(tmp_path / "t.h5", sys.executable, str(program))],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "not recorded: rank 0: another program records to" in done.stderr
+    (recording,) = recording_file.read(tmp_path / "t.h5")
+    assert list(recording.operations()) == ["barrier"]

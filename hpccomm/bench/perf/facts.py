@@ -4,7 +4,6 @@ The header of a table and the results file show them. Every program that stores 
 """
 
 import os
-import platform
 import sys
 from collections import Counter
 from collections.abc import Mapping
@@ -12,9 +11,6 @@ from datetime import datetime
 from importlib import metadata
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
-import hpccomm
 from hpccomm.backends.bootstrap import launch
 from hpccomm.bench.perf.memory_kind import ON_HOST, DeviceDescription
 from hpccomm.files.regular import as_utf8
@@ -86,7 +82,7 @@ def local_run_info(
         "user": origin.user(),
         "arguments": ("hpccomm", *map(as_utf8, sys.argv[1:])),
         "launcher": "none" if place is None else place.launcher,
-        "versions": versions(),
+        "versions": origin.versions(),
         "environment": recorded_environment(os.environ),
         "slurm": recorded_slurm(os.environ),
     }
@@ -109,14 +105,8 @@ def together(nodes: Mapping[int, Mapping[str, str]]) -> dict[str, str]:
     return result
 
 
-def versions() -> dict[str, str]:
-    """Return the versions of the libraries that every run needs."""
-    own = hpccomm.__version__
-    return {"hpccomm": own, "python": platform.python_version(), "numpy": np.__version__}
-
-
 def _versions(comm: "Communicator") -> dict[str, str]:
-    result = versions()
+    result = origin.versions()
     if comm.mpi_comm is not None:
         from mpi4py import MPI
 
