@@ -21,9 +21,7 @@ Examples
 
 import argparse
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
-
-import numpy as np
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from hpccomm.bench.flag import Flag
 from hpccomm.bench.perf import readers
@@ -33,15 +31,15 @@ from hpccomm.schedules.algorithms import ALGORITHMS
 from hpccomm.units import counted, ranges, rounded_size
 
 if TYPE_CHECKING:
-    from collections import Counter
-
     from hpccomm.communicator import Communicator
-    from hpccomm.recordings.replaying import ComparedCalls, Score
+    from hpccomm.recordings.replaying import Score
     from hpccomm.results.recording import Recording
 
 SECONDS = 10
 MOST_CALLS = 100_000
 """Recorded seconds that are replayed by default, and the most calls of a rank."""
+
+HEAD = "recorded(us)  replayed(us)   ratio  where"
 
 _NAMES = {"recorded", "auto", "native", *(name for each in ALGORITHMS.values() for name in each)}
 
@@ -82,10 +80,10 @@ def _replayed(args: argparse.Namespace, comm: "Communicator") -> int:
     from hpccomm.bench.perf.root import on_root
     from hpccomm.recordings.player import Player
 
-    planned = on_root(comm, lambda: _Planned(args, comm))
-    total, number, used = comm.broadcast_object(planned.counts if planned else None)
-    score = comm.scatter_object(planned.parts() if planned else None)
-    player = Player(comm, score, used, args.algorithm, gaps=not args.without_gaps)
+    planned = on_root(comm, lambda: _planned(args, comm.size))
+    parts = [(planned.steps, planned.score.of_rank(each)) for each in range(comm.size)] if planned else None  # fmt: skip
+    total, score = comm.scatter_object(parts)
+    player = Player(comm, score, args.algorithm, gaps=not args.without_gaps)
     each_rank = comm.all_gather_object(player.takers)
     takers = [set[str]().union(*each) for each in zip(*each_rank, strict=True)]
     for name, calls in zip(args.algorithm, takers, strict=True):
@@ -95,113 +93,90 @@ def _replayed(args: argparse.Namespace, comm: "Communicator") -> int:
     for step in range(-args.warm_up, total):
         if step == 0:
             recorder = comm.record(args.output)
-        if step % number == 0:
+        if step % score.steps == 0:
             player.end()
         for at in range(len(args.algorithm)):
-            player.play(step % number, at)
+            player.play(step % score.steps, at)
             if step >= 0:
                 recorder.step()
     player.end()
     recorder.end()
     player.close()
-    on_root(comm, lambda: planned.report(recorder, takers) if planned else None)
+    on_root(comm, lambda: _report(args, planned, recorder, takers) if planned else None)
     status: int = comm.broadcast_object(planned.status if planned else None)
     return status
 
 
-class _Planned:
-    """A replay, on rank 0."""
+class _Planned(NamedTuple):
+    """A replay, on rank 0: how many steps are made, and the status of the file."""
 
-    def __init__(self, args: argparse.Namespace, comm: "Communicator") -> None:
-        from hpccomm.recordings.replaying import score
-        from hpccomm.recordings.steps import steps
-        from hpccomm.results.matching import collectives
+    recording: "Recording"
+    score: "Score"
+    steps: int
+    status: int
 
-        chosen, self.status = output.read_recording(args.file, args.run)
-        self._args, self._recording = args, chosen
-        if comm.size > chosen.ranks:
-            raise UsageError(
-                f"{chosen.name} of {args.file} is of {counted(chosen.ranks, 'rank')}, and this job has {comm.size}; "
-                f"start {chosen.ranks} or fewer"
-            )
-        parts = steps(chosen, collectives(chosen))
-        most = min(
-            SECONDS * 1e9 / parts.durations.mean(),
-            MOST_CALLS * len(parts) * chosen.ranks / len(chosen.calls["begin"]),
+
+def _planned(args: argparse.Namespace, ranks: int) -> _Planned:
+    """Choose what is replayed, and print it."""
+    from hpccomm.recordings.replaying import score
+    from hpccomm.recordings.steps import steps
+    from hpccomm.results.matching import collectives
+
+    chosen, status = output.read_recording(args.file, args.run)
+    if ranks > chosen.ranks:
+        raise UsageError(
+            f"{chosen.name} of {args.file} is of {counted(chosen.ranks, 'rank')}, and this job has {ranks}; "
+            f"start {chosen.ranks} or fewer"
         )
-        total = args.steps or max(1, min(len(parts), int(most)))
-        number = min(total, len(parts))
-        first = (len(parts) - number) // 2
-        self._score, left_out = score(chosen, parts, first, number, comm.size)
-        if not len(self._score.events):
-            why = "; ".join(left_out) or "they make no calls"
-            raise UsageError(
-                f"no call of steps {first}-{first + number - 1} can be made again: {why}"
-            )
-        groups = {
-            chosen.signatures[each].group for each in np.unique(self._score.events["signature"])
-        }
-        self.counts = total, number, sorted(groups)
-        output.write(_heading(args, chosen, comm.size, total, (first, number, parts.how), left_out))
-
-    def parts(self) -> "list[Score]":
-        """Return what each rank does."""
-        from dataclasses import replace
-
-        events = self._score.events
-        ranks = range(int(events["rank"].max()) + 1)
-        return [replace(self._score, events=events[events["rank"] == each]) for each in ranks]
-
-    def report(self, recorder: Any, takers: Sequence[set[str]]) -> None:
-        """Print what came of it."""
-        from hpccomm.recordings.replaying import compared
-        from hpccomm.results import recording_file
-
-        replay = recorder.recording or recording_file.read(self._args.output)[-1]
-        several = len(self._args.algorithm)
-        for at, (name, calls) in enumerate(zip(self._args.algorithm, takers, strict=True)):
-            rows, blocked = compared(self._recording, replay, self._score, at, several)
-            by = "" if name == "recorded" else f", taken by {', '.join(sorted(calls))}"
-            output.write(f"#\n# Algorithms: {name}{by}\n{_table(rows)}{_steps(blocked)}")
-
-
-def _heading(
-    args: argparse.Namespace,
-    recording: "Recording",
-    ranks: int,
-    total: int,
-    span: tuple[int, int, str],
-    left_out: "Counter[str]",
-) -> str:
-    first, number, how = span
-    fewer = f" of {recording.ranks}" if ranks < recording.ranks else ""
+    parts = steps(chosen, collectives(chosen))
+    most = min(
+        SECONDS * 1e9 / parts.durations.mean(),
+        MOST_CALLS * len(parts) * chosen.ranks / chosen.calls.count,
+    )
+    total = args.steps or max(1, min(len(parts), int(most)))
+    number = min(total, len(parts))
+    first = (len(parts) - number) // 2
+    whole, left_out = score(chosen, parts, first, number, ranks)
+    span = ranges(range(first, first + number))
+    if not whole.used:
+        why = "; ".join(left_out) or "they make no calls"
+        raise UsageError(f"no call of steps {span} can be made again: {why}")
+    fewer = f" of {chosen.ranks}" if ranks < chosen.ranks else ""
     again = f" {total} times in turn" if total > number else ""
-    lines = [
-        f"{recording.name} of {args.file}: {counted(ranks, 'rank')}{fewer}, steps {ranges(range(first, first + number))}"
-        f"{again} ({how}), {'without' if args.without_gaps else 'with'} gaps"
-    ]
-    lines += [f"left out: {counted(count, 'call')}, {what}" for what, count in left_out.items()]
-    return "".join(f"# {line}\n" for line in lines)
+    output.write(
+        f"# {chosen.name} of {args.file}: {counted(ranks, 'rank')}{fewer}, steps {span}{again} ({parts.how}), "
+        f"{'without' if args.without_gaps else 'with'} gaps\n"
+        + "".join(f"# left out: {counted(count, 'call')}, {what}\n" for what, count in left_out.items())
+    )  # fmt: skip
+    return _Planned(chosen, whole, total, status)
 
 
-def _ratio(recorded: float, replayed: float) -> str:
-    figures = f"{recorded * 1e6:12.1f}  {replayed * 1e6:12.1f}"
-    return f"{figures}  {replayed / recorded:6.2f}" if recorded else figures
+def _report(
+    args: argparse.Namespace, planned: _Planned, recorder: Any, takers: Sequence[set[str]]
+) -> None:
+    """Print what came of it."""
+    from hpccomm.recordings.replaying import compared
+    from hpccomm.results import recording_file
+
+    replay = recorder.recording or recording_file.read(args.output)[-1]
+    for at, (name, calls) in enumerate(zip(args.algorithm, takers, strict=True)):
+        rows, blocked = compared(planned.recording, replay, planned.score, at, len(takers))
+        by = "" if name == "recorded" else f", taken by {', '.join(sorted(calls))}"
+        lines = [
+            f"#\n# Algorithms: {name}{by}\n# {'call':<22}  {'size':>9}  {'a step':>7}  {HEAD}\n"
+        ]
+        lines += [
+            _line(each.operation, rounded_size(each.nbytes), f"{each.calls:.1f}", *each[4:], each.site)
+            for each in rows
+        ]  # fmt: skip
+        lines += [_line(f"rank {rank}", "", "a step", *each) for rank, each in enumerate(blocked.T)]
+        lines += [_line("# communication, mean", "", "a step", *blocked.mean(axis=1))]
+        output.write("".join(lines))
 
 
-def _table(rows: "Sequence[ComparedCalls]") -> str:
-    lines = [
-        f"# {'call':<22}  {'size':>9}  {'a step':>7}  recorded(us)  replayed(us)   ratio  where"
-    ]
-    lines += [
-        f"{each.operation:<24}  {rounded_size(each.nbytes):>9}  {each.calls:7.1f}  "
-        f"{_ratio(each.recorded, each.replayed)}  {each.site}"
-        for each in rows
-    ]
-    return "".join(f"{line}\n" for line in lines)
-
-
-def _steps(blocked: Any) -> str:
-    lines = [f"rank {rank:<19}  {'a step':>18}  {_ratio(*each)}" for rank, each in enumerate(blocked.T)]  # fmt: skip
-    mean = f"# {'communication, mean':<22}  {'a step':>18}  {_ratio(*blocked.mean(axis=1))}"
-    return "".join(f"{line}\n" for line in (*lines, mean))
+def _line(
+    what: str, size: str, often: str, recorded: float, replayed: float, site: str = ""
+) -> str:
+    ratio = f"{replayed / recorded:.2f}" if recorded else ""
+    line = f"{what:<24}  {size:>9}  {often:>7}  {recorded * 1e6:12.1f}  {replayed * 1e6:12.1f}  {ratio:>6}  {site}"
+    return line.rstrip() + "\n"

@@ -22,7 +22,7 @@ from hpccomm.contracts.collectives import CALLS
 from hpccomm.contracts.signature import Signature
 from hpccomm.errors import UsageError
 from hpccomm.recordings.replaying import BATCHES, ENDS, OBJECTS, Score, op_of
-from hpccomm.results.recording import ASYNC, POLLED, CallSignature
+from hpccomm.results.recording import POLLED, CallSignature
 
 if TYPE_CHECKING:
     from hpccomm.communicator import Communicator
@@ -67,8 +67,6 @@ class Player:
         Of the ranks.
     score : Score
         Of this rank.
-    used : sequence of int
-        The numbers of the communicators with calls, on any rank.
     algorithms : sequence of str
         One of these is played at a time, by the calls that have it. `RECORDED` stands for the recorded ones.
     gaps : bool
@@ -84,7 +82,6 @@ class Player:
         self,
         comm: "Communicator",
         score: Score,
-        used: Sequence[int],
         algorithms: Sequence[str],
         *,
         gaps: bool,
@@ -95,7 +92,7 @@ class Player:
         self._works: dict[object, Any] = {}
         self._members = {
             each: [at for at, rank in enumerate(score.groups[each].ranks) if rank < comm.size]
-            for each in used
+            for each in score.used
         }
         self._comms = {
             each: comm.split_ranks([score.groups[each].ranks[at] for at in members], score.groups[each].name)
@@ -108,14 +105,15 @@ class Player:
     def _played(self, at: int, algorithm: str, gaps: bool) -> list[list[Move]]:
         """Return the moves of each step."""
         acts: dict[tuple[int, int], tuple[Act, list[NDArray[Any]]]] = {}
-        events = self._score.events
-        moves: list[list[Move]] = [[] for _ in range(events["step"].max(initial=0) + 1)]
-        for gap, number, waits, call, buffer, step, _ in events.tolist():
-            signature = self._score.signatures[number]
-            later = signature.mode == ASYNC or signature.group in self._score.beside
-            if not waits and (number, buffer) not in acts:
-                acts[number, buffer] = self._act(signature, buffer, later, at, algorithm)
-            act, sent = (None, []) if waits else acts[number, buffer]
+        moves: list[list[Move]] = [[] for _ in range(self._score.steps)]
+        for gap, number, waits, later, call, buffer, step, _ in self._score.events.tolist():
+            act: Act | None = None
+            sent: list[NDArray[Any]] = []
+            if not waits:
+                if (number, buffer) not in acts:
+                    signature = self._score.signatures[number]
+                    acts[number, buffer] = self._act(signature, buffer, later, at, algorithm)
+                act, sent = acts[number, buffer]
             written = sum(each.nbytes for each in sent) * WRITTEN < gap and gaps
             key = (at, call) if later else None
             moves[step].append((gap * 1e-9 * gaps, sent if written else [], act, key))
@@ -132,15 +130,15 @@ class Player:
                 if clock() + PIECE >= until:
                     break
                 np.add(piece, 1, piece)
-            while clock() < until:
+            while (now := clock()) < until:
                 pass
-            if act is None:
-                if (work := works.pop(key, None)) is not None:
-                    work.wait()
-            elif key is None:
+            if act is not None and key is not None:
+                works[key] = act()  # which is part of the gap behind it
+                continue
+            if act is not None:
                 act()
-            else:
-                works[key] = act()
+            elif key in works:
+                works.pop(key).wait()
             now = clock()
         self._now = now
 
@@ -198,9 +196,8 @@ class Player:
         """Return an array of zeros: the same memory for the same key and role."""
         nbytes, known = size * dtype.itemsize, self._memory.get((key, role))
         if known is None or known.nbytes < nbytes:
-            known = self._comm.empty(nbytes, np.uint8) if shared else np.empty(nbytes, np.uint8)
+            known = self._memory[key, role] = (self._comm if shared else np).empty(nbytes, np.uint8)
             known.fill(0)  # which also places its pages
-            self._memory[key, role] = known
         return known[:nbytes].view(dtype)
 
     def _message(
@@ -208,12 +205,13 @@ class Player:
     ) -> dict[str, Any]:
         named: dict[str, Any] = {"tag": values["tag"]}
         for end in ENDS[name]:
-            peer, (role, size) = values.get(end), _ROLES[end]
+            peer, sends = values.get(end), end == "dst"
             named[end] = members.index(peer) if peer in members else None
             if not name.endswith("_object"):
-                size = values.get(size, nbytes)
+                size = values.get("sent" if sends else "received", nbytes)
+                role = "x" if sends else "out"
                 named[role] = self._array(key, role, np.dtype(np.uint8), size, False)
-            elif end == "dst":
+            elif sends:
                 named["value"] = _object(nbytes)
         return named
 
@@ -223,20 +221,17 @@ class Player:
         what = CALLS[name]
         if what.sends == "nothing":
             return {}
-        (key, shared), dtype, named = memory, dtype_of(values["dtype"]), dict[str, Any]()
-        count, taken = values.get("count", values.get("counts")), values.get("recv_counts") or []
-        peers, uniform = values.get("peers") or [], isinstance(count, int)
+        (key, shared), named, text = memory, dict[str, Any](), values["dtype"]
+        dtype = np.dtype(ast.literal_eval(text) if text[0] in "[{" else text)
+        counts, taken = values.get("count", values.get("counts")), values.get("recv_counts") or []
+        peers, uniform = values.get("peers") or [], isinstance(counts, int)
         if uniform:
-            counts = [count] * (len(members) if what.blockwise else 1)
-            taken = counts
+            counts = taken = [counts] * (len(members) if what.blockwise else 1)
         else:
-            of = peers if what.peers else range(len(count))
-            left = [
-                place for place, each in enumerate(of) if each in (-1, *members)
-            ]  # -1: of no rank
-            counts, taken = (
-                [each[place] for place in left] if each else [] for each in (count, taken)
-            )
+            of = peers if what.peers else range(len(counts))
+            # -1: of no rank
+            left = [place for place, each in enumerate(of) if each in (-1, *members)]
+            counts, taken = ([each[at] for at in left if each] for each in (counts, taken))
             peers = [None if peers[at] < 0 else members.index(peers[at]) for at in left if what.peers]  # fmt: skip
         root = _root(values, members) if what.rooted else -1
         call = Signature(what.name, dtype, tuple(counts), tuple(taken), root=root)
@@ -274,19 +269,10 @@ class Player:
         return {}
 
 
-_ROLES: Mapping[str, tuple[str, str]] = {"dst": ("x", "sent"), "src": ("out", "received")}
-"""The array of each end of a message, and the name of its size where both ends have one."""
-
-
 def _root(values: Mapping[str, Any], members: list[int]) -> int:
     """Return the root among the ranks that are there."""
     root: int = values["root"]
     return members.index(root) if root in members else root % len(members)
-
-
-def dtype_of(text: str) -> np.dtype[Any]:
-    """Return a dtype from its text."""
-    return np.dtype(ast.literal_eval(text) if text[0] in "[{" else text)
 
 
 def _objects(

@@ -6,7 +6,7 @@
 import ast
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -31,8 +31,11 @@ ENDS: Mapping[str, tuple[str, ...]] = {
 }
 """The other ranks of each call of messages."""
 
-EVENT = [("gap", "i8"), ("signature", "i4"), ("waits", "?"), ("call", "i8"), ("buffer", "i8"), ("step", "i8"), ("rank", "i8")]  # fmt: skip
-"""A call, or the wait for an asynchronous one: nanoseconds of computation before it, the call, and its array."""
+EVENT = [("gap", "i8"), ("signature", "i4"), ("waits", "?"), ("later", "?"), ("call", "i8"), ("buffer", "i8"), ("step", "i8"), ("rank", "i8")]  # fmt: skip
+"""A call, or the wait for one that is made later: nanoseconds of computation before it, the call, and its array.
+
+The computation before it begins when a call has ended, or when one that is waited for later was made.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,16 +46,23 @@ class Score:
     ----------
     signatures, groups : tuple
         Of the recording.
-    beside : frozenset of int
-        The communicators with calls of another thread during other ones: they are asynchronous here.
+    used : tuple of int
+        The numbers of the communicators with calls, on any rank.
+    steps : int
+        Their number.
     events : ndarray of EVENT
         In order, by rank.
     """
 
     signatures: tuple[CallSignature, ...]
     groups: tuple[RecordedGroup, ...]
-    beside: frozenset[int]
+    used: tuple[int, ...]
+    steps: int
     events: NDArray[Any]
+
+    def of_rank(self, rank: int) -> "Score":
+        """Return what one rank does."""
+        return replace(self, events=self.events[self.events["rank"] == rank])
 
 
 def score(
@@ -89,18 +99,20 @@ def score(
     blocks = recording.of_signature("blocks")
     blocking = np.flatnonzero(inside & blocks)
     reach = np.maximum.accumulate((end + moved)[blocking])[:-1]
-    beside = set(group[blocking[1:]][(begin + moved)[blocking[1:]] < reach].tolist())
-    threaded = blocks & np.isin(group, list(beside))
-    blocks &= ~threaded
+    beside = np.unique(group[blocking[1:]][(begin + moved)[blocking[1:]] < reach])
+    # What another thread calls meanwhile is asynchronous here, if it can be.
+    threaded = blocks & np.isin(group, beside) & ~np.isin(recording.of_signature("operation"), OBJECTS)  # fmt: skip
+    later = ~blocks | threaded
     asked = np.where(threaded, end, calls["asked"])
     chosen = np.flatnonzero(inside)
-    waits = chosen[(asked > 0)[chosen] & ~blocks[chosen]]
+    waits = chosen[(later & (asked > 0))[chosen]]
+    returned = np.where(threaded, end, asked + calls["waited"])
     at = np.concatenate([begin[chosen], asked[waits]])
-    until = np.concatenate([np.where(blocks, end, begin)[chosen], np.maximum(asked, end)[waits]])
+    until = np.concatenate([np.where(later, begin, end)[chosen], returned[waits]])
     rows = np.zeros(len(at), EVENT)
     rows["call"] = call = np.concatenate([chosen, waits])
     rows["waits"][len(chosen) :] = True
-    rows["signature"], rows["rank"] = signature[call], rank[call]
+    rows["signature"], rows["rank"], rows["later"] = signature[call], rank[call], later[call]
     places, which = np.unique(calls["buffer"][call], return_inverse=True)
     rows["buffer"] = places[which % MOST_BUFFERS]
     for one in range(ranks):
@@ -112,7 +124,8 @@ def score(
     before = np.concatenate([starts[:1], np.maximum.accumulate(until)[:-1]])
     rows["gap"] = np.maximum(at - np.maximum(before, starts), 0)
     rows = rows[fits[rows["call"]] & (rows["step"] < number)]
-    return Score(recording.signatures, recording.groups, frozenset(beside), rows), left_out
+    used = tuple(np.unique(group[rows["call"]]).tolist())
+    return Score(recording.signatures, recording.groups, used, number, rows), left_out
 
 
 def _complete(
@@ -121,21 +134,21 @@ def _complete(
     """Take out the collectives and messages that are not whole."""
     matched, pairs = matching.collectives(recording), matching.messages(recording)
     present = np.array([sum(0 <= one < ranks for one in each.ranks) for each in recording.groups])
-    if len(matched):
-        count = np.add.reduceat(fits[matched.calls].astype(int), matched.starts[:-1])
-        whole = count == present[group[matched.calls[matched.starts[:-1]]]]
-        fits[matched.calls] &= matched.of(whole)
-    sends, receives = pairs.sends, pairs.receives
+    sends, receives, rank = pairs.sends, pairs.receives, recording.calls.ranks()
     ends = np.bincount(np.concatenate([sends, receives]), minlength=len(fits))
     known = [
         sum(part.get(end) is not None for part in _parts(each) for end in ("dst", "src"))
         for each in recording.signatures
     ]
     fits &= ends == np.array(known)[recording.calls["signature"]]
-    rank = recording.calls.ranks()
     both = (rank[sends] < ranks) & (rank[receives] < ranks)
-    sends, receives = sends[both], receives[both]
-    while (alone := fits[sends] != fits[receives]).any():
+    sends, receives, before = sends[both], receives[both], None
+    while before != (before := int(fits.sum())):  # batches may have both
+        if len(matched):
+            count = np.add.reduceat(fits[matched.calls].astype(int), matched.starts[:-1])
+            whole = count == present[group[matched.calls[matched.starts[:-1]]]]
+            fits[matched.calls] &= matched.of(whole)
+        alone = fits[sends] != fits[receives]
         fits[sends[alone]] = fits[receives[alone]] = False
 
 
@@ -211,33 +224,36 @@ def compared(
     ndarray of float64, shape (2, ranks)
         The seconds for which the program was blocked in a step, recorded and replayed; the median over the steps.
     """
-    events, marks = score.events[~score.events["waits"]], replay.of_signature("operation") == STEP
-    steps = int(events["step"].max(initial=0)) + 1
-    rows: dict[tuple[str, int, str], list[list[Any]]] = {}
-    blocked = []
+    marks = replay.of_signature("operation") == STEP
+    played = np.count_nonzero(marks[replay.calls.of_rank(0)]) // several
+    expected, replayed, step = list[Any](), list[Any](), list[Any]()
     for rank in range(replay.ranks):
-        own, whole = events[events["rank"] == rank], replay.calls.of_rank(rank)
+        own, whole = score.of_rank(rank).events, replay.calls.of_rank(rank)
+        own = own[~own["waits"]]
         segment = np.cumsum(marks[whole])
-        calls = np.flatnonzero(~marks[whole] & (segment % several == at)) + whole.start
-        step = segment[calls - whole.start] // several
-        due = [own[own["step"] == each % steps] for each in range(int(step.max(initial=0)) + 1)]
-        expected = np.concatenate(due)
-        if len(expected) != len(calls):
+        chosen = np.flatnonzero(~marks[whole] & (segment % several == at))
+        parts = np.split(own["call"], np.searchsorted(own["step"], range(1, score.steps)))
+        due = np.concatenate([parts[each % score.steps] for each in range(played)])
+        if len(due) != len(chosen):
             raise ResultsError(
-                f"rank {rank} has recorded {len(calls)} calls of a replay of {len(expected)}; replay fewer --steps"
+                f"rank {rank} has recorded {len(chosen)} calls of a replay of {len(due)}; replay fewer --steps"
             )
-        pair = (recording, expected["call"]), (replay, calls)
-        taken = [(of.calls["end"][each] - of.calls["begin"][each]) * 1e-9 for of, each in pair]
-        waited = [of.calls["waited"][each] * 1e-9 for of, each in pair]
-        blocked.append([np.median(np.bincount(step, each)) for each in waited])
-        for number in np.unique(expected["signature"]):
-            one, chosen = score.signatures[number], expected["signature"] == number
-            times = rows.setdefault((one.operation, one.nbytes, one.site), [[], []])
-            for all_times, each in zip(times, taken, strict=True):
-                all_times.append(each[chosen])
-    played = len(due) * replay.ranks
-    lines = [
-        ComparedCalls(*key, sum(map(len, both[0])) / played, *(float(np.median(np.concatenate(each))) for each in both))
-        for key, both in rows.items()
-    ]  # fmt: skip
-    return lines, np.transpose(blocked)
+        expected.append(due)
+        replayed.append(chosen + whole.start)
+        step.append(rank * played + segment[chosen] // several)
+    pairs = (recording.calls, np.concatenate(expected)), (replay.calls, np.concatenate(replayed))
+    taken = [(of["end"][each] - of["begin"][each]) * 1e-9 for of, each in pairs]
+    waited = [
+        np.bincount(np.concatenate(step), of["waited"][each] * 1e-9, replay.ranks * played)
+        for of, each in pairs
+    ]
+    names = [(one.operation, one.nbytes, one.site) for one in score.signatures]
+    firsts = {name: at for at, name in reversed(list(enumerate(names)))}
+    line = np.array([firsts[name] for name in names])[recording.calls["signature"][pairs[0][1]]]
+    rows = []
+    for number in dict.fromkeys(line.tolist()):
+        medians = (float(np.median(each[line == number])) for each in taken)
+        often = np.count_nonzero(line == number) / len(waited[0])
+        one = score.signatures[number]
+        rows.append(ComparedCalls(one.operation, one.nbytes, one.site, often, *medians))
+    return rows, np.median(np.reshape(waited, (2, replay.ranks, played)), axis=2)

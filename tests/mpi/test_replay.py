@@ -155,6 +155,18 @@ def test_algorithms_take_turns(
             wrong += [ways] * (ways != [due, "ring"] * (STEPS - 1))
 
 
+def test_ranks_and_steps_may_have_no_calls(
+    comm: hpccomm.Communicator, files: tuple[Path, Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    alone, turns = comm.split_ranks([0]), iter(range(STEPS))
+    record(comm, files[0], lambda: alone and next(turns) % 2 == 0 and alone.all_reduce(np.ones(2)))
+    assert replay(files[0]) == 0
+    with on_root(comm) as wrong:
+        if comm.rank == 0:
+            text = capsys.readouterr().out
+            wrong += [text] * ("all_reduce" not in text or "0.2  " not in text)
+
+
 def test_what_a_recording_does_not_say_is_left_out(
     comm: hpccomm.Communicator, files: tuple[Path, Path], capsys: pytest.CaptureFixture[str]
 ) -> None:

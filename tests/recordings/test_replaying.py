@@ -1,5 +1,6 @@
 """What the ranks of a replay do, on recordings with known times."""
 
+from collections import Counter
 from dataclasses import replace
 
 from recordings_made import MARK, MICRO, MadeCall, all_reduce, made
@@ -31,31 +32,42 @@ def program(steps: int = 3) -> Recording:
     return replace(whole, groups=(*whole.groups, RecordedGroup("other", "other", (0, 1))))
 
 
-def played(recording: Recording, ranks: int = 2) -> tuple[list[tuple[int, str, int, bool]], object]:
+def played(recording: Recording) -> tuple[list[tuple[int, str, bool, bool]], Counter[str]]:
     parts = steps(recording, collectives(recording))
-    whole, left_out = score(recording, parts, 0, len(parts), ranks)
+    whole, left_out = score(recording, parts, 0, len(parts), recording.ranks)
     own = whole.events[(whole.events["rank"] == 0) & (whole.events["step"] == 0)]
     names = {256: "small", 64: "small", 1024: "later", 4096: "other"}
     sizes = [names[recording.signatures[each].nbytes] for each in own["signature"]]
-    gaps = (own["gap"] // MICRO).tolist()
-    return list(zip(gaps, sizes, own["waits"].tolist(), strict=True)), (whole.beside, left_out)
+    each = (own["gap"] // MICRO).tolist(), sizes, own["waits"].tolist(), own["later"].tolist()
+    return list(zip(*each, strict=True)), left_out
 
 
 def test_gaps_are_what_no_call_blocks_and_threads_go_beside() -> None:
-    events, (beside, left_out) = played(program())
-    assert beside == {1}
+    events, left_out = played(program())
     assert not left_out
     assert events == [
-        (10, "later", False),
-        (10, "small", False),
-        (0, "other", False),
-        (15, "other", True),
-        (20, "later", True),
+        (10, "later", False, True),
+        (10, "small", False, False),
+        (0, "other", False, True),
+        (15, "other", True, True),
+        (20, "later", True, True),
     ]
 
 
 def test_a_collective_that_a_rank_lacks_is_left_out() -> None:
     recording = program()
     recording.calls["failed"][6] = 1  # the second step's other one, of rank 0
-    _, (_, left_out) = played(recording)
+    _, left_out = played(recording)
     assert left_out == {"all_reduce: not of these steps on all of its ranks": 2}
+
+
+def test_a_batch_that_lacks_a_message_is_left_out_on_all_ranks() -> None:
+    reduced = all_reduce(8)
+    sent = {"operation": "send", "dst": 1, "tag": 0}
+    calls = [[reduced.values, sent], [reduced.values]]  # rank 1 has not recorded its receive
+    batches = [replace(reduced, operation="batch", values={"calls": each}) for each in calls]
+    ranks = [
+        [MadeCall(MARK, 0, 0, 0), MadeCall(each, 1, 10, 20), MadeCall(MARK, 0, 50, 50)]
+        for each in batches
+    ]
+    assert played(made(ranks))[1] == {"batch: not of these steps on all of its ranks": 2}
