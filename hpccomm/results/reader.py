@@ -289,28 +289,34 @@ def examine_all(path: str | os.PathLike[str], *, keep_open: bool = True) -> Exam
     There are such while the ranks of a program record, and when they were killed. The file itself may
     not exist yet. Parts of a program before the last one are left out.
     """
-    file, start = Path(path), Path(path).name + PART
-    ends = {each.name.removeprefix(start): each for each in file.parent.glob(f"*{PART}*")}
-    files = {int(end): each for end, each in ends.items() if end.isdecimal()}
-    stored = (
-        Examined([], [], []) if files and not file.exists() else examine(file, keep_open=keep_open)
-    )
+    file = Path(path)
+    parts, lost = beside(file)
+    alone = (parts or lost) and not file.exists()
+    stored = Examined([], [], []) if alone else examine(file, keep_open=keep_open)
     name = f"{RECORDING.prefix}{len(stored.recordings) + 1:04d}"
+    added = [replace(each, name=name) for each in parts]
+    damage = stored.damage + [f"{name}: {each}" for each in lost]
+    return Examined(stored.runs, stored.recordings + added, damage)
+
+
+def beside(file: Path) -> tuple[list[Recording], list[str]]:
+    """Return the recording that the parts beside a file are of, if they are of one, and what of them is damaged."""
+    start = file.name + PART
+    ends = {each.name.removeprefix(start): each for each in file.parent.glob(f"*{PART}*")}
     parts: dict[int, Recording] = {}
-    damage = list(stored.damage)
-    for rank, each in files.items():
+    damage = []
+    for rank, each in ((int(end), each) for end, each in ends.items() if end.isdecimal()):
         try:
             examined = examine(each)
         except ResultsError as error:
-            damage.append(f"{name}: rank {rank}: {error}")
+            damage.append(f"rank {rank}: {error}")
         else:
             for part in examined.recordings[-1:]:
                 columns = dict(
                     part.calls.columns
                 )  # read now: a process may open some thousand files
                 parts[rank] = replace(part, calls=Calls(part.calls.starts, columns), _lines=None)
-            damage += [f"{name}: rank {rank}: {what}" for what in examined.damage]
+            damage += [f"rank {rank}: {what}" for what in examined.damage]
     newest = max((part.facts.started for part in parts.values()), default=None)
     parts = {rank: part for rank, part in parts.items() if part.facts.started == newest}
-    added = [joined(file, name, parts)] if parts else []
-    return Examined(stored.runs, stored.recordings + added, damage)
+    return [joined(file, "", parts)] if parts else [], damage

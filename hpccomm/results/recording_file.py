@@ -37,6 +37,7 @@ from hpccomm.results.recording import (
 )
 from hpccomm.results.store import Section
 from hpccomm.results.training import STEPS, TrainingBucket, TrainingNote, TrainingStep
+from hpccomm.units import few
 
 EVERY_SECONDS = 5.0
 """How often lines are written."""
@@ -294,9 +295,12 @@ def joined(path: str | os.PathLike[str]) -> Recording:
     Raises
     ------
     ResultsError
-        If parts are missing.
+        If none can be read.
     """
-    return reader.examine_all(path).recordings[-1]
+    recordings, damage = reader.beside(Path(path))
+    if not recordings:
+        raise ResultsError(f"{path}.rank* hold no recording ({few(damage, 1)}); remove these files")
+    return recordings[0]
 
 
 def write(path: str | os.PathLike[str], recording: Recording) -> str:

@@ -246,6 +246,16 @@ def test_missing_and_earlier_parts(tmp_path, capsys):
     assert len(reader.examine(path).recordings) == 1
 
 
+def test_a_part_without_anything_is_not_taken_for_an_earlier_recording(tmp_path):
+    path = tmp_path / "t.h5"
+    write(path, stepped(1, 3, lambda rank, at: 100, 10))
+    part_path(path, 0).touch()  # of a program that was killed while it began
+    with pytest.raises(ResultsError, match=r"t.h5.rank\* hold no recording .*; remove these files"):
+        joined(path)
+    part_path(path, 0).unlink()
+    assert len(read(path)) == 1
+
+
 def test_a_killed_program_leaves_what_was_flushed(tmp_path):
     path = tmp_path / "t.h5"
     program = (
