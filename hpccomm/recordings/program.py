@@ -174,21 +174,15 @@ def _ends(part: Recording, waiting: CallWaits) -> tuple[NDArray[np.int64], ...]:
         if what is not None and what.root_sends and "root" in each.values:
             root[at] = part.groups[each.group].ranks[each.values["root"]]
     at_root = root[calls["signature"][matched.calls]] == calls.ranks()[matched.calls]
-    known = np.concatenate([matched.calls, pairs.sends, pairs.receives])
+    known = [matched.calls, pairs.sends, pairs.receives]
     rest = part.of_signature("operation") != STEP
-    rest[known] = False
+    rest[np.concatenate(known)] = False
     others = np.flatnonzero(rest)
-    count = len(matched) + len(pairs.sends)
-    of_messages = np.arange(len(matched), count)
-    event = [matched.of(np.arange(len(matched))), of_messages, of_messages]
-    sends = np.zeros(len(known) + len(others), bool)
-    sends[: len(at_root)] = at_root
-    sends[len(at_root) :][: len(of_messages)] = True
-    return (
-        np.concatenate([known, others]),
-        np.concatenate([*event, count + np.arange(len(others))]),
-        sends,
-    )
+    number = len(pairs.sends)
+    of_messages, of_others = np.split(len(matched) + np.arange(number + len(others)), [number])
+    event = [matched.of(np.arange(len(matched))), of_messages, of_messages, of_others]
+    sends = [at_root, np.ones(number, bool), np.zeros(number + len(others), bool)]
+    return tuple(map(np.concatenate, ([*known, others], event, sends)))
 
 
 _ROW = np.dtype([*ACT.descr, ("rank", "<i8"), ("at", "<i8"), ("until", "<i8"), ("result", "<i8")])
