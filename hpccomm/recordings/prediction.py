@@ -195,6 +195,8 @@ class _Replay:
 
     def share(self, now: float) -> None:
         """Let the events of one rank have equal parts of its link."""
+        if len(self.speed) < 2 and 1.0 in self.speed.values():
+            return
         for each, new in speeds(self.members, self.speed).items():
             if new != self.speed[each]:
                 self.due[each] = now + (self.due[each] - now) * self.speed[each] / new
