@@ -41,13 +41,10 @@ def read(files: Mapping[Path, bytes]) -> tuple[Recording, list[str]]:
     for text in (text for data in files.values() for text in data.splitlines()):
         try:
             line = json.loads(text)
-            process, header = (
-                (line["metadata"]["hostname"], line["metadata"]["pid"]),
-                line["header"],
-            )
+            about, header = line["metadata"], line["header"]
             if not 0 <= header["rank"] < header["n_ranks"]:
                 raise ValueError
-            lines.append((process, header, _call(line)))
+            lines.append(((about["hostname"], about["pid"]), header, _call(line)))
         except (ValueError, LookupError, TypeError):
             broken += 1  # a killed process may have left half a line
     if not lines:

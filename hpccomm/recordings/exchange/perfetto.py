@@ -123,9 +123,8 @@ def _of_rank(
         args += f', "stream": {stream}, "failed": {failed}'
         yield _slice("call", rank, thread, begin - first, end - first, name, args)
         if 0 < wait < end - begin:
-            yield _slice(
-                "transfer", rank, thread, begin + wait - first, end - first, "transfer", ""
-            )
+            came = begin + wait - first
+            yield _slice("transfer", rank, thread, came, end - first, "transfer", "")
         if host not in (thread, -1):
             start = asked - first
             yield _slice("wait", rank, host, start, start + waited, f"wait for {name}", args)
