@@ -32,11 +32,11 @@ def test_calls_on_streams_are_recorded_with_their_stream_and_end() -> None:
                         comm.broadcast(cupy.ones(4))
                     stream.synchronize()
                 end = time.perf_counter_ns()
-        return recorder.recording, stream.ptr, begin, asked, end
+        recording = comm.broadcast_object(recorder.recording)
+        return comm.rank, recording, stream.ptr, begin, asked, end
 
     everyone = run_ranks(2, main, backend="nccl")
-    recording = everyone[0][0]
-    for rank, (_, stream, begin, asked, end) in enumerate(everyone):
+    for rank, recording, stream, begin, asked, end in everyone:
         where = recording.calls.of_rank(rank)
         calls = {name: recording.calls[name][where] for name in recording.calls.columns}
         mode = [recording.signatures[number].mode for number in calls["signature"]]
