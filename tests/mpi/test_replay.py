@@ -87,6 +87,8 @@ def program(comm: hpccomm.Communicator, path: Path) -> None:
 @pytest.fixture
 def files(comm: hpccomm.Communicator, tmp_path: Path) -> tuple[Path, Path]:
     """Give the paths of a recording and of a replay, the same on all ranks."""
+    if comm.size == 1:
+        pytest.skip("the programs have messages to other ranks")
     folder = Path(comm.broadcast_object(str(tmp_path)))
     return folder / "t.h5", folder / "r.h5"
 
@@ -122,6 +124,8 @@ def test_a_replay_makes_the_recorded_calls(
 def test_fewer_ranks_leave_out_what_is_of_the_others(
     comm: hpccomm.Communicator, files: tuple[Path, Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
+    if comm.size != 2:
+        pytest.skip("two ranks of three")
     if comm.rank == 0:
         run_ranks(3, program, files[0])
     comm.barrier()
@@ -164,7 +168,7 @@ def test_ranks_and_steps_may_have_no_calls(
     with on_root(comm) as wrong:
         if comm.rank == 0:
             text = capsys.readouterr().out
-            wrong += [text] * ("all_reduce" not in text or "0.2  " not in text)
+            wrong += [text] * (f" {0.4 / comm.size:.1f}  " not in text.split("all_reduce")[-1])
 
 
 def test_what_a_recording_does_not_say_is_left_out(
@@ -192,7 +196,9 @@ def test_what_a_recording_does_not_say_is_left_out(
     with on_root(comm) as wrong:
         if comm.rank == 0:
             text, error = capsys.readouterr()
-            wrong += [text] * ("10 calls, all_reduce: its op is a function" not in text)
+            wrong += [text] * (
+                f"{5 * comm.size} calls, all_reduce: its op is a function" not in text
+            )
             wrong += [text] * ("5 calls, recv: " not in text or "put: it moves" not in text)
             wrong += [error] * ("'recording0002'; it has recording0001" not in error)
 
