@@ -56,8 +56,8 @@ def exchanged(comm: Communicator, xp: Any) -> None:
     def refill(step: int = 0) -> None:
         u[...] = xp.asarray(of_rank(rank + step, size))
 
-    comm.recv(u[:, 3], None)
-    comm.plan("recv", u[:, 3], None)()
+    comm.recv(u[:, 2], None)
+    comm.plan("recv", u[:, 2], None)()
     comm.send_recv(u[:, -2], right, u[:, 0], left)
     comm.send_recv(u[..., 1], left, u[..., -1], right)
     check("send_recv")
