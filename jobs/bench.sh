@@ -15,5 +15,5 @@ source "$(dirname "${BASH_SOURCE[0]}")/environment.sh"
 make_environment
 # Only where it must be: Open MPI does not bind ranks to cores then.
 limited 60 "$mpiexec" -n 2 true >/dev/null 2>&1 || allow_more_ranks_than_cores
-[[ -z ${HPCCOMM_MPIEXEC:-} ]] || export HPCCOMM_MPIEXEC=$mpiexec
+export HPCCOMM_MPIEXEC=$mpiexec
 exec "$venv/bin/python" "$checkout/benchmarks/bench.py" "$@"
