@@ -36,7 +36,7 @@ Move = tuple[float, list[NDArray[Any]], Act | None, object]
 """Seconds before it, the arrays that are written in that time, what makes a call (None: the wait for one), and what
 names an asynchronous call."""
 
-DATA = 512 << 10
+DATA = 8 << 20
 """Bytes of the program's own data, which take the caches."""
 
 PIECE = 10e-6
