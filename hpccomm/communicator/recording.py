@@ -8,7 +8,6 @@ import logging
 import os
 import sys
 from collections.abc import Callable
-from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from shutil import rmtree
@@ -30,7 +29,6 @@ from hpccomm.results.lateness import lateness
 from hpccomm.results.liveness import RUNNING
 from hpccomm.results.recording import (
     COMPLETED,
-    Calls,
     CallSignature,
     RecordedGroup,
     Recording,
@@ -237,8 +235,7 @@ class ProgramRecorder:
                 recording = joined(path)
                 late = lateness(recording)
                 if self.path is None:
-                    calls = Calls(recording.calls.starts, dict(recording.calls.columns))
-                    self.recording = replace(recording, calls=calls)
+                    self.recording = recording
                 else:
                     self.name = write(path, recording)
                     count = counted(recording.calls.count, "call")
