@@ -21,7 +21,6 @@ from hpccomm.results.lateness import CallWaits, waits
 from hpccomm.results.matching import messages
 from hpccomm.results.recording import (
     CALL_COLUMNS,
-    STEP,
     Calls,
     CallSignature,
     Recording,
@@ -175,7 +174,7 @@ def _ends(part: Recording, waiting: CallWaits) -> tuple[NDArray[np.int64], ...]:
             root[at] = part.groups[each.group].ranks[each.values["root"]]
     at_root = root[calls["signature"][matched.calls]] == calls.ranks()[matched.calls]
     known = [matched.calls, pairs.sends, pairs.receives]
-    rest = part.of_signature("operation") != STEP
+    rest = ~part.of_signature("marks")
     rest[np.concatenate(known)] = False
     others = np.flatnonzero(rest)
     number = len(pairs.sends)

@@ -17,7 +17,7 @@ from hpccomm.errors import ResultsError
 from hpccomm.recordings.steps import ProgramSteps
 from hpccomm.reductions import Op, ReduceOp, premul_sum
 from hpccomm.results import matching
-from hpccomm.results.recording import DEVICE, STEP, CallSignature, RecordedGroup, Recording
+from hpccomm.results.recording import DEVICE, CallSignature, RecordedGroup, Recording
 
 MOST_BUFFERS = 256
 """Arrays of a rank, at most: calls on more of them share."""
@@ -224,7 +224,7 @@ def compared(
     ndarray of float64, shape (2, ranks)
         The seconds for which the program was blocked in a step, recorded and replayed; the median over the steps.
     """
-    marks = replay.of_signature("operation") == STEP
+    marks = replay.of_signature("marks")
     played = np.count_nonzero(marks[replay.calls.of_rank(0)]) // several
     expected, replayed, step = list[Any](), list[Any](), list[Any]()
     for rank in range(replay.ranks):

@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from hpccomm.results.lateness import span
 from hpccomm.results.matching import Indices, MatchedCollectives
-from hpccomm.results.recording import STEP, Recording
+from hpccomm.results.recording import Recording
 from hpccomm.units import counted
 
 ALIKE = 0.95
@@ -89,7 +89,7 @@ def steps(recording: Recording, collectives: MatchedCollectives) -> ProgramSteps
 
 def _at_marks(recording: Recording) -> NDArray[np.int64] | None:
     calls = recording.calls
-    marked = recording.of_signature("operation") == STEP
+    marked = recording.of_signature("marks")
     ends = [calls["end"][each][marked[each]] for each in map(calls.of_rank, range(recording.ranks))]
     number = min(map(len, ends))
     if number == 1:  # then the one step begins with the recording

@@ -92,6 +92,11 @@ class CallSignature:
         """Whether the program waits from its beginning to its end."""
         return self.mode in (BLOCKING, POLLED)
 
+    @property
+    def marks(self) -> bool:
+        """Whether it is that of marks of steps, and not of calls."""
+        return self.operation == STEP
+
 
 CALL_COLUMNS = (
     Column("signature", "<i4", "number of its signature"),

@@ -21,7 +21,7 @@ from hpccomm.files.refusals import os_errors_as
 from hpccomm.recordings.steps import steps
 from hpccomm.results.lateness import CallWaits, span, waits
 from hpccomm.results.matching import Indices, messages
-from hpccomm.results.recording import DEVICE, STEP, CallSignature, Recording
+from hpccomm.results.recording import DEVICE, CallSignature, Recording
 
 STEPS, CALLS, ASYNCHRONOUS, STREAMS = 1, 1 << 20, 2 << 20, 3 << 20
 """The first thread of each kind of track. Calls that overlap are on the next ones."""
@@ -59,7 +59,7 @@ def _events(recording: Recording) -> Iterator[str]:
     blocks = recording.of_signature("blocks")
     on_device = recording.of_signature("mode") == DEVICE
     kinds = np.where(blocks, CALLS, np.where(on_device, STREAMS, ASYNCHRONOUS))
-    kinds[recording.of_signature("operation") == STEP] = -1
+    kinds[recording.of_signature("marks")] = -1
     calls = recording.calls
     # Where the program is blocked: by the call itself, or when it waits for it.
     since = np.where(blocks, calls["begin"], calls["asked"])
