@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from hpccomm.contracts.collectives import CALLS
 from hpccomm.recordings.steps import ProgramSteps
-from hpccomm.results.lateness import CallWaits, waits
+from hpccomm.results.lateness import CallWaits, roots, waits
 from hpccomm.results.matching import messages
 from hpccomm.results.recording import (
     CALL_COLUMNS,
@@ -167,12 +167,9 @@ def _ends(part: Recording, waiting: CallWaits) -> tuple[NDArray[np.int64], ...]:
         Whether it sends the message, or is the root that all data is from.
     """
     matched, pairs, calls = waiting.collectives, messages(part), part.calls
-    root = np.full(len(part.signatures), -1)
-    for at, each in enumerate(part.signatures):
-        what = CALLS.get(each.operation)
-        if what is not None and what.root_sends and "root" in each.values:
-            root[at] = part.groups[each.group].ranks[each.values["root"]]
-    at_root = root[calls["signature"][matched.calls]] == calls.ranks()[matched.calls]
+    root, from_root = roots(part)
+    source = np.where(from_root, root, -1)[calls["signature"][matched.calls]]
+    at_root = source == calls.ranks()[matched.calls]
     known = [matched.calls, pairs.sends, pairs.receives]
     rest = ~part.of_signature("marks")
     rest[np.concatenate(known)] = False

@@ -82,13 +82,7 @@ def waits(recording: Recording) -> CallWaits:
 def _awaited(recording: Recording, matched: MatchedCollectives) -> Indices:
     """Return for each call of `matched` the call that it waits for."""
     awaited: Indices = matched.of(matched.last)
-    root = np.full(len(recording.signatures), -1)
-    from_root = np.zeros(len(root), bool)
-    for at, each in enumerate(recording.signatures):
-        what = CALLS.get(each.operation)
-        if what is not None and what.rooted and "root" in each.values:
-            root[at] = recording.groups[each.group].ranks[each.values["root"]]
-            from_root[at] = what.root_sends
+    root, from_root = roots(recording)
     if not (root >= 0).any():
         return awaited
     signature = recording.calls["signature"][matched.calls]
@@ -97,6 +91,18 @@ def _awaited(recording: Recording, matched: MatchedCollectives) -> Indices:
     of_root[matched.of(np.arange(len(matched)))[at_root]] = matched.calls[at_root]
     for_all = (root[signature] < 0) | (at_root & ~from_root[signature])
     return np.where(for_all, awaited, matched.of(of_root))
+
+
+def roots(recording: Recording) -> tuple[Indices, NDArray[np.bool_]]:
+    """Return the root of the calls of each signature, -1 without one, and whether all data is from it."""
+    root = np.full(len(recording.signatures), -1)
+    from_root = np.zeros(len(root), bool)
+    for at, each in enumerate(recording.signatures):
+        what = CALLS.get(each.operation)
+        if what is not None and what.rooted and "root" in each.values:
+            root[at] = recording.groups[each.group].ranks[each.values["root"]]
+            from_root[at] = what.root_sends
+    return root, from_root
 
 
 def _add_messages(awaited: Indices, begin: Indices, matched: MatchedMessages) -> None:
