@@ -126,7 +126,6 @@ standin=$checkout/tests/standin
     if ((${#part[@]} == 0)); then
         stage 60 "ruff check" "$python" -m ruff check
         stage 60 "ruff format" "$python" -m ruff format --check
-        stage 60 "house" "$python" tests/house.py
         stage 60 "import-linter" "$venv/bin/lint-imports" --no-logo
         stage 300 "mypy" "$python" -m mypy
         # Named, since with HPCCOMM_MPIEXEC, exported above, the script would make the site's environment.
