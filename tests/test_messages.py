@@ -203,10 +203,6 @@ def giving() -> Iterator[int]:
     raise ZeroDivisionError("in the generator")
 
 
-def endless(a: int, b: int) -> int:
-    raise KeyboardInterrupt
-
-
 UNGIVEN: dict[str, tuple[type[BaseException], Callable[[Any], object], Callable[[Any], object]]] = {
     # What rank 0 raises and does, and what rank 1 does.
     "a message": (UsageError, lambda c: c.send_object(Lock(), 1), lambda c: c.recv_object(0)),
@@ -220,12 +216,6 @@ UNGIVEN: dict[str, tuple[type[BaseException], Callable[[Any], object], Callable[
     "a generator": (
         ZeroDivisionError, lambda c: c.scatter_object(giving()), lambda c: c.scatter_object(None),
     ),
-    "a generator of all": (
-        ZeroDivisionError, lambda c: c.all_to_all_object(giving()), lambda c: c.all_to_all_object([1, 2]),
-    ),
-    "a fold": (
-        KeyboardInterrupt, lambda c: c.all_reduce_object(1, endless), lambda c: c.all_reduce_object(1, endless),
-    ),
 }  # fmt: skip
 
 
@@ -237,9 +227,7 @@ def test_who_waits_for_an_object_hears_that_there_is_none() -> None:
                     gives(comm)
                 comm.send_object(kind, 1)
             else:
-                with pytest.raises(
-                    (CommunicationError, UsageError), match=r"rank 0 could not|op .* failed"
-                ):
+                with pytest.raises(CommunicationError, match="rank 0 could not"):
                     takes(comm)
                 assert comm.recv_object(0) == kind, "it takes the next one"
 

@@ -117,8 +117,6 @@ class Communicator:
     all_gather_object = objects.all_gather_object
     gather_object = objects.gather_object
     scatter_object = objects.scatter_object
-    all_reduce_object = objects.all_reduce_object
-    all_to_all_object = objects.all_to_all_object
     send_object = objects.send_object
     recv_object = objects.recv_object
 

@@ -16,14 +16,13 @@ from hpccomm.communicator.object_transfer import Frame
 from hpccomm.contracts.fingerprint import CallFingerprint, compared, of_message
 from hpccomm.contracts.transport import DTYPES, Steps
 from hpccomm.errors import UsageError, untied
-from hpccomm.reductions import code_of, named
 from hpccomm.runtime.callpath import in_turn
 from hpccomm.runtime.operation import Operation
 from hpccomm.runtime.work import Later
 from hpccomm.settings import check_bool
 from hpccomm.topology import check_rank
 
-Given = Frame | Sequence[Frame] | transfer.Fold
+Given = Frame | Sequence[Frame]
 """What this rank brings to a call."""
 
 _ROOTED = ("broadcast_object", "gather_object", "scatter_object")
@@ -49,22 +48,6 @@ def for_each_rank(
     """Carry out a call, to which this rank may bring an object for each rank."""
     frames, error = _dumped_each(values, core.backend.size) if brings else ([], None)
     return _run(core, (name, 0, root, root.__class__), frames, timeout, error)
-
-
-@in_turn
-def reduction(core: Core, value: Any, op: Callable[[Any, Any], Any], timeout: float | None) -> Any:
-    """Carry out `all_reduce_object`."""
-    frame, error = _dumped(value)
-    key = "all_reduce_object", frame.nbytes, named(op), code_of(op)
-    fold = transfer.Fold(op, frame)
-    try:
-        return _run(core, key, fold, timeout, error)[0]
-    except UsageError as refused:
-        if isinstance(fold.error, Exception | None):
-            raise refused from fold.error or refused.__cause__
-        raise fold.error from None  # such as Ctrl-C, which the others know by now
-    finally:
-        fold.error = None  # its traceback may lead to this frame, which would keep `value`
 
 
 @in_turn
@@ -159,15 +142,13 @@ Start = Callable[[Any, Any], Steps]
 
 
 def _collective(
-    core: Core, name: str, nbytes: int, argument: Any, kind: Any
+    core: Core, name: str, nbytes: int, root: Any, _kind: Any
 ) -> tuple[CallFingerprint, Start]:
     """Return the fingerprint of a collective call, and how it starts."""
     start = partial(getattr(transfer, name.removesuffix("_object")), core)
-    if name == "all_reduce_object":
-        label = _compared(name, op=argument, code=kind)
-    elif name in _ROOTED:
-        root = check_rank("root", argument, core.backend.size)
-        label, start = _compared(name, root=root), partial(start, root)
+    if name in _ROOTED:
+        rank = check_rank("root", root, core.backend.size)
+        label, start = _compared(name, root=rank), partial(start, rank)
     else:
         label = _compared(name)
     return label._replace(nbytes=nbytes), start

@@ -4,12 +4,12 @@ An object travels as a frame: the pickle and, separately (pickle protocol 5), th
 arrays in the object, which is sent and received in place without a copy into the pickle. A small
 frame without such arrays is one packet. A rank
 that cannot pickle its object sends a frame with the reason, so that no rank waits for it in vain.
-The error of a failed fold travels as a frame, too. `objects` and receives from any sender use it.
+`objects` and receives from any sender use it.
 """
 
 import pickle
 import struct
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any
@@ -17,16 +17,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hpccomm.backends.control import CONTROL_TAG, begin_bytes, binomial, whole
+from hpccomm.backends.control import CONTROL_TAG, begin_bytes, whole
 from hpccomm.communicator.core import Core
 from hpccomm.contracts.signature import Signature
 from hpccomm.contracts.transport import PACKET_BYTES, Packet, Request, Steps, Transport
 from hpccomm.dispatch.policy import AUTO
 from hpccomm.errors import CommunicationError, HpccommError, UsageError
-from hpccomm.reductions import named
 from hpccomm.runtime.recorder import in_words
 from hpccomm.runtime.waiting import completed
-from hpccomm.units import ranks_named
 
 Bytes = NDArray[np.uint8]
 
@@ -38,8 +36,6 @@ _BYTE = np.dtype(np.uint8)
 PICKLED = pickle.STOP
 PICKLED_BESIDE = b"="
 UNPICKLABLE = b"!"
-NOT_FOLDED = b"?"
-NOT_FOLDED_FOR_A_PEER = b"-"
 
 
 @dataclass(slots=True)
@@ -73,11 +69,12 @@ class Frame:
         CommunicationError
             If that rank could not pickle it, or what was to give it has raised.
         UsageError
-            If it cannot be unpickled here, or if it is a fold that failed.
+            If it cannot be unpickled here.
         """
         inline, buffers = self.inline, self.buffers
         if not buffers and inline[-1:] != PICKLED:
-            raise self._failure(rank)
+            words = inline[:-1].decode()
+            raise CommunicationError(f"rank {rank} could not give its object: {words}")
         try:
             # Which stops at the pickle's end.
             return pickle.loads(inline, buffers=buffers) if buffers else pickle.loads(inline)
@@ -85,12 +82,6 @@ class Frame:
             raise UsageError(
                 f"the object of rank {rank} cannot be unpickled here ({error!r}); {_cure(error)}"
             ) from error
-
-    def _failure(self, rank: int) -> HpccommError:
-        words, flag = self.inline[:-1].decode(), self.inline[-1:]
-        if flag == UNPICKLABLE:
-            return CommunicationError(f"rank {rank} could not give its object: {words}")
-        return UsageError(words) if flag == NOT_FOLDED else CommunicationError(words)
 
 
 def _cure(error: Exception) -> str:
@@ -128,10 +119,10 @@ def dump(value: object) -> Frame:
     return Frame(body + trailer + PICKLED_BESIDE, raws)
 
 
-def failed(error: BaseException, flag: bytes = UNPICKLABLE) -> Frame:
+def failed(error: BaseException) -> Frame:
     """Return the frame for a missing object, with the reason."""
     words = str(error) if isinstance(error, HpccommError) else in_words(error)
-    return Frame(words.encode(errors="backslashreplace") + flag)
+    return Frame(words.encode(errors="backslashreplace") + UNPICKLABLE)
 
 
 Frames = dict[int, Frame]
@@ -167,111 +158,6 @@ def all_gather(core: Core, frame: Frame, into: Frames) -> Steps:
     starts = accumulate(counts, initial=0)
     cuts = [_cut(everything[start:], each) for start, each in zip(starts, sizes, strict=False)]
     into.update(enumerate(map(Frame, inlines, cuts)))
-
-
-class Fold:
-    """Folds the objects of all ranks in rank order.
-
-    Parameters
-    ----------
-    op : callable
-        ``op(a, b)``, of two objects.
-    frame : Frame
-        This rank's object.
-
-    Attributes
-    ----------
-    error : Exception or None
-        What a fold failed for.
-    """
-
-    def __init__(self, op: Callable[[Any, Any], Any], frame: Frame) -> None:
-        self.op = op
-        self.frame = frame
-        self.error: BaseException | None = None
-
-    def __call__(self, frames: Mapping[int, Frame], end: int) -> Frame:
-        """Return the frame of the fold, or of its error.
-
-        All ranks before `end` have given to the frames. The key of a frame is its first rank.
-        """
-        try:
-            objects = [frame.load(rank) for rank, frame in frames.items()]
-            return dump(self._folded(objects, [*frames, end]))
-        except CommunicationError as error:
-            return failed(error, NOT_FOLDED_FOR_A_PEER)
-        except UsageError as error:
-            self.error = error.__cause__
-            return failed(error, NOT_FOLDED)
-
-    def _folded(self, objects: list[Any], starts: list[int]) -> Any:
-        total = objects[0]
-        for part, each in enumerate(objects[1:], 1):
-            kinds = f"{type(total).__qualname__} and {type(each).__qualname__}"
-            before, after = range(starts[0], starts[part]), range(starts[part], starts[part + 1])
-            try:
-                total = self.op(total, each)
-            except BaseException as error:  # any exception of the user's function
-                raise UsageError(
-                    f"op {named(self.op)} failed on what comes of {ranks_named(before)} and of "
-                    f"{ranks_named(after)}, of types {kinds}: {error!r}; give a function that takes the "
-                    "objects of any two ranks"
-                ) from error
-        return total
-
-
-def all_reduce(core: Core, fold: Fold, into: Frames) -> Steps:
-    """Fold all ranks' frames in a binomial tree, in the order of ranks, and send the result to every rank.
-
-    Each fold is made by one rank, so that all ranks get the same, also of a function that gives another
-    result each time.
-    """
-    transport = core.backend.collectives
-    rank, size = transport.rank, transport.size
-    parent, children = binomial(rank, size, 0)
-    frame = fold.frame
-    parts = {rank: frame}
-    for child in children:
-        yield from receive(
-            transport, transport.irecv_packet(child, CONTROL_TAG), child, CONTROL_TAG, parts
-        )
-    if children:
-        frame = fold(parts, min(size, 2 * children[-1] - rank))
-    if parent is not None:
-        yield from send(transport, parent, CONTROL_TAG, CONTROL_TAG, frame)
-    yield from broadcast(core, 0, frame, into)
-    if not into:
-        into[0] = _copied(frame)
-
-
-def all_to_all(core: Core, frames: Sequence[Frame], into: Frames) -> Steps:
-    """Send each rank's frame for each rank to that rank, in one block: the pickle, then the buffers."""
-    size = core.backend.size
-    blocks = [(np.frombuffer(frame.inline, np.uint8), *frame.buffers) for frame in frames]
-    counts = tuple(sum(_padded(part.size) for part in block) for block in blocks)
-    inlines = np.array([len(frame.inline) for frame in frames], np.int64)
-    theirs = np.empty((2, size), np.int64)
-    mine = np.stack([inlines, np.array(counts, np.int64)])
-    for sent, come in zip(mine, theirs, strict=True):
-        call = Signature("all_to_all", sent.dtype, (1,) * size, (1,) * size)
-        yield from core.lanes.host.dispatch.decide(call, AUTO, False).start(sent, come)
-    outgoing = np.empty(sum(counts), np.uint8)
-    places = _cut(outgoing, [part.size for block in blocks for part in block])
-    for part, place in zip([part for block in blocks for part in block], places, strict=True):
-        place[:] = part
-    comes = tuple(theirs[1].tolist())
-    incoming = np.empty(sum(comes), np.uint8)
-    call = Signature("all_to_all", _BYTE, counts, comes, uniform=False)
-    yield from core.lanes.host.dispatch.decide(call, AUTO, False).start(outgoing, incoming)
-    starts = accumulate(comes, initial=0)
-    for rank, (start, length) in enumerate(zip(starts, theirs[0], strict=False)):
-        into[rank] = _unpacked(incoming[start:], int(length))
-
-
-def _unpacked(block: Bytes, length: int) -> Frame:
-    """Return the frame that begins a block, and whose pickle has `length` bytes."""
-    inline = block[:length].tobytes()
-    return Frame(inline, _cut(block[_padded(length) :], _buffer_sizes(inline)))
 
 
 def gather(core: Core, root: int, frame: Frame, into: Frames) -> Steps:

@@ -4,16 +4,13 @@ Objects are pickled (protocol 5); the memory of large arrays in them is sent sep
 Only unpickle what ranks of your own job send. Collectives block.
 """
 
-import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from hpccomm.communicator.arrivals import received_object
 from hpccomm.communicator.core import HasCore
-from hpccomm.communicator.object_calls import collective, for_each_rank, receive, reduction, send
+from hpccomm.communicator.object_calls import collective, for_each_rank, receive, send
 from hpccomm.contracts.arrivals import ANY, Anything
-from hpccomm.errors import UsageError
-from hpccomm.reductions import PremulSum, ReduceOp
 
 
 def broadcast_object(
@@ -131,78 +128,6 @@ def scatter_object(
     """
     at_root = root == self._core.backend.rank
     return for_each_rank(self._core, "scatter_object", values, at_root, root, timeout)[0]
-
-
-def all_reduce_object(
-    self: HasCore,
-    value: Any,
-    op: Callable[[Any, Any], Any] = operator.add,
-    *,
-    timeout: float | None = None,
-) -> Any:
-    """Return the fold of every rank's object, on every rank. Collective; blocks.
-
-    The objects of neighbouring ranks are folded in a binomial tree, in the order of ranks:
-    ``op(op(x0, x1), op(x2, x3))`` on four. So `op` need not be commutative; how the objects are grouped
-    depends on the number of ranks alone. Each fold is made once, and all ranks get the same result.
-
-    Parameters
-    ----------
-    value : object
-        This rank's. It stays as it is: the fold works on copies.
-    op : callable
-        ``op(a, b)`` returns the fold of two objects; it may change `a`. All ranks give the same function.
-    timeout : float, optional
-        Deadline in seconds. None is the communicator's deadline.
-
-    Returns
-    -------
-    object
-        On one rank alone a copy of `value`.
-
-    Raises
-    ------
-    UsageError
-        If `op` is not a function, before anything is sent. On every rank, if `op` raises or makes what
-        cannot be pickled. On this rank, if its object cannot be pickled; the other ranks raise
-        `CommunicationError`.
-    CommunicationError
-        If the call fails or its deadline passes.
-    """
-    if isinstance(op, ReduceOp | PremulSum) or not callable(op):
-        raise UsageError(
-            f"op is {op!r}; give a function of two objects, such as operator.add, or use all_reduce, "
-            "which folds arrays"
-        )
-    return reduction(self._core, value, op, timeout)
-
-
-def all_to_all_object(
-    self: HasCore, values: Sequence[Any], *, timeout: float | None = None
-) -> list[Any]:
-    """Send each rank an object, and return the objects of all ranks for this one. Collective; blocks.
-
-    Parameters
-    ----------
-    values : sequence of object
-        One for each rank, by rank.
-    timeout : float, optional
-        Deadline in seconds. None is the communicator's deadline.
-
-    Returns
-    -------
-    list of object
-        By the rank that sent each. This rank's own is pickled and unpickled.
-
-    Raises
-    ------
-    UsageError
-        If there are more or fewer objects than ranks, or if one cannot be pickled. A rank that waits for
-        such an object raises `CommunicationError`.
-    CommunicationError
-        If the call fails or its deadline passes.
-    """
-    return for_each_rank(self._core, "all_to_all_object", values, True, 0, timeout)
 
 
 def send_object(

@@ -279,7 +279,7 @@ def _objects(
     name: str, values: Mapping[str, Any], nbytes: int, members: list[int]
 ) -> dict[str, Any]:
     named = {"root": _root(values, members)} if "root" in values else {}
-    if name in ("scatter_object", "all_to_all_object"):
+    if name == "scatter_object":
         return named | {"values": [_object(nbytes // len(members))] * len(members)}
     return named | {"value": _object(nbytes)}
 

@@ -23,7 +23,7 @@ MOST_BUFFERS = 256
 """Arrays of a rank, at most: calls on more of them share."""
 
 BATCHES = ("batch", "halo")
-OBJECTS = ("broadcast_object", "all_gather_object", "gather_object", "scatter_object", "all_to_all_object")  # fmt: skip
+OBJECTS = ("broadcast_object", "all_gather_object", "gather_object", "scatter_object")
 ENDS: Mapping[str, tuple[str, ...]] = {
     **dict.fromkeys(("send", "send_object"), ("dst",)),
     **dict.fromkeys(("recv", "recv_object"), ("src",)),

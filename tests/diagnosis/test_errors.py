@@ -98,7 +98,7 @@ REFUSED = {
     "an operation": lambda comm, x: comm.all_reduce(x, op="SUMM"),
     "a root": lambda comm, x: comm.broadcast(x, root=9),
     "a strided array": lambda comm, x: comm.all_reduce(x[::2]),
-    "a function that is none": lambda comm, x: comm.all_reduce_object(x, op=3),
+    "a function that is none": lambda comm, x: comm.all_reduce(x, op=3),
 }
 
 

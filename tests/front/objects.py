@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import operator
 import threading
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 import hpccomm
-from hpccomm import ANY, ReduceOp
-from hpccomm.errors import CommunicationError, RankMismatch, UsageError
+from hpccomm import ANY
+from hpccomm.errors import CommunicationError, UsageError
 from hpccomm.testing.conformance.case import Behaviours
 from hpccomm.testing.conformance.check import equal, raises
 
@@ -77,79 +76,6 @@ def scatter_object(comm: Communicator) -> None:
         items = [("item", rank) * rank for rank in range(comm.size)]
         result = comm.scatter_object(items if comm.rank == root else None, root)
         assert result == items[comm.rank], result
-
-
-@OBJECTS.behaviour()
-def all_reduce_object(comm: Communicator) -> None:
-    """Every rank gets the fold in rank order, and its own object stays as it is."""
-    letters = "".join(chr(ord("a") + rank) for rank in range(comm.size))
-    assert comm.all_reduce_object(letters[comm.rank]) == letters, "operator.add is the default"
-    mine = {comm.rank: [comm.rank]}
-    result = comm.all_reduce_object(mine, operator.or_)
-    assert list(result) == list(range(comm.size)), f"{result} is not in rank order"
-    result[comm.rank].append("changed")
-    assert mine == {comm.rank: [comm.rank]}, f"the own object became {mine}"
-    nested = comm.all_reduce_object([comm.rank], appended)
-    assert nested == in_a_tree(appended, [[rank] for rank in range(comm.size)]), nested
-    array = np.arange(200_000.0) + comm.rank
-    total = comm.all_reduce_object(array)
-    equal(total, comm.size * np.arange(200_000.0) + sum(range(comm.size)), "of arrays")
-    total[:] = -1
-
-
-@OBJECTS.behaviour(min_size=2)
-def all_reduce_object_by_a_function_that_fails(comm: Communicator) -> None:
-    """A function that raises, or whose result does not pickle, raises on every rank, with the cause."""
-    with raises(UsageError, "op add", "rank 1", "TypeError", "int", "str"):
-        comm.all_reduce_object("text" if comm.rank == 1 else comm.rank)
-    with raises(UsageError, "pickle", "lock"):
-        comm.all_reduce_object(comm.rank, make_lock)
-
-
-@OBJECTS.behaviour(min_size=2, fails=True)
-def all_reduce_object_by_different_functions(comm: Communicator) -> None:
-    """Ranks that give different functions all raise, and see both."""
-    with raises(RankMismatch, "all_reduce_object", "mul", "sub"):
-        comm.all_reduce_object(comm.rank, operator.mul if comm.rank == 0 else operator.sub)
-
-
-def make_lock(*_: object) -> object:
-    """Return what cannot be pickled."""
-    return threading.Lock()
-
-
-def in_a_tree(op: Callable[[Any, Any], Any], values: list[Any]) -> Any:
-    """Return the fold of neighbours, then of neighbouring results, and so on."""
-    while len(values) > 1:
-        folded = [op(a, b) for a, b in zip(values[::2], values[1::2], strict=False)]
-        values = folded + values[len(folded) * 2 :]
-    return values[0]
-
-
-def appended(a: list[Any], b: list[Any]) -> list[Any]:
-    """Return a, changed: neither commutative nor associative."""
-    a += [*b, len(a)]
-    return a
-
-
-@OBJECTS.behaviour()
-def all_to_all_object(comm: Communicator) -> None:
-    """Rank r gets item r of every rank's list, of any kind and size, as a copy of its own."""
-    size, rank = comm.size, comm.rank
-    for sample in SAMPLES:
-        mine: list[Any] = [(rank, to, sample, "x" * (100 * to)) for to in range(size)]
-        result = comm.all_to_all_object(mine)
-        for src, (came, to, copy, text) in enumerate(result):
-            assert (came, to, len(text)) == (src, rank, 100 * rank), f"{result} on {rank}"
-            assert alike(copy, sample), f"{copy!r} instead of {sample!r} from {src}"
-    arrays = [
-        [np.full(n * (to + 1), rank, np.float32) for n in (0, 3, 40_000)] for to in range(size)
-    ]
-    for src, each in enumerate(comm.all_to_all_object(arrays)):
-        for n, array in zip((0, 3, 40_000), each, strict=True):
-            equal(array, np.full(n * (rank + 1), src, np.float32), f"{n} from {src}")
-            array[:] = -1
-    equal(arrays[rank][1], np.full(3 * (rank + 1), rank, np.float32), "what was given")
 
 
 @OBJECTS.behaviour(min_size=2)
@@ -244,8 +170,6 @@ def an_object_that_does_not_pickle(comm: Communicator) -> None:
         (lambda: comm.all_gather_object([value]), True),
         (lambda: comm.gather_object({"key": value}, 0), comm.rank == 0),
         (lambda: comm.scatter_object([value] * comm.size if here else None, culprit), True),
-        (lambda: comm.all_reduce_object(value), True),
-        (lambda: comm.all_to_all_object([value] * comm.size), True),
     ]
     for call, told in calls:
         if here:
@@ -279,12 +203,6 @@ def a_wrong_number_of_objects(comm: Communicator) -> None:
         else:
             with raises(CommunicationError, "0"):
                 comm.scatter_object(None)
-        if comm.rank == 0:
-            with raises(UsageError, "values", str(number), str(comm.size)):
-                comm.all_to_all_object([0] * number)
-        else:
-            with raises(CommunicationError, "0"):
-                comm.all_to_all_object([0] * comm.size)
     assert comm.all_gather_object(comm.rank) == list(range(comm.size)), "afterwards"
 
 
@@ -299,8 +217,6 @@ def misuse(comm: Communicator) -> None:
         ("dst", size, comm.send_object, (1, size)),
         ("src", size, comm.recv_object, (size,)),
         ("tag", -1, comm.send_object, (1, 0, -1)),
-        ("op", 5, comm.all_reduce_object, (1, 5)),
-        ("op", ReduceOp.SUM, comm.all_reduce_object, (1, ReduceOp.SUM)),
     )
     for name, value, call, arguments in wrong if comm.rank == 0 else ():
         with raises(UsageError, name, repr(value)):
