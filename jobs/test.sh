@@ -43,9 +43,6 @@ done
 
 allow_more_ranks_than_cores
 make_environment test docs dev plot
-# Chakra's own schema and reader. What else it depends on takes minutes to install, and they do not need it.
-"$venv/bin/python" -m pip install --quiet --disable-pip-version-check --no-compile --no-deps "mlc-chakra ==1.0.0" ||
-    say "without Chakra's package: its tests are skipped"
 cd "$checkout"
 # For the tests that start MPI jobs themselves.
 export HPCCOMM_MPIEXEC=$mpiexec

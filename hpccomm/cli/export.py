@@ -1,9 +1,8 @@
 """Write a stored run in another format: nccl-tests' JSON (version 3), CSV, or a file for --expect.
 
-A logged training is written as CSV with a line a step. A recorded program is written as a timeline for
-Perfetto (ui.perfetto.dev, chrome://tracing), or as Chakra's execution traces, a file NAME.RANK.et for each
-rank, and NAME.groups.json with the ranks of each communicator. Damaged parts are left out and named on
-standard error, and the exit status is 2.
+A logged training is written as CSV with a line a step. A recorded program is written as CSV with a line a
+call, or as a timeline for Perfetto (ui.perfetto.dev, chrome://tracing). Damaged parts are left out and named
+on standard error, and the exit status is 2.
 
 Examples
 --------
@@ -11,12 +10,10 @@ Examples
   hpccomm export run.h5 --format csv --run 1 > run.csv
   hpccomm export good.h5 --format expect --output expected.toml     for other runs' --expect
   hpccomm export t.h5 --format perfetto --output t.json.gz
-  hpccomm export t.h5 --format chakra --output traces/t
 """
 
 import argparse
 import json
-from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -85,25 +82,21 @@ def _refuse_without_place(run: "Run", name: str) -> None:
 _FORMATS = {"csv": _csv, "expect": _expect, "json": _json}
 
 
-_OF_CALLS = ("chakra", "perfetto")
-"""Modules of `hpccomm.recordings.exchange` that write a recording."""
+def _write_timeline(recording: "Recording", path: Path | None) -> None:
+    from hpccomm.recordings import perfetto
 
-
-def _write_calls(recording: "Recording", name: str, path: Path | None) -> None:
     if not recording.calls.count:
         raise ResultsError(f"{recording.name} has no calls; take --format csv, or name another one")
     if path is None:
-        raise UsageError(f"--format {name} writes files; give --output PATH")
+        raise UsageError("--format perfetto writes a file; give --output PATH")
     with watched(f"exporting {recording.name}"):
-        notes = import_module(f"hpccomm.recordings.exchange.{name}").write(recording, path)
-    for note in notes:
-        output.warn(f"hpccomm: {note}\n")
+        perfetto.write(recording, path)
 
 
 FLAGS = (
     Flag("FILE", readers.file, "a results file", "file"),
     readers.choice(
-        "--format", sorted((*_FORMATS, *_OF_CALLS)), "format", "what to write", required=True
+        "--format", sorted((*_FORMATS, "perfetto")), "format", "what to write", required=True
     ),
     RUN,
     Flag("--output PATH", readers.file, "a new file to write it to (default: standard output)"),
@@ -119,18 +112,18 @@ def run(args: argparse.Namespace) -> int:
     examined, status = output.read_file(args.file)
     chosen = choose(examined.runs, args.run, examined.recordings)
     if isinstance(chosen, Recording):
-        if args.format in _OF_CALLS:
-            _write_calls(chosen, args.format, args.output)
+        if args.format == "perfetto":
+            _write_timeline(chosen, args.output)
             return status
         if args.format != "csv":
             raise ResultsError(
-                f"{chosen.name} is a recording, which --format {args.format} has no place for; take --format csv, "
-                "perfetto or chakra"
+                f"{chosen.name} is a recording, which --format {args.format} has no place for; take --format csv "
+                "or perfetto"
             )
         text = recording_text.csv_text(chosen)
-    elif args.format in _OF_CALLS:
+    elif args.format == "perfetto":
         raise ResultsError(
-            f"{chosen.name} is not a recording, and --format {args.format} writes calls; take another format"
+            f"{chosen.name} is not a recording, and --format perfetto writes calls; take another format"
         )
     else:
         _refuse_without_place(chosen, args.format)

@@ -6,15 +6,11 @@ loggers, and other lines; it may be packed by gzip. The printed bus bandwidth id
 collective of a table: a table that contradicts itself is left out. Each table gets a line that says
 whether it was added.
 
-The dumps of PyTorch's flight recorder (nccl_trace_rank_N, of all ranks) and the files of NCCL Inspector
-become one recording, which show, advise, export and report read.
-
 Examples
 --------
   hpccomm import all_reduce.log --output runs.h5
   hpccomm import *.json --output runs.h5
   hpccomm import nightly.log.gz --dry-run           what it would add, and leave out
-  hpccomm import /tmp/nccl_trace_rank_* --output t.h5
   hpccomm import osu_allreduce.txt --ranks 64 --output runs.h5
   all_reduce_perf -b 8 -e 1G -f 2 -g 8 | hpccomm import - --output runs.h5
 
@@ -26,7 +22,6 @@ import argparse
 import sys
 from datetime import datetime
 from pathlib import Path
-from types import ModuleType
 
 from hpccomm.bench.flag import Flag
 from hpccomm.bench.logs.imported import LeftOutTable, LogDefaults, collective_of
@@ -35,7 +30,6 @@ from hpccomm.bench.perf.collectives import COLLECTIVES
 from hpccomm.bench.progress import watched
 from hpccomm.cli import output
 from hpccomm.errors import ResultsError, UsageError
-from hpccomm.units import counted
 
 
 def _collective(text: str) -> str:
@@ -58,32 +52,21 @@ FLAGS = (
 def run(args: argparse.Namespace) -> int:
     """Read and store; return the exit status."""
     from hpccomm.bench.logs import reading
-    from hpccomm.recordings.exchange import inspector, pytorch
 
     if args.output is None and not args.dry_run:
         raise UsageError("--output is missing; name the results file, or give --dry-run")
     # All logs are read before the first is stored.
     logs, unreadable = [], []
-    of_calls: dict[ModuleType, dict[Path, bytes]] = {pytorch: {}, inspector: {}}
     with watched("reading logs", len(args.logs)) as progress:
         for log in args.logs:
             try:
-                data, defaults = _read(log, args)
-                for reader, files in of_calls.items():
-                    if reader.is_one(data):
-                        files[log] = data
-                        break
-                else:
-                    logs.append((log, reading.parse(data, defaults)))
+                logs.append((log, reading.parse(*_read(log, args))))
             except ResultsError as error:
                 unreadable.append(str(error))
             progress.advance()
     refused = ResultsError("; ".join(unreadable))
     if unreadable and not args.dry_run:
         raise refused
-    for reader, files in of_calls.items():
-        if files:
-            _import_calls(reader, files, args)
     known_runs = reading.KnownRuns(args.output)
     mendable = False
     for log, content in logs:
@@ -106,18 +89,6 @@ def run(args: argparse.Namespace) -> int:
     if unreadable:
         raise refused
     return 2 if mendable else 0
-
-
-def _import_calls(reader: ModuleType, files: dict[Path, bytes], args: argparse.Namespace) -> None:
-    """Store the calls that another recorder wrote down, in files of one program."""
-    from hpccomm.results import recording_file
-
-    recording, notes = reader.read(files)
-    name = "" if args.dry_run else recording_file.write(args.output, recording)
-    place = f"{name} of {args.output}" if name else "would be stored"
-    calls = f"{counted(recording.calls.count, 'call')} of {counted(recording.ranks, 'rank')}"
-    output.write(f"{counted(len(files), 'file')} of {reader.SOURCE}: {calls}: {place}\n")
-    output.write("".join(f"  {note}\n" for note in notes))
 
 
 def _read(log: Path, args: argparse.Namespace) -> tuple[bytes, LogDefaults]:

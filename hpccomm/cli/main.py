@@ -43,7 +43,7 @@ VERBS: dict[str, tuple[str, str]] = {
     ),
     "export": (
         "hpccomm.cli.export",
-        "write a stored run as nccl-tests' JSON or CSV, a recording for Perfetto or Chakra",
+        "write a stored run as nccl-tests' JSON or CSV, a recording for Perfetto",
     ),
     "compare": (
         "hpccomm.cli.compare",
@@ -51,7 +51,7 @@ VERBS: dict[str, tuple[str, str]] = {
     ),
     "import": (
         "hpccomm.cli.importing",
-        "add logs of nccl-tests and OSU, and recorded calls of PyTorch and NCCL, to a file",
+        "add logs of nccl-tests and OSU to a results file",
     ),
     "record": ("hpccomm.cli.record", "run a program, and record its calls on one clock"),
     "simulate": (

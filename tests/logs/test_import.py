@@ -4,6 +4,7 @@
 import argparse
 import io
 import json
+import pickle
 from dataclasses import fields, replace
 from datetime import datetime
 from pathlib import Path
@@ -325,6 +326,28 @@ def test_osu_bandwidth_is_the_time_of_a_message() -> None:
 def test_what_is_no_log_is_refused_with_the_reason(text: str, said: str) -> None:
     with pytest.raises(ResultsError, match=said):
         reading.parse(text, DEFAULTS)
+
+
+FLIGHT_DUMP = {
+    "version": "2.10",
+    "pg_config": {"0": {"name": "0", "desc": "default_pg", "ranks": "[0, 1]"}},
+    "pg_status": {},
+    "entries": [{"record_id": 0, "profiling_name": "nccl:all_reduce", "state": "completed"}],
+}
+"""What PyTorch 2.13 dumps, without most fields of its entry."""
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        pickle.dumps(FLIGHT_DUMP, 2),
+        json.dumps(FLIGHT_DUMP).encode(),
+        json.dumps(FLIGHT_DUMP, sort_keys=True).encode(),  # as PyTorch writes JSON
+    ],
+)
+def test_a_dump_of_pytorch_is_refused_with_what_reads_it(data: bytes) -> None:
+    with pytest.raises(ResultsError, match=r"some\.log is a dump of PyTorch's.*fr_trace FOLDER"):
+        reading.parse(data, DEFAULTS)
 
 
 @given(

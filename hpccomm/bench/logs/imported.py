@@ -135,6 +135,14 @@ def collective_of(name: str) -> str:
     return NAMES.get(name.replace("_", ""), name)
 
 
+def flight_dump(name: str) -> str:
+    """Return why a dump of PyTorch's flight recorder, a pickle or JSON, is not imported."""
+    return (
+        f"{name} is a dump of PyTorch's flight recorder, which has no table of a benchmark; PyTorch's analyser reads the "
+        "pickled dumps of all ranks: python -m torch.distributed.flight_recorder.fr_trace FOLDER -p nccl_trace_rank_"
+    )
+
+
 def nccl_version(code: int) -> str:
     """Return NCCL's version of its number; up to 2.8 that had a digit less for the major version."""
     major = 10000 if code >= 10000 else 1000

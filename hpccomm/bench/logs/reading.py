@@ -9,7 +9,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hpccomm.bench.logs import documents, nccl_text, osu, records, texts
-from hpccomm.bench.logs.imported import ImportedRun, LeftOutTable, LogDefaults, LogTable
+from hpccomm.bench.logs.imported import (
+    ImportedRun,
+    LeftOutTable,
+    LogDefaults,
+    LogTable,
+    flight_dump,
+)
 from hpccomm.bench.logs.lines import LogLine, streams, together
 from hpccomm.errors import ResultsError
 from hpccomm.results.fingerprint import identity
@@ -59,6 +65,8 @@ def parse(data: bytes | str, defaults: LogDefaults) -> ReadLog:
     ResultsError
         If it is of no program that is known, or no table of it can be stored, with the reason of each.
     """
+    if isinstance(data, bytes) and data.startswith(b"\x80") and b"pg_config" in data[:200]:
+        raise ResultsError(flight_dump(defaults.name))
     text, packed = texts.decoded(data, defaults.name) if isinstance(data, bytes) else (data, "")
     if documents.is_one(text):
         tables = documents.parse(text, defaults)

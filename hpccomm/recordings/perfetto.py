@@ -31,8 +31,8 @@ _TITLES = {CALLS: "calls", ASYNCHRONOUS: "asynchronous calls", STREAMS: "calls o
 _COLUMNS = ("signature", "number", "begin", "end", "asked", "waited", "stream", "failed")
 
 
-def write(recording: Recording, path: Path) -> list[str]:
-    """Write a recording to a new file, packed by gzip if its name ends in ``.gz``; return no notes.
+def write(recording: Recording, path: Path) -> None:
+    """Write a recording to a new file, packed by gzip if its name ends in ``.gz``.
 
     Raises
     ------
@@ -44,7 +44,6 @@ def write(recording: Recording, path: Path) -> list[str]:
         for number, event in enumerate(_events(recording)):
             text.write(f"{',' if number else ''}\n{event}")
         text.write("\n]}\n")
-    return []
 
 
 def _opened(path: Path) -> TextIO:

@@ -1,7 +1,6 @@
-"""Recordings as Perfetto's timeline and Chakra's traces.
+"""Recordings as Perfetto's timeline.
 
-What is outside: Perfetto's trace processor, where there is one (``TRACE_PROCESSOR`` names its ``trace_processor_shell``;
-the package perfetto fetches it else), and the schema and the reader of MLCommons Chakra, from its package.
+What is outside: Perfetto's trace processor, where ``TRACE_PROCESSOR`` names its program ``trace_processor_shell``.
 """
 
 import gzip
@@ -13,7 +12,7 @@ import pytest
 from recordings_made import MICRO, MadeCall, all_reduce, made, stepped
 
 from hpccomm.cli import main
-from hpccomm.recordings.exchange import chakra, perfetto
+from hpccomm.recordings import perfetto
 from hpccomm.results import recording_file
 from hpccomm.results.recording import ASYNC, POLLED, CallSignature
 
@@ -149,70 +148,13 @@ def test_perfettos_trace_processor_finds_every_call(tmp_path):
         assert [each.name for each in errors] == []
 
 
-def read_back(path):
-    schema = pytest.importorskip("chakra.schema.protobuf.et_def_pb2", exc_type=ImportError)
-    from chakra.src.third_party.utils.protolib import decodeMessage, openFileRd
-
-    with openFileRd(str(path)) as file:
-        about, nodes = schema.GlobalMetadata(), []
-        assert decodeMessage(file, about)
-        node = schema.Node()
-        while decodeMessage(file, node):
-            nodes.append(node)
-            node = schema.Node()
-    return schema, about, nodes
-
-
-def attributes(node):
-    return {each.name: getattr(each, each.WhichOneof("value")) for each in node.attr}
-
-
-def test_chakras_own_reader_reads_the_traces(tmp_path):
-    (note,) = chakra.write(mixed(), tmp_path / "t")
-    assert "no scan" in note
-    schema, about, nodes = read_back(tmp_path / "t.0.et")
-    assert about.version == "1.0.0"
-    assert [each.id for each in nodes] == list(range(len(nodes)))
-    kinds = [schema.NodeType.Name(each.type).removesuffix("_NODE") for each in nodes]
-    expected = ["COMP", "COMM_COLL"] * 3 + ["COMP", "COMM_SEND", "COMP", "COMP", "COMP"]
-    assert kinds == expected
-    assert nodes[-1].name == "scan"
-    first = nodes[1]
-    assert (first.start_time_micros, first.duration_micros) == (4000, 2000)
-    assert attributes(first) == {
-        "is_cpu_op": False, "comm_type": schema.ALL_REDUCE, "comm_size": 1 << 20, "pg_name": "0"
-    }  # fmt: skip
-    send = attributes(nodes[7])
-    assert (send["comm_dst"], send["comm_tag"], send["comm_size"]) == (1, 7, 8000)
-    # The program goes on beside asynchronous calls.
-    assert [list(each.data_deps) for each in nodes[:8]] == [[], [0], [1], [2], [2], [4], [4], [6]]
-    assert [list(each.data_deps) for each in nodes[8:]] == [[7], [8, 3], [9]]
-    computed = [each.duration_micros for each in nodes if each.type == schema.COMP_NODE]
-    assert computed == [4000, 1000, 1000, 1000, 2000, 2000, 1000]
-    _, _, other = read_back(tmp_path / "t.1.et")
-    (receive,) = [each for each in other if each.type == schema.COMM_RECV_NODE]
-    assert attributes(receive)["comm_src"] == 0
-    assert json.loads((tmp_path / "t.groups.json").read_text()) == {"0": [0, 1]}
-
-
-def test_a_wait_makes_what_follows_depend_on_the_call(tmp_path):
-    ms = 1000 * MICRO
-    begun = MadeCall(all_reduce(8, ASYNC), 1, 0, 4 * ms, 2 * ms, 2 * ms)
-    chakra.write(made([[begun, MadeCall(all_reduce(8), 2, 4 * ms, 5 * ms)]]), tmp_path / "t")
-    *_, nodes = read_back(tmp_path / "t.0.et")
-    assert [each.name for each in nodes] == ["all_reduce", "compute", "all_reduce"]
-    assert [sorted(each.data_deps) for each in nodes] == [[], [], [0, 1]]
-
-
-def test_the_verb_writes_both(tmp_path, capsys):
+def test_the_verb_writes_a_new_file(tmp_path, capsys):
     recording_file.write(tmp_path / "t.h5", mixed())
     export = ["export", str(tmp_path / "t.h5"), "--format"]
     assert main.main([*export, "perfetto", "--output", str(tmp_path / "t.json.gz")]) == 0
     assert (tmp_path / "t.json.gz").read_bytes().startswith(b"\x1f\x8b")
-    assert main.main([*export, "chakra", "--output", str(tmp_path / "c")]) == 0
-    assert (tmp_path / "c.1.et").stat().st_size
     assert main.main([*export, "perfetto", "--output", str(tmp_path / "t.json.gz")]) == 2
-    assert main.main([*export, "chakra"]) == 2
+    assert main.main([*export, "perfetto"]) == 2
     said = capsys.readouterr().err
     assert "File exists" in said
     assert "give --output PATH" in said
