@@ -42,7 +42,6 @@ if TYPE_CHECKING:
     from hpccomm.communicator import planning as plans
     from hpccomm.communicator import recording as recordings
     from hpccomm.communicator.shrinking import Make
-    from hpccomm.results.lateness import Lateness
 else:
     # The path of the package is absolute: the modules are found also after the program has changed
     # its folder. Modules for failures are loaded from the start, since the program may later lose
@@ -53,19 +52,6 @@ else:
     grids, meshes, recordings = map(_LateModule, ("grid", "mesh", "recording"))
     Core.call_on_number = _Late("numbers", "call_on_number")
     Core.along = _Late("packing", "along")
-
-
-class CallStatistics(dict[Key, Tally]):
-    """A `~hpccomm.runtime.reports.Tally` by call and size class.
-
-    Attributes
-    ----------
-    lateness : Lateness or None
-        How long each rank kept others waiting, in the last recording that this communicator has ended
-        (`hpccomm.Communicator.record`). Printed, it is a table.
-    """
-
-    lateness: "Lateness | None" = None
 
 
 class Communicator:
@@ -217,17 +203,15 @@ class Communicator:
 
     record = recordings.record
 
-    def stats(self) -> CallStatistics:
-        """Return calls, bytes and seconds so far, and who kept others waiting in the last recording. Local.
+    def stats(self) -> dict[Key, Tally]:
+        """Return calls, bytes and seconds so far. Local.
 
         Returns
         -------
-        CallStatistics
-            A dict by call and size class, such as ``("all_reduce", "to 1 KiB")``.
+        dict of (str, str) to Tally
+            By call and size class, such as ``("all_reduce", "to 1 KiB")``.
         """
-        statistics = CallStatistics(self._core.calls.reports.snapshot())
-        statistics.lateness = self._core.lateness
-        return statistics
+        return self._core.calls.reports.snapshot()
 
     def set_timeout(self, timeout: float) -> None:
         """Set the deadline of later calls. Local; may be called from any thread.

@@ -34,7 +34,6 @@ from hpccomm.settings import Settings, check_bool, check_int, check_seconds
 
 if TYPE_CHECKING:
     from hpccomm.communicator.steps import PlanTags
-    from hpccomm.results.lateness import Lateness
 
 
 class Closable(Protocol):
@@ -96,8 +95,6 @@ class Core:
         What calls without counts exchange, by their names.
     recorder : ProgramRecorder or None
         Ends with the communicator.
-    lateness : Lateness or None
-        Of the last recording that ended.
     made : bool
         Whether the communicator is made, and somebody has it.
     site : tuple or None
@@ -120,7 +117,6 @@ class Core:
 
     def __post_init__(self) -> None:
         self.recorder: Any = None
-        self.lateness: Lateness | None = None
         backend, calls = self.backend, self.calls
         self.windows: list[Closable] = []
         self.groups = 0

@@ -25,7 +25,7 @@ from hpccomm.contracts.fingerprint import recorded
 from hpccomm.errors import HpccommError, ResultsError, UsageError
 from hpccomm.files.refusals import os_errors_as
 from hpccomm.results import origin
-from hpccomm.results.lateness import lateness
+from hpccomm.results.lateness import Lateness, lateness
 from hpccomm.results.liveness import RUNNING
 from hpccomm.results.recording import (
     COMPLETED,
@@ -119,6 +119,8 @@ class ProgramRecorder:
         Of the recording in the file, on rank 0 once it has ended.
     recording : Recording or None
         Without a file, on rank 0 once it has ended.
+    lateness : Lateness or None
+        How long each rank kept others waiting, on every rank once it has ended by `end`. Printed, it is a table.
     speaks : bool
         Whether rank 0 says where the recording is.
     """
@@ -127,6 +129,7 @@ class ProgramRecorder:
         self.path = None if path is None else Path(path)
         self.name = ""
         self.recording: Recording | None = None
+        self.lateness: Lateness | None = None
         self.speaks = False
         self._comm, core = comm, comm._core  # noqa: SLF001 (it is a part of it)
         self._calls = core.calls
@@ -172,8 +175,6 @@ class ProgramRecorder:
 
     def end(self) -> None:
         """End the recording: rank 0 joins what all ranks have. Collective; blocks; idempotent.
-
-        ``comm.stats().lateness`` then says who kept others waiting.
 
         Raises
         ------
@@ -242,7 +243,7 @@ class ProgramRecorder:
                     self._say(f"{count} of {counted(comm.size, 'rank')} are {self.name} of {path}")
             except (OSError, HpccommError) as failure:
                 error = str(failure)
-        error, comm._core.lateness = comm.broadcast_object((error, late))  # noqa: SLF001 (as above)
+        error, self.lateness = comm.broadcast_object((error, late))
         if error:
             raise ResultsError(f"{error}; what the ranks have recorded is in {path}.rank*")
         for file in files:
@@ -276,7 +277,7 @@ def record(self: RecordedRanks, path: str | os.PathLike[str] | None = None) -> P
     Returns
     -------
     ProgramRecorder
-        It marks the steps of the program, and has the recording when that has ended.
+        It marks the steps of the program. Once it has ended it has the recording, and who kept others waiting.
 
     Raises
     ------
