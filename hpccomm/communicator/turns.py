@@ -161,7 +161,7 @@ class Mutex(_Shared):
         return self
 
     def __exit__(self, kind: object, error: object, where: object) -> None:
-        if not isinstance(error, CommunicationError):
+        if self._window._core.calls.gate.error is None:  # noqa: SLF001 (else nobody can take it any more)
             self.release()
 
 

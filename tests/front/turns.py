@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from hpccomm.errors import CollectiveTimeout, UsageError
+from hpccomm.errors import CollectiveTimeout, CommunicatorAborted, RankMismatch, UsageError
 from hpccomm.testing.conformance import capabilities
 from hpccomm.testing.conformance.case import Behaviours
 from hpccomm.testing.conformance.check import raises
@@ -61,6 +61,33 @@ def a_mutex_excludes_others(comm: Communicator) -> None:
         raise ZeroDivisionError
     assert not mutex.held, "an exception releases it"
     mutex.close()
+
+
+@TURNS.behaviour()
+def a_failure_elsewhere_releases_a_mutex(comm: Communicator) -> None:
+    """So does the error of another communicator, and one after which this one goes on."""
+    mutex = comm.mutex()
+    other = comm.dup()
+    other.abort()
+    for _ in range(2):
+        with raises(CommunicatorAborted, other.name), mutex:
+            other.barrier()
+        assert not mutex.held, "of another communicator"
+        with raises(RankMismatch, "compared"), mutex:
+            raise RankMismatch("compared")
+        assert not mutex.held, "harmless"
+    mutex.close()
+
+
+@TURNS.behaviour(fails=True)
+def a_failure_of_its_own_communicator_is_raised(comm: Communicator) -> None:
+    """A mutex that nobody can take any more is left as it is: the block's error stays the one that is raised."""
+    mutex = comm.mutex()
+    comm.barrier()
+    if comm.rank == 0:
+        with raises(ZeroDivisionError), mutex:
+            comm.abort()
+            raise ZeroDivisionError
 
 
 @TURNS.behaviour(min_size=3)
