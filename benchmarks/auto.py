@@ -80,7 +80,8 @@ def main() -> int:
         memory = calls.arrays(largest, comm if request.registered else None)
         bench = Bench({0: comm}, memory, effort, every=True)
         if comm.rank == 0:
-            print(f"# {comm.policy.shape}\n# auto goes by {comm.policy.source}")
+            policy = calls.policy_of(comm)
+            print(f"# {policy.shape}\n# auto goes by {policy.source}")
         collectives = [
             each for each in request.collectives if each != "barrier" or not request.registered
         ]

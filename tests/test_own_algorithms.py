@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 from hpccomm import CommOptions, ConfigurationError, RankMismatch, UsageError
+from hpccomm.bench.tune.calls import policy_of
 from hpccomm.bench.tune.measuring import Bench
 from hpccomm.cli.main import main
 from hpccomm.contracts.signature import Signature
@@ -142,7 +143,7 @@ def test_a_tuned_table_may_take_a_registered_algorithm(
     installed(documented())
 
     def on_rank(comm) -> str:
-        policy = comm.policy
+        policy = policy_of(comm)
         rows = {("all_gather", "native"): (TableRow(0, Pick("two_way_ring")),)}
         table = Table(policy.shape, "2026-01-01", rows)
         policy = policy._replace(table=table, source="the test's table")

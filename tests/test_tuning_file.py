@@ -8,6 +8,7 @@ import pytest
 
 import hpccomm
 from hpccomm import CommOptions
+from hpccomm.bench.tune.calls import policy_of
 from hpccomm.communicator import creation
 from hpccomm.dispatch.policy import Pick, Shape, Table, TableRow, stored
 from hpccomm.results.writer import Writer
@@ -23,7 +24,7 @@ ROWS = {
 
 
 def shape(ranks: int = RANKS) -> Shape:
-    return run_ranks(ranks, lambda comm: comm.policy.shape)[0]
+    return run_ranks(ranks, lambda comm: policy_of(comm).shape)[0]
 
 
 def write(file: Path, *shapes: Shape) -> str:
@@ -148,7 +149,7 @@ def test_the_network_of_the_settings_is_rank_0s_on_every_rank(
     file.write_text(NETWORK)
 
     def known(comm: hpccomm.Communicator) -> tuple[str, float]:
-        network = comm.policy.network()
+        network = policy_of(comm).network()
         assert network.inner is not None
         return network.name, network.inner.latency
 

@@ -5,7 +5,6 @@ from typing import TYPE_CHECKING, Any
 
 from hpccomm.communicator import groups, reductions
 from hpccomm.communicator.core import Core
-from hpccomm.dispatch.policy import Policy
 from hpccomm.runtime.reports import AbortHook, Handle, Hook, Key, Tally
 from hpccomm.settings import check_seconds
 
@@ -184,11 +183,6 @@ class Communicator:
         The MPI communicator of a group belongs to hpccomm: duplicate it before you use it.
         """
         return self._core.backend.mpi_comm
-
-    @property
-    def policy(self) -> Policy:
-        """The policy of ``algorithm="auto"``, with its table and shape."""
-        return self._core.lanes.host.dispatch.policy
 
     @property
     def node_comm(self) -> "Communicator":

@@ -24,7 +24,8 @@ def comm(mpi_comm: "MPI.Comm", monkeypatch: pytest.MonkeyPatch) -> Iterator[hpcc
     with hpccomm.new_comm(mpi_comm=mpi_comm) as made:
         if made.size == 1 or made._core.backend.collectives.shared is None:
             pytest.skip("needs several ranks on one node")
-        table = made.policy.table
+        policy = made._core.lanes.host.dispatch.policy
+        table = policy.table
         rows = dict(table.rows)
         for collective in ("all_reduce", "broadcast"):
             rows[collective, "native"] = (TableRow(0, Pick("native")),)
@@ -33,7 +34,6 @@ def comm(mpi_comm: "MPI.Comm", monkeypatch: pytest.MonkeyPatch) -> Iterator[hpcc
             TableRow(0, Pick("native")),
             TableRow(LARGE, Pick("pairwise")),
         )
-        policy = made._core.lanes.host.dispatch.policy
         changed = Table(table.shape, table.measured, rows)
         monkeypatch.setattr(
             made._core.lanes.host.dispatch,

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from hpccomm.communicator import Communicator
 from hpccomm.contracts.collectives import DESCRIPTIONS, Collective
+from hpccomm.dispatch.policy import Policy
 from hpccomm.dispatch.policy.table import NATIVE_CASE, ORDERED_CASE, OWN_CASE, REGISTERED_CASE
 
 Array = NDArray[Any]
@@ -29,6 +30,11 @@ def arrays(nbytes: int, comm: Communicator | None = None) -> tuple[Array, Array]
     for each in memory:
         each.fill(0)
     return memory[0], memory[1]
+
+
+def policy_of(comm: Communicator) -> Policy:
+    """Return what decides the calls of a communicator on host arrays without an algorithm."""
+    return comm._core.lanes.host.dispatch.policy  # noqa: SLF001 (tuning makes the tables that it reads)
 
 
 @dataclass(frozen=True, slots=True)

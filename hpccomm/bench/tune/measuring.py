@@ -16,7 +16,7 @@ from hpccomm.bench.perf.names import NO_OP, NO_TYPE
 from hpccomm.bench.perf.timing import back_to_back
 from hpccomm.bench.rows import figures
 from hpccomm.bench.tune import building
-from hpccomm.bench.tune.calls import DTYPE, ROOT, Array, Call, TunedCall
+from hpccomm.bench.tune.calls import DTYPE, ROOT, Array, Call, TunedCall, policy_of
 from hpccomm.communicator import Communicator
 from hpccomm.dispatch.policy import NATIVE, Pick, TableRows
 from hpccomm.dispatch.policy.table import NATIVE_CASE, ORDERED_CASE, OWN_CASE, REGISTERED_CASE
@@ -225,7 +225,7 @@ class Bench:
                     continue
                 pick = Pick(name)
                 if name != NATIVE:
-                    pick = comm.policy.named(
+                    pick = policy_of(comm).named(
                         call.collective, name, nbytes, deterministic=call.deterministic
                     )
                 if segment:
@@ -237,7 +237,7 @@ class Bench:
 
     def _names(self, collective: str) -> list[str]:
         """Return the algorithms to try. Other packages' have no estimate: all are tried."""
-        network = self.comm.policy.network()
+        network = policy_of(self.comm).network()
         by_messages = [name for name, each in ALGORITHMS[collective].items() if not each.shared]
         sensible = {"shm", "hierarchical" if self.comm.num_nodes > 1 else "shm"}
         for nbytes in PROBES:

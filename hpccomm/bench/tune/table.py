@@ -109,7 +109,7 @@ def tune(
     ResultsError
         On every rank, if rank 0 cannot write the file.
     """
-    shape = comm.policy.shape
+    shape = calls.policy_of(comm).shape
     shared = shape.nodes == 1 and shape.memory != "off"
     request = replace(request, registered=request.registered and shared)
     unit = calls.DTYPE.itemsize * (comm.size if set(request.collectives) & BLOCKWISE else 1)

@@ -10,7 +10,7 @@ from functools import partial
 import numpy as np
 
 from hpccomm.bench.progress import Progress
-from hpccomm.bench.tune.calls import TunedCall
+from hpccomm.bench.tune.calls import TunedCall, policy_of
 from hpccomm.bench.tune.measuring import Bench, Seconds, SizeTimes, roughly, typical
 from hpccomm.communicator import Communicator
 from hpccomm.dispatch.policy import AUTO, NATIVE, Pick
@@ -103,7 +103,7 @@ def verify(
         }
         # Where the backend has no algorithm of its own, tables have another case.
         native = any(pick.algorithm == NATIVE for pick in candidates)
-        row = tuned.policy.table.find(call.collective, call.case(native=native), times.nbytes)
+        row = policy_of(tuned).table.find(call.collective, call.case(native=native), times.nbytes)
         automatic, chosen = Pick(AUTO), Pick(AUTO) if row is None else row.pick
         args, keywords = call.arguments(tuned, times.nbytes, bench.memory, AUTO)
         if call.registered:
