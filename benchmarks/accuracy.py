@@ -21,11 +21,8 @@ import hpccomm
 from hpccomm.gradients import GradientSync
 from hpccomm.gradients.compression import (
     Compressor,
-    Int8,
     MixedPrecision,
     PowerSGD,
-    Sign,
-    Threshold,
     TopK,
 )
 
@@ -38,11 +35,7 @@ COMPRESSORS: dict[str, Compressor | None] = {
     "MixedPrecision('bfloat16')": MixedPrecision("bfloat16"),
     "MixedPrecision('float8_e4m3', error_feedback=True)": MixedPrecision("float8_e4m3", True),
     "MixedPrecision('float8_e5m2', error_feedback=True)": MixedPrecision("float8_e5m2", True),
-    "Int8()": Int8(),
-    "Sign()": Sign(),
-    "Sign(error_feedback=True)": Sign(error_feedback=True),
     "TopK(0.01)": TopK(0.01),
-    "Threshold(0.01)": Threshold(0.01),
     "PowerSGD(2)": PowerSGD(2),
     "PowerSGD(4)": PowerSGD(4),
 }

@@ -17,7 +17,7 @@ The ways are
 naive         one all_reduce for each gradient, after the last is computed
 buckets       `GradientSync.sync` on views of the buckets
 overlapped    `GradientSync.ready` as soon as a gradient is computed, and `GradientSync.wait`
-float16, int8, sign, top_k, power_sgd    as overlapped, with a compressor
+float16, top_k, power_sgd                as overlapped, with a compressor
 
 The measures are
 
@@ -41,7 +41,7 @@ import hpccomm
 from contest import figures, rounds
 from contest.figures import Figure
 from hpccomm.gradients import GradientSync
-from hpccomm.gradients.compression import Int8, MixedPrecision, PowerSGD, Sign, TopK
+from hpccomm.gradients.compression import MixedPrecision, PowerSGD, TopK
 
 if TYPE_CHECKING:
     from mpi4py.MPI import Intracomm
@@ -55,8 +55,6 @@ SIZES = {"large": (912, 256), "small": (32, 8)}
 """Units of a layer, and samples of a batch."""
 COMPRESSORS: "dict[str, Compressor]" = {
     "float16": MixedPrecision("float16"),
-    "int8": Int8(),
-    "sign": Sign(),
     "top_k": TopK(0.01),
     "power_sgd": PowerSGD(4),
 }

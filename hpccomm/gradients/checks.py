@@ -34,18 +34,17 @@ def check_choice(name: str, value: object, kind: object) -> str:
     return str(value)
 
 
-def check_least(name: str, value: object, least: int, multiple: int = 1) -> int:
+def check_least(name: str, value: object, least: int) -> int:
     """Return a setting as an int.
 
     Raises
     ------
     UsageError
-        If it is not an integer of at least `least`, or no multiple of `multiple`.
+        If it is not an integer of at least `least`.
     """
     number = check_int(name, value)
-    if number < least or number % multiple:
-        what = f"a multiple of {multiple}, " if multiple > 1 else ""
-        raise UsageError(f"{name} is {number}; give {what}at least {least}")
+    if number < least:
+        raise UsageError(f"{name} is {number}; give at least {least}")
     return number
 
 

@@ -11,7 +11,7 @@ from hypothesis import given
 from hpccomm import Communicator, RankMismatch, UsageError
 from hpccomm.gradients import BucketChoice, GradientSync, adaptive
 from hpccomm.gradients.adaptive import Measurements, choose
-from hpccomm.gradients.compression import Int8, MixedPrecision, PowerSGD, Threshold, TopK
+from hpccomm.gradients.compression import MixedPrecision, PowerSGD, TopK
 from hpccomm.gradients.loss_scale import LossScale
 from hpccomm.gradients.record import common
 from hpccomm.gradients.settings import ReductionSettings
@@ -49,9 +49,8 @@ def test_the_scale_has_a_least_value() -> None:
     "compressor",
     [
         TopK(0.01),
-        Threshold(0.5),
         MixedPrecision("float16", error_feedback=True),
-        Int8(),
+        MixedPrecision("float8_e5m2", error_feedback=True),
         PowerSGD(1),
     ],
     ids=repr,

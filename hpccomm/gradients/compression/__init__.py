@@ -2,24 +2,21 @@
 
 - `contract`: the interface of a compressor, also of a user's own, and its exchange with other
   ranks.
-- `quantized`: fewer bits an element. `sparse`: the largest elements. `power_sgd`: thin matrices.
+- `mixed_precision`: narrow floats. `sparse`: the largest elements. `power_sgd`: thin matrices.
 
 `GradientSync` takes one as ``compressor=``; `hpccomm.gradients.bucket_reducers` runs it.
 """
 
 from hpccomm.gradients.compression.contract import Channel, Compressor, Exchange
+from hpccomm.gradients.compression.mixed_precision import MixedPrecision
 from hpccomm.gradients.compression.power_sgd import PowerSGD
-from hpccomm.gradients.compression.quantized import Int8, MixedPrecision, Sign
-from hpccomm.gradients.compression.sparse import Threshold, TopK
+from hpccomm.gradients.compression.sparse import TopK
 
 __all__ = [
     "Channel",
     "Compressor",
     "Exchange",
-    "Int8",
     "MixedPrecision",
     "PowerSGD",
-    "Sign",
-    "Threshold",
     "TopK",
 ]

@@ -1,8 +1,7 @@
-"""Compressors that send the largest gradients and keep the others for later steps."""
+"""A compressor that sends the largest gradients and keeps the others for later steps."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import partial
 from math import ceil
 from typing import Any
 
@@ -45,12 +44,6 @@ def _sum(x: Array, messages: Iterable[Bytes], index: DType) -> None:
         x[:] = total
 
 
-def _larger(x: Array, least: float) -> Places:
-    """Return where magnitudes are at least `least`, in order."""
-    places = [part.start + np.flatnonzero(np.abs(x[part]) >= least) for part in passes(x.size)]
-    return np.concatenate([np.zeros(0, np.intp), *places])
-
-
 def largest(x: Array, count: int) -> Places:
     """Return where the elements of the largest magnitudes lie: `count`, or a few less, in order.
 
@@ -69,7 +62,9 @@ def largest(x: Array, count: int) -> Places:
         rank = max(0, sample.size - ceil(sample.size * GENEROUS * count / x.size) - 1)
         # Zeros are not sent, however many are wanted.
         least = max(float(np.partition(sample, rank)[rank]), float(np.finfo(x.dtype).tiny))
-        where = _larger(x, least)
+        where = np.concatenate(
+            [part.start + np.flatnonzero(np.abs(x[part]) >= least) for part in passes(x.size)]
+        )
         magnitudes = np.abs(x[where])
     if where.size > count:
         where = np.sort(where[np.argpartition(magnitudes, -count)[-count:]])
@@ -104,37 +99,7 @@ class TopK:
     def channel(self, bucket: Bucket) -> "SparseChannel":
         """Return the reducer of a bucket. Local."""
         count = ceil(self.ratio * bucket.length)
-        return SparseChannel(bucket, partial(largest, count=count), count, self.error_feedback)
-
-
-@dataclass(frozen=True, slots=True)
-class Threshold:
-    """Send the gradients whose magnitude reaches a threshold, with their places, and keep the others.
-
-    The method is that of Strom 2015, "Scalable Distributed DNN Training Using Commodity GPU Cloud Computing",
-    Interspeech, but the values themselves are sent, not the threshold in their place. NaN and infinities are not kept;
-    the result has a NaN then.
-
-    Attributes
-    ----------
-    value : float
-        Least magnitude that is sent, above 0.
-    error_feedback : bool
-        Whether what was not sent is added in the next step. Without it, it is lost.
-    """
-
-    value: float
-    error_feedback: bool = True
-
-    def __post_init__(self) -> None:
-        value = check_number("value", self.value, lambda x: x > 0, "above 0")
-        feedback = check_bool("error_feedback", self.error_feedback)
-        set_checked(self, value=value, error_feedback=feedback)
-
-    def channel(self, bucket: Bucket) -> "SparseChannel":
-        """Return the reducer of a bucket. Local."""
-        choose = partial(_larger, least=self.value)
-        return SparseChannel(bucket, choose, None, self.error_feedback)
+        return SparseChannel(bucket, count, error_feedback=self.error_feedback)
 
 
 class SparseChannel:
@@ -144,22 +109,14 @@ class SparseChannel:
     ----------
     bucket : Bucket
         Its bucket.
-    choose : callable
-        Returns the places of the elements that are sent.
-    count : int or None
-        How many they are at most; None if ranks may send any number.
+    count : int
+        How many elements are sent at most.
     error_feedback : bool
         Whether what was not sent is added in the next step.
     """
 
-    def __init__(
-        self,
-        bucket: Bucket,
-        choose: Callable[[Array], Places],
-        count: int | None,
-        error_feedback: bool,
-    ) -> None:
-        self._choose, self._count, self._feedback = choose, count, error_feedback
+    def __init__(self, bucket: Bucket, count: int, *, error_feedback: bool) -> None:
+        self._count, self._feedback = count, error_feedback
         self._unsent = np.zeros(bucket.length, wide(bucket.dtype))
         self._index = np.dtype(np.uint32 if bucket.length < 1 << 32 else np.uint64)
         self._largest = float(_finfo(bucket.dtype).max)
@@ -179,15 +136,12 @@ class SparseChannel:
         if drop_nonfinite(unsent):  # the step is lost, and what was not sent stays
             places, values = np.zeros(1, np.intp), np.full(1, np.nan, x.dtype)
         else:
-            places = self._choose(unsent)
+            places = largest(unsent, self._count)
             wanted = unsent[places]
             # What is too large for the dtype is sent over several steps, as is what rounding takes.
             values = np.clip(wanted, -self._largest, self._largest).astype(x.dtype)
             unsent[places] = wanted - values
         content = np.concatenate([places.astype(self._index).view(np.uint8), values.view(np.uint8)])
-        if self._count is None:
-            _sum(x, exchange.gather_uneven(content), self._index)
-            return
         # One message of one length on all ranks: the number of bytes that count, and room for `count` elements.
         room = self._count * (self._index.itemsize + x.itemsize)
         message = np.zeros(SIZE.itemsize + room, np.uint8)
