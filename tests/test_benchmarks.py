@@ -107,7 +107,7 @@ def test_several_nodes(mpiexec: Mpiexec) -> None:
         ["exchange.py", "--rounds", "2", "--calls", "2", "exchange 8 plan time"],
         ["messages.py", "--rounds", "2", "--calls", "2", *MESSAGES],
         ["gradients.py", "--rounds", "2", "large sync time", "small ready added"],
-        ["training.py", "--rounds", "2", "small buckets step", "small sign gain"],
+        ["training.py", "--rounds", "2", "small buckets step", "small top_k gain"],
         ["import_time.py", "--turns", "1", "import", "new_comm"],
         ["simulator.py", "all_reduce ring 16 1M"],
         ["recordings.py", "open 4 1000", "advise 4 1000"],
