@@ -23,6 +23,7 @@ from typing import Any
 
 from hpccomm.communicator.core import HasCore
 from hpccomm.communicator.counts import listed
+from hpccomm.communicator.packing import broadcast_to_out
 from hpccomm.schedules.algorithms import AnyAlgorithm
 
 
@@ -31,19 +32,24 @@ def broadcast(
     x: Any,
     root: int = 0,
     *,
+    out: Any = None,
     async_op: bool = False,
     timeout: float | None = None,
     algorithm: AnyAlgorithm | None = None,
     stream: object = None,
 ) -> Any:
-    """Overwrite x on every rank with the root's.
+    """Overwrite x in place on every rank with the root's, or fill `out` with that.
 
     Parameters
     ----------
     x : array or number
-        Of the same shape and dtype on all ranks.
+        Of the same shape and dtype on all ranks. The root's is only read; with `out`, the other ranks'
+        is neither read nor written.
     root : int
         The rank whose data is sent.
+    out : array or "new", optional
+        The array for the result, on all ranks or on none; "new" makes one. If it is None, the result
+        is written to x.
     async_op : bool
         Return a `Work` at once. Must be equal on all ranks.
     timeout : float, optional
@@ -58,7 +64,7 @@ def broadcast(
     Returns
     -------
     array or number
-        `x`, or the root's number; or a `Work`.
+        `x` or `out`, or the root's number; or a `Work`.
 
     Raises
     ------
@@ -67,23 +73,26 @@ def broadcast(
     CommunicationError
         If the call fails or its deadline passes.
     """
-    return self._core.collective(
-        "broadcast", x, None, async_op, timeout, algorithm, stream, root=root
-    )
+    core = self._core
+    if out is None:
+        return core.collective(
+            "broadcast", x, None, async_op, timeout, algorithm, stream, root=root
+        )
+    return broadcast_to_out(core, x, out, async_op, timeout, algorithm, stream, root)
 
 
 def all_gather(
     self: HasCore,
     x: Any,
-    out: Any = None,
     *,
+    out: Any = None,
     axis: Any = None,
     async_op: bool = False,
     timeout: float | None = None,
     algorithm: AnyAlgorithm | None = None,
     stream: object = None,
 ) -> Any:
-    """Collect every rank's array on every rank.
+    """Collect every rank's array on every rank, in a new array or `out`.
 
     Parameters
     ----------
@@ -124,15 +133,15 @@ def all_gather(
 def all_to_all(
     self: HasCore,
     x: Any,
-    out: Any = None,
     *,
+    out: Any = None,
     axis: Any = None,
     async_op: bool = False,
     timeout: float | None = None,
     algorithm: AnyAlgorithm | None = None,
     stream: object = None,
 ) -> Any:
-    """Send block j to rank j, and receive a block from each rank.
+    """Send block j to rank j, and receive a block from each rank, in a new array or `out`.
 
     Parameters
     ----------
@@ -184,7 +193,7 @@ def gather(
     algorithm: AnyAlgorithm | None = None,
     stream: object = None,
 ) -> Any:
-    """Collect every rank's array on the root.
+    """Collect every rank's array on the root, in a new array or `out`.
 
     Parameters
     ----------
@@ -236,7 +245,7 @@ def scatter(
     algorithm: AnyAlgorithm | None = None,
     stream: object = None,
 ) -> Any:
-    """Give each rank its block of the root's array.
+    """Give each rank its block of the root's array, in a new array or `out`.
 
     Parameters
     ----------
@@ -332,7 +341,7 @@ def neighbor_all_to_all(
     stream: object = None,
     return_counts: bool = False,
 ) -> Any:
-    """Send block j of x to rank ``peers[j]``, and receive block j of the result from it.
+    """Send block j of x to rank ``peers[j]``, and receive block j of a new array or `out` from it.
 
     Every rank of the communicator calls it, also one without peers. Lists are symmetric: a rank
     lists another one as often as that lists it. The k-th time that a rank lists a peer belongs to

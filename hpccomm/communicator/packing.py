@@ -1,7 +1,8 @@
 """Arrays as they are: strided ones, and blocks along any axis.
 
 They are copied to and from arrays that communication takes, by a call or by a plan, which keeps those. On a
-device, the copies are on the stream of the call. Messages come here, and collectives with an ``axis``.
+device, the copies are on the stream of the call. Messages come here, collectives with an ``axis``, and broadcasts
+with an ``out``.
 """
 
 from collections.abc import Callable
@@ -13,9 +14,10 @@ from typing import Any
 import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
-from hpccomm.communicator.core import Core
+from hpccomm.communicator.core import NUMBERS, Core
 from hpccomm.communicator.lanes import Call, Lane
-from hpccomm.communicator.resolving import NO_LISTS
+from hpccomm.communicator.prepared_calls import NEW, is_in_place
+from hpccomm.communicator.resolving import NO_LISTS, check_out
 from hpccomm.contracts.collectives import CALLS
 from hpccomm.contracts.device import Begun, DeviceRoute, Grouped
 from hpccomm.contracts.transport import Steps
@@ -27,6 +29,7 @@ from hpccomm.memory.cuda.streams import used_for
 from hpccomm.memory.views import check_layout, contiguous, overlap, view
 from hpccomm.runtime.callpath import in_turn
 from hpccomm.settings import check_int
+from hpccomm.topology import check_rank
 
 Pair = tuple[Any, Any]
 
@@ -210,6 +213,52 @@ def _along(
         return out
     prepared, each = core.prepared_calls.find(
         name, given, into, op, root, lists, False, algorithm, deterministic
+    )
+    call = replace(lane.bind(prepared, each, stream), result=out)
+    return core.issue(packing.call(call, x, out), async_op, core.limit(timeout))
+
+
+@in_turn
+def broadcast_to_out(
+    core: Core,
+    x: Any,
+    out: Any,
+    async_op: bool,
+    timeout: float | None,
+    algorithm: Any,
+    stream: object,
+    root: Any,
+) -> Any:
+    """Carry out a broadcast into another array than x: the root copies x there, and broadcasts the copy."""
+    new = out.__class__ is str and out == NEW
+    if x.__class__ in NUMBERS:
+        if new:  # a number is a new one in any case
+            return core.within(
+                "broadcast", x, None, async_op, timeout, algorithm, stream, root=root
+            )
+        x = np.asarray(x)
+    lane, a, b = core.lanes.views(x, None if new else out)
+    if a is None:
+        raise UsageError("x is None; give an array of the root's shape and dtype")
+    shape: tuple[int, ...] = tuple(a.shape)
+    packing = Packing(lane, None if stream is None else lane.queue_of(stream))
+    if b is None:
+        out = lane.new_like(x, shape, a.dtype, packing.queue)
+    else:
+        check_out(b.dtype, tuple(b.shape), a.dtype, shape)
+    into = _shaped(as_it_is(out), shape)
+    at_root = check_rank("root", root, core.backend.size) == core.backend.rank
+    if at_root and not (
+        b is not None and overlap(a, b) and is_in_place("broadcast", a, b, core.backend.rank, root)
+    ):
+        lane.checked_array(a, "x", False)
+        packing.before = into, as_it_is(x)
+    if async_op is False and lane is core.lanes.host and not core.sink.diverted:
+        packing.copy(packing.before)
+        core.within("broadcast", into, None, False, timeout, algorithm, stream, root=root)
+        return out
+    prepared, each = core.prepared_calls.find(
+        "broadcast", into, None, root=root, algorithm=algorithm
     )
     call = replace(lane.bind(prepared, each, stream), result=out)
     return core.issue(packing.call(call, x, out), async_op, core.limit(timeout))

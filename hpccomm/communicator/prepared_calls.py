@@ -8,7 +8,7 @@ from typing import Any
 from hpccomm.communicator.lanes import Lane, Lanes, PreparedCall
 from hpccomm.communicator.lanes.lane import Arrays
 from hpccomm.communicator.resolving import NO_LISTS, CallRequest, Lists, Shape, resolve
-from hpccomm.contracts.collectives import CALLS, Collective
+from hpccomm.contracts.collectives import CALLS
 from hpccomm.errors import UsageError
 from hpccomm.memory.views import address, check_dtype, check_layout, overlap
 from hpccomm.reductions import ANY_RANKS, Deterministic, recognised
@@ -63,7 +63,7 @@ class PreparedCalls:
         lane, a, b = self._lanes.views(x, None if fresh else out)
         in_place = b is not None and a is not None and overlap(a, b)
         if in_place:
-            in_place = _in_place(CALLS[name], name, a, b, self._rank, root, lists.counts)
+            in_place = is_in_place(name, a, b, self._rank, root, lists.counts)
         given = None if a is None else (a.dtype, a.shape)
         wanted = None if b is None else (b.dtype, b.shape)
         if op.__hash__ is None and given is not None:  # of mpi4py
@@ -106,17 +106,13 @@ def _decided(lane: Lane, request: CallRequest) -> PreparedCall[Any]:
     return lane.decide(request, resolved)
 
 
-def _in_place(
-    collective: Collective, name: str, x: Any, out: Any, rank: int, root: object, counts: Shape
-) -> bool:
+def is_in_place(name: str, x: Any, out: Any, rank: int, root: object, counts: Shape = ()) -> bool:
     """Return whether `out` is `x`, or one of them is the own block of the other.
 
     Parameters
     ----------
-    collective : Collective
-        The collective.
     name : str
-        Name of the call, for messages.
+        Name of the call.
     x, out : View
         Arrays that overlap.
     rank : int
@@ -131,6 +127,7 @@ def _in_place(
     UsageError
         If they overlap in another way.
     """
+    collective = CALLS[name]
     check_layout(out, "out", written=True)  # first: x may be the same array
     check_layout(x, "x", written=False)
     if collective.rooted and root != rank:

@@ -21,7 +21,7 @@ def all_reduce(
     deterministic: Deterministic = False,
     stream: object = None,
 ) -> Any:
-    """Reduce the arrays of all ranks; every rank gets the result.
+    """Reduce the arrays of all ranks in place; every rank gets the result, in x or `out`.
 
     Parameters
     ----------
@@ -77,7 +77,7 @@ def reduce(
     deterministic: Deterministic = False,
     stream: object = None,
 ) -> Any:
-    """Reduce the arrays of all ranks; the root gets the result.
+    """Reduce the arrays of all ranks in place at the root, which gets the result in x or `out`.
 
     Parameters
     ----------
@@ -136,7 +136,7 @@ def reduce_scatter(
     deterministic: Deterministic = False,
     stream: object = None,
 ) -> Any:
-    """Reduce the arrays of all ranks; rank i gets block i of the result.
+    """Reduce the arrays of all ranks; rank i gets block i of the result, in a new array or `out`.
 
     Parameters
     ----------
@@ -197,7 +197,7 @@ def scan(
     deterministic: Deterministic = False,
     stream: object = None,
 ) -> Any:
-    """Reduce the arrays of the ranks up to this one.
+    """Reduce the arrays of the ranks up to this one, into a new array or `out`.
 
     Parameters
     ----------

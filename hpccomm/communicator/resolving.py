@@ -370,7 +370,18 @@ def _into(request: CallRequest, dtype: DType, shape: Shape) -> Role:
     """Return where a result of `shape` goes: to `out` or a new array."""
     if request.out is None:
         return "new"
-    out_dtype, out_shape = request.out
+    check_out(*request.out, dtype, shape)
+    return "out"
+
+
+def check_out(out_dtype: DType, out_shape: Shape, dtype: DType, shape: Shape) -> None:
+    """Check that an `out` of `out_dtype` and `out_shape` takes a result of `dtype` and `shape`.
+
+    Raises
+    ------
+    BufferMismatch
+        If it does not.
+    """
     if out_dtype != dtype:
         raise BufferMismatch(f"out has dtype {out_dtype}; give dtype {dtype}")
     if math.prod(out_shape) != math.prod(shape):
@@ -378,4 +389,3 @@ def _into(request: CallRequest, dtype: DType, shape: Shape) -> Role:
             f"out has shape {out_shape} ({math.prod(out_shape)} elements); "
             f"give shape {shape} or another with {math.prod(shape)} elements"
         )
-    return "out"

@@ -29,7 +29,7 @@ def all_gather_v(
     stream: object = None,
     return_counts: bool = False,
 ) -> Any:
-    """Collect every rank's rows on every rank.
+    """Collect every rank's rows on every rank, in a new array or `out`.
 
     Parameters
     ----------
@@ -88,7 +88,7 @@ def reduce_scatter_v(
     stream: object = None,
     return_counts: bool = False,
 ) -> Any:
-    """Reduce the arrays of all ranks; rank i gets counts[i] rows of the result.
+    """Reduce the arrays of all ranks; rank i gets counts[i] rows of the result, in a new array or `out`.
 
     Parameters
     ----------
@@ -152,7 +152,7 @@ def all_to_all_v(
     stream: object = None,
     return_counts: bool = False,
 ) -> Any:
-    """Send send_counts[j] rows to rank j, and receive recv_counts[j] rows from it.
+    """Send send_counts[j] rows to rank j, and receive recv_counts[j] rows from it, in a new array or `out`.
 
     Parameters
     ----------
@@ -214,7 +214,7 @@ def gather_v(
     stream: object = None,
     return_counts: bool = False,
 ) -> Any:
-    """Collect every rank's rows on the root.
+    """Collect every rank's rows on the root, in a new array or `out`.
 
     Parameters
     ----------
@@ -274,7 +274,7 @@ def scatter_v(
     stream: object = None,
     return_counts: bool = False,
 ) -> Any:
-    """Give each rank its rows of the root's array.
+    """Give each rank its rows of the root's array, in a new array or `out`.
 
     Parameters
     ----------

@@ -96,6 +96,69 @@ def kinds(comm: Communicator, kind: Callable[[Any], Any]) -> None:
     assert contents(out) == values[left].tolist(), "send_recv"
 
 
+BROADCASTS: dict[str, Callable[..., Any]] = {
+    "call": lambda comm, x, root, out: comm.broadcast(x, root, out=out),
+    "async": lambda comm, x, root, out: comm.broadcast(x, root, out=out, async_op=True).wait(),
+    "plan": lambda comm, x, root, out: comm.plan("broadcast", x, root, out=out)(),
+    "batch": lambda comm, x, root, out: in_batch(comm, x, root, out),
+}
+
+
+def in_batch(comm: Communicator, x: Any, root: int, out: Any) -> Any:
+    """Return the result of a broadcast in a batch."""
+    with comm.batch():
+        return comm.broadcast(x, root, out=out)
+
+
+@ARRAYS.behaviour(how=BROADCASTS)
+def broadcast_to_another_array(comm: Communicator, how: str) -> None:
+    """With `out`, every rank gets the root's array there, as from numpy.copyto, and no x is written."""
+    broadcast = BROADCASTS[how]
+    for root in range(comm.size):
+        x = np.arange(6.0).reshape(2, 3) + 10 * comm.rank
+        x.flags.writeable = False
+        expected = np.arange(6.0).reshape(2, 3) + 10 * root
+        new = broadcast(comm, x, root, "new")
+        equal(new, expected, "new")
+        assert not np.shares_memory(new, x), "the new array is x"
+        out = np.zeros(6) if comm.rank % 2 else np.zeros((3, 2))  # any shape of as many elements
+        assert broadcast(comm, x, root, out) is out, "the result is out"
+        equal(out.ravel(), expected.ravel(), "out")
+        equal(x, np.arange(6.0).reshape(2, 3) + 10 * comm.rank, "x")
+        y = x.copy()
+        assert broadcast(comm, y, root, y) is y, "out may be x"
+        equal(y, expected, "out is x")
+
+
+@ARRAYS.behaviour()
+def broadcasts_of_numbers_are_new(comm: Communicator) -> None:
+    """A number is a new one in any case, and may fill an array."""
+    assert comm.broadcast(comm.rank + 0.5, comm.size - 1, out="new") == comm.size - 0.5
+    out = np.zeros((), int)
+    assert comm.broadcast(comm.rank, comm.size - 1, out=out) is out
+    assert out == comm.size - 1, out
+
+
+@ARRAYS.behaviour()
+def an_out_of_a_broadcast_that_does_not_fit(comm: Communicator) -> None:
+    """It is refused before anything is sent or written."""
+    x = np.arange(4.0)
+    for out, told in (
+        (np.zeros(3), "give shape (4,)"),
+        (np.zeros(4, int), "give dtype float64"),
+        ("old", "out"),
+        (np.zeros(8)[::2], "contiguous"),
+    ):
+        with raises(UsageError, told):
+            comm.broadcast(x, comm.rank, out=out)
+    with raises(UsageError, "overlap", "give out=x"):
+        comm.broadcast(x[:3], comm.rank, out=x[1:])
+    with raises(UsageError, "x is None"):
+        comm.broadcast(None, comm.rank, out=x)
+    equal(x, np.arange(4.0), "x")
+    equal(comm.all_gather(comm.rank), np.arange(comm.size), "afterwards")
+
+
 @ARRAYS.behaviour()
 def read_only_arrays_may_be_read(comm: Communicator) -> None:
     """What a call does not write may be read-only: bytes and frozen arrays."""

@@ -81,8 +81,13 @@ def protocols(comm: Communicator, kind: Callable[[Any], Any]) -> None:
         holds(x, full(comm.rank + 1, 6), "x")
         comm.broadcast(given, comm.size - 1)
         holds(x, full(comm.size, 6), "broadcast")
+        x.fill(comm.rank + 1)
+        comm.broadcast(given, 0, out=kind(out))
+        holds(out, full(1, 6), "broadcast, out")
+        holds(comm.broadcast(given, 0, out="new"), full(1, 6), "broadcast, new")
+        holds(x, full(comm.rank + 1, 6), "x of the broadcasts")
         comm.send_recv(kind(x), comm.rank, kind(out), comm.rank)
-        holds(out, full(comm.size, 6), "send_recv")
+        holds(out, full(comm.rank + 1, 6), "send_recv")
 
 
 @FRAMEWORKS.behaviour()

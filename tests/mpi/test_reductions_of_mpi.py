@@ -65,7 +65,7 @@ def test_habits_of_mpi4py_are_recognised(comm: hpccomm.Communicator) -> None:
     from mpi4py import MPI
 
     x, y = np.ones(3), np.empty((comm.size, 3))
-    assert comm.all_gather(x, y) is y
+    assert comm.all_gather(x, out=y) is y
     assert (y == 1).all()
     for call, words in (
         (lambda: comm.all_reduce(x, np.empty(3)), "op is an array; .*out="),  # type: ignore[arg-type]

@@ -27,10 +27,10 @@ def step(comm: hpccomm.Communicator, other: hpccomm.Communicator) -> None:
     later = other.all_reduce(np.ones(5000), hpccomm.ReduceOp.MAX, async_op=True)
     comm.reduce(np.ones(7, np.int32), 1, op=hpccomm.ReduceOp.MIN)
     comm.broadcast(np.ones(9), 1)
-    comm.all_gather(np.ones(3), np.empty((n, 3)))
+    comm.all_gather(np.ones(3), out=np.empty((n, 3)))
     comm.all_gather_v(np.ones(rank + 1), [each + 1 for each in range(n)])
     comm.reduce_scatter(np.ones(4 * n), out=np.empty(4))
-    comm.all_to_all(np.ones((n, 5)), np.empty((n, 5)))
+    comm.all_to_all(np.ones((n, 5)), out=np.empty((n, 5)))
     rows = [each + rank for each in range(n)]
     comm.all_to_all_v(np.ones(sum(rows)), rows, rows)
     comm.gather(np.ones(6), 1, out=np.empty((n, 6)) if rank == 1 else None)
