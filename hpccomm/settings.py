@@ -335,8 +335,6 @@ VARIABLES: tuple[Variable, ...] = (
         "hpccomm-dumps by default, where ranks are processes; TMPDIR if it cannot be written to",
     ),
     Variable("HPCCOMM_RECORDING", _PATH, "", "record the program's calls to this results file"),
-    Variable("HPCCOMM_METRICS_FILE", _PATH, "", "counters for Prometheus; %r is the rank"),
-    Variable("HPCCOMM_NVTX", _SWITCH, False, "make calls ranges of NVIDIA's profilers, by CuPy"),
     Variable("HPCCOMM_DEBUG", _SWITCH, False, "log decisions to standard error"),
     Variable("HPCCOMM_ABORT_ON_EXCEPTION", _SWITCH, True, "an uncaught exception ends the job"),
     Variable(

@@ -1,15 +1,18 @@
 """The recipes of docs/examples/recipes find on 1 to 6 ranks what NumPy and SciPy find on one.
 
+Prometheus' own parser reads the counters. NVIDIA's package nvtx is played: no profiler shows its ranges here.
+
 Each check runs on ranks that are threads, and on ranks of MPI: there, this file is the program.
 """
 
+import itertools
 import re
 import runpy
 import sys
 import tempfile
 from collections.abc import Callable
-from importlib.util import find_spec
 from pathlib import Path
+from threading import get_ident
 from typing import TYPE_CHECKING
 
 import h5py
@@ -25,10 +28,41 @@ if TYPE_CHECKING:
 FOLDER = Path(__file__).parents[1] / "docs/examples/recipes"
 sys.path.append(str(FOLDER))
 
+
+class RecordedRanges:
+    """Plays the package nvtx: a range is known by what begins it, and ends once."""
+
+    def __init__(self) -> None:
+        self.numbers = itertools.count()
+        self.begun: dict[tuple[int, int], str] = {}
+        self.ended: list[tuple[int, int]] = []
+
+    def start_range(self, message: str, domain: str) -> tuple[int, int]:
+        which = next(self.numbers), get_ident()
+        self.begun[which] = f"{domain}: {message}"
+        return which
+
+    def end_range(self, which: tuple[int, int]) -> None:
+        assert which in self.begun
+        assert which not in self.ended
+        self.ended.append(which)
+
+    def of_thread(self, name: str) -> dict[str, bool]:
+        """Return what this thread began of a communicator, and whether it has ended."""
+        return {
+            text: which in self.ended
+            for which, text in list(self.begun.items())
+            if which[1] == get_ident() and text.endswith(name)
+        }
+
+
+sys.modules["nvtx"] = NVTX = RecordedRanges()
+
 import heat  # noqa: E402
 import life  # noqa: E402
 import monte_carlo  # noqa: E402
 import nbody_ring  # noqa: E402
+import nvtx_ranges  # noqa: E402
 import sample_sort  # noqa: E402
 import transpose_fft  # noqa: E402
 import work_queue  # noqa: E402
@@ -135,16 +169,70 @@ def check_life(comm: hpccomm.Communicator) -> None:
     assert found.any()
 
 
+def check_counters_for_prometheus(comm: hpccomm.Communicator) -> None:
+    from prometheus_client import CollectorRegistry, generate_latest
+    from prometheus_client.parser import text_string_to_metric_families
+    from prometheus_counters import CallCounters
+
+    registry, name = CollectorRegistry(), 'a "b"\n\\'
+    with comm.dup(name=name) as other:
+        registry.register(CallCounters(other))
+        for _ in range(3):
+            other.all_reduce(np.ones(4))
+        other.all_reduce(np.ones(1000), async_op=True).wait()
+        text = generate_latest(registry).decode()
+    found = {each.name: each for each in text_string_to_metric_families(text)}
+    assert {each.type for each in found.values()} == {"counter"}
+    sums = {
+        family: {
+            sample.labels["size"]: sample.value
+            for sample in each.samples
+            if sample.name == f"{family}_total"
+            and sample.labels["call"] == "all_reduce"
+            and sample.labels["communicator"] == name
+            and sample.labels["rank"] == str(comm.rank)
+        }
+        for family, each in found.items()
+    }
+    assert sums["hpccomm_calls"] == {"to 1 KiB": 3, "to 64 KiB": 1}
+    assert sums["hpccomm_bytes"] == {"to 1 KiB": 96, "to 64 KiB": 8000}
+    assert all(0 < each < 100 for each in sums["hpccomm_seconds"].values())
+
+
+def check_ranges_for_nvtx(comm: hpccomm.Communicator) -> None:
+    name = f"shown to {comm.size}"
+    with comm.dup(name=name) as shown:
+        nvtx_ranges.show_calls(shown)
+        shown.all_gather(np.ones(1))
+        if comm.rank:
+            comm.barrier()
+        work = shown.all_reduce(np.ones(4), async_op=True)
+        if comm.rank == 0:
+            ended = NVTX.of_thread(name)[f"hpccomm: all_reduce 32 bytes, {name}"]
+            assert comm.size == 1 or not ended, "the others have not come"
+            comm.barrier()
+        work.wait()
+        shown.all_gather(np.ones(2))
+    ranges = NVTX.of_thread(name)
+    assert len(ranges) == 3, ranges
+    assert all(ranges.values()), ranges
+
+
 CHECKS = {name: value for name, value in list(globals().items()) if name.startswith("check_")}
-SCIPY = ("check_sparse_products", "check_conjugate_gradient")
+NEEDS = {
+    "check_sparse_products": "scipy",
+    "check_conjugate_gradient": "scipy",
+    "check_counters_for_prometheus": "prometheus_client",
+}
+"""Packages that checks need."""
 
 
 @pytest.mark.values
 @pytest.mark.parametrize("ranks", range(1, 7))
 @pytest.mark.parametrize("name", CHECKS)
 def test_a_recipe_finds_what_one_process_finds(name: str, ranks: int) -> None:
-    if name in SCIPY and not find_spec("scipy"):
-        pytest.skip("no SciPy")
+    if name in NEEDS:
+        pytest.importorskip(NEEDS[name])
     run_ranks(ranks, CHECKS[name])
 
 
@@ -153,12 +241,14 @@ def test_a_recipe_finds_what_one_process_finds(name: str, ranks: int) -> None:
     "ranks", [3, *(pytest.param(n, marks=pytest.mark.thorough) for n in (1, 2, 4, 5, 6))]
 )
 def test_the_recipes_run_under_mpi(shared_job: "Mpiexec", ranks: int, tmp_path: Path) -> None:
-    if not find_spec("scipy"):
-        pytest.skip("no SciPy")
+    for package in set(NEEDS.values()):
+        pytest.importorskip(package)
     done = shared_job(ranks, __file__, str(tmp_path / "samples.h5"))
     assert done.returncode == 0, done.stdout + done.stderr
     with h5py.File(tmp_path / "samples.h5") as file:
         assert len(file["samples"]) == ranks * 100_000
+    for rank in range(ranks):
+        assert "hpccomm_calls_total{" in (tmp_path / f"samples.{rank}.prom").read_text()
     for pattern in (
         r"energy before (\d+\.\d+), after \1\n",
         rf"rank {ranks - 1}: \d+ numbers",

@@ -319,7 +319,6 @@ ended: Callable[..., None] = _function(
 reports, nbytes, entry[ENDED] = calls.reports, entry[LABEL].nbytes, elapsed
 if error is not None:
     entry[ERROR] = in_words(error)
-    reports.counted["failures", entry[LABEL].name] += 1
 """,
     _COUNT.format(error="error", held="held"),
 )

@@ -9,7 +9,6 @@ import threading
 import weakref
 from collections.abc import Collection, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from importlib import import_module
 from typing import Any, NoReturn
 
 from hpccomm.contracts.backend import Backend, Buffer, Start
@@ -44,15 +43,12 @@ from hpccomm.runtime.state import CallState
 from hpccomm.runtime.waiting import drive, spun, wait
 from hpccomm.runtime.watchdog import watch
 from hpccomm.runtime.work import Work
-from hpccomm.settings import Settings, read
+from hpccomm.settings import Settings
 
 logger = logging.getLogger("hpccomm")
 
 FINALIZED = "is finalized"
 """Why no call is taken after `finalize`."""
-
-OBSERVERS = {"HPCCOMM_METRICS_FILE": "metrics", "HPCCOMM_NVTX": "nvtx"}
-"""Modules that observe the calls of every communicator, each where its variable asks for it."""
 
 OPERATIONS = 256
 """Number of kinds of operations whose functions are kept."""
@@ -106,9 +102,6 @@ class CallEngine(CallState):
         watch(self)
         register(self.origin.uid, self.origin.rank, self.answer)
         dump.add(self)
-        for variable, module in OBSERVERS.items():
-            if read(variable):
-                import_module(f"hpccomm.runtime.{module}").observe(self)
         with _everyone_lock:
             _everyone.add(self)
         if backend.thread_restriction:

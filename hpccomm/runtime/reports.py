@@ -4,7 +4,6 @@
 """
 
 import logging
-from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from threading import get_ident
@@ -196,8 +195,6 @@ class Reports:
         The parameters.
     pre_hooks, post_hooks : Hooks
         The user's functions that are called before and after each call.
-    counted : Counter
-        How many ``"failures"`` and ``"slow_calls"`` there were, by that and the collective.
     trace : Trace or None
         Records the calls of the program.
     quiet : float
@@ -210,7 +207,6 @@ class Reports:
         self.pre_hooks: Hooks[Hook] = Hooks()
         self.post_hooks: Hooks[Hook] = Hooks(self._attend)
         self._tallies: dict[Key, Tally] = {}
-        self.counted: Counter[Key] = Counter()
         self.trace: Trace | None = None
         self.quiet = slow_call
         self.record(trace())
@@ -248,7 +244,6 @@ class Reports:
         if self.trace is not None:
             self.trace.take(entry, held)
         if elapsed > self.slow_call:
-            self.counted["slow_calls", entry[LABEL].name] += 1
             logger.warning("slow call: %s took %.3f s", self.described(entry), elapsed)
         if self.post_hooks.registered:
             self.post_hooks(self.info(entry, elapsed, error))

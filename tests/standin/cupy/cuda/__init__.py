@@ -6,7 +6,6 @@
 from cupy.cuda import device as device
 from cupy.cuda import graph as graph
 from cupy.cuda import memory as memory
-from cupy.cuda import nvtx as nvtx
 from cupy.cuda import pinned_memory as pinned_memory
 from cupy.cuda import runtime as runtime
 from cupy.cuda import stream as stream
