@@ -114,7 +114,7 @@ def test_the_page_has_every_row_of_the_table() -> None:
         ("work", "Wait", "work.wait(timeout=1.0)"),
         ("window", "Put", "window.put(x, dst, offset)"),
         ("window", "fecth_and_op", "did you mean fetch_and_op?"),
-        ("message", "Get_source", "message.source"),
+        ("message", "Get_source", "message.src"),
         ("grid", "Get_coords", "grid.coords_of(rank)"),
         ("hpccomm", "ANY_SOURCE", "MPI.ANY_SOURCE is mpi4py's, and is written hpccomm.ANY here"),
     ],

@@ -84,7 +84,7 @@ def julia(comm: hpccomm.Communicator) -> np.ndarray | None:
     for worker in range(1, comm.size):
         comm.send_object(next(rows, None), worker)
     for _ in range(HEIGHT):
-        line, worker, row = comm.recv(None, ANY, ANY, return_source=True)
+        line, worker, row = comm.recv(None, ANY, ANY, return_src=True)
         picture[row] = line
         comm.send_object(next(rows, None), worker)
     return picture

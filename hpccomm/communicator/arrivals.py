@@ -41,7 +41,7 @@ class Message:
 
     Attributes
     ----------
-    source : int
+    src : int
         The rank that sent it.
     tag : int
         Its tag.
@@ -54,7 +54,7 @@ class Message:
     """
 
     def __init__(self, core: Core, arrival: Arrival, frame: transfer.Frame | None) -> None:
-        self.source = arrival.source
+        self.src = arrival.src
         self.tag = arrival.tag // DTYPES // 2
         self.is_object = frame is not None
         self.nbytes = arrival.nbytes if frame is None else frame.nbytes
@@ -105,7 +105,7 @@ class Message:
             data = _new(self._arrival) if target is None else target
             self._received = True
             steps = self._arrival.receive(data)
-            label = with_peers("recv", self.nbytes, (self.source,))
+            label = with_peers("recv", self.nbytes, (self.src,))
             core.calls.run_operation(
                 Operation(label, lambda: steps, (data, out), ordered=False), limit
             )
@@ -123,7 +123,7 @@ class Message:
             self._check(objects=True)
             assert self._frame is not None
             self._received = True
-            return self._frame.load(self.source)
+            return self._frame.load(self.src)
 
     def _check(self, *, objects: bool) -> None:
         if self._received:
@@ -135,7 +135,9 @@ class Message:
     def __repr__(self) -> str:
         dtype = self.dtype or "a dtype that it does not tell"
         kind = "object" if self.is_object else f"array of {dtype}"
-        return f"<hpccomm.Message: {kind}, {self.nbytes} bytes from rank {self.source}, tag {self.tag}>"
+        return (
+            f"<hpccomm.Message: {kind}, {self.nbytes} bytes from rank {self.src}, tag {self.tag}>"
+        )
 
 
 def probe(
@@ -191,14 +193,14 @@ class Received(NamedTuple):
     ----------
     array : array
         `out`, or the new array.
-    source : int
+    src : int
         The rank that sent it.
     tag : int
         Its tag.
     """
 
     array: Any
-    source: int
+    src: int
     tag: int
 
 
@@ -210,7 +212,7 @@ def received(
     tag: Tag,
     async_op: bool,
     timeout: float | None,
-    return_source: bool,
+    return_src: bool,
 ) -> Any:
     """Receive an array from any rank, of any tag or of any size; see `Communicator.recv`."""
     if core.sink.diverted:
@@ -232,9 +234,9 @@ def received(
     limit, came = core.limit(timeout), list[Any]()
 
     def result() -> Any:
-        data, source, wire = came
+        data, sender, wire = came
         array = data if out is None else out
-        return Received(array, source, wire // DTYPES // 2) if return_source else array
+        return Received(array, sender, wire // DTYPES // 2) if return_src else array
 
     if async_op:
         return prepared.begin((came, target), (out,), limit, Later(result))
@@ -259,7 +261,7 @@ def _receiving(
         yield from arrival.receive(None if error else data)
         if error is not None:
             raise untied(error)
-        came += data, arrival.source, arrival.tag
+        came += data, arrival.src, arrival.tag
 
     return _label("recv", 0 if target is None else target.nbytes, every), steps
 
@@ -272,7 +274,7 @@ def received_object(core: Core, src: Rank, tag: Tag, async_op: bool, timeout: fl
     def result() -> Any:
         frame = messages[0]._frame  # noqa: SLF001 (of this module)
         assert frame is not None
-        return loaded(core, "recv_object", frame, messages[0].source)
+        return loaded(core, "recv_object", frame, messages[0].src)
 
     if check_bool("async_op", async_op):
         return core.calls.start(operation, core.limit(timeout), Later(result))
@@ -299,15 +301,15 @@ def _taking(
         arrival = yield from _next(core, wanted, wanted, block=block)
         if arrival is None:
             return
-        source, tag, frames = arrival.source, arrival.tag, dict[int, transfer.Frame]()
+        sender, tag, frames = arrival.src, arrival.tag, dict[int, transfer.Frame]()
         if tag // DTYPES % 2 == OBJECTS:
-            yield from in_order(core.lanes.host.rests, source, tag, whole(arrival, frames))
-        messages.append(Message(core, arrival, frames.get(source)))
+            yield from in_order(core.lanes.host.rests, sender, tag, whole(arrival, frames))
+        messages.append(Message(core, arrival, frames.get(sender)))
 
     def whole(arrival: Arrival, frames: transfer.Frames) -> Steps:
         packet = np.empty(arrival.nbytes, np.uint8)
         yield from arrival.receive(packet)
-        last = arrival.source, arrival.tag + REST, frames
+        last = arrival.src, arrival.tag + REST, frames
         yield from transfer.after_packet(core.backend.messages, packet.tobytes(), *last)
 
     return Operation(_label(name, 0, wanted), steps, (), ordered=False), messages
@@ -333,7 +335,7 @@ def _next(
                     arrival = yield from take(wanted if polls % PATIENT_POLLS else every)
         finally:
             del receives[place]
-    core.calls.traffic.cell(arrival.source, arrival.tag // DTYPES)[1] += 1
+    core.calls.traffic.cell(arrival.src, arrival.tag // DTYPES)[1] += 1
     return arrival
 
 
@@ -397,9 +399,9 @@ def _misfit(arrival: Arrival, target: Any) -> BufferMismatch | None:
     """Return why a message does not fit an array, if it does not."""
     code = dtype_code(target.dtype)
     if arrival.tag % DTYPES != code:
-        return other_dtype(arrival.source, arrival.tag, code)
+        return other_dtype(arrival.src, arrival.tag, code)
     if arrival.nbytes != target.nbytes:
-        return mismatch(arrival.source, arrival.nbytes, target.nbytes)
+        return mismatch(arrival.src, arrival.nbytes, target.nbytes)
     return None
 
 

@@ -89,15 +89,15 @@ class Grid(Arrangement[C]):
 
         Returns
         -------
-        source, dest : int or None
+        src, dst : int or None
             For `Communicator.send_recv`, say. None beyond an edge.
         """
         axis, steps = self._axis(axis), check_int("steps", steps)
-        source, dest = (
+        src, dst = (
             self.rank_of([at + way * (each == axis) for each, at in enumerate(self.coords)])
             for way in (-steps, steps)
         )
-        return source, dest
+        return src, dst
 
     @property
     def neighbors(self) -> tuple[tuple[int | None, int | None], ...]:

@@ -77,7 +77,7 @@ def recv(
     async_op: bool = False,
     timeout: float | None = None,
     stream: object = None,
-    return_source: bool = False,
+    return_src: bool = False,
 ) -> Any:
     """Receive an array from rank `src` into `out`.
 
@@ -98,13 +98,13 @@ def recv(
     stream : object, optional
         For device arrays: a CuPy stream, its number, or an object with ``__cuda_stream__``. None is
         the current one of the array's framework.
-    return_source : bool
+    return_src : bool
         Return the sender and the tag, too. For host arrays.
 
     Returns
     -------
     array
-        `out` or the new array; with `return_source` a `Received`, a tuple of array, source and tag. Or a `Work`,
+        `out` or the new array; with `return_src` a `Received`, a tuple of array, src and tag. Or a `Work`,
         which gives the same.
 
     Raises
@@ -118,14 +118,14 @@ def recv(
     """
     if src is None and tag is ANY:
         tag = 0  # as any: nothing is received
-    elif src is ANY or tag is ANY or return_source or (out is None and src is not None):
+    elif src is ANY or tag is ANY or return_src or (out is None and src is not None):
         if stream is not None:
             raise UsageError(
-                "stream does not go with recv from any sender, of any tag or of any size, or with its source; "
+                "stream does not go with recv from any sender, of any tag or of any size, or with return_src; "
                 "give out, src and tag"
             )
         check_bool("async_op", async_op)
-        return received(self._core, out, src, tag, async_op, timeout, return_source)  # type: ignore[arg-type]  # checked there
+        return received(self._core, out, src, tag, async_op, timeout, return_src)  # type: ignore[arg-type]  # checked there
     return _exchange(self._core, "recv", None, None, out, src, tag, async_op, timeout, stream)
 
 

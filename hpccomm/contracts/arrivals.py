@@ -57,7 +57,7 @@ class Arrival(NamedTuple):
 
     Attributes
     ----------
-    source : int
+    src : int
         Its sender.
     tag : int
         The transport's.
@@ -69,7 +69,7 @@ class Arrival(NamedTuple):
         sender waiting.
     """
 
-    source: int
+    src: int
     tag: int
     nbytes: int
     receive: Callable[[NDArray[Any] | None], Steps]

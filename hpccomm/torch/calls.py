@@ -295,7 +295,7 @@ class GroupCalls:
         stage = Staging()
         try:
             with self._lock:
-                work = self._comm.recv(stage.out(out), ANY, tag, async_op=True, return_source=True)
+                work = self._comm.recv(stage.out(out), ANY, tag, async_op=True, return_src=True)
         except CommunicationError as error:
             raise as_torchs(error) from error
         return ReceiveWork(work, [out], stage.settles, progresses=self._comm.background)

@@ -190,7 +190,7 @@ class ReceiveWork(PendingWork):
     def source_rank(self) -> int:
         """Return who sent it, when it is there."""
         self.wait()
-        source: int = self._work.wait().source
-        return source
+        src: int = self._work.wait().src
+        return src
 
     _source_rank = source_rank

@@ -67,10 +67,10 @@ def unknown_messages_in_flight(comm: Communicator) -> None:
     right, left = neighbours(comm)
     out = np.zeros(3)
     works = [
-        comm.recv(out, ANY, 1, async_op=True, return_source=True),
-        comm.recv(None, left, ANY, async_op=True, return_source=True),
+        comm.recv(out, ANY, 1, async_op=True, return_src=True),
+        comm.recv(None, left, ANY, async_op=True, return_src=True),
         comm.recv(None, left, 3, async_op=True),
-        comm.recv(np.zeros(2), left, 4, async_op=True, return_source=True),
+        comm.recv(np.zeros(2), left, 4, async_op=True, return_src=True),
     ]
     assert not works[0].done()
     comm.barrier()
@@ -79,7 +79,7 @@ def unknown_messages_in_flight(comm: Communicator) -> None:
     first, second, third, fourth = wait_all(works)
     assert isinstance(first, Received)
     assert first.array is out
-    assert (first.source, first.tag) == (left, 1)
+    assert (first.src, first.tag) == (left, 1)
     array, source, tag = second
     assert (source, tag) == (left, 2)
     for each, size, what in ((out, 3, 1), (array, 5, 2), (third, 7, 3), (fourth.array, 2, 4)):
@@ -122,7 +122,7 @@ def unknown_messages_that_do_not_fit(comm: Communicator) -> None:
             comm.recv(np.zeros(2), ANY)
         comm.barrier()  # messages of different dtypes have no order
     comm.send(np.ones(2), right)
-    assert comm.recv(np.zeros(2), ANY, return_source=True).source == left
+    assert comm.recv(np.zeros(2), ANY, return_src=True).src == left
 
 
 @IN_FLIGHT.behaviour()

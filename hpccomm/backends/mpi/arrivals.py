@@ -53,56 +53,56 @@ class MpiArrivals:
             return None
         first, size = status.Get_source(), self._comm.size
         sources = range(first, first + (size if wanted.src is None else 1))
-        for source in sources:
-            message = self._matched(source % size, wanted, status)
+        for src in sources:
+            message = self._matched(src % size, wanted, status)
             if message is not None:
-                return (yield from self._arrived(message, source % size, status))
+                return (yield from self._arrived(message, src % size, status))
         return None
 
-    def _matched(self, source: int, wanted: Wanted, status: Any) -> Any:
+    def _matched(self, src: int, wanted: Wanted, status: Any) -> Any:
         """Return the first message of one sender that is wanted and that no receive waits for."""
-        if not self._comm.Iprobe(source, MPI.ANY_TAG, status):
+        if not self._comm.Iprobe(src, MPI.ANY_TAG, status):
             return None
         head = status.Get_tag()
         for tag in (head, *wanted.tags):
-            if wanted.fits(tag) and not self._transport.awaited(source, tag):
-                message = self._comm.Improbe(source, tag, status)
+            if wanted.fits(tag) and not self._transport.awaited(src, tag):
+                message = self._comm.Improbe(src, tag, status)
                 if message is not None:
                     return message
         return None
 
-    def _arrived(self, message: Any, source: int, status: Any) -> Generator[bool, None, Arrival]:
+    def _arrived(self, message: Any, src: int, status: Any) -> Generator[bool, None, Arrival]:
         """Return the arrived message; for a note, its array's message."""
         tag, nbytes = status.Get_tag(), status.Get_elements(MPI.BYTE)
         transport = self._transport
         if (
             nbytes != NOTE_BYTES
             or not isinstance(transport, NearbyTransport)
-            or not transport.precedes(source)
+            or not transport.precedes(src)
         ):
-            return Arrival(source, tag, nbytes, partial(_received, message, nbytes))
+            return Arrival(src, tag, nbytes, partial(_received, message, nbytes))
         note = np.empty(NOTE_BYTES, np.uint8)
         yield from completed([message.Irecv([note, *block(NOTE_BYTES)]).Test])
         numbers = note[:-1].view(np.int64)
         number, nbytes = int(numbers[0]), int(numbers[1])
         if number != FOLLOWS:
             return Arrival(
-                source, tag, nbytes, partial(self._offered, transport, source, number, numbers[2:])
+                src, tag, nbytes, partial(self._offered, transport, src, number, numbers[2:])
             )
         # The array is the next message. It is matched now, so that no later receive gets it.
-        while (message := self._comm.Improbe(source, tag)) is None:
+        while (message := self._comm.Improbe(src, tag)) is None:
             yield False
-        return Arrival(source, tag, nbytes, partial(_received, message, nbytes))
+        return Arrival(src, tag, nbytes, partial(_received, message, nbytes))
 
     @staticmethod
     def _offered(
         transport: NearbyTransport,
-        source: int,
+        src: int,
         number: int,
         record: Record,
         data: NDArray[Any] | None,
     ) -> Steps:
-        return transport.copied(source, number, record.copy(), data)
+        return transport.copied(src, number, record.copy(), data)
 
 
 def _received(message: Any, nbytes: int, data: NDArray[Any] | None) -> Steps:

@@ -59,7 +59,7 @@ def a_message_hides_none_of_another_sender(comm: Communicator) -> None:
         for tag in wanted if comm.rank == 0 else ():
             message = comm.probe(ANY, tag)
             assert message is not None, "it blocks"
-            assert (message.source, message.tag) == (tag, tag), message
+            assert (message.src, message.tag) == (tag, tag), message
             equal(message.recv(), np.full(2, tag), str(message))
     nothing_is_left(comm)
 
@@ -74,7 +74,7 @@ def what_a_probe_tells(comm: Communicator, dtype: np.dtype[Any]) -> None:
     for src, tag in ((ANY, 5), (left, ANY), (ANY, ANY)):
         message = comm.probe(src, tag)
         assert message is not None, "it blocks"
-        seen = (message.source, message.nbytes, message.dtype, message.is_object)
+        seen = (message.src, message.nbytes, message.dtype, message.is_object)
         assert seen == (left, 150 * dtype.itemsize, known, False), message
         assert message.tag == tag or tag is ANY, message
         if tag is ANY:
@@ -137,11 +137,11 @@ def objects(comm: Communicator) -> None:
             with raises(UsageError, "object", "recv_object"):
                 message.recv()
             seen.append(message.recv_object())
-            assert message.source in seen[-1][:2], f"{seen[-1][0]} from {message.source}"
+            assert message.src in seen[-1][:2], f"{seen[-1][0]} from {message.src}"
         else:
             with raises(UsageError, "array", "recv"):
                 message.recv_object()
-            equal(message.recv(), np.array([message.source]), "an array between objects")
+            equal(message.recv(), np.array([message.src]), "an array between objects")
     firsts = [value[1] for value in seen if value[0] == "first"]
     assert sorted(firsts) == list(range(1, others + 1)), firsts
     for value in seen:
