@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterable, Sequence
 from functools import cache
 from importlib import resources
+from typing import TYPE_CHECKING, Any
 
 from hpccomm.errors import nearest
 
@@ -57,7 +58,30 @@ def advice(name: str, known: Iterable[str], prefix: str = "") -> str:
     return f"; {said}" if said else ""
 
 
-def unknown(owner: object, name: str, prefix: str = "") -> AttributeError:
-    """Return the error for an attribute that an object does not have. `prefix` is that of `advice`."""
-    said = advice(name, dir(type(owner)), prefix)
-    return AttributeError(f"{type(owner).__name__!r} object has no attribute {name!r}{said}")
+ENDS = {
+    "finalize": "a communicator, a grid or a mesh ends by finalize()",
+    "close": "it ends by close(); finalize() ends communicators, grids and meshes",
+}
+"""What ends an object, by the method that does."""
+
+_OTHER_ENDS = (*ENDS, "remove", "end")
+
+
+class Hinting:
+    """Base of classes whose errors about unknown attributes say what to write instead."""
+
+    __slots__ = ()
+
+    _mpi4py = ""
+    """What precedes its names in the table, such as ``"Win."``."""
+
+    if not TYPE_CHECKING:  # which is to know every name
+
+        def __getattr__(self, name: str) -> Any:
+            kind = type(self)
+            said = advice(name, dir(kind), self._mpi4py)
+            if name in _OTHER_ENDS:
+                said = next(
+                    (f"; {words}" for end, words in ENDS.items() if hasattr(kind, end)), said
+                )
+            raise AttributeError(f"{kind.__name__!r} object has no attribute {name!r}{said}")

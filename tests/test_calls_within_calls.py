@@ -48,7 +48,7 @@ def by_a_signal(comm, call) -> None:
     before = signal.signal(signal.SIGUSR2, lambda *_: call())
     hook = comm.register_post_hook(lambda _: os.kill(os.getpid(), signal.SIGUSR2))
     comm.all_reduce(np.zeros(3))
-    hook.remove()
+    hook.close()
     signal.signal(signal.SIGUSR2, before)
 
 

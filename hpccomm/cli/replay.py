@@ -100,7 +100,7 @@ def _replayed(args: argparse.Namespace, comm: "Communicator") -> int:
             if step >= 0:
                 recorder.step()
     player.end()
-    recorder.end()
+    recorder.close()
     player.close()
     on_root(comm, lambda: _report(args, planned, recorder, takers) if planned else None)
     status: int = comm.broadcast_object(planned.status if planned else None)

@@ -17,6 +17,7 @@ from hpccomm.contracts.arrivals import ANY, Anything, Arrival, Arrivals, Wanted
 from hpccomm.contracts.fingerprint import CallFingerprint, of_message, with_peers
 from hpccomm.contracts.transport import DTYPES, Steps, dtype_code, dtype_of, mismatch, other_dtype
 from hpccomm.errors import BufferMismatch, CommunicationError, UsageError, untied
+from hpccomm.foreign_names import Hinting
 from hpccomm.memory.views import as_bytes, check_dtype
 from hpccomm.runtime.callpath import in_turn
 from hpccomm.runtime.operation import Operation
@@ -34,7 +35,7 @@ Rank = int | Anything
 Tag = int | Anything
 
 
-class Message:
+class Message(Hinting):
     """A message that has arrived, and that no other call receives any more. Made by `Communicator.probe`.
 
     Receive it, by `recv` or `recv_object`: until then a large message keeps its sender waiting.
@@ -53,6 +54,8 @@ class Message:
         Whether it is an object, sent by `Communicator.send_object`.
     """
 
+    _mpi4py = "Status."
+
     def __init__(self, core: Core, arrival: Arrival, frame: transfer.Frame | None) -> None:
         self.src = arrival.src
         self.tag = arrival.tag // DTYPES // 2
@@ -63,13 +66,6 @@ class Message:
         self._arrival = arrival
         self._frame = frame
         self._received = False
-
-    if not TYPE_CHECKING:  # which is to know every name
-
-        def __getattr__(self, name: str) -> Any:
-            from hpccomm.foreign_names import unknown
-
-            raise unknown(self, name, "Status.")
 
     def recv(self, out: Any = None, *, timeout: float | None = None) -> Any:
         """Receive the array. Blocks until it is there.

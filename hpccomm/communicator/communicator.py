@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 from hpccomm.communicator import groups, reductions
 from hpccomm.communicator.core import Core
+from hpccomm.foreign_names import Hinting
 from hpccomm.runtime.reports import AbortHook, Handle, Hook, Key, Tally
 from hpccomm.settings import check_seconds
 
@@ -53,7 +54,7 @@ else:
     Core.along = _Late("packing", "along")
 
 
-class Communicator:
+class Communicator(Hinting):
     """A group of ranks that communicate. Made by `hpccomm.new_comm`.
 
     Only one thread at a time may call it; `abort` and `set_timeout` may be called from any thread. It is a
@@ -228,7 +229,7 @@ class Communicator:
         Returns
         -------
         Handle
-            Its ``remove()`` removes the hook.
+            Its ``close()`` takes the hook off.
         """
         return self._core.calls.reports.pre_hooks.register(hook)
 
@@ -246,7 +247,7 @@ class Communicator:
         Returns
         -------
         Handle
-            Its ``remove()`` removes the hook.
+            Its ``close()`` takes the hook off.
         """
         return self._core.calls.reports.post_hooks.register(hook)
 
@@ -261,16 +262,9 @@ class Communicator:
         Returns
         -------
         Handle
-            Its ``remove()`` removes the hook.
+            Its ``close()`` takes the hook off.
         """
         return self._core.calls.failure.hooks.register(hook)
-
-    if not TYPE_CHECKING:  # which is to know every name
-
-        def __getattr__(self, name: str) -> Any:
-            from hpccomm.foreign_names import unknown
-
-            raise unknown(self, name)
 
     def __enter__(self) -> "Communicator":
         return self

@@ -4,7 +4,6 @@
 """
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
 
 from hpccomm.communicator.halo import halo
 from hpccomm.communicator.mesh import Arrangement, C
@@ -41,13 +40,6 @@ class Grid(Arrangement[C]):
         super().__init__(comm, dims, lambda lengths: {"periodic": _periodic(lengths, periodic)})
         self.dims = self.shape
         self.periodic = tuple(_periodic(self.dims, periodic))
-
-    if not TYPE_CHECKING:  # which is to know every name
-
-        def __getattr__(self, name: str) -> Any:
-            from hpccomm.foreign_names import unknown
-
-            raise unknown(self, name)
 
     def coords_of(self, rank: int) -> tuple[int, ...]:
         """Return the place of a rank. Local."""

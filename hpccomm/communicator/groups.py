@@ -229,7 +229,7 @@ def finalize(self: Communicator) -> None:
     if calls.closed:
         return
     if core.recorder is not None:
-        core.recorder.end()
+        core.recorder.close()
     differing = None
     if calls.gate.error is None:
         with calls.one_call():

@@ -11,6 +11,7 @@ import numpy as np
 
 from hpccomm.communicator.core import HasCore
 from hpccomm.errors import UsageError, did_you_mean
+from hpccomm.foreign_names import Hinting
 from hpccomm.settings import check_int
 
 CHOSEN = (-1, 0)
@@ -40,7 +41,7 @@ class Splitting(HasCore, Protocol):
 C = TypeVar("C", bound=Splitting)
 
 
-class Arrangement(Generic[C]):
+class Arrangement(Hinting, Generic[C]):
     """The ranks of a communicator at the places of an n-dimensional grid, and the groups along its dimensions.
 
     Parameters

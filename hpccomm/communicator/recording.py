@@ -24,6 +24,7 @@ from hpccomm.communicator.core import HasCore
 from hpccomm.contracts.fingerprint import recorded
 from hpccomm.errors import HpccommError, ResultsError, UsageError
 from hpccomm.files.refusals import os_errors_as
+from hpccomm.foreign_names import Hinting
 from hpccomm.results import origin
 from hpccomm.results.lateness import Lateness, lateness
 from hpccomm.results.liveness import RUNNING
@@ -108,7 +109,7 @@ class RankPart:
         self.writer.add_clock(int(now * 1e9), round(ahead * 1e9), int(clock.error * 1e9))
 
 
-class ProgramRecorder:
+class ProgramRecorder(Hinting):
     """Records the calls of a program. Made by `Communicator.record`; use it in a ``with`` statement.
 
     Attributes
@@ -120,7 +121,7 @@ class ProgramRecorder:
     recording : Recording or None
         Without a file, on rank 0 once it has ended.
     lateness : Lateness or None
-        How long each rank kept others waiting, on every rank once it has ended by `end`. Printed, it is a table.
+        How long each rank kept others waiting, on every rank once it has ended by `close`. Printed, it is a table.
     speaks : bool
         Whether rank 0 says where the recording is.
     """
@@ -173,7 +174,7 @@ class ProgramRecorder:
         """Mark the end of a step of the program, on this rank. `GradientSync` marks its steps itself. Local."""
         self._trace.step()
 
-    def end(self) -> None:
+    def close(self) -> None:
         """End the recording: rank 0 joins what all ranks have. Collective; blocks; idempotent.
 
         Raises
@@ -257,7 +258,7 @@ class ProgramRecorder:
 
     def __exit__(self, kind: type[BaseException] | None, error: object, where: object) -> None:
         if kind is None:
-            self.end()
+            self.close()
         else:
             self.leave(f"failed: {kind.__name__}: {error}")
 
@@ -265,7 +266,7 @@ class ProgramRecorder:
 def record(self: RecordedRanks, path: str | os.PathLike[str] | None = None) -> ProgramRecorder:
     """Record every call that the program makes, on any communicator. Collective; blocks.
 
-    The recording ends with the ``with`` statement, by ``end()``, or when this communicator is finalized. All
+    The recording ends with the ``with`` statement, by ``close()``, or when this communicator is finalized. All
     ranks' times are on one clock. A call costs about a microsecond more meanwhile.
 
     Parameters

@@ -11,6 +11,7 @@ from hpccomm.communicator.core import Core, HasCore
 from hpccomm.contracts.fingerprint import compared, with_peers
 from hpccomm.contracts.transport import Steps
 from hpccomm.errors import CommunicationError, UsageError
+from hpccomm.foreign_names import Hinting
 from hpccomm.reductions import ReduceOp, WindowOp
 from hpccomm.runtime.operation import Operation
 from hpccomm.topology import check_rank
@@ -26,7 +27,7 @@ _ONE = np.ones(1, np.int64)
 _OF_ALL = compared("in_turn", {"operation": "in_turn"})
 
 
-class _Shared:
+class _Shared(Hinting):
     """Numbers of one rank, which all ranks reach. Made by all ranks together."""
 
     def __init__(self, comm: HasCore, numbers: int, root: int) -> None:

@@ -5,6 +5,7 @@ from contextlib import AbstractContextManager
 from os import PathLike
 from typing import TYPE_CHECKING, Any, Self, Unpack
 
+from hpccomm.foreign_names import Hinting
 from hpccomm.gradients.adaptive import BucketChoice
 from hpccomm.gradients.arrays import Array
 from hpccomm.gradients.buckets import gradient_of
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from hpccomm.communicator import Communicator
 
 
-class GradientSync:
+class GradientSync(Hinting):
     """Gradients that are reduced over the ranks of a communicator, in buckets, while others are computed.
 
     Making one is collective and blocks: the ranks compare their models and settings. Calls are made by one thread

@@ -10,6 +10,7 @@ from threading import get_ident
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from hpccomm.errors import CommunicationError, UsageError
+from hpccomm.foreign_names import Hinting
 from hpccomm.runtime.lifetime import after_fork
 from hpccomm.runtime.recorder import LABEL, NUMBER, SEQUENCE, CallRecord, Origin
 
@@ -105,17 +106,17 @@ AbortHook = Callable[[BaseException], object]
 H = TypeVar("H", bound=Callable[..., object])
 
 
-class Handle:
-    """Takes a hook off again."""
+class Handle(Hinting):
+    """Takes a hook off again. Made by `Communicator.register_pre_hook` and its like."""
 
-    __slots__ = ("_remove",)
+    __slots__ = ("_close",)
 
-    def __init__(self, remove: Callable[[], None]) -> None:
-        self._remove = remove
+    def __init__(self, close: Callable[[], None]) -> None:
+        self._close = close
 
-    def remove(self) -> None:
-        """Take the hook off. May be called more than once."""
-        self._remove()
+    def close(self) -> None:
+        """Take the hook off. Local; idempotent."""
+        self._close()
 
 
 class Hooks(Generic[H]):
@@ -152,11 +153,11 @@ class Hooks(Generic[H]):
         self.registered = (*self.registered, (token, hook))
         self._changed()
 
-        def remove() -> None:
+        def close() -> None:
             self.registered = tuple(pair for pair in self.registered if pair[0] is not token)
             self._changed()
 
-        return Handle(remove)
+        return Handle(close)
 
     def __iter__(self) -> Iterator[H]:
         """Return the hooks, in order."""

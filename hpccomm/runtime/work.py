@@ -7,10 +7,11 @@ import sys
 import warnings
 from collections.abc import Callable
 from time import perf_counter, sleep
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from hpccomm.contracts.transport import Steps
 from hpccomm.errors import CommunicationError, CommunicatorAborted, UsageError, untied
+from hpccomm.foreign_names import Hinting
 from hpccomm.runtime.failure import harmless_error
 from hpccomm.runtime.operation import Operation
 from hpccomm.runtime.progress import ProgressEngine, Task
@@ -33,7 +34,7 @@ SMALL_BYTES = 64 << 10
 """Bytes of a collective up to which the thread that starts it usually ends it."""
 
 
-class Work(Task):
+class Work(Hinting, Task):
     """An operation under way, which keeps its arrays alive until it is done.
 
     It goes on by itself. `wait`, `done` and `exception` may be called from any thread, any number
@@ -69,13 +70,6 @@ class Work(Task):
         self._start, self._ordered = operation.start, operation.ordered
         self.small = not operation.ordered or operation.label.nbytes <= SMALL_BYTES
         return self
-
-    if not TYPE_CHECKING:  # which is to know every name
-
-        def __getattr__(self, name: str) -> Any:
-            from hpccomm.foreign_names import unknown
-
-            raise unknown(self, name)
 
     def wait(self, timeout: float | None = None, block: bool | None = None) -> Any:
         """Wait until the operation is done and return its result. Blocks the host.

@@ -54,7 +54,7 @@ def test_a_plan_and_the_call_itself_do_the_same_and_count_alike():
             heard = []
             handle = comm.register_post_hook(heard.append)
             plan()
-            handle.remove()
+            handle.close()
             assert [info.operation for info in heard] == ["all_reduce"]
             assert x.get().tolist() == [comm.size**3] * 4
             with comm.batch():

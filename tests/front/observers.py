@@ -29,10 +29,10 @@ def hooks_come_off(comm: Communicator) -> None:
     first = comm.register_pre_hook(lambda _: heard.append("first"))
     second = comm.register_pre_hook(lambda _: heard.append("second"))
     comm.barrier()
-    first.remove()
-    first.remove()
+    first.close()
+    first.close()
     comm.barrier()
-    second.remove()
+    second.close()
     comm.barrier()
     assert heard == ["first", "second", "second"], heard
 
@@ -44,7 +44,7 @@ def hooks_do_not_hear_refused_calls(comm: Communicator) -> None:
     handle = comm.register_pre_hook(heard.append)
     with raises(HpccommError):
         comm.broadcast(np.zeros(2), comm.size)
-    handle.remove()
+    handle.close()
     assert heard == [], heard
     comm.barrier()
 
@@ -79,7 +79,7 @@ def abort_hooks(comm: Communicator) -> None:
     """A hook learns, once, why the communicator failed; one that came off does not."""
     heard: list[BaseException] = []
     comm.register_abort_hook(heard.append)
-    comm.register_abort_hook(lambda _: heard.clear()).remove()
+    comm.register_abort_hook(lambda _: heard.clear()).close()
     comm.abort()
     comm.abort()
     assert len(heard) == 1, heard
@@ -118,7 +118,7 @@ def a_hook_that_raises_hides_no_failure(comm: Communicator) -> None:
     handle = comm.register_post_hook(_raising)
     with raises(KeyError, "from a hook"):
         comm.recv(np.ones(3), comm.size - 1, timeout=SHORT)
-    handle.remove()
+    handle.close()
     has_failed(comm)
 
 
@@ -130,5 +130,5 @@ def a_hook_that_raises_before_a_call(comm: Communicator) -> None:
     handle = comm.register_pre_hook(_raising)
     with raises(KeyError, "from a hook"):
         comm.all_reduce(np.ones(3), timeout=SHORT)
-    handle.remove()
+    handle.close()
     has_failed(comm)

@@ -187,7 +187,7 @@ def observed(comm: Communicator, do: Callable[[], Any]) -> list[object]:
     hooks = comm.register_pre_hook(hook), comm.register_post_hook(hook)
     do()
     for each in hooks:
-        each.remove()
+        each.close()
     more = {key: (now - before.get(key, 0)).tolist() for key, now in counted().items()}
     return [*seen, {key: value for key, value in more.items() if any(value)}]
 

@@ -100,7 +100,7 @@ def calls_of(comm: "Communicator") -> Iterator[list[str]]:
     made: list[str] = []
     hook = comm.register_post_hook(lambda info: made.append(info.operation))
     yield made
-    hook.remove()
+    hook.close()
 
 
 @pytest.mark.parametrize("name", CALLS)

@@ -220,13 +220,13 @@ def test_the_end_waits_for_what_is_under_way(comm: Any) -> None:
 def test_a_second_recording_is_refused_on_all_ranks(comm: Any) -> None:
     with comm.record(), pytest.raises(hpccomm.UsageError, match="recorded already"):
         comm.record()
-    comm.record().end()
+    comm.record().close()
 
 
 def test_a_file_that_cannot_be_written_is_refused_on_all_ranks(comm: Any, folder: Path) -> None:
     with pytest.raises(hpccomm.ResultsError, match="rank 0"):
         comm.record(folder / "missing" / "t.h5")
-    comm.record().end()
+    comm.record().close()
 
 
 def test_the_communicator_that_began_it_ends_it(mpi_comm: "MPI.Comm", folder: Path) -> None:

@@ -4,21 +4,24 @@
 """
 
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from hpccomm.communicator.core import Core
 from hpccomm.communicator.windows.access import Access, Array, bounds
 from hpccomm.contracts.fingerprint import with_peers
 from hpccomm.contracts.transport import Steps
 from hpccomm.errors import BufferMismatch, UsageError
+from hpccomm.foreign_names import Hinting
 from hpccomm.memory.views import check_dtype, check_layout, flat, host_view
 from hpccomm.runtime.operation import Operation
 from hpccomm.settings import check_int
 from hpccomm.topology import check_rank
 
 
-class WindowCalls:
+class WindowCalls(Hinting):
     """The state that calls on a window share, and how they are carried out."""
+
+    _mpi4py = "Win."
 
     def __init__(self, core: Core, array: Array, sizes: tuple[int, ...], access: Access) -> None:
         self.sizes = sizes
@@ -29,13 +32,6 @@ class WindowCalls:
         self._closed = False
         self._counters: dict[tuple[int, int, int], Any] = {}  # by rank, element and reduction
         self._least, self._most = bounds(self.dtype)
-
-    if not TYPE_CHECKING:  # which is to know every name
-
-        def __getattr__(self, name: str) -> Any:
-            from hpccomm.foreign_names import unknown
-
-            raise unknown(self, name, "Win.")
 
     def _call(self, name: str) -> AbstractContextManager[None]:
         if self._closed:

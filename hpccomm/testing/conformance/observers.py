@@ -28,7 +28,7 @@ def hooks_see_calls(comm: Communicator) -> None:
         comm.all_reduce(np.zeros(8), async_op=True).wait()
     finally:
         for handle in handles:
-            handle.remove()
+            handle.close()
     operations = ["all_reduce", "broadcast", "barrier", "all_gather_object", "all_reduce"]
     assert [info.operation for info in before] == operations, before
     assert [info.operation for info in after] == operations, after
