@@ -7,7 +7,7 @@ On a virtual cluster, as root, and on a real one::
     srun -N 4 --ntasks-per-node 8 python benchmarks/simulated.py --cluster ethernet100
 
 Measures collectives by ``hpccomm perf``, fits the description of the cluster to that run as ``hpccomm
-fit`` does, simulates the largest size on the fitted description, and prints the ratios. The
+simulate --like`` does, simulates the largest size on the fitted description, and prints the ratios. The
 description that is given says how many ports a node has; all its speeds are fitted.
 
 Exit status: 0, or 1 where a simulated time is further off than ``--within``.
@@ -22,13 +22,13 @@ from typing import TYPE_CHECKING
 
 from mpi4py import MPI
 
-from hpccomm.bench.fit import report, stored_runs
-from hpccomm.bench.fit.parameters import fit
+from hpccomm.bench.simulated.like import like
+from hpccomm.bench.simulated.measured import measurements
 from hpccomm.cli.main import main as hpccomm
 from hpccomm.results import reader
 from hpccomm.results.run import choose
 from hpccomm.schedules.algorithms import ALGORITHMS
-from hpccomm.schedules.cost.network_files import dump
+from hpccomm.schedules.cost.network_files import dump, load
 from hpccomm.schedules.schedule import world
 from hpccomm.schedules.simulate import simulate
 
@@ -63,29 +63,19 @@ def measure(output: Path, arguments: argparse.Namespace) -> int:
     return hpccomm(["perf", arguments.collectives, *sizes, *repetitions, *named])
 
 
-def fitted(run: "Run", cluster: str) -> "Network":
-    """Fit the description of the cluster to all rows of a run; print the report. Local."""
-    network = stored_runs.described(run, cluster)
-    rows = stored_runs.usable(run, network, segment=None, channels=None)
-    found = fit(network, rows.measurements)
-    print(report.text(run, rows, found) + dump(found.network))
-    return found.network
-
-
 def compare(run: "Run", network: "Network", algorithm: str) -> list[Pair]:
     """Simulate the largest arrays of each collective, out of place. Local."""
-    rows = stored_runs.usable(run, network, segment=None, channels=None)
+    rows, _, _ = measurements(run, network)
     largest: dict[str, int] = {}
-    for row in rows.rows:
+    for row, *_ in rows:
         largest[row.collective] = max(row.bytes, largest.get(row.collective, 0))
     pairs = []
-    for row, measurement in zip(rows.rows, rows.measurements, strict=True):
+    for row, call, tuning, seconds in rows:
         if row.bytes < largest[row.collective] or row.algorithm != algorithm or row.in_place:
             continue
-        call, tuning = measurement.call, measurement.tuning
         schedule = ALGORITHMS[row.collective][algorithm].build(world(network.ranks), call, tuning)
-        seconds = simulate(schedule, network, call.dtype.itemsize).seconds
-        pairs.append(Pair(row.collective, algorithm, row.bytes, measurement.seconds, seconds))
+        simulated = simulate(schedule, network, call.dtype.itemsize).seconds
+        pairs.append(Pair(row.collective, algorithm, row.bytes, seconds, simulated))
     return pairs
 
 
@@ -133,7 +123,8 @@ def main() -> int:
             return status
         if comm.rank == 0:
             run = choose(reader.read(output), None)
-            network = fitted(run, arguments.cluster)
+            network, report, _ = like(run, load(arguments.cluster), None)
+            print(report + dump(network))
             pairs = compare(run, network, arguments.algorithms.split(",")[0])
             print(table(pairs))
             status = int(any(abs(pair.ratio - 1) > arguments.within for pair in pairs))

@@ -73,7 +73,7 @@ COMMANDS = {
     "show @-imported.h5": 0,
     "simulate all_reduce --cluster lab1g --ranks 2 --algorithm ring -b 1K -e 1K --output @-s.h5": 0,
     "simulate all_reduce --cluster @ --ranks 2": 2,
-    "fit @.h5 --output @": 2,
+    "simulate all_reduce --like @.h5": 2,
     "explain dumps@": 2,
     "explain status_3": 2,
     "slurm perf --ntasks 4 --module @ all_reduce --output @.h5": 0,

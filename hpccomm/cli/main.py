@@ -56,10 +56,9 @@ VERBS: dict[str, tuple[str, str]] = {
     "record": ("hpccomm.cli.record", "run a program, and record its calls on one clock"),
     "simulate": (
         "hpccomm.cli.simulate",
-        "time collectives on a described cluster, in virtual time",
+        "time collectives on a described cluster, or one like a stored run's, in virtual time",
     ),
     "tune": ("hpccomm.cli.tune", 'measure the table by which algorithm="auto" chooses'),
-    "fit": ("hpccomm.cli.fit", "fit a cluster's description to the times of a stored run"),
     "doctor": (
         "hpccomm.cli.doctor",
         "find faults of a job's nodes: everything outside the program",

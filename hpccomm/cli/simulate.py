@@ -10,9 +10,14 @@ reduction: an estimate, at once for any number of ranks. One table is printed fo
 algorithm, as perf prints it; then the algorithms side by side, where one overtakes the other, and
 what bounds each at the largest size.
 
+With --like, the network is that of a stored run: its latencies and bandwidths, the speeds of reducing and
+copying, and what each call takes beyond them are fitted to the times of the run, and printed with their
+errors. Rows of hpccomm's own algorithms count, whose prices are known. --cluster then gives the ports, and
+what the run says nothing of.
+
 With --trace, a program that hpccomm record has recorded is predicted there: its computation as it was, its
-calls at the prices of the network, and its ranks or more, each with as much to do. --cluster, --ranks and one
---algorithm are for it.
+calls at the prices of the network, and its ranks or more, each with as much to do. The network, --ranks and
+one --algorithm are for it.
 
 Examples
 --------
@@ -20,6 +25,7 @@ Examples
   hpccomm simulate all_reduce --cluster ib400x32 --ranks 4096 --algorithm ring -b 1G -e 1G
   hpccomm simulate broadcast,all_gather --cluster mine.toml -b 1K -e 64M -f 4 --model cost
   hpccomm simulate all_to_all --cluster lab1g --algorithm all -b 1M -e 1M --skew 1e-3 --output s.h5
+  hpccomm simulate all_reduce --like runs.h5 --ranks 4096 -b 8 -e 1G -f 4
   hpccomm simulate --trace t.h5 --cluster ib400x32 --ranks 256
 """
 
@@ -32,11 +38,16 @@ from hpccomm.bench.perf.lines import MAXIMUM
 from hpccomm.bench.perf.options import Options
 from hpccomm.bench.progress import terminal, watched
 from hpccomm.bench.simulated import comparison, runs
+from hpccomm.bench.simulated.like import like
 from hpccomm.bench.simulated.request import EVENTS, MODELS, SimulationRequest
 from hpccomm.bench.simulated.tables import SIMULATED, tables
 from hpccomm.cli import output
+from hpccomm.cli.shared_flags import RUN
+from hpccomm.comparison.statistics import require_scipy
 from hpccomm.drawing import files, vega
 from hpccomm.errors import UsageError
+from hpccomm.results import reader
+from hpccomm.results.run import choose
 from hpccomm.results.schema import SIMULATED_BACKEND, Config
 from hpccomm.schedules.algorithms import ALGORITHMS
 from hpccomm.schedules.cost.network import Network
@@ -55,12 +66,17 @@ _SIMULATION = (
         "--cluster NAME|FILE",
         str,
         f"one of {', '.join(ready())}, or a TOML file that describes one",
-        required=True,
     ),
+    Flag(
+        "--like RUNS.h5",
+        readers.file,
+        "fit the network to a run of this results file (--cluster: its ports, and what the run says nothing of)",
+    ),
+    RUN,
     Flag(
         "--ranks N",
         readers.integer(1),
-        "ranks, on the nodes that they need (default: all of the description, or the recorded ones)",
+        "ranks, on the nodes that they need (default: all of the description, or those of the run or recording)",
     ),
     Flag(
         "--algorithm NAME[,NAME...]",
@@ -109,7 +125,8 @@ def run(args: argparse.Namespace) -> int:
         )
     if args.trace is not None:
         return _predict(args)
-    request = _request(args)
+    network, status = _network(args, args.ranks)
+    request = _request(args, network)
     simulated, skipped = tables(request)
     if args.plot is not None:
         # Before the work.
@@ -133,7 +150,7 @@ def run(args: argparse.Namespace) -> int:
         with watched(f"drawing {args.plot.name}"):
             files.save(vega.svg(picture.draw(groups)), args.plot)
         output.write(f"# Drawn in {args.plot}\n")
-    return 0
+    return status
 
 
 def _predict(args: argparse.Namespace) -> int:
@@ -145,30 +162,45 @@ def _predict(args: argparse.Namespace) -> int:
     known = {name: 0 for each in recording.operations() for name in ALGORITHMS.get(each, ())}
     for name in set(args.algorithm or ()).difference(known):
         raise UsageError(f"no call has --algorithm {name}; give one of {', '.join(known)}, or none")
-    network = _network(args.cluster, args.ranks or recording.ranks)
+    network, unread = _network(args, args.ranks or recording.ranks)
     output.write(elsewhere(recording, network, *(args.algorithm or ())))
-    return status
+    return max(status, unread)
 
 
-def _network(name: str, ranks: int | None) -> Network:
-    """Return a network, which is not too large, with other ranks if they are given."""
-    network = load(name) if ranks is None else load(name).resized(ranks)
+def _network(args: argparse.Namespace, ranks: int | None) -> tuple[Network, int]:
+    """Return the network, with other ranks if they are given, and the status of what was read for it."""
+    if args.cluster is None and args.like is None:
+        raise UsageError(
+            f"give the network: --cluster with a file or one of {', '.join(ready())}; or --like RUNS.h5"
+        )
+    if args.run is not None and args.like is None:
+        raise UsageError("--run chooses among the runs of --like RUNS.h5; give both, or neither")
+    described, status = None if args.cluster is None else load(args.cluster), 0
+    if args.like is not None:
+        require_scipy("--like")
+        examined = reader.examine(args.like)
+        with watched(f"fitting to {args.like.name}"):
+            network, report, damage = like(choose(examined.runs, args.run), described, ranks)
+        output.write(report)
+        status = output.damaged([*examined.damage, *damage], args.like)
+    else:
+        assert described is not None
+        network = described if ranks is None else described.resized(ranks)
     if network.ranks > MOST_RANKS:
         raise UsageError(
             f"{network.name} has {network.ranks} ranks, and at most {MOST_RANKS} are simulated; give "
             "fewer --ranks"
         )
-    return network
+    return network, status
 
 
-def _request(args: argparse.Namespace) -> SimulationRequest:
+def _request(args: argparse.Namespace, network: Network) -> SimulationRequest:
     sizes = flags.sizes(args)
     if args.skew and args.model != EVENTS:
         raise UsageError(
             f"--skew {args.skew:g}: --model {args.model} has all ranks start at once; "
             f"leave it out, or give --model {EVENTS}"
         )
-    network = _network(args.cluster, args.ranks)
     swept = sizes.smallest, sizes.largest, sizes.factor, sizes.step
     config = Config(*swept, iterations=1, warmup_iters=0, validation=0, average=MAXIMUM)
     options = Options(

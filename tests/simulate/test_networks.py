@@ -1,6 +1,7 @@
 """Descriptions of networks: accepted ones, refused ones, and the ready ones."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -145,3 +146,28 @@ def test_resizing_changes_the_number_of_nodes():
         load("nvlink8").resized(9)
     with pytest.raises(UsageError, match="at least 1"):
         network.resized(0)
+
+
+def test_any_text_of_a_description_comes_back():
+    network = replace(load("lab1g"), description='"a" \\ \n \U000f0000 \udc80')
+    wanted = replace(network, description=network.description.replace("\udc80", "\ufffd"))
+    assert parse(dump(network), "lab1g", "odd") == wanted
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ("reduce = 1" + "0" * 400, "reduce is a huge integer; give bytes a second"),
+        ("reduce = 1" + "0" * 5000, "is not TOML"),
+        ("reduce = 1e-320", "reduce is 1e-320; give bytes a second"),
+        ("reduce = 1\noverhead = 1" + "0" * 400, "overhead is a huge integer; give seconds"),
+    ],
+)
+def test_numbers_that_cannot_be_reckoned_with_are_refused(given, said):
+    with pytest.raises(ConfigurationError, match=said):
+        parse(f"nodes = 1\nranks_per_node = 1\n{given}\n", "odd", "odd")
+
+
+def test_nodes_without_end_are_refused():
+    with pytest.raises(ConfigurationError, match="nodes is a huge integer; give an integer"):
+        parse("nodes = 1" + "0" * 400 + "\nranks_per_node = 1\nreduce = 1\n", "odd", "odd")

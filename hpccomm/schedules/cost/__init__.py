@@ -3,5 +3,5 @@
 - `network` and `network_files` describe the network. `terms` estimates, for the policy.
 - `model`, `rounds`, `acts`, `links`, `times` and `repeats` price a schedule exactly.
 
-``hpccomm simulate``, ``fit`` and ``auto`` ask it.
+``hpccomm simulate`` and ``auto`` ask it.
 """

@@ -1,6 +1,6 @@
 """The price of an algorithm on a network: the time of its schedule's rounds there.
 
-``hpccomm simulate`` and ``hpccomm fit`` ask for it.
+``hpccomm simulate`` asks for it, and fits by it.
 """
 
 import numpy as np

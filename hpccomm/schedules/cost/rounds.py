@@ -16,7 +16,7 @@ A price is linear in the network's parameters along its critical path: a number 
 bytes through ports, and of bytes folded and copied. `coefficients` carries these numbers beside
 each time, so that the later of two times brings its own along.
 
-`model`, `hpccomm.schedules.simulate` and ``hpccomm fit`` run schedules by it.
+`model` and `hpccomm.schedules.simulate` run schedules by it.
 """
 
 from collections.abc import Callable, Sequence

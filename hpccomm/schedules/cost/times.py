@@ -2,7 +2,7 @@
 
 A row of times is seconds alone, or seconds and a column for each parameter of a network, with the
 amount of this parameter along the critical path. The later of two times keeps its own columns. The
-modules of this package compute with such times; ``hpccomm fit`` needs the components.
+modules of this package compute with such times; ``hpccomm simulate --like`` needs the components.
 """
 
 from typing import Any

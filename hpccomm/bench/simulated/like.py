@@ -1,0 +1,303 @@
+"""A network whose calls take as long as those of a stored run: ``hpccomm simulate --like``.
+
+A price is linear in the parameters along its critical path: each message costs a latency, and each byte
+costs the time of a port. `hpccomm.schedules.cost.model.linear_price` gives these multiples. They are the
+derivatives that SciPy's least squares take. The error of a row is relative, because times differ by many
+powers of ten. No parameter is negative. Ports, what they share, and the time of a port for each message
+(`gap`) are described, not fitted.
+
+`hpccomm.cli.simulate` calls it with a run, and prints its report.
+"""
+
+import math
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hpccomm.bench.simulated.measured import Measurement, measurements
+from hpccomm.errors import ResultsError, UsageError
+from hpccomm.results.run import Run
+from hpccomm.schedules.cost.model import linear_price
+from hpccomm.schedules.cost.network import Level, Network
+from hpccomm.schedules.cost.rounds import PARAMETERS
+from hpccomm.units import few
+
+Floats = NDArray[np.float64]
+
+GUESS = 1e-6, 5e9
+"""Latency and bandwidth from which a fit begins."""
+
+APART = 0.03
+"""A parameter can be fitted only if the part of its column that the other columns do not explain is longer
+than this fraction of the column."""
+
+NOTHING = 1e-6
+"""A parameter is zero if it makes up less than this part of every row's time."""
+
+UNSURE = 0.25
+"""Relative standard error above which a parameter is called uncertain."""
+
+_ALL = (*PARAMETERS, "overhead")
+
+NAMES = (*PARAMETERS[:-1], "overhead", "copy")
+"""The parameters, in order of priority: if two cannot be distinguished, only the first is fitted."""
+
+_OF_RANKS = "reduce", "overhead", "copy"
+_TIMES = "latency", "overhead"
+"""Ends of names of parameters that are seconds. The others are bytes a second, and fitted as seconds a byte."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Fit:
+    """A network that fits measured times.
+
+    Attributes
+    ----------
+    network : Network
+        With the fitted parameters, on the ranks of the measurements.
+    errors : dict of str to float
+        The relative standard error of each fitted parameter; NaN where it is zero, or where there
+        are too few rows.
+    blank : dict of str to str
+        Why each of the other parameters was not fitted. It is as described.
+    residuals : ndarray of float64, shape (measurements,)
+        Price over measured time, minus 1.
+    """
+
+    network: Network
+    errors: dict[str, float]
+    blank: dict[str, str]
+    residuals: Floats
+
+
+def like(run: Run, described: Network | None, ranks: int | None) -> tuple[Network, str, list[str]]:
+    """Fit a network to a run. Local.
+
+    Parameters
+    ----------
+    run : Run
+        The stored run.
+    described : Network or None
+        Has the ports, and the parameters that the run says nothing of. Without one each rank has a
+        port, and what the run says nothing of costs nothing.
+    ranks : int or None
+        Ranks of the result; None for those of the run.
+
+    Returns
+    -------
+    Network
+        With that many ranks.
+    str
+        The report, as lines of comment: what was fitted, and how well.
+    list of str
+        What of the run is damaged, and was left out.
+
+    Raises
+    ------
+    ResultsError
+        If the run has too few rows of own algorithms, or its ranks are placed otherwise than one node
+        after the other.
+    UsageError
+        If the description is of other nodes, or nothing says what connects nodes.
+    """
+    start = _start(run, described)
+    if start.across is None and (ranks or 1) > start.ranks_per_node:
+        raise UsageError(
+            f"{run.name} of {run.path.name} was measured within one node of {start.ranks} ranks, and says "
+            f"nothing of the network between nodes; give at most {start.ranks} --ranks, a run of several "
+            "nodes, or --cluster with a description that has [across]"
+        )
+    used, others, damage = measurements(run, start)
+    result = fit(start, used)
+    untold = ", ".join(name for name in result.blank if name not in _OF_RANKS)
+    if untold and described is None:
+        raise ResultsError(
+            f"the {len(used)} rows of own algorithms of {run.name} do not tell {untold}; measure more sizes "
+            "and algorithms, or give --cluster with a description"
+        )
+    kept = "costs nothing" if described is None else f"as {described.name} has it"
+    report = "".join(f"# {line}\n" for line in _report(run, used, others, result, kept))
+    return result.network.resized(ranks or start.ranks), report, damage
+
+
+def _start(run: Run, described: Network | None) -> Network:
+    """Return a network of the ranks of a run, from which the fit begins."""
+    places = [(rank.group, rank.node - run.info.ranks[0].node) for rank in run.info.ranks]
+    ranks, per_node = len(places), places.count(places[0])
+    if places != [(places[0][0], index // per_node) for index in range(ranks)]:
+        raise ResultsError(
+            f"the ranks of {run.name} are in (group, node) {few(places, 8)}; prices are known where one "
+            "group fills nodes one after the other, with equally many ranks each: measure ranks placed so"
+        )
+    if described is not None:
+        if min(described.ranks_per_node, ranks) != per_node:
+            raise UsageError(
+                f"{described.name} has {described.ranks_per_node} ranks on a node, and {run.name} "
+                f"{per_node}; give a description of the same nodes, or none"
+            )
+        return described.resized(ranks)
+    level = Level(*GUESS, ports=per_node)
+    inner, across = level if per_node > 1 else None, level if ranks > per_node else None
+    name = f"like {run.name} of {run.path.name}"
+    return Network(name, ranks, per_node, math.inf, inner, across, description=name)
+
+
+def fit(network: Network, rows: Sequence[Measurement]) -> Fit:
+    """Fit the parameters of a network. Local.
+
+    Parameters
+    ----------
+    network : Network
+        The ranks, and the values of parameters that the measurements do not determine.
+    rows : sequence of Measurement
+        Each of them on all ranks of the network.
+
+    Raises
+    ------
+    ResultsError
+        If there are too few measurements.
+    """
+    from scipy.optimize import least_squares
+
+    if len(rows) < 2:
+        raise ResultsError(
+            f"{len(rows)} rows of own algorithms, which say too little of a network; measure several "
+            "sizes, with --algorithm ring,tree"
+        )
+    seconds = np.array([each.seconds for each in rows])
+
+    @lru_cache(maxsize=1)
+    def walk(free: tuple[str, ...], *values: float) -> tuple[Floats, Floats]:
+        """Return the relative errors of the prices, and their derivatives by the free parameters."""
+        tried = _with(network, free, values)
+        priced = [linear_price(tried, each.call, each.row.algorithm, each.tuning) for each in rows]
+        prices = np.array([price for price, _ in priced])
+        multiples = np.array([(*each, 1) for _, each in priced])
+        columns = multiples[:, [_ALL.index(name) for name in free]]
+        return prices / seconds - 1, columns / seconds[:, None]
+
+    begin = {name: _value(network, name) for name in NAMES if _has(network, name)}
+    blank = _indistinct(walk(tuple(begin), *begin.values())[1], tuple(begin))
+    while True:
+        free = tuple(name for name in begin if name not in blank)
+        found = least_squares(
+            lambda values, free: walk(free, *values)[0],
+            [begin[name] for name in free],
+            jac=lambda values, free: walk(free, *values)[1],
+            bounds=(0, math.inf),
+            x_scale="jac",
+            kwargs={"free": free},
+        )
+        residuals, columns = walk(free, *found.x)
+        values = np.where((columns * found.x).max(axis=0) > NOTHING, found.x, 0)
+        errors = _errors(columns, residuals) / np.where(values, values, math.nan)
+        told = list(zip(free, values, errors, strict=True))
+        work = [each for each in told if each[0] in _OF_RANKS]
+        weak = [name for name, value, error in work if not value or error > 1]
+        left = _indistinct(columns, free)
+        if not left and weak:
+            left = {weak[-1]: "its error is larger than itself"}
+        elif not left and work and not all(value for _, value, _ in told):
+            # Work on a rank must not take the time of messages: such a fit cannot tell the two apart.
+            left = {work[-1][0]: "messages would take no time"}
+        if not left:
+            break
+        blank |= left
+        begin |= zip(free, values, strict=True)
+    return Fit(
+        _with(network, free, values.tolist()),
+        dict(zip(free, errors.tolist(), strict=True)),
+        blank,
+        residuals,
+    )
+
+
+def _has(network: Network, name: str) -> bool:
+    return getattr(network, name.split()[0]) is not None
+
+
+def _value(network: Network, name: str) -> float:
+    """Return a parameter in seconds: of a call, of a message, of a byte."""
+    part, _, of_level = name.partition(" ")
+    value = getattr(getattr(network, part), of_level) if of_level else getattr(network, part)
+    return float(value if name.endswith(_TIMES) else 1 / value)
+
+
+def _with(network: Network, names: Sequence[str], values: Sequence[float]) -> Network:
+    """Return the network with these parameters, in seconds."""
+    for name, value in zip(names, values, strict=True):
+        shown = value if name.endswith(_TIMES) else 1 / value if value > 0 else math.inf
+        part, _, of_level = name.partition(" ")
+        if of_level:
+            new: dict[str, Any] = {part: replace(getattr(network, part), **{of_level: shown})}
+        else:
+            new = {part: shown}
+        network = replace(network, **new)
+    return network
+
+
+def _indistinct(columns: Floats, names: Sequence[str]) -> dict[str, str]:
+    """Return which parameters cannot be distinguished from those before them, and why."""
+    why: dict[str, str] = {}
+    basis = np.empty((len(columns), 0))
+    for name, column in zip(names, columns.T, strict=True):
+        if not column.any():
+            why[name] = "no row depends on it"
+            continue
+        left = column / np.linalg.norm(column)
+        left = left - basis @ (basis.T @ left)
+        rest = float(np.linalg.norm(left))
+        if rest > APART and basis.shape[1] < len(columns):
+            basis = np.column_stack([basis, left / rest])
+        else:
+            why[name] = "indistinguishable from those above"
+    return why
+
+
+def _errors(columns: Floats, residuals: Floats) -> Floats:
+    """Return the standard errors of the fitted parameters, in seconds."""
+    spare = len(columns) - columns.shape[1]
+    scale = np.linalg.norm(columns, axis=0)
+    inverse = np.linalg.pinv((columns / scale).T @ (columns / scale))
+    variance = float(residuals @ residuals) / spare if spare else math.nan
+    errors: Floats = np.sqrt(np.diag(inverse) * variance) / scale
+    return errors
+
+
+def _report(
+    run: Run, used: list[Measurement], others: Counter[str], result: Fit, kept: str
+) -> Iterator[str]:
+    """Yield the lines of the report; parameters that were not fitted were `kept`."""
+    network = result.network
+    yield (
+        f"Like {run.name} of {run.path}: {network.ranks} ranks, {network.ranks_per_node} a node; "
+        f"{len(used)} of {len(run.rows)} rows used"
+    )
+    for why, number in others.most_common():
+        yield f"  not used: {number} rows, {why}"
+    yield f"{'parameter':<18}{'fitted':>14}   standard error"
+    for name in NAMES:
+        if not _has(network, name):
+            yield f"{name:<18}{'':>14}   unknown: no message of the run passed there"
+            continue
+        value = _value(network, name)
+        speed = 1e-9 / value if value else math.inf
+        shown = f"{value * 1e6:.4g} us" if name.endswith(_TIMES) else f"{speed:.4g} GB/s"
+        error = result.errors.get(name, math.nan)
+        told = f"{error:.1%}{'; uncertain' * (error > UNSURE)}"
+        if name in result.blank:
+            told = f"not fitted, {kept}: {result.blank[name]}"
+        elif math.isnan(error):
+            told = "unknown: too few rows" if value else "no time is left for it"
+        yield f"{name:<18}{shown:>14}   {told}"
+    errors = np.abs(result.residuals)
+    worst = used[int(errors.argmax())].row
+    yield (
+        f"Fitted times differ from the measured ones by {np.median(errors):.1%} in the median, at most by "
+        f"{errors.max():.1%}: {worst.collective} by {worst.algorithm} of {worst.bytes} B"
+    )
