@@ -8,7 +8,7 @@ A figure is ``exchange SIZE CONTENDER time``: the time over that of mpi4py's Sta
 that were made once. Each rank sends a message of SIZE to each neighbour and receives one from it. On two ranks,
 all neighbours are the other rank. The contenders are
 
-plan      `Communicator.planning`, and only its plan is called
+plan      a plan of `Communicator.neighbor_all_to_all`, and only that is called
 auto      `Communicator.batch`, written anew each time
 
 Contenders take turns. Figures are medians over the rounds, of the slowest rank.
@@ -39,12 +39,17 @@ class Arrays:
     def __init__(self, rank: int, ranks: int, nbytes: int) -> None:
         steps = (1, -1, 2, -2) if ranks > 4 else (1, -1, 1, -1)
         self.peers = [(rank + step) % ranks for step in steps]
-        self.sends = [np.full(nbytes, 10 * rank + tag, np.uint8) for tag in range(NEIGHBOURS)]
-        self.receives = [np.zeros(nbytes, np.uint8) for _ in range(NEIGHBOURS)]
+        self.x, self.out = np.zeros((2, NEIGHBOURS, nbytes), np.uint8)
+        self.x[:] = 10 * rank + np.arange(NEIGHBOURS)[:, None]
+        self.sends, self.receives = list(self.x), list(self.out)
+        self.opposite = int(ranks > 2)
 
     def tags(self) -> list[tuple[int, int]]:
-        """Return the tag of what is sent and of what is received, by neighbour: one for each direction."""
-        return [(each, each ^ 1) for each in range(NEIGHBOURS)]
+        """Return the tag of what is sent and of what is received, by neighbour.
+
+        What comes from a side was sent to the opposite one; between two ranks, the messages keep their order.
+        """
+        return [(each, each ^ self.opposite) for each in range(NEIGHBOURS)]
 
     def right(self) -> bool:
         """Tell whether what came is what was sent."""
@@ -84,9 +89,7 @@ def ours(name: str, comm: "Communicator", arrays: Arrays) -> "Call":
     """Return the exchange by hpccomm. Collective."""
     if name == "auto":
         return lambda: calls(comm, arrays)
-    with comm.planning() as plan:
-        calls(comm, arrays)
-    return plan
+    return comm.plan("neighbor_all_to_all", arrays.x, arrays.peers, out=arrays.out)
 
 
 def main() -> None:

@@ -47,11 +47,6 @@ def batch(comm, x) -> None:
         raise BufferMismatch("the receiver's")
 
 
-def planning(comm, x) -> None:
-    with comm.planning():
-        comm.all_reduce(x[::2])
-
-
 def fails(a, b) -> None:
     raise ArithmeticError
 
@@ -74,7 +69,6 @@ REFUSED: dict[str, tuple[Callable[..., Any], Callable[[], Any]]] = {
     "recv, asynchronous": (lambda comm, x: recv(comm, x, async_op=True).wait(), array),
     "batch": (batch, array),
     "plan": (lambda comm, x: comm.plan("all_reduce", x, ReduceOp.BAND), array),
-    "planning": (planning, array),
     "window": (lambda comm, x: comm.window(x[::2]), array),
     "split": (lambda comm, x: comm.split(x), Many),
     "split_ranks": (lambda comm, x: comm.split_ranks(x), lambda: Many([5])),

@@ -114,7 +114,6 @@ class Communicator(Hinting):
 
     explain = plans.explain
     plan = plans.plan
-    planning = plans.planning
     batch = plans.batch
 
     grid = grids.grid

@@ -33,7 +33,7 @@ from hpccomm.schedules.algorithms import AnyAlgorithm
 from hpccomm.settings import Settings, check_bool, check_int, check_seconds
 
 if TYPE_CHECKING:
-    from hpccomm.communicator.steps import PlanTags
+    from hpccomm.communicator.plan_agreement import PlanTags
 
 
 class Closable(Protocol):
@@ -257,14 +257,12 @@ class Core:
         Raises
         ------
         UsageError
-            If `timeout` is not a number of seconds, or a batch or `planning` is open, which has its
-            own.
+            If `timeout` is not a number of seconds, or a batch is open, which has its own.
         """
         if timeout is None:
             return self.calls.timeout
-        within = self.sink.within
-        if within:
-            raise UsageError(f"timeout is {timeout!r} within {within}; give it to {within} itself")
+        if self.sink.batch is not None:
+            raise UsageError(f"timeout is {timeout!r} within batch(); give it to batch() itself")
         return check_seconds("timeout", timeout)
 
     def tag(self, tag: object) -> int:

@@ -127,7 +127,7 @@ def refuse_exchange(core: Core, name: str) -> None:
     """Raise where calls are not issued when they are made."""
     sink = core.sink
     if sink.diverted:
-        where = sink.within or "plan or explain"
+        where = "plan or explain" if sink.batch is None else "batch()"
         raise UsageError(f"{name} is None in {where}, which cannot exchange it; give {name}")
 
 

@@ -12,15 +12,13 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.lib.array_utils import normalize_axis_tuple
 
-from hpccomm.communicator.call_sink import PlanStep
 from hpccomm.communicator.core import Core
 from hpccomm.communicator.lanes import Call, Lane, MessageRequest
 from hpccomm.communicator.lanes.message import HaloPart
-from hpccomm.communicator.sequences import agreed, carrying_out
+from hpccomm.communicator.plan_agreement import agreed, carrying_out
 from hpccomm.errors import RankMismatch, UsageError
 from hpccomm.memory.cuda.arrays import DeviceArray
 from hpccomm.memory.views import check_dtype, empty_like_kind, view
-from hpccomm.runtime.recorder import user_site
 from hpccomm.runtime.work import Work
 from hpccomm.settings import check_bool, check_int
 
@@ -112,7 +110,7 @@ def halo(
         On the other ranks in that case, and on all ranks if blocks do not fit each other.
     """
     core, error, asked, limit = self._core, None, dict[str, object](), 0.0
-    blocks, steps = list[_Block](), tuple[PlanStep, ...]()
+    blocks, calls, parts = list[_Block](), list[Call](), list[HaloPart]()
     try:
         limit = core.limit(timeout)
         widths = _widths(width, len(self.neighbors))
@@ -120,7 +118,7 @@ def halo(
             blocks.append(_block(core, self.neighbors, each, widths, axes))
         asked = {"width": widths, "corners": check_bool("corners", corners)}
         asked["arrays"] = [(each.dtype, each.axes, each.lane.memory) for each in blocks]
-        steps = (_step(blocks, corners),)
+        calls, parts = _exchange(blocks, corners)
     except UsageError as refused:
         error = refused
     with core.outside_batch("halo"):
@@ -130,9 +128,9 @@ def halo(
             every = [json.loads(each) for each in core.control.all_gather(own)]
             for block, shapes in zip(blocks, zip(*every, strict=True), strict=True):
                 _compare(self, block.axes, shapes)
-    whole, _ = agreed(core, steps, None)
+        whole, _ = agreed(core, calls, parts=parts)
     exchange, begin = (
-        carrying_out(core, steps, whole, limit, async_op=each) for each in (False, True)
+        carrying_out(core, None, whole, limit, async_op=each) for each in (False, True)
     )
     return Halo(exchange, begin)
 
@@ -180,8 +178,8 @@ def _block(
     )
 
 
-def _step(blocks: Sequence[_Block], corners: bool) -> PlanStep:
-    """Return the messages: of one axis after the other, or of all at the same time."""
+def _exchange(blocks: Sequence[_Block], corners: bool) -> tuple[list[Call], list[HaloPart]]:
+    """Return the messages, of one axis after the other or of all at the same time, and their parts."""
     order = range(len(blocks[0].axes))[::-1]  # the last faces are whole rows, which are contiguous
     calls, done, parts = list[Call](), list[int](), list[HaloPart]()
     before, after = list[tuple[Any, Any]](), list[tuple[Any, Any]]()
@@ -200,7 +198,7 @@ def _step(blocks: Sequence[_Block], corners: bool) -> PlanStep:
         nothing = MessageRequest("recv", None, None, None, None, 0, False, None, (None,), None)
         calls.append(blocks[0].lane.message(nothing))
         parts = [HaloPart(1, before, after)]
-    return PlanStep(tuple(calls), True, user_site(), tuple(parts))
+    return calls, parts
 
 
 def _messages(

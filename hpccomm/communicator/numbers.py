@@ -111,10 +111,9 @@ def call_on_number(
     core: Core, name: str, x: Any, async_op: bool, limit: float, key: object, *given: Any
 ) -> Any:
     """Carry out a collective call on a number, and keep it for others of one `key`. Within a call."""
-    where = core.sink.within
-    if where:
+    if core.sink.batch is not None:
         raise UsageError(
-            f"x is {x!r} within {where}, at whose end calls fill arrays; give an array, such as "
+            f"x is {x!r} within batch(), at whose end calls fill arrays; give an array, such as "
             f"numpy.array({x!r})"
         )
     number = NumberCall(core, name, x, *given)

@@ -1,21 +1,18 @@
-"""Methods for calls that are decided once: plans, explanations and batches."""
+"""Methods for calls that are not issued as they are made: plans, explanations and batches."""
 
 import inspect
 from collections.abc import Callable
 from contextlib import ExitStack
-from copy import copy
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from hpccomm.communicator.call_sink import PlanStep
 from hpccomm.communicator.core import NUMBERS, Core, HasCore
 from hpccomm.communicator.lanes import Call
-from hpccomm.communicator.sequences import agreed, at_deadline, carrying_out
+from hpccomm.communicator.plan_agreement import agreed, at_deadline, carrying_out, message_choice
 from hpccomm.contracts.choice import Choice
 from hpccomm.contracts.collectives import CALLS
 from hpccomm.errors import HpccommError, UsageError, did_you_mean
 from hpccomm.runtime.callpath import in_turn
-from hpccomm.runtime.recorder import user_site
 from hpccomm.settings import check_bool
 
 if TYPE_CHECKING:
@@ -27,45 +24,33 @@ MESSAGES = ("send", "recv", "send_recv")
 
 
 class Plan:
-    """Calls that were checked and decided once. Made by `Communicator.plan` and `Communicator.planning`.
+    """A call that was checked and decided once. Made by `Communicator.plan`.
 
-    Calling it makes its calls, in order, on the current contents of the same arrays. It is
-    collective, like its calls, and blocks, unless it was planned with ``async_op=True`` or its
-    arrays are on a device. Device calls are put on the current stream, or on the one that was
-    passed. Within a batch or `Communicator.planning` the calls are added to that.
+    Calling it makes the call on the current contents of the same arrays, and returns what the call returns, the
+    same array each time. It is collective, like the call, and blocks, unless it was planned with ``async_op=True``
+    or its arrays are on a device. A device call is put on the current stream, or on the one that was passed.
+    Within a batch the call is added to that.
 
-    A plan of one call returns what that returns, the same array each time. Others return None.
+    Attributes
+    ----------
+    choice : Choice
+        How the call is carried out.
     """
 
     # What Python calls where a plan is called is the function itself: a method would be one call more.
-    __slots__ = ("__call__", "_steps")
+    __slots__ = ("__call__", "choice")
 
     if TYPE_CHECKING:
 
         def __call__(self) -> Any:
-            """Carry the calls out."""
+            """Carry the call out."""
 
-    def __init__(self, call: Callable[[], Any], steps: tuple[tuple[Choice, ...], ...]) -> None:
-        self.become(call, steps)
-
-    def become(self, call: Callable[[], Any], steps: tuple[tuple[Choice, ...], ...]) -> None:
-        """Take the function that carries the calls out, and how it does."""
+    def __init__(self, call: Callable[[], Any], choice: Choice) -> None:
         self.__call__ = call  # type: ignore[method-assign]
-        self._steps = steps
-
-    @property
-    def choices(self) -> tuple[Choice, ...]:
-        """How each call is carried out, in order."""
-        return tuple(choice for step in self._steps for choice in step)
+        self.choice = choice
 
     def __repr__(self) -> str:
-        if len(self._steps) == 1 and len(self._steps[0]) == 1:
-            return f"<hpccomm.Plan: {self._steps[0][0]}>"
-        each = (
-            "together " * (len(step) > 1) + " and ".join(map(str, step)) for step in self._steps
-        )
-        told = "; ".join(f"{number}. {step}" for number, step in enumerate(each, 1))
-        return f"<hpccomm.Plan of {len(self._steps)} steps{told and f': {told}'}>"
+        return f"<hpccomm.Plan: {self.choice}>"
 
 
 class Batch:
@@ -89,11 +74,8 @@ class Batch:
         self.work: Work | None = None
 
     def __enter__(self) -> "Batch":
-        sink = self._core.sink
         if self._entered:
             raise UsageError("this batch was used before; make another by batch()")
-        if self._async and sink.planned is not None:
-            raise UsageError("async_op is True within planning(), whose plan blocks; leave it out")
         _opened(self._core)
         self._entered = True
         return self
@@ -107,62 +89,13 @@ class Batch:
 
 @in_turn
 def _opened(core: Core) -> None:
-    core.sink.open("batch()")
+    core.sink.open_batch()
 
 
 @in_turn
 def _issued(core: Core, taken: tuple[Call, ...], async_op: bool, timeout: float) -> "Work | None":
-    if core.sink.planned is not None:
-        core.sink.add_batch(taken)
-        return None
     lane = taken[0].prepared.lane if taken else core.lanes.host
     return lane.batch(taken, async_op, timeout)
-
-
-class Planning:
-    """Takes the calls of a ``with`` block, and plans them together at its end.
-
-    Made by `Communicator.planning`.
-    """
-
-    def __init__(self, core: Core, timeout: float) -> None:
-        self._core = core
-        self._timeout = timeout
-        self._plan: Plan | None = None
-
-    def __enter__(self) -> Plan:
-        if self._plan is not None:
-            raise UsageError("this planning() was used before; make another")
-        with self._core.calls.one_call():
-            self._core.sink.open("planning()")
-        self._plan = Plan(_unfinished, ())
-        return self._plan
-
-    def __exit__(self, kind: object, error: BaseException | None, where: object) -> None:
-        core, plan = self._core, self._plan
-        assert plan is not None
-        steps = core.sink.close_planning()
-        gone = core.calls.gate.error is not None or core.calls.closed
-        if error is not None and (gone or not isinstance(error, Exception)):
-            return  # the others cannot be reached, or it is Ctrl-C, which must not wait for them
-        # A copy: what goes on is the block's own error.
-        own = copy(error) if isinstance(error, HpccommError) else None
-        if error is not None and own is None:
-            left = f"the block of planning() was left by {type(error).__name__}: {error}"
-            own = UsageError(left)
-        try:
-            whole, choices = agreed(core, steps, own)
-        except HpccommError as raised:
-            if own is not None and raised.args == own.args:  # all ranks know of it
-                return
-            raise
-        plan.become(carrying_out(core, steps, whole, self._timeout), choices)
-
-
-def _unfinished() -> Any:
-    raise UsageError(
-        "this plan is not made: its block has not ended, or was left by an exception; call it after the block"
-    )
 
 
 def explain(self: HasCore, collective: str, *args: Any, **keywords: Any) -> Choice:
@@ -218,55 +151,28 @@ def plan(self: HasCore, collective: str, *args: Any, **keywords: Any) -> Plan:
         On the other ranks in that case, and on all ranks if they plan different calls, or messages that
         do not fit each other.
     """
-    core = self._core
-    if core.sink.planned is not None:
-        raise UsageError("plan() within planning(), which plans calls as they are; make the call")
-    steps: tuple[PlanStep, ...] = ()
-    error, limit = None, core.calls.timeout
+    core, error, limit = self._core, None, self._core.calls.timeout
+    call: Call | None = None
     async_op = bool(keywords.get("async_op", False))
     try:
         limit = core.limit(keywords.get("timeout"))
         call = _captured(self, collective, args, keywords)
         if (args[0] if args else keywords.get("x")).__class__ in NUMBERS:
             raise UsageError("x is a number, and a plan's calls read an array anew; give an array")
-        steps = (PlanStep((call,), False, user_site()),)
+        call.prepared.lane.check_plan(call)
     except HpccommError as refused:
         error = refused
-    whole, choices = agreed(core, steps, error, async_op=async_op)
-    return Plan(carrying_out(core, steps, whole, limit, async_op=async_op), choices)
-
-
-def planning(self: HasCore, timeout: float | None = None) -> Planning:
-    """Return a context manager that plans the calls of its block, to make all of them many times.
-
-    Nothing is sent within the block. At its end, which is collective and blocks, the ranks compare
-    their calls: collectives must be the same, in the same order, and each sent message must match a
-    receive. The plan is called after the block, without arguments. It carries out one call after
-    the other, and the calls of a `batch` together.
-
-    Messages of plans on host arrays match those of the same plan alone. Where the MPI library moves them,
-    their requests are persistent: made once, and only started by the plan.
-
-    Parameters
-    ----------
-    timeout : float, optional
-        Deadline of one call of the plan in seconds, for all that it does; None is the communicator's.
-        Calls in the block take no timeout, and no ``async_op=True``.
-
-    Returns
-    -------
-    Planning
-        For a ``with`` statement, whose target is the `Plan`.
-
-    Raises
-    ------
-    UsageError
-        If the block is within another one, or within a batch. At its end, if calls of a batch write memory
-        that another one uses. What the block raises on this rank, it raises.
-    RankMismatch
-        At its end, on the other ranks in these cases; and on all ranks, if the calls do not fit each other.
-    """
-    return Planning(self._core, self._core.limit(timeout))
+    with core.calls.one_call():
+        core.agree("plan", {"async_op": async_op}, error)
+        assert call is not None
+        planned, transport = agreed(core, (call,), async_op=async_op)
+    choice: Choice = replace(
+        planned.prepared.route.choice,
+        at_deadline=at_deadline(core, planned.prepared.route, polled=async_op),
+    )
+    if not call.prepared.ordered:
+        choice = message_choice(choice, call, transport)
+    return Plan(carrying_out(core, call, planned, limit, async_op=async_op), choice)
 
 
 def batch(self: HasCore, async_op: bool = False, timeout: float | None = None) -> Batch:

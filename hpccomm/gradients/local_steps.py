@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from time import perf_counter
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -22,8 +22,6 @@ from hpccomm.runtime.recorder import entered
 from hpccomm.settings import check_bool
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from hpccomm.communicator import Communicator
 
 _TOGETHER = ReductionSettings(bucket_bytes=1 << 62, first_bucket_bytes=1 << 62)
@@ -142,10 +140,10 @@ class LocalSteps:
         buckets = layout(list(arrays), _TOGETHER)
         self._movements = [_Movement(group, each, self._outer) for each in buckets]
         self._anchors = [each.anchor for each in self._movements]
-        with comm.planning(timeout=timeout) as plan:
-            for each in self._movements:
-                comm.all_reduce(each.moved.memory, ReduceOp.AVG)
-        self._average: Callable[[], Any] = plan
+        self._averages = [
+            comm.plan("all_reduce", each.moved.memory, ReduceOp.AVG, timeout=timeout)
+            for each in self._movements
+        ]
         self._anchored = False  # whether all ranks are known to have the same anchor
         self._since = self._steps = self._synchronizations = 0
         self._seconds = 0.0
@@ -200,7 +198,8 @@ class LocalSteps:
             self._anchored = True
         for each in self._movements:
             each.measure(self._arrays)
-        self._average()
+        for average in self._averages:
+            average()
         for each in self._movements:
             self._outer(each.anchor.memory, each.moved.memory, each.state, self._steps)
             each.anchor.write(self._arrays)

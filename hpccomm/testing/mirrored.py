@@ -68,7 +68,7 @@ class OnDevice:
         self._comm = comm
         self.mirrors = mirrors
         self.under_way: list[MirroredWork] = []
-        self.collecting: DeviceBatch | DevicePlanning | None = None
+        self.collecting: DeviceBatch | None = None
         self._node_comm: OnDevice | None = None
 
     def __getattr__(self, name: str) -> Any:
@@ -124,10 +124,6 @@ class OnDevice:
         use, given, named = self._use(collective, args, keywords)
         planned = self._comm.plan(collective, *given, **named)
         return lambda: self._issue(use, planned)
-
-    def planning(self, timeout: float | None = None) -> Any:
-        """Return a block that plans calls on twins."""
-        return DevicePlanning(self, self._comm.planning(timeout))
 
     def explain(self, collective: str, *args: Any, **keywords: Any) -> Any:
         """Explain a call on the twins."""
@@ -210,7 +206,6 @@ class DeviceBatch:
     def __init__(self, comm: OnDevice, batch: Any) -> None:
         self._comm = comm
         self._batch = batch
-        self._within = comm.collecting
         self._issued: list[tuple[Use, Any]] = []
         self.work: MirroredWork | None = None
 
@@ -230,12 +225,7 @@ class DeviceBatch:
         where: TracebackType | None,
     ) -> None:
         mirrors = self._comm.mirrors
-        self._comm.collecting = self._within
-        if isinstance(self._within, DevicePlanning):
-            self._batch.__exit__(kind, error, where)
-            for use, result in self._issued:
-                self._within.add(use, result)
-            return
+        self._comm.collecting = None
         try:
             with mirrors.current():
                 self._batch.__exit__(kind, error, where)
@@ -252,61 +242,3 @@ class DeviceBatch:
     def _end(self, *, failed: bool) -> None:
         for use, result in self._issued:
             use.end(result, failed=failed)
-
-
-class DevicePlanning:
-    """Plans calls on twins: each call of the plan takes their contents from the host, and brings them back."""
-
-    def __init__(self, comm: OnDevice, planning: Any) -> None:
-        self._comm = comm
-        self._planning = planning
-        self._issued: list[tuple[Use, Any]] = []
-        self._plan: Any = None
-
-    def add(self, use: Use, result: Any) -> None:
-        """Record a call with its `result`."""
-        self._issued.append((use, result))
-
-    def __enter__(self) -> DevicePlanning:
-        self._comm.collecting, self._plan = self, self._planning.__enter__()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        where: TracebackType | None,
-    ) -> None:
-        self._comm.collecting = None
-        self._end(failed=True)  # nothing has moved
-        with self._comm.mirrors.current():
-            self._planning.__exit__(kind, error, where)
-
-    def __call__(self) -> Any:
-        """Call the plan; what its calls give is on the host then."""
-        mirrors, within = self._comm.mirrors, self._comm.collecting
-        with mirrors.current():
-            for use, _ in self._issued:
-                use.begin()
-            try:
-                result = self._plan()
-                if within is None:
-                    wait_for(mirrors)
-            except BaseException:
-                self._end(failed=True)
-                raise
-        if within is None:
-            outcome = self._end(failed=False)
-            return None if result is None else outcome[0]
-        for issued in self._issued:  # whose results are there once the block's are
-            within.add(*issued)
-        return None
-
-    def _end(self, *, failed: bool) -> list[Any]:
-        return [use.end(each, failed=failed) for use, each in self._issued]
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._plan, name)
-
-    def __repr__(self) -> str:
-        return repr(self._plan)

@@ -174,7 +174,7 @@ def test_a_ring_and_registered_memory_work_beside_it(pinned):
             x.fill(1)
             plan = comm.plan("all_reduce", x)
             plan()
-            assert plan.choices[0].registered
+            assert plan.choice.registered
             assert x.get().tolist() == [size] * 4
             del x, plan
         assert summed(by_owner(own), rank, size)

@@ -54,9 +54,9 @@ def test_ranks_may_pass_what_they_like(mixture):
             assert (x.get() == comm.size).all()
             whole = comm.empty(COUNT, np.float32, device=comm.device)
             plan = comm.plan("all_reduce", x)
-            assert not plan.choices[0].registered
+            assert not plan.choice.registered
             both = comm.plan("all_reduce", whole)
-            assert both.choices[0].registered
+            assert both.choice.registered
             gathered = comm.plan(
                 "all_gather", x, out=comm.empty((comm.size, COUNT), np.float32, device=comm.device)
             )
@@ -93,7 +93,7 @@ def test_what_all_ranks_have_alike_is_registered_once():
                 comm.plan("broadcast", x[10:20]),
                 comm.plan("reduce", x, comm.size - 1),
             ]
-            assert all(plan.choices[0].registered for plan in plans), plans
+            assert all(plan.choice.registered for plan in plans), plans
             backend = comm._core.lanes.device.backend
             made = backend._communicators.made
             assert len(calls.find(made["registered"].comm).registered) == 2
@@ -110,7 +110,7 @@ def test_what_all_ranks_have_alike_is_registered_once():
             del plans, whole
             y = x if comm.rank else comm.empty(COUNT, np.float32, device=comm.device)
             plan = comm.plan("all_reduce", y)
-            assert not plan.choices[0].registered
+            assert not plan.choice.registered
             y.fill(1)
             plan()
             assert (y.get() == comm.size).all()

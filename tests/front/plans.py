@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import FrozenInstanceError
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 import hpccomm
 from hpccomm import ReduceOp
 from hpccomm.dtypes import BFLOAT16
+from hpccomm.errors import RankMismatch, UsageError
 from hpccomm.testing.conformance.case import Behaviours
 from hpccomm.testing.conformance.check import equal, raises
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from hpccomm.communicator import Communicator
 
 PLANS = Behaviours("plans")
@@ -48,6 +51,23 @@ def planned_calls_in_a_batch(comm: Communicator) -> None:
     equal(x, np.full(3, comm.size**3), "in turn")
 
 
+@PLANS.behaviour()
+def a_planned_message_in_a_batch(comm: Communicator) -> None:
+    """It is sent with the messages of the batch; one from and to None does nothing."""
+    right, left = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
+    a, b = np.full(3, comm.rank), np.zeros(3, int)
+    ring, nothing = comm.plan("send_recv", a, right, b, left), comm.plan("send", a, None)
+    with comm.batch():
+        ring()
+        nothing()
+        equal(b, np.zeros(3, int), "before the end of the batch")
+    equal(b, np.full(3, left), "after the batch")
+    b[:] = -1
+    ring()
+    nothing()
+    equal(b, np.full(3, left), "alone")
+
+
 @PLANS.behaviour(min_size=2)
 def plans_that_differ(comm: Communicator) -> None:
     """Ranks that plan different calls are told so, all of them, and nothing hangs."""
@@ -68,6 +88,103 @@ def plans_that_differ(comm: Communicator) -> None:
     with raises(hpccomm.RankMismatch, "plan", "root"):
         comm.plan("broadcast", x, root=int(last))
     comm.all_reduce(x)
+
+
+@PLANS.behaviour(min_size=2)
+def messages_that_differ(comm: Communicator) -> None:
+    """What does not fit is told on all ranks, with the ranks and both ends; nothing hangs."""
+    last = comm.size - 1
+    x, small, whole = np.zeros(4), np.zeros(3), np.zeros(4, int)
+    ends = ("rank 0", f"rank {last}")
+
+    def planned(out: Any, tag: int = 0, dst: int | None = last, src: int | None = 0) -> None:
+        if comm.rank == 0:
+            comm.plan("send", x, dst)
+        else:
+            comm.plan("recv", out, src if comm.rank == last else None, tag)
+
+    for out, tag, words in ((small, 0, "24 bytes"), (whole, 0, "int64"), (x, 7, "tag 7")):
+        told = ("send", "recv", "32 bytes of float64", words, *ends)
+        with raises(RankMismatch, *told) as caught:
+            planned(out, tag)
+        assert isinstance(caught[0], RankMismatch)
+        assert caught[0].ranks == (0, last), caught[0].ranks
+    for lacking in ({"dst": None}, {"src": None}):
+        with raises(RankMismatch, "nothing", *ends):
+            planned(x, **lacking)
+    with raises(RankMismatch, "no call", "all_reduce"):
+        comm.plan("send", x, None) if comm.rank == last else comm.plan("all_reduce", x)
+    comm.all_reduce(x)
+
+
+@PLANS.behaviour()
+def a_plan_says_what_it_does(comm: Communicator) -> None:
+    """Its text and its choice have the call."""
+    right, left = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
+    x, out = np.ones(3), np.ones(3)
+    reduction, ring = comm.plan("all_reduce", x), comm.plan("send_recv", x, right, out, left)
+    assert reduction.choice.collective == "all_reduce", reduction
+    assert ring.choice.collective == "send_recv", ring
+    text = repr(ring)
+    assert all(word in text for word in ("send_recv", f"to rank {right}")), text
+    assert "send" in str(comm.explain("send", x, right)), "explain"
+
+
+def observed(comm: Communicator, do: Callable[[], Any]) -> list[object]:
+    """Return what hooks and statistics see of some calls."""
+    seen: list[object] = []
+
+    def hook(info: Any) -> None:
+        seen.append((info.operation, info.nbytes, info.elapsed is None))
+
+    def counted() -> dict[object, Any]:
+        return {key: np.array([tally.calls, tally.nbytes]) for key, tally in comm.stats().items()}
+
+    before = counted()
+    hooks = comm.register_pre_hook(hook), comm.register_post_hook(hook)
+    do()
+    for each in hooks:
+        each.close()
+    more = {key: (now - before.get(key, 0)).tolist() for key, now in counted().items()}
+    return [*seen, {key: value for key, value in more.items() if any(value)}]
+
+
+@PLANS.behaviour()
+def planned_calls_are_observed(comm: Communicator) -> None:
+    """Hooks and statistics see a planned call as they see the same call without a plan."""
+    right, left = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
+    x, out = np.ones(3), np.ones(3)
+    plans = comm.plan("all_reduce", x), comm.plan("send_recv", x, right, out, left)
+
+    def calls() -> None:
+        comm.all_reduce(x)
+        comm.send_recv(x, right, out, left)
+
+    def planned() -> None:
+        for plan in plans:
+            plan()
+
+    each = [observed(comm, do) for do in (calls, planned)]
+    assert each[0] == each[1], each
+    assert len(each[0]) == 5, each[0]
+
+
+@PLANS.behaviour()
+def a_plan_outlives_its_communicator(comm: Communicator) -> None:
+    """It refuses then, and may be dropped at any time."""
+    right, left = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
+    x, y = np.ones(3), np.ones(3)
+    plans = [comm.plan("send_recv", x, right, y, left) for _ in range(3)]
+    del plans[0]
+    duplicate = comm.dup()
+    alive = duplicate.plan("send_recv", x, right, y, left)
+    alive()
+    duplicate.finalize()
+    with raises(UsageError, "finalized"):
+        alive()
+    del alive
+    for plan in plans:
+        plan()
 
 
 @PLANS.behaviour()

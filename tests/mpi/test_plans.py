@@ -13,13 +13,9 @@ if TYPE_CHECKING:
     import hpccomm
 
 
-def halo(comm: "hpccomm.Communicator", x: Any, *outs: Any) -> Any:
+def ring(comm: "hpccomm.Communicator", x: Any, out: Any) -> Any:
     right, left = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
-    with comm.planning() as plan, comm.batch():
-        for out in outs:
-            comm.send(x, right)
-            comm.recv(out, left)
-    return plan
+    return comm.plan("send_recv", x, right, out, left)
 
 
 def planned(comm: "hpccomm.Communicator") -> list[Any]:
@@ -34,7 +30,7 @@ def test_the_communicator_of_plans_is_made_by_the_first_that_has_messages(
     comm.plan("all_reduce", x)
     assert planned(comm) == []
     for _ in range(3):
-        halo(comm, x, np.zeros(2))
+        ring(comm, x, np.zeros(2))
     assert len(planned(comm)) == 1
 
 
@@ -42,12 +38,12 @@ def test_what_a_dropped_plan_had_is_freed_by_the_next_and_not_when_it_is_dropped
     comm: "hpccomm.Communicator",
 ) -> None:
     x, out = np.zeros(2), np.zeros(2)
-    first, second = halo(comm, x, out), halo(comm, x, out)
+    first, second = ring(comm, x, out), ring(comm, x, out)
     ((_, persistent),) = planned(comm)
     assert (len(persistent._bound), len(persistent._left)) == (2, 0)
     del first
     assert (len(persistent._bound), len(persistent._left)) == (2, 1)
-    third = halo(comm, x, out)
+    third = ring(comm, x, out)
     assert (len(persistent._bound), len(persistent._left)) == (2, 0)
     for plan in (second, third):
         x[:] = comm.rank
@@ -58,7 +54,7 @@ def test_what_a_dropped_plan_had_is_freed_by_the_next_and_not_when_it_is_dropped
 def test_nothing_is_kept_of_large_messages_of_plans(comm: "hpccomm.Communicator") -> None:
     x, out = np.zeros(DIRECT_BYTES), np.zeros(DIRECT_BYTES)
     for turn in range(3):
-        plan = halo(comm, x, out)
+        plan = ring(comm, x, out)
         for value in (turn, turn + 0.5):
             x[:] = value
             plan()
@@ -71,11 +67,11 @@ def test_plans_that_use_the_tags_up_get_another_communicator(
     comm: "hpccomm.Communicator",
 ) -> None:
     x, out = np.zeros(2), np.zeros(2)
-    plans = [halo(comm, x, out)]
+    plans = [ring(comm, x, out)]
     tags = comm._core.plan_tags
     assert tags._transport is not None
     tags._transport.largest_tag = 2
-    plans += [halo(comm, x, out) for _ in range(4)]
+    plans += [ring(comm, x, out) for _ in range(4)]
     assert len(planned(comm)) == 2
     for turn, plan in enumerate(plans):
         x[:] = 10 * turn + comm.rank
@@ -95,13 +91,13 @@ def test_plans_that_are_refused_for_their_many_messages_make_one_communicator(
         return transport
 
     monkeypatch.setattr(backend, "planned", with_few_tags)
-    x, outs = np.arange(2.0) + comm.rank, [np.zeros(2) for _ in range(4)]
+    x, out = np.arange(4.0) + comm.rank, np.zeros(4)
     for _ in range(3):
         with pytest.raises(UsageError, match=r"4 messages .* 3 tags"):
-            halo(comm, x, *outs)
+            comm.plan("neighbor_all_to_all", x, [comm.rank] * 4)
     assert len(planned(comm)) == 1
-    halo(comm, x, outs[0])()
-    assert (outs[0] == np.arange(2.0) + (comm.rank - 1) % comm.size).all()
+    ring(comm, x, out)()
+    assert (out == np.arange(4.0) + (comm.rank - 1) % comm.size).all()
     assert len(planned(comm)) == 1
 
 
@@ -109,12 +105,9 @@ def test_plans_that_are_refused_for_their_many_messages_make_one_communicator(
 def test_a_plan_without_messages_does_not_say_that_they_are_bound(
     comm: "hpccomm.Communicator",
 ) -> None:
-    x, left = np.zeros(2), (comm.rank - 1) % comm.size
-    with comm.planning() as plan:
-        comm.send_recv(x, (comm.rank + 1) % comm.size, np.zeros(2), left)
-        comm.send(x, None)
-    ring, nothing = (choice.reason for choice in plan.choices)
-    assert "requests of the library are made once" in ring
+    x = np.zeros(2)
+    assert "requests of the library are made once" in ring(comm, x, np.zeros(2)).choice.reason
+    nothing = comm.plan("send", x, None).choice.reason
     assert nothing.startswith("nothing to move")
     assert "requests" not in nothing
 
@@ -124,7 +117,7 @@ def test_a_plan_sends_nothing_when_it_is_made_and_copies_nothing_that_is_bound(
     comm: "hpccomm.Communicator",
 ) -> None:
     x, out = np.zeros(2), np.full(2, -1.0)
-    plan = halo(comm, x, out)
+    plan = ring(comm, x, out)
     comm.barrier()
     assert (out == -1).all()
     x[:] = comm.rank
@@ -143,20 +136,19 @@ def test_planned_messages_are_recorded_and_counted_as_others(
     calls = comm._core.calls
     right, left = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
     x, out = np.zeros(length), np.zeros(length)
-    plans = [halo(comm, x, out), comm.plan("send_recv", x, right, out, left)]
-    for plan, name in zip(plans, ("batch", "send_recv"), strict=True):
-        sent, posted = (
-            sum(each[1] for each in calls.traffic.between(right)),
-            received(calls, left),
-        )
-        plan()
-        assert sum(each[1] for each in calls.traffic.between(right)) == sent + 1
-        assert received(calls, left) == posted + 1
-        entry = recorder.calls()[-1]
-        assert entry[recorder.LABEL].name == name
-        assert entry[recorder.NUMBER] == 0
-        assert "test_plans.py" in recorder.described(entry[recorder.SITE])
-        assert entry[recorder.ENDED] is not None
+    plan = comm.plan("send_recv", x, right, out, left)
+    sent, posted = (
+        sum(each[1] for each in calls.traffic.between(right)),
+        received(calls, left),
+    )
+    plan()
+    assert sum(each[1] for each in calls.traffic.between(right)) == sent + 1
+    assert received(calls, left) == posted + 1
+    entry = recorder.calls()[-1]
+    assert entry[recorder.LABEL].name == "send_recv"
+    assert entry[recorder.NUMBER] == 0
+    assert "test_plans.py" in recorder.described(entry[recorder.SITE])
+    assert entry[recorder.ENDED] is not None
 
 
 @pytest.mark.mpi(min_size=2)
@@ -165,11 +157,10 @@ def test_the_arrays_of_a_plan_that_failed_are_kept(mpi_comm: Any) -> None:
 
     comm = hpccomm.new_comm(mpi_comm=mpi_comm, timeout=20.0)
     out = np.zeros(3)
-    with comm.planning(timeout=0.2) as plan:
-        if comm.rank == 0:
-            comm.recv(out, 1)
-        elif comm.rank == 1:
-            comm.send(out, 0)
+    if comm.rank == 0:
+        plan = comm.plan("recv", out, 1, timeout=0.2)
+    else:
+        comm.plan("send", out, 0 if comm.rank == 1 else None)
     if comm.rank == 0:
         before = set(lifetime._kept)
         with pytest.raises(CollectiveTimeout, match="recv"):

@@ -61,4 +61,4 @@ def test_auto_follows_what_was_tuned(comm: hpccomm.Communicator, tmp_path: Path)
             known = ALGORITHMS["all_reduce"].get(registered.pick.algorithm)
             if known is not None and (known.shared or known.direct):
                 row = registered
-            assert plan.choices[0].algorithm == row.pick.algorithm
+            assert plan.choice.algorithm == row.pick.algorithm

@@ -16,9 +16,8 @@ from hpccomm.communicator.lanes.check import Check
 from hpccomm.communicator.lanes.device_batch import (
     as_one,
     check_batch,
-    check_messages,
-    check_one_stream,
     check_own,
+    halo_as_one,
     pointers,
 )
 from hpccomm.communicator.lanes.ending import DeviceEnd
@@ -295,22 +294,23 @@ class DeviceLane(Lane):
 
         return carry
 
-    def check_step(self, calls: tuple[Call, ...], *, batched: bool) -> None:
-        """Raise unless calls can be a step of a plan: on a stream, as a batch must."""
-        rank = self._calls.backend.rank
-        if self.backend is not None and batched:
-            check_one_stream(calls)
-            check_batch(tuple(map(self.admitted, calls)), rank)
-        elif self.backend is not None:
-            check_own(calls, rank)
-        elif batched:
-            check_messages(calls)
+    def check_plan(self, call: Call) -> None:
+        """Raise if this rank sends to itself without a receive, on a stream."""
+        if self.backend is not None:
+            check_own((call,), self._calls.backend.rank)
 
-    def step(
-        self, calls: Sequence[Call], transport: Transport | None, *, batched: bool, parts: Parts
+    def messages(self, call: Call) -> Sequence[Call]:
+        """Return a message alone."""
+        return () if call.prepared.ordered else (call,)
+
+    def planned(
+        self, call: Call, messages: Sequence[Call], transport: Transport | None, parts: Parts
     ) -> Call:
-        """Return a step of a plan as one call."""
-        return self._as_one(tuple(calls), parts) if batched else calls[0]
+        """Return a planned call as it is, or the messages of a halo as one."""
+        if parts is None:
+            return call
+        label, route = halo_as_one(messages, parts, self.backend, self.device)
+        return _whole(self._prepare(label, label, route, False), messages)
 
     def admitted(self, call: Call) -> Call:
         """Return a call on the stream that is current now."""
@@ -330,17 +330,11 @@ class DeviceLane(Lane):
         check_batch(calls, self._calls.backend.rank)
         for call in calls:
             self._make_ready(call)
-        one = self._as_one(calls)
+        one = _whole(self._prepare(*as_one(calls, self.backend)), calls)
         if async_op:
             return self.start(one, limit)
         self.run(one, limit)
         return None
-
-    def _as_one(self, calls: tuple[Call, ...], parts: Parts = None) -> Call:
-        """Return calls that are carried out together as one."""
-        prepared = self._prepare(*as_one(calls, self.backend, parts, self.device))
-        whole = (_array(calls[0]), *(call.keep for call in calls))
-        return Call(prepared, None, None, None, whole, queue=calls[0].queue)
 
     # Memory.
 
@@ -441,6 +435,12 @@ def _array(call: Call) -> Any:
     """Return the array whose framework's stream is meant."""
     result = call.result[0] if isinstance(call.result, tuple) else call.result
     return call.keep[0] if result is None else result
+
+
+def _whole(prepared: PreparedCall[Any], calls: Sequence[Call]) -> Call:
+    """Return calls that are carried out together as one."""
+    keep = (_array(calls[0]), *(call.keep for call in calls))
+    return Call(prepared, None, None, None, keep, queue=calls[0].queue)
 
 
 def _span(array: DeviceArray) -> Span:

@@ -1,21 +1,18 @@
 """Calls on device arrays that are put on one stream together, for batches and plans."""
 
-from collections.abc import Iterator, Sequence
-from functools import partial
+from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 from typing import Any, NamedTuple
 
 from hpccomm.communicator.lanes.lane import Call
-from hpccomm.communicator.lanes.message import HALO, HaloPart, Pairs, Parts
-from hpccomm.communicator.lanes.planned import used
+from hpccomm.communicator.lanes.message import HALO, HaloPart, Pairs
 from hpccomm.contracts.device import Begun, DeviceBackend, DeviceRoute, Launch
 from hpccomm.contracts.fingerprint import CallFingerprint, joined
 from hpccomm.contracts.transport import Steps
 from hpccomm.errors import UsageError
 from hpccomm.memory.cuda.streams import used_for
 from hpccomm.memory.views import address
-from hpccomm.runtime.operation import Operation, together
-from hpccomm.runtime.operation import as_one as operations_as_one
+from hpccomm.runtime.waiting import at_once
 
 
 def pointers(call: Call) -> tuple[int, int]:
@@ -54,39 +51,29 @@ def grouped(calls: tuple[Call, ...], backend: DeviceBackend) -> Launch:
 
 
 def as_one(
-    calls: tuple[Call, ...], backend: DeviceBackend | None, parts: Parts = None, device: int = 0
+    calls: tuple[Call, ...], backend: DeviceBackend
 ) -> tuple[CallFingerprint, CallFingerprint, DeviceRoute, bool]:
-    """Return calls as one: on a stream, or without a backend by the host; or the parts of a halo.
+    """Return calls that are put on a stream together as one.
 
     Its label, that of its asynchronous form, its route, and whether there are collectives in it.
     """
-    if parts is not None:
-        label, route = _in_parts(calls, parts, backend, device)
-        return label, label, route, False
-    choice = calls[0].prepared.route.choice
-    if backend is None:
-        whole = operations_as_one(_operations(calls, 0))
-
-        def start(_send: int, _recv: int, stream: int) -> Steps:
-            return together(_operations(calls, stream))
-
-        return whole.label, whole.label, DeviceRoute(choice, start=start), whole.ordered
     nbytes = sum(call.prepared.label.nbytes for call in calls)
     each = [call.prepared.label for call in calls if call.prepared.ordered]
     label = joined(nbytes, each, 0) if each else CallFingerprint("batch", nbytes)
     async_label = joined(nbytes, each, 1) if each else label
-    return label, async_label, DeviceRoute(choice, grouped(calls, backend)), bool(each)
+    route = DeviceRoute(calls[0].prepared.route.choice, grouped(calls, backend))
+    return label, async_label, route, bool(each)
 
 
-def _in_parts(
+def halo_as_one(
     calls: Sequence[Call], parts: Sequence[HaloPart], backend: DeviceBackend | None, device: int
 ) -> tuple[CallFingerprint, DeviceRoute]:
-    """Return the label and the route of a halo: one part after the other."""
+    """Return the label and the route of a halo, one part after the other: on a stream, or without a backend by the host."""
     left, array = iter(calls), calls[0].keep[0]
     every: list[tuple[HaloPart, Any]] = []
     for part in parts:
-        route = as_one(tuple(islice(left, part.messages)), backend)[2]
-        every.append((part, route.launch or route.start))
+        messages = tuple(islice(left, part.messages))
+        every.append((part, grouped(messages, backend) if backend else _by_host(messages)))
 
     def copy(pairs: Pairs, stream: int) -> None:
         if pairs:
@@ -114,22 +101,13 @@ def _in_parts(
     return label, route
 
 
-def _operations(calls: tuple[Call, ...], stream: int) -> tuple[Operation, ...]:
-    """Return calls with the host's participation as polled operations on a stream."""
-    return tuple(
-        Operation(each.label, partial(each.route.start, *pointers(call), stream), (), each.ordered)
-        for call in calls
-        for each in (call.prepared,)
-    )
+def _by_host(calls: tuple[Call, ...]) -> Callable[[int, int, int], Steps]:
+    """Return the function for the steps of messages in which the host takes part."""
 
+    def start(_send: int, _recv: int, stream: int) -> Steps:
+        return at_once([call.prepared.route.start(*pointers(call), stream) for call in calls])
 
-def check_one_stream(calls: tuple[Call, ...]) -> None:
-    """Raise unless the planned calls of a batch are all given one stream, or all none."""
-    if len({call.queue and call.queue[0] for call in calls}) > 1:
-        raise UsageError(
-            "calls of a batch in planning() are given different streams; give all of them one stream, or "
-            "none: then it is the one that is current when the plan is called"
-        )
+    return start
 
 
 def check_batch(calls: tuple[Call, ...], rank: int) -> None:
@@ -145,7 +123,7 @@ def check_batch(calls: tuple[Call, ...], rank: int) -> None:
     assert first is not None
     if any(call.queue is None or call.queue[0] != first[0] for call in calls):
         raise UsageError("the calls of a batch are on several streams; give all of them one stream")
-    _check_apart(calls, "a device carries a batch out at once")
+    _check_apart(calls)
     check_own(calls, rank)
 
 
@@ -169,41 +147,19 @@ def check_own(calls: tuple[Call, ...], rank: int) -> None:
         )
 
 
-def _check_apart(calls: tuple[Call, ...], why: str) -> None:
-    """Raise if one call of a batch touches what another one writes: they are carried out at once.
-
-    `why` says so, for the message.
-    """
+def _check_apart(calls: tuple[Call, ...]) -> None:
+    """Raise if one call of a batch touches what another one writes: they are carried out at once."""
     far = written = _Extent(0, 0, False, "")  # of those so far, that which reaches farthest
     for extent in sorted(each for call in calls for each in _extents(call)):
         other = far if extent.written else written
         if extent.start < other.end:
             raise UsageError(
                 f"{other.name} and {extent.name} of a batch share memory that one of them writes, and "
-                f"{why}; take one of them out of it"
+                "a device carries a batch out at once; take one of them out of it"
             )
         far = max(far, extent, key=_end)
         if extent.written:
             written = max(written, extent, key=_end)
-
-
-def check_messages(calls: tuple[Call, ...]) -> None:
-    """Raise if a message of a batch and another call of it share memory that one of them writes.
-
-    For batches that the host carries out: collectives follow one another, and messages are under
-    way at the same time.
-
-    Raises
-    ------
-    UsageError
-        If so.
-    """
-    messages = tuple(used(call) for call in calls if not call.prepared.ordered)
-    why = "messages are under way at the same time as all else"
-    _check_apart(messages, why)
-    for call in calls:
-        if call.prepared.ordered and messages:
-            _check_apart((*messages, call), why)
 
 
 class _Extent(NamedTuple):

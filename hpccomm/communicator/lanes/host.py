@@ -33,7 +33,7 @@ from hpccomm.memory.cuda.arrays import Queue
 from hpccomm.memory.views import Array, as_bytes, check_layout, empty_like_kind
 from hpccomm.runtime.callpath import BLOCKED, EXCHANGED, PLAN, STARTED, Diversion, Issue, compiled
 from hpccomm.runtime.engine import CallEngine
-from hpccomm.runtime.operation import Operation, as_one, together
+from hpccomm.runtime.operation import Operation, as_one
 from hpccomm.runtime.recorder import BLOCKING, MODE, POLLED
 from hpccomm.runtime.traffic import PLANNED
 from hpccomm.runtime.waiting import at_once
@@ -327,54 +327,45 @@ class HostLane(Lane):
     def prepare_plan(self, call: Call) -> None:
         """Do nothing: a call on host arrays needs nothing more."""
 
-    def check_step(self, calls: tuple[Call, ...], *, batched: bool) -> None:
-        """Raise unless calls can be a step of a plan."""
-        if batched:
-            from hpccomm.communicator.lanes.device_batch import check_messages
+    def check_plan(self, call: Call) -> None:
+        """Do nothing: a message of a rank to itself waits for no other call of a plan."""
 
-            check_messages(calls)
-
-    def messages(self, calls: tuple[Call, ...]) -> Sequence[Call]:
-        """Return the blocks for neighbours as messages; any other call as it is."""
-        resolved = calls[0].prepared.resolved
-        if resolved is None or not resolved.call.peers:
-            return calls
+    def messages(self, call: Call) -> Sequence[Call]:
+        """Return a message alone, or the blocks for neighbours as messages."""
+        resolved = call.prepared.resolved
+        if resolved is None:
+            return (call,)
+        if not resolved.call.peers:
+            return ()
         from hpccomm.communicator.lanes.planned import blocks
 
-        return [*blocks(calls[0])]
+        return [*blocks(call)]
 
-    def step(
-        self, calls: Sequence[Call], transport: Transport | None, *, batched: bool, parts: Parts
+    def planned(
+        self, call: Call, messages: Sequence[Call], transport: Transport | None, parts: Parts
     ) -> Call:
-        """Return a step of a plan as one call."""
-        first = calls[0]
-        alone = first.prepared.ordered and not batched
-        if alone and len(calls) == 1:
-            return first
+        """Return a call to be carried out by its messages, where it has such."""
+        resolved = call.prepared.resolved
+        if resolved is not None and not resolved.call.peers:
+            return call
         from hpccomm.communicator.lanes.planned import exchange_of, start_of
 
-        if alone:
-            exchange = exchange_of(calls[1:], transport, None)
-            reason = "its blocks are messages of a plan"
-            choice = replace(first.prepared.route.choice, reason=reason)
-            call = self._on_route(first, Route(choice, start_of(self._calls, *exchange)))
+        exchange = exchange_of(messages, transport, parts)
+        choice, start = call.prepared.route.choice, start_of(self._calls, *exchange)
+        if resolved is not None:
+            choice = replace(choice, reason="its blocks are messages of a plan")
+            call = self._on_route(call, Route(choice, start))
             call.prepared.exchange = exchange
             return call
-        operations = tuple(_operation(one, one.prepared.label) for one in calls)
-        collectives = tuple(each for each in operations if each.ordered)
-        messages = [one for one in calls if not one.prepared.ordered]
-        exchange = exchange_of(messages, transport, parts)
-        beside = partial(together, collectives) if collectives else None
-        start = start_of(self._calls, *exchange, beside)
-        whole = as_one(operations) if batched else operations[0]
+        operations = tuple(_operation(one, one.prepared.label) for one in messages)
+        whole = operations[0] if parts is None else as_one(operations)
+        name = whole.label.name if parts is None else HALO
         # The messages have tags of their own.
         ends = tuple([(way, peer, PLANNED) for way, peer, _ in whole.label.ends])
-        name = whole.label.name if parts is None else HALO
         label = whole.label._replace(ends=ends, name=name)
-        route = Route(first.prepared.route.choice, start)
-        prepared = self._prepare(label, label, route, whole.ordered)
-        prepared.exchange = None if collectives else exchange
-        return Call(prepared, None, None, None if batched else first.result, whole.keep)
+        prepared = self._prepare(label, label, Route(choice, start), False)
+        prepared.exchange = exchange
+        return Call(prepared, None, None, call.result if parts is None else None, whole.keep)
 
     def batch(self, calls: tuple[Call, ...], async_op: bool, limit: float) -> Work | None:
         """Carry calls out together: messages at the same time, collectives in their order."""

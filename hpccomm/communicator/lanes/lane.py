@@ -71,7 +71,7 @@ class PreparedCall(Generic[R]):
         ``direct(x, out)`` gives the same for the user's arrays, flattened, where these fit; None where there is
         more to do.
     exchange : tuple of sequence and Repeated, or None
-        The messages of a step of a plan, if they are all: one `BoundSet` after the other.
+        The messages of a plan: one `BoundSet` after the other.
     issue : callable
         Carries one out: the lane calls it with the values of the single call. The first call
         replaces it, once it is agreed.
@@ -395,27 +395,27 @@ class Lane(ABC):
         """Make what a planned call needs. Collective; blocks."""
 
     @abstractmethod
-    def check_step(self, calls: tuple[Call, ...], *, batched: bool) -> None:
-        """Raise unless a call, or the calls of a batch, can be a step of a plan. Local.
+    def check_plan(self, call: Call) -> None:
+        """Raise unless a call can be planned. Local.
 
         Raises
         ------
         UsageError
-            If they do not fit together.
+            If this rank sends to itself without a receive, for which a stream would wait for ever.
         """
 
-    def messages(self, calls: tuple[Call, ...]) -> Sequence[Call]:
-        """Return what a step of a plan with one call sends as messages, or `calls` itself."""
-        return calls
+    @abstractmethod
+    def messages(self, call: Call) -> Sequence[Call]:
+        """Return what a planned call sends and receives as messages."""
 
     @abstractmethod
-    def step(
-        self, calls: Sequence[Call], transport: Transport | None, *, batched: bool, parts: Parts
+    def planned(
+        self, call: Call, messages: Sequence[Call], transport: Transport | None, parts: Parts
     ) -> Call:
-        """Return a step of a plan as one call, to be carried out again and again. Local.
+        """Return a call to be carried out again and again by its messages, where it has such. Local.
 
-        `transport` has the messages of host arrays, if there are such. What `messages` returned instead of
-        a call follows it. A halo has `parts`.
+        `transport` has the messages of host arrays, if there are such. The messages of a halo have `parts`, and are
+        one call.
         """
 
     def admitted(self, call: Call) -> Call:

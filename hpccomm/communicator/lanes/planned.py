@@ -1,10 +1,10 @@
 """Messages of plans on arrays in host memory, which start repeatedly.
 
 They go over a transport of their own, each with its own tag. If the transport can bind messages to
-their arrays, it does so once. The lanes and batches of plans use it.
+their arrays, it does so once. The host lane uses it.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import islice
 from typing import Any, cast
@@ -19,14 +19,13 @@ from hpccomm.contracts.transport import DTYPES, BoundMessage, BoundSet, Steps, T
 from hpccomm.memory.views import overlap
 from hpccomm.runtime.engine import CallEngine
 from hpccomm.runtime.traffic import PLANNED, Repeated
-from hpccomm.runtime.waiting import at_once
 from hpccomm.schedules.algorithms.partition import offsets
 
 
 def exchange_of(
     calls: Sequence[Call], transport: Transport | None, parts: Parts
 ) -> tuple[Sequence[BoundSet], Repeated]:
-    """Return the messages of one step, bound to their arrays where that pays, and their numbers.
+    """Return the messages of one plan, bound to their arrays where that pays, and their numbers.
 
     They are one `BoundSet` after the other.
 
@@ -125,13 +124,8 @@ def blocks(call: Call) -> Iterator[Call]:
             yield replace(one, send=send[start : start + sent], recv=recv[into : into + taken])
 
 
-def start_of(
-    calls: CallEngine,
-    phases: Sequence[BoundSet],
-    numbers: Repeated,
-    collectives: Callable[[], Steps] | None = None,
-) -> Start:
-    """Return the function that starts an exchange, and beside it a step's collectives."""
+def start_of(calls: CallEngine, phases: Sequence[BoundSet], numbers: Repeated) -> Start:
+    """Return the function that starts an exchange."""
     cell = calls.traffic.cell
     counts = [(cell(peer, PLANNED), 1) for peer in numbers.came.elements()]
     counts += [(cell(peer, PLANNED), 0) for peer in numbers.went.elements()]
@@ -139,8 +133,7 @@ def start_of(
     def start(_send: Buffer, _recv: Buffer) -> Steps:
         for each, way in counts:
             each[way] += 1
-        steps = in_turn()
-        return steps if collectives is None else at_once([steps, collectives()])
+        return in_turn()
 
     def in_turn() -> Steps:
         for each in phases:
@@ -149,11 +142,3 @@ def start_of(
             yield from iter(each.test, True)
 
     return start
-
-
-def used(call: Call) -> Call:
-    """Return a message with those arrays alone that it sends and receives."""
-    to, origin = call.ends
-    return replace(
-        call, send=None if to is None else call.send, recv=None if origin is None else call.recv
-    )

@@ -115,6 +115,22 @@ def recv_object_times_out(comm: Communicator) -> None:
 
 
 @FAILURES.behaviour(min_size=2, fails=True)
+def a_plan_times_out(comm: Communicator) -> None:
+    """The deadline is that of each call. Plans refuse then, and none can be made."""
+    x, last = np.zeros(4), comm.rank == comm.size - 1
+    if last:
+        plan = comm.plan("send", x, 0, timeout=SHORT)
+    else:
+        plan = comm.plan("recv", x, None if comm.rank else comm.size - 1, timeout=SHORT)
+    other = comm.plan("send_recv", x, None, x, None)
+    comm.barrier()  # after which the last rank is silent
+    if comm.rank == 0:
+        timed_out(comm, "recv", 32, plan)
+        refused = (plan, other, lambda: comm.plan("all_reduce", x))
+        all_raise(CommunicatorAborted, comm.name, *refused)
+
+
+@FAILURES.behaviour(min_size=2, fails=True)
 def collectives_time_out(comm: Communicator) -> None:
     """A collective that hpccomm runs itself gives up when a rank does not come."""
     if comm.rank == 0:

@@ -16,6 +16,9 @@ if TYPE_CHECKING:
 
 MESSAGES = Behaviours("messages")
 
+PLANNED = (0, 1, 3, 40_000, 150_000)
+"""Elements (8 bytes) of planned messages: bound to their arrays, or too large for that."""
+
 
 @MESSAGES.behaviour(dtype=MOVABLE)
 def send_recv_round_a_ring(comm: Communicator, dtype: np.dtype[Any]) -> None:
@@ -281,3 +284,46 @@ def empty_batch(comm: Communicator) -> None:
     assert batch.work is not None, "work, though nothing is to do"
     batch.work.wait()
     comm.barrier()
+
+
+@MESSAGES.behaviour(length=PLANNED)
+def planned_messages(comm: Communicator, length: int) -> None:
+    """A send, a receive or a send_recv can be planned alone; ranks without a part give None."""
+    x, out = np.zeros(length), np.zeros(length)
+    src, dst = 0, comm.size - 1
+    if comm.size > 1:
+        if comm.rank == src:
+            plan = comm.plan("send", x, dst)
+        else:
+            plan = comm.plan("recv", out, src if comm.rank == dst else None)
+        for turn in range(3):
+            x[:] = turn + 1
+            assert plan() is (None if comm.rank == src else out), "what the call returns"
+            if comm.rank == dst:
+                equal(out, np.full(length, turn + 1.0), "received")
+    right, left = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
+    y = np.full(length, float(comm.rank))
+    turned = comm.plan("send_recv", y, right, y, left)
+    for turn in range(1, 4):
+        assert turned() is y, "out"
+        equal(y, np.full(length, float((comm.rank - turn) % comm.size)), "in place")
+
+
+@MESSAGES.behaviour(min_size=2)
+def messages_of_a_plan_match_their_own(comm: Communicator) -> None:
+    """Other messages with the same tag do not take their place, whichever is sent first."""
+    plain, planned = np.zeros(2), np.zeros(2)
+    if comm.rank == 0:
+        plan = comm.plan("send", planned, 1)
+    else:
+        plan = comm.plan("recv", planned, 0 if comm.rank == 1 else None)
+    for turn in range(1, 4):
+        if comm.rank == 0:
+            planned[:], plain[:] = turn, -turn
+            comm.send(plain, 1)
+            plan()
+        elif comm.rank == 1:
+            plan()
+            comm.recv(plain, 0)
+            equal(planned, np.full(2, float(turn)), "planned")
+            equal(plain, np.full(2, -float(turn)), "plain")

@@ -90,12 +90,12 @@ LEFT_OUT = (
         "reductions.nan_spreads", (NCCL,), "what MIN and MAX make of a NaN is NCCL's affair there"
     ),
     LeftOut(
-        "messages.tags_tell messages.messages_from_any_memory sequences.tags_in",
+        "messages.tags_tell messages.messages_from_any_memory",
         (NCCL,),
         "NCCL has no tags",
     ),
     LeftOut(
-        "sequences.messages_of_a_plan",
+        "messages.messages_of_a_plan",
         PATHS,
         "messages of plans on device arrays go with others, of host arrays separately",
     ),
@@ -111,7 +111,7 @@ LEFT_OUT = (
         "receive that stands before the send that its peer waits for never ends",
     ),
     LeftOut(
-        "sequences.a_plan_times_out failures.recv_times_out failures.collectives_time_out "
+        "failures.a_plan_times_out failures.recv_times_out failures.collectives_time_out "
         "failures.the_default_dead failures.a_call_behind_one",
         (NCCL,),
         "a call that does not block cannot raise its own timeout; devices.failures has its action",

@@ -64,7 +64,7 @@ def planned(comm: Communicator) -> None:
         alike = comm.plan("all_reduce", whole[500:1500])
         mixed = comm.plan("all_reduce", plain if odd else whole[500:1500])
         moved = comm.plan("all_reduce", whole[1500:2500] if odd else whole[500:1500])
-        used = alike.choices[0].registered
+        used = alike.choice.registered
         assert not used or comm.explain("all_reduce", whole).registered
         for plan, x in (
             (alike, whole[500:1500]),
@@ -72,7 +72,7 @@ def planned(comm: Communicator) -> None:
             (moved, whole[1500:2500] if odd else whole[500:1500]),
             (alike, whole[500:1500]),
         ):
-            assert plan is alike or not plan.choices[0].registered, plan
+            assert plan is alike or not plan.choice.registered, plan
             x.fill(comm.rank + 1)
             plan()
             holds(x, full(ranks_sum(comm), 1000), "a plan")
