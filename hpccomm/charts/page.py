@@ -136,7 +136,7 @@ def _over_size(runs: Sequence[Run]) -> Iterator[_Section]:
         ]
         drawn = [each for each in curves.curves(chosen) if each.drawable]
         if drawn:
-            chart = pictures.over_size({collective: drawn})
+            chart = pictures.over_size(collective, drawn)
             yield chart["title"], _OF_CURVES, chart
 
 

@@ -127,33 +127,19 @@ def _band(y: Chart, rows: Sequence[Mapping[str, Any]], curves: int) -> list[Char
     return [band] if any(each["low"] == each["low"] for each in rows) else []
 
 
-def over_size(groups: Mapping[str, Sequence[Curve]]) -> Chart:
+def over_size(title: str, curves: Sequence[Curve]) -> Chart:
     """Return time and bus bandwidth over size, with the spread of repetitions, and where curves cross.
 
-    Parameters
-    ----------
-    groups : mapping of str to sequence of Curve
-        By title: a row for each. What has no place on logarithmic axes is left out.
+    What has no place on logarithmic axes is left out.
 
     Raises
     ------
     ResultsError
         If nothing is left to draw.
     """
-    titles = [title for title, drawn in groups.items() if any(each.drawable for each in drawn)]
-    if not titles:
+    drawn = [each for each in curves if each.drawable]
+    if not drawn:
         raise ResultsError("there is nothing to draw: all sizes or all times are 0")
-    rows = [_row_over_size(title, groups[title], str(at)) for at, title in enumerate(titles)]
-    views = [name + str(at) for at in range(len(rows)) for name in ("times", "bandwidths")]
-    params = {"params": [each | {"views": views} for each in (_SHOWN, ZOOM)]}
-    if len(rows) == 1:
-        return rows[0] | params
-    independent = {"scale": {"color": "independent", "shape": "independent"}}
-    return {"vconcat": rows, "resolve": independent} | params
-
-
-def _row_over_size(title: str, drawn: Sequence[Curve], at: str) -> dict[str, Any]:
-    drawn = [each for each in drawn if each.drawable]
     # Those with the most points, and of these the newest.
     shown = sorted(drawn, key=lambda each: len(each.points))[-MOST_CURVES:]
     rows = [
@@ -166,20 +152,21 @@ def _row_over_size(title: str, drawn: Sequence[Curve], at: str) -> dict[str, Any
     time = logarithmic("time", shown[0].points[0].statistic)
     busbw = number("busbw", BANDWIDTH, scale={"nice": False, "padding": 8})
     tooltips = tips(curve="curve", size="size, B") + _TIPS
-    left = _curves(SIZE, time, names, tooltips, f"times{at}")
+    left = _curves(SIZE, time, names, tooltips, "times")
     cross = {"type": "point", "shape": _CROSS, "size": 160, "strokeWidth": 2}
     red = {"color": {"value": "red"}, "opacity": _seen(1)}
     wrong = layer(cross, red, transform=[{"filter": "datum.wrong > 0"}])
     left["layer"] = [*_band(time, rows, len(shown)), *_crossings(shown), *left["layer"]]
     if any(each["wrong"] > 0 for each in rows):
         left["layer"].append(wrong)
-    right = _curves(SIZE, busbw, names, tooltips, f"bandwidths{at}")
+    right = _curves(SIZE, busbw, names, tooltips, "bandwidths")
     more = len(drawn) - len(shown)
     return {
         "title": title + (f" ({more} of {len(drawn)} curves are not drawn)" if more else ""),
         "data": {"values": rows},
         "transform": _CALCULATED,
         "hconcat": [{"width": WIDTH, "height": 320, **each} for each in (left, right)],
+        "params": [each | {"views": ["times", "bandwidths"]} for each in (_SHOWN, ZOOM)],
     }
 
 

@@ -13,7 +13,6 @@ Examples
   hpccomm explain hpccomm-dumps
   hpccomm explain hpccomm-dumps --last 80 --output timeline.svg
   hpccomm explain hpccomm-dumps --json
-  hpccomm explain hpccomm-dumps --pytorch for-pytorch
   hpccomm explain CollectiveTimeout
   hpccomm explain "hpccomm.errors.RankMismatch: all_reduce #7 ..."
   hpccomm explain "status 3"
@@ -45,7 +44,6 @@ if TYPE_CHECKING:
     from hpccomm.diagnosis.history import Job
     from hpccomm.diagnosis.log.reading import LogStream
 
-_OF_DUMPS = ("output", "pytorch")
 _OF_FAULTS = ("sort", "uid", "operation", "ranks", "waiting", "seconds", "differences")
 
 
@@ -61,12 +59,7 @@ FLAGS = (
     Flag(
         "--last N 40", readers.integer(1), "collectives to show in the timeline, as far as they fit"
     ),
-    Flag("--output FILE", readers.file, "the timeline as FILE.svg, FILE.png or FILE.html"),
-    Flag(
-        "--pytorch OUT_DIR",
-        readers.file,
-        "also write the dumps for PyTorch's analyser, into a new directory",
-    ),
+    Flag("--output FILE", readers.file, "also draw the timeline, as FILE.svg or FILE.png"),
     JSON,
 )
 
@@ -93,7 +86,7 @@ def run(args: argparse.Namespace) -> int:
 def _explain_log(log: "LogStream", name: str, args: argparse.Namespace) -> int:
     from hpccomm.diagnosis.log import reading, words
 
-    refuse(args, _OF_DUMPS, f"needs a directory of dumps, and {name} is a log")
+    refuse(args, ("output",), f"needs a directory of dumps, and {name} is a log")
     with watched(f"reading {name}"):
         report = reading.read(log, name)
     lines = json.dumps(words.document(report), indent=1) if args.json else words.lines(report)
@@ -106,7 +99,7 @@ def _explain_message(args: argparse.Namespace) -> int:
 
     refuse(
         args,
-        _OF_DUMPS,
+        ("output",),
         f"needs dumps, and {args.subject!r:.80} is not a directory; give the one that the job wrote "
         "(HPCCOMM_DUMP_DIR)",
     )
@@ -134,29 +127,28 @@ def _explain_dumps(folder: Path, args: argparse.Namespace) -> int:
     from hpccomm.diagnosis import history
     from hpccomm.diagnosis.faults import find
     from hpccomm.diagnosis.folder import read_folder
+    from hpccomm.drawing import files
 
     if args.output is not None:
-        _check_place(args.output)
+        files.check_place(args.output)
     with watched(f"reading {folder.name}"):
         read = read_folder(folder)
         job = history.join(read.dumps)
         faults = find(job)
     status = 1 if faults else 0
-    lines = _text(read, job, faults, args)
     if args.output is not None:
-        with watched(f"drawing {args.output.name}"):
-            _draw(folder, job, faults, args, lines)
-    notes = []
-    if args.pytorch is not None:
-        from hpccomm.diagnosis import pytorch
+        from hpccomm.diagnosis import picture
+        from hpccomm.drawing import vega
 
-        notes = pytorch.write(job, args.pytorch)
+        with watched(f"drawing {args.output.name}"):
+            files.save(vega.svg(picture.draw(job, faults, args.last)), args.output)
     if args.json:
         output.write_json(_document(read, job, faults, status))
         return status
+    lines = _text(read, job, faults, args)
     if args.output is not None:
-        notes.append(f"drawn in {args.output}")
-    output.write("\n".join([*lines, *notes]) + "\n")
+        lines.append(f"drawn in {args.output}")
+    output.write("\n".join(lines) + "\n")
     return status
 
 
@@ -179,31 +171,6 @@ def _text(
     if job.hosts > 1 and not any(fault.sort == "late" for fault in faults):
         lines += words.wrapped(words.clock_caveat(job))
     return lines + list(read.passed_over)
-
-
-def _check_place(file: Path) -> None:
-    from hpccomm.drawing import files
-
-    if file.suffix.lower() != ".html":
-        files.check_place(file)
-    elif not file.parent.is_dir() or file.is_dir():
-        raise UsageError(f"cannot write {file}: choose a path in a directory that exists")
-
-
-def _draw(
-    folder: Path, job: "Job", faults: list["Fault"], args: argparse.Namespace, lines: list[str]
-) -> None:
-    from hpccomm.diagnosis import page, picture, words
-    from hpccomm.drawing import files, vega
-
-    svg = vega.svg(picture.draw(job, faults, args.last))
-    if args.output.suffix.lower() != ".html":
-        files.save(svg, args.output)
-        return
-    text = page.page(
-        f"The dumps in {folder}", list(words.verdict(job, faults)), svg, "\n".join(lines)
-    )
-    output.write_file(args.output, text)
 
 
 def _document(read: "DumpFolder", job: "Job", faults: list["Fault"], status: int) -> dict[str, Any]:

@@ -232,7 +232,7 @@ def _runs(args: argparse.Namespace) -> Drawn:
             )
         chart = pictures.skews(*skew)
     else:
-        chart = pictures.over_size({_title(runs): curves.curves(runs)})
+        chart = pictures.over_size(_title(runs), curves.curves(runs))
     name = f"{args.runs[0].stem or 'runs'}-{args.what}.svg"
     return Drawn(vega.svg(chart), name, counted(len(runs), "run"), status)
 

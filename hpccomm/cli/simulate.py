@@ -44,7 +44,6 @@ from hpccomm.bench.simulated.tables import SIMULATED, tables
 from hpccomm.cli import output
 from hpccomm.cli.shared_flags import RUN
 from hpccomm.comparison.statistics import require_scipy
-from hpccomm.drawing import files, vega
 from hpccomm.errors import UsageError
 from hpccomm.results import reader
 from hpccomm.results.run import choose
@@ -95,11 +94,10 @@ _SIMULATION = (
     Flag("--channels N 2", readers.integer(1), "segments that may be under way at the same time"),
     Flag("--skew SECONDS 0", seconds, "time within which the ranks enter a call, each at random"),
     Flag("--seed N 0", readers.integer(0), "seed of these random times"),
-    Flag("--output FILE.h5", readers.file, "add the run to this results file"),
     Flag(
-        "--plot FILE",
+        "--output FILE.h5",
         readers.file,
-        "draw time and bus bandwidth against size, FILE.svg or FILE.png",
+        "add the run to this results file, which hpccomm plot --runs draws",
     ),
 )
 
@@ -128,36 +126,17 @@ def run(args: argparse.Namespace) -> int:
     network, status = _network(args, args.ranks)
     request = _request(args, network)
     simulated, skipped = tables(request)
-    if args.plot is not None:
-        # Before the work.
-        files.check_place(args.plot)
-        if args.output is not None and args.plot.resolve() == args.output.resolve():
-            raise UsageError(
-                f"--output and --plot are both {args.plot}, and one would overwrite the other; give "
-                "two paths"
-            )
-        if not any(table.collective.moves for table in simulated):
-            raise UsageError(
-                "--plot draws times against sizes, and a barrier has no size; leave it out"
-            )
-        vega.library()
     groups = runs.run(request, simulated, skipped, sys.stdout, sys.stderr, terminal())
     for title, curves in groups.items():
         output.write(comparison.text(title, curves))
-    if args.plot is not None:
-        from hpccomm.bench.simulated import picture
-
-        with watched(f"drawing {args.plot.name}"):
-            files.save(vega.svg(picture.draw(groups)), args.plot)
-        output.write(f"# Drawn in {args.plot}\n")
     return status
 
 
 def _predict(args: argparse.Namespace) -> int:
     from hpccomm.recordings.elsewhere import elsewhere
 
-    if len(args.algorithm or ()) > 1 or args.output or args.plot or args.skew:
-        raise UsageError("--trace takes one --algorithm, and no --output, --plot or --skew")
+    if len(args.algorithm or ()) > 1 or args.output or args.skew:
+        raise UsageError("--trace takes one --algorithm, and no --output or --skew")
     recording, status = output.read_recording(args.trace)
     known = {name: 0 for each in recording.operations() for name in ALGORITHMS.get(each, ())}
     for name in set(args.algorithm or ()).difference(known):

@@ -2,7 +2,7 @@
 
 - `folder` and `dumps` read the dumps. `history` joins them by communicator and collective number.
 - `answers` asks `hpccomm.runtime.verdict` about a call; `faults` finds the cause; `words` says it.
-- `timeline`, `picture` and `page` draw it. `pytorch` writes it for PyTorch's analyser.
+- `timeline` shows it as text, and `picture` draws it.
 - `meanings` explains messages, and `log` finds them in a log.
 
 `hpccomm.cli.explain` calls this package.

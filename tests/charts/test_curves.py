@@ -154,7 +154,7 @@ def test_what_is_left_out_is_the_oldest_and_the_title_says_so(tmp_path, monkeypa
     assert history["title"] == f"History of {len(SIZES)} cases; the last 2 runs of each"
     assert {row["run"] for row in history["data"]["values"]} == {"1.h5 run0001", "2.h5 run0001"}
     monkeypatch.setattr(pictures, "MOST_CURVES", 1)
-    over_size = pictures.over_size({"all_reduce": curves.curves(runs)})
+    over_size = pictures.over_size("all_reduce", curves.curves(runs))
     assert over_size["title"] == "all_reduce (2 of 3 curves are not drawn)"
     assert {row["curve"] for row in over_size["data"]["values"]} == {"2.h5"}
 

@@ -134,7 +134,7 @@ def test_a_page_loads_without_network_and_answers(tmp_path, browser):
     assert not [each for each in asked if '"requestWillBeSent"' in each and '"http' in each]
 
     # The mouse over a point shows its values.
-    point = browser.find_elements(By.CSS_SELECTOR, ".chart .mark-symbol.times0_marks path")[3]
+    point = browser.find_elements(By.CSS_SELECTOR, ".chart .mark-symbol.times_marks path")[3]
     browser.execute_script("arguments[0].scrollIntoView({block: 'center'})", point)
     ActionChains(browser).move_to_element(point).perform()
     tooltip = "return document.querySelector('#vg-tooltip-element.visible')?.innerText"

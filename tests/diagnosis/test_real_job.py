@@ -87,5 +87,3 @@ def test_a_job_that_gets_stuck(mpiexec, tmp_path: Path, capsys) -> None:
     # Ranks of the job, not of the group.
     assert (cause["ranks"], cause["waiting"]) == ([2], [1])
     assert "is in load(), train.py line 7, and has not called barrier #" in cause["sentence"]
-    assert main(["explain", str(dumps), "--pytorch", str(tmp_path / "pytorch")]) == 1
-    assert "written for PyTorch's analyser" in capsys.readouterr().out

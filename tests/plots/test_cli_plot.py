@@ -68,6 +68,7 @@ def test_a_schedule_needs_no_library(tmp_path: Path) -> None:
     [
         (["--schedule", "rnig"], "no algorithm is called 'rnig'"),
         (["--schedule", "ring", "--output", "x.pdf"], "let its name end in .svg or .png"),
+        (["--schedule", "ring", "--output", "no/folder/x.svg"], "no/folder does not exist; make"),
         (["--schedule", "ring", "--output", "no/folder/x.svg"], "cannot write no/folder/x.svg"),
         (["--schedule", "ring", "--output", "x.svg", "--text"], "not allowed with"),
         (["--schedule", "ring", "--root", "0"], "all_reduce has no root; leave it out"),

@@ -191,39 +191,24 @@ def test_the_results_file_holds_what_was_printed_and_what_was_simulated(capsys, 
     assert "\n".join(tables) in "\n".join(shown)
 
 
-def test_the_picture_is_drawn(capsys, tmp_path):
+def test_a_stored_run_is_drawn(capsys, tmp_path):
     pytest.importorskip("vl_convert")
-    file = tmp_path / "picture.svg"
+    file, picture = tmp_path / "s.h5", tmp_path / "picture.svg"
     algorithms = "ring,recursive_doubling,dissemination"
-    given = ("--algorithm", algorithms, *SMALL, "--plot", file)
-    lines = simulated(capsys, "all_reduce,barrier", *given)
-    assert lines[-1] == f"# Drawn in {file}"
-    picture = file.read_text()
-    for word in (
-        "ring",
-        "recursive_doubling",
-        "bus bandwidth in that time, GB/s",
-        "on lab1g, 8 ranks",
-    ):
-        assert word in picture
-
-
-def test_a_picture_that_cannot_be_drawn_is_refused_before_the_work(capsys, tmp_path, monkeypatch):
-    assert "let its name end in .svg or .png" in refused(
-        capsys, "all_reduce", *SMALL, "--plot", tmp_path / "picture.pdf"
-    )
-    monkeypatch.setitem(sys.modules, "vl_convert", None)
-    answer = refused(capsys, "all_reduce", *SMALL, "--plot", tmp_path / "picture.png")
-    assert "pip install 'vl-convert-python" in answer
+    simulated(capsys, "all_reduce,barrier", "--algorithm", algorithms, *SMALL, "--output", file)
+    assert main(["plot", "--runs", str(file), "--output", str(picture)]) == 0
+    drawn = picture.read_text()
+    for word in ("ring", "recursive_doubling", "bus bandwidth in that time, GB/s", "8 ranks"):
+        assert word in drawn
 
 
 def test_a_picture_of_nothing_is_not_written(capsys, tmp_path):
     pytest.importorskip("vl_convert")
-    file = tmp_path / "picture.svg"
-    given = ("--cluster", "lab1g", "-b", "0", "-e", "0", "--plot", str(file))
-    assert main(["simulate", "all_reduce", *given]) == 2
+    file, picture = tmp_path / "s.h5", tmp_path / "picture.svg"
+    simulated(capsys, "all_reduce", "--cluster", "lab1g", "-b", "0", "-e", "0", "--output", file)
+    assert main(["plot", "--runs", str(file), "--output", str(picture)]) == 2
     assert "there is nothing to draw: all sizes or all times are 0" in capsys.readouterr().err
-    assert not file.exists()
+    assert not picture.exists()
 
 
 def test_what_takes_no_time_has_no_bandwidth(capsys):
@@ -272,7 +257,6 @@ def test_a_cluster_of_billions_of_ranks_is_refused(capsys, tmp_path):
         (["reduce", *SMALL, "-r", "8"], "-r/--root 8: there are 8 ranks; give 0 to 7"),
         (["all_reduce", *SMALL, "-o", "band"], "band means nothing on -d/--datatype float"),
         (["all_reduce", "--cluster", "lab1g", "-b", "2M", "-e", "1M"], "-b/--minbytes 2097152"),
-        (["barrier", *SMALL, "--plot", "x.svg"], "a barrier has no size"),
         (["all_to_all", *SMALL, "--ranks", "999999"], "sends 999999² blocks at once"),
         (
             ["all_to_all", *SMALL, "--ranks", "999999", "--algorithm", "linear"],
@@ -280,8 +264,6 @@ def test_a_cluster_of_billions_of_ranks_is_refused(capsys, tmp_path):
         ),
         (["all_to_all_v", *SMALL, "--ranks", "513"], "give at most 512 --ranks, or all_to_all"),
         (["all_reduce", *SMALL, "--ranks", "100000000"], "at most 1048576 are simulated"),
-        (["all_reduce", *SMALL, "--plot", "no/folder/x.svg"], "no/folder does not exist; make"),
-        (["all_reduce", *SMALL, "--plot", "x.svg", "--output", "./x.svg"], "are both x.svg"),
     ],
 )
 def test_misuse_is_one_line(arguments, said, capsys):

@@ -1,6 +1,6 @@
 """Algorithms side by side: their times, where one overtakes another, and what bounds them.
 
-`runs` prints it, and `picture` draws it.
+`runs` collects what it compares, and `hpccomm.cli.simulate` prints it.
 """
 
 import math
