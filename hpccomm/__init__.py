@@ -42,7 +42,6 @@ if TYPE_CHECKING:
     from hpccomm.reductions import loc_dtype as loc_dtype
     from hpccomm.reductions import premul_sum as premul_sum
     from hpccomm.reductions import with_index as with_index
-    from hpccomm.runtime.device_work import DeviceWork as DeviceWork
     from hpccomm.runtime.dump import dump as dump
     from hpccomm.runtime.several import wait_all as wait_all
     from hpccomm.runtime.several import wait_any as wait_any
@@ -66,7 +65,6 @@ _HOME = {
     "rounded": "binned",
     "dump": "runtime.dump",
     "Work": "runtime.work",
-    "DeviceWork": "runtime.device_work",
     "wait_all": "runtime.several",
     "wait_any": "runtime.several",
     "wait_some": "runtime.several",

@@ -17,7 +17,8 @@
     └─ ResultsError                  a results file cannot be written or read
        └─ SchemaMismatch             it has another schema
 
-Each message says what was given, what would fit and what to do.
+Each message says what was given, what would fit and what to do. A wait for an asynchronous call that has a timeout of
+its own ends with Python's ``TimeoutError``, which is none of these: nothing has failed then.
 """
 
 import copy

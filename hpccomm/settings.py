@@ -118,17 +118,22 @@ class CommOptions:
                 _CHECKS[each.name](f"options.{each.name}", value)
 
 
-def check_seconds(name: str, value: object) -> float:
+def check_seconds(name: str, value: object, *, zero: bool = False) -> float:
     """Return `value` as seconds.
 
     Raises
     ------
     UsageError
-        If it is not a number above 0 (``math.inf`` is allowed).
+        If it is not a number above 0, or 0 where `zero` allows that (``math.inf`` is allowed).
     """
     number = value.item() if isinstance(value, np.generic) else value
-    if isinstance(number, bool) or not isinstance(number, int | float) or not number > 0:
-        raise UsageError(f"{name} is {value!r}; give seconds above 0, or math.inf for no limit")
+    if (
+        isinstance(number, bool)
+        or not isinstance(number, int | float)
+        or not (number > 0 or (zero and number == 0))
+    ):
+        least = "of at least 0" if zero else "above 0"
+        raise UsageError(f"{name} is {value!r}; give seconds {least}, or math.inf for no limit")
     return float(number)
 
 

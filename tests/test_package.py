@@ -46,7 +46,6 @@ SURFACE = {
     "binned_sum",
     "rounded",
     "with_index",
-    "DeviceWork",
     "Work",
     "__version__",
     *ERRORS,

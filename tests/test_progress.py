@@ -95,7 +95,7 @@ def engine(request: pytest.FixtureRequest) -> Iterator[ProgressEngine]:
 
 def finish(engine: ProgressEngine, *tasks: Task) -> None:
     for task in tasks:
-        engine.wait(task, SOON)
+        assert engine.wait(task, SOON)
 
 
 def test_a_lane_keeps_its_order(engine: ProgressEngine) -> None:
@@ -189,12 +189,26 @@ def test_the_deadline_of_a_wait_leaves_the_task(engine: ProgressEngine) -> None:
     event = threading.Event()
     task = Log().task("slow", until(event))
     engine.submit(TaskQueue(), task)
-    with pytest.raises(CollectiveTimeout):
-        engine.wait(task, SHORT)
+    assert not engine.wait(task, SHORT)
+    assert not engine.wait(task, 0.0)
     assert not task.over
     event.set()
     finish(engine, task)
     assert task.error is None
+    assert engine.wait(task, 0.0)
+
+
+def test_a_deadline_that_passes_before_the_turn_of_its_task_ends_those_before_it_as_well(
+    engine: ProgressEngine,
+) -> None:
+    log, lane = Log(), TaskQueue()
+    first, second = log.task("first", never), log.task("second", never, timeout=SHORT)
+    engine.submit(lane, first)
+    engine.submit(lane, second)
+    finish(engine, second)
+    assert log.begun == ["first"]
+    assert isinstance(log.gate.error, CollectiveTimeout)
+    assert first.error is second.error is log.gate.error
 
 
 def test_a_shut_gate_ends_all_its_tasks(engine: ProgressEngine) -> None:

@@ -1,7 +1,7 @@
 """The engine of calls: waiting, progress, deadlines, diagnosis of late calls, hooks, exits.
 
 - `engine` carries out the calls of one communicator, with `state`; `callpath` generates their code.
-- `progress`, `work` and `device_work` run asynchronous calls. `pending` watches calls on streams.
+- `progress` and `work` run asynchronous calls. `pending` watches calls on streams.
 - `waiting` holds every wait. `watchdog`, `inquiry`, `verdict`, `across` and `traffic` diagnose late
   calls.
 - `recorder`, `dump` and `reports` record them. `failure`, `raised` and `lifetime` end them.

@@ -17,10 +17,16 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
-from hpccomm.errors import CommunicationError
+from hpccomm.errors import CommunicationError, PeerLost, UsageError
 from hpccomm.memory.cuda import streams
+from hpccomm.memory.cuda.arrays import Queue
 from hpccomm.runtime.recorder import BEGIN, ENDED, LABEL, TIMEOUT, CallRecord
+from hpccomm.runtime.waiting import Gate
+
+if TYPE_CHECKING:
+    from hpccomm.runtime.work import Work
 
 MARK_SECONDS = 0.0005
 """Seconds within which calls share an event."""
@@ -109,6 +115,8 @@ class PendingCalls:
     entered : list or None
         While a call is being put on a stream, its record. The library may wait for peers in it: it
         connects them when they first need it.
+    told : dict of Work to None
+        Those that are to be looked after, as they have functions to call at their end.
     """
 
     def __init__(
@@ -131,6 +139,7 @@ class PendingCalls:
         self._giving_up = threading.Lock()  # once, from whichever thread is first
         self._missed = 0  # beats since the last look, with a deadline that has passed
         self.entered: CallRecord | None = None
+        self.told: dict[Work, None] = {}
 
     def note(
         self, stream: int, holder: object, keep: object, entry: CallRecord, captured: bool = False
@@ -288,8 +297,17 @@ class PendingCalls:
 
     def look(self, now: float) -> None:
         """Check the calls under way, from a thread of its own, which may wait in the driver."""
-        if self._ended:
-            return
+        if not self._ended:
+            self._look(now)
+        self._tell()
+
+    def _tell(self) -> None:
+        """Have the works that are over call what waits for their end."""
+        for work in tuple(self.told):
+            if work.looked():
+                self.told.pop(work, None)
+
+    def _look(self, now: float) -> None:
         try:
             streams.look_from_here(self.device)
             with self._lock:
@@ -340,6 +358,7 @@ class PendingCalls:
             return
         for each in self._all():
             each.error = each.error or raised
+        self._tell()  # from the watchdog, where the thread for devices does not come back
 
     @property
     def captured(self) -> bool:
@@ -368,3 +387,61 @@ def _end(call: PendingCall) -> None:
     now = time.perf_counter()
     for entry in call.entries:
         entry[ENDED] = now - entry[BEGIN]
+
+
+class StreamCall:
+    """A call of `PendingCalls.note_alone`, as its `Work` sees it.
+
+    Parameters
+    ----------
+    pending : PendingCalls
+        Where it was noted.
+    call : PendingCall
+        The call.
+    current : callable
+        Returns the current stream of the arrays' framework, in the thread that calls.
+
+    Attributes
+    ----------
+    pending, call
+        The parameters.
+    """
+
+    __slots__ = ("_current", "call", "pending")
+
+    def __init__(
+        self, pending: PendingCalls, call: PendingCall, current: Callable[[], Queue]
+    ) -> None:
+        self.pending, self.call, self._current = pending, call, current
+
+    def failure(self, gate: Gate) -> BaseException | None:
+        """Return what has ended it, which the `gate` of its communicator may say; None so far. Asks no device."""
+        call, failure = self.call, gate.error
+        if call.error is not None or call.over or failure is None:
+            return call.error
+        cause = failure.__cause__
+        return cause if isinstance(cause, PeerLost) else failure  # it waits for that rank as well
+
+    def done(self) -> bool:
+        """Ask the device whether it is over. Never blocks.
+
+        Raises
+        ------
+        UsageError
+            If it was recorded into a graph.
+        CommunicationError
+            If CUDA has failed.
+        """
+        if self.call.captured:
+            raise UsageError(
+                "this operation was recorded into a CUDA graph and is not under way; wait for the graph that was "
+                "launched instead, or ask its stream"
+            )
+        return self.pending.done(self.call)
+
+    def order(self) -> None:
+        """Have the current stream go on behind it."""
+        call = self.call
+        if not call.over or call.captured:
+            with streams.on_device(self.pending.device):  # whose default stream may be meant
+                streams.order(call.event, self._current()[0])

@@ -23,7 +23,7 @@ from contextlib import contextmanager
 from hpccomm.contracts.transport import Steps
 from hpccomm.errors import CommunicationError
 from hpccomm.runtime.lifetime import ExitStep, ServiceThread, after_fork, at_exit, keep
-from hpccomm.runtime.waiting import MOVED_SPINS, SPINS, Gate, Patience, wait
+from hpccomm.runtime.waiting import MOVED_SPINS, SPINS, Gate, Patience, over_within
 
 logger = logging.getLogger("hpccomm")
 
@@ -63,7 +63,7 @@ class Task(ABC):
     over : bool
         Whether it has ended, also by a failure.
     awaited : bool
-        Whether a thread waits for it.
+        Whether a thread waits for it until it is over, however long that takes.
     seen : bool
         Whether the error was delivered.
     queue : deque of Task or None
@@ -96,10 +96,6 @@ class Task(ABC):
     @abstractmethod
     def expired(self, elapsed: float) -> CommunicationError | None:
         """Return the error of a deadline that has passed; None goes on without one."""
-
-    def gave_up(self, limit: float) -> CommunicationError | None:
-        """Return the error of a wait whose own deadline of `limit` seconds has passed; None waits on."""
-        return self.expired(limit)
 
     @abstractmethod
     def ended(self, error: BaseException | None) -> BaseException | None:
@@ -136,13 +132,9 @@ class Task(ABC):
             if moved is None:
                 self.end(None)
                 return True
-            if self.timeout != math.inf:
-                elapsed = time.perf_counter() - self.started
-                if elapsed > self.timeout:
-                    error = self.expired(elapsed)
-                    if error is not None:
-                        raise error
-                    self.timeout = math.inf
+            late = self.late()
+            if late is not None:
+                raise late
             return moved
         except Exception as error:  # noqa: BLE001 (a waiter raises it)
             self.end(error)
@@ -150,6 +142,20 @@ class Task(ABC):
         except BaseException as error:  # such as Ctrl-C, which is not this task's alone
             self.end(error)
             raise
+
+    def late(self) -> CommunicationError | None:
+        """Return the error of its deadline if that has passed, and the task must not go on."""
+        elapsed = time.perf_counter() - self.started
+        if elapsed <= self.timeout:
+            return None
+        error = self.expired(elapsed)
+        if error is None:
+            self.timeout = math.inf
+        return error
+
+    def fail(self, error: CommunicationError) -> None:
+        """End all tasks of its communicator."""
+        self.gate.shut(error)
 
     def end(self, error: BaseException | None) -> None:
         """Note its end, by an error or None."""
@@ -266,22 +272,24 @@ class ProgressEngine:
                     if not queue:
                         self._queues.remove(queue)
 
-    def wait(self, task: Task, timeout: float) -> None:
-        """Wait until `task` is over.
+    def wait(self, task: Task, seconds: float) -> bool:
+        """Wait until `task` is over, for so many seconds at most; return whether it is.
 
-        Raises
-        ------
-        CommunicationError
-            If `timeout` passes; what became of the task is in the task.
+        What became of it is in the task.
         """
 
         def poll() -> bool:
-            return task.over or (self.turn() and task.over)
+            if task.over or (self.turn() and task.over):
+                return True
+            # One that has begun looks at its deadline in its own turns.
+            if task.steps is None and not task.over and (late := task.late()) is not None:
+                task.fail(late)
+            return False
 
-        task.awaited = True
+        task.awaited = seconds == math.inf
         try:
             with self.attended():
-                wait(poll, timeout=timeout, gate=Gate(), expired=lambda _: task.gave_up(timeout))
+                return over_within(seconds, poll)
         finally:
             task.awaited = False
 

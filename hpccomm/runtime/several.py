@@ -6,13 +6,10 @@ from math import inf
 from time import perf_counter
 from typing import Any
 
-from hpccomm.errors import CommunicationError, HpccommError, UsageError, untied
-from hpccomm.runtime.waiting import Gate, wait
-from hpccomm.runtime.work import Work
+from hpccomm.errors import HpccommError, UsageError, untied
+from hpccomm.runtime.waiting import over_within
+from hpccomm.runtime.work import Work, still_under_way
 from hpccomm.settings import check_seconds
-
-NOW = 1e-9
-"""Seconds that have passed: a deadline must be above 0."""
 
 Works = Iterable[Work | None]
 
@@ -25,7 +22,7 @@ def wait_all(works: Works, timeout: float | None = None) -> list[Any]:
     works : iterable of Work or None
         Of any communicators, calls and kinds of memory. None has no result, and is not waited for.
     timeout : float, optional
-        Seconds for all of them. None leaves each its own deadline.
+        Seconds for all of them; 0 asks each once. None leaves each its own deadline.
 
     Returns
     -------
@@ -34,18 +31,24 @@ def wait_all(works: Works, timeout: float | None = None) -> list[Any]:
 
     Raises
     ------
+    TimeoutError
+        If `timeout` passes before all are over. The works and their communicators go on.
     HpccommError
         The first failure in the order of the works, once all others are over as well. A note says which work it is.
     """
-    each, results = _checked(works), []
-    until = None if timeout is None else perf_counter() + check_seconds("timeout", timeout)
-    first: HpccommError | None = None
+    each, results, left = _checked(works), list[Any](), list[Work]()
+    limit = None if timeout is None else check_seconds("timeout", timeout, zero=True)
+    begun, first = perf_counter(), None
     for index, work in enumerate(each):
-        left = None if until is None else max(NOW, round(until - perf_counter(), 3))
         try:
-            results.append(None if work is None else work.wait(left))
+            seconds = None if limit is None else max(0.0, limit - (perf_counter() - begun))
+            results.append(None if work is None else work.wait(seconds))
         except HpccommError as error:
             first = first or _named(error, index, each)
+        except TimeoutError:
+            left += [work] if work else []
+    if left and limit is not None:
+        raise still_under_way(left, limit)
     if first is not None:
         raise untied(first)
     return results
@@ -59,7 +62,7 @@ def wait_any(works: Works, timeout: float | None = None) -> tuple[int | None, An
     works : iterable of Work or None
         Of any communicators, calls and kinds of memory. Put None in the place of a work that is done with.
     timeout : float, optional
-        Seconds. None leaves each work its own deadline.
+        Seconds; 0 asks each once. None leaves each work its own deadline.
 
     Returns
     -------
@@ -69,8 +72,8 @@ def wait_any(works: Works, timeout: float | None = None) -> tuple[int | None, An
 
     Raises
     ------
-    CollectiveTimeout
-        If `timeout` passes. The communicator of the first work has failed then.
+    TimeoutError
+        If `timeout` passes. The works and their communicators go on.
     HpccommError
         The failure of that work. A note says which one it is.
     """
@@ -106,35 +109,24 @@ def _checked(works: Works) -> list[Work | None]:
 
 def _over(each: list[Work | None], timeout: float | None) -> list[int]:
     """Wait for the first works that are over, and return their places."""
-    limit = inf if timeout is None else check_seconds("timeout", timeout)
+    limit = inf if timeout is None else check_seconds("timeout", timeout, zero=True)
     under_way = [(index, work) for index, work in enumerate(each) if work is not None]
-    engines = {work.progress for _, work in under_way if type(work) is Work}
+    engines = {engine for _, work in under_way if (engine := work.progress) is not None}
     places = list[int]()
 
     def poll() -> bool:
         for engine in engines:
             engine.turn()
-        # A host's work knows, and is not asked: what is dropped without a wait is warned of.
-        places[:] = [
-            index for index, work in under_way if (work.over if type(work) is Work else work.done())
-        ]
+        # They are not asked by `done`: what is dropped without a wait is warned of.
+        places[:] = [index for index, work in under_way if work.looked()]
         return bool(places)
-
-    def expired(_: float) -> CommunicationError | None:
-        work = under_way[0][1]
-        if type(work) is Work:
-            return work.gave_up(limit)
-        try:
-            work.wait(NOW)
-        except CommunicationError as error:
-            return error
-        return None
 
     if under_way and not poll():
         with ExitStack() as stack:
             for engine in engines:
                 stack.enter_context(engine.attended())
-            wait(poll, timeout=limit, gate=Gate(), expired=expired)
+            if not over_within(limit, poll):
+                raise still_under_way([work for _, work in under_way], limit)
     return places
 
 

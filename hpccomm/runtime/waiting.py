@@ -103,6 +103,19 @@ def wait(poll: Callable[[], bool], *, timeout: float, gate: Gate, expired: Expir
     drive(iter(poll, True), timeout=timeout, gate=gate, expired=expired)
 
 
+def over_within(seconds: float, poll: Callable[[], bool]) -> bool:
+    """Poll until `poll` gives True, for so many seconds at most; return whether it did. It polls at least once."""
+    until, over = time.perf_counter() + seconds, False
+
+    def ended() -> bool:
+        nonlocal over
+        over = poll()
+        return over or time.perf_counter() >= until
+
+    wait(ended, timeout=math.inf, gate=Gate(), expired=lambda _: None)
+    return over
+
+
 def spun(steps: Steps) -> bool:
     """Move a polled operation on for as long as a wait spins; return whether it is done.
 

@@ -1,13 +1,14 @@
 """`Work`: the result of an asynchronous call, the task behind it, and the warnings if it is dropped.
 
-The engine and the generated calls make both; `device_work` is the form for device arrays.
+The engine and the generated calls make both, and what puts calls on a device's streams.
 """
 
 import sys
 import warnings
-from collections.abc import Callable
-from time import perf_counter, sleep
-from typing import Any
+from collections.abc import Callable, Sequence
+from math import inf
+from time import perf_counter
+from typing import TYPE_CHECKING, Any
 
 from hpccomm.contracts.transport import Steps
 from hpccomm.errors import CommunicationError, CommunicatorAborted, UsageError, untied
@@ -26,9 +27,15 @@ from hpccomm.runtime.recorder import (
     described,
     line_of,
     program_site,
+    waited,
 )
 from hpccomm.runtime.reports import Tally
+from hpccomm.runtime.waiting import over_within
 from hpccomm.settings import check_seconds
+from hpccomm.units import counted
+
+if TYPE_CHECKING:
+    from hpccomm.runtime.pending import StreamCall
 
 SMALL_BYTES = 64 << 10
 """Bytes of a collective up to which the thread that starts it usually ends it."""
@@ -38,15 +45,18 @@ class Work(Hinting, Task):
     """An operation under way, which keeps its arrays alive until it is done.
 
     It goes on by itself. `wait`, `done` and `exception` may be called from any thread, any number
-    of times. A call over NCCL gives a `DeviceWork`. A `Work` dropped before any of these calls
+    of times. A `Work` dropped before any of these calls
     gives a `ResourceWarning` once it is over; an error that was never raised or returned is logged when
     the communicator is finalized.
+
+    A call over NCCL is on the communicator's own stream of the device. `wait` then orders the current stream behind
+    it, and the host goes on at once, unless it is to wait.
     """
 
     # It is its own task: for a message, a second object would take as long as the message itself.
 
     __slots__ = (
-        "_asked", "_calls", "_entry", "_given_up", "_keep", "_ordered", "_result", "_start", "_tally",
+        "_asked", "_calls", "_entry", "_keep", "_ordered", "_result", "_start", "_stream", "_tally",
     )  # fmt: skip
 
     def __init__(
@@ -57,7 +67,7 @@ class Work(Hinting, Task):
         self.queue = self.steps = self.error = None
         self.over = self.awaited = self.seen = self._asked = self._ordered = False
         self.small, self.then = True, []
-        self._given_up: CommunicationError | None = None
+        self._stream: StreamCall | None = None
         self._start: Callable[[], Steps] | None = None
         self._calls = calls
         self._entry = entry
@@ -71,15 +81,23 @@ class Work(Hinting, Task):
         self.small = not operation.ordered or operation.label.nbytes <= SMALL_BYTES
         return self
 
+    def on_stream(self, call: "StreamCall") -> "Work":
+        """Return it as that of a call that was put on a stream, and counted."""
+        self._stream = call
+        return self
+
     def wait(self, timeout: float | None = None, block: bool | None = None) -> Any:
-        """Wait until the operation is done and return its result. Blocks the host.
+        """Wait until the operation is done and return its result. Blocks the host, or orders a stream.
 
         Parameters
         ----------
         timeout : float, optional
-            Seconds; None is the call's.
+            Seconds that the host waits at most; 0 asks once. None sets no limit but the deadline of the call, and of
+            a call on a stream it does not make the host wait.
         block : bool, optional
-            For device arrays; a host array's result is complete in any case when this returns.
+            Of a call on a stream, True has the host wait until the operation is done; None does where `timeout` is
+            given. Otherwise the result is filled once the current stream is past this. That is the stream of the
+            array's own framework, in the thread that calls. A host array's result is complete in any case.
 
         Returns
         -------
@@ -88,44 +106,60 @@ class Work(Hinting, Task):
 
         Raises
         ------
+        TimeoutError
+            If `timeout` passes. The operation and its communicator go on, and a later wait may succeed.
         CollectiveTimeout
-            If the deadline passes. The communicator has failed then.
+            If the deadline of the call passes. The communicator has failed then.
         HpccommError
             The failure of the operation.
+        UsageError
+            If the host is to wait for an operation that was recorded into a CUDA graph.
         """
         self._asked = True
         if block is not None:
             check_block(block)
-        limit = self.timeout if timeout is None else check_seconds("timeout", timeout)
-        trace = self._calls.reports.trace
+        limit = inf if timeout is None else check_seconds("timeout", timeout, zero=True)
+        calls, stream = self._calls, self._stream
+        trace = calls.reports.trace
         asked = 0.0 if trace is None else perf_counter()
-        if not (self.over or self._calls.progress.spun(self)):
-            try:
-                self._calls.progress.wait(self, limit)
-            except CommunicationError:
-                until = perf_counter() + 1.0  # the thread that moves it learns of it a moment later
-                while not self.done() and perf_counter() < until:
-                    sleep(0)
-                raise
+        if stream is None:
+            over = self.over or (limit and calls.progress.spun(self))
+            over = over or calls.progress.wait(self, limit)
+        elif block or (block is None and timeout is not None):
+            over = over_within(limit, self.looked)
+        else:  # the stream waits, unless the call is known to have failed
+            over = True
+            self.looked(ask=False)
+        if not over:
+            raise still_under_way([self], limit)
         if trace is not None:
             trace.waited(self._entry, asked)
         if self.error is not None:
             self.seen = True
             if self.gate.error is None:  # nothing has failed, and its arrays may go
                 raise untied(self.error)
+            calls.failure.unraised = None
             raise self.error
+        if stream is not None:
+            stream.order()
         result = self._result
         return result() if result.__class__ is Later else result
 
     def done(self) -> bool:
-        """Return whether the operation is over, for good or ill. Does not block."""
+        """Return whether the operation is over, for good or ill. Does not block.
+
+        Raises
+        ------
+        UsageError
+            If it was recorded into a CUDA graph, and so is not under way.
+        """
         self._asked = True
-        if not self.over:
+        if self._stream is None and not self.over:
             self._calls.progress.turn()
-        return self.over
+        return self.looked()
 
     def exception(self) -> BaseException | None:
-        """Return the error that ended the operation, or None so far. Does not block."""
+        """Return the error that ended the operation, or None so far. Does not block; raises what `done` does."""
         if not self.done():
             return None
         self.seen = True
@@ -134,21 +168,28 @@ class Work(Hinting, Task):
     def add_done_callback(self, call: Callable[[], object]) -> None:
         """Have ``call()`` called once the operation is over, for good or ill.
 
-        It is called in the thread that advances operations, and so must not block or communicate;
-        or at once, if the operation is over. Without a waiting thread, and with ``comm.background``
-        False, nothing is called.
+        It is called in the thread that advances operations, or that looks after a device ten times a second, and so
+        must not block or communicate; or at once, if the operation is over. Without a waiting thread, and with
+        ``comm.background`` False, nothing is called for an operation that no device carries out.
 
         Parameters
         ----------
         call : callable
             Without arguments.
+
+        Raises
+        ------
+        UsageError
+            If it was recorded into a CUDA graph, and so is not under way.
         """
-        self._asked = True
+        self.done()
         self.then.append(call)
         if self.over:
             self.tell()
-        else:
+        elif self._stream is None:
             self._calls.progress.hurry(self)
+        else:
+            self._stream.pending.told[self] = None
 
     def __del__(self) -> None:
         if not self._asked:
@@ -156,15 +197,32 @@ class Work(Hinting, Task):
 
     def __repr__(self) -> str:
         state = "under way" if not self.over else "failed" if self.error else "done"
-        return f"<hpccomm.Work {state}>"
+        return f"<hpccomm.Work {'' if self._stream is None else 'on a device '}{state}>"
 
-    # For the progress engine.
+    # For the progress engine, and for waits for several.
 
     @property
-    def progress(self) -> ProgressEngine:
-        """What moves it on."""
-        engine: ProgressEngine = self._calls.progress
-        return engine
+    def progress(self) -> ProgressEngine | None:
+        """What moves it on; None where a device does."""
+        return self._calls.progress if self._stream is None else None
+
+    def looked(self, *, ask: bool = True) -> bool:
+        """Return whether it is over. The device of a call on a stream is asked, unless `ask` is False."""
+        stream = self._stream
+        # What the ranks find out when they agree on the call may come after its end.
+        if stream is not None and self.error is None:
+            error = stream.failure(self.gate)
+            if error is not None or (ask and not self.over and stream.done()):
+                self.error, self.over = error, True
+                self.tell()
+        return self.over
+
+    def described(self) -> str:
+        """Return the call, since when it is under way, and its own deadline, in words."""
+        entry, own = self._entry, self._entry[TIMEOUT]
+        deadline = "has no deadline" if own == inf else f"has a deadline of {own:g} s"
+        what = self._calls.reports.described(entry)
+        return f"{what} began {waited(entry):.3g} s ago and {deadline}"
 
     def begin(self) -> Steps:
         """Return its steps."""
@@ -176,13 +234,9 @@ class Work(Hinting, Task):
         error: CommunicationError | None = self._calls.at_deadline(self._entry, elapsed)
         return error
 
-    def gave_up(self, limit: float) -> CommunicationError | None:
-        """Return the error of a wait of `limit` seconds; None waits on."""
-        self._entry[TIMEOUT] = limit
-        error = self._given_up = self.expired(perf_counter() - self.started)
-        if error is not None:
-            self._calls.failure.note(error, (self._keep, self.steps))
-        return error
+    def fail(self, error: CommunicationError) -> None:
+        """End all operations of its communicator."""
+        self._calls.fail(error)
 
     def ended(self, error: BaseException | None) -> BaseException | None:
         """Count and report the call."""
@@ -199,9 +253,7 @@ class Work(Hinting, Task):
 
     def _raised(self, error: BaseException) -> BaseException:
         """Note a failure, and return it as an error of the tree."""
-        calls, given_up = self._calls, self._given_up
-        if given_up is not None and error is calls.gate.error:
-            error = given_up  # the waiter has raised it, which shut the gate
+        calls = self._calls
         harmless = harmless_error(error, self._ordered)
         if harmless:
             self._keep = self._start = None
@@ -209,9 +261,18 @@ class Work(Hinting, Task):
             calls.failure.note(error, (self._keep, self.steps))
         elapsed = perf_counter() - self.started
         raised: BaseException = calls.failure.raised(error, self._entry, elapsed, harmless=harmless)
-        if raised is not given_up and not isinstance(raised, CommunicatorAborted):
+        if not isinstance(raised, CommunicatorAborted):
             calls.failure.unseen.append((self, self._entry))
         return raised
+
+
+def still_under_way(works: Sequence[Work], seconds: float) -> TimeoutError:
+    """Return the error of a wait that has ended before the works have."""
+    others = f", and {counted(len(works) - 1, 'other work')}" if len(works) > 1 else ""
+    return TimeoutError(
+        f"not done after a wait of {seconds:g} s, and going on: {works[0].described()}{others}; wait again, for longer "
+        "or without timeout, or do something else meanwhile"
+    )
 
 
 class Later:

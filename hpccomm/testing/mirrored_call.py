@@ -14,6 +14,9 @@ from hpccomm.memory.cuda import streams
 from hpccomm.runtime.work import Work
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from hpccomm.runtime.progress import ProgressEngine
     from hpccomm.testing.mirrors import Mirror, Mirrors
 
 PATIENCE = 60.0
@@ -113,6 +116,8 @@ class MirroredWork(Work):
                 # Without arguments it orders the stream, which is then waited for.
                 result = self._lent.wait(timeout, block)
                 wait_for(mirrors, self._lent)
+        except TimeoutError:  # it goes on
+            raise
         except BaseException:
             self._end(None, failed=True)
             raise
@@ -126,6 +131,23 @@ class MirroredWork(Work):
     def exception(self) -> BaseException | None:
         """Return its error, if any. Does not block."""
         return self._lent.exception()
+
+    @property
+    def progress(self) -> ProgressEngine | None:
+        """What moves the device's work on."""
+        return self._lent.progress
+
+    def looked(self, *, ask: bool = True) -> bool:
+        """Return whether it is over."""
+        return self._lent.looked(ask=ask)
+
+    def described(self) -> str:
+        """Return the device's call in words."""
+        return self._lent.described()
+
+    def add_done_callback(self, call: Callable[[], object]) -> None:
+        """Have the device's work call a function."""
+        self._lent.add_done_callback(call)
 
     def settled(self) -> bool:
         """Return whether it is over; its result is on the host then, if it has one."""

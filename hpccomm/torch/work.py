@@ -12,7 +12,6 @@ from torch.distributed import DistBackendError
 from torch.futures import Future
 
 from hpccomm.errors import CommunicationError
-from hpccomm.runtime.device_work import DeviceWork
 from hpccomm.runtime.lifetime import after_fork
 from hpccomm.torch.arguments import seconds
 from hpccomm.torch.tensors import Settle
@@ -39,8 +38,11 @@ def _complete(future: Any) -> None:
 
 
 def as_torchs(error: BaseException) -> BaseException:
-    """Return an error as c10d's users catch it: what went wrong between ranks is a `DistBackendError`."""
-    if not isinstance(error, CommunicationError):
+    """Return an error as c10d's users catch it: what went wrong between ranks is a `DistBackendError`.
+
+    So is a wait that has ended before its call, as c10d's own are errors of one kind.
+    """
+    if not isinstance(error, CommunicationError | TimeoutError):
         return error
     raised: BaseException = DistBackendError(f"{type(error).__name__}: {error}")
     raised.__cause__ = error
@@ -113,11 +115,11 @@ class PendingWork(CompletedWork):
         Raises
         ------
         torch.distributed.DistBackendError
-            If the call failed, or its deadline has passed.
+            If the call failed, or its deadline has passed; or `timeout` has, and the call goes on.
         """
         try:
             self._work.wait(seconds(timeout))
-        except CommunicationError as error:
+        except (CommunicationError, TimeoutError) as error:
             raise as_torchs(error) from error
         self._settle()
         return True
@@ -138,7 +140,7 @@ class PendingWork(CompletedWork):
         return self._future
 
     def _made_future(self) -> Any:
-        if isinstance(self._work, DeviceWork):
+        if self._work.progress is None:  # a device moves it on
             return self._device_future()
         if not self._progresses:
             self.wait()  # no thread would complete the future

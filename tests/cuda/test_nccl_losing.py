@@ -4,6 +4,7 @@ import threading
 from functools import reduce
 from operator import and_
 from time import perf_counter
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -12,9 +13,10 @@ from nccl_ranks import run_ranks
 import hpccomm
 from hpccomm.backends.nccl.backend import NcclBackend
 from hpccomm.contracts.fingerprint import CallFingerprint
-from hpccomm.runtime.device_work import DeviceWork
-from hpccomm.runtime.pending import PendingCalls, pending_call
+from hpccomm.runtime.pending import PendingCalls, StreamCall, pending_call
+from hpccomm.runtime.reports import Tally
 from hpccomm.runtime.waiting import Gate
+from hpccomm.runtime.work import Work
 
 cupy = pytest.importorskip("cupy")
 
@@ -105,9 +107,10 @@ def test_what_an_abort_completes_has_failed():
     stream.launch_host_func(lambda _: stuck.wait(30), None)
     call = pending_call(stream.ptr, stream, entry, ())
     pending.note_alone(call)
-    work = DeviceWork(
-        pending, call, result=None, gate=gate, current=None, expired=None, raised=lambda: None
+    calls = SimpleNamespace(
+        gate=gate, reports=SimpleNamespace(trace=None), failure=SimpleNamespace(unraised=None)
     )
+    work = Work(calls, entry, Tally(), None, None).on_stream(StreamCall(pending, call, None))
     pending.abandon()
     stuck.set()
     stream.synchronize()

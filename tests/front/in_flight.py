@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 import hpccomm
 from hpccomm import ANY, Received, wait_all, wait_any, wait_some
-from hpccomm.errors import BufferMismatch, CommunicationError, UsageError
+from hpccomm.errors import BufferMismatch, UsageError
 from hpccomm.testing.conformance import capabilities
 from hpccomm.testing.conformance.case import Behaviours
-from hpccomm.testing.conformance.check import equal, raises
+from hpccomm.testing.conformance.check import equal, happens, raises
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from hpccomm.communicator import Communicator
 
 IN_FLIGHT = Behaviours("in_flight", (capabilities.ARRIVALS,))
@@ -204,13 +206,55 @@ def some_of_several(comm: Communicator) -> None:
 
 @IN_FLIGHT.behaviour()
 def deadlines_of_several(comm: Communicator) -> None:
-    """A deadline of their own ends the communicator, as that of `Work.wait` does."""
-    for wait in (wait_any, wait_some, wait_all):
-        with comm.dup() as own, raises(CommunicationError, "0.05 s", "recv"):
-            works = [own.recv(np.zeros(1), ANY, tag, async_op=True) for tag in range(2)]
-            wait(works, timeout=0.05)
-        with raises(UsageError, "timeout"):
-            wait([], timeout=math.nan)
+    """A timeout ends the wait alone, as in `concurrent.futures`: the works go on, and a later wait succeeds."""
+    right, left = neighbours(comm)
+    works: list[hpccomm.Work | None] = [
+        comm.recv(np.zeros(1), left, tag, async_op=True) for tag in range(3)
+    ]
+    waits: tuple[Callable[..., Any], ...] = (wait_any, wait_some, wait_all)
+    for wait in waits:
+        for timeout in (0.05, 0):
+            with raises(TimeoutError, f"{timeout:g} s", "recv", comm.name, "2 other works"):
+                wait(works, timeout=timeout)
+        for wrong in (math.nan, -1, -0.5, True, "1"):
+            with raises(UsageError, "timeout", repr(wrong)):
+                wait([], timeout=wrong)
+    comm.barrier()
+    comm.send(np.full(1, 1.0), right, 1)
+    place, result = wait_any(works, timeout=60)
+    assert (place, result.tolist()) == (1, [1.0])
+    assert [place for place, _ in wait_some(works, timeout=0)] == [1]
+    with raises(TimeoutError, "recv", "1 other work;"):
+        wait_all(works, timeout=0.05)
+    comm.barrier()
+    for tag in (2, 0):
+        comm.send(np.full(1, float(tag)), right, tag)
+    assert [result.tolist() for result in wait_all(works, timeout=60)] == [[0.0], [1.0], [2.0]]
+    assert wait_all(works, timeout=0)[2].tolist() == [2.0]
+
+
+@IN_FLIGHT.behaviour()
+def callbacks(comm: Communicator) -> None:
+    """Functions are called once each, in their order, when a call is over, or at once if it is."""
+    right, left = neighbours(comm)
+    called: list[str] = []
+    work = comm.recv(np.zeros(2), left, async_op=True)
+    work.add_done_callback(lambda: called.append("first"))
+    work.add_done_callback(lambda: called.append("second"))
+    assert called == []
+    comm.barrier()
+    comm.send(np.ones(2), right)
+    work.wait()
+    happens(lambda: called == ["first", "second"], "they are called")
+    work.add_done_callback(lambda: called.append("late"))
+    assert called == ["first", "second", "late"]
+    with comm.dup() as own:
+        lost = own.recv(np.zeros(2), left, async_op=True)
+        lost.add_done_callback(lambda: called.append("lost"))
+        own.abort()
+        if not own.background:
+            lost.done()
+        happens(lambda: called[3:] == ["lost"], "also at a failure")
 
 
 @IN_FLIGHT.behaviour()

@@ -47,27 +47,37 @@ def late() -> None:
 
 
 def timeout_of_a_wait() -> None:
-    """`wait` has a deadline of its own, and `exception` says what came of it."""
-    group = fresh()
+    """The timeout of `wait` ends that wait alone; `exception` says what came of the group's own."""
+    group, x = fresh(), torch.ones(4)
+    dist.barrier(group)
     if dist.get_rank() == 0:
-        work = dist.all_reduce(torch.ones(4), group=group, async_op=True)
+        work = dist.all_reduce(x, group=group, async_op=True)
+        for _ in range(2):
+            with pytest.raises(dist.DistBackendError, match=r"TimeoutError.*all_reduce.*going on"):
+                work.wait(timedelta(seconds=0.2))
         assert not work.is_completed()
+        assert work.wait()
+        assert x.tolist() == [2.0] * 4
+        work = dist.all_reduce(x, group=group, async_op=True)
         with pytest.raises(dist.DistBackendError, match="CollectiveTimeout"):
-            work.wait(timedelta(seconds=0.5))
+            work.wait(DEADLINE * 5)
         assert work.is_completed()
         assert not work.is_success()
         assert isinstance(work.exception(), dist.DistBackendError)
     else:
         time.sleep(2)
+        dist.all_reduce(x, group=group)
+        time.sleep(DEADLINE.total_seconds() + 2)
 
 
 def message() -> None:
-    """A message that does not come, from a certain rank and from any: the wait's deadline, and the group's."""
+    """A message that does not come, from a certain rank and from any: the wait's timeout, and the group's."""
     for source, limit in ((1, 0.5), (None, 0.5), (None, None)):
         group = fresh()
         if dist.get_rank() == 0:
             work = dist.irecv(torch.empty(2), source, group=group)
-            with pytest.raises(dist.DistBackendError, match="CollectiveTimeout: recv"):
+            error = "TimeoutError: .*recv" if limit else "CollectiveTimeout: recv"
+            with pytest.raises(dist.DistBackendError, match=error):
                 work.wait(timedelta(seconds=limit) if limit else None)
         else:
             time.sleep(2)

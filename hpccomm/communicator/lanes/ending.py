@@ -125,7 +125,7 @@ class DeviceEnd:
             with streams.on_device(self._issuer.device):
                 wait(self._pending.idle, timeout=timeout, gate=gate, expired=expired)
         except CommunicationError:
-            self._issuer.forget_failure()
+            self._issuer.calls.failure.unraised = None
             raise
 
     def abandon(self) -> None:

@@ -20,14 +20,14 @@ from hpccomm.errors import CommunicationError, UsageError
 from hpccomm.memory.cuda import streams
 from hpccomm.memory.cuda.arrays import Queue
 from hpccomm.runtime.callpath import Form, compiled
-from hpccomm.runtime.device_work import DeviceWork
 from hpccomm.runtime.engine import CallEngine
 from hpccomm.runtime.lifetime import write_stderr
 from hpccomm.runtime.operation import Operation
-from hpccomm.runtime.pending import PendingCall, PendingCalls, pending_call
+from hpccomm.runtime.pending import PendingCall, PendingCalls, StreamCall, pending_call
 from hpccomm.runtime.progress import Task
 from hpccomm.runtime.recorder import BEGIN, DEVICE, LABEL, TIMEOUT, CallRecord
 from hpccomm.runtime.reports import Tally
+from hpccomm.runtime.work import Work
 
 CAUSES = (
     "A rank did not take part, is late, or gave other arguments: NCCL does not compare the count, dtype, "
@@ -161,7 +161,7 @@ class StreamIssuer:
         current: Callable[[], Queue],
         limit: float,
         agreement: Callable[[], Steps] | None = None,
-    ) -> DeviceWork:
+    ) -> Work:
         """Issue a call on the communicator's own stream, behind what its arrays wait for.
 
         Parameters
@@ -209,15 +209,8 @@ class StreamIssuer:
             trace.apart(under_way.entry, own)
         if agreement is not None:
             self._agree(under_way, agreement())
-        return DeviceWork(
-            pending,
-            under_way,
-            result=call.result,
-            gate=self.calls.gate,
-            current=current,
-            expired=self._expired,
-            raised=self.forget_failure,
-        )
+        work = Work(self.calls, under_way.entry, prepared.tally, None, call.result)
+        return work.on_stream(StreamCall(pending, under_way, current))
 
     def _agree(self, call: PendingCall, agreement: Steps) -> None:
         """Have the ranks agree on a call while it is under way."""
@@ -334,33 +327,16 @@ class StreamIssuer:
 
     # Failure.
 
-    def forget_failure(self) -> None:
-        """Note that a call has raised the failure that the watchdog found."""
-        self.calls.failure.unraised = None
-
-    def _expired(self, call: PendingCall, elapsed: float) -> CommunicationError | None:
-        """Fail the communicator, whose deadline passed while somebody waited."""
-        error = self._overdue(call, elapsed)
-        if error is None:
-            call.expires = math.inf
-            return None
-        call.error = error
-        self.calls.fail(error)
-        return error
-
-    def _overdue(self, call: PendingCall, elapsed: float) -> CommunicationError | None:
-        causes = CAUSES
-        if call.entry[LABEL].name in ("send", "recv", "send_recv", "batch"):
-            causes = f"{CAUSES}; or both ends send before they receive: {TOGETHER}"
-        return self.calls.at_deadline(call.entry, elapsed, causes)
-
     def _lost(
         self, call: PendingCall | None, error: CommunicationError | None
     ) -> BaseException | None:
         """Take note of a failure that the watchdog found; None if the call may wait on."""
         if error is None:
             assert call is not None
-            error = self._overdue(call, perf_counter() - call.entry[BEGIN])
+            causes, entry = CAUSES, call.entry
+            if entry[LABEL].name in ("send", "recv", "send_recv", "batch"):
+                causes = f"{CAUSES}; or both ends send before they receive: {TOGETHER}"
+            error = self.calls.at_deadline(entry, perf_counter() - entry[BEGIN], causes)
             if error is None:
                 call.expires = math.inf
                 return None

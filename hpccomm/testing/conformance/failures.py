@@ -16,8 +16,9 @@ from hpccomm.errors import (
     RankMismatch,
     UsageError,
 )
+from hpccomm.runtime.inquiry import ASK_SECONDS
 from hpccomm.testing.conformance.case import Behaviours
-from hpccomm.testing.conformance.check import SOON, happens, raises, takes
+from hpccomm.testing.conformance.check import SOON, equal, happens, raises, takes
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -101,11 +102,49 @@ def asynchronous_recv_times_out(comm: Communicator) -> None:
         work.wait()
 
 
-@FAILURES.behaviour(min_size=2, fails=True)
+@FAILURES.behaviour(min_size=2)
 def wait_times_out(comm: Communicator) -> None:
-    """`Work.wait(timeout=...)` has a deadline of its own."""
-    work = comm.recv(np.zeros(4), silent(comm), async_op=True, timeout=math.inf)
-    timed_out(comm, "recv", 32, lambda: work.wait(timeout=SHORT))
+    """A timeout of `Work.wait` ends that wait alone, as `concurrent.futures` has it: the call goes on."""
+    x, out = np.full(4, comm.rank + 1.0), np.zeros(4)
+    previous = (comm.rank - 1) % comm.size
+    work = comm.recv(out, previous, async_op=True)
+    for timeout in (SHORT, 0, 0.0):
+        with takes(SHORT + SOON), raises(TimeoutError, "recv", comm.name, "32 bytes", "going on"):
+            work.wait(timeout=timeout)
+        assert not work.done(), "it goes on"
+    comm.barrier()
+    comm.send(x, silent(comm))
+    assert work.wait(timeout=SOON) is out
+    equal(out, np.full(4, previous + 1.0), "a later wait")
+    assert work.wait(timeout=0) is out, "over"
+
+
+@FAILURES.behaviour(min_size=2)
+def waits_that_end_are_no_deadlock(comm: Communicator) -> None:
+    """Ranks that wait for each other with a timeout go on after it, and are not taken for stuck ones."""
+    out = np.zeros(4)
+    work = comm.recv(out, (comm.rank - 1) % comm.size, async_op=True)
+    with raises(TimeoutError, "recv"):
+        work.wait(timeout=3 * ASK_SECONDS)
+    comm.barrier()
+    comm.send(np.ones(4), silent(comm))
+    work.wait()
+    equal(out, np.ones(4), "received")
+
+
+@FAILURES.behaviour(min_size=2, fails=True)
+def the_deadline_of_a_call_stays(comm: Communicator) -> None:
+    """It passes in a wait with a longer timeout, and after one that has ended; of a queued collective too."""
+    if comm.rank == 0:
+        work = comm.all_reduce(np.ones(4), async_op=True, timeout=math.inf)
+        queued = comm.all_reduce(np.ones(4), async_op=True, timeout=SHORT)
+        with raises(TimeoutError, f"a deadline of {SHORT:g} s"):
+            queued.wait(timeout=0)
+        with raises(TimeoutError, "no deadline"):
+            work.wait(timeout=0)
+        timed_out(comm, "all_reduce", 32, lambda: queued.wait(timeout=60.0))
+        with raises(CommunicatorAborted, comm.name):
+            work.wait(timeout=60.0)
 
 
 @FAILURES.behaviour(min_size=2, fails=True)
@@ -142,8 +181,8 @@ def collectives_time_out(comm: Communicator) -> None:
 def asynchronous_collectives_time_out(comm: Communicator) -> None:
     """So does any asynchronous collective."""
     if comm.rank == 0:
-        work = comm.all_reduce(np.ones(4), async_op=True)
-        timed_out(comm, "all_reduce", 32, lambda: work.wait(timeout=SHORT))
+        work = comm.all_reduce(np.ones(4), async_op=True, timeout=SHORT)
+        timed_out(comm, "all_reduce", 32, work.wait)
 
 
 @FAILURES.behaviour(min_size=2, fails=True)

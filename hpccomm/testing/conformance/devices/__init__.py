@@ -105,14 +105,14 @@ LEFT_OUT = (
         "a message of NCCL's does not say its size",
     ),
     LeftOut(
-        "messages.messages_and_collectives_mix groups.dup",
+        "messages.messages_and_collectives_mix groups.dup failures.wait_times_out failures.waits_that_end",
         (NCCL,),
         "messages of NCCL that are not in one batch follow one another on a stream: a "
         "receive that stands before the send that its peer waits for never ends",
     ),
     LeftOut(
         "failures.a_plan_times_out failures.recv_times_out failures.collectives_time_out "
-        "failures.the_default_dead failures.a_call_behind_one",
+        "failures.the_default_dead failures.the_deadline_of failures.a_call_behind_one",
         (NCCL,),
         "a call that does not block cannot raise its own timeout; devices.failures has its action",
     ),

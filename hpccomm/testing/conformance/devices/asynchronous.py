@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from hpccomm import Work
+from hpccomm import Work, wait_all, wait_any
 from hpccomm.testing.conformance.case import Behaviours
-from hpccomm.testing.conformance.check import PATIENCE, equal, happens
+from hpccomm.testing.conformance.check import PATIENCE, equal, happens, raises
 from hpccomm.testing.conformance.devices.inputs import (
     COUNT,
     device_of,
@@ -92,6 +92,50 @@ def block_waits_on_the_host(comm: Communicator) -> None:
                 assert work.done(), f"done after wait({how})"
                 with other:
                     holds(x, full(ranks_sum(comm)), f"turn {turn}, {how}")
+
+
+@ASYNCHRONOUS.behaviour(min_size=2)
+def a_wait_with_a_timeout(comm: Communicator) -> None:
+    """It holds the host up no longer than that, and then the call goes on, as `concurrent.futures` has it."""
+    with stream_of(comm):
+        x = filled(comm)
+        comm.all_reduce(x, async_op=True).wait(block=True)
+        comm.barrier()
+        last = comm.size - 1
+        if comm.rank == last:
+            for src in range(last):
+                comm.recv_object(src)
+            work = comm.all_reduce(x, async_op=True)
+        else:
+            work = comm.all_reduce(x, async_op=True)
+            for timeout in (0, LATE / 10):
+                with raises(TimeoutError, "all_reduce", comm.name, "going on"):
+                    work.wait(timeout=timeout)
+                with raises(TimeoutError, "all_reduce", comm.name, "going on"):
+                    wait_all([None, work], timeout)
+                with raises(TimeoutError, "all_reduce", comm.name, "going on"):
+                    wait_any([work, None], timeout)
+            comm.send_object(None, last)
+        assert work.wait(timeout=PATIENCE) is x, "a later wait"
+        assert work.wait(timeout=0) is x, "over"
+        assert wait_all([work], 0)[0] is x, "over"
+        holds(x, full(comm.size * ranks_sum(comm)), "result")
+
+
+@ASYNCHRONOUS.behaviour()
+def callbacks(comm: Communicator) -> None:
+    """Functions are called once each, in their order, when a call is over, or at once if it is; of a failed one too."""
+    with stream_of(comm):
+        called: list[str] = []
+        x = filled(comm)
+        work = comm.all_reduce(x, async_op=True)
+        work.add_done_callback(lambda: called.append("first"))
+        work.add_done_callback(lambda: called.append("second"))
+        happens(lambda: called == ["first", "second"], "they are called")
+        assert work.done(), "over"
+        work.add_done_callback(lambda: called.append("late"))
+        assert called == ["first", "second", "late"], called
+        holds(x, full(ranks_sum(comm)), "result")
 
 
 @ASYNCHRONOUS.behaviour()

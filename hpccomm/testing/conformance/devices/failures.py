@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from hpccomm.errors import CollectiveTimeout, CommunicatorAborted, UsageError
 from hpccomm.testing.conformance.case import Behaviours
-from hpccomm.testing.conformance.check import SOON, raises, takes
+from hpccomm.testing.conformance.check import SOON, happens, raises, takes
 from hpccomm.testing.conformance.devices.inputs import filled, stream_of
 from hpccomm.testing.conformance.failures import SHORT, all_raise, has_failed
 
@@ -45,7 +45,7 @@ def a_call_that_does_not_block(comm: Communicator) -> None:
 
 @FAILURES.behaviour(min_size=2, fails=True)
 def wait_times_out(comm: Communicator) -> None:
-    """`Work.wait` with a timeout, or with ``block=True``, raises when the deadline passes."""
+    """`Work.wait` with ``block=True`` raises when the deadline of the call passes, in whatever time it is given."""
     with stream_of(comm) as stream:
         x = filled(comm)
         comm.all_reduce(x, async_op=True).wait(block=True)
@@ -54,7 +54,7 @@ def wait_times_out(comm: Communicator) -> None:
             work = comm.all_reduce(x, async_op=True, timeout=SHORT)
             timed_out = raises(CollectiveTimeout, "all_reduce", comm.name)
             with takes(SHORT + SOON), timed_out as caught:
-                work.wait(block=True)
+                work.wait(60.0)
             error = caught[0]
             assert isinstance(error, CollectiveTimeout)
             assert error.nbytes == x.nbytes, error.nbytes
@@ -74,11 +74,14 @@ def abort_releases_the_stream(comm: Communicator) -> None:
         comm.barrier()
         if comm.rank == 0:
             work = comm.all_reduce(x, async_op=True)
+            called: list[bool] = []
+            work.add_done_callback(lambda: called.append(work.done()))
             with takes():
                 comm.abort()
                 with raises(CommunicatorAborted):
                     work.wait(block=True)
                 stream.synchronize()
+            happens(lambda: called == [True], "what waits for its end is called")
             has_failed(comm, filled(comm, 3))
         comm.abort()
 

@@ -135,6 +135,11 @@ def captured_asynchronously(comm: Communicator) -> None:
         with capture(stream) as graph:
             work = comm.all_reduce(x, async_op=True)
             y *= 2
+            for ask in (work.done, work.exception, lambda: work.wait(block=True)):
+                with raises(UsageError, "CUDA graph", "not under way"):
+                    ask()
+            with raises(UsageError, "CUDA graph"):
+                work.add_done_callback(lambda: None)
             work.wait()
             x += y
         for turn in range(REPLAYS):
