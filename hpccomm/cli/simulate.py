@@ -38,15 +38,12 @@ from hpccomm.bench.perf.lines import MAXIMUM
 from hpccomm.bench.perf.options import Options
 from hpccomm.bench.progress import terminal, watched
 from hpccomm.bench.simulated import comparison, runs
-from hpccomm.bench.simulated.like import like
 from hpccomm.bench.simulated.request import EVENTS, MODELS, SimulationRequest
 from hpccomm.bench.simulated.tables import SIMULATED, tables
 from hpccomm.cli import output
 from hpccomm.cli.shared_flags import RUN
 from hpccomm.comparison.statistics import require_scipy
 from hpccomm.errors import UsageError
-from hpccomm.results import reader
-from hpccomm.results.run import choose
 from hpccomm.results.schema import SIMULATED_BACKEND, Config
 from hpccomm.schedules.algorithms import ALGORITHMS
 from hpccomm.schedules.cost.network import Network
@@ -156,6 +153,10 @@ def _network(args: argparse.Namespace, ranks: int | None) -> tuple[Network, int]
         raise UsageError("--run chooses among the runs of --like RUNS.h5; give both, or neither")
     described, status = None if args.cluster is None else load(args.cluster), 0
     if args.like is not None:
+        from hpccomm.bench.simulated.like import like
+        from hpccomm.results import reader
+        from hpccomm.results.run import choose
+
         require_scipy("--like")
         examined = reader.examine(args.like)
         with watched(f"fitting to {args.like.name}"):
