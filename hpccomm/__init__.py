@@ -21,6 +21,15 @@ if TYPE_CHECKING:
     from hpccomm.communicator.arrivals import Message as Message
     from hpccomm.communicator.arrivals import Received as Received
     from hpccomm.communicator.creation import new_comm as new_comm
+    from hpccomm.communicator.grid import Grid as Grid
+    from hpccomm.communicator.halo import Halo as Halo
+    from hpccomm.communicator.mesh import Mesh as Mesh
+    from hpccomm.communicator.planning import Batch as Batch
+    from hpccomm.communicator.planning import Plan as Plan
+    from hpccomm.communicator.recording import ProgramRecorder as ProgramRecorder
+    from hpccomm.communicator.turns import Counter as Counter
+    from hpccomm.communicator.turns import Mutex as Mutex
+    from hpccomm.communicator.windows import Window as Window
     from hpccomm.contracts.arrivals import ANY as ANY
     from hpccomm.contracts.choice import Choice as Choice
     from hpccomm.errors import BackendUnavailable as BackendUnavailable
@@ -42,7 +51,11 @@ if TYPE_CHECKING:
     from hpccomm.reductions import loc_dtype as loc_dtype
     from hpccomm.reductions import premul_sum as premul_sum
     from hpccomm.reductions import with_index as with_index
+    from hpccomm.results.lateness import Lateness as Lateness
     from hpccomm.runtime.dump import dump as dump
+    from hpccomm.runtime.reports import CallInfo as CallInfo
+    from hpccomm.runtime.reports import Handle as Handle
+    from hpccomm.runtime.reports import Tally as Tally
     from hpccomm.runtime.several import wait_all as wait_all
     from hpccomm.runtime.several import wait_any as wait_any
     from hpccomm.runtime.several import wait_some as wait_some
@@ -54,6 +67,19 @@ _HOME = {
     "Communicator": "communicator",
     "Message": "communicator.arrivals",
     "ANY": "contracts.arrivals",
+    "Plan": "communicator.planning",
+    "Batch": "communicator.planning",
+    "Window": "communicator.windows",
+    "Grid": "communicator.grid",
+    "Halo": "communicator.halo",
+    "Mesh": "communicator.mesh",
+    "Counter": "communicator.turns",
+    "Mutex": "communicator.turns",
+    "ProgramRecorder": "communicator.recording",
+    "Lateness": "results.lateness",
+    "CallInfo": "runtime.reports",
+    "Handle": "runtime.reports",
+    "Tally": "runtime.reports",
     "Choice": "contracts.choice",
     "CommOptions": "settings",
     "ReduceOp": "reductions",

@@ -50,16 +50,8 @@ def broadcast(
     out : array or "new", optional
         The array for the result, on all ranks or on none; "new" makes one. If it is None, the result
         is written to x.
-    async_op : bool
-        Return a `Work` at once. Must be equal on all ranks.
-    timeout : float, optional
-        Deadline in seconds. None is the communicator's deadline, ``math.inf`` sets none.
-    algorithm : str or callable, optional
-        None, ``"auto"``, or an algorithm name; an unknown one raises an error that lists the valid ones.
-        Or a function that makes the schedule (:doc:`adding_an_algorithm`), the same on all ranks.
-    stream : object, optional
-        For device arrays: a CuPy stream, its number, or an object with ``__cuda_stream__``. None is
-        the current one of the array's framework.
+    async_op, timeout, algorithm, stream
+        See the common keywords of `Communicator`.
 
     Returns
     -------
@@ -102,16 +94,8 @@ def all_gather(
         The array for the result; None makes a new array.
     axis : int, optional
         The axis of the ranks in the result, as of ``numpy.stack``, in place of axis 0.
-    async_op : bool
-        Return a `Work` at once. Must be equal on all ranks.
-    timeout : float, optional
-        Deadline in seconds. None is the communicator's deadline, ``math.inf`` sets none.
-    algorithm : str or callable, optional
-        None, ``"auto"``, or an algorithm name; an unknown one raises an error that lists the valid ones.
-        Or a function that makes the schedule (:doc:`adding_an_algorithm`), the same on all ranks.
-    stream : object, optional
-        For device arrays: a CuPy stream, its number, or an object with ``__cuda_stream__``. None is
-        the current one of the array's framework.
+    async_op, timeout, algorithm, stream
+        See the common keywords of `Communicator`.
 
     Returns
     -------
@@ -153,16 +137,8 @@ def all_to_all(
         Where the blocks lie, in place of axis 0. Of two, x is split along the first one, and the result
         is joined along the second one, as of ``jax.lax.all_to_all``: ``axis=(1, 0)`` gives columns of a matrix whose
         rows are distributed.
-    async_op : bool
-        Return a `Work` at once. Must be equal on all ranks.
-    timeout : float, optional
-        Deadline in seconds. None is the communicator's deadline, ``math.inf`` sets none.
-    algorithm : str or callable, optional
-        None, ``"auto"``, or an algorithm name; an unknown one raises an error that lists the valid ones.
-        Or a function that makes the schedule (:doc:`adding_an_algorithm`), the same on all ranks.
-    stream : object, optional
-        For device arrays: a CuPy stream, its number, or an object with ``__cuda_stream__``. None is
-        the current one of the array's framework.
+    async_op, timeout, algorithm, stream
+        See the common keywords of `Communicator`.
 
     Returns
     -------
@@ -205,16 +181,8 @@ def gather(
         The array for the result on the root; None makes a new array. Other ranks do not use it.
     axis : int, optional
         The axis of the ranks in the result, as of ``numpy.stack``, in place of axis 0.
-    async_op : bool
-        Return a `Work` at once. Must be equal on all ranks.
-    timeout : float, optional
-        Deadline in seconds. None is the communicator's deadline, ``math.inf`` sets none.
-    algorithm : str or callable, optional
-        None, ``"auto"``, or an algorithm name; an unknown one raises an error that lists the valid ones.
-        Or a function that makes the schedule (:doc:`adding_an_algorithm`), the same on all ranks.
-    stream : object, optional
-        For device arrays: a CuPy stream, its number, or an object with ``__cuda_stream__``. None is
-        the current one of the array's framework.
+    async_op, timeout, algorithm, stream
+        See the common keywords of `Communicator`.
 
     Returns
     -------
@@ -259,16 +227,8 @@ def scatter(
         the root's block of x.
     axis : int, optional
         The axis along which x is split, in place of axis 0.
-    async_op : bool
-        Return a `Work` at once. Must be equal on all ranks.
-    timeout : float, optional
-        Deadline in seconds. None is the communicator's deadline, ``math.inf`` sets none.
-    algorithm : str or callable, optional
-        None, ``"auto"``, or an algorithm name; an unknown one raises an error that lists the valid ones.
-        Or a function that makes the schedule (:doc:`adding_an_algorithm`), the same on all ranks.
-    stream : object, optional
-        For device arrays: a CuPy stream, its number, or an object with ``__cuda_stream__``. None is
-        the current one of the array's framework.
+    async_op, timeout, algorithm, stream
+        See the common keywords of `Communicator`.
 
     Returns
     -------
@@ -302,15 +262,10 @@ def barrier(
 
     Parameters
     ----------
-    async_op : bool
-        Return a `Work` at once. Must be equal on all ranks.
-    timeout : float, optional
-        Deadline in seconds. None is the communicator's deadline, ``math.inf`` sets none.
-    algorithm : str or callable, optional
-        None, ``"auto"``, or an algorithm name; an unknown one raises an error that lists the valid ones.
-        Or a function that makes the schedule (:doc:`adding_an_algorithm`), the same on all ranks.
     stream : None
         A barrier has no arrays and therefore no stream.
+    async_op, timeout, algorithm
+        See the common keywords of `Communicator`.
 
     Returns
     -------
@@ -369,18 +324,10 @@ def neighbor_all_to_all(
     out : array, optional
         Takes the result; None makes a new array. It may be x if it sends and receives equally many
         rows.
-    async_op : bool
-        Return a `Work` at once instead. Equal on all ranks.
-    timeout : float, optional
-        Seconds; None is the communicator's, ``math.inf`` none.
-    algorithm : str or callable, optional
-        None, ``"auto"``, or an algorithm name; an unknown one raises an error that lists the valid ones.
-        Or a function that makes the schedule (:doc:`adding_an_algorithm`), the same on all ranks.
-    stream : object, optional
-        For device arrays: a CuPy stream, its number, or an object with ``__cuda_stream__``. None is
-        the current one of the array's framework.
     return_counts : bool
         Also return the rows of each block of the result.
+    async_op, timeout, algorithm, stream
+        See the common keywords of `Communicator`.
 
     Returns
     -------

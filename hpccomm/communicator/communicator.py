@@ -60,12 +60,33 @@ class Communicator(Hinting):
     Only one thread at a time may call it; `abort` and `set_timeout` may be called from any thread. It is a
     context manager: leaving it normally finalizes it, leaving it by an exception aborts it locally.
 
+    In place are `all_reduce`, `reduce` (at the root) and `broadcast`, as in ``torch.distributed``, and nothing
+    else: all other calls leave x alone and return a new array, unless ``out`` is given.
+
     Attributes
     ----------
     rank, size : int
         This process's number, and the number of ranks.
     name : str
         For messages and logs.
+
+    Notes
+    -----
+    The common keywords of the calls on arrays are equal on all ranks, except `timeout` and `stream`:
+
+    ``async_op=False``
+        If True, return a `Work` at once.
+    ``timeout=None``
+        Deadline in seconds. None is the communicator's deadline, ``math.inf`` sets none.
+    ``algorithm=None``
+        None, ``"auto"``, or an algorithm name; an unknown one raises an error that lists the valid ones. Or a
+        function that makes the schedule (:doc:`adding_an_algorithm`), the same on all ranks.
+    ``deterministic=False``
+        Of reductions. If True, combine the contributions in rank order, so that the same input gives the same
+        bits. With ``"any ranks"``, sums of floats have the same bits on any number of ranks, and in any order.
+    ``stream=None``
+        Of device arrays: a CuPy stream, its number, or an object with ``__cuda_stream__``. None is the current
+        one of the array's framework.
     """
 
     def __init__(self, core: Core, make: "Make[Communicator]", node: "Communicator | None") -> None:

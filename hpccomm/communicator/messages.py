@@ -45,13 +45,8 @@ def send(
         The receiver; None does nothing.
     tag : int
         Distinguishes messages.
-    async_op : bool
-        Return a `Work` at once.
-    timeout : float, optional
-        Deadline in seconds. None is the communicator's deadline, ``math.inf`` sets none.
-    stream : object, optional
-        For device arrays: a CuPy stream, its number, or an object with ``__cuda_stream__``. None is
-        the current one of the array's framework.
+    async_op, timeout, stream
+        See the common keywords of `Communicator`.
 
     Returns
     -------
@@ -91,15 +86,10 @@ def recv(
     tag : int or ANY
         The message's; `ANY` is any. Over MPI, an array then is not seen behind an object of the same
         sender until that was received; `probe` takes either.
-    async_op : bool
-        Return a `Work` at once.
-    timeout : float, optional
-        Deadline in seconds. None is the communicator's deadline, ``math.inf`` sets none.
-    stream : object, optional
-        For device arrays: a CuPy stream, its number, or an object with ``__cuda_stream__``. None is
-        the current one of the array's framework.
     return_src : bool
         Return the sender and the tag, too. For host arrays.
+    async_op, timeout, stream
+        See the common keywords of `Communicator`.
 
     Returns
     -------
@@ -155,13 +145,8 @@ def send_recv(
         The sender; None receives nothing.
     tag : int
         Of both messages.
-    async_op : bool
-        Return a `Work` at once.
-    timeout : float, optional
-        Deadline in seconds. None is the communicator's deadline, ``math.inf`` sets none.
-    stream : object, optional
-        For device arrays: a CuPy stream, its number, or an object with ``__cuda_stream__``. None is
-        the current one of the array's framework.
+    async_op, timeout, stream
+        See the common keywords of `Communicator`.
 
     Returns
     -------

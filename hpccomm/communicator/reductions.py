@@ -33,19 +33,8 @@ def all_reduce(
         slices, and must not modify them.
     out : array or "new", optional
         The array for the result; "new" makes one. If it is None, the result is written to x.
-    async_op : bool
-        Return a `Work` at once. Must be equal on all ranks.
-    timeout : float, optional
-        Deadline in seconds. None is the communicator's deadline, ``math.inf`` sets none.
-    algorithm : str or callable, optional
-        None, ``"auto"``, or an algorithm name; an unknown one raises an error that lists the valid ones.
-        Or a function that makes the schedule (:doc:`adding_an_algorithm`), the same on all ranks.
-    deterministic : bool or "any ranks"
-        Combine the contributions in rank order, so that the same input gives the same bits. With
-        ``"any ranks"``, sums of floats have the same bits on any number of ranks, and in any order.
-    stream : object, optional
-        For device arrays: a CuPy stream, its number, or an object with ``__cuda_stream__``. None is
-        the current one of the array's framework.
+    async_op, timeout, algorithm, deterministic, stream
+        See the common keywords of `Communicator`.
 
     Returns
     -------
@@ -92,19 +81,8 @@ def reduce(
     out : array or "new", optional
         The array for the result on the root; "new" makes one. If it is None, the result is written to
         x there. Other ranks do not use it.
-    async_op : bool
-        Return a `Work` at once. Must be equal on all ranks.
-    timeout : float, optional
-        Deadline in seconds. None is the communicator's deadline, ``math.inf`` sets none.
-    algorithm : str or callable, optional
-        None, ``"auto"``, or an algorithm name; an unknown one raises an error that lists the valid ones.
-        Or a function that makes the schedule (:doc:`adding_an_algorithm`), the same on all ranks.
-    deterministic : bool or "any ranks"
-        Combine the contributions in rank order, so that the same input gives the same bits. With
-        ``"any ranks"``, sums of floats have the same bits on any number of ranks, and in any order.
-    stream : object, optional
-        For device arrays: a CuPy stream, its number, or an object with ``__cuda_stream__``. None is
-        the current one of the array's framework.
+    async_op, timeout, algorithm, deterministic, stream
+        See the common keywords of `Communicator`.
 
     Returns
     -------
@@ -151,19 +129,8 @@ def reduce_scatter(
         The array for the result; None makes a new array. It may be this rank's block of x.
     axis : int, optional
         The axis along which x is split, in place of axis 0.
-    async_op : bool
-        Return a `Work` at once. Must be equal on all ranks.
-    timeout : float, optional
-        Deadline in seconds. None is the communicator's deadline, ``math.inf`` sets none.
-    algorithm : str or callable, optional
-        None, ``"auto"``, or an algorithm name; an unknown one raises an error that lists the valid ones.
-        Or a function that makes the schedule (:doc:`adding_an_algorithm`), the same on all ranks.
-    deterministic : bool or "any ranks"
-        Combine the contributions in rank order, so that the same input gives the same bits. With
-        ``"any ranks"``, sums of floats have the same bits on any number of ranks, and in any order.
-    stream : object, optional
-        For device arrays: a CuPy stream, its number, or an object with ``__cuda_stream__``. None is
-        the current one of the array's framework.
+    async_op, timeout, algorithm, deterministic, stream
+        See the common keywords of `Communicator`.
 
     Returns
     -------
@@ -212,19 +179,8 @@ def scan(
     exclusive : bool
         Leave out this rank's own contribution; rank 0 gets the identity of the reduction. A
         callable has none: give `out`, which rank 0 leaves as it is.
-    async_op : bool
-        Return a `Work` at once. Must be equal on all ranks.
-    timeout : float, optional
-        Deadline in seconds. None is the communicator's deadline, ``math.inf`` sets none.
-    algorithm : str or callable, optional
-        None, ``"auto"``, or an algorithm name; an unknown one raises an error that lists the valid ones.
-        Or a function that makes the schedule (:doc:`adding_an_algorithm`), the same on all ranks.
-    deterministic : bool or "any ranks"
-        Combine the contributions in rank order, so that the same input gives the same bits. With
-        ``"any ranks"``, sums of floats have the same bits on any number of ranks, and in any order.
-    stream : object, optional
-        For device arrays: a CuPy stream, its number, or an object with ``__cuda_stream__``. None is
-        the current one of the array's framework.
+    async_op, timeout, algorithm, deterministic, stream
+        See the common keywords of `Communicator`.
 
     Returns
     -------

@@ -39,18 +39,10 @@ def all_gather_v(
         Rows of each rank; the same on all ranks. None exchanges them first.
     out : array, shape ``(sum(counts), *rest)``, optional
         The array for the result; None makes a new array.
-    async_op : bool
-        Return a `Work` at once. Must be equal on all ranks.
-    timeout : float, optional
-        Deadline in seconds. None is the communicator's deadline, ``math.inf`` sets none.
-    algorithm : str or callable, optional
-        None, ``"auto"``, or an algorithm name; an unknown one raises an error that lists the valid ones.
-        Or a function that makes the schedule (:doc:`adding_an_algorithm`), the same on all ranks.
-    stream : object, optional
-        For device arrays: a CuPy stream, its number, or an object with ``__cuda_stream__``. None is
-        the current one of the array's framework.
     return_counts : bool
         Also return the rows of each rank.
+    async_op, timeout, algorithm, stream
+        See the common keywords of `Communicator`.
 
     Returns
     -------
@@ -102,21 +94,10 @@ def reduce_scatter_v(
         slices, and must not modify them.
     out : array, shape ``(counts[rank], *rest)``, optional
         The array for the result; None makes a new array. It may be this rank's block of x.
-    async_op : bool
-        Return a `Work` at once. Must be equal on all ranks.
-    timeout : float, optional
-        Deadline in seconds. None is the communicator's deadline, ``math.inf`` sets none.
-    algorithm : str or callable, optional
-        None, ``"auto"``, or an algorithm name; an unknown one raises an error that lists the valid ones.
-        Or a function that makes the schedule (:doc:`adding_an_algorithm`), the same on all ranks.
-    deterministic : bool or "any ranks"
-        Combine the contributions in rank order, so that the same input gives the same bits. With
-        ``"any ranks"``, sums of floats have the same bits on any number of ranks, and in any order.
-    stream : object, optional
-        For device arrays: a CuPy stream, its number, or an object with ``__cuda_stream__``. None is
-        the current one of the array's framework.
     return_counts : bool
         Also return the rows of each rank.
+    async_op, timeout, algorithm, deterministic, stream
+        See the common keywords of `Communicator`.
 
     Returns
     -------
@@ -165,18 +146,10 @@ def all_to_all_v(
     out : array, shape ``(sum(recv_counts), *rest)``, optional
         The array for the result; None makes a new array. It may be x if it sends and receives
         equally many rows.
-    async_op : bool
-        Return a `Work` at once. Must be equal on all ranks.
-    timeout : float, optional
-        Deadline in seconds. None is the communicator's deadline, ``math.inf`` sets none.
-    algorithm : str or callable, optional
-        None, ``"auto"``, or an algorithm name; an unknown one raises an error that lists the valid ones.
-        Or a function that makes the schedule (:doc:`adding_an_algorithm`), the same on all ranks.
-    stream : object, optional
-        For device arrays: a CuPy stream, its number, or an object with ``__cuda_stream__``. None is
-        the current one of the array's framework.
     return_counts : bool
         Also return the rows that come from each rank.
+    async_op, timeout, algorithm, stream
+        See the common keywords of `Communicator`.
 
     Returns
     -------
@@ -226,18 +199,10 @@ def gather_v(
         Rows of each rank; the same on all ranks. None exchanges them first.
     out : array, shape ``(sum(counts), *rest)``, optional
         The array for the result on the root; None makes a new array. Other ranks do not use it.
-    async_op : bool
-        Return a `Work` at once. Must be equal on all ranks.
-    timeout : float, optional
-        Deadline in seconds. None is the communicator's deadline, ``math.inf`` sets none.
-    algorithm : str or callable, optional
-        None, ``"auto"``, or an algorithm name; an unknown one raises an error that lists the valid ones.
-        Or a function that makes the schedule (:doc:`adding_an_algorithm`), the same on all ranks.
-    stream : object, optional
-        For device arrays: a CuPy stream, its number, or an object with ``__cuda_stream__``. None is
-        the current one of the array's framework.
     return_counts : bool
         Also return the rows of each rank, on every rank.
+    async_op, timeout, algorithm, stream
+        See the common keywords of `Communicator`.
 
     Returns
     -------
@@ -289,18 +254,10 @@ def scatter_v(
     out : array, shape ``(counts[rank], *rest)``, optional
         The array for this rank's rows; None makes a new array of the kind of x. On the root it may be
         the root's block of x.
-    async_op : bool
-        Return a `Work` at once. Must be equal on all ranks.
-    timeout : float, optional
-        Deadline in seconds. None is the communicator's deadline, ``math.inf`` sets none.
-    algorithm : str or callable, optional
-        None, ``"auto"``, or an algorithm name; an unknown one raises an error that lists the valid ones.
-        Or a function that makes the schedule (:doc:`adding_an_algorithm`), the same on all ranks.
-    stream : object, optional
-        For device arrays: a CuPy stream, its number, or an object with ``__cuda_stream__``. None is
-        the current one of the array's framework.
     return_counts : bool
         Also return the rows of each rank, on every rank.
+    async_op, timeout, algorithm, stream
+        See the common keywords of `Communicator`.
 
     Returns
     -------
