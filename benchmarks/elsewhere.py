@@ -32,7 +32,7 @@ from hpccomm.recordings.program import ProgramModel, model
 from hpccomm.recordings.steps import steps
 from hpccomm.results.matching import collectives
 from hpccomm.results.recording import Recording
-from hpccomm.results.recording_file import read
+from hpccomm.results.recording_file import read_recordings
 from hpccomm.schedules.cost.network_files import load
 
 UNAVAILABLE = 77
@@ -80,7 +80,7 @@ def recorded(launch: list[str], kind: str, path: Path) -> Recording:
         sys.exit(UNAVAILABLE)
     if done.returncode:
         sys.exit(f"{' '.join(command)} failed with {done.returncode}:\n{done.stdout}")
-    return read(path)[-1]
+    return read_recordings(path)[-1]
 
 
 def compared(kind: str, folder: Path) -> Figure:

@@ -30,7 +30,7 @@ from hpccomm.results.recording import (
     Recording,
     RecordingFacts,
 )
-from hpccomm.results.recording_file import read, write
+from hpccomm.results.recording_file import read_recordings, write
 
 COLLECTIVES = 20
 """Of a step."""
@@ -82,7 +82,7 @@ def measured(name: str) -> Figure:
         write(path, recording(path, int(ranks), int(calls)))
         begin = time.perf_counter()
         if verb == "open":
-            (stored,) = read(path)
+            (stored,) = read_recordings(path)
             for column in ("signature", "number", "begin", "end", "waited"):
                 _ = stored.calls[column]
         else:

@@ -24,7 +24,7 @@ from contest.figures import Figure
 from hpccomm.recordings.steps import steps
 from hpccomm.results.matching import collectives
 from hpccomm.results.recording import Recording
-from hpccomm.results.recording_file import read
+from hpccomm.results.recording_file import read_recordings
 
 ROUNDS = 7
 EXAMPLE = Path(__file__).parents[1] / "docs" / "examples" / "train_digits.py"
@@ -61,7 +61,7 @@ def measured() -> Figure:
             files = [str(Path(folder) / name) for name in ("program.h5", "replay.h5")]
             run(*hpccomm, "record", "--output", files[0], "--", *PROGRAM)
             run(*hpccomm, "replay", files[0], "--output", files[1])
-            both.append([blocked(read(file)[-1]) for file in files])
+            both.append([blocked(read_recordings(file)[-1]) for file in files])
     program, replay = np.min(both, axis=0)
     return Figure(
         max(program, replay) / min(program, replay),

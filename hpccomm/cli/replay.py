@@ -158,7 +158,7 @@ def _report(
     from hpccomm.recordings.replaying import compared
     from hpccomm.results import recording_file
 
-    replay = recorder.recording or recording_file.read(args.output)[-1]
+    replay = recorder.recording or recording_file.read_recordings(args.output)[-1]
     for at, (name, calls) in enumerate(zip(args.algorithm, takers, strict=True)):
         rows, blocked = compared(planned.recording, replay, planned.score, at, len(takers))
         by = "" if name == "recorded" else f", taken by {', '.join(sorted(calls))}"

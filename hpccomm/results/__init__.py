@@ -7,6 +7,37 @@
 - `expectations`, `judge`, `bounds` and `links` compare rows with expected bandwidths.
 - `matching` and `lateness` say which calls of a recording belong together, and who waited for whom.
 
+Public are `read`, `read_recordings`, `examine` and the classes of what they return. The names are loaded on
+first use: h5py comes with them.
+
 `hpccomm.bench` and `hpccomm.gradients` write through this package. `hpccomm.cli`, `hpccomm.charts`
 and `hpccomm.comparison` read.
 """
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from hpccomm.results.reader import Examined as Examined
+    from hpccomm.results.reader import examine as examine
+    from hpccomm.results.reader import read as read
+    from hpccomm.results.recording import Recording as Recording
+    from hpccomm.results.recording_file import read_recordings as read_recordings
+    from hpccomm.results.run import Run as Run
+
+_HOME = {
+    "read": "reader",
+    "read_recordings": "recording_file",
+    "examine": "reader",
+    "Run": "run",
+    "Recording": "recording",
+    "Examined": "reader",
+}
+
+__all__ = [*_HOME]  # noqa: PLE0604  (the table above is the one list of names)
+
+
+def __getattr__(name: str) -> object:
+    if name not in _HOME:
+        raise AttributeError(f"module 'hpccomm.results' has no attribute {name!r}")
+    return getattr(import_module(f"hpccomm.results.{_HOME[name]}"), name)

@@ -79,7 +79,7 @@ class _Section(NamedTuple):
 
 
 def read(path: str | os.PathLike[str]) -> list[Run]:
-    """Read the runs of a results file, oldest first. Samples are read only by `hpccomm.results.run.Run.samples`.
+    """Read the runs of a results file, oldest first. Samples are read only by `Run.samples`.
 
     A file whose run was killed, or is being written, can be read as well.
 

@@ -330,7 +330,7 @@ def write(path: str | os.PathLike[str], recording: Recording) -> str:
     return writer.name
 
 
-def read(path: str | os.PathLike[str]) -> list[Recording]:
+def read_recordings(path: str | os.PathLike[str]) -> list[Recording]:
     """Read the recordings of a results file, oldest first, also while they are written.
 
     Parts beside it, whose program still goes on or was killed, are joined to the last one.
@@ -344,7 +344,7 @@ def read(path: str | os.PathLike[str]) -> list[Recording]:
     ------
     ResultsError
         If the file cannot be read, is not a results file, or is damaged.
-        `hpccomm.results.reader.examine` returns the whole parts.
+        `hpccomm.results.examine` returns the whole parts.
     SchemaMismatch
         If it is of another schema version.
     """

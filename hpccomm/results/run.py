@@ -216,7 +216,7 @@ def choose(
     Parameters
     ----------
     runs : sequence of Run
-        As `hpccomm.results.reader.read` gives them.
+        As `hpccomm.results.read` gives them.
     wanted : str or None
         A name; the number of a run from 1, or from -1 backwards; None is the last run, or the last
         recording of a file without runs.

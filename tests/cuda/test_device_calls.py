@@ -45,7 +45,7 @@ def test_a_plan_and_the_call_itself_do_the_same_and_count_alike():
             for issue in (plan, lambda: comm.all_reduce(x)):
                 before = (
                     comm.stats()
-                    .get(("all_reduce", "to 1 KiB"), hpccomm.runtime.reports.Tally())
+                    .get(("all_reduce", "to 1 KiB"), hpccomm.Tally())
                     .calls
                 )
                 assert issue() is x

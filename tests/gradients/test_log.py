@@ -45,7 +45,7 @@ def test_the_log_says_what_the_training_did(tmp_path: Path) -> None:
             return stats.wire_nbytes, stats.calls, str(sync.choice)
 
     wire, calls, choice = run_ranks(2, body)[0]
-    (training,) = recording_file.read(path)
+    (training,) = recording_file.read_recordings(path)
     steps = training.steps
     assert training.status == "completed"
     assert training.ranks == 2
@@ -83,7 +83,7 @@ def test_an_error_is_the_end_of_the_log(tmp_path: Path) -> None:
 
     with pytest.raises(KeyError):
         run_ranks(2, body)
-    (training,) = recording_file.read(path)
+    (training,) = recording_file.read_recordings(path)
     assert training.status == "failed: KeyError: 'of mine'"
     assert len(training.steps) == 2
 
@@ -141,7 +141,7 @@ def test_steps_that_raise_have_their_line_and_failed_makings_leave_nothing(tmp_p
                 late()
 
     run_ranks(2, body)
-    (training,) = recording_file.read(path)
+    (training,) = recording_file.read_recordings(path)
     assert training.steps["nbytes"].tolist() == [128] * 3
     assert training.steps["skipped"].tolist() == [0, 1, 0]
     assert [each.gradients for each in training.buckets if each.since == 3] == ["b\na\0"]

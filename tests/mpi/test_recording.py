@@ -81,7 +81,7 @@ def test_each_call_is_recorded_once_where_and_when_it_was_made(
     everyone = comm.gather_object(made.spans)
     if everyone is None:
         return
-    recording = recording_file.read(path)[-1] if in_file else recorder.recording
+    recording = recording_file.read_recordings(path)[-1] if in_file else recorder.recording
     assert recording is not None
     assert recording.status == "completed"
     assert [each.ranks for each in recording.groups] == [(0, 1)]
@@ -234,7 +234,7 @@ def test_the_communicator_that_began_it_ends_it(mpi_comm: "MPI.Comm", folder: Pa
         comm.record(folder / "t.h5")
         comm.barrier()
     if mpi_comm.rank == 0:
-        assert list(recording_file.read(folder / "t.h5")[0].operations()) == ["barrier"]
+        assert list(recording_file.read_recordings(folder / "t.h5")[0].operations()) == ["barrier"]
 
 
 def test_an_exception_leaves_what_was_recorded(mpi_comm: "MPI.Comm", folder: Path) -> None:
@@ -247,11 +247,11 @@ def test_an_exception_leaves_what_was_recorded(mpi_comm: "MPI.Comm", folder: Pat
         fails()
     mpi_comm.Barrier()
     if mpi_comm.rank == 0:
-        (recording,) = recording_file.read(folder / "t.h5")
+        (recording,) = recording_file.read_recordings(folder / "t.h5")
         assert recording.status.startswith("failed: ZeroDivisionError: planted")
         assert recording.calls.count == mpi_comm.size
     with hpccomm.new_comm(mpi_comm=mpi_comm) as comm, comm.record(folder / "t.h5"):
         comm.barrier()  # the parts that were left are in the file now
     if mpi_comm.rank == 0:
-        first, second = recording_file.read(folder / "t.h5")
+        first, second = recording_file.read_recordings(folder / "t.h5")
         assert first.calls.count == second.calls.count

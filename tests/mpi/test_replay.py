@@ -113,7 +113,7 @@ def test_a_replay_makes_the_recorded_calls(
     with on_root(comm) as wrong:
         if comm.rank == 0:
             wrong += ["left out"] * ("left out" in capsys.readouterr().out)
-            both = [recording_file.read(each)[-1] for each in files]
+            both = [recording_file.read_recordings(each)[-1] for each in files]
             for rank in range(comm.size):
                 due, made = (sequence(each, rank, comm.size) for each in both)
                 due = due[len(due) // STEPS :]  # the first mark begins the first step
@@ -134,7 +134,7 @@ def test_fewer_ranks_leave_out_what_is_of_the_others(
         if comm.rank == 0:
             text = capsys.readouterr().out
             wrong += [text] * ("2 ranks of 3" not in text or "left out" in text)
-            made = sequence(recording_file.read(files[1])[-1], 1, comm.size)
+            made = sequence(recording_file.read_recordings(files[1])[-1], 1, comm.size)
             gathered = [each for each in made if each[0] == "all_gather_v"]
             wrong += [gathered] * ([each[4]["count"] for each in gathered] != [[1, 2]] * 12)
             ring = [each[4] for each in made if each[0] == "send_recv"]
@@ -153,9 +153,11 @@ def test_algorithms_take_turns(
             text, error = capsys.readouterr()
             wrong += [text] * ("Algorithms: ring, taken by all_reduce" not in text)
             wrong += [error] * ("--algorithm bruck: no call of these steps has it" not in error)
-            made = sequence(recording_file.read(files[1])[-1], 0, comm.size)
+            made = sequence(recording_file.read_recordings(files[1])[-1], 0, comm.size)
             ways = [each[4]["algorithm"] for each in made if each[0] == "all_reduce"]
-            due = sequence(recording_file.read(files[0])[-1], 0, comm.size)[0][4]["algorithm"]
+            due = sequence(recording_file.read_recordings(files[0])[-1], 0, comm.size)[0][4][
+                "algorithm"
+            ]
             wrong += [ways] * (ways != [due, "ring"] * (STEPS - 1))
 
 

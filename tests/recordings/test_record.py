@@ -48,7 +48,7 @@ def test_each_run_is_added_and_its_status_is_the_programs(mpiexec: Job, tmp_path
         capture_output=True, text=True, check=True, cwd=tmp_path,
     )  # fmt: skip
     assert "10 calls of 1 rank are recording0003" in alone.stderr
-    recordings = recording_file.read(file)
+    recordings = recording_file.read_recordings(file)
     assert [each.status for each in recordings] == ["completed"] * 3
     assert [each.calls.starts.tolist() for each in recordings] == [[0, 10, 20]] * 2 + [[0, 10]]
     assert not list(tmp_path.glob("*.rank*"))
@@ -90,7 +90,7 @@ def test_a_killed_program_has_lost_less_than_five_seconds(tmp_path: Path) -> Non
     finally:
         process.send_signal(signal.SIGKILL)
         process.wait()
-    (recording,) = recording_file.read(file)
+    (recording,) = recording_file.read_recordings(file)
     assert recording.status == "interrupted"
     assert 0 < killed - recording.calls["end"].max() < 5e9
     assert list(recording.operations()) == ["all_reduce"]
@@ -111,5 +111,5 @@ def test_what_a_recorded_program_starts_runs_unrecorded(tmp_path: Path) -> None:
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert "not recorded: rank 0: another program records to" in done.stderr
-    (recording,) = recording_file.read(tmp_path / "t.h5")
+    (recording,) = recording_file.read_recordings(tmp_path / "t.h5")
     assert list(recording.operations()) == ["barrier"]

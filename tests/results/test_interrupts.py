@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from hpccomm.results import reader, storage
-from hpccomm.results.recording_file import RecordingWriter, read
+from hpccomm.results.recording_file import RecordingWriter, read_recordings
 from hpccomm.results.writer import Writer
 
 from .test_trainings import FACTS, step
@@ -68,5 +68,5 @@ def test_one_within_a_trainings_write_repeats_no_step(tmp_path, monkeypatch):
         writer.flush()
     monkeypatch.undo()
     writer.end("completed")
-    (training,) = read(path)
+    (training,) = read_recordings(path)
     assert training.steps["step"].tolist() == list(range(5))

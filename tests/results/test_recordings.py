@@ -29,7 +29,13 @@ from hpccomm.results.recording import (
     RecordedGroup,
     Recording,
 )
-from hpccomm.results.recording_file import RecordingWriter, joined, part_path, read, write
+from hpccomm.results.recording_file import (
+    RecordingWriter,
+    joined,
+    part_path,
+    read_recordings,
+    write,
+)
 from hpccomm.results.training import TrainingNote
 
 from .test_trainings import call, step
@@ -90,7 +96,7 @@ def test_every_call_comes_back(tmp_path_factory, seed, ranks, most):
     path = tmp_path_factory.mktemp("r") / "t.h5"
     recording = replace(program(ranks), calls=random_calls(seed, ranks, most))
     assert write(path, recording) == "recording0001"
-    (stored,) = read(path)
+    (stored,) = read_recordings(path)
     assert_same(stored, recording)
 
 
@@ -204,7 +210,7 @@ def test_parts_are_one_recording_by_the_common_clock(tmp_path, seed):
         assert blocked[part][whole].all()  # as precisely as it was
 
     write(path, one)
-    stored, again = read(path)
+    stored, again = read_recordings(path)
     assert_same(stored, one)
     assert_same(again, one)  # the parts are still there
     assert again.name == "recording0002"
@@ -217,7 +223,7 @@ def test_missing_and_earlier_parts(tmp_path, capsys):
     parts_of(path, recording, 0, [0, 2])
     parts_of(path, replace(recording, facts=earlier), 0, [1])
     part_path(path, 0).with_name("t.h5.rank0.partial").touch()
-    (one,) = read(path)
+    (one,) = read_recordings(path)
     assert np.diff(one.calls.starts).tolist()[1] == 0
     assert one.notes[-1].text == "the calls of these ranks are missing: 1"
     assert one.status == "interrupted"
@@ -236,13 +242,13 @@ def test_missing_and_earlier_parts(tmp_path, capsys):
     assert len([*Path("/proc/self/fd").iterdir()]) == opened
     assert_same(examined.recordings[0], one)
     write(path, one)
-    assert [each.status for each in read(path)] == ["interrupted", "interrupted"]
+    assert [each.status for each in read_recordings(path)] == ["interrupted", "interrupted"]
     part_path(path, 2).write_bytes(part_path(path, 2).read_bytes()[:5000])
     examined = reader.examine_all(path)
     assert "recording0002: rank 2: " in examined.damage[0]
     assert examined.recordings[-1].notes[-1].text.endswith("missing: 1, 2")
     with pytest.raises(ResultsError, match="rank 2"):
-        read(path)
+        read_recordings(path)
     assert len(reader.examine(path).recordings) == 1
 
 
@@ -253,7 +259,7 @@ def test_a_part_without_anything_is_not_taken_for_an_earlier_recording(tmp_path)
     with pytest.raises(ResultsError, match=r"t.h5.rank\* hold no recording .*; remove these files"):
         joined(path)
     part_path(path, 0).unlink()
-    assert len(read(path)) == 1
+    assert len(read_recordings(path)) == 1
 
 
 def test_a_killed_program_leaves_what_was_flushed(tmp_path):
@@ -280,7 +286,7 @@ def test_a_killed_program_leaves_what_was_flushed(tmp_path):
         for _ in range(random.Random(3).randrange(500, 3000)):
             process.stdout.readline()
         process.kill()
-    (one,) = read(path)
+    (one,) = read_recordings(path)
     expected = stepped(2, 20_000, lambda rank, step: 1000 + step % 7, 500)
     count = one.calls.count
     assert 0 < count < 40_000
@@ -316,12 +322,12 @@ def test_two_threads_lose_and_repeat_nothing(tmp_path, monkeypatch):
     for number in range(1000):
         writer.add_step(step(number), (0.5,))
         if number % 50 == 0:
-            (one,) = read(path)
+            (one,) = read_recordings(path)
             assert one.calls["signature"].max(initial=-1) < len(one.signatures)
             assert one.steps["step"].tolist() == list(range(len(one.steps)))
     recorder.join()
     writer.end("completed")
-    (one,) = read(path)
+    (one,) = read_recordings(path)
     assert one.steps["step"].tolist() == list(range(1000))
     for name in NAMES[1:]:
         np.testing.assert_array_equal(one.calls[name], recording.calls[name])
@@ -343,7 +349,7 @@ def test_what_comes_while_lines_are_written_is_not_lost(tmp_path, monkeypatch):
     monkeypatch.setattr(storage, "write", writing)
     writer.flush()
     writer.end("completed")
-    assert read(path)[0].notes == notes
+    assert read_recordings(path)[0].notes == notes
 
 
 def test_damage_is_named_and_the_rest_is_given(tmp_path, capsys, monkeypatch):
@@ -357,7 +363,7 @@ def test_damage_is_named_and_the_rest_is_given(tmp_path, capsys, monkeypatch):
         stored["blocks"][2:3] = stored["blocks"][1:2]
         stored["texts"][stored["events"][2]["first_byte"] + 20] ^= 1  # of the mark
     with pytest.raises(ResultsError, match="recording0001: block 2: stored checksum differs"):
-        read(path)
+        read_recordings(path)
     examined = reader.examine(path)
     lost = "stored checksum differs: not shown"
     assert examined.damage == [

@@ -97,7 +97,7 @@ def test_everything_comes_back_beside_runs_and_others(tmp_path, example):
     with Writer(path, example.example_info()) as writer:
         writer.append(example.example_row(0), example.example_samples(0, 3))
     write(path, 20)
-    trainings = recording_file.read(path)
+    trainings = recording_file.read_recordings(path)
     assert [each.name for each in trainings] == ["recording0001", "recording0002", "recording0003"]
     assert [each.status for each in trainings] == [
         "completed",
@@ -115,13 +115,13 @@ def test_everything_comes_back_beside_runs_and_others(tmp_path, example):
 def test_one_that_is_written_is_read_and_no_other_writes(tmp_path):
     path = tmp_path / "run.h5"
     writer = write(path, 1200, status="")
-    (training,) = recording_file.read(path)
+    (training,) = recording_file.read_recordings(path)
     assert training.status == "running"
     check(training, 1001)  # those of the last flush
     with pytest.raises(ResultsError, match="in use"):
         RecordingWriter(path, FACTS)
     writer.end("")
-    assert recording_file.read(path)[0].status == "interrupted"
+    assert recording_file.read_recordings(path)[0].status == "interrupted"
 
 
 def test_a_killed_process_leaves_what_it_has_flushed(tmp_path):
@@ -145,11 +145,11 @@ def test_a_killed_process_leaves_what_it_has_flushed(tmp_path):
         for _ in range(random.Random(3).randrange(5, 30)):
             process.stdout.readline()
         process.kill()
-    (training,) = recording_file.read(path)
+    (training,) = recording_file.read_recordings(path)
     assert 0 < len(training.steps) < 10_000
     check(training, len(training.steps))
     write(path, 3)  # another one can follow
-    assert len(recording_file.read(path)) == 2
+    assert len(recording_file.read_recordings(path)) == 2
 
 
 def test_damaged_steps_and_events_are_named_and_the_rest_is_given(tmp_path, capsys):
@@ -161,7 +161,7 @@ def test_damaged_steps_and_events_are_named_and_the_rest_is_given(tmp_path, caps
         training["bucket_seconds"][2 * 9] += 1
         training["texts"][-1] ^= 1  # of the note
     with pytest.raises(ResultsError, match="recording0001: step 5: stored checksum differs"):
-        recording_file.read(path)
+        recording_file.read_recordings(path)
     (training,) = reader.examine(path).recordings
     assert training.steps["step"].tolist() == [number for number in range(3000) if number != 5]
     assert (training.buckets, training.notes) == ((*BUCKETS, LATER), ())
@@ -205,7 +205,7 @@ def test_the_file_is_never_replaced_within_a_step(tmp_path, monkeypatch):
         number += 1
     assert threading.current_thread() not in threads
     writer.end("completed")
-    (training,) = recording_file.read(path)
+    (training,) = recording_file.read_recordings(path)
     assert training.steps["step"].tolist() == list(range(number))
 
 
@@ -226,7 +226,7 @@ def test_a_full_disk_costs_only_what_does_not_fit(tmp_path, monkeypatch, caplog,
     else:
         writer.end("completed")
         assert "keeps the space that it did not use" in caplog.text
-    (training,) = recording_file.read(path)
+    (training,) = recording_file.read_recordings(path)
     assert training.steps["step"].tolist() == list(range(min(capacity, 20)))
     assert training.status.startswith("failed: cannot write" if capacity < 20 else "completed")
 
@@ -248,7 +248,7 @@ def test_files_that_cannot_take_one_stay_as_they_are(tmp_path):
         file["recordings"] = 17
     with pytest.raises(ResultsError, match="something else by the name 'recordings'"):
         RecordingWriter(own, FACTS)
-    assert recording_file.read(own) == []
+    assert recording_file.read_recordings(own) == []
     path = tmp_path / "run.h5"
     writer = write(path, 10, status="")
     child = os.fork()
@@ -277,14 +277,14 @@ def test_taking_a_training_out_removes_only_a_file_that_was_made_for_it(tmp_path
     assert not path.exists()
     path.touch()  # another program's, and empty
     write(path, 3, status="").discard()
-    assert recording_file.read(path) == []
+    assert recording_file.read_recordings(path) == []
     path.unlink()
     for add in ("file.attrs['note'] = 'of mine'", "file['notes'] = [1, 2]"):
         writer = write(path, 3, status="")
         with h5py.File(path, "r+", locking=False) as file:
             exec(add)
         writer.discard()
-        assert recording_file.read(path) == []
+        assert recording_file.read_recordings(path) == []
         with h5py.File(path) as file:
             assert "note" in file.attrs or "notes" in file
         path.unlink()
