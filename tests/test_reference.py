@@ -1,4 +1,4 @@
-"""``docs/api.rst`` has every public name, and the pages have every type of the contracts."""
+"""``docs/api.rst`` has every public name, and the pages have every type of the contracts of a backend."""
 
 import ast
 import re
@@ -40,9 +40,15 @@ def types(file: Path) -> Iterator[str]:
                 yield name
 
 
-def test_every_type_of_the_contracts() -> None:
+OWN_PARTS = {"collectives", "device", "fingerprint", "pairing"}
+"""Contracts that no backend needs: what hpccomm's own parts tell each other."""
+
+
+def test_every_type_of_the_contracts_of_a_backend() -> None:
     pages = set().union(*(documented(page) for page in ROOT.glob("docs/*.rst")))
-    for file in sorted(ROOT.glob("hpccomm/contracts/*.py")):
-        for name in types(file):
+    files = sorted(ROOT.glob("hpccomm/contracts/*.py"))
+    assert {file.stem for file in files} > OWN_PARTS
+    for file in files:
+        for name in types(file) if file.stem not in OWN_PARTS else ():
             whole = f"hpccomm.contracts.{file.stem}.{name}"
             assert whole in pages or name in hpccomm.__all__, whole

@@ -43,11 +43,7 @@ def test_a_plan_and_the_call_itself_do_the_same_and_count_alike():
             plan = comm.plan("all_reduce", x)
             calls = []
             for issue in (plan, lambda: comm.all_reduce(x)):
-                before = (
-                    comm.stats()
-                    .get(("all_reduce", "to 1 KiB"), hpccomm.Tally())
-                    .calls
-                )
+                before = comm.stats().get(("all_reduce", "to 1 KiB"), hpccomm.Tally()).calls
                 assert issue() is x
                 calls.append(comm.stats()["all_reduce", "to 1 KiB"].calls - before)
             assert calls == [1, 1]
