@@ -3,11 +3,9 @@
 Errors about unknown names read it, and so does the documentation.
 """
 
-import csv
 import re
 from collections.abc import Iterable, Sequence
 from functools import cache
-from importlib import resources
 from typing import TYPE_CHECKING, Any
 
 from hpccomm.errors import nearest
@@ -16,6 +14,9 @@ from hpccomm.errors import nearest
 @cache
 def table() -> Sequence[dict[str, str]]:
     """Return the rows: section, mpi4py's names, hpccomm's code, and what differs, as reStructuredText."""
+    import csv  # these take longer to load than all that is here, and only errors need them
+    from importlib import resources
+
     text = resources.files("hpccomm").joinpath("mpi4py.tsv").read_text("utf-8")
     return tuple(
         csv.DictReader(text.splitlines(), delimiter="\t", quoting=csv.QUOTE_NONE, restval="")

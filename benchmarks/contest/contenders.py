@@ -144,8 +144,8 @@ def planned(
         except UsageError:  # the collective has no such algorithm
             return None
         plan = comm.plan(case.collective, *args, **how)
-        choices = getattr(plan, "choices", ())  # an older hpccomm does not say
-        return Entry(plan, arrays, lambda: ", ".join(each.algorithm for each in choices))
+        choice = getattr(plan, "choice", None)  # an older hpccomm does not say
+        return Entry(plan, arrays, lambda: "" if choice is None else choice.algorithm)
 
     how = f"{algorithm}, plan" if memory == "plain" else f"{algorithm}, {memory}, plan"
     return Contender(heading, comm.backends["host"] or "", how, enter, ours=True)

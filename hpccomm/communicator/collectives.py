@@ -23,7 +23,7 @@ from typing import Any
 
 from hpccomm.communicator.core import HasCore
 from hpccomm.communicator.counts import listed
-from hpccomm.communicator.packing import broadcast_to_out
+from hpccomm.communicator.packing import along, broadcast_to_out
 from hpccomm.schedules.algorithms import AnyAlgorithm
 
 
@@ -110,7 +110,7 @@ def all_gather(
         If the call fails or its deadline passes.
     """
     core = self._core
-    carry_out = core.collective if axis is None else core.along(axis)
+    carry_out = core.collective if axis is None else along(core, axis)
     return carry_out("all_gather", x, out, async_op, timeout, algorithm, stream)
 
 
@@ -153,7 +153,7 @@ def all_to_all(
         If the call fails or its deadline passes.
     """
     core = self._core
-    carry_out = core.collective if axis is None else core.along(axis)
+    carry_out = core.collective if axis is None else along(core, axis)
     return carry_out("all_to_all", x, out, async_op, timeout, algorithm, stream)
 
 
@@ -197,7 +197,7 @@ def gather(
         If the call fails or its deadline passes.
     """
     core = self._core
-    carry_out = core.collective if axis is None else core.along(axis)
+    carry_out = core.collective if axis is None else along(core, axis)
     return carry_out("gather", x, out, async_op, timeout, algorithm, stream, root=root)
 
 
@@ -243,7 +243,7 @@ def scatter(
         If the call fails or its deadline passes.
     """
     core = self._core
-    carry_out = core.collective if axis is None else core.along(axis)
+    carry_out = core.collective if axis is None else along(core, axis)
     return carry_out("scatter", x, out, async_op, timeout, algorithm, stream, root=root)
 
 

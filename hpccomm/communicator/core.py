@@ -5,23 +5,23 @@ The methods of `Communicator` are functions over it.
 
 import json
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from numpy import asarray, may_share_memory, ndarray
 
 from hpccomm.backends.control import Control
 from hpccomm.communicator.call_sink import CallSink
 from hpccomm.communicator.lanes import Call, Check, Lanes
+from hpccomm.communicator.numbers import NUMBERS, OF_NUMBERS, call_on_number
 from hpccomm.communicator.prepared_calls import PreparedCalls
 from hpccomm.communicator.resolving import NO_LISTS, Lists
 from hpccomm.contracts.backend import Backend
 from hpccomm.contracts.fingerprint import compared
 from hpccomm.contracts.signature import Signature
 from hpccomm.contracts.transport import Steps
-from hpccomm.dtypes import REDUCIBLE
 from hpccomm.errors import CommunicationError, HpccommError, RankMismatch, UsageError
 from hpccomm.reductions import Deterministic
 from hpccomm.runtime.callpath import in_turn
@@ -45,12 +45,6 @@ class Closable(Protocol):
 
 _dropped: "list[Core]" = []
 """Communicators over MPI that this process has dropped and not finalized. They are ended when ranks meet."""
-
-NUMBERS = frozenset((bool, int, float, complex, *(each.type for each in REDUCIBLE)))
-"""Classes of numbers."""
-
-OF_NUMBERS = frozenset(("all_reduce", "reduce", "broadcast", "scan", "all_gather", "gather"))
-"""The calls that take a number in place of an array."""
 
 KNOWN = 1024
 """Kinds of calls that are known; a program that makes more different ones has them checked again."""
@@ -110,10 +104,6 @@ class Core:
     device: int | None
     made: bool = False
     site: Site | None = None
-
-    call_on_number: ClassVar[Callable[..., Any]]
-    along: ClassVar[Callable[..., Any]]
-    """Calls on numbers, and along an axis, which are loaded late."""
 
     def __post_init__(self) -> None:
         self.recorder: Any = None
@@ -217,7 +207,7 @@ class Core:
         if x.__class__ in NUMBERS and name in OF_NUMBERS and stream is None:
             if out is None or out.__class__ is str:
                 how = op, root, exclusive, algorithm, deterministic
-                return self.call_on_number(name, x, async_op, limit, like, *how)
+                return call_on_number(self, name, x, async_op, limit, like, *how)
             x = asarray(x)
         prepared, arrays = self.prepared_calls.find(
             name, x, out, op, root, lists, exclusive, algorithm, deterministic

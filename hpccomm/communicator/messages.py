@@ -17,6 +17,7 @@ from numpy import empty, may_share_memory, ndarray
 from hpccomm.communicator.arrivals import received
 from hpccomm.communicator.core import Core, HasCore
 from hpccomm.communicator.lanes import Call, MessageRequest
+from hpccomm.communicator.packing import Packing
 from hpccomm.contracts.arrivals import ANY, Anything
 from hpccomm.errors import UsageError
 from hpccomm.memory.views import View, address, check_dtype, contiguous, overlap, view
@@ -272,8 +273,6 @@ def _checked(
 
 def _strided(core: Core, name: str, x: Any, dst: Any, out: Any, src: Any, *more: Any) -> Call:
     """Check a call on strided arrays, and return it."""
-    from hpccomm.communicator.packing import Packing  # few programs have them
-
     lane, source, target = core.lanes.views(x, out)
     packing = Packing(lane, None if more[-1] is None else lane.queue_of(more[-1]))
     given = None if source is None else packing.taken(x, written=False)

@@ -10,16 +10,24 @@ divides. NumPy's keep that of their arrays.
 
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hpccomm.communicator.core import Core
 from hpccomm.communicator.resolving import NO_LISTS
-from hpccomm.dtypes import DType
+from hpccomm.dtypes import REDUCIBLE, DType
 from hpccomm.errors import RankMismatch, UsageError
 from hpccomm.reductions import PremulSum, ReduceOp, recognised
 from hpccomm.runtime.work import Later
+
+if TYPE_CHECKING:
+    from hpccomm.communicator.core import Core
+
+NUMBERS = frozenset((bool, int, float, complex, *(each.type for each in REDUCIBLE)))
+"""Classes of numbers."""
+
+OF_NUMBERS = frozenset(("all_reduce", "reduce", "broadcast", "scan", "all_gather", "gather"))
+"""The calls that take a number in place of an array."""
 
 LARGEST = np.iinfo(np.int64).max
 
@@ -41,7 +49,7 @@ class NumberCall:
     """
 
     def __init__(
-        self, core: Core, name: str, like: Any, op: Any, root: Any, exclusive: Any, *how: Any
+        self, core: "Core", name: str, like: Any, op: Any, root: Any, exclusive: Any, *how: Any
     ) -> None:
         backend = core.backend
         op = op if op is None else recognised(op, np.dtype(like.__class__))
@@ -108,7 +116,7 @@ class NumberCall:
 
 
 def call_on_number(
-    core: Core, name: str, x: Any, async_op: bool, limit: float, key: object, *given: Any
+    core: "Core", name: str, x: Any, async_op: bool, limit: float, key: object, *given: Any
 ) -> Any:
     """Carry out a collective call on a number, and keep it for others of one `key`. Within a call."""
     if core.sink.batch is not None:

@@ -14,8 +14,9 @@ from typing import Any
 import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
-from hpccomm.communicator.core import NUMBERS, Core
+from hpccomm.communicator.core import Core
 from hpccomm.communicator.lanes import Call, Lane
+from hpccomm.communicator.numbers import NUMBERS
 from hpccomm.communicator.prepared_calls import NEW, is_in_place
 from hpccomm.communicator.resolving import NO_LISTS, check_out
 from hpccomm.contracts.collectives import CALLS

@@ -6,8 +6,9 @@ from contextlib import ExitStack
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from hpccomm.communicator.core import NUMBERS, Core, HasCore
+from hpccomm.communicator.core import Core, HasCore
 from hpccomm.communicator.lanes import Call
+from hpccomm.communicator.numbers import NUMBERS
 from hpccomm.communicator.plan_agreement import agreed, at_deadline, carrying_out, message_choice
 from hpccomm.contracts.choice import Choice
 from hpccomm.contracts.collectives import CALLS

@@ -263,44 +263,6 @@ class ProgramRecorder(Hinting):
             self.leave(f"failed: {kind.__name__}: {error}")
 
 
-def record(self: RecordedRanks, path: str | os.PathLike[str] | None = None) -> ProgramRecorder:
-    """Record every call that the program makes, on any communicator. Collective; blocks.
-
-    The recording ends with the ``with`` statement, by ``close()``, or when this communicator is finalized. All
-    ranks' times are on one clock. A call costs about a microsecond more meanwhile.
-
-    Parameters
-    ----------
-    path : path-like, optional
-        A results file, to which the recording is added; the same on all ranks. Until the end, each rank writes to
-        a file of its own beside it. None gives the recording when it has ended.
-
-    Returns
-    -------
-    ProgramRecorder
-        It marks the steps of the program. Once it has ended it has the recording, and who kept others waiting.
-
-    Raises
-    ------
-    UsageError
-        On every rank, if the program is recorded already.
-    ResultsError
-        On every rank, if one cannot write its file.
-
-    Examples
-    --------
-    >>> from hpccomm.testing import run_ranks
-    >>> def program(comm):
-    ...     with comm.record() as recorder:
-    ...         comm.barrier()
-    ...     return recorder.recording
-    >>> recording, _ = run_ranks(2, program)
-    >>> list(recording.operations()), len(recording.calls["begin"])
-    (['barrier'], 2)
-    """
-    return ProgramRecorder(self, path)
-
-
 def prepare(path: str | os.PathLike[str]) -> None:
     """Raise unless a recording can be added to a file; add the one whose parts a killed program has left beside it.
 

@@ -3,6 +3,7 @@
 from typing import Any
 
 from hpccomm.communicator.core import HasCore
+from hpccomm.communicator.packing import along
 from hpccomm.reductions import Deterministic, Op, ReduceOp
 from hpccomm.schedules.algorithms import AnyAlgorithm
 
@@ -145,7 +146,7 @@ def reduce_scatter(
         If the call fails or its deadline passes.
     """
     core = self._core
-    carry_out = core.collective if axis is None else core.along(axis)
+    carry_out = core.collective if axis is None else along(core, axis)
     return carry_out(
         "reduce_scatter", x, out, async_op, timeout, algorithm, stream, op, deterministic
     )
