@@ -28,6 +28,7 @@ from hpccomm.contracts.transport import (
     DTYPES,
     RECORD,
     BoundSet,
+    MemoryUse,
     Packet,
     Persistent,
     Reach,
@@ -193,6 +194,7 @@ class LoopbackMemory:
     calls: int = 0
     plain: bool = True
     how: str = "ranks are threads of one process"
+    use: MemoryUse = field(default_factory=MemoryUse)
 
     def empty(self, nbytes: int) -> NDArray[np.uint8]:
         """Return ordinary memory, which threads share."""

@@ -81,6 +81,8 @@ class Core:
         What was decided.
     known : dict
         Prepared calls for checked synchronous host calls, by their arguments; or calls on numbers and objects.
+    use : MemoryUse
+        What this process has of registered memory.
     sink : CallSink
         What takes calls instead of their being issued.
     plan_tags : PlanTags or None
@@ -113,6 +115,7 @@ class Core:
         self.shrunk: Counter[tuple[int, ...]] = Counter()
         self.prepared_calls = PreparedCalls(backend.rank, backend.size, self.lanes)
         self.known: dict[object, Any] = {}
+        self.use = self.lanes.host.use
         self.sink = CallSink(calls)
         self.plan_tags: PlanTags | None = None
         self.count_exchanges: dict[str, Any] = {}
@@ -197,6 +200,8 @@ class Core:
             if root is not None or lists is not NO_LISTS or exclusive is not False:
                 # The class of the root, since True is equal to 1.
                 key = key, root, root.__class__, lists, exclusive
+            if self.use.registered and (registered := self.lanes.host.of_empty(source, target)):
+                key = key, registered
             try:
                 prepared = self.known.get(key)
             except TypeError:  # an argument cannot be hashed, such as a callable object

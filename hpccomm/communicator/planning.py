@@ -121,7 +121,7 @@ def explain(self: HasCore, collective: str, *args: Any, **keywords: Any) -> Choi
     """
     call = _captured(self, collective, args, keywords)
     prepared = call.prepared
-    route = prepared.lane.settled(prepared)
+    route = prepared.route
     choice: Choice = route.choice
     registered = prepared.lane.registered(call)
     return replace(choice, registered=registered, at_deadline=at_deadline(self._core, route))

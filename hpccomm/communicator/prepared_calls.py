@@ -68,7 +68,10 @@ class PreparedCalls:
         wanted = None if b is None else (b.dtype, b.shape)
         if op.__hash__ is None and given is not None:  # of mpi4py
             op = recognised(op, given[0])
-        key: object = name, lane, given, wanted, op, root, in_place, algorithm, deterministic
+        registered = lane.of_empty(a, b)
+        key: object = (
+            name, lane, given, wanted, op, root, in_place, algorithm, deterministic, registered,
+        )  # fmt: skip
         if root is not None or lists is not NO_LISTS or exclusive is not False or fresh:
             # The class of the root, since True is equal to 1.
             key = key, root.__class__, lists, exclusive, fresh
@@ -78,7 +81,7 @@ class PreparedCalls:
             prepared = key = None  # nothing is kept
         if prepared is None:
             asked = name, given, wanted, op, root, lists
-            how = exclusive, in_place, algorithm, deterministic, fresh
+            how = exclusive, in_place, algorithm, deterministic, fresh, registered
             prepared = _decided(lane, CallRequest(self._rank, self._size, *asked, *how))
             if len(self._kept) >= KEPT_CALLS:
                 self._kept.clear()

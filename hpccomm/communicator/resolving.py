@@ -7,7 +7,7 @@ memory itself is checked elsewhere: its layout by the lanes, overlap when a deci
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple
 
 from hpccomm import dtypes, reductions
@@ -61,7 +61,7 @@ class CallRequest(NamedTuple):
     """The user's request of a collective call, without the memory.
 
     `x` and `out` are pairs of dtype and shape, or None where the array was not given. If `fresh`, the
-    result goes to a new array.
+    result goes to a new array. `registered` names those of the two that are in registered memory.
     """
 
     rank: int
@@ -77,6 +77,7 @@ class CallRequest(NamedTuple):
     algorithm: AnyAlgorithm | None
     deterministic: Deterministic
     fresh: bool = False
+    registered: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,6 +137,18 @@ class Resolved:
         return lambda _x, _out: arguments(None, None)
 
 
+def _on_registered(
+    call: Signature, request: CallRequest, send: Role | None, recv: Role | None
+) -> bool:
+    """Return whether a call is one on registered arrays: all that this rank sends and receives are.
+
+    Where a rank may have none with elements, all ranks take the call as one on plain arrays.
+    """
+    # A new array lies where x does.
+    used = {"x" if each == "new" else each for each in (send, recv) if each is not None}
+    return not call.individual and 0 not in call.counts and used.issubset(request.registered)
+
+
 class _Extents(NamedTuple):
     """Elements of the blocks that are sent and received, and the shape of the result."""
 
@@ -184,12 +197,14 @@ def resolve(request: CallRequest) -> Resolved:
         exclusive=request.exclusive,
         in_place=in_place,
     )
+    send: Role | None = "x" if sends and not one_array else None
+    if request.registered:
+        call = replace(call, registered=_on_registered(call, request, send, recv))
     if one_array:
         return Resolved(call, None, "x", shape, written=not sends)
     # In place by the user's `out`, the written memory is seen from there.
     through_out = collective.in_place == "by default" or collective.sends == "block"
     written = recv == "x" or (in_place and not through_out)
-    send: Role | None = "x" if sends else None
     return Resolved(call, send, recv, extents.result, written, NOBODY in lists.peers)
 
 

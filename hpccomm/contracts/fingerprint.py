@@ -12,6 +12,9 @@ from hpccomm.reductions import Deterministic, code_of, name_of
 
 MASK = 0xFFFFFFFF
 
+MEMORY, PLAIN, REGISTERED = "memory", "plain", "registered"
+"""The kind of memory of a call's arrays among its values. A call without one is on plain arrays."""
+
 Pair = tuple[int | None, int | None]
 """The receiver and the sender of a message; None for a missing one."""
 
@@ -100,6 +103,8 @@ def of_call(
         values["root"] = call.root
     if what.prefix:
         values["exclusive"] = bool(call.exclusive)
+    if call.registered:
+        values[MEMORY] = REGISTERED
     values |= {"algorithm": algorithm, "deterministic": deterministic, **more}
     own, agreed = ((call,), 0) if call.individual else ((), call.nbytes)
     return compared(call.name, values, call.nbytes)._replace(individual=own, agreed_bytes=agreed)

@@ -45,6 +45,8 @@ class Signature:
         Of a scan.
     in_place : bool
         Whether `send` and `recv` lie in the same memory on this rank.
+    registered : bool
+        Whether the arrays of all ranks are in registered memory.
     """
 
     collective: str
@@ -57,6 +59,7 @@ class Signature:
     root: int = -1
     exclusive: bool = False
     in_place: bool = False
+    registered: bool = False
 
     @property
     def description(self) -> Collective:
@@ -92,7 +95,7 @@ class Signature:
     def summed(self) -> "Signature":
         """The call that is left once contributions are multiplied by their factor beforehand."""
         if isinstance(self.op, PremulSum):
-            return replace(self, op=ReduceOp.SUM, in_place=False)
+            return replace(self, op=ReduceOp.SUM, in_place=False, registered=False)
         return self
 
     def lengths(self, ranks: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

@@ -5,6 +5,7 @@ messages and the control plane call it.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from enum import Enum
 from typing import Any, NamedTuple, Protocol
 from zlib import crc32
@@ -191,6 +192,19 @@ class Exposure(Protocol):
         """
 
 
+@dataclass(slots=True)
+class MemoryUse:
+    """What a process has of registered memory, for all its communicators.
+
+    Attributes
+    ----------
+    registered : bool
+        Whether it has ever asked for some. As long as it has not, no array needs a look.
+    """
+
+    registered: bool = False
+
+
 class SharedMemory(Protocol):
     """Memory that the ranks of a transport reach of each other, where they share a node.
 
@@ -201,10 +215,13 @@ class SharedMemory(Protocol):
         when the first communicator was made.
     how : str
         In words, how plain arrays are reached, or why they are not.
+    use : MemoryUse
+        Of this process.
     """
 
     plain: bool
     how: str
+    use: MemoryUse
 
     def empty(self, nbytes: int) -> NDArray[np.uint8]:
         """Return registered memory, which peers map. Local. It is given back with the array.

@@ -124,8 +124,6 @@ class AlgorithmRunner:
         decision: policy.PolicyChoice,
         deterministic: bool,
         choice: Choice,
-        *,
-        direct_only: bool = False,
     ) -> Route:
         """Return the route that runs an algorithm.
 
@@ -142,11 +140,8 @@ class AlgorithmRunner:
         choice : Choice
             The decision, without the facts of the algorithm: the bytes to move at a time, and how
             the ranks of a node reach each other's arrays.
-        direct_only : bool
-            Whether the steps do nothing, and return False, unless all ranks of the node have
-            registered arrays. By default the algorithm runs on any arrays.
         """
-        pick, _, other = decision
+        pick, other = decision.pick, decision.other
         algorithm = decision.schedule_of(call.collective)
         fold = None if call.op is None else self._folder(call.op, call.dtype)
         builds = self._builds(call, algorithm, deterministic)
@@ -182,14 +177,13 @@ class AlgorithmRunner:
             },
             call.dtype,
             fold,
-            scratch=0 if direct_only else scratch,
-            plain=sharing.plain and not direct_only,
+            scratch=scratch,
+            plain=sharing.plain,
             room=sharing.room,
-            direct_only=direct_only,
         )
         start = partial(self._runner.formed, forms)
         segment = likely.segment_nbytes(itemsize)
-        reason = choice.reason if direct_only else f"{choice.reason}; {reached}"
+        reason = "; ".join(filter(None, (choice.reason, reached)))
         return Route(replace(choice, segment=segment, reason=reason), start)
 
     def _builds(self, call: Signature, found: Algorithm, deterministic: bool) -> dict[Reach, Build]:
@@ -215,7 +209,9 @@ class AlgorithmRunner:
     def _likely(
         self, builds: Mapping[Reach, Build], call: Signature, pick: policy.Pick, sharing: Sharing
     ) -> tuple[Schedule, int, str]:
-        """Return the schedule for plain arrays, the bytes staged for it, and how they are reached."""
+        """Return a call's usual schedule, the bytes staged for it, and how plain arrays are reached."""
+        if call.registered:
+            return self._schedule(builds[Reach.DIRECT], call, pick), 0, ""
         if sharing.plain or Reach.STAGED not in builds:
             return self._schedule(builds[Reach.DIRECT], call, pick), 0, sharing.how
         staged = self._schedule(builds[Reach.STAGED], call, pick)

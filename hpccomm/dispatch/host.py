@@ -39,6 +39,8 @@ class HostDispatch:
     ----------
     policy : policy.Policy
         Chooses the algorithms.
+    memory : SharedMemory or None
+        Has the registered memory; None where the ranks of a node share none.
     """
 
     def __init__(self, backend: Backend, settings: Settings, tables: policy.Tables) -> None:
@@ -47,6 +49,7 @@ class HostDispatch:
         self._products = ScratchBuffer()
         self._average = cache(partial(Average, contributions=backend.size))
         self._sharing = sharing(backend, settings)
+        self.memory = None if self._sharing is None else backend.collectives.shared
         self._shared = self._sharing is not None and backend.topology.num_nodes == 1
         memory = memory_way(self._sharing)
         shape = tables.shape(backend.name, backend.topology, memory)
@@ -79,39 +82,39 @@ class HostDispatch:
         inner = call.summed
         native = self._native(inner)
         conditions = self._conditions(native, deterministic)
-        decision = self.policy.decide(call, algorithm, conditions, self._setting)
+        # Multiplied contributions lie in memory of their own.
+        asking = replace(call, registered=inner.registered)
+        decision = self.policy.decide(asking, algorithm, conditions, self._setting)
         before, after = self._before(call), self._after(call, decision.algorithm)
         asked = self._setting if algorithm is None else algorithm
-        if call.op is not None and asked == policy.AUTO and decision.algorithm != policy.NATIVE:
+        own = decision.algorithm != policy.NATIVE and not decision.registered
+        if call.op is not None and asked == policy.AUTO and own:
             from hpccomm.dispatch.gathered import gathered
 
             small = gathered(backend, inner)
             if small is not None:
                 return with_pre_and_post(small, before, after)
         choice = Choice(
-            call.name, "host", backend.name, decision.algorithm, None, False, decision.reason
+            call.name,
+            "host",
+            backend.name,
+            decision.algorithm,
+            None,
+            call.registered,
+            decision.reason,
         )
         if decision.algorithm == policy.NATIVE:
             assert native is not None
             route = Route(choice, _polled(native), native.run)
         elif deterministic and call.description.prefix and call.accumulator != call.dtype:
-            wide = replace(inner, dtype=call.accumulator, in_place=False)
+            wide = replace(inner, dtype=call.accumulator, in_place=False, registered=False)
             route = _widened(self._own.route(call, wide, decision, True, choice))
         else:
             route = self._own.route(call, inner, decision, deterministic, choice)
         route = with_pre_and_post(route, before, after)
         if call.individual and asked == policy.AUTO:
             return replace(route, planned=self._planned(inner, choice))
-        # Multiplied contributions lie in memory of their own. Without a polling thread, calls are
-        # not left.
-        if before is not None or backend.thread_restriction:
-            return route
-        other = self.policy.registered(call, algorithm, conditions, self._setting)
-        if other is None or other.pick == decision.pick:
-            return route
-        way = f"{other.algorithm!r} where the arrays of all ranks are registered"
-        choice = replace(route.choice, reason=f"{route.choice.reason}; {way}")
-        return replace(route, choice=choice, registered=self._registered(call, other))
+        return route
 
     def _binned(self, call: Signature, algorithm: AnyAlgorithm | None) -> Route:
         """Return the route by binned sums; where the order makes no difference, the usual one."""
@@ -121,7 +124,14 @@ class HostDispatch:
 
         parts = 2 if dtypes.is_complex(call.dtype) else 1  # real and imaginary ones
         counts = tuple(count * parts for count in call.counts)
-        inner = replace(call, dtype=dtypes.BINNED, counts=counts, op=ReduceOp.SUM, in_place=False)
+        inner = replace(
+            call,
+            dtype=dtypes.BINNED,
+            counts=counts,
+            op=ReduceOp.SUM,
+            in_place=False,
+            registered=False,
+        )
         route = self.decide(inner, algorithm, False)
 
         def start(send: Buffer, recv: Buffer) -> Steps:
@@ -159,21 +169,6 @@ class HostDispatch:
         reason = f"all ranks of the plan have agreed on it; with equal blocks {decision.reason}"
         own = replace(choice, algorithm=policy.NATIVE, reason=reason)
         return Route(own, _polled(native), native.run)
-
-    def _registered(self, call: Signature, decision: policy.PolicyChoice) -> Route:
-        """Return the route for arrays registered on all ranks; its steps tell whether it ran."""
-        way = decision.algorithm
-        choice = Choice(call.name, "host", self._backend.name, way, None, True, decision.reason)
-        own = self._own.route(call, call.summed, decision, False, choice, direct_only=True)
-        return with_pre_and_post(own, None, self._after(call, way))
-
-    def registered(self, *arrays: Buffer) -> bool:
-        """Tell whether this rank has arrays, all of them in memory that its peers map. Local."""
-        shared = self._backend.collectives.shared
-        if self._sharing is None or shared is None:
-            return False
-        held = [shared.holds(each) for each in arrays if each is not None and each.size]
-        return bool(held) and all(held)
 
     def _before(self, call: Signature) -> Before | None:
         """Return the function for the contribution of `send`, or None if it is unchanged."""

@@ -3,12 +3,12 @@
 The dispatches make them; the lanes keep them in prepared calls and start them.
 """
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 from hpccomm.contracts.backend import Blocking, Buffer, Start
 from hpccomm.contracts.choice import Choice
+from hpccomm.contracts.transport import Steps
 
 Before = Callable[[Buffer], Buffer]
 After = Callable[[Buffer], None]
@@ -26,9 +26,6 @@ class Route:
         ``start(send, recv)`` returns the polled steps.
     run : Blocking or None
         Blocks in the backend's library; synchronous calls take it if not None.
-    registered : Route or None
-        A faster route if the arrays of all ranks are registered. All ranks must take it together;
-        otherwise its steps return False without any effect.
     planned : Route or None
         The route of a plan, if all ranks have one and have agreed on it.
     """
@@ -36,7 +33,6 @@ class Route:
     choice: Choice
     start: Start
     run: Blocking | None = None
-    registered: "Route | None" = None
     planned: "Route | None" = None
 
 
@@ -45,14 +41,12 @@ def with_pre_and_post(route: Route, before: Before | None, after: After | None) 
     if before is None and after is None:
         return route
     run = route.run
-    start: Callable[[Buffer, Buffer], Any] = route.start
 
-    def start_all(send: Buffer, recv: Buffer) -> Generator[bool, None, Any]:
+    def start_all(send: Buffer, recv: Buffer) -> Steps:
         given = before(send) if before else send  # kept alive here
-        done = yield from start(given, recv)
-        if after and done is not False:
+        yield from route.start(given, recv)
+        if after:
             after(recv)
-        return done
 
     if run is None:
         return Route(route.choice, start_all)

@@ -17,7 +17,7 @@ from hpccomm.dtypes import DType
 from hpccomm.errors import UnsupportedDtype, UsageError
 from hpccomm.memory.cuda import arrays as devices
 from hpccomm.memory.cuda.arrays import DeviceArray, on_device
-from hpccomm.memory.foreign import class_name, host_array
+from hpccomm.memory.foreign import class_name, host_array, is_tensor
 
 Array = NDArray[Any]
 View = Array | DeviceArray
@@ -183,6 +183,14 @@ def empty_like_kind(x: object, shape: Sequence[int], dtype: DType) -> Any:
     if new_empty is not None:
         return new_empty(tuple(shape))
     return np.empty(tuple(shape), dtype)
+
+
+def like_kind(x: object, memory: NDArray[np.uint8], shape: Sequence[int], dtype: DType) -> Any:
+    """Return an array over memory, of the kind of `x`, which lies on the host; see `empty_like_kind`."""
+    if is_tensor(x):
+        bits = sys.modules["torch"].from_numpy(memory)
+        return bits.view(x.dtype).view(tuple(shape))  # type: ignore[attr-defined]  # of a tensor
+    return memory.view(dtype).reshape(shape)
 
 
 def check_dtype(name: str, dtype: DType) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from hpccomm.contracts.collectives import CALLS
-from hpccomm.contracts.fingerprint import written
+from hpccomm.contracts.fingerprint import MEMORY, PLAIN, written
 from hpccomm.contracts.pairing import odd_ones, unfit
 from hpccomm.contracts.side import ANSWERED, GONE, SILENT, STOPPED, Answer, Facts
 from hpccomm.runtime.operation import FINALIZE
@@ -389,7 +389,8 @@ def side_by_side(called: Mapping[int, Facts]) -> str:
     differ = [key for key in fields if key != "operation"]
     groups: dict[str, list[int]] = {}
     for rank, record in records.items():
-        values = ", ".join(f"{key} {record[key]}" for key in differ if key in record)
+        known = record if MEMORY not in fields else {MEMORY: PLAIN, **record}
+        values = ", ".join(f"{key} {known[key]}" for key in differ if key in known)
         site = called[rank].get("site", "")
         call = f"{record.get('operation')}({values}){f' at {site}' if site else ''}"
         groups.setdefault(call, []).append(rank)
@@ -400,4 +401,14 @@ def side_by_side(called: Mapping[int, Facts]) -> str:
     hint = "; give one dtype on all ranks, such as x.astype(float) or float(x)" * dtypes
     if differ == ["count", "shape"] and f"{record['operation']}_v" in CALLS:
         hint += f"; {record['operation']}_v takes blocks of different sizes"
+    if "operation" not in fields and len({_memory(record) for record in records.values()}) > 1:
+        hint += (
+            "; give registered arrays on all ranks, such as x = comm.empty(shape, dtype), or plain ones on all: "
+            "of a rank's x and out both must be registered"
+        )
     return "; ".join(told) + hint
+
+
+def _memory(record: Facts) -> tuple[object, ...]:
+    """Return the kind of memory of a call, or of each call of a batch."""
+    return tuple(each.get(MEMORY, PLAIN) for each in record.get("calls", (record,)))

@@ -23,67 +23,30 @@ from hpccomm.communicator.lanes.message import (
 from hpccomm.contracts.backend import Backend, Blocking, Buffer, Start, both
 from hpccomm.contracts.choice import Choice
 from hpccomm.contracts.fingerprint import CallFingerprint, of_message
-from hpccomm.contracts.transport import DTYPES, Steps, Transport
+from hpccomm.contracts.transport import DTYPES, MemoryUse, Steps, Transport
 from hpccomm.dispatch.host import HostDispatch
 from hpccomm.dispatch.policy import AUTO, NATIVE
 from hpccomm.dispatch.route import Route
 from hpccomm.dtypes import DType
 from hpccomm.errors import UsageError
 from hpccomm.memory.cuda.arrays import Queue
-from hpccomm.memory.views import Array, as_bytes, check_layout, empty_like_kind
+from hpccomm.memory.views import (
+    Array,
+    as_bytes,
+    check_layout,
+    empty_like_kind,
+    host_view,
+    like_kind,
+)
 from hpccomm.runtime.callpath import BLOCKED, EXCHANGED, PLAN, STARTED, Diversion, Issue, compiled
 from hpccomm.runtime.engine import CallEngine
 from hpccomm.runtime.operation import Operation, as_one
-from hpccomm.runtime.recorder import BLOCKING, MODE, POLLED
 from hpccomm.runtime.traffic import PLANNED
 from hpccomm.runtime.waiting import at_once
 from hpccomm.runtime.work import Work
 
-HABITS = 4096
-"""The most signatures with notes of their own on registered arrays; others share them."""
-
 MESSAGES = 1024
 """Prepared calls of messages that are kept; a program that sends more different ones makes them again."""
-
-
-# Calls that are faster on arrays that are registered on all ranks. To find out whether they are, the ranks of the node
-# meet, as a call on registered arrays does anyway; on others that is for nothing. So the calls of one signature meet as
-# long as that pays. Where it does not, they meet in the 2nd, 4th, 8th and 16th call, and then in one of `LONGEST`: what
-# was called before does not decide how fast a call is.
-
-LONGEST = 17
-"""The most consecutive calls without a meeting, or with one in vain. A prime, so that a program
-that uses a few arrays in turn meets with each of them."""
-
-
-class Habit:
-    """Whether the calls of one signature meet. All ranks change it in the same calls, to the same.
-
-    Attributes
-    ----------
-    registered : bool
-        Whether they meet in each call, since they have lately found that it pays.
-    left : int
-        Calls until that changes, unless one finds registered arrays.
-    """
-
-    __slots__ = ("_pause", "left", "registered")
-
-    def __init__(self) -> None:
-        self.registered = False
-        self.left = self._pause = 1
-
-    def met(self, registered: bool) -> None:
-        """Note the outcome of a call."""
-        if registered:
-            self.registered, self.left, self._pause = True, LONGEST, 1
-            return
-        if self.registered:
-            self.left -= 1
-            if self.left:
-                return
-        self.registered, self.left = False, self._pause
-        self._pause = min(2 * self._pause, LONGEST)
 
 
 class HostLane(Lane):
@@ -114,63 +77,16 @@ class HostLane(Lane):
         self._messages: dict[object, PreparedCall[Route]] = {}
         self.open_receives: dict[object, Any] = {}  # see `open_receives`
         self.rests: dict[tuple[int, int], list[Steps]] = {}  # as well
-        self._habits: dict[int, Habit] = {}
+        self.use = MemoryUse() if dispatch.memory is None else dispatch.memory.use
 
     def _carrying(self, prepared: PreparedCall[Any], route: Route) -> Issue:
         calls, label, tally = self._calls, prepared.label, prepared.tally
-        if route.registered is not None:
-            habit = self._habit(label)
-            meets = calls.polling(label, tally, self._meeting(route, habit))
-            return _either(habit, meets, self._carrying(prepared, _on_arrays(route)))
         if route.run is not None:
             return compiled(BLOCKED)(calls, label, tally, route.run.call)
         return calls.polling(label, tally, route.start, ordered=prepared.ordered)
 
-    def _meeting(self, route: Route, habit: Habit) -> Start:
-        """Return the function for the steps of a call in which the ranks meet, and its notes.
-
-        The route for registered arrays carries the call out if all ranks' arrays are registered;
-        its steps return that. Otherwise the usual route does.
-        """
-        calls, start, run = self._calls, route.start, route.run
-        assert route.registered is not None
-        meet: Callable[[Buffer, Buffer], Any] = route.registered.start
-
-        def steps(send: Buffer, recv: Buffer) -> Steps:
-            found = yield from meet(send, recv)
-            habit.met(found)
-            if found:
-                return
-            if run is None:
-                yield from start(send, recv)
-                return
-            if calls.gate.error is not None:  # the library's call would not see it
-                raise calls.gate.error
-            entry = calls.current
-            assert entry is not None  # of this very call
-            entry[MODE] = BLOCKING
-            try:
-                run.call(*run.arguments(send, recv))
-            finally:
-                entry[MODE] = POLLED
-
-        return steps
-
-    def _habit(self, label: CallFingerprint) -> Habit:
-        return self._habits.setdefault(label.fingerprint % HABITS, Habit())
-
-    def settled(self, prepared: PreparedCall[Route]) -> Route:
-        """Return the route that the next call takes, as far as that is known. Local."""
-        route = prepared.route
-        if route.registered is not None and self._habit(prepared.label).registered:
-            return route.registered
-        return route
-
     def _arguments(self, route: Route) -> Callable[[Any, Any], tuple[Any, ...]]:
-        # What may go one way or the other is given arrays.
-        if route.run is None or route.registered is not None:
-            return both
-        return route.run.arguments
+        return both if route.run is None else route.run.arguments
 
     def _agreeing(self, route: Route, label: CallFingerprint) -> Route:
         calls, check, start, run = self._calls, self._check, route.start, route.run
@@ -184,8 +100,6 @@ class HostLane(Lane):
 
             return check.steps(label, begun)
 
-        if route.registered is not None:
-            start, run = self._meeting(route, self._habit(label)), None
         if run is None:
             return Route(route.choice, agreed_start)
 
@@ -242,8 +156,12 @@ class HostLane(Lane):
         raise UsageError(f"stream is {stream!r}; it is for device arrays, and this call has none")
 
     def new_like(self, x: Any, shape: tuple[int, ...], dtype: DType, queue: Queue | None) -> Any:
-        """Return a new array of the kind of `x`, for a result."""
-        return empty_like_kind(x, shape, dtype)
+        """Return a new array of the kind of `x`, for a result. It is registered if `x` is."""
+        if not self.use.registered or not self._holds(host_view(x, "x")):
+            return empty_like_kind(x, shape, dtype)
+        memory = self.dispatch.memory
+        assert memory is not None
+        return like_kind(x, memory.empty(prod(shape) * dtype.itemsize), shape, dtype)
 
     def clear(self, new: Any, x: Any, queue: Queue | None) -> None:
         """Fill a new array with zeros."""
@@ -297,27 +215,14 @@ class HostLane(Lane):
         return carry_out
 
     def willing(self, call: Call) -> bool:
-        """Tell whether the call's route has a way for plans, or this rank's arrays are registered."""
-        route: Route = call.prepared.route
-        return self.registered(call) if route.registered is not None else route.planned is not None
+        """Tell whether the call's route has a way for plans."""
+        return call.prepared.route.planned is not None
 
     def agreed(self, call: Call, async_op: bool, *, willing: object) -> Call:
-        """Return an agreed call of a plan, and note the agreement.
-
-        That is not noted where ranks also agree on registered arrays: other calls do so in their first one.
-        """
-        route: Route = call.prepared.route
-        # The notes must be equal on all ranks, and `planned` is not.
-        if async_op or route.registered is None:
-            call = super().agreed(call, async_op, willing=willing)
-            if async_op or not willing or route.planned is None:
-                return call
-            route = route.planned
-        else:
-            start = self._meeting(route, Habit())
-            own = Route(route.registered.choice, start)
-            route = own if willing else replace(route, registered=None)
-        return self._on_route(call, route)
+        """Return an agreed call of a plan, and note the agreement."""
+        call = super().agreed(call, async_op, willing=willing)
+        planned = call.prepared.route.planned
+        return call if async_op or not willing or planned is None else self._on_route(call, planned)
 
     def issuing(self, call: Call) -> Callable[[float], None]:
         """Return the function that carries out a planned call repeatedly."""
@@ -384,9 +289,21 @@ class HostLane(Lane):
 
     def registered(self, call: Call) -> bool:
         """Tell whether a call's arrays on this rank are in memory that its peers map. Local."""
-        send: Any = call.send
-        recv: Any = call.recv
-        return self.dispatch.registered(send, recv)
+        arrays: tuple[Any, Any] = (call.send, call.recv)
+        there = [each for each in arrays if each is not None and each.size]
+        return bool(there) and all(map(self._holds, there))
+
+    def of_empty(self, x: Any, out: Any) -> tuple[str, ...]:
+        """Return the names of the arrays that are registered: some of ``"x"`` and ``"out"``. Local."""
+        if not self.use.registered:
+            return ()
+        x_is = x is not None and self._holds(x)
+        out_is = x_is if out is x else out is not None and self._holds(out)
+        return ("x",) * x_is + ("out",) * out_is
+
+    def _holds(self, array: Array) -> bool:
+        memory = self.dispatch.memory
+        return memory is not None and memory.holds(array)
 
     def empty(self, shape: tuple[int, ...], dtype: DType) -> Any:
         """Return an array in memory that the ranks of the node map."""
@@ -411,16 +328,6 @@ class HostLane(Lane):
             yield route.choice, x
 
 
-def _on_arrays(route: Route) -> Route:
-    """Return a route for arrays that need not be registered, which takes the arrays as arguments."""
-    run = route.run
-    if run is None:
-        return replace(route, registered=None)
-    call, arguments = run.call, run.arguments
-    on_arrays = Blocking(lambda send, recv: call(*arguments(send, recv)))
-    return replace(route, run=on_arrays, registered=None)
-
-
 def _operation(call: Call, label: CallFingerprint) -> Operation:
     """Return a call as something polled."""
     prepared, send, recv = call.prepared, call.send, call.recv
@@ -431,17 +338,3 @@ def _operation(call: Call, label: CallFingerprint) -> Operation:
 def _begun(calls: Any, _recv: Buffer) -> Steps:
     """Begin the messages of a batch."""
     return at_once([call.prepared.route.start(call.send, call.recv) for call in calls])
-
-
-def _either(habit: Habit, meets: Issue, plain: Issue) -> Issue:
-    """Return the function that calls `meets` by habit or when due, else `plain`."""
-
-    def issue(arguments: tuple[Any, ...], keep: object, timeout: float) -> None:
-        if not habit.registered:
-            habit.left -= 1
-            if habit.left:
-                plain(arguments, keep, timeout)
-                return
-        meets(arguments, keep, timeout)
-
-    return issue

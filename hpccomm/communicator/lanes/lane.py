@@ -242,10 +242,6 @@ class Lane(ABC):
     def _carrying(self, prepared: PreparedCall[Any], route: Any) -> Callable[..., None]:
         """Return the function that carries out calls on a route."""
 
-    def settled(self, prepared: PreparedCall[Any]) -> Any:
-        """Return the route that the next call takes, as far as that is known. Local."""
-        return prepared.route
-
     def _arguments(self, route: Any) -> Callable[[Any, Any], tuple[Any, ...]]:
         """Return the function for the arguments of a route's calls on host arrays."""
         return both
@@ -431,6 +427,10 @@ class Lane(ABC):
     @abstractmethod
     def registered(self, call: Call) -> bool:
         """Tell whether a call's arrays on this rank, all that have elements, are registered. Local."""
+
+    def of_empty(self, _x: View | None, _out: View | None) -> tuple[str, ...]:
+        """Return the names of the arrays whose memory counts as registered in every call."""
+        return ()
 
     @abstractmethod
     def empty(self, shape: tuple[int, ...], dtype: DType) -> Any:

@@ -3,7 +3,7 @@
 `hpccomm.dispatch.algorithms` makes one for each call's form.
 """
 
-from collections.abc import Generator, Sequence
+from collections.abc import Sequence
 from itertools import cycle
 from typing import Any
 
@@ -80,10 +80,8 @@ class Runner:
         buffers = (scratch if send is None else send, scratch if recv is None else recv, scratch)
         return self._program(program, tag, fold, buffers)
 
-    def formed(self, forms: Variants, send: Buffer, recv: Buffer) -> Generator[bool, None, bool]:
+    def formed(self, forms: Variants, send: Buffer, recv: Buffer) -> Steps:
         """Run the form that fits what the ranks of the node reach of each other, polled.
-
-        The steps return whether there is one, which is the same on all ranks.
 
         Parameters
         ----------
@@ -114,16 +112,13 @@ class Runner:
                     yield from exchanges.late(each)
             form = forms.learned(exchanges.table, exposure, self._results)
             turns = form.turns
-            if forms.direct_only and form.reach is not Reach.DIRECT:
-                exposure.release()
-                return False
             if turns is None:
                 program = form.program
                 buffers = self._reached(form, exposure, forms, send, recv)
                 if not isinstance(program, MemoryProgram):
                     yield from self._program(program, tag, forms.fold, buffers)
                     exposure.release()
-                    return True
+                    return
                 turns = (
                     (buffers.actions(each.local, forms.fold), each.barrier)
                     for each in program.rounds
@@ -139,7 +134,6 @@ class Runner:
             keep(exposure, exchanges, send, recv)
             raise
         exposure.release()
-        return True
 
     def _reached(
         self, found: ReachedForm, exposure: Exposure, forms: Variants, send: Buffer, recv: Buffer

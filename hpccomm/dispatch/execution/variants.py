@@ -97,8 +97,6 @@ class Variants:
         Whether plain arrays may be reached, where they can be.
     room : int
         Bytes of such scratch that this process may have in use for all its calls.
-    direct_only : bool
-        Whether nothing is done unless all ranks of the node reach each other's arrays directly.
     """
 
     members: tuple[int, ...]
@@ -109,7 +107,6 @@ class Variants:
     scratch: int
     plain: bool
     room: int
-    direct_only: bool = False
     _last: tuple[bytes, ReachedForm] | None = field(init=False, default=None)
     _found: dict[bytes, ReachedForm] = field(init=False, default_factory=dict)
     _recent: _Recent | None = field(init=False, default=None)
@@ -213,7 +210,8 @@ class Variants:
         fault = "all make different calls" if everyone else "made another call than the others"
         raise RankMismatch(
             f"{ranks_named(odd)} {fault}; "
-            "give arrays of the same size and dtype, and the same op, root and algorithm, on all ranks",
+            "give arrays of the same size, dtype and memory (of comm.empty, or not), and the same op, root and "
+            "algorithm, on all ranks",
             ranks=odd,
         )
 

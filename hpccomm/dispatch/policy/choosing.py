@@ -48,11 +48,15 @@ IN_ORDER = (
 
 
 class PolicyChoice(NamedTuple):
-    """An algorithm with its parameters, or `AUTO`, and why; `other` is it, if it is not hpccomm's own."""
+    """An algorithm with its parameters, or `AUTO`, and why.
+
+    `other` is it, if it is not hpccomm's own. It may be chosen because the arrays are `registered`.
+    """
 
     pick: Pick
     reason: str = ""
     other: Algorithm | None = None
+    registered: bool = False
 
     @property
     def algorithm(self) -> str:
@@ -221,7 +225,7 @@ class Policy(NamedTuple):
         """
         deterministic, names = conditions.deterministic, applicable(call, conditions)
         over = f"{self.shape.backend}{self._apart(call, algorithm, conditions.shared)}"
-        pick, _, other = asked_for(algorithm, setting, names, call, over, conditions)
+        pick, _, other, _ = asked_for(algorithm, setting, names, call, over, conditions)
         name = pick.algorithm
         if name == AUTO:
             return self._automatic(call, names, conditions)
@@ -229,22 +233,11 @@ class Policy(NamedTuple):
             pick = self.named(call.collective, name, call.nbytes, deterministic=deterministic)
         return PolicyChoice(pick, f"as asked; {IN_ORDER}" if deterministic else "as asked", other)
 
-    def registered(
-        self,
-        call: Signature,
-        algorithm: AnyAlgorithm | None,
-        conditions: Conditions,
-        setting: str = AUTO,
+    def _on_registered(
+        self, call: Signature, names: tuple[str, ...], conditions: Conditions
     ) -> PolicyChoice | None:
-        """Choose what a call takes where its arrays are registered on all ranks.
-
-        Parameters are as of `decide`. None if it does not depend on the arrays, or is unknown.
-        """
-        if conditions != _REGISTERED_COUNTS or call.individual or self.shape.ranks == 1:
-            return None
-        names = applicable(call, conditions)
-        asked = asked_for(algorithm, setting, names, call, "", conditions)
-        if asked.algorithm != AUTO:
+        """Choose for registered arrays; None where they make no difference, or none is known."""
+        if not call.registered or conditions != _REGISTERED_COUNTS:
             return None
         row = self.table.find(call.collective, REGISTERED_CASE, call.nbytes)
         if row is None or row.pick.algorithm not in names:
@@ -253,7 +246,7 @@ class Policy(NamedTuple):
         if known is None or not (known.shared or known.direct):
             return None  # the arrays make no difference to its steps
         why = f"the fastest on registered arrays from {row.start} bytes on by {self.source}"
-        return PolicyChoice(row.pick, why)
+        return PolicyChoice(row.pick, why, registered=True)
 
     def _apart(self, call: Signature, algorithm: AnyAlgorithm | None, shared: bool) -> str:
         """Return why an algorithm does not apply that needs shared memory, or ''."""
@@ -291,6 +284,9 @@ class Policy(NamedTuple):
             why += "each rank has its own number of bytes, and all must choose alike"
             name = NATIVE if native else fastest(call, names, self.network()).algorithm
             return PolicyChoice(Pick(name), why)
+        on_registered = self._on_registered(call, names, conditions)
+        if on_registered is not None:
+            return on_registered
         row = self.table.find(call.collective, case, call.nbytes)
         fits = native or self.table.near(self.shape)
         if row is not None and fits:

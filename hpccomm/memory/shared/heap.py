@@ -160,6 +160,12 @@ class HeapSegment:
     idle: IdlePages
 
 
+class RegisteredBytes(AddressedBytes):
+    """The memory of one array of `Heap.empty`."""
+
+    __slots__ = ()
+
+
 class Heap:
     """The registered memory of this process.
 
@@ -207,7 +213,7 @@ class Heap:
             except OSError as error:
                 self._give(segment, start, size)
                 raise _none_left(nbytes, error) from None
-        block = AddressedBytes(segment.at + start, nbytes)
+        block = RegisteredBytes(segment.at + start, nbytes)
         # At exit it need not be returned.
         weakref.finalize(block, self._give, segment, start, size).atexit = False
         return block.array()

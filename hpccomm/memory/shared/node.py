@@ -20,7 +20,7 @@ from hpccomm.errors import CommunicationError
 from hpccomm.memory.folding import FAR_BLOCK_BYTES
 from hpccomm.memory.foreign import AddressedBytes
 from hpccomm.memory.scratch import ScratchBuffer
-from hpccomm.memory.shared.heap import Heap
+from hpccomm.memory.shared.heap import Heap, RegisteredBytes
 from hpccomm.memory.shared.pages import PeerPages, RemoteMemory, ended
 from hpccomm.memory.shared.process import process_memory
 from hpccomm.memory.views import address
@@ -103,7 +103,7 @@ class NodeMemory:
         self._pids = dict(pids)
         self._fullest = fullest
         self._peers = {peer: _Peer(peer, pid) for peer, pid in pids.items()}
-        self._heap, self._leases, self._segments = process_memory()
+        self._heap, self._leases, self._segments, self.use = process_memory()
         self.housekeep = self._heap.housekeep
         self._bounce = ScratchBuffer(FAR_BLOCK_BYTES)
         self._own = lru_cache(KEPT)(partial(_own, self._heap))
@@ -116,6 +116,7 @@ class NodeMemory:
 
     def empty(self, nbytes: int) -> NDArray[np.uint8]:
         """Return registered memory."""
+        self.use.registered = True
         return self._heap.empty(nbytes)
 
     def share(self, room: int) -> int:
@@ -124,6 +125,11 @@ class NodeMemory:
 
     def holds(self, data: Array) -> bool:
         """Return whether an array lies in registered memory of this process."""
+        owner: object = data.base
+        while owner.__class__ is np.ndarray:
+            owner = owner.base
+        if owner is None or owner.__class__ is RegisteredBytes:  # NumPy's own memory, or the heap's
+            return owner is not None
         return self._heap.where(address(data)) is not None
 
     def expose(

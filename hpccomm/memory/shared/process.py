@@ -11,6 +11,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from hpccomm.contracts.transport import MemoryUse
 from hpccomm.memory.foreign import AddressedBytes
 from hpccomm.memory.shared import libc
 from hpccomm.memory.shared.heap import NAME, Heap
@@ -123,6 +124,7 @@ class ProcessMemory(NamedTuple):
     heap: Heap
     leases: Leases
     peers: PeerSegments
+    use: MemoryUse
 
 
 _of_process: dict[int, ProcessMemory] = {}
@@ -136,7 +138,8 @@ def process_memory() -> ProcessMemory:
     if memory is None:
         heap = Heap(commit=_strict())
         # Where two threads make one, both get the first.
-        memory = _of_process.setdefault(process, ProcessMemory(heap, Leases(heap), PeerSegments()))
+        made = ProcessMemory(heap, Leases(heap), PeerSegments(), MemoryUse())
+        memory = _of_process.setdefault(process, made)
     return memory
 
 
