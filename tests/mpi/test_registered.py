@@ -1,14 +1,15 @@
-"""The choice of `auto` on agreed facts about registered memory: right for all later calls."""
+"""Registered memory is used on all ranks of a call or on none, whatever was called before."""
 
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
-from one_size import by_default_on
 
 import hpccomm
 from hpccomm.dispatch.policy import Pick, Table, TableRow
+from hpccomm.errors import RankMismatch
+from hpccomm.runtime.recorder import BLOCKING, LABEL, MODE, NUMBER, ORIGIN, calls
 
 if TYPE_CHECKING:
     from mpi4py import MPI
@@ -55,118 +56,150 @@ def takes(comm: hpccomm.Communicator, x: np.ndarray) -> str:
     return comm.explain("all_reduce", x).algorithm
 
 
-def test_calls_go_by_the_arrays_of_those_before_and_any_mixture_works(
+def arrays(comm: hpccomm.Communicator, count: int = COUNT) -> tuple[np.ndarray, np.ndarray]:
+    """Return a registered array, and a plain one."""
+    return comm.empty(count, np.float32), np.empty(count, np.float32)
+
+
+def test_what_was_called_before_does_not_decide_how_a_call_is_carried_out(
     comm: hpccomm.Communicator,
 ) -> None:
-    registered, plain = comm.empty(COUNT, np.float32), np.empty(COUNT, np.float32)
-    assert takes(comm, registered) == "native"  # nothing is agreed yet
-    reduced(comm, registered, lambda: comm.all_reduce(registered))
-    assert takes(comm, registered) == takes(comm, plain) == "shm"
-    for turn in range(2 * comm.size):
-        x = registered if turn % comm.size == comm.rank else plain
+    registered, plain = arrays(comm)
+    for x in (plain, registered, *[plain] * 20, registered, plain, registered[:], plain[:]):
+        way = "shm" if comm.explain("all_reduce", x).registered else "native"
+        assert takes(comm, x) == way
         reduced(comm, x, lambda x=x: comm.all_reduce(x))
-        y = plain if turn % comm.size == comm.rank else registered
-        reduced(comm, y, lambda y=y: comm.all_reduce(y, op=hpccomm.ReduceOp.SUM))
-    out = comm.empty(COUNT, np.float32)
-    reduced(comm, plain, lambda: comm.all_reduce(plain, out=out))  # another kind: not in place
+        mine = [each for each in calls() if each[ORIGIN] is comm._core.calls.origin]
+        last = max(mine, key=lambda each: each[NUMBER])
+        assert last[LABEL].values["algorithm"] == way
+        assert (last[MODE] is BLOCKING) == (way == "native")
+    for x, way in ((registered, "shm"), (plain, "native")):
+        assert comm.explain("broadcast", x, comm.size - 1).algorithm == way
+        x[:] = comm.rank
+        comm.broadcast(x, comm.size - 1)
+        assert (x == comm.size - 1).all()
+        x[:] = comm.rank
+        comm.all_reduce(x, op=hpccomm.ReduceOp.AVG)  # divided once, whoever carries it out
+        assert (x == (comm.size - 1) / 2).all()
 
 
-def test_one_plain_array_leaves_a_kind_of_call_to_the_library(comm: hpccomm.Communicator) -> None:
-    x = np.empty(COUNT) if comm.rank == 0 else comm.empty(COUNT, np.float64)
-    for _ in range(2):
-        reduced(comm, x, lambda: comm.all_reduce(x))
-        assert takes(comm, x) == "native"
-    # Averages are divided once, whoever carries the call out.
-    for mine in (x, comm.empty(COUNT, np.float64)):
-        mine[:] = comm.rank
-        comm.all_reduce(mine, op=hpccomm.ReduceOp.AVG)
-        assert (mine == (comm.size - 1) / 2).all()
-
-
-@by_default_on(2)
-def test_a_plan_and_each_large_call_go_by_their_own_arrays(comm: hpccomm.Communicator) -> None:
+def test_every_form_of_a_call_goes_by_its_arrays(comm: hpccomm.Communicator) -> None:
     for count in (COUNT, LARGE):
-        registered, plain = comm.empty(count, np.float32), np.empty(count, np.float32)
-        mixed = plain if comm.rank == comm.size - 1 else registered
-        for x, way in ((registered, "shm"), (mixed, "native"), (plain, "native")):
+        for x, way in zip(arrays(comm, count), ("shm", "native"), strict=True):
             plan = comm.plan("all_reduce", x)
-            assert plan.choice.algorithm == way
+            assert [each.algorithm for each in plan.choices] == [way]
             for _ in range(2):
                 reduced(comm, x, plan)
-        for x in (registered, mixed, plain, registered):
-            reduced(comm, x, lambda x=x: comm.all_reduce(x))
+            reduced(comm, x, lambda x=x: comm.all_reduce(x, async_op=True).wait())
+            x[:] = 1
+            with comm.batch():
+                comm.all_reduce(x)
+            assert (x == comm.size).all()
 
 
-def test_what_a_plan_agrees_on_holds_for_that_plan_alone(comm: hpccomm.Communicator) -> None:
-    for count, first in ((COUNT + 1, "native"), (COUNT + 2, "shm")):
-        registered, plain = comm.empty(count, np.float32), np.empty(count, np.float32)
-        plan = comm.plan("all_reduce", plain if first == "native" else registered)
-        assert plan.choice.algorithm == first
-        reduced(comm, plain if first == "native" else registered, plan)
-        assert takes(comm, registered) == takes(comm, plain) == "native"
-        reduced(comm, registered, lambda x=registered: comm.all_reduce(x))
-        assert takes(comm, registered) == takes(comm, plain) == "shm"
-        reduced(comm, plain, lambda x=plain: comm.all_reduce(x))
-
-
-@by_default_on(2)
-def test_what_was_called_before_does_not_decide_how_fast_a_call_is(
-    comm: hpccomm.Communicator, monkeypatch: pytest.MonkeyPatch
+def test_of_one_rank_all_arrays_are_registered_or_they_count_as_plain(
+    comm: hpccomm.Communicator,
 ) -> None:
-    registered = comm.empty(COUNT, np.float32), comm.empty(COUNT, np.float32)
-    plain = np.empty(COUNT, np.float32), np.empty(COUNT, np.float32)
-    ramp = np.arange(COUNT, dtype=np.float32) % 100
+    registered, plain = arrays(comm)
+    other = comm.empty(COUNT, np.float32)
+    for x, out, way in (
+        (registered, other, "shm"),
+        (registered, plain, "native"),
+        (plain, registered, "native"),
+    ):
+        # On another rank both may be plain.
+        given = x if comm.rank or way == "shm" else np.empty(COUNT, np.float32)
+        assert comm.explain("all_reduce", given, out=out).algorithm == way
+        reduced(comm, given, lambda x=given, out=out: comm.all_reduce(x, out=out))
 
-    def met(name: str, arrays: tuple[np.ndarray, np.ndarray]) -> bool:
-        """Make a call, look at what came of it, and tell whether the next one looks for registered arrays."""
-        x, out = arrays
-        x[:] = ramp + comm.rank
-        if name == "broadcast":
-            call, out, expected = {"root": 1}, x, ramp + 1
-        elif name == "all_reduce":
-            call, expected = {"out": out}, ramp * comm.size + sum(range(comm.size))
+
+def test_a_new_result_lies_where_x_does(comm: hpccomm.Communicator) -> None:
+    registered, plain = arrays(comm)
+    for x, kind in ((registered, True), (plain, False)):
+        x[:] = comm.rank
+        results = [comm.all_gather(x), comm.gather(x, 1), comm.all_reduce(x, out="new")]
+        results.append(comm.scatter(x.reshape(comm.size, -1), 1).reshape(-1))
+        for y in results:
+            if y is not None:
+                assert comm.explain("broadcast", y).registered == kind
+        assert (results[0] == np.arange(comm.size)[:, None]).all()
+        assert (results[-1] == 1).all()
+        if comm.rank == 1:
+            assert (results[1] == results[0]).all()
+
+
+def test_a_rank_without_rows_fits_both_kinds(comm: hpccomm.Communicator) -> None:
+    counts = [5] * (comm.size - 1) + [0]
+    expected = np.repeat(np.arange(comm.size), counts)
+    for x in arrays(comm, counts[comm.rank]):
+        x[:] = comm.rank
+        for out in arrays(comm, sum(counts)) if comm.rank == 0 else (None, None):
+            got = comm.gather_v(x, 0, counts, out=out)
+            assert comm.rank or (got == expected).all()
+            assert (comm.all_gather_v(x, counts) == expected).all()
+
+
+@pytest.mark.parametrize("form", ["call", "asynchronous", "batch", "plan", "small", "shm", "root"])
+def test_a_mixture_is_refused_on_all_ranks_with_the_remedy(
+    comm: hpccomm.Communicator, form: str
+) -> None:
+    registered, plain = arrays(comm, 3 if form == "small" else COUNT)
+    other = comm.dup()  # which the mismatch fails
+    odd = comm.rank == comm.size - 1
+    x = plain if odd else registered
+    x[:] = 7
+
+    def call() -> None:
+        if form == "batch":
+            with other.batch():
+                other.all_reduce(x)
+        elif form == "plan":
+            other.plan("all_reduce", x)
+        elif form == "root":  # whose result is in memory of another kind than that of the others
+            other.reduce(registered, comm.size - 1, out=plain if odd else None)
         else:
-            call = {"op": hpccomm.ReduceOp.AVG, "out": out}
-            expected = ramp + (comm.size - 1) / 2
-        collective = name.split()[0]
-        getattr(comm, collective)(x, **call)
-        assert np.array_equal(out, expected)
-        return comm.explain(collective, x, **call).algorithm == "shm"
+            work = other.all_reduce(
+                x, async_op=form == "asynchronous", algorithm="shm" if form == "shm" else None
+            )
+            if form == "asynchronous":
+                work.wait()
 
-    for name in ("all_reduce", "broadcast", "all_reduce average"):
-        if name == "broadcast":  # the ranks need not compare their calls for that
-            monkeypatch.setattr(comm._core.check, "_setting", "off")
-        assert not any(met(name, plain) for _ in range(20))
-        took = [met(name, registered) for _ in range(17)]
-        assert all(took[took.index(True) :])  # soon, though the ranks do not meet in each call
-        took = [met(name, plain) for _ in range(18)]
-        assert not any(took[took.index(False) :])
-        # In turn they come to the faster way as well.
-        took = [met(name, registered if turn % 3 else plain) for turn in range(24)]
-        assert all(took[took.index(True) :])
-
-
-def test_calls_on_plain_arrays_seldom_meet() -> None:
-    from hpccomm.communicator.lanes.host import Habit
-
-    habit, meetings = Habit(), []
-    for number in range(1, 1001):  # as `either` does
-        habit.left -= 1
-        if not habit.left:
-            meetings.append(number)
-            habit.met(False)
-    assert meetings[:6] == [1, 2, 4, 8, 16, 32]
-    assert len(meetings) <= 1000 / 16 + 4
+    with pytest.raises(RankMismatch) as raised:
+        call()
+    text = str(raised.value)
+    assert f"rank {comm.size - 1}: " in text
+    for words in (
+        "memory plain",
+        "memory registered",
+        "x = comm.empty(shape, dtype)",
+        "plain ones",
+    ):
+        assert words in text or form == "batch", text
+    assert (x == 7).all()
 
 
-def test_asynchronous_calls_and_batches_stay_with_the_library(comm: hpccomm.Communicator) -> None:
-    x = comm.empty(COUNT, np.float32)
-    reduced(comm, x, lambda: comm.all_reduce(x))
-    reduced(comm, x, lambda: comm.all_reduce(x, async_op=True).wait())
-    with comm.batch():
-        x[:] = 1
-        comm.all_reduce(x)
-    assert (x == comm.size).all()
+@pytest.mark.parametrize("algorithm", ["shm", "native"])
+def test_a_mixture_after_both_kinds_were_agreed_on_is_found(
+    comm: hpccomm.Communicator, algorithm: str
+) -> None:
+    other = comm.dup()  # which the mismatch fails
+    registered, plain = arrays(comm)
+
+    def call() -> None:
+        other.all_reduce(x, algorithm=algorithm)
+
+    for x in (registered, plain):
+        reduced(other, x, call)
+    x = plain if comm.rank == 0 else registered
+    if algorithm == "native":  # which takes both alike
+        reduced(other, x, call)
+        with pytest.raises(RankMismatch, match="memory registered"):
+            other.barrier()  # the ranks compare their calls so far
+    else:
+        x[:] = 7
+        with pytest.raises(RankMismatch, match=r"comm\.empty"):
+            call()
+        assert (x == 7).all()
 
 
 def test_a_plan_of_uneven_blocks_takes_the_librarys_call_where_it_suits_all(
@@ -182,7 +215,7 @@ def test_a_plan_of_uneven_blocks_takes_the_librarys_call_where_it_suits_all(
         expected = np.repeat(np.arange(comm.size) * 10.0 + comm.rank, came)
         out = comm.empty(sum(came), np.float64)
         plan = comm.plan("all_to_all_v", x, sent, came, out=out)
-        assert plan.choice.algorithm == way
+        assert [each.algorithm for each in plan.choices] == [way]
         for _ in range(2):
             out.fill(-1)
             assert plan() is out

@@ -39,10 +39,8 @@ def test_arrays_come_and_go_on_each_rank_in_its_own_order(
     kept: list[np.ndarray] = []
     for _ in range(60 if pytestconfig.getoption("--all") else 15):
         count = int(size.integers(1, 400_000))
-        pair = []
-        for _ in range(2):
-            make = comm.empty if draw.random() < 0.7 else np.empty
-            pair.append(make(count, np.float32))
+        second = comm.empty if size.random() < 0.7 else np.empty
+        pair = [make(count, np.float32) for make in (comm.empty, second)]
         reduced(comm, *pair)
         kept += pair if draw.random() < 0.4 else []
         if len(kept) > 8:
@@ -58,7 +56,7 @@ def test_calls_of_one_shape_find_the_arrays_of_this_call(mpi_comm: "MPI.Comm", w
 
     options = hpccomm.CommOptions(shared_memory="auto" if way == "pages" else way)
     with hpccomm.new_comm(mpi_comm=mpi_comm, options=options) as comm:
-        draw = np.random.default_rng(comm.rank)
+        draw, common = np.random.default_rng(comm.rank), np.random.default_rng(99)
         count = 1000
         bytes_ = comm.empty(4 * count + 64, np.uint8)
         kept = [comm.empty(count, np.float32), np.empty(count, np.float32)]
@@ -66,9 +64,11 @@ def test_calls_of_one_shape_find_the_arrays_of_this_call(mpi_comm: "MPI.Comm", w
         plans = [comm.plan("all_reduce", x, algorithm="shm") for x in kept]
         total = sum(range(comm.size))
         for turn in range(200):
-            which = int(draw.integers(len(kept) + 1))
+            registered = common.random() < 0.7  # on all ranks or on none
+            make = comm.empty if registered else np.empty
+            which = int(draw.choice([0, 2, 3, 4, 5] if registered else [1, 5]))
             new = which == len(kept)  # at a place where another was
-            x = comm.empty(count, np.float32) if new else kept[which]
+            x = make(count, np.float32) if new else kept[which]
             x[:] = np.arange(count) + turn + comm.rank
             if new or draw.random() < 0.5:
                 comm.all_reduce(x, algorithm="shm")
@@ -76,8 +76,7 @@ def test_calls_of_one_shape_find_the_arrays_of_this_call(mpi_comm: "MPI.Comm", w
                 plans[which]()
             assert np.array_equal(x, (np.arange(count) + turn) * comm.size + total)
             if turn % 10 == 0:
-                out = kept[int(draw.integers(2))] if x is not kept[0] and x is not kept[1] else None
-                out = np.empty(count, np.float32) if out is None else out
+                out = make(count, np.float32)
                 comm.reduce(x, out=out if comm.rank == 0 else None, algorithm="shm")
                 if comm.rank == 0:
                     expected = ((np.arange(count) + turn) * comm.size + total) * comm.size

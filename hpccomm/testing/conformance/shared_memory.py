@@ -1,4 +1,4 @@
-"""Cases: memory that ranks share: arrays may lie anywhere, and results are the same.
+"""Cases: memory that ranks share: arrays are registered on all ranks, or plain, with the same results.
 
 If ranks share no memory (on several nodes, or over a backend without it) the calls go by messages,
 and must have the same results.
@@ -16,7 +16,7 @@ import numpy as np
 
 import hpccomm
 from hpccomm import CommOptions, ReduceOp
-from hpccomm.contracts.collectives import BLOCKWISE, REDUCTIONS
+from hpccomm.contracts.collectives import BLOCKWISE, REDUCTIONS, ROOTED
 from hpccomm.errors import (
     CollectiveTimeout,
     CommunicationError,
@@ -50,13 +50,16 @@ AROUND = {PLAIN: 64, REGISTERED: 0, VIEW: 3}
 
 MIXTURES: Mapping[str, tuple[tuple[str, str], ...]] = {
     "registered": ((REGISTERED, REGISTERED),),
-    "views": ((VIEW, VIEW),),
-    "every_other_rank": ((REGISTERED, REGISTERED), (PLAIN, PLAIN)),
+    "views": ((VIEW, VIEW), (REGISTERED, VIEW)),
+    "plain": ((PLAIN, PLAIN),),
     "x_alone": ((REGISTERED, PLAIN),),
     "out_alone": ((PLAIN, REGISTERED),),
-    "all_sorts": ((VIEW, PLAIN), (PLAIN, REGISTERED), (REGISTERED, VIEW)),
+    "all_sorts": ((VIEW, PLAIN), (PLAIN, REGISTERED), (PLAIN, PLAIN)),
 }
 """Where x and out lie: on rank 0, on rank 1, and so on, then from the beginning."""
+
+APART = frozenset(("x_alone", "out_alone", "all_sorts"))
+"""Those that count as plain on each rank that has both arrays."""
 
 MIXED = tuple(
     (collective, algorithm)
@@ -109,8 +112,11 @@ def attempt(
 ) -> None:
     """Make the call that is asked for, on arrays of a mixture, if `algorithm` takes it.
 
-    Collective over `comm`.
+    They are plain where some rank has but one array, which would decide there. Collective over `comm`.
     """
+    one_alone = spec.collective in ROOTED or spec.results != (OUT,)
+    if mixture in APART and one_alone:
+        mixture = "plain"
     if algorithm == "auto" or taken(comm, algorithm, spec, **how):
         memory = Memory(comm, mixture)
         trial(comm, spec, memory).run(comm, form, algorithm=algorithm, **how)
@@ -124,7 +130,7 @@ def uneven(size: int) -> tuple[int, ...]:
 
 @SHARED_MEMORY.behaviour(method=MIXED, reached=("auto", "staging"))
 def arrays_lie_anywhere(comm: Communicator, method: tuple[str, str], reached: str) -> None:
-    """On each rank where it likes; in place or not; of several segments and of hardly any element."""
+    """In registered memory or not; in place or not; of several segments and of hardly any element."""
     collective, algorithm = method
     some: list[int | tuple[int, ...]] = [50 if collective in BLOCKWISE else 50 * comm.size, 1]
     if collective in BLOCKWISE:
@@ -187,7 +193,8 @@ def ways_to_plain_arrays(comm: Communicator) -> None:
         with other:
             for collective, algorithm in MIXED:
                 spec = Spec(collective, 5, root=comm.size - 1, results=(IN_PLACE, OUT))
-                attempt(other, algorithm, spec, "every_other_rank")
+                for mixture in ("registered", "plain"):
+                    attempt(other, algorithm, spec, mixture)
 
 
 @SHARED_MEMORY.behaviour()
@@ -325,7 +332,7 @@ def calls_that_differ(comm: Communicator, difference: str, reached: str) -> None
     with cut(comm, None, reached) as chosen:
         node = chosen.node_comm.dup()  # which fails; on one node the other is `chosen` itself
         if node.size > 1:
-            memory = Memory(node, "all_sorts")
+            memory = Memory(node, "plain")
             x = memory("x", 1000, np.dtype(np.float32))
             x.fill(node.rank)
             with takes(), raises(RankMismatch, "rank", str(node.size - 1)):
@@ -336,7 +343,7 @@ def calls_that_differ(comm: Communicator, difference: str, reached: str) -> None
         chosen.barrier()
 
 
-@SHARED_MEMORY.behaviour(mixture=("registered", "all_sorts"), min_size=2, fails=True)
+@SHARED_MEMORY.behaviour(mixture=("registered", "plain"), min_size=2, fails=True)
 def a_rank_that_comes_late(comm: Communicator, mixture: str) -> None:
     """After the others have left the call, it does not write to memory that they may reuse."""
     # On one node the node's communicator is `comm` itself, which is needed when the other has failed.
