@@ -121,7 +121,6 @@ class PlayedJob:
             mine = {uid: ranks for uid, ranks in self.groups.items() if rank in ranks}
             now = {uid: self._now(rank, uid, records, stopped) for uid in mine}
             found[rank] = {
-                "version": "2.10",
                 "hpccomm": "0.1.0",
                 "reason": "a deadline passed",
                 "time": ahead + self.end,
@@ -130,15 +129,8 @@ class PlayedJob:
                 "host": self.hosts[rank],
                 "pid": 1000 + rank,
                 "pg_config": {
-                    uid: {
-                        "name": uid,
-                        "desc": uid,
-                        "ranks": str(list(ranks)),
-                        "rank": list(ranks).index(rank),
-                    }
-                    for uid, ranks in mine.items()
+                    uid: {"desc": uid, "ranks": list(ranks)} for uid, ranks in mine.items()
                 },
-                "pg_status": {},
                 "entries": entries,
                 "now": now,
                 "answers": {
@@ -180,24 +172,14 @@ class PlayedJob:
         ended = record.get("ended")
         began = int((ahead + record["began"]) * 1e9)
         return {
-            "record_id": number,
-            "pg_id": 0,
             "process_group": [made.uid, made.uid],
             "collective_seq_id": record["number"],
-            "p2p_seq_id": 0,
             "op_id": number + 1,
             "profiling_name": f"mpi:{made.operation}",
             "time_created_ns": began,
-            "time_discovered_started_ns": began,
-            "time_discovered_completed_ns": None,
             "duration_ms": None if ended is None else (ended - record["began"]) * 1e3,
-            "input_sizes": [[made.terms.get("count", 0)]],
-            "input_dtypes": [made.terms.get("dtype", "none")],
-            "output_sizes": [[made.terms.get("count", 0)]],
-            "output_dtypes": [made.terms.get("dtype", "none")],
             "state": "started" if ended is None else "completed",
             "is_p2p": False,
-            "retired": ended is not None,
             "timeout_ms": DEADLINE * 1e3,
             "frames": [{"name": "step", "filename": "/home/me/train.py", "line": made.line}],
             "terms": {**made.terms, "mode": "polled"},

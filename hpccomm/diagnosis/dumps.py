@@ -3,7 +3,6 @@
 `folder` reads the files of a job; `history` joins them.
 """
 
-import ast
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -52,8 +51,6 @@ class RecordedCall:
         What ended it; empty if nothing did.
     site : str
         Where in the program, such as ``"step(), train.py line 41"``; empty if not known.
-    entry : mapping
-        The call as it stands in the file, in PyTorch's layout.
     """
 
     uid: str
@@ -65,7 +62,6 @@ class RecordedCall:
     state: str
     error: str
     site: str
-    entry: Mapping[str, Any] = field(hash=False)
 
     @property
     def record(self) -> Facts:
@@ -223,9 +219,7 @@ def _dump(document: object, path: Path) -> Dump:
     if rank < 0:
         raise DamagedDump("it does not say whose it is")
     groups = {
-        uid: Membership(
-            uid, _text(each, "desc") or _text(each, "name") or uid, _ranks(each.get("ranks"), uid)
-        )
+        uid: Membership(uid, _text(each, "desc") or uid, _ranks(each.get("ranks"), uid))
         for uid, each in _mappings(whole, "pg_config")
     }
     for group in groups.values():
@@ -291,7 +285,6 @@ def _call(entry: object, number: int) -> RecordedCall:
         state=_text(each, "state") or "started",
         error=_text(each, "error"),
         site=site(frames[0]) if frames else "",
-        entry={**each, "frames": frames},
     )
 
 
@@ -357,12 +350,7 @@ def _text(document: Facts, key: str) -> str:
 
 
 def _ranks(value: object, uid: str) -> tuple[int, ...]:
-    """Return the members of a communicator; PyTorch writes them as the text of a list."""
-    if isinstance(value, str) and len(value) < 1 << 24:
-        try:
-            value = ast.literal_eval(value)
-        except (ValueError, SyntaxError, MemoryError, RecursionError):
-            value = None
+    """Return the members of a communicator."""
     if not isinstance(value, list) or not all(type(each) is int and each >= 0 for each in value):
         raise DamagedDump(f"the ranks of communicator {uid[:40]} are not a list of ranks")
     return tuple(value)

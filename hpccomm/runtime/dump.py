@@ -1,7 +1,7 @@
 """The dump of the flight recorder: this process's last calls, as JSON for `hpccomm explain`.
 
-It is written when a call or the process fails, and on SIGUSR1. The layout is that of PyTorch's
-flight recorder where it has the same fact, with keys of our own beside it.
+It is written when a call or the process fails, and on SIGUSR1. Facts that PyTorch's flight recorder has too
+have its names.
 `hpccomm.diagnosis.dumps` reads it.
 """
 
@@ -25,10 +25,6 @@ from hpccomm import __version__
 from hpccomm.runtime.lifetime import Voice, after_fork, start_thread
 from hpccomm.runtime.recorder import (
     DEVICE,
-    ENDED,
-    ERROR,
-    NUMBER,
-    ORIGIN,
     CallRecord,
     calls,
     line_of,
@@ -43,15 +39,12 @@ logger = logging.getLogger("hpccomm")
 DIRECTORY = "hpccomm-dumps"
 """Where the last calls go when something fails, unless ``HPCCOMM_DUMP_DIR`` says otherwise."""
 
-LAYOUT = "2.10"
-"""PyTorch's version of the layout."""
-
 
 class Recorded(Protocol):
     """A communicator, as dumps show it."""
 
     def flight_facts(self) -> Mapping[str, Any]:
-        """Return its ``uid``, ``name``, ``rank``, ``size``, ``now`` and ``answers``."""
+        """Return its ``uid``, ``name``, ``ranks``, ``now`` and ``answers``."""
 
 
 @dataclass(slots=True)
@@ -198,9 +191,8 @@ def write_to(directory: Path, reason: str) -> Path:
 def contents(reason: str) -> dict[str, Any]:
     """Return the dump as plain data."""
     shown = [each.flight_facts() for each in list(_communicators)]
-    entries, lately = calls(), refused()
+    lately = refused()
     return {
-        "version": LAYOUT,
         "hpccomm": __version__,
         "reason": reason,
         "time": time.time(),
@@ -210,16 +202,9 @@ def contents(reason: str) -> dict[str, Any]:
         "host": platform.node(),
         "pid": os.getpid(),
         "pg_config": {
-            each["uid"]: {
-                "name": each["uid"],
-                "desc": each["name"],
-                "ranks": str(each["ranks"]),
-                "rank": each["rank"],
-            }
-            for each in shown
+            each["uid"]: {"desc": each["name"], "ranks": each["ranks"]} for each in shown
         },
-        "pg_status": {each["uid"]: _status(each["uid"], entries) for each in shown},
-        "entries": [_entry(number, entry) for number, entry in enumerate(entries)],
+        "entries": [_entry(each) for each in calls()],
         "now": {each["uid"]: each["now"] for each in shown},
         "answers": {each["uid"]: each["answers"] for each in shown},
         "raised": process.raised,
@@ -229,49 +214,25 @@ def contents(reason: str) -> dict[str, Any]:
     }
 
 
-def _status(uid: str, entries: list[CallRecord]) -> dict[str, object]:
-    numbered = [each for each in entries if each[ORIGIN].uid == uid and each[NUMBER] > 0]
-    last = numbered[-1][NUMBER] if numbered else -1
-    done = [each[NUMBER] for each in numbered if each[ENDED] is not None and each[ERROR] is None]
-    return {
-        "last_enqueued_collective": last,
-        "last_started_collective": last,
-        "last_completed_collective": max(done, default=-1),
-    }
-
-
-def _entry(record_id: int, entry: CallRecord) -> dict[str, Any]:
+def _entry(entry: CallRecord) -> dict[str, Any]:
     origin, sequence, number, label, mode, site, begin, timeout, ended, error, *_ = entry
-    values = dict(label.values)
-    began = unix_ns(begin)
-    sizes, dtypes = _arrays(values)
     if ended is None:
         state = "scheduled" if mode is DEVICE else "started"
     else:
         state = "completed" if error is None else "failed"
     site = program_site(site, begin)
     return {
-        "record_id": record_id,
-        "pg_id": origin.uid,
         "process_group": [origin.uid, origin.name],
         "collective_seq_id": max(0, number),
-        "p2p_seq_id": 0 if number else sequence,
         "op_id": max(0, sequence),
         "profiling_name": f"mpi:{label.name}",
-        "time_created_ns": began,
-        "time_discovered_started_ns": began,
-        "time_discovered_completed_ns": None if ended is None else began + int(ended * 1e9),
+        "time_created_ns": unix_ns(begin),
         "duration_ms": None if ended is None else ended * 1e3,
-        "input_sizes": sizes,
-        "input_dtypes": dtypes,
-        "output_sizes": sizes,
-        "output_dtypes": dtypes,
         "state": state,
         "is_p2p": not number,
-        "retired": ended is not None,
         "timeout_ms": timeout * 1e3 if timeout < 1e12 else None,
         "frames": [] if site is None else [_frame(site)],
-        "terms": values | {"mode": mode},
+        "terms": {**label.values, "mode": mode},
         "error": error,
     }
 
@@ -279,14 +240,6 @@ def _entry(record_id: int, entry: CallRecord) -> dict[str, Any]:
 def _frame(site: Any) -> dict[str, object]:
     code, _ = site
     return {"name": code.co_qualname, "filename": code.co_filename, "line": line_of(site)}
-
-
-def _arrays(values: Mapping[str, Any]) -> tuple[list[list[int]], list[str]]:
-    """Return the sizes and dtypes of a call's array, as far as its terms tell."""
-    count = values.get("count")
-    if count is None or "dtype" not in values:
-        return [], []
-    return [[count] if isinstance(count, int) else list(count)], [str(values["dtype"])]
 
 
 # SIGUSR1 dumps the last calls, even if the main thread is stuck.

@@ -371,7 +371,6 @@ class Inquiry:
         return {
             "uid": origin.uid,
             "name": origin.name,
-            "rank": origin.rank,
             "ranks": list(self._calls.backend.members),
             "now": self._calls.facts(self._calls.number),
             "answers": {

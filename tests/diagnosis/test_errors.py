@@ -321,9 +321,7 @@ def test_places_are_lines_of_the_program(shared_job: Mpiexec, tmp_path: Path) ->
     for dump in read_folder(tmp_path / "dumps").dumps:
         uid = next(uid for uid, group in dump.groups.items() if group.name == "places")
         made = [call for call in dump.calls if call.uid == uid and call.number > 0]
-        assert {frame["filename"] for call in made for frame in call.entry["frames"]} == {
-            "places.py"
-        }
+        assert all("places.py line " in call.site for call in made if call.site)
         lines = PLACES.splitlines()
         at = [
             (call.operation, lines[int(call.site.split()[-1]) - 1].strip())
