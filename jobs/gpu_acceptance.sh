@@ -11,12 +11,11 @@
 #   overhead               what a call costs the host over CuPy's bare NCCL call
 #   perf-N                 hpccomm perf, verified, on N ranks
 #   tests, tests-N         the device tests in one process, and on N ranks
-#   conformance-0 to -7    the conformance suite on two ranks, in parts
 #   torch                  PyTorch's tensors
 #   bandwidth, overlap     beside a bare loop of CuPy's calls, and beside a matrix product
 #
 #   --preflight            only look: installs nothing, needs no network, takes less than 20 seconds
-#   --stages NAME[,...]    some of these; perf and conformance mean all of theirs. Default: all
+#   --stages NAME[,...]    some of these; perf means all of its own. Default: all
 #   --ranks N[,N...]       numbers of ranks (default 1,2,4); where there are fewer GPUs they share them, by
 #                          MPS where it may be started
 #   --seconds S            end by then. A stage that is not done is repeated by the next run; none begins with

@@ -12,8 +12,7 @@
 #                a run takes few cases of each product of parameters (tests/chosen.py says how), in a
 #                fifth of the time. Run it before a release, and for a change that many parameters meet in.
 #   --part I/N   Of the tests, only the ones of part I, from 0 to N - 1. The N parts together are
-#                all tests. Static checks and the documentation are left out. Of the conformance suite on
-#                device arrays, --all takes a share, with and without --part.
+#                all tests. Static checks and the documentation are left out.
 #
 # The other variables that it knows stand at the top of environment.sh. Exit status 0: all passed.
 # build/durations.txt then says where the time went: in stages, and in the slowest tests. What failed
@@ -145,12 +144,10 @@ if ((${#all[@]})); then
 fi
 export PYTHONPATH=$standin
 tests 300 "devices, without MPI" tests/cuda
-# Each number of ranks takes other cases of the conformance suite; all of them run with --all and no
-# --share.
-tests_on 2 300 "devices, ranks: 2" -q --share 0/8 tests/cuda
+tests_on 2 300 "devices, ranks: 2" -q tests/cuda
 if ((${#all[@]})); then
-    tests_on 1 300 "devices, ranks: 1" -q --share 1/16 tests/cuda/test_conformance.py
-    tests_on 4 300 "devices, ranks: 4" -q --share 2/32 tests/cuda/test_conformance.py
+    tests_on 1 300 "devices, ranks: 1" -q tests/cuda/test_front.py
+    tests_on 4 300 "devices, ranks: 4" -q tests/cuda/test_front.py
 fi
 unset PYTHONPATH
 stage 240 "tests on virtual hosts" "$python" -m pytest -rs "${common[@]}" tests/cluster

@@ -3,8 +3,8 @@
 ``pytest --all`` runs every combination. Without it, the marks of a test say what runs: of one marked
 ``pairs`` as few cases as it takes for any two values of two of its parameters to meet in one of them.
 Most faults depend on one value or on two that meet, so these cases find nearly all that the whole
-product finds. The conformance suite is chosen from in the same way where ranks are processes, and each
-behaviour runs on all ranks that it may run on. Where the parameters have little to do with each other, ``values`` takes each value once.
+product finds. Where the parameters have little to do with each other, ``values`` takes each value once, and so
+does a run of the conformance suite's cases.
 
 What is chosen depends on nothing but the cases and their order: it is the same in every run, on every
 rank of a job and in every process of pytest-xdist.
@@ -13,7 +13,6 @@ rank of a job and in every process of pytest-xdist.
 import heapq
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from functools import partial
 from itertools import combinations
 from typing import Any, TypeVar
 
@@ -25,8 +24,6 @@ from hpccomm.testing import conformance
 Case = TypeVar("Case")
 Values = Mapping[str, Hashable]
 """The value of each parameter of a case, by its name."""
-Run = tuple[conformance.Case, Hashable]
-"""A case of the conformance suite, and the ranks that run it."""
 
 EXAMPLES = 100
 """Examples that hypothesis draws for a run of all cases."""
@@ -38,7 +35,7 @@ def everything() -> bool:
 
 
 SCHEDULED = ("algorithms", "deterministic")
-"""Sections of the conformance suite to which every number of ranks is another case."""
+"""Sections of ``front`` to which every number of ranks is another case."""
 
 
 def cover(cases: Sequence[Case], shows: Callable[[Case], Iterable[Hashable]]) -> list[Case]:
@@ -75,23 +72,6 @@ def _pairs(values: Values) -> Iterable[Hashable]:
     return values.items() if len(values) == 1 else combinations(values.items(), 2)
 
 
-def conformance_runs(runs: Iterable[Run], *, everything: bool, pairs: bool = True) -> list[Run]:
-    """Return the runs of the conformance suite that a test run takes: all, or some.
-
-    Parameters
-    ----------
-    runs : iterable
-        Of the ranks that suit a case alike, those that come first are taken.
-    everything : bool
-        Whether to return all. Otherwise any two values of parameters meet, and each behaviour meets all
-        ranks; so do the values of parameters in the sections that are `SCHEDULED`.
-    pairs : bool
-        Whether any two values of parameters need to meet. If not, each value is taken once, in any behaviour
-        of its section.
-    """
-    return list(runs) if everything else cover(list(runs), partial(_shown_by_run, pairs=pairs))
-
-
 def each_value(cases: Iterable[conformance.Case]) -> list[conformance.Case]:
     """Return cases in which each behaviour takes each value of each of its parameters."""
 
@@ -101,19 +81,6 @@ def each_value(cases: Iterable[conformance.Case]) -> list[conformance.Case]:
         yield from ((behaviour, value) for value in values_of_case(case).items())
 
     return cover(list(cases), shows)
-
-
-def _shown_by_run(run: Run, *, pairs: bool) -> Iterable[Hashable]:
-    case, world = run
-    values = values_of_case(case)
-    behaviour = behaviour_of(case)
-    yield behaviour, world
-    if pairs:
-        yield from _pairs({"behaviour": behaviour, **values})
-    else:
-        yield from values.items()
-    if case.name.partition(".")[0] in SCHEDULED:
-        yield from ((value, world) for value in values.items())
 
 
 def behaviour_of(case: conformance.Case) -> str:

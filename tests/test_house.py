@@ -16,7 +16,6 @@ LONGEST = 500
 BOTH_WAYS = {
     # A thread's seat holds its world, whose class the backend of threads has: an import for types.
     ("hpccomm.backends", "hpccomm.backends.loopback"),
-    ("hpccomm.testing.conformance", "hpccomm.testing.conformance.devices"),
 }
 """Importer and imported: imports that may close a circle."""
 

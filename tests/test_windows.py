@@ -1,20 +1,14 @@
-"""Windows: behaviour beyond the conformance suite, and faults that the suite must find."""
+"""Windows: what no case of the conformance suite or of ``front`` shows."""
 
 import time
-from collections.abc import Callable
 
 import numpy as np
 import pytest
 
-import front
-from hpccomm import Communicator, HpccommError, UsageError
+from hpccomm import Communicator, UsageError
 from hpccomm.backends.loopback import LoopbackBackend, LoopbackOneSided
-from hpccomm.communicator.windows import Window
-from hpccomm.communicator.windows.access import Access, Array
-from hpccomm.contracts.transport import Steps
-from hpccomm.testing import conformance, run_ranks
-
-CASES = {case.name: case for case in (*conformance.cases(), *front.cases())}
+from hpccomm.communicator.windows.access import Array
+from hpccomm.testing import run_ranks
 
 Patch = pytest.MonkeyPatch
 
@@ -106,78 +100,3 @@ def test_a_backend_without_one_sided_communication(monkeypatch: Patch) -> None:
         comm.barrier()
 
     run_ranks(2, run)
-
-
-def starts_at_zero(patch: Patch) -> None:
-    put = Access.put
-
-    def faulty(self: Access, data: Array, dst: int, start: int) -> Steps:
-        return put(self, data, dst, 0)
-
-    patch.setattr(Access, "put", faulty)
-
-
-def only_one_block_is_folded(patch: Patch) -> None:
-    patch.setattr(
-        "hpccomm.communicator.windows.access.range", lambda *span: [span[0]], raising=False
-    )
-
-
-def a_fence_waits_for_nobody(patch: Patch) -> None:
-    def fenced(self: Window) -> Steps:
-        time.sleep(0.002 * self._rank)
-        yield True
-
-    patch.setattr(Window, "_fenced", fenced)
-
-
-def bounds_are_not_looked_at(patch: Patch) -> None:
-    patch.setattr(Window, "_place", lambda self, name, rank, offset, count: (rank, 0))
-
-
-def every_signal_is_the_same(patch: Patch) -> None:
-    patch.setattr(Window, "_signalled", lambda self, name, rank, index: (rank, 0))
-
-
-def nothing_is_locked(patch: Patch) -> None:
-    get = Access.get
-
-    def slow(self: Access, into: Array, src: int, start: int) -> Steps:
-        yield from get(self, into, src, start)
-        time.sleep(0.001)
-
-    patch.setattr(Access, "get", slow)
-    for name in ("acquire", "release"):
-        patch.setattr(LoopbackOneSided, name, lambda self, dst: lambda: True)
-
-
-def every_comparison_holds(patch: Patch) -> None:
-    swap = Access.compare_and_swap
-
-    def faulty(
-        self: Access, data: Array, expected: Array, old: Array, dst: int, start: int
-    ) -> Steps:
-        expected[:] = self._reached[dst][start : start + 1]
-        return swap(self, data, expected, old, dst, start)
-
-    patch.setattr(Access, "compare_and_swap", faulty)
-
-
-@pytest.mark.parametrize(
-    ("plant", "name"),
-    [
-        (starts_at_zero, "windows.put_round_a_ring[float32]"),
-        (only_one_block_is_folded, "windows.windows_by_messages_alone"),
-        (a_fence_waits_for_nobody, "windows.fences_part_epochs"),
-        (bounds_are_not_looked_at, "windows.misused_windows"),
-        (every_signal_is_the_same, "windows.signals_are_counted"),
-        (nothing_is_locked, "atomics.tickets"),
-        (every_comparison_holds, "atomics.replace_and_read[float32]"),
-    ],
-)
-def test_a_planted_fault_is_found(
-    plant: Callable[[Patch], None], name: str, monkeypatch: Patch
-) -> None:
-    plant(monkeypatch)
-    with pytest.raises((AssertionError, ValueError, HpccommError)):
-        run_ranks(3, CASES[name].run, timeout=5.0)

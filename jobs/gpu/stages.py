@@ -7,8 +7,6 @@ HPCCOMM = ("numpy", "ml_dtypes")
 """Without these hpccomm cannot be imported."""
 RESULTS = ("h5py", "tqdm")
 TESTS = ("pytest", "hypothesis")
-SHARES = 8
-"""Parts of the conformance suite: each fits into one run."""
 
 OF_ONE = {"one": "one_process", "threads": "threads", "graphs": "graphs"}
 
@@ -88,18 +86,9 @@ def stages(ranks: Sequence[int], *, standin: bool) -> list[Stage]:
         Stage("tests", 540, (pytest(0, "tests/cuda", "--all"),), (*HPCCOMM, *TESTS)),
         *(
             Stage(
-                f"tests-{n}", 540, (pytest(n, *cuda_without_suite),), (*mpi, *TESTS, "pytest-mpi")
+                f"tests-{n}", 540, (pytest(n, "tests/cuda", "--all"),), (*mpi, *TESTS, "pytest-mpi")
             )
             for n in some
-        ),
-        *(
-            Stage(
-                f"conformance-{part}",
-                500,
-                (pytest(2, SUITE, "--all", "--exactly", "--share", f"{part}/{SHARES}"),),
-                (*mpi, *TESTS, "pytest-mpi"),
-            )
-            for part in range(SHARES)
         ),
         Stage(
             "torch",
@@ -110,10 +99,6 @@ def stages(ranks: Sequence[int], *, standin: bool) -> list[Stage]:
         Stage("bandwidth", 540, (bandwidth(standin),), (*mpi, *RESULTS)),
         Stage("overlap", 540, (overlap(standin),), mpi),
     ]
-
-
-SUITE = "tests/cuda/test_conformance.py"
-cuda_without_suite = ("tests/cuda", "--all", f"--ignore={SUITE}")
 
 
 def program(name: str, *arguments: str, ranks: int = 0, **how: object) -> Command:

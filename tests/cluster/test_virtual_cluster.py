@@ -17,8 +17,8 @@ CHECKOUT = Path(__file__).parents[2]
 SCRIPT = CHECKOUT / "jobs" / "virtual_cluster.sh"
 UNAVAILABLE = 77
 
-FEW = "test_nodes or (hierarchical or auto-auto) and (forms or arrays_lie_anywhere)"
-CASES = f"{FEW} or hierarchical and (counts or reductions or shared_memory.large_arrays)"
+FEW = "test_nodes or hierarchical or (forms and call) or (arrays_lie_anywhere and auto-plain)"
+CASES = f"{FEW} or schedules or forms or arrays_lie_anywhere or large_arrays or groups"
 """What is asked of ranks on several hosts: each collective, by the algorithms that know of hosts,
 on arrays that lie anywhere, of few and of many elements, even and uneven, against NumPy."""
 

@@ -83,18 +83,9 @@ class Skipped(pytest.Module):
 
 
 def pytest_addoption(parser: pytest.Parser, pluginmanager: pytest.PytestPluginManager) -> None:
-    """Let a run take a share of the conformance suite, and do without pytest-mpi in one process."""
+    """Let one process do without pytest-mpi."""
     if not pluginmanager.hasplugin("pytest_mpi"):
         parser.addoption("--with-mpi", action="store_const", const=False, help="takes pytest-mpi")
-    parser.addoption(
-        "--share",
-        default="0/1",
-        metavar="I/N",
-        help="with --all, of the conformance suite cases I, I + N, ... and those that run by default",
-    )
-    parser.addoption(
-        "--exactly", action="store_true", help="with --share, without those that run by default"
-    )
 
 
 def pytest_pycollect_makemodule(

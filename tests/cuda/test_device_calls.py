@@ -212,37 +212,6 @@ def test_ranks_whose_first_asynchronous_calls_differ_are_told():
     run_ranks(2, main, backend="nccl", timeout=60)
 
 
-@pytest.mark.standin
-def test_trap_abort_from_the_watchdog_releases_the_stream_and_wait_raises():
-    released = threading.Event()
-
-    def main(comm):
-        with cupy.cuda.Device(comm.device):
-            x = cupy.ones(4, np.float32)
-            comm.all_reduce(x, async_op=True).wait()  # the first call is agreed, by the hosts
-            cupy.cuda.get_current_stream().synchronize()
-            if comm.rank == 1:
-                assert released.wait(60)  # misses the next call
-                comm.abort()
-                return
-            heard = []
-            comm.register_abort_hook(heard.append)
-            work = comm.all_reduce(x, async_op=True, timeout=0.3)
-            until(work.done)
-            with pytest.raises(CollectiveTimeout, match="all_reduce") as told:
-                work.wait()
-            assert told.value.operation == "all_reduce"
-            assert isinstance(work.exception(), CollectiveTimeout)
-            until(lambda: heard)  # hooks come last
-            with pytest.raises(CommunicatorAborted):
-                comm.all_reduce(x)
-            # What was put on the device behind the call goes on.
-            cupy.cuda.Device(comm.device).synchronize()
-            released.set()
-
-    run_ranks(2, main, backend="nccl")
-
-
 def test_a_call_that_the_library_does_not_come_back_from_is_released(monkeypatch):
     def main(comm):
         with cupy.cuda.Device(comm.device):

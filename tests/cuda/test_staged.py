@@ -250,27 +250,6 @@ def test_a_part_is_copied_while_the_one_before_is_communicated(monkeypatch) -> N
     assert log == ["fetch", *middle, *middle, *middle, "communicate", "return"]
 
 
-@pytest.mark.standin
-def test_the_callers_stream_is_ordered_before_and_behind() -> None:
-    """Work that the caller put on a stream is done first, and what comes later sees the result."""
-
-    def ordered(comm):
-        stream = cupy.cuda.Stream(non_blocking=True)
-        x = cupy.zeros(5 * PART // 8, F64)
-        cupy.cuda.Device().synchronize()
-        with stream:
-            for _ in range(20):
-                cupy.add(x, 1.0, out=x)
-            call = Signature("all_reduce", F64, (x.size,), op=ReduceOp.SUM, in_place=True)
-            way = path_of(comm).decide(call, "auto", False)
-            run(comm, way.start(x.data.ptr, x.data.ptr, stream.ptr))
-            y = x * 2.0
-            x.fill(-1.0)
-        assert (cupy.asnumpy(y, stream=stream) == 40.0 * comm.size).all()
-
-    run_ranks(3, on_its_device, ordered)
-
-
 # Pinned memory.
 
 
@@ -390,23 +369,6 @@ def test_messages_match_those_of_host_arrays_and_their_sizes_are_checked() -> No
 
 
 # What is refused.
-
-
-def test_capture_is_refused_since_the_host_takes_part() -> None:
-    def captured(comm):
-        x = cupy.zeros(4, F64)
-        stream = cupy.cuda.Stream(non_blocking=True)
-        with stream:
-            stream.begin_capture(cupy.cuda.runtime.streamCaptureModeThreadLocal)
-            try:
-                with pytest.raises(UsageError, match="graph"):
-                    comm.all_reduce(x)
-                with pytest.raises(UsageError, match="graph"):
-                    comm.send(x, 0, async_op=True)
-            finally:
-                stream.end_capture()
-
-    run_ranks(1, on_its_device, captured)
 
 
 @pytest.mark.standin

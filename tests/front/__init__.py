@@ -1,18 +1,28 @@
 """Tests of hpccomm's own front end: its work before and after any backend's.
 
-Argument checks, what is returned, explained and observed. These are cases like those of
-``hpccomm.testing.conformance``, which tests backends, in sections of the same names. They run once on
-threads (``test_front.py``), once on MPI ranks (``tests/mpi/test_front.py``) and once on device arrays
-(``tests/cuda/test_front.py``), and not on each backend and number of ranks.
+Argument checks, what is returned, explained and observed, and each algorithm's arithmetic. These are
+cases like those of ``hpccomm.testing.conformance``, which tests backends. They run on ranks that are
+threads (``test_front.py``); those of device arrays, whose modules are named ``device_``, on the device
+(``tests/cuda/test_front.py``).
 """
 
 from front import (
+    algorithms,
     arrays,
     as_they_are,
+    calls,
     creation,
+    deterministic,
+    device_asynchronous,
+    device_calls,
     device_choices,
+    device_failures,
     device_frameworks,
+    device_graphs,
     device_misuse,
+    device_registered,
+    device_streams,
+    failures,
     fresh,
     in_flight,
     locations,
@@ -24,22 +34,18 @@ from front import (
     observers,
     plans,
     refusals,
+    shared_memory,
     turns,
     uneven,
+    windows,
     works,
 )
 from hpccomm.testing.conformance.case import Behaviours, Case
-from hpccomm.testing.conformance.devices import (
-    MPI,
-    NCCL,
-    PATHS,
-    STAGED,
-    LeftOut,
-    left_out,
-    mirrored,
-)
 
 SECTIONS: tuple[Behaviours, ...] = (
+    calls.CALLS,
+    algorithms.ALGORITHMS,
+    deterministic.DETERMINISTIC,
     locations.LOCATIONS,
     uneven.UNEVEN,
     objects.OBJECTS,
@@ -52,6 +58,8 @@ SECTIONS: tuple[Behaviours, ...] = (
     fresh.FRESH,
     numbers.NUMBERS,
     turns.TURNS,
+    windows.WINDOWS,
+    shared_memory.SHARED_MEMORY,
     observers.OBSERVERS,
     misuse.MISUSE,
     misused_algorithms.MISUSED,
@@ -62,63 +70,38 @@ SECTIONS: tuple[Behaviours, ...] = (
     refusals.NEIGHBORS,
     refusals.GROUPS,
     refusals.REGISTERED,
-    observers.FAILURES,
+    failures.FAILURES,
 )
 
 DEVICE_SECTIONS: tuple[Behaviours, ...] = (
+    device_streams.STREAMS,
+    device_asynchronous.ASYNCHRONOUS,
+    device_calls.CALLS,
     device_choices.CHOICES,
+    device_graphs.GRAPHS,
     device_frameworks.FRAMEWORKS,
     device_misuse.MISUSE,
     device_misuse.REGISTERED,
+    device_registered.REGISTERED,
     as_they_are.ON_DEVICE,
+    device_failures.FAILURES,
 )
-"""What only device arrays do."""
 
-LEFT_OUT = (
-    LeftOut("windows. atomics. turns.", PATHS, "one-sided calls are for host memory"),
-    LeftOut("arrivals.", PATHS, "only messages of host arrays and objects are looked for"),
-    LeftOut(
-        "in_flight.unknown in_flight.later in_flight.deadlines in_flight.an_abort",
-        PATHS,
-        "messages from any rank are of host arrays",
-    ),
-    LeftOut("in_flight.", (NCCL,), "a stream carries messages out in order, so receives come last"),
-    LeftOut("locations.", PATHS, "values with their indices are reduced on the host"),
-    LeftOut("registered.", PATHS, "of the host's memory; devices.registered is of the device's"),
-    LeftOut(
-        "numbers. objects. groups. creation.misuse creation.unknown_hints creation.settings_that "
-        "misuse.hooks misuse.explanations observers.hooks_come_off observers.abort_hooks",
-        PATHS,
-        "no array takes part",
-    ),
-    LeftOut(
-        "arrays.kinds arrays.read_only arrays.torch arrays.tensors",
-        PATHS,
-        "kinds of host arrays; devices.frameworks has the device's",
-    ),
-    LeftOut("as_they_are.", PATHS, "devices.as_they_are has the same cases"),
-    LeftOut("misuse.streams", PATHS, "a stream is right for a device array"),
-    LeftOut("misused_arrays.outputs[read_only", PATHS, "CuPy has no arrays that are read-only"),
-    LeftOut(
-        "plans.explain_is_local", PATHS, "it names the host path; devices.choices the device's"
-    ),
-    LeftOut(
-        "failures.a_hook_that_raises",
-        (NCCL,),
-        "a call that does not block cannot raise its own timeout",
-    ),
-    LeftOut(
-        "plans.planned_calls_in_a_batch",
-        (NCCL,),
-        "a batch is one group of NCCL's, whose calls may not touch what another one writes",
-    ),
-    LeftOut("devices.misuse.tags", (MPI, STAGED), "messages have tags there"),
-    LeftOut("devices.choices.pinned", (MPI, STAGED), "ring and tree are hpccomm's own there"),
-)
-"""The cases that are not run on device arrays, and why."""
+NCCL, MPI, STAGED = PATHS = ("nccl", "mpi", "staged")
+"""The values of ``comm.backends["cuda"]``."""
 
-MANY_WAYS = ("devices.choices.", "devices.misuse.", "devices.as_they_are.")
-"""Sections that every way of device arrays runs: what is right differs between the ways."""
+ONLY = {
+    # The host takes part in each call of the other two.
+    "devices.graphs.refused": (MPI, STAGED),
+    "devices.graphs.": (NCCL,),
+    "devices.streams.the_host_goes_on": (NCCL,),
+    "devices.asynchronous.wait_does_not_hold": (NCCL,),
+    "devices.failures.a_call_that_does_not_block": (NCCL,),
+    # Messages have tags there, and ring and tree are hpccomm's own.
+    "devices.misuse.tags": (NCCL,),
+    "devices.choices.pinned": (NCCL,),
+}
+"""Beginnings of the names of cases that are not for all ways of device arrays, and the ways that have them."""
 
 
 def cases() -> tuple[Case, ...]:
@@ -126,15 +109,12 @@ def cases() -> tuple[Case, ...]:
     return tuple(case for section in SECTIONS for case in section.cases())
 
 
-def device_own() -> tuple[Case, ...]:
-    """Return every case that takes device arrays itself."""
-    return tuple(case for section in DEVICE_SECTIONS for case in section.cases())
+def device_cases(way: str) -> list[Case]:
+    """Return the cases of device arrays that go by `way`, one of `PATHS`."""
+    every = [case for section in DEVICE_SECTIONS for case in section.cases()]
+    return [case for case in every if way in ways(case.name)]
 
 
-def device_runs() -> list[tuple[str, Case]]:
-    """Return cases on device arrays with their way: the first one that has the case, or each."""
-    runs = []
-    for case in (*map(mirrored, cases()), *device_own()):
-        ways = [way for way in PATHS if left_out(case.name, way, LEFT_OUT) is None]
-        runs += [(way, case) for way in (ways if case.name.startswith(MANY_WAYS) else ways[:1])]
-    return runs
+def ways(name: str) -> tuple[str, ...]:
+    """Return the ways that have a case of device arrays."""
+    return next((each for start, each in ONLY.items() if name.startswith(start)), PATHS)

@@ -211,20 +211,3 @@ def torch_results_are_tensors(comm: Communicator) -> None:
     for outcome in (comm.all_gather(x), comm.all_to_all(x), comm.reduce_scatter(x), comm.scan(x)):
         assert isinstance(outcome, torch.Tensor), type(outcome)
         assert outcome.dtype == torch.bfloat16, outcome.dtype
-
-
-@ARRAYS.behaviour(needs="torch")
-def tensors_that_require_gradients(comm: Communicator) -> None:
-    """A tensor that autograd records is refused, with the advice to detach it."""
-    import torch
-
-    x = torch.ones(3, requires_grad=True)
-    if comm.rank == comm.size - 1:
-        for dtype in (torch.float32, torch.float64, torch.bfloat16):
-            with raises(UsageError, "x", "grad", "detach"):
-                comm.all_reduce(torch.ones(3, dtype=dtype, requires_grad=True))
-        with raises(UsageError, "contiguous"):
-            comm.all_reduce(torch.ones(3, 2).t())
-    y = x.detach()
-    comm.all_reduce(y)
-    assert y.tolist() == [comm.size] * 3, "detached"

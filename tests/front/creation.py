@@ -12,7 +12,7 @@ from hpccomm import CommOptions
 from hpccomm.errors import ConfigurationError, UsageError
 from hpccomm.testing.conformance.case import Behaviours
 from hpccomm.testing.conformance.check import equal, raises
-from hpccomm.testing.conformance.creation import another
+from hpccomm.testing.conformance.trials import another
 
 if TYPE_CHECKING:
     from hpccomm.communicator import Communicator

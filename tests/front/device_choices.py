@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 import hpccomm
+from front.deterministic import cancelling, order_matters
+from front.device_inputs import filled, full, holds, ranks_sum, stream_of
+from front.misuse import refused
 from hpccomm import ReduceOp
 from hpccomm.errors import UsageError
 from hpccomm.memory.cuda.library import cupy
 from hpccomm.testing.conformance.case import Behaviours
 from hpccomm.testing.conformance.check import raises, same_bits
-from hpccomm.testing.conformance.deterministic import cancelling, order_matters
-from hpccomm.testing.conformance.devices.inputs import filled, full, holds, ranks_sum, stream_of
-from hpccomm.testing.conformance.misuse import refused
 
 if TYPE_CHECKING:
     from hpccomm.communicator import Communicator
@@ -179,3 +179,16 @@ def callables_of_cupy(comm: Communicator) -> None:
         with raises(UsageError, "larger", "NumPy"):
             comm.all_reduce(np.ones(2), larger)
     comm.barrier()
+
+
+@CHOICES.behaviour()
+def facts(comm: Communicator) -> None:
+    """A communicator knows its device, and by what device arrays go; groups are like it."""
+    assert isinstance(comm.device, int), comm.device
+    assert 0 <= comm.device < cupy().cuda.runtime.getDeviceCount(), comm.device
+    assert comm.backends["cuda"] in ("nccl", "mpi", "staged"), comm.backends
+    group = comm.split(comm.rank % 2)
+    assert group is not None
+    with group, comm.dup() as twin:
+        assert group.backends == twin.backends == comm.backends, "backends"
+        assert group.device == twin.device == comm.device, "device"

@@ -7,11 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from front.arrays import OnlyDLPack
-from hpccomm.errors import UsageError
-from hpccomm.memory.cuda.library import cupy
-from hpccomm.testing.conformance.case import Behaviours
-from hpccomm.testing.conformance.check import raises
-from hpccomm.testing.conformance.devices.inputs import (
+from front.device_inputs import (
     device_of,
     filled,
     full,
@@ -19,6 +15,10 @@ from hpccomm.testing.conformance.devices.inputs import (
     ranks_sum,
     stream_of,
 )
+from hpccomm.errors import UsageError
+from hpccomm.memory.cuda.library import cupy
+from hpccomm.testing.conformance.case import Behaviours
+from hpccomm.testing.conformance.check import raises
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 import hpccomm
+from front.device_inputs import device_of, filled, stream_of
+from front.misuse import refused
 from hpccomm import ANY, ReduceOp
 from hpccomm.errors import UnsupportedDtype, UsageError
 from hpccomm.memory.cuda import arrays
 from hpccomm.testing.conformance.case import Behaviours
-from hpccomm.testing.conformance.devices.inputs import device_of, filled, stream_of
-from hpccomm.testing.conformance.misuse import refused
 
 if TYPE_CHECKING:
     from hpccomm.communicator import Communicator

@@ -266,3 +266,29 @@ def an_abort_ends_them(comm: Communicator) -> None:
     with raises(hpccomm.CommunicatorAborted, "abort"):
         wait_any([work])
     assert work.done()
+
+
+@IN_FLIGHT.behaviour(min_size=2)
+def objects_between_arrays(comm: Communicator) -> None:
+    """Objects of any sender come whole, by `recv_object` and by a probe, with arrays between them."""
+    big = np.arange(200_000.0)
+    if comm.rank:
+        comm.send(np.array([comm.rank]), 0, 4)
+        comm.send_object(("first", comm.rank), 0, 4)
+        comm.send_object([comm.rank, big], 0, 4)
+    seen, others = list[Any](), comm.size - 1 if comm.rank == 0 else 0
+    for turn in range(3 * others):
+        message = None if turn < others else comm.probe(ANY, 4)
+        if message is None:
+            seen.append(comm.recv_object(ANY, 4))
+        elif message.is_object:
+            seen.append(message.recv_object())
+        else:
+            assert 1 <= message.recv()[0] < comm.size, "an array between objects"
+    firsts = [value[1] for value in seen if value[0] == "first"]
+    assert sorted(firsts) == list(range(1, others + 1)), firsts
+    for value in seen:
+        if value[0] != "first":
+            equal(value[1], big, "in an object")
+    assert comm.probe(block=False) is None, "nothing is left"
+    comm.barrier()

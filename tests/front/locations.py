@@ -8,16 +8,17 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 import hpccomm
-from hpccomm import ReduceOp, UnsupportedDtype, UsageError
+from front.algorithms import METHODS, SEGMENT, Method, attempt, cut
+from front.misuse import refused
+from hpccomm import ReduceOp, UnsupportedDtype, UsageError, loc_dtype
 from hpccomm.contracts.collectives import REDUCTIONS
+from hpccomm.dtypes import BFLOAT16
 from hpccomm.schedules.algorithms import ALGORITHMS
-from hpccomm.testing.conformance.algorithms import METHODS, SEGMENT, Method, attempt, cut
 from hpccomm.testing.conformance.case import Behaviours
-from hpccomm.testing.conformance.check import raises
-from hpccomm.testing.conformance.inputs import LOCATED
-from hpccomm.testing.conformance.misuse import refused
+from hpccomm.testing.conformance.check import equal, raises
+from hpccomm.testing.conformance.collectives import REDUCING
+from hpccomm.testing.conformance.inputs import reduced, reduction
 from hpccomm.testing.conformance.oracle import IN_PLACE, NEW, OUT, Spec
-from hpccomm.testing.conformance.reductions import CALLS
 from hpccomm.testing.conformance.trials import FORMS, carry_out
 
 if TYPE_CHECKING:
@@ -27,6 +28,18 @@ LOCATIONS = Behaviours("locations")
 
 OPS = (ReduceOp.MINLOC, ReduceOp.MAXLOC)
 
+LOCATED = {
+    "float64": loc_dtype(np.float64),
+    "float32": loc_dtype(np.float32),
+    "int8": loc_dtype(np.int8),
+    "uint64": loc_dtype(np.uint64),
+    "bfloat16": loc_dtype(BFLOAT16),
+    "float16": loc_dtype(np.float16, np.int32),
+    "padded": np.dtype([("value", np.int16), ("index", np.int64)], align=True),
+    "turned": np.dtype([("index", np.uint8), ("value", np.bool_)]),
+}
+"""Dtypes of values with their indices."""
+
 DTYPES = tuple(LOCATED.values())
 
 
@@ -34,11 +47,13 @@ DTYPES = tuple(LOCATED.values())
 def every_call(comm: Communicator, op: ReduceOp, kind: str) -> None:
     """Every call that reduces takes them, whatever the dtypes of values and indices; scans leave out self."""
     dtype = LOCATED[kind]
-    for collective in CALLS:
+    for collective in REDUCING:
         for result in (NEW, OUT, IN_PLACE):
             carry_out(comm, Spec(collective, 9, dtype, op, comm.size - 1, results=(result,)))
-    for result in (OUT, IN_PLACE):
-        carry_out(comm, Spec("scan", 9, dtype, op, exclusive=True, results=(result,)))
+    arrays = reduced(op, comm.size, (9,), dtype)
+    before = comm.scan(arrays[comm.rank], op, exclusive=True)
+    if comm.rank:
+        equal(before, reduction(op, arrays[: comm.rank]), "exclusive")
 
 
 @LOCATIONS.behaviour(method=tuple(method for method in METHODS if method[0] in REDUCTIONS))
@@ -92,3 +107,19 @@ def misused_locations(comm: Communicator) -> None:
         hpccomm.with_index(1.0, 0.5)
     with raises(UsageError, "index", "(2,)", "(3,)"):
         hpccomm.with_index(np.ones(3), [1, 2])
+
+
+@LOCATIONS.behaviour()
+def where_the_best_value_is(comm: Communicator) -> None:
+    """The best value of all ranks, with the rank that has it: the first one of equals, and of NaN."""
+    rank, size = comm.rank, comm.size
+    x = np.random.default_rng(rank).integers(0, 3, 40).astype(np.float32)
+    x[5 * rank % 40] = np.nan
+    everyone = np.stack(comm.all_gather_object(x))
+    for op, best, at in ((OPS[0], np.min, np.argmin), (OPS[1], np.max, np.argmax)):
+        result = comm.all_reduce(hpccomm.with_index(x, rank), op)
+        equal(result["value"], best(everyone, axis=0), f"{op.name}: values")
+        equal(result["index"], at(everyone, axis=0), f"{op.name}: ranks")
+    own = hpccomm.with_index(float(rank % 2), size - rank)
+    assert comm.all_reduce(own, ReduceOp.MINLOC) is own, "in place"
+    assert own.tolist() == (0.0, size - (size - 1) // 2 * 2), own

@@ -8,14 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from front.misuse import refused
 from hpccomm.contracts.collectives import BLOCKWISE, REDUCTIONS
 from hpccomm.errors import UsageError
 from hpccomm.schedules.algorithms import ALGORITHMS
 from hpccomm.testing.conformance.case import Behaviours
-from hpccomm.testing.conformance.misuse import refused
 from hpccomm.testing.conformance.oracle import Spec
 from hpccomm.testing.conformance.trials import trial
-from hpccomm.testing.mirrored import OnDevice
 
 if TYPE_CHECKING:
     from hpccomm.communicator import Communicator
@@ -82,8 +81,6 @@ def of_other_calls(comm: Communicator, collective: str) -> None:
                     )
             assert "auto" in taken, what
             known = {"auto", "native", *ALGORITHMS[collective]}
-            if isinstance(comm, OnDevice):
-                known |= {"ring", "tree"}  # NCCL may have them of its own
             assert taken <= known, f"{what}: {taken}"
             for name, fits in listed.items():
                 assert fits == taken, (

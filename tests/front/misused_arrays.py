@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from front.misuse import refused
 from hpccomm.communicator.core import OF_NUMBERS
 from hpccomm.errors import BufferMismatch, UnsupportedDtype, UsageError
 from hpccomm.testing.conformance import oracle
 from hpccomm.testing.conformance.case import Behaviours
-from hpccomm.testing.conformance.misuse import refused
 from hpccomm.testing.conformance.oracle import SEMANTICS, RankView, Spec
 
 if TYPE_CHECKING:

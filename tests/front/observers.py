@@ -12,14 +12,43 @@ from hpccomm import CommOptions
 from hpccomm.errors import CommunicatorAborted, HpccommError
 from hpccomm.testing.conformance.case import Behaviours
 from hpccomm.testing.conformance.check import raises
-from hpccomm.testing.conformance.creation import another
-from hpccomm.testing.conformance.failures import SHORT, has_failed
+from hpccomm.testing.conformance.trials import another
 
 if TYPE_CHECKING:
     from hpccomm.communicator import Communicator
 
 OBSERVERS = Behaviours("observers")
-FAILURES = Behaviours("failures")
+
+
+@OBSERVERS.behaviour()
+def hooks_see_calls(comm: Communicator) -> None:
+    """A hook before and one after each call learn which it is, how much it moves and how long."""
+    before: list[Any] = []
+    after: list[Any] = []
+    handles = (comm.register_pre_hook(before.append), comm.register_post_hook(after.append))
+    try:
+        comm.all_reduce(np.zeros(4))
+        comm.broadcast(np.zeros(2, np.int8))
+        comm.barrier()
+        comm.all_gather_object("x")
+        comm.all_reduce(np.zeros(8), async_op=True).wait()
+    finally:
+        for handle in handles:
+            handle.close()
+    operations = ["all_reduce", "broadcast", "barrier", "all_gather_object", "all_reduce"]
+    assert [info.operation for info in before] == operations, before
+    assert [info.operation for info in after] == operations, after
+    assert [info.nbytes for info in before][:3] == [32, 2, 0], before
+    assert before[-1].nbytes == 64, before
+    for first, last in zip(before, after, strict=True):
+        assert (first.rank, first.communicator) == (comm.rank, comm.name), first
+        assert first.sequence == last.sequence, (first, last)
+        assert first.elapsed is None, first
+        assert last.elapsed is not None, last
+        assert last.elapsed >= 0, last
+        assert last.error is None, last
+    sequences = [info.sequence for info in before]
+    assert sequences == sorted(set(sequences)), "sequence numbers grow"
 
 
 @OBSERVERS.behaviour()
@@ -104,31 +133,3 @@ def stats_count_calls(comm: Communicator) -> None:
     assert small[0].seconds > 0, counted
     barriers = [row for key, row in counted.items() if key[0] == "barrier"]
     assert [row.calls for row in barriers] == [1], counted
-
-
-def _raising(_info: object) -> None:
-    raise KeyError("from a hook")
-
-
-@FAILURES.behaviour(min_size=2, fails=True)
-def a_hook_that_raises_hides_no_failure(comm: Communicator) -> None:
-    """The communicator has failed also where a hook of the user's raises over it."""
-    if comm.rank == comm.size - 1:
-        return
-    handle = comm.register_post_hook(_raising)
-    with raises(KeyError, "from a hook"):
-        comm.recv(np.ones(3), comm.size - 1, timeout=SHORT)
-    handle.close()
-    has_failed(comm)
-
-
-@FAILURES.behaviour(min_size=2, fails=True)
-def a_hook_that_raises_before_a_call(comm: Communicator) -> None:
-    """Nothing is sent, and the communicator has failed: the other ranks may have made the call."""
-    if comm.rank == comm.size - 1:
-        return
-    handle = comm.register_pre_hook(_raising)
-    with raises(KeyError, "from a hook"):
-        comm.all_reduce(np.ones(3), timeout=SHORT)
-    handle.close()
-    has_failed(comm)

@@ -1,17 +1,25 @@
 """The front end's cases on ranks that are threads: see the package's docstring."""
 
 import pytest
-from chosen import each_value
+from chosen import SCHEDULED, each_value
 from together import Cases, run_all, skip_missing, together
 
 import front
-from hpccomm.testing import run_ranks
+from hpccomm.testing import conformance, run_ranks
 
 SIZE = 3
 """Ranks on which every case shows."""
 
-WORLDS = ((1, 1), (SIZE, SIZE), (5, 2))
-"""Numbers of ranks, and how many of them a node has, that run every case with --all alone."""
+SPREAD = (5, 2)
+"""A number of ranks, and how many of them a node has: the last has one."""
+
+WORLDS = ((1, 1), (SIZE, SIZE), SPREAD)
+"""Worlds that run every case with --all alone."""
+
+SCHEDULED_WORLDS = ((2, 2), (4, 4), (8, 8), (7, 3), (8, 6))
+"""More of them, for the sections to which every number of ranks is another case."""
+
+OF_SCHEDULES = [case for case in front.cases() if case.name.startswith(SCHEDULED)]
 
 
 def named(groups: list[tuple[str, Cases]]) -> pytest.MarkDecorator:
@@ -32,6 +40,11 @@ def test_front(cases: Cases) -> None:
     run_on(SIZE, SIZE, cases)
 
 
+@named(together(each_value(OF_SCHEDULES)))
+def test_schedules_over_several_nodes(cases: Cases) -> None:
+    run_on(*SPREAD, cases)
+
+
 @pytest.mark.thorough
 @pytest.mark.parametrize("world", WORLDS, ids=str)
 @named(together(front.cases()))
@@ -39,5 +52,17 @@ def test_every_case(cases: Cases, world: tuple[int, int]) -> None:
     run_on(*world, cases)
 
 
+@pytest.mark.thorough
+@pytest.mark.parametrize("world", SCHEDULED_WORLDS, ids=str)
+@named(together(OF_SCHEDULES))
+def test_schedules(cases: Cases, world: tuple[int, int]) -> None:
+    run_on(*world, cases)
+
+
 def test_these_ranks_suit_every_case() -> None:
     assert max(case.min_size for case in front.cases()) <= SIZE
+
+
+def test_names_are_unique() -> None:
+    every = [*conformance.cases(), *front.cases(), *front.device_cases(front.NCCL)]
+    assert len({case.name for case in every}) == len(every)

@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 import hpccomm
+from hpccomm import CommOptions
 from hpccomm.errors import BufferMismatch, RankMismatch, UsageError
 from hpccomm.testing.conformance.case import Behaviours
 from hpccomm.testing.conformance.check import equal, raises
+from hpccomm.testing.conformance.collectives import growing
 from hpccomm.testing.conformance.oracle import NEW, Spec
-from hpccomm.testing.conformance.trials import carry_out
-from hpccomm.testing.conformance.uneven import Counts, growing
+from hpccomm.testing.conformance.trials import another, carry_out
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
     from hpccomm.communicator import Communicator
 
 UNEVEN = Behaviours("uneven")
+
+Counts = tuple[int, ...]
 
 
 @UNEVEN.behaviour()
@@ -155,3 +158,17 @@ def an_out_that_does_not_fit_what_comes(comm: Communicator) -> None:
     y = np.ones(1)
     comm.all_reduce(y)
     assert y[0] == comm.size, "a later call"
+
+
+@UNEVEN.behaviour(min_size=3)
+def ranks_with_little_and_with_much(comm: Communicator) -> None:
+    """Ranks take the same way in all_to_all_v, however many elements each of them has."""
+    size = comm.size
+    table = np.ones((size, size), np.int64)
+    table[0, 1] = table[1, 0] = 1000
+    send, recv = (tuple(map(int, each)) for each in (table[comm.rank], table[:, comm.rank]))
+    x = np.repeat(np.arange(size, dtype=np.float32), send) + 100 * comm.rank
+    expected = np.repeat(100 * np.arange(size, dtype=np.float32), recv) + comm.rank
+    with another(comm, options=CommOptions(self_check=False, segment=64)) as small:
+        equal(small.all_to_all_v(x, send, recv), expected, "call")
+        equal(small.plan("all_to_all_v", x, send, recv)(), expected, "plan")

@@ -3,30 +3,91 @@
 from __future__ import annotations
 
 import gc
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hpccomm import ReduceOp
+from hpccomm import ReduceOp, Work
 from hpccomm.testing.conformance.case import Behaviours
 from hpccomm.testing.conformance.check import equal, happens
-from hpccomm.testing.conformance.inputs import reduced, reduction
-from hpccomm.testing.conformance.works import CALLS, started
+from hpccomm.testing.conformance.inputs import moved, poison, reduced, reduction
+from hpccomm.testing.conformance.oracle import NEW, Spec
+from hpccomm.testing.conformance.trials import trial
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from hpccomm.communicator import Communicator
 
 WORKS = Behaviours("works")
 
+CALLS = (
+    "all_reduce",
+    "broadcast",
+    "reduce",
+    "all_gather",
+    "reduce_scatter",
+    "all_to_all",
+    "gather",
+    "scatter",
+    "scan",
+    "barrier",
+    "all_gather_v",
+    "reduce_scatter_v",
+    "all_to_all_v",
+    "gather_v",
+    "scatter_v",
+    "send_recv",
+)
+
+
+def returned_nothing(outcome: object) -> None:
+    """Assert that a call returned None."""
+    assert outcome is None, f"{outcome!r} instead of None"
+
+
+def started(
+    comm: Communicator, call: str, length: int, dtype: Any, seed: int = 0
+) -> tuple[Work, Callable[[Any], None]]:
+    """Start `call` asynchronously on rows of `length` elements, from or to root 0 where it has one.
+
+    Returns
+    -------
+    work : Work
+        Under way.
+    check : callable
+        Looks at its result.
+    """
+    collective = call.removesuffix("_v")
+    if call == "barrier":
+        work = comm.barrier(async_op=True)
+        check: Callable[[Any], None] = returned_nothing
+    elif call == "send_recv":
+        arrays = moved(comm.size, (length,), dtype, seed)
+        right, left = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
+        out = poison(arrays[left])
+        work = comm.send_recv(arrays[comm.rank], right, out, left, async_op=True)
+        check = partial(equal, expected=arrays[left], what=call)
+    else:
+        count = (1,) * comm.size if call != collective else 1
+        spec = Spec(collective, count, np.dtype(dtype), results=(NEW,), rest=(length,))
+        attempt = trial(comm, spec, frozen=False)
+        attempt.fill(seed)
+        work = getattr(comm, call)(**attempt.arguments, async_op=True)
+        check = partial(attempt.check, what=call, seed=seed)
+    assert isinstance(work, Work), f"{call} with async_op=True returns a Work"
+    return work, check
+
 
 @WORKS.behaviour(call=CALLS)
 def result(comm: Communicator, call: str) -> None:
-    """`wait` returns what the synchronous call would; again when asked again."""
+    """`done` becomes True by itself; `wait` returns what the synchronous call would; again when asked again."""
     for length in (3, 10_000):
         work, check = started(comm, call, length, np.int64)
+        happens(work.done, f"{call} is done by itself")
         outcome = work.wait()
         check(outcome)
-        assert work.done(), "done after wait"
         assert work.exception() is None, "no exception"
         assert work.wait() is outcome, "the same result again"
 
@@ -69,3 +130,12 @@ def results_keep_to_their_call(comm: Communicator) -> None:
     for work in works:
         work.wait()
     equal(x, np.asarray(expected, np.int64))
+
+
+@WORKS.behaviour()
+def many_in_flight(comm: Communicator) -> None:
+    """Calls of all kinds are under way at once and waited for in any order."""
+    works = [started(comm, call, 10, np.int32, seed) for seed in range(3) for call in CALLS]
+    for index in np.random.default_rng(comm.rank).permutation(len(works)):
+        work, check = works[index]
+        check(work.wait())

@@ -1,7 +1,6 @@
-"""The required behaviour of every backend, as test cases: each behaviour is written once.
+"""The suite for authors of backends: what `hpccomm.contracts.backend` promises, as test cases.
 
-An author of a backend runs the suite on communicators that use it. With pytest, on the ranks of an
-MPI job (each rank runs the same tests in the same order)::
+With pytest, on the ranks of an MPI job (each rank runs the same tests in the same order)::
 
     import pytest
     from hpccomm.testing import conformance
@@ -14,18 +13,20 @@ MPI job (each rank runs the same tests in the same order)::
             pytest.skip(reason)
         case.run(comm)
 
-`Case.missing` returns the reason if a module is not installed, or if the backend lacks an optional
-ability: windows, memory that ranks share, or messages from any sender.
+`Case.missing` returns the reason if the backend lacks an optional ability: windows, memory that
+ranks share, or messages from any sender.
 
 If ranks are threads of one process, ``hpccomm.testing.run_ranks(n, case.run)`` runs a case. Without
 pytest, a loop over `cases` does; nothing here needs it.
+
+There is one file for each protocol: ``collectives`` (`Backend.native`), ``transport`` (`Transport`
+and `Arrivals`), ``window`` (`OneSided`), ``memory`` (`SharedMemory`), ``groups`` (the backend's
+facts and `Backend.group`) and ``survival`` (`Backend.abandon`, `SideChannel` and `Survival`).
 
 A case asserts on each rank what that rank sees, so it can fail on one rank and pass on another. A
 runner of several cases on the same ranks must share each outcome between all ranks, and stop, or
 begin a new communicator, after a failure. Give `new_comm` a ``timeout`` of some seconds: a fault
 that would make a rank wait for ever then ends with its place named.
-
-A backend with a way for device arrays passes `device_cases` as well, on machines that have devices.
 
 Results are compared with NumPy's, computed on every rank from all ranks' inputs. Outputs hold
 something else in every element before the call. Values are chosen so that arithmetic is exact, and
@@ -33,59 +34,28 @@ comparison is for equality; the few cases that tolerate an error say why.
 """
 
 from hpccomm.testing.conformance import (
-    algorithms,
-    arrays,
-    arrivals,
-    atomics,
     collectives,
-    creation,
-    deterministic,
-    failures,
     groups,
-    locations,
-    messages,
-    misuse,
-    neighbors,
-    objects,
-    observers,
-    plans,
-    reductions,
-    registered,
-    shared_memory,
-    uneven,
-    windows,
-    works,
+    memory,
+    survival,
+    transport,
+    window,
 )
 from hpccomm.testing.conformance.case import Case
-from hpccomm.testing.conformance.devices import device_cases
 
 SECTIONS = (
     collectives.COLLECTIVES,
-    reductions.REDUCTIONS,
-    algorithms.ALGORITHMS,
-    deterministic.DETERMINISTIC,
-    locations.LOCATIONS,
-    uneven.UNEVEN,
-    neighbors.NEIGHBORS,
-    messages.MESSAGES,
-    arrivals.ARRIVALS,
-    windows.WINDOWS,
-    atomics.ATOMICS,
-    objects.OBJECTS,
-    works.WORKS,
-    plans.PLANS,
+    transport.TRANSPORT,
+    transport.ARRIVALS,
+    window.WINDOW,
+    memory.MEMORY,
+    memory.SHARED_MEMORY,
     groups.GROUPS,
-    creation.CREATION,
-    arrays.ARRAYS,
-    registered.REGISTERED,
-    shared_memory.SHARED_MEMORY,
-    observers.OBSERVERS,
-    misuse.MISUSE,
-    failures.FAILURES,
+    survival.SURVIVAL,
 )
 """The suite, simplest behaviours first, failing communicators last."""
 
-__all__ = ["Case", "cases", "device_cases"]
+__all__ = ["Case", "cases"]
 
 
 def cases() -> tuple[Case, ...]:

@@ -1,124 +1,184 @@
-"""Cases: collectives that move data, and the forms of every collective: in place, `out`, roots."""
+"""Cases of `Backend.native`: every collective has NumPy's result, whoever carries it out."""
 
 from __future__ import annotations
 
 import time
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+import hpccomm
+from hpccomm import ReduceOp
+from hpccomm.dtypes import BFLOAT16, REDUCIBLE
+from hpccomm.reductions import meaningful
 from hpccomm.testing.conformance.case import Behaviours
 from hpccomm.testing.conformance.check import equal, same_bits
-from hpccomm.testing.conformance.inputs import MOVABLE, RECORD, SHAPES, ranks_for
-from hpccomm.testing.conformance.inputs import moved as moved_elements
+from hpccomm.testing.conformance.inputs import MOVABLE, OPS, ranks_for, reduced
 from hpccomm.testing.conformance.oracle import FLAT, IN_PLACE, NEW, OUT, SEMANTICS, Spec
-from hpccomm.testing.conformance.trials import carry_out
+from hpccomm.testing.conformance.trials import FORMS, carry_out
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from hpccomm.communicator import Communicator
+    from hpccomm.reductions import Op
+    from hpccomm.testing.conformance.oracle import Graph
 
 COLLECTIVES = Behaviours("collectives")
 
-BLOCKS = ((2,), (2, 3), (2, 2, 0), (2, 2, 5))
-"""Shapes of one rank's block in the calls that cut their array into such."""
+REDUCING = tuple(name for name, meaning in SEMANTICS.items() if meaning.reduces)
+BLOCKWISE = ("all_gather", "gather", "scatter", "reduce_scatter", "all_to_all")
+MOVING = ("broadcast", *(name for name in BLOCKWISE if name not in REDUCING))
 
-SHAPES_OF = {
-    "broadcast": SHAPES,
-    "all_gather": SHAPES,
-    "gather": SHAPES,
-    "scatter": BLOCKS,
-    "all_to_all": BLOCKS,
-}
-"""The collectives that move data, and what each rank, or the root for each, brings."""
+SHAPES: tuple[tuple[int | None, tuple[int, ...]], ...] = (
+    (3, (5,)),
+    (1, ()),
+    (0, (2,)),
+    (2, (0, 3)),
+)
+"""Rows of each array or block, and the shape of a row; two of them have no elements."""
 
-LARGE = 1 << 18
-"""Elements, in float32 1 MiB: more than one segment or eager message."""
+LARGE = (1 << 18) + 3
+"""Elements, in float32 a little over 1 MiB: more than one segment or eager message, and odd."""
 
 
-def specs(comm: Communicator, collective: str, dtype: Any, *results: str) -> Iterator[Spec]:
-    """Give a collective of each shape, for the roots that are tried."""
-    meaning = SEMANTICS[collective]
+def specs(comm: Communicator, collective: str, dtype: Any, op: Op = ReduceOp.SUM) -> Iterator[Spec]:
+    """Give a collective of each shape, in each place of a result, for the roots that are tried."""
+    dtype, meaning = np.dtype(dtype), SEMANTICS[collective]
     roots = ranks_for(dtype, comm.size) if meaning.root_gives or meaning.root_gets else [0]
+    whole = ((None, ()),) if collective not in BLOCKWISE else ()
+    # Where data go does not depend on the dtype, so that one dtype shows it for all.
+    shapes = (*SHAPES, *whole) if dtype == np.float32 else SHAPES[:1]
     for root in roots:
-        for shape in SHAPES_OF[collective]:
-            count, rest = (shape[0], shape[1:]) if shape else (None, ())
-            yield Spec(collective, count, np.dtype(dtype), root=root, results=results, rest=rest)
+        for count, rest in shapes:
+            for result in (NEW, FLAT, IN_PLACE) if meaning.takes_out else (NEW,):
+                yield Spec(collective, count, dtype, op, root, results=(result,), rest=rest)
 
 
-@COLLECTIVES.behaviour(called="{collective}", collective=tuple(SHAPES_OF), dtype=MOVABLE)
+@COLLECTIVES.behaviour(called="{collective}", collective=MOVING, dtype=MOVABLE)
 def moved(comm: Communicator, collective: str, dtype: np.dtype[Any]) -> None:
-    """Without `out`, every rank that gets something has it in a new array, and x stays.
-
-    A broadcast overwrites x, but the root's; a rank that scatters nothing has an `out`.
-    """
-    for spec in specs(comm, collective, dtype, NEW):
+    """Elements of any dtype arrive as they are, into a new array, into `out`, or in place."""
+    for spec in specs(comm, collective, dtype):
         carry_out(comm, spec)
 
 
+@COLLECTIVES.behaviour(called="{collective}", collective=REDUCING, op=OPS)
+def reductions(comm: Communicator, collective: str, op: ReduceOp) -> None:
+    """Each operation, of every dtype that it means something for; scans take no average."""
+    if collective == "scan" and op is ReduceOp.AVG:
+        return
+    for dtype in REDUCIBLE:
+        if meaningful(op, dtype):
+            for spec in specs(comm, collective, dtype, op):
+                carry_out(comm, spec)
+
+
+@COLLECTIVES.behaviour(collective=REDUCING)
+def other_operations(comm: Communicator, collective: str) -> None:
+    """A factor, a function of two arrays, the place of the best value; scans may leave out self."""
+    operations: tuple[tuple[Any, Any], ...] = (
+        (hpccomm.premul_sum(0.5), np.float64),
+        (hpccomm.premul_sum(-2.0), BFLOAT16),
+        (np.gcd, np.int64),
+        (ReduceOp.MINLOC, hpccomm.loc_dtype(np.float64)),
+        (ReduceOp.MAXLOC, hpccomm.loc_dtype(np.float16, np.int32)),
+    )
+    for op, dtype in operations:
+        spec = Spec(collective, 4, np.dtype(dtype), op, comm.size - 1, results=(NEW,))
+        carry_out(comm, spec)
+    if collective == "scan":
+        carry_out(comm, Spec("scan", 4, exclusive=True, results=(OUT, IN_PLACE)))
+
+
+def with_nan(size: int, count: int, *, op: ReduceOp, dtype: Any) -> list[Any]:
+    """Return contributions, each with a NaN at a place of its own."""
+    arrays = reduced(op, size, (count,), dtype)
+    for rank, array in enumerate(arrays):
+        array[rank :: size + 1] = np.nan
+    return arrays
+
+
+@COLLECTIVES.behaviour(op=(ReduceOp.MIN, ReduceOp.MAX))
+def nan_spreads(comm: Communicator, op: ReduceOp) -> None:
+    """A NaN from any rank is the result on every rank, for every float."""
+    for dtype in REDUCIBLE:
+        if dtype.kind not in "biuc":
+            for collective in REDUCING:
+                inputs = partial(with_nan, op=op, dtype=dtype)
+                count = comm.size + 1
+                carry_out(comm, Spec(collective, count, dtype, op, results=(NEW,), inputs=inputs))
+
+
+@COLLECTIVES.behaviour(collective=tuple(SEMANTICS), form=FORMS)
+def forms(comm: Communicator, collective: str, form: str) -> None:
+    """A call may be asynchronous, or planned and made again; ranks may differ in where results are."""
+    for dtype in (np.float32, np.int64, BFLOAT16):
+        for results in ((NEW,), (IN_PLACE, OUT, NEW)):
+            root = comm.size - 1
+            spec = Spec(collective, 6, np.dtype(dtype), root=root, results=results, rest=(2,))
+            carry_out(comm, spec, form)
+
+
+@COLLECTIVES.behaviour(collective=tuple(SEMANTICS))
+def large_arrays(comm: Communicator, collective: str) -> None:
+    """Arrays of more than 1 MiB have their result to the last element."""
+    blocks = collective in (*BLOCKWISE, "neighbor_all_to_all")
+    count = LARGE // comm.size if blocks else LARGE
+    for dtype in (np.float32, np.int8, BFLOAT16):
+        carry_out(comm, Spec(collective, count, np.dtype(dtype), root=comm.size - 1))
+
+
+def growing(size: int) -> tuple[int, ...]:
+    """0, 1, 2, ... rows."""
+    return tuple(range(size))
+
+
+def only_the_last(size: int) -> tuple[int, ...]:
+    """All rows on one rank."""
+    return (*[0] * (size - 1), 4)
+
+
+def long(size: int) -> tuple[int, ...]:
+    """Rows for more than one segment, on every other rank."""
+    return tuple(20_001 * (rank % 2) + 1 for rank in range(size))
+
+
 @COLLECTIVES.behaviour(
-    called="{collective}_out", collective=tuple(name for name in SHAPES_OF if name != "broadcast")
+    called="{collective}_v", collective=BLOCKWISE, counts=(growing, only_the_last, long)
 )
-def moved_out(comm: Communicator, collective: str) -> None:
-    """`out` of any shape with the right number of elements takes the result, or x's memory does.
-
-    In place, x is `out`'s block of this rank, or `out` x's, or one is the other.
-    """
-    for result in (OUT, FLAT, IN_PLACE):
-        for spec in specs(comm, collective, np.float32, result):
-            carry_out(comm, spec)
+def uneven(comm: Communicator, collective: str, counts: Callable[[int], tuple[int, ...]]) -> None:
+    """Blocks may differ in their rows, and some may have none; in place at any offset too."""
+    for form in FORMS:
+        for result, rest in ((NEW, ()), (OUT, (2,)), (IN_PLACE, (2,))):
+            root, rows = comm.size - 1, counts(comm.size)
+            carry_out(comm, Spec(collective, rows, root=root, results=(result,), rest=rest), form)
 
 
-@COLLECTIVES.behaviour()
-def scattered_to_ranks_that_give_an_x_like_the_root_s(comm: Communicator) -> None:
-    """Such a rank needs no `out`: it gets a new array, and its x is not touched."""
-    root, counts = comm.size - 1, tuple(range(comm.size))
-    for dtype in (np.dtype(np.float32), RECORD):
-        for name, rows, listed in (
-            ("scatter", (2,) * comm.size, {}),
-            ("scatter_v", counts, {"counts": counts}),
-        ):
-            shape = (sum(rows), 3)
-            whole = moved_elements(comm.size, shape, dtype)[root]
-            expected = np.split(whole, np.cumsum(rows)[:-1])[comm.rank]
-            before = whole if comm.rank == root else np.zeros(shape, dtype)
-            for form in ("call", "asynchronous", "plan"):
-                x = before.copy()
-                if form == "plan":
-                    result = comm.plan(name, x, root, **listed)()
-                elif form == "asynchronous":
-                    result = getattr(comm, name)(x, root, **listed, async_op=True).wait()
-                else:
-                    result = getattr(comm, name)(x, root, **listed)
-                equal(result, expected, f"{name}, {form}")
-                equal(x, before, f"{name}, {form}: x")
-                assert not np.shares_memory(result, x), "apart from x"
+def line(rank: int, size: int) -> list[int | None]:
+    """The ranks beside it; None beyond the ends."""
+    return [rank - 1 if rank else None, rank + 1 if rank + 1 < size else None]
 
 
-@COLLECTIVES.behaviour()
-def large_arrays_move_whole(comm: Communicator) -> None:
-    """Arrays of more than 1 MiB arrive to the last element."""
-    for collective in SHAPES_OF:
-        carry_out(comm, Spec(collective, LARGE // comm.size + 3, results=(NEW,)))
+def star(rank: int, size: int) -> list[int | None]:
+    """All others at rank 0, which is the only peer of those; most lists have another length."""
+    return list(range(1, size)) if rank == 0 else [0]
 
 
-@COLLECTIVES.behaviour()
-def broadcast_is_from_rank_0_by_default(comm: Communicator) -> None:
-    """Without `root`, rank 0 is it."""
-    x = np.full(3, comm.rank, np.int16)
-    comm.broadcast(x)
-    equal(x, np.zeros(3, np.int16))
+def double(_rank: int, size: int) -> list[int | None]:
+    """Each rank twice, also the own one, and None between."""
+    return [*range(size), None, *range(size)]
 
 
-@COLLECTIVES.behaviour()
-def roots_may_be_numpy_integers(comm: Communicator) -> None:
-    """A rank that NumPy computed is a rank."""
-    root: Any
-    for root in np.arange(comm.size):
-        x = np.array([comm.rank])
-        comm.broadcast(x, root)
-        assert x[0] == root, f"from {root}"
+@COLLECTIVES.behaviour(graph=(line, star, double))
+def neighbors(comm: Communicator, graph: Graph) -> None:
+    """Block j goes to peers[j], and block j comes from it; a block without a peer keeps its values."""
+    counts = tuple(rank % 3 for rank in range(comm.size))
+    for count, results in ((2, (OUT,)), (2, (IN_PLACE, OUT)), (20_001, (NEW,)), (counts, (OUT,))):
+        if IN_PLACE not in results or graph is not star:
+            for form in FORMS:
+                spec = Spec("neighbor_all_to_all", count, graph=graph, results=results, rest=(2,))
+                carry_out(comm, spec, form)
 
 
 @COLLECTIVES.behaviour()
@@ -128,25 +188,25 @@ def bits_survive(comm: Communicator) -> None:
     source = patterns.view(np.float64)
     x = source.copy() if comm.rank == 0 else np.zeros_like(source)
     same_bits(comm.broadcast(x), source, "broadcast")
-    same_bits(comm.all_gather(x), np.stack([source] * comm.size), "all_gather")
     tiled = np.stack([source] * comm.size)
+    same_bits(comm.all_gather(x), tiled, "all_gather")
     same_bits(comm.all_to_all(tiled), tiled, "all_to_all")
 
 
 @COLLECTIVES.behaviour()
-def results_are_owned(comm: Communicator) -> None:
-    """A result is the caller's: writable, C-contiguous, and unchanged by later calls."""
-    x = np.full((comm.size, 2), comm.rank, np.int32)
-    first = comm.all_gather(x)
-    second = comm.all_to_all(x)
-    copies = first.copy(), second.copy()
-    comm.all_gather(x + 1)
-    comm.all_to_all(x + 1)
-    for result, before in zip((first, second), copies, strict=True):
-        equal(result, before, "after later calls")
-        assert result.flags.writeable, "writable"
-        assert result.flags.c_contiguous, "C-contiguous"
-        assert not np.shares_memory(result, x), "apart from x"
+def parts_of_larger_arrays(comm: Communicator) -> None:
+    """A contiguous piece of a larger array, at an odd address too, is written within its bounds."""
+    total = float(sum(range(comm.size)))
+    for odd in (0, 1, comm.rank % 2):
+        memory = np.full(8 * 12 + 1, 0x5A, np.uint8)
+        x = memory[odd + 16 : odd + 56].view(np.float64)
+        x[:] = comm.rank
+        before = memory.copy()
+        comm.all_reduce(x)
+        equal(x, np.full(5, total), "all_reduce")
+        equal(comm.all_gather(x), np.full((comm.size, 5), total), "all_gather")
+        memory[odd + 16 : odd + 56] = before[odd + 16 : odd + 56]
+        equal(memory, before, "beside it")
 
 
 def waits_for(comm: Communicator, late: int, barrier: Callable[[], object]) -> None:
@@ -164,10 +224,13 @@ def waits_for(comm: Communicator, late: int, barrier: Callable[[], object]) -> N
 
 
 @COLLECTIVES.behaviour()
-def barrier_waits_for_all(comm: Communicator) -> None:
+def barrier(comm: Communicator) -> None:
     """No rank leaves before the last has come."""
+    planned = comm.plan("barrier")
     for late in range(comm.size):
         waits_for(comm, late, comm.barrier)
+        waits_for(comm, late, planned)
+        waits_for(comm, late, lambda: comm.barrier(async_op=True).wait())
 
 
 @COLLECTIVES.behaviour()

@@ -14,8 +14,8 @@ import ml_dtypes
 import numpy as np
 
 from hpccomm import ReduceOp
-from hpccomm.dtypes import BFLOAT16, NARROW, REDUCIBLE
-from hpccomm.reductions import LOCATING, loc_dtype, meaningful
+from hpccomm.dtypes import NARROW, REDUCIBLE
+from hpccomm.reductions import LOCATING, meaningful
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -29,18 +29,6 @@ OPS = tuple(op for op in ReduceOp if op not in LOCATING)
 
 PAIRS = tuple((op, dtype) for op in OPS for dtype in REDUCIBLE if meaningful(op, dtype))
 """Every reduction with every dtype that it means something for."""
-
-LOCATED = {
-    "float64": loc_dtype(np.float64),
-    "float32": loc_dtype(np.float32),
-    "int8": loc_dtype(np.int8),
-    "uint64": loc_dtype(np.uint64),
-    "bfloat16": loc_dtype(BFLOAT16),
-    "float16": loc_dtype(np.float16, np.int32),
-    "padded": np.dtype([("value", np.int16), ("index", np.int64)], align=True),
-    "turned": np.dtype([("index", np.uint8), ("value", np.bool_)]),
-}
-"""Dtypes of values with their indices."""
 
 RECORD = np.dtype([("index", np.int32), ("point", np.float64, (2,)), ("flag", np.bool_)])
 """A structured dtype of odd size, with a sub-array."""

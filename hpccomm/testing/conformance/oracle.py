@@ -14,7 +14,7 @@ import numpy as np
 
 from hpccomm import ReduceOp
 from hpccomm.reductions import PremulSum
-from hpccomm.testing.conformance.inputs import float_info, moved, reduced, reduction
+from hpccomm.testing.conformance.inputs import moved, reduced, reduction
 
 if TYPE_CHECKING:
     from hpccomm.reductions import Op
@@ -67,8 +67,6 @@ class Spec:
         Where rank 0 has its result, rank 1, and so on, then from the beginning.
     rest : tuple of int
         Shape of a row.
-    exchanged : bool
-        The ranks are to exchange the counts.
     graph : callable
         Gives the peers, where the collective has such.
     inputs : callable, optional
@@ -83,7 +81,6 @@ class Spec:
     exclusive: bool = False
     results: tuple[str, ...] = (OUT,)
     rest: tuple[int, ...] = ()
-    exchanged: bool = False
     graph: Graph = circle
     inputs: Inputs | None = None
 
@@ -194,8 +191,7 @@ class RankView:
         blocks, seen = [], dict[int, int]()
         for number, peer in enumerate(self.peers(self.rank)):
             if peer is None:
-                own = self.blocks(self.rank)[number]
-                blocks.append(own[:0] if self.spec.exchanged else own)
+                blocks.append(self.blocks(self.rank)[number])
                 continue
             # The k-th time that a rank lists a peer belongs to the k-th time that the peer lists it.
             theirs = [at for at, other in enumerate(self.peers(peer)) if other == self.rank]
@@ -223,10 +219,9 @@ class RankView:
         if meaning.result is exchanged:
             if spec.uneven:
                 arguments["send_counts"] = self.sent(self.rank)
-                received = [len(block) for block in self.arriving()]
-                arguments["recv_counts"] = None if spec.exchanged else received
+                arguments["recv_counts"] = [len(block) for block in self.arriving()]
         elif spec.uneven:
-            arguments["counts"] = None if spec.exchanged else spec.count
+            arguments["counts"] = spec.count
         return arguments
 
 
@@ -274,10 +269,9 @@ def prefix(part: RankView) -> Array:
     """Return the fold of those up to this rank's."""
     arrays = part.all_given()
     before = arrays[: part.rank if part.spec.exclusive else part.rank + 1]
-    if before:
-        return folded(part.spec.op, before)
-    assert isinstance(part.spec.op, ReduceOp)
-    return np.full_like(arrays[0], identity(part.spec.op, part.spec.dtype))
+    # Nothing comes before rank 0: cases sum or multiply there.
+    neutral = int(part.spec.op is ReduceOp.PROD)
+    return folded(part.spec.op, before) if before else np.full_like(arrays[0], neutral)
 
 
 def of_the_root(part: RankView) -> Array:
@@ -332,27 +326,3 @@ SEMANTICS = {
     "all_to_all": Semantics(sent, exchanged),
     "neighbor_all_to_all": Semantics(sent, exchanged),
 }
-
-
-def identity(op: ReduceOp, dtype: np.dtype[Any]) -> Any:
-    """Return the value that changes nothing under `op`."""
-    if op in (ReduceOp.MINLOC, ReduceOp.MAXLOC):
-        both, plain = np.zeros((), dtype), ReduceOp.MIN if op is ReduceOp.MINLOC else ReduceOp.MAX
-        both["value"] = identity(plain, dtype["value"])
-        both["index"] = np.iinfo(dtype["index"]).max
-        return both
-    if op in (ReduceOp.MIN, ReduceOp.MAX):
-        if dtype.kind == "b":
-            return op is ReduceOp.MIN
-        if dtype.kind in "iu":
-            info = np.iinfo(dtype)
-            return info.max if op is ReduceOp.MIN else info.min
-        # The largest finite value where a dtype has no infinity (float8_e4m3fn).
-        with np.errstate(all="ignore"):
-            largest = np.array(np.inf).astype(dtype)
-        if np.isnan(largest.astype(np.float32)):
-            largest = np.asarray(float_info(dtype).max)
-        return largest if op is ReduceOp.MIN else -largest
-    if op is ReduceOp.BAND:
-        return True if dtype.kind == "b" else np.invert(dtype.type(0))
-    return op is ReduceOp.PROD

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+import hpccomm
 from hpccomm import ReduceOp
 from hpccomm.testing.conformance.check import equal, same_bits
 from hpccomm.testing.conformance.inputs import poison, tolerance
@@ -190,3 +191,9 @@ def overlapping(
 def carry_out(comm: Communicator, spec: Spec, form: str = "call", **how: Any) -> None:
     """Make the call that is asked for, on arrays of NumPy's; collective over `comm`."""
     trial(comm, spec, frozen=False).run(comm, form, **how)
+
+
+def another(comm: Communicator, **keywords: Any) -> Communicator:
+    """Make a communicator like `comm`, from nothing; collective over it."""
+    backend = str(comm.backends["host"])
+    return hpccomm.new_comm(backend, **{"mpi_comm": comm.mpi_comm, **keywords})

@@ -1,4 +1,4 @@
-"""Cases: asynchronous calls on a device: the communicator's own stream, events in and out."""
+"""Asynchronous calls on a device: the communicator's own stream, events in and out."""
 
 from __future__ import annotations
 
@@ -8,10 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from hpccomm import Work, wait_all, wait_any
-from hpccomm.testing.conformance.case import Behaviours
-from hpccomm.testing.conformance.check import PATIENCE, equal, happens, raises
-from hpccomm.testing.conformance.devices.inputs import (
+from front.device_inputs import (
     COUNT,
     device_of,
     filled,
@@ -21,7 +18,10 @@ from hpccomm.testing.conformance.devices.inputs import (
     ranks_sum,
     stream_of,
 )
-from hpccomm.testing.conformance.devices.streams import LATE, TURNS
+from front.device_streams import LATE, TURNS
+from hpccomm import Work, wait_all, wait_any
+from hpccomm.testing.conformance.case import Behaviours
+from hpccomm.testing.conformance.check import PATIENCE, equal, happens, raises
 
 if TYPE_CHECKING:
     from hpccomm.communicator import Communicator

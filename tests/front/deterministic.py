@@ -1,21 +1,19 @@
-"""Cases of `deterministic=True`: folds in rank order, and narrow floats round once."""
+"""`deterministic=True`: folds in rank order, and narrow floats round once."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-import ml_dtypes
 import numpy as np
 
+from front.algorithms import STAGED, Method, attempt, cut
 from hpccomm import ReduceOp
 from hpccomm.dtypes import BFLOAT16, NARROW
 from hpccomm.schedules.algorithms import ALGORITHMS
-from hpccomm.testing.conformance.algorithms import STAGED, Method, attempt, cut
 from hpccomm.testing.conformance.case import Behaviours
-from hpccomm.testing.conformance.check import equal, same_bits
+from hpccomm.testing.conformance.collectives import REDUCING
 from hpccomm.testing.conformance.oracle import FLOAT32, NEW, OUT, Spec
-from hpccomm.testing.conformance.reductions import CALLS
 from hpccomm.testing.conformance.trials import carry_out
 
 if TYPE_CHECKING:
@@ -129,30 +127,7 @@ def the_order_is_the_ranks(comm: Communicator, dtype: np.dtype[Any], op: ReduceO
 
     size = comm.size
     uneven = (1, *(66,) * (size - 2), 131) if size > 1 else (66,)
-    for collective in CALLS:
+    for collective in REDUCING:
         whole = Spec(collective, 66 * size, dtype, op, size - 1, results=(NEW,), inputs=inputs)
         for spec in specs(whole, (66, uneven)):
             carry_out(comm, spec, deterministic=True)
-
-
-@DETERMINISTIC.behaviour(min_size=3)
-def narrow_floats_round_once(comm: Communicator) -> None:
-    """256 + 1 + 1 is 258 in bfloat16, and would be 256 if each sum were rounded."""
-    x = np.array([256 if comm.rank == 0 else int(comm.rank < 3)], ml_dtypes.bfloat16)
-    expected = np.array([258], ml_dtypes.bfloat16)
-    equal(comm.all_reduce(x, deterministic=True), expected)
-
-
-@DETERMINISTIC.behaviour()
-def the_run_does_not_matter(comm: Communicator) -> None:
-    """The same input gives the same bits again, synchronous or not, in place or out."""
-    own = cancelling(comm.size, (4001,), np.dtype(np.float32))[comm.rank]
-    first = comm.all_reduce(own.copy(), deterministic=True)
-    for _ in range(3):
-        out = np.empty_like(own)
-        comm.all_reduce(own, out=out, deterministic=True)
-        same_bits(out, first, "out")
-    work = comm.all_reduce(own.copy(), deterministic=True, async_op=True)
-    same_bits(work.wait(), first, "async_op")
-    everywhere = comm.all_gather(first)
-    same_bits(everywhere, np.stack([first] * comm.size), "on every rank")

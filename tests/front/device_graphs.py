@@ -1,4 +1,4 @@
-"""Cases: CUDA graphs: calls are captured once and replayed on the arrays' new contents."""
+"""CUDA graphs: calls are captured once and replayed on the arrays' new contents."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 import hpccomm
+from front.device_inputs import filled, full, holds, ranks_sum, stream_of
 from hpccomm import ReduceOp
 from hpccomm.errors import UsageError
 from hpccomm.memory.cuda.library import cupy
 from hpccomm.testing.conformance.case import Behaviours
 from hpccomm.testing.conformance.check import raises
-from hpccomm.testing.conformance.devices.inputs import filled, full, holds, ranks_sum, stream_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -1,4 +1,4 @@
-"""Cases: failing calls on a device: waiting streams are released, and the communicator fails."""
+"""Failing calls on a device: waiting streams are released, and the communicator fails."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import time
 from functools import partial
 from typing import TYPE_CHECKING
 
+from front.device_inputs import filled, stream_of
 from hpccomm.errors import CollectiveTimeout, CommunicatorAborted, UsageError
 from hpccomm.testing.conformance.case import Behaviours
 from hpccomm.testing.conformance.check import SOON, happens, raises, takes
-from hpccomm.testing.conformance.devices.inputs import filled, stream_of
-from hpccomm.testing.conformance.failures import SHORT, all_raise, has_failed
+from hpccomm.testing.conformance.survival import SHORT, all_raise, has_failed
 
 if TYPE_CHECKING:
     from hpccomm.communicator import Communicator

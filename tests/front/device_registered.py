@@ -1,4 +1,4 @@
-"""Cases: registered device memory: arrays of ``empty(device=...)``."""
+"""Registered device memory: arrays of ``empty(device=...)``."""
 
 from __future__ import annotations
 
@@ -7,16 +7,15 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from hpccomm.memory.cuda.library import cupy
-from hpccomm.testing.conformance.case import Behaviours
-from hpccomm.testing.conformance.devices.inputs import (
+from front.device_inputs import (
     filled,
     full,
-    gathered,
     holds,
     ranks_sum,
     stream_of,
 )
+from hpccomm.memory.cuda.library import cupy
+from hpccomm.testing.conformance.case import Behaviours
 from hpccomm.testing.conformance.inputs import MOVABLE, SHAPES
 
 if TYPE_CHECKING:
@@ -37,57 +36,6 @@ def empty(comm: Communicator) -> None:
                 assert x.flags.c_contiguous, "C-contiguous"
                 assert x.device.id == comm.device, x.device
         assert comm.empty(3, "f4", device=comm.device).shape == (3,), "one number for a shape"
-
-
-@REGISTERED.behaviour()
-def calls(comm: Communicator) -> None:
-    """Registered arrays, views of them, and plain ones mix, on each rank in another way."""
-    with stream_of(comm):
-        whole = comm.empty(3000, np.float32, device=comm.device)
-        for turn in range(3):
-            x = (whole, whole[500:2000], filled(comm, 3000))[(comm.rank + turn) % 3][:1500]
-            x.fill(comm.rank + 1)
-            comm.all_reduce(x)
-            holds(x, full(ranks_sum(comm), 1500), f"all_reduce, turn {turn}")
-            x.fill(comm.rank + 1)
-            out = comm.empty((comm.size, 1500), np.float32, device=comm.device)
-            comm.all_gather(x, out=out)
-            holds(out, gathered(comm, 1500), f"all_gather, turn {turn}")
-
-
-@REGISTERED.behaviour()
-def planned(comm: Communicator) -> None:
-    """Plans use that arrays are registered where all ranks' are, in the same place; other plans do not."""
-    with stream_of(comm):
-        whole, plain = comm.empty(3000, np.float32, device=comm.device), filled(comm, 1000)
-        odd = comm.rank % 2
-        alike = comm.plan("all_reduce", whole[500:1500])
-        mixed = comm.plan("all_reduce", plain if odd else whole[500:1500])
-        moved = comm.plan("all_reduce", whole[1500:2500] if odd else whole[500:1500])
-        used = alike.choice.registered
-        assert not used or comm.explain("all_reduce", whole).registered
-        for plan, x in (
-            (alike, whole[500:1500]),
-            (mixed, plain if odd else whole[500:1500]),
-            (moved, whole[1500:2500] if odd else whole[500:1500]),
-            (alike, whole[500:1500]),
-        ):
-            assert plan is alike or not plan.choice.registered, plan
-            x.fill(comm.rank + 1)
-            plan()
-            holds(x, full(ranks_sum(comm), 1000), "a plan")
-            comm.all_reduce(whole[:1500] if odd else filled(comm, 1500))  # beside it
-
-
-@REGISTERED.behaviour()
-def explained(comm: Communicator) -> None:
-    """`explain` recognises registered arrays and views of them, and plain ones."""
-    with stream_of(comm):
-        memory, plain = comm.empty(100, np.float32, device=comm.device), filled(comm, 100)
-        assert not comm.explain("all_reduce", plain).registered, "plain"
-        registered = comm.explain("all_reduce", memory).registered
-        assert comm.explain("all_reduce", memory[7:19]).registered == registered, "a view"
-        assert not comm.explain("all_reduce", memory, out=plain).registered, "one of two"
 
 
 @REGISTERED.behaviour()

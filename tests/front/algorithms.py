@@ -1,4 +1,4 @@
-"""Cases: each of hpccomm's own algorithms has the right result, for every call that it takes.
+"""Each of hpccomm's own algorithms has the right result, for every call that it takes, on any number of ranks.
 
 Segments are small here, so that arrays of few elements are moved in many pieces.
 """
@@ -6,7 +6,6 @@ Segments are small here, so that arrays of few elements are moved in many pieces
 from __future__ import annotations
 
 from contextlib import contextmanager
-from functools import partial
 from itertools import cycle
 from typing import TYPE_CHECKING, Any
 
@@ -17,20 +16,13 @@ from hpccomm import CommOptions, ReduceOp, UsageError
 from hpccomm.contracts.collectives import BLOCKWISE, REDUCTIONS, ROOTED
 from hpccomm.dtypes import BFLOAT16, REDUCIBLE
 from hpccomm.schedules.algorithms import ALGORITHMS as KNOWN
-from hpccomm.schedules.algorithms import ring
-from hpccomm.schedules.schedule import Schedule
-from hpccomm.settings import DEFAULT_SEGMENT
-from hpccomm.testing.conformance.capabilities import SHARED_MEMORY, lacks
 from hpccomm.testing.conformance.case import Behaviours
-from hpccomm.testing.conformance.check import raises
-from hpccomm.testing.conformance.collectives import waits_for
-from hpccomm.testing.conformance.creation import another
 from hpccomm.testing.conformance.inputs import MOVABLE
-from hpccomm.testing.conformance.oracle import FLOAT32, IN_PLACE, NEW, OUT, Spec
-from hpccomm.testing.conformance.trials import FORMS, trial
+from hpccomm.testing.conformance.oracle import FLOAT32, IN_PLACE, OUT, Spec
+from hpccomm.testing.conformance.trials import FORMS, another, trial
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
     from hpccomm.communicator import Communicator
 
@@ -55,9 +47,6 @@ METHODS: tuple[Method, ...] = (*MOVES, *STAGED)
 SEGMENT = 2 * FLOAT32.itemsize
 """Bytes: two elements of float32."""
 
-LARGE = 3 * DEFAULT_SEGMENT // FLOAT32.itemsize + 5
-"""Elements of float32."""
-
 FEW = 4
 """The most ranks for tests of each dtype and root: a schedule does not depend on the dtype."""
 
@@ -78,12 +67,6 @@ def cut(
         yield other
 
 
-def in_memory(comm: Communicator) -> str | None:
-    """Return the algorithm that sends nothing, or None where it does not apply. Local."""
-    unshared = comm.size != comm.local_size or lacks(comm, SHARED_MEMORY) is not None
-    return None if comm.size == 1 or unshared else "shm"
-
-
 def taken(comm: Communicator, algorithm: str, spec: Spec, **how: Any) -> bool:
     """Return whether a call may be made by `algorithm`; if not, assert that it may be refused.
 
@@ -101,42 +84,16 @@ def taken(comm: Communicator, algorithm: str, spec: Spec, **how: Any) -> bool:
     return True
 
 
-def attempt(comm: Communicator, algorithm: str, spec: Spec, form: str = "call", **how: Any) -> None:
+def attempt(
+    comm: Communicator,
+    algorithm: str,
+    spec: Spec,
+    form: str = "call",
+    **how: Any,
+) -> None:
     """Make the call that is asked for, by `algorithm`, if it takes it; collective over `comm`."""
     if taken(comm, algorithm, spec, **how):
         trial(comm, spec).run(comm, form, algorithm=algorithm, **how)
-
-
-def uneven_counts(size: int) -> list[tuple[int, ...]]:
-    """Return blocks of growing size, all elements on one rank, and none at all."""
-    return [tuple(range(size)), (*[0] * (size - 1), 7), (0,) * size]
-
-
-@ALGORITHMS.behaviour(method=METHODS)
-def counts(comm: Communicator, method: Method) -> None:
-    """Arrays of no element, fewer than ranks, and many segments; blocks even and uneven.
-
-    Whether a rank works in place is its own affair.
-    """
-    collective, algorithm, *shared = method
-    last = comm.size - 1
-    in_blocks = collective in BLOCKWISE
-    some: set[int | tuple[int, ...]] = {0, 1, 5} if in_blocks else {0, 1, last, 4 * comm.size + 3}
-    if in_blocks:
-        some.update(uneven_counts(comm.size))
-    with cut(comm, SEGMENT, *shared) as small:
-        for count in sorted(some, key=str):
-            for results in ((OUT,), (IN_PLACE,), (IN_PLACE, OUT, NEW)):
-                attempt(small, algorithm, Spec(collective, count, root=last, results=results))
-
-
-@ALGORITHMS.behaviour(method=METHODS, min_size=2)
-def large_arrays(comm: Communicator, method: Method) -> None:
-    """Arrays of several segments as they are by default, which no transport sends at once."""
-    collective, algorithm, *shared = method
-    count = LARGE // comm.size if collective in BLOCKWISE else LARGE
-    with cut(comm, None, *shared) as chosen:
-        attempt(chosen, algorithm, Spec(collective, count, root=1))
 
 
 @ALGORITHMS.behaviour(method=tuple(method for method in METHODS if method[0] in ROOTED))
@@ -215,51 +172,3 @@ def ranks_in_another_order(comm: Communicator, collective: str) -> None:
         for count in (1, 2 * comm.size + 1):
             attempt(turned, algorithm, Spec(collective, count, root=1))
     turned.finalize()
-
-
-@ALGORITHMS.behaviour(algorithm=tuple(KNOWN["barrier"]), form=FORMS)
-def barriers(comm: Communicator, algorithm: str, form: str) -> None:
-    """No rank leaves before the last has come."""
-    barrier: Callable[[], object] = partial(comm.barrier, algorithm=algorithm)
-    if form == "plan":
-        barrier = comm.plan("barrier", algorithm=algorithm)
-    elif form == "asynchronous":
-        barrier = lambda: comm.barrier(algorithm=algorithm, async_op=True).wait()  # noqa: E731
-    for late in {0, comm.size // 2, comm.size - 1}:
-        waits_for(comm, late, barrier)
-
-
-@ALGORITHMS.behaviour()
-def functions_make_schedules(comm: Communicator) -> None:
-    """A function takes the place of a name; one whose schedule is wrong is refused on every rank."""
-
-    def short(*given: Any) -> Schedule:
-        *rounds, _ = ring.all_gather(*given).channels[0]()
-        return Schedule((lambda: iter(rounds),))
-
-    for form in FORMS:
-        for count in (0, 3, 1000):
-            trial(comm, Spec("all_gather", count)).run(comm, form, algorithm=ring.all_gather)
-            trial(comm, Spec("all_reduce", count)).run(comm, form, algorithm=ring.all_reduce)
-    x = np.ones(2)
-    choice = comm.explain("all_gather", x, algorithm=ring.all_gather)
-    assert choice.schedule, "it is known by its schedule"
-    if comm.size > 1:
-        with raises(UsageError, "short", "refused", "rank 0"):
-            comm.all_gather(x, algorithm=short)
-    with raises(UsageError, "algorithm", "rank order"):
-        comm.all_reduce(x, algorithm=ring.all_reduce, deterministic=True)
-    comm.barrier()
-
-
-@ALGORITHMS.behaviour()
-def the_setting(comm: Communicator) -> None:
-    """`CommOptions` names the algorithm of the calls that have such a one, and the segment."""
-    options = CommOptions(algorithm="chain", segment=64, self_check=False)
-    with another(comm, options=options) as other:
-        x = np.arange(100.0, dtype=np.float32)
-        for collective in ("all_reduce", "broadcast", "reduce"):
-            choice = other.explain(collective, x)
-            assert (choice.algorithm, choice.segment) == ("chain", 64), choice
-        assert other.explain("all_gather", x).algorithm != "chain", "all_gather is not tuned"
-        attempt(other, "chain", Spec("all_reduce", 100))

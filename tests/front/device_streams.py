@@ -1,4 +1,4 @@
-"""Cases: calls on a device keep the order of its streams, and do not block the host."""
+"""Calls on a device keep the order of its streams, and do not block the host."""
 
 from __future__ import annotations
 
@@ -8,10 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hpccomm.memory.cuda.library import cupy
-from hpccomm.testing.conformance.case import Behaviours
-from hpccomm.testing.conformance.check import equal
-from hpccomm.testing.conformance.devices.inputs import (
+from front.device_inputs import (
     COUNT,
     device_of,
     filled,
@@ -21,6 +18,9 @@ from hpccomm.testing.conformance.devices.inputs import (
     ranks_sum,
     stream_of,
 )
+from hpccomm.memory.cuda.library import cupy
+from hpccomm.testing.conformance.case import Behaviours
+from hpccomm.testing.conformance.check import equal
 
 if TYPE_CHECKING:
     from hpccomm.communicator import Communicator

@@ -1,0 +1,228 @@
+"""Cases of `SharedMemory`: arrays of ``comm.empty``, and memory that ranks reach of each other."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable, Mapping
+from contextlib import contextmanager
+from itertools import cycle
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+import hpccomm
+from hpccomm import CommOptions, ReduceOp
+from hpccomm.errors import CollectiveTimeout, CommunicationError, RankMismatch
+from hpccomm.schedules.algorithms import ALGORITHMS
+from hpccomm.testing.conformance import capabilities
+from hpccomm.testing.conformance.case import Behaviours
+from hpccomm.testing.conformance.check import equal, raises, takes
+from hpccomm.testing.conformance.collectives import BLOCKWISE
+from hpccomm.testing.conformance.groups import members
+from hpccomm.testing.conformance.inputs import MOVABLE, SHAPES
+from hpccomm.testing.conformance.oracle import IN_PLACE, OUT, Spec
+from hpccomm.testing.conformance.survival import SHORT, has_failed
+from hpccomm.testing.conformance.trials import FORMS, another, trial
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from hpccomm.communicator import Communicator
+    from hpccomm.testing.conformance.check import Array
+
+MEMORY = Behaviours("memory")
+SHARED_MEMORY = Behaviours("shared_memory", (capabilities.SHARED_MEMORY,))
+
+REACHED = ("auto", "staging")
+"""How peers reach arrays that are not registered: directly if that is possible, or by a copy."""
+
+COLLECTIVES = tuple(name for name, own in ALGORITHMS.items() if "shm" in own and name != "barrier")
+"""The calls that can be made in memory that ranks share."""
+
+SEGMENT = 1 << 10
+"""Bytes: 256 elements of float32."""
+
+
+@MEMORY.behaviour()
+def empty(comm: Communicator) -> None:
+    """`empty` gives an array of any shape and dtype, which behaves like NumPy's own."""
+    for dtype in MOVABLE:
+        for shape in SHAPES:
+            x = comm.empty(shape, dtype)
+            assert isinstance(x, np.ndarray), type(x)
+            assert (x.shape, x.dtype) == (shape, dtype), f"{x.shape}, {x.dtype}"
+            assert x.flags.carray, "C-contiguous, aligned and writeable"
+
+
+@MEMORY.behaviour()
+def arrays_are_apart(comm: Communicator) -> None:
+    """Arrays that live at the same time share no byte; released memory is reused.
+
+    On each rank in another order. A view keeps the memory of its array.
+    """
+    random = np.random.default_rng(comm.rank)
+    arrays: dict[int, Array] = {}
+    part = comm.empty(1000, np.int32)[500:]
+    part.fill(comm.rank)
+    for number in range(200):
+        x = comm.empty(int(random.integers(1, 50_000)), np.int64)
+        x.fill(number)
+        arrays[number] = x
+        if len(arrays) > 10:
+            del arrays[int(random.choice(list(arrays)))]
+            gc.collect(0)
+    for number, x in arrays.items():
+        assert (x == number).all(), f"array {number} was written to"
+        del x
+    equal(part, np.full(500, comm.rank, np.int32), "a view of one")
+    comm.all_reduce(part)
+    equal(part, np.full(500, sum(range(comm.size)), np.int32), "in a call")
+
+
+@MEMORY.behaviour()
+def arrays_outlive_their_communicator(comm: Communicator) -> None:
+    """An array may be used after `finalize`, in other communicators too."""
+    other = comm.dup()
+    x = other.empty((3, 50), np.float32)
+    x.fill(1)
+    other.finalize()
+    equal(x, np.ones((3, 50), np.float32), "after finalize")
+    comm.all_reduce(x)
+    equal(x, np.full((3, 50), comm.size, np.float32), "in another communicator")
+
+
+PLACES = {"plain": 64, "registered": 0, "view": 3}
+"""Where arrays lie: in memory of NumPy's, in memory of ``comm.empty``, or somewhere in that; and the
+number of guard bytes before and behind each."""
+
+
+class Memory:
+    """Gives the arrays of one rank's call.
+
+    Parameters
+    ----------
+    comm : Communicator
+        Gives registered memory.
+    place : str
+        One of `PLACES`.
+    """
+
+    def __init__(self, comm: Communicator, place: str) -> None:
+        self._make = np.empty if place == "plain" else comm.empty
+        self._guard = PLACES[place]
+        self._watched: list[Array] = []
+
+    def __call__(self, _name: str, count: int, dtype: np.dtype[Any]) -> Array:
+        """Return an array of `count` elements."""
+        guard, nbytes = self._guard, count * dtype.itemsize
+        memory: Array = self._make(nbytes + 2 * guard, np.uint8)
+        memory.fill(0xA5)
+        self._watched.append(memory)
+        return memory[guard : guard + nbytes].view(dtype)
+
+    def check(self, what: str) -> None:
+        """Assert that nothing was written before and behind the arrays."""
+        for memory in self._watched:
+            outside = (memory[: self._guard], memory[len(memory) - self._guard :])
+            assert all((part == 0xA5).all() for part in outside), f"{what}: written beside an array"
+
+
+@contextmanager
+def node_of(comm: Communicator, reached: str) -> Iterator[Communicator]:
+    """Give the ranks of this node, which share memory as `reached` says; collective over `comm`."""
+    options = CommOptions(self_check=False, shared_memory=reached, segment=SEGMENT)
+    with another(comm, options=options) as other:
+        yield other.node_comm
+
+
+@SHARED_MEMORY.behaviour(collective=COLLECTIVES, reached=REACHED, place=tuple(PLACES))
+def arrays_lie_anywhere(comm: Communicator, collective: str, reached: str, place: str) -> None:
+    """In registered memory or not; in place or not; of many segments and of hardly any element."""
+    with node_of(comm, reached) as node:
+        blocks, forms = collective in BLOCKWISE, cycle(FORMS)
+        counts: list[int | tuple[int, ...]] = [1, 700, 3_001]
+        if blocks and not ALGORITHMS[collective]["shm"].uniform:
+            counts.append(tuple((0, 5, 700)[rank % 3] for rank in range(node.size)))
+        for count in counts if node.size > 1 else ():
+            for results in ((OUT,), (IN_PLACE, OUT), (IN_PLACE,)):
+                spec = Spec(collective, count, root=node.size // 2, results=results)
+                memory = Memory(node, place)
+                trial(node, spec, memory).run(node, next(forms), algorithm="shm")
+                memory.check(f"{spec}, {place}")
+
+
+@SHARED_MEMORY.behaviour(reached=REACHED)
+def groups(comm: Communicator, reached: str) -> None:
+    """Groups share memory as well, with ranks in another order; arrays are of any of them."""
+    x = comm.empty(1000, np.float32)
+    with node_of(comm, reached) as node:
+        group = node.split(node.rank % 2, key=-node.rank)
+        assert group is not None
+        ranks = members(group, node)
+        how: Any = {"algorithm": "shm"} if len(ranks) > 1 else {}
+        x.fill(node.rank)
+        group.all_reduce(x, **how)
+        equal(x, np.full(1000, sum(ranks), np.float32), f"group of {ranks}")
+        for root in {0, group.size - 1}:
+            x.fill(node.rank)
+            group.broadcast(x, root, **how)
+            equal(x, np.full(1000, ranks[root], np.float32), f"from {ranks[root]}")
+        group.finalize()
+
+
+Differing = Callable[["Communicator", "Array", bool], object]
+"""A call on an array, which one rank makes in another way."""
+
+DIFFERENCES: Mapping[str, Differing] = {
+    "size": lambda comm, x, odd: comm.all_reduce(x[: len(x) - odd], algorithm="shm"),
+    "op": lambda comm, x, odd: comm.all_reduce(
+        x, ReduceOp.MAX if odd else ReduceOp.SUM, algorithm="shm"
+    ),
+    "factor": lambda comm, x, odd: comm.all_reduce(x, hpccomm.premul_sum(2 + odd), algorithm="shm"),
+    "root": lambda comm, x, odd: comm.broadcast(x, int(odd), algorithm="shm"),
+    "collective": lambda comm, x, odd: (
+        comm.broadcast(x, algorithm="shm") if odd else comm.all_reduce(x, algorithm="shm")
+    ),
+}
+
+
+@SHARED_MEMORY.behaviour(difference=tuple(DIFFERENCES), reached=REACHED, min_size=2, fails=True)
+def calls_that_differ(comm: Communicator, difference: str, reached: str) -> None:
+    """All ranks of the node get the error, at once; no memory was touched."""
+    with node_of(comm, reached) as shared:
+        if shared.size > 1:
+            with shared.dup() as node:
+                memory = Memory(node, "view")
+                x = memory("x", 1000, np.dtype(np.float32))
+                x.fill(node.rank)
+                with takes(), raises(RankMismatch, "rank", str(node.size - 1)):
+                    DIFFERENCES[difference](node, x, node.rank == node.size - 1)
+                equal(x, np.full(1000, node.rank, np.float32), "x")
+                memory.check(difference)
+                has_failed(node)
+                node.abort()
+        comm.barrier()
+
+
+@SHARED_MEMORY.behaviour(place=tuple(PLACES), min_size=2, fails=True)
+def a_rank_that_comes_late(comm: Communicator, place: str) -> None:
+    """After the others have left the call, it does not write to memory that they may reuse."""
+    # On one node the node's communicator is `comm` itself, which is needed when the other has failed.
+    node, memory = comm.node_comm.dup(), Memory(comm, place)
+    late = node.rank == node.size - 1
+    x = memory("x", 10_000, np.dtype(np.float32))
+    x.fill(1)
+    others: list[Array] = []
+    if not late:
+        with raises(CollectiveTimeout, "all_reduce"):
+            node.all_reduce(x, algorithm="shm", timeout=SHORT)
+        del x, memory
+        others = [make(10_000, np.float32) for make in (comm.empty, np.empty) for _ in range(4)]
+        for other in others:
+            other.fill(7)
+    comm.barrier()
+    if late and node.size > 1:
+        with raises(CommunicationError):
+            node.all_reduce(x, algorithm="shm", timeout=SHORT)
+    comm.barrier()
+    assert all((other == 7).all() for other in others), "written by the late rank"

@@ -1,0 +1,212 @@
+"""Cases of failing: deadlines, aborts and the end (`Backend.abandon`, `Backend.close`, `Survival`)."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from hpccomm.contracts.side import ANSWERED
+from hpccomm.dtypes import BFLOAT16
+from hpccomm.errors import (
+    CollectiveTimeout,
+    CommunicationError,
+    CommunicatorAborted,
+    RankMismatch,
+    UsageError,
+)
+from hpccomm.testing.conformance.case import Behaviours
+from hpccomm.testing.conformance.check import SOON, raises, takes
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from hpccomm.communicator import Communicator
+
+SURVIVAL = Behaviours("survival")
+
+SHORT = 0.2
+"""Seconds of a deadline that is meant to pass."""
+
+
+def all_raise(error: type[BaseException], word: str, *calls: Callable[[], object]) -> None:
+    """Assert that each of `calls` raises `error` with a message that holds `word`, at once."""
+    with takes():
+        for call in calls:
+            with raises(error, word):
+                call()
+
+
+def has_failed(comm: Communicator, x: Any = None) -> None:
+    """Assert that every kind of call on `comm` raises at once, on `x` if there is one."""
+    x = np.ones(3) if x is None else x
+    all_raise(
+        CommunicatorAborted,
+        comm.name,
+        lambda: comm.all_reduce(x),
+        lambda: comm.all_reduce(x, async_op=True),
+        comm.barrier,
+        lambda: comm.send(x, comm.rank),
+        lambda: comm.broadcast_object(None),
+        comm.dup,
+    )
+
+
+def timed_out(
+    comm: Communicator, operation: str, nbytes: int | None, call: Callable[[], Any]
+) -> type[Exception]:
+    """Assert that `call` raises a complete `CollectiveTimeout` soon, and fails `comm`; return the error's class.
+
+    On a busy machine ranks that wait for each other may be found first.
+    """
+    with takes(SHORT + SOON, SHORT / 2), raises(CommunicationError, operation, comm.name) as caught:
+        call()
+    error = caught[0]
+    if isinstance(error, RankMismatch) and "wait for each other" in str(error):
+        return RankMismatch
+    assert isinstance(error, CollectiveTimeout)
+    assert error.operation == operation, error.operation
+    assert error.communicator == comm.name, error.communicator
+    assert error.rank == comm.rank, error.rank
+    assert error.sequence is not None, "sequence"
+    assert nbytes is None or error.nbytes == nbytes, error.nbytes
+    assert error.elapsed is not None, "elapsed"
+    assert SHORT / 2 < error.elapsed < SHORT + SOON, error.elapsed
+    has_failed(comm)
+    return CollectiveTimeout
+
+
+def silent(comm: Communicator) -> int:
+    """Return a rank that sends nothing: the next."""
+    return int((comm.rank + 1) % comm.size)
+
+
+ALONE: dict[str, tuple[int | None, Callable[[Communicator], Any]]] = {
+    "recv": (32, lambda comm: comm.recv(np.zeros(4), silent(comm), timeout=SHORT)),
+    "recv_object": (None, lambda comm: comm.recv_object(silent(comm), timeout=SHORT)),
+    "all_reduce": (8, lambda comm: comm.all_reduce(np.ones(4, BFLOAT16), timeout=SHORT)),
+    "all_gather_object": (None, lambda comm: comm.all_gather_object(1, timeout=SHORT)),
+}
+"""Calls that rank 0 makes alone; by name, with their bytes."""
+
+ASYNCHRONOUS: dict[str, Callable[[Communicator], Any]] = {
+    "recv": lambda comm: comm.recv(np.zeros(4), silent(comm), async_op=True, timeout=SHORT),
+    "all_reduce": lambda comm: comm.all_reduce(np.ones(4), async_op=True, timeout=SHORT),
+}
+"""The same, under way."""
+
+
+@SURVIVAL.behaviour(call=tuple(ALONE), min_size=2, fails=True)
+def a_call_times_out(comm: Communicator, call: str) -> None:
+    """A call that the other ranks do not make gives up at its deadline, and the communicator has failed."""
+    if comm.rank == 0:
+        nbytes, make = ALONE[call]
+        timed_out(comm, call, nbytes, lambda: make(comm))
+
+
+@SURVIVAL.behaviour(call=tuple(ASYNCHRONOUS), min_size=2, fails=True)
+def an_asynchronous_call_times_out(comm: Communicator, call: str) -> None:
+    """The deadline of an asynchronous call holds without anybody waiting, and is kept as error."""
+    if comm.rank == 0:
+        work = ASYNCHRONOUS[call](comm)
+        kind = timed_out(comm, call, 32, work.wait)
+        assert work.done(), "a failed call is done"
+        assert isinstance(work.exception(), kind), work.exception()
+        with raises(kind):
+            work.wait()
+
+
+@SURVIVAL.behaviour(min_size=2, fails=True)
+def a_large_send_times_out(comm: Communicator) -> None:
+    """A send of 8 MiB without a receiver times out, or has left its array reusable."""
+    x = np.zeros(1 << 20)
+    with takes(SHORT + SOON):
+        try:
+            comm.send(x, silent(comm), timeout=SHORT)
+        except CollectiveTimeout as error:
+            assert error.operation == "send", error.operation
+            has_failed(comm)
+        except RankMismatch as error:  # found first
+            assert "wait for each other" in str(error), error
+
+
+@SURVIVAL.behaviour(min_size=2, fails=True)
+def arrays_of_different_sizes(comm: Communicator) -> None:
+    """Where ranks bring arrays that do not fit each other, no memory but the arrays is written."""
+    rows = 15000  # more than is sent at once before the receiver is known
+    memory = np.zeros(rows + 10, BFLOAT16)
+    x, beyond = (memory, memory[:0]) if comm.rank == 0 else (memory[:10], memory[10:])
+    with raises(CommunicationError):
+        comm.all_reduce(x, timeout=SHORT)
+    assert not beyond.any(), "written beyond the array"
+
+
+@SURVIVAL.behaviour(fails=True)
+def abort(comm: Communicator) -> None:
+    """After `abort`, later calls raise at once; a second `abort` does nothing."""
+    comm.abort()
+    comm.abort()
+    has_failed(comm)
+
+
+@SURVIVAL.behaviour(min_size=2, fails=True, asynchronous=(False, True))
+def abort_releases_calls(comm: Communicator, asynchronous: bool) -> None:
+    """`abort` from another thread releases a call that waits."""
+    timer = threading.Timer(SHORT, comm.abort)
+    timer.start()
+    with takes(SHORT + SOON), raises(CommunicatorAborted, comm.name) as caught:
+        work = comm.recv(np.zeros(4), silent(comm), async_op=asynchronous)
+        work.wait()
+    timer.join()
+    error = caught[0]
+    assert isinstance(error, CommunicatorAborted)
+    assert (error.operation, error.nbytes, error.rank) == ("recv", 32, comm.rank), vars(error)
+    has_failed(comm)
+
+
+@SURVIVAL.behaviour(fails=True)
+def finalize(comm: Communicator) -> None:
+    """A call without a `wait` is complete after `finalize`, which may be called again; facts remain."""
+    x = np.full(100_000, comm.rank, np.int64)
+    work = comm.all_reduce(x, async_op=True)
+    comm.finalize()
+    comm.finalize()
+    assert work.done(), "done"
+    assert (x == sum(range(comm.size))).all(), "the result"
+    all_raise(
+        UsageError,
+        "finalize",
+        lambda: comm.all_reduce(np.ones(2)),
+        lambda: comm.barrier(async_op=True),
+        lambda: comm.all_gather_object(1),
+        lambda: comm.split(0),
+    )
+    assert 0 <= comm.rank < comm.size, "facts remain"
+
+
+@SURVIVAL.behaviour()
+def ranks_answer_while_others_wait(comm: Communicator) -> None:
+    """Where ranks can ask each other (`Backend.side`), all of them answer, whatever calls they wait in."""
+    backend = comm._core.backend  # noqa: SLF001 (the backend is under test)
+    if backend.side is not None and comm.rank == 0:
+        answers = backend.side.ask(range(comm.size), {"comm": backend.uid}, SOON)
+        assert set(answers) == set(range(comm.size)), answers
+        assert {answer.state for answer in answers.values()} == {ANSWERED}, answers
+    comm.barrier()
+    assert len(set(comm.all_gather_object(backend.uid))) == 1, "uid is equal on all ranks"
+
+
+@SURVIVAL.behaviour(fails=True)
+def the_ranks_that_are_left(comm: Communicator) -> None:
+    """Where the library survives lost ranks, a failed communicator agrees, and makes another one."""
+    survival = comm._core.backend.survival  # noqa: SLF001 (the backend is under test)
+    if survival is None:
+        return
+    assert survival.lost() == (), "none is lost"
+    survival.release()
+    comm.abort()
+    assert survival.agreed(1 << 3 | 1 << comm.rank % 2) == 1 << 3 | (comm.size == 1), "agreed"
+    made, excluded = survival.shrunk(survival.epoch + 1, 1)
+    assert (made.rank, made.size, excluded) == (comm.rank, comm.size, ()), "shrunk"
+    made.close()

@@ -1,0 +1,352 @@
+"""Cases of `Transport` and `Arrivals`: schedules, messages, plans of messages, any sender."""
+
+from __future__ import annotations
+
+import time
+from itertools import cycle
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from hpccomm import ANY, CommOptions
+from hpccomm.errors import BufferMismatch, CollectiveTimeout, CommunicatorAborted, UsageError
+from hpccomm.schedules.algorithms import ALGORITHMS
+from hpccomm.settings import DEFAULT_SEGMENT
+from hpccomm.testing.conformance import capabilities
+from hpccomm.testing.conformance.case import Behaviours
+from hpccomm.testing.conformance.check import equal, happens, raises
+from hpccomm.testing.conformance.collectives import BLOCKWISE, growing, waits_for
+from hpccomm.testing.conformance.inputs import MOVABLE, RECORD, SHAPES, moved, poison, ranks_for
+from hpccomm.testing.conformance.oracle import FLOAT32, IN_PLACE, NEW, OUT, Spec
+from hpccomm.testing.conformance.trials import FORMS, another, trial
+
+if TYPE_CHECKING:
+    from hpccomm.communicator import Communicator
+
+TRANSPORT = Behaviours("transport")
+ARRIVALS = Behaviours("arrivals", (capabilities.ARRIVALS,))
+
+SCHEDULES = tuple(
+    f"{collective}-{name}"
+    for collective, known in ALGORITHMS.items()
+    for name, algorithm in known.items()
+    if not algorithm.shared
+)
+"""Collectives, and each of hpccomm's own algorithms that moves their data by messages."""
+
+LENGTHS = (3, 0, 121, 20_001, 400_003)
+"""Elements of float64: messages that are sent at once, with a note, and from registered memory."""
+
+
+def around(comm: Communicator) -> tuple[int, int]:
+    """Return the next rank and the one before."""
+    return (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
+
+
+@TRANSPORT.behaviour(schedule=SCHEDULES)
+def schedules(comm: Communicator, schedule: str) -> None:
+    """Each of hpccomm's algorithms has its result, of few elements and of many segments."""
+    collective, _, algorithm = schedule.partition("-")
+    if collective == "barrier":
+        for late in {0, comm.size - 1}:
+            waits_for(comm, late, lambda: comm.barrier(algorithm=algorithm))
+        return
+    counts: list[int | tuple[int, ...]] = [0, 1, 4 * comm.size + 3]
+    if collective in BLOCKWISE and not ALGORITHMS[collective][algorithm].uniform:
+        counts.append(growing(comm.size))
+    ways = cycle(zip(((OUT,), (IN_PLACE,), (IN_PLACE, OUT, NEW)), FORMS, strict=True))
+    for segment in (2 * FLOAT32.itemsize, DEFAULT_SEGMENT):
+        options = CommOptions(self_check=False, segment=segment)
+        with another(comm, options=options) as other:
+            for count in counts if segment < DEFAULT_SEGMENT else (50_003,):
+                results, form = next(ways)
+                spec = Spec(collective, count, root=comm.size // 2, results=results)
+                trial(other, spec).run(other, form, algorithm=algorithm)
+
+
+@TRANSPORT.behaviour(dtype=MOVABLE)
+def send_recv_round_a_ring(comm: Communicator, dtype: np.dtype[Any]) -> None:
+    """Every rank sends to any other, or to itself, and receives at the same time."""
+    for step in ranks_for(dtype, comm.size):
+        dst, src = (comm.rank + step) % comm.size, (comm.rank - step) % comm.size
+        for shape in SHAPES:
+            arrays = moved(comm.size, shape, dtype, seed=step)
+            x, out = arrays[comm.rank].copy(), poison(arrays[src])
+            assert comm.send_recv(x, dst, out, src) is out, "the result is out"
+            equal(out, arrays[src], f"step {step}, shape {shape}")
+            equal(x, arrays[comm.rank], "x")
+
+
+@TRANSPORT.behaviour(registered=(False, True))
+def messages_of_all_sizes(comm: Communicator, registered: bool) -> None:
+    """They keep their order, may be received in place, and their arrays may be reused afterwards."""
+    right, left = around(comm)
+    lengths = (1, 121, 300_000, 0, 2_100_000, 121, 1_048_576, 7, 300_001)
+    make: Any = comm.empty if registered else np.empty
+    sent = [make(length, np.uint8) for length in lengths]
+    for i, x in enumerate(sent):
+        x[:] = moved(comm.size, x.shape, np.uint8, seed=i)[comm.rank]
+    works = [comm.send(x, right, async_op=True) for x in sent]
+    for i, length in enumerate(lengths):
+        out = np.full(length, 255, np.uint8)
+        comm.recv(out, left)
+        equal(out, moved(comm.size, (length,), np.uint8, seed=i)[left], f"message {i}")
+    for work, x in zip(works, sent, strict=True):
+        work.wait()
+        x[...] = comm.rank
+        assert comm.send_recv(x, right, x, left) is x, "the result is out"
+        equal(x, np.full(x.size, left, np.uint8), "in place")
+
+
+@TRANSPORT.behaviour(min_size=2)
+def tags_tell_messages_apart(comm: Communicator) -> None:
+    """A receive takes the message of its tag, in any order of arrival."""
+    tags = (0, 7, 3)
+    if comm.rank == 0:
+        works = [comm.send(np.array([tag]), 1, tag, async_op=True) for tag in tags]
+        for work in works:
+            work.wait()
+    elif comm.rank == 1:
+        for tag in reversed(tags):
+            out = np.array([-1])
+            comm.recv(out, 0, tag)
+            assert out[0] == tag, f"tag {tag} received {out[0]}"
+
+
+@TRANSPORT.behaviour()
+def messages_and_collectives_mix(comm: Communicator) -> None:
+    """A collective between a send and its receive does not take the message; nor does a duplicate's."""
+    right, left = around(comm)
+    out, other = np.array([-1]), np.array([-1])
+    with comm.dup() as twin:
+        receiving = comm.recv(out, left, async_op=True)
+        works = [twin.send(np.array([-comm.rank]), right, async_op=True)]
+        works.append(comm.send(np.array([comm.rank]), right, async_op=True))
+        assert comm.all_reduce(np.array([1]))[0] == comm.size, "all_reduce"
+        twin.recv(other, left)
+        for work in (receiving, *works):
+            work.wait()
+    assert (out[0], other[0]) == (left, -left), "recv"
+
+
+@TRANSPORT.behaviour(min_size=2, registered=(False, True), length=(121, 300_000, 1 << 21))
+def a_message_of_another_size(comm: Communicator, registered: bool, length: int) -> None:
+    """It is refused with both sizes, its sender goes on, and so do the messages after it."""
+    if comm.rank == 0:
+        x = comm.empty(length, np.uint8) if registered else np.empty(length, np.uint8)
+        x[:] = 7
+        for _ in range(3):
+            comm.send(x, 1)
+    elif comm.rank == 1:
+        for other in (length + 8, length - 8):
+            with raises(BufferMismatch, str(length), str(other)):
+                comm.recv(np.zeros(other, np.uint8), 0)
+        out = np.zeros(length, np.uint8)
+        comm.recv(out, 0)
+        equal(out, np.full(length, 7, np.uint8))
+    comm.barrier()
+
+
+@TRANSPORT.behaviour(length=(3, 200_000), asynchronous=(False, True))
+def a_batch(comm: Communicator, length: int, asynchronous: bool) -> None:
+    """Messages and collectives of a batch, in any order, do not wait for one another."""
+    everyone = range(comm.size)
+    x = moved(comm.size, (comm.size, 2, length), np.int32)
+    out, total = np.full_like(x[0], -1), x[comm.rank].copy()
+    with comm.batch(async_op=asynchronous) as batch:
+        for rank in everyone:
+            for turn in range(2):
+                comm.send(x[comm.rank][rank, turn], rank)
+        comm.all_reduce(total)
+        for rank in everyone:
+            for turn in range(2):
+                comm.recv(out[rank, turn], rank)
+    if batch.work is not None:
+        batch.work.wait()
+    equal(total, np.asarray(np.sum(x, 0, np.int32)), "all_reduce")
+    for rank in everyone:
+        equal(out[rank], x[rank][comm.rank], f"from {rank}, in order")
+
+
+@TRANSPORT.behaviour(length=(0, 1, 3, 40_000, 150_000))
+def planned_messages(comm: Communicator, length: int) -> None:
+    """Messages that are bound to their arrays (`Backend.planned`) meet no others of the same tag."""
+    right, left = around(comm)
+    x, out, plain = np.zeros(length), np.zeros(length), np.zeros(length)
+    turned = comm.plan("send_recv", x, right, out, left)
+    last = comm.size - 1
+    if comm.rank == 0 and last:
+        one = comm.plan("send", x, last)
+    else:
+        one = comm.plan("recv", plain, 0 if comm.rank == last != 0 else None)
+    for turn in range(3):
+        x[:] = 10 * turn + comm.rank
+        work = comm.send(-x, right, async_op=True)
+        assert turned() is out, "out"
+        equal(out, np.full(length, 10.0 * turn + left), "planned")
+        one()
+        if comm.rank == last != 0:
+            equal(plain, np.full(length, 10.0 * turn), "planned from rank 0")
+        comm.recv(plain, left)
+        equal(plain, np.full(length, -10.0 * turn - left), "plain")
+        work.wait()
+
+
+def nothing_is_left(comm: Communicator) -> None:
+    """Assert that all messages were received, and wait until all ranks have done so."""
+    message = comm.probe(block=False)
+    assert message is None, f"{message} is left"
+    comm.barrier()
+
+
+@ARRIVALS.behaviour(min_size=2, registered=(False, True))
+def from_any_sender(comm: Communicator, registered: bool) -> None:
+    """Each message is received once, in order, in a new array of its size and dtype."""
+    if comm.rank:
+        make: Any = comm.empty if registered else np.empty
+        for turn, length in enumerate(LENGTHS):
+            x = make(length + comm.rank, np.float64)
+            x[:] = 100 * comm.rank + turn
+            comm.send(x, 0, 7)
+    turns = [0] * comm.size
+    for _ in range((comm.size - 1) * len(LENGTHS) if comm.rank == 0 else 0):
+        out = comm.recv(None, ANY, 7)
+        src, turn = divmod(int(out[0]), 100)
+        equal(out, np.full(LENGTHS[turn] + src, 100.0 * src + turn), f"turn {turn} of {src}")
+        assert turn == turns[src], f"message {turn} of rank {src} came after {turns[src]}"
+        turns[src] += 1
+    nothing_is_left(comm)
+
+
+@ARRIVALS.behaviour(min_size=3)
+def a_message_hides_none_of_another_sender(comm: Communicator) -> None:
+    """A probe leaves unwanted messages, and finds other senders' messages in any order."""
+    for wanted in ((2, 1), (1, 2)):
+        if comm.rank in wanted:
+            comm.send(np.full(2, comm.rank), 0, comm.rank)
+        comm.barrier()
+        for tag in wanted if comm.rank == 0 else ():
+            message = comm.probe(ANY, tag)
+            assert message is not None, "it blocks"
+            assert (message.src, message.tag) == (tag, tag), message
+            equal(message.recv(), np.full(2, tag), str(message))
+    nothing_is_left(comm)
+
+
+@ARRIVALS.behaviour(dtype=(np.dtype(np.int16), np.dtype(np.complex128), RECORD))
+def what_a_probe_tells(comm: Communicator, dtype: np.dtype[Any]) -> None:
+    """Sender, tag, size and dtype, unless structured; then the message is received."""
+    right, left = around(comm)
+    source = moved(comm.size, (3, 50), dtype)
+    known = None if dtype == RECORD else dtype
+    works = [comm.send(source[comm.rank], right, tag, async_op=True) for tag in (5, 0, 5)]
+    for src, tag in ((ANY, 5), (left, ANY), (ANY, ANY)):
+        message = comm.probe(src, tag)
+        assert message is not None, "it blocks"
+        seen = (message.src, message.nbytes, message.dtype, message.is_object)
+        assert seen == (left, 150 * dtype.itemsize, known, False), message
+        assert message.tag == tag or tag is ANY, message
+        out = np.empty((3, 50), dtype) if tag is ANY else None
+        came = message.recv(out)
+        assert out is None or came is out, "the result is out"
+        equal(came.view(dtype).reshape(3, 50), source[left], str(message))
+        with raises(UsageError, "received before"):
+            message.recv()
+    for work in works:
+        work.wait()
+    nothing_is_left(comm)
+
+
+@ARRIVALS.behaviour()
+def by_tag(comm: Communicator) -> None:
+    """A message of another tag, of a plan, or for a receive that began before is left for its own call."""
+    right, left = around(comm)
+    first, second, of_plan = np.empty(2), np.empty(2), np.empty(2)
+    planned = comm.plan("send_recv", np.full(2, float(comm.rank)), right, of_plan, left)
+    begun = comm.recv(first, left, 3, async_op=True)
+    comm.barrier()
+    works = [
+        comm.send(np.full(2, 10.0 * tag + comm.rank), right, tag, async_op=True)
+        for tag in (1, 2, 3, 3)
+    ]
+    for tag in (2, 3):
+        assert comm.recv(second, ANY, tag) is second, "the result is out"
+        equal(second, np.full(2, 10.0 * tag + left), f"tag {tag}")
+    planned()
+    begun.wait()
+    equal(first, np.full(2, 30.0 + left), "the receive that began before")
+    equal(of_plan, np.full(2, float(left)), "the plan's")
+    equal(comm.recv(None, left, 1), np.full(2, 10.0 + left), "of unknown size")
+    for work in works:
+        work.wait()
+    nothing_is_left(comm)
+
+
+@ARRIVALS.behaviour(min_size=2)
+def large_messages_between_probe_and_receive(comm: Communicator) -> None:
+    """Later receives from the same sender and tag get later messages, also while a probed one waits."""
+    arrays = [np.full(300_001, value) for value in (1.0, 2.0, 3.0)]
+    if comm.rank == 1:
+        works = [comm.send(x, 0, async_op=True) for x in arrays]
+        for work in works:
+            work.wait()
+    elif comm.rank == 0:
+        message = comm.probe(1, 0)
+        assert message is not None, "it blocks"
+        equal(comm.recv(np.empty(300_001), 1), arrays[1], "the second message")
+        equal(message.recv(), arrays[0], "the first message")
+        equal(comm.recv(None, ANY), arrays[2], "the third message")
+    comm.barrier()
+
+
+@ARRIVALS.behaviour(min_size=2)
+def a_late_sender(comm: Communicator) -> None:
+    """A probe that does not block returns at once, and one that blocks waits for the message."""
+    if comm.rank == 0:
+        assert comm.probe(block=False) is None, "nothing was sent"
+    comm.barrier()
+    if comm.rank == 0:
+        equal(comm.recv(None, ANY), np.arange(3), "the late message")
+        found: list[Any] = []
+
+        def there() -> bool:
+            found.append(comm.probe(1, block=False))
+            return found[-1] is not None
+
+        happens(there, "a second message")
+        equal(found[-1].recv(), np.arange(4), "the second message")
+    elif comm.rank == 1:
+        time.sleep(0.5)
+        comm.send(np.arange(3), 0)
+        comm.send(np.arange(4), 0)
+    comm.barrier()
+
+
+@ARRIVALS.behaviour(min_size=2)
+def an_array_that_does_not_fit(comm: Communicator) -> None:
+    """`recv` loses a message that does not fit `out`, as it does from a known sender; a probed one stays."""
+    if comm.rank == 1:
+        for _ in range(3):
+            comm.send(np.arange(4.0), 0)
+    elif comm.rank == 0:
+        for out, words in (
+            (np.empty(3), ("rank 1", "32 bytes", "24 bytes")),
+            (np.empty(4, np.int64), ("rank 1", "float64", "int64")),
+        ):
+            with raises(BufferMismatch, *words):
+                comm.recv(out, ANY)
+        message = comm.probe()
+        assert message is not None, "it blocks"
+        with raises(BufferMismatch, "32 bytes", "24 bytes"):
+            message.recv(np.empty(3))
+        equal(message.recv(np.empty((2, 2))), np.arange(4.0).reshape(2, 2), "afterwards")
+    comm.barrier()
+
+
+@ARRIVALS.behaviour(fails=True)
+def a_message_that_does_not_come(comm: Communicator) -> None:
+    """Waiting for any message has a deadline, after which the communicator has failed."""
+    with raises(CollectiveTimeout, "recv"):
+        comm.recv(np.empty(1), ANY, timeout=0.05)
+    with raises(CommunicatorAborted):
+        comm.probe(block=False)

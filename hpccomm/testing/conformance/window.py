@@ -1,0 +1,216 @@
+"""Cases of `OneSided`: windows, their locks and signals, by shared memory and without it."""
+
+from __future__ import annotations
+
+import time
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from hpccomm import CommOptions, ReduceOp, WindowOp
+from hpccomm.errors import CollectiveTimeout, CommunicatorAborted
+from hpccomm.reductions import meaningful
+from hpccomm.testing.conformance import capabilities
+from hpccomm.testing.conformance.case import Behaviours
+from hpccomm.testing.conformance.check import equal, raises
+from hpccomm.testing.conformance.inputs import RECORD, moved, poison, reduced, reduction
+from hpccomm.testing.conformance.transport import around
+from hpccomm.testing.conformance.trials import another
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from hpccomm.communicator import Communicator
+
+WINDOW = Behaviours("window", (capabilities.WINDOWS,))
+
+MEMORY = ("auto", "off")
+"""`CommOptions.shared_memory`: ranks of a node reach each other's memory, or use `OneSided` alone."""
+
+OPS = (ReduceOp.SUM, ReduceOp.MIN, ReduceOp.BXOR)
+
+
+@contextmanager
+def reaching(comm: Communicator, memory: str) -> Iterator[Communicator]:
+    """Give a communicator whose windows use the memory of peers, or do not; collective over `comm`."""
+    if memory == "auto":
+        yield comm
+        return
+    with another(comm, options=CommOptions(self_check=False, shared_memory=memory)) as other:
+        yield other
+
+
+@WINDOW.behaviour(memory=MEMORY, dtype=(np.dtype(np.float32), np.dtype(np.int8), RECORD))
+def put_round_a_ring(comm: Communicator, memory: str, dtype: np.dtype[Any]) -> None:
+    """A put is complete after the signal, for any rank, and x may be changed before that."""
+    source = moved(comm.size, (5, 3), dtype)
+    mine = np.stack([poison(source[0])] * 4)
+    expected = mine.copy()
+    with reaching(comm, memory) as on, on.window(mine) as window:
+        for step in range(comm.size):
+            right, left = (comm.rank + step) % comm.size, (comm.rank - step) % comm.size
+            x = source[comm.rank].copy()
+            window.put(x, right, 15)
+            x[...] = source[right]
+            window.signal(right)
+            window.wait_signal(left)
+            expected[1] = source[left]
+            equal(mine, expected, f"step {step}")
+            window.fence()
+
+
+@WINDOW.behaviour(memory=MEMORY)
+def get_from_every_rank(comm: Communicator, memory: str) -> None:
+    """Each rank reads parts of every rank's memory; all have different sizes, and one has none."""
+    every = [np.arange(2 * rank, dtype=np.int64) + 100 * rank for rank in range(comm.size)]
+    own = every[comm.rank].copy()
+    with reaching(comm, memory) as on, on.window(own) as window:
+        assert window.sizes == tuple(each.size for each in every), "sizes"
+        for rank in range(comm.size):
+            for offset in (0, 1, 2 * rank):
+                out = np.full(max(0, every[rank].size - offset), -1)
+                assert window.get(out, rank, min(offset, every[rank].size)) is out, "out"
+                equal(out, every[rank][offset:], f"of rank {rank} from {offset}")
+        window.fence()
+        equal(own, every[comm.rank], "the own memory")
+
+
+@WINDOW.behaviour(memory=MEMORY, length=(200_003, 1_300_001), registered=(False, True))
+def large_parts(comm: Communicator, memory: str, length: int, registered: bool) -> None:
+    """Megabytes arrive whole, between any two ranks and in both directions at once."""
+    source = moved(comm.size, (length,), np.float32)
+    right, left = around(comm)
+    make: Any = comm.empty if registered and comm.rank % 2 == 0 else np.empty
+    mine, out = make(length + 2, np.float32), make(length, np.float32)
+    mine[:] = -1
+    with reaching(comm, memory) as on, on.window(mine) as window:
+        window.put(source[comm.rank], right, 1)
+        window.fence()
+        equal(mine[1:-1], source[left], "put")
+        equal(mine[[0, -1]], np.full(2, -1, np.float32), "beside it")
+        window.get(out, left, 1)
+        equal(out, source[(left - 1) % comm.size], "get")
+        window.fence()
+        window.accumulate(source[comm.rank], 0, 1)
+        window.fence()
+        added = reduction(ReduceOp.SUM, [*source, source[left]]) if comm.rank == 0 else source[left]
+        equal(mine[1:-1], added, "accumulate")
+
+
+@WINDOW.behaviour(memory=MEMORY, dtype=(np.dtype(np.int64), np.dtype(np.float32)))
+def accumulate_from_all_at_once(comm: Communicator, memory: str, dtype: np.dtype[Any]) -> None:
+    """Every rank folds into the same elements of every rank; no contribution is lost."""
+    size, length = comm.size, 37
+    mine = np.zeros(length + 2, dtype)
+    with reaching(comm, memory) as on, on.window(mine) as window:
+        for op in OPS:
+            if not meaningful(op, dtype):
+                continue
+            # One contribution more than ranks: what was there before.
+            source = reduced(op, size + 1, (length,), dtype)
+            mine[1:-1] = source[size]
+            window.fence()
+            for step in range(size):
+                window.accumulate(source[comm.rank], (comm.rank + step) % size, 1, op)
+            window.fence()
+            equal(mine[1:-1].copy(), reduction(op, source), f"{op.name}")
+            assert mine[0] == mine[-1] == 0, f"{op.name} beside the elements"
+
+
+@WINDOW.behaviour(memory=MEMORY)
+def fences_part_epochs(comm: Communicator, memory: str) -> None:
+    """Each epoch sees all data of the last one, and none of the next one."""
+    mine = np.full((2, comm.size), -1, np.int32)
+    with reaching(comm, memory) as on, on.window(mine) as window:
+        for epoch in range(8):
+            half = epoch % 2
+            for rank in range(comm.size):
+                x = np.array([10 * epoch + comm.rank], np.int32)
+                window.put(x, rank, half * comm.size + comm.rank)
+            window.fence()
+            equal(mine[half], 10 * epoch + np.arange(comm.size, dtype=np.int32), f"{epoch}")
+
+
+@WINDOW.behaviour()
+def signals_are_counted(comm: Communicator) -> None:
+    """Signals of one rank and index are taken one by one; other indices are other signals."""
+    right, left = around(comm)
+    memory = np.zeros(4, np.int64)
+    with comm.window(memory) as window:
+        for turn in range(3):
+            window.put(np.array([turn + 1]), right, turn)
+            window.signal(right, index=7)
+        time.sleep(0.02)  # the signals so far have come
+        window.put(np.array([4]), right, 3)
+        window.signal(right)
+        window.wait_signal(left)
+        equal(memory, np.array([1, 2, 3, 4]))
+        for _ in range(3):
+            window.wait_signal(left, index=7)
+        # They are not confused with messages or another window's signals.
+        with comm.window(memory) as other:
+            other.signal(right)
+            sent = comm.send(memory, right, async_op=True)
+            window.signal(right)
+            window.wait_signal(left)
+            other.wait_signal(left)
+            comm.recv(np.empty(4, np.int64), left)
+            sent.wait()
+
+
+@WINDOW.behaviour(memory=MEMORY)
+def tickets(comm: Communicator, memory: str) -> None:
+    """Ranks that hammer a counter each get another ticket, all of them in turn, and none is lost.
+
+    Some draw by `fetch_and_op`, some by `compare_and_swap`, and `accumulate` counts beside them: all of them
+    are atomic with each other.
+    """
+    turns, mine, drawn = 30, np.zeros(2, np.int64), []
+    with reaching(comm, memory) as on, on.window(mine) as window:
+        for turn in range(turns):
+            if (comm.rank + turn) % 3:
+                drawn.append(int(window.fetch_and_op(1, 0)))
+            else:
+                seen = window.fetch_and_op(0, 0, op=WindowOp.NO_OP)
+                while (value := window.compare_and_swap(seen + 1, seen, 0)) != seen:
+                    seen = value
+                drawn.append(int(seen))
+            window.accumulate(np.array([1, 1]), 0)
+            drawn.append(int(window.fetch_and_op(np.array([0, 1]), 0, op=ReduceOp.SUM)[0]))
+        window.fence()
+        total = turns * comm.size
+        if comm.rank == 0:
+            equal(mine, np.array([2 * total, 2 * total]), "counts")
+        assert drawn == sorted(drawn), f"a ticket came after a later one: {drawn}"
+        tickets = [ticket for each in comm.all_gather_object(drawn[::2]) for ticket in each]
+        assert len(set(tickets)) == total, f"two ranks drew the same of {sorted(tickets)}"
+
+
+@WINDOW.behaviour(memory=MEMORY)
+def a_lock_of_ones_own(comm: Communicator, memory: str) -> None:
+    """A lock made of `compare_and_swap` excludes other ranks between a read and a later `put`."""
+    mine, owner = np.zeros(2), comm.size - 1
+    with reaching(comm, memory) as on, on.window(mine) as window:
+        for _ in range(5):
+            while window.compare_and_swap(comm.rank + 1.0, 0.0, owner) != 0.0:
+                pass
+            count = window.get(np.empty(1), owner, 1)
+            window.put(count + 1.0, owner, 1)
+            window.flush(owner)
+            freed = window.compare_and_swap(0.0, comm.rank + 1.0, owner)
+            assert freed == comm.rank + 1.0, f"{freed} held the lock of rank {comm.rank}"
+        window.fence()
+        equal(mine, np.array([0.0, 5.0 * comm.size if comm.rank == owner else 0.0]), "the count")
+
+
+@WINDOW.behaviour(fails=True)
+def wait_signal_has_a_deadline(comm: Communicator) -> None:
+    """A signal that does not come is a `CollectiveTimeout`; then the communicator has failed."""
+    window = comm.window(np.zeros(3))
+    with raises(CollectiveTimeout, "wait_signal"):
+        window.wait_signal(0, timeout=0.05)
+    with raises(CommunicatorAborted):
+        window.put(np.zeros(1), 0)
+    window.close()
+    assert window.closed, "closing is local then"

@@ -1,0 +1,143 @@
+"""Calls and batches as a program writes them: what may be left out, and whose the results are."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from hpccomm.errors import UsageError
+from hpccomm.testing.conformance.case import Behaviours
+from hpccomm.testing.conformance.check import equal, raises
+from hpccomm.testing.conformance.inputs import RECORD
+from hpccomm.testing.conformance.inputs import moved as moved_elements
+
+if TYPE_CHECKING:
+    from hpccomm.communicator import Communicator
+
+CALLS = Behaviours("calls")
+
+
+@CALLS.behaviour()
+def sum_is_the_default(comm: Communicator) -> None:
+    """Without `op`, each call sums."""
+    ranks = np.arange(comm.size)
+    ones = np.full((comm.size, 2), comm.rank, np.int64)
+    total = np.full((comm.size, 2), ranks.sum())
+    equal(comm.scan(ones), np.full((comm.size, 2), ranks[: comm.rank + 1].sum()), "scan")
+    equal(comm.reduce_scatter(ones), total[:1], "reduce_scatter")
+    result = comm.reduce(ones.copy())
+    if comm.rank == 0:
+        equal(result, total, "reduce")
+    equal(comm.all_reduce(ones), total, "all_reduce")
+
+
+@CALLS.behaviour()
+def callables_have_no_identity(comm: Communicator) -> None:
+    """An exclusive scan by a function is refused: rank 0 would have no value."""
+    with raises(UsageError, "hypot", "identity"):
+        comm.scan(np.ones(3), np.hypot, exclusive=True)
+    comm.barrier()
+
+
+@CALLS.behaviour()
+def broadcast_is_from_rank_0_by_default(comm: Communicator) -> None:
+    """Without `root`, rank 0 is it."""
+    x = np.full(3, comm.rank, np.int16)
+    comm.broadcast(x)
+    equal(x, np.zeros(3, np.int16))
+
+
+@CALLS.behaviour()
+def roots_may_be_numpy_integers(comm: Communicator) -> None:
+    """A rank that NumPy computed is a rank."""
+    root: Any
+    for root in np.arange(comm.size):
+        x = np.array([comm.rank])
+        comm.broadcast(x, root)
+        assert x[0] == root, f"from {root}"
+
+
+@CALLS.behaviour()
+def scattered_to_ranks_that_give_an_x_like_the_root_s(comm: Communicator) -> None:
+    """Such a rank needs no `out`: it gets a new array, and its x is not touched."""
+    root, counts = comm.size - 1, tuple(range(comm.size))
+    for dtype in (np.dtype(np.float32), RECORD):
+        for name, rows, listed in (
+            ("scatter", (2,) * comm.size, {}),
+            ("scatter_v", counts, {"counts": counts}),
+        ):
+            shape = (sum(rows), 3)
+            whole = moved_elements(comm.size, shape, dtype)[root]
+            expected = np.split(whole, np.cumsum(rows)[:-1])[comm.rank]
+            before = whole if comm.rank == root else np.zeros(shape, dtype)
+            for form in ("call", "asynchronous", "plan"):
+                x = before.copy()
+                if form == "plan":
+                    result = comm.plan(name, x, root, **listed)()
+                elif form == "asynchronous":
+                    result = getattr(comm, name)(x, root, **listed, async_op=True).wait()
+                else:
+                    result = getattr(comm, name)(x, root, **listed)
+                equal(result, expected, f"{name}, {form}")
+                equal(x, before, f"{name}, {form}: x")
+                assert not np.shares_memory(result, x), "apart from x"
+
+
+@CALLS.behaviour()
+def results_are_owned(comm: Communicator) -> None:
+    """A result is the caller's: writable, C-contiguous, and unchanged by later calls."""
+    x = np.full((comm.size, 2), comm.rank, np.int32)
+    first = comm.all_gather(x)
+    second = comm.all_to_all(x)
+    copies = first.copy(), second.copy()
+    comm.all_gather(x + 1)
+    comm.all_to_all(x + 1)
+    for result, before in zip((first, second), copies, strict=True):
+        equal(result, before, "after later calls")
+        assert result.flags.writeable, "writable"
+        assert result.flags.c_contiguous, "C-contiguous"
+        assert not np.shares_memory(result, x), "apart from x"
+
+
+@CALLS.behaviour()
+def rank_none_does_nothing(comm: Communicator) -> None:
+    """None as a rank sends nothing and leaves `out` as it was: the ends of a chain."""
+    right = comm.rank + 1 if comm.rank + 1 < comm.size else None
+    left = comm.rank - 1 if comm.rank else None
+    x, out = np.array([float(comm.rank)]), np.array([-1.0])
+    comm.send_recv(x, right, out, left)
+    assert out[0] == comm.rank - 1, "received from the left, or as it was"
+    comm.send(x, None)
+    comm.recv(out, None)
+    assert out[0] == comm.rank - 1, "as it was"
+    work = comm.recv(out, None, async_op=True)
+    work.wait()
+    assert work.done(), "done"
+
+
+@CALLS.behaviour()
+def batch_whose_body_raises(comm: Communicator) -> None:
+    """An exception in the body passes through, and none of its calls is issued."""
+    x = np.full(3, float(comm.rank))
+    with raises(ZeroDivisionError), comm.batch():
+        comm.all_reduce(x)
+        raise ZeroDivisionError
+    equal(x, np.full(3, float(comm.rank)), "x")
+    with raises(ZeroDivisionError), comm.batch():
+        if comm.rank == 0:
+            comm.broadcast(x)
+        raise ZeroDivisionError
+    equal(comm.all_reduce(np.ones(2)), np.full(2, float(comm.size)), "a later call")
+
+
+@CALLS.behaviour()
+def empty_batch(comm: Communicator) -> None:
+    """A batch without calls does nothing, asynchronous or not."""
+    with comm.batch():
+        pass
+    with comm.batch(async_op=True) as batch:
+        pass
+    assert batch.work is not None, "work, though nothing is to do"
+    batch.work.wait()
+    comm.barrier()

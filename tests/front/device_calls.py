@@ -1,0 +1,107 @@
+"""Every call on device arrays, in each form, has the result that NumPy has."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from front.device_inputs import stream_of
+from hpccomm import ReduceOp
+from hpccomm.dtypes import BFLOAT16
+from hpccomm.memory.cuda.library import cupy
+from hpccomm.testing.conformance.case import Behaviours
+from hpccomm.testing.conformance.collectives import growing
+from hpccomm.testing.conformance.oracle import IN_PLACE, NEW, OUT, SEMANTICS, Spec
+from hpccomm.testing.conformance.trials import FORMS, Trial, trial
+
+if TYPE_CHECKING:
+    from hpccomm.communicator import Communicator
+
+CALLS = Behaviours("devices.calls")
+
+
+class DeviceTrial:
+    """A trial whose arrays have twins in device memory, which the call gets instead.
+
+    Parameters
+    ----------
+    host : Trial
+        The call on arrays of NumPy's, which have the contents before it and after it.
+    """
+
+    def __init__(self, host: Trial, module: Any) -> None:
+        self.host = host
+        self._module = module
+        x, out = (host.arguments.get(name) for name in ("x", "out"))
+        self.twins = {
+            name: module.asarray(a) for name, a in (("x", x), ("out", out)) if a is not None
+        }
+        if x is not None and out is not None and np.shares_memory(x, out):
+            large, small = ("x", "out") if x.size >= out.size else ("out", "x")
+            whole, part = self.twins[large], self.twins[small]
+            own = whole.reshape(-1)[host.part.own()] if whole.size > part.size else whole
+            self.twins[small] = own.reshape(part.shape)
+
+    def run(self, comm: Communicator, form: str) -> None:
+        """Make the call twice, with other values, and check its arrays and its result."""
+        arguments = {**self.host.arguments, **self.twins}
+        name = self.host.part.spec.call
+        call = getattr(comm, name)
+        planned = comm.plan(name, **arguments) if form == "plan" else None
+        for seed in range(2):
+            self.host.fill(seed)
+            for key, twin in self.twins.items():
+                twin[...] = self._module.asarray(self.host.arguments[key])
+            if planned is not None:
+                result = planned()
+            elif form == "asynchronous":
+                result = call(**arguments, async_op=True).wait()
+            else:
+                result = call(**arguments)
+            for key, twin in self.twins.items():
+                self.host.arguments[key][...] = twin.get()
+            if result is not None:
+                given = [key for key, twin in self.twins.items() if twin is result]
+                result = self.host.arguments[given[0]] if given else result.get()
+            self.host.check(result, f"{self.host.part.spec}, {form}", seed=seed)
+
+
+@CALLS.behaviour(collective=tuple(SEMANTICS), form=FORMS)
+def every_collective(comm: Communicator, collective: str, form: str) -> None:
+    """Into new arrays, into `out`, and in place; of blocks of one size and of any; ranks may differ in it."""
+    counts: list[int | tuple[int, ...]] = [3, 5_001]
+    if collective in ("all_gather", "gather", "scatter", "reduce_scatter", "all_to_all"):
+        counts.append(growing(comm.size))
+    kinds: list[tuple[Any, Any]] = [(np.float32, ReduceOp.SUM)]
+    if SEMANTICS[collective].reduces:
+        kinds += [(BFLOAT16, ReduceOp.SUM), (np.int32, ReduceOp.BXOR)]
+    for dtype, op in kinds:
+        for count in counts if dtype is np.float32 else counts[-1:]:
+            for results in ((NEW,), (IN_PLACE,), (OUT, IN_PLACE)):
+                spec = Spec(collective, count, np.dtype(dtype), op, comm.size - 1, results=results)
+                with stream_of(comm) as stream:
+                    DeviceTrial(trial(comm, spec, frozen=False), cupy()).run(comm, form)
+                    stream.synchronize()
+
+
+@CALLS.behaviour(form=FORMS)
+def messages(comm: Communicator, form: str) -> None:
+    """A message goes round the ranks, from one array into another, and in place."""
+    right, left = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
+    with stream_of(comm):
+        for count in (1, 20_001, 300_000):
+            x, y = cupy().empty(count, np.int32), cupy().empty(count, np.int32)
+            for out in (y, x):
+                planned = comm.plan("send_recv", x, right, out, left)
+                for turn in range(2):
+                    x.fill(10 * turn + comm.rank)
+                    if form == "plan":
+                        result = planned()
+                    elif form == "asynchronous":
+                        result = comm.send_recv(x, right, out, left, async_op=True).wait()
+                    else:
+                        result = comm.send_recv(x, right, out, left)
+                    assert result is out, "the result is out"
+                    assert (out.get() == 10 * turn + left).all(), f"{count}, turn {turn}"
+                    assert out is x or (x.get() == 10 * turn + comm.rank).all(), "x"

@@ -1,0 +1,197 @@
+"""Failing and ending, as a program sees it: deadlines, blocks, threads and hooks."""
+
+from __future__ import annotations
+
+import math
+import threading
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from hpccomm.errors import CommunicatorAborted, UsageError
+from hpccomm.runtime.inquiry import ASK_SECONDS
+from hpccomm.testing.conformance.case import Behaviours
+from hpccomm.testing.conformance.check import SOON, equal, happens, raises, takes
+from hpccomm.testing.conformance.survival import SHORT, all_raise, has_failed, silent, timed_out
+
+if TYPE_CHECKING:
+    from hpccomm.communicator import Communicator
+
+FAILURES = Behaviours("failures")
+
+
+@FAILURES.behaviour(min_size=2)
+def wait_times_out(comm: Communicator) -> None:
+    """A timeout of `Work.wait` ends that wait alone, as `concurrent.futures` has it: the call goes on."""
+    x, out = np.full(4, comm.rank + 1.0), np.zeros(4)
+    previous = (comm.rank - 1) % comm.size
+    work = comm.recv(out, previous, async_op=True)
+    for timeout in (SHORT, 0, 0.0):
+        with takes(SHORT + SOON), raises(TimeoutError, "recv", comm.name, "32 bytes", "going on"):
+            work.wait(timeout=timeout)
+        assert not work.done(), "it goes on"
+    comm.barrier()
+    comm.send(x, silent(comm))
+    assert work.wait(timeout=SOON) is out
+    equal(out, np.full(4, previous + 1.0), "a later wait")
+    assert work.wait(timeout=0) is out, "over"
+
+
+@FAILURES.behaviour(min_size=2)
+def waits_that_end_are_no_deadlock(comm: Communicator) -> None:
+    """Ranks that wait for each other with a timeout go on after it, and are not taken for stuck ones."""
+    out = np.zeros(4)
+    work = comm.recv(out, (comm.rank - 1) % comm.size, async_op=True)
+    with raises(TimeoutError, "recv"):
+        work.wait(timeout=3 * ASK_SECONDS)
+    comm.barrier()
+    comm.send(np.ones(4), silent(comm))
+    work.wait()
+    equal(out, np.ones(4), "received")
+
+
+@FAILURES.behaviour(min_size=2, fails=True)
+def the_deadline_of_a_call_stays(comm: Communicator) -> None:
+    """It passes in a wait with a longer timeout, and after one that has ended; of a queued collective too."""
+    if comm.rank == 0:
+        work = comm.all_reduce(np.ones(4), async_op=True, timeout=math.inf)
+        queued = comm.all_reduce(np.ones(4), async_op=True, timeout=SHORT)
+        with raises(TimeoutError, f"a deadline of {SHORT:g} s"):
+            queued.wait(timeout=0)
+        with raises(TimeoutError, "no deadline"):
+            work.wait(timeout=0)
+        timed_out(comm, "all_reduce", 32, lambda: queued.wait(timeout=60.0))
+        with raises(CommunicatorAborted, comm.name):
+            work.wait(timeout=60.0)
+
+
+@FAILURES.behaviour(min_size=2, fails=True)
+def a_plan_times_out(comm: Communicator) -> None:
+    """The deadline is that of each call. Plans refuse then, and none can be made."""
+    x, last = np.zeros(4), comm.rank == comm.size - 1
+    if last:
+        plan = comm.plan("send", x, 0, timeout=SHORT)
+    else:
+        plan = comm.plan("recv", x, None if comm.rank else comm.size - 1, timeout=SHORT)
+    other = comm.plan("send_recv", x, None, x, None)
+    comm.barrier()  # after which the last rank is silent
+    if comm.rank == 0:
+        timed_out(comm, "recv", 32, plan)
+        refused = (plan, other, lambda: comm.plan("all_reduce", x))
+        all_raise(CommunicatorAborted, comm.name, *refused)
+
+
+@FAILURES.behaviour(min_size=2, fails=True)
+def the_default_deadline(comm: Communicator) -> None:
+    """`set_timeout` gives the deadline of calls that name none."""
+    comm.set_timeout(SHORT)
+    timed_out(comm, "recv", 32, lambda: comm.recv(np.zeros(4), silent(comm)))
+
+
+@FAILURES.behaviour()
+def deadlines_that_are_met(comm: Communicator) -> None:
+    """A deadline that does not pass changes nothing, infinity among them."""
+    for timeout in (60.0, 60, math.inf, None):
+        x = np.array([1])
+        comm.all_reduce(x, timeout=timeout)
+        assert x[0] == comm.size, "all_reduce"
+        work = comm.all_reduce(x, async_op=True, timeout=timeout)
+        work.wait(timeout=timeout)
+        comm.barrier(timeout=timeout)
+        assert comm.all_gather_object(comm.rank, timeout=timeout)[-1] == comm.size - 1
+
+
+@FAILURES.behaviour(min_size=2, fails=True)
+def a_call_behind_one_that_fails(comm: Communicator) -> None:
+    """A call that waits for an asynchronous one fails with it, rather than wait for its own sake."""
+    if comm.rank == comm.size - 1:
+        return
+    comm.all_reduce(np.ones(3), async_op=True, timeout=SHORT).done()
+    with takes(SHORT + SOON), raises(CommunicatorAborted, comm.name):
+        comm.all_reduce(np.ones(3))
+    has_failed(comm)
+
+
+@FAILURES.behaviour(min_size=2, fails=True)
+def finalize_tells_of_a_failure(comm: Communicator) -> None:
+    """A failure while `finalize` waits is raised."""
+    if comm.rank == comm.size - 1:
+        return
+    comm.recv(np.ones(3), comm.size - 1, async_op=True, timeout=SHORT).done()
+    with raises(CommunicatorAborted, comm.name):
+        comm.finalize()
+    has_failed(comm)
+
+
+@FAILURES.behaviour(fails=True)
+def an_exception_leaves_by_abort(comm: Communicator) -> None:
+    """Leaving `with` by an exception is local: it aborts without a wait, and propagates it."""
+    if comm.rank == 0:
+        with raises(ZeroDivisionError), comm:
+            raise ZeroDivisionError
+        has_failed(comm)
+
+
+@FAILURES.behaviour(fails=True)
+def with_finalizes(comm: Communicator) -> None:
+    """Leaving `with` finalizes."""
+    with comm as inside:
+        assert inside is comm, "with gives the communicator"
+    with raises(UsageError, "finalize"):
+        comm.barrier()
+
+
+@FAILURES.behaviour(fails=True)
+def two_threads_at_once(comm: Communicator) -> None:
+    """Of two threads in one communicator, the second is refused and the first goes on."""
+    outcomes: list[BaseException] = []
+    both = threading.Barrier(2)
+
+    def receive() -> None:
+        # Nothing is sent: a call that enters stays in, until the abort below.
+        both.wait()
+        try:
+            comm.recv(np.zeros(1), silent(comm), tag=11)
+        except (UsageError, CommunicatorAborted) as error:
+            outcomes.append(error)
+
+    threads = [threading.Thread(target=receive) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    happens(lambda: outcomes, "one of two is refused", SOON)
+    assert len(outcomes) == 1, f"one of two is refused: {outcomes}"
+    assert isinstance(outcomes[0], UsageError), f"refused: {outcomes[0]!r}"
+    assert "thread" in str(outcomes[0]), f"the message names threads: {outcomes[0]}"
+    comm.abort()
+    for thread in threads:
+        thread.join(SOON)
+        assert not thread.is_alive(), "abort releases the first"
+    assert isinstance(outcomes[1], CommunicatorAborted), f"the first went on: {outcomes[1]!r}"
+
+
+def _raising(_info: object) -> None:
+    raise KeyError("from a hook")
+
+
+@FAILURES.behaviour(min_size=2, fails=True)
+def a_hook_that_raises_hides_no_failure(comm: Communicator) -> None:
+    """The communicator has failed also where a hook of the user's raises over it."""
+    if comm.rank == comm.size - 1:
+        return
+    handle = comm.register_post_hook(_raising)
+    with raises(KeyError, "from a hook"):
+        comm.recv(np.ones(3), comm.size - 1, timeout=SHORT)
+    handle.close()
+    has_failed(comm)
+
+
+@FAILURES.behaviour(min_size=2, fails=True)
+def a_hook_that_raises_before_a_call(comm: Communicator) -> None:
+    """Nothing is sent, and the communicator has failed: the other ranks may have made the call."""
+    if comm.rank == comm.size - 1:
+        return
+    handle = comm.register_pre_hook(_raising)
+    with raises(KeyError, "from a hook"):
+        comm.all_reduce(np.ones(3), timeout=SHORT)
+    handle.close()
+    has_failed(comm)
