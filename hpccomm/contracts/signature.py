@@ -24,7 +24,7 @@ class Signature:
     Attributes
     ----------
     collective : str
-        One of `hpccomm.contracts.collectives.COLLECTIVES`.
+        One of ``hpccomm.contracts.collectives.COLLECTIVES``.
     dtype : dtype
         Of all arrays.
     counts : tuple of int

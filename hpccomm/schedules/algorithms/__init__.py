@@ -2,7 +2,7 @@
 
 Each is a function ``build(group, call, tuning) -> Schedule``. It returns the programs of the ranks in
 `group`: one rank where the schedule runs, all ranks where it is proved, simulated or drawn. To add an
-algorithm to hpccomm, write the function and list its name in `ALGORITHMS`.
+algorithm to hpccomm, write the function and list its name in ``ALGORITHMS``.
 
 Another package registers an algorithm by an entry point in the group ``hpccomm.algorithms``. Its name is
 ``collective.algorithm``, such as ``all_gather.two_way_ring``. Its value is such a function, or an
