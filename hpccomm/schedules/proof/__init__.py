@@ -80,7 +80,7 @@ def prove(*args: Any, **options: Any) -> None:
     Parameters
     ----------
     collective : str
-        One of `hpccomm.contracts.collectives.COLLECTIVES`.
+        One of ``hpccomm.contracts.collectives.COLLECTIVES``.
     algorithm : str, Algorithm or callable
         The name of an algorithm (hpccomm's or another package's), or an algorithm of your own:
         ``build(group, call, tuning) -> Schedule``.
