@@ -114,6 +114,27 @@ if comm.rank != 1:
     assert job.returncode == 0, job.stderr
 
 
+def test_a_rank_that_ends_with_a_mutex_is_named(mpiexec: Mpiexec) -> None:
+    program = """
+import hpccomm
+
+comm = hpccomm.new_comm(timeout=60)
+mutex = comm.mutex()
+if comm.rank == 1:
+    mutex.acquire()
+comm.barrier()
+if comm.rank != 1:
+    try:
+        mutex.acquire()
+    except hpccomm.PeerLost as error:
+        print(error, error.ranks)
+"""
+    job = mpiexec(3, "-c", program)
+    said = rf"^acquire .*: {LOST}.*; rank 1 holds the mutex \(1,\)"
+    assert len(re.findall(said, job.stdout, re.MULTILINE)) == 2, job.stdout + job.stderr
+    assert job.returncode == 0, job.stderr
+
+
 @pytest.mark.slow("two deadlines in a row")
 def test_ranks_that_do_not_end_after_a_caught_failure_end_the_job(mpiexec: Mpiexec) -> None:
     program = """

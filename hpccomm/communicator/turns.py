@@ -14,6 +14,7 @@ from hpccomm.errors import CommunicationError, UsageError
 from hpccomm.foreign_names import Hinting
 from hpccomm.reductions import ReduceOp, WindowOp
 from hpccomm.runtime.operation import Operation
+from hpccomm.runtime.recorder import LABEL
 from hpccomm.topology import check_rank
 
 if TYPE_CHECKING:
@@ -104,7 +105,8 @@ class Mutex(_Shared):
         UsageError
             If this rank holds it, or it is closed.
         CommunicationError
-            If the call fails or its deadline passes. It says which rank holds the mutex.
+            If the call fails or its deadline passes. It says which rank holds the mutex. If that rank has ended, it
+            is a `PeerLost`.
         """
         window, state = self._window, np.zeros(2, np.int64)
         with window._call("acquire"):  # noqa: SLF001 (this class is made of windows)
@@ -144,15 +146,24 @@ class Mutex(_Shared):
 
     def _taken(self, state: np.ndarray) -> Steps:
         """Draw a ticket, and wait until it is served."""
-        ticket = np.empty(1, np.int64)
+        ticket, holder = np.empty(1, np.int64), 0
         yield from self._fold(_ONE, _NEXT, ReduceOp.SUM, ticket)
         while True:
             yield from self._fold(state, _SERVED, WindowOp.NO_OP, state)
             if state[0] == ticket[0]:
                 break
+            if state[1] != holder:
+                holder = int(state[1])
+                self._waits_for(holder - 1)
             yield False
         state[:] = 0, self._rank + 1
         yield from self._fold(state, _SERVED, ReduceOp.SUM, np.empty_like(state))
+
+    def _waits_for(self, holder: int) -> None:
+        """Have the call under way wait for the holder, below 0 for any rank: who is waited for long is asked."""
+        entry = self._window._core.calls.current  # noqa: SLF001
+        assert entry is not None
+        entry[LABEL] = with_peers("acquire", 0, () if holder < 0 else (holder,))
 
     def _fold(self, x: np.ndarray, start: int, op: ReduceOp | WindowOp, old: np.ndarray) -> Steps:
         return self._window._access.fold(x, self._root, start, op, old)  # noqa: SLF001
