@@ -11,7 +11,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 from hpccomm.contracts.transport import Steps
-from hpccomm.errors import CommunicationError, CommunicatorAborted, UsageError, untied
+from hpccomm.errors import CommunicationError, CommunicatorAborted, untied
 from hpccomm.foreign_names import Hinting
 from hpccomm.runtime.failure import harmless_error
 from hpccomm.runtime.operation import Operation
@@ -31,7 +31,7 @@ from hpccomm.runtime.recorder import (
 )
 from hpccomm.runtime.reports import Tally
 from hpccomm.runtime.waiting import over_within
-from hpccomm.settings import check_seconds
+from hpccomm.settings import check_bool, check_seconds
 from hpccomm.units import counted
 
 if TYPE_CHECKING:
@@ -117,7 +117,7 @@ class Work(Hinting, Task):
         """
         self._asked = True
         if block is not None:
-            check_block(block)
+            check_bool("block", block, " or None")
         limit = inf if timeout is None else check_seconds("timeout", timeout, zero=True)
         calls, stream = self._calls, self._stream
         trace = calls.reports.trace
@@ -292,12 +292,6 @@ class Later:
     def __call__(self) -> Any:
         """Return it."""
         return self._make()
-
-
-def check_block(block: object) -> None:
-    """Raise unless an argument `block` is one."""
-    if block is not None and not isinstance(block, bool):
-        raise UsageError(f"block is {block!r}; give True, False or None")
 
 
 # The words on a dropped `Work` without a wait, or on a dropped communicator. These functions are
