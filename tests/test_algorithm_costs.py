@@ -91,7 +91,6 @@ ROUNDS: dict[tuple[str, str], Formula] = {
     ("reduce", "binomial"): log2,
     ("gather", "binomial"): log2,
     ("scatter", "binomial"): log2,
-    ("barrier", "binomial"): lambda n: 2 * log2(n),
     ("all_reduce", "tree"): lambda n: 2 * log2(n),
     ("broadcast", "tree"): log2,
     ("reduce", "tree"): log2,
@@ -103,9 +102,6 @@ ROUNDS: dict[tuple[str, str], Formula] = {
     ("all_gather", "bruck"): log2,
     ("all_to_all", "bruck"): log2,
     ("all_to_all", "pairwise"): lambda n: n // 2,
-    ("reduce_scatter", "pairwise"): lambda n: n - 1,
-    ("all_gather", "pairwise"): lambda n: n - 1,
-    ("all_reduce", "pairwise"): lambda n: 2 * (n - 1),
     ("reduce", "pairwise"): lambda n: n,
     ("broadcast", "scatter_all_gather"): lambda n: log2(n) + n - 1,
     ("barrier", "dissemination"): log2,
@@ -133,9 +129,6 @@ ELEMENTS: dict[tuple[str, str], Formula] = {
     ("scatter", "binomial"): lambda n: (n - 1) / n,
     ("all_gather", "bruck"): lambda n: (n - 1) / n,
     ("all_to_all", "pairwise"): lambda n: (n - 1) / n,
-    ("reduce_scatter", "pairwise"): lambda n: (n - 1) / n,
-    ("all_gather", "pairwise"): lambda n: (n - 1) / n,
-    ("all_reduce", "pairwise"): lambda n: 2 * (n - 1) / n,
     ("reduce", "pairwise"): lambda n: 1,
     ("scan", "linear"): lambda n: 1,
     ("scan", "binomial"): log2,
@@ -145,7 +138,6 @@ ELEMENTS: dict[tuple[str, str], Formula] = {
     ("gather", "linear"): lambda n: 1 / n,
     ("scatter", "linear"): lambda n: (n - 1) / n,
     ("barrier", "dissemination"): lambda n: 0,
-    ("barrier", "binomial"): lambda n: 0,
 }
 """Elements that the busiest rank sends, in arrays (of a gather: in results)."""
 

@@ -52,7 +52,7 @@ THREAD = "threading.Thread(target=time.sleep, args=(60,), name='loader').start()
 LEFT_WITH_6 = "rank 1 exits with status 6, and its thread 'loader' has kept it for"
 
 ENDS = {
-    # What rank 1 does; what is told; the status of the job where the others' call is native, or pairwise.
+    # What rank 1 does; what is told; the status of the job where the others' call is native, or a ring.
     "exception": ("1 / 0", "rank 1 raised:\nTraceback", 1, 1),
     "sys.exit(5)": ("sys.exit(5)", "rank 1 exits with status 5", 5, 5),
     "sys.exit(0)": ("sys.exit(0)", LOST, 3, 1),
@@ -78,7 +78,7 @@ def check_ended(job: subprocess.CompletedProcess[str], told: str, status: int) -
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("algorithm", ["native", "pairwise"])
+@pytest.mark.parametrize("algorithm", ["native", "ring"])
 @pytest.mark.parametrize("way", ENDS)
 def test_a_rank_that_ends_while_others_wait_is_named(
     mpiexec: Mpiexec, way: str, algorithm: str, tmp_path: Path

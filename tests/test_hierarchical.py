@@ -1,24 +1,21 @@
-"""Any two families make an algorithm in two levels, on nodes of any sizes, by messages and in memory."""
+"""The algorithms in two levels, on nodes of any sizes, by messages and in memory."""
 
-from collections.abc import Hashable, Iterable, Iterator, Sequence
-from itertools import combinations, cycle, product
+from collections.abc import Iterator, Sequence
+from itertools import cycle, product
 
 import numpy as np
 import pytest
-from chosen import cover
 
 from hpccomm.contracts.collectives import BLOCKWISE, ROOTED
 from hpccomm.contracts.signature import Signature
 from hpccomm.reductions import ReduceOp
-from hpccomm.schedules.algorithms import Algorithm, families
-from hpccomm.schedules.algorithms.families import PhaseFamily
-from hpccomm.schedules.algorithms.hierarchical import DEFAULT, Hierarchical
+from hpccomm.schedules.algorithms import Algorithm, hierarchical
+from hpccomm.schedules.algorithms.hierarchical import messages
 from hpccomm.schedules.algorithms.levels import placement
 from hpccomm.schedules.proof import ProofCase, case, prove_all
 from hpccomm.schedules.schedule import Tuning, whole, world
 from hpccomm.topology import Topology, arrange
 
-FAMILIES = {name: each for name, each in vars(families).items() if isinstance(each, PhaseFamily)}
 MOVING = ("all_reduce", "broadcast", "reduce", "all_gather", "reduce_scatter", "all_to_all")
 COLLECTIVES = (*MOVING[:-1], "barrier")
 NODES = [
@@ -32,41 +29,17 @@ NODES = [
 ]
 
 
-Composed = tuple[str, str, str, Topology]
-"""The families inside nodes and across them, the collective, the nodes."""
-
-
-def composed_calls(*, everything: bool) -> list[Composed]:
-    """All of them; or so many that any two of families, collective and nodes meet.
-
-    Families either scatter or do not, and so take two ways through the composition: any two ways meet
-    with any collective on any nodes.
-    """
-    every: list[Composed] = list(product(FAMILIES, FAMILIES, COLLECTIVES, NODES))
-    return every if everything else cover(every, shown)
-
-
-def shown(call: Composed) -> Iterator[Hashable]:
-    inner, across, collective, nodes = call
-    values = {"inner": inner, "across": across, "collective": collective, "nodes": nodes.node_of}
-    yield from combinations(values.items(), 2)
-    ways = (FAMILIES[name].scattering is None for name in (inner, across))
-    yield (*ways, collective, nodes.node_of)
-
-
-def cases(
-    inner: PhaseFamily, across: PhaseFamily, calls: Iterable[Composed]
-) -> Iterator[ProofCase]:
-    composed = Hierarchical(inner, across)
+def cases(collective: str) -> Iterator[ProofCase]:
     variants = cycle(product((False, True), (1, 2, whole)))
-    for _, _, collective, topology in calls:
+    for topology in NODES:
         n = topology.size
         uneven = [(3 * rank + 1) % 4 for rank in range(n)]
         counts = (uneven, 2) if collective in BLOCKWISE else (3 * n + 2, 1)
-        for count, (solo, segment) in zip(counts, variants, strict=False):
+        for count in counts:
+            solo, segment = next(variants)
             yield case(
                 collective,
-                composed.messages(collective),
+                messages(collective),
                 n,
                 count=0 if collective == "barrier" else count,
                 segment=segment,
@@ -77,33 +50,14 @@ def cases(
             )
 
 
-@pytest.fixture(scope="module")
-def composed(pytestconfig: pytest.Config) -> list[Composed]:
-    """The calls that this run proves."""
-    return composed_calls(everything=pytestconfig.getoption("--all"))
-
-
-@pytest.mark.parametrize(("inner", "across"), list(product(FAMILIES, FAMILIES)))
-def test_any_two_families(inner: str, across: str, composed: list[Composed]) -> None:
-    calls = [call for call in composed if call[:2] == (inner, across)]
-    assert calls
-    prove_all(list(cases(FAMILIES[inner], FAMILIES[across], calls)))
-
-
-def test_what_is_composed_has_each_family_on_each_level_in_each_collective(
-    composed: list[Composed],
-) -> None:
-    for level in (0, 1):
-        met = {(call[level], call[2]) for call in composed}
-        assert met == set(product(FAMILIES, COLLECTIVES))
-    assert len(composed_calls(everything=True)) == len(FAMILIES) ** 2 * len(COLLECTIVES) * len(
-        NODES
-    )
+@pytest.mark.parametrize("collective", COLLECTIVES)
+def test_by_messages_on_any_nodes(collective: str) -> None:
+    prove_all(list(cases(collective)))
 
 
 def direct(collective: str) -> Algorithm:
     """The form in which ranks of a node reach each other's arrays."""
-    return Algorithm(DEFAULT.direct(collective), shared=True)
+    return Algorithm(hierarchical.direct(collective), shared=True)
 
 
 def placements(n: int) -> list[Topology]:
@@ -165,7 +119,7 @@ def crossings(collective: str, build: str, n: int, topology: Topology) -> list[o
     """For each channel what each rank sends to other nodes, and receives from there, in order."""
     given = case(
         collective,
-        DEFAULT.messages(collective) if build == "messages" else DEFAULT.direct(collective),
+        messages(collective) if build == "messages" else hierarchical.direct(collective),
         n,
         segment=2,
         channels=3,
@@ -206,7 +160,7 @@ def test_each_node_may_take_either_form(collective: str) -> None:
 def crossing(nodes: Topology, count: int) -> np.ndarray:
     """Elements that leave each node in an all-reduce."""
     call = Signature("all_reduce", np.dtype(np.float32), (count,), op=ReduceOp.SUM)
-    schedule = DEFAULT.messages("all_reduce")(world(nodes.size), call, Tuning(16, topology=nodes))
+    schedule = messages("all_reduce")(world(nodes.size), call, Tuning(16, topology=nodes))
     node = np.array(nodes.node_of)
     out = np.zeros(nodes.num_nodes, np.int64)
     for channel in schedule.channels:
@@ -226,7 +180,7 @@ def test_an_element_leaves_a_node_as_often_as_across_asks_for(scattered: bool) -
 def test_all_ranks_of_a_node_take_part() -> None:
     nodes = arrange([rank // 4 for rank in range(32)])
     call = Signature("all_reduce", np.dtype(np.float32), (64,), op=ReduceOp.SUM)
-    schedule = DEFAULT.messages("all_reduce")(world(32), call, Tuning(16, topology=nodes))
+    schedule = messages("all_reduce")(world(32), call, Tuning(16, topology=nodes))
     where = placement(nodes)
     sends = [table for channel in schedule.channels for each in channel() for table in each.sends]
     rank = np.concatenate([table.rank for table in sends])

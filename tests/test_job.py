@@ -54,7 +54,7 @@ fail() if comm.rank == 1 else comm.recv(np.zeros(10), 1)
 """,
     "own algorithm, within with": """
 with hpccomm.new_comm() as comm:
-    fail() if comm.rank == 1 else comm.all_reduce(np.zeros(10), algorithm="pairwise")
+    fail() if comm.rank == 1 else comm.all_reduce(np.zeros(10), algorithm="ring")
 """,
     "threads alive": """
 threading.Thread(target=time.sleep, args=(120,)).start()
@@ -66,7 +66,7 @@ fail() if comm.rank == 1 else work.wait()
 threading.Thread(target=time.sleep, args=(120,)).start()
 with hpccomm.new_comm() as comm:
     work = comm.recv(np.zeros(10), 1 - comm.rank, async_op=True)
-    fail() if comm.rank == 1 else comm.all_reduce(np.zeros(10), algorithm="pairwise")
+    fail() if comm.rank == 1 else comm.all_reduce(np.zeros(10), algorithm="ring")
 """,
 }
 
@@ -249,7 +249,7 @@ ON_TIMEOUT = {
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("call", ["native", "pairwise", "async"])
+@pytest.mark.parametrize("call", ["native", "ring", "async"])
 @pytest.mark.parametrize("setting", ON_TIMEOUT)
 def test_a_deadline_does_what_the_setting_says(mpiexec: Mpiexec, setting: str, call: str) -> None:
     program = f"""

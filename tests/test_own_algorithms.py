@@ -303,10 +303,10 @@ def test_functions_that_differ_are_a_mismatch() -> None:
 
         return build
 
-    from hpccomm.schedules.algorithms import pairwise
+    from hpccomm.schedules.algorithms import recursive_doubling
 
     def on_rank(comm) -> None:
-        build = closure(pairwise.all_gather if comm.rank else ring.all_gather)
+        build = closure(recursive_doubling.all_gather if comm.rank else ring.all_gather)
         with pytest.raises(RankMismatch, match="schedule"):
             comm.all_gather(np.ones(2), algorithm=build)
 

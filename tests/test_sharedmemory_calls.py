@@ -45,7 +45,8 @@ class Ranks:
         self.memory = [NodeMemory(rank, pids, SIZE, plain=plain, how="") for rank in range(SIZE)]
         self.forms: list[Variants] = []
         self.runners: list[Runner] = []
-        found, apart = ALGORITHMS[call.collective]["shm"], ALGORITHMS[call.collective]["pairwise"]
+        named = ALGORITHMS[call.collective]
+        found, apart = named["shm"], named["ring" if "ring" in named else "pairwise"]
         builds = {Reach.DIRECT: found.build, Reach.NONE: apart.build, Reach.STAGED: found.staged}
         for rank, transport in enumerate(transports):
             transport.shared = self.memory[rank]

@@ -18,7 +18,7 @@ from .results.appending import example_info
 
 RANKS = 3
 ROWS = {
-    ("all_reduce", "own"): (TableRow(0, Pick("pairwise")), TableRow(1000, Pick("ring", 4096, 3))),
+    ("all_reduce", "own"): (TableRow(0, Pick("tree")), TableRow(1000, Pick("ring", 4096, 3))),
     ("broadcast", "own"): (TableRow(0, Pick("chain", 1 << 16)),),
 }
 
@@ -46,7 +46,7 @@ def chosen(comm: hpccomm.Communicator) -> list[tuple[str, int | None]]:
 def test_auto_goes_by_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = write(tmp_path / "t.h5", shape())
     told = run_ranks(RANKS, chosen, options=CommOptions(tuning_file=file))
-    assert [name for name, _ in told[0]] == ["pairwise", "ring", "chain"]
+    assert [name for name, _ in told[0]] == ["tree", "ring", "chain"]
     assert told[0][2][1] == 1 << 16
     assert told == [told[0]] * RANKS
     monkeypatch.setenv("HPCCOMM_TUNING_FILE", file)

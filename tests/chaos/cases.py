@@ -42,7 +42,7 @@ COLLECTIVES = (*REDUCTIONS, "broadcast", "gather", "scatter", "all_gather", "all
 OBJECTS = ("broadcast_object", "all_gather_object", "gather_object")
 OWN = {
     "all_reduce": ("ring", "recursive_doubling"),
-    "reduce_scatter": ("ring", "pairwise"),
+    "reduce_scatter": ("ring", "halving_doubling"),
     "all_gather": ("ring", "bruck"),
     "all_to_all": ("pairwise", "linear"),
     **dict.fromkeys(ROOTED, ("binomial",)),

@@ -45,7 +45,7 @@ def files(tmp_path, example):
         ranks_per_node=2,
         memory="host",
     )
-    rows = {("all_reduce", "own"): (TableRow(0, Pick("ring")), TableRow(99, Pick("pairwise", 8)))}
+    rows = {("all_reduce", "own"): (TableRow(0, Pick("ring")), TableRow(99, Pick("tree", 8)))}
     with Writer(tuned, example.example_info(per_iter_timing=True)) as writer:
         fill(writer, example)
         writer.add_entry(stored.ENTRY, Table(shape, "2026-11-22", rows).document())

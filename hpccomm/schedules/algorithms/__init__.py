@@ -86,7 +86,6 @@ def _late(name: str, *made_of: str) -> Build:
 # In rank order: named for how the folded blocks move on.
 _RING = _late("ordered.all_reduce", "ring.all_gather_rounds")
 _DOUBLING = _late("ordered.all_reduce", "bruck.all_gather_rounds")
-_PAIRWISE = _late("ordered.all_reduce", "pairwise.all_gather_rounds")
 _LINEAR = _late("ordered.all_reduce", "linear.all_gather_rounds")
 _REDUCE_BINOMIAL = _late("ordered.reduce", "binomial.gather_rounds")
 _REDUCE_LINEAR = _late("ordered.reduce", "linear.gather_rounds")
@@ -108,8 +107,10 @@ def _shared(collective: str) -> Algorithm:
 
 def _in_two_levels(collective: str, ordered: Build | None = None) -> Algorithm:
     """Return the algorithm in two levels, whose ranks of a node may reach each other's arrays."""
-    messages, direct = (f"hierarchical.DEFAULT.{each}" for each in ("messages", "direct"))
-    return Algorithm(_late(messages, collective), ordered=ordered, direct=_late(direct, collective))
+    messages, direct = (
+        _late(f"hierarchical.{each}", collective) for each in ("messages", "direct")
+    )
+    return Algorithm(messages, ordered=ordered, direct=direct)
 
 
 ALGORITHMS: Mapping[str, Mapping[str, Algorithm]] = MappingProxyType(
@@ -120,15 +121,12 @@ ALGORITHMS: Mapping[str, Mapping[str, Algorithm]] = MappingProxyType(
                 _late("recursive_doubling.all_reduce"), ordered=_DOUBLING
             ),
             "halving_doubling": Algorithm(_late("halving_doubling.all_reduce"), ordered=_DOUBLING),
-            "pairwise": Algorithm(_late("pairwise.all_reduce"), ordered=_PAIRWISE),
             "linear": Algorithm(_late("linear.all_reduce"), ordered=_LINEAR),
             "tree": Algorithm(_late("tree.all_reduce"), ordered=_DOUBLING),
             "binomial": Algorithm(_late("binomial.all_reduce"), ordered=_DOUBLING),
             "chain": Algorithm(_late("chain.all_reduce"), ordered=_RING),
             "shm": _shared("all_reduce"),
-            "hierarchical": _in_two_levels(
-                "all_reduce", _late("hierarchical.DEFAULT.ordered_all_reduce")
-            ),
+            "hierarchical": _in_two_levels("all_reduce", _late("hierarchical.ordered_all_reduce")),
         },
         "broadcast": {
             "tree": Algorithm(_late("tree.broadcast")),
@@ -153,7 +151,6 @@ ALGORITHMS: Mapping[str, Mapping[str, Algorithm]] = MappingProxyType(
             "ring": Algorithm(_late("ring.all_gather")),
             "bruck": Algorithm(_late("bruck.all_gather")),
             "recursive_doubling": Algorithm(_late("recursive_doubling.all_gather")),
-            "pairwise": Algorithm(_late("pairwise.all_gather")),
             "linear": Algorithm(_late("linear.all_gather")),
             "shm": _shared("all_gather"),
             "hierarchical": _in_two_levels("all_gather"),
@@ -163,7 +160,6 @@ ALGORITHMS: Mapping[str, Mapping[str, Algorithm]] = MappingProxyType(
             "halving_doubling": Algorithm(
                 _late("halving_doubling.reduce_scatter"), ordered=_REDUCE_SCATTER
             ),
-            "pairwise": Algorithm(_late("pairwise.reduce_scatter"), ordered=_REDUCE_SCATTER),
             "shm": _shared("reduce_scatter"),
             "hierarchical": _in_two_levels("reduce_scatter", _REDUCE_SCATTER),
         },
@@ -193,8 +189,7 @@ ALGORITHMS: Mapping[str, Mapping[str, Algorithm]] = MappingProxyType(
         },
         "barrier": {
             "dissemination": Algorithm(_late("dissemination.barrier")),
-            "binomial": Algorithm(_late("binomial.barrier")),
-            "hierarchical": Algorithm(_late("hierarchical.DEFAULT.messages", "barrier")),
+            "hierarchical": Algorithm(_late("hierarchical.messages", "barrier")),
         },
     }
 )

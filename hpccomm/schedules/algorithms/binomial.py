@@ -13,7 +13,6 @@ reduce          ⌈log2 n⌉         the array; the root none
 all_reduce      2⌈log2 n⌉        at most ⌈log2 n⌉ times the array
 gather          ⌈log2 n⌉         the blocks of its subtree; the root none
 scatter         ⌈log2 n⌉         the blocks of its subtree but its own
-barrier         2⌈log2 n⌉        none
 ==============  ===============  =======================================
 
 `ALGORITHMS` lists it. Hierarchical algorithms and the control plane use it too.
@@ -21,7 +20,6 @@ barrier         2⌈log2 n⌉        none
 
 from collections.abc import Iterator
 from dataclasses import replace
-from itertools import chain
 
 import numpy as np
 
@@ -44,7 +42,6 @@ from hpccomm.schedules.schedule import (
     Tuning,
     copies,
     folds,
-    signals,
     transfers,
 )
 
@@ -238,19 +235,6 @@ def backwards(rounds: Rounds) -> Rounds:
         yield Round(each.sends, each.receives, local)
 
 
-def barrier_rounds(group: Group) -> Rounds:
-    """Tell the first position that all are there; then the first position tells all."""
-    tree, rank = _BinomialTree(group, 0), group.rank
-    up = [
-        Round(
-            receives=(signals(rank, tree.peer(bit), tree.is_parent(bit)),),
-            sends=(signals(rank, tree.peer(-bit), tree.is_child(bit)),),
-        )
-        for bit in tree.bits
-    ]
-    return chain(up, backwards(iter(up)))
-
-
 all_reduce = ALL_REDUCE.in_pieces
 broadcast = BROADCAST.in_pieces
 reduce = REDUCE.in_pieces
@@ -274,8 +258,3 @@ def scatter(group: Group, call: Signature, _tuning: Tuning) -> Schedule:
         return backwards(gather_rounds(group, call.root, blocks, 0, Place(RECV, 0), SEND))
 
     return Schedule((channel,), gather_scratch(group, call.root, blocks))
-
-
-def barrier(group: Group, _call: Signature, _tuning: Tuning) -> Schedule:
-    """Up the tree and down again."""
-    return Schedule((lambda: barrier_rounds(group),))

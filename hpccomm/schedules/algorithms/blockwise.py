@@ -13,10 +13,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from hpccomm.schedules.algorithms import ring
 from hpccomm.schedules.algorithms.levels import Levels, TableBlocks
 from hpccomm.schedules.algorithms.partition import Blocks, side_by_side
-from hpccomm.schedules.algorithms.phases import PhasePiece
-from hpccomm.schedules.schedule import RECV, SCRATCH, SEND, Column, Place, Rounds
+from hpccomm.schedules.schedule import SCRATCH, Column, Place, Rounds
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -52,20 +52,6 @@ class Lap:
         own = levels.which, levels.slices.at
         return self.rank[own], self.start[own], self.count[own]
 
-    def piece(
-        self,
-        levels: Levels,
-        owner: int,
-        node: int,
-        slot: int = 0,
-        source: str = SEND,
-        target: str = RECV,
-    ) -> PhasePiece:
-        """Return the block of an owner of a node as a piece across the nodes, with its root there."""
-        start, count = int(self.start[owner, node]), int(self.count[owner, node])
-        group = levels.owners_at(owner)
-        return PhasePiece(group, start, count, slot, levels.segment, node, source, target)
-
     def across(self, levels: Levels) -> TableBlocks:
         """Return the blocks of each owner's group, by node."""
         return TableBlocks(self.start, self.count, levels.which, self.largest)
@@ -92,13 +78,9 @@ def laps_of(levels: Levels, blocks: Blocks) -> list[Lap]:
 
 def gathered_across(levels: Levels, laps: list[Lap]) -> Rounds:
     """Send the owners' blocks of `RECV` to the owners at the same place of all nodes."""
-    across = levels.across
 
     def gather(lap: Lap) -> Rounds:
-        if across.scattering is not None:
-            return across.scattering.all_gather(levels.slices, lap.across(levels))
-        every = np.ndindex(levels.owners, levels.num_nodes)
-        return side_by_side(*(across.broadcast(lap.piece(levels, *each)) for each in every))
+        return ring.all_gather_rounds(levels.slices, lap.across(levels))
 
     return side_by_side(*map(gather, laps)) if levels.num_nodes > 1 else iter(())
 
@@ -117,29 +99,17 @@ def folded_across(levels: Levels, lying: list[Lap], source: str, work: int) -> R
     work : int
         Where in scratch `across_scratch` elements begin.
     """
-    across, nodes = levels.across, levels.num_nodes
 
     def fold(lap: Lap) -> Rounds:
-        if across.scattering is not None:
-            slot = work + lap.number * across.scattering.scratch(nodes, lap.largest)
-            blocks, target = lap.across(levels), Place(SCRATCH, lap.own(levels)[1])
-            return across.scattering.reduce_scatter(
-                levels.slices, blocks, target, slot, final=True, source=source
-            )
-        scratch = across.reduce.scratch(nodes, lap.largest, levels.segment)
+        slot = work + lap.number * ring.SCATTERING.scratch(levels.num_nodes, lap.largest)
+        blocks, target = lap.across(levels), Place(SCRATCH, lap.own(levels)[1])
+        return ring.reduce_scatter_rounds(
+            levels.slices, blocks, target, slot, final=True, source=source
+        )
 
-        def reduce(owner: int, node: int) -> Rounds:
-            slot = work + (lap.number * nodes + node) * scratch
-            return across.reduce(lap.piece(levels, owner, node, slot, source, SCRATCH))
-
-        return side_by_side(*(reduce(*each) for each in np.ndindex(levels.owners, nodes)))
-
-    return side_by_side(*map(fold, lying)) if nodes > 1 else iter(())
+    return side_by_side(*map(fold, lying)) if levels.num_nodes > 1 else iter(())
 
 
 def across_scratch(levels: Levels, largest: int) -> int:
     """Return the elements that `folded_across` needs for blocks of at most `largest` elements."""
-    across, every, nodes = levels.across, levels.num_laps, levels.num_nodes
-    if across.scattering is not None:
-        return every * across.scattering.scratch(nodes, largest)
-    return every * nodes * across.reduce.scratch(nodes, largest, levels.segment)
+    return levels.num_laps * ring.SCATTERING.scratch(levels.num_nodes, largest)

@@ -1,4 +1,4 @@
-"""Two levels: any family of algorithms within the nodes, composed with any across them.
+"""Two levels: rings within the nodes, and across them what loads all links evenly.
 
 The network between nodes is slower than the links within them. Here an element crosses it only as often
 as the algorithm across the nodes requires for one rank a node. Each rank of a node has a slice of the
@@ -29,24 +29,26 @@ array is cut into pieces, so that the phase across nodes of one piece overlaps t
 another.
 
 If nodes differ in size, the number of slices is the smallest node's number of ranks. The other
-ranks of a larger node take part only within it. A family that cannot scatter (a tree) has one
-slice: the first rank of a node has the whole array.
+ranks of a larger node take part only within it. If the smallest node has one rank, there is one slice:
+the first rank of a node has the whole array, and chains move it within the node.
+
+Across the nodes, all_reduce halves and doubles among a power of two of nodes and for short arrays, and
+otherwise goes round a ring. All_gather and reduce_scatter use a ring, broadcast and reduce double trees.
 
 Within the nodes data moves by messages, or in memory as `hpccomm.schedules.algorithms.hierarchical_direct`
 says. Across them it moves in the same way in both forms.
 
-`ALGORITHMS` lists the combinations.
+`ALGORITHMS` lists them.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from hpccomm.contracts.signature import Signature
-from hpccomm.schedules.algorithms import blockwise, ordered, pairwise, shm
+from hpccomm.schedules.algorithms import balanced, blockwise, ordered, pairwise, shm, tree
 from hpccomm.schedules.algorithms.binomial import backwards
 from hpccomm.schedules.algorithms.blockwise import Lap
 from hpccomm.schedules.algorithms.dissemination import barrier_rounds
-from hpccomm.schedules.algorithms.families import BALANCED, RING, PhaseFamily
 from hpccomm.schedules.algorithms.hierarchical_direct import InMemory
 from hpccomm.schedules.algorithms.hierarchical_messages import ByMessages
 from hpccomm.schedules.algorithms.levels import Levels
@@ -69,68 +71,54 @@ Within = ByMessages | InMemory
 """How data moves within the nodes."""
 
 
-@dataclass(frozen=True, slots=True)
-class Hierarchical:
-    """Algorithms in two levels.
+def messages(collective: str) -> Build:
+    """Return the build of a collective by messages."""
+    compose = _COMPOSED[collective]
 
-    Attributes
-    ----------
-    inner, across : PhaseFamily
-        Within the nodes and across them.
+    def build(group: Group, call: Signature, tuning: Tuning) -> Schedule:
+        return compose(ByMessages(Levels(group, tuning)), call, tuning)
+
+    return build
+
+
+def direct(collective: str) -> Build:
+    """Return the build of a collective with memory within the nodes.
+
+    On one node it is that of `hpccomm.schedules.algorithms.shm`. With one rank a node it is that by
+    messages. Where each rank has blocks of its own it is so too: a rank does not know where its
+    peers' blocks lie.
     """
+    compose, by_messages = _COMPOSED[collective], messages(collective)
+    on_one_node: Build = getattr(shm, collective)
 
-    inner: PhaseFamily
-    across: PhaseFamily
+    def build(group: Group, call: Signature, tuning: Tuning) -> Schedule:
+        levels = Levels(group, tuning)
+        if call.individual or levels.largest == 1 < levels.num_nodes:
+            return by_messages(group, call, tuning)
+        if levels.num_nodes == 1:
+            return on_one_node(group, call, tuning)
+        within = InMemory(levels)
+        return within.guarded(compose(within, call, tuning))
 
-    def messages(self, collective: str) -> Build:
-        """Return the build of a collective by messages."""
-        compose = _COMPOSED[collective]
+    return build
 
-        def build(group: Group, call: Signature, tuning: Tuning) -> Schedule:
-            return compose(ByMessages(self._levels(group, tuning)), call, tuning)
 
-        return build
+def ordered_all_reduce(group: Group, call: Signature, tuning: Tuning) -> Schedule:
+    """Fold in rank order, each rank a block, and gather the blocks in two levels."""
+    within = ByMessages(Levels(group, tuning))
 
-    def direct(self, collective: str) -> Build:
-        """Return the build of a collective with memory within the nodes.
+    def gather(_group: Group, blocks: Blocks) -> Rounds:
+        laps = blockwise.laps_of(within.levels, blocks)
+        yield from within.to_owners(laps, blocks)
+        yield from _gathered(within, laps, blocks)
 
-        On one node it is that of `hpccomm.schedules.algorithms.shm`. With one rank a node it is that by
-        messages. Where each rank has blocks of its own it is so too: a rank does not know where its
-        peers' blocks lie.
-        """
-        compose, messages = _COMPOSED[collective], self.messages(collective)
-        on_one_node: Build = getattr(shm, collective)
-
-        def build(group: Group, call: Signature, tuning: Tuning) -> Schedule:
-            levels = self._levels(group, tuning)
-            if call.individual or levels.largest == 1 < levels.num_nodes:
-                return messages(group, call, tuning)
-            if levels.num_nodes == 1:
-                return on_one_node(group, call, tuning)
-            within = InMemory(levels)
-            return within.guarded(compose(within, call, tuning))
-
-        return build
-
-    def ordered_all_reduce(self, group: Group, call: Signature, tuning: Tuning) -> Schedule:
-        """Fold in rank order, each rank a block, and gather the blocks in two levels."""
-        within = ByMessages(self._levels(group, tuning))
-
-        def gather(_group: Group, blocks: Blocks) -> Rounds:
-            laps = blockwise.laps_of(within.levels, blocks)
-            yield from within.to_owners(laps, blocks)
-            yield from _gathered(within, laps, blocks)
-
-        return ordered.all_reduce(gather)(group, call, tuning)
-
-    def _levels(self, group: Group, tuning: Tuning) -> Levels:
-        return Levels(group, tuning, self.inner, self.across)
+    return ordered.all_reduce(gather)(group, call, tuning)
 
 
 def _all_reduce(within: Within, call: Signature, tuning: Tuning) -> Schedule:
     """Fold within the nodes, each slice across them, and hand the slices out within them."""
     levels = within.levels
-    across, pieces = levels.across.all_reduce, levels.pieces(call.counts[0])
+    across, pieces = balanced.ALL_REDUCE, levels.pieces(call.counts[0])
     folds = levels.largest > 1 or levels.num_nodes == 1
 
     def run(piece: Range, slot: int) -> Rounds:
@@ -152,7 +140,7 @@ def _reduce(within: Within, call: Signature, tuning: Tuning) -> Schedule:
     Until then a slice lies in scratch; if it cannot lie anywhere, then at its own place.
     """
     levels, total = within.levels, call.counts[0]
-    across, pieces = levels.across.reduce, levels.pieces(total)
+    across, pieces = tree.REDUCE, levels.pieces(total)
     home, _ = levels.of(call.root)
     most = pieces[0].count
     room, width = (0, levels.slice(most)) if within.packed else (total, 0)
@@ -181,7 +169,7 @@ def _broadcast(within: Within, call: Signature, tuning: Tuning) -> Schedule:
         slices = levels.cut(piece)
         if levels.num_nodes > 1:
             yield from within.from_root(slices, root)
-        yield from levels.each_slice(levels.across.broadcast, slices, root=home)
+        yield from levels.each_slice(tree.BROADCAST, slices, root=home)
         yield from within.spread(piece, root)
 
     return in_channels(levels.pieces(call.counts[0]), run, tuning, 0)
@@ -267,6 +255,3 @@ _COMPOSED: Mapping[str, Callable[[Within, Signature, Tuning], Schedule]] = {
     "all_to_all": _all_to_all,
     "barrier": _barrier,
 }
-
-DEFAULT = Hierarchical(RING, BALANCED)
-"""The algorithms that have the name ``"hierarchical"``."""

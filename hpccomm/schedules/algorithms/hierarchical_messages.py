@@ -8,6 +8,7 @@ from itertools import product
 
 import numpy as np
 
+from hpccomm.schedules.algorithms import chain
 from hpccomm.schedules.algorithms.blockwise import Lap
 from hpccomm.schedules.algorithms.levels import Levels
 from hpccomm.schedules.algorithms.linear import gather_rounds, with_others
@@ -31,7 +32,7 @@ from hpccomm.schedules.schedule import (
 
 @dataclass(frozen=True, slots=True)
 class ByMessages:
-    """Moves data within the nodes by the phases of the inner family.
+    """Moves data within the nodes by messages: round a ring, or along a chain.
 
     Attributes
     ----------
@@ -55,7 +56,7 @@ class ByMessages:
         def fold(node: Group) -> Rounds:
             if scattering is None:
                 start, count = piece.start, piece.count
-                return levels.inner.reduce(
+                return chain.REDUCE(
                     PhasePiece(node, start, count, work, levels.segment, target=buffer, final=final)
                 )
             own = Place(buffer, slices.at(node.at)[0] if lying is None else lying)
@@ -65,7 +66,7 @@ class ByMessages:
 
     def fold_scratch(self, count: int) -> int:
         """Return the elements of scratch that `fold` takes from `work` on, for `count` elements."""
-        levels, reduce = self.levels, self.levels.inner.reduce
+        levels, reduce = self.levels, chain.REDUCE
         if levels.scattering is None:
             return max(reduce.scratch(size, count, levels.segment) for size in levels.node_sizes)
         return levels.scattering.scratch(levels.largest, levels.slice(count))
@@ -80,7 +81,7 @@ class ByMessages:
 
         def broadcast(node: Group, at: int) -> Rounds:
             whole_piece = PhasePiece(node, piece.start, piece.count, 0, levels.segment, at)
-            return levels.inner.broadcast(whole_piece)
+            return chain.BROADCAST(whole_piece)
 
         def share(node: Group) -> Rounds:
             return broadcast(node, 0) if scattering is None else scattering.all_gather(node, slices)

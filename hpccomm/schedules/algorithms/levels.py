@@ -9,7 +9,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from hpccomm.schedules.algorithms.families import PhaseFamily
+from hpccomm.schedules.algorithms import balanced, ring
 from hpccomm.schedules.algorithms.partition import (
     Blocks,
     Listed,
@@ -130,16 +130,11 @@ class Levels:
         All ranks, or some of them.
     tuning : Tuning
         Its topology says where they are; None is one node.
-    inner, across : PhaseFamily
-        Within the nodes and across them. Where `inner` can scatter, each rank of a node has a part of
-        the array; else the first one has all of it.
 
     Attributes
     ----------
     rank : Column
         The ranks whose program is wanted.
-    inner, across : PhaseFamily
-        As passed.
     segment : int
         Elements to move at a time.
     place : Placement
@@ -163,18 +158,16 @@ class Levels:
         For each owner its place.
     """
 
-    def __init__(
-        self, group: Group, tuning: Tuning, inner: PhaseFamily, across: PhaseFamily
-    ) -> None:
+    def __init__(self, group: Group, tuning: Tuning) -> None:
         self.rank = group.rank
-        self.inner, self.across, self.segment = inner, across, tuning.segment
+        self.segment = tuning.segment
         self.place = placement(tuning.topology or Topology((0,) * group.size))
         self.num_nodes = len(self.place.sizes)
         self.node_sizes: tuple[int, ...] = tuple(np.unique(self.place.sizes).tolist())
         self.largest = self.node_sizes[-1]
-        self.owners = 1 if inner.scattering is None else self.node_sizes[0]
+        self.owners = self.node_sizes[0]
         self.num_laps = -(-self.largest // self.owners)
-        self.scattering = inner.scattering if self.owners > 1 else None
+        self.scattering = ring.SCATTERING if self.owners > 1 else None
         self.slices = self._across(self.owners)
         self.which = self.slices.meetings()[1]
 
@@ -207,9 +200,9 @@ class Levels:
 
     def pieces(self, count: int) -> list[Range]:
         """Cut the array so that each slice of a piece keeps the links busy."""
-        span = self.across.span(self.num_nodes)
+        span = balanced.span(self.num_nodes)
         if self.owners == 1:
-            span = max(span, self.inner.span(self.largest))
+            span = max(span, self.largest)
         return ranges(count, self.segment * span * self.owners)
 
     def clipped(self, blocks: Blocks) -> list[Blocks]:
@@ -256,7 +249,7 @@ class Levels:
         Parameters
         ----------
         phase : Phase
-            A result of `across`.
+            What runs.
         slices : Blocks
             By place.
         slot, root, source, target
@@ -280,10 +273,6 @@ class Levels:
     def slice_scratch(self, phase: Phase, count: int) -> int:
         """Return the elements of scratch that `phase` takes on the slices of `count` elements."""
         return phase.scratch(self.num_nodes, self.slice(count), self.segment)
-
-    def owners_at(self, local: int) -> Group:
-        """Return the owners at one place of their nodes."""
-        return self._owners(self.which == local)
 
     def _owners(self, where: Mask) -> Group:
         group = self.slices

@@ -8,15 +8,12 @@ W. Gropp, "Optimization of collective communication operations in MPICH", 2005.
 collective      rounds           elements sent by a rank
 ==============  ===============  =======================
 all_to_all      ⌊n/2⌋            (n-1)/n of its array
-reduce_scatter  n-1              (n-1)/n of the array
-all_gather      n-1              (n-1)/n of the result
-all_reduce      2(n-1)           2(n-1)/n of the array
 reduce          n                the array; the root (n-1)/n
 ==============  ===============  =======================
 
 In all_to_all a rank exchanges in a round with the ranks at one distance on both sides.
 
-`ALGORITHMS` lists it; hierarchical algorithms use its phases.
+`ALGORITHMS` lists it; the hierarchical all_to_all uses it.
 """
 
 from dataclasses import replace
@@ -24,10 +21,10 @@ from dataclasses import replace
 import numpy as np
 
 from hpccomm.contracts.signature import Signature
-from hpccomm.schedules.algorithms import shm
+from hpccomm.schedules.algorithms import ring, shm
 from hpccomm.schedules.algorithms.linear import gather_rounds
 from hpccomm.schedules.algorithms.partition import Blocks, Clipped, Even, Listed, in_channels
-from hpccomm.schedules.algorithms.phases import Scattering, all_gather_in_pieces
+from hpccomm.schedules.algorithms.phases import Scattering
 from hpccomm.schedules.schedule import (
     RECV,
     SCRATCH,
@@ -67,31 +64,12 @@ def reduce_scatter_rounds(
         so_far = target
 
 
-def all_gather_rounds(group: Group, blocks: Blocks) -> Rounds:
-    """Send the own block of `RECV` to one rank after the other."""
-    n, at, rank = group.size, group.at, group.rank
-    own = blocks.at(at)
-    for step in range(1, n):
-        to, of = (at + step) % n, (at - step) % n
-        yield Round(
-            receives=(transfers(rank, group.peer(of), RECV, *blocks.at(of)),),
-            sends=(transfers(rank, group.peer(to), RECV, *own),),
-        )
+_SCATTERING = Scattering(
+    reduce_scatter_rounds, ring.all_gather_rounds, lambda _size, largest: largest
+)
 
-
-SCATTERING = Scattering(reduce_scatter_rounds, all_gather_rounds, lambda _size, largest: largest)
-"""Both phases, one peer after the other."""
-
-ALL_REDUCE = SCATTERING.all_reduce()
-"""Reduce-scatter, then all-gather."""
-
-REDUCE = SCATTERING.reduce(gather_rounds)
+reduce = _SCATTERING.reduce(gather_rounds).in_pieces
 """Reduce-scatter, then collect the blocks at the root."""
-
-all_reduce = ALL_REDUCE.in_pieces
-reduce = REDUCE.in_pieces
-reduce_scatter = SCATTERING.reduce_scatter_in_pieces()
-all_gather = all_gather_in_pieces(all_gather_rounds)
 
 
 def all_to_all(

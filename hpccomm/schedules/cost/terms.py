@@ -211,7 +211,6 @@ LINES: Mapping[tuple[str, str], TermsLine] = MappingProxyType(
             lambda e: e.doubled(2, 2 * e.others, e.others),
             HALVES,
         ),
-        ("all_reduce", "pairwise"): (lambda e: e.around(2, 1), PAIRS),
         ("all_reduce", "linear"): (
             lambda e: e.everyone((e.n - 1) * e.m, (e.n - 1) * e.m),
             PAIRS,
@@ -246,7 +245,6 @@ LINES: Mapping[tuple[str, str], TermsLine] = MappingProxyType(
             lambda e: CostTerms(e.log + e.odd, e.others + e.odd * e.m),
             HALVES,
         ),
-        ("all_gather", "pairwise"): (lambda e: e.around(1, 0), PAIRS),
         ("all_gather", "linear"): (lambda e: e.everyone(e.others), PAIRS),
         ("all_gather", "shm"): (lambda e: e.shared(e.others), NEIGHBOURS),
         ("reduce_scatter", "ring"): (lambda e: e.around(1, 1), NEIGHBOURS),
@@ -256,7 +254,6 @@ LINES: Mapping[tuple[str, str], TermsLine] = MappingProxyType(
             ),
             HALVES,
         ),
-        ("reduce_scatter", "pairwise"): (lambda e: e.around(1, 1), PAIRS),
         ("reduce_scatter", "shm"): (lambda e: e.shared(e.others, e.others), NEIGHBOURS),
         ("all_to_all", "pairwise"): (lambda e: CostTerms(e.n // 2, e.others), PAIRS),
         ("all_to_all", "bruck"): (lambda e: CostTerms(e.log, e.log * e.m / 2), HALVES),
@@ -274,7 +271,6 @@ LINES: Mapping[tuple[str, str], TermsLine] = MappingProxyType(
         ("scan", "pairwise"): (lambda e: e.around(2, 1), PAIRS),
         ("scan", "shm"): (lambda e: e.shared(5 * e.others, e.others), NEIGHBOURS),
         ("barrier", "dissemination"): (lambda e: CostTerms(e.log), EXCHANGES),
-        ("barrier", "binomial"): (lambda e: CostTerms(2 * e.depth), LEADERS),
     }
 )
 """For a collective and an algorithm its terms where all ranks are alike, and what crosses nodes."""
