@@ -66,9 +66,9 @@ class ByMessages:
 
     def fold_scratch(self, count: int) -> int:
         """Return the elements of scratch that `fold` takes from `work` on, for `count` elements."""
-        levels, reduce = self.levels, chain.REDUCE
+        levels = self.levels
         if levels.scattering is None:
-            return max(reduce.scratch(size, count, levels.segment) for size in levels.node_sizes)
+            return chain.REDUCE.scratch(levels.largest, count, levels.segment)
         return levels.scattering.scratch(levels.largest, levels.slice(count))
 
     def spread(self, piece: Range, root: int = -1) -> Rounds:

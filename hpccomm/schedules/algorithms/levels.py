@@ -141,8 +141,6 @@ class Levels:
         Where all are.
     num_nodes : int
         Number of nodes.
-    node_sizes : tuple of int
-        The different numbers of ranks of nodes.
     largest : int
         Ranks of the largest node.
     owners : int
@@ -163,9 +161,8 @@ class Levels:
         self.segment = tuning.segment
         self.place = placement(tuning.topology or Topology((0,) * group.size))
         self.num_nodes = len(self.place.sizes)
-        self.node_sizes: tuple[int, ...] = tuple(np.unique(self.place.sizes).tolist())
-        self.largest = self.node_sizes[-1]
-        self.owners = self.node_sizes[0]
+        self.largest = int(self.place.sizes.max())
+        self.owners = int(self.place.sizes.min())
         self.num_laps = -(-self.largest // self.owners)
         self.scattering = ring.SCATTERING if self.owners > 1 else None
         self.slices = self._across(self.owners)
