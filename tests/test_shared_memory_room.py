@@ -290,6 +290,31 @@ while True:
             time.sleep(0.01)
 
 
+@pytest.mark.parametrize("odd", [0, 1])
+def test_a_mixture_of_kinds_that_are_agreed_on_ends_the_job_with_the_remedy(
+    mpiexec: Mpiexec, odd: int
+) -> None:
+    """One rank meets the others in memory, and another one is blocked in the library."""
+    program = f"""
+{PRELUDE}
+comm = hpccomm.new_comm(timeout=20)
+arrays = [made(50_000_000 >> 4, np.float32) for made in (comm.empty, np.empty)]
+for x, way in zip(arrays, ("shm", "native")):
+    x.fill(1)
+    comm.all_reduce(x, algorithm=way)
+    comm.all_reduce(x, algorithm=way)
+    assert (x == comm.size ** 2).all()
+at = int(rank == {odd})
+comm.all_reduce(arrays[at], algorithm=("shm", "native")[at])
+print("went on")
+"""
+    job = mpiexec(2, "-c", program, env=LIBRARY)
+    assert job.returncode != 0
+    assert "went on" not in job.stdout
+    assert "x = comm.empty(shape, dtype)" in job.stderr, job.stderr
+    assert f"rank {odd}: all_reduce(algorithm native, memory plain)" in job.stderr, job.stderr
+
+
 class Mpich:
     """What is asked of a library before it starts."""
 

@@ -173,9 +173,7 @@ def ours(name: str, comm: "Communicator", stack: ExitStack) -> Contender:
     if name == ASYNC:
         return begun(comm)
     if name == REGISTERED:
-        # Its own: on one communicator the first call of a kind decides for plain and registered arrays.
-        own = stack.enter_context(new_comm())
-        return hpccomm(name, own, AUTO, REGISTERED)
+        return hpccomm(name, comm, AUTO, REGISTERED)
     if name == REGISTERED_PLAN:
         return planned(name, comm, AUTO, REGISTERED)
     if name in SETTINGS:

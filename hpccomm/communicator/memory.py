@@ -21,7 +21,9 @@ def empty(
 ) -> Any:
     """Return an array in registered memory, which the ranks of its node read and write directly.
 
-    Collectives on it and on views of it copy the data only once. It belongs to the process: all
+    Collectives on it and on views of it copy the data only once. In a collective call the arrays are
+    registered on all ranks or on none: a mixture is a `RankMismatch`. A rank's call is on registered
+    arrays if all arrays that it gives and uses, x and `out`, are. It belongs to the process: all
     communicators of the process can use it, and it outlives them. It is freed when its last view is
     gone, on any rank at any time. Its elements are undefined. A forked process sees the same memory,
     not a copy. Local; does not block, except with `device`: then it may wait for work on the device,
@@ -39,9 +41,9 @@ def empty(
     device : int, optional
         None is host memory. The number of this rank's device gives device memory from NCCL's allocator.
         A plan of this communicator registers it, and needs no intermediate copies then, where the
-        arrays of all ranks lie at the same place in equal arrays of `empty`, or in views of them. All
-        other calls take it as an ordinary array, and it mixes with any. If the library has no such
-        memory, the result is an ordinary CuPy array, which `explain` reports.
+        arrays of all ranks lie at the same place in equal arrays of `empty`, or in views of them. In all
+        other calls it is used on no rank: they take it as an ordinary array, and it mixes with any. If the
+        library has no such memory, the result is an ordinary CuPy array, which `explain` reports.
 
     Returns
     -------

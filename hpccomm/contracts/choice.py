@@ -26,8 +26,8 @@ class Choice:
     segment : int or None
         Bytes that are moved at a time, where the algorithm cuts the array.
     registered : bool
-        Whether this rank's arrays lie in memory of ``comm.empty``, which the peers, or the library, know. Of a
-        plan over NCCL, whether the arrays of all ranks are registered.
+        Whether this rank's arrays lie in memory of ``comm.empty``, which the peers, or the library, know. In a
+        plan, whether the arrays of all ranks are registered.
     reason : str
         Why.
     schedule : str

@@ -19,10 +19,11 @@ from numpy.typing import NDArray
 
 from hpccomm.communicator.object_transfer import dump
 from hpccomm.contracts.collectives import CALLS
+from hpccomm.contracts.fingerprint import MEMORY, REGISTERED
 from hpccomm.contracts.signature import Signature
 from hpccomm.errors import UsageError
 from hpccomm.recordings.replaying import BATCHES, ENDS, OBJECTS, Score, op_of
-from hpccomm.results.recording import POLLED, CallSignature
+from hpccomm.results.recording import CallSignature
 
 if TYPE_CHECKING:
     from hpccomm.communicator import Communicator
@@ -172,9 +173,8 @@ class Player:
             elif name in OBJECTS:
                 named = _objects(name, each, nbytes, members)
             else:
-                # What the library does by default is polled where the ranks share the memory.
-                shared = each["algorithm"] == "native" and signature.mode == POLLED
-                named = self._collective(comm.rank, name, each, (key, shared), members)
+                registered = each.get(MEMORY) == REGISTERED
+                named = self._collective(comm.rank, name, each, (key, registered), members)
                 named |= self._algorithm(comm, name, named, each["algorithm"], at, algorithm)
             parts.append((getattr(comm, name), named))
         sent = [named["x"] for _, named in parts if named.get("x") is not None]
@@ -193,10 +193,11 @@ class Player:
         return batch, sent
 
     def _array(self, key: object, role: str, dtype: np.dtype[Any], size: int, shared: bool) -> Any:
-        """Return an array of zeros: the same memory for the same key and role."""
-        nbytes, known = size * dtype.itemsize, self._memory.get((key, role))
+        """Return an array of zeros: the same memory for the same key, role and kind of memory."""
+        nbytes, of = size * dtype.itemsize, (key, role, shared)
+        known = self._memory.get(of)
         if known is None or known.nbytes < nbytes:
-            known = self._memory[key, role] = (self._comm if shared else np).empty(nbytes, np.uint8)
+            known = self._memory[of] = (self._comm if shared else np).empty(nbytes, np.uint8)
             known.fill(0)  # which also places its pages
         return known[:nbytes].view(dtype)
 

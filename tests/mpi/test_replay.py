@@ -28,6 +28,7 @@ def step(comm: hpccomm.Communicator, other: hpccomm.Communicator) -> None:
     comm.reduce(np.ones(7, np.int32), 1, op=hpccomm.ReduceOp.MIN)
     comm.broadcast(np.ones(9), 1)
     comm.all_gather(np.ones(3), out=np.empty((n, 3)))
+    comm.all_gather(comm.empty(3, np.float64), out=comm.empty((n, 3), np.float64))
     comm.all_gather_v(np.ones(rank + 1), [each + 1 for each in range(n)])
     comm.reduce_scatter(np.ones(4 * n), out=np.empty(4))
     comm.all_to_all(np.ones((n, 5)), out=np.empty((n, 5)))

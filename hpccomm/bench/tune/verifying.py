@@ -106,11 +106,7 @@ def verify(
         row = policy_of(tuned).table.find(call.collective, call.case(native=native), times.nbytes)
         automatic, chosen = Pick(AUTO), Pick(AUTO) if row is None else row.pick
         args, keywords = call.arguments(tuned, times.nbytes, bench.memory, AUTO)
-        if call.registered:
-            # As a plan takes it: a call takes what its first one did, on plain arrays maybe.
-            runs[automatic] = tuned.plan(call.collective, *args, **keywords)
-        else:
-            runs[automatic] = partial(getattr(tuned, call.collective), *args, **keywords)
+        runs[automatic] = partial(getattr(tuned, call.collective), *args, **keywords)
         rough[automatic] = rough[fastest[0]]
         roughly(bench.comm, runs)
         samples: dict[Pick, list[Seconds]] = {pick: [] for pick in runs}
