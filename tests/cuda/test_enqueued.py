@@ -7,6 +7,7 @@ import cupy
 import numpy as np
 import pytest
 from cupy.cuda import nccl
+from told import BLOCKWISE, arrays, signature, views
 
 from hpccomm import dtypes
 from hpccomm.contracts.signature import Signature
@@ -113,55 +114,15 @@ def numbers(n, count, dtype=I32):
     return [random.normal(size=count).astype(dtype) for _ in range(n)]
 
 
-def cases(n):
-    """Return for each collective its calls, what is sent, and what is to come, by rank."""
-    x = numbers(n, 30 * n)
-    blocks = [each[:30] for each in x]
-    total = fold(ReduceOp.SUM, x)
-    size = 30 * n
-    same, each = (size,), (30,) * n
-    root = n - 1
-    call = Signature
-    return {
-        "all_reduce": (call("all_reduce", I32, same, op=ReduceOp.SUM), x, [total] * n),
-        "reduce": (
-            call("reduce", I32, same, op=ReduceOp.SUM, root=root),
-            x,
-            [total if rank == root else total[:0] for rank in range(n)],
-        ),
-        "broadcast": (call("broadcast", I32, same, root=root), x, [x[root]] * n),
-        "all_gather": (call("all_gather", I32, each), blocks, [np.concatenate(blocks)] * n),
-        "gather": (
-            call("gather", I32, each, root=root),
-            blocks,
-            [np.concatenate(blocks) if rank == root else total[:0] for rank in range(n)],
-        ),
-        "scatter": (
-            call("scatter", I32, each, root=root),
-            [x[root] if rank == root else None for rank in range(n)],
-            list(x[root].reshape(n, 30)),
-        ),
-        "reduce_scatter": (
-            call("reduce_scatter", I32, each, op=ReduceOp.SUM),
-            x,
-            list(total.reshape(n, 30)),
-        ),
-        "all_to_all": (
-            call("all_to_all", I32, each, each),
-            x,
-            [np.concatenate([y.reshape(n, 30)[rank] for y in x]) for rank in range(n)],
-        ),
-        "neighbor_all_to_all": (  # every rank is a neighbor of every rank
-            call("neighbor_all_to_all", I32, each, each, peers=tuple(range(n))),
-            x,
-            [np.concatenate([y.reshape(n, 30)[rank] for y in x]) for rank in range(n)],
-        ),
-        "scan": (
-            call("scan", I32, same, op=ReduceOp.SUM),
-            x,
-            [fold(ReduceOp.SUM, x[: rank + 1]) for rank in range(n)],
-        ),
-    }
+def told_of(n, collective):
+    """Return a collective's call, what is sent, and what is to come, by rank."""
+    blocks = collective in (*BLOCKWISE, "neighbor_all_to_all")
+    parts = views(n, collective, 30 if blocks else 30 * n, dtype=I32)
+    sends, expected = zip(*map(arrays, parts), strict=True)
+    if collective == "broadcast":
+        sends = [part.all_given()[part.rank] for part in parts]
+    nothing = np.empty(0, I32)
+    return signature(parts[0]), sends, [nothing if x is None else x for x in expected]
 
 
 ALL = [
@@ -177,7 +138,7 @@ ALL = [
 @pytest.mark.parametrize("n", [1, 2, 3, 4])
 @pytest.mark.parametrize(("collective", "algorithm"), ALL)
 def test_every_algorithm_moves_and_folds_device_arrays(n, collective, algorithm):
-    call, sends, expected = cases(n)[collective]
+    call, sends, expected = told_of(n, collective)
     topology = Topology(tuple(rank // 2 for rank in range(n)))
     found = run([call] * n, algorithm, sends, topology=topology)
     for rank in range(n):
@@ -186,7 +147,7 @@ def test_every_algorithm_moves_and_folds_device_arrays(n, collective, algorithm)
 
 @pytest.mark.parametrize("collective", ["all_reduce", "all_to_all", "scan"])
 def test_schedules_work_in_place(collective):
-    call, sends, expected = cases(3)[collective]
+    call, sends, expected = told_of(3, collective)
     algorithm = {"all_reduce": "ring", "all_to_all": "pairwise", "scan": "binomial"}[collective]
     # In place on two ranks of three: whether it is, is each rank's own affair.
     calls = [replace(call, in_place=rank != 1) for rank in range(3)]

@@ -1,11 +1,11 @@
 """NCCL's own collectives through CuPy: each has the call's meaning, or is refused."""
 
 from dataclasses import replace
-from itertools import accumulate
 
 import numpy as np
 import pytest
 from nccl_ranks import on_ranks, sound
+from told import BLOCKWISE, arrays, signature, views
 
 from hpccomm import dtypes
 from hpccomm.backends.nccl import collectives, libnccl
@@ -13,8 +13,8 @@ from hpccomm.backends.nccl.reductions import Ability, reduction
 from hpccomm.contracts.device import Piece, Span
 from hpccomm.contracts.signature import Signature
 from hpccomm.errors import CommunicationError
-from hpccomm.memory.folding import Folder, premultiply
-from hpccomm.reductions import PremulSum, ReduceOp, premul_sum
+from hpccomm.reductions import ReduceOp, premul_sum
+from hpccomm.testing.conformance.inputs import reduction as reduction_of
 
 cupy = pytest.importorskip("cupy")
 nccl = pytest.importorskip("cupy.cuda.nccl")
@@ -104,90 +104,22 @@ def test_trap_tree_exists_for_all_reduce_alone():
 # What comes out.
 
 
-def values(dtype, count, seed):
-    """Return elements whose sums and products over the ranks are exact."""
-    random = np.random.default_rng(seed)
-    if dtype == dtypes.BOOL:
-        return random.integers(0, 2, count).astype(bool)
-    return random.integers(0, 4, count).astype(dtype)
+def part_of(rank, collective, op=ReduceOp.SUM, uniform=True, dtype=FLOAT32):
+    """Return a rank's part in a call."""
+    blocks = collective in BLOCKWISE
+    count = (4 if uniform else UNEVEN) if blocks else sum(EVEN)
+    return views(SIZE, collective, count, dtype=dtype, op=op, root=ROOT)[rank]
 
 
-def folded(op, arrays):
-    """Return what the host makes of contributions."""
-    dtype = arrays[0].dtype
-    if isinstance(op, PremulSum):
-        scaled = [np.empty_like(each) for each in arrays]
-        for each, into in zip(arrays, scaled, strict=True):
-            premultiply(op, each, into)
-        arrays = scaled
-    out = np.empty_like(arrays[0])
-    Folder(op, dtype, len(arrays) if op is ReduceOp.AVG else 0)(arrays, out)
-    return out
-
-
-def told(call, rank):
-    """Return this rank's arrays for a call, and what recv is to become (None: nothing)."""
-    counts = call.counts
-    collective = call.collective
-    starts = list(accumulate(counts, initial=0))
-    block = slice(starts[rank], starts[rank] + counts[rank]) if len(counts) > 1 else None
-    total = sum(counts)
-    every = [values(call.dtype, total, seed) for seed in range(SIZE)]
-    blank = np.zeros
-    if collective in ("all_reduce", "reduce"):
-        result = folded(call.op, every)
-        if collective == "reduce" and rank != ROOT:
-            return every[rank], None, None
-        return every[rank], blank(total, call.dtype), result
-    if collective == "broadcast":
-        return None, every[rank].copy(), every[ROOT]
-    if collective == "reduce_scatter":
-        return every[rank], blank(counts[rank], call.dtype), folded(call.op, every)[block]
-    if collective == "scatter":
-        given = every[ROOT] if rank == ROOT else None
-        return given, blank(counts[rank], call.dtype), every[ROOT][block]
-    if collective == "all_to_all":
-        came = []
-        for peer in range(SIZE):
-            row = matrix(call)[peer]
-            at = list(accumulate(row, initial=0))
-            sent = values(call.dtype, sum(row), peer)
-            came.append(sent[at[rank] : at[rank] + row[rank]])
-        return (
-            values(call.dtype, total, rank),
-            blank(sum(call.recv_counts), call.dtype),
-            (np.concatenate(came)),
-        )
-    gathered = every[0]
-    if collective == "gather" and rank != ROOT:
-        return gathered[block].copy(), None, None
-    return gathered[block].copy(), blank(total, call.dtype), gathered
-
-
-def matrix(call):
-    """Return what each rank sends to each in an all_to_all."""
-    if call.uniform:
-        return [call.counts] * SIZE
-    return [tuple((row + 2 * column) % 3 for column in range(SIZE)) for row in range(SIZE)]
-
-
-def signature(collective, dtype, op, uniform, rank):
-    counts = EVEN if uniform else UNEVEN
-    if collective == "all_to_all" and not uniform:
-        rows = matrix(Signature(collective, dtype, (), uniform=False))
-        return Signature(
-            collective, dtype, rows[rank], tuple(row[rank] for row in rows), uniform=False
-        )
-    if collective in ("all_reduce", "reduce", "broadcast"):
-        counts = (sum(EVEN),)
-    other = counts if collective == "all_to_all" else ()
-    root = ROOT if collective in ("reduce", "broadcast", "gather", "scatter") else -1
-    return Signature(collective, dtype, counts, other, uniform=uniform, op=op, root=root)
-
-
-def carried_out(backend, call, algorithm="native", in_place=False):
+def carried_out(backend, part, algorithm="native", in_place=False):
     """Return what NCCL left in recv, or None where this rank has none."""
-    send, recv, expected = told(call, backend.rank)
+    call = signature(part)
+    # Of rooted calls the root alone is in place.
+    call = replace(call, in_place=in_place and call.root in (-1, backend.rank))
+    send, expected = arrays(part)
+    recv = None if expected is None else np.zeros_like(expected)
+    if call.collective == "broadcast":
+        send, recv = None, recv if send is None else send
     with cupy.cuda.Device(backend.device):
         stream = cupy.cuda.Stream(non_blocking=True)
         with stream:
@@ -266,8 +198,8 @@ def test_trap_all_to_all_gather_and_scatter_of_nccls_own_from_2_28(own, monkeypa
             )
         for collective, op, uniform in EACH:
             for algorithm in ("native", "ring") if (collective, uniform) in PINNED else ("native",):
-                call = signature(collective, FLOAT32, op, uniform, rank.rank)
-                got, expected = carried_out(backend, call, algorithm)
+                part = part_of(rank.rank, collective, op, uniform)
+                got, expected = carried_out(backend, part, algorithm)
                 np.testing.assert_array_equal(
                     got if expected is not None else None, expected, f"{collective} {uniform}"
                 )
@@ -288,10 +220,8 @@ def test_in_place_at_the_own_block():
         for collective, op, uniform in EACH:
             if collective in ("broadcast", "all_to_all"):
                 continue
-            call = signature(collective, FLOAT32, op, uniform, rank.rank)
-            # Of rooted calls the root alone is in place.
-            call = replace(call, in_place=call.root in (-1, rank.rank))
-            got, expected = carried_out(backend, call, in_place=True)
+            part = part_of(rank.rank, collective, op, uniform)
+            got, expected = carried_out(backend, part, in_place=True)
             if expected is not None:
                 np.testing.assert_array_equal(got, expected, f"{collective} {uniform}")
         backend.close()
@@ -310,10 +240,10 @@ def test_every_reduction_that_nccl_does():
         done = 0
         for dtype in dtypes.REDUCIBLE:
             for op in ops:
-                call = signature("all_reduce", dtype, op, True, rank.rank)
-                if not backend.algorithms(call):
+                part = part_of(rank.rank, "all_reduce", op, dtype=dtype)
+                if not backend.algorithms(signature(part)):
                     continue
-                got, expected = carried_out(backend, call)
+                got, expected = carried_out(backend, part)
                 if op is ReduceOp.AVG and dtype.kind not in "iu":  # each is divided first
                     near = {"rtol": 0.2 if dtype.itemsize == 1 else 0.01, "atol": 0.2}
                     assert np.allclose(
@@ -347,7 +277,7 @@ def test_trap_avg_of_integers_wraps_and_goes_towards_zero(dtype):
         backend.close()
         return got
 
-    expected = folded(ReduceOp.AVG, list(numbers))
+    expected = reduction_of(ReduceOp.AVG, list(numbers))
     for got in sound(on_ranks(SIZE, main)):
         np.testing.assert_array_equal(got, expected)
 
@@ -383,7 +313,7 @@ def test_trap_an_exception_in_a_group_still_ends_it():
     def main(rank):
         backend, why = rank.open()
         assert backend is not None, why
-        call = signature("all_reduce", FLOAT32, ReduceOp.SUM, True, rank.rank)
+        part = part_of(rank.rank, "all_reduce")
 
         def fail():
             with backend.group():
@@ -392,7 +322,7 @@ def test_trap_an_exception_in_a_group_still_ends_it():
         with pytest.raises(ZeroDivisionError):
             fail()
         # In a group that is still open, this would never start.
-        got, expected = carried_out(backend, call)
+        got, expected = carried_out(backend, part)
         np.testing.assert_array_equal(got, expected)
         backend.close()
         return True
