@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 from nccl_ranks import run_ranks
 
+from front.device_calls import DeviceTrial
 from hpccomm.communicator.lanes.message import ARRAYS, wire_tag
 from hpccomm.contracts.device import Piece, Span
 from hpccomm.contracts.signature import Signature
@@ -17,6 +18,8 @@ from hpccomm.memory.cuda.pinned import Pool, copied
 from hpccomm.memory.cuda.streams import make_event, record
 from hpccomm.reductions import ReduceOp
 from hpccomm.runtime.waiting import drive
+from hpccomm.testing.conformance.oracle import IN_PLACE, OUT, SEMANTICS, Spec
+from hpccomm.testing.conformance.trials import trial
 
 PART = 1 << 12
 """Bytes of a part here: small arrays have several."""
@@ -114,49 +117,22 @@ def values(rank, count):
 
 
 def every_collective(comm, count, in_place):
-    n, rank = comm.size, comm.rank
-    root = n - 1
-    path = path_of(comm)
-    mine = values(rank, count)
-    blocks = [values(100 + each, n * count) for each in range(n)]
-    all_mine = [values(each, count) for each in range(n)]
-    total = sum(all_mine)
-
-    def call(name, x, out, inside=None):
-        """Give x, and `out` elements for the result; `inside` is where the one lies in the other."""
-        send = recv = None
-        if in_place and inside is not None:
-            larger = cupy.full(max(out, 0 if x is None else x.size), 77.0)
-            whole, smaller = larger, larger[inside]
-            send, recv = (whole, smaller) if x.size == whole.size else (smaller, whole)
-            if x.size:
-                send[:] = cupy.asarray(x)
-        else:
-            send = None if x is None else cupy.asarray(x)
-            recv = None if out is None else cupy.full(out, 77.0)
-        found = signature(name, count, n, in_place=in_place and inside is not None)
-        return carried_out(comm, path, found, send, recv)
-
-    everything, own = slice(None), slice(rank * count, (rank + 1) * count)
-    assert np.array_equal(call("all_reduce", mine, count, everything), total)
-    scanned = sum(all_mine[: rank + 1])
-    assert np.array_equal(call("scan", mine, count, everything), scanned)
-    at_root = rank == root
-    got = call("reduce", mine, count if at_root else None, everything if at_root else None)
-    assert not at_root or np.array_equal(got, total)
-    assert np.array_equal(call("all_gather", mine, n * count, own), np.concatenate(all_mine))
-    got = call("gather", mine, n * count if at_root else None, own if at_root else None)
-    assert not at_root or np.array_equal(got, np.concatenate(all_mine))
-    got = call("reduce_scatter", blocks[rank], count, own)
-    assert np.array_equal(got, sum(blocks)[own])
-    got = call("scatter", blocks[root] if at_root else None, count, own if at_root else None)
-    assert np.array_equal(got, blocks[root][own])
-    got = call("all_to_all", blocks[rank], n * count, everything)
-    assert np.array_equal(got, np.concatenate([each[own] for each in blocks]))
-    x = cupy.asarray(values(rank, count))
-    assert np.array_equal(
-        carried_out(comm, path, signature("broadcast", count, n), None, x), values(root, count)
-    )
+    path, results = path_of(comm), (IN_PLACE if in_place else OUT,)
+    for name in SEMANTICS:
+        if name == "neighbor_all_to_all":
+            continue
+        host = trial(
+            comm, Spec(name, count, F64, root=comm.size - 1, results=results), frozen=False
+        )
+        host.fill()
+        device = DeviceTrial(host, cupy)
+        device.to_device()
+        x, out = device.twins.get("x"), device.twins.get("out")
+        send, recv = (None, x) if name == "broadcast" else (x, out)
+        inside = in_place and send is not None and recv is not None
+        carried_out(comm, path, signature(name, count, comm.size, in_place=inside), send, recv)
+        device.to_host()
+        host.check(host.target, f"{name} of {count}")
 
 
 def on_its_device(comm, function, *args):

@@ -43,6 +43,16 @@ class DeviceTrial:
             own = whole.reshape(-1)[host.part.own()] if whole.size > part.size else whole
             self.twins[small] = own.reshape(part.shape)
 
+    def to_device(self) -> None:
+        """Give the twins the arrays' contents."""
+        for name, twin in self.twins.items():
+            twin[...] = self._module.asarray(self.host.arguments[name])
+
+    def to_host(self) -> None:
+        """Give the arrays the twins' contents. Blocks."""
+        for name, twin in self.twins.items():
+            self.host.arguments[name][...] = twin.get()
+
     def run(self, comm: Communicator, form: str) -> None:
         """Make the call twice, with other values, and check its arrays and its result."""
         arguments = {**self.host.arguments, **self.twins}
@@ -51,16 +61,14 @@ class DeviceTrial:
         planned = comm.plan(name, **arguments) if form == "plan" else None
         for seed in range(2):
             self.host.fill(seed)
-            for key, twin in self.twins.items():
-                twin[...] = self._module.asarray(self.host.arguments[key])
+            self.to_device()
             if planned is not None:
                 result = planned()
             elif form == "asynchronous":
                 result = call(**arguments, async_op=True).wait()
             else:
                 result = call(**arguments)
-            for key, twin in self.twins.items():
-                self.host.arguments[key][...] = twin.get()
+            self.to_host()
             if result is not None:
                 given = [key for key, twin in self.twins.items() if twin is result]
                 result = self.host.arguments[given[0]] if given else result.get()
