@@ -1,12 +1,12 @@
-"""A planned exchange with four neighbours beside persistent requests, written with mpi4py.
+"""A planned exchange with four neighbors beside persistent requests, written with mpi4py.
 
 Run it on ranks that have a core each::
 
     mpiexec -n 2 python benchmarks/exchange.py "exchange 8 plan time" "exchange 1K plan time"
 
 A figure is ``exchange SIZE CONTENDER time``: the time over that of mpi4py's Startall and Waitall on requests
-that were made once. Each rank sends a message of SIZE to each neighbour and receives one from it. On two ranks,
-all neighbours are the other rank. The contenders are
+that were made once. Each rank sends a message of SIZE to each neighbor and receives one from it. On two ranks,
+all neighbors are the other rank. The contenders are
 
 plan      a plan of `Communicator.neighbor_all_to_all`, and only that is called
 auto      `Communicator.batch`, written anew each time
@@ -29,27 +29,27 @@ if TYPE_CHECKING:
     from contest.rounds import Call
     from hpccomm.communicator import Communicator
 
-NEIGHBOURS = 4
+NEIGHBORS = 4
 CONTENDERS = ("plan", "auto")
 
 
 class Arrays:
-    """What one contender sends to the neighbours and receives from them, and who they are."""
+    """What one contender sends to the neighbors and receives from them, and who they are."""
 
     def __init__(self, rank: int, ranks: int, nbytes: int) -> None:
         steps = (1, -1, 2, -2) if ranks > 4 else (1, -1, 1, -1)
         self.peers = [(rank + step) % ranks for step in steps]
-        self.x, self.out = np.zeros((2, NEIGHBOURS, nbytes), np.uint8)
-        self.x[:] = 10 * rank + np.arange(NEIGHBOURS)[:, None]
+        self.x, self.out = np.zeros((2, NEIGHBORS, nbytes), np.uint8)
+        self.x[:] = 10 * rank + np.arange(NEIGHBORS)[:, None]
         self.sends, self.receives = list(self.x), list(self.out)
         self.opposite = int(ranks > 2)
 
     def tags(self) -> list[tuple[int, int]]:
-        """Return the tag of what is sent and of what is received, by neighbour.
+        """Return the tag of what is sent and of what is received, by neighbor.
 
         What comes from a side was sent to the opposite one; between two ranks, the messages keep their order.
         """
-        return [(each, each ^ self.opposite) for each in range(NEIGHBOURS)]
+        return [(each, each ^ self.opposite) for each in range(NEIGHBORS)]
 
     def right(self) -> bool:
         """Tell whether what came is what was sent."""

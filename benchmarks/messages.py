@@ -197,10 +197,10 @@ def halo(comm: "Communicator", bare: MPI.Intracomm, nbytes: int, *, along: int =
     return ours, theirs
 
 
-def neighbours(
+def neighbors(
     comm: "Communicator", bare: MPI.Intracomm, nbytes: int, *, planned: bool = False
 ) -> Pair:
-    """Each rank exchanges a block with both neighbours; planned, beside persistent requests."""
+    """Each rank exchanges a block with both neighbors; planned, beside persistent requests."""
     peers = [(comm.rank - 1) % comm.size, (comm.rank + 1) % comm.size]
     x, out = np.zeros((2, nbytes), np.uint8), np.zeros((2, nbytes), np.uint8)
     if not planned:
@@ -353,8 +353,8 @@ CASES: Mapping[str, Case] = {
     "pipeline": pipeline,
     "halo columns": halo,
     "halo rows": partial(halo, along=0),
-    "neighbours": neighbours,
-    "neighbours planned": partial(neighbours, planned=True),
+    "neighbors": neighbors,
+    "neighbors planned": partial(neighbors, planned=True),
     "without counts": without_counts,
     "maximum": maximum,
     "number": number,

@@ -33,13 +33,13 @@ class Topology:
         """Return the ranks on `node`, ascending."""
         return tuple(rank for rank, at in enumerate(self.node_of) if at == node)
 
-    def neighbours(self, rank: int) -> tuple[int, ...]:
+    def neighbors(self, rank: int) -> tuple[int, ...]:
         """Return the ranks on the node of `rank`, itself included."""
         return self.ranks_of(self.node_of[rank])
 
     def local_rank(self, rank: int) -> int:
         """Return the index of `rank` among the ranks of its node."""
-        return self.neighbours(rank).index(rank)
+        return self.neighbors(rank).index(rank)
 
     def restrict(self, ranks: Sequence[int]) -> "Topology":
         """Return the topology of the group of `ranks`, in that order."""

@@ -52,7 +52,7 @@ def few(names: Iterable[object], most: int) -> str:
 
 
 def spans(numbers: Iterable[int]) -> list[tuple[int, int]]:
-    """Return the first and the last of each run of neighbours, in ascending order."""
+    """Return the first and the last of each run of neighbors, in ascending order."""
     spans: list[tuple[int, int]] = []
     for number in sorted(numbers):
         if spans and spans[-1][1] == number - 1:

@@ -44,7 +44,7 @@ def padded(whole: np.ndarray, widths: Sequence[tuple[int, int]], periodic: Seque
 def expected(
     grid: Any, whole: np.ndarray, widths: Sequence[tuple[int, int]], *, corners: bool
 ) -> tuple[np.ndarray, np.ndarray]:
-    """A rank's block with ghost cells that nobody has filled, and with those of its neighbours."""
+    """A rank's block with ghost cells that nobody has filled, and with those of its neighbors."""
     block = grid.block(whole.shape)
     filled = padded(whole, widths, grid.periodic)[
         tuple(

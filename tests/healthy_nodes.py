@@ -29,7 +29,7 @@ HEALTHY = {
         {"network.devices.0.speed": 10, "network.devices.0.duplex": "half", "network.devices.0.usb": True},
         "network.speed network.duplex",
     ),
-    "a neighbour that speaks LLDP": ({"network.devices.0.rising": {"rx_dropped": 2}}, "network.losses"),
+    "a neighbor that speaks LLDP": ({"network.devices.0.rising": {"rx_dropped": 2}}, "network.losses"),
     "RoCE of 25 Gb/s": (
         {"infiniband.ports.2": port("mlx5_4", "0000:61:00.0", link_layer="Ethernet", rate=25.0, width=1, gids=ROCE)},
         "infiniband.rate",

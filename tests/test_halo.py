@@ -34,7 +34,7 @@ BLOCK = np.zeros((4, 5))
         (np.zeros((4, 5), object), {}, "plain bytes"),
         (np.broadcast_to(0.0, (4, 5)), {}, "u is read-only"),
         (np.zeros((3, 5)), {"width": 2}, r"shape \(3, 5\), and along axis 0 4 of its cells are ghost"),
-        (np.zeros((2, 5)), {}, r"a neighbour needs 1 others: give larger blocks"),
+        (np.zeros((2, 5)), {}, r"a neighbor needs 1 others: give larger blocks"),
         (np.zeros((4, 5, 6)), {}, r"axes is None for u of shape \(4, 5, 6\) and a grid of 2 axes"),
         (np.zeros((4, 5, 6)), {"axes": (0, -3)}, "give the axis of u for each"),
         (np.zeros((4, 5, 6)), {"axes": (0, 3)}, "give the axis of u for each"),
@@ -65,7 +65,7 @@ def test_arguments_that_do_not_fit_raise_on_every_rank(u: Any, keywords: Any, te
 @pytest.mark.parametrize(
     ("shape", "keywords", "text"),
     [
-        ((4, 6), {}, r"shape \(4, 5\) on rank 0 and \(4, 6\) on rank 2, its neighbour along axis 0"),
+        ((4, 6), {}, r"shape \(4, 5\) on rank 0 and \(4, 6\) on rank 2, its neighbor along axis 0"),
         ((4, 5), {"width": (1, 0)}, r"ranks 0, 1 and 3: halo\(.*rank 2: halo\(.*width"),
         ((4, 5), {"corners": False}, r"rank 2: halo\(.*corners"),
     ],

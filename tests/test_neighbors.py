@@ -93,7 +93,7 @@ def test_counterparts_are_mutual(peers: list[Peers]) -> None:
                 assert counterpart(peer, other, listed.__getitem__) == block
 
 
-def test_neighbours_on_a_ring_of_two_are_one_rank_twice() -> None:
+def test_neighbors_on_a_ring_of_two_are_one_rank_twice() -> None:
     assert [ring(rank, 2) for rank in range(2)] == [(1, 1), (0, 0)]
     assert counterpart(0, 0, lambda rank: ring(rank, 2)) == 0
     assert counterpart(0, 0, lambda rank: ring(rank, 3)) == 1
@@ -140,7 +140,7 @@ WRONG_LISTS = {
         lambda comm: exchange_v(comm, [0, 0, 0], [0, 0, 5 * (comm.rank == 0)]),
         "rank 2 sends 0 elements to rank 0, which expects 5",
     ),
-    "other rows for a neighbour": (
+    "other rows for a neighbor": (
         lambda comm: comm.neighbor_all_to_all(
             np.ones(3), [None if comm.rank > 1 else 1 - comm.rank], [3], [3 - comm.rank]
         ),

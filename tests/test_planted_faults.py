@@ -143,7 +143,7 @@ def a_wrong_peer(rounds: Rounds, _which: Which) -> Iterator[Rounds]:
 
 def a_dropped_round(rounds: Rounds, which: Which) -> Iterator[Rounds]:
     for at, each in enumerate(rounds):
-        # Hierarchical: the root deals a slice to a neighbour, later it sends it that with the rest.
+        # Hierarchical: the root deals a slice to a neighbor, later it sends it that with the rest.
         again = str(which) == "broadcast-hierarchical" and sum(len(t.rank) for t in each.sends) == 1
         tables = (*each.receives, *each.sends, *each.local)
         if any(len(table.rank) for table in tables) and not again:

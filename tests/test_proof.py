@@ -286,7 +286,7 @@ def test_a_barrier_that_does_not_wait_for_all() -> None:
 
 
 def reading(group: Group) -> Round:
-    """Each rank copies the element of its right neighbour."""
+    """Each rank copies the element of its right neighbor."""
     peer = (group.at + 1) % group.size
     return Round(local=(copies(group.rank, Place(SEND, 0, peer), Place(SCRATCH, 0), 1),))
 

@@ -16,7 +16,7 @@ def test_nodes_are_numbered_by_their_lowest_rank() -> None:
     assert topology == Topology((0, 1, 0, 2, 1))
     assert (topology.size, topology.num_nodes) == (5, 3)
     assert topology.ranks_of(1) == (1, 4)
-    assert topology.neighbours(2) == (0, 2)
+    assert topology.neighbors(2) == (0, 2)
     assert [topology.local_rank(rank) for rank in range(5)] == [0, 0, 1, 0, 1]
 
 
@@ -27,7 +27,7 @@ def test_a_group_keeps_who_shares_a_node(keys: list[int], data: st.DataObject) -
     restricted = arrange(keys).restrict(group)
     assert restricted == arrange([keys[rank] for rank in group])
     for a, first in enumerate(group):
-        assert restricted.neighbours(a)[restricted.local_rank(a)] == a
+        assert restricted.neighbors(a)[restricted.local_rank(a)] == a
         for b, second in enumerate(group):
             same = restricted.node_of[a] == restricted.node_of[b]
             assert same == (keys[first] == keys[second])

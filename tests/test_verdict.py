@@ -82,7 +82,7 @@ def test_who_waits_in_an_earlier_call_is_not_to_blame_but_for_want_of_others() -
     assert judge(MINE, {1: waits, **answered({2: "waits"})}).absent == (1,)
 
 
-def test_of_two_neighbours_the_one_is_named_that_has_not_begun_its_part() -> None:
+def test_of_two_neighbors_the_one_is_named_that_has_not_begun_its_part() -> None:
     waits = [wait("dst", 1, 5, sure=False), wait("src", 2, 5)]
     exchange = {"operation": "send_recv", "collective": 0, "since": 3, "waits": waits}
     counts = {1: [(0, 5, 0)], 2: [(0, 0, 5)]}

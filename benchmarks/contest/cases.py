@@ -79,7 +79,7 @@ SHAPES = {
     "barrier": Shape("none", "none", blocks=False, factor=_one),
 }
 """Every collective that has contenders. ``send_recv`` is an exchange round the ranks, and in
-``neighbor_all_to_all`` every rank is a neighbour."""
+``neighbor_all_to_all`` every rank is a neighbor."""
 
 COLLECTIVES = tuple(SHAPES)[:10]
 """Those that are measured by default over sizes."""

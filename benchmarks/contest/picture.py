@@ -11,12 +11,12 @@ from hpccomm.drawing.vega import Chart, chart, encoding
 SHOWN = range(-4, 6)
 """Powers of two of the ratios that are shown: what is far slower or faster leaves the picture."""
 
-_COLOURS = ("#1f77b4", "#ff7f0e", "#2ca02c", "#d62728", "#9467bd", "#8c564b", "#e377c2")
+_COLORS = ("#1f77b4", "#ff7f0e", "#2ca02c", "#d62728", "#9467bd", "#8c564b", "#e377c2")
 
 
 def draw(tables: Sequence[Sequence[Line]], contenders: Sequence[Contender], title: str) -> Chart:
     """Return a chart with a panel for each collective."""
-    others = cycle(_COLOURS)
+    others = cycle(_COLORS)
     scale = {
         "domain": [one.name for one in contenders],
         "range": ["black" if one.name == LIBRARY else next(others) for one in contenders],

@@ -17,7 +17,7 @@ from hpccomm.schedules.schedule import (
 
 
 def all_gather(group: Group, call: Signature, _tuning: Tuning) -> Schedule:
-    """Hand each block on to both neighbours, until all ranks have it from one side or the other."""
+    """Hand each block on to both neighbors, until all ranks have it from one side or the other."""
     n, at, rank = group.size, group.at, group.rank
     blocks = Listed(call.counts)
 

@@ -65,7 +65,7 @@ def _map(
     tooltips = tips(**{"from": "from rank", "to": "to rank", "of": "from host", "at": "to host"})
     tooltips += [number("value", name), number("part", "% of the expected level", format=".0f")]
     scale = {"scheme": "redyellowblue", "domain": [0, 120], "clamp": True}
-    colour = number("part", ["% of what", "it should be"], scale=scale)
+    color = number("part", ["% of what", "it should be"], scale=scale)
     looked_up = {"from": "names[datum.row]", "to": "names[datum.column]"}
     looked_up |= {"of": "hosts[datum.row]", "at": "hosts[datum.column]"}
     cell = [
@@ -75,7 +75,7 @@ def _map(
         {"calculate": f"(datum.number - 1) % {cells}", "as": "column"},
         *({"calculate": f"datum.{text}", "as": field} for field, text in looked_up.items()),
     ]
-    layers = [layer("rect", {**axes, "color": colour, "tooltip": tooltips}, transform=cell)]
+    layers = [layer("rect", {**axes, "color": color, "tooltip": tooltips}, transform=cell)]
     nodes = [measured.nodes[edge] for edge in edges.tolist()]
     borders = [
         {"to": names[at], "from": names[at]} for at in range(1, cells) if nodes[at] != nodes[at - 1]

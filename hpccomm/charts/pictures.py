@@ -108,15 +108,15 @@ def _curves(
     """Return curves with marks at the points and a legend below; `view` is what answers the mouse."""
     columns = max(1, 2 * WIDTH // (7 * max(map(len, names)) + 40))
     legend = {"orient": "bottom", "columns": columns}
-    # What differs, differs in colour and in shape.
+    # What differs, differs in color and in shape.
     scale = {"domain": list(names)}
     scheme = {"scheme": "tableau10" if len(names) <= 10 else "tableau20"}
-    colour = encoding("curve", "nominal", scale=scale | scheme, legend=legend)
+    color = encoding("curve", "nominal", scale=scale | scheme, legend=legend)
     shape = encoding("curve", "nominal", scale=scale, legend=legend)
     line = layer("line", {"opacity": _seen(1)})
     point = {"type": "point", "filled": True, "size": 40}
     points = layer(point, {"shape": shape, "opacity": _seen(1), "tooltip": told}, name=view)
-    return {"encoding": {"x": x, "y": y, "color": colour}, "layer": [line, points]}
+    return {"encoding": {"x": x, "y": y, "color": color}, "layer": [line, points]}
 
 
 def _band(y: Chart, rows: Sequence[Mapping[str, Any]], curves: int) -> list[Chart]:

@@ -22,7 +22,7 @@ MOST_RANKS = 64
 MOST_BARS = 5_000
 """The most bars of a timeline, so that a page stays small. There are fewer ranks of a step of many calls."""
 
-COLOURS = ("#9fb8d1", "#2ca02c", "#d62728", "#ff7f0e", "#9467bd")
+COLORS = ("#9fb8d1", "#2ca02c", "#d62728", "#ff7f0e", "#9467bd")
 """Of the parts of a step, by their places."""
 
 _WIDTH = 2 * WIDTH + 20
@@ -49,11 +49,11 @@ def shares_chart(shares: StepShares) -> Chart:
         for at, ns in enumerate(parts.tolist())
     ]
     axis, height = _rows([rank for rank, _ in each])
-    colour = {"scale": {"domain": PARTS, "range": COLOURS}, "legend": {"orient": "bottom"}}
+    color = {"scale": {"domain": PARTS, "range": COLORS}, "legend": {"orient": "bottom"}}
     encodings = {
         "x": number("ms", "ms of a step", scale={}, stack="zero"),
         "y": axis,
-        "color": encoding("part", "nominal", **colour),
+        "color": encoding("part", "nominal", **color),
         "order": {"field": "order"},
         "tooltip": [*tips(rank="rank", part="part"), number("ms", "ms"), number("percent", "%")],
     }
@@ -79,7 +79,7 @@ def timeline(recording: Recording, steps: ProgramSteps, waits: CallWaits) -> Cha
             if end > begin
         ]
     parts = [PARTS[each] for each in (COMPUTE, HIDDEN, WAITING, EXPOSED)]
-    colour = {"scale": {"domain": parts, "range": COLOURS[:4]}, "legend": {"orient": "bottom"}}
+    color = {"scale": {"domain": parts, "range": COLORS[:4]}, "legend": {"orient": "bottom"}}
     axis, height = _rows(ranks)
     scale = {"zero": False, "nice": False}
     under_way = {"test": f"datum.part === '{PARTS[HIDDEN]}'", "value": 5}
@@ -87,7 +87,7 @@ def timeline(recording: Recording, steps: ProgramSteps, waits: CallWaits) -> Cha
         "x": number("begin", "ms since the first rank began the step", scale=scale),
         "x2": {"field": "end"},
         "y": axis,
-        "color": encoding("part", "nominal", **colour),
+        "color": encoding("part", "nominal", **color),
         "size": {"condition": under_way, "value": 14},
         "tooltip": [*tips(rank="rank", part="part", call="call"), number("ns", "ns", format=",d")],
     }

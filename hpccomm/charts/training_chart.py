@@ -66,7 +66,7 @@ def _panel(
         for part in spans(training.steps, MOST_POINTS)
         for what, (name, _) in curves.items()
     ]
-    scale = {"domain": list(curves), "range": [colour for _, colour in curves.values()]}
+    scale = {"domain": list(curves), "range": [color for _, color in curves.values()]}
     steps = {"tickMinStep": 1, "format": ",d"}
     axes = {
         "x": number("step", "step", scale={"zero": False, "nice": False}, axis=steps),

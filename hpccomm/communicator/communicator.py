@@ -139,7 +139,7 @@ class Communicator(Hinting):
     @property
     def local_size(self) -> int:
         """Number of ranks on this node."""
-        return len(self._core.backend.topology.neighbours(self.rank))
+        return len(self._core.backend.topology.neighbors(self.rank))
 
     @property
     def node(self) -> int:

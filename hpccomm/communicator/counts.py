@@ -1,7 +1,7 @@
-"""Calls with listed counts. Neighbours first exchange what the user left out; `frames` does so for all ranks.
+"""Calls with listed counts. Neighbors first exchange what the user left out; `frames` does so for all ranks.
 
 Errors in this rank's arguments must be found before the exchange: afterwards the other ranks would
-wait for it. The methods with ``_v``, and those with neighbours, go through it.
+wait for it. The methods with ``_v``, and those with neighbors, go through it.
 """
 
 from typing import Any, NamedTuple

@@ -1,4 +1,4 @@
-"""Ranks in a Cartesian grid, as MPI's: neighbours, blocks of arrays, and halos.
+"""Ranks in a Cartesian grid, as MPI's: neighbors, blocks of arrays, and halos.
 
 `Communicator.grid` makes it.
 """
@@ -16,7 +16,7 @@ from hpccomm.topology import check_rank
 class Grid(Arrangement[C]):
     """The ranks of a communicator as a Cartesian grid. Made by `Communicator.grid`.
 
-    It has the ranks and neighbours of ``MPI_Cart_create`` without reordering. The grid is a context manager:
+    It has the ranks and neighbors of ``MPI_Cart_create`` without reordering. The grid is a context manager:
     leaving it normally ends its groups, but not the communicator that it is a grid of; leaving it by an
     exception aborts them.
 
@@ -27,7 +27,7 @@ class Grid(Arrangement[C]):
     dims : tuple of int
         Ranks along each axis. Their product is the number of ranks.
     periodic : tuple of bool
-        By axis, whether the last rank's neighbour is the first one.
+        By axis, whether the last rank's neighbor is the first one.
     coords : tuple of int
         Place of this rank.
     ranks : array of shape `dims`, int64
@@ -93,7 +93,7 @@ class Grid(Arrangement[C]):
 
     @property
     def neighbors(self) -> tuple[tuple[int | None, int | None], ...]:
-        """By axis, the neighbours of this rank: before it and after it. None beyond an edge."""
+        """By axis, the neighbors of this rank: before it and after it. None beyond an edge."""
         return tuple([self.shift(axis) for axis in range(len(self.dims))])
 
     def along(self, *axes: int) -> C:
@@ -162,7 +162,7 @@ class Grid(Arrangement[C]):
 
 
 def grid(self: C, dims: Sequence[int], periodic: bool | Sequence[bool] = False) -> Grid[C]:
-    """Return the ranks as a Cartesian grid, as MPI's, with neighbours and halos. Collective; blocks.
+    """Return the ranks as a Cartesian grid, as MPI's, with neighbors and halos. Collective; blocks.
 
     Parameters
     ----------
@@ -170,7 +170,7 @@ def grid(self: C, dims: Sequence[int], periodic: bool | Sequence[bool] = False) 
         Ranks along each axis. Ranks run along the last one first. 0 is chosen to fit; several are chosen about
         equal, the larger first, as by ``MPI_Dims_create``.
     periodic : bool or sequence of bool
-        For all axes or by axis, whether the last rank's neighbour is the first one.
+        For all axes or by axis, whether the last rank's neighbor is the first one.
 
     Returns
     -------

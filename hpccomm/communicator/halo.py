@@ -1,4 +1,4 @@
-"""Halos: the cells around a rank's block that its neighbours in a grid own. `Grid.halo` makes them.
+"""Halos: the cells around a rank's block that its neighbors in a grid own. `Grid.halo` makes them.
 
 The axes are exchanged one after the other, and the faces reach over the cells that were filled before. So corners
 arrive without messages of their own, which takes less time than messages to all 3**n - 1 ranks around.
@@ -29,7 +29,7 @@ Neighbors = tuple[tuple[int | None, int | None], ...]
 
 
 class Halo:
-    """Fills the ghost cells of arrays from the neighbours' blocks. Made by `Grid.halo`.
+    """Fills the ghost cells of arrays from the neighbors' blocks. Made by `Grid.halo`.
 
     Calling it is collective over the grid. On host arrays it blocks until the cells are there; on device arrays it is put
     on the current stream.
@@ -48,7 +48,7 @@ class Halo:
         ----------
         async_op : bool
             Return a `hpccomm.Work` at once. Until it is waited for, do not use the ghost cells, and do not write to the cells
-            that a neighbour gets.
+            that a neighbor gets.
 
         Raises
         ------
@@ -80,18 +80,18 @@ def halo(
     """Plan the exchange that fills the ghost cells of arrays. Collective; blocks.
 
     Where an axis is periodic and one rank wide, the cells are copied; where it is two ranks wide, each side gets
-    the cells of its own neighbour. Beyond an edge, ghost cells stay as they are.
+    the cells of its own neighbor. Beyond an edge, ghost cells stay as they are.
 
     Parameters
     ----------
     u : array, or list of arrays
         The block of this rank with ghost cells around it, on the host or on a device. It need not be C-contiguous.
-        Blocks of neighbours have the same shape, except along the axis on which they meet. The ghost cells of several
+        Blocks of neighbors have the same shape, except along the axis on which they meet. The ghost cells of several
         arrays are filled at the same time.
     width : int, or sequence of int or of pairs
         Ghost cells on each side; or by axis, or by axis before and after the block. Equal on all ranks.
     corners : bool
-        Also fill the cells that lie beyond several sides, as stencils with diagonal neighbours need.
+        Also fill the cells that lie beyond several sides, as stencils with diagonal neighbors need.
     axes : sequence of int, optional
         The axes of u that the grid divides, where it has more, such as components.
     timeout : float, optional
@@ -164,7 +164,7 @@ def _block(
         if seen.shape[axis] - sum(width) < least:
             raise UsageError(
                 f"u has shape {seen.shape}, and along axis {axis} {sum(width)} of its cells are ghost cells; a "
-                f"neighbour needs {least} others: give larger blocks, fewer ranks along the axis, or a smaller width"
+                f"neighbor needs {least} others: give larger blocks, fewer ranks along the axis, or a smaller width"
             )
     return _Block(
         u if on_device else seen,
@@ -217,7 +217,7 @@ def _messages(
         where[axis] = slice(starts, block.shape[axis] - ends)
     (low, high), (front, back) = block.neighbors[number], block.widths[number]
     axis, end = block.axes[number], block.shape[block.axes[number]]
-    # In the same order on all ranks: where both neighbours are one rank, that tells the faces apart.
+    # In the same order on all ranks: where both neighbors are one rank, that tells the faces apart.
     for name, peer, start, stop in (
         ("send", low, front, front + back),
         ("recv", high, end - back, end),
@@ -253,7 +253,7 @@ def _messages(
 
 
 def _compare(grid: Any, axes: Sequence[int], shapes: Sequence[list[int]]) -> None:
-    """Raise unless the faces of all neighbours have the same shape. `shapes` are by rank."""
+    """Raise unless the faces of all neighbors have the same shape. `shapes` are by rank."""
     for number, axis in enumerate(axes):
         ranks = np.moveaxis(grid.ranks, number, 0)
         beside = zip(ranks, np.roll(ranks, -1, 0), strict=True)
@@ -263,7 +263,7 @@ def _compare(grid: Any, axes: Sequence[int], shapes: Sequence[list[int]]) -> Non
                 if one[:axis] != next_one[:axis] or one[axis + 1 :] != next_one[axis + 1 :]:
                     raise RankMismatch(
                         f"halo: u has shape {tuple(one)} on rank {rank} and {tuple(next_one)} on rank {other}, its "
-                        f"neighbour along axis {number}; give blocks that differ along axis {axis} alone",
+                        f"neighbor along axis {number}; give blocks that differ along axis {axis} alone",
                         ranks=(rank, other),
                     )
 

@@ -200,7 +200,7 @@ def make(
     try:
         if backend.topology.num_nodes > 1 and not of_node:
             with calls.beside_watchdog("making the node's communicator", ordered=True):
-                group = grouped(backend, backend.topology.neighbours(backend.rank), 0)
+                group = grouped(backend, backend.topology.neighbors(backend.rank), 0)
             lane = None if nccl is None else RefusingLane(name, NODE)
             try:
                 with own_ranks(calls):

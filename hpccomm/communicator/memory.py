@@ -90,7 +90,7 @@ def window(self: HasCore, x: Any) -> "Window":
 
     Examples
     --------
-    Each rank writes its number to its right neighbour and signals it.
+    Each rank writes its number to its right neighbor and signals it.
 
     >>> import hpccomm
     >>> import numpy as np

@@ -198,7 +198,7 @@ BLOCKWISE = frozenset(each.name for each in DESCRIPTIONS.values() if each.blockw
 
 
 def ring(rank: int, size: int) -> tuple[int, int]:
-    """Return the neighbours of a rank on a ring: the one before it and the one after it."""
+    """Return the neighbors of a rank on a ring: the one before it and the one after it."""
     return (rank - 1) % size, (rank + 1) % size
 
 

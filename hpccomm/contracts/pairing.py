@@ -1,4 +1,4 @@
-"""Whether ranks' own lists fit together, in all_to_all_v and calls with neighbours.
+"""Whether ranks' own lists fit together, in all_to_all_v and calls with neighbors.
 
 The check of the first call and the verdict on a waiting call ask it.
 """

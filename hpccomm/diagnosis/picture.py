@@ -11,14 +11,14 @@ from hpccomm.diagnosis.history import Job
 from hpccomm.drawing.vega import Chart, chart, encoding, layer
 from hpccomm.runtime.verdict import numbered
 
-COLOURS = {
+COLORS = {
     "completed": "#9db8d2",
     "waits": "#f0a500",
     "failed": "#c1440e",
     "differs": "#7a1fa2",
     "not called": "#ffffff",
 }
-"""Kinds of bars, and their colours; "not called" is an outline."""
+"""Kinds of bars, and their colors; "not called" is an outline."""
 
 ROWS = 64
 """The most ranks to draw; ranks named by a fault come first."""
@@ -35,7 +35,7 @@ def draw(job: Job, faults: Sequence[Fault], last: int) -> Chart:
     ranks = _chosen(job, faults)
     left_out = job.dumps and job.size - len(ranks)
     what = f"{len(ranks)} of {job.size} ranks" if left_out else "each rank"
-    kinds = {"domain": list(COLOURS), "range": list(COLOURS.values())}
+    kinds = {"domain": list(COLORS), "range": list(COLORS.values())}
     heads = {"domain": [_head(job, rank) for rank in ranks]}
     axis = {"labelLimit": 0, "ticks": False, "domain": False}
     time = {"zero": False, "nice": False}

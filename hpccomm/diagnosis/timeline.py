@@ -22,7 +22,7 @@ WIDTH = 100
 LONGEST_HEAD = 40
 MOST_PARTS = 8
 ROWS = 48
-"""Most ranks with a row each; beyond, equal neighbours share one."""
+"""Most ranks with a row each; beyond, equal neighbors share one."""
 
 
 def lines(job: Job, faults: Sequence[Fault], last: int) -> Iterator[str]:

@@ -166,10 +166,10 @@ class AlgorithmRunner:
         assert sharing is not None
         likely, scratch, reached = self._likely(builds, call, pick, sharing)
         rank = self._backend.rank
-        neighbours = self._backend.topology.neighbours(rank)
-        here = neighbours.index(rank)
+        neighbors = self._backend.topology.neighbors(rank)
+        here = neighbors.index(rank)
         forms = Variants(
-            (*neighbours[here:], *neighbours[:here]),
+            (*neighbors[here:], *neighbors[:here]),
             of_call(asked, pick.algorithm, deterministic, schedule=choice.schedule).fingerprint,
             {
                 reach: cache(partial(self._built, build, call, pick))

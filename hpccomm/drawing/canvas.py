@@ -10,8 +10,8 @@ from html import escape
 
 from hpccomm.drawing.xml import xml_text
 
-Colour = str | tuple[float, float, float]
-"""A colour of SVG; or red, green and blue, from 0 to 1."""
+Color = str | tuple[float, float, float]
+"""A color of SVG; or red, green and blue, from 0 to 1."""
 
 Place = tuple[float, float]
 """Inches to the right, and downwards."""
@@ -52,13 +52,13 @@ class Canvas:
         at: Place,
         text: str,
         size: float,
-        colour: Colour = "black",
+        color: Color = "black",
         *,
         bold: bool = False,
         centred: bool = False,
     ) -> None:
         """Write lines of text, the middle of their height at a place: above all else."""
-        style = f'font-size="{size}" fill="{_hex(colour)}"'
+        style = f'font-size="{size}" fill="{_hex(color)}"'
         style += ' font-weight="bold"' * bold + ' text-anchor="middle"' * centred
         lines = text.split("\n")
         for number, line in enumerate(lines):
@@ -70,7 +70,7 @@ class Canvas:
     def line(
         self,
         places: Sequence[Place],
-        colour: Colour,
+        color: Color,
         width: float,
         *,
         level: int = 3,
@@ -107,10 +107,10 @@ class Canvas:
             back = x1 - long * math.cos(angle), y1 - long * math.sin(angle)
             aside = half * math.sin(angle), -half * math.cos(angle)
             sides = [(back[0] + sign * aside[0], back[1] + sign * aside[1]) for sign in (1, -1)]
-            head = f'<path d="{_path([(x1, y1), *sides])} Z" fill="{_hex(colour)}"/>'
+            head = f'<path d="{_path([(x1, y1), *sides])} Z" fill="{_hex(color)}"/>'
             shaft[-1] = back
         path = f"M {_at(shaft[0])} Q {_at(way)} {_at(shaft[-1])}" if bow else _path(shaft)
-        style = f'fill="none" stroke="{_hex(colour)}" stroke-width="{width:g}"'
+        style = f'fill="none" stroke="{_hex(color)}" stroke-width="{width:g}"'
         style += f' stroke-dasharray="{dashes}"' if dashes != "none" else ""
         named = f' id="{escape(name)}"' if name else ""
         self._add(level, f'<g{named}><path d="{path}" {style}/>{head}</g>')
@@ -119,8 +119,8 @@ class Canvas:
         self,
         corner: Place,
         size: Place,
-        fill: Colour,
-        edge: Colour = "none",
+        fill: Color,
+        edge: Color = "none",
         *,
         width: float = 1.0,
         level: int = 2,
@@ -132,7 +132,7 @@ class Canvas:
         self._add(level, f'<rect x="{x}" y="{y}" width="{wide}" height="{high}" {style}/>')
 
     def circle(
-        self, at: Place, radius: float, fill: Colour, edge: Colour = "none", *, level: int = 6
+        self, at: Place, radius: float, fill: Color, edge: Color = "none", *, level: int = 6
     ) -> None:
         """Draw a circle."""
         (x, y), style = map(_points, at), f'fill="{_hex(fill)}" stroke="{_hex(edge)}"'
@@ -154,7 +154,7 @@ def _path(places: Sequence[Place]) -> str:
     return "M " + " L ".join(map(_at, places))
 
 
-def _hex(colour: Colour) -> str:
-    if isinstance(colour, str):
-        return colour
-    return "#" + "".join(f"{round(255 * part):02x}" for part in colour)
+def _hex(color: Color) -> str:
+    if isinstance(color, str):
+        return color
+    return "#" + "".join(f"{round(255 * part):02x}" for part in color)

@@ -8,12 +8,12 @@ from hpccomm.hardware.node import Component, NodeHardware, NumaDomain
 from hpccomm.hardware.words import graph_lines, is_closed, known, numbered, summary
 from hpccomm.units import ranges
 
-COLOURS = {"gpu": "#b7d7a8", "nic": "#9fc5e8", "bridge": "#eeeeee", "home": "#fbf6ea"}
+COLORS = {"gpu": "#b7d7a8", "nic": "#9fc5e8", "bridge": "#eeeeee", "home": "#fbf6ea"}
 WIDTH, HEIGHT, GAP, STEP, WIDEST = 1.25, 0.62, 0.25, 0.45, 17.0
 """Inches: of a component's box, between two, between bridges, and of a row of NUMA nodes."""
 
 LINK, EDGE, ARROW = "#38761d", "#555555", "#444444"
-"""Colours of NVLink, of the edges of boxes, and of arrows."""
+"""Colors of NVLink, of the edges of boxes, and of arrows."""
 
 
 def draw(node: NodeHardware) -> str:
@@ -45,7 +45,7 @@ def draw(node: NodeHardware) -> str:
         left = 0.2
         for title, parts in row:
             wide = _width(parts) - 0.2
-            canvas.box((left, top), (wide, tall), COLOURS["home"], EDGE, width=0.7, level=0)
+            canvas.box((left, top), (wide, tall), COLORS["home"], EDGE, width=0.7, level=0)
             canvas.text((left + 0.1, top + 0.2), title, 8)
             places |= _inside(canvas, node, parts, left + GAP, top + 0.5)
             left += wide + 0.2
@@ -101,7 +101,7 @@ def _inside(
     for bridge, span in spans.items():
         label = f"{'host bridge' if len(bridge) == 1 else 'bridge'} {bridge[-1]}"
         corner, wide = (min(span) - WIDTH / 2, level[bridge] - 0.1), max(span) - min(span) + WIDTH
-        _box(canvas, corner, (wide, 0.2), COLOURS["bridge"], label, 6)
+        _box(canvas, corner, (wide, 0.2), COLORS["bridge"], label, 6)
     for each in ordered:
         points = [
             ((min(spans[bridge]) + max(spans[bridge])) / 2, level[bridge])
@@ -111,7 +111,7 @@ def _inside(
         canvas.line(points, "#666666", 0.8, level=1)
         text = "\n".join((each.name, *known(node, each)))
         corner = (middle[each.name] - WIDTH / 2, floor - HEIGHT)
-        _box(canvas, corner, (WIDTH, HEIGHT), COLOURS[each.kind], text, 6.5)
+        _box(canvas, corner, (WIDTH, HEIGHT), COLORS[each.kind], text, 6.5)
     return {name: (place, floor) for name, place in middle.items()}
 
 
@@ -150,7 +150,7 @@ def draw_graphs(graphs: Sequence[NcclGraph]) -> str:
             for at, part in enumerate(way):
                 x = 1.5 + at * 0.95
                 kind = "nic" if part.startswith("NIC") else "gpu"
-                _box(canvas, (x, y - 0.15), (0.68, 0.3), COLOURS[kind], part, 7)
+                _box(canvas, (x, y - 0.15), (0.68, 0.3), COLORS[kind], part, 7)
                 if at:
                     canvas.line([(x - 0.25, y), (x - 0.02, y)], ARROW, 1.0, arrow=True)
             if is_closed(graph, way):
@@ -162,7 +162,7 @@ def draw_graphs(graphs: Sequence[NcclGraph]) -> str:
     return canvas.svg()
 
 
-def _box(canvas: Canvas, corner: Place, size: Place, colour: str, text: str, points: float) -> None:
+def _box(canvas: Canvas, corner: Place, size: Place, color: str, text: str, points: float) -> None:
     """Draw a box with a text."""
-    canvas.box(corner, size, colour, EDGE, width=0.7)
+    canvas.box(corner, size, color, EDGE, width=0.7)
     canvas.text((corner[0] + size[0] / 2, corner[1] + size[1] / 2), text, points, centred=True)

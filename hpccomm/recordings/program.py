@@ -114,7 +114,7 @@ class ProgramModel:
 def model(recording: Recording, steps: ProgramSteps, most: int = MOST_ACTS) -> ProgramModel:
     """Return the model of a recorded program.
 
-    It has neighbouring steps whose mean is the median, so that noise averages out. `most` acts limit their number.
+    It has neighboring steps whose mean is the median, so that noise averages out. `most` acts limit their number.
 
     Parameters
     ----------

@@ -143,7 +143,7 @@ class RankInfo:
     """Where one rank ran. An omitted fact is unknown."""
 
     rank: Annotated[int, "rank"]
-    group: Annotated[int, "colour of the group in a split run; 0 otherwise"] = 0
+    group: Annotated[int, "color of the group in a split run; 0 otherwise"] = 0
     host: Annotated[str, "host name"] = "unknown"
     node: Annotated[int, "number of the node, counted by hpccomm"] = 0
     pid: Annotated[int, "process id"] = 0

@@ -115,7 +115,7 @@ def expected(case: Case) -> Expected:
             )
         case "skipped" | "extra":
             success = None if at_the_end and case.kind == "skipped" else False
-            # Neighbours that are never blocked come to their end.
+            # Neighbors that are never blocked come to their end.
             told_by = anyone if at_the_end or case.operation == "message" else frozenset()
             return Expected(
                 success, UNMATCHED, statuses, shifted=True, told_by=told_by, within=soon

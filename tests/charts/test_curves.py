@@ -243,7 +243,7 @@ def test_pictures_show_the_names(tmp_path, what):
     [
         (("--case", "all_gather"), "no such row to draw"),
         (("--what", "history"), "no case was measured by two runs"),
-        (("--what", "colour"), "is not a chart"),
+        (("--what", "color"), "is not a chart"),
         (("--ranks", "4"), "--ranks belongs to --schedule"),
     ],
 )

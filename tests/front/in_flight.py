@@ -26,7 +26,7 @@ SIZES = (1, 700, 40_000, 300_000)
 """Elements of float64: within an envelope, small, of several packets, and with a note before them."""
 
 
-def neighbours(comm: Communicator) -> tuple[int, int]:
+def neighbors(comm: Communicator) -> tuple[int, int]:
     """Return the next rank and the one before."""
     return (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
 
@@ -34,7 +34,7 @@ def neighbours(comm: Communicator) -> tuple[int, int]:
 @IN_FLIGHT.behaviour()
 def receives_before_and_after_the_sends(comm: Communicator) -> None:
     """Each message of one tag goes into the receive that was begun in its turn, waited for in any order."""
-    right, left = neighbours(comm)
+    right, left = neighbors(comm)
     for first in (True, False):
         outs = [np.zeros(size) for size in SIZES]
         received = [comm.recv(out, left, async_op=True) for out in outs] if first else []
@@ -53,7 +53,7 @@ def receives_before_and_after_the_sends(comm: Communicator) -> None:
 @IN_FLIGHT.behaviour()
 def objects_in_the_order_of_their_receives(comm: Communicator) -> None:
     """A receive from any rank that was begun first gets the first object, in whatever order they are waited for."""
-    right, left = neighbours(comm)
+    right, left = neighbors(comm)
     for size in (1, 5000):
         works = [comm.recv_object(src, 6, async_op=True) for src in (ANY, left, ANY, left)]
         comm.barrier()
@@ -66,7 +66,7 @@ def objects_in_the_order_of_their_receives(comm: Communicator) -> None:
 @IN_FLIGHT.behaviour()
 def unknown_messages_in_flight(comm: Communicator) -> None:
     """A receive from any rank, of any tag or size gives the array, its sender and its tag at its end."""
-    right, left = neighbours(comm)
+    right, left = neighbors(comm)
     out = np.zeros(3)
     works = [
         comm.recv(out, ANY, 1, async_op=True, return_src=True),
@@ -91,7 +91,7 @@ def unknown_messages_in_flight(comm: Communicator) -> None:
 @IN_FLIGHT.behaviour()
 def later_receives_take_nothing_before(comm: Communicator) -> None:
     """A message belongs to the earliest receive that it fits, as MPI has it, whichever is waited for first."""
-    right, left = neighbours(comm)
+    right, left = neighbors(comm)
     outs = [np.zeros(1) for _ in range(4)]
     works = [
         comm.recv(outs[0], left, 5, async_op=True),
@@ -113,7 +113,7 @@ def later_receives_take_nothing_before(comm: Communicator) -> None:
 @IN_FLIGHT.behaviour()
 def unknown_messages_that_do_not_fit(comm: Communicator) -> None:
     """A message of another size or dtype is lost, and the communicator goes on."""
-    right, left = neighbours(comm)
+    right, left = neighbors(comm)
     for sent, says in ((np.zeros(3), "24 bytes"), (np.zeros(2, np.int64), "int64")):
         work = comm.recv(np.zeros(2), ANY, async_op=True)
         comm.send(sent, right)
@@ -130,7 +130,7 @@ def unknown_messages_that_do_not_fit(comm: Communicator) -> None:
 @IN_FLIGHT.behaviour()
 def all_of_several(comm: Communicator) -> None:
     """The results come in the order of the works, of messages, collectives and batches alike."""
-    right, left = neighbours(comm)
+    right, left = neighbors(comm)
     x, out, total = np.full(3, comm.rank + 1.0), np.zeros(3), np.zeros(3)
     with comm.batch(async_op=True) as batch:
         comm.send(x, right)
@@ -148,7 +148,7 @@ def all_of_several(comm: Communicator) -> None:
 @IN_FLIGHT.behaviour()
 def a_failure_among_several(comm: Communicator) -> None:
     """The others are over when it is raised, and a note says which work it is of."""
-    right, left = neighbours(comm)
+    right, left = neighbors(comm)
     outs = [np.zeros(2), np.zeros(9), np.zeros(2)]
     works = [comm.recv(out, left, async_op=True) for out in outs]
     comm.barrier()
@@ -166,7 +166,7 @@ def a_failure_among_several(comm: Communicator) -> None:
 @IN_FLIGHT.behaviour()
 def each_of_several_as_it_comes(comm: Communicator) -> None:
     """`wait_any` gives the first that is over; None in the place of a work is passed over."""
-    right, left = neighbours(comm)
+    right, left = neighbors(comm)
     works: list[hpccomm.Work | None] = [
         comm.recv(np.zeros(1), left, tag, async_op=True) for tag in range(3)
     ]
@@ -187,7 +187,7 @@ def each_of_several_as_it_comes(comm: Communicator) -> None:
 @IN_FLIGHT.behaviour()
 def some_of_several(comm: Communicator) -> None:
     """`wait_some` gives all that are over, at least one."""
-    right, left = neighbours(comm)
+    right, left = neighbors(comm)
     works = [comm.recv(np.zeros(1), left, tag, async_op=True) for tag in range(3)]
     comm.barrier()
     comm.send(np.zeros(1), right, 1)
@@ -207,7 +207,7 @@ def some_of_several(comm: Communicator) -> None:
 @IN_FLIGHT.behaviour()
 def deadlines_of_several(comm: Communicator) -> None:
     """A timeout ends the wait alone, as in `concurrent.futures`: the works go on, and a later wait succeeds."""
-    right, left = neighbours(comm)
+    right, left = neighbors(comm)
     works: list[hpccomm.Work | None] = [
         comm.recv(np.zeros(1), left, tag, async_op=True) for tag in range(3)
     ]
@@ -236,7 +236,7 @@ def deadlines_of_several(comm: Communicator) -> None:
 @IN_FLIGHT.behaviour()
 def callbacks(comm: Communicator) -> None:
     """Functions are called once each, in their order, when a call is over, or at once if it is."""
-    right, left = neighbours(comm)
+    right, left = neighbors(comm)
     called: list[str] = []
     work = comm.recv(np.zeros(2), left, async_op=True)
     work.add_done_callback(lambda: called.append("first"))

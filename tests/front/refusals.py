@@ -181,10 +181,10 @@ def misused_neighbors(comm: Communicator) -> None:
 def split_misuse(comm: Communicator) -> None:
     """A rank whose arguments do not fit gets `UsageError`, the others `RankMismatch`; all go on."""
     everyone = list(range(comm.size))
-    by_ranks, by_colour = (comm.split_ranks, everyone), (comm.split, 0)
+    by_ranks, by_color = (comm.split_ranks, everyone), (comm.split, 0)
     wrong: tuple[tuple[tuple[Any, ...], str, str, tuple[Any, ...]], ...] = (
-        (by_colour, "color", "1.5", (1.5,)),
-        (by_colour, "key", "'a'", (0, "a")),
+        (by_color, "color", "1.5", (1.5,)),
+        (by_color, "key", "'a'", (0, "a")),
         (by_ranks, "ranks", str(comm.size), ([comm.size],)),
         (by_ranks, "ranks", "[0, 0]", ([0, 0],)),
         (by_ranks, "ranks", "[]", ([],)),

@@ -247,15 +247,15 @@ def test_json_comes_back(stored: list[Row], old: bool) -> None:
         np.testing.assert_allclose(each, samples, rtol=1e-12)
 
 
-@pytest.mark.parametrize("colours", [(0, 1, 0, 1), (0, 0, 0, 1), (0, 0, 1, 1)])
+@pytest.mark.parametrize("colors", [(0, 1, 0, 1), (0, 0, 0, 1), (0, 0, 1, 1)])
 @pytest.mark.parametrize("share", [1, 2])
-def test_groups_of_json_are_all_stored(colours: tuple[int, ...], share: int) -> None:
-    size = colours.count(0) * share
+def test_groups_of_json_are_all_stored(colors: tuple[int, ...], share: int) -> None:
+    size = colors.count(0) * share
     facts = info(ngpus=share)
     facts = replace(
         facts,
         ranks=tuple(
-            replace(rank, group=colour) for rank, colour in zip(facts.ranks, colours, strict=True)
+            replace(rank, group=color) for rank, color in zip(facts.ranks, colors, strict=True)
         ),
     )
     samples = np.arange(12.0).reshape(3, 4) * 1e-6
@@ -267,7 +267,7 @@ def test_groups_of_json_are_all_stored(colours: tuple[int, ...], share: int) -> 
     (run,) = runs_of(json.dumps(document), DEFAULTS)
     assert (run.rows, run.notes) == ([row], [])
     assert [rank.group for rank in run.info.ranks] == [
-        each for each in colours for _ in range(share)
+        each for each in colors for _ in range(share)
     ]
     assert [each.shape for each in run.samples] == [(3, 4 * share)]
 

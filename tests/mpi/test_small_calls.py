@@ -171,7 +171,7 @@ def test_an_array_that_is_no_numpy_array_meets_those_that_are(comm: Any) -> None
 
 
 def lists_of(rank: int, size: int, largest: int) -> tuple[list[int | None], list[int], list[int]]:
-    """Return neighbours of a rank, some of them twice, itself and none among them, and rows to and from each."""
+    """Return neighbors of a rank, some of them twice, itself and none among them, and rows to and from each."""
     peers = [(rank + step) % size for step in (1, -1, 1, -1, 0)]
     # What goes ahead comes from behind: block by block, in the order of the lists.
     sent = [largest, 2, largest + 1, 0, 3]
@@ -187,7 +187,7 @@ def lists_of(rank: int, size: int, largest: int) -> tuple[list[int | None], list
 @pytest.mark.parametrize("largest", [1, 70_000])
 @pytest.mark.parametrize("in_place", [False, True])
 @pytest.mark.parametrize("form", ["call", "plan"])
-def test_neighbours_get_what_mpi4pys_call_gives_them(
+def test_neighbors_get_what_mpi4pys_call_gives_them(
     comm: Any, mpi_comm: "MPI.Comm", form: str, in_place: bool, largest: int
 ) -> None:
     rank, size = comm.rank, comm.size
@@ -214,7 +214,7 @@ def test_neighbours_get_what_mpi4pys_call_gives_them(
     graph.Free()
 
 
-def test_plans_for_neighbours_that_do_not_fit_are_refused_on_all_ranks(comm: Any) -> None:
+def test_plans_for_neighbors_that_do_not_fit_are_refused_on_all_ranks(comm: Any) -> None:
     if comm.size == 1:
         pytest.skip("one rank fits itself")
     others = [(comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size]

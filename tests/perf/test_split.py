@@ -24,8 +24,8 @@ def options(*words):
     return flags.options(parser.parse_args([*words]))
 
 
-# The colours of ranks 0 to 7, by C's operators, as `run` of common.cu computes them.
-COLOURS = {
+# The colors of ranks 0 to 7, by C's operators, as `run` of common.cu computes them.
+COLORS = {
     "AND 0x7": [0, 1, 2, 3, 4, 5, 6, 7],
     "AND0x1": [0, 1, 0, 1, 0, 1, 0, 1],
     "&0b10": [0, 0, 2, 2, 0, 0, 2, 2],
@@ -39,9 +39,9 @@ COLOURS = {
 }
 
 
-@pytest.mark.parametrize("text", COLOURS)
-def test_a_colour_is_nccl_tests(text):
-    assert [split(text).colour(rank) for rank in range(8)] == COLOURS[text]
+@pytest.mark.parametrize("text", COLORS)
+def test_a_color_is_nccl_tests(text):
+    assert [split(text).color(rank) for rank in range(8)] == COLORS[text]
 
 
 @pytest.mark.parametrize("text", ["", "MOD", "MOD 0", "DIV 0x0", "XOR 1", "AND 7x", "AND -1", "2"])
@@ -71,11 +71,11 @@ def measured(tmp_path, ranks, how, *words):
 def test_groups_measure_as_nccl_tests_prints_them(tmp_path):
     """The time of a row is over the ranks of all groups; its bandwidth is that of rank 0's group."""
     run, document, table = measured(tmp_path, 6, "MOD 3", "-r", "all", "-a", "3")
-    colours = [0, 1, 2, 0, 1, 2]
-    assert [rank.group for rank in run.info.ranks] == colours
-    assert [each["group"] for each in document["config"]["devices"]] == colours
+    colors = [0, 1, 2, 0, 1, 2]
+    assert [rank.group for rank in run.info.ranks] == colors
+    assert [each["group"] for each in document["config"]["devices"]] == colors
     shown = re.findall(r"^#  Rank +(\d+) Group +(\d+) Pid", table, re.MULTILINE)
-    assert [int(group) for _, group in shown[:6]] == colours
+    assert [int(group) for _, group in shown[:6]] == colors
     factors = {"all_reduce": 1.0, "all_gather": 0.5, "broadcast": 1.0, "send_recv": 1.0}
     for number, row in enumerate(run.rows):
         samples = run.samples(number)

@@ -77,7 +77,7 @@ class MpiBackend:
         self._messages = CheckedTransport(self._user, DTYPES)
         self._near: frozenset[int] = frozenset()
         if memory is not None:
-            self._near = frozenset(topology.neighbours(self.rank)) - {self.rank}
+            self._near = frozenset(topology.neighbors(self.rank)) - {self.rank}
             own = memory.group(range(self.size), self.rank)
             self._messages = NearbyTransport(self._user, own, self._near)
         self.messages: Transport = self._messages
@@ -255,12 +255,12 @@ def _has_node_peers(topology: Topology) -> bool:
 def _shared_memory(comm: Any, topology: Topology) -> NodeMemory | None:
     """Return the memory of the node's ranks if all ranks reach it, else None. Collective."""
     rank: int = comm.rank
-    neighbours = topology.neighbours(rank)
+    neighbors = topology.neighbors(rank)
     launch = launched()
     # The job may have ranks here that are not of this communicator.
-    here = max(len(neighbours), (launch and launch.local_size) or 1)
+    here = max(len(neighbors), (launch and launch.local_size) or 1)
     offers = comm.allgather((sharedmemory.offer(), here))
-    near = {peer: offers[peer][0] for peer in neighbours}
+    near = {peer: offers[peer][0] for peer in neighbors}
     mapped, plain, how = sharedmemory.agreed(comm.allgather(sharedmemory.tried(near, rank)))
     if mapped:
         if rank == 0:

@@ -71,7 +71,7 @@ _SPACING: dict[DType, float] = {
     dtypes.FLOAT8_E4M3FN: 2.0**-3,
     dtypes.FLOAT8_E5M2: 2.0**-2,
 }
-"""Relative distance of neighbouring values of a narrow float, except subnormal ones."""
+"""Relative distance of neighboring values of a narrow float, except subnormal ones."""
 
 _FLOAT8 = (FLOAT8_E4M3, FLOAT8_E5M2)
 

@@ -34,7 +34,7 @@ _MARKS = {
 """Marks of an encoding, the longer first; Windows puts them before the first line."""
 
 _CONTROL = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b[@-Z\\-_]|\0")
-"""Colours and other commands of a terminal, and the holes that a file system leaves in a log of a lost node."""
+"""Colors and other commands of a terminal, and the holes that a file system leaves in a log of a lost node."""
 
 
 _OF_A_LINE = ("log", "msg", "message", "MESSAGE")

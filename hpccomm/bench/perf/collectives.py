@@ -149,7 +149,7 @@ def _ring_arguments(operands: Operands) -> Arguments:
 
 
 def _across_the_cube(comm: "Communicator", operands: Operands) -> None:
-    """Gather from all ranks by exchanges with the neighbours on a hypercube, as nccl-tests' hypercube does.
+    """Gather from all ranks by exchanges with the neighbors on a hypercube, as nccl-tests' hypercube does.
 
     In step k a rank sends the ``2**k`` blocks that it has to the rank whose number differs in bit k.
     """

@@ -50,7 +50,7 @@ def run_info(
     series : mapping of str to str, optional
         The series that the run is a launch of.
     group : int
-        Colour of this rank's group.
+        Color of this rank's group.
     machine : mapping of str to str
         Further facts of this node.
     """

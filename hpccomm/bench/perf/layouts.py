@@ -114,7 +114,7 @@ def _block(size: int, itemsize: int, ranks: int) -> int:
 
 
 def _peer_blocks(size: int, itemsize: int, member: Member) -> Layout:
-    """Return the layout of blocks that ranks exchange with their neighbours on a ring."""
+    """Return the layout of blocks that ranks exchange with their neighbors on a ring."""
     rank, ranks = member.rank, member.ranks
     peers = ring(rank, ranks)
     n = _block(size, itemsize, len(peers))

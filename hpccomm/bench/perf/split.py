@@ -25,7 +25,7 @@ _LARGEST = (1 << 31) - 1
 
 @dataclass(frozen=True, slots=True)
 class RankSplit:
-    """The rule that makes a rank's number the colour of its group.
+    """The rule that makes a rank's number the color of its group.
 
     Attributes
     ----------
@@ -38,8 +38,8 @@ class RankSplit:
     how: str
     value: int
 
-    def colour(self, rank: int) -> int:
-        """Return the colour of a rank."""
+    def color(self, rank: int) -> int:
+        """Return the color of a rank."""
         return _HOW[self.how](rank, self.value)
 
 
@@ -64,7 +64,7 @@ def split(text: str) -> RankSplit:
 def grouped(
     world: "Communicator", asked: RankSplit | None
 ) -> Iterator[tuple["Communicator", int, int]]:
-    """Give this rank's group, its colour, and the number of ranks of the smallest. Collective; blocks.
+    """Give this rank's group, its color, and the number of ranks of the smallest. Collective; blocks.
 
     Parameters
     ----------
@@ -77,8 +77,8 @@ def grouped(
     if how is None:
         yield world, 0, world.size
         return
-    colour = how.colour(world.rank)
-    group = world.split(colour, key=world.rank, name=f"{world.name}-{colour}")
-    assert group is not None  # as all ranks have a colour
+    color = how.color(world.rank)
+    group = world.split(color, key=world.rank, name=f"{world.name}-{color}")
+    assert group is not None  # as all ranks have a color
     with group:
-        yield group, colour, min(world.all_gather_object(group.size))
+        yield group, color, min(world.all_gather_object(group.size))

@@ -116,7 +116,7 @@ def run(
                             device=first.memory.description(),
                             versions=versions,
                             series=options.series_of_run,
-                            group=first.colour,
+                            group=first.color,
                         )
                         sweep.open(first.world, info, out, err, terminal)
                     for row in tables:
@@ -137,7 +137,7 @@ class _Side(NamedTuple):
         Of all ranks, and of this rank's group.
     memory : MemoryKind
         The arrays.
-    colour : int
+    color : int
         Of this rank's group.
     least : int
         Number of ranks of the smallest group.
@@ -147,7 +147,7 @@ class _Side(NamedTuple):
     world: "Communicator"
     comm: "Communicator"
     memory: MemoryKind
-    colour: int
+    color: int
     least: int
 
 
@@ -174,14 +174,14 @@ def _opened(
         sides: list[_Side] = []
         for source, variant in zip(sources, variants, strict=True):
             world = stack.enter_context(source.opened())
-            comm, colour, least = stack.enter_context(grouped(world, options.split))
+            comm, color, least = stack.enter_context(grouped(world, options.split))
             if sides and comm is sides[0].comm:
                 memory = sides[0].memory
             else:
                 with variant.entered():
                     memory = memory_of(kind, comm, options)
                 memory.barrier = world.barrier
-            sides.append(_Side(variant, world, comm, memory, colour, least))
+            sides.append(_Side(variant, world, comm, memory, color, least))
         with sides[0].memory.entered():
             yield sides
 

@@ -34,7 +34,7 @@ def rows(times: Times) -> TableRows:
     programming (A. J. Viterbi, "Error bounds for convolutional codes and an asymptotically optimum
     decoding algorithm", 1967).
 
-    Where two neighbouring sizes have different picks, the switch point is their geometric mean.
+    Where two neighboring sizes have different picks, the switch point is their geometric mean.
     """
     picks = sorted({pick for _, measured in times for pick in measured})
     cost = dict.fromkeys(picks, 0.0)

@@ -236,7 +236,7 @@ class HostLane(Lane):
         """Do nothing: a message of a rank to itself waits for no other call of a plan."""
 
     def messages(self, call: Call) -> Sequence[Call]:
-        """Return a message alone, or the blocks for neighbours as messages."""
+        """Return a message alone, or the blocks for neighbors as messages."""
         resolved = call.prepared.resolved
         if resolved is None:
             return (call,)

@@ -17,7 +17,7 @@ REST = 1
 """An object has no dtype. The tag of what follows its packet has this one, so that no receive takes it for another's packet."""
 
 BLOCKS = -1
-"""The tag of blocks for neighbours in a plan. The ranks compare them as lists of their own."""
+"""The tag of blocks for neighbors in a plan. The ranks compare them as lists of their own."""
 
 
 HALO = "halo"

@@ -111,7 +111,7 @@ def _phase(before: Pairs, exchanges: Sequence[BoundSet], after: Pairs) -> BoundS
 
 
 def blocks(call: Call) -> Iterator[Call]:
-    """Yield what an exchange with neighbours sends to each of them and receives, as messages."""
+    """Yield what an exchange with neighbors sends to each of them and receives, as messages."""
     resolved = call.prepared.resolved
     assert resolved is not None
     what, send, recv = resolved.call, cast("Any", call.send), cast("Any", call.recv)

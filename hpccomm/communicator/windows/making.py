@@ -61,11 +61,11 @@ def _made(core: Core, array: Array) -> Window:
     direct = backend.size == 1
     reached: dict[int, Array | Pages] = {backend.rank: array}
     if exposure is not None:
-        neighbours = backend.topology.neighbours(backend.rank)
-        records = {rank: np.frombuffer(messages[rank][8:], np.int64) for rank in neighbours}
+        neighbors = backend.topology.neighbors(backend.rank)
+        records = {rank: np.frombuffer(messages[rank][8:], np.int64) for rank in neighbors}
         direct = exposure.take_records(records) is Reach.DIRECT
         if direct:
-            for rank in neighbours:
+            for rank in neighbors:
                 if rank != backend.rank and sizes[rank]:
                     reached[rank] = exposure.peer_buffer(rank, 0, array.dtype)
     # The same on all ranks, since the ranks of a node have the same records.

@@ -24,7 +24,7 @@ from hpccomm.memory.shared import libc
 
 
 class FreeRanges:
-    """The free parts of the bytes from 0 to `size`: best fit, with neighbours merged.
+    """The free parts of the bytes from 0 to `size`: best fit, with neighbors merged.
 
     D. E. Knuth, "The Art of Computer Programming", volume 1, section 2.5.
 

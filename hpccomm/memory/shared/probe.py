@@ -31,7 +31,7 @@ _ANOTHER = "another process has its number here: they run in containers of their
 
 
 class Offer(NamedTuple):
-    """Memory of a process that its neighbours try to reach. Plain data.
+    """Memory of a process that its neighbors try to reach. Plain data.
 
     Attributes
     ----------
@@ -56,7 +56,7 @@ class Offer(NamedTuple):
 
 
 class ProbeResult(NamedTuple):
-    """Why a process could not reach the memory of its neighbours; empty strings if it could.
+    """Why a process could not reach the memory of its neighbors; empty strings if it could.
 
     Attributes
     ----------

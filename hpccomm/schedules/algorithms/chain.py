@@ -1,6 +1,6 @@
 """Chain: each rank passes the array on to the next one, segment by segment.
 
-A rank sends the array once and receives it once, to and from neighbours. No broadcast or reduce needs
+A rank sends the array once and receives it once, to and from neighbors. No broadcast or reduce needs
 fewer elements. But n-1 messages follow each other before the last rank has anything. So it suits large
 arrays on few ranks. See R. van de Geijn, "On global combine operations", 1994; J. Watts, R. van de Geijn, "A
 pipelined broadcast for multidimensional meshes", 1995.

@@ -92,14 +92,14 @@ def halving_rounds(
         pair = (Place(source, part), incoming)
         result = Place(work.buffer, part + shift)
         yield Round(
-            receives=(transfers(rank, core.neighbour, SCRATCH, slot, count, paired),),
-            sends=(transfers(rank, core.neighbour, source, sent, sent_count, paired),),
+            receives=(transfers(rank, core.neighbor, SCRATCH, slot, count, paired),),
+            sends=(transfers(rank, core.neighbor, source, sent, sent_count, paired),),
             local=(folds(rank, pair, result, count, final=False, where=paired),),
         )
         high = high + shift
         yield Round(
-            receives=(transfers(rank, core.neighbour, work.buffer, high, high_count, core.helps),),
-            sends=(transfers(rank, core.neighbour, work.buffer, high, high_count, core.passive),),
+            receives=(transfers(rank, core.neighbor, work.buffer, high, high_count, core.helps),),
+            sends=(transfers(rank, core.neighbor, work.buffer, high, high_count, core.passive),),
         )
         so_far = [(source, 0, core.active & ~core.helps), (work.buffer, shift, core.helps)]
     distance = half
@@ -207,8 +207,8 @@ def reduce_scatter(group: Group, call: Signature, _tuning: Tuning) -> Schedule:
         theirs, their_count = blocks.at((at + 1) % n)
         own = copies(rank, Place(SCRATCH, start), Place(RECV, 0), count, core.active)
         yield Round(
-            receives=(transfers(rank, core.neighbour, RECV, 0, count, core.passive),),
-            sends=(transfers(rank, core.neighbour, SCRATCH, theirs, their_count, core.helps),),
+            receives=(transfers(rank, core.neighbor, RECV, 0, count, core.passive),),
+            sends=(transfers(rank, core.neighbor, SCRATCH, theirs, their_count, core.helps),),
             local=(own,),
         )
 

@@ -52,7 +52,7 @@ def with_others(group: Group, where: Mask | None = None) -> tuple[Group, Column]
     Group
         n-1 rows for each rank.
     ndarray of int64
-        The other position in each row. Each rank begins with its right neighbour, so that not all
+        The other position in each row. Each rank begins with its right neighbor, so that not all
         ranks begin with rank 0.
     """
     n = group.size

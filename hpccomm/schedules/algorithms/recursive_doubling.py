@@ -14,7 +14,7 @@ all_gather      k                (n-1)/n of the result
 ==============  ===============  =======================
 
 Where n is not a power of two, k is log2 of the largest power of two below n, and there are two more rounds.
-In them the ranks that are too many, the passive ones, send their array or block to an active neighbour,
+In them the ranks that are too many, the passive ones, send their array or block to an active neighbor,
 which works for both, and receive the result.
 
 `ALGORITHMS` lists it; hierarchical algorithms use its phases.
@@ -58,11 +58,11 @@ class ActiveRanks:
     passive, active : ndarray of bool
         Whether a row is a passive rank, and whether it is an active one.
     helps : ndarray of bool
-        Whether a row works for a passive neighbour too.
-    neighbour : ndarray of int64
+        Whether a row works for a passive neighbor too.
+    neighbor : ndarray of int64
         The rank of the other one of a pair; without a pair, the own rank.
     number : ndarray of int64
-        The number among the active ranks; a passive rank has the number of its neighbour.
+        The number among the active ranks; a passive rank has the number of its neighbor.
     """
 
     def __init__(self, group: Group, root: Column | int = 0) -> None:
@@ -75,7 +75,7 @@ class ActiveRanks:
         self.active = ~self.passive
         self.helps = paired & self.active
         other: Column = np.where(paired, at ^ 1, at)
-        self.neighbour = group.peer((other + root) % n)
+        self.neighbor = group.peer((other + root) % n)
         self.number = np.where(paired, at // 2, at - self.extra)
         self._group = group
         self._root = root
@@ -125,8 +125,8 @@ def _all_reduce_rounds(piece: PhasePiece) -> Rounds:
     so_far = [(own, core.active)]
     if core.extra:
         yield Round(
-            receives=(transfers(rank, core.neighbour, SCRATCH, slot, count, core.helps),),
-            sends=(transfers(rank, core.neighbour, source, start, count, core.passive),),
+            receives=(transfers(rank, core.neighbor, SCRATCH, slot, count, core.helps),),
+            sends=(transfers(rank, core.neighbor, source, start, count, core.passive),),
             local=(folds(rank, (own, theirs), result, count, final=False, where=core.helps),),
         )
         so_far = [(own, core.active & ~core.helps), (result, core.helps)]
@@ -146,8 +146,8 @@ def _all_reduce_rounds(piece: PhasePiece) -> Rounds:
         so_far = [(result, core.active)]
     if core.extra:
         yield Round(
-            receives=(transfers(rank, core.neighbour, RECV, start, count, core.passive),),
-            sends=(transfers(rank, core.neighbour, RECV, start, count, core.helps),),
+            receives=(transfers(rank, core.neighbor, RECV, start, count, core.passive),),
+            sends=(transfers(rank, core.neighbor, RECV, start, count, core.helps),),
         )
 
 
@@ -161,8 +161,8 @@ def all_gather_rounds(group: Group, blocks: Blocks) -> Rounds:
         own = blocks.at(group.at)
         theirs = blocks.at((group.at + 1) % group.size)
         yield Round(
-            receives=(transfers(group.rank, core.neighbour, RECV, *theirs, core.helps),),
-            sends=(transfers(group.rank, core.neighbour, RECV, *own, core.passive),),
+            receives=(transfers(group.rank, core.neighbor, RECV, *theirs, core.helps),),
+            sends=(transfers(group.rank, core.neighbor, RECV, *own, core.passive),),
         )
     yield from spread_rounds(group, core, Spans(blocks, core))
 
@@ -195,8 +195,8 @@ def spread_rounds(group: Group, core: ActiveRanks, blocks: Blocks) -> Rounds:
     if core.extra:
         everything = span(blocks, 0 * number, 0 * number + core.size)
         yield Round(
-            receives=(transfers(rank, core.neighbour, RECV, *everything, core.passive),),
-            sends=(transfers(rank, core.neighbour, RECV, *everything, core.helps),),
+            receives=(transfers(rank, core.neighbor, RECV, *everything, core.passive),),
+            sends=(transfers(rank, core.neighbor, RECV, *everything, core.helps),),
         )
 
 

@@ -1,4 +1,4 @@
-"""Ring: each rank passes data from its left neighbour on to its right one.
+"""Ring: each rank passes data from its left neighbor on to its right one.
 
 All links are busy in every round. Each rank sends (n-1)/n of the array in each phase, and no algorithm
 needs fewer bytes. But each phase has n-1 messages one after the other. See P. Patarasuk, X. Yuan, "Bandwidth

@@ -125,7 +125,7 @@ def all_reduce(group: Group, call: Signature, tuning: Tuning) -> Schedule:
     def steps(piece: Blocks) -> Steps:
         start, count = piece.at(at)
         own = Place(RECV, start)
-        # Each begins with its right neighbour, so that not all ranks access the same memory at once.
+        # Each begins with its right neighbor, so that not all ranks access the same memory at once.
         to_peers = (
             copies(rank, own, Place(RECV, start, _of(group, (at + step) % n)), count)
             for step in range(1, n)
@@ -165,7 +165,7 @@ def reduce_scatter(group: Group, call: Signature, tuning: Tuning) -> Schedule:
 
 
 def all_gather(group: Group, call: Signature, _tuning: Tuning) -> Schedule:
-    """Each rank reads the blocks of all, its own and its right neighbours' first."""
+    """Each rank reads the blocks of all, its own and its right neighbors' first."""
     blocks = Listed(call.counts)
 
     def steps(distance: int) -> Steps:

@@ -181,7 +181,7 @@ def _ranks(n: int, per_node: int) -> float:
     return (n - per_node) / (n - 1)
 
 
-NEIGHBOURS = Crossing(_links, _all, flows=1)
+NEIGHBORS = Crossing(_links, _all, flows=1)
 """From rank to rank: the slowest link holds all others up."""
 LEADERS = Crossing(_doublings, _doublings, flows=1)
 """Along a tree in which one rank of a node communicates with others."""
@@ -202,7 +202,7 @@ TermsLine = tuple[Callable[[CallSize], CostTerms], Crossing]
 
 LINES: Mapping[tuple[str, str], TermsLine] = MappingProxyType(
     {
-        ("all_reduce", "ring"): (lambda e: e.around(2, 1), NEIGHBOURS),
+        ("all_reduce", "ring"): (lambda e: e.around(2, 1), NEIGHBORS),
         ("all_reduce", "recursive_doubling"): (
             lambda e: e.doubled(1, (e.log - e.odd) * e.m, (e.log - e.odd) * e.m),
             EXCHANGES,
@@ -219,57 +219,57 @@ LINES: Mapping[tuple[str, str], TermsLine] = MappingProxyType(
         ("all_reduce", "binomial"): (lambda e: e.tree(2, 1), LEADERS),
         ("all_reduce", "chain"): (
             lambda e: e.pipelined(2 * (e.n - 1), e.n - 1, following=1),
-            NEIGHBOURS,
+            NEIGHBORS,
         ),
-        ("all_reduce", "shm"): (lambda e: e.shared(2 * e.others, e.others), NEIGHBOURS),
+        ("all_reduce", "shm"): (lambda e: e.shared(2 * e.others, e.others), NEIGHBORS),
         ("broadcast", "tree"): (lambda e: e.two_trees(1, 0), TREES),
         ("broadcast", "binomial"): (lambda e: e.tree(1, 0), LEADERS),
-        ("broadcast", "chain"): (lambda e: e.pipelined(e.n - 1), NEIGHBOURS),
+        ("broadcast", "chain"): (lambda e: e.pipelined(e.n - 1), NEIGHBORS),
         ("broadcast", "scatter_all_gather"): (
             lambda e: CostTerms(e.n - 1, 2 * e.others),
-            NEIGHBOURS,
+            NEIGHBORS,
         ),
-        ("broadcast", "shm"): (lambda e: e.shared(e.m), NEIGHBOURS),
+        ("broadcast", "shm"): (lambda e: e.shared(e.m), NEIGHBORS),
         ("reduce", "tree"): (lambda e: e.two_trees(1, 1), TREES),
         ("reduce", "binomial"): (lambda e: e.tree(1, 1), LEADERS),
-        ("reduce", "chain"): (lambda e: e.pipelined(e.n - 1, e.n - 1), NEIGHBOURS),
+        ("reduce", "chain"): (lambda e: e.pipelined(e.n - 1, e.n - 1), NEIGHBORS),
         ("reduce", "halving_doubling"): (lambda e: e.doubled(2, 2 * e.others, e.others), HALVES),
         ("reduce", "pairwise"): (
             lambda e: CostTerms(e.n, 2 * e.others, e.others),
             PAIRS,
         ),
-        ("reduce", "shm"): (lambda e: e.shared(2 * e.others, e.others), NEIGHBOURS),
-        ("all_gather", "ring"): (lambda e: e.around(1, 0), NEIGHBOURS),
+        ("reduce", "shm"): (lambda e: e.shared(2 * e.others, e.others), NEIGHBORS),
+        ("all_gather", "ring"): (lambda e: e.around(1, 0), NEIGHBORS),
         ("all_gather", "bruck"): (lambda e: CostTerms(e.log, e.others), HALVES),
         ("all_gather", "recursive_doubling"): (
             lambda e: CostTerms(e.log + e.odd, e.others + e.odd * e.m),
             HALVES,
         ),
         ("all_gather", "linear"): (lambda e: e.everyone(e.others), PAIRS),
-        ("all_gather", "shm"): (lambda e: e.shared(e.others), NEIGHBOURS),
-        ("reduce_scatter", "ring"): (lambda e: e.around(1, 1), NEIGHBOURS),
+        ("all_gather", "shm"): (lambda e: e.shared(e.others), NEIGHBORS),
+        ("reduce_scatter", "ring"): (lambda e: e.around(1, 1), NEIGHBORS),
         ("reduce_scatter", "halving_doubling"): (
             lambda e: CostTerms(
                 e.log + 2 * e.odd, e.others + e.odd * e.m, e.others + e.odd * e.m / 2
             ),
             HALVES,
         ),
-        ("reduce_scatter", "shm"): (lambda e: e.shared(e.others, e.others), NEIGHBOURS),
+        ("reduce_scatter", "shm"): (lambda e: e.shared(e.others, e.others), NEIGHBORS),
         ("all_to_all", "pairwise"): (lambda e: CostTerms(e.n // 2, e.others), PAIRS),
         ("all_to_all", "bruck"): (lambda e: CostTerms(e.log, e.log * e.m / 2), HALVES),
         ("all_to_all", "linear"): (lambda e: e.everyone(e.others), PAIRS),
         ("all_to_all", "hierarchical"): (lambda e: CostTerms(e.n // 2, e.others), PAIRS),
-        ("all_to_all", "shm"): (lambda e: e.shared(e.others), NEIGHBOURS),
+        ("all_to_all", "shm"): (lambda e: e.shared(e.others), NEIGHBORS),
         ("gather", "linear"): (lambda e: e.everyone(e.others), ROOT),
         ("gather", "binomial"): (lambda e: CostTerms(e.depth, e.others), SUBTREES),
-        ("gather", "shm"): (lambda e: e.shared(e.others), NEIGHBOURS),
+        ("gather", "shm"): (lambda e: e.shared(e.others), NEIGHBORS),
         ("scatter", "linear"): (lambda e: e.everyone(e.others), ROOT),
         ("scatter", "binomial"): (lambda e: CostTerms(e.depth, e.others), SUBTREES),
-        ("scatter", "shm"): (lambda e: e.shared(e.others), NEIGHBOURS),
-        ("scan", "linear"): (lambda e: e.pipelined(e.n - 1, e.n - 1), NEIGHBOURS),
+        ("scatter", "shm"): (lambda e: e.shared(e.others), NEIGHBORS),
+        ("scan", "linear"): (lambda e: e.pipelined(e.n - 1, e.n - 1), NEIGHBORS),
         ("scan", "binomial"): (lambda e: e.tree(1, 1), EXCHANGES),
         ("scan", "pairwise"): (lambda e: e.around(2, 1), PAIRS),
-        ("scan", "shm"): (lambda e: e.shared(5 * e.others, e.others), NEIGHBOURS),
+        ("scan", "shm"): (lambda e: e.shared(5 * e.others, e.others), NEIGHBORS),
         ("barrier", "dissemination"): (lambda e: CostTerms(e.log), EXCHANGES),
     }
 )

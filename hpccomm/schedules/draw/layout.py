@@ -14,7 +14,7 @@ from hpccomm.schedules.draw.text import contributed, members, routes, runs
 from hpccomm.schedules.draw.trace import Data, DrawnStep, Move
 from hpccomm.units import ranges
 
-Colour = tuple[float, float, float]
+Color = tuple[float, float, float]
 
 # Inches; the size of type is in points.
 LINE = 0.17  # of a label's text
@@ -47,7 +47,7 @@ VIRIDIS = (
     (0.296, 0.762, 0.424),
     (0.637, 0.857, 0.217),
 )
-"""Red, green and blue along the colour scale, up to where it is too light on white."""
+"""Red, green and blue along the color scale, up to where it is too light on white."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,13 +60,13 @@ class Caption:
         What moves; empty for a message without data.
     whose : str
         The ranks whose contributions were folded in it; for several blocks, the ranks that sent them.
-    colour : tuple of float
+    color : tuple of float
         Red, green, blue, from 0 to 1.
     """
 
     text: str
     whose: str
-    colour: Colour
+    color: Color
 
     @property
     def width(self) -> float:
@@ -146,18 +146,18 @@ def label(data: Data, subject: Subject) -> Caption:
 
 def _blocks(blocks: Sequence[tuple[int, int]], size: int) -> Caption:
     """Return the label of exchanged blocks: their source and target ranks."""
-    colour = shade(blocks[0][0] / max(size - 1, 1))
+    color = shade(blocks[0][0] / max(size - 1, 1))
     if len(blocks) == 1:
-        return Caption("→".join(map(str, blocks[0])), "", colour)
+        return Caption("→".join(map(str, blocks[0])), "", color)
     senders, receivers = ({block[end] for block in blocks} for end in (0, 1))
     text, whose = f"→{ranges(receivers)}", f"of {ranges(senders)}"
     if max(len(text), len(whose)) > MOST_ROUTES:
-        return Caption(f"{len(blocks)} blocks", "", colour)
-    return Caption(text, whose, colour)
+        return Caption(f"{len(blocks)} blocks", "", color)
+    return Caption(text, whose, color)
 
 
-def shade(place: float) -> Colour:
-    """Return the colour of a value in 0 to 1, from a scale for colour-blind readers too."""
+def shade(place: float) -> Color:
+    """Return the color of a value in 0 to 1, from a scale for color-blind readers too."""
     at = np.linspace(0, 1, len(VIRIDIS))
     red, green, blue = (float(np.interp(place, at, part)) for part in zip(*VIRIDIS, strict=True))
     return red, green, blue

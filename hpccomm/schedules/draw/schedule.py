@@ -15,7 +15,7 @@ from hpccomm.schedules.draw.layout import (
     MEETING,
     TYPE,
     Caption,
-    Colour,
+    Color,
     RoundLayout,
     label,
     pitch,
@@ -48,15 +48,15 @@ MEANINGS = {
 }
 """Of the signs, left to right."""
 
-Start = tuple[Place, Colour]
-"""Where an arrow begins, and its colour."""
+Start = tuple[Place, Color]
+"""Where an arrow begins, and its color."""
 
 
 def draw(subject: Subject) -> str:
     """Draw a schedule.
 
     Each channel is a panel. The label at the beginning of an arrow says which elements move, and whose
-    contributions they hold. Colours go from the first element to the last. Arrows have ids,
+    contributions they hold. Colors go from the first element to the last. Arrows have ids,
     ``message-C-R-S-T-I``: channel, round, sender, receiver, and a number among equal ones. The ids begin
     with ``read-`` or ``write-`` where a rank accesses its peer's memory.
 
@@ -171,10 +171,10 @@ class _Panel:
                 f"-{same[which]}"
             )
             same[which] += 1
-            start, colour = starts[id(move)]
+            start, color = starts[id(move)]
             dashes = "none" if move.how == "message" else PEER_MEMORY
             places = [start, (self.at[move.target] + aside, end)]
-            self.canvas.line(places, colour, 1.3, dashes=dashes, arrow=True, name=name)
+            self.canvas.line(places, color, 1.3, dashes=dashes, arrow=True, name=name)
 
     def _labels(self, each: RoundLayout, top: float) -> dict[int, Start]:
         """Write the labels; return where each move begins, by its identity."""
@@ -186,11 +186,11 @@ class _Panel:
                 middle, foot = y + shown.height / 2, y + shown.height
                 self._label(shown, x, middle)
                 for move in moves:
-                    colour = label(move.data, self.subject).colour
+                    color = label(move.data, self.subject).color
                     side = shown.width / 2 if move.target > rank else -shown.width / 2
                     lowest = place == len(parts) - 1
                     begin = (x, foot - 0.02) if lowest else (x + side, middle)
-                    starts[id(move)] = begin, colour
+                    starts[id(move)] = begin, color
                 y = foot
         return starts
 
@@ -199,13 +199,13 @@ class _Panel:
             return
         size = shown.width, shown.height - 0.03
         corner = x - size[0] / 2, y - size[1] / 2
-        self.canvas.box(corner, size, shown.colour, level=4, rounded=0.03)
-        red, green, blue = shown.colour
-        colour = INK if 0.3 * red + 0.59 * green + 0.11 * blue > 0.55 else "white"
+        self.canvas.box(corner, size, shown.color, level=4, rounded=0.03)
+        red, green, blue = shown.color
+        color = INK if 0.3 * red + 0.59 * green + 0.11 * blue > 0.55 else "white"
         above, below = (0.33 * LINE, 0.38 * LINE) if shown.whose else (0.0, 0.0)
-        self.canvas.text((x, y - above), shown.text, TYPE, colour, bold=True, centred=True)
+        self.canvas.text((x, y - above), shown.text, TYPE, color, bold=True, centred=True)
         if shown.whose:
-            self.canvas.text((x, y + below), shown.whose, TYPE - 1, colour, centred=True)
+            self.canvas.text((x, y + below), shown.whose, TYPE - 1, color, centred=True)
 
     def _marks(self, step: DrawnStep, y: float) -> set[int]:
         """Draw the signs of local steps; return the ranks that have one."""
@@ -231,9 +231,9 @@ def _mark(canvas: Canvas, what: str, x: float, y: float) -> None:
     full = what == "final"
     canvas.circle((x, y), MARK, INK if full else "white", INK)
     arm = 0.62 * MARK
-    colour = "white" if full else INK
-    canvas.line([(x - arm, y), (x + arm, y)], colour, 1.1, level=7)
-    canvas.line([(x, y - arm), (x, y + arm)], colour, 1.1, level=7)
+    color = "white" if full else INK
+    canvas.line([(x - arm, y), (x + arm, y)], color, 1.1, level=7)
+    canvas.line([(x, y - arm), (x, y + arm)], color, 1.1, level=7)
 
 
 def _bar(canvas: Canvas, ends: Sequence[float], y: float) -> None:

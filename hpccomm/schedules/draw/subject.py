@@ -127,7 +127,7 @@ def subject(
     channels : int
         Rounds that may be under way at the same time.
     nodes : int
-        Number of nodes that the ranks lie on, neighbours together.
+        Number of nodes that the ranks lie on, neighbors together.
     deterministic : bool
         Whether contributions are folded in rank order.
     known : mapping, optional

@@ -88,7 +88,7 @@ def members(contributions: np.uint64) -> list[int]:
 
 
 def runs(elements: Column) -> list[tuple[int, int]]:
-    """Cut elements into runs of neighbours: first and one past the last of each."""
+    """Cut elements into runs of neighbors: first and one past the last of each."""
     if not len(elements):
         return []
     cuts = np.flatnonzero(np.diff(elements) != 1) + 1

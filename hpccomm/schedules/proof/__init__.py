@@ -117,7 +117,7 @@ def prove(*args: Any, **options: Any) -> None:
         By default the ranks are a ring.
     solo : bool
         Build each rank's program alone, as an executor does, instead of all at once. Both must be right,
-        and equal: see `hpccomm.schedules.proof.check_same_program`.
+        and equal: see ``hpccomm.schedules.proof.check_same_program``.
     form : str
         Which form of the algorithm to prove: ``"build"``; ``"direct"``, where the ranks of a node
         reach each other's arrays; or ``"staged"``, where they reach each other's scratch, and fold

@@ -70,7 +70,7 @@ class Checks:
             lambda i: f"the schedule names rank {rank[i]}",
         )
 
-    def neighbours(self, actor: Column, place: Place, first: Column, size: Column) -> None:
+    def neighbors(self, actor: Column, place: Place, first: Column, size: Column) -> None:
         """Check that each `actor` may access that buffer of the place's peer."""
         peer = place.peer
         assert peer is not None

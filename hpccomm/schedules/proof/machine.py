@@ -278,7 +278,7 @@ class SymbolicMachine:
                 holders.append(rows.rank[part])
                 continue
             actor, size = rows.rank[part], rows.size[part]
-            self._checks.neighbours(actor, place, rows.first[part], size)
+            self._checks.neighbors(actor, place, rows.first[part], size)
             holders.append(place.peer + rows.first[part])
         start, holder = np.concatenate(starts), np.concatenate(holders)
         code = np.repeat([CODES[place.buffer] for place in places], rows.lengths)
