@@ -20,25 +20,19 @@ error     predicted gain over measured gain, less 1, without its sign; gains are
 Both forms take turns, timed by Python's clock. Their figures are medians over the rounds, of the slowest rank.
 """
 
-import argparse
 import os
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING
 
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # a rank works on one core
 import numpy as np
 
 import hpccomm
-from contest import figures, rounds
+from contest import program
 from contest.figures import Figure
+from contest.program import Ranks
+from contest.rounds import Call
 from hpccomm.recordings.advice import Analysis, advise
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from mpi4py.MPI import Intracomm
-
-    from contest.rounds import Call
 
 MATRIX = np.random.default_rng(0).normal(size=(96, 96)).astype(np.float32)
 
@@ -49,42 +43,7 @@ def work(milliseconds: float) -> None:
         np.matmul(MATRIX, MATRIX)
 
 
-def transfer(comm: hpccomm.Communicator, changed: bool) -> "Call":
-    """Return a step that is bound by communication, or its gradients as float16."""
-    return _reduced(comm, 4 << 20, changed, partial(work, 4))
-
-
-def straggler(comm: hpccomm.Communicator, changed: bool) -> "Call":
-    """Return a step in which rank 1 works for longer, or both the same."""
-    x = np.ones(1024, np.float32)
-    own = 12.5 if changed else (5, 20)[comm.rank % 2]
-
-    def step() -> None:
-        work(own)
-        comm.all_reduce(x, hpccomm.ReduceOp.AVG)
-
-    return step
-
-
-def tiny(comm: hpccomm.Communicator, changed: bool) -> "Call":
-    """Return a step of many sums of few bytes, or of one."""
-    return _many(comm, 400, changed, partial(work, 2))
-
-
-def mixed(comm: hpccomm.Communicator, changed: bool) -> "Call":
-    """Return a step with all three: late rank, many sums, gradients; or without the late rank."""
-    own = 20 if changed else (5, 35)[comm.rank % 2]
-    first = _many(comm, 200, False, partial(work, own))
-    second = _reduced(comm, 1 << 20, False, partial(work, 2))
-
-    def step() -> None:
-        first()
-        second()
-
-    return step
-
-
-def _reduced(comm: hpccomm.Communicator, nbytes: int, narrow: bool, before: "Call") -> "Call":
+def _reduced(comm: hpccomm.Communicator, nbytes: int, narrow: bool, before: Call) -> Call:
     """Return a step that works and then reduces gradients: as they are, or as float16."""
     gradients = np.ones(nbytes // 4, np.float32)
     half = gradients.astype(np.float16)
@@ -102,7 +61,7 @@ def _reduced(comm: hpccomm.Communicator, nbytes: int, narrow: bool, before: "Cal
     return step
 
 
-def _many(comm: hpccomm.Communicator, calls: int, merged: bool, before: "Call") -> "Call":
+def _many(comm: hpccomm.Communicator, calls: int, merged: bool, before: Call) -> Call:
     """Return a step that works and then sums arrays of 256 bytes: one by one, or as one array."""
     values = np.ones((calls, 64), np.float32)
 
@@ -117,27 +76,46 @@ def _many(comm: hpccomm.Communicator, calls: int, merged: bool, before: "Call") 
     return step
 
 
-PROGRAMS: "dict[str, Callable[[hpccomm.Communicator, bool], Call]]" = {
-    "transfer": transfer,
-    "straggler": straggler,
-    "tiny": tiny,
-    "mixed": mixed,
+def _own(comm: hpccomm.Communicator, changed: bool, mean: float, late: float) -> Call:
+    """Return the work of a rank: as long on all, or for longer on every second rank."""
+    return partial(work, mean if changed else (5, late)[comm.rank % 2])
+
+
+def mixed(comm: hpccomm.Communicator, changed: bool) -> Call:
+    """Return a step with all three: late rank, many sums, gradients; or without the late rank."""
+    first = _many(comm, 200, False, _own(comm, changed, 20, 35))
+    second = _reduced(comm, 1 << 20, False, partial(work, 2))
+
+    def step() -> None:
+        first()
+        second()
+
+    return step
+
+
+PROGRAMS: dict[str, tuple[Callable[[hpccomm.Communicator, bool], Call], str]] = {
+    "transfer": (lambda comm, new: _reduced(comm, 4 << 20, new, partial(work, 4)), "compress"),
+    "straggler": (
+        lambda comm, new: _reduced(comm, 4096, False, _own(comm, new, 12.5, 20)),
+        "balance",
+    ),
+    "tiny": (lambda comm, new: _many(comm, 400, new, partial(work, 2)), "merge"),
+    "mixed": (mixed, "balance"),
 }
-CAUSES = {"transfer": "compress", "straggler": "balance", "tiny": "merge", "mixed": "balance"}
-"""What the change of each is called in advice."""
+"""Returns a step of each program before its change, or after it; and what the change is called in advice."""
 
 
-def measure(
-    name: str, comm: hpccomm.Communicator, bare: "Intracomm", turns: int
-) -> dict[str, Figure]:
+def measured(name: str, ranks: Ranks) -> dict[str, Figure]:
     """Measure the figures of one program. Collective; on rank 0."""
-    forms = [PROGRAMS[name](comm, changed) for changed in (False, True)]
-    halves = [rounds.compete(forms, bare, turns)]
+    comm, turns = ranks.comm, ranks.request.rounds
+    make, cause = PROGRAMS[name]
+    forms = [make(comm, changed) for changed in (False, True)]
+    halves = [ranks.compete(*forms)]
     with comm.record() as recorder:
         for _ in range(2 * turns):
             forms[0]()
             recorder.step()
-    halves.append(rounds.compete(forms, bare, turns))
+    halves.append(ranks.compete(*forms))
     if comm.rank:
         return {}
     before, after = (np.concatenate([half[at].rounds for half in halves]) for at in range(2))
@@ -153,32 +131,19 @@ def measure(
         f"predicted {analysis.step * 1e3:.2f} to {advice[0].seconds * 1e3:.2f}, {predicted * 1e3:.2f}"
     )
     return {
-        f"{name} first": Figure(float(advice[0].cause == CAUSES[name]), advice[0].what),
+        f"{name} first": Figure(float(advice[0].cause == cause), advice[0].what),
         f"{name} error": Figure(abs(predicted / gain - 1), says),
     }
 
 
-def main() -> None:
-    """Measure and print."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    figures.add_arguments(parser, "straggler error")
-    parser.add_argument(
-        "--rounds", type=int, default=15, help="half the turns of each (%(default)s)"
-    )
-    request = parser.parse_args()
-    from mpi4py import MPI  # starts MPI
-
-    bare = MPI.COMM_WORLD.Dup()
-    measured: dict[str, Figure] = {}
-    with hpccomm.new_comm() as comm:
-        for name in dict.fromkeys(each.split()[0] for each in request.figures):
-            measured |= measure(name, comm, bare, request.rounds)
-        rank = comm.rank
-    if rank == 0:
-        figures.show({name: measured[name] for name in request.figures}, request.json)
+def measure(names: Sequence[str], ranks: Ranks) -> dict[str, Figure]:
+    """Measure figures, program by program. Collective."""
+    found: dict[str, Figure] = {}
+    for group in program.grouped(names):
+        found |= measured(group[0].split()[0], ranks)
+    return found
 
 
 if __name__ == "__main__":
-    main()
+    half = program.turns(15, "of each, twice")
+    program.on_ranks(__doc__, "straggler error", measure, rounds=half)

@@ -12,32 +12,31 @@ The run is stored as JSON under ``results/bench/``, or where ``--output`` says. 
 promise fell short twice in a row; 2 if something could not be measured.
 """
 
-import argparse
 import json
 import os
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from importlib.metadata import version
 from itertools import groupby
 from pathlib import Path
+from typing import Any
 
-from contest import figures
+from contest import figures, jobs, program
 from contest.figures import Figure
+from contest.jobs import CHECKOUT, UNAVAILABLE
 from contest.machine import machine
-from contest.promises import FILE, Group, Promise, promises, selected
+from contest.program import Option
+from contest.promises import FILE, Group, Promise, promises
 
-CHECKOUT = Path(__file__).resolve().parents[1]
 TOLERANCE = 0.1
 """By which a figure may be worse than that of another checkout: as much as launches differ."""
 PATIENCE = 240.0
 """Seconds after which a command is stopped."""
-UNAVAILABLE = 77
-"""Exit status of a script that a machine does not allow."""
 
 
 class CannotMeasure(Exception):
@@ -77,13 +76,11 @@ class Line:
         if not self.others:
             return False
         mine, other = self.tries[-1], self.others[-1]
-        if (
-            mine.seconds is not None
-            and other.seconds is not None
-            and mine.seconds <= other.seconds * (1 + TOLERANCE)
-        ):
-            return False
-        return self.promise.worse(mine.value, other.value, TOLERANCE)
+        if mine.seconds is not None and other.seconds is not None:
+            longer = mine.seconds > other.seconds * (1 + TOLERANCE)
+        else:
+            longer = True
+        return longer and self.promise.worse(mine.value, other.value, TOLERANCE)
 
     @property
     def verdict(self) -> str:
@@ -101,13 +98,12 @@ class Line:
             return f"{self.verdict:8}{one.name:52} {self.skipped}"
         measured, unit = self.tries[-1], one.group.unit
         bound = f"(at {one.kind} {one.bound:g})"
-        text = (
-            f"{self.verdict:8}{one.name:52}{measured.value:9.3f} {unit} {bound:16} {measured.says}"
+        lines = [(self.verdict, one.name, bound, measured)]
+        lines += [("", "  against", "", other) for other in self.others[-1:]]
+        return "\n".join(
+            f"{verdict:8}{name:52}{figure.value:9.3f} {unit} {limit:16} {figure.says}"
+            for verdict, name, limit, figure in lines
         )
-        if self.others:
-            other = self.others[-1]
-            text += f"\n{'':8}{'  against':52}{other.value:9.3f} {unit} {'':16} {other.says}"
-        return text
 
     def record(self) -> dict[str, object]:
         """Return what is stored."""
@@ -137,14 +133,8 @@ def measured(group: Group, names: Sequence[str], checkout: Path) -> dict[str, Fi
         ]
         environment = {"OMPI_MCA_osc": "^ucx", **os.environ, "HPCCOMM_VENV": sys.prefix}
         try:
-            done = subprocess.run(
-                command,
-                cwd=CHECKOUT,
-                env=environment,
-                capture_output=True,
-                text=True,
-                timeout=PATIENCE,
-            )
+            how: dict[str, Any] = {"cwd": CHECKOUT, "env": environment, "timeout": PATIENCE}
+            done = subprocess.run(command, capture_output=True, text=True, **how)
         except subprocess.TimeoutExpired:
             raise CannotMeasure(f"was stopped after {PATIENCE:g} s") from None
         if done.returncode == UNAVAILABLE:
@@ -157,31 +147,23 @@ def measured(group: Group, names: Sequence[str], checkout: Path) -> dict[str, Fi
 def _launcher(group: Group) -> list[str]:
     """Return what the command of a group is started by."""
     if group.cluster is not None:
-        nodes, ranks = map(str, group.cluster)
-        script = str(CHECKOUT / "jobs" / "virtual_cluster.sh")
-        places = ["--nodes", nodes, "--ranks-per-node", ranks, "--link", "1gbit", "--"]
-        return ["bash", script, *places]
-    if group.ranks is None:
-        return []
-    beside = Path(sys.executable).parent / "mpiexec"
-    return [os.environ.get("HPCCOMM_MPIEXEC", str(beside)), "-n", str(group.ranks)]
+        return jobs.cluster(*group.cluster)
+    return [] if group.ranks is None else [jobs.mpiexec(), "-n", str(group.ranks)]
 
 
 def measure(lines: Sequence[Line], against: Path | None) -> bool:
     """Measure promises group by group and print them; return whether all could be measured."""
     complete = True
-    for group, members in _by_group(lines):
+    for group, of_group in groupby(lines, key=lambda line: line.promise.group):
+        members = list(of_group)
         names = [line.promise.figure for line in members]
         for checkout in [CHECKOUT] if against is None else [CHECKOUT, against]:
             try:
                 found = measured(group, names, checkout)
-            except Unavailable as error:
-                _skip(members, str(error))
-                break
             except CannotMeasure as error:
-                complete = False
-                print(f"{group.name}: {error}", file=sys.stderr, flush=True)
-                _skip(members, "could not be measured, as said above")
+                complete &= isinstance(error, Unavailable)
+                for line in members:
+                    line.skipped = str(error)
                 break
             for line in members:
                 figure = found.get(line.promise.figure)
@@ -194,16 +176,6 @@ def measure(lines: Sequence[Line], against: Path | None) -> bool:
         for line in members:
             print(line.text(), flush=True)
     return complete
-
-
-def _skip(lines: Sequence[Line], why: str) -> None:
-    for line in lines:
-        line.skipped = why
-
-
-def _by_group(lines: Sequence[Line]) -> Iterable[tuple[Group, list[Line]]]:
-    for group, members in groupby(lines, key=lambda line: line.promise.group):
-        yield group, list(members)
 
 
 def facts(against: Path | None) -> dict[str, object]:
@@ -222,47 +194,29 @@ def facts(against: Path | None) -> dict[str, object]:
 
 def _commit(checkout: Path) -> str:
     """Return the commit of a checkout, with a plus sign where files differ; nothing without git."""
-    git = ["git", "-C", str(checkout)]
+    words = ["git", "describe", "--always", "--abbrev=12", "--exclude=*", "--dirty=+"]
     try:
-        head = subprocess.run(
-            [*git, "rev-parse", "HEAD"], capture_output=True, text=True, check=True
-        )
-        changed = subprocess.run(
-            [*git, "status", "--porcelain", "-uno"], capture_output=True, text=True
-        )
+        said = subprocess.check_output(words, cwd=checkout, text=True, stderr=subprocess.DEVNULL)
+        return said.strip()
     except (OSError, subprocess.CalledProcessError):
         return ""
-    return head.stdout.strip()[:12] + "+" * bool(changed.stdout.strip())
-
-
-def parse() -> argparse.Namespace:
-    """Read the command line."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, prog="bench.sh"
-    )
-    parser.add_argument(
-        "names", nargs="*", metavar="NAME", help="a part of the names of promises (default: all)"
-    )
-    parser.add_argument(
-        "--list", action="store_true", help="print the promises and measure nothing"
-    )
-    parser.add_argument("--against", type=Path, metavar="DIR", help="a checkout to compare with")
-    parser.add_argument(
-        "--promises", type=Path, default=FILE, metavar="FILE.toml", help="other promises than ours"
-    )
-    parser.add_argument("--output", type=Path, metavar="FILE.json", help="where the run is stored")
-    return parser.parse_args()
 
 
 def main() -> int:
     """Measure, print and store; return the exit status."""
-    request = parse()
-    lines = [Line(promise) for promise in selected(list(promises(request.promises)), request.names)]
+    options = {
+        "list": Option(False, "print the promises and measure nothing"),
+        "against": Option(None, "a checkout to compare with", Path),
+        "promises": Option(FILE, "other promises than ours", Path),
+        "output": Option(None, "JSON file in which the run is stored", Path),
+    }
+    parser = program.parser(__doc__, options)
+    parser.prog = "bench.sh"
+    parser.add_argument("names", nargs="*", help="parts of the names of promises (default: all)")
+    request = parser.parse_args()
+    lines = [Line(promise) for promise in promises(request.promises, request.names or ("",))]
     if not lines:
-        print(
-            f"no promise has {' or '.join(request.names)} in its name; see --list", file=sys.stderr
-        )
-        return 2
+        parser.error(f"no promise has {' or '.join(request.names)} in its name; see --list")
     if request.list:
         for line in lines:
             one = line.promise
@@ -270,8 +224,7 @@ def main() -> int:
         return 0
     against = None if request.against is None else request.against.resolve()
     if against is not None and not (against / "hpccomm").is_dir():
-        print(f"{against} has no folder hpccomm; give a checkout's root", file=sys.stderr)
-        return 2
+        parser.error(f"{against} has no folder hpccomm; give a checkout's root")
     begin = time.perf_counter()
     said = facts(against)
     print("".join(f"# {name}: {value}\n" for name, value in said.items()), flush=True)
@@ -283,17 +236,12 @@ def main() -> int:
     short = [line.promise.name for line in lines if line.short]
     skipped = sum(not line.tries for line in lines)
     seconds = time.perf_counter() - begin
-    kept = len(lines) - len(short) - skipped
-    print(
-        f"\n# {kept} kept, {len(short)} short twice in a row, {skipped} skipped, in {seconds:.0f} s"
-    )
+    counts = f"{len(lines) - len(short) - skipped} kept, {len(short)} short twice in a row"
+    print(f"\n# {counts}, {skipped} skipped, in {seconds:.0f} s")
     for name in short:
         print(f"#   short: {name}")
-    output = request.output
-    if output is None:
-        output = (
-            CHECKOUT / "results" / "bench" / f"{datetime.now().astimezone():%Y%m%d-%H%M%S}.json"
-        )
+    file = f"{datetime.now().astimezone():%Y%m%d-%H%M%S}.json"
+    output = request.output or CHECKOUT / "results" / "bench" / file
     output.parent.mkdir(parents=True, exist_ok=True)
     run = {**said, "seconds": round(seconds), "promises": [line.record() for line in lines]}
     output.write_text(json.dumps(run, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")

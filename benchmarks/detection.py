@@ -9,29 +9,25 @@ at 95 % of the rate of the others, in alternation. Then `hpccomm compare` judges
 docs/compare.rst has what came of it.
 """
 
-import argparse
 import random
-import subprocess
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from contest import jobs, program
+from contest.program import REQUIRED, Option
 from hpccomm.comparison.launches import Side
 from hpccomm.comparison.verdict import FASTER, SLOWER, compare
 from hpccomm.results.reader import read
 from hpccomm.results.run import Run
 
-CHECKOUT = Path(__file__).parents[1]
 KINDS = {"base": "1gbit", "slow": "950mbit"}
 PERF = ("all_reduce", "-b", "2M", "-e", "8M", "-f", "2", "-n", "10", "-w", "3")
 
 
 def launch(folder: Path, kind: str) -> None:
     """Add a run to the file of a kind."""
-    cluster = ["bash", str(CHECKOUT / "jobs" / "virtual_cluster.sh")]
-    cluster += ["--nodes", "2", "--ranks-per-node", "1", "--link", KINDS[kind], "--"]
-    perf = [sys.executable, "-m", "hpccomm", "perf", *PERF, "--output", str(folder / f"{kind}.h5")]
-    subprocess.run([*cluster, *perf], check=True, stdout=subprocess.DEVNULL)
+    perf = [*jobs.HPCCOMM, "perf", *PERF, "--output", str(folder / f"{kind}.h5")]
+    jobs.run([*jobs.cluster(2, 1, KINDS[kind]), *perf])
 
 
 def verdicts(base: Sequence[Run], new: Sequence[Run]) -> list[str]:
@@ -41,12 +37,13 @@ def verdicts(base: Sequence[Run], new: Sequence[Run]) -> list[str]:
 
 def main() -> None:
     """Launch, unless there are enough, and draw."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--folder", type=Path, required=True, help="where the results files go")
-    parser.add_argument("--launches", type=int, default=40, help="of each kind (default 40)")
-    parser.add_argument("--comparisons", type=int, default=20, help="of each sort (default 20)")
-    parser.add_argument("--only-draw", action="store_true", help="take the launches that are there")
-    args = parser.parse_args()
+    options = {
+        "folder": Option(REQUIRED, "where the results files go", Path),
+        "launches": Option(40, "of each kind"),
+        "comparisons": Option(20, "of each sort"),
+        "only-draw": Option(False, "take the launches that are there"),
+    }
+    args = program.parser(__doc__, options).parse_args()
     args.folder.mkdir(exist_ok=True)
     for number in range(0 if args.only_draw else args.launches):
         for kind in KINDS:

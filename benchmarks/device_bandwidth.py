@@ -21,12 +21,14 @@ import numpy as np
 from mpi4py import MPI
 
 import hpccomm
-from contest.bare_nccl import BareNccl, Call, shares_a_device, versions
+from contest import program
+from contest.device import BareNccl, on_stream, shares_a_device, versions
+from contest.program import Option
+from contest.rounds import Call
 from contest.verdicts import Verdicts
 from hpccomm.bench.flag import add_flags
-from hpccomm.bench.perf import flags, readers, sweep
+from hpccomm.bench.perf import flags, sweep
 from hpccomm.bench.perf.sources import source_of
-from hpccomm.units import size
 
 LEAST = 0.98
 """Of the bare loop's bandwidth."""
@@ -37,32 +39,27 @@ OUT_OF_PLACE, IN_PLACE = 5, 9
 
 def main() -> None:
     """Measure and print."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument(
-        "--sizes",
-        type=lambda text: [size(part) for part in readers.listed(text)],
-        default="1M,4M,16M,64M,256M",
-        help="bytes, with K, M or G",
-    )
-    parser.add_argument("--iters", type=int, default=50, help="repetitions of a turn")
-    parser.add_argument("--turns", type=int, default=11)
-    arguments = parser.parse_args()
+    options = {
+        "sizes": Option("1M,4M,16M,64M,256M", "bytes, with K, M or G", program.sizes),
+        "iters": Option(50, "repetitions of a turn"),
+        "turns": program.turns(11),
+    }
+    arguments = program.parser(__doc__, options).parse_args()
 
     import cupy
 
     with hpccomm.new_comm("nccl") as comm:
-        assert comm.device is not None
         verdicts = Verdicts(shown=comm.rank == 0)
         shared = shares_a_device(comm)
-        with cupy.cuda.Device(comm.device), cupy.cuda.Stream(non_blocking=True) as stream:
-            bare = BareNccl(MPI.COMM_WORLD, comm.device)
+        with on_stream(comm) as stream:
+            bare = BareNccl(comm)
             if comm.rank == 0:
                 shares = "sharing a GPU" if shared else "with a GPU each"
                 print(f"# all_reduce float32 sum, {comm.size} ranks {shares}; {versions()}")
                 print(
-                    f"# {arguments.turns} turns of {arguments.iters} repetitions; "
-                    "microseconds, and the bandwidth of perf over that of the bare loop"
+                    f"# {arguments.turns} turns of {arguments.iters} repetitions; microseconds, and"
                 )
+                print("# the bandwidth of perf over that of the bare loop")
                 print(f"# {'bytes':>12s} {'':12s} {'perf':>10s} {'bare':>10s} {'ratio':>7s}")
             worst = 2.0
             for nbytes in arguments.sizes:
@@ -78,17 +75,12 @@ def main() -> None:
                 for at, where in enumerate(("out of place", "in place")):
                     ours, theirs_ = np.median(of_perf[:, at]), np.median(of_bare[:, at])
                     if comm.rank == 0:
-                        print(
-                            f"  {nbytes:12d} {where:12s} {ours:10.2f} {theirs_:10.2f} "
-                            f"{ratios[at]:7.3f}"
-                        )
+                        times = f"{ours:10.2f} {theirs_:10.2f} {ratios[at]:7.3f}"
+                        print(f"  {nbytes:12d} {where:12s} {times}")
             bare.close()
         worst = comm.broadcast_object(worst)  # one verdict, and one exit status
-    verdicts.limit(
-        worst >= LEAST,
-        f"perf all_reduce --backend nccl has {worst:.1%} of the bare loop's bandwidth or more "
-        f"(at least {LEAST:.0%})",
-    )
+    has = f"perf all_reduce --backend nccl has {worst:.1%} of the bare loop's bandwidth or more"
+    verdicts.limit(worst >= LEAST, f"{has} (at least {LEAST:.0%})")
     sys.exit(verdicts.failed)
 
 

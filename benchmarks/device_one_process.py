@@ -8,7 +8,6 @@ Folds are the largest part of hpccomm's own code on a device. Their results are 
 bit for bit. A verdict stands in a line of its own; the exit status is 1 if one fails.
 """
 
-import sys
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -17,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import hpccomm
-from contest.bare_nccl import versions
+from contest.device import check, one_rank, to_device, to_host
 from contest.verdicts import Verdicts
 from hpccomm import dtypes
 from hpccomm.dtypes import DType
@@ -25,21 +24,9 @@ from hpccomm.memory.cuda.folding import DeviceElements, DeviceFolder
 from hpccomm.memory.cuda.memory import Scratch
 from hpccomm.memory.folding import Folder
 from hpccomm.reductions import ReduceOp, meaningful, premul_sum
-from hpccomm.testing import run_ranks
 
 SIZES = (1 << 10, 1 << 20, 16 << 20)
 """Bytes of registered memory."""
-
-
-def main() -> None:
-    """Check and print."""
-    verdicts = Verdicts(shown=True)
-    print(f"# one process, one rank; {versions()}")
-    with verdicts.part("a communicator of one rank"):
-        run_ranks(1, calls, verdicts, backend="nccl")
-    with verdicts.part("folds"):
-        folds(verdicts)
-    sys.exit(verdicts.failed)
 
 
 def calls(comm: hpccomm.Communicator, verdicts: Verdicts) -> None:
@@ -141,25 +128,11 @@ def bits(dtype: DType, count: int, seed: int) -> NDArray[Any]:
     return random.normal(size=count).astype(dtype)
 
 
-def to_device(x: NDArray[Any]) -> Any:
-    """Return a device array with a host array's bits."""
-    import cupy
-
-    return cupy.ndarray(x.shape, x.dtype, cupy.asarray(x.view(np.uint8)).data)
-
-
-def to_host(x: Any, dtype: DType) -> NDArray[Any]:
-    """Return a device array's elements."""
-    import cupy
-
-    got: NDArray[Any] = cupy.ndarray((x.size * dtype.itemsize,), np.uint8, x.data).get()
-    return got.view(dtype)
-
-
 def named(wrong: list[str]) -> str:
     """Return what is wrong, as text."""
     return f"wrong: {', '.join(wrong)}" if wrong else "right"
 
 
 if __name__ == "__main__":
-    main()
+    parts = {"a communicator of one rank": one_rank(calls), "folds": folds}
+    check("one process, one rank", parts)

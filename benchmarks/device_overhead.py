@@ -14,7 +14,6 @@ differences within a round. CUDA graphs with one call each are replayed in the s
 A verdict stands in a line of its own; the exit status is 1 if one fails.
 """
 
-import argparse
 import sys
 from functools import partial
 from typing import Any
@@ -23,8 +22,10 @@ import numpy as np
 from mpi4py import MPI
 
 import hpccomm
-from contest.bare_nccl import BareNccl, Call, versions
-from contest.rounds import Times, compete
+from contest import program
+from contest.device import BareNccl, captured, on_stream, versions
+from contest.program import Option
+from contest.rounds import Call, Times, compete
 from contest.verdicts import Verdicts
 
 BARE = "CuPy's allReduce"
@@ -39,63 +40,45 @@ PAST = 32
 
 def main() -> None:
     """Measure and print."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--calls", type=int, default=200, help="calls a block")
-    parser.add_argument("--blocks", type=int, default=201, help="blocks of each way")
-    arguments = parser.parse_args()
+    options = {"calls": Option(200, "calls a block"), "blocks": Option(201, "blocks of each way")}
+    arguments = program.parser(__doc__, options).parse_args()
 
     import cupy
 
-    with hpccomm.new_comm("nccl") as comm:
-        assert comm.device is not None
-        with cupy.cuda.Device(comm.device), cupy.cuda.Stream(non_blocking=True) as stream:
-            bare = BareNccl(MPI.COMM_WORLD, comm.device)
-            x, y = cupy.zeros(2, np.float32), cupy.zeros(2, np.float32)
-            stream.synchronize()
-            calls: dict[str, Call] = {
-                BARE: bare.all_reduce(x, y, stream),
-                CALL: partial(comm.all_reduce, x, out=y),
-                "plan()": comm.plan("all_reduce", x, out=y),
-            }
-            replays: dict[str, Call] = {
-                BARE: captured(stream, bare.all_reduce(x, y, stream)),
-                CALL: captured(stream, partial(comm.all_reduce, x, out=y)),
-            }
-            measured = [
-                against(ways, stream, arguments.blocks, arguments.calls)
-                for ways in (calls, replays)
-            ]
-            verdicts = Verdicts(shown=comm.rank == 0)
-            if comm.rank == 0:
-                print(f"# {x.nbytes} bytes, ranks: {comm.size}, host time to enqueue; {versions()}")
-                print(f"# {arguments.blocks} blocks of {arguments.calls} calls each, microseconds")
+    with hpccomm.new_comm("nccl") as comm, on_stream(comm) as stream:
+        bare = BareNccl(comm)
+        x, y = cupy.zeros(2, np.float32), cupy.zeros(2, np.float32)
+        stream.synchronize()
+        calls: dict[str, Call] = {
+            BARE: bare.all_reduce(x, y, stream),
+            CALL: partial(comm.all_reduce, x, out=y),
+            "plan()": comm.plan("all_reduce", x, out=y),
+        }
+        for call in calls.values():
+            call()  # what is made once, such as connections, is no part of a graph
+        replays: dict[str, Call] = {
+            name: partial(captured(stream, calls[name]).launch, stream) for name in (BARE, CALL)
+        }
+        measured = [
+            against(ways, stream, arguments.blocks, arguments.calls) for ways in (calls, replays)
+        ]
+        verdicts = Verdicts(shown=comm.rank == 0)
+        if comm.rank == 0:
+            print(f"# {x.nbytes} bytes, ranks: {comm.size}, host time to enqueue; {versions()}")
+            print(f"# {arguments.blocks} blocks of {arguments.calls} calls each, microseconds")
             for title, times in zip(("calls", "replays of graphs"), measured, strict=True):
-                show(title, times, comm.rank == 0)
-            for name, most in MOST.items():
-                cost = over(measured[0], name)
-                text = f"{name} over {BARE}: {cost:.2f} us (at most {most:g})"
-                verdicts.limit(cost <= most, text)
-            cost = over(measured[1], CALL)
-            verdicts.limit(
-                cost <= MOST_REPLAY,
-                f"graph replay of {CALL} over that of {BARE}: {cost:.2f} us "
-                f"(none, within {MOST_REPLAY:g})",
-            )
-            # NCCL frees no communicator while there is a graph with its calls.
-            replays.clear()
-            bare.close()
+                show(title, times)
+        for name, most in MOST.items():
+            cost = over(measured[0], name)
+            text = f"{name} over {BARE}: {cost:.2f} us (at most {most:g})"
+            verdicts.limit(cost <= most, text)
+        cost = over(measured[1], CALL)
+        text = f"graph replay of {CALL} over that of {BARE}: {cost:.2f} us (none, within {MOST_REPLAY:g})"
+        verdicts.limit(cost <= MOST_REPLAY, text)
+        # NCCL frees no communicator while there is a graph with its calls.
+        replays.clear()
+        bare.close()
     sys.exit(verdicts.failed)
-
-
-def captured(stream: Any, call: Call) -> Call:
-    """Return the replay of a graph that holds one call."""
-    from cupy.cuda import runtime
-
-    call()  # what is made once, such as connections, is no part of a graph
-    stream.synchronize()
-    stream.begin_capture(runtime.streamCaptureModeThreadLocal)
-    call()
-    return partial(stream.end_capture().launch, stream)
 
 
 def against(ways: dict[str, Call], stream: Any, blocks: int, calls: int) -> dict[str, Times]:
@@ -113,10 +96,8 @@ def over(measured: dict[str, Times], name: str) -> float:
     return float(np.median(measured[name].rounds - measured[BARE].rounds)) * 1e6
 
 
-def show(title: str, measured: dict[str, Times], shown: bool) -> None:
+def show(title: str, measured: dict[str, Times]) -> None:
     """Print a line for each way."""
-    if not shown:
-        return
     print(f"# {title:36s} {'median':>8s} {'min':>8s} {'over':>8s}")
     for name, times in measured.items():
         least = float(times.rounds.min()) * 1e6

@@ -12,7 +12,6 @@ all-reduce. Figures are medians over the turns, of the slowest rank.
 A verdict stands in a line of its own; the exit status is 1 if one fails.
 """
 
-import argparse
 import sys
 from dataclasses import dataclass
 
@@ -20,7 +19,9 @@ import numpy as np
 from mpi4py import MPI
 
 import hpccomm
-from contest.bare_nccl import shares_a_device, versions
+from contest import program
+from contest.device import on_stream, shares_a_device, versions
+from contest.program import Option
 from contest.verdicts import Verdicts
 
 MOST = 1.15
@@ -44,18 +45,12 @@ class Stamps:
 
 def main() -> None:
     """Measure and print."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--milliseconds", type=float, default=6.0, help="at least, of each alone")
-    parser.add_argument("--turns", type=int, default=21)
-    arguments = parser.parse_args()
-
-    import cupy
-
+    flags = {"milliseconds": Option(6.0, "at least, of each alone"), "turns": program.turns(21)}
+    arguments = program.parser(__doc__, flags).parse_args()
     options = hpccomm.CommOptions(high_priority_stream=True)
     with hpccomm.new_comm("nccl", options=options) as comm:
-        assert comm.device is not None
         shared = shares_a_device(comm)
-        with cupy.cuda.Device(comm.device), cupy.cuda.Stream(non_blocking=True):
+        with on_stream(comm):
             pair = sized(comm, arguments.milliseconds)
             alone = Stamps(
                 pair.turns(arguments.turns, product=True).product,
@@ -148,25 +143,20 @@ def show(pair: Pair, alone: Stamps, both: Stamps, ranks: int, turns: int) -> Non
 
 def judge(verdicts: Verdicts, alone: Stamps, both: Stamps, *, shared: bool) -> None:
     """Print the verdicts: that the two overlap, and what they take together."""
+    excuse = "ranks share a GPU" if shared else ""
     longer, shorter = sorted((alone.product, alone.reduction), reverse=True)
     if longer > 2 * shorter:
         text = f"the two are too unequal to tell: {longer:.2f} and {shorter:.2f} ms alone"
-        if shared:
-            verdicts.note(f"{text} (ranks share a GPU)")
-        else:
-            verdicts.limit(False, text)
+        verdicts.limit_unless(excuse, False, text)
         return
     # One after the other, the second would begin where the first ends.
     hidden = (alone.product + alone.reduction - both.end) / shorter
     together = both.end / longer
     overlap = f"all_reduce and a matrix product overlap: {hidden:.0%} of the shorter is hidden"
-    cost = f"together they take {together:.2f} x the longer"
-    if shared:
-        verdicts.note(f"{overlap} (ranks share a GPU)")
-        verdicts.note(f"{cost} (ranks share a GPU; with one each it is at most {MOST:g})")
-    else:
-        verdicts.limit(hidden >= HIDDEN, overlap)
-        verdicts.limit(together <= MOST, f"{cost} (at most {MOST:g})")
+    most = "" if shared else f" (at most {MOST:g})"
+    cost = f"together they take {together:.2f} x the longer{most}"
+    verdicts.limit_unless(excuse, hidden >= HIDDEN, overlap)
+    verdicts.limit_unless(excuse, together <= MOST, cost)
 
 
 if __name__ == "__main__":

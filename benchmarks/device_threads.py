@@ -9,7 +9,6 @@ a line of its own; the exit status is 1 if one fails.
 """
 
 import ctypes
-import sys
 import threading
 import time
 from typing import Any
@@ -17,26 +16,13 @@ from typing import Any
 import numpy as np
 
 import hpccomm
-from contest.bare_nccl import versions
+from contest.device import captured, check, one_rank
 from contest.verdicts import Verdicts
 from hpccomm.memory.cuda.library import driver_library, visible_devices
 from hpccomm.testing import run_ranks
 
 CALLS = 50
 """Staged calls that are made while a graph is captured."""
-
-
-def main() -> None:
-    """Check and print."""
-    verdicts = Verdicts(shown=True)
-    print(f"# one process, threads; {versions()}")
-    with verdicts.part("wait() in a new thread"):
-        run_ranks(1, waited_elsewhere, verdicts, backend="nccl")
-    with verdicts.part("staged calls beside a capture"):
-        beside_a_capture(verdicts)
-    with verdicts.part("contexts"):
-        contexts(verdicts)
-    sys.exit(verdicts.failed)
 
 
 def waited_elsewhere(comm: hpccomm.Communicator, verdicts: Verdicts) -> None:
@@ -142,13 +128,14 @@ def by_cupy(capturing: threading.Event, over: threading.Event) -> float:
         x = cupy.zeros(4)
         cupy.add(x, 1, out=x)  # compiled before the capture
         x.fill(0)
-        stream.synchronize()
-        stream.begin_capture(cupy.cuda.runtime.streamCaptureModeGlobal)
-        cupy.add(x, 1, out=x)
-        capturing.set()
-        over.wait(60)
-        cupy.add(x, 0, out=x)
-        graph = stream.end_capture()
+
+        def counted() -> None:
+            cupy.add(x, 1, out=x)
+            capturing.set()
+            over.wait(60)
+            cupy.add(x, 0, out=x)
+
+        graph = captured(stream, counted, "Global")
         for _ in range(3):
             graph.launch(stream)
         stream.synchronize()
@@ -172,4 +159,11 @@ def contexts(verdicts: Verdicts) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    check(
+        "one process, threads",
+        {
+            "wait() in a new thread": one_rank(waited_elsewhere),
+            "staged calls beside a capture": beside_a_capture,
+            "contexts": contexts,
+        },
+    )

@@ -12,7 +12,6 @@ its deadline all the same. Then the job ends. A launcher kills rank 0 as well wh
 it tolerates that. A verdict stands in a line of its own; the exit status is 1 if one fails.
 """
 
-import argparse
 import os
 import signal
 import sys
@@ -23,7 +22,9 @@ from contextlib import suppress
 import numpy as np
 
 import hpccomm
-from contest.bare_nccl import shares_a_device, versions
+from contest import program
+from contest.device import shares_a_device, to_device, to_host, versions
+from contest.program import Option
 from contest.verdicts import Verdicts
 from hpccomm import dtypes
 
@@ -33,29 +34,6 @@ BEFORE = 100
 """Calls that rank 1 makes before it is lost."""
 MARGIN = 10.0
 """Seconds after it within which the error must have come."""
-
-
-def main() -> None:
-    """Check and print."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--lose", choices=("stop", "kill"), help="lose rank 1 in this way")
-    parser.add_argument(
-        "--timeout", type=float, default=10.0, help="seconds of its calls' deadline"
-    )
-    arguments = parser.parse_args()
-    lose = arguments.lose
-
-    with hpccomm.new_comm("nccl", timeout=arguments.timeout if lose else 60.0) as comm:
-        verdicts = Verdicts(shown=comm.rank == 0)
-        if comm.rank == 0:
-            print(f"# {comm.size} ranks; {versions()}")
-        shared = shares_a_device(comm)
-        if lose:
-            lost(comm, verdicts, lose, arguments.timeout)
-        calls(comm, verdicts)
-        if shared:
-            verdicts.note("the ranks share a GPU")
-    sys.exit(verdicts.failed)
 
 
 def calls(comm: hpccomm.Communicator, verdicts: Verdicts) -> None:
@@ -98,10 +76,8 @@ def calls(comm: hpccomm.Communicator, verdicts: Verdicts) -> None:
             total = given[0].astype(np.float32)
             for each in given[1:]:
                 total = total + each.astype(np.float32)
-            x = cupy.ndarray(1000, given[rank].dtype, cupy.asarray(given[rank].view("u1")).data)
-            summed = comm.all_reduce(x, deterministic=True)
-            bits = cupy.ndarray(summed.nbytes, np.uint8, summed.data).get()
-            right = bits.tobytes() == total.astype(dtypes.BFLOAT16).tobytes()
+            summed = comm.all_reduce(to_device(given[rank]), deterministic=True)
+            right = to_host(summed).tobytes() == total.astype(dtypes.BFLOAT16).tobytes()
             agreed(comm, verdicts, right, "all_reduce of bfloat16 in rank order, bit for bit")
 
 
@@ -158,6 +134,26 @@ def ended(verdicts: Verdicts, other: int, wrong: str) -> None:
     with suppress(ProcessLookupError):
         os.kill(other, signal.SIGKILL)
     os._exit(verdicts.failed)
+
+
+def main() -> None:
+    """Check and print."""
+    options = {
+        "lose": Option("", "lose rank 1 in this way: stop or kill"),
+        "timeout": Option(10.0, "seconds of its calls' deadline"),
+    }
+    request = program.parser(__doc__, options).parse_args()
+    with hpccomm.new_comm("nccl", timeout=request.timeout if request.lose else 60.0) as comm:
+        verdicts = Verdicts(shown=comm.rank == 0)
+        if comm.rank == 0:
+            print(f"# {comm.size} ranks; {versions()}")
+        shared = shares_a_device(comm)
+        if request.lose:
+            lost(comm, verdicts, request.lose, request.timeout)
+        calls(comm, verdicts)
+        if shared:
+            verdicts.note("the ranks share a GPU")
+    sys.exit(verdicts.failed)
 
 
 if __name__ == "__main__":

@@ -27,7 +27,6 @@ for each rank.
 Contenders take turns. Figures are medians over the rounds, of the slowest rank.
 """
 
-import argparse
 import math
 import os
 import sys
@@ -35,22 +34,17 @@ import time
 from collections.abc import Sequence
 from contextlib import ExitStack
 from functools import partial
-from importlib.util import find_spec
 from itertools import cycle
-from typing import TYPE_CHECKING
 
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # a rank computes on one core
 import numpy as np
 
 import hpccomm
-from contest import figures, rounds
+from contest import program
 from contest.figures import Figure
+from contest.program import Ranks
+from contest.rounds import Call, Times
 from hpccomm.gradients import GradientSync
-
-if TYPE_CHECKING:
-    from mpi4py.MPI import Intracomm
-
-    from contest.rounds import Call, Times
 
 Shapes = Sequence[tuple[int, ...]]
 MODELS: dict[str, Shapes] = {
@@ -58,8 +52,6 @@ MODELS: dict[str, Shapes] = {
     "small": [(256,)] * 8,
 }
 OVERLAPPED: Shapes = [(256, 1024)] * 32
-UNAVAILABLE = 77
-"""Exit status where a figure needs what is not installed; ``bench.py`` knows it."""
 
 
 def made(comm: hpccomm.Communicator, shapes: Shapes, bucket_bytes: int = 25 << 20) -> GradientSync:
@@ -82,7 +74,7 @@ def made(comm: hpccomm.Communicator, shapes: Shapes, bucket_bytes: int = 25 << 2
     return sync
 
 
-def readily(sync: GradientSync, rank: int) -> "Call":
+def readily(sync: GradientSync, rank: int) -> Call:
     """Return a step by ``ready`` in random orders, and ``wait``."""
     random = np.random.default_rng(rank)
     orders = cycle([list(random.permutation(list(sync.gradients))) for _ in range(50)])
@@ -95,10 +87,9 @@ def readily(sync: GradientSync, rank: int) -> "Call":
     return step
 
 
-def synchronisation(
-    names: Sequence[str], comm: hpccomm.Communicator, bare: "Intracomm", turns: int
-) -> dict[str, Figure]:
+def synchronisation(names: Sequence[str], ranks: Ranks) -> dict[str, Figure]:
     """Measure figures of one model. Collective."""
+    comm = ranks.comm
     wanted = {name: tuple(name.split()[1:]) for name in names}
     shapes = MODELS[names[0].split()[0]]
     sync = made(comm, shapes)
@@ -114,14 +105,14 @@ def synchronisation(
             from contest.ddp import ddp
             from contest.gloo import gloo
 
-            stack.enter_context(gloo(bare, "lo"))
+            stack.enter_context(gloo(ranks.bare, "lo"))
             calls["ddp"], calls["alone"] = ddp(shapes)
-        raced = rounds.compete(list(calls.values()), bare, turns)
+        raced = ranks.compete(*calls.values())
     times = dict(zip(calls, raced, strict=True))
     return {name: _figure(times, way, measure) for name, (way, measure) in wanted.items()}
 
 
-def _figure(times: "dict[str, Times]", way: str, measure: str) -> Figure:
+def _figure(times: dict[str, Times], way: str, measure: str) -> Figure:
     ours, plain = times[way], times["all_reduce"]
     if measure == "ddp":
         added = times["ddp"].rounds - times["alone"].rounds
@@ -134,11 +125,9 @@ def _figure(times: "dict[str, Times]", way: str, measure: str) -> Figure:
     return Figure(value, f"{ours.seconds * 1e3:.3f} ms; {beside}", ours.seconds)
 
 
-def overlap(
-    names: Sequence[str], comm: hpccomm.Communicator, bare: "Intracomm", turns: int
-) -> dict[str, Figure]:
+def overlap(names: Sequence[str], ranks: Ranks) -> dict[str, Figure]:
     """Measure how much of the communication is hidden. Collective."""
-    sync = made(comm, OVERLAPPED, bucket_bytes=2 << 20)
+    sync = made(ranks.comm, OVERLAPPED, bucket_bytes=2 << 20)
     gradients = list(sync.gradients)  # in the order of the buckets
     matrix, into = np.full((128, 128), 0.5, np.float32), np.empty((128, 128), np.float32)
 
@@ -151,8 +140,8 @@ def overlap(
             sync.ready(name)
         sync.wait()
 
-    (alone,) = rounds.compete([communicate], bare, 3)
-    (thousand,) = rounds.compete([lambda: multiply(1000)], bare, 3, calls=1)
+    (alone,) = ranks.compete(communicate, turns=3)
+    (thousand,) = ranks.compete(lambda: multiply(1000), turns=3, calls=1)
     each = alone.seconds / len(gradients)
     count = round(each / thousand.seconds * 1000)
     kinds: dict[str, Call] = {
@@ -160,11 +149,11 @@ def overlap(
         "products": lambda: multiply(count),
     }
 
-    def compute(layer: "Call") -> None:
+    def compute(layer: Call) -> None:
         for _ in gradients:
             layer()
 
-    def both(layer: "Call") -> None:
+    def both(layer: Call) -> None:
         for name in gradients:
             layer()
             sync.ready(name)
@@ -173,12 +162,8 @@ def overlap(
     found = {}
     for figure in names:
         kind = figure.split()[1]
-        racing: list[Call] = [
-            communicate,
-            partial(compute, kinds[kind]),
-            partial(both, kinds[kind]),
-        ]
-        communication, computation, overlapped = rounds.compete(racing, bare, turns, calls=1)
+        racing = communicate, partial(compute, kinds[kind]), partial(both, kinds[kind])
+        communication, computation, overlapped = ranks.compete(*racing, calls=1)
         left = (overlapped.rounds - computation.rounds) / communication.rounds
         says = (
             f"{overlapped.seconds * 1e3:.1f} ms; communication {communication.seconds * 1e3:.1f} ms, "
@@ -188,31 +173,16 @@ def overlap(
     return found
 
 
-def main() -> None:
-    """Measure and print."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    figures.add_arguments(parser, "large sync time")
-    parser.add_argument("--rounds", type=int, default=15, help="turns of each (%(default)s)")
-    request = parser.parse_args()
-    if any(name.endswith("ddp") for name in request.figures) and not find_spec("torch"):
-        print("PyTorch is not installed", file=sys.stderr)
-        sys.exit(UNAVAILABLE)
-    from mpi4py import MPI  # starts MPI
-
-    bare = MPI.COMM_WORLD.Dup()
+def measure(names: Sequence[str], ranks: Ranks) -> dict[str, Figure]:
+    """Measure figures, model by model. Collective."""
     measured: dict[str, Figure] = {}
-    with hpccomm.new_comm() as comm:
-        for model in [*MODELS, "overlap"]:
-            names = [name for name in request.figures if name.split()[0] == model]
-            if names:
-                measure = overlap if model == "overlap" else synchronisation
-                measured |= measure(names, comm, bare, request.rounds)
-        rank = comm.rank
-    if rank == 0:
-        figures.show(measured, request.json)
+    for group in program.grouped(names):
+        of = overlap if group[0].startswith("overlap") else synchronisation
+        measured |= of(group, ranks)
+    return measured
 
 
 if __name__ == "__main__":
-    main()
+    if any(word.endswith(" ddp") for word in sys.argv):
+        program.needs_pytorch()
+    program.on_ranks(__doc__, "large sync time", measure, rounds=program.turns(15))

@@ -4,42 +4,40 @@ Run it on ranks that have a core each::
 
     mpiexec -n 2 python benchmarks/messages.py "in flight 512 time" "pipeline 64K time"
 
-A figure is ``CASE SIZE time``: the time over mpi4py's. `CASES` lists the cases. Both programs take turns.
+A figure is the name of one of `CASES`, with a size within or behind it, and ``time``: the time over mpi4py's. Both programs take turns.
 Figures are medians over the rounds, of the slowest rank.
 """
 
-import argparse
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import Any
 
 import numpy as np
 from mpi4py import MPI
 
 import hpccomm
-from contest import figures, rounds
+from contest import program
 from contest.figures import Figure
+from contest.program import Option, Ranks
+from contest.rounds import Call
+from hpccomm import Communicator
 from hpccomm.units import size
 
-if TYPE_CHECKING:
-    from contest.rounds import Call
-    from hpccomm.communicator import Communicator
-
-Pair = tuple["Call", "Call"]
+Pair = tuple[Call, Call]
 """The program over hpccomm, and the same over mpi4py."""
 
-Case = Callable[["Communicator", MPI.Intracomm, int], Pair]
+Case = Callable[[Communicator, MPI.Intracomm, int], Pair]
 """Makes both programs for messages of so many bytes. Collective."""
 
 MICROBATCHES = 8
 
 
-def _peer(comm: "Communicator") -> int:
+def _peer(comm: Communicator) -> int:
     """Return the rank that this one exchanges with; ranks are in pairs."""
     return comm.rank ^ 1
 
 
-def _bare_exchange(bare: MPI.Intracomm, peer: int, x: np.ndarray, out: np.ndarray) -> "Call":
+def _bare_exchange(bare: MPI.Intracomm, peer: int, x: np.ndarray, out: np.ndarray) -> Call:
     """Return mpi4py's program that begins a receive and a send, and waits for both."""
 
     def theirs() -> None:
@@ -49,7 +47,7 @@ def _bare_exchange(bare: MPI.Intracomm, peer: int, x: np.ndarray, out: np.ndarra
     return theirs
 
 
-def in_flight(comm: "Communicator", bare: MPI.Intracomm, nbytes: int) -> Pair:
+def in_flight(comm: Communicator, bare: MPI.Intracomm, nbytes: int) -> Pair:
     """Each rank begins a send and a receive, and waits for both."""
     peer, x, out = _peer(comm), np.zeros(nbytes, np.uint8), np.zeros(nbytes, np.uint8)
 
@@ -62,7 +60,7 @@ def in_flight(comm: "Communicator", bare: MPI.Intracomm, nbytes: int) -> Pair:
     return ours, _bare_exchange(bare, peer, x, out)
 
 
-def batch(comm: "Communicator", bare: MPI.Intracomm, nbytes: int) -> Pair:
+def batch(comm: Communicator, bare: MPI.Intracomm, nbytes: int) -> Pair:
     """The same in one batch."""
     peer, x, out = _peer(comm), np.zeros(nbytes, np.uint8), np.zeros(nbytes, np.uint8)
 
@@ -74,29 +72,32 @@ def batch(comm: "Communicator", bare: MPI.Intracomm, nbytes: int) -> Pair:
     return ours, _bare_exchange(bare, peer, x, out)
 
 
-def from_any(comm: "Communicator", bare: MPI.Intracomm, nbytes: int) -> Pair:
+def _there_and_back(first: bool, send: Call, receive: Call) -> Call:
+    """Return a program that sends and then receives, or answers what it receives."""
+
+    def both() -> None:
+        if first:
+            send()
+        receive()
+        if not first:
+            send()
+
+    return both
+
+
+def from_any(comm: Communicator, bare: MPI.Intracomm, nbytes: int) -> Pair:
     """A message there and back, each received from any rank."""
     peer, x, out = _peer(comm), np.zeros(nbytes, np.uint8), np.zeros(nbytes, np.uint8)
     first = comm.rank < peer
-
-    def ours() -> None:
-        if first:
-            comm.send(x, peer)
-        comm.recv(out, hpccomm.ANY)
-        if not first:
-            comm.send(x, peer)
-
-    def theirs() -> None:
-        if first:
-            bare.Send(x, peer)
-        bare.Recv(out, MPI.ANY_SOURCE)
-        if not first:
-            bare.Send(x, peer)
-
-    return ours, theirs
+    return (
+        _there_and_back(first, partial(comm.send, x, peer), partial(comm.recv, out, hpccomm.ANY)),
+        _there_and_back(
+            first, partial(bare.Send, x, peer), partial(bare.Recv, out, MPI.ANY_SOURCE)
+        ),
+    )
 
 
-def pipeline(comm: "Communicator", bare: MPI.Intracomm, nbytes: int) -> Pair:
+def pipeline(comm: Communicator, bare: MPI.Intracomm, nbytes: int) -> Pair:
     """The first rank of a pair sends activations of microbatches forward, and receives their gradients.
 
     Each stage multiplies the message with a matrix, as a small layer does.
@@ -108,52 +109,48 @@ def pipeline(comm: "Communicator", bare: MPI.Intracomm, nbytes: int) -> Pair:
     there = [np.zeros(shape, np.float32) for _ in range(MICROBATCHES)]
     back = [np.zeros(shape, np.float32) for _ in range(MICROBATCHES)]
 
-    def compute(x: np.ndarray) -> None:
-        x @ weights
+    def program(
+        send: Callable[[np.ndarray], Any],
+        receive: Callable[[np.ndarray], Any],
+        wait: Callable[[Any], object],
+        wait_all: Callable[[list[Any]], object],
+    ) -> Call:
+        """Return the program over calls that begin messages to and from the peer."""
 
-    def ours() -> None:
-        if first:
-            gradients = [comm.recv(out, peer, async_op=True) for out in back]
+        def step() -> None:
             sent = []
-            for x in there:
-                compute(x)
-                sent.append(comm.send(x, peer, async_op=True))
-            for out, gradient in zip(back, gradients, strict=True):
-                gradient.wait()
-                compute(out)
-        else:
-            activations = [comm.recv(out, peer, async_op=True) for out in there]
-            sent = []
-            for x, out, activation in zip(there, back, activations, strict=True):
-                activation.wait()
-                compute(x)
-                sent.append(comm.send(out, peer, async_op=True))
-        for each in sent:
-            each.wait()
+            if first:
+                gradients = [receive(out) for out in back]
+                for x in there:
+                    x @ weights
+                    sent.append(send(x))
+                for out, gradient in zip(back, gradients, strict=True):
+                    wait(gradient)
+                    out @ weights
+            else:
+                activations = [receive(out) for out in there]
+                for x, out, activation in zip(there, back, activations, strict=True):
+                    wait(activation)
+                    x @ weights
+                    sent.append(send(out))
+            wait_all(sent)
 
-    def theirs() -> None:
-        if first:
-            gradients = [bare.Irecv(out, peer) for out in back]
-            sent = []
-            for x in there:
-                compute(x)
-                sent.append(bare.Isend(x, peer))
-            for out, gradient in zip(back, gradients, strict=True):
-                gradient.Wait()
-                compute(out)
-        else:
-            activations = [bare.Irecv(out, peer) for out in there]
-            sent = []
-            for x, out, activation in zip(there, back, activations, strict=True):
-                activation.Wait()
-                compute(x)
-                sent.append(bare.Isend(out, peer))
-        MPI.Request.Waitall(sent)
+        return step
 
-    return ours, theirs
+    return program(
+        lambda x: comm.send(x, peer, async_op=True),
+        lambda out: comm.recv(out, peer, async_op=True),
+        lambda work: work.wait(),
+        lambda works: [work.wait() for work in works],
+    ), program(
+        lambda x: bare.Isend(x, peer),
+        lambda out: bare.Irecv(out, peer),
+        lambda request: request.Wait(),
+        MPI.Request.Waitall,
+    )
 
 
-def halo(comm: "Communicator", bare: MPI.Intracomm, nbytes: int, *, along: int = 1) -> Pair:
+def halo(comm: Communicator, bare: MPI.Intracomm, nbytes: int, *, along: int = 1) -> Pair:
     """The ghost cells of a periodic square, with its corners, on a grid of ranks along one axis.
 
     A face has so many bytes. mpi4py's persistent requests have datatypes of the faces, one axis after the other.
@@ -197,44 +194,55 @@ def halo(comm: "Communicator", bare: MPI.Intracomm, nbytes: int, *, along: int =
     return ours, theirs
 
 
-def neighbors(
-    comm: "Communicator", bare: MPI.Intracomm, nbytes: int, *, planned: bool = False
-) -> Pair:
-    """Each rank exchanges a block with both neighbors; planned, beside persistent requests."""
+def neighbors(comm: Communicator, bare: MPI.Intracomm, nbytes: int) -> Pair:
+    """Each rank exchanges a block with both neighbors."""
     peers = [(comm.rank - 1) % comm.size, (comm.rank + 1) % comm.size]
     x, out = np.zeros((2, nbytes), np.uint8), np.zeros((2, nbytes), np.uint8)
-    if not planned:
-        graph = bare.Create_dist_graph_adjacent(peers, peers)
-        return (
-            lambda: comm.neighbor_all_to_all(x, peers, out=out),
-            lambda: graph.Neighbor_alltoall(x, out),
-        )
-    into = np.zeros_like(out)
+    graph = bare.Create_dist_graph_adjacent(peers, peers)
+    return (
+        lambda: comm.neighbor_all_to_all(x, peers, out=out),
+        lambda: graph.Neighbor_alltoall(x, out),
+    )
+
+
+def planned(
+    comm: Communicator, bare: MPI.Intracomm, nbytes: int, *, steps: Sequence[int] = (-1, 1)
+) -> Pair:
+    """The same planned, beside persistent requests. On two ranks, all neighbors are the other rank."""
+    peers = [(comm.rank + step) % comm.size for step in steps]
+    x = np.full((len(peers), nbytes), comm.rank, np.uint8)
+    out, into = np.zeros_like(x), np.zeros_like(x)
     requests = [bare.Recv_init(each, peer, 7) for each, peer in zip(into, peers, strict=True)]
     requests += [bare.Send_init(each, peer, 7) for each, peer in zip(x, peers, strict=True)]
+    start, wait = MPI.Prequest.Startall, MPI.Request.Waitall
 
     def theirs() -> None:
-        MPI.Prequest.Startall(requests)
-        MPI.Request.Waitall(requests)
+        start(requests)
+        wait(requests)
 
-    return comm.plan("neighbor_all_to_all", x, peers, out=out), theirs
+    ours = comm.plan("neighbor_all_to_all", x, peers, out=out)
+    ours()
+    theirs()
+    assert np.array_equal(out, into)
+    assert (out == np.array(peers)[:, None]).all()
+    return ours, theirs
 
 
-def without_counts(comm: "Communicator", bare: MPI.Intracomm, nbytes: int) -> Pair:
+def without_counts(comm: Communicator, bare: MPI.Intracomm, nbytes: int) -> Pair:
     """Each rank gets the rows of all: without counts, beside mpi4py's call with counts."""
     x, out = np.zeros(nbytes, np.uint8), np.zeros(nbytes * comm.size, np.uint8)
     counts = [nbytes] * comm.size
     return lambda: comm.all_gather_v(x), lambda: bare.Allgatherv(x, [out, counts])
 
 
-def maximum(comm: "Communicator", bare: MPI.Intracomm, nbytes: int) -> Pair:
+def maximum(comm: Communicator, bare: MPI.Intracomm, nbytes: int) -> Pair:
     """The maximum of floats, which is NaN on all ranks if one has a NaN; mpi4py's is not."""
     x, out = np.zeros(nbytes // 8), np.zeros(nbytes // 8)
     most = hpccomm.ReduceOp.MAX
     return lambda: comm.all_reduce(x, most, out=out), lambda: bare.Allreduce(x, out, MPI.MAX)
 
 
-def in_rank_order(comm: "Communicator", bare: MPI.Intracomm, nbytes: int) -> Pair:
+def in_rank_order(comm: Communicator, bare: MPI.Intracomm, nbytes: int) -> Pair:
     """A sum in rank order, beside mpi4py's sum in any order."""
     x, out = np.zeros(nbytes // 8), np.zeros(nbytes // 8)
     return (
@@ -243,43 +251,32 @@ def in_rank_order(comm: "Communicator", bare: MPI.Intracomm, nbytes: int) -> Pai
     )
 
 
-def objects(comm: "Communicator", bare: MPI.Intracomm, nbytes: int, *, name: str) -> Pair:
-    """A dictionary of five items, one of them a text of so many bytes."""
-    value = {"step": 1, "rate": 2.5, "text": "x" * nbytes, "state": None, "shape": (1, 2)}
-    each = [value] * comm.size
-    ours, theirs = {
-        "broadcast": (lambda: comm.broadcast_object(value), lambda: bare.bcast(value)),
-        "all_gather": (lambda: comm.all_gather_object(value), lambda: bare.allgather(value)),
-        "gather": (lambda: comm.gather_object(value), lambda: bare.gather(value)),
-        "scatter": (lambda: comm.scatter_object(each), lambda: bare.scatter(each)),
-    }[name]
-    return ours, theirs
+def _dictionary(nbytes: int) -> dict[str, Any]:
+    """Return a dictionary of five items, one of them a text of so many bytes."""
+    return {"step": 1, "rate": 2.5, "text": "x" * nbytes, "state": None, "shape": (1, 2)}
 
 
-def there_and_back(comm: "Communicator", bare: MPI.Intracomm, nbytes: int) -> Pair:
+def objects(comm: Communicator, bare: MPI.Intracomm, nbytes: int, *, name: str) -> Pair:
+    """A dictionary by a collective."""
+    value = [_dictionary(nbytes)] * comm.size if name == "scatter" else _dictionary(nbytes)
+    ours = getattr(comm, f"{name}_object")
+    theirs = getattr(bare, {"broadcast": "bcast", "all_gather": "allgather"}.get(name, name))
+    return lambda: ours(value), lambda: theirs(value)
+
+
+def there_and_back(comm: Communicator, bare: MPI.Intracomm, nbytes: int) -> Pair:
     """The same dictionary to the other rank, which sends it back."""
-    value = {"step": 1, "rate": 2.5, "text": "x" * nbytes, "state": None, "shape": (1, 2)}
-    peer = _peer(comm)
+    value, peer = _dictionary(nbytes), _peer(comm)
     first = comm.rank < peer
-
-    def ours() -> None:
-        if first:
-            comm.send_object(value, peer)
-        comm.recv_object(peer)
-        if not first:
-            comm.send_object(value, peer)
-
-    def theirs() -> None:
-        if first:
-            bare.send(value, peer)
-        bare.recv(source=peer)
-        if not first:
-            bare.send(value, peer)
-
-    return ours, theirs
+    return (
+        _there_and_back(
+            first, partial(comm.send_object, value, peer), partial(comm.recv_object, peer)
+        ),
+        _there_and_back(first, partial(bare.send, value, peer), partial(bare.recv, source=peer)),
+    )
 
 
-def counter(comm: "Communicator", bare: MPI.Intracomm, nbytes: int) -> Pair:
+def counter(comm: Communicator, bare: MPI.Intracomm, nbytes: int) -> Pair:
     """All ranks count up an integer of rank 0, at the same time."""
     window = comm.window(comm.empty(nbytes // 8, np.int64))
     bare_window = MPI.Win.Allocate(nbytes, 8, comm=bare)
@@ -293,7 +290,7 @@ def counter(comm: "Communicator", bare: MPI.Intracomm, nbytes: int) -> Pair:
     return lambda: window.fetch_and_op(1, 0), theirs
 
 
-def work_queue(comm: "Communicator", bare: MPI.Intracomm, tasks: int) -> Pair:
+def work_queue(comm: Communicator, bare: MPI.Intracomm, tasks: int) -> Pair:
     """So many empty tasks, drawn from a counter, beside a manager that hands them out."""
     numbers, limit = comm.counter(), 0
 
@@ -319,13 +316,13 @@ def work_queue(comm: "Communicator", bare: MPI.Intracomm, tasks: int) -> Pair:
     return ours, theirs
 
 
-def number(comm: "Communicator", bare: MPI.Intracomm, nbytes: int) -> Pair:
+def number(comm: Communicator, bare: MPI.Intracomm, nbytes: int) -> Pair:
     """The sum of a number, such as a norm. The size does not matter."""
     del nbytes
     return lambda: comm.all_reduce(0.5), lambda: bare.allreduce(0.5)
 
 
-def transpose(comm: "Communicator", bare: MPI.Intracomm, nbytes: int) -> Pair:
+def transpose(comm: Communicator, bare: MPI.Intracomm, nbytes: int) -> Pair:
     """A planned transposition of a square matrix whose rows are distributed, as of a parallel FFT.
 
     Each rank has so many bytes. The program over mpi4py packs by hand.
@@ -354,7 +351,8 @@ CASES: Mapping[str, Case] = {
     "halo columns": halo,
     "halo rows": partial(halo, along=0),
     "neighbors": neighbors,
-    "neighbors planned": partial(neighbors, planned=True),
+    "neighbors planned": planned,
+    "exchange plan": partial(planned, steps=(1, -1, 2, -2)),
     "without counts": without_counts,
     "maximum": maximum,
     "number": number,
@@ -371,33 +369,29 @@ CASES: Mapping[str, Case] = {
 """By name. Another case is a function and a line here, and a promise in ``promises.toml``."""
 
 
-def main() -> None:
-    """Measure and print."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    figures.add_arguments(parser, "in flight 512 time")
-    parser.add_argument("--rounds", type=int, default=101, help="turns of each (%(default)s)")
-    parser.add_argument("--calls", type=int, help="of a turn (default: a few milliseconds' worth)")
-    request = parser.parse_args()
-    bare = MPI.COMM_WORLD.Dup()
-    measured: dict[str, Figure] = {}
-    with hpccomm.new_comm() as comm:
-        for figure in request.figures:
-            case, nbytes, _ = figure.rsplit(maxsplit=2)
-            racing = CASES[case](comm, bare, size(nbytes))
-            times = rounds.compete(racing, bare, request.rounds, request.calls)
-            took, beside = (each.seconds * 1e6 for each in times)
-            least = [each.rounds.min() * 1e6 for each in times]
-            measured[figure] = Figure(
-                times[0].over(times[1]),
-                f"{took:.2f} µs (least {least[0]:.2f}); mpi4py {beside:.2f} µs (least {least[1]:.2f})",
-                times[0].seconds,
-            )
-        rank = comm.rank
-    if rank == 0:
-        figures.show(measured, request.json)
+def measure(names: Sequence[str], ranks: Ranks) -> dict[str, Figure]:
+    """Measure cases. Collective."""
+    measured = {}
+    for name in names:
+        *words, _ = name.split()
+        nbytes = next(word for word in words if word[0].isdigit())
+        case = " ".join(word for word in words if word != nbytes)
+        ours, theirs = ranks.compete(
+            *CASES[case](ranks.comm, ranks.bare, size(nbytes)), calls=ranks.request.calls
+        )
+        said = (
+            f"{each.seconds * 1e6:.2f} µs (least {each.rounds.min() * 1e6:.2f})"
+            for each in (ours, theirs)
+        )
+        measured[name] = Figure(ours.over(theirs), "; mpi4py ".join(said), ours.seconds)
+    return measured
 
 
 if __name__ == "__main__":
-    main()
+    program.on_ranks(
+        __doc__,
+        "in flight 512 time",
+        measure,
+        rounds=program.turns(101),
+        calls=Option(None, "calls of a turn (default: a few milliseconds' worth)", int),
+    )

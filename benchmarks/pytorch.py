@@ -18,46 +18,43 @@ time     of all_reduce, hpccomm's time in microseconds; of ddp, hpccomm's over G
 Contenders take turns. Figures are medians over the rounds, of the slowest rank.
 """
 
-import argparse
 import os
-import sys
-from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
-from gradients import MODELS, UNAVAILABLE
+from gradients import MODELS
 
-from contest import figures, rounds
+from contest import program
 from contest.figures import Figure
+from contest.program import Ranks
 
 SIZES = {"8": 8, "64K": 64 << 10, "1M": 1 << 20, "64M": 64 << 20}
 
 
-def all_reduce(name: str, bare: Any, gloo: Any, turns: int) -> Figure:
+def all_reduce(name: str, ranks: Ranks, gloo: Any) -> Figure:
     """Measure one size. Collective."""
     import torch
     import torch.distributed as dist
 
     _, size, measure = name.split()
     tensors = [torch.zeros(SIZES[size] // 4) for _ in range(2)]
-    ours, theirs = rounds.compete(
-        [lambda: dist.all_reduce(tensors[0]), lambda: dist.all_reduce(tensors[1], group=gloo)],
-        bare,
-        turns,
-        200 if SIZES[size] <= 64 << 10 else None,
+    ours, theirs = ranks.compete(
+        lambda: dist.all_reduce(tensors[0]),
+        lambda: dist.all_reduce(tensors[1], group=gloo),
+        calls=200 if SIZES[size] <= 64 << 10 else None,
     )
     says = f"{ours.seconds * 1e6:.1f} µs; Gloo {theirs.seconds * 1e6:.1f} µs"
     value = theirs.over(ours) if measure == "speed" else ours.seconds * 1e6
     return Figure(value, says, ours.seconds)
 
 
-def ddp(bare: Any, gloo: Any, turns: int) -> Figure:
+def ddp(ranks: Ranks, gloo: Any) -> Figure:
     """Measure what a step of DistributedDataParallel adds. Collective."""
     from contest.ddp import ddp as steps
 
     over_hpccomm, alone = steps(MODELS["large"])
     over_gloo, _ = steps(MODELS["large"], gloo)
-    ours, theirs, plain = rounds.compete([over_hpccomm, over_gloo, alone], bare, turns)
+    ours, theirs, plain = ranks.compete(over_hpccomm, over_gloo, alone)
     added = ours.rounds - plain.rounds, theirs.rounds - plain.rounds
     says = " ms; Gloo ".join(f"{np.median(each) * 1e3:.2f}" for each in added)
     return Figure(float(np.median(added[0] / added[1])), f"{says} ms", ours.seconds)
@@ -65,15 +62,8 @@ def ddp(bare: Any, gloo: Any, turns: int) -> Figure:
 
 def main() -> None:
     """Measure and print."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    figures.add_arguments(parser, "all_reduce 64M speed")
-    parser.add_argument("--rounds", type=int, default=15, help="turns of each (%(default)s)")
-    request = parser.parse_args()
-    if not find_spec("torch"):
-        print("PyTorch is not installed", file=sys.stderr)
-        sys.exit(UNAVAILABLE)
+    request = program.arguments(__doc__, "all_reduce 64M speed", {"rounds": program.turns(15)})
+    program.needs_pytorch()
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     import torch
     import torch.distributed as dist
@@ -82,18 +72,17 @@ def main() -> None:
 
     torch.set_num_threads(1)  # a rank computes on one core
     hpccomm.torch.init()
-    bare = hpccomm.torch.communicator().mpi_comm.Dup()
+    comm = hpccomm.torch.communicator()
+    ranks = Ranks(comm, comm.mpi_comm.Dup(), request)
     gloo = dist.new_group(backend="gloo")
     measured = {
-        name: ddp(bare, gloo, request.rounds)
-        if name.startswith("ddp")
-        else all_reduce(name, bare, gloo, request.rounds)
+        name: ddp(ranks, gloo) if name.startswith("ddp") else all_reduce(name, ranks, gloo)
         for name in request.figures
     }
     rank = dist.get_rank()
     dist.destroy_process_group()
     if rank == 0:
-        figures.show(measured, request.json)
+        program.report(request, measured)
 
 
 if __name__ == "__main__":

@@ -10,26 +10,23 @@ microseconds a call, of tens of thousands in a row, so that their packing and wr
 the time of docs/examples/train_digits.py over that without. Figures are medians over the turns.
 """
 
-import argparse
 import importlib
 import statistics
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from contextlib import nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 import hpccomm
-from contest import figures
+from contest import program
 from contest.figures import Figure
+from contest.jobs import CHECKOUT
+from contest.program import Ranks
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-EXAMPLES = Path(__file__).parents[1] / "docs" / "examples"
 CALLS = 1 << 15
 """Calls of a turn: several blocks of them are packed in it."""
 
@@ -45,44 +42,33 @@ def seconds(comm: hpccomm.Communicator) -> float:
 
 def training(comm: hpccomm.Communicator) -> float:
     """Return what the example takes."""
-    sys.path.insert(0, str(EXAMPLES))
+    sys.path.insert(0, str(CHECKOUT / "docs" / "examples"))
     train = importlib.import_module("train_digits").train
     begin = time.process_time()
     train(comm)
     return time.process_time() - begin
 
 
-def main() -> None:
-    """Measure and print."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    figures.add_arguments(parser, "all_reduce 8 added")
-    parser.add_argument("--turns", type=int, default=15, help="of each (%(default)s)")
-    request = parser.parse_args()
-    programs: dict[str, Callable[[hpccomm.Communicator], float]] = {
-        "all_reduce 8 added": seconds,
-        "training ratio": training,
-    }
-    measured = {}
-    with hpccomm.new_comm() as comm, tempfile.TemporaryDirectory() as folder:
+def measure(names: Sequence[str], ranks: Ranks) -> dict[str, Figure]:
+    """Measure figures."""
+    comm, measured = ranks.comm, {}
+    with tempfile.TemporaryDirectory() as folder:
         file = Path(folder, "t.h5")
-        for figure in request.figures:
-            run = programs[figure]
+        for figure in names:
+            added = figure.endswith("added")
+            run = seconds if added else training
             run(comm)
             turns = []
-            for turn in range(2 * request.turns):
+            for turn in range(2 * ranks.request.turns):
                 with comm.record(file) if turn % 2 else nullcontext():
                     turns.append(run(comm))
             without, recorded = map(statistics.median, (turns[::2], turns[1::2]))
-            added = figure.endswith("added")
             value = (recorded - without) * 1e6 if added else recorded / without
             scale, unit = (1e6, "µs") if added else (1e3, "ms")
-            measured[figure] = Figure(
-                value,
-                f"{recorded * scale:.3f} {unit}; {without * scale:.3f} {unit} without",
-                None if added else recorded,
-            )
-    figures.show(measured, request.json)
+            says = f"{recorded * scale:.3f} {unit}; {without * scale:.3f} {unit} without"
+            measured[figure] = Figure(value, says, None if added else recorded)
+    return measured
 
 
 if __name__ == "__main__":
-    main()
+    program.on_ranks(__doc__, "all_reduce 8 added", measure, turns=program.turns(15))

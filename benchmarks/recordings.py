@@ -10,8 +10,6 @@ collectives a step.
 """
 
 import argparse
-import subprocess
-import sys
 import tempfile
 import time
 from datetime import UTC, datetime
@@ -19,7 +17,7 @@ from pathlib import Path
 
 import numpy as np
 
-from contest import figures
+from contest import jobs, program
 from contest.figures import Figure
 from hpccomm.results.recording import (
     POLLED,
@@ -74,7 +72,7 @@ def recording(path: Path, ranks: int, calls: int) -> Recording:
     )
 
 
-def measured(name: str) -> Figure:
+def measured(name: str, _request: argparse.Namespace) -> Figure:
     """Measure one case."""
     verb, ranks, calls = name.split()
     with tempfile.TemporaryDirectory() as folder:
@@ -85,20 +83,11 @@ def measured(name: str) -> Figure:
             (stored,) = read_recordings(path)
             for column in ("signature", "number", "begin", "end", "waited"):
                 _ = stored.calls[column]
+            seconds = time.perf_counter() - begin
         else:
-            command = [sys.executable, "-m", "hpccomm", verb, str(path)]
-            subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
-        seconds = time.perf_counter() - begin
+            seconds = jobs.seconds(*jobs.HPCCOMM, verb, str(path))
         return Figure(seconds, f"{path.stat().st_size / int(calls):.2f} bytes a call")
 
 
-def main() -> None:
-    """Measure and print."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    figures.add_arguments(parser, "open 64 10000000")
-    request = parser.parse_args()
-    figures.show({name: measured(name) for name in request.figures}, request.json)
-
-
 if __name__ == "__main__":
-    main()
+    program.alone(__doc__, "open 64 10000000", measured)

@@ -28,32 +28,26 @@ gain      time of ``buckets`` over that of the way, where nothing is computed bu
 Contenders take turns. Figures are medians over the rounds, of the slowest rank.
 """
 
-import argparse
 import os
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING
 
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # a rank computes on one core
 import numpy as np
+from numpy.typing import NDArray
 
 import hpccomm
-from contest import figures, rounds
+from contest import program
 from contest.figures import Figure
+from contest.program import Ranks
+from contest.rounds import Call
 from hpccomm.gradients import GradientSync
-from hpccomm.gradients.compression import MixedPrecision, PowerSGD, TopK
-
-if TYPE_CHECKING:
-    from mpi4py.MPI import Intracomm
-    from numpy.typing import NDArray
-
-    from contest.rounds import Call
-    from hpccomm.gradients.compression import Compressor
+from hpccomm.gradients.compression import Compressor, MixedPrecision, PowerSGD, TopK
 
 LAYERS = 30
 SIZES = {"large": (912, 256), "small": (32, 8)}
 """Units of a layer, and samples of a batch."""
-COMPRESSORS: "dict[str, Compressor]" = {
+COMPRESSORS: dict[str, Compressor] = {
     "float16": MixedPrecision("float16"),
     "top_k": TopK(0.01),
     "power_sgd": PowerSGD(4),
@@ -84,7 +78,7 @@ class Network:
         self.inputs, self.targets = samples.astype(np.float32)
 
     def backward(
-        self, into: "dict[str, NDArray[np.float32]]", done: "Callable[[str], None] | None"
+        self, into: dict[str, NDArray[np.float32]], done: Callable[[str], None] | None
     ) -> None:
         """Compute the gradients into arrays, from the last layer to the first; call `done` with each name."""
         known, x = [], self.inputs
@@ -101,13 +95,13 @@ class Network:
                 done(f"weight{layer}")
             error = (error @ self.parameters[f"weight{layer}"].T) * (known[layer] > 0)
 
-    def update(self, gradients: "dict[str, NDArray[np.float32]]") -> None:
+    def update(self, gradients: dict[str, NDArray[np.float32]]) -> None:
         """Make a step of gradient descent."""
         for name, x in self.parameters.items():
             x -= RATE * gradients[name]
 
 
-def steps(comm: hpccomm.Communicator, model: str, way: str) -> "Call":
+def steps(comm: hpccomm.Communicator, model: str, way: str) -> Call:
     """Return what makes a step of training."""
     network = Network(model, comm.rank)
     if way == "naive":
@@ -135,7 +129,7 @@ def steps(comm: hpccomm.Communicator, model: str, way: str) -> "Call":
     return step
 
 
-def gains(comm: hpccomm.Communicator, model: str, ways: Sequence[str]) -> "list[Call]":
+def gains(comm: hpccomm.Communicator, model: str, ways: Sequence[str]) -> list[Call]:
     """Return what copies gradients to buckets, and what reduces them as well, in each way."""
     shapes = Network(model, 0).parameters
     draw = np.random.default_rng(comm.rank)
@@ -156,52 +150,29 @@ def gains(comm: hpccomm.Communicator, model: str, ways: Sequence[str]) -> "list[
     return [partial(fill, "buckets"), *(partial(reduce, way) for way in made)]
 
 
-def measure(
-    names: Sequence[str], comm: hpccomm.Communicator, bare: "Intracomm", turns: int
-) -> dict[str, Figure]:
-    """Measure figures of one model. Collective."""
+def measure(names: Sequence[str], ranks: Ranks) -> dict[str, Figure]:
+    """Measure figures, model by model. Collective."""
     found = {}
-    model = names[0].split()[0]
-    of = {kind: [n.split()[1] for n in names if n.endswith(kind)] for kind in ("step", "gain")}
-    if of["step"]:
-        racing = [steps(comm, model, way) for way in of["step"]]
-        for way, times in zip(of["step"], rounds.compete(racing, bare, turns), strict=True):
-            found[f"{model} {way} step"] = Figure(times.seconds * 1e3, "ms a step")
-    if of["gain"]:
-        copies, plain, *others = rounds.compete(gains(comm, model, of["gain"]), bare, turns)
-        bare_rounds = plain.rounds - copies.rounds
-        for way, times in zip(of["gain"], others, strict=True):
-            own = times.rounds - copies.rounds
-            says = (
-                f"{np.median(own) * 1e3:.1f} ms; without compression {np.median(bare_rounds) * 1e3:.1f} ms, "
-                f"copies {copies.seconds * 1e3:.1f} ms"
-            )
-            ratio = float(np.median(bare_rounds / own))
-            found[f"{model} {way} gain"] = Figure(ratio, says, float(np.median(own)))
+    for group in program.grouped(names):
+        model = group[0].split()[0]
+        of = {kind: [n.split()[1] for n in group if n.endswith(kind)] for kind in ("step", "gain")}
+        if of["step"]:
+            racing = [steps(ranks.comm, model, way) for way in of["step"]]
+            for way, times in zip(of["step"], ranks.compete(*racing), strict=True):
+                found[f"{model} {way} step"] = Figure(times.seconds * 1e3, "ms a step")
+        if of["gain"]:
+            copies, plain, *others = ranks.compete(*gains(ranks.comm, model, of["gain"]))
+            bare_rounds = plain.rounds - copies.rounds
+            for way, times in zip(of["gain"], others, strict=True):
+                own = times.rounds - copies.rounds
+                says = (
+                    f"{np.median(own) * 1e3:.1f} ms; without compression {np.median(bare_rounds) * 1e3:.1f} ms, "
+                    f"copies {copies.seconds * 1e3:.1f} ms"
+                )
+                ratio = float(np.median(bare_rounds / own))
+                found[f"{model} {way} gain"] = Figure(ratio, says, float(np.median(own)))
     return found
 
 
-def main() -> None:
-    """Measure and print."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    figures.add_arguments(parser, "large top_k gain")
-    parser.add_argument("--rounds", type=int, default=5, help="turns of each (%(default)s)")
-    request = parser.parse_args()
-    from mpi4py import MPI  # starts MPI
-
-    bare = MPI.COMM_WORLD.Dup()
-    measured: dict[str, Figure] = {}
-    with hpccomm.new_comm() as comm:
-        for model in SIZES:
-            names = [name for name in request.figures if name.split()[0] == model]
-            if names:
-                measured |= measure(names, comm, bare, request.rounds)
-        rank = comm.rank
-    if rank == 0:
-        figures.show(measured, request.json)
-
-
 if __name__ == "__main__":
-    main()
+    program.on_ranks(__doc__, "large top_k gain", measure, rounds=program.turns(5))

@@ -4,17 +4,14 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from mpi4py import MPI
 
 from contest.cases import DTYPE, ROOT, Allocate, Array, Arrays, Case
 from contest.rounds import Call
-from hpccomm import CommOptions, UsageError, new_comm
-
-if TYPE_CHECKING:
-    from hpccomm import Communicator
+from hpccomm import CommOptions, Communicator, UsageError, new_comm
 
 LIBRARY = "mpi4py"
 AUTO = "auto"
@@ -81,12 +78,14 @@ def plain(count: int) -> Array:
     return np.empty(count, DTYPE)
 
 
-def in_segment(comm: "Communicator", count: int) -> Array:
+def in_segment(comm: Communicator, count: int) -> Array:
     """Return an array of `Communicator.empty`."""
     return np.asarray(comm.empty(count, DTYPE))
 
 
-def hpccomm(name: str, comm: "Communicator", algorithm: str, memory: str = "plain") -> Contender:
+def hpccomm(
+    name: str, comm: Communicator, algorithm: str = AUTO, memory: str = "plain", how: str = ""
+) -> Contender:
     """Return hpccomm as a contender.
 
     Parameters
@@ -99,6 +98,8 @@ def hpccomm(name: str, comm: "Communicator", algorithm: str, memory: str = "plai
         Passed to them, where they take one.
     memory : str
         `REGISTERED`, where arrays are of `Communicator.empty`; else how plain ones are reached.
+    how : str
+        `PLAN` decides each call once, and then only makes it; `ASYNC` begins each and waits for it at once.
     """
     allocate: Allocate = partial(in_segment, comm) if memory == REGISTERED else plain
 
@@ -108,74 +109,42 @@ def hpccomm(name: str, comm: "Communicator", algorithm: str, memory: str = "plai
             return None
         arrays = case.arrays(allocate)
         args, keywords = case.arguments(arrays)
-        if case.collective == "send_recv":  # takes no algorithm
-            return Entry(partial(call, *args), arrays) if algorithm == AUTO else None
-        how = {**keywords, "algorithm": algorithm}
+        if how == ASYNC:
+            begin = partial(call, *args, **keywords, async_op=True)
+            return Entry(lambda: begin().wait(), arrays)
+        if case.collective != "send_recv" and (algorithm != AUTO or how != PLAN):
+            keywords["algorithm"] = algorithm
+        elif algorithm != AUTO:  # send_recv takes none
+            return None
 
         def took() -> str:
-            return comm.explain(case.collective, *args, **how).algorithm
+            return comm.explain(case.collective, *args, **keywords).algorithm
 
         try:
             took()
         except UsageError:  # the collective has no such algorithm
             return None
-        return Entry(partial(call, *args, **how), arrays, took)
+        if how == PLAN:
+            return Entry(comm.plan(case.collective, *args, **keywords), arrays, took)
+        return Entry(partial(call, *args, **keywords), arrays, took)
 
-    return Contender(name, comm.backends["host"] or "", f"{algorithm}, {memory}", enter, ours=True)
-
-
-def planned(
-    heading: str, comm: "Communicator", algorithm: str = AUTO, memory: str = "plain"
-) -> Contender:
-    """Return hpccomm's plans as a contender: each call is decided once, and then only made.
-
-    Parameters are those of `hpccomm`.
-    """
-    allocate: Allocate = partial(in_segment, comm) if memory == REGISTERED else plain
-
-    def enter(case: Case) -> Entry | None:
-        if not hasattr(comm, case.collective):  # an older hpccomm
-            return None
-        arrays = case.arrays(allocate)
-        args, keywords = case.arguments(arrays)
-        how = keywords if algorithm == AUTO else {**keywords, "algorithm": algorithm}
-        try:
-            comm.explain(case.collective, *args, **how)
-        except UsageError:  # the collective has no such algorithm
-            return None
-        plan = comm.plan(case.collective, *args, **how)
-        choice = getattr(plan, "choice", None)  # an older hpccomm does not say
-        return Entry(plan, arrays, lambda: "" if choice is None else choice.algorithm)
-
-    how = f"{algorithm}, plan" if memory == "plain" else f"{algorithm}, {memory}, plan"
-    return Contender(heading, comm.backends["host"] or "", how, enter, ours=True)
+    what = ", ".join(
+        [algorithm, *([memory] * (memory != "plain" or not how)), *([how] * bool(how))]
+    )
+    return Contender(name, comm.backends["host"] or "", what, enter, ours=True)
 
 
-def begun(comm: "Communicator") -> Contender:
-    """Return hpccomm's asynchronous calls as a contender: each is begun, and waited for at once."""
-
-    def enter(case: Case) -> Entry | None:
-        arrays = case.arrays(plain)
-        args, keywords = case.arguments(arrays)
-        call = partial(getattr(comm, case.collective), *args, **keywords, async_op=True)
-        return Entry(lambda: call().wait(), arrays)
-
-    return Contender(ASYNC, comm.backends["host"] or "", "auto, async", enter, ours=True)
-
-
-def ours(name: str, comm: "Communicator", stack: ExitStack) -> Contender:
+def ours(name: str, comm: Communicator, stack: ExitStack) -> Contender:
     """Return hpccomm as the contender of that name: a way to call it, or one of its algorithms.
 
     `stack` closes what the contender needs beside `comm`. Collective.
     """
-    if name == PLAN:
-        return planned(name, comm)
-    if name == ASYNC:
-        return begun(comm)
+    if name in (PLAN, ASYNC):
+        return hpccomm(name, comm, how=name)
     if name == REGISTERED:
         return hpccomm(name, comm, AUTO, REGISTERED)
     if name == REGISTERED_PLAN:
-        return planned(name, comm, AUTO, REGISTERED)
+        return hpccomm(name, comm, AUTO, REGISTERED, PLAN)
     if name in SETTINGS:
         forced = stack.enter_context(new_comm(options=CommOptions(shared_memory=name)))
         return hpccomm(name, forced, "shm", name)

@@ -7,13 +7,12 @@ import socket
 import struct
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from mpi4py.MPI import Intracomm
 
 from contest.cases import ROOT, Case
 from contest.contenders import GLOO, Contender, Entry, plain
-
-if TYPE_CHECKING:
-    from mpi4py.MPI import Intracomm
 
 _SIOCGIFADDR = 0x8915
 """Of ``ioctl`` on Linux: gives the IPv4 address of a network interface (netdevice(7))."""
@@ -31,7 +30,7 @@ def address(interface: str) -> str | None:
 
 
 @contextmanager
-def gloo(bare: "Intracomm", interface: str) -> Iterator[Contender]:
+def gloo(bare: Intracomm, interface: str) -> Iterator[Contender]:
     """Give Gloo as a contender, and end its process group. Collective.
 
     Parameters

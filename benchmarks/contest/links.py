@@ -1,10 +1,14 @@
 """What the links between nodes allow: the least time of a collective."""
 
 import argparse
+import math
 import re
 from collections.abc import Callable
 
 from contest.cases import Case
+from contest.race import Limit
+from contest.results import Result
+from hpccomm import Communicator
 
 THROUGH_A_LINK: dict[str, Callable[[int, int], float]] = {
     "all_reduce": lambda nodes, _: 2 * (nodes - 1) / nodes,
@@ -33,7 +37,13 @@ def rate(text: str) -> float:
     return float(match[1]) * _BITS[match[2]] / 8
 
 
-def least_seconds(case: Case, nodes: int, on_node: int, bytes_per_second: float) -> float:
-    """Return the seconds that a link of that rate needs for what must pass it."""
-    part = THROUGH_A_LINK[case.collective](nodes, on_node)
-    return part * case.nbytes / bytes_per_second
+def limit(comm: Communicator, bytes_per_second: float) -> Limit:
+    """Return the limit by a link of that rate for each node: the seconds for what must pass it. Collective."""
+    on_node = max(comm.all_gather_object(comm.local_size))
+
+    def least_seconds(case: Case, _: dict[str, Result]) -> float:
+        known = THROUGH_A_LINK.get(case.collective)
+        part = math.nan if known is None else known(comm.num_nodes, on_node)
+        return part * case.nbytes / bytes_per_second
+
+    return least_seconds

@@ -1,7 +1,6 @@
 """A run as a picture: the speed of each contender over the library's own call, by size."""
 
 from collections.abc import Sequence
-from itertools import cycle
 
 from contest.contenders import LIBRARY, Contender
 from contest.results import Line
@@ -11,16 +10,10 @@ from hpccomm.drawing.vega import Chart, chart, encoding
 SHOWN = range(-4, 6)
 """Powers of two of the ratios that are shown: what is far slower or faster leaves the picture."""
 
-_COLORS = ("#1f77b4", "#ff7f0e", "#2ca02c", "#d62728", "#9467bd", "#8c564b", "#e377c2")
-
 
 def draw(tables: Sequence[Sequence[Line]], contenders: Sequence[Contender], title: str) -> Chart:
     """Return a chart with a panel for each collective."""
-    others = cycle(_COLORS)
-    scale = {
-        "domain": [one.name for one in contenders],
-        "range": ["black" if one.name == LIBRARY else next(others) for one in contenders],
-    }
+    scale = {"domain": [one.name for one in contenders]}
     contender = encoding("contender", "nominal", scale=scale, legend={"orient": "bottom"})
     return {
         "title": title,

@@ -64,8 +64,8 @@ class Promise:
         return not value >= other / (1 + tolerance)
 
 
-def promises(file: Path = FILE) -> Iterator[Promise]:
-    """Yield what a file promises, in its order."""
+def promises(file: Path = FILE, words: Sequence[str] = ("",)) -> Iterator[Promise]:
+    """Yield what a file promises, in its order, if the name contains one of `words`."""
     for name, table in tomllib.loads(file.read_text("utf-8")).items():
         facts: dict[str, Any] = {k: v for k, v in table.items() if k not in ("most", "least")}
         if "cluster" in facts:
@@ -75,9 +75,6 @@ def promises(file: Path = FILE) -> Iterator[Promise]:
         kinds: tuple[Literal["most", "least"], ...] = ("most", "least")
         for kind in kinds:
             for figure, bound in table.get(kind, {}).items():
-                yield Promise(group, figure, kind, float(bound))
-
-
-def selected(every: Sequence[Promise], words: Sequence[str]) -> list[Promise]:
-    """Return the promises whose name contains one of `words`; all without words."""
-    return [one for one in every if not words or any(word in one.name for word in words)]
+                promise = Promise(group, figure, kind, float(bound))
+                if any(word in promise.name for word in words):
+                    yield promise

@@ -2,15 +2,13 @@
 
 import math
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+
+from mpi4py.MPI import Intracomm
 
 from contest.cases import Case
 from contest.contenders import Contender, Entry
 from contest.results import Line, Result
 from contest.rounds import compete
-
-if TYPE_CHECKING:
-    from mpi4py.MPI import Intracomm
 
 Limit = Callable[[Case, dict[str, Result]], float]
 """Gives the seconds that a case takes at least, knowing what was measured."""
@@ -24,7 +22,7 @@ def no_limit(_case: Case, _results: dict[str, Result]) -> float:
 def race(
     case: Case,
     contenders: Sequence[Contender],
-    bare: "Intracomm",
+    bare: Intracomm,
     rounds: int,
     *,
     calls: int | None = None,
@@ -68,7 +66,7 @@ def race(
     )
 
 
-def _checked(case: Case, entry: Entry, bare: "Intracomm") -> int:
+def _checked(case: Case, entry: Entry, bare: Intracomm) -> int:
     """Make one call, and return the elements that it left wrong on all ranks."""
     case.prepare(entry.arrays)
     bare.Barrier()  # nobody's array may be reached before it is prepared

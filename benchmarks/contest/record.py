@@ -18,15 +18,7 @@ SLOWEST_RANK = 3
 
 def config(sizes: Sequence[int], rounds: int) -> Config:
     """Return the settings of a run by the names of a results file: iterations are rounds."""
-    return Config(
-        minimum_bytes=min(sizes),
-        maximum_bytes=max(sizes),
-        step_factor=0,
-        step_bytes=0,
-        iterations=rounds,
-        warmup_iters=1,
-        average=SLOWEST_RANK,
-    )
+    return Config(min(sizes), max(sizes), 0, 0, rounds, 1, average=SLOWEST_RANK)
 
 
 def write(writer: "Writer", lines: Sequence[Line], contenders: Sequence[Contender]) -> None:

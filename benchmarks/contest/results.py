@@ -8,6 +8,8 @@ from contest.rounds import Times
 
 OWN_COST = 3e-6
 """Seconds that a call of hpccomm may take over the library's own."""
+SLOWER = 1.1
+"""How many times as long as the best ``auto`` may take."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +70,20 @@ class Line:
         """Return how many times as fast as the library's own call it was."""
         return self.results[LIBRARY].times.over(result.times)
 
+    @property
+    def best(self) -> Result:
+        """The fastest of hpccomm's on plain arrays."""
+        plain = [r for n, r in self.results.items() if r.contender.ours and n not in OF_EMPTY]
+        return min(plain, key=lambda result: result.times.seconds)
+
+    @property
+    def slower(self) -> bool:
+        """Whether ``auto`` is slower than the best, by more than the clock's noise."""
+        if AUTO not in self.results:
+            return False
+        auto, best = self.results[AUTO].times, self.best.times
+        return auto.over(best) > SLOWER and auto.seconds - best.seconds > 1e-6
+
     def share(self, result: Result) -> float:
         """Return its speed as a share of the limit's."""
         return self.limit / result.times.seconds
@@ -87,11 +103,12 @@ def findings(lines: Sequence[Line]) -> Iterator[str]:
         library = line.results[LIBRARY].times.seconds
         if seconds - OWN_COST > library / 0.9:
             yield f"{where}: auto ({auto.took}) is at {line.faster(auto):.2f} of {LIBRARY}'s speed"
-        plain = [r for n, r in line.results.items() if r.contender.ours and n not in OF_EMPTY]
-        best = min(plain, key=lambda result: result.times.seconds)
-        slower = auto.times.over(best.times)
-        if slower > 1.1 and seconds - best.times.seconds > 1e-6:
+        best = line.best
+        if line.slower:
+            longer = auto.times.over(best.times)
             yield (
-                f"{where}: auto ({auto.took}) takes {slower:.2f} times as long as "
+                f"{where}: auto ({auto.took}) takes {longer:.2f} times as long as "
                 f"{best.contender.name}"
             )
+    slower = sum(line.slower for line in lines)
+    yield f"auto is within {SLOWER - 1:.0%} of the best at {len(lines) - slower} of {len(lines)} sizes"

@@ -1,44 +1,28 @@
 """A run as text for a terminal, and as reStructuredText for a page."""
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from contest.contenders import AUTO, COPY, Contender
 from contest.results import Line, Result
 
 TIMES = "\N{MULTIPLICATION SIGN}"
-NOTHING = "-"
 
 Column = tuple[str, ...]
 """A heading, and what stands below it, line by line."""
 
 
 def text(lines: Sequence[Line], contenders: Sequence[Contender]) -> str:
-    """Return the table of one collective for a terminal.
-
-    Microseconds; then, for hpccomm, its speed over the library's; then the speed over the limit's.
-    A time with an exclamation mark is that of wrong results.
-    """
-    columns: list[Column] = [("size", *(str(line.nbytes) for line in lines))]
-    for one in _present(lines, contenders):
-        found = [line.results.get(one.name) for line in lines]
-        columns.append((one.name, *map(_microseconds, found)))
-        pairs = list(zip(lines, found, strict=True))
-        if one.ours:
-            faster = (NOTHING if it is None else _ratio(line.faster(it)) for line, it in pairs)
-            columns.append(("faster", *faster))
-        if one.name != COPY:
-            share = (NOTHING if it is None else _share(line.share(it)) for line, it in pairs)
-            columns.append(("limit", *share))
-    columns += _limits(lines, lambda line: f"{line.limit * 1e6:.2f}")
-    columns += _chosen(lines)
+    """Return the table of one collective for a terminal."""
+    columns = _columns(lines, contenders)
     widths = [max(map(len, column)) for column in columns]
     table = [
         "  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True))
         for row in zip(*columns, strict=True)
     ]
-    head = [f"# {_title(lines)}, microseconds", f"# {table[0]}"]
-    return "".join(f"{line}\n" for line in [*head, *(f"  {row}" for row in table[1:])])
+    return "\n".join(
+        [f"# {_title(lines)}", f"# {table[0]}", *(f"  {row}" for row in table[1:]), ""]
+    )
 
 
 def restructured(tables: Sequence[Sequence[Line]], contenders: Sequence[Contender]) -> str:
@@ -47,44 +31,29 @@ def restructured(tables: Sequence[Sequence[Line]], contenders: Sequence[Contende
 
 
 def _csv_table(lines: Sequence[Line], contenders: Sequence[Contender]) -> str:
-    columns: list[Column] = [("size", *(size(line.nbytes) for line in lines))]
-    columns += [
-        (one.name, *(_cell(line, line.results.get(one.name)) for line in lines))
-        for one in _present(lines, contenders)
-    ]
-    columns += _limits(lines, lambda line: duration(line.limit))
-    columns += _chosen(lines)
-    table = [", ".join(f'"{cell}"' for cell in row) for row in zip(*columns, strict=True)]
+    columns = zip(*_columns(lines, contenders), strict=True)
+    table = [", ".join(f'"{cell}"' for cell in row) for row in columns]
     head = [f".. csv-table:: {_title(lines)}", f"   :header: {table[0]}", ""]
     return "".join(f"{line}\n" for line in [*head, *(f"   {row}" for row in table[1:])])
 
 
+def _columns(lines: Sequence[Line], contenders: Sequence[Contender]) -> list[Column]:
+    """Return the sizes, a column for each contender that has such a call, the limit, and what ``auto`` chose."""
+    columns: list[Column] = [("size", *(size(line.nbytes) for line in lines))]
+    columns += [
+        (one.name, *(_cell(line, line.results.get(one.name)) for line in lines))
+        for one in contenders
+        if any(one.name in line.results for line in lines)
+    ]
+    # Where a contender's times are the limit, or it is not known, it has no column.
+    if all(math.isfinite(line.limit) and COPY not in line.results for line in lines):
+        columns.append(("the limit", *(duration(line.limit) for line in lines)))
+    took = [line.results[AUTO].took if AUTO in line.results else "" for line in lines]
+    return [*columns, (f"{AUTO} took", *took)] if any(took) else columns
+
+
 def _title(lines: Sequence[Line]) -> str:
     return f"{lines[0].collective}{' in place' if lines[0].in_place else ''}, float32"
-
-
-def _present(lines: Sequence[Line], contenders: Sequence[Contender]) -> list[Contender]:
-    """Return those that have such a call."""
-    return [one for one in contenders if any(one.name in line.results for line in lines)]
-
-
-def _limits(lines: Sequence[Line], spelled: Callable[[Line], str]) -> Iterator[Column]:
-    """Yield the column of the limit, unless a contender's times are it, or it is not known."""
-    if all(math.isfinite(line.limit) and COPY not in line.results for line in lines):
-        yield ("the limit", *map(spelled, lines))
-
-
-def _chosen(lines: Sequence[Line]) -> Iterator[Column]:
-    """Yield the column of what ``auto`` chose, if it did."""
-    took = [line.results[AUTO].took if AUTO in line.results else "" for line in lines]
-    if any(took):
-        yield (f"{AUTO} took", *took)
-
-
-def _microseconds(result: Result | None) -> str:
-    if result is None:
-        return NOTHING
-    return f"{result.times.seconds * 1e6:.2f}" + "!" * (result.wrong > 0)
 
 
 def _cell(line: Line, result: Result | None) -> str:
@@ -93,18 +62,13 @@ def _cell(line: Line, result: Result | None) -> str:
     spelled = duration(result.times.seconds) + " WRONG" * (result.wrong > 0)
     if result.contender.name == COPY:
         return spelled
-    share = _share(line.share(result))
-    if result.contender.ours:
-        return f"{spelled} ({_ratio(line.faster(result))}{TIMES}; {share})"
-    return f"{spelled} ({share})"
-
-
-def _ratio(value: float) -> str:
-    return f"{value:.1f}" if value >= 9.95 else f"{value:.2f}"
-
-
-def _share(value: float) -> str:
-    return f"{value:.2f}" if math.isfinite(value) else NOTHING
+    share = line.share(result)
+    of_limit = f"{share:.2f}" if math.isfinite(share) else "-"
+    if not result.contender.ours:
+        return f"{spelled} ({of_limit})"
+    ratio = line.faster(result)
+    faster = f"{ratio:.1f}" if ratio >= 9.95 else f"{ratio:.2f}"
+    return f"{spelled} ({faster}{TIMES}; {of_limit})"
 
 
 def size(nbytes: int) -> str:

@@ -25,6 +25,13 @@ class Verdicts:
         self.failed |= not ok
         self._say(PASS if ok else FAIL, text)
 
+    def limit_unless(self, excused: str, ok: bool, text: str) -> None:
+        """Say whether a limit is kept, or only what was measured where there is an excuse for it."""
+        if excused:
+            self.note(f"{text} ({excused})")
+        else:
+            self.limit(ok, text)
+
     def note(self, text: str) -> None:
         """Say what was measured where no limit holds."""
         self._say(INFO, text)

@@ -2,9 +2,10 @@
 
 from dataclasses import dataclass
 
+from hpccomm.units import size as bytes_of
+
 OUT_OF_PLACE = "out-of-place"
 MEASURES = ("speed", "time", "added", "memcpy", "link")
-UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,9 +27,7 @@ class Wanted:
 def wanted(name: str) -> Wanted:
     """Read the name of a figure."""
     collective, size, contender, *rest = name.split()
-    number = size.rstrip("KMG")
     measure = rest[-1] if rest else ""
     if measure not in MEASURES:
         raise SystemExit(f"{name!r} ends with no measure; give one of {', '.join(MEASURES)}")
-    nbytes = int(number) * UNITS[size[len(number) :]]
-    return Wanted(collective, nbytes, contender, OUT_OF_PLACE in rest, measure)
+    return Wanted(collective, bytes_of(size), contender, OUT_OF_PLACE in rest, measure)

@@ -1,0 +1,116 @@
+"""What programs on GPUs share: where they run, their verdicts, and CuPy's own NCCL calls beside hpccomm's."""
+
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from functools import partial
+from typing import Any
+
+import hpccomm
+from contest.rounds import Call
+from contest.verdicts import Verdicts
+from hpccomm.memory.cuda.identity import identify
+from hpccomm.testing import run_ranks
+
+
+def check(title: str, parts: Mapping[str, Callable[[Verdicts], None]]) -> None:
+    """Check parts by name, print the verdicts, and end this process: status 1 if one fails."""
+    verdicts = Verdicts(shown=True)
+    print(f"# {title}; {versions()}")
+    for name, part in parts.items():
+        with verdicts.part(name):
+            part(verdicts)
+    sys.exit(verdicts.failed)
+
+
+def one_rank(
+    part: Callable[[hpccomm.Communicator, Verdicts], None],
+) -> Callable[[Verdicts], None]:
+    """Return a part that runs on a communicator of one rank over NCCL, in this process."""
+    return lambda verdicts: run_ranks(1, part, verdicts, backend="nccl")[0]
+
+
+@contextmanager
+def on_stream(comm: hpccomm.Communicator) -> Iterator[Any]:
+    """Give a stream of the communicator's device, which is current meanwhile."""
+    import cupy
+
+    with cupy.cuda.Device(comm.device), cupy.cuda.Stream(non_blocking=True) as stream:
+        yield stream
+
+
+def captured(stream: Any, call: Call, mode: str = "ThreadLocal") -> Any:
+    """Return a graph that holds a call."""
+    from cupy.cuda import runtime
+
+    stream.synchronize()
+    stream.begin_capture(getattr(runtime, f"streamCaptureMode{mode}"))
+    try:
+        call()
+    except Exception:
+        with suppress(Exception):  # the first error says more
+            stream.end_capture()
+        raise
+    return stream.end_capture()
+
+
+def to_device(x: Any) -> Any:
+    """Return a device array with a host array's bits, of any dtype."""
+    import cupy
+
+    return cupy.ndarray(x.shape, x.dtype, cupy.asarray(x.view("u1")).data)
+
+
+def to_host(x: Any, dtype: Any = None) -> Any:
+    """Return a device array's elements, of any dtype."""
+    import cupy
+
+    return cupy.ndarray((x.nbytes,), "u1", x.data).get().view(dtype or x.dtype)
+
+
+class BareNccl:
+    """An NCCL communicator of the ranks of another one, made as CuPy's users make one. Collective.
+
+    Parameters
+    ----------
+    comm : Communicator
+        The ranks, with a device each.
+    """
+
+    def __init__(self, comm: hpccomm.Communicator) -> None:
+        import cupy
+        from cupy.cuda import nccl
+
+        self._nccl = nccl
+        unique_id = comm.broadcast_object(nccl.get_unique_id() if comm.rank == 0 else None)
+        with cupy.cuda.Device(comm.device):
+            self._comm = nccl.NcclCommunicator(comm.size, unique_id, comm.rank)
+
+    def all_reduce(self, x: Any, out: Any, stream: Any) -> Call:
+        """Return the sum of float32 arrays as a call with ready arguments."""
+        return partial(
+            self._comm.allReduce,
+            *(x.data.ptr, out.data.ptr, x.size),
+            *(self._nccl.NCCL_FLOAT32, self._nccl.NCCL_SUM, stream.ptr),
+        )
+
+    def close(self) -> None:
+        """Free it, after all that is under way has ended."""
+        self._comm.destroy()
+
+
+def shares_a_device(comm: hpccomm.Communicator) -> bool:
+    """Tell whether two ranks have one GPU. Collective; blocks."""
+    assert comm.device is not None
+    return len(set(comm.all_gather_object(identify(comm.device).uuid))) < comm.size
+
+
+def versions() -> str:
+    """Return the device and the libraries that figures belong to, as text."""
+    import cupy
+    from cupy.cuda import nccl
+
+    device = identify(cupy.cuda.Device().id)
+    return (
+        f"{device.name}, NCCL {nccl.get_version()}, CuPy {cupy.__version__}, driver {device.driver}"
+    )

@@ -1,0 +1,52 @@
+"""Commands and jobs that programs start: what they are launched by, and how long they take."""
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+CHECKOUT = Path(__file__).resolve().parents[2]
+HPCCOMM = (sys.executable, "-m", "hpccomm")
+UNAVAILABLE = 77
+"""Exit status where something is measured that this machine does not allow."""
+
+
+def mpiexec() -> str:
+    """Return the launcher: the one that the site names, or the one of this Python's environment."""
+    return os.environ.get("HPCCOMM_MPIEXEC", str(Path(sys.executable).parent / "mpiexec"))
+
+
+def cluster(nodes: int, ranks: int, link: str = "1gbit") -> list[str]:
+    """Return what launches a command on ranks of virtual hosts behind links. As root."""
+    script = str(CHECKOUT / "jobs" / "virtual_cluster.sh")
+    return [
+        *("bash", script, "--nodes", str(nodes), "--ranks-per-node", str(ranks)),
+        "--link",
+        link,
+        "--",
+    ]
+
+
+def run(command: Sequence[str]) -> None:
+    """Run a command, and end this process with what it printed if it fails."""
+    done = subprocess.run(
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    if done.returncode == UNAVAILABLE:
+        print(done.stdout, file=sys.stderr)
+        sys.exit(UNAVAILABLE)
+    if done.returncode:
+        sys.exit(f"{' '.join(command)} failed with {done.returncode}:\n{done.stdout}")
+
+
+def seconds(*command: str) -> float:
+    """Return how long a whole process takes. What it prints is not shown."""
+    begin = time.perf_counter()
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+    return time.perf_counter() - begin
