@@ -138,13 +138,13 @@ def test_work_of_ranks_leaves_time_to_messages():
 
 
 def test_nothing_is_negative_and_what_was_not_fitted_is_as_described():
-    found = fit(UNKNOWN, timed(TRUTH, EVERYTHING, noise=0.5, seed=3))
-    shown, described = values(found.network), values(UNKNOWN)
+    found = fit(NODE_UNKNOWN, timed(NODE, EVERYTHING, noise=0.5, seed=3))
+    shown, described = values(found.network), values(NODE_UNKNOWN)
     assert all(value >= 0 for value in shown.values())
     assert {name: shown[name] for name in found.blank} == {
         name: described[name] for name in found.blank
     }
-    assert set(found.blank) | set(found.errors) == set(NAMES)
+    assert set(found.blank) | set(found.errors) == set(shown)
 
 
 def test_one_row_is_too_few():
