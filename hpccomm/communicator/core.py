@@ -33,7 +33,7 @@ from hpccomm.schedules.algorithms import AnyAlgorithm
 from hpccomm.settings import Settings, check_bool, check_int, check_seconds
 
 if TYPE_CHECKING:
-    from hpccomm.communicator.plan_agreement import PlanTags
+    from hpccomm.communicator.plan_tags import PlanTags
 
 
 class Closable(Protocol):

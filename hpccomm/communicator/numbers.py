@@ -10,7 +10,7 @@ divides. NumPy's keep that of their arrays.
 
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -19,9 +19,6 @@ from hpccomm.dtypes import REDUCIBLE, DType
 from hpccomm.errors import RankMismatch, UsageError
 from hpccomm.reductions import PremulSum, ReduceOp, recognised
 from hpccomm.runtime.work import Later
-
-if TYPE_CHECKING:
-    from hpccomm.communicator.core import Core
 
 NUMBERS = frozenset((bool, int, float, complex, *(each.type for each in REDUCIBLE)))
 """Classes of numbers."""
@@ -49,7 +46,7 @@ class NumberCall:
     """
 
     def __init__(
-        self, core: "Core", name: str, like: Any, op: Any, root: Any, exclusive: Any, *how: Any
+        self, core: Any, name: str, like: Any, op: Any, root: Any, exclusive: Any, *how: Any
     ) -> None:
         backend = core.backend
         op = op if op is None else recognised(op, np.dtype(like.__class__))
@@ -116,7 +113,7 @@ class NumberCall:
 
 
 def call_on_number(
-    core: "Core", name: str, x: Any, async_op: bool, limit: float, key: object, *given: Any
+    core: Any, name: str, x: Any, async_op: bool, limit: float, key: object, *given: Any
 ) -> Any:
     """Carry out a collective call on a number, and keep it for others of one `key`. Within a call."""
     if core.sink.batch is not None:

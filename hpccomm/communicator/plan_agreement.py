@@ -15,13 +15,12 @@ from typing import Any, NamedTuple
 from hpccomm.communicator.core import Core
 from hpccomm.communicator.lanes import Call
 from hpccomm.communicator.lanes.message import BLOCKS, Parts
-from hpccomm.contracts.backend import Backend
+from hpccomm.communicator.plan_tags import PlanTags
 from hpccomm.contracts.choice import ENDS_JOB, RAISES, WAITS_ON, Choice
 from hpccomm.contracts.fingerprint import written
 from hpccomm.contracts.pairing import odd_ones
 from hpccomm.contracts.transport import Transport
-from hpccomm.errors import RankMismatch, UsageError
-from hpccomm.runtime.engine import CallEngine
+from hpccomm.errors import RankMismatch
 from hpccomm.runtime.recorder import described
 from hpccomm.runtime.verdict import side_by_side
 
@@ -304,51 +303,3 @@ def _tagged(
             receives[origin] += 1
         tagged.append(replace(call, tags=(outward, inward)))
     return transport, tagged
-
-
-class PlanTags:
-    """The tags of one communicator's plans, and the transports on which they are.
-
-    The first plan with messages makes a transport, and so does each that finds too few tags left.
-
-    Parameters
-    ----------
-    backend : Backend
-        Makes the transports.
-    calls : CallEngine
-        The communicator's.
-    """
-
-    def __init__(self, backend: Backend, calls: CallEngine) -> None:
-        self._backend = backend
-        self._calls = calls
-        self._transport: Transport | None = None
-        self._next = 0
-
-    def take(self, count: int) -> tuple[Transport, int]:
-        """Return a transport and the first of `count` tags on it. Collective, with the same count; blocks.
-
-        Raises
-        ------
-        UsageError
-            If a transport has no tags left.
-        """
-        transport = self._transport or self._made()
-        tags = transport.largest_tag + 1
-        if count > tags:
-            raise UsageError(
-                f"the plan has {count} messages from one rank to another, and the backend has "
-                f"{tags} tags; plan fewer, or make larger messages"
-            )
-        if self._next + count > tags:
-            transport = self._made()
-        first = self._next
-        self._next += count
-        return transport, first
-
-    def _made(self) -> Transport:
-        """Make a transport, for the plans to come also where this one is refused."""
-        with self._calls.beside_watchdog("planning messages", ordered=True):
-            transport = self._backend.planned()
-        self._transport, self._next = transport, 0
-        return transport
