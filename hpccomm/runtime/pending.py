@@ -17,16 +17,12 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from hpccomm.errors import CommunicationError, PeerLost, UsageError
 from hpccomm.memory.cuda import streams
 from hpccomm.memory.cuda.arrays import Queue
 from hpccomm.runtime.recorder import BEGIN, ENDED, LABEL, TIMEOUT, CallRecord
 from hpccomm.runtime.waiting import Gate
-
-if TYPE_CHECKING:
-    from hpccomm.runtime.work import Work
 
 MARK_SECONDS = 0.0005
 """Seconds within which calls share an event."""
@@ -115,8 +111,9 @@ class PendingCalls:
     entered : list or None
         While a call is being put on a stream, its record. The library may wait for peers in it: it
         connects them when they first need it.
-    told : dict of Work to None
-        Those that are to be looked after, as they have functions to call at their end.
+    looks : dict of callable to None
+        Of works that have functions to call at their end: ``look()`` calls them if the work is over, and
+        returns whether it is.
     """
 
     def __init__(
@@ -139,7 +136,7 @@ class PendingCalls:
         self._giving_up = threading.Lock()  # once, from whichever thread is first
         self._missed = 0  # beats since the last look, with a deadline that has passed
         self.entered: CallRecord | None = None
-        self.told: dict[Work, None] = {}
+        self.looks: dict[Callable[[], bool], None] = {}
 
     def note(
         self, stream: int, holder: object, keep: object, entry: CallRecord, captured: bool = False
@@ -303,9 +300,9 @@ class PendingCalls:
 
     def _tell(self) -> None:
         """Have the works that are over call what waits for their end."""
-        for work in tuple(self.told):
-            if work.looked():
-                self.told.pop(work, None)
+        for look in tuple(self.looks):
+            if look():
+                self.looks.pop(look, None)
 
     def _look(self, now: float) -> None:
         try:

@@ -189,7 +189,7 @@ class Work(Hinting, Task):
         elif self._stream is None:
             self._calls.progress.hurry(self)
         else:
-            self._stream.pending.told[self] = None
+            self._stream.pending.looks[self.looked] = None
 
     def __del__(self) -> None:
         if not self._asked:
