@@ -3,23 +3,19 @@
 import cupy
 import numpy as np
 import pytest
+from device_trials import carried_out
 from nccl_ranks import run_ranks
 
-from front.device_calls import DeviceTrial
-from hpccomm.communicator.lanes.message import ARRAYS, wire_tag
 from hpccomm.contracts.device import Piece, Span
 from hpccomm.contracts.signature import Signature
 from hpccomm.dispatch import staged
 from hpccomm.dispatch.parts import ROW_BYTES, parts
-from hpccomm.dispatch.staged import StagedDispatch
-from hpccomm.errors import BufferMismatch, UsageError
+from hpccomm.errors import BufferMismatch
 from hpccomm.memory.cuda import pinned
 from hpccomm.memory.cuda.pinned import Pool, copied
 from hpccomm.memory.cuda.streams import make_event, record
 from hpccomm.reductions import ReduceOp
-from hpccomm.runtime.waiting import drive
 from hpccomm.testing.conformance.oracle import IN_PLACE, OUT, SEMANTICS, Spec
-from hpccomm.testing.conformance.trials import trial
 
 PART = 1 << 12
 """Bytes of a part here: small arrays have several."""
@@ -34,23 +30,22 @@ def late(monkeypatch):
     monkeypatch.setenv("STANDIN_DELAY", "0.001")
 
 
-def signature(name, count, size, **more):
-    blockwise = name in ("all_gather", "reduce_scatter", "all_to_all", "gather", "scatter")
-    counts = (count,) * size if blockwise else (count,)
-    op = ReduceOp.SUM if name in ("all_reduce", "reduce", "reduce_scatter", "scan") else None
-    root = size - 1 if name in ("broadcast", "reduce", "gather", "scatter") else -1
-    recv_counts = counts if name == "all_to_all" else ()
-    return Signature(name, F64, counts, recv_counts, op=op, root=root, **more)
-
-
 # Which parts.
 
 
-@pytest.mark.parametrize("collective", ["all_reduce", "all_gather", "scatter", "all_to_all"])
+COUNT = 5 * ROW_BYTES // 8 + 7
+CUT = [
+    lambda _: Signature("all_reduce", F64, (COUNT,), op=ReduceOp.SUM),
+    lambda size: Signature("all_gather", F64, (COUNT,) * size),
+    lambda size: Signature("scatter", F64, (COUNT,) * size, root=size - 1),
+    lambda size: Signature("all_to_all", F64, (COUNT,) * size, (COUNT,) * size),
+]
+
+
+@pytest.mark.parametrize("of", CUT)
 @pytest.mark.parametrize("size", [1, 3])
-def test_parts_hold_each_byte_once_and_are_as_many_on_all_ranks(collective, size) -> None:
-    count = 5 * ROW_BYTES // 8 + 7
-    call = signature(collective, count, size)
+def test_parts_hold_each_byte_once_and_are_as_many_on_all_ranks(of, size) -> None:
+    call = of(size)
     of_ranks = [parts(call, rank, size, PART) for rank in range(size)]
     assert len({len(each) for each in of_ranks}) == 1
     assert len(of_ranks[0]) > 4
@@ -82,71 +77,27 @@ def test_uneven_calls_stay_whole() -> None:
 # What comes out.
 
 
-def path_of(comm, part_bytes=PART, host=None):
-    backend = comm._core.backend
-    device = comm.device
-
-    def wire(tag, dtype):
-        return wire_tag(tag, ARRAYS, dtype)
-
-    return StagedDispatch(
-        host or comm._core.lanes.host.dispatch,
-        backend.messages,
-        device,
-        wire,
-        "the test says so",
-        part_bytes,
-    )
+def path_of(comm):
+    """Return the communicator's way, with parts of `PART` bytes."""
+    path = comm._core.lanes.device.dispatch
+    path._part_bytes = PART
+    return path
 
 
-def carried_out(comm, path, call, send, recv, *, algorithm="auto", deterministic=False):
-    """Run one call on the current stream, and return what `recv` holds then."""
-    way = path.decide(call, algorithm, deterministic)
-    stream = cupy.cuda.get_current_stream().ptr
-    pointers = [0 if each is None else each.data.ptr for each in (send, recv)]
-    run(comm, way.start(*pointers, stream))
-    return None if recv is None else cupy.asnumpy(recv)
-
-
-def run(comm, steps):
-    drive(steps, timeout=30, gate=comm._core.calls.gate, expired=lambda _: TimeoutError())
-
-
-def values(rank, count):
-    return np.random.default_rng([rank, count]).integers(-99, 99, count).astype(F64)
-
-
-def every_collective(comm, count, in_place):
-    path, results = path_of(comm), (IN_PLACE if in_place else OUT,)
-    for name in SEMANTICS:
-        if name == "neighbor_all_to_all":
-            continue
-        host = trial(
-            comm, Spec(name, count, F64, root=comm.size - 1, results=results), frozen=False
-        )
-        host.fill()
-        device = DeviceTrial(host, cupy)
-        device.to_device()
-        x, out = device.twins.get("x"), device.twins.get("out")
-        send, recv = (None, x) if name == "broadcast" else (x, out)
-        inside = in_place and send is not None and recv is not None
-        carried_out(comm, path, signature(name, count, comm.size, in_place=inside), send, recv)
-        device.to_host()
-        host.check(host.target, f"{name} of {count}")
-
-
-def on_its_device(comm, function, *args):
-    with cupy.cuda.Device(comm.device):
-        return function(comm, *args)
+def in_parts(comm, count, results, collectives=tuple(SEMANTICS), **how):
+    path_of(comm)
+    for collective in collectives:
+        spec = Spec(collective, count, F64, root=comm.size - 1, results=(results,))
+        carried_out(comm, spec, **how)
 
 
 @pytest.mark.pairs
 @pytest.mark.standin
 @pytest.mark.parametrize("size", [1, 3])
-@pytest.mark.parametrize("in_place", [False, True])
+@pytest.mark.parametrize("results", [OUT, IN_PLACE])
 @pytest.mark.parametrize("count", LENGTHS)
-def test_every_collective_in_parts(count, in_place, size) -> None:
-    run_ranks(size, on_its_device, every_collective, count, in_place)
+def test_every_collective_in_parts(count, results, size) -> None:
+    run_ranks(size, in_parts, count, results)
 
 
 @pytest.mark.standin
@@ -155,33 +106,30 @@ def test_exchanged_parts_do_not_share_their_memory(algorithm) -> None:
     """Blocks of several rows: what is sent and what is received then lies alike in every part."""
 
     def exchange(comm):
-        count = 2 * ROW_BYTES // 8 + 3
-        x = values(comm.rank, comm.size * count)
-        out = cupy.full(x.size, 77.0)
-        cupy.cuda.Device().synchronize()
-        call = signature("all_to_all", count, comm.size)
-        got = carried_out(comm, path_of(comm), call, cupy.asarray(x), out, algorithm=algorithm)
-        everyone = [values(rank, x.size).reshape(comm.size, -1) for rank in range(comm.size)]
-        assert np.array_equal(got, np.concatenate([blocks[comm.rank] for blocks in everyone]))
+        in_parts(comm, 2 * ROW_BYTES // 8 + 3, OUT, ["all_to_all"], algorithm=algorithm)
 
-    run_ranks(3, on_its_device, exchange)
+    run_ranks(3, exchange)
 
 
 @pytest.mark.standin
 def test_rows_farther_apart_than_cudas_limit_are_copied_one_by_one(monkeypatch) -> None:
     monkeypatch.setattr(pinned, "_LARGEST_PITCH", 100)
-    run_ranks(3, on_its_device, every_collective, LENGTHS[-1], False)
+    run_ranks(3, in_parts, LENGTHS[-1], OUT)
+
+
+def on_its_device(comm, function):
+    with cupy.cuda.Device(comm.device):
+        return function(comm)
 
 
 @pytest.mark.standin
 def test_deterministic_results_have_the_hosts_bits_whatever_the_parts() -> None:
     def sums(comm):
+        path_of(comm)
         x = (np.random.default_rng(comm.rank).random(4 * PART) * 10.0**comm.rank).astype(np.float32)
         expected = comm.all_reduce(x.copy(), deterministic=True)
-        call = Signature("all_reduce", x.dtype, (x.size,), op=ReduceOp.SUM, in_place=True)
-        y = cupy.asarray(x)
-        got = carried_out(comm, path_of(comm), call, y, y, deterministic=True)
-        assert got.tobytes() == expected.tobytes()
+        got = comm.all_reduce(cupy.asarray(x), deterministic=True)
+        assert cupy.asnumpy(got).tobytes() == expected.tobytes()
 
     run_ranks(4, on_its_device, sums)
 
@@ -200,26 +148,23 @@ def test_a_part_is_copied_while_the_one_before_is_communicated(monkeypatch) -> N
     monkeypatch.setattr(staged, "copied", logged)
 
     def four_parts(comm):
-        class Host:
-            """The host's way, which notes when it is asked to begin."""
+        path = path_of(comm)
+        decide = path._host.decide
 
-            def applicable(self, call, deterministic):
-                return comm._core.lanes.host.dispatch.applicable(call, deterministic)
+        def decided(*of):
+            way = decide(*of)
 
-            def decide(self, call, algorithm, deterministic):
-                way = comm._core.lanes.host.dispatch.decide(call, algorithm, deterministic)
+            def start(send, recv):
+                log.append("communicate")
+                return way.start(send, recv)
 
-                def start(send, recv):
-                    log.append("communicate")
-                    return way.start(send, recv)
+            return type(way)(way.choice, start)
 
-                return type(way)(way.choice, start)
-
+        monkeypatch.setattr(path._host, "decide", decided)
         x = cupy.arange(4 * PART // 8, dtype=F64)
-        call = Signature("all_reduce", F64, (x.size,), op=ReduceOp.SUM, in_place=True)
         log.clear()  # of what the communicator tried when it was made
-        got = carried_out(comm, path_of(comm, host=Host()), call, x, x)
-        assert np.array_equal(got, np.arange(x.size))
+        comm.all_reduce(x)
+        assert np.array_equal(cupy.asnumpy(x), np.arange(x.size))
 
     run_ranks(1, on_its_device, four_parts)
     middle = ["fetch", "communicate", "return"]
@@ -344,22 +289,17 @@ def test_messages_match_those_of_host_arrays_and_their_sizes_are_checked() -> No
     run_ranks(2, on_its_device, exchange)
 
 
-# What is refused.
+# The choice.
 
 
 @pytest.mark.standin
 def test_the_choice_is_the_hosts_and_says_why_arrays_are_staged() -> None:
     def told(comm):
-        x = cupy.zeros(4 * PART, F64)
-        call = Signature("all_reduce", F64, (x.size,), op=ReduceOp.SUM, in_place=True)
-        path = path_of(comm)
-        choice = path.decide(call, "ring", False).choice
+        path_of(comm)
+        choice = comm.explain("all_reduce", cupy.zeros(4 * PART, F64), algorithm="ring")
         assert (choice.path, choice.backend, choice.algorithm) == ("staged", "loopback", "ring")
         assert choice.segment == PART
-        assert "the test says so" in str(choice)
-        with pytest.raises(UsageError, match="ring"):
-            path.decide(call, "bruck", False)
-        assert comm.explain("all_reduce", x).path == "staged"
+        assert "through pinned host memory, since " in str(choice)
         assert comm.backends == {"host": "loopback", "cuda": "staged"}
 
     run_ranks(2, on_its_device, told)
