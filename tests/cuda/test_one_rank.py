@@ -7,6 +7,7 @@ before it sets a device.
 import cupy
 import numpy as np
 import pytest
+from device_trials import device_array, host_array
 from nccl_ranks import run_ranks
 
 from hpccomm import dtypes
@@ -31,11 +32,11 @@ def test_trap_every_reduction_of_one_rank_gives_its_own_elements(dtype):
             for call in (comm.all_reduce, comm.reduce, comm.reduce_scatter):
                 for out in (x, empty(given)):
                     got = call(x, op=op, out=out)
-                    assert host(got, dtype).tolist() == given.tolist(), (op, call)
+                    assert host_array(got).tolist() == given.tolist(), (op, call)
         comm.plan("all_reduce", x, op=ReduceOp.SUM)()
         with comm.batch():
             comm.all_reduce(x)
-        assert host(x, dtype).tolist() == given.tolist()
+        assert host_array(x).tolist() == given.tolist()
 
     run_ranks(1, main, backend="nccl")
 
@@ -48,9 +49,9 @@ def test_trap_a_factor_and_an_average_of_one_rank(dtype):
         x = device_array(given)
         for algorithm in ("native", "ring", "tree"):
             average = comm.all_reduce(x, op=ReduceOp.AVG, out=empty(given), algorithm=algorithm)
-            assert host(average, dtype).tolist() == given.tolist()
+            assert host_array(average).tolist() == given.tolist()
         product = comm.all_reduce(x, op=premul_sum(2), out=empty(given))
-        assert host(product, dtype).tolist() == (given.astype(np.float32) * 2).tolist()
+        assert host_array(product).tolist() == (given.astype(np.float32) * 2).tolist()
 
     run_ranks(1, main, backend="nccl")
 
@@ -86,17 +87,6 @@ def test_trap_another_device_is_the_current_one(split):
     run_ranks(1 + split, main, backend="nccl")
 
 
-def device_array(x):
-    """Return a device array with a host array's bits."""
-    return cupy.ndarray(x.shape, x.dtype, cupy.asarray(x.view(np.uint8)).data)
-
-
 def empty(x):
     """Return a device array of zeros like a host array."""
     return device_array(np.zeros_like(x))
-
-
-def host(x, dtype):
-    """Return a device array's elements."""
-    cupy.cuda.get_current_stream().synchronize()
-    return cupy.ndarray((x.size * dtype.itemsize,), np.uint8, x.data).get().view(dtype)
