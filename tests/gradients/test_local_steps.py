@@ -10,6 +10,7 @@ from hypothesis import given
 
 from hpccomm import CommunicationError, Communicator, RankMismatch
 from hpccomm.gradients import GradientSync, LocalSteps, LossScale
+from hpccomm.gradients.compression import MixedPrecision, PowerSGD, TopK
 from hpccomm.testing import run_ranks
 
 SHAPES = {"a": (7, 3), "b": (), "none": (0, 4), "c": (13,)}
@@ -138,6 +139,14 @@ def test_numbers_and_texts_of_any_type_are_the_same_settings() -> None:
         scale = LossScale(one)
         sync = GradientSync(comm, {"w": np.zeros(3)}, op=text("sum"), loss_scale=scale)
         sync.configure(frozen=[text("w")])
+        whole, truth = (np.int64, np.bool_) if first else (int, bool)
+        for compressor in (
+            TopK(one, truth(1)),
+            PowerSGD(whole(2)),
+            MixedPrecision(text("float16")),
+        ):
+            sync = GradientSync(comm, {"w": np.zeros(6)}, compressor=compressor)
+            sync.close()
 
     run_ranks(2, run)
 
