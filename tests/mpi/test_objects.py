@@ -2,14 +2,12 @@
 
 import functools
 import operator
-from typing import Any
 
 import numpy as np
 import pytest
 from mpi4py import MPI
 
 import hpccomm
-from hpccomm import ANY
 
 pytestmark = pytest.mark.mpi(min_size=2)
 
@@ -34,32 +32,6 @@ def test_objects() -> None:
         assert comm.recv_object(left) == bare.recv(source=left)
         sent.wait()
         request.wait()
-    bare.Free()
-
-
-@pytest.mark.parametrize("first", [0, ANY])
-def test_the_parts_of_large_objects_are_not_exchanged(first: Any) -> None:
-    bare = MPI.COMM_WORLD.Dup()
-    with hpccomm.new_comm(mpi_comm=bare) as comm:
-        for size in (5000, 100_000):
-            words = ["a" * size, "b" * size]
-            bare.Barrier()
-            if comm.rank == 0:
-                bare.Barrier()
-                sent = [comm.send_object(word, 1, async_op=True) for word in words]
-                bare.Barrier()
-                hpccomm.wait_all(sent)
-            elif comm.rank == 1:
-                # Both packets are there before the first receive is moved on.
-                received = [comm.recv_object(first, async_op=True)]
-                bare.Barrier()
-                bare.Barrier()
-                received.append(comm.recv_object(0, async_op=True))
-                assert received[1].wait() == words[1]
-                assert received[0].wait() == words[0]
-            else:
-                bare.Barrier()
-                bare.Barrier()
     bare.Free()
 
 

@@ -2,7 +2,6 @@
 
 import operator
 from functools import reduce
-from math import fsum
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -135,45 +134,3 @@ def test_functions_that_do_not_commute_are_folded_in_rank_order(
         comm.scan(x, composed, exclusive=True, deterministic=True)
     op.Free()
     pair.Free()
-
-
-def test_statistics_of_all_ranks_are_numpy_s(comm: hpccomm.Communicator) -> None:
-    """Merged means and squares, after Chan, Golub and LeVeque, and the place of the smallest value."""
-    kind = np.dtype(
-        [("count", "i8"), ("mean", "f8"), ("squares", "f8"), ("best", "f4"), ("at", "i4")]
-    )
-
-    def merged(a: Any, b: Any) -> Any:
-        whole = np.where((b["best"] < a["best"]), b, a)
-        whole["count"] = a["count"] + b["count"]
-        step = b["mean"] - a["mean"]
-        whole["mean"] = a["mean"] + step * b["count"] / whole["count"]
-        whole["squares"] = (
-            a["squares"] + b["squares"] + step**2 * a["count"] * b["count"] / whole["count"]
-        )
-        return whole
-
-    every = [
-        np.random.default_rng(rank).normal(rank, 1, (50 + rank, 40)) for rank in range(comm.size)
-    ]
-    x = every[comm.rank]
-    one = np.empty(40, kind)
-    one["count"], one["mean"] = len(x), x.mean(0)
-    one["squares"] = ((x - x.mean(0)) ** 2).sum(0)
-    one["best"], one["at"] = x.min(0), comm.rank
-    got = comm.all_reduce(one, merged, deterministic=True)
-    table = np.concatenate(every)
-    np.testing.assert_allclose(got["mean"], table.mean(0), rtol=1e-13)
-    np.testing.assert_allclose(got["squares"] / got["count"], table.var(0), rtol=1e-12)
-    assert (got["at"] == np.argmin([each.astype("f4").min(0) for each in every], 0)).all()
-
-
-@pytest.mark.parametrize("count", [3, 20_000])
-def test_sums_have_the_same_bits_on_any_ranks(comm: hpccomm.Communicator, count: int) -> None:
-    rng = np.random.default_rng(0)
-    table = rng.normal(size=(12, count)) * 2.0 ** rng.integers(-20, 20, (12, count))
-    mine = hpccomm.binned_sum(table[comm.rank :: comm.size], 0)
-    exact = [fsum(each) for each in table.T]
-    np.testing.assert_array_equal(hpccomm.rounded(comm.all_reduce(mine)), exact)
-    x = comm.all_reduce(table[-1 - comm.rank].copy(), deterministic="any ranks")
-    np.testing.assert_array_equal(x, [fsum(each) for each in table[-comm.size :].T])

@@ -60,16 +60,6 @@ def test_the_maximum_of_floats_is_mpi4pys(
         np.testing.assert_array_equal(mine, truth)
 
 
-@pytest.mark.parametrize("count", SIZES)
-def test_a_nan_of_one_rank_reaches_all(comm: Any, count: int) -> None:
-    x = np.full(count, float(comm.rank))
-    if comm.rank == comm.size - 1:
-        x[-1] = np.nan
-    for op in (ReduceOp.MAX, ReduceOp.MIN):
-        result = comm.all_reduce(x, op, out=np.empty_like(x))
-        assert np.flatnonzero(np.isnan(result)).tolist() == [count - 1]
-
-
 @pytest.mark.parametrize("dtype", [np.float32, np.float64, np.float16, np.complex128])
 @pytest.mark.parametrize("count", SIZES)
 def test_contributions_are_folded_in_rank_order(
