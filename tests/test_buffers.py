@@ -16,23 +16,6 @@ from hpccomm.contracts.device import Span
 from hpccomm.errors import BackendUnavailable, UnsupportedDtype, UsageError
 from hpccomm.memory import views as buffers
 
-TORCH_DTYPES = {
-    "bool": np.bool_,
-    "uint8": np.uint8,
-    "int8": np.int8,
-    "int16": np.int16,
-    "int32": np.int32,
-    "int64": np.int64,
-    "float16": np.float16,
-    "float32": np.float32,
-    "float64": np.float64,
-    "complex64": np.complex64,
-    "complex128": np.complex128,
-    "bfloat16": dtypes.BFLOAT16,
-    "float8_e4m3fn": dtypes.FLOAT8_E4M3FN,
-    "float8_e5m2": dtypes.FLOAT8_E5M2,
-}
-
 
 @pytest.fixture
 def torch():
@@ -82,7 +65,7 @@ def test_masked_arrays_are_refused() -> None:
         buffers.view(np.ma.masked_equal([1, 2], 1), "x")
 
 
-@pytest.mark.parametrize("x", [b"abc", memoryview(b"abc"), np.broadcast_to(1.0, 1)])
+@pytest.mark.parametrize("x", [b"abc", memoryview(b"abc"), np.broadcast_to(1.0, 1), np.float64(3)])
 def test_what_is_read_only_is_not_written(x: object) -> None:
     view = buffers.view(x, "x")
     buffers.check_layout(view, "x", written=False)
@@ -98,15 +81,10 @@ def test_what_is_read_only_is_not_written(x: object) -> None:
         (3, "x is 3; give a NumPy or CuPy array"),
         (None, "x is None"),
         ("text", "x is 'text'"),
-        (np.float64(3), None),  # NumPy's scalars have a read-only buffer
     ],
     ids=str,
 )
-def test_what_is_no_array(x: object, says: str | None) -> None:
-    if says is None:
-        with pytest.raises(UsageError, match="read-only"):
-            buffers.check_layout(buffers.view(x, "x"), "x", written=True)
-        return
+def test_what_is_no_array(x: object, says: str) -> None:
     with pytest.raises(UsageError, match=says):
         buffers.view(x, "x")
 
@@ -390,11 +368,15 @@ def test_dtypes_that_move(dtype: object) -> None:
     buffers.check_dtype("x", np.dtype(dtype))
 
 
-@pytest.mark.parametrize("name", TORCH_DTYPES)
+# Of its wider unsigned integers PyTorch converts none.
+@pytest.mark.parametrize(
+    "name",
+    [each.name for each in dtypes.REDUCIBLE if each.name not in ("uint16", "uint32", "uint64")],
+)
 def test_torch_tensors_share_their_memory(torch, name: str) -> None:
     tensor = torch.zeros((2, 3), dtype=torch.uint8).to(getattr(torch, name))
     view = buffers.view(tensor, "x")
-    assert view.dtype == np.dtype(TORCH_DTYPES[name])
+    assert view.dtype == np.dtype(name)
     assert view.shape == (2, 3)
     buffers.check_layout(view, "x", written=True)
     view[1, 2] = 1
@@ -419,13 +401,6 @@ def test_torch_tensors_that_cannot_be_shared(torch, name: str) -> None:
         buffers.view(torch.zeros(3).to(dtype).requires_grad_(), "x")
     with pytest.raises(UsageError, match="cannot be shared by DLPack"):
         buffers.view(torch.empty(3, dtype=dtype, device="meta"), "x")
-
-
-def test_torch_tensors_of_odd_kinds(torch) -> None:
-    with pytest.raises(UsageError, match="x"):
-        buffers.view(torch.eye(3).to_sparse(), "x")
-    with pytest.raises(UsageError, match="x"):
-        buffers.view(torch.zeros(2, dtype=torch.complex64).conj(), "x")
 
 
 def test_overlap() -> None:
