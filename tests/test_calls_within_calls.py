@@ -100,13 +100,14 @@ def test_one_of_another_thread_is_still_refused_as_that() -> None:
     run_ranks(1, program)
 
 
-def test_a_forked_child_is_not_advised_to_make_a_new_one() -> None:
+def test_a_forked_child_is_refused_and_not_advised_to_make_a_new_one() -> None:
     program = """
 import os
 import numpy as np
 import hpccomm
 
-comm = hpccomm.new_comm("loopback")
+comm, hooked = hpccomm.new_comm("loopback"), []
+comm.register_abort_hook(hooked.append)
 work = comm.recv(np.zeros(1), 0, async_op=True)
 plan = comm.plan("all_reduce", np.zeros(3))
 child = os.fork()
@@ -116,14 +117,15 @@ if not child:
             call()
         except hpccomm.CommunicatorAborted as error:
             print(error, flush=True)
-    os._exit(0)
-os.waitpid(child, 0)
-comm.send(np.zeros(1), 0)
-work.wait()
+    os._exit(len(hooked))
+assert os.waitpid(child, 0)[1] == 0
+comm.send(np.ones(1), 0)
+assert work.wait() == 1
 """
     done = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False
     )
+    assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
     assert len(lines) == 3, done.stderr
     for line in lines:

@@ -9,6 +9,7 @@ import time
 import types
 from collections.abc import Callable
 from functools import partial
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,6 @@ from conftest import Mpiexec
 
 import hpccomm
 from hpccomm.backends.bootstrap import status
-from hpccomm.backends.bootstrap.status import as_status
 from hpccomm.diagnosis.meanings import TABLE
 from hpccomm.runtime.lifetime import Status
 
@@ -48,17 +48,18 @@ comm.all_reduce(np.zeros(10), algorithm=sys.argv[1])
 
 LOST = r"rank 1 on node \S+ \(pid \d+\) has come to the end of the program"
 
+by_default = pytest.mark.slow("the 2 s that a rank which leaves so waits for the others")
 THREAD = "threading.Thread(target=time.sleep, args=(60,), name='loader').start()"
 LEFT_WITH_6 = "rank 1 exits with status 6, and its thread 'loader' has kept it for"
 
 ENDS = {
     # What rank 1 does; what is told; the status of the job where the others' call is native, or a ring.
+    "a thread and sys.exit(6)": (f"{THREAD}; sys.exit(6)", LEFT_WITH_6, 6, 6),
     "exception": ("1 / 0", "rank 1 raised:\nTraceback", 1, 1),
     "sys.exit(5)": ("sys.exit(5)", "rank 1 exits with status 5", 5, 5),
     "sys.exit(0)": ("sys.exit(0)", LOST, 3, 1),
     "os._exit(4)": ("os._exit(4)", r"rank 1 leaves by os._exit\(4\)", 4, 4),
     "os._exit(0)": ("os._exit(0)", r"rank 1 leaves by os._exit\(0\)", 3, 1),
-    "a thread and sys.exit(6)": (f"{THREAD}; sys.exit(6)", LEFT_WITH_6, 6, 6),
     "a thread and SystemExit": (f"{THREAD}; raise SystemExit(6)", LEFT_WITH_6, 6, 6),
     "a thread and sys.exit(0)": (
         f"{THREAD}; sys.exit(0)",
@@ -77,9 +78,13 @@ def check_ended(job: subprocess.CompletedProcess[str], told: str, status: int) -
     assert len(job.stderr.splitlines()) <= MOST_LINES, job.stderr
 
 
-@pytest.mark.thorough
-@pytest.mark.parametrize("algorithm", ["native", "ring"])
-@pytest.mark.parametrize("way", ENDS)
+@pytest.mark.parametrize(
+    ("way", "algorithm"),
+    [
+        pytest.param(way, algorithm, marks=by_default if number == 0 else pytest.mark.thorough)
+        for number, (algorithm, way) in enumerate(product(("native", "ring"), ENDS))
+    ],
+)
 def test_a_rank_that_ends_while_others_wait_is_named(
     mpiexec: Mpiexec, way: str, algorithm: str, tmp_path: Path
 ) -> None:
@@ -157,13 +162,6 @@ except hpccomm.CommunicationError:
     stopped = r"rank 1 \(pid \d+\) is stopped, by SIGSTOP or a debugger; rank 2 \(pid \d+\) does not answer"
     check_ended(job, rf"ends the job: a communicator has failed.*: {stopped}", Status.ENDED)
     assert job.stdout.count("caught") == 2
-
-
-@pytest.mark.slow("the 2 s that a rank which leaves so waits for the others")
-def test_a_rank_that_a_thread_keeps_from_its_exit_ends_the_job(mpiexec: Mpiexec) -> None:
-    job = mpiexec(2, "-c", f"{WAITS}    {THREAD}; sys.exit(6){REST}", "native")
-    check_ended(job, LEFT_WITH_6, 6)
-    assert "Traceback" not in job.stderr
 
 
 def test_a_thread_that_may_communicate_is_known_by_what_it_uses() -> None:
@@ -295,14 +293,19 @@ assert status.known() is None, status.known()
     assert job.stderr.count("ZeroDivisionError: division by zero") == 2
 
 
-COMES = {
-    "sleeps": "time.sleep(60)",
-    "leaves": "sys.exit()",
-    "has MPI up and sleeps": "import mpi4py.MPI; time.sleep(60)",
-}
-
-
-def never_come(mpiexec: Mpiexec, does: str, folder: Path) -> None:
+@pytest.mark.slow("the deadline of 1 s, and the 3 s that MPI's start may take")
+@pytest.mark.parametrize(
+    "does",
+    [
+        "os.kill(os.getpid(), signal.SIGSTOP)",
+        pytest.param("time.sleep(60)", marks=pytest.mark.thorough),
+        pytest.param("sys.exit()", marks=pytest.mark.thorough),
+        pytest.param("import mpi4py.MPI; time.sleep(60)", marks=pytest.mark.thorough),
+    ],
+)
+def test_making_a_communicator_has_a_deadline_whatever_keeps_a_rank(
+    mpiexec: Mpiexec, does: str, tmp_path: Path
+) -> None:
     program = f"""
 import os, pathlib, signal, sys, time
 {RANK}
@@ -314,30 +317,9 @@ while len(os.listdir(sys.argv[1])) < 2:  # else one may give up before the other
     time.sleep(0.01)
 hpccomm.new_comm(timeout=1)
 """
-    job = mpiexec(3, "-c", program, folder)
+    job = mpiexec(3, "-c", program, tmp_path)
     check_ended(job, "Rank 1 has not come to new_comm, or ended before", Status.ENDED)
     assert "its deadline is 1 s" in job.stderr
-
-
-def test_a_status_is_what_the_interpreter_makes_of_it() -> None:
-    # Python's library reference, sys.exit: None is 0, an integer its last byte, "any other object" is 1.
-    codes = (None, 0, 3, 256 + 7, True, "words", 2.5)
-    assert [as_status(code) for code in codes] == [0, 0, 3, 7, 1, 1, 1]
-
-
-@pytest.mark.slow("the deadline of 1 s, and the 3 s that MPI's start may take")
-def test_making_a_communicator_has_a_deadline_in_mpi_s_start(
-    mpiexec: Mpiexec, tmp_path: Path
-) -> None:
-    never_come(mpiexec, "os.kill(os.getpid(), signal.SIGSTOP)", tmp_path)
-
-
-@pytest.mark.thorough
-@pytest.mark.parametrize("why", COMES)
-def test_making_a_communicator_has_a_deadline_whatever_keeps_a_rank(
-    mpiexec: Mpiexec, why: str, tmp_path: Path
-) -> None:
-    never_come(mpiexec, COMES[why], tmp_path)
 
 
 @pytest.mark.thorough
@@ -378,8 +360,9 @@ else:
 
 
 WAYS_OUT = {
-    "sys.exit(7)": 7,
-    "raise SystemExit(7)": 7,
+    # Python's library reference, sys.exit: None is 0, an integer its last byte, "any other object" is 1.
+    "sys.exit(256 + 7)": 7,
+    "raise SystemExit(True)": 1,
     "exit(7)": 7,
     "raise type('Own', (SystemExit,), {})(7)": 7,
     "sys.exit('a word')": 1,
