@@ -2,7 +2,6 @@
 
 import re
 import sys
-import threading
 from collections.abc import Callable
 from itertools import permutations, product
 from math import prod
@@ -15,7 +14,7 @@ from conftest import Mpiexec
 
 import hpccomm
 from hpccomm.communicator.mesh import balanced
-from hpccomm.errors import CollectiveTimeout, RankMismatch, UsageError
+from hpccomm.errors import RankMismatch, UsageError
 from hpccomm.testing import run_ranks
 
 FOLDER = Path(__file__).parents[1] / "docs/examples"
@@ -121,19 +120,6 @@ def test_ranks_that_make_different_groups_say_so(other: Callable[..., Any], text
             mesh["tp"] if comm.rank < 3 else other(comm, mesh)
 
     run_ranks(4, differ)
-
-
-def test_a_rank_that_does_not_come_is_named() -> None:
-    def wait(comm: hpccomm.Communicator) -> None:
-        mesh = comm.mesh((2, 2), ("dp", "tp"))
-        comm.set_timeout(0.3)
-        if comm.rank < 3:
-            with pytest.raises(CollectiveTimeout, match=r"rank 3 .* has not called mesh"):
-                mesh["dp"]
-        raised.wait()
-
-    raised = threading.Barrier(4)
-    run_ranks(4, wait)
 
 
 @pytest.mark.parametrize("shape", [(1, 2), (2, 1), (2, 2), (1, 4), (4, 1)])

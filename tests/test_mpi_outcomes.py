@@ -110,41 +110,6 @@ def test_others_wait_for_ever(mpi_comm):
     assert "in test_others_wait_for_ever" in done.stderr
 
 
-@pytest.mark.slow("the rank hangs for the 3 s of its time limit")
-def test_hang_shows_its_stack_and_ends_the_job(launch: Launch) -> None:
-    done = launch(
-        2,
-        """
-import time
-
-def test_hangs(mpi_comm):
-    if mpi_comm.rank == 1:
-        time.sleep(1000)
-""",
-        SOON,
-    )
-    assert done.returncode not in (0, None)
-    assert "Timeout" in done.stderr
-    assert "in test_hangs" in done.stderr
-
-
-@pytest.mark.thorough
-def test_hang_after_a_failure_ends_the_job(launch: Launch) -> None:
-    done = launch(
-        2,
-        """
-import time
-
-def test_fails_and_hangs(request, mpi_comm):
-    request.addfinalizer(lambda: time.sleep(1000))
-    assert False, "planted"
-""",
-        SOON,
-    )
-    assert done.returncode not in (0, None)
-    assert "Timeout" in done.stderr
-
-
 def test_ranks_with_different_tests_do_not_start(launch: Launch) -> None:
     done = launch(
         2,

@@ -8,8 +8,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hpccomm.contracts.collectives import NOBODY, counterpart, ring
-from hpccomm.contracts.pairing import Exchanged, unpaired
 from hpccomm.errors import CommunicationError, RankMismatch, UsageError
 from hpccomm.schedules.algorithms import linear
 from hpccomm.schedules.schedule import Group, Schedule, Tuning
@@ -82,41 +80,10 @@ def test_any_graph_is_exchanged_on_threads(peers: list[Peers], rows: int) -> Non
         np.testing.assert_array_equal(zeros, np.where(wanted == -1, 0, wanted))
 
 
-@given(graphs())
-def test_counterparts_are_mutual(peers: list[Peers]) -> None:
-    listed = [tuple(NOBODY if each is None else each for each in mine) for mine in peers]
-    for rank, mine in enumerate(peers):
-        for block, peer in enumerate(mine):
-            if peer is not None:
-                other = counterpart(rank, block, listed.__getitem__)
-                assert other == placed(peers, rank, block)
-                assert counterpart(peer, other, listed.__getitem__) == block
-
-
-def test_neighbors_on_a_ring_of_two_are_one_rank_twice() -> None:
-    assert [ring(rank, 2) for rank in range(2)] == [(1, 1), (0, 0)]
-    assert counterpart(0, 0, lambda rank: ring(rank, 2)) == 0
-    assert counterpart(0, 0, lambda rank: ring(rank, 3)) == 1
-
-
 @pytest.mark.parametrize("peers", [[[1], []], [[1, 1], [0]], [[None], [0]]])
 def test_lists_that_are_not_symmetric_are_refused(peers: list[Peers]) -> None:
     with pytest.raises(UsageError, match="equally often"):
         prove("neighbor_all_to_all", "linear", 2, peers=peers)
-    listed = [tuple(NOBODY if each is None else each for each in mine) for mine in peers]
-    everyone = [Exchanged((1,) * len(mine), (1,) * len(mine), mine, True) for mine in listed]
-    problem = unpaired(everyone)
-    assert problem is not None
-    assert sorted(problem[1]) == [0, 1]
-
-
-def test_what_nobody_expects_is_told() -> None:
-    fits = [Exchanged((1, 2), (1, 3), (), False), Exchanged((3, 4), (2, 4), (), False)]
-    assert unpaired(fits) is None
-    wrong = [fits[0], fits[1]._replace(counts=(5, 4))]
-    problem = unpaired(wrong)
-    assert problem is not None
-    assert problem[0].startswith("rank 1 sends 5 elements to rank 0, which expects 3")
 
 
 # MPI 4.1, 8.6: "neighbor collective operations" need edges that both ends agree on; a block that is sent must be

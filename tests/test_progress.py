@@ -14,7 +14,7 @@ import pytest
 
 import hpccomm
 from hpccomm.contracts.transport import Steps
-from hpccomm.errors import CollectiveTimeout, CommunicatorAborted
+from hpccomm.errors import CollectiveTimeout
 from hpccomm.runtime.progress import ProgressEngine, Task, TaskQueue
 from hpccomm.runtime.waiting import Gate
 
@@ -185,19 +185,6 @@ def test_a_task_s_own_deadline(engine: ProgressEngine) -> None:
     assert log.ended == [("late", task.error)]
 
 
-def test_the_deadline_of_a_wait_leaves_the_task(engine: ProgressEngine) -> None:
-    event = threading.Event()
-    task = Log().task("slow", until(event))
-    engine.submit(TaskQueue(), task)
-    assert not engine.wait(task, SHORT)
-    assert not engine.wait(task, 0.0)
-    assert not task.over
-    event.set()
-    finish(engine, task)
-    assert task.error is None
-    assert engine.wait(task, 0.0)
-
-
 def test_a_deadline_that_passes_before_the_turn_of_its_task_ends_those_before_it_as_well(
     engine: ProgressEngine,
 ) -> None:
@@ -209,16 +196,6 @@ def test_a_deadline_that_passes_before_the_turn_of_its_task_ends_those_before_it
     assert log.begun == ["first"]
     assert isinstance(log.gate.error, CollectiveTimeout)
     assert first.error is second.error is log.gate.error
-
-
-def test_a_shut_gate_ends_all_its_tasks(engine: ProgressEngine) -> None:
-    log, lane = Log(), TaskQueue()
-    tasks = [log.task(str(i), never) for i in range(3)]
-    for task in tasks:
-        engine.submit(lane, task)
-    log.gate.shut(CommunicatorAborted("given up"))
-    finish(engine, *tasks)
-    assert all(task.error is log.gate.error for task in tasks)
 
 
 def test_a_thread_moves_tasks_on_while_nobody_waits() -> None:

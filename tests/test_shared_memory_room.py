@@ -227,16 +227,6 @@ def runs(process: str) -> bool:
     return status.rpartition(")")[2].split()[0] not in "ZX"
 
 
-def test_a_process_that_nobody_has_asked_for_does_not_run() -> None:
-    with subprocess.Popen(["sleep", "60"]) as process:
-        assert runs(str(process.pid))
-        process.kill()
-        os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
-        assert Path(f"/proc/{process.pid}").exists()
-        assert not runs(str(process.pid))
-    assert not runs(str(process.pid))
-
-
 @pytest.mark.parametrize(
     "end",
     [

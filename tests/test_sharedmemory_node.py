@@ -68,27 +68,6 @@ def arrays_of(rank: NodeMemory, registered: Sequence[bool], n: int = 100) -> lis
     return made
 
 
-@pytest.mark.parametrize("first", [(0, 0), (0, 1), (1, 0), (1, 1)])
-@pytest.mark.parametrize("second", [(0, 0), (0, 1), (1, 1)])
-def test_arrays_of_any_kind_are_reached_where_they_lie(ranks, first, second) -> None:
-    own = [arrays_of(rank, kind) for rank, kind in zip(ranks, (first, second), strict=True)]
-    both, reach = exposed(ranks, own)
-    assert reach == [Reach.DIRECT] * 2
-    for rank, peer in ((0, 1), (1, 0), (0, 0)):
-        for buffer in (0, 1):
-            view = both[rank].peer_buffer(peer, buffer, F4)
-            assert view.size == 100
-            assert np.array_equal(seen(view), own[peer][buffer])
-            kind = (first, second)[peer][buffer]
-            if peer != rank:
-                assert isinstance(view, np.ndarray) == bool(kind)
-            written(view, np.full(100, 7, F4))
-            assert (own[peer][buffer] == 7).all()
-            own[peer][buffer][:] = np.arange(100) - buffer
-    for each in both:
-        each.release()
-
-
 @pytest.mark.parametrize(
     ("first", "second", "scratch", "plain", "reach"),
     [

@@ -290,18 +290,6 @@ def test_the_sentence_says_who_is_where() -> None:
     )
 
 
-def test_a_message_waits_for_its_other_end() -> None:
-    now = {"operation": "recv", "collective": 0, "site": "a.py line 1"}
-    mine = MINE | {"now": now, "record": None, "collective": 3}
-    busy = {"operation": "broadcast", "collective": 4, "site": "b.py line 9"}
-    verdict = judge(mine, {1: Answer(ANSWERED, facts(1, True, {"now": busy}))})
-    assert verdict.missing == (1,)
-    assert verdict.text == (
-        "rank 1 on node n1 (pid 101) is in broadcast #4 at b.py line 9, "
-        "and has not taken part in the recv"
-    )
-
-
 def test_ranks_that_end_a_communicator_together_do_not_lose_each_other() -> None:
     closed = {"closed": "is finalized"}
     peers = {1: Answer(ANSWERED, facts(1, False, closed))}
