@@ -16,7 +16,7 @@ from hpccomm.errors import CollectiveTimeout, CommunicationError, RankMismatch
 from hpccomm.schedules.algorithms import ALGORITHMS
 from hpccomm.testing.conformance import capabilities
 from hpccomm.testing.conformance.case import Behaviours
-from hpccomm.testing.conformance.check import equal, raises, takes
+from hpccomm.testing.conformance.check import equal, happens, raises, takes
 from hpccomm.testing.conformance.collectives import BLOCKWISE
 from hpccomm.testing.conformance.groups import members
 from hpccomm.testing.conformance.inputs import MOVABLE, SHAPES
@@ -204,11 +204,24 @@ def calls_that_differ(comm: Communicator, difference: str, reached: str) -> None
         comm.barrier()
 
 
+def meet(comm: Communicator) -> None:
+    """Return when all ranks have come. Collective.
+
+    No rank waits in a call meanwhile. A barrier would be a mismatch where another rank is still in a call that
+    waits for this one, even if only until its deadline.
+    """
+    others = [rank for rank in range(comm.size) if rank != comm.rank]
+    works = [comm.recv(np.empty(1), rank, async_op=True) for rank in others]
+    works += [comm.send(np.ones(1), rank, async_op=True) for rank in others]
+    happens(lambda: all([work.done() for work in works]), "all ranks come")  # noqa: C419 (each goes on)
+
+
 @SHARED_MEMORY.behaviour(place=tuple(PLACES), min_size=2, fails=True)
 def a_rank_that_comes_late(comm: Communicator, place: str) -> None:
     """After the others have left the call, it does not write to memory that they may reuse."""
     # On one node the node's communicator is `comm` itself, which is needed when the other has failed.
-    node, memory = comm.node_comm.dup(), Memory(comm, place)
+    home = comm.node_comm
+    node, memory = home.dup(), Memory(comm, place)
     late = node.rank == node.size - 1
     x = memory("x", 10_000, np.dtype(np.float32))
     x.fill(1)
@@ -220,9 +233,9 @@ def a_rank_that_comes_late(comm: Communicator, place: str) -> None:
         others = [make(10_000, np.float32) for make in (comm.empty, np.empty) for _ in range(4)]
         for other in others:
             other.fill(7)
-    comm.barrier()
+    meet(home)
     if late and node.size > 1:
         with raises(CommunicationError):
             node.all_reduce(x, algorithm="shm", timeout=SHORT)
-    comm.barrier()
+    meet(home)
     assert all((other == 7).all() for other in others), "written by the late rank"
