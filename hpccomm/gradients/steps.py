@@ -1,21 +1,16 @@
-"""The steps of a training: from the first given gradient to the results. `GradientSync` calls it."""
+"""The course of a step: how it begins and ends, and what is laid out for it. `GradientSync` is made of it."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from time import perf_counter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from weakref import WeakSet
-
-import numpy as np
 
 from hpccomm.errors import CommunicatorAborted, UsageError
 from hpccomm.gradients.adaptive import BucketChoice, WarmUp
 from hpccomm.gradients.agreement import agree, check_same
-from hpccomm.gradients.arrays import Array
-from hpccomm.gradients.buckets import FLAGS, Buckets, gradient_of
-from hpccomm.gradients.checks import check_number
+from hpccomm.gradients.buckets import FLAGS, Buckets
 from hpccomm.gradients.compression.contract import Channel
-from hpccomm.gradients.flat import clip
 from hpccomm.gradients.group import RankGroup
 from hpccomm.gradients.layout import layout, mean_order, ordered, urgent_buckets
 from hpccomm.gradients.loss_scale import CurrentScale
@@ -37,43 +32,27 @@ _trainings: "WeakSet[TrainingSteps]" = WeakSet()
 
 
 class TrainingSteps:
-    """Steps on the buckets of a model.
+    """The part of `GradientSync` that its calls share: the present model, its buckets, and where in a step it is.
 
     Parameters
     ----------
-    model : Model
-        Without parameters.
-
-    Attributes
-    ----------
-    model : Model
-        What all ranks agreed on, after `lay_out`.
-    buckets : Buckets
-        The gradients, after `lay_out`.
-    record : Record
-        What steps cost.
-    scale : CurrentScale
-        The factor of the loss.
-    log : Log or None
-        Where steps are written down.
-    choice : BucketChoice or None
-        The sizes of buckets that were chosen.
-    ended : BaseException or None
-        Why no step can follow.
+    group : RankGroup
+        The ranks that train together.
     """
 
-    buckets: Buckets
+    _buckets: Buckets
+    _reducer: Reducer
 
-    def __init__(self, model: Model) -> None:
-        self._group, self.model, comm = model.group, model, model.group.comm
-        self._worker = Worker(comm.abort) if comm.background else None
+    def __init__(self, group: RankGroup) -> None:
+        self._group, self._model = group, Model(group)
+        self._worker = Worker(group.comm.abort) if group.comm.background else None
         self._levels: tuple[RankGroup, RankGroup | None] | None = None
-        self.record, self.scale = Record(), CurrentScale()
-        self.log: Log | None = None
-        self.choice: BucketChoice | None = None
+        self._record, self._scale = Record(), CurrentScale()
+        self._log: Log | None = None
+        self._choice: BucketChoice | None = None
         self._warm_up: WarmUp | None = None
         self._readiness: Sequence[str] | None = None  # the order of gradients in the first step
-        self.ended: BaseException | None = None
+        self._ended: BaseException | None = None  # why no step can follow
         self._open = False  # a micro-step has begun
         self._complete = False  # no gradient can become ready any more
         self._reduced = False  # the gradients are results
@@ -82,7 +61,7 @@ class TrainingSteps:
         self._way = ""  # in which the last step was reduced
         _trainings.add(self)
 
-    def lay_out(
+    def _lay_out(
         self, model: Model, changes: Sequence[str] = (), readiness: Sequence[str] | None = None
     ) -> None:
         """Take a model, and put its gradients in new buckets. If this raises, all stays. Collective; blocks.
@@ -97,7 +76,7 @@ class TrainingSteps:
             As in `ordered`.
         """
         group, settings = self._group, model.settings
-        before: Buckets | None = getattr(self, "buckets", None)
+        before: Buckets | None = getattr(self, "_buckets", None)
         if settings.hierarchical and self._levels is None:
             comm = group.comm
             node = RankGroup(comm.node_comm, group.timeout)
@@ -118,21 +97,21 @@ class TrainingSteps:
         if before is not None:
             buckets.adopt(before)
         warm_up = WarmUp(filled, parts, settings.adaptive) if settings.adaptive else None
-        same = settings.loss_scale == self.scale.rule
-        scale = self.scale if same else CurrentScale(settings.loss_scale)
+        same = settings.loss_scale == self._scale.rule
+        scale = self._scale if same else CurrentScale(settings.loss_scale)
         _rescale(buckets, reducer, scale)
         # No calls between these, so that an interrupt comes before all or after all.
-        self.model, self.buckets, self._reducer = model, buckets, reducer
-        self.scale, self._warm_up, self._readiness = scale, warm_up, readiness
-        self.record.lay_out(buckets, reducer)
-        if self.log is not None:
+        self._model, self._buckets, self._reducer = model, buckets, reducer
+        self._scale, self._warm_up, self._readiness = scale, warm_up, readiness
+        self._record.lay_out(buckets, reducer)
+        if self._log is not None:
             for change in changes:
-                self.log.note(self.record.steps, change)
-            self.log.layout(self.record.steps, parts)
+                self._log.note(self._record.steps, change)
+            self._log.layout(self._record.steps, parts)
 
     # Between steps.
 
-    def check_between(self) -> None:
+    def _check_between(self) -> None:
         """Raise if a step is under way, or none can follow."""
         entered()
         self._check_alive()
@@ -140,22 +119,20 @@ class TrainingSteps:
             raise UsageError("a step is under way; call wait() first")
 
     def _check_alive(self) -> None:
-        if self.ended is not None:
-            raise self.ended
+        if self._ended is not None:
+            raise self._ended
 
-    def zero(self) -> None:
-        """Do what `GradientSync.zero` does."""
-        self.check_between()
-        self.buckets.begin()
-        self._reduced, self._micro_steps, self.buckets.factor = False, 0, None
-        self.buckets.clear()
+    def _forget(self) -> None:
+        """Set all gradients to 0: none is given, and none is a result."""
+        self._buckets.begin()
+        self._reduced, self._micro_steps, self._buckets.factor = False, 0, None
+        self._buckets.clear()
 
-    def check_consistency(self) -> None:
-        """Do what `GradientSync.check_consistency` does."""
-        self.check_between()
-        arrays = {f"parameter {each.name!r}": x for each, x in self.model.arrays.items()}
+    def _compare(self) -> None:
+        """Compare the parameters of all ranks, and the gradients if they are reduced. Collective; blocks."""
+        arrays = {f"parameter {each.name!r}": x for each, x in self._model.arrays.items()}
         if self._reduced:
-            arrays |= {f"gradient {name!r}": x for name, x in self.buckets.gradients.items()}
+            arrays |= {f"gradient {name!r}": x for name, x in self._buckets.gradients.items()}
         check_same(
             self._group,
             arrays,
@@ -163,51 +140,15 @@ class TrainingSteps:
             remedy="broadcast_parameters() gives all the same parameters again",
         )
 
-    def clip_by_global_norm(self, limit: float) -> float:
-        """Do what `GradientSync.clip_by_global_norm` does."""
-        if not isinstance(limit, int | float | np.number) or not limit > 0:
-            raise UsageError(f"limit is {limit!r}; give a number above 0")
-        if not self._reduced or self._open:
-            raise UsageError("the gradients are not reduced; call sync() or wait() first")
-        buckets = self.buckets
-        # In the order of the parameters, so that the bits do not depend on the buckets.
-        names = [each.name for each in self.model.trained if buckets.present[each.name]]
-        norm = clip([buckets.gradients[name] for name in names], float(limit))
-        buckets.copy_back()
-        buckets.accept()
-        return norm
-
-    @contextmanager
-    def no_sync(self) -> Iterator[None]:
-        """Do what `GradientSync.no_sync` does."""
-        self.check_between()
-        before, self._suspended = self._suspended, True
-        try:
-            yield
-        finally:
-            self._suspended = before
-
-    def close(self) -> None:
-        """Do what `GradientSync.close` does."""
-        if self.ended is not None:
-            self.end_log(self.ended)
-            return
-        self.check_between()
-        self.ended = UsageError("this object was closed; make another one")
-        if self._levels is not None and self._levels[1] is not None:
-            self._levels[1].comm.finalize()
-        if self.log is not None:
-            self.log.close()
-
-    def end_log(self, error: BaseException) -> None:
+    def _end_log(self, error: BaseException) -> None:
         """End the log, if there is one, with an error."""
-        if self.log is not None:
-            self.log.close(f"failed: {type(error).__name__}: {' '.join(str(error).split())}")
+        if self._log is not None:
+            self._log.close(f"failed: {type(error).__name__}: {' '.join(str(error).split())}")
 
-    def discard(self) -> None:
+    def _discard(self) -> None:
         """Remove the log and the communicators: the training does not begin."""
-        if self.log is not None:
-            self.log.discard()
+        if self._log is not None:
+            self._log.discard()
         if self._levels is not None and self._levels[1] is not None:
             self._levels[1].comm.abort()
 
@@ -215,28 +156,13 @@ class TrainingSteps:
 
     @property
     def _reducing(self) -> bool:
-        return not self._suspended and self._micro_steps + 1 >= self.model.settings.accumulate
-
-    def weigh(self, samples: float) -> None:
-        """Do what `GradientSync.weigh` does."""
-        op = self.model.settings.op
-        if op != "weighted":
-            raise UsageError(f"a weight is given, and op is {op!r}; take 'weighted'")
-        if self._reducer.started:
-            raise UsageError("a weight is given after a reduction has started; call weigh() first")
-        samples = check_number("the weight", samples, lambda x: x >= 0, "of at least 0")
-        entered()
-        total = np.array([samples])
-        self._group.reduce(total, deterministic=True)
-        if total[0] == 0:
-            raise UsageError("the weights of all ranks are 0; give the number of samples of each")
-        self.buckets.factor = samples / float(total[0])
+        return not self._suspended and self._micro_steps + 1 >= self._model.settings.accumulate
 
     def _begin(self, way: str) -> None:
         """Begin a step, if none is under way; after another way of reducing, the ranks compare theirs first."""
         self._check_alive()
-        weighted = self.model.settings.op == "weighted"
-        if weighted and self._reducing and self.buckets.factor is None:
+        weighted = self._model.settings.op == "weighted"
+        if weighted and self._reducing and self._buckets.factor is None:
             raise UsageError("op is 'weighted' and this step has no weight; call weigh() first")
         if not self._open:
             entered()
@@ -244,60 +170,9 @@ class TrainingSteps:
                 differ = "the ranks reduce a step in different ways"
                 self._way = agree(self._group, lambda: (way, {"the call": way}), differ)
             if self._reduced:
-                self.buckets.begin()
+                self._buckets.begin()
                 self._reduced = False
             self._open = True
-
-    def sync(self, grads: Mapping[str, Any] | None, weight: float | None) -> bool:
-        """Do what `GradientSync.sync` does."""
-        self._check_alive()
-        if self._open:
-            raise UsageError("gradients were marked by ready() in this step; end it by wait()")
-        buckets, frozen = self.buckets, self.model.settings.frozen
-        given = [
-            (name, buckets.source(name, grad, written=True))
-            for name, grad in (grads or {}).items()
-            if grad is not None and name not in frozen
-        ]
-        if weight is not None:
-            self.weigh(weight)
-        self._begin(SYNC)
-        if grads is None:
-            buckets.mark_all()
-        for name, array in given:
-            buckets.mark(name, array, back=True)
-        return self._end(self._reducer.reduce_all)
-
-    def ready(self, name: str, grad: Any) -> None:
-        """Do what `GradientSync.ready` does."""
-        if name in self.model.settings.frozen:
-            return
-        if self._complete:
-            raise UsageError(f"{name!r} is ready too late, after wait_for(); call wait() first")
-        owner = self.model.owners.get(name)
-        own = grad is not None and owner is not None and grad is owner.grad
-        array = self.buckets.source(name, grad, written=own)
-        self._begin(READY)
-        self.buckets.mark(name, array, back=own)
-        if self._reducing:
-            self._reducer.ready(name)
-
-    def wait(self) -> bool:
-        """Do what `GradientSync.wait` does."""
-        self._begin(READY)
-        return self._end(self._reducer.finish)
-
-    def wait_for(self, name: str) -> Array:
-        """Do what `GradientSync.wait_for` does."""
-        view = gradient_of(name, self.buckets.gradients)
-        if not self._reducing:
-            raise UsageError("this micro-step is not reduced; call wait()")
-        self._begin(READY)
-        self._complete = True
-        self._reducer.close()
-        with self._reduction():
-            self._reducer.wait_for(self.buckets.bucket_of[name])
-        return view
 
     @contextmanager
     def _reduction(self) -> Iterator[None]:
@@ -306,16 +181,16 @@ class TrainingSteps:
         try:
             yield
         except BaseException as error:
-            self.ended = error
+            self._ended = error
             raise
-        self.record.waited.append((begun, perf_counter()))
+        self._record.waited.append((begun, perf_counter()))
         if (recording := trace()) is not None:
             recording.rejoined(begun)
 
     def _end(self, reduce: Callable[[], None]) -> bool:
         """Reduce, unless more micro-steps are due before, and end the micro-step. Return whether there are results."""
-        group, model, warm_up = self._group, self.model, self._warm_up
-        buckets, record, settings = self.buckets, self.record, model.settings
+        group, model, warm_up = self._group, self._model, self._warm_up
+        buckets, record, settings = self._buckets, self._record, model.settings
         reduced, marked, spans = self._reducing, buckets.marked, self._reducer.spans
         if reduced:
             with self._reduction():
@@ -335,8 +210,8 @@ class TrainingSteps:
         try:
             skipped = is_skipped(group, buckets, settings)
         finally:
-            if self.log is not None:
-                self.log.step(*record.last(skipped=skipped))
+            if self._log is not None:
+                self._log.step(*record.last(skipped=skipped))
             if (recording := trace()) is not None:
                 recording.step()
         if skipped:
@@ -344,21 +219,21 @@ class TrainingSteps:
             buckets.clear()
         buckets.copy_back()
         if skipped:
-            self.zero()
+            self._forget()
         else:
             buckets.accept()
         if settings.loss_scale is not None:
-            self.scale.step(finite=not skipped)
-            _rescale(buckets, self._reducer, self.scale)
+            self._scale.step(finite=not skipped)
+            _rescale(buckets, self._reducer, self._scale)
         if settings.check_every and not record.steps % settings.check_every:
-            self.check_consistency()
+            self._compare()
         if settings.order == "ready" and self._readiness is None:
-            self.lay_out(model, readiness=mean_order(group.exchange(list(marked))))
+            self._lay_out(model, readiness=mean_order(group.exchange(list(marked))))
         elif self._way == READY and warm_up is not None and warm_up.step(marked, spans):
-            self.choice = choice = warm_up.choose(group, settings)
+            self._choice = choice = warm_up.choose(group, settings)
             sizes = {name: getattr(choice, name) for name in ("bucket_bytes", "first_bucket_bytes")}
             changed = model.configured({**sizes, "adaptive": 0})
-            self.lay_out(changed, [f"adaptive buckets: {choice}"], self._readiness)
+            self._lay_out(changed, [f"adaptive buckets: {choice}"], self._readiness)
         return not skipped
 
 
@@ -372,7 +247,7 @@ def _rescale(buckets: Buckets, reducer: Reducer, scale: CurrentScale) -> None:
 def _end_all() -> None:
     """End the trainings of a forked child: the worker of its parent may hold their locks, and uses their memory."""
     for each in _trainings:
-        each.ended = CommunicatorAborted(
+        each._ended = CommunicatorAborted(  # noqa: SLF001 (of this module)
             "this training belongs to the process that this one was forked from; "
             "train there, and pass the results to this process"
         )

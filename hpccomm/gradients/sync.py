@@ -1,28 +1,33 @@
 """`GradientSync`: the object that a training loop calls."""
 
-from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from os import PathLike
 from typing import TYPE_CHECKING, Any, Self, Unpack
 
+import numpy as np
+
+from hpccomm.errors import UsageError
 from hpccomm.foreign_names import Hinting
 from hpccomm.gradients.adaptive import BucketChoice
 from hpccomm.gradients.arrays import Array
 from hpccomm.gradients.buckets import gradient_of
+from hpccomm.gradients.checks import check_number
+from hpccomm.gradients.flat import clip
 from hpccomm.gradients.group import RankGroup
 from hpccomm.gradients.log import Log, log_path
 from hpccomm.gradients.model import Model
 from hpccomm.gradients.parameters import Bucket, Named, read
 from hpccomm.gradients.record import Statistics
 from hpccomm.gradients.settings import ReductionOptions, ReductionSettings
-from hpccomm.gradients.steps import TrainingSteps
+from hpccomm.gradients.steps import READY, SYNC, TrainingSteps
 from hpccomm.runtime.recorder import entered
 
 if TYPE_CHECKING:
     from hpccomm.communicator import Communicator
 
 
-class GradientSync(Hinting):
+class GradientSync(TrainingSteps, Hinting):
     """Gradients that are reduced over the ranks of a communicator, in buckets, while others are computed.
 
     Making one is collective and blocks: the ranks compare their models and settings. Calls are made by one thread
@@ -73,21 +78,20 @@ class GradientSync(Hinting):
         timeout: float | None = None,
         **settings: Unpack[ReductionOptions],
     ) -> None:
-        group = RankGroup(comm, timeout)
-        self._steps = TrainingSteps(Model(group))
+        super().__init__(RankGroup(comm, timeout))
 
         def make() -> Model:
             arrays, owners = read(parameters, devices=True)
             chosen = ReductionSettings().changed(settings)
             path = log_path(log)
             if path is not None and comm.rank == 0:
-                self._steps.log = Log(path, comm.size, chosen.by_name)
-            return Model(group, arrays, chosen, owners)
+                self._log = Log(path, comm.size, chosen.by_name)
+            return Model(self._group, arrays, chosen, owners)
 
         try:
-            self._steps.lay_out(self._steps.model.agree(make)[0])
+            self._lay_out(self._model.agree(make)[0])
         except BaseException:
-            self._steps.discard()
+            self._discard()
             raise
 
     # The model and its settings.
@@ -105,7 +109,7 @@ class GradientSync(Hinting):
         RankMismatch
             On the other ranks in that case, and on all ranks if the changes differ; the settings stay, too.
         """
-        self._change(lambda: self._steps.model.configured(changes))
+        self._change(lambda: self._model.configured(changes))
 
     def accumulate(self, count: int) -> None:
         """Add up this number of micro-steps before each reduction, by `configure`. Collective; blocks."""
@@ -113,18 +117,18 @@ class GradientSync(Hinting):
 
     def add(self, name: str, array: Any) -> None:
         """Add a parameter behind the others. Collective; blocks. As `configure` in all else."""
-        self._change(lambda: self._steps.model.with_parameter(name, array))
+        self._change(lambda: self._model.with_parameter(name, array))
 
     def remove(self, name: str) -> None:
         """Remove a parameter, but not the only one. Collective; blocks. As `configure` in all else."""
-        self._change(lambda: self._steps.model.without_parameter(name))
+        self._change(lambda: self._model.without_parameter(name))
 
     def _change(self, make: Callable[[], Model]) -> None:
         def checked() -> Model:
-            self._steps.check_between()
+            self._check_between()
             return make()
 
-        self._steps.lay_out(*self._steps.model.agree(checked))
+        self._lay_out(*self._model.agree(checked))
 
     def broadcast_parameters(self, root: int = 0) -> None:
         """Give all ranks the parameters of `root`, in the arrays that the class was made with. Collective; blocks.
@@ -137,7 +141,7 @@ class GradientSync(Hinting):
             If a call fails or its deadline passes.
         """
         entered()
-        self._steps.model.broadcast(root)
+        self._model.broadcast(root)
 
     def check_consistency(self) -> None:
         """Compare the parameters of all ranks, and the gradients if they are reduced. Collective; blocks.
@@ -152,7 +156,8 @@ class GradientSync(Hinting):
         RankMismatch
             On every rank, if an array differs. The message says which, on which ranks, and by how much.
         """
-        self._steps.check_consistency()
+        self._check_between()
+        self._compare()
 
     # A step.
 
@@ -185,7 +190,23 @@ class GradientSync(Hinting):
         CommunicationError
             If the reduction fails or its deadline passes.
         """
-        return self._steps.sync(grads, weight)
+        self._check_alive()
+        if self._open:
+            raise UsageError("gradients were marked by ready() in this step; end it by wait()")
+        buckets, frozen = self._buckets, self._model.settings.frozen
+        given = [
+            (name, buckets.source(name, grad, written=True))
+            for name, grad in (grads or {}).items()
+            if grad is not None and name not in frozen
+        ]
+        if weight is not None:
+            self.weigh(weight)
+        self._begin(SYNC)
+        if grads is None:
+            buckets.mark_all()
+        for name, array in given:
+            buckets.mark(name, array, back=True)
+        return self._end(self._reducer.reduce_all)
 
     def ready(self, name: str, grad: Any = None) -> None:
         """Mark a gradient as complete. Starts reductions, in the same order on all ranks; does not block.
@@ -213,7 +234,17 @@ class GradientSync(Hinting):
         RankMismatch
             On every rank, if another rank calls `sync` where all compare their ways.
         """
-        self._steps.ready(name, grad)
+        if name in self._model.settings.frozen:
+            return
+        if self._complete:
+            raise UsageError(f"{name!r} is ready too late, after wait_for(); call wait() first")
+        owner = self._model.owners.get(name)
+        own = grad is not None and owner is not None and grad is owner.grad
+        array = self._buckets.source(name, grad, written=own)
+        self._begin(READY)
+        self._buckets.mark(name, array, back=own)
+        if self._reducing:
+            self._reducer.ready(name)
 
     def wait(self) -> bool:
         """End a step: reduce what has not started, and wait for all. Collective; blocks.
@@ -221,7 +252,8 @@ class GradientSync(Hinting):
         Gradients that were not marked by `ready` are missing on this rank. Returns and raises what `sync` does;
         `gradients` has the results.
         """
-        return self._steps.wait()
+        self._begin(READY)
+        return self._end(self._reducer.finish)
 
     def wait_for(self, name: str) -> Array:
         """Wait until one gradient is reduced, and return it. Blocks; local, if the rank calls `wait` later.
@@ -237,7 +269,15 @@ class GradientSync(Hinting):
         CommunicationError
             If the reduction has failed or its deadline passes.
         """
-        return self._steps.wait_for(name)
+        view = gradient_of(name, self._buckets.gradients)
+        if not self._reducing:
+            raise UsageError("this micro-step is not reduced; call wait()")
+        self._begin(READY)
+        self._complete = True
+        self._reducer.close()
+        with self._reduction():
+            self._reducer.wait_for(self._buckets.bucket_of[name])
+        return view
 
     def weigh(self, samples: float) -> None:
         """Give this rank's weight in the step, before its gradients, for ``op="weighted"``. Collective; blocks.
@@ -256,15 +296,32 @@ class GradientSync(Hinting):
             If the number does not fit, ``op`` is another, or a reduction has started; on every rank, if all
             weights are 0.
         """
-        self._steps.weigh(samples)
+        op = self._model.settings.op
+        if op != "weighted":
+            raise UsageError(f"a weight is given, and op is {op!r}; take 'weighted'")
+        if self._reducer.started:
+            raise UsageError("a weight is given after a reduction has started; call weigh() first")
+        samples = check_number("the weight", samples, lambda x: x >= 0, "of at least 0")
+        entered()
+        total = np.array([samples])
+        self._group.reduce(total, deterministic=True)
+        if total[0] == 0:
+            raise UsageError("the weights of all ranks are 0; give the number of samples of each")
+        self._buckets.factor = samples / float(total[0])
 
-    def no_sync(self) -> AbstractContextManager[None]:
+    @contextmanager
+    def no_sync(self) -> Iterator[None]:
         """Add gradients up without reducing them, for a ``with`` block around whole micro-steps. Local.
 
         Within it, `sync` and `wait` reduce nothing. The next reduction after it is of the sum. Nothing is divided
         by the number of micro-steps. Raises UsageError if a step is under way.
         """
-        return self._steps.no_sync()
+        self._check_between()
+        before, self._suspended = self._suspended, True
+        try:
+            yield
+        finally:
+            self._suspended = before
 
     # The gradients.
 
@@ -275,31 +332,32 @@ class GradientSync(Hinting):
         Gradients written to them need no copy. They are other arrays after `configure`, `add` and
         `remove`, and with ``order="ready"`` after the first reduction.
         """
-        return self._steps.buckets.views
+        return self._buckets.views
 
     def buckets(self) -> tuple[Bucket, ...]:
         """Return the layout, in the order of the reductions. Local. Each prints as a line."""
-        return tuple(flat.bucket for flat in self._steps.buckets.flats)
+        return tuple(flat.bucket for flat in self._buckets.flats)
 
     def has_gradients(self, name: str | None = None) -> bool:
         """Return whether a gradient is present, of any parameter if `name` is None. Local.
 
         Raises UsageError if the name is unknown.
         """
-        buckets = self._steps.buckets
+        present = self._buckets.present
         if name is None:
-            return any(buckets.present.values())
-        if name in self._steps.model.settings.frozen:
+            return any(present.values())
+        if name in self._model.settings.frozen:
             return False
-        gradient_of(name, buckets.gradients)
-        return buckets.present[name]
+        gradient_of(name, self._buckets.gradients)
+        return present[name]
 
     def zero(self) -> None:
         """Set all gradients to 0 and forget them. Local. Arrays that were given stay.
 
         Raises UsageError if a step is under way.
         """
-        self._steps.zero()
+        self._check_between()
+        self._forget()
 
     def clip_by_global_norm(self, limit: float) -> float:
         """Scale the gradients so that their norm over all parameters is at most `limit`. Local.
@@ -322,7 +380,17 @@ class GradientSync(Hinting):
         UsageError
             If the limit does not fit, or the gradients are not reduced.
         """
-        return self._steps.clip_by_global_norm(limit)
+        if not isinstance(limit, int | float | np.number) or not limit > 0:
+            raise UsageError(f"limit is {limit!r}; give a number above 0")
+        if not self._reduced or self._open:
+            raise UsageError("the gradients are not reduced; call sync() or wait() first")
+        buckets = self._buckets
+        # In the order of the parameters, so that the bits do not depend on the buckets.
+        names = [each.name for each in self._model.trained if buckets.present[each.name]]
+        norm = clip([buckets.gradients[name] for name in names], float(limit))
+        buckets.copy_back()
+        buckets.accept()
+        return norm
 
     @property
     def loss_scale(self) -> float:
@@ -331,16 +399,16 @@ class GradientSync(Hinting):
         Results are divided by it. It is 1 without ``loss_scale=``, and changes only at the end of a reduced step, on all
         ranks alike.
         """
-        return self._steps.scale.value
+        return self._scale.value
 
     @property
     def choice(self) -> BucketChoice | None:
         """The sizes of buckets that ``adaptive=`` chose, with the reason; None before. Local."""
-        return self._steps.choice
+        return self._choice
 
     def stats(self) -> Statistics:
         """Return steps, bytes and seconds of this rank so far, also by bucket. Local."""
-        return self._steps.record.statistics()
+        return self._record.statistics()
 
     # The end.
 
@@ -349,7 +417,15 @@ class GradientSync(Hinting):
 
         No step can follow. After a failure, only the log is ended. Raises UsageError if a step is under way.
         """
-        self._steps.close()
+        if self._ended is not None:
+            self._end_log(self._ended)
+            return
+        self._check_between()
+        self._ended = UsageError("this object was closed; make another one")
+        if self._levels is not None and self._levels[1] is not None:
+            self._levels[1].comm.finalize()
+        if self._log is not None:
+            self._log.close()
 
     def __enter__(self) -> Self:
         """Return itself; `close` is called at the end of the ``with`` block."""
@@ -360,4 +436,4 @@ class GradientSync(Hinting):
         if error is None:
             self.close()
         else:
-            self._steps.end_log(error)
+            self._end_log(error)
