@@ -74,35 +74,12 @@ def test_sizes_grow_by_one_megabyte_unless_told_otherwise():
 
 
 @pytest.mark.parametrize(
-    ("text", "size"),
-    [
-        ("0", 0),
-        ("8", 8),
-        ("4k", 4096),
-        (".5K", 512),
-        ("1e3", 1000),
-        ("1.5 M", 3 << 19),
-        ("2g", 2 << 30),
-    ],
-)
-def test_sizes_are_read_with_binary_suffixes(text, size):
-    assert read("-b", text, "-e", "4G").sizes.smallest == size
-
-
-@pytest.mark.parametrize(
     ("arguments", "said"),
     [
         (["-n", "0"], "-n/--iters: 0 is out of range; give an integer from 1"),
-        (["-n", "many"], "'many' is not an integer"),
-        (["-w", "-1"], "-w/--warmup_iters: -1 is out of range"),
-        (["-a", "4"], "give an integer from 0 to 3"),
         (["-z", "4"], "give an integer from 0 to 3"),
         (["-b", "1T"], "-b/--minbytes: '1T' is not a size"),
-        (["-b", "-8"], "-b/--minbytes"),
-        (["-b", "1e999"], "'1e999' is not a size"),
-        (["-n", "1_0"], "'1_0' is not an integer"),
         (["-n", "010"], "'010' is not an integer"),
-        (["-n", "100K"], "'100K' is not an integer"),
         (["-n", "1000", "-m", "1001"], "-n/--iters 1000 times -m/--agg_iters 1001 is more than"),
         (["-o", "avg", "-d", "bool"], "-o/--op avg means nothing on -d/--datatype bool"),
         (["--csv", ""], "--csv: an empty name"),
@@ -122,7 +99,6 @@ def test_sizes_are_read_with_binary_suffixes(text, size):
         (["-J", "out.txt"], "give a name ending in .json"),
         (["--backend", "mpi,"], "empty name"),
         (["-t", "2"], "a rank is a process here"),
-        (["-g", "8"], "a rank is a process here"),
         (["-G", "1", "--arrays", "host"], "CUDA graphs hold device work, and --arrays is host"),
         (["-C", "1", "--arrays", "host"], "-C/--report_cputime 1: calls on host arrays return"),
         (["-y", "1", "--arrays", "host"], "host arrays have no stream"),
@@ -136,7 +112,6 @@ def test_sizes_are_read_with_binary_suffixes(text, size):
         (["-R", "2"], "-R/--local_register: 2 is out of range"),
         (["-D", "1"], "hpccomm has no kernels of its own"),
         (["-V", "8"], "set NCCL_MIN_CTAS and NCCL_MAX_CTAS"),
-        (["-x", "0"], "set NCCL_MIN_CTAS and NCCL_MAX_CTAS"),
         (["-p", "1"], "one thread a process"),
     ],
 )
@@ -170,16 +145,6 @@ def test_pairs_that_mean_nothing_are_left_out_and_listed():
         len(options.pairs(COLLECTIVES["send_recv"])) == 17
     )  # named sum, as in nccl-tests, and measured once
     assert read().skipped() == ()
-
-
-def test_types_and_reductions_come_in_lists():
-    options = read("-d", "half,float32,bool,float", "-o", "avg,max")
-    assert options.types == ("half", "float", "bool")  # by one name each, and once
-    assert options.pairs(COLLECTIVES["all_reduce"]) == (
-        *(("half", "avg"), ("half", "max"), ("float", "avg"), ("float", "max")),
-        ("bool", "max"),
-    )
-    assert options.skipped() == ("avg on bool",)
 
 
 def test_roots():
@@ -258,18 +223,7 @@ def test_a_name_that_is_given_twice_counts_once():
 
 
 def test_the_table_of_collectives_is_the_whole_of_perf():
-    assert list(COLLECTIVES) == [
-        "all_reduce",
-        "reduce_scatter",
-        "all_gather",
-        "broadcast",
-        "reduce",
-        "all_to_all",
-        "all_to_all_v",
-        "gather",
-        "scatter",
-        "send_recv",
-        "hypercube",
-        "neighbor_all_to_all",
-        "barrier",
-    ]
+    assert " ".join(COLLECTIVES) == (
+        "all_reduce reduce_scatter all_gather broadcast reduce all_to_all all_to_all_v gather scatter "
+        "send_recv hypercube neighbor_all_to_all barrier"
+    )

@@ -80,35 +80,6 @@ def test_a_script_of_nccl_tests_runs_unchanged(programs, tmp_path):
     )
 
 
-HEALTH_CHECK = """
-set -e
-average=$(all_reduce_perf -b 1M -e 4M -f 2 -g 2 | awk '/Avg bus bandwidth/ { print $NF }')
-awk -v got="$average" -v least="$1" 'BEGIN { exit !(got >= least) }' || { echo "drain: $average"; exit 1; }
-echo "healthy: $average"
-"""
-
-
-@pytest.mark.parametrize(
-    ("least", "status", "word"),
-    [
-        ("0.0001", 0, "healthy"),
-        pytest.param("1e9", 1, "drain", marks=pytest.mark.thorough),  # to us the same run
-    ],
-)
-def test_a_health_check_with_the_programs_in_its_path(programs, least, status, word):
-    environment = launch_environment()
-    environment["PATH"] = f"{programs}:{environment['PATH']}"
-    done = subprocess.run(
-        ["bash", "-c", HEALTH_CHECK, "check", least],
-        capture_output=True,
-        text=True,
-        timeout=100,
-        env=environment,
-    )
-    assert (done.returncode, done.stdout.split(":")[0]) == (status, word), done.stderr
-    assert float(done.stdout.split()[1]) > 0
-
-
 # What each of several ranks does that -g has started: the module that the programs run.
 RANK = """
 import sys

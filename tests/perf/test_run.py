@@ -47,42 +47,6 @@ def table_lines(text):
     return [line for line in text.splitlines() if line and not line.startswith("#")]
 
 
-# The formats of nccl-tests 2.19.6, src/util.cu, in printf's own notation.
-LEAD = "%12i  %12i  %8s  %6s  %6s"
-HALF = "  %7s  %6s  %6s  %6g"
-
-
-def test_the_table_is_laid_out_as_nccl_tests_lays_it_out():
-    text, _, _ = perf(2, "all_reduce", "-b", 0, "-e", 1024, "-f", 4, "-n", 2)
-    lines = text.splitlines()
-    start = next(number for number, line in enumerate(lines) if "out-of-place" in line)
-    blank = "# %10s  %12s  %8s  %6s  %6s"
-    assert lines[start] == blank % (("",) * 5) + (
-        "           out-of-place                       in-place          "
-    )
-    heads = blank + "  %7s  %6s  %6s  %6s  %7s  %6s  %6s  %6s "
-    names = ("size", "count", "type", "redop", "root")
-    half = ("time", "algbw", "busbw", "#wrong")
-    assert lines[start + 1] == heads % (*names, *half, *half)
-    units = ("(us)", "(GB/s)", "(GB/s)", "")
-    assert lines[start + 2] == heads % ("(B)", "(elements)", "", "", "", *units, *units)
-    rows = table_lines(text)
-    assert [row.split()[0] for row in rows] == ["0", "4", "16", "64", "256", "1024"]
-    for row in rows:
-        fields = row.split()
-        values = (int(fields[0]), int(fields[1]), *fields[2:5])
-        halves = [(*fields[at : at + 3], float(fields[at + 3])) for at in (5, 9)]
-        assert row == LEAD % values + HALF % halves[0] + HALF % halves[1]
-        for time, algbw, busbw, _ in halves:
-            for figure, width in ((time, 7), (algbw, 6), (busbw, 6)):
-                assert re.fullmatch(r"\d+(\.\d{1,2})?", figure)
-                assert len(figure) <= width
-    end = "\n".join(lines[start + 3 + len(rows) :])
-    verdict = "# %-20s : %i %s\n"
-    assert end.startswith(verdict % ("Out of bounds values", 0, "OK"))
-    assert re.search(r"^# Avg bus bandwidth    : [0-9.e+-]+ $", end, re.MULTILINE)
-
-
 def test_bandwidths_follow_from_size_and_time(tmp_path):
     file = tmp_path / "run.h5"
     perf(3, "all_reduce,all_gather,broadcast", "-b", "3K", "-e", "3K", "-n", 3, "--output", file)

@@ -8,8 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from hpccomm.bench.flag import add_flags
-from hpccomm.bench.perf import flags, sweep
+from hpccomm.bench.perf import sweep
 from hpccomm.bench.perf.sources import source_of
 from hpccomm.bench.perf.split import split
 from hpccomm.cli import nccl_tests
@@ -17,12 +16,7 @@ from hpccomm.errors import UsageError
 from hpccomm.results import bounds, fingerprint, reader
 from hpccomm.testing import run_ranks
 
-
-def options(*words):
-    parser = argparse.ArgumentParser()
-    add_flags(parser, flags.ARGUMENTS)
-    return flags.options(parser.parse_args([*words]))
-
+from .test_run import options
 
 # The colors of ranks 0 to 7, by C's operators, as `run` of common.cu computes them.
 COLORS = {
@@ -55,9 +49,11 @@ def measured(tmp_path, ranks, how, *words):
     out = io.StringIO()
     files = {"output": tmp_path / "run.h5", "json": tmp_path / "run.json"}
     given = options(
-        "all_reduce,all_gather,broadcast,send_recv",
-        *("-b", "96", "-e", "96", "-n", "3", "--split", how, *words),
-        *("--output", str(files["output"]), "-J", str(files["json"])),
+        [
+            "all_reduce,all_gather,broadcast,send_recv",
+            *("-b", "96", "-e", "96", "-n", "3", "--split", how, *words),
+            *("--output", str(files["output"]), "-J", str(files["json"])),
+        ]
     )
     wrong = run_ranks(
         ranks,
@@ -106,7 +102,7 @@ def test_unequal_groups_have_the_figures_of_the_first(tmp_path):
 
 def test_groups_that_cannot_measure_the_same_are_refused():
     def refused(ranks, *words):
-        given = options(*words)
+        given = options(words)
 
         def measure(comm):
             with pytest.raises(UsageError) as error:
@@ -120,7 +116,7 @@ def test_groups_that_cannot_measure_the_same_are_refused():
     assert "there are 2 ranks" in refused(5, "broadcast", "-r", "2", "--split", "DIV 3")
     for words in (("--sync", "barrier"), ("--interleave", "ring", "native")):
         with pytest.raises(UsageError, match=f"--split and {words[0]}|--split and --interleave"):
-            options("all_reduce", "--split", "MOD 2", *words)
+            options(["all_reduce", "--split", "MOD 2", *words])
 
 
 # What each of several ranks does that a launcher has started, once for each of the variables' values.
@@ -165,4 +161,4 @@ def test_a_device_is_that_of_each_process_or_of_the_first_that_it_starts():
     assert nccl_tests._flags(started, 3) == ["--min-bw=1", "--device=5"]
     assert nccl_tests._flags({"NCCL_TESTS_DEVICE": "2"}, 3) == ["--device=2"]
     assert nccl_tests._flags({"NCCL_TESTS_DEVICE": "-1"}, 3) == []
-    assert options("all_reduce", "--device", "2").device == 2
+    assert options(["all_reduce", "--device", "2"]).device == 2

@@ -182,16 +182,6 @@ def test_one_flipped_bit_is_found_and_located(dtype, count, where):
     assert found.expected != found.got
 
 
-def test_the_report_spells_value_and_bits():
-    data = CheckedData(np.dtype(np.float32), ReduceOp.SUM, 1, 1)
-    array = np.empty(4, np.float32)
-    fill(array, data, [RankSlice(REDUCED, 0, 4)])
-    array[2] = 1.5
-    found = compare(array, data, [RankSlice(REDUCED, 0, 4)])
-    assert found is not None
-    assert (found.wrong, found.index, found.got) == (1, 2, "1.5 (0x3fc00000)")
-
-
 FLOATS = [dtype for dtype in TYPES.values() if dtypes.is_float(dtype) or dtypes.is_complex(dtype)]
 
 
