@@ -2,24 +2,21 @@
 
 Run as a program it damages files of real runs::
 
-    python tests/damage.py FILES 2000 RUN.h5 TUNE.h5
+    python tests/damage.py FOLDER 0 2000 RUN.h5 TUNE.h5
 
-It prints how many damaged files were found damaged, shown in part, refused, and which were not right, and
-ends with status 1 if there were any of those. Every file is read in a child that a crash or a loop ends.
+It prints of each seed whether the damaged file was shown whole, in part or not at all, and what of that was not
+right; it ends with status 1 if anything was. A crash or a loop ends it at its seed.
 """
 
 import contextlib
+import faulthandler
 import io
 import json
-import multiprocessing
 import random
 import re
 import sys
-import time
-import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator
-from multiprocessing.connection import Connection
 from pathlib import Path
 
 from hpccomm.cli.main import main
@@ -229,80 +226,29 @@ def verdict(path: Path, originals: dict[str, str]) -> tuple[str, list[str]]:
     return what, wrong
 
 
-def serve(connection: Connection, folder: Path, files: list[Path]) -> None:
-    """Answer each seed with a verdict, until there are no more."""
-    originals = {}
+def judged(folder: Path, files: list[Path], seeds: range) -> int:
+    """Damage files by seeds and read them; print what was made of each, and return how many were not right."""
+    path, originals, failed = folder / "results.h5", [], 0
     for file in files:
-        path = folder / "results.h5"
         path.write_bytes(file.read_bytes())
-        originals[file] = file.read_bytes(), {reader: out for reader, _, out, _ in shown(path)}
-    connection.send("ready")
-    while (seed := connection.recv()) is not None:
-        data, said = originals[files[seed // len(KINDS) % len(files)]]
+        originals.append((file.read_bytes(), {reader: out for reader, _, out, _ in shown(path)}))
+    for seed in seeds:
+        data, said = originals[seed // len(KINDS) % len(files)]
         kind, spoilt = damaged(data, seed)
         path.write_bytes(spoilt)
-        try:
-            connection.send((kind, *verdict(path, said)))
-        except Exception:  # noqa: BLE001
-            connection.send((kind, "failed", [traceback.format_exc()]))
+        print(f"seed {seed} ({kind}):", end=" ", flush=True)  # the last words of a crash
+        faulthandler.dump_traceback_later(SECONDS, exit=True)
+        what, wrong = verdict(path, said)
+        print("\n  ".join([what, *wrong]))
+        failed += bool(wrong)
+    faulthandler.cancel_dump_traceback_later()
+    return failed
 
 
-class Reader:
-    """A process that reads damaged files; a new one where it crashes or loops."""
-
-    def __init__(self, folder: Path, files: list[Path]) -> None:
-        self._task = folder, files
-        self._start()
-
-    def _start(self) -> None:
-        context = multiprocessing.get_context("spawn")
-        self._connection, other = context.Pipe()
-        self._process = context.Process(target=serve, args=(other, *self._task))
-        self._process.start()
-        other.close()
-        self._connection.recv()
-
-    def verdict(self, seed: int) -> tuple[str, str, list[str]]:
-        self._connection.send(seed)
-        try:
-            if self._connection.poll(SECONDS):
-                return self._connection.recv()
-            why = f"does not end within {SECONDS} s"
-        except EOFError:
-            why = "crashes"
-        self._process.kill()
-        self._start()
-        return list(KINDS)[seed % len(KINDS)], "failed", [why]
-
-    def close(self) -> None:
-        with contextlib.suppress(OSError):
-            self._connection.send(None)
-        self._process.join(SECONDS)
-        self._process.kill()
-
-
-def judged(
-    folder: Path, files: list[Path], seeds: range
-) -> tuple[Counter[tuple[str, str]], list[str]]:
-    """Damage files by seeds; return how many of each kind ended how, and what is wrong."""
-    counted: Counter[tuple[str, str]] = Counter()
-    wrong = []
-    with contextlib.closing(Reader(folder, files)) as reader:
-        for seed in seeds:
-            kind, what, faults = reader.verdict(seed)
-            counted[kind, what] += 1
-            wrong += [f"seed {seed} ({kind}): {fault}" for fault in faults]
-    return counted, wrong
-
-
-def program(folder: str, number: str, *names: str) -> int:
-    begin = time.monotonic()
-    counted, wrong = judged(Path(folder), [Path(name) for name in names], range(int(number)))
-    for (kind, what), count in sorted(counted.items()):
-        print(f"{kind:<15}{what:<10}{count:>6}")
-    print(f"{number} damaged files in {time.monotonic() - begin:.0f} s; not right: {len(wrong)}")
-    print("\n".join(wrong[:50]))
-    return bool(wrong)
+def program(folder: str, first: str, stop: str, *names: str) -> int:
+    failed = judged(Path(folder), [Path(name) for name in names], range(int(first), int(stop)))
+    print(f"{int(stop) - int(first)} damaged files, not right: {failed}")
+    return bool(failed)
 
 
 if __name__ == "__main__":
