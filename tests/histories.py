@@ -11,6 +11,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from hpccomm.diagnosis import faults, history
+from hpccomm.diagnosis.folder import read_folder
+
 BEGAN = 1.7e9
 DEADLINE = 5.0
 
@@ -33,6 +36,22 @@ def loop(uid: str, steps: int, seed: int = 0) -> list[Made]:
         for at in range(steps)
         for operation in [draw.choice(["all_reduce", "broadcast", "all_gather", "barrier"])]
     ]
+
+
+def write(documents: Mapping[int, Mapping[str, Any]], folder: Path) -> Path:
+    """Write the dump of each rank."""
+    folder.mkdir(exist_ok=True)
+    for rank, document in documents.items():
+        (folder / f"rank_{rank}.json").write_text(json.dumps(document))
+    return folder
+
+
+def explained(
+    documents: Mapping[int, Mapping[str, Any]], folder: Path
+) -> tuple[history.Job, list[faults.Fault]]:
+    """Write the dump of each rank; return what is read of them, and the faults that are found."""
+    job = history.join(read_folder(write(documents, folder)).dumps)
+    return job, faults.find(job)
 
 
 class PlayedJob:
@@ -147,10 +166,7 @@ class PlayedJob:
 
     def write(self, folder: Path) -> Path:
         """Write the dumps."""
-        folder.mkdir(exist_ok=True)
-        for rank, document in self.documents().items():
-            (folder / f"rank_{rank}.json").write_text(json.dumps(document))
-        return folder
+        return write(self.documents(), folder)
 
     def _now(self, rank: int, uid: str, records: Any, stopped: list[bool]) -> dict[str, Any]:
         own = [each for each in records[rank] if each["made"].uid == uid]

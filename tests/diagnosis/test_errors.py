@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from conftest import Mpiexec
-from histories import Made, PlayedJob, loop
+from histories import Made, PlayedJob, explained, loop
 
 import hpccomm
 from hpccomm.cli.main import main
@@ -156,10 +156,7 @@ def played(tmp_path: Path, **rank_2: object) -> tuple[history.Job, list[faults.F
     job.programs[2] = job.programs[2][:4]
     documents = job.documents()
     documents[2] |= rank_2
-    for rank, document in documents.items():
-        (tmp_path / f"rank_{rank}.json").write_text(json.dumps(document))
-    joined = history.join(read_folder(tmp_path).dumps)
-    return joined, faults.find(joined)
+    return explained(documents, tmp_path)
 
 
 REFUSAL = {"error": "UsageError: root is 9; give\nmore", "site": "step(), a.py line 7", "ago": 5.25}
@@ -234,10 +231,7 @@ def test_a_rank_that_ended_by_itself_is_no_sign_that_nothing_is_wrong(
 ) -> None:
     documents = PlayedJob({"world": range(3)}, [loop("world", 5)] * 3).documents()
     documents[1]["ended"] = ended
-    for rank, document in documents.items():
-        (tmp_path / f"rank_{rank}.json").write_text(json.dumps(document))
-    joined = history.join(read_folder(tmp_path).dumps)
-    found = faults.find(joined)
+    joined, found = explained(documents, tmp_path)
     assert [each.sort for each in found] == sorts
     assert any(f"R{ended[1:]}" in each for each in words.verdict(joined, found))
 
@@ -247,9 +241,7 @@ def test_a_mismatch_that_the_calls_show_is_told_once(tmp_path: Path) -> None:
     job.change(1, 3, count=3)
     documents = job.documents()
     documents[1]["raised"] = {**REFUSAL, "error": "RankMismatch: the ranks call different things"}
-    for rank, document in documents.items():
-        (tmp_path / f"rank_{rank}.json").write_text(json.dumps(document))
-    found = faults.find(history.join(read_folder(tmp_path).dumps))
+    _, found = explained(documents, tmp_path)
     assert [each.sort for each in found] == ["differing"]
 
 
@@ -258,10 +250,7 @@ def test_a_late_rank_that_was_stopped_is_said_to_have_been(tmp_path: Path) -> No
     job.delays[1, 3] = 2.0
     documents = job.documents()
     documents[0]["answers"]["world"]["1"] = {"state": "stopped", "host": "n0"}
-    for rank, document in documents.items():
-        (tmp_path / f"rank_{rank}.json").write_text(json.dumps(document))
-    joined = history.join(read_folder(tmp_path).dumps)
-    (fault,) = faults.find(joined)
+    joined, (fault,) = explained(documents, tmp_path)
     assert fault.sort == "late"
     assert "Rank 1 was stopped, by SIGSTOP" in words.sentence(joined, fault)
 
@@ -277,63 +266,8 @@ def test_a_refused_message_or_plan_is_over_when_its_rank_goes_on(tmp_path: Path)
             taken = {"is_p2p": True, "collective_seq_id": 0, "profiling_name": "mpi:recv"}
             error = {"error": "BufferMismatch: rank 1 sent 8 bytes", "terms": {"src": 1}}
             document["entries"].insert(1, {**first, **taken, **error})
-        (tmp_path / f"rank_{rank}.json").write_text(json.dumps(document))
-    (fault,) = faults.find(history.join(read_folder(tmp_path).dumps))
+    _, (fault,) = explained(documents, tmp_path)
     assert (fault.sort, fault.operation, fault.ranks) == ("missing", "scan", (2,))
-
-
-PLACES = """
-import sys
-from concurrent.futures import ThreadPoolExecutor
-import numpy as np
-import hpccomm
-from hpccomm.gradients import GradientSync, LocalSteps, ShardedOptimizer, sgd
-
-with hpccomm.new_comm(timeout=20, name="places") as comm:
-    def params():
-        return {name: np.ones(1000, np.float32) for name in "ab"}
-
-    sync = GradientSync(comm, params())
-    for name in "ba":
-        sync.gradients[name][...] = 1
-        sync.ready(name)
-    sync.wait()
-    for name in "ba":
-        sync.gradients[name][...] = 3
-    sync.sync()
-    sync.check_consistency()
-    local = LocalSteps(comm, params(), every=1)
-    local.step()
-    shards = ShardedOptimizer(comm, params(), sgd(0.1))
-    shards.step()
-    shards.load_state(shards.gather_state())
-    with ThreadPoolExecutor(1) as pool:
-        pool.submit(comm.barrier).result()
-    hpccomm.dump(sys.argv[1])
-    comm.barrier()
-"""
-
-
-def test_places_are_lines_of_the_program(shared_job: Mpiexec, tmp_path: Path) -> None:
-    (tmp_path / "places.py").write_text(PLACES)
-    done = shared_job(2, "places.py", str(tmp_path / "dumps"), cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    for dump in read_folder(tmp_path / "dumps").dumps:
-        uid = next(uid for uid, group in dump.groups.items() if group.name == "places")
-        made = [call for call in dump.calls if call.uid == uid and call.number > 0]
-        assert all("places.py line " in call.site for call in made if call.site)
-        lines = PLACES.splitlines()
-        at = [
-            (call.operation, lines[int(call.site.split()[-1]) - 1].strip())
-            for call in made
-            if call.site
-        ]
-        assert ("all_reduce", "sync.sync()") in at
-        assert {("all_reduce", "sync.ready(name)"), ("all_reduce", "sync.wait()")}.intersection(at)
-        assert ("all_reduce", "local.step()") in at
-        assert any(line == "shards.step()" for _, line in at)
-        assert any(line == "shards.load_state(shards.gather_state())" for _, line in at)
-        assert made[-1].site == ""  # a thread of Python's own makes it
 
 
 def test_of_the_calls_that_have_failed_the_last_is_why_a_rank_has_given_up(tmp_path: Path) -> None:
@@ -351,10 +285,7 @@ def test_of_the_calls_that_have_failed_the_last_is_why_a_rank_has_given_up(tmp_p
     }
     for error in ("CollectiveTimeout: the first", "CollectiveTimeout: the second"):
         documents[2]["entries"].append({**batch, "state": "failed", "error": error})
-    for rank, document in documents.items():
-        (tmp_path / f"rank_{rank}.json").write_text(json.dumps(document))
-    joined = history.join(read_folder(tmp_path).dumps)
-    (fault,) = faults.find(joined)
+    joined, (fault,) = explained(documents, tmp_path)
     assert (fault.sort, fault.ranks) == ("missing", (2,))
     said = words.sentence(joined, fault)
     assert said.startswith("Rank 2 on node n0 has given up: CollectiveTimeout: the second.")

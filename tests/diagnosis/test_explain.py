@@ -7,13 +7,13 @@ import re
 from pathlib import Path
 
 import pytest
-from histories import Made, PlayedJob, loop
+from histories import Made, PlayedJob, explained, loop
 from hypothesis import given
 from hypothesis import strategies as st
 
 from hpccomm import errors
 from hpccomm.cli.main import main
-from hpccomm.diagnosis import faults, history, meanings, words
+from hpccomm.diagnosis import history, meanings, words
 from hpccomm.diagnosis.faults import Fault
 from hpccomm.diagnosis.folder import read_folder
 
@@ -21,8 +21,16 @@ from hpccomm.diagnosis.folder import read_folder
 def found(
     job: PlayedJob, tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[history.Job, list[Fault]]:
-    joined = history.join(read_folder(job.write(tmp_path_factory.mktemp("dumps"))).dumps)
-    return joined, faults.find(joined)
+    return explained(job.documents(), tmp_path_factory.mktemp("dumps"))
+
+
+def rank_2_is_gone(played: PlayedJob, folder: Path) -> tuple[history.Job, list[Fault]]:
+    """As `found`, where the others know that the process of rank 2 ended in a call, and it left no dump."""
+    documents = played.documents()
+    del documents[2]
+    for document in documents.values():
+        document["answers"]["world"]["2"] = {"state": "gone", "facts": {"collective": 5}}
+    return explained(documents, folder)
 
 
 class Drawn:
@@ -171,12 +179,7 @@ def test_a_rank_whose_process_has_ended_within_the_call_is_named(tmp_path: Path)
     """All have called it, so that no rank is missing."""
     played = PlayedJob({"world": range(3)}, [loop("world", 5)] * 3)
     played.programs[2] = played.programs[2][:4]
-    for rank, document in played.documents().items():
-        document["answers"]["world"]["2"] = {"state": "gone", "facts": {"collective": 5}}
-        (tmp_path / f"rank_{rank}.json").write_text(json.dumps(document))
-    (tmp_path / "rank_2.json").unlink()
-    job = history.join(read_folder(tmp_path).dumps)
-    (fault,) = faults.find(job)
+    job, (fault,) = rank_2_is_gone(played, tmp_path)
     assert (fault.sort, fault.ranks, fault.waiting) == ("missing", (2,), (0, 1))
     said = words.sentence(job, fault)
     assert said.startswith("The process of rank 2, which has called it, has ended")
@@ -185,12 +188,7 @@ def test_a_rank_whose_process_has_ended_within_the_call_is_named(tmp_path: Path)
 def test_what_is_known_of_one_communicator_is_not_taken_for_another(tmp_path: Path) -> None:
     programs = [[*loop("world", 5), Made("pair")], loop("world", 5), loop("world", 5)]
     played = PlayedJob({"world": range(3), "pair": [0, 2]}, programs)
-    for rank, document in played.documents().items():
-        document["answers"]["world"]["2"] = {"state": "gone", "facts": {"collective": 5}}
-        (tmp_path / f"rank_{rank}.json").write_text(json.dumps(document))
-    (tmp_path / "rank_2.json").unlink()
-    job = history.join(read_folder(tmp_path).dumps)
-    (fault,) = faults.find(job)
+    job, (fault,) = rank_2_is_gone(played, tmp_path)
     assert (fault.sort, fault.uid, fault.number, fault.ranks) == ("missing", "pair", 1, (2,))
     assert words.sentence(job, fault).startswith("The process of rank 2 has ended. Rank 0 has")
 
@@ -379,6 +377,10 @@ def test_every_error_is_explained() -> None:
         ("MPI_ERR_TRUNCATE: message truncated", "MPI_ERR_TRUNCATE"),
         ("exited with status 3", "status 3"),
         ("143", "status 143"),
+        ("There are not enough slots available in the system to satisfy the 9", "ompi-slots"),
+        ("NVRM: Xid (PCI:0000:3b:00): 79, GPU has fallen off the bus.", "xid-79"),
+        ("nccl-shm-full", "nccl-shm-full"),
+        ("OSError: [Errno 28] No space left on device", "sys-no-space"),
     ],
 )
 def test_a_text_that_contains_an_error_is_explained(text: str, name: str, capsys) -> None:
