@@ -19,7 +19,7 @@ from hpccomm.results.run import Run
 from hpccomm.results.schema import Timing
 from hpccomm.results.writer import Writer
 
-from .test_compare import data
+from ..results import appending as data
 
 MIB = 1 << 20
 
@@ -187,17 +187,12 @@ def test_of_a_folder_foreign_and_damaged_files_are_left_out_and_named(tmp_path):
     spoilt = bytearray((folder / "part.h5").read_bytes())
     spoilt[at + 20] ^= 1
     (folder / "part.h5").write_bytes(spoilt)
-    (folder / "cut.h5").write_bytes(base.read_bytes()[:3000])
     (folder / "notes.h5").write_text("no results")
-    with h5py.File(folder / "foreign.h5", "w") as file:
-        file["x"] = 1
     status, out, err = called("compare", str(base), str(folder))
     assert (status, err) == (0, "")
     assert "1 and 2" in out  # launches: of good.h5, and the whole one of part.h5
     left_out = [line for line in out.splitlines() if line.startswith("# Left out: ")]
     beginnings = (
-        f"{folder}/cut.h5 is damaged or incomplete: HDF5 cannot open file: truncated file",
-        f"{folder}/foreign.h5 is an HDF5 file of another program",
         f"{folder}/notes.h5 is not an HDF5 file",
         f"{folder}/part.h5 run0002: row 0: stored checksum differs",
     )

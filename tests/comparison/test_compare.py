@@ -1,9 +1,7 @@
 """Launches compared: slower cases are found, equal ones are not, and undecided ones are named."""
 
-import importlib.util
 import json
 from dataclasses import replace
-from pathlib import Path
 from xml.etree import ElementTree as ET
 
 import numpy as np
@@ -21,17 +19,7 @@ from hpccomm.errors import ResultsError, UsageError
 from hpccomm.results.schema import Timing
 from hpccomm.results.writer import Writer
 
-
-def example_data():
-    place = Path(__file__).parents[1] / "results" / "appending.py"
-    spec = importlib.util.spec_from_file_location("appending", place)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-data = example_data()
-
+from ..results import appending as data
 
 WRITTEN = {}
 """Of each series of launches the file after each of them: several tests take the same."""

@@ -10,16 +10,19 @@ from pathlib import Path
 
 import hypothesis.strategies as st
 import pytest
+from damage import called
 from hypothesis import given
 
 from hpccomm.bench.flag import add_flags
 from hpccomm.bench.logs import reading
 from hpccomm.bench.logs.imported import ImportedRun, LogDefaults
 from hpccomm.charts import page
-from hpccomm.cli import importing, show
+from hpccomm.cli import importing
 from hpccomm.comparison import launches
 from hpccomm.errors import ResultsError, UsageError
 from hpccomm.results import reader
+
+from .test_import import call
 
 DATA = Path(__file__).parent / "data"
 EXPECTED = tomllib.loads((DATA / "expected.toml").read_text())["log"]
@@ -140,13 +143,7 @@ def test_a_dry_run_says_what_would_become_of_each_table(
         call(three)
 
 
-def call(*arguments: object) -> int:
-    parser = argparse.ArgumentParser()
-    add_flags(parser, importing.FLAGS)
-    return importing.run(parser.parse_args([str(argument) for argument in arguments]))
-
-
-def test_many_ranks_are_folded(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_many_ranks_are_folded(tmp_path: Path) -> None:
     log, path = tmp_path / "many.log", tmp_path / "runs.h5"
     text = (DATA / "nccl_2.13_all_reduce.txt").read_text()
     begin = text.index("#  Rank  0")
@@ -159,9 +156,7 @@ def test_many_ranks_are_folded(tmp_path: Path, capsys: pytest.CaptureFixture[str
     (run,) = reader.read(path)
     assert len(run.info.ranks) == 1024
     assert "1024 ranks, the first 256 of them" in page.build([run])
-    capsys.readouterr()
-    show.run(shown(path))
-    text = capsys.readouterr().out
+    text = called("show", str(path))[1]
     before = text.split("67108864")[0].splitlines()
     assert len(before) < 40
     assert "#  1024 ranks on 128 nodes" in before
@@ -169,12 +164,6 @@ def test_many_ranks_are_folded(tmp_path: Path, capsys: pytest.CaptureFixture[str
     # It can be imported again.
     (again,) = reading.parse(text, LogDefaults("shown", run.info.started, "someone")).runs
     assert (len(again.info.ranks), again.rows) == (1024, list(run.rows))
-
-
-def shown(path: Path) -> argparse.Namespace:
-    parser = argparse.ArgumentParser()
-    add_flags(parser, show.FLAGS)
-    return parser.parse_args([str(path)])
 
 
 def test_no_run_has_rows_of_two_programs() -> None:

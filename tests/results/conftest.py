@@ -1,12 +1,10 @@
 """The example data of ``appending.py``, for the tests beside it."""
 
-import importlib.util
-from pathlib import Path
 from types import ModuleType
 
 import pytest
 
-APPENDING = Path(__file__).with_name("appending.py")
+from . import appending
 
 
 @pytest.fixture(autouse=True)
@@ -17,9 +15,4 @@ def on_the_host_of_the_example(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(scope="session")
 def example() -> ModuleType:
     """``example_info``, ``example_row``, ``example_samples``, and the program that appends."""
-    spec = importlib.util.spec_from_file_location("appending", APPENDING)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return appending
