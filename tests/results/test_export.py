@@ -1,6 +1,5 @@
 """``hpccomm show`` and ``hpccomm export``, and the formats that they write."""
 
-import argparse
 import csv
 import io
 import json
@@ -8,11 +7,12 @@ import json
 import numpy as np
 import pytest
 
-from hpccomm.bench.flag import add_flags
 from hpccomm.cli import export, show
 from hpccomm.errors import ResultsError
-from hpccomm.results import table
+from hpccomm.results import reader, table
 from hpccomm.results.writer import Writer
+
+from . import test_trainings
 
 
 @pytest.fixture
@@ -30,9 +30,7 @@ def file(tmp_path, example):
 
 
 def call(verb, *arguments):
-    parser = argparse.ArgumentParser()
-    add_flags(parser, verb.FLAGS)
-    assert verb.run(parser.parse_args([str(argument) for argument in arguments])) == 0
+    assert test_trainings.call(verb, *arguments) == 0
 
 
 def test_show(file, example, capsys):
@@ -42,13 +40,8 @@ def test_show(file, example, capsys):
     assert "# * run0001" in text
     assert f"# Run run0001 of {file}: completed" in text
     assert "# Command: hpccomm perf all_reduce -e 1K" in text
-    info = example.example_info(per_iter_timing=True)
-    rows = [example.example_row(index) for index in range(4)]
-    samples = [example.example_samples(index, 3) / 1e6 for index in range(4)]
-    halves = list(zip(rows, samples, strict=True))
-    for out in (0, 2):
-        assert table.line(info, *halves[out : out + 2]) in text
-    assert text.endswith(table.footer(table.tallied(rows), "all_reduce"))
+    (run, _) = reader.read(file)
+    assert text.endswith(table.run_text(run.info, run.rows, run.samples, finished=True))
 
 
 def test_show_statistics_in_comments_behind_the_table(tmp_path, example, capsys):

@@ -20,6 +20,7 @@ from hpccomm.files.refusals import ForeignFile
 from hpccomm.results import facts, reader, schema, storage
 from hpccomm.results.repetitions import timing as timing_of
 from hpccomm.results.run import WholeSamples, choose
+from hpccomm.results.verify import verify
 from hpccomm.results.writer import Writer
 
 
@@ -155,19 +156,23 @@ def test_what_people_added_to_a_file_stays(tmp_path, example):
     Writer(path, example.example_info()).end("completed")
     path.chmod(0o640)
     with h5py.File(path, "r+") as file:
-        file.attrs["note"] = "before the new switch"
+        for number in range(20):  # more than HDF5 keeps beside the others
+            file.attrs[f"note{number}"] = "before the new switch"
+        file["runs"].attrs["note"] = "of both"
         file["runs/run0001"].attrs["note"] = "first"
         file["mine"] = [1, 2, 3]
         file["runs/run0001/mine"] = "text of any length"
         file["runs/comment"] = 1
         file["elsewhere"], file["nowhere"] = h5py.SoftLink("/mine"), h5py.SoftLink("/absent")
+    assert verify(path).whole
     link = tmp_path / "link.h5"
     link.symlink_to(path)
     Writer(link, example.example_info()).end("completed")
     assert link.is_symlink()
     assert path.stat().st_mode & 0o777 == 0o640
     with h5py.File(path, "r") as file:
-        assert file.attrs["note"] == "before the new switch"
+        assert file.attrs["note19"] == "before the new switch"
+        assert file["runs"].attrs["note"] == "of both"
         assert file["runs/run0001"].attrs["note"] == "first"
         assert file["mine"][:].tolist() == [1, 2, 3]
         assert file["runs/run0001/mine"][()] == b"text of any length"
@@ -206,60 +211,46 @@ def test_refused_paths(tmp_path, example):
             reader.read(path)
 
 
-def remove(name):
-    def change(file):
-        del file[name]
-
-    return change
-
-
-def put(name, value):
-    def change(file):
-        if name in file:
-            del file[name]
-        file[name] = value
-
-    return change
-
-
-def set_attribute(name, value):
-    def change(file):
-        file.attrs[name] = value
-
-    return change
-
-
 DAMAGE = {
-    "no runs": remove("runs"),
-    "runs is no group": put("runs", [1, 2]),
-    "a run is no group": put("runs/run0001", 1),
-    "no rows": remove("runs/run0001/rows"),
-    "rows is no table": put("runs/run0001/rows", [1.0]),
-    "samples are texts": put("runs/run0001/samples", [b"1", b"2"]),
-    "state is no state": put("runs/run0001/state", 1),
-    "no facts": remove("runs/run0001/facts"),
-    "facts are a group": lambda file: (
-        remove("runs/run0001/facts")(file) or file.create_group("runs/run0001/facts")
-    ),
-    "format is an array": set_attribute("format", [1, 2]),
-    "version is an array": set_attribute("schema_version", [1, 1]),
+    "no runs": ("runs", None),
+    "runs is no group": ("runs", [1, 2]),
+    "a run is no group": ("runs/run0001", 1),
+    "no rows": ("runs/run0001/rows", None),
+    "rows is no table": ("runs/run0001/rows", [1.0]),
+    "samples are texts": ("runs/run0001/samples", [b"1", b"2"]),
+    "state is no state": ("runs/run0001/state", 1),
+    "no facts": ("runs/run0001/facts", None),
+    "facts are a group": ("runs/run0001/facts/group", 1),
 }
+"""What is put into the place of what; None: nothing."""
 
 
-@pytest.mark.parametrize("damage", DAMAGE.values(), ids=DAMAGE)
-def test_a_damaged_file_is_refused_and_left_alone(tmp_path, example, damage):
+@pytest.mark.parametrize(("name", "value"), DAMAGE.values(), ids=DAMAGE)
+def test_a_damaged_file_is_refused_and_left_alone(tmp_path, example, name, value):
     path = tmp_path / "run.h5"
     with Writer(path, example.example_info()) as writer:
         writer.append(example.example_row(0), example.example_samples(0, 5))
     with h5py.File(path, "r+") as file:
-        damage(file)
+        del file[name.removesuffix("/group")]
+        if value is not None:
+            file[name] = value
     before = path.read_bytes()
-    refused = "run.h5 is damaged or incomplete|another program|has schema version"
     for refusing in (lambda: reader.read(path), lambda: Writer(path, example.example_info())):
-        with pytest.raises(ResultsError, match=refused):
+        with pytest.raises(ResultsError, match=r"run\.h5 is damaged or incomplete"):
             refusing()
     assert path.read_bytes() == before
     assert list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.parametrize("name", ["format", "schema_version"])
+def test_an_attribute_that_is_an_array_makes_no_results_file(tmp_path, example, name):
+    path = tmp_path / "run.h5"
+    Writer(path, example.example_info()).end("completed")
+    with h5py.File(path, "r+") as file:
+        file.attrs[name] = [1, 1]
+    for refusing in (lambda: reader.read(path), lambda: Writer(path, example.example_info())):
+        with pytest.raises(ResultsError, match=r"another program|has schema version"):
+            refusing()
 
 
 def test_the_capacity_for_a_long_run_is_bounded(tmp_path, example, monkeypatch):

@@ -268,7 +268,7 @@ def test_a_killed_program_leaves_what_was_flushed(tmp_path):
         f"import sys; sys.path.insert(0, {str(Path(__file__).parents[1])!r})\n"
         "from results.test_recordings import *\n"
         "recording_file.EVERY_SECONDS = 0.0\n"
-        "recording_file.CAPACITY |= {'blocks': 3, 'packed': 1000, 'events': 1, 'texts': 10}\n"
+        "recording_file.CAPACITY |= {'blocks': 3, 'packed': 1000, 'events': 1, 'texts': 10, 'steps': 3}\n"
         "recording = stepped(2, 20_000, lambda rank, step: 1000 + step % 7, 500)\n"
         "writer = RecordingWriter(part_path(sys.argv[1], 1), recording.facts)\n"
         "[writer.add_group(each) for each in recording.groups]\n"
@@ -277,6 +277,7 @@ def test_a_killed_program_leaves_what_was_flushed(tmp_path):
         "for some in range(begin, begin + 40_000, 10):\n"
         "    part = {name: each[some : some + 10] for name, each in recording.calls.columns.items()}\n"
         "    writer.add_calls(part, 1)\n"
+        "    writer.add_step(step((some - begin) // 10), (0.5,))\n"
         "    print(some, flush=True)\n"
     )
     with subprocess.Popen(
@@ -296,13 +297,15 @@ def test_a_killed_program_leaves_what_was_flushed(tmp_path):
         np.testing.assert_array_equal(
             one.calls[name], expected.calls[name][begin : begin + count], name
         )
+    assert 0 < len(one.steps) < 4000
+    assert one.steps["step"].tolist() == list(range(len(one.steps)))
     assert in_content(one)[:2] == in_content(expected)[:2]
     assert one.status == "interrupted"
     assert one.notes[-1].text.endswith("missing: 0")
 
 
 def test_two_threads_lose_and_repeat_nothing(tmp_path, monkeypatch):
-    """The program's thread adds steps while another one adds calls, and the file is read."""
+    """The program's thread adds steps while another one adds calls, a third replaces the file, and it is read."""
     monkeypatch.setattr(recording_file, "EVERY_SECONDS", 0.0)
     monkeypatch.setattr(
         recording_file, "CAPACITY", dict.fromkeys(recording_file.CAPACITY, 1) | {"packed": 5000}
@@ -310,6 +313,13 @@ def test_two_threads_lose_and_repeat_nothing(tmp_path, monkeypatch):
     path = tmp_path / "t.h5"
     recording = stepped(1, 1000, lambda rank, at: 100, 10)
     writer = RecordingWriter(path, recording.facts)
+    threads, put_in_place = set(), storage.replace
+
+    def replacing(*given, **more):
+        threads.add(threading.current_thread())
+        return put_in_place(*given, **more)
+
+    monkeypatch.setattr(storage, "replace", replacing)
 
     def record() -> None:
         for first in range(0, 2000, 4):
@@ -326,6 +336,8 @@ def test_two_threads_lose_and_repeat_nothing(tmp_path, monkeypatch):
             assert one.calls["signature"].max(initial=-1) < len(one.signatures)
             assert one.steps["step"].tolist() == list(range(len(one.steps)))
     recorder.join()
+    assert threads.isdisjoint([threading.current_thread(), recorder])
+    assert threads  # the capacity was not enough
     writer.end("completed")
     (one,) = read_recordings(path)
     assert one.steps["step"].tolist() == list(range(1000))

@@ -6,11 +6,7 @@ import errno
 import io
 import json
 import os
-import random
 import shutil
-import subprocess
-import sys
-import threading
 from dataclasses import astuple
 from datetime import datetime
 from pathlib import Path
@@ -124,34 +120,6 @@ def test_one_that_is_written_is_read_and_no_other_writes(tmp_path):
     assert recording_file.read_recordings(path)[0].status == "interrupted"
 
 
-def test_a_killed_process_leaves_what_it_has_flushed(tmp_path):
-    path = tmp_path / "run.h5"
-    program = (
-        f"import sys; sys.path[:0] = [{str(Path(__file__).parent)!r}]\n"
-        "from pathlib import Path; from test_trainings import *\n"
-        "recording_file.EVERY_SECONDS = 0.0\n"
-        "recording_file.CAPACITY |= {'steps': 3, 'bucket_seconds': 7}\n"
-        "writer = RecordingWriter(Path(sys.argv[1]), FACTS)\n"
-        "writer.add_layout(BUCKETS)\n"
-        "for number in range(10_000):\n"
-        "    each = step(number)\n"
-        "    writer.add_step(each, [each.seconds / each.buckets] * each.buckets)\n"
-        "    print(number, flush=True)\n"
-    )
-    with subprocess.Popen(
-        [sys.executable, "-c", program, path], stdout=subprocess.PIPE, text=True
-    ) as process:
-        assert process.stdout is not None
-        for _ in range(random.Random(3).randrange(5, 30)):
-            process.stdout.readline()
-        process.kill()
-    (training,) = recording_file.read_recordings(path)
-    assert 0 < len(training.steps) < 10_000
-    check(training, len(training.steps))
-    write(path, 3)  # another one can follow
-    assert len(recording_file.read_recordings(path)) == 2
-
-
 def test_damaged_steps_and_events_are_named_and_the_rest_is_given(tmp_path, capsys):
     path = tmp_path / "run.h5"
     write(path)
@@ -182,31 +150,6 @@ def test_damaged_steps_and_events_are_named_and_the_rest_is_given(tmp_path, caps
     with pytest.raises(ResultsError, match="holds no run"):
         call(show, path)
     assert "recording0007: facts: stored checksum differs: not shown" in capsys.readouterr().err
-
-
-def test_the_file_is_never_replaced_within_a_step(tmp_path, monkeypatch):
-    """Where the capacity ends, another thread builds the next version, and steps go on meanwhile."""
-    monkeypatch.setattr(recording_file, "EVERY_SECONDS", 0.0)
-    monkeypatch.setattr(recording_file, "CAPACITY", dict.fromkeys(recording_file.CAPACITY, 1))
-    threads, replace = set(), storage.replace
-
-    def replacing(*given, **more):
-        threads.add(threading.current_thread())
-        return replace(*given, **more)
-
-    path = tmp_path / "run.h5"
-    writer = write(path, 0, status="")
-    monkeypatch.setattr(storage, "replace", replacing)
-    writer.add_layout(BUCKETS)
-    number = 0
-    while number < 500 or not threads:
-        each = step(number)
-        writer.add_step(each, [each.seconds / each.buckets] * each.buckets)
-        number += 1
-    assert threading.current_thread() not in threads
-    writer.end("completed")
-    (training,) = recording_file.read_recordings(path)
-    assert training.steps["step"].tolist() == list(range(number))
 
 
 @pytest.mark.parametrize("capacity", [10, 1000])
