@@ -33,13 +33,6 @@ def test_all_wait_for_the_last_one():
     assert found.seconds == 5.25
 
 
-@pytest.mark.parametrize(("compute", "waited"), [(1.0, 1.0), (3.0, 0.0)])
-def test_an_asynchronous_call_costs_what_the_computation_does_not_hide(compute, waited):
-    rank = [(START, 0, 1.0), (WAIT, 0, compute), (END, -1, 0.0)]
-    found = predict(acting(rank, rank, events=[(2.0,)]))
-    assert found.seconds == 1.0 + compute + waited
-
-
 def test_calls_of_one_queue_take_turns_and_those_of_two_share():
     rank = [(START, 0, 0.0), (START, 1, 1.0), (WAIT, 0, 0.0), (WAIT, 1, 0.0), (END, -1, 0.0)]
     turns = predict(acting(rank, rank, events=[(4.0,), (2.0,)]))

@@ -134,14 +134,6 @@ def test_shares_of_a_step_are_those_that_were_made():
     assert "1.171 ms" in str(found).splitlines()[-1]
 
 
-def test_computation_behind_an_asynchronous_call_is_hidden_transfer():
-    one = all_reduce(1 << 20, ASYNC)
-    row = [MadeCall(MARK, 0, 0, 0), MadeCall(one, 1, 100, 900, asked=600, waited=300)]
-    row.append(MadeCall(MARK, 0, 1000, 1000))
-    found = parts(made([row, row]))
-    assert found.parts[0, 0].tolist() == [200, 500, 0, 300, 0]
-
-
 def test_a_call_on_a_device_blocks_while_the_host_puts_it_there():
     one = all_reduce(1 << 20, DEVICE)
     row = [MadeCall(MARK, 0, 0, 0), MadeCall(one, 1, 100, 900, asked=0, waited=50)]
