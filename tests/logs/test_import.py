@@ -267,7 +267,6 @@ def test_groups_of_json_are_all_stored(colors: tuple[int, ...], share: int) -> N
     ("title", "ranks", "collective", "sizes", "op", "root"),
     [
         (" Allreduce Latency Test", 8, "all_reduce", [4, 1024], "sum", -1),
-        (" Allgather Latency Test", 8, "all_gather", [32, 8192], "none", -1),
         (" All-to-All Personalized Exchange Latency Test", 8, "all_to_all", [32, 8192], "none", -1),
         (" Broadcast Latency Test", 8, "broadcast", [4, 1024], "none", 0),
         ("_Reduce_scatter Latency Test", 8, "reduce_scatter", [4, 1024], "sum", -1),
@@ -306,7 +305,6 @@ def test_osu_bandwidth_is_the_time_of_a_message() -> None:
             ONE_ROW.replace("12.34", "twelve"),
             "no whole row: line 12: a row is cut: '8 2 float sum -1'",
         ),
-        (OSU.format(" Allreduce Latency Test"), "how many ranks.*--ranks"),
         (OSU.format(" Multi-threaded Put Test"), "no counterpart"),
         ("# OSU MPI Latency Test\n# Size  Latency (us)\n1  x\n", "line 3: a row is cut: '1  x'"),
         ('{"version": 1}', "of version 1"),

@@ -1,6 +1,5 @@
 """The command line: what it answers to misuse, and what it loads."""
 
-import os
 import re
 import subprocess
 import sys
@@ -10,22 +9,7 @@ from types import SimpleNamespace
 import pytest
 from damage import called
 
-
-def printed(program):
-    """Return what a program prints that runs in a process of its own."""
-    clean = {
-        name: value
-        for name, value in os.environ.items()
-        if not name.startswith(("OMPI_", "PMI", "SLURM_", "HPCCOMM_"))
-    }
-    return subprocess.run(
-        [sys.executable, "-c", program],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        env=clean,
-        check=True,
-    ).stdout
+from ..conftest import launch_environment
 
 
 @pytest.mark.parametrize(
@@ -132,4 +116,12 @@ except SystemExit:
     pass
 print([name for name in ("mpi4py", "h5py", "cupy") if name in sys.modules])
 """
-    assert printed(code).endswith("[]\n")
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env=launch_environment(),
+        check=True,
+    )
+    assert done.stdout.endswith("[]\n")

@@ -206,6 +206,8 @@ def test_a_link_by_its_name(example):
         expectation("infiniband-ndr", on_nodes(example, 1, 4))
     with pytest.raises(UsageError, match="did you mean infiniband-ndr"):
         expectation("infiniband-ndx", info)
+    with pytest.raises(UsageError, match="no link has that name"):
+        expectation("0xinfiniband-ndr", info)
 
 
 @pytest.mark.parametrize(
@@ -242,11 +244,6 @@ def test_collectives_have_the_names_of_nccl_tests_too(example):
     text = '[[expect]]\ncollective = "alltoall"\nbusbw = 1'
     (entry,) = entries("f.toml", tomllib.loads(text))
     assert entry.collective == "all_to_all"
-
-
-def test_no_link_has_0_ports(example):
-    with pytest.raises(UsageError, match="no link has that name"):
-        expectation("0xinfiniband-ndr", on_nodes(example, 2, 4))
 
 
 def interleaved(example, path):
