@@ -4,24 +4,25 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from nccl_ranks import on_ranks, sound
-from told import BLOCKWISE, arrays, signature, views
+from device_trials import carried_out
+from nccl_ranks import run_ranks
 
 from hpccomm import dtypes
 from hpccomm.backends.nccl import collectives, libnccl
 from hpccomm.backends.nccl.reductions import Ability, reduction
-from hpccomm.contracts.device import Piece, Span
 from hpccomm.contracts.signature import Signature
 from hpccomm.errors import CommunicationError
 from hpccomm.reductions import ReduceOp, premul_sum
+from hpccomm.testing.conformance.collectives import BLOCKWISE
 from hpccomm.testing.conformance.inputs import reduction as reduction_of
+from hpccomm.testing.conformance.oracle import IN_PLACE, OUT, SEMANTICS, Spec
 
 cupy = pytest.importorskip("cupy")
 nccl = pytest.importorskip("cupy.cuda.nccl")
 
 FLOAT32 = np.dtype(np.float32)
 SIZE = 3
-EVEN, UNEVEN = (4, 4, 4), (3, 0, 5)
+UNEVEN = (3, 0, 5)
 ROOT = 1
 
 EVERYTHING = frozenset(libnccl.FUNCTIONS)
@@ -104,158 +105,48 @@ def test_trap_tree_exists_for_all_reduce_alone():
 # What comes out.
 
 
-def part_of(rank, collective, op=ReduceOp.SUM, uniform=True, dtype=FLOAT32):
-    """Return a rank's part in a call."""
-    blocks = collective in BLOCKWISE
-    count = (4 if uniform else UNEVEN) if blocks else sum(EVEN)
-    return views(SIZE, collective, count, dtype=dtype, op=op, root=ROOT)[rank]
-
-
-def carried_out(backend, part, algorithm="native", in_place=False):
-    """Return what NCCL left in recv, or None where this rank has none."""
-    call = signature(part)
-    # Of rooted calls the root alone is in place.
-    call = replace(call, in_place=in_place and call.root in (-1, backend.rank))
-    send, expected = arrays(part)
-    recv = None if expected is None else np.zeros_like(expected)
-    if call.collective == "broadcast":
-        send, recv = None, recv if send is None else send
-    with cupy.cuda.Device(backend.device):
-        stream = cupy.cuda.Stream(non_blocking=True)
-        with stream:
-            a = None if send is None else put(send)
-            b = None if recv is None else put(recv)
-            pinned = backend.native(call, algorithm)
-            if pinned.needs is not None and not pinned.needs.done():
-                pinned.needs.make()
-            source = target = 0
-            if a is not None:
-                source = a.data.ptr
-            if b is not None:
-                target = b.data.ptr
-            if in_place:
-                source, target, b = inside(call, backend.rank, a, b)
-            pinned.launch(source, target, stream.ptr)
-            stream.synchronize()
-            left = None if b is None else b.get()
-    if left is None or expected is None:
-        return None, expected
-    if in_place and call.collective in WITHIN and send is not None:
-        left = left[sum(call.counts[: backend.rank]) * call.dtype.itemsize :]
-    return left[: expected.nbytes].view(call.dtype), expected
-
-
-WITHIN = ("reduce_scatter", "scatter")
-
-
-def put(x):
-    """Return the bytes of `x` in device memory; never none, so that there is an address."""
-    return cupy.asarray(np.ascontiguousarray(x).view(np.uint8) if x.size else np.zeros(1, np.uint8))
-
-
-def inside(call, rank, a, b):
-    """Return addresses in place at the own block, and the array that the result is in."""
-    offset = sum(call.counts[:rank]) * call.dtype.itemsize
-    own = call.counts[rank % len(call.counts)] * call.dtype.itemsize
-    if call.collective in ("all_reduce", "reduce"):
-        return a.data.ptr, a.data.ptr if b is not None else 0, a if b is not None else None
-    if call.collective in WITHIN:
-        return (a.data.ptr, a.data.ptr + offset, a) if a is not None else (0, b.data.ptr, b)
-    if b is None:
-        return a.data.ptr, 0, None
-    b[offset : offset + own] = a[:own]
-    return b.data.ptr + offset, b.data.ptr, b
-
-
-EACH = [
-    (collective, op, uniform)
-    for collective, op in (
-        ("all_reduce", ReduceOp.SUM),
-        ("reduce", ReduceOp.SUM),
-        ("broadcast", None),
-        ("all_gather", None),
-        ("reduce_scatter", ReduceOp.SUM),
-        ("all_to_all", None),
-        ("gather", None),
-        ("scatter", None),
-    )
-    for uniform in (True, False)
-    if uniform or collective not in ("all_reduce", "reduce", "broadcast")
-]
+def backend_of(comm):
+    """Return NCCL's side of a communicator."""
+    return comm._core.lanes.device.backend
 
 
 @pytest.mark.parametrize("own", [True, False], ids=["nccl-2.28", "older"])
 def test_trap_all_to_all_gather_and_scatter_of_nccls_own_from_2_28(own, monkeypatch):
-    """Every collective, with them and without."""
+    """Every collective, with them and without, in place too."""
     monkeypatch.setenv("NCCL_CHECK_POINTERS", "1")  # addresses of 0 are refused
 
-    def main(rank):
-        backend, why = rank.open()
-        assert backend is not None, why
+    def main(comm):
+        backend = backend_of(comm)
         if not own:
-            backend.ability = Ability(
-                backend.rank, backend.size, 22703, 90, frozenset(("ncclRedOpDestroy",))
-            )
-        for collective, op, uniform in EACH:
-            for algorithm in ("native", "ring") if (collective, uniform) in PINNED else ("native",):
-                part = part_of(rank.rank, collective, op, uniform)
-                got, expected = carried_out(backend, part, algorithm)
-                np.testing.assert_array_equal(
-                    got if expected is not None else None, expected, f"{collective} {uniform}"
-                )
+            some = frozenset(("ncclRedOpDestroy",))
+            backend.ability = replace(backend.ability, version=22703, functions=some)
+        for name in sorted(SEMANTICS.keys() - {"scan", "neighbor_all_to_all"}):
+            for count in (4, UNEVEN) if name in BLOCKWISE else (12,):
+                both = name in collectives.PINNABLE and count != UNEVEN
+                for algorithm in ("native", "ring") if both else ("native",):
+                    for results in OUT, IN_PLACE:
+                        spec = Spec(name, count, root=ROOT, results=(results,))
+                        carried_out(comm, spec, algorithm=algorithm)
         backend.check()
-        backend.close()
-        return True
 
-    assert sound(on_ranks(SIZE, main)) == [True] * SIZE
-
-
-PINNED = [(name, True) for name in collectives.PINNABLE]
-
-
-def test_in_place_at_the_own_block():
-    def main(rank):
-        backend, why = rank.open()
-        assert backend is not None, why
-        for collective, op, uniform in EACH:
-            if collective in ("broadcast", "all_to_all"):
-                continue
-            part = part_of(rank.rank, collective, op, uniform)
-            got, expected = carried_out(backend, part, in_place=True)
-            if expected is not None:
-                np.testing.assert_array_equal(got, expected, f"{collective} {uniform}")
-        backend.close()
-        return True
-
-    assert sound(on_ranks(SIZE, main)) == [True] * SIZE
+    run_ranks(SIZE, main, backend="nccl")
 
 
 def test_every_reduction_that_nccl_does():
-    """Same as the host's, of values whose sums are exact; AVG of integers goes towards zero."""
-    ops = [*ReduceOp, premul_sum(2)]
+    """Those of float8, of which CuPy makes no arrays, ``perf`` checks in test_perf.py."""
+    float8 = (dtypes.FLOAT8_E4M3FN, dtypes.FLOAT8_E5M2)
 
-    def main(rank):
-        backend, why = rank.open()
-        assert backend is not None, why
+    def main(comm):
         done = 0
-        for dtype in dtypes.REDUCIBLE:
-            for op in ops:
-                part = part_of(rank.rank, "all_reduce", op, dtype=dtype)
-                if not backend.algorithms(signature(part)):
-                    continue
-                got, expected = carried_out(backend, part)
-                if op is ReduceOp.AVG and dtype.kind not in "iu":  # each is divided first
-                    near = {"rtol": 0.2 if dtype.itemsize == 1 else 0.01, "atol": 0.2}
-                    assert np.allclose(
-                        got.astype(np.complex128), expected.astype(np.complex128), **near
-                    )
-                else:
-                    np.testing.assert_array_equal(got, expected, f"{op} {dtype}")
-                done += 1
-        backend.close()
+        for dtype in (each for each in dtypes.REDUCIBLE if each not in float8):
+            for op in (*ReduceOp, premul_sum(2)):
+                call = Signature("all_reduce", dtype, (12,), op=op)
+                if collectives.algorithms(call, backend_of(comm).ability):
+                    carried_out(comm, Spec("all_reduce", 12, dtype, op), algorithm="native")
+                    done += 1
         return done
 
-    assert min(sound(on_ranks(SIZE, main))) > 50
+    assert min(run_ranks(SIZE, main, backend="nccl")) > 50
 
 
 @pytest.mark.parametrize("dtype", [np.int8, np.uint8, np.int32, np.int64])
@@ -263,22 +154,14 @@ def test_trap_avg_of_integers_wraps_and_goes_towards_zero(dtype):
     """The sum wraps in the dtype; the quotient is that of C."""
     top = np.iinfo(dtype).max
     numbers = np.array([[top, 1, -5], [top, 1, -1], [top, 0, -1]]).astype(dtype)
-    call = Signature("all_reduce", np.dtype(dtype), (3,), op=ReduceOp.AVG, in_place=True)
 
-    def main(rank):
-        backend, why = rank.open()
-        assert backend is not None, why
-        with cupy.cuda.Device(rank.device):
-            x = cupy.asarray(numbers[rank.rank])
-            stream = cupy.cuda.get_current_stream()
-            backend.native(call, "native").launch(x.data.ptr, x.data.ptr, stream.ptr)
-            stream.synchronize()
-            got = x.get()
-        backend.close()
-        return got
+    def main(comm):
+        with cupy.cuda.Device(comm.device):
+            x = cupy.asarray(numbers[comm.rank])
+            return comm.all_reduce(x, ReduceOp.AVG, algorithm="native").get()
 
     expected = reduction_of(ReduceOp.AVG, list(numbers))
-    for got in sound(on_ranks(SIZE, main)):
+    for got in run_ranks(SIZE, main, backend="nccl"):
         np.testing.assert_array_equal(got, expected)
 
 
@@ -286,66 +169,44 @@ def test_messages_go_together_and_to_oneself():
     """More than a block each way at once: without a group each would wait for the other."""
     count = 300_000
 
-    def main(rank):
-        backend, why = rank.open()
-        assert backend is not None, why
-        with cupy.cuda.Device(rank.device):
-            given = cupy.full(count, rank.rank, np.int32)
+    def main(comm):
+        with cupy.cuda.Device(comm.device):
+            given = cupy.full(count, comm.rank, np.int32)
             came = cupy.zeros((SIZE, count), np.int32)
-            dtype = np.dtype(np.int32)
-            stream = cupy.cuda.get_current_stream()
-            sends = [Piece(peer, Span(given.data.ptr, count, dtype)) for peer in range(SIZE)]
-            receives = [
-                Piece(peer, Span(came[peer].data.ptr, count, dtype)) for peer in range(SIZE)
-            ]
-            nothing = [Piece(0, Span(0, 0, dtype))]
-            backend.exchange(receives + nothing, sends + nothing, stream.ptr)
-            stream.synchronize()
-            got = came.get()
-        backend.close()
-        return got
+            with comm.batch():
+                for peer in range(SIZE):
+                    comm.send(given, peer)
+                    comm.recv(came[peer], peer)
+                comm.send(given[:0], 0)
+            return came.get()
 
-    for got in sound(on_ranks(SIZE, main)):
+    for got in run_ranks(SIZE, main, backend="nccl"):
         np.testing.assert_array_equal(got, np.arange(SIZE)[:, None].repeat(count, 1))
 
 
 def test_trap_an_exception_in_a_group_still_ends_it():
-    def main(rank):
-        backend, why = rank.open()
-        assert backend is not None, why
-        part = part_of(rank.rank, "all_reduce")
-
+    def main(comm):
         def fail():
-            with backend.group():
+            with backend_of(comm).group():
                 raise ZeroDivisionError
 
         with pytest.raises(ZeroDivisionError):
             fail()
         # In a group that is still open, this would never start.
-        got, expected = carried_out(backend, part)
-        np.testing.assert_array_equal(got, expected)
-        backend.close()
-        return True
+        carried_out(comm, Spec("all_reduce", 12))
 
-    assert sound(on_ranks(SIZE, main)) == [True] * SIZE
+    run_ranks(SIZE, main, backend="nccl")
 
 
 def test_trap_a_status_that_cupy_has_no_name_for_is_a_key_error():
-    def main(rank):
-        backend, why = rank.open()
-        assert backend is not None, why
-        lost = backend.translate(nccl.NcclError(6))
-        usage = backend.translate(nccl.NcclError(5))
-        assert type(lost).__name__ == "PeerLost"
-        assert type(usage) is CommunicationError
+    def main(comm):
+        translate = backend_of(comm).translate
+        assert type(translate(nccl.NcclError(6))).__name__ == "PeerLost"
+        assert type(translate(nccl.NcclError(5))) is CommunicationError
         # Blocking communicators alone: CuPy has no words for a status above 6.
-        pending = backend.translate(KeyError(7))
-        assert "in progress" in str(pending)
-        assert backend.translate(KeyError("x")) is None
-        assert backend.translate(ValueError()) is None
-        failed = backend.translate(cupy.cuda.runtime.CUDARuntimeError(700))
+        assert "in progress" in str(translate(KeyError(7)))
+        assert translate(KeyError("x")) is translate(ValueError()) is None
+        failed = translate(cupy.cuda.runtime.CUDARuntimeError(700))
         assert type(failed) is CommunicationError
-        backend.close()
-        return True
 
-    assert sound(on_ranks(1, main)) == [True]
+    run_ranks(1, main, backend="nccl")
