@@ -60,6 +60,12 @@ class Rank:
         """Return the NCCL side or None, and why."""
         return open_nccl(self.host, self.control, self.waits.drive, self.device, **keywords)
 
+    def opened(self, **keywords: Any):
+        """Return the NCCL side, which there must be."""
+        backend, why = self.open(**keywords)
+        assert backend is not None, why
+        return backend
+
     def group(self, ranks, label):
         """Return the rank as a member of a group."""
         host = self.host.group(ranks, label)

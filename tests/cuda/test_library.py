@@ -65,16 +65,3 @@ def test_a_cupy_that_warns_when_it_is_imported_can_be_tested():
     told = in_python("-W", "error", "-c", asked, STANDIN_WARNING=shown)
     assert f"CuPy cannot be imported (UserWarning: {shown})" in told.stdout, told.stderr
     assert in_python("-c", asked, STANDIN_WARNING=shown).stdout.strip() == ""
-
-
-@pytest.mark.standin
-def test_trap_on_one_gpu_tests_with_nccl_ranks_of_one_process_are_skipped():
-    """NCCL refuses them: init.cc, "Duplicate GPU detected" (2.28 by bus id, 2.30 by UUID)."""
-    files = [f"tests/cuda/test_{name}.py" for name in ("device_calls", "nccl_losing", "leaving")]
-    some = "lives_until or begins_anew or graphs_that_were or differ_are_told"
-    ran = in_python(
-        "-m", "pytest", "-q", "-p", "no:cacheprovider", *files, "-k", some,
-        STANDIN_DEVICES="1",
-    )  # fmt: skip
-    assert ran.returncode == 0, ran.stdout
-    assert "4 skipped" in ran.stdout, ran.stdout

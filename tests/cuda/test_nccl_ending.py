@@ -27,9 +27,7 @@ SUM = Signature("all_reduce", FLOAT32, (COUNT,), op=ReduceOp.SUM, in_place=True)
 def opened(rank, **keywords):
     """Return the rank's NCCL side, with its device current in this thread."""
     cupy.cuda.runtime.setDevice(rank.device)
-    backend, why = rank.open(**keywords)
-    assert backend is not None, why
-    return backend
+    return rank.opened(**keywords)
 
 
 def summed(backend, x, stream=None):
@@ -308,8 +306,7 @@ def test_trap_what_nccl_shrinks_itself_has_one_owner():
             whole.close()
             return None
         left = rank.group([0, 2], 3)
-        backend, why = left.open(parent=whole, left_out=(1,))
-        assert backend is not None, why
+        backend = left.opened(parent=whole, left_out=(1,))
         made = type(backend._communicators.native).__name__
         x = cupy.full(COUNT, rank.rank + 1, np.float32)
         told = [made, summed(backend, x), *others(backend)]
@@ -349,8 +346,7 @@ def test_a_parent_that_failed_is_not_shrunk_but_made_anew():
         if rank.rank == 0:
             whole.abort()
         left = rank.group([0, 2], 3)
-        backend, why = left.open(parent=whole, left_out=(1,))
-        assert backend is not None, why
+        backend = left.opened(parent=whole, left_out=(1,))
         made = type(backend._communicators.native).__name__
         result = summed(backend, cupy.ones(COUNT, np.float32))
         backend.close()

@@ -164,24 +164,6 @@ def test_trap_launches_are_ordered_from_2_26_unless_the_user_says(monkeypatch):
     assert os.environ[variables.LAUNCH_ORDER] == "0"
 
 
-@pytest.mark.parametrize("before", [None, "Tree,Ring"])
-def test_trap_pinned_algorithm_is_restored(monkeypatch, before):
-    if before is None:
-        monkeypatch.delenv("NCCL_ALGO", raising=False)
-    else:
-        monkeypatch.setenv("NCCL_ALGO", before)
-
-    def fail():
-        with pinned("Ring"):
-            assert os.environ["NCCL_ALGO"] == "Ring"
-            assert variables.algo() == (before or "")
-            raise OSError("x")
-
-    with pytest.raises(OSError, match="x"):
-        fail()
-    assert os.environ.get("NCCL_ALGO") == before
-
-
 def test_threads_that_pin_alike_do_so_at_once_and_others_wait(monkeypatch):
     monkeypatch.delenv("NCCL_ALGO", raising=False)
     both = threading.Barrier(2, timeout=60)

@@ -106,8 +106,7 @@ def test_ranks_share_a_gpu_where_nccl_lets_them(monkeypatch):
     monkeypatch.setenv("NCCL_MULTI_RANK_GPU_ENABLE", "1")
 
     def main(rank):
-        backend, why = rank.open()
-        assert backend is not None, why
+        backend = rank.opened()
         result = summed(backend)
         backend.close()
         return result
@@ -186,8 +185,7 @@ def test_trap_the_thread_that_creates_sets_its_own_device():
     """The current device is a thread's; the creator's would be device 0."""
 
     def main(rank):
-        backend, why = rank.open()
-        assert backend is not None, why
+        backend = rank.opened()
         device = backend._communicators.native.device_id()
         backend.close()
         return device
@@ -197,11 +195,9 @@ def test_trap_the_thread_that_creates_sets_its_own_device():
 
 def test_groups_and_several_communicators_of_the_same_ranks():
     def main(rank):
-        whole, why = rank.open()
-        assert whole is not None, why
+        whole = rank.opened()
         members = [0, 2] if rank.rank in (0, 2) else [1]
-        part, why = rank.group(members, 7).open()
-        assert part is not None, why
+        part = rank.group(members, 7).opened()
         told = summed(whole), summed(part), summed(whole)
         part.close()
         assert users.claim(rank.device, users.MPI) != ""
@@ -234,8 +230,7 @@ def test_trap_ring_and_tree_are_made_under_nccl_algo_which_is_restored(monkeypat
         monkeypatch.setenv("NCCL_ALGO", users_own)
 
     def main(rank):
-        backend, why = rank.open()
-        assert backend is not None, why
+        backend = rank.opened()
         told = [summed(backend), backend.reason()]
         assert not backend.native(SUM, "ring").needs.done()
         told += [summed(backend, "tree"), summed(backend, "ring"), summed(backend)]
@@ -255,8 +250,7 @@ def test_trap_ring_and_tree_are_made_under_nccl_algo_which_is_restored(monkeypat
 @pytest.mark.standin
 def test_a_pinned_communicator_that_fails_is_told_on_all(monkeypatch):
     def main(rank):
-        backend, why = rank.open()
-        assert backend is not None, why
+        backend = rank.opened()
         rank.control.all_gather(b"")
         if rank.rank == 0:
             monkeypatch.setenv("STANDIN_FAIL_INIT", "1")
@@ -275,8 +269,7 @@ def test_trap_ranks_that_pin_different_algorithms_are_told_before_nccl_is_called
     """NCCL connects them as if they were of one mind."""
 
     def main(rank):
-        backend, why = rank.open()
-        assert backend is not None, why
+        backend = rank.opened()
         needs = backend.native(SUM, "tree" if rank.rank else "ring").needs
         with pytest.raises(RankMismatch, match="rank 0: 'ring', rank 1: 'tree'"):
             needs.make()
@@ -292,8 +285,7 @@ def test_what_is_made_while_another_thread_aborts_is_not_there(monkeypatch):
     from hpccomm.backends.nccl import communicators
 
     def main(rank):
-        backend, why = rank.open()
-        assert backend is not None, why
+        backend = rank.opened()
 
         pinned = []
 

@@ -27,7 +27,6 @@ class Library:
     def __init__(self, knows=lambda _call: True, algo="", *, reads=False):
         self.given, self.exchanged, self.sent = [], [], []
         self.reads, self._knows, self._algo = reads, knows, algo
-        self.closed = False
 
     def algorithms(self, call):
         pinned = {"all_reduce": ("ring", "tree"), "broadcast": ("ring",)}
@@ -48,21 +47,12 @@ class Library:
     def exchange(self, receives, sends, stream):
         self.exchanged.append((list(receives), list(sends), stream))
 
-    def close(self):
-        self.closed = True
-
     def reason(self):
         return f"NCCL_ALGO={self._algo} is set" if self._algo else ""
 
 
 def path(library):
     return NcclDispatch(library, Topology((0, 0)), settings.merge("nccl", None, None))
-
-
-def test_to_close_the_path_closes_nccl():
-    library = Library()
-    path(library).close()
-    assert library.closed
 
 
 def test_auto_takes_nccls_own_collective():
@@ -127,26 +117,6 @@ def test_in_rank_order_nothing_is_left_to_nccl():
     assert "native" not in path(Library()).applicable(SUM, True)
 
 
-def test_in_place_or_not_ranks_choose_alike_and_an_all_to_all_is_copied_first():
-    library = Library(reads=True)
-    over_nccl = path(library)
-    apart = Signature("all_to_all", F32, (4, 4), (4, 4))
-    there = replace(apart, in_place=True)
-    assert over_nccl.decide(apart, "auto", False).choice == (
-        over_nccl.decide(there, "auto", False).choice
-    )
-    way = over_nccl.decide(there, "auto", False)
-    assert way.grouped.begin is not None  # it stands in a group as those that are out of place do
-    x = cupy.asarray(np.arange(8, dtype=F32))
-    cupy.cuda.get_current_stream().synchronize()
-    way.launch(x.data.ptr, x.data.ptr, 0)
-    call, _, (send, recv, _) = library.given[0]
-    assert not call.in_place
-    assert recv == x.data.ptr
-    assert send != recv
-    assert library.sent == [list(range(8))]
-
-
 def test_a_factor_that_nccl_does_not_take_is_multiplied_beforehand():
     library = Library(lambda call: not isinstance(call.op, PremulSum), reads=True)
     call = Signature("all_reduce", F32, (8,), op=PremulSum(0.5))
@@ -176,27 +146,6 @@ def test_messages_without_elements_are_not_sent_and_have_no_tags():
     assert len(library.exchanged) == 1
     with pytest.raises(UsageError, match=r"tag is 3.*leave it at 0"):
         over_nccl.message([], [full], 3)
-
-
-def test_trap_a_message_that_replaces_what_is_sent_is_sent_from_a_copy():
-    library = Library()
-    x = cupy.asarray(np.arange(8, dtype=F32))
-    cupy.cuda.get_current_stream().synchronize()
-    come, out = (Piece(1, Span(x.data.ptr, 8, F32)) for _ in range(2))
-    seen = []
-
-    def exchange(receives, sends, stream):
-        found, runtime = np.empty(8, F32), cupy.cuda.runtime
-        pointer = sends[0].data.pointer
-        runtime.memcpyAsync(found.ctypes.data, pointer, 32, runtime.memcpyDeviceToHost, stream)
-        runtime.streamSynchronize(stream)
-        seen.append((receives, pointer != x.data.ptr, found.tolist()))
-
-    library.exchange = exchange
-    way = path(library).message([come], [out], 0)
-    assert way.grouped.begin is not None
-    way.launch(0, 0, 0)
-    assert seen == [([come], True, list(range(8)))]
 
 
 def test_a_users_function_that_takes_no_device_arrays_is_refused_before_anything_is_sent():

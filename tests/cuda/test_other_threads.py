@@ -6,6 +6,7 @@ import cupy
 import numpy as np
 import pytest
 from alone import alone
+from held import Held, in_thread
 from until import until
 
 from hpccomm import CommOptions
@@ -19,24 +20,6 @@ pytestmark = pytest.mark.standin
 
 runtime = cupy.cuda.runtime
 GLOBAL = runtime.streamCaptureModeGlobal
-
-
-def in_thread(function):
-    """Call it in a new thread; return what it returned."""
-    got = []
-    thread = threading.Thread(target=lambda: got.append(function()))
-    thread.start()
-    thread.join()
-    return got[0]
-
-
-class Held:
-    """A stream that goes no further until it is let."""
-
-    def __init__(self, pointer):
-        self._go = threading.Event()
-        runtime.launchHostFunc(pointer, lambda _: self._go.wait(60), None)
-        self.let_go = self._go.set
 
 
 # Which device.

@@ -6,6 +6,7 @@ import weakref
 
 import numpy as np
 import pytest
+from held import Held
 from until import until
 
 from hpccomm.contracts.fingerprint import CallFingerprint
@@ -39,13 +40,6 @@ def pending_calls():
     return PendingCalls(DEVICE, lambda: None, take), told
 
 
-def busy(stream):
-    """Put work on a stream that ends when the returned function is called."""
-    gate = threading.Event()
-    stream.launch_host_func(lambda _: gate.wait(30), None)
-    return gate.set
-
-
 def entry(number, begin, timeout=30.0, label=SMALL):
     """Return the record of a call."""
     return [ORIGIN, number, number, label, "device", None, begin, timeout, None, None]
@@ -77,12 +71,12 @@ def stream():
 
 def test_trap_what_a_call_touches_is_held_until_its_event_has_come(stream):
     pending, _ = pending_calls()
-    release = busy(stream)
+    held_up = Held(stream)
     held = noted(pending, stream, CallFingerprint("all_reduce", MARK_BYTES))
     gc.collect()
     assert not pending.idle()
     assert held() is not None
-    release()
+    held_up.let_go()
     stream.synchronize()
     assert pending.idle()
     gc.collect()
@@ -122,7 +116,7 @@ def test_the_watchdog_looks_after_the_last_calls_of_a_burst(stream):
 
 def test_a_deadline_that_passes_is_found_without_anybody_asking(stream):
     pending, told = pending_calls()
-    release = busy(stream)
+    held_up = Held(stream)
     noted(pending, stream, CallFingerprint("all_reduce", MARK_BYTES), timeout=0.1)
     noted(pending, stream, CallFingerprint("broadcast", MARK_BYTES), timeout=30.0)
     pending.look(NOW)
@@ -131,12 +125,12 @@ def test_a_deadline_that_passes_is_found_without_anybody_asking(stream):
     assert [call.entry[LABEL].name for call, _ in told] == ["all_reduce"]
     pending.look(NOW + 60)
     assert len(told) == 1, "told once"
-    release()
+    held_up.let_go()
 
 
 def test_a_call_that_is_done_has_no_deadline_though_an_earlier_one_waits(stream):
     pending, told = pending_calls()
-    release = busy(stream)
+    held_up = Held(stream)
     noted(pending, stream, CallFingerprint("recv", MARK_BYTES), timeout=float("inf"))
     other = cupy.cuda.Stream(non_blocking=True)
     held = noted(pending, other, CallFingerprint("all_reduce", MARK_BYTES), timeout=0.1)
@@ -145,7 +139,7 @@ def test_a_call_that_is_done_has_no_deadline_though_an_earlier_one_waits(stream)
     gc.collect()
     assert held() is None
     assert not told
-    release()
+    held_up.let_go()
 
 
 def test_trap_an_event_that_never_comes_for_an_error_is_no_event_that_is_not_ready(monkeypatch):
@@ -160,13 +154,13 @@ def test_trap_an_event_that_never_comes_for_an_error_is_no_event_that_is_not_rea
 
 def test_an_error_of_the_device_is_told_by_the_watchdog(stream, monkeypatch):
     pending, told = pending_calls()
-    release = busy(stream)
+    held_up = Held(stream)
     noted(pending, stream, CallFingerprint("all_reduce", MARK_BYTES))
     monkeypatch.setattr(streams, "event_status", lambda _: 700)
     pending.look(NOW)
     assert len(told) == 1
     assert "CUDA has failed" in str(told[0][1])
-    release()
+    held_up.let_go()
 
 
 @pytest.mark.standin

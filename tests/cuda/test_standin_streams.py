@@ -11,6 +11,7 @@ from importlib import import_module
 import numpy as np
 import pytest
 from alone import alone
+from held import Held, in_thread
 from until import until
 
 control = pytest.importorskip("standin.control")
@@ -32,21 +33,8 @@ def refused(status, function, *arguments):
 # Streams and events.
 
 
-class Held:
-    """A stream that goes no further until it is let."""
-
-    def __init__(self, **keywords):
-        self.stream = cupy.cuda.Stream(**keywords)
-        self._go = threading.Event()
-        self.stream.launch_host_func(lambda _: self._go.wait(30), None)
-
-    def let_go(self):
-        """Let it."""
-        self._go.set()
-
-
 def test_work_runs_later_and_in_order():
-    held = Held(non_blocking=True)
+    held = Held(cupy.cuda.Stream(non_blocking=True))
     x = cupy.zeros(1)
     cupy.cuda.Stream.null.synchronize()
     with held.stream:
@@ -62,7 +50,7 @@ def test_work_runs_later_and_in_order():
 
 
 def test_the_default_stream_waits_for_blocking_streams_alone():
-    free, held = Held(non_blocking=True), Held()
+    free, held = Held(cupy.cuda.Stream(non_blocking=True)), Held(cupy.cuda.Stream())
     null = cupy.cuda.Stream.null
     x = cupy.zeros(1)
     assert runtime.streamQuery(null.ptr) == 600
@@ -96,15 +84,6 @@ def test_events_without_time_tell_none():
 # Threads.
 
 
-def in_thread(function):
-    """Call it in a new thread; return what it returned."""
-    got = []
-    thread = threading.Thread(target=lambda: got.append(function()))
-    thread.start()
-    thread.join()
-    return got[0]
-
-
 def test_the_driver_makes_no_context_and_wants_one():
     from standin.driver import Loader
 
@@ -122,7 +101,7 @@ def test_a_stream_has_room_for_so_much_and_whoever_puts_more_on_it_waits(monkeyp
     CuPy's eventQuery holds the interpreter's lock and may wait in the driver (CuPy 14.2, runtime.pyx:1077).
     """
     monkeypatch.setenv("STANDIN_QUEUE", "3")
-    held, event = Held(non_blocking=True), cupy.cuda.Event(disable_timing=True)
+    held, event = Held(cupy.cuda.Stream(non_blocking=True)), cupy.cuda.Event(disable_timing=True)
     there = import_module("standin.streams").find(held.stream.ptr)
     thread = threading.Thread(target=lambda: [event.record(held.stream) for _ in range(5)])
     thread.start()
@@ -140,7 +119,7 @@ def test_a_stream_has_room_for_so_much_and_whoever_puts_more_on_it_waits(monkeyp
 @pytest.mark.parametrize("kind", ["device", "host"])
 def test_to_free_memory_waits_for_the_device(kind):
     """CUDA Runtime API, cudaFree; CUDA Programming Guide, Implicit Synchronization."""
-    held = Held(non_blocking=True)
+    held = Held(cupy.cuda.Stream(non_blocking=True))
     pointer = runtime.malloc(8) if kind == "device" else runtime.hostAlloc(8, 0)
     free = runtime.free if kind == "device" else runtime.freeHost
     thread = threading.Thread(target=free, args=(pointer,))
@@ -152,7 +131,7 @@ def test_to_free_memory_waits_for_the_device(kind):
 
 
 def test_memory_let_go_of_while_another_stream_uses_it_is_seen():
-    held = Held(non_blocking=True)
+    held = Held(cupy.cuda.Stream(non_blocking=True))
     x, y = cupy.ones(4), cupy.zeros(4)
     cupy.cuda.Stream.null.synchronize()
     with held.stream:
@@ -165,7 +144,7 @@ def test_memory_let_go_of_while_another_stream_uses_it_is_seen():
 
 
 def test_memory_written_after_it_was_let_go_of_is_seen_when_it_is_used_again():
-    held = Held(non_blocking=True)
+    held = Held(cupy.cuda.Stream(non_blocking=True))
     x = cupy.ones(77)
     cupy.cuda.Stream.null.synchronize()
     with held.stream:
