@@ -98,21 +98,6 @@ def _asynchronous(comm: hpccomm.Communicator) -> Callable[[], object]:
     return call
 
 
-def _batch(comm: hpccomm.Communicator) -> Callable[[], object]:
-    x = np.ones(1000)
-
-    def call() -> None:
-        with comm.batch():
-            comm.all_reduce(x)
-            comm.broadcast(x, root=0)
-
-    return call
-
-
-def _plan(comm: hpccomm.Communicator) -> Callable[[], object]:
-    return comm.plan("all_reduce", np.ones(1000), algorithm="ring")
-
-
 def _ring_of_messages(comm: hpccomm.Communicator) -> Callable[[], object]:
     x, y = np.ones(100), np.ones(100)
     after, before = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
@@ -134,10 +119,6 @@ def _split(comm: hpccomm.Communicator) -> Callable[[], object]:
     return call
 
 
-def _dup(comm: hpccomm.Communicator) -> Callable[[], object]:
-    return lambda: comm.dup().finalize()
-
-
 def _window(comm: hpccomm.Communicator) -> Callable[[], object]:
     memory, x = np.zeros(1000), np.ones(10)
     window = comm.window(memory)
@@ -149,32 +130,14 @@ def _window(comm: hpccomm.Communicator) -> Callable[[], object]:
     return call
 
 
-def _windows(comm: hpccomm.Communicator) -> Callable[[], object]:
-    return lambda: comm.window(np.zeros(1000)).close()
-
-
-def _accumulating(comm: hpccomm.Communicator) -> Callable[[], object]:
-    window = comm.window(np.zeros(1000))
-
-    return lambda: window.accumulate(np.ones(10), 0)
-
-
 KINDS: dict[str, Kind] = {
     "native": _reducing(1000),
-    "native_large": _reducing(LARGE, algorithm="native"),
     "ring": _reducing(LARGE, algorithm="ring"),
     "shm": _reducing(LARGE, algorithm="shm"),
     "asynchronous": _asynchronous,
-    "batch": _batch,
-    "plan": _plan,
-    "barrier": lambda comm: comm.barrier,
-    "objects": lambda comm: lambda: comm.all_gather_object({"rank": comm.rank}),
     "messages": _ring_of_messages,
     "split": _split,
-    "dup": _dup,
     "window": _window,
-    "windows": _windows,
-    "accumulating": _accumulating,
 }
 
 if __name__ == "__main__":

@@ -432,13 +432,12 @@ def test_that_ends(capfd):
 
 
 def test_what_pytest_captured_is_told_where_the_job_ends(mpiexec: Mpiexec, tmp_path: Path) -> None:
-    (tmp_path / "test_with_capfd.py").write_text(PYTEST)
-    (tmp_path / "test_alone.py").write_text(PYTEST.replace("capfd", ""))
-    for file in "test_alone.py", "test_with_capfd.py":
-        job = mpiexec(2, "-m", "pytest", "-q", "-p", "no:cacheprovider", tmp_path / file)
-        check_ended(job, "its deadline is 0.5 s", Status.ENDED)
-        assert "warned before" in job.stderr
-        assert "said before" in job.stdout
+    file = tmp_path / "test_with_capfd.py"
+    file.write_text(PYTEST)
+    job = mpiexec(2, "-m", "pytest", "-q", "-p", "no:cacheprovider", file)
+    check_ended(job, "its deadline is 0.5 s", Status.ENDED)
+    assert "warned before" in job.stderr
+    assert "said before" in job.stdout
 
 
 HANDLER = """

@@ -4,8 +4,6 @@ What is decided for a kind of call is kept for `core.KNOWN` kinds: memory is com
 """
 
 import gc
-import subprocess
-import sys
 import tracemalloc
 from collections.abc import Callable
 from typing import Any
@@ -93,31 +91,13 @@ def grown(comm):
     return {name: size for name, size in told.items() if size > 200 * CALLS}
 
 tracemalloc.start()
-options = hpccomm.CommOptions(record=False)  # which keeps some calls
+with hpccomm.new_comm(options=hpccomm.CommOptions(record=False)) as comm:  # which keeps some calls
+    kept = grown(comm)
+assert not kept, kept
 """
 
 
 def test_a_tag_that_is_used_once_is_forgotten(mpiexec: Mpiexec) -> None:
-    job = mpiexec(  # of its own: what others have left in a shared one may ask for memory meanwhile
-        2,
-        "-c",
-        TAGS
-        + "with hpccomm.new_comm(options=options) as comm:\n"
-        + "    kept = grown(comm)\n"
-        + "assert not kept, kept\n",
-    )
+    # A job of its own: what others have left in a shared one may ask for memory meanwhile.
+    job = mpiexec(2, "-c", TAGS)
     assert job.returncode == 0, job.stderr
-
-
-def test_also_between_threads() -> None:
-    # In a process of its own: threads of other tests may ask for memory meanwhile.
-    program = (
-        TAGS
-        + """
-from hpccomm.testing import run_ranks
-
-kept = run_ranks(1, grown, options=options)
-assert kept == [{}], kept
-"""
-    )
-    subprocess.run([sys.executable, "-c", program], check=True, timeout=60)

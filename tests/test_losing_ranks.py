@@ -110,10 +110,8 @@ print(comm.name, comm.size, node[0], group.all_reduce(np.ones(3))[0], flush=True
 
 
 @pytest.mark.thorough
-def test_a_job_loses_one_rank_after_another(surviving, tmp_path: Path) -> None:
-    program = tmp_path / "twice.py"
-    program.write_text(TWICE)
-    done = surviving(4, program)
+def test_a_job_loses_one_rank_after_another(surviving) -> None:
+    done = surviving(4, "-c", TWICE)
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.split("\n")[:2] == ["world.e2 2 2.0 2.0"] * 2, done.stdout + done.stderr
 
@@ -135,10 +133,8 @@ comm.finalize()
 
 
 @pytest.mark.thorough
-def test_a_loss_between_two_calls_is_raised_by_the_next(surviving, tmp_path: Path) -> None:
-    program = tmp_path / "idle.py"
-    program.write_text(IDLE)
-    done = surviving(2, program)
+def test_a_loss_between_two_calls_is_raised_by_the_next(surviving) -> None:
+    done = surviving(2, "-c", IDLE)
     told = done.stdout + done.stderr
     assert done.returncode == 0, told
     assert "PeerLost (1,) world\nCommunicatorAborted (1,) world\n" in done.stdout, told
@@ -160,10 +156,8 @@ except hpccomm.CommunicationError as error:
 
 
 @pytest.mark.thorough
-def test_a_blocked_call_past_its_deadline_raises(surviving, tmp_path: Path) -> None:
-    program = tmp_path / "late.py"
-    program.write_text(LATE)
-    done = surviving(2, program)
+def test_a_blocked_call_past_its_deadline_raises(surviving) -> None:
+    done = surviving(2, "-c", LATE)
     told = done.stdout + done.stderr
     assert done.returncode == 0, told
     assert "0 CollectiveTimeout" in done.stdout, told

@@ -1,6 +1,5 @@
 """Meshes: which ranks a group has, what misuse raises, and a training that finds what one rank finds."""
 
-import re
 import sys
 from collections.abc import Callable
 from itertools import permutations, product
@@ -10,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conftest import Mpiexec
 
 import hpccomm
 from hpccomm.communicator.mesh import balanced
@@ -128,13 +126,3 @@ def test_the_example_finds_what_one_rank_finds(shape: tuple[int, int]) -> None:
     assert alone[-1] < 0.8 * alone[0]
     for losses in run_ranks(prod(shape), train_mesh.train, shape):
         np.testing.assert_allclose(losses, alone, rtol=1e-12)
-
-
-@pytest.mark.slow("starts a job")
-def test_the_example_runs_under_mpi(mpiexec: Mpiexec) -> None:
-    (alone,) = run_ranks(1, train_mesh.train, (1, 1))
-    done = mpiexec(4, FOLDER / "train_mesh.py")
-    assert done.returncode == 0, done.stdout + done.stderr
-    told = re.fullmatch(r"4 ranks: loss ([\d.]+), after 19 steps ([\d.]+)\n", done.stdout)
-    assert told, done.stdout
-    assert [float(each) for each in told.groups()] == pytest.approx([alone[0], alone[-1]], abs=1e-6)

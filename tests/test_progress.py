@@ -185,27 +185,6 @@ def test_a_task_s_own_deadline(engine: ProgressEngine) -> None:
     assert log.ended == [("late", task.error)]
 
 
-def test_a_deadline_that_passes_before_the_turn_of_its_task_ends_those_before_it_as_well(
-    engine: ProgressEngine,
-) -> None:
-    log, lane = Log(), TaskQueue()
-    first, second = log.task("first", never), log.task("second", never, timeout=SHORT)
-    engine.submit(lane, first)
-    engine.submit(lane, second)
-    finish(engine, second)
-    assert log.begun == ["first"]
-    assert isinstance(log.gate.error, CollectiveTimeout)
-    assert first.error is second.error is log.gate.error
-
-
-def test_a_thread_moves_tasks_on_while_nobody_waits() -> None:
-    engine, done = ProgressEngine(threaded=True), threading.Event()
-    task = Made(turns(500), Gate(), math.inf, lambda *_: done.set())
-    engine.submit(TaskQueue(), task)
-    assert done.wait(SOON)
-    engine.stop()
-
-
 def test_without_a_thread_only_turns_move_tasks_on() -> None:
     engine, log = ProgressEngine(threaded=False), Log()
     task = log.task("patient", turns(2))

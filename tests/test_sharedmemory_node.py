@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from hpccomm.contracts.transport import RECORD, Pages, Reach
+from hpccomm.contracts.transport import Pages, Reach
 from hpccomm.errors import CommunicationError, PeerLost
 from hpccomm.memory.shared import NodeMemory, process
 from hpccomm.memory.shared.heap import FreeRanges, HeapSegment, IdlePages
@@ -50,13 +50,6 @@ def exposed(
 
 def seen(view: "np.ndarray | Pages") -> np.ndarray:
     return np.array(view if isinstance(view, np.ndarray) else view[0 : view.size])
-
-
-def written(view: "np.ndarray | Pages", data: np.ndarray) -> None:
-    if isinstance(view, np.ndarray):
-        view[:] = data
-    else:
-        view.write(data)
 
 
 def arrays_of(rank: NodeMemory, registered: Sequence[bool], n: int = 100) -> list[np.ndarray]:
@@ -107,23 +100,6 @@ def test_empty_arrays_are_reachable(ranks) -> None:
     assert both[1].peer_buffer(0, 0, F4).size == 0
 
 
-def test_scratch_is_reached_and_comes_again(ranks) -> None:
-    own = [arrays_of(rank, (False, False)) for rank in ranks]
-    both, reach = exposed(ranks, own, 400, plain=False)
-    assert reach == [Reach.STAGED] * 2
-    scratch = [each.scratch for each in both]
-    assert not np.may_share_memory(*scratch)
-    scratch[0].view(F4)[:] = np.arange(100)
-    assert np.array_equal(seen(both[1].peer_buffer(0, 2, F4)), np.arange(100))
-    written(both[1].peer_buffer(0, 2, F4), np.ones(100, F4))
-    assert (scratch[0].view(F4) == 1).all()
-    addresses = {each.ctypes.data for each in scratch}
-    for each in both:
-        each.release()
-    again, _ = exposed(ranks, own, 400, plain=False)
-    assert {each.scratch.ctypes.data for each in again} == addresses
-
-
 def test_room_is_that_of_the_process_whatever_the_calls(ranks) -> None:
     own = arrays_of(ranks[0], (False, False))
 
@@ -151,22 +127,6 @@ def test_room_is_that_of_the_process_whatever_the_calls(ranks) -> None:
     assert ask(600).scratch is not None
 
 
-def test_the_same_calls_publish_the_same_and_another_array_is_noticed(ranks) -> None:
-    own = arrays_of(ranks[0], (True, False))
-    record = ranks[0].expose(own, 5, 0, plain=True, room=ROOM).record
-    assert record.shape == (RECORD,)
-    assert record[0] == 5
-    assert ranks[0].expose(own, 5, 0, plain=True, room=ROOM).record is record
-    for other, number in (
-        ([own[1], own[0]], 5),
-        ([own[0][1:], own[1]], 5),
-        ([own[0][:-1], own[1]], 5),
-        (own, 6),
-    ):
-        again = ranks[0].expose(other, number, 0, plain=True, room=ROOM).record
-        assert not np.array_equal(again, record)
-
-
 def test_plain_memory_whose_place_a_segment_takes_is_noticed(ranks, monkeypatch) -> None:
     own = arrays_of(ranks[0], (False, False))
     heap = ranks[0]._heap
@@ -188,18 +148,29 @@ def test_an_array_is_told_from_registered_memory_by_its_address(ranks) -> None:
     assert not ranks[0].holds(np.empty(0))
 
 
-def test_memory_that_cannot_be_mapped_goes_through_the_kernel_or_raises(ranks, monkeypatch) -> None:
+@pytest.mark.parametrize(
+    ("error", "says"),
+    [
+        (OSError(errno.ENOMEM, "Cannot allocate memory"), "rank 1 cannot be mapped: .*ulimit -n"),
+        # A descriptor that its program closed; the process is there.
+        (FileNotFoundError(errno.ENOENT, "No such file or directory"), "close no descriptors"),
+    ],
+)
+def test_memory_that_cannot_be_mapped_goes_through_the_kernel_or_raises(
+    ranks, monkeypatch, error: OSError, says: str
+) -> None:
     own = [arrays_of(rank, (True, True)) for rank in ranks]
 
     def refuse(pid: int, key: int) -> None:
-        raise OSError(12, "Cannot allocate memory")
+        raise error
 
     monkeypatch.setattr(ranks[0]._segments, "find", refuse)
     both, _ = exposed(ranks, own)
     assert np.array_equal(seen(both[0].peer_buffer(1, 0, F4)), own[1][0])
     both, _ = exposed(ranks, own, plain=False)
-    with pytest.raises(CommunicationError, match=r"rank 1 cannot be mapped: .*ulimit -n"):
+    with pytest.raises(CommunicationError, match=says) as caught:
         both[0].peer_buffer(1, 1, F4)
+    assert not isinstance(caught.value, PeerLost)
 
 
 def test_a_process_that_ended_is_a_lost_peer(ranks) -> None:
@@ -210,19 +181,6 @@ def test_a_process_that_ended_is_a_lost_peer(ranks) -> None:
         with pytest.raises(PeerLost) as caught:
             seen(both[0].peer_buffer(1, buffer, F4))
         assert caught.value.ranks == (1,)
-
-
-def test_a_descriptor_that_its_program_closed_is_no_lost_peer(ranks, monkeypatch) -> None:
-    own = [arrays_of(rank, (True, True)) for rank in ranks]
-
-    def closed(pid: int, key: int) -> None:
-        raise FileNotFoundError(errno.ENOENT, "No such file or directory")
-
-    monkeypatch.setattr(ranks[0]._segments, "find", closed)
-    both, _ = exposed(ranks, own, plain=False)
-    with pytest.raises(CommunicationError, match="close no descriptors") as caught:
-        both[0].peer_buffer(1, 0, F4)
-    assert not isinstance(caught.value, PeerLost)
 
 
 def test_a_group_numbers_its_ranks_anew() -> None:

@@ -3,7 +3,6 @@
 from math import inf
 
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -74,11 +73,3 @@ def test_idle_parts_are_those_that_became_free_and_were_not_used_since(data: st.
     assert np.array_equal(found, since < before)
     assert not idle.expired(before)
     assert idle.oldest() == since[~found].min(initial=inf)
-
-
-@pytest.mark.parametrize("alignment", [64, 4096])
-def test_room_before_an_aligned_start_stays_free(alignment: int) -> None:
-    free = FreeRanges(3 * 4096)
-    assert free.take(8, 1) == 0
-    assert free.take(4096, alignment) == alignment
-    assert free.take(alignment - 8, 1) == 8

@@ -5,7 +5,6 @@ import json
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 from . import report
 from .cases import KINDS, OPERATIONS, Case, deal
@@ -35,9 +34,6 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--operation", choices=OPERATIONS, help="likewise, of one operation")
     parser.add_argument("--list", action="store_true", help="print the cases and run none")
     parser.add_argument("--verbose", action="store_true", help="print all that a job wrote")
-    parser.add_argument(
-        "--output", type=Path, help="append each case's verdict, as JSON, to a file"
-    )
     return parser.parse_args()
 
 
@@ -82,22 +78,6 @@ def _tell(each: report.Ran, asked: argparse.Namespace) -> None:
         print(f"case {each.case}: as promised, {each.seen.seconds:.1f} s", flush=True)
     if asked.verbose:
         print(each.seen.stdout, each.seen.stderr, json.dumps(each.seen.events, indent=1), sep="\n")
-    if asked.output:
-        line = {
-            "case": each.case.dump(),
-            "status": each.seen.status,
-            "seconds": round(each.seen.seconds, 2),
-            "named": each.verdict.named,
-            "shortfalls": each.verdict.shortfalls,
-            "vendor": each.seen.vendor,
-            "processes": each.seen.processes,
-            "files": each.seen.files,
-            "events": each.seen.events,
-            "stdout": each.seen.stdout,
-            "stderr": each.seen.stderr,
-        }
-        with asked.output.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(line) + "\n")
 
 
 if __name__ == "__main__":
