@@ -1,10 +1,11 @@
 """The trees of all nodes of a job, gathered by MPI; only this node's tree if MPI fails.
 
-A process of its own (`in_mpi`) uses MPI. `hpccomm doctor` and `hpccomm topo` call it.
+A process of its own (`in_mpi`) uses MPI. With ``--nccl`` NCCL reports about itself there, from 2.31 on. `hpccomm doctor` and `hpccomm topo` call it.
 """
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -12,7 +13,40 @@ from collections.abc import Collection, Mapping
 from typing import Any, NamedTuple
 
 from hpccomm.backends.bootstrap.launch import launched
-from hpccomm.doctor import facts, in_mpi, nccl_report, rank
+from hpccomm.doctor import facts, in_mpi, rank
+
+_NCCL_ENVIRONMENT = {"NCCL_RUN_DIAGNOSTICS": "1", "NCCL_RUN_RAS_DIAGNOSTICS": "1"}
+
+_UNASKED: dict[str, Any] = {"unread": {"": "NCCL's own diagnostics run with --nccl only"}}
+
+_DIAGNOSTIC = re.compile(
+    r"NCCL DIAG \[(\w+)\]\s+([^:]+): (.*?)(?: in comm 0x[0-9a-f]+(?= |$).*)?$", re.MULTILINE
+)
+
+
+def nccl_facts(printed: str, failure: str | None) -> dict[str, Any]:
+    """Return the findings of each check by its name, such as ``p2p``: sentences that NCCL marks for review.
+
+    Parameters
+    ----------
+    printed : str
+        What the process printed.
+    failure : str or None
+        Why NCCL could not be tried; None if the process did not come to it.
+    """
+    if failure is None:
+        return {"unread": {"": "MPI did not start, and NCCL's own diagnostics need it"}}
+    sentences_by_check: dict[str, list[str]] = {}
+    for tag, check, sentence in _DIAGNOSTIC.findall(printed):
+        sentences = sentences_by_check.setdefault(check.strip(), [])
+        if tag != "OK":
+            sentences.append(sentence)
+    result: dict[str, Any] = {"says": sentences_by_check}
+    if not sentences_by_check:
+        why = failure or "NCCL printed no diagnostics; it has them from 2.31 on"
+        result = {"unread": {"": why}}
+    return result
+
 
 PATIENCE = 60.0
 """Seconds that MPI may take to start, gather and end."""
@@ -73,9 +107,9 @@ def gather(sources: Collection[str], *, nccl: bool = False) -> dict[str, Any]:
             del tree["ranks"]
             problem = f"the {place.size} processes of the job do not see each other"
             tree["unread"] = {"ranks": problem}
-        tree["nccl"] = nccl_report.UNASKED
+        tree["nccl"] = _UNASKED
         if nccl:
-            tree["nccl"] = nccl_report.facts(heard.printed, heard.news.get("nccl"))
+            tree["nccl"] = nccl_facts(heard.printed, heard.news.get("nccl"))
     return trees
 
 
@@ -89,7 +123,7 @@ def _heard(more: list[str], sources: Collection[str]) -> MpiReport:
     report, printed = os.memfd_create("report"), os.memfd_create("printed")
     os.set_inheritable(report, True)
     command = [*PROGRAM, str(report), ",".join(sorted(sources)), *more]
-    environment = dict(os.environ) | (nccl_report.ENVIRONMENT if more else {})
+    environment = dict(os.environ) | (_NCCL_ENVIRONMENT if more else {})
     # PMI's socket is a descriptor that a rank inherits from its launcher.
     with subprocess.Popen(
         command,

@@ -1,6 +1,6 @@
 """The tables of variables, read from the files beside this module.
 
-`judging` and `reading` use them; `hpccomm.settings` checks ``nccl_config`` by them.
+`judging` uses them; `hpccomm.settings` checks ``nccl_config`` by them.
 """
 
 import math

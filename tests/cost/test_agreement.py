@@ -11,8 +11,8 @@ from hpccomm.schedules.algorithms import ALGORITHMS
 from hpccomm.schedules.cost.model import price
 from hpccomm.schedules.cost.network import Level, Network
 from hpccomm.schedules.cost.network_files import load
+from hpccomm.schedules.cost.rounds import simulate
 from hpccomm.schedules.schedule import Tuning, whole, world
-from hpccomm.schedules.simulate import simulate
 
 SIZES = (8, 32 << 10, 1 << 20, 1 << 30)
 

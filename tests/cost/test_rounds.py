@@ -12,7 +12,7 @@ from hpccomm.schedules.algorithms import ALGORITHMS, Algorithm
 from hpccomm.schedules.cost.model import price
 from hpccomm.schedules.cost.network import Level, Network
 from hpccomm.schedules.cost.network_files import load
-from hpccomm.schedules.cost.rounds import coefficients, walked
+from hpccomm.schedules.cost.rounds import coefficients, simulate, walked
 from hpccomm.schedules.schedule import (
     RECV,
     SCRATCH,
@@ -27,7 +27,6 @@ from hpccomm.schedules.schedule import (
     whole,
     world,
 )
-from hpccomm.schedules.simulate import simulate
 
 FLAT = Level(latency=10.0, bandwidth=2.0, ports=1)
 LINE = Network("line", 3, 1, reduce=4.0, inner=None, across=FLAT, copy=8.0)

@@ -25,8 +25,8 @@ from hypothesis import strategies as st
 from hpccomm.cli.main import main
 from hpccomm.diagnosis import meanings
 from hpccomm.diagnosis.log import prefixes, reading, words
+from hpccomm.diagnosis.log.reading import WordScanner
 from hpccomm.diagnosis.log.report import LogReport
-from hpccomm.diagnosis.log.scan import WordScanner
 
 LOGS = Path(__file__).parent / "logs"
 with (LOGS / "cases.tsv").open(newline="") as table:

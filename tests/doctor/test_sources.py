@@ -13,7 +13,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from hpccomm.doctor import facts, judge, nccl_report, rank
+from hpccomm.doctor import facts, job, judge, rank
 from hpccomm.doctor.reading import KINDS, rows
 from hpccomm.doctor.rules.gpus import SLOWED
 from hpccomm.doctor.sources import gpus, host, kernel_log, limits, slurm
@@ -380,12 +380,12 @@ n42:12345 NCCL DIAG RAS diagnostics completed in 12.3 ms across 8 RAS peers
 
 def test_nccl_s_own_diagnostics_are_read():
     """The lines of NCCL's guide, Diagnostics and RAS."""
-    said = nccl_report.facts(DIAGNOSTICS, "")["says"]
+    said = job.nccl_facts(DIAGNOSTICS, "")["says"]
     assert said["p2p"] == ["only 52/56 GPU-to-GPU peer accesses passed verification"]
     assert said["ECC"] == []
     assert said["NCCL environment"][1] == "NCCL_DEBUG=INFO on rank(s) {0,1,2,3}"
-    assert nccl_report.facts("", "CuPy is not installed")["unread"] == {"": "CuPy is not installed"}
-    assert "2.31" in nccl_report.facts("NCCL version 2.28.3", "")["unread"][""]
+    assert job.nccl_facts("", "CuPy is not installed")["unread"] == {"": "CuPy is not installed"}
+    assert "2.31" in job.nccl_facts("NCCL version 2.28.3", "")["unread"][""]
 
 
 def test_a_source_that_fails_leaves_the_others(monkeypatch):

@@ -12,6 +12,7 @@ from hpccomm.schedules.algorithms import ALGORITHMS
 from hpccomm.schedules.cost import repeats
 from hpccomm.schedules.cost.links import Links
 from hpccomm.schedules.cost.network import Level, Network
+from hpccomm.schedules.cost.rounds import simulate
 from hpccomm.schedules.schedule import (
     RECV,
     SCRATCH,
@@ -28,7 +29,6 @@ from hpccomm.schedules.schedule import (
     whole,
     world,
 )
-from hpccomm.schedules.simulate import simulate
 
 LATENCY = 10.0
 FLAT = Level(latency=LATENCY, bandwidth=2.0, ports=1)

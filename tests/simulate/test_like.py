@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 from cost.calls import call_of
 
-from hpccomm.bench.simulated.like import NAMES, _has, _value, fit, like
-from hpccomm.bench.simulated.measured import Measurement, measurements
+from hpccomm.bench.simulated.like import NAMES, Measurement, _has, _value, fit, like, measurements
 from hpccomm.cli.main import main
 from hpccomm.errors import ResultsError
 from hpccomm.results import reader

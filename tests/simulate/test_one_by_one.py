@@ -8,9 +8,9 @@ from hpccomm.contracts.collectives import BLOCKWISE
 from hpccomm.schedules.algorithms import ALGORITHMS
 from hpccomm.schedules.algorithms.partition import merged
 from hpccomm.schedules.cost.network import Level, Network
+from hpccomm.schedules.cost.rounds import simulate
 from hpccomm.schedules.proof import signatures
 from hpccomm.schedules.schedule import Tuning, world
-from hpccomm.schedules.simulate import simulate
 
 FLAT = Network("flat", 13, 1, 1e10, None, Level(5e-6, 1e10, 1, gap=1e-7), overhead=1e-6)
 NODES = Network(

@@ -12,8 +12,8 @@ from hpccomm.contracts.signature import Signature
 from hpccomm.reductions import ReduceOp
 from hpccomm.schedules.algorithms import ALGORITHMS
 from hpccomm.schedules.cost.network_files import load
+from hpccomm.schedules.cost.rounds import simulate
 from hpccomm.schedules.schedule import Tuning, world
-from hpccomm.schedules.simulate import simulate
 from hpccomm.settings import DEFAULT_SEGMENT
 
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30

@@ -5,7 +5,7 @@ import pytest
 
 from hpccomm.bench.perf.sizes import Sizes
 from hpccomm.bench.progress import Progress
-from hpccomm.bench.tune import listing, table
+from hpccomm.bench.tune import table
 from hpccomm.bench.tune.calls import TunedCall
 from hpccomm.bench.tune.measuring import Effort, SizeTimes
 from hpccomm.bench.tune.verifying import Confirmation
@@ -57,7 +57,7 @@ def test_sizes_are_printed_in_order(tmp_path):
 @pytest.mark.parametrize(("chosen", "slower"), [(TREE, False), (RING, True)])
 def test_noise_between_calls_that_are_the_same_is_no_slower_choice(chosen, slower):
     found = Confirmation(CALL, 1024, 1.2e-6, {TREE: 1.0e-6, RING: 1.25e-6}, chosen)
-    said = listing.confirmed([found])
+    said = table.confirmed([found])
     assert f"within 10% of the fastest fixed choice at {1 - slower} of 1 sizes" in said
     line = "slower: all_reduce, 1024 bytes: ring 1.20 us, tree 1.00 us, 1.20 times as long"
     assert (line in said) == slower

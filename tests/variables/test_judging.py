@@ -24,9 +24,9 @@ from hpccomm.variables.judging import (
     differing,
     judge,
     judge_all,
+    number,
 )
 from hpccomm.variables.machine import here
-from hpccomm.variables.reading import number
 from hpccomm.variables.tables import config_fields, fitting, known, version_code
 
 RAILS = Surroundings(

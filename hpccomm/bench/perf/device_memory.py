@@ -1,6 +1,6 @@
 """Arrays in device memory, and how perf measures calls on them: all on one stream.
 
-`hpccomm.bench.perf.sources` chooses between it and `host_memory`; both are a `MemoryKind`.
+`hpccomm.bench.perf.sources` chooses between it and `HostMemory`; both are a `MemoryKind`.
 """
 
 from collections.abc import Iterator, Sequence

@@ -1,6 +1,6 @@
 """From the measurements of all ranks to a line of the table. For rank 0.
 
-`sweep` and `interleave` make lines of what was measured; `report` and `hpccomm simulate` print
+`sweep` makes lines of what was measured; `report` and `hpccomm simulate` print
 them.
 """
 

@@ -1,6 +1,6 @@
 """The common part of host memory and device memory, and how a device is described.
 
-`host_memory` and `device_memory` implement `MemoryKind`; all of perf measures through it.
+`sources` and `device_memory` implement `MemoryKind`; all of perf measures through it.
 """
 
 from typing import Any, NamedTuple

@@ -4,6 +4,11 @@ Variants (``--interleave``) are open at the same time, and measured in turns. A 
 one of a single variant. Its backends are opened one after another, since NCCL and MPI never use a
 device at the same time. Each is opened twice: to see what it can do, and to measure.
 
+A machine's other work changes within seconds, and two launches differ by more than many an effect.
+So each size is measured by both variants, one right after the other, in a random order; then the
+next size; and all of it again in several passes. A pass is the unit of the comparison, which is
+printed at once.
+
 `hpccomm.cli.perf` calls `run` on every rank.
 """
 
@@ -16,9 +21,8 @@ from functools import partial
 from typing import TYPE_CHECKING, NamedTuple, TextIO
 
 from hpccomm.bench.perf import facts, memory_use
-from hpccomm.bench.perf.interleave import InterleavedReport
 from hpccomm.bench.perf.isolated import Budget, IsolatedTimer
-from hpccomm.bench.perf.lines import TableLine
+from hpccomm.bench.perf.lines import MeasuredRow, TableLine
 from hpccomm.bench.perf.measure import CaseRunner
 from hpccomm.bench.perf.memory_kind import DEVICE, NCCL
 from hpccomm.bench.perf.options import Options
@@ -34,10 +38,15 @@ from hpccomm.bench.perf.sources import (
     source_of,
 )
 from hpccomm.bench.perf.split import grouped
-from hpccomm.bench.perf.tables import PerfCase, PerfTable, TablePlan, side_by_side
+from hpccomm.bench.perf.tables import PerfCase, PerfTable, TableNames, TablePlan, side_by_side
 from hpccomm.bench.perf.variants import ONLY, Variant
 from hpccomm.bench.progress import Progress
+from hpccomm.comparison import text
+from hpccomm.comparison.launches import LaunchRow
+from hpccomm.comparison.matching import matched_passes
+from hpccomm.comparison.verdict import compare_passes
 from hpccomm.errors import UsageError
+from hpccomm.results import table
 from hpccomm.results.schema import RunInfo
 
 if TYPE_CHECKING:
@@ -336,3 +345,33 @@ class _Sweep:
         """Write something down. Collective."""
         report = self._report
         on_root(comm, lambda: None if report is None else action(report))
+
+
+class InterleavedReport(Report):
+    """Writes a run of two variants down: it stores their rows, and prints how they compare."""
+
+    _measured: dict[str, list[LaunchRow]]
+
+    @property
+    def _names(self) -> tuple[str, str]:
+        return self.info.series["base"], self.info.series["new"]
+
+    def begin(self, tables: Sequence[TableNames]) -> None:
+        """Print what stands before the passes of a collective."""
+        self._measured = {name: [] for name in self._names}
+        collectives, *others = zip(*tables, strict=True)
+        backends, algorithms = (" and ".join(dict.fromkeys(names)) for names in others)
+        header = table.run_header(self.info, collectives[0], backends, algorithms)
+        self.show(f"{header}#\n# Interleaved, in random order: {' and '.join(self._names)}\n")
+
+    def add(self, halves: Sequence[MeasuredRow], wrong: Sequence[str]) -> None:
+        """Add the rows of a variant."""
+        self.keep(halves)
+        self.complain(wrong)
+        for half in halves:
+            self._measured[half.timing.variant].append(LaunchRow(half.row, half.timing))
+
+    def finish(self) -> None:
+        """Print the comparison of a collective."""
+        comparison = compare_passes(matched_passes(*self._measured.values()), self._names)
+        self.show(f"#\n{text.text(comparison)}\n")

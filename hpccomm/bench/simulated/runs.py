@@ -24,9 +24,9 @@ from hpccomm.results.schema import SIMULATED_BACKEND, RankInfo, Row, RunInfo
 from hpccomm.schedules.algorithms import KNOWN
 from hpccomm.schedules.algorithms.partition import merged
 from hpccomm.schedules.cost.model import price
+from hpccomm.schedules.cost.rounds import simulate
 from hpccomm.schedules.cost.terms import estimate
 from hpccomm.schedules.schedule import Schedule, world
-from hpccomm.schedules.simulate import simulate
 
 
 def run(

@@ -2,5 +2,5 @@
 
 - `table` runs all of it, for `hpccomm.cli.tune`. `calls` lists the measured calls.
 - `measuring` times the algorithms, `building` makes rows of the times.
-- `verifying` compares the result with the best fixed choice, `listing` prints it.
+- `verifying` compares the result with the best fixed choice, `table` prints it.
 """

@@ -1,9 +1,9 @@
 """``hpccomm tune``: a table of this machine, from the first measurement to the last check.
 
-`hpccomm.cli.tune` calls it on every rank.
+It prints what it measures, and writes the file that ``auto`` reads. `hpccomm.cli.tune` calls it on every rank.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -14,14 +14,14 @@ from hpccomm.bench.perf import facts, memory_use
 from hpccomm.bench.perf.root import on_root
 from hpccomm.bench.perf.sizes import Sizes
 from hpccomm.bench.progress import Progress
-from hpccomm.bench.tune import calls, listing, measuring
+from hpccomm.bench.tune import calls, measuring
 from hpccomm.bench.tune.calls import TunedCall
-from hpccomm.bench.tune.measuring import Bench, Effort, SizeTimes
-from hpccomm.bench.tune.verifying import Confirmation, verify
+from hpccomm.bench.tune.measuring import Bench, Effort, SizeTimes, spelled
+from hpccomm.bench.tune.verifying import SLOWER, Confirmation, verify
 from hpccomm.communicator import Communicator
 from hpccomm.communicator.creation import new_comm
 from hpccomm.contracts.collectives import BLOCKWISE, REDUCTIONS
-from hpccomm.dispatch.policy import Table, stored
+from hpccomm.dispatch.policy import CASES, Shape, Table, stored
 from hpccomm.results import origin
 from hpccomm.results.schema import Config
 from hpccomm.results.writer import Writer
@@ -133,7 +133,7 @@ def tune(
                     out.write(text)
                     out.flush()
 
-        say(listing.heading(shape))
+        say(heading(shape))
         fixed = {
             segment: stack.enter_context(_same_ranks(comm, f"tune-{segment}", segment=segment))
             for segment in (0, *request.segments)
@@ -156,7 +156,7 @@ def tune(
                 writer.add_entry(stored.ENTRY, table.document())
 
         on_root(comm, add_table)
-        say(listing.of(table))
+        say(of(table))
         confirmations: list[Confirmation] = []
         if request.verify:
             with _same_ranks(comm, "tuned", tuning_file=str(request.output)) as tuned:
@@ -164,7 +164,7 @@ def tune(
                 for call, times in measured.items():
                     bench = benches[call.registered]
                     confirmations += verify(bench, tuned, call, times, progress)
-            say(listing.confirmed(confirmations))
+            say(confirmed(confirmations))
         on_root(comm, files.close)
     return confirmations
 
@@ -203,5 +203,56 @@ class Sweeps(NamedTuple):
 
         self.progress.show(f"measuring {call.collective}")
         measured = bench.sweep(call, self.request.first_sizes(call), report)
-        self.say(listing.title(call) + "".join(map(listing.line, measured)))
+        self.say(title(call) + "".join(map(line, measured)))
         return measured
+
+
+OTHERS = 3
+"""A line names this many candidates besides the fastest."""
+
+
+def heading(shape: Shape) -> str:
+    """Return the first line."""
+    return f"# {shape}, {shape.cores} cores a node\n"
+
+
+def title(call: TunedCall) -> str:
+    """Return the heading of a call's lines."""
+    how = call.how and f", {call.how}"
+    return f"#\n# {call.collective}{how}\n#{'bytes':>11}  {'fastest':<26}{'us':>10}   others, times as long\n"
+
+
+def line(times: SizeTimes) -> str:
+    """Return the line of a size, with the fastest candidates."""
+    took = times.seconds
+    best, *others = sorted(took, key=lambda pick: took[pick])
+    slower = (f"{spelled(pick)} {took[pick] / took[best]:.2f}" for pick in others[:OTHERS])
+    least = took[best] * 1e6
+    return f"{times.nbytes:>12}  {spelled(best):<26}{least:>10.2f}   {', '.join(slower)}\n"
+
+
+def of(table: Table) -> str:
+    """Return a table as TOML, with the meaning of its cases."""
+    cases = "".join(f"#   {case}: {meaning}\n" for case, meaning in CASES.items())
+    return f"#\n# The table: rows of [least bytes, algorithm]\n{cases}\n" + (table.toml())
+
+
+def confirmed(confirmations: Sequence[Confirmation]) -> str:
+    """Return how fast `auto` is with the table."""
+    slow = [each for each in confirmations if each.slower]
+    lines = [
+        "",
+        f"# auto by this table, measured anew: within {SLOWER - 1:.0%} of the fastest fixed choice at "
+        f"{len(confirmations) - len(slow)} of {len(confirmations)} sizes",
+    ]
+    lines += [
+        f"#   slower: {each.call.collective}{each.call.how and f' ({each.call.how})'}, "
+        f"{each.nbytes} bytes: {spelled(each.chosen)} {each.seconds * 1e6:.2f} us, {spelled(each.best)} "
+        f"{each.fixed[each.best] * 1e6:.2f} us, {each.ratio:.2f} times as long"
+        for each in slow
+    ]
+    if slow:
+        lines.append(
+            "#   the machine was busy, or two choices change places there: measure again when it is quiet"
+        )
+    return "\n".join(lines) + "\n"
