@@ -44,7 +44,7 @@ NEVER = -1
 """Stands for an `out` that is not given, and for rows that a root does not know."""
 
 UNSURE = -1
-"""The code of arrays that overlap: whether they fit depends on the counts."""
+"""The code of arrays that overlap or differ in shape: the counts say whether they fit."""
 
 
 class CountExchange:
@@ -174,6 +174,9 @@ def _checked(core: Core, call: Unlisted, own: Any, outgoing: tuple[int, ...]) ->
     rehearse(core, call, lists, call.out if own is not call.x else None)
     seen = view(own, "x")
     code = crc32(repr((alike(own), call.root)).encode())
-    if own is call.x and call.out is not None and overlap(seen, view(call.out, "out")):
-        code = UNSURE
+    if own is call.x and call.out is not None:
+        into = view(call.out, "out")
+        # Of a scatter's root, the exchange has the rows of `out` and not their shape.
+        if overlap(seen, into) or (call.root == rank and into.shape[1:] != seen.shape[1:]):
+            code = UNSURE
     return code, prod(seen.shape[1:]) * seen.dtype.itemsize

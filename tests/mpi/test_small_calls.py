@@ -83,7 +83,7 @@ def test_contributions_are_folded_in_rank_order(
 
 
 ROWS = (2, 0, 5, 90, 3, 700, 1)
-"""Rows of rank 0 in one call after the other: they fit into frames, or make them larger, or never fit."""
+"""Rows of rank 0 in one call after the other."""
 DTYPES = (np.dtype(np.float64), np.dtype(ml_dtypes.bfloat16), np.dtype([("a", "i4"), ("b", "f8")]))
 
 
