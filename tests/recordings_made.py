@@ -49,14 +49,14 @@ def made(
     ranks: Sequence[Sequence[MadeCall]], *, path: str = "made.h5", hosts: Sequence[str] = ()
 ) -> Recording:
     """Return the recording of each rank's calls, in the order of their begins."""
-    signatures = list(dict.fromkeys(_key(call.signature) for calls in ranks for call in calls))
-    by_key = {_key(call.signature): call.signature for calls in ranks for call in calls}
+    signatures = list(dict.fromkeys(repr(call.signature) for calls in ranks for call in calls))
+    by_key = {repr(call.signature): call.signature for calls in ranks for call in calls}
     rows = []
     for calls in ranks:
         for call in calls:
             blocked = call.end - call.begin if call.signature.blocks else 0
             waited = blocked if call.waited is None else call.waited
-            place = signatures.index(_key(call.signature))
+            place = signatures.index(repr(call.signature))
             rows.append((place, *call[1:5], waited, call.buffer, 0, 0))
     table = np.array(rows, dtype=[(each.name, each.kind) for each in CALL_COLUMNS])
     starts = np.cumsum([0, *map(len, ranks)])
@@ -76,10 +76,6 @@ def made(
         tuple(by_key[key] for key in signatures),
         Calls(starts, {name: table[name] for name in table.dtype.names or ()}),
     )
-
-
-def _key(signature: CallSignature) -> str:
-    return repr(signature)
 
 
 def stepped(

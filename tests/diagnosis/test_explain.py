@@ -303,24 +303,6 @@ WHOLE = json.dumps(
 )
 
 
-@given(st.data())
-def test_damage_never_ends_in_a_traceback(tmp_path_factory, data: st.DataObject) -> None:
-    folder = PlayedJob({"world": range(2)}, [loop("world", 3), loop("world", 2)]).write(
-        tmp_path_factory.mktemp("damaged")
-    )
-    text = WHOLE
-    for _ in range(data.draw(st.integers(1, 3))):
-        start = data.draw(st.integers(0, len(text) - 2))
-        end = data.draw(st.integers(start, min(start + 40, len(text))))
-        text = (
-            text[:start]
-            + data.draw(st.sampled_from(["", "null", "-1", '"', "[]", "{}"]))
-            + text[end:]
-        )
-    (folder / "rank_0.json").write_text(text)
-    assert main(["explain", str(folder)]) in (0, 1)
-
-
 VALUES = [
     None,
     -1,

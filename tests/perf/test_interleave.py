@@ -7,7 +7,6 @@ import shlex
 import pytest
 from damage import called
 
-from hpccomm.bench.perf.launches import words_of_a_launch
 from hpccomm.bench.perf.variants import Variant, variant
 from hpccomm.results import reader
 
@@ -82,21 +81,6 @@ def test_launches_alternate_in_what_a_process_reads_once(tmp_path, monkeypatch, 
     for run in runs:
         threads = run.info.environment["OMP_NUM_THREADS"]
         assert f"OMP_NUM_THREADS={threads}" in run.info.series["variant"]
-
-
-def test_a_launch_gets_its_variant_instead_of_both():
-    words = ["perf", "all_reduce", "--interleave", "ring", "tree", "-b", "8", "--launches", "3"]
-    found = words_of_a_launch(words, "s:1:3", variant("ring backend=mpi"))
-    assert found[:6] == ["perf", "all_reduce", "-b", "8", "--series", "s:1:3"]
-    assert found[6:10] == ["--backend", "mpi", "--algorithm", "ring"]
-    assert found[10:] == ["--variant", "ring backend=mpi"]
-
-
-def test_what_a_launch_gets_stands_in_front_of_what_are_no_flags():
-    words = ["perf", "--launches", "3", "-b", "8", "--", "all_reduce"]
-    found = words_of_a_launch(words, "s:1:3", variant("ring"))
-    assert found[:5] == ["perf", "-b", "8", "--series", "s:1:3"]
-    assert found[-2:] == ["--", "all_reduce"]
 
 
 def test_words_are_algorithms_backends_and_variables():

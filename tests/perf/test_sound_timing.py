@@ -13,6 +13,7 @@ from damage import called
 
 from hpccomm.bench.perf import launches
 from hpccomm.bench.perf.isolated import SYNCS, Budget, IsolatedOptions, IsolatedTimer
+from hpccomm.bench.perf.variants import variant
 from hpccomm.errors import LaunchError, UsageError
 from hpccomm.results import reader
 from hpccomm.results.repetitions import isolated_times
@@ -205,10 +206,31 @@ def test_a_series_that_is_asked_to_end_starts_no_other_launch(tmp_path, status):
     assert len(started.read_text().splitlines()) == 1
 
 
-def test_a_launch_has_the_arguments_of_the_command_but_those_of_the_series():
-    words = ["perf", "all_reduce", "--launches", "3", "-b", "8", "--launcher=mpiexec -n 2", "-c1"]
-    expected = ["perf", "all_reduce", "-b", "8", "-c1", "--series", "s:1:3"]
-    assert launches.words_of_a_launch(words, "s:1:3") == expected
+RING = "--backend mpi --algorithm ring --variant ring;backend=mpi"
+
+
+@pytest.mark.parametrize(
+    ("words", "named", "expected"),
+    [
+        ("all_reduce --launches 3 -b 8 --launcher=mpiexec -c1", (), "all_reduce -b 8 -c1 SERIES"),
+        # Its variant, where the series interleaves two.
+        (
+            "all_reduce --interleave ring tree -b 8 --launches 3",
+            ("ring backend=mpi",),
+            f"all_reduce -b 8 SERIES {RING}",
+        ),
+        # In front of what are no flags.
+        (
+            "--launches 3 -b 8 -- all_reduce",
+            ("ring backend=mpi",),
+            f"-b 8 SERIES {RING} -- all_reduce",
+        ),
+    ],
+)
+def test_a_launch_has_the_arguments_of_the_command_but_those_of_the_series(words, named, expected):
+    found = launches.words_of_a_launch(words.split(), "s:1:3", *map(variant, named))
+    expected = expected.replace("SERIES", "--series s:1:3").split()
+    assert found == [each.replace(";", " ") for each in expected]
 
 
 @pytest.mark.parametrize(

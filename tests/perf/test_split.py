@@ -133,22 +133,27 @@ for variables in json.loads(sys.argv[1]):
 """
 
 
-@pytest.mark.slow("three ranks measure in groups four times")
-def test_programs_split_by_nccl_tests_variables(shared_job):
+@pytest.mark.slow("three ranks measure six times")
+def test_programs_go_by_nccl_tests_variables(shared_job):
     """Of two variables the mask counts; it is always of base 16 (``strtoul`` in common.cu)."""
     cases = {
         "0 1 2": {"NCCL_TESTS_SPLIT": "AND 0x7"},
         "1 1 3": {"NCCL_TESTS_SPLIT": "|1"},
         "0 1 0": {"NCCL_TESTS_SPLIT_MASK": "11", "NCCL_TESTS_SPLIT": "DIV 2"},
         "0 0 2": {"NCCL_TESTS_SPLIT_MASK": "0x2", "NCCL_TESTS_SPLITMASK": "1"},
+        "0 0 0": {"NCCL_TESTS_MIN_BW": "1000"},
+        "0 0 0 ": {"NCCL_TESTS_MIN_BW": "0"},
         "": {"NCCL_TESTS_SPLIT": "FOO 2"},
         " ": {"NCCL_TESTS_DEVICE": "x"},
     }
     done = shared_job(3, "-c", PROGRAM, json.dumps(list(cases.values())))
     tables = done.stdout.split("# Collective test starting")[1:]
     found = [" ".join(re.findall(r"Rank +\d+ Group +(\d+)", table)) for table in tables]
-    assert found == [*cases][:4], done.stderr
-    assert re.findall(r"status (\d)", done.stdout) == (["0"] * 4 + ["2"] * 2) * 3
+    assert found == [each.strip() for each in [*cases][:6]], done.stderr
+    statuses = re.findall(r"status (\d)", done.stdout)
+    assert sorted(statuses) == ["0"] * 5 * 3 + ["1"] * 3 + ["2"] * 2 * 3
+    assert ["FAILED" in table for table in tables] == [False] * 4 + [True, False]
+    assert re.search(r"# Avg bus bandwidth    : \S+ OK\n", tables[5])
     assert done.stderr.count("NCCL_TESTS_SPLITMASK is not a variable of nccl-tests") == 1
     assert "did you mean NCCL_TESTS_SPLIT_MASK?" in done.stderr
     assert done.stderr.count("'FOO 2' is not a split") == 1
