@@ -29,15 +29,6 @@ def test_every_root(size: int) -> None:
     run_ranks(size, on_rank)
 
 
-def test_large_payloads() -> None:
-    def on_rank(comm) -> None:
-        large = bytes(range(256)) * (1 << 13) + bytes([comm.rank])
-        assert [each[-1] for each in comm._core.control.all_gather(large)] == [0, 1, 2, 3, 4]
-        assert comm._core.control.bcast(large, 3) == large[:-1] + b"\x03"
-
-    run_ranks(5, on_rank)
-
-
 @pytest.mark.parametrize("size", SIZES)
 def test_differing(size: int) -> None:
     def on_rank(comm) -> None:

@@ -8,7 +8,6 @@ import sys
 import textwrap
 import threading
 import weakref
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -207,21 +206,6 @@ def test_a_forked_process_hands_out_memory_of_its_own() -> None:
     assert child.exitcode == 0
     assert (parents[0] == 5).all()
     assert not np.may_share_memory(parents[0], heap.empty(4 * MIB))
-
-
-def test_nothing_has_a_name_in_a_file_system() -> None:
-    array = process_memory().heap.empty(MIB)
-    array[:] = 1
-    maps = Path("/proc/self/maps").read_text().splitlines()
-    mine = [line for line in maps if "hpccomm" in line.rpartition("/")[2]]
-    assert mine
-    assert all("/memfd:hpccomm-" in line for line in mine)
-    # Others' files may be there, such as those of a job that was killed.
-    assert not [
-        each
-        for each in Path("/dev/shm").iterdir()
-        if "hpccomm" in each.name and str(os.getpid()) in each.name
-    ]
 
 
 def test_pythons_built_for_old_c_libraries_have_registered_memory_too(monkeypatch) -> None:

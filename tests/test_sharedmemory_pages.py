@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hpccomm.errors import CommunicationError, PeerLost
+from hpccomm.errors import CommunicationError
 from hpccomm.memory.scratch import ScratchBuffer
 from hpccomm.memory.shared import libc
 from hpccomm.memory.shared.pages import PeerPages, RemoteMemory
@@ -125,15 +125,6 @@ def test_a_read_overwrites_the_one_before_and_no_more(pages) -> None:
     assert np.array_equal(second, [5, 6, 7])
     assert np.array_equal(first[:3], second)  # one bounce for all
     assert pages[3:3].size == 0
-
-
-def test_a_process_that_ended_is_a_lost_peer(other, pages) -> None:
-    other.end()
-    into = np.empty(ELEMENTS, np.float32)
-    for reach in (lambda: pages.read(into), lambda: pages.write(into), lambda: pages[0:10]):
-        with pytest.raises(PeerLost, match="rank 1 has ended") as caught:
-            reach()
-        assert caught.value.ranks == (1,)
 
 
 def test_memory_that_is_not_there_is_an_error(other) -> None:
