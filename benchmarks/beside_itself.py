@@ -1,4 +1,4 @@
-"""What watching adds to a call, and what goes on meanwhile: hpccomm beside itself.
+"""What watching adds to a call, what earlier calls do to it, and what goes on meanwhile: hpccomm beside itself.
 
 Run it on two ranks that have a core each::
 
@@ -11,6 +11,8 @@ COLLECTIVE BYTES auto|plan added|ratio      what the recorder and the check betw
                                             second call on: in microseconds, or as the time over that without. One
                                             communicator is as it comes, one has ``record=False`` and
                                             ``check="off"``. The watchdog looks after both.
+COLLECTIVE BYTES registered|plain time      what a call takes after 50 others on arrays of the other kind, over that
+                                            without these: what was called before does not decide a call's speed.
 all_reduce wait                             whether an asynchronous call goes on while the program is elsewhere: each turn
                                             takes a synchronous call, and an asynchronous one with a sleep between its
                                             start and `wait`. It is the time in `wait` over the synchronous time: 0 if
@@ -42,11 +44,13 @@ def bound(comm: hpccomm.Communicator, collective: str, x: np.ndarray, how: str =
 
 
 def in_turns(
-    comm: hpccomm.Communicator, pair: list[Call], calls: int, turns: int
+    comm: hpccomm.Communicator, pair: list[Call], calls: int, turns: int, before: Call | None = None
 ) -> tuple[float, float]:
-    """Return the median seconds of two calls on this rank."""
+    """Return the median seconds of two calls on this rank. `before` is called before each turn."""
     taken = []
     for _ in range(turns):
+        if before is not None:
+            before()
         comm.barrier()
         taken.append([block(call, calls) for call in pair])
         pair.reverse()
@@ -72,6 +76,24 @@ def watched(
     value, ours, bare = max(comm.all_gather_object((value, ours, bare)))
     says = f"{ours * 1e6:.2f} µs; {bare * 1e6:.2f} µs without"
     return Figure(value, says, ours if measure == "ratio" else None)
+
+
+def after_others(comm: hpccomm.Communicator, name: str, turns: int) -> Figure:
+    """Measure a call after others on arrays of the other kind. Collective."""
+    collective, size, kind, _ = name.split()
+    arrays = [np.zeros(int(size) // 4, np.float32), comm.empty(int(size) // 4, np.float32)]
+    arrays[1].fill(0)
+    other, mine = arrays if kind == "registered" else reversed(arrays)
+    earlier = bound(comm, collective, other)
+    with comm.dup() as pure:
+        pair = [bound(each, collective, mine) for each in (comm, pure)]
+        for call in pair:
+            block(call, 10)
+        calls = max(10, min(200, 100_000_000 // int(size)))
+        ours, bare = in_turns(comm, pair, calls, turns, lambda: block(earlier, 50))
+    value, ours, bare = max(comm.all_gather_object((ours / bare, ours, bare)))
+    says = f"{ours * 1e6:.1f} µs; {bare * 1e6:.1f} µs where nothing else was called"
+    return Figure(value, says, ours)
 
 
 def meanwhile(comm: hpccomm.Communicator, request: argparse.Namespace) -> Figure:
@@ -106,6 +128,8 @@ def measure(names: Sequence[str], ranks: Ranks) -> dict[str, Figure]:
         for name in names:
             if name.endswith(("added", "ratio")):
                 found[name] = watched(comm, bare, name, turns or 61)
+            elif name.endswith("time"):
+                found[name] = after_others(comm, name, turns or 21)
     if "all_reduce wait" in names:
         found["all_reduce wait"] = meanwhile(comm, ranks.request)
     return found
@@ -116,7 +140,7 @@ if __name__ == "__main__":
         __doc__,
         "all_reduce 8 auto added",
         measure,
-        turns=Option(None, "turns of each (default 61; 5 with a sleep)", int),
+        turns=Option(None, "turns of each (default 61, 21, or 5 with a sleep)", int),
         mebibytes=Option(64, "size of the array of the asynchronous call"),
         sleep=Option(1.0, "seconds of the sleep"),
     )
