@@ -159,11 +159,10 @@ def test_memory_written_after_it_was_let_go_of_is_seen_when_it_is_used_again():
 
 
 def test_pinned_memory_is_not_kept():
-    pinned = cupy.cuda.PinnedMemoryPointer(cupy.cuda.PinnedMemory(64), 0)
-    values = np.frombuffer(pinned, np.uint8, 64)
-    values[:] = 1
+    pinned = cupy.cuda.PinnedMemory(64)
     address, block = pinned.ptr, heap.find(pinned.ptr)
-    del values, pinned
+    block.bytes[:] = 1
+    del pinned
     assert heap.find(address) is None
     assert (block.bytes == heap.POISON).all()
 

@@ -1,7 +1,6 @@
 """A stand-in for CuPy: the part of it that hpccomm and its tests use, on a machine without a GPU."""
 
 import os
-import sys
 import warnings
 
 from numpy import bool_ as bool_
@@ -48,8 +47,3 @@ if os.environ.get("STANDIN_WARNING"):
 
 def get_default_memory_pool() -> "cuda.MemoryPool":
     return _pool
-
-
-def get_array_module(*args: object) -> object:
-    on_device = any(isinstance(x, ndarray) for x in args)
-    return sys.modules["cupy" if on_device else "numpy"]

@@ -1,24 +1,18 @@
 """What a test can say about the machine: environment variables, read when they are needed.
 
 ======================== =========================================================================
-STANDIN_DEVICES          devices of the machine (8); CUDA_VISIBLE_DEVICES chooses among them
+STANDIN_DEVICES          devices of the machine (8)
 STANDIN_DRIVER           ``missing``: there is no driver
-STANDIN_UUIDS            names of the devices' UUIDs, comma separated: equal names, equal device
 STANDIN_NCCL_VERSION     version of the library that is loaded (23203)
-STANDIN_NCCL             ``missing``: CuPy finds no NCCL
-STANDIN_RAW_MISSING      names of functions that the library does not export, comma separated
 STANDIN_DELAY            longest time in seconds by which work on a stream is late, at random (0)
 STANDIN_LATE_RANK        a rank that never comes to the creation of a communicator
 STANDIN_FAIL_INIT        a rank on which the creation of a communicator fails
-STANDIN_MEMORY           bytes of memory of a device (80 GiB)
 STANDIN_CONNECT          ``1``: the first call of a kind waits for all ranks before it returns
 STANDIN_MIG              ``1``: the devices are instances of one GPU, with one address on the bus
 STANDIN_NVSWITCH         ``1``: ranks exchange registered memory at its first use, deaf to abort
 STANDIN_QUEUE            operations that a stream has room for; who puts more on it waits (no limit)
 STANDIN_WARNING          what CuPy warns of when it is imported
 ======================== =========================================================================
-
-An error that NCCL notices by itself comes from `standin.nccl.calls.fail`.
 """
 
 import ctypes
@@ -28,19 +22,13 @@ import sys
 import time
 from pathlib import Path
 
+MEMORY = 80 << 30
+"""Bytes of a device's memory."""
 
-def devices() -> list[int]:
-    """Return the numbers on the machine of the devices that this process sees."""
-    there = int(os.environ.get("STANDIN_DEVICES", "8"))
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if visible is None:
-        return list(range(there))
-    found: list[int] = []
-    for word in visible.split(","):
-        if not word.strip().isdigit() or int(word) >= there:
-            break  # as CUDA: what follows an invalid number is not seen
-        found.append(int(word))
-    return found
+
+def devices() -> int:
+    """Return how many devices this process sees."""
+    return int(os.environ.get("STANDIN_DEVICES", "8"))
 
 
 def driver_missing() -> bool:
@@ -48,21 +36,9 @@ def driver_missing() -> bool:
     return os.environ.get("STANDIN_DRIVER") == "missing"
 
 
-def uuid(physical: int) -> bytes:
-    """Return the 16 bytes that tell a device from all others."""
-    names = os.environ.get("STANDIN_UUIDS", "").split(",")
-    name = names[physical] if physical < len(names) and names[physical] else str(physical)
-    return b"STANDIN-" + name.encode()[:8].rjust(8, b"0")
-
-
 def nccl_version() -> int:
     """Return the version of the NCCL that is loaded, as ncclGetVersion does."""
     return int(os.environ.get("STANDIN_NCCL_VERSION", "23203"))
-
-
-def memory() -> int:
-    """Return the bytes of a device's memory."""
-    return int(os.environ.get("STANDIN_MEMORY", str(80 << 30)))
 
 
 def mig() -> bool:

@@ -21,8 +21,6 @@ class Device:
     ----------
     number : int
         Its CUDA number in this process.
-    physical : int
-        Its number on the machine.
     error : int
         Status of the error by which all of it was lost; 0 while there is none.
     streams : list
@@ -31,9 +29,8 @@ class Device:
         Whether this process has a context on it, which takes some hundred MiB of its memory.
     """
 
-    def __init__(self, number: int, physical: int) -> None:
+    def __init__(self, number: int) -> None:
         self.number = number
-        self.physical = physical
         self.error = 0
         self.streams: list = []
         self.context = False
@@ -41,12 +38,12 @@ class Device:
     @property
     def uuid(self) -> bytes:
         """16 bytes that tell it from all others."""
-        return control.uuid(self.physical)
+        return b"STANDIN-" + str(self.number).encode().rjust(8, b"0")
 
     @property
     def bus(self) -> str:
         """Its address on the PCI bus."""
-        return f"0000:{16 if control.mig() else self.physical + 16:02X}:00.0"
+        return f"0000:{16 if control.mig() else self.number + 16:02X}:00.0"
 
     def lose(self, status: int, what: str) -> None:
         """Record an error that no later call recovers from, and say what it was."""
@@ -68,7 +65,7 @@ def _all() -> tuple[Device, ...]:
 
 @cache
 def _found() -> tuple[Device, ...]:
-    return tuple(Device(number, physical) for number, physical in enumerate(control.devices()))
+    return tuple(map(Device, range(control.devices())))
 
 
 def count() -> int:

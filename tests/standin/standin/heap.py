@@ -66,7 +66,7 @@ def malloc(size: int) -> Block:
     graphs.forbid_while_capturing()
     device = devices.device()
     device.check()
-    if size + used(device.number) > control.memory():
+    if size + used(device.number) > control.MEMORY:
         raise CUDARuntimeError(2)
     return _new(-(-size // UNIT) * UNIT, device.number)
 
@@ -156,12 +156,6 @@ def used(device: int) -> int:
     """Return the bytes of a device that are taken."""
     with _lock:
         return sum(block.size for block in _blocks.values() if block.device == device)
-
-
-def unused() -> int:
-    """Return the bytes that the pool has and nobody uses."""
-    with _lock:
-        return sum(block.size for there in _free.values() for block in there)
 
 
 def find(pointer: int) -> Block | None:

@@ -143,9 +143,6 @@ class Tensor:
     def numel(self) -> int:
         return self._array.size
 
-    def element_size(self) -> int:
-        return self._array.dtype.itemsize
-
     def detach(self) -> Tensor:
         return Tensor(self._array)
 

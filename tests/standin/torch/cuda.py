@@ -55,16 +55,8 @@ def is_available() -> bool:
     return cupy.cuda.is_available()
 
 
-def device_count() -> int:
-    return cupy.cuda.runtime.getDeviceCount()
-
-
 def current_device() -> int:
     return cupy.cuda.runtime.getDevice()
-
-
-def set_device(device: Any) -> None:
-    cupy.cuda.runtime.setDevice(_index(device))
 
 
 def _index(device: Any) -> int:

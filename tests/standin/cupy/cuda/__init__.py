@@ -10,17 +10,13 @@ from cupy.cuda import pinned_memory as pinned_memory
 from cupy.cuda import runtime as runtime
 from cupy.cuda import stream as stream
 from cupy.cuda.device import Device as Device
-from cupy.cuda.device import get_device_id as get_device_id
 from cupy.cuda.graph import Graph as Graph
 from cupy.cuda.memory import BaseMemory as BaseMemory
-from cupy.cuda.memory import Memory as Memory
 from cupy.cuda.memory import MemoryPointer as MemoryPointer
 from cupy.cuda.memory import MemoryPool as MemoryPool
 from cupy.cuda.memory import UnownedMemory as UnownedMemory
 from cupy.cuda.memory import alloc as alloc
 from cupy.cuda.pinned_memory import PinnedMemory as PinnedMemory
-from cupy.cuda.pinned_memory import PinnedMemoryPointer as PinnedMemoryPointer
-from cupy.cuda.pinned_memory import alloc_pinned_memory as alloc_pinned_memory
 from cupy.cuda.stream import Event as Event
 from cupy.cuda.stream import ExternalStream as ExternalStream
 from cupy.cuda.stream import Stream as Stream

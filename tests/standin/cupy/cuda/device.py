@@ -42,26 +42,9 @@ class Device:
             runtime.deviceSynchronize()
 
     @property
-    def compute_capability(self) -> str:
-        return "90"
-
-    @property
-    def mem_info(self) -> tuple[int, int]:
-        with self:
-            return runtime.memGetInfo()
-
-    @property
     def pci_bus_id(self) -> str:
         return runtime.deviceGetPCIBusId(self.id)
-
-    @classmethod
-    def from_pci_bus_id(cls, pci_bus_id: str) -> "Device":
-        return cls(runtime.deviceGetByPCIBusId(pci_bus_id))
 
 
 def _stack() -> list[int]:
     return _local.__dict__.setdefault("devices", [])
-
-
-def get_device_id() -> int:
-    return runtime.getDevice()

@@ -18,9 +18,6 @@ class Graph:
     def launch(self, stream: Any = None) -> None:
         runtime.graphLaunch(self.graphExec, _pointer(stream))
 
-    def upload(self, stream: Any = None) -> None:
-        runtime.graphUpload(self.graphExec, _pointer(stream))
-
     def __del__(self, finalizing: Any = sys.is_finalizing) -> None:
         if hasattr(self, "graphExec") and not finalizing():
             runtime.graphExecDestroy(self.graphExec)

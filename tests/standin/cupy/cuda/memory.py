@@ -1,6 +1,5 @@
 """Device memory, as CuPy has it: from a pool, each block for the stream that it was allocated for."""
 
-import sys
 from typing import Any
 
 from cupy.cuda import runtime
@@ -22,19 +21,6 @@ class BaseMemory:
     @property
     def device(self) -> Device:
         return Device(self.device_id)
-
-
-class Memory(BaseMemory):
-    """Memory straight from CUDA."""
-
-    def __init__(self, size: int) -> None:
-        self.size = size
-        self.device_id = runtime.getDevice()
-        self.ptr = runtime.malloc(size) if size > 0 else 0
-
-    def __del__(self, finalizing: Any = sys.is_finalizing) -> None:
-        if self.ptr and not finalizing():
-            runtime.free(self.ptr)
 
 
 class PooledMemory(BaseMemory):
@@ -91,21 +77,6 @@ class MemoryPointer:
     def device(self) -> Device:
         return Device(self.device_id)
 
-    def _copy(self, dst: int, src: int, size: int, kind: int, stream: Any) -> None:
-        chosen = get_current_stream() if stream is None else stream
-        runtime.memcpyAsync(dst, src, size, kind, chosen.ptr)
-
-    def copy_from_device_async(self, src: "MemoryPointer", size: int, stream: Any = None) -> None:
-        self._copy(self.ptr, src.ptr, size, runtime.memcpyDeviceToDevice, stream)
-
-    def copy_from_host_async(self, mem: Any, size: int, stream: Any = None) -> None:
-        address = mem if isinstance(mem, int) else mem.value
-        self._copy(self.ptr, address, size, runtime.memcpyHostToDevice, stream)
-
-    def copy_to_host_async(self, mem: Any, size: int, stream: Any = None) -> None:
-        address = mem if isinstance(mem, int) else mem.value
-        self._copy(address, self.ptr, size, runtime.memcpyDeviceToHost, stream)
-
     def memset_async(self, value: int, size: int, stream: Any = None) -> None:
         chosen = get_current_stream() if stream is None else stream
         runtime.memsetAsync(self.ptr, value, size, chosen.ptr)
@@ -119,15 +90,6 @@ class MemoryPool:
 
     def free_all_blocks(self, stream: Any = None) -> None:
         heap.free_unused()
-
-    def used_bytes(self) -> int:
-        return self.total_bytes() - self.free_bytes()
-
-    def free_bytes(self) -> int:
-        return heap.unused()
-
-    def total_bytes(self) -> int:
-        return sum(heap.used(number) for number in range(runtime.getDeviceCount()))
 
 
 _pool = MemoryPool()

@@ -1,10 +1,148 @@
-"""CuPy's binding of NCCL, over the stand-in's."""
+"""CuPy's binding of NCCL: names, arguments and errors as cupy_backends.cuda.libs.nccl has them."""
 
-import os
+from typing import Any
 
-if os.environ.get("STANDIN_NCCL") == "missing":
-    available = False
-else:
-    from cupy.cuda._nccl import *  # noqa: F403
+from standin import control
+from standin.nccl import calls, rendezvous
+from standin.nccl.collectives import Terms as _Terms
+from standin.nccl.library import TEXTS as _TEXTS
 
-    available = True
+available = True
+
+NCCL_SUM, NCCL_PROD, NCCL_MAX, NCCL_MIN, NCCL_AVG = range(5)
+NCCL_INT8 = NCCL_CHAR = 0
+NCCL_UINT8 = 1
+NCCL_INT32 = NCCL_INT = 2
+NCCL_UINT32 = 3
+NCCL_INT64 = 4
+NCCL_UINT64 = 5
+NCCL_FLOAT16 = NCCL_HALF = 6
+NCCL_FLOAT32 = NCCL_FLOAT = 7
+NCCL_FLOAT64 = NCCL_DOUBLE = 8
+NCCL_BFLOAT16 = 9
+
+_NAMES = {
+    0: "NCCL_ERROR_SUCCESS",
+    1: "NCCL_ERROR_UNHANDLED_CUDA_ERROR",
+    2: "NCCL_ERROR_SYSTEM_ERROR",
+    3: "NCCL_ERROR_INTERNAL_ERROR",
+    4: "NCCL_ERROR_INVALID_ARGUMENT",
+    5: "NCCL_ERROR_INVALID_USAGE",
+    6: "NCCL_ERROR_REMOTE_ERROR",
+}
+
+
+class NcclError(RuntimeError):
+    def __init__(self, status: int) -> None:
+        self.status = status
+        super().__init__(f"{_NAMES[status]}: {_TEXTS[status].decode()}")
+
+    def __reduce__(self) -> tuple[type, tuple[int]]:
+        return type(self), (self.status,)
+
+
+def check_status(status: int) -> None:
+    if status:
+        raise NcclError(status)
+
+
+def get_version() -> int:
+    return control.nccl_version()
+
+
+def get_unique_id() -> bytes:
+    return rendezvous.unique_id()
+
+
+def groupStart() -> None:  # CuPy's name
+    check_status(calls.group_start())
+
+
+def groupEnd() -> None:
+    check_status(calls.group_end())
+
+
+def _size(count: int) -> int:
+    """As Cython takes a size_t."""
+    if count < 0:
+        raise OverflowError("can't convert negative value to size_t")
+    return count.__index__()
+
+
+class NcclCommunicator:
+    _comm = 0
+
+    def __init__(self, ndev: int, commId: bytes, rank: int, config: object = None) -> None:
+        if not isinstance(commId, bytes):
+            raise TypeError(
+                f"Argument 'commId' has incorrect type (expected bytes, got {type(commId).__name__})"
+            )
+        if len(commId) != rendezvous.ID_BYTES:
+            raise ValueError(f"commId length {len(commId)} != {rendezvous.ID_BYTES}.")
+        status, self._comm = calls.init(ndev, commId, rank)
+        check_status(status)
+
+    def __del__(self) -> None:
+        self.destroy()
+
+    @property
+    def comm(self) -> int:
+        return self._comm
+
+    def destroy(self) -> None:
+        comm = self._comm
+        if comm:
+            calls.destroy(comm)
+            self._comm = 0
+
+    def abort(self) -> None:
+        if self._comm:
+            calls.abort(self._comm)
+            self._comm = 0
+
+    def _told(self, attribute: str) -> Any:
+        status, value = calls.told(self._comm, attribute)
+        check_status(status)
+        return value
+
+    def device_id(self) -> int:
+        return self._told("device")
+
+    def size(self) -> int:
+        return self._told("size")
+
+    def allReduce(self, sendbuf, recvbuf, count, datatype, op, stream) -> None:
+        terms = _Terms("all_reduce", _size(count), datatype, op)
+        check_status(calls.collective(self._comm, terms, sendbuf, recvbuf, stream))
+
+    def reduce(self, sendbuf, recvbuf, count, datatype, op, root, stream) -> None:
+        terms = _Terms("reduce", _size(count), datatype, op, root)
+        check_status(calls.collective(self._comm, terms, sendbuf, recvbuf, stream))
+
+    def broadcast(self, sendbuff, recvbuff, count, datatype, root, stream) -> None:
+        terms = _Terms("broadcast", _size(count), datatype, 0, root)
+        check_status(calls.collective(self._comm, terms, sendbuff, recvbuff, stream))
+
+    def bcast(self, buff, count, datatype, root, stream) -> None:
+        self.broadcast(buff, buff, count, datatype, root, stream)
+
+    def reduceScatter(self, sendbuf, recvbuf, recvcount, datatype, op, stream) -> None:
+        terms = _Terms("reduce_scatter", _size(recvcount), datatype, op)
+        check_status(calls.collective(self._comm, terms, sendbuf, recvbuf, stream))
+
+    def allGather(self, sendbuf, recvbuf, count, datatype, stream) -> None:
+        terms = _Terms("all_gather", _size(count), datatype)
+        check_status(calls.collective(self._comm, terms, sendbuf, recvbuf, stream))
+
+    def send(self, sendbuf, count, datatype, peer, stream) -> None:
+        check_status(calls.message(self._comm, True, sendbuf, _size(count), datatype, peer, stream))
+
+    def recv(self, recvbuf, count, datatype, peer, stream) -> None:
+        check_status(
+            calls.message(self._comm, False, recvbuf, _size(count), datatype, peer, stream)
+        )
+
+    def check_async_error(self) -> None:
+        result, error = calls.async_error(self._comm)
+        check_status(error)
+        check_status(result)

@@ -61,13 +61,6 @@ def deviceGetPCIBusId(device: int) -> str:
     return devices.device(device).bus
 
 
-def deviceGetByPCIBusId(pci_bus_id: str) -> int:
-    for number in range(devices.count()):
-        if devices.device(number).bus == pci_bus_id:
-            return number
-    raise CUDARuntimeError(1)
-
-
 def deviceCanAccessPeer(device: int, peerDevice: int) -> int:
     return 0
 
@@ -81,12 +74,12 @@ def getDeviceProperties(device: int) -> dict[str, Any]:
     return {
         "name": b"Stand-in for a GPU",
         "uuid": there.uuid.partition(b"\0")[0],  # as a C string, which ends at a zero
-        "totalGlobalMem": control.memory(),
+        "totalGlobalMem": control.MEMORY,
         "major": 9,
         "minor": 0,
         "multiProcessorCount": 132,
         "pciDomainID": 0,
-        "pciBusID": there.physical + 16,
+        "pciBusID": there.number + 16,
         "pciDeviceID": 0,
         "clockRate": 1980000,
         "integrated": 0,
@@ -99,7 +92,7 @@ def getDeviceProperties(device: int) -> dict[str, Any]:
 
 
 def memGetInfo() -> tuple[int, int]:
-    total = control.memory()
+    total = control.MEMORY
     return total - heap.used(devices.current()), total
 
 
@@ -186,17 +179,6 @@ def _rows(ptr: int, pitch: int, width: int, height: int, device: bool | None) ->
     return np.ndarray((height, width), np.uint8, data, 0, (pitch, 1))
 
 
-def memcpyPeerAsync(
-    dst: int, dstDevice: int, src: int, srcDevice: int, size: int, stream: int
-) -> None:
-    for pointer, device in ((dst, dstDevice), (src, srcDevice)):
-        block = heap.find(pointer)
-        if block is None or block.device != devices.device(device).number:
-            raise CUDARuntimeError(1)
-    if size:
-        streams.find(stream).put(_copy(dst, src, size, memcpyDeviceToDevice))
-
-
 def memcpy2DAsync(
     dst: int, dpitch: int, src: int, spitch: int, width: int, height: int, kind: int, stream: int
 ) -> None:
@@ -215,42 +197,12 @@ def memcpy2DAsync(
         there.synchronize()
 
 
-def memcpy2D(
-    dst: int, dpitch: int, src: int, spitch: int, width: int, height: int, kind: int
-) -> None:
-    graphs.forbid_while_capturing()
-    memcpy2DAsync(dst, dpitch, src, spitch, width, height, kind, 0)
-    streams.find(0).synchronize()
-
-
-def memset(ptr: int, value: int, size: int) -> None:
-    graphs.forbid_while_capturing()
-    memsetAsync(ptr, value, size, 0)
-    streams.find(0).synchronize()
-
-
 def memsetAsync(ptr: int, value: int, size: int, stream: int) -> None:
     streams.find(stream).put(lambda: heap.view(ptr, size).fill(value & 255))
 
 
-def streamCreate() -> int:
-    return streams.create(0, 0).pointer
-
-
-def streamCreateWithFlags(flags: int) -> int:
-    return streams.create(flags, 0).pointer
-
-
 def streamCreateWithPriority(flags: int, priority: int) -> int:
     return streams.create(flags, min(0, max(-5, priority))).pointer
-
-
-def streamGetFlags(stream: int) -> int:
-    return streams.find(stream).flags
-
-
-def streamGetPriority(stream: int) -> int:
-    return streams.find(stream).priority
 
 
 def streamDestroy(stream: int) -> None:
@@ -279,14 +231,6 @@ def streamQuery(stream: int) -> int:
 
 def streamWaitEvent(stream: int, event: int, flags: int = 0) -> None:
     events.order(streams.find(stream), event)
-
-
-def streamAddCallback(stream: int, callback: Any, arg: Any, flags: int = 0) -> None:
-    there = streams.find(stream)
-    if there.capture is not None:
-        there.capture.invalidate()
-        raise CUDARuntimeError(900)
-    there.put(lambda: callback(stream, 0, arg))
 
 
 def launchHostFunc(stream: int, callback: Any, arg: Any) -> None:
@@ -319,21 +263,8 @@ def graphLaunch(graphExec: int, stream: int) -> None:
     graphs.launch(graphExec, streams.find(stream))
 
 
-def graphUpload(graphExec: int, stream: int) -> None:
-    graphs.find(graphExec)
-    streams.find(stream)
-
-
-def graphDestroy(graph: int) -> None:
-    pass  # the executable graph is the same
-
-
 def graphExecDestroy(graphExec: int) -> None:
     graphs.destroy(graphExec)
-
-
-def eventCreate() -> int:
-    return events.create(eventDefault)
 
 
 def eventCreateWithFlags(flags: int) -> int:

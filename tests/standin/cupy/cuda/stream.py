@@ -124,9 +124,6 @@ class _BaseStream:
     def synchronize(self) -> None:
         runtime.streamSynchronize(self.ptr)
 
-    def add_callback(self, callback: Any, arg: Any) -> None:
-        runtime.streamAddCallback(self.ptr, lambda _, status, __: callback(self, status, arg), 0)
-
     def launch_host_func(self, callback: Any, arg: Any) -> None:
         runtime.launchHostFunc(self.ptr, lambda _: callback(arg), 0)
 
@@ -151,14 +148,6 @@ class _BaseStream:
 
     def is_capturing(self) -> bool:
         return runtime.streamIsCapturing(self.ptr)
-
-    @property
-    def is_non_blocking(self) -> bool:
-        return runtime.streamGetFlags(self.ptr) & runtime.streamNonBlocking != 0
-
-    @property
-    def priority(self) -> int:
-        return runtime.streamGetPriority(self.ptr)
 
 
 class Stream(_BaseStream):

@@ -44,12 +44,6 @@ def all_communicators() -> list[Communicator]:
     return list(_communicators.values())
 
 
-def fail(status: int) -> None:
-    """Have all communicators of this process notice an error."""
-    for communicator in all_communicators():
-        communicator.notice(status)
-
-
 def _registered(communicator: Communicator) -> int:
     handle = next(handles)
     _communicators[handle] = communicator
@@ -78,23 +72,6 @@ def init(size: int, unique: bytes, rank: int) -> tuple[int, int]:
     name = unique.rstrip(b"\0").decode().lstrip("\0")
     made = Communicator(name, rank, [member.address for member in table], device, allowed)
     return SUCCESS, _registered(made)
-
-
-def split(handle: int, color: int, key: int) -> tuple[int, int]:
-    """Create a communicator a color; return a status and its handle, 0 for color -1. Blocks."""
-    parent = _communicators.get(handle)
-    if parent is None:
-        return INVALID_ARGUMENT, 0
-    number = parent.children
-    parent.children += 1
-    try:
-        told = parent.exchanged(("split", number), (color, key), list(range(parent.size)))
-    except Stopped:
-        return INTERNAL_ERROR, 0
-    if color == -1:
-        return SUCCESS, 0
-    members = sorted((k, rank) for rank, (c, k) in enumerate(told) if c == color)
-    return SUCCESS, _child(parent, f"split{number}.{color}", [rank for _, rank in members])
 
 
 def shrink(handle: int, exclude: list[int], flags: int) -> tuple[int, int]:

@@ -102,8 +102,7 @@ class Library:
     """The functions, as ctypes.CDLL has them."""
 
     def __getattribute__(self, name: str) -> Any:
-        missing = os.environ.get("STANDIN_RAW_MISSING", "").split(",")
-        if name in missing or control.nccl_version() < _SINCE.get(name, 0):
+        if control.nccl_version() < _SINCE.get(name, 0):
             raise AttributeError(f"libnccl.so.2: undefined symbol: {name}")
         return object.__getattribute__(self, name)
 
@@ -224,9 +223,6 @@ class Library:
     ) -> int:
         left_out = [int(exclude[i]) for i in range(_number(count))]
         return _given(calls.shrink(_number(comm), left_out, _number(flags)), made)
-
-    def ncclCommSplit(self, comm: Any, color: Any, key: Any, made: Any, config: Any) -> int:
-        return _given(calls.split(_number(comm), _number(color), _number(key)), made)
 
     def ncclCommDestroy(self, comm: Any) -> int:
         return calls.destroy(_number(comm))
