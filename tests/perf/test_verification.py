@@ -40,18 +40,7 @@ def expectation(dtype, op, ranks, seed, start=0, count=COUNT):
 
 
 def combine(a, b, op):
-    """Fold two arrays of one dtype, rounding to it."""
-    if a.dtype == dtypes.BOOL:
-        table = {
-            ReduceOp.SUM: np.logical_or,
-            ReduceOp.MAX: np.logical_or,
-            ReduceOp.BOR: np.logical_or,
-            ReduceOp.PROD: np.logical_and,
-            ReduceOp.MIN: np.logical_and,
-            ReduceOp.BAND: np.logical_and,
-            ReduceOp.BXOR: np.logical_xor,
-        }
-        return table[op](a, b)
+    """Fold two arrays of one dtype, rounding to it; of booleans NumPy's sum is "or", their product "and"."""
     table = {
         ReduceOp.PROD: np.multiply,
         ReduceOp.MIN: np.minimum,

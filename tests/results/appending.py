@@ -70,6 +70,12 @@ def example_samples(index: int, repetitions: int, ranks: int = 4) -> np.ndarray:
     return index + np.arange(repetitions * ranks, dtype=np.float64).reshape(repetitions, ranks)
 
 
+def one_row(path: Path, samples: np.ndarray | None = None) -> None:
+    """Add a run of the first row."""
+    with Writer(path, example_info()) as writer:
+        writer.append(example_row(0), samples)
+
+
 def main(path: Path) -> None:
     # Less capacity than is needed, so that the file grows on the way.
     with Writer(path, example_info(), expected_rows=16, expected_repetitions=1000) as writer:

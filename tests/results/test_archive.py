@@ -64,8 +64,7 @@ def test_runs_are_found_by_case_date_and_host_the_oldest_first(folder, example):
 def test_damage_is_no_foreign_file_whatever_the_folder_is_called(tmp_path, example):
     folder = tmp_path / "another program is not an HDF5 file"
     folder.mkdir()
-    with Writer(folder / "whole.h5", example.example_info()) as writer:
-        writer.append(example.example_row(0), None)
+    example.one_row(folder / "whole.h5")
     data = (folder / "whole.h5").read_bytes()
     (folder / "cut.h5").write_bytes(data[:3000])
     # HDF5's signature is not left, but the root says whose it is.
@@ -93,8 +92,7 @@ def test_the_list_says_what_was_measured_and_the_json_has_all_of_it(folder):
 
 
 def test_trainings_are_listed_after_the_runs(tmp_path, example):
-    with Writer(tmp_path / "both.h5", example.example_info()) as writer:
-        writer.append(example.example_row(0), example.example_samples(0, 20))
+    example.one_row(tmp_path / "both.h5", example.example_samples(0, 20))
     train(tmp_path / "both.h5", steps=30)
     train(tmp_path / "one.h5", steps=20)
     status, out, err = called("show", str(tmp_path), "--list")

@@ -293,8 +293,7 @@ def test_what_has_no_time_is_expected_of_nobody(example):
 )
 def test_an_expectation_that_would_not_be_looked_at_is_refused(example, tmp_path, words, message):
     path = tmp_path / "run.h5"
-    with Writer(path, example.example_info()) as writer:
-        writer.append(example.example_row(0), None)
+    example.one_row(path)
     status, out, err = called("show", str(path), *words)
     assert (status, out) == (2, "")
     assert message in err

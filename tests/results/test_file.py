@@ -228,8 +228,7 @@ DAMAGE = {
 @pytest.mark.parametrize(("name", "value"), DAMAGE.values(), ids=DAMAGE)
 def test_a_damaged_file_is_refused_and_left_alone(tmp_path, example, name, value):
     path = tmp_path / "run.h5"
-    with Writer(path, example.example_info()) as writer:
-        writer.append(example.example_row(0), example.example_samples(0, 5))
+    example.one_row(path, example.example_samples(0, 5))
     with h5py.File(path, "r+") as file:
         del file[name.removesuffix("/group")]
         if value is not None:
@@ -392,19 +391,16 @@ def test_a_partial_file_of_the_user_is_left_alone(tmp_path, example):
         assert partial.read_bytes() == theirs
         assert not path.exists()
     partial.unlink()
-    with Writer(path, example.example_info()) as writer:
-        writer.append(example.example_row(0), None)
+    example.one_row(path)
     for ours in (b"", path.read_bytes()):
         partial.write_bytes(ours)
-        with Writer(path, example.example_info()) as writer:
-            writer.append(example.example_row(0), None)
+        example.one_row(path)
         assert not partial.exists()
 
 
 def test_a_read_error_is_no_damage(tmp_path, example, monkeypatch):
     path = tmp_path / "run.h5"
-    with Writer(path, example.example_info()) as writer:
-        writer.append(example.example_row(0), example.example_samples(0, 3))
+    example.one_row(path, example.example_samples(0, 3))
     samples = WholeSamples(reader.read(path)[0])
 
     def failing(*_):

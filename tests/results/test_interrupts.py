@@ -28,8 +28,7 @@ def interrupting(monkeypatch, owner, name, calls):
 @pytest.mark.parametrize("calls", [1, 2, 3, 4, 5, 8])
 def test_one_within_append_leaves_whole_rows(tmp_path, example, monkeypatch, calls):
     path = tmp_path / "r.h5"
-    with Writer(path, example.example_info()) as writer:
-        writer.append(example.example_row(0), example.example_samples(0, 20))
+    example.one_row(path, example.example_samples(0, 20))
     before = reader.read(path)[0]
 
     def measure():
@@ -50,8 +49,7 @@ def test_one_within_append_leaves_whole_rows(tmp_path, example, monkeypatch, cal
 
 def test_one_behind_the_renaming_leaves_the_new_file(tmp_path, example, monkeypatch):
     path = tmp_path / "r.h5"
-    with Writer(path, example.example_info()) as writer:
-        writer.append(example.example_row(0), None)
+    example.one_row(path)
     interrupting(monkeypatch, Path, "replace", 1)
     with pytest.raises(KeyboardInterrupt):
         Writer(path, example.example_info())

@@ -24,7 +24,6 @@ from hpccomm.results.recording import RecordingFacts
 from hpccomm.results.recording_file import RecordingWriter
 from hpccomm.results.schema import columns
 from hpccomm.results.training import TrainingBucket, TrainingNote, TrainingStep
-from hpccomm.results.writer import Writer
 
 FACTS = RecordingFacts(
     started=datetime.fromisoformat("2026-11-24T10:00:00+01:00"),
@@ -90,8 +89,7 @@ def test_everything_comes_back_beside_runs_and_others(tmp_path, example):
     path = tmp_path / "run.h5"
     write(path)
     write(path, 5, "failed: KeyError: 'w1'")
-    with Writer(path, example.example_info()) as writer:
-        writer.append(example.example_row(0), example.example_samples(0, 3))
+    example.one_row(path, example.example_samples(0, 3))
     write(path, 20)
     trainings = recording_file.read_recordings(path)
     assert [each.name for each in trainings] == ["recording0001", "recording0002", "recording0003"]
@@ -247,8 +245,7 @@ def test_show(tmp_path, example, capsys):
         in text
     )
 
-    with Writer(path, example.example_info()) as writer:
-        writer.append(example.example_row(0), None)
+    example.one_row(path)
     assert call(show, path) == 0
     text = capsys.readouterr().out
     assert "holds 1 run and 1 recording" in text
@@ -290,7 +287,6 @@ def test_export_and_plot(tmp_path, example, capsys, monkeypatch):
         call(plot, "--training", path, "--ranks", 4)
     with pytest.raises(UsageError, match="--run chooses a recording"):
         call(plot, "--schedule", "ring", "--run", "recording0001")
-    with Writer(tmp_path / "plain.h5", example.example_info()) as writer:
-        writer.append(example.example_row(0), None)
+    example.one_row(tmp_path / "plain.h5")
     with pytest.raises(ResultsError, match="holds no training"):
         call(plot, "--training", tmp_path / "plain.h5")
