@@ -36,37 +36,14 @@ class OnlyDLPack:
         return int(kind), int(number)
 
 
-def as_bytearray(values: np.ndarray[Any, Any]) -> Any:
-    """Return the bytes."""
-    return bytearray(values.astype(np.uint8).tobytes())
-
-
-def as_memoryview(values: np.ndarray[Any, Any]) -> Any:
-    """Return a view with format and shape."""
-    return values.copy().data
-
-
-def as_array(values: np.ndarray[Any, Any]) -> Any:
-    """Return the standard library's array of double."""
-    return array.array("d", values.tolist())
-
-
-def as_ctypes(values: np.ndarray[Any, Any]) -> Any:
-    """Return a C array of double."""
-    return (ctypes.c_double * values.size)(*values.tolist())
-
-
-def as_dlpack(values: np.ndarray[Any, Any]) -> Any:
-    """Return an object with DLPack only."""
-    return OnlyDLPack(values.copy())
-
-
-def as_subclass(values: np.ndarray[Any, Any]) -> Any:
-    """Return an array of a subclass."""
-    return values.copy().view(np.recarray)
-
-
-KINDS = (as_bytearray, as_memoryview, as_array, as_ctypes, as_dlpack, as_subclass)
+KINDS: dict[str, Callable[[np.ndarray[Any, Any]], Any]] = {
+    "bytearray": lambda values: bytearray(values.astype(np.uint8).tobytes()),
+    "memoryview": lambda values: values.copy().data,
+    "array": lambda values: array.array("d", values.tolist()),
+    "ctypes": lambda values: (ctypes.c_double * values.size)(*values.tolist()),
+    "DLPack": lambda values: OnlyDLPack(values.copy()),
+    "subclass": lambda values: values.copy().view(np.recarray),
+}
 
 
 def contents(x: Any) -> list[float]:
@@ -74,9 +51,10 @@ def contents(x: Any) -> list[float]:
     return list(np.asarray(x.values if isinstance(x, OnlyDLPack) else x).tolist())
 
 
-@ARRAYS.behaviour(kind=KINDS)
-def kinds(comm: Communicator, kind: Callable[[Any], Any]) -> None:
+@ARRAYS.behaviour(name=KINDS)
+def kinds(comm: Communicator, name: str) -> None:
     """Whatever has the buffer protocol or DLPack is read and written where it lies."""
+    kind = KINDS[name]
     values = [np.arange(4.0) + rank for rank in range(comm.size)]
     total = np.sum(values, axis=0).tolist()
     x = kind(values[comm.rank])

@@ -139,18 +139,6 @@ def callbacks(comm: Communicator) -> None:
 
 
 @ASYNCHRONOUS.behaviour()
-def done_by_itself(comm: Communicator) -> None:
-    """`done` becomes True while it is asked."""
-    with stream_of(comm):
-        x = filled(comm)
-        work = comm.all_reduce(x, async_op=True)
-        happens(work.done, "the work is done")
-        assert work.exception() is None, work.exception()
-        work.wait()
-        holds(x, full(ranks_sum(comm)), "result")
-
-
-@ASYNCHRONOUS.behaviour()
 def arrays_are_kept_alive(comm: Communicator) -> None:
     """No other reference to arrays or work is needed; their memory is not reused."""
     with stream_of(comm), device_of(comm) as module:
@@ -163,20 +151,6 @@ def arrays_are_kept_alive(comm: Communicator) -> None:
                 filled(comm).fill(-1)
             works.pop().wait()
             holds(out, gathered(comm), f"turn {turn}")
-
-
-@ASYNCHRONOUS.behaviour()
-def results_that_are_made(comm: Communicator) -> None:
-    """A result that the call makes is an array of CuPy's on the communicator's device."""
-    with stream_of(comm), device_of(comm) as module:
-        x = filled(comm, 4 * comm.size)
-        works = [getattr(comm, name)(x, async_op=True) for name in ("all_gather", "all_to_all")]
-        works.append(comm.scan(x, async_op=True))
-        for work in works:
-            result = work.wait()
-            assert isinstance(result, module.ndarray), type(result)
-            assert result.device.id == comm.device, result.device
-        holds(result, full((comm.rank + 1) * (comm.rank + 2) // 2, 4 * comm.size), "scan")
 
 
 @ASYNCHRONOUS.behaviour()

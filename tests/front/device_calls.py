@@ -70,6 +70,9 @@ class DeviceTrial:
                 result = call(**arguments)
             self.to_host()
             if result is not None:
+                assert result.device.id == comm.device, (
+                    "the result lies on the communicator's device"
+                )
                 given = [key for key, twin in self.twins.items() if twin is result]
                 result = self.host.arguments[given[0]] if given else result.get()
             self.host.check(result, f"{self.host.part.spec}, {form}", seed=seed)

@@ -20,7 +20,6 @@ from front.device_inputs import (
 )
 from hpccomm.memory.cuda.library import cupy
 from hpccomm.testing.conformance.case import Behaviours
-from hpccomm.testing.conformance.check import equal
 
 if TYPE_CHECKING:
     from hpccomm.communicator import Communicator
@@ -216,15 +215,3 @@ def another_thread(comm: Communicator) -> None:
     thread.join()
     if failures:
         raise failures[0]
-
-
-@STREAMS.behaviour()
-def host_and_device_in_turn(comm: Communicator) -> None:
-    """One communicator serves both kinds of arrays, one after the other."""
-    with stream_of(comm):
-        for turn in range(TURNS):
-            x, y = filled(comm), full(comm.rank + 1)
-            comm.all_reduce(x)
-            comm.all_reduce(y)
-            equal(y, full(ranks_sum(comm)), f"host, turn {turn}")
-            holds(x, full(ranks_sum(comm)), f"device, turn {turn}")

@@ -119,9 +119,6 @@ def unknown_messages_that_do_not_fit(comm: Communicator) -> None:
         comm.send(sent, right)
         with raises(BufferMismatch, f"rank {left}", says):
             work.wait()
-        comm.send(sent, right)
-        with raises(BufferMismatch, f"rank {left}", says):
-            comm.recv(np.zeros(2), ANY)
         comm.barrier()  # messages of different dtypes have no order
     comm.send(np.ones(2), right)
     assert comm.recv(np.zeros(2), ANY, return_src=True).src == left

@@ -90,15 +90,6 @@ def test_powers_of_2_come_near_the_best_of_all_sizes() -> None:
     assert "buckets of 25 MiB, the first of 1 MiB, after" in choice.reason
 
 
-def test_extremes() -> None:
-    sizes = [1024 * KIB] * 16
-    at_once = choose(measurements(sizes, [0.0] * 16, 1e-3, 1e-9), NOW)
-    assert at_once.bucket_bytes == 16 * 1024 * KIB  # one call saves latencies
-    assert at_once.first_bucket_bytes == at_once.bucket_bytes
-    slowly = choose(measurements(sizes, range(16), 0.0, 1e-9), NOW)
-    assert slowly.seconds == pytest.approx(15 + 1024 * KIB * 1e-9)  # only the last gradient is left
-
-
 def test_calls_that_were_held_up_do_not_spoil_the_fit() -> None:
     line = fit(measurements([], [], 2e-5, 1e-9, noise=50).wire)
     assert line is not None

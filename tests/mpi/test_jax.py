@@ -220,21 +220,6 @@ def test_gradients_are_finite_differences_of_the_loss_of_all_ranks(
         np.testing.assert_allclose(in_batch, of_batch, rtol=1e-12)
 
 
-def test_gradients_that_mpi4jax_finds(comm: "Communicator") -> None:
-    x = jnp.ones((3, 2)) * (comm.rank + 1)
-    slope = jax.grad(lambda x: ours.all_reduce(x, comm=comm).sum())(x)
-    np.testing.assert_array_equal(slope, np.ones((3, 2)))
-    dst, src = ring(comm)
-
-    def loss(x: Any) -> Any:
-        x = ours.send_recv(x, dst, src, comm=comm) * (comm.rank + 1) * 5
-        return (ours.send_recv(x, src, dst, comm=comm) * (comm.rank + 1) ** 2).sum()
-
-    np.testing.assert_array_equal(
-        jax.jit(jax.grad(loss))(x), np.full((3, 2), 5.0 * (comm.rank + 1) ** 2 * (dst + 1))
-    )
-
-
 def test_the_gradient_of_what_all_have_alike_is_that_of_the_whole(comm: "Communicator") -> None:
     def loss(weight: Any) -> Any:
         part = (ours.replicated(weight, comm=comm) * (comm.rank + 1)).sum()
