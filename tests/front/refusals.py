@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -30,6 +31,13 @@ GROUPS = Behaviours("groups")
 REGISTERED = Behaviours("registered")
 
 
+def each_is_refused(*rows: tuple[Any, ...]) -> None:
+    """Assert of each row that its call raises its error: the error, words of it in a tuple, the call, and arguments."""
+    for error, words, call, *arguments in rows:
+        with raises(error, *words):
+            call(*arguments)
+
+
 @WINDOWS.behaviour()
 def misused_windows(comm: Communicator) -> None:
     """What does not fit is refused where it is, and nothing is written."""
@@ -52,21 +60,18 @@ def misused_windows(comm: Communicator) -> None:
                 window.put(np.zeros(2), rank)  # type: ignore[arg-type]  # misuse
             with raises(UsageError, "src"):
                 window.wait_signal(rank)  # type: ignore[arg-type]  # misuse
-        with raises(BufferMismatch, "float32", "float64"):
-            window.put(np.zeros(2, np.float32), last)
-        with raises(UsageError, "contiguous"):
-            window.put(np.zeros((2, 2))[:, 0], last)
-        with raises(UsageError, "read-only"):
-            window.get(frozen, last)
+        two = np.zeros(2)
+        fold = partial(window.accumulate, two, last)
+        each_is_refused(
+            (BufferMismatch, ("float32", "float64"), window.put, two.astype(np.float32), last),
+            (UsageError, ("contiguous",), window.put, np.zeros((2, 2))[:, 0], last),
+            (UsageError, ("read-only",), window.get, frozen, last),
+            (UnsupportedDtype, ("AVG", "SUM"), partial(fold, op=ReduceOp.AVG)),
+            (UnsupportedDtype, ("band",), partial(fold, op=ReduceOp.BAND)),
+            (UsageError, ("index",), window.signal, last, -1),
+            (UsageError, ("timeout",), partial(window.put, two, last, timeout=-1.0)),
+        )
         window.put(frozen + 5.0, comm.rank)
-        with raises(UnsupportedDtype, "AVG", "SUM"):
-            window.accumulate(np.zeros(2), last, op=ReduceOp.AVG)
-        with raises(UnsupportedDtype, "band"):
-            window.accumulate(np.zeros(2), last, op=ReduceOp.BAND)
-        with raises(UsageError, "index"):
-            window.signal(last, -1)
-        with raises(UsageError, "timeout"):
-            window.put(np.zeros(2), last, timeout=-1.0)
         with comm.batch(), raises(UsageError, "batch"):
             window.put(np.zeros(2), last)
         window.fence()
@@ -89,14 +94,12 @@ def misused_atomics(comm: Communicator) -> None:
         for array in (np.zeros(2, np.int32), np.zeros(2)):
             with raises(BufferMismatch, "int16", str(array.dtype)):
                 fetch(array, last)
-        with raises(BufferMismatch, "x has 2 elements", "one"):
-            swap(x, 1, last)
-        with raises(BufferMismatch, "compare has 2 elements", "one"):
-            swap(1, x, last)
-        with raises(BufferMismatch, "offset", "has 4"):
-            fetch(x, last, 3)
-        with raises(BufferMismatch, "offset", "has 4"):
-            swap(1, 1, last, 4)
+        each_is_refused(
+            (BufferMismatch, ("x has 2 elements", "one"), swap, x, 1, last),
+            (BufferMismatch, ("compare has 2 elements", "one"), swap, 1, x, last),
+            (BufferMismatch, ("offset", "has 4"), fetch, x, last, 3),
+            (BufferMismatch, ("offset", "has 4"), swap, 1, 1, last, 4),
+        )
         for op, error in (
             (ReduceOp.AVG, UnsupportedDtype),
             (np.hypot, UsageError),
@@ -107,15 +110,14 @@ def misused_atomics(comm: Communicator) -> None:
                 fetch(x, last, op=op)  # type: ignore[arg-type]  # misuse
             with raises(error, "op"):
                 window.accumulate(x, last, op=op)  # type: ignore[arg-type]  # misuse
-        with raises(UsageError, "op", "NO_OP", "fetch_and_op"):
-            window.accumulate(x, last, op=WindowOp.NO_OP)
-        with raises(UsageError, "WindowOp.REPLACE", "ReduceOp.SUM"):
-            comm.all_reduce(x, WindowOp.REPLACE)  # type: ignore[arg-type]  # misuse
-        with raises(BufferMismatch, "out has 3"):
-            fetch(x, last, out=np.zeros(3, np.int16))
-        both = np.zeros(3, np.int16)
-        with raises(UsageError, "overlap"):
-            fetch(both[:2], last, out=both[1:])
+        both, no_op = np.zeros(3, np.int16), WindowOp.NO_OP
+        words = ("WindowOp.REPLACE", "ReduceOp.SUM")
+        each_is_refused(
+            (UsageError, ("NO_OP", "fetch_and_op"), partial(window.accumulate, x, last, op=no_op)),
+            (UsageError, words, comm.all_reduce, x, WindowOp.REPLACE),
+            (BufferMismatch, ("out has 3",), partial(fetch, x, last, out=both)),
+            (UsageError, ("overlap",), partial(fetch, both[:2], last, out=both[1:])),
+        )
         window.fence()
         equal(memory, np.full(4, 5, np.int16))
 
@@ -132,22 +134,17 @@ def misused_arrivals(comm: Communicator) -> None:
             comm.probe(ANY, tag)  # type: ignore[arg-type]  # misuse
         with raises(UsageError, "tag"):
             comm.recv(out, ANY, tag)  # type: ignore[arg-type]  # misuse
-    with raises(UsageError, "block"):
-        comm.probe(block=1)  # type: ignore[arg-type]  # misuse
-    with raises(UsageError, "dst", "ANY"):
-        comm.send(out, ANY)  # type: ignore[arg-type]  # misuse
-    with raises(UsageError, "src", "ANY"):
-        comm.send_recv(out, 0, np.empty(2), ANY)  # type: ignore[arg-type]  # misuse
-    with raises(UsageError, "async_op is 2"):
-        comm.recv(out, ANY, async_op=2)  # type: ignore[arg-type]  # misuse
-    with raises(UsageError, "stream", "give out, src and tag"):
-        comm.recv(out, ANY, stream=1)
-    with raises(UsageError, "contiguous"):
-        comm.recv(np.empty((2, 2))[:, 0], ANY)
-    with comm.batch(), raises(UsageError, "batch"):
-        comm.recv(out, ANY)
-    with comm.batch(), raises(UsageError, "batch"):
-        comm.probe()
+    each_is_refused(
+        (UsageError, ("block",), partial(comm.probe, block=1)),
+        (UsageError, ("dst", "ANY"), comm.send, out, ANY),
+        (UsageError, ("src", "ANY"), comm.send_recv, out, 0, np.empty(2), ANY),
+        (UsageError, ("async_op is 2",), partial(comm.recv, out, ANY, async_op=2)),
+        (UsageError, ("stream", "give out, src and tag"), partial(comm.recv, out, ANY, stream=1)),
+        (UsageError, ("contiguous",), comm.recv, np.empty((2, 2))[:, 0], ANY),
+    )
+    for call in (partial(comm.recv, out, ANY), comm.probe):
+        with comm.batch(), raises(UsageError, "batch"):
+            call()
     comm.barrier()
 
 
