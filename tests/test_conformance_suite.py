@@ -155,12 +155,12 @@ def a_nan_is_lost(patch: pytest.MonkeyPatch) -> None:
 # Messages.
 
 
-def changed(name: str, change: Callable[..., Any]) -> Plant:
-    """Return what has `change` called with the method of that name of the transport, and its arguments."""
+def changed(name: str, change: Callable[..., Any], of: type = LoopbackTransport) -> Plant:
+    """Return what has `change` called with the method of that name of a class, and its arguments."""
 
     def plant(patch: pytest.MonkeyPatch) -> None:
-        method = getattr(LoopbackTransport, name)
-        patch.setattr(LoopbackTransport, name, lambda *its: change(method, *its))
+        method = getattr(of, name)
+        patch.setattr(of, name, lambda *its: change(method, *its))
 
     return plant
 
@@ -188,44 +188,18 @@ def flipped(isend: Any, transport: Any, data: Any, dst: int, tag: int) -> Any:
     return isend(transport, data, dst, tag)
 
 
-def plans_use_the_messages_of_the_user(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(LoopbackBackend, "planned", lambda self: self.messages)
-
-
-def a_probe_counts_elements(patch: pytest.MonkeyPatch) -> None:
-    take = LoopbackTransport.take
-
-    def wrong(self: Any, wanted: Any) -> Iterator[bool]:
-        arrival = yield from take(self, wanted)
-        return arrival and Arrival(arrival[0], arrival.tag, arrival.nbytes // 8, arrival.receive)
-
-    patch.setattr(LoopbackTransport, "take", wrong)
-
-
-def any_sender_is_the_first(patch: pytest.MonkeyPatch) -> None:
-    take = LoopbackTransport.take
-    patch.setattr(
-        LoopbackTransport,
-        "take",
-        lambda self, wanted: take(self, wanted._replace(src=wanted.src or 1)),
-    )
+def counting_elements(take: Any, *its: Any) -> Iterator[bool]:
+    """Let a probe tell the number of elements for that of bytes."""
+    arrival = yield from take(*its)
+    return arrival and Arrival(arrival[0], arrival.tag, arrival.nbytes // 8, arrival.receive)
 
 
 # Windows, memory, groups and the end.
 
 
-def puts_start_at_zero(patch: pytest.MonkeyPatch) -> None:
-    put = LoopbackOneSided.put
-    patch.setattr(LoopbackOneSided, "put", lambda self, data, dst, start: put(self, data, dst, 0))
-
-
-def gets_are_of_ones_own(patch: pytest.MonkeyPatch) -> None:
-    get = LoopbackOneSided.get
-    patch.setattr(
-        LoopbackOneSided,
-        "get",
-        lambda self, into, src, start: get(self, into, self.signals.rank, start),
-    )
+def of_ones_own(get: Any, window: Any, into: Any, _src: int, start: int) -> Any:
+    """Read one's own memory."""
+    return get(window, into, window.signals.rank, start)
 
 
 def nothing_is_locked(patch: pytest.MonkeyPatch) -> None:
@@ -241,42 +215,14 @@ def nothing_is_locked(patch: pytest.MonkeyPatch) -> None:
         patch.setattr(LoopbackOneSided, name, lambda self, dst: lambda: True)
 
 
-def signals_are_messages(patch: pytest.MonkeyPatch) -> None:
-    window = LoopbackBackend.window
-
-    def shared(self: LoopbackBackend) -> LoopbackOneSided:
-        made = window(self)
-        made.signals = self.collectives
-        return made
-
-    patch.setattr(LoopbackBackend, "window", shared)
+def of_the_next_one(peer_buffer: Any, exposure: Any, peer: int, *more: Any) -> Any:
+    """Reach the array of the rank behind a peer."""
+    ranks = sorted(exposure._exposed)
+    return peer_buffer(exposure, ranks[(ranks.index(peer) + 1) % len(ranks)], *more)
 
 
-def the_next_ones_array_is_reached(patch: pytest.MonkeyPatch) -> None:
-    original = LoopbackExposure.peer_buffer
-
-    def reach(self: Any, peer: int, buffer: int, dtype: Any) -> Any:
-        ranks = sorted(self._exposed)
-        return original(self, ranks[(ranks.index(peer) + 1) % len(ranks)], buffer, dtype)
-
-    patch.setattr(LoopbackExposure, "peer_buffer", reach)
-
-
-def all_arrays_have_the_same_memory(patch: pytest.MonkeyPatch) -> None:
-    memory = np.empty(1 << 22, np.uint8)
-    patch.setattr(LoopbackMemory, "empty", lambda self, nbytes: memory[:nbytes])
-
-
-def arrays_stay_exposed(patch: pytest.MonkeyPatch) -> None:
-    """A late rank finds the arrays of those that have left the call."""
-    patch.setattr(LoopbackExposure, "release", lambda self: None)
-
-
-def groups_are_sorted(patch: pytest.MonkeyPatch) -> None:
-    group = LoopbackBackend.group
-    patch.setattr(
-        LoopbackBackend, "group", lambda self, ranks, label: group(self, sorted(ranks), label)
-    )
+MEMORY = np.empty(1 << 22, np.uint8)
+"""What all arrays have, by mistake."""
 
 
 def groups_share_their_messages(patch: pytest.MonkeyPatch) -> None:
@@ -292,13 +238,6 @@ def each_rank_has_a_uid_of_its_own(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(loopback, "group_uid", lambda *_: str(next(uids)))
 
 
-def one_rank_is_not_asked(patch: pytest.MonkeyPatch) -> None:
-    ask = LoopbackSideChannel.ask
-    patch.setattr(
-        LoopbackSideChannel, "ask", lambda self, ranks, *more: ask(self, list(ranks)[1:], *more)
-    )
-
-
 FAULTS: dict[Plant, tuple[str, ...]] = {
     averages_are_divided: ("collectives.all_reduce[AVG]",),
     the_root_is_rank_0: ("collectives.broadcast[float32]", "collectives.large_arrays[broadcast]"),
@@ -307,20 +246,32 @@ FAULTS: dict[Plant, tuple[str, ...]] = {
     changed("_begun", backwards): ("transport.messages_of_all_sizes[False]",),
     changed("isend", flipped): ("transport.messages_of_all_sizes[False]",),
     changed("irecv", blocked): ("survival.a_call_times_out[recv]",),
-    plans_use_the_messages_of_the_user: ("transport.planned_messages[3]",),
-    a_probe_counts_elements: ("arrivals.what_a_probe_tells[int16]",),
-    any_sender_is_the_first: ("arrivals.from_any_sender[False]",),
-    puts_start_at_zero: ("window.put_round_a_ring[off-float32]",),
-    gets_are_of_ones_own: ("window.get_from_every_rank[off]",),
+    changed("planned", lambda _, backend: backend.messages, LoopbackBackend): (
+        "transport.planned_messages[3]",
+    ),
+    changed("take", counting_elements): ("arrivals.what_a_probe_tells[int16]",),
+    changed("take", lambda take, way, it: take(way, it._replace(src=it.src or 1))): (
+        "arrivals.from_any_sender[False]",
+    ),
+    changed("put", lambda put, its, data, dst, start: put(its, data, dst, 0), LoopbackOneSided): (
+        "window.put_round_a_ring[off-float32]",
+    ),
+    changed("get", of_ones_own, LoopbackOneSided): ("window.get_from_every_rank[off]",),
     nothing_is_locked: ("window.tickets[off]",),
-    the_next_ones_array_is_reached: (
+    changed("peer_buffer", of_the_next_one, LoopbackExposure): (
         "shared_memory.arrays_lie_anywhere[reduce-auto-plain]",
         "shared_memory.groups[auto]",
     ),
-    all_arrays_have_the_same_memory: ("memory.arrays_are_apart",),
-    groups_are_sorted: ("groups.split_ranks",),
+    changed("empty", lambda _, memory, nbytes: MEMORY[:nbytes], LoopbackMemory): (
+        "memory.arrays_are_apart",
+    ),
+    changed(
+        "group", lambda group, its, ranks, *x: group(its, sorted(ranks), *x), LoopbackBackend
+    ): ("groups.split_ranks",),
     groups_share_their_messages: ("transport.messages_and_collectives_mix",),
-    one_rank_is_not_asked: ("survival.ranks_answer_while_others_wait",),
+    changed(
+        "ask", lambda ask, its, ranks, *x: ask(its, list(ranks)[1:], *x), LoopbackSideChannel
+    ): ("survival.ranks_answer_while_others_wait",),
     each_rank_has_a_uid_of_its_own: ("survival.ranks_answer_while_others_wait",),
 }
 """Faults of a backend, and cases that find them."""
