@@ -44,10 +44,14 @@ def test_a_faulty_rank_is_named(fault: str, way: str) -> None:
             time.sleep(2.5)
         mine = OTHER_WAY[way] if faulty and fault == "other way" else way
         steps = 2 + faulty * {"a step more": 1, "a step less": -1}.get(fault, 0)
-        with pytest.raises(CommunicationError) as caught:
+
+        def calls() -> None:
             for _ in range(steps):
                 step(sync, mine)
             comm.barrier(timeout=1)
+
+        with pytest.raises(CommunicationError) as caught:
+            calls()
         comm.abort()
         return caught.value
 
