@@ -8,10 +8,10 @@
 - `agreement`: whether all ranks have the same model, settings and arrays.
 - `group`: the ranks that train together. `arrays`: host and device. `checks`: settings that do not fit. `flat`: arrays one behind the other in one array.
 - `buckets`: the gradients of one layout. `written`: whether they were written to.
-- `bucket_reducers`: how a bucket is reduced. `reducer`: in which order and thread.
+- `reducer`: how a bucket is reduced, and in which order. `worker`: in which thread.
 - `compression`: how to send less. `loss_scale`: a factor for the loss.
-- `model`: parameters and settings that all ranks agreed on. `steps`: steps on them. `outcome`: missing gradients, NaN and
-  infinities. `sync`: what users call.
+- `model`: parameters and settings that all ranks agreed on. `steps`: the course of a step. `outcome`: missing gradients, NaN
+  and infinities. `sync`: what users call.
 - `adaptive`: which size of buckets would end a step soonest, and what is measured for it.
 - `record`: what it cost. `log`: how that is written down.
 - `sharded`: an optimiser whose state is divided among the ranks; `shards`: a bucket of it; `updates`: its rules.

@@ -17,7 +17,8 @@ from hpccomm.gradients.loss_scale import CurrentScale
 from hpccomm.gradients.model import Model
 from hpccomm.gradients.outcome import is_skipped
 from hpccomm.gradients.record import Record
-from hpccomm.gradients.reducer import Reducer, Worker
+from hpccomm.gradients.reducer import Reducer
+from hpccomm.gradients.worker import Worker
 from hpccomm.runtime.lifetime import after_fork
 from hpccomm.runtime.recorder import entered
 from hpccomm.runtime.reports import trace

@@ -1,10 +1,9 @@
 """Compressed gradients for DistributedDataParallel: hpccomm's compressors as a communication hook."""
 
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from itertools import accumulate
 from math import prod
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from torch import Tensor
 from torch.distributed import GradBucket
@@ -13,12 +12,10 @@ from torch.futures import Future
 from hpccomm.errors import CommunicationError, UsageError
 from hpccomm.gradients import Bucket, Channel, Compressor, Exchange, Parameter
 from hpccomm.gradients.group import RankGroup
+from hpccomm.gradients.worker import Worker
 from hpccomm.torch.group import duplicate
 from hpccomm.torch.tensors import array
 from hpccomm.torch.work import as_torchs
-
-if TYPE_CHECKING:
-    from concurrent.futures import Future as Call
 
 
 def ddp_comm_hook(compressor: Compressor) -> Callable[[Any, Any], Any]:
@@ -55,8 +52,8 @@ class CompressedBuckets:
     def __init__(self, compressor: Compressor) -> None:
         self._compressor = compressor
         self._exchange: Exchange | None = None
+        self._worker: Worker | None = None
         self._channels: dict[Bucket, Channel] = {}
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="hpccomm-torch")
 
     def start(self, state: Any, bucket: Any) -> Any:
         """Begin to reduce a bucket; return a future of its tensor."""
@@ -65,34 +62,33 @@ class CompressedBuckets:
                 "gradients are on a device, and the hook takes those in host memory; for a device take the hooks of "
                 "torch.distributed.algorithms"
             )
-        if self._exchange is None:
+        if self._worker is None:
             try:
-                self._exchange = Exchange(RankGroup(duplicate(state), None))
+                comm = duplicate(state)
             except CommunicationError as error:
                 raise as_torchs(error) from error
-        call = self._thread.submit(self._reduce, described(bucket), bucket.buffer())
-        base: Any = Future()
-        future = base.then(lambda _: _result(call))  # see PendingWork of errors
-        call.add_done_callback(lambda _: base.set_result(None))
-        return future
+            self._exchange, self._worker = Exchange(RankGroup(comm, None)), Worker(comm.abort)
+        parts, tensor = described(bucket), bucket.buffer()
+        begun: Any = Future()
+        # PyTorch calls it in the thread that completes the first one. What it raises is an error of the future.
+        reduced = begun.then(lambda _: self._reduce(parts, tensor))
+        if not self._worker.submit(lambda: begun.set_result(None)):
+            begun.set_result(None)
+        return reduced
 
     def _reduce(self, bucket: Bucket, tensor: Any) -> Any:
         exchange = self._exchange
         assert exchange is not None
-        channel = self._channels.get(bucket)
-        if channel is None:
-            channel = self._channels[bucket] = self._compressor.channel(bucket)
-        x = array(tensor, reduced=True)
-        channel.reduce(x, exchange)
+        try:
+            channel = self._channels.get(bucket)
+            if channel is None:
+                channel = self._channels[bucket] = self._compressor.channel(bucket)
+            x = array(tensor, reduced=True)
+            channel.reduce(x, exchange)
+        except CommunicationError as error:
+            raise as_torchs(error) from error
         x /= x.dtype.type(exchange.size)
         return tensor
-
-
-def _result(call: "Call[Any]") -> Any:
-    error = call.exception()
-    if error is not None:
-        raise as_torchs(error)
-    return call.result()
 
 
 def described(bucket: Any) -> Bucket:
