@@ -4,7 +4,7 @@
   ranks.
 - `mixed_precision`: narrow floats. `sparse`: the largest elements. `power_sgd`: thin matrices.
 
-`GradientSync` takes one as ``compressor=``; `hpccomm.gradients.bucket_reducers` runs it.
+`GradientSync` takes one as ``compressor=``; `hpccomm.gradients.reducer` runs it.
 """
 
 from hpccomm.gradients.compression.contract import Channel, Compressor, Exchange
