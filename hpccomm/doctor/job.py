@@ -10,7 +10,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Collection, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 from hpccomm.backends.bootstrap.launch import launched
 from hpccomm.doctor import facts, in_mpi, rank
@@ -58,24 +58,6 @@ _LAST = 12
 """Lines to keep of the output of a process that failed."""
 
 
-class MpiReport(NamedTuple):
-    """The report of the process that used MPI.
-
-    Attributes
-    ----------
-    news : dict
-        The last value of each kind: ``phase``, ``missing``, ``trees``, ``nccl``.
-    failure : str
-        How it failed, and where; empty if it ended well.
-    printed : str
-        Its standard output and error.
-    """
-
-    news: Mapping[str, Any]
-    failure: str
-    printed: str
-
-
 def gather(sources: Collection[str], *, nccl: bool = False) -> dict[str, Any]:
     """Return the trees by the names of the nodes: rank 0 of all nodes; elsewhere, and if MPI fails, of this node.
 
@@ -88,19 +70,19 @@ def gather(sources: Collection[str], *, nccl: bool = False) -> dict[str, Any]:
     nccl : bool
         Whether to let NCCL run its own diagnostics.
     """
-    heard = _heard(["nccl"] if nccl else [], sources)
-    trees: dict[str, Any] = heard.news.get("trees") or {}
+    news, failure, printed = _heard(["nccl"] if nccl else [], sources)
+    trees: dict[str, Any] = news.get("trees") or {}
     if not trees:
         tree = facts.gather(sources) | {"ranks": [{"rank": 0} | rank.gather()], "mpi": {}}
         trees = in_mpi.named([(os.uname().nodename, tree)])
-    place, missing = launched(), heard.news.get("missing", "")
+    place, missing = launched(), news.get("missing", "")
     for tree in trees.values():
         mpi = tree["mpi"]
         mpi["missing"] = missing
         if missing:
             mpi["unread"] = {"": "mpi4py loads no MPI library"}
         else:
-            mpi["failure"] = heard.failure
+            mpi["failure"] = failure
             if not mpi.get("started"):
                 mpi["unread"] = {"": "MPI did not start"}
         if place is not None and place.size > 1 and mpi.get("world", 1) == 1:
@@ -109,7 +91,7 @@ def gather(sources: Collection[str], *, nccl: bool = False) -> dict[str, Any]:
             tree["unread"] = {"ranks": problem}
         tree["nccl"] = _UNASKED
         if nccl:
-            tree["nccl"] = nccl_facts(heard.printed, heard.news.get("nccl"))
+            tree["nccl"] = nccl_facts(printed, news.get("nccl"))
     return trees
 
 
@@ -119,7 +101,11 @@ def problem(trees: Mapping[str, Any]) -> str:
     return str(mpi.get("missing") or mpi.get("failure") or "").partition("; it printed")[0]
 
 
-def _heard(more: list[str], sources: Collection[str]) -> MpiReport:
+def _heard(more: list[str], sources: Collection[str]) -> tuple[Mapping[str, Any], str, str]:
+    """Let a process use MPI; return its news, how it failed, and what it printed.
+
+    The news are the last value of each kind: ``phase``, ``missing``, ``trees``, ``nccl``.
+    """
     report, printed = os.memfd_create("report"), os.memfd_create("printed")
     os.set_inheritable(report, True)
     command = [*PROGRAM, str(report), ",".join(sorted(sources)), *more]
@@ -142,7 +128,7 @@ def _heard(more: list[str], sources: Collection[str]) -> MpiReport:
     news: dict[str, Any] = {}
     for line in _text(report).splitlines():
         news |= json.loads(line)
-    return MpiReport(news, _failure(status, news, said), said)
+    return news, _failure(status, news, said), said
 
 
 def _text(descriptor: int) -> str:

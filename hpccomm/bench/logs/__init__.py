@@ -3,7 +3,7 @@
 - `lines` removes the launcher's prefixes and separates the streams.
 - `layout` reads the columns of nccl-tests' table and its rows. `nccl_text` reads the tables of a
   log.
-- `documents`, `nccl_json` and `records` read JSON and CSV. `osu` reads the OSU micro-benchmarks.
+- `nccl_json` and `records` read JSON and CSV. `osu` reads the OSU micro-benchmarks.
 - `figures` and `identifying` check a table against its own figures. `causes` finds why a program
   ended.
 - `imported` holds what a log gives. `reading` decodes a file's bytes, and does all of this in order, for

@@ -1,6 +1,6 @@
 """Reads nccl-tests' JSON, versions 2 and 3, as ``-J`` writes it.
 
-`hpccomm perf -J` writes the same. `hpccomm.bench.logs.documents` passes the values to it.
+`hpccomm perf -J` writes the same. `hpccomm.bench.logs.reading` passes the values to it.
 """
 
 from dataclasses import fields, replace

@@ -1,7 +1,6 @@
 """Logs with a record for each measurement: JSON and CSV of rccl-tests, JSON of mscclpp-test.
 
-rccl-tests' ``-Z json`` writes lines or a list. `hpccomm.bench.logs.reading` and `documents` call
-it.
+rccl-tests' ``-Z json`` writes lines or a list. `hpccomm.bench.logs.reading` calls it.
 """
 
 import csv

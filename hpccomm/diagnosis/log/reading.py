@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from hpccomm.diagnosis.log import prefixes, tracebacks
+from hpccomm.diagnosis.log import prefixes
 from hpccomm.diagnosis.log.prefixes import LineOrigin
 from hpccomm.diagnosis.log.report import LogReport, Sighting
 from hpccomm.diagnosis.meanings import TABLE
@@ -121,7 +121,7 @@ class _LogReader:
         for row, each in enumerate(TABLE):
             for word in each.words:
                 self._rows[word].add(row)
-        self._scanner = WordScanner([*self._rows, *tracebacks.BEGINS, _NCCL_RANK])
+        self._scanner = WordScanner([*self._rows, *BEGINS, _NCCL_RANK])
         self._usual: dict[frozenset[str], Sighting | None] = {}
         """What lines with some words were last; they are only counted once it was seen often enough."""
         self._raised: dict[str, int] = {}
@@ -161,7 +161,7 @@ class _LogReader:
         raised = self._raised.get(origin.tag, 0)
         if number == raised or number <= self._covered.get(origin.tag, 0):
             return
-        if words.intersection(tracebacks.BEGINS) and number > raised:
+        if words.intersection(BEGINS) and number > raised:
             self._take_traceback(data, start, number, origin)
         elif number > raised or not text.startswith(" "):
             self._usual[key] = self._take_message(rows, number, text, origin)
@@ -184,27 +184,19 @@ class _LogReader:
 
     def _take_traceback(self, data: bytes, start: int, number: int, origin: LineOrigin) -> None:
         before = _text(data[max(start - 200, 0) : start])
-        traceback = tracebacks.read(_lines_of(origin.tag, data, start, number))
+        traceback = read_traceback(_lines_of(origin.tag, data, start, number))
         if traceback is None:
             return
-        if said := _RAISED_BY.search(before):
-            origin = origin._replace(rank=int(said[1]))
-        self._raised[origin.tag] = traceback.line
+        last, said, place = traceback
+        if raised_by := _RAISED_BY.search(before):
+            origin = origin._replace(rank=int(raised_by[1]))
+        self._raised[origin.tag] = last
         if _IGNORED in before[before[:-1].rfind("\n") + 1 :]:  # said by that line
             return
-        rows = [
-            row
-            for row, each in enumerate(TABLE)
-            if any(word in traceback.text for word in each.words)
-        ]
-        if (
-            self._take_message(rows, traceback.line, traceback.text, origin, traceback.place)
-            is None
-        ):
-            text = traceback.text.partition("\n")[0]
-            self.report.add(
-                _EXCEPTION, traceback.line, text, origin, {"what": text}, traceback.place
-            )
+        rows = [row for row, each in enumerate(TABLE) if any(word in said for word in each.words)]
+        if self._take_message(rows, last, said, origin, place) is None:
+            text = said.partition("\n")[0]
+            self.report.add(_EXCEPTION, last, text, origin, {"what": text}, place)
 
 
 def _lines_of(tag: str, data: bytes, start: int, number: int) -> Iterator[tuple[int, str]]:
@@ -215,7 +207,7 @@ def _lines_of(tag: str, data: bytes, start: int, number: int) -> Iterator[tuple[
         origin, text = prefixes.split(_text(data[start:end]))
         if origin.tag == tag:
             if lead is None:  # a prefix that is not known
-                lead = text[: max(text.find(tracebacks.BEGIN), 0)]
+                lead = text[: max(text.find(BEGIN), 0)]
                 lead = "" if "+ Exception Group" in lead else lead
             yield number, text.removeprefix(lead)
         start, number = end + 1, number + 1
@@ -297,3 +289,64 @@ class WordScanner:
             parts.append(2 * at[self._starts[nearest] == values] + odd)
         places: list[int] = np.sort(np.concatenate(parts)).tolist()
         return places
+
+
+BEGIN = "Traceback (most recent call last)"
+FATAL = "Fatal Python error: "
+BEGINS = (BEGIN, FATAL)
+"""How a traceback begins, and what faulthandler writes, whose first frame is the innermost."""
+
+MOST_SAID = 10
+"""Lines of an exception that are read."""
+
+_FRAME = re.compile(r'\s*File "(?P<file>[^"]+)", line (?P<line>\d+)(?:,)? in (?P<name>\S+)')
+_NOT_THE_USERS = re.compile(
+    r"site-packages|dist-packages|/lib(?:64)?/python\d|^<|\.p[yx]x?d$|\.pyx$|/hpccomm/(?:backends|bench|cli|communicator|dispatch|gradients|memory|runtime)/"
+)
+_IN_GROUP = re.compile(r"^ +[|+] ?")
+"""Before each line of a traceback of an exception group."""
+_RAISED = re.compile(r"(?:[\w.]*\.)?\w+(?:: .*)?$")
+
+
+def read_traceback(lines: Iterable[tuple[int, str]]) -> tuple[int, str, str] | None:
+    """Read a traceback.
+
+    Parameters
+    ----------
+    lines : iterable of (int, str)
+        Lines of one rank, from the traceback's first on, with their numbers. Lines of two ranks
+        without tags may be mixed.
+
+    Returns
+    -------
+    tuple of int, str, str; or None
+        The number of the line that has the exception; the exception, and lines after it that may belong
+        to it; and where in the user's program, such as ``train.py line 41, in step``, which is empty if
+        it is in none of its files. None if the traceback has no end.
+    """
+    place, raised, framed, in_group = "", 0, False, False
+    said: list[str] = []
+    for number, line in lines:
+        if BEGIN in line:
+            in_group = line.lstrip().startswith(("+", "|"))
+        if in_group:
+            line = _IN_GROUP.sub("", line)
+        frame = _FRAME.match(line)
+        if raised and (FATAL not in said[0]):  # the exception may have several lines
+            if not line.strip() or frame or BEGIN in line or len(said) > MOST_SAID:
+                break
+            said.append(line)
+        elif frame is not None:
+            framed = True
+            if not _NOT_THE_USERS.search(frame["file"]) and not (raised and place):
+                name = frame["file"].rpartition("/")[2]
+                place = f"{name} line {frame['line']}, in {frame['name']}".replace(
+                    ", in <module>", ""
+                )
+        elif FATAL in line:
+            raised, said = number, [line[line.index(FATAL) :]]
+        elif raised and (line.startswith("Extension modules") or (place and not line.strip())):
+            break
+        elif framed and not raised and not line.startswith(" ") and _RAISED.match(line):
+            raised, said = number, [line.strip()]
+    return (raised, "\n".join(said), place) if raised else None
