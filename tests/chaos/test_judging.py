@@ -144,6 +144,7 @@ WRONG = event("wrong", iteration=3)
         (judging.STATUS, STOP, replace(job(STOP, error(), 9), vendor="mpich")),
         (judging.SLOW, STOP, job(STOP, error(), seconds=8.2)),
         (judging.UNNAMED, STOP, job(STOP, error(ranks=(2,)))),
+        (judging.UNNAMED, STOP, job(STOP, error(ranks=(0, 1)))),
         (judging.UNNAMED, STOP, job(STOP, {0: error(), 2: error(ranks=())})),
         (judging.UNNAMED, STOP, job(STOP, None, 3, "hpccomm: rank 0 ends the job: it is blocked")),
         (judging.UNNAMED, SHAPE, job(SHAPE, None, 3, EVERYBODY)),
