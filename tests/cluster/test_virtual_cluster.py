@@ -18,7 +18,7 @@ SCRIPT = CHECKOUT / "jobs" / "virtual_cluster.sh"
 UNAVAILABLE = 77
 
 FEW = "test_nodes or hierarchical or (forms and call) or (arrays_lie_anywhere and auto-plain)"
-CASES = f"{FEW} or schedules or forms or arrays_lie_anywhere or large_arrays or groups"
+CASES = f"{FEW} or schedules or forms or arrays_lie_anywhere or groups"
 """What is asked of ranks on several hosts: each collective, by the algorithms that know of hosts,
 on arrays that lie anywhere, of few and of many elements, even and uneven, against NumPy."""
 

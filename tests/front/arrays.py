@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from hpccomm.communicator import Communicator
 
 ARRAYS = Behaviours("arrays")
+OF_TORCH = Behaviours("arrays_of_torch")
 
 
 class OnlyDLPack:
@@ -156,7 +157,7 @@ def read_only_arrays_may_be_read(comm: Communicator) -> None:
     assert bytes(comm.all_gather(bytes([comm.rank]))) == bytes(range(comm.size)), "bytes"
 
 
-@ARRAYS.behaviour(needs="torch")
+@OF_TORCH.behaviour()
 def torch_tensors(comm: Communicator) -> None:
     """PyTorch's CPU tensors are read and written where they lie, bfloat16 and bool among them."""
     import torch
@@ -180,7 +181,7 @@ def torch_tensors(comm: Communicator) -> None:
     assert received.tolist() == [left] * 3, "send_recv"
 
 
-@ARRAYS.behaviour(needs="torch")
+@OF_TORCH.behaviour()
 def torch_results_are_tensors(comm: Communicator) -> None:
     """A call that makes its own result makes it in the array's own library."""
     import torch

@@ -131,6 +131,24 @@ def batch_whose_body_raises(comm: Communicator) -> None:
     equal(comm.all_reduce(np.ones(2)), np.full(2, float(comm.size)), "a later call")
 
 
+@CALLS.behaviour(length=(3, 200_000), asynchronous=(False, True))
+def batch(comm: Communicator, length: int, asynchronous: bool) -> None:
+    """Messages and collectives of a batch, in any order, do not wait for one another."""
+    everyone = range(comm.size)
+    x = moved_elements(comm.size, (comm.size, length), np.int32)
+    out, total = np.full_like(x[0], -1), x[comm.rank].copy()
+    with comm.batch(async_op=asynchronous) as batch:
+        for rank in everyone:
+            comm.send(x[comm.rank][rank], rank)
+        comm.all_reduce(total)
+        for rank in everyone:
+            comm.recv(out[rank], rank)
+    if batch.work is not None:
+        batch.work.wait()
+    equal(total, np.asarray(np.sum(x, 0, np.int32)), "all_reduce")
+    equal(out, np.stack([each[comm.rank] for each in x]), "messages")
+
+
 @CALLS.behaviour()
 def empty_batch(comm: Communicator) -> None:
     """A batch without calls does nothing, asynchronous or not."""

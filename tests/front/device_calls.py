@@ -92,7 +92,7 @@ def every_collective(comm: Communicator, collective: str, form: str) -> None:
             for results in ((NEW,), (IN_PLACE,), (OUT, IN_PLACE)):
                 spec = Spec(collective, count, np.dtype(dtype), op, comm.size - 1, results=results)
                 with stream_of(comm) as stream:
-                    DeviceTrial(trial(comm, spec, frozen=False), cupy()).run(comm, form)
+                    DeviceTrial(trial(comm, spec), cupy()).run(comm, form)
                     stream.synchronize()
 
 

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from hpccomm.communicator import Communicator
 
 FRAMEWORKS = Behaviours("devices.frameworks")
+OF_TORCH = Behaviours("devices.frameworks_of_torch")
 
 
 class OnlyInterface:
@@ -125,7 +126,7 @@ def the_stream_that_the_interface_names(comm: Communicator) -> None:
             holds(x, full(ranks_sum(comm)), "on its stream")
 
 
-@FRAMEWORKS.behaviour(needs="torch")
+@OF_TORCH.behaviour()
 def torch_tensors(comm: Communicator) -> None:
     """PyTorch's CUDA tensors are read and written where they lie, on PyTorch's current stream."""
     import torch
@@ -149,7 +150,7 @@ def torch_tensors(comm: Communicator) -> None:
             assert made.cpu().flatten().tolist() == [total] * 6 * comm.size, f"gathered, {dtype}"
 
 
-@FRAMEWORKS.behaviour(needs="torch")
+@OF_TORCH.behaviour()
 def tensors_that_require_gradients(comm: Communicator) -> None:
     """A tensor that autograd records is refused, with the advice to detach it."""
     import torch
@@ -161,7 +162,7 @@ def tensors_that_require_gradients(comm: Communicator) -> None:
     comm.barrier()
 
 
-@FRAMEWORKS.behaviour(needs="torch")
+@OF_TORCH.behaviour()
 def tensors_whose_memory_is_not_what_they_hold(comm: Communicator) -> None:
     """A tensor that is conjugated or negated when it is read, or sparse, is refused."""
     import torch

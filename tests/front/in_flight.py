@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from hpccomm.communicator import Communicator
 
-IN_FLIGHT = Behaviours("in_flight", (capabilities.ARRIVALS,))
+IN_FLIGHT = Behaviours("in_flight", capabilities.ARRIVALS)
 
 SIZES = (1, 700, 40_000, 300_000)
 """Elements of float64: within an envelope, small, of several packets, and with a note before them."""

@@ -19,13 +19,14 @@ from hpccomm.errors import (
 from hpccomm.testing.conformance import capabilities
 from hpccomm.testing.conformance.case import Behaviours
 from hpccomm.testing.conformance.check import equal, raises
+from hpccomm.testing.conformance.groups import members
 
 if TYPE_CHECKING:
     from hpccomm.communicator import Communicator
 
-WINDOWS = Behaviours("windows", (capabilities.WINDOWS,))
-ATOMICS = Behaviours("atomics", (capabilities.WINDOWS,))
-ARRIVALS = Behaviours("arrivals", (capabilities.ARRIVALS,))
+WINDOWS = Behaviours("windows", capabilities.WINDOWS)
+ATOMICS = Behaviours("atomics", capabilities.WINDOWS)
+ARRIVALS = Behaviours("arrivals", capabilities.ARRIVALS)
 NEIGHBORS = Behaviours("neighbors")
 GROUPS = Behaviours("groups")
 REGISTERED = Behaviours("registered")
@@ -148,7 +149,7 @@ def misused_arrivals(comm: Communicator) -> None:
     comm.barrier()
 
 
-@NEIGHBORS.behaviour(called="misuse")
+@NEIGHBORS.behaviour()
 def misused_neighbors(comm: Communicator) -> None:
     """Arguments that do not fit are refused before anything is sent; the communicator goes on."""
     x, rank, size = np.zeros(4), comm.rank, comm.size
@@ -195,6 +196,31 @@ def split_misuse(comm: Communicator) -> None:
             with raises(RankMismatch, "split", str(comm.size - 1)):
                 call(fits)
     assert comm.all_gather_object(comm.rank) == everyone, "afterwards"
+
+
+@GROUPS.behaviour(min_size=2)
+def split_ranks_that_differ(comm: Communicator) -> None:
+    """Ranks that list others get the error, on all ranks."""
+    with raises(RankMismatch, "split_ranks", "[0, 1]"):
+        comm.split_ranks([0] if comm.rank == comm.size - 1 else [0, 1])
+    comm.barrier()
+
+
+@GROUPS.behaviour(min_size=2)
+def shrink(comm: Communicator) -> None:
+    """The remaining ranks make a communicator, in their order, which can shrink too; the others do nothing."""
+    everyone = range(comm.size)
+    for excluded in ([0], (comm.size - 1,), {*everyone} - {0}, everyone[1::2]):
+        # A parent whose ranks no longer count the same groups makes no more of them.
+        with comm.dup() as parent:
+            if comm.rank not in excluded:
+                stay = [rank for rank in everyone if rank not in excluded]
+                with parent.shrink(excluded) as group:
+                    assert members(group, comm) == stay, f"without {excluded}"
+                    if group.rank:
+                        with group.shrink([0], name="twice") as fewer:
+                            assert fewer.name == "twice", fewer.name
+                            assert members(fewer, comm) == stay[1:], "shrunk again"
 
 
 @GROUPS.behaviour(min_size=2)

@@ -21,7 +21,7 @@ from hpccomm.testing.conformance.trials import FORMS, another
 if TYPE_CHECKING:
     from hpccomm.communicator import Communicator
 
-SHARED_MEMORY = Behaviours("shared_memory_settings", (capabilities.SHARED_MEMORY,))
+SHARED_MEMORY = Behaviours("shared_memory_settings", capabilities.SHARED_MEMORY)
 
 METHODS = tuple(
     (collective, algorithm)

@@ -15,7 +15,7 @@ from hpccomm.testing.conformance.check import raises
 if TYPE_CHECKING:
     from hpccomm.communicator import Communicator
 
-TURNS = Behaviours("turns", (capabilities.WINDOWS,))
+TURNS = Behaviours("turns", capabilities.WINDOWS)
 
 
 @TURNS.behaviour()

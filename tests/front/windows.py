@@ -10,7 +10,13 @@ import numpy as np
 import hpccomm
 from hpccomm import ReduceOp, WindowOp
 from hpccomm.dtypes import REDUCIBLE
-from hpccomm.errors import BufferMismatch, RankMismatch, UsageError
+from hpccomm.errors import (
+    BufferMismatch,
+    CollectiveTimeout,
+    CommunicatorAborted,
+    RankMismatch,
+    UsageError,
+)
 from hpccomm.reductions import meaningful
 from hpccomm.testing.conformance import capabilities
 from hpccomm.testing.conformance.case import Behaviours
@@ -24,7 +30,7 @@ if TYPE_CHECKING:
 
     Array = npt.NDArray[Any]
 
-WINDOWS = Behaviours("windows", (capabilities.WINDOWS,))
+WINDOWS = Behaviours("windows", capabilities.WINDOWS)
 
 OPS = tuple(op for op in ReduceOp if op is not ReduceOp.AVG)
 
@@ -144,6 +150,18 @@ def finalize_closes(comm: Communicator) -> None:
     assert memory.sum() == 1, "what was put is there"
     with raises(UsageError):
         window.put(np.ones(1), 0)
+
+
+@WINDOWS.behaviour(fails=True)
+def wait_signal_has_a_deadline(comm: Communicator) -> None:
+    """A signal that does not come is a `CollectiveTimeout`; then the communicator has failed."""
+    window = comm.window(np.zeros(3))
+    with raises(CollectiveTimeout, "wait_signal"):
+        window.wait_signal(0, timeout=0.05)
+    with raises(CommunicatorAborted):
+        window.put(np.zeros(1), 0)
+    window.close()
+    assert window.closed, "closing is local then"
 
 
 @WINDOWS.behaviour(min_size=2)

@@ -72,7 +72,7 @@ def started(
     else:
         count = (1,) * comm.size if call != collective else 1
         spec = Spec(collective, count, np.dtype(dtype), results=(NEW,), rest=(length,))
-        attempt = trial(comm, spec, frozen=False)
+        attempt = trial(comm, spec)
         attempt.fill(seed)
         work = getattr(comm, call)(**attempt.arguments, async_op=True)
         check = partial(attempt.check, what=call, seed=seed)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import itertools
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -31,11 +30,8 @@ class Case:
         Keyword arguments of `function`.
     min_size : int
         The fewest ranks on which the behaviour shows.
-    needs : tuple of str
-        Modules that must be importable beside NumPy.
-    uses : tuple of str
-        The needed optional abilities of the backend: ``"windows"``, ``"shared memory"``,
-        ``"arrivals"``.
+    uses : str or None
+        The needed optional ability of the backend: ``"windows"``, ``"shared memory"`` or ``"arrivals"``.
     fails : bool
         The behaviour leaves its communicator failed or finalized: it gets a duplicate.
     """
@@ -44,31 +40,18 @@ class Case:
     function: Callable[..., None] = field(repr=False)
     arguments: Mapping[str, Any] = field(repr=False)
     min_size: int = 1
-    needs: tuple[str, ...] = ()
-    uses: tuple[str, ...] = ()
+    uses: str | None = None
     fails: bool = False
 
-    def missing(self, comm: Communicator | None = None) -> str | None:
-        """Return why this machine, or the backend of `comm`, cannot run the case; None when it can.
-
-        Parameters
-        ----------
-        comm : Communicator, optional
-            The one to run on; collective over it. Without it, the backend is assumed to have all
-            abilities.
+    def missing(self, comm: Communicator) -> str | None:
+        """Return why the backend of `comm` cannot run the case; None when it can. Collective over it.
 
         Returns
         -------
         str or None
-            The same on all ranks that share an installation. Imports nothing.
+            The same on all ranks.
         """
-        absent = [name for name in self.needs if importlib.util.find_spec(name) is None]
-        if absent:
-            return f"not installed: {', '.join(absent)}"
-        if comm is None:
-            return None
-        lacking = [why for each in self.uses if (why := lacks(comm, each))]
-        return "; ".join(lacking) or None
+        return lacks(comm, self.uses) if self.uses else None
 
     def run(self, comm: Communicator) -> None:
         """Run the case; collective over `comm`.
@@ -115,11 +98,11 @@ class Behaviours:
     ----------
     section : str
         First part of the cases' names.
-    uses : tuple of str
+    uses : str, optional
         As in `Case`, of all of them.
     """
 
-    def __init__(self, section: str, uses: tuple[str, ...] = ()) -> None:
+    def __init__(self, section: str, uses: str | None = None) -> None:
         self.section = section
         self._uses = uses
         self._cases: list[Case] = []
@@ -127,9 +110,7 @@ class Behaviours:
     def behaviour(
         self,
         *,
-        called: str = "",
         min_size: int = 1,
-        needs: str | tuple[str, ...] = (),
         fails: bool = False,
         **parameters: Iterable[Any],
     ) -> Callable[[Function], Function]:
@@ -137,11 +118,8 @@ class Behaviours:
 
         Parameters
         ----------
-        called : str
-            Names of parameters in braces stand for their values there, rather than behind it. Without it, the
-            function's name.
-        min_size, needs, fails
-            As in `Case`; one module may be named without a tuple.
+        min_size, fails
+            As in `Case`.
         **parameters : iterable
             Values of the function's keyword arguments.
 
@@ -151,21 +129,16 @@ class Behaviours:
             Returns its argument unchanged.
         """
         values = {name: tuple(choices) for name, choices in parameters.items()}
-        modules = (needs,) if isinstance(needs, str) else needs
 
         def register(function: Function) -> Function:
             for combination in itertools.product(*values.values()):
-                labels = dict(zip(values, map(label, combination), strict=True))
-                behind = [word for key, word in labels.items() if f"{{{key}}}" not in called]
-                stem = called.format(**labels) or function.__name__
-                brackets = f"[{'-'.join(behind)}]" if behind else ""
+                brackets = f"[{'-'.join(map(label, combination))}]" if values else ""
                 self._cases.append(
                     Case(
-                        name=f"{self.section}.{stem}{brackets}",
+                        name=f"{self.section}.{function.__name__}{brackets}",
                         function=function,
                         arguments=dict(zip(values, combination, strict=True)),
                         min_size=min_size,
-                        needs=modules,
                         uses=self._uses,
                         fails=fails,
                     )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,7 +13,7 @@ from hpccomm.dtypes import BFLOAT16, REDUCIBLE
 from hpccomm.reductions import meaningful
 from hpccomm.testing.conformance.case import Behaviours
 from hpccomm.testing.conformance.check import equal, same_bits
-from hpccomm.testing.conformance.inputs import MOVABLE, OPS, ranks_for, reduced
+from hpccomm.testing.conformance.inputs import MOVABLE, OPS, ranks_for
 from hpccomm.testing.conformance.oracle import FLAT, IN_PLACE, NEW, OUT, SEMANTICS, Spec
 from hpccomm.testing.conformance.trials import FORMS, carry_out
 
@@ -39,8 +38,8 @@ SHAPES: tuple[tuple[int | None, tuple[int, ...]], ...] = (
 )
 """Rows of each array or block, and the shape of a row; two of them have no elements."""
 
-LARGE = (1 << 18) + 3
-"""Elements, in float32 a little over 1 MiB: more than one segment or eager message, and odd."""
+LARGE = (1 << 19) + 3
+"""Rows of two float32, over all ranks: more than a segment or an eager message on each of a few."""
 
 
 def specs(comm: Communicator, collective: str, dtype: Any, op: Op = ReduceOp.SUM) -> Iterator[Spec]:
@@ -56,14 +55,14 @@ def specs(comm: Communicator, collective: str, dtype: Any, op: Op = ReduceOp.SUM
                 yield Spec(collective, count, dtype, op, root, results=(result,), rest=rest)
 
 
-@COLLECTIVES.behaviour(called="{collective}", collective=MOVING, dtype=MOVABLE)
+@COLLECTIVES.behaviour(collective=MOVING, dtype=MOVABLE)
 def moved(comm: Communicator, collective: str, dtype: np.dtype[Any]) -> None:
     """Elements of any dtype arrive as they are, into a new array, into `out`, or in place."""
     for spec in specs(comm, collective, dtype):
         carry_out(comm, spec)
 
 
-@COLLECTIVES.behaviour(called="{collective}", collective=REDUCING, op=OPS)
+@COLLECTIVES.behaviour(collective=REDUCING, op=OPS)
 def reductions(comm: Communicator, collective: str, op: ReduceOp) -> None:
     """Each operation, of every dtype that it means something for; scans take no average."""
     if collective == "scan" and op is ReduceOp.AVG:
@@ -91,42 +90,27 @@ def other_operations(comm: Communicator, collective: str) -> None:
         carry_out(comm, Spec("scan", 4, exclusive=True, results=(OUT, IN_PLACE)))
 
 
-def with_nan(size: int, count: int, *, op: ReduceOp, dtype: Any) -> list[Any]:
-    """Return contributions, each with a NaN at a place of its own."""
-    arrays = reduced(op, size, (count,), dtype)
-    for rank, array in enumerate(arrays):
-        array[rank :: size + 1] = np.nan
-    return arrays
-
-
 @COLLECTIVES.behaviour(op=(ReduceOp.MIN, ReduceOp.MAX))
 def nan_spreads(comm: Communicator, op: ReduceOp) -> None:
     """A NaN from any rank is the result on every rank, for every float."""
     for dtype in REDUCIBLE:
         if dtype.kind not in "biuc":
-            for collective in REDUCING:
-                inputs = partial(with_nan, op=op, dtype=dtype)
-                count = comm.size + 1
-                carry_out(comm, Spec(collective, count, dtype, op, results=(NEW,), inputs=inputs))
+            x, places = np.ones(comm.size + 1, dtype), np.arange(comm.size + 1)
+            x[comm.rank] = np.nan
+            before = np.where(places <= comm.rank, np.nan, 1).astype(dtype)
+            equal(comm.scan(x, op), before, "scan")
+            everywhere = np.where(places < comm.size, np.nan, 1).astype(dtype)
+            equal(comm.all_reduce(x, op), everywhere, "all_reduce")
 
 
 @COLLECTIVES.behaviour(collective=tuple(SEMANTICS), form=FORMS)
 def forms(comm: Communicator, collective: str, form: str) -> None:
-    """A call may be asynchronous, or planned and made again; ranks may differ in where results are."""
-    for dtype in (np.float32, np.int64, BFLOAT16):
+    """A call may be asynchronous, or planned and made again; of much; ranks may differ in where results are."""
+    for dtype, count in ((np.float32, LARGE // comm.size), (np.int64, 6), (BFLOAT16, 6)):
         for results in ((NEW,), (IN_PLACE, OUT, NEW)):
             root = comm.size - 1
-            spec = Spec(collective, 6, np.dtype(dtype), root=root, results=results, rest=(2,))
+            spec = Spec(collective, count, np.dtype(dtype), root=root, results=results, rest=(2,))
             carry_out(comm, spec, form)
-
-
-@COLLECTIVES.behaviour(collective=tuple(SEMANTICS))
-def large_arrays(comm: Communicator, collective: str) -> None:
-    """Arrays of more than 1 MiB have their result to the last element."""
-    blocks = collective in (*BLOCKWISE, "neighbor_all_to_all")
-    count = LARGE // comm.size if blocks else LARGE
-    for dtype in (np.float32, np.int8, BFLOAT16):
-        carry_out(comm, Spec(collective, count, np.dtype(dtype), root=comm.size - 1))
 
 
 def growing(size: int) -> tuple[int, ...]:
@@ -144,9 +128,7 @@ def long(size: int) -> tuple[int, ...]:
     return tuple(20_001 * (rank % 2) + 1 for rank in range(size))
 
 
-@COLLECTIVES.behaviour(
-    called="{collective}_v", collective=BLOCKWISE, counts=(growing, only_the_last, long)
-)
+@COLLECTIVES.behaviour(collective=BLOCKWISE, counts=(growing, only_the_last, long))
 def uneven(comm: Communicator, collective: str, counts: Callable[[int], tuple[int, ...]]) -> None:
     """Blocks may differ in their rows, and some may have none; in place at any offset too."""
     for form in FORMS:
@@ -193,22 +175,6 @@ def bits_survive(comm: Communicator) -> None:
     same_bits(comm.all_to_all(tiled), tiled, "all_to_all")
 
 
-@COLLECTIVES.behaviour()
-def parts_of_larger_arrays(comm: Communicator) -> None:
-    """A contiguous piece of a larger array, at an odd address too, is written within its bounds."""
-    total = float(sum(range(comm.size)))
-    for odd in (0, 1, comm.rank % 2):
-        memory = np.full(8 * 12 + 1, 0x5A, np.uint8)
-        x = memory[odd + 16 : odd + 56].view(np.float64)
-        x[:] = comm.rank
-        before = memory.copy()
-        comm.all_reduce(x)
-        equal(x, np.full(5, total), "all_reduce")
-        equal(comm.all_gather(x), np.full((comm.size, 5), total), "all_gather")
-        memory[odd + 16 : odd + 56] = before[odd + 16 : odd + 56]
-        equal(memory, before, "beside it")
-
-
 def waits_for(comm: Communicator, late: int, barrier: Callable[[], object]) -> None:
     """Assert that no rank leaves a barrier before the last has come, which is `late`.
 
@@ -231,15 +197,3 @@ def barrier(comm: Communicator) -> None:
         waits_for(comm, late, comm.barrier)
         waits_for(comm, late, planned)
         waits_for(comm, late, lambda: comm.barrier(async_op=True).wait())
-
-
-@COLLECTIVES.behaviour()
-def many_calls_in_a_row(comm: Communicator) -> None:
-    """Calls of different kinds follow one another without confusing their messages."""
-    for step in range(25):
-        x = np.full(1 + step % 3, comm.rank + step, np.int64)
-        equal(comm.all_gather(x)[:, 0], np.arange(comm.size, dtype=np.int64) + step, "all_gather")
-        root = step % comm.size
-        comm.broadcast(x, root)
-        assert x[0] == root + step, "broadcast"
-        assert comm.all_reduce(x)[0] == comm.size * (root + step), "all_reduce"

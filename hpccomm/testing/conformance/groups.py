@@ -6,10 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from hpccomm.errors import RankMismatch
 from hpccomm.testing.conformance.case import Behaviours
-from hpccomm.testing.conformance.check import equal, raises
-from hpccomm.testing.conformance.trials import another
 
 if TYPE_CHECKING:
     from hpccomm.communicator import Communicator
@@ -70,49 +67,6 @@ def split_ranks(comm: Communicator) -> None:
             with group:
                 assert group.rank == ranks.index(comm.rank), f"ranks {ranks}"
                 assert members(group, comm) == ranks, f"ranks {ranks}"
-
-
-@GROUPS.behaviour(min_size=2)
-def split_ranks_that_differ(comm: Communicator) -> None:
-    """Ranks that list others get the error, on all ranks."""
-    ranks = [0] if comm.rank == comm.size - 1 else [0, 1]
-    with raises(RankMismatch, "split_ranks", "[0, 1]"):
-        comm.split_ranks(ranks)
-    comm.barrier()
-
-
-@GROUPS.behaviour(min_size=2)
-def shrink(comm: Communicator) -> None:
-    """The remaining ranks make a communicator, in their order; the others do nothing."""
-    everyone = range(comm.size)
-    for excluded in ([0], (comm.size - 1,), {*everyone} - {0}, everyone[1::2]):
-        # A parent whose ranks no longer count the same groups makes no more of them.
-        with comm.dup() as parent:
-            if comm.rank not in excluded:
-                stay = [rank for rank in everyone if rank not in excluded]
-                with parent.shrink(excluded) as group:
-                    assert members(group, comm) == stay, f"without {excluded}"
-                    if group.rank:
-                        with group.shrink([0], name="twice") as fewer:
-                            assert fewer.name == "twice", fewer.name
-                            assert members(fewer, comm) == stay[1:], "shrunk again"
-
-
-@GROUPS.behaviour()
-def groups_work_beside_their_parent(comm: Communicator) -> None:
-    """Asynchronous calls on a parent, on groups that overlap and on another one are under way at once."""
-    group, twin = comm.split(comm.rank % 2), comm.dup()
-    assert group is not None
-    with group, twin, another(comm, name="second") as second:
-        assert (second.rank, second.size, second.name) == (comm.rank, comm.size, "second"), second
-        assert second.backends == comm.backends, "backends"
-        ours, ranks, works = sum(members(group, comm)), sum(range(comm.size)), []
-        for scale in range(1, 6):
-            for each, expected in ((comm, ranks), (group, ours), (twin, ranks), (second, ranks)):
-                x = np.full(1000, comm.rank * scale, np.int64)
-                works.append((each.all_reduce(x, async_op=True), expected * scale))
-        for work, expected in reversed(works):
-            equal(work.wait(), np.full(1000, expected, np.int64))
 
 
 @GROUPS.behaviour()

@@ -3,26 +3,23 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Mapping
 from contextlib import contextmanager
 from itertools import cycle
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-import hpccomm
-from hpccomm import CommOptions, ReduceOp
+from hpccomm import CommOptions
 from hpccomm.errors import CollectiveTimeout, CommunicationError, RankMismatch
 from hpccomm.schedules.algorithms import ALGORITHMS
 from hpccomm.testing.conformance import capabilities
 from hpccomm.testing.conformance.case import Behaviours
 from hpccomm.testing.conformance.check import equal, happens, raises, takes
 from hpccomm.testing.conformance.collectives import BLOCKWISE
-from hpccomm.testing.conformance.groups import members
 from hpccomm.testing.conformance.inputs import MOVABLE, SHAPES
-from hpccomm.testing.conformance.oracle import IN_PLACE, OUT, Spec
+from hpccomm.testing.conformance.oracle import FLOAT32, IN_PLACE, OUT, Spec
 from hpccomm.testing.conformance.survival import SHORT, has_failed
-from hpccomm.testing.conformance.trials import FORMS, another, trial
+from hpccomm.testing.conformance.trials import FORMS, Place, another, trial
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -31,7 +28,7 @@ if TYPE_CHECKING:
     from hpccomm.testing.conformance.check import Array
 
 MEMORY = Behaviours("memory")
-SHARED_MEMORY = Behaviours("shared_memory", (capabilities.SHARED_MEMORY,))
+SHARED_MEMORY = Behaviours("shared_memory", capabilities.SHARED_MEMORY)
 
 REACHED = ("auto", "staging")
 """How peers reach arrays that are not registered: directly if that is possible, or by a copy."""
@@ -91,40 +88,20 @@ def arrays_outlive_their_communicator(comm: Communicator) -> None:
     equal(x, np.full((3, 50), comm.size, np.float32), "in another communicator")
 
 
-PLACES = {"plain": 64, "registered": 0, "view": 3}
-"""Where arrays lie: in memory of NumPy's, in memory of ``comm.empty``, or somewhere in that; and the
-number of guard bytes before and behind each."""
+PLACES = ("plain", "registered", "view")
+"""Where arrays lie: in memory of NumPy's, in memory of ``comm.empty``, or somewhere in that."""
 
 
-class Memory:
-    """Gives the arrays of one rank's call.
+def memory_in(comm: Communicator, place: str) -> Place:
+    """Return what gives the arrays of one rank's call memory in one of `PLACES`."""
 
-    Parameters
-    ----------
-    comm : Communicator
-        Gives registered memory.
-    place : str
-        One of `PLACES`.
-    """
+    def array(_name: str, count: int, dtype: np.dtype[Any]) -> Array:
+        if place == "view":
+            memory: Array = comm.empty(count * dtype.itemsize + 6, np.uint8)
+            return memory[3:-3].view(dtype)
+        return comm.empty(count, dtype) if place == "registered" else np.empty(count, dtype)
 
-    def __init__(self, comm: Communicator, place: str) -> None:
-        self._make = np.empty if place == "plain" else comm.empty
-        self._guard = PLACES[place]
-        self._watched: list[Array] = []
-
-    def __call__(self, _name: str, count: int, dtype: np.dtype[Any]) -> Array:
-        """Return an array of `count` elements."""
-        guard, nbytes = self._guard, count * dtype.itemsize
-        memory: Array = self._make(nbytes + 2 * guard, np.uint8)
-        memory.fill(0xA5)
-        self._watched.append(memory)
-        return memory[guard : guard + nbytes].view(dtype)
-
-    def check(self, what: str) -> None:
-        """Assert that nothing was written before and behind the arrays."""
-        for memory in self._watched:
-            outside = (memory[: self._guard], memory[len(memory) - self._guard :])
-            assert all((part == 0xA5).all() for part in outside), f"{what}: written beside an array"
+    return array
 
 
 @contextmanager
@@ -135,7 +112,7 @@ def node_of(comm: Communicator, reached: str) -> Iterator[Communicator]:
         yield other.node_comm
 
 
-@SHARED_MEMORY.behaviour(collective=COLLECTIVES, reached=REACHED, place=tuple(PLACES))
+@SHARED_MEMORY.behaviour(collective=COLLECTIVES, reached=REACHED, place=PLACES)
 def arrays_lie_anywhere(comm: Communicator, collective: str, reached: str, place: str) -> None:
     """In registered memory or not; in place or not; of many segments and of hardly any element."""
     with node_of(comm, reached) as node:
@@ -146,59 +123,22 @@ def arrays_lie_anywhere(comm: Communicator, collective: str, reached: str, place
         for count in counts if node.size > 1 else ():
             for results in ((OUT,), (IN_PLACE, OUT), (IN_PLACE,)):
                 spec = Spec(collective, count, root=node.size // 2, results=results)
-                memory = Memory(node, place)
-                trial(node, spec, memory).run(node, next(forms), algorithm="shm")
-                memory.check(f"{spec}, {place}")
+                made = trial(node, spec, memory_in(node, place))
+                made.run(node, next(forms), algorithm="shm")
 
 
-@SHARED_MEMORY.behaviour(reached=REACHED)
-def groups(comm: Communicator, reached: str) -> None:
-    """Groups share memory as well, with ranks in another order; arrays are of any of them."""
-    x = comm.empty(1000, np.float32)
-    with node_of(comm, reached) as node:
-        group = node.split(node.rank % 2, key=-node.rank)
-        assert group is not None
-        ranks = members(group, node)
-        how: Any = {"algorithm": "shm"} if len(ranks) > 1 else {}
-        x.fill(node.rank)
-        group.all_reduce(x, **how)
-        equal(x, np.full(1000, sum(ranks), np.float32), f"group of {ranks}")
-        for root in {0, group.size - 1}:
-            x.fill(node.rank)
-            group.broadcast(x, root, **how)
-            equal(x, np.full(1000, ranks[root], np.float32), f"from {ranks[root]}")
-        group.finalize()
-
-
-Differing = Callable[["Communicator", "Array", bool], object]
-"""A call on an array, which one rank makes in another way."""
-
-DIFFERENCES: Mapping[str, Differing] = {
-    "size": lambda comm, x, odd: comm.all_reduce(x[: len(x) - odd], algorithm="shm"),
-    "op": lambda comm, x, odd: comm.all_reduce(
-        x, ReduceOp.MAX if odd else ReduceOp.SUM, algorithm="shm"
-    ),
-    "factor": lambda comm, x, odd: comm.all_reduce(x, hpccomm.premul_sum(2 + odd), algorithm="shm"),
-    "root": lambda comm, x, odd: comm.broadcast(x, int(odd), algorithm="shm"),
-    "collective": lambda comm, x, odd: (
-        comm.broadcast(x, algorithm="shm") if odd else comm.all_reduce(x, algorithm="shm")
-    ),
-}
-
-
-@SHARED_MEMORY.behaviour(difference=tuple(DIFFERENCES), reached=REACHED, min_size=2, fails=True)
-def calls_that_differ(comm: Communicator, difference: str, reached: str) -> None:
+@SHARED_MEMORY.behaviour(reached=REACHED, min_size=2, fails=True)
+def calls_that_differ(comm: Communicator, reached: str) -> None:
     """All ranks of the node get the error, at once; no memory was touched."""
     with node_of(comm, reached) as shared:
         if shared.size > 1:
             with shared.dup() as node:
-                memory = Memory(node, "view")
-                x = memory("x", 1000, np.dtype(np.float32))
+                odd = node.rank == node.size - 1
+                x = node.empty(1000, np.float32)
                 x.fill(node.rank)
                 with takes(), raises(RankMismatch, "rank", str(node.size - 1)):
-                    DIFFERENCES[difference](node, x, node.rank == node.size - 1)
+                    node.all_reduce(x[: 1000 - odd], algorithm="shm")
                 equal(x, np.full(1000, node.rank, np.float32), "x")
-                memory.check(difference)
                 has_failed(node)
                 node.abort()
         comm.barrier()
@@ -216,20 +156,20 @@ def meet(comm: Communicator) -> None:
     happens(lambda: all([work.done() for work in works]), "all ranks come")  # noqa: C419 (each goes on)
 
 
-@SHARED_MEMORY.behaviour(place=tuple(PLACES), min_size=2, fails=True)
+@SHARED_MEMORY.behaviour(place=PLACES, min_size=2, fails=True)
 def a_rank_that_comes_late(comm: Communicator, place: str) -> None:
     """After the others have left the call, it does not write to memory that they may reuse."""
     # On one node the node's communicator is `comm` itself, which is needed when the other has failed.
     home = comm.node_comm
-    node, memory = home.dup(), Memory(comm, place)
+    node = home.dup()
     late = node.rank == node.size - 1
-    x = memory("x", 10_000, np.dtype(np.float32))
+    x = memory_in(comm, place)("x", 10_000, FLOAT32)
     x.fill(1)
     others: list[Array] = []
     if not late:
         with raises(CollectiveTimeout, "all_reduce"):
             node.all_reduce(x, algorithm="shm", timeout=SHORT)
-        del x, memory
+        del x
         others = [make(10_000, np.float32) for make in (comm.empty, np.empty) for _ in range(4)]
         for other in others:
             other.fill(7)

@@ -63,21 +63,14 @@ class Trial:
         spec = self.part.spec
         call: Callable[..., Any] = getattr(comm, spec.call)
         what = f"{spec.op} of {spec.dtype}, {spec}, {form}, {how}"
-        exact = "deterministic" in how
-        if form == "plan":
-            planned = comm.plan(spec.call, **self.arguments, **how)
-            self._make(planned, what, exact=exact)
-            self._make(planned, f"{what}, again", exact=exact, seed=1)
-        elif form == "asynchronous":
-            self._make(
-                lambda: call(**self.arguments, **how, async_op=True).wait(), what, exact=exact
-            )
-        else:
-            self._make(lambda: call(**self.arguments, **how), what, exact=exact)
-
-    def _make(self, call: Callable[[], Any], what: str, *, exact: bool, seed: int = 0) -> None:
-        self.fill(seed)
-        self.check(call(), what, exact=exact, seed=seed)
+        calls: list[Callable[[], Any]] = [lambda: call(**self.arguments, **how)]
+        if form == "asynchronous":
+            calls = [lambda: call(**self.arguments, **how, async_op=True).wait()]
+        elif form == "plan":
+            calls = [comm.plan(spec.call, **self.arguments, **how)] * 2
+        for seed, make in enumerate(calls):
+            self.fill(seed)
+            self.check(make(), what, exact="deterministic" in how, seed=seed)
 
     def fill(self, seed: int = 0) -> None:
         """Fill the arrays with their contents before the call; another seed has other values."""
@@ -85,9 +78,9 @@ class Trial:
         given, wanted = part.given(), part.wanted()
         if self.target is not None:
             assert wanted is not None
-            put(self.target, poison(wanted))
+            self.target[...] = poison(wanted, self.target.shape)
         if given is not None:
-            put(self.arguments["x"], given)
+            self.arguments["x"][...] = given
 
     def check(self, outcome: Any, what: str, *, exact: bool = False, seed: int = 0) -> None:
         """Look at what a call returned that was made after `fill`, and at its arrays."""
@@ -119,20 +112,12 @@ class Trial:
             equal(x, stays, f"{what}, x")
 
 
-def put(array: Array, values: Array) -> None:
-    """Write into an array, be it read-only."""
-    writeable = array.flags.writeable
-    array.flags.writeable = True
-    array[...] = values.reshape(array.shape)
-    array.flags.writeable = writeable
-
-
 def anywhere(_name: str, count: int, dtype: np.dtype[Any]) -> Array:
     """Return memory of NumPy's."""
     return np.empty(count, dtype)
 
 
-def trial(comm: Communicator, spec: Spec, place: Place = anywhere, *, frozen: bool = True) -> Trial:
+def trial(comm: Communicator, spec: Spec, place: Place = anywhere) -> Trial:
     """Return the trial of `spec` on this rank. Local.
 
     Parameters
@@ -143,8 +128,6 @@ def trial(comm: Communicator, spec: Spec, place: Place = anywhere, *, frozen: bo
         Equal on all ranks.
     place : callable
         Gives the arrays' memory; ranks may differ in it.
-    frozen : bool
-        What the call need not write is read-only.
     """
     part = RankView(spec, comm.rank, comm.size)
     given, wanted, meaning = part.given(), part.wanted(), part.meaning
@@ -159,7 +142,6 @@ def trial(comm: Communicator, spec: Spec, place: Place = anywhere, *, frozen: bo
     if not meaning.takes_out:
         assert wanted is not None
         x = array("x", wanted)
-        x.flags.writeable = given is None or not frozen
         return Trial(part, {"x": x, **arguments}, x)
     if given is not None and wanted is not None and result == IN_PLACE:
         x, out = overlapping(part, given, wanted, array)
@@ -168,7 +150,6 @@ def trial(comm: Communicator, spec: Spec, place: Place = anywhere, *, frozen: bo
         x = array("x", given)
         if wanted is not None and result == NEW and not meaning.makes:
             return Trial(part, {"x": x, **arguments}, x)
-        x.flags.writeable = not frozen
     if wanted is not None and (given is None or result != NEW):
         out = array("out", wanted.reshape(-1) if result == FLAT else wanted)
     return Trial(part, {"x": x, "out": out, **arguments}, out)
@@ -190,7 +171,7 @@ def overlapping(
 
 def carry_out(comm: Communicator, spec: Spec, form: str = "call", **how: Any) -> None:
     """Make the call that is asked for, on arrays of NumPy's; collective over `comm`."""
-    trial(comm, spec, frozen=False).run(comm, form, **how)
+    trial(comm, spec).run(comm, form, **how)
 
 
 def another(comm: Communicator, **keywords: Any) -> Communicator:

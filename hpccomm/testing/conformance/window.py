@@ -8,13 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hpccomm import CommOptions, ReduceOp, WindowOp
-from hpccomm.errors import CollectiveTimeout, CommunicatorAborted
-from hpccomm.reductions import meaningful
+from hpccomm import CommOptions, ReduceOp
 from hpccomm.testing.conformance import capabilities
 from hpccomm.testing.conformance.case import Behaviours
-from hpccomm.testing.conformance.check import equal, raises
-from hpccomm.testing.conformance.inputs import RECORD, moved, poison, reduced, reduction
+from hpccomm.testing.conformance.check import equal
+from hpccomm.testing.conformance.inputs import RECORD, moved, poison, reduction
 from hpccomm.testing.conformance.transport import around
 from hpccomm.testing.conformance.trials import another
 
@@ -23,12 +21,10 @@ if TYPE_CHECKING:
 
     from hpccomm.communicator import Communicator
 
-WINDOW = Behaviours("window", (capabilities.WINDOWS,))
+WINDOW = Behaviours("window", capabilities.WINDOWS)
 
 MEMORY = ("auto", "off")
 """`CommOptions.shared_memory`: ranks of a node reach each other's memory, or use `OneSided` alone."""
-
-OPS = (ReduceOp.SUM, ReduceOp.MIN, ReduceOp.BXOR)
 
 
 @contextmanager
@@ -98,40 +94,6 @@ def large_parts(comm: Communicator, memory: str, length: int, registered: bool) 
         equal(mine[1:-1], added, "accumulate")
 
 
-@WINDOW.behaviour(memory=MEMORY, dtype=(np.dtype(np.int64), np.dtype(np.float32)))
-def accumulate_from_all_at_once(comm: Communicator, memory: str, dtype: np.dtype[Any]) -> None:
-    """Every rank folds into the same elements of every rank; no contribution is lost."""
-    size, length = comm.size, 37
-    mine = np.zeros(length + 2, dtype)
-    with reaching(comm, memory) as on, on.window(mine) as window:
-        for op in OPS:
-            if not meaningful(op, dtype):
-                continue
-            # One contribution more than ranks: what was there before.
-            source = reduced(op, size + 1, (length,), dtype)
-            mine[1:-1] = source[size]
-            window.fence()
-            for step in range(size):
-                window.accumulate(source[comm.rank], (comm.rank + step) % size, 1, op)
-            window.fence()
-            equal(mine[1:-1].copy(), reduction(op, source), f"{op.name}")
-            assert mine[0] == mine[-1] == 0, f"{op.name} beside the elements"
-
-
-@WINDOW.behaviour(memory=MEMORY)
-def fences_part_epochs(comm: Communicator, memory: str) -> None:
-    """Each epoch sees all data of the last one, and none of the next one."""
-    mine = np.full((2, comm.size), -1, np.int32)
-    with reaching(comm, memory) as on, on.window(mine) as window:
-        for epoch in range(8):
-            half = epoch % 2
-            for rank in range(comm.size):
-                x = np.array([10 * epoch + comm.rank], np.int32)
-                window.put(x, rank, half * comm.size + comm.rank)
-            window.fence()
-            equal(mine[half], 10 * epoch + np.arange(comm.size, dtype=np.int32), f"{epoch}")
-
-
 @WINDOW.behaviour()
 def signals_are_counted(comm: Communicator) -> None:
     """Signals of one rank and index are taken one by one; other indices are other signals."""
@@ -160,34 +122,6 @@ def signals_are_counted(comm: Communicator) -> None:
 
 
 @WINDOW.behaviour(memory=MEMORY)
-def tickets(comm: Communicator, memory: str) -> None:
-    """Ranks that hammer a counter each get another ticket, all of them in turn, and none is lost.
-
-    Some draw by `fetch_and_op`, some by `compare_and_swap`, and `accumulate` counts beside them: all of them
-    are atomic with each other.
-    """
-    turns, mine, drawn = 30, np.zeros(2, np.int64), []
-    with reaching(comm, memory) as on, on.window(mine) as window:
-        for turn in range(turns):
-            if (comm.rank + turn) % 3:
-                drawn.append(int(window.fetch_and_op(1, 0)))
-            else:
-                seen = window.fetch_and_op(0, 0, op=WindowOp.NO_OP)
-                while (value := window.compare_and_swap(seen + 1, seen, 0)) != seen:
-                    seen = value
-                drawn.append(int(seen))
-            window.accumulate(np.array([1, 1]), 0)
-            drawn.append(int(window.fetch_and_op(np.array([0, 1]), 0, op=ReduceOp.SUM)[0]))
-        window.fence()
-        total = turns * comm.size
-        if comm.rank == 0:
-            equal(mine, np.array([2 * total, 2 * total]), "counts")
-        assert drawn == sorted(drawn), f"a ticket came after a later one: {drawn}"
-        tickets = [ticket for each in comm.all_gather_object(drawn[::2]) for ticket in each]
-        assert len(set(tickets)) == total, f"two ranks drew the same of {sorted(tickets)}"
-
-
-@WINDOW.behaviour(memory=MEMORY)
 def a_lock_of_ones_own(comm: Communicator, memory: str) -> None:
     """A lock made of `compare_and_swap` excludes other ranks between a read and a later `put`."""
     mine, owner = np.zeros(2), comm.size - 1
@@ -202,15 +136,3 @@ def a_lock_of_ones_own(comm: Communicator, memory: str) -> None:
             assert freed == comm.rank + 1.0, f"{freed} held the lock of rank {comm.rank}"
         window.fence()
         equal(mine, np.array([0.0, 5.0 * comm.size if comm.rank == owner else 0.0]), "the count")
-
-
-@WINDOW.behaviour(fails=True)
-def wait_signal_has_a_deadline(comm: Communicator) -> None:
-    """A signal that does not come is a `CollectiveTimeout`; then the communicator has failed."""
-    window = comm.window(np.zeros(3))
-    with raises(CollectiveTimeout, "wait_signal"):
-        window.wait_signal(0, timeout=0.05)
-    with raises(CommunicatorAborted):
-        window.put(np.zeros(1), 0)
-    window.close()
-    assert window.closed, "closing is local then"
