@@ -55,6 +55,8 @@ def every() -> Iterator[Which]:
                     seen.append(build)
                     yield Which(collective, name, deterministic)
         for name, algorithm in named.items():
+            if algorithm.direct is not None:
+                yield Which(collective, name, form="direct")
             if algorithm.staged is not None:
                 yield Which(
                     collective, name, algorithm.shared and collective in REDUCTIONS, "staged"

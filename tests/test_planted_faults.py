@@ -252,11 +252,13 @@ def planted(which: Which, fault: Fault) -> Iterator[tuple[int, Rounds]]:
             yield number, wrong
 
 
-POSSIBLE = [(which, fault) for fault in FAULTS for which in EVERY if any(planted(which, fault))]
+BUILDS = [each for each in EVERY if each.form != "direct"]
+"""Without those in which a barrier is held more often than the proof needs."""
+POSSIBLE = [(which, fault) for fault in FAULTS for which in BUILDS if any(planted(which, fault))]
 
 
 def test_each_fault_has_its_places() -> None:
-    for which in EVERY:
+    for which in BUILDS:
         for fault in FAULTS:
             assert (which, fault) in POSSIBLE or not expected_in(fault, which)
     assert {fault for _, fault in POSSIBLE} == set(FAULTS)
@@ -275,7 +277,9 @@ def test_a_planted_fault_is_found(which: Which, fault: Fault, pytestconfig: pyte
             prove_all([closed([*channels[:number], wrong, *channels[number + 1 :]])])
 
 
-@pytest.mark.parametrize("which", [each for each in EVERY if each.collective != "barrier"], ids=str)
+@pytest.mark.parametrize(
+    "which", [each for each in BUILDS if each.collective != "barrier"], ids=str
+)
 def test_two_channels_on_one_cell_are_found(which: Which) -> None:
     assert sound(which)
     channels, closed = opened(which)
