@@ -12,7 +12,7 @@ from hpccomm.testing.conformance.trials import trial
 
 def carried_out(comm, spec, **how):
     """Make the call of `spec` on device arrays, twice, and check it; collective over `comm`."""
-    host = trial(comm, spec, frozen=False)
+    host = trial(comm, spec)
     host = replace(host, arguments={**host.arguments, **how})
     with stream_of(comm) as stream:
         DeviceTrial(host, cupy).run(comm, "call")
