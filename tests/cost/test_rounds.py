@@ -169,9 +169,3 @@ def test_a_new_name_is_priced_by_its_schedule(monkeypatch):
     seconds = walked(build(world(3), call, tuning), LINE, itemsize=4)
     slow = replace(LINE, overhead=7.0)
     assert price(slow, call, "new", tuning) == price(slow, call, build, tuning) == seconds + 7
-
-
-def test_one_rank_only_copies():
-    alone = Network("alone", 1, 1, reduce=4.0, inner=None, across=None, copy=8.0)
-    call, build = call_of("all_reduce", 1, 64), ALGORITHMS["all_reduce"]["ring"].build
-    assert price(alone, call, build, Tuning(whole, 1)) == 8

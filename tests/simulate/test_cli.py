@@ -14,7 +14,6 @@ from hpccomm.cli.main import main
 from hpccomm.comparison.crossovers import crossovers
 from hpccomm.results import reader
 from hpccomm.schedules.cost.network_files import load, parse
-from hpccomm.units import rounded_size
 
 SMALL = ("--cluster", "lab1g", "-b", "1K", "-e", "1M", "-f", "32")
 
@@ -334,15 +333,3 @@ def test_what_ties_is_named_together():
     lines = text("all", curves).splitlines()
     assert lines[2].endswith("one = other")
     assert "# Crossover: none between these sizes" in lines
-
-
-def test_sizes_in_words():
-    assert [
-        rounded_size(value) for value in (7, 1500, (1 << 20) - 1, 3 << 20, 1.5 * (1 << 30))
-    ] == [
-        "7 B",
-        "1.465 KiB",
-        "1 MiB",
-        "3 MiB",
-        "1.5 GiB",
-    ]

@@ -64,12 +64,6 @@ def test_the_ready_ones_are_those_that_are_named():
     assert (ib.nodes, ib.ranks_per_node, ib.across.ports) == (32, 8, 8)
 
 
-def test_every_text_survives_being_written():
-    network = read('description = "a \\"quoted\\" \\\\ line\\nand ü"\n' + PAIRS)
-    assert parse(dump(network), "pairs", "pairs.toml") == network
-    assert network.description == 'a "quoted" \\ line\nand ü'
-
-
 def test_files_are_read(tmp_path):
     file = tmp_path / "mine.toml"
     file.write_text(PAIRS)
@@ -149,7 +143,7 @@ def test_resizing_changes_the_number_of_nodes():
 
 
 def test_any_text_of_a_description_comes_back():
-    network = replace(load("lab1g"), description='"a" \\ \n \U000f0000 \udc80')
+    network = replace(load("lab1g"), description='"a" \\ ü \n \U000f0000 \udc80')
     wanted = replace(network, description=network.description.replace("\udc80", "\ufffd"))
     assert parse(dump(network), "lab1g", "odd") == wanted
 
@@ -161,13 +155,10 @@ def test_any_text_of_a_description_comes_back():
         ("reduce = 1" + "0" * 5000, "is not TOML"),
         ("reduce = 1e-320", "reduce is 1e-320; give bytes a second"),
         ("reduce = 1\noverhead = 1" + "0" * 400, "overhead is a huge integer; give seconds"),
+        ("reduce = 1\nnodes = 1" + "0" * 400, "nodes is a huge integer; give an integer"),
     ],
 )
 def test_numbers_that_cannot_be_reckoned_with_are_refused(given, said):
+    nodes = "" if "nodes" in given else "nodes = 1\n"
     with pytest.raises(ConfigurationError, match=said):
-        parse(f"nodes = 1\nranks_per_node = 1\n{given}\n", "odd", "odd")
-
-
-def test_nodes_without_end_are_refused():
-    with pytest.raises(ConfigurationError, match="nodes is a huge integer; give an integer"):
-        parse("nodes = 1" + "0" * 400 + "\nranks_per_node = 1\nreduce = 1\n", "odd", "odd")
+        parse(f"{nodes}ranks_per_node = 1\n{given}\n", "odd", "odd")
