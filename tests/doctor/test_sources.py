@@ -12,6 +12,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from planted_sysfs import plant
 
 from hpccomm.doctor import facts, job, judge, rank
 from hpccomm.doctor.reading import KINDS, rows
@@ -25,13 +26,6 @@ Max processes             96365                96365                processes
 Max open files            1024                 524288               files
 Max locked memory         65536                65536                bytes
 """
-
-
-def plant(root: Path, files: dict[str, str]) -> None:
-    for name, text in files.items():
-        file = root / name
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(text)
 
 
 def test_the_table_of_files_is_sound():

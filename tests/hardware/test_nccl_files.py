@@ -38,28 +38,25 @@ def test_a_dgx_a100():
     assert "bandwidth = 240000000000.0" in cluster.described(node, 2, 2)
 
 
-def test_a_file_for_virtual_machines_has_parts_without_names():
-    found = connections("ndv4.xml")
-    assert found["GPU0", "NIC0"] == found["GPU1", "NIC1"] == "PIX"
-    assert found["GPU0", "GPU1"] == "SYS"
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        # A file for virtual machines has parts without names.
+        ("ndv4.xml", {"GPU0 NIC0": "PIX", "GPU1 NIC1": "PIX", "GPU0 GPU1": "SYS"}),
+        # An interface without PCI; NCCL has no letters for NODE.
+        ("dgx1.xml", {"GPU0 GPU1": "NV1", "GPU1 GPU2": "NV2", "GPU0 bond0": "PHB"}),
+        # Links whose other end is not there.
+        ("mi100.xml", {"GPU0 GPU2": "XGMI", "GPU2 mlx5_0": "SYS"}),
+        # Links whose speed is hidden.
+        ("t4.xml", {"GPU0 mlx5_0": "PIX", "GPU0 GPU4": "PHB"}),
+    ],
+)
+def test_other_machines(name, expected):
+    found = connections(name)
+    assert {pair: found[tuple(pair.split())] for pair in expected} == expected
 
 
-def test_direct_links_and_an_interface_without_pci():
-    found = connections("dgx1.xml")
-    assert found["GPU0", "GPU1"] == "NV1"
-    assert found["GPU1", "GPU2"] == "NV2"
-    assert found["GPU0", "bond0"] == "PHB"  # NCCL has no letters for NODE
-
-
-def test_gpus_of_amd_and_links_whose_other_end_is_not_there():
-    found = connections("mi100.xml")
-    assert found["GPU0", "GPU2"] == "XGMI"
-    assert found["GPU2", "mlx5_0"] == "SYS"
-
-
-def test_links_whose_speed_is_hidden():
-    found = connections("t4.xml")
-    assert (found["GPU0", "mlx5_0"], found["GPU0", "GPU4"]) == ("PIX", "PHB")
+def test_a_link_whose_speed_is_hidden_has_no_lanes():
     assert {each.lanes for each in read_topology(FILES / "t4.xml").components} == {""}
 
 

@@ -166,12 +166,6 @@ def test_what_a_program_sets_is_overridden():
     assert not verdict("NCCL_MAX_CTAS=4", Surroundings(options=("minCTAs",))).fault
 
 
-def test_values_of_unknown_names_are_not_kept():
-    found = judge_all([VariableSetting("NCCL_API_TOKEN", "hidden")], Surroundings())
-    assert [each.value for each in found] == [""]
-    assert judge_all([VariableSetting("AWS_SECRET_ACCESS_KEY", "hidden")], Surroundings()) == []
-
-
 def test_the_files_are_read_as_nccl_reads_them(tmp_path: Path):
     own, site = tmp_path / "own.conf", tmp_path / "site.conf"
     own.write_text(
