@@ -27,7 +27,9 @@ def test_defaults() -> None:
     assert merged.hints == {}
 
 
-def test_variables_come_before_defaults(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_keywords_and_options_come_before_variables_and_those_before_defaults(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setenv("HPCCOMM_BACKEND", "loopback")
     monkeypatch.setenv("HPCCOMM_TIMEOUT", "inf")
     monkeypatch.setenv("HPCCOMM_SLOW_CALL", "2.5")
@@ -36,14 +38,6 @@ def test_variables_come_before_defaults(monkeypatch: pytest.MonkeyPatch) -> None
     merged = merge("auto", None, None)
     assert (merged.backend, merged.algorithm, merged.segment) == ("loopback", "ring", 4096)
     assert (merged.timeout, merged.slow_call) == (math.inf, 2.5)
-
-
-def test_options_and_keywords_come_before_variables(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HPCCOMM_BACKEND", "loopback")
-    monkeypatch.setenv("HPCCOMM_TIMEOUT", "7")
-    monkeypatch.setenv("HPCCOMM_SLOW_CALL", "2.5")
-    monkeypatch.setenv("HPCCOMM_ALGORITHM", "ring")
-    monkeypatch.setenv("HPCCOMM_SEGMENT", "4096")
     options = CommOptions(
         slow_call=math.inf, algorithm="auto", segment=64, self_check=False, hints={"a": "b"}
     )

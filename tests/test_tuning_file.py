@@ -43,6 +43,10 @@ def chosen(comm: hpccomm.Communicator) -> list[tuple[str, int | None]]:
     return [(choice.algorithm, choice.segment) for choice in choices]
 
 
+def reason(comm: hpccomm.Communicator) -> str:
+    return comm.explain("all_reduce", np.ones(4096, np.uint8)).reason
+
+
 def test_auto_goes_by_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = write(tmp_path / "t.h5", shape())
     told = run_ranks(RANKS, chosen, options=CommOptions(tuning_file=file))
@@ -56,15 +60,7 @@ def test_auto_goes_by_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert segmented[0][2] == ("chain", 8192)
     built_in = run_ranks(RANKS, chosen, options=CommOptions(tuning_file=""))
     assert built_in != told
-
-
-def test_the_reason_names_the_file(tmp_path: Path) -> None:
-    file = write(tmp_path / "t.h5", shape())
-
-    def reason(comm: hpccomm.Communicator) -> str:
-        return comm.explain("all_reduce", np.ones(4096, np.uint8)).reason
-
-    said = run_ranks(RANKS, reason, options=CommOptions(tuning_file=file))[0]
+    said = run_ranks(RANKS, reason)[0]
     assert f"from 1000 bytes on by tuning file {file}, measured on 2026-11-21" in said
 
 
@@ -78,11 +74,11 @@ def test_groups_go_by_the_table_of_their_size(tmp_path: Path) -> None:
         return choice.algorithm, choice.reason
 
     both = write(tmp_path / "both.h5", shape(2), shape())
-    name, reason = run_ranks(RANKS, of_group, options=CommOptions(tuning_file=both))[0]
-    assert (name, "tuning file" in reason) == ("chain", True)
+    name, said = run_ranks(RANKS, of_group, options=CommOptions(tuning_file=both))[0]
+    assert (name, "tuning file" in said) == ("chain", True)
     alone = write(tmp_path / "alone.h5", shape())
-    reason = run_ranks(RANKS, of_group, options=CommOptions(tuning_file=alone))[1][1]
-    assert "built-in table" in reason
+    said = run_ranks(RANKS, of_group, options=CommOptions(tuning_file=alone))[1][1]
+    assert "built-in table" in said
 
 
 def everywhere(ranks: int, options: CommOptions) -> list[str]:
@@ -101,14 +97,11 @@ def everywhere(ranks: int, options: CommOptions) -> list[str]:
 def test_a_file_of_another_shape_steps_aside_with_one_warning(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def opened(comm: hpccomm.Communicator) -> str:
-        return comm.explain("all_reduce", np.ones(4096, np.uint8)).reason
-
     file = write(tmp_path / "t.h5", shape()._replace(ranks=7, ranks_per_node=7))
     options = CommOptions(tuning_file=file)
     with caplog.at_level("WARNING", logger="hpccomm"):
-        reasons = run_ranks(RANKS, opened, options=options)
-        assert run_ranks(RANKS, opened, options=options) == reasons
+        reasons = run_ranks(RANKS, reason, options=options)
+        assert run_ranks(RANKS, reason, options=options) == reasons
     assert reasons == [reasons[0]] * RANKS
     assert "built-in table" in reasons[0]
     (said,) = caplog.messages
@@ -117,7 +110,7 @@ def test_a_file_of_another_shape_steps_aside_with_one_warning(
     assert "run `hpccomm tune` under the same mpiexec" in said
     # One of this shape counts, whatever others the file has.
     both = write(tmp_path / "both.h5", shape()._replace(ranks=7, ranks_per_node=7), shape())
-    assert "both.h5" in run_ranks(RANKS, opened, options=CommOptions(tuning_file=both))[0]
+    assert "both.h5" in run_ranks(RANKS, reason, options=CommOptions(tuning_file=both))[0]
 
 
 def test_ranks_that_name_different_files_are_refused_on_every_rank(tmp_path: Path) -> None:
