@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from cost.calls import call_of
 
-from hpccomm.bench.simulated.like import NAMES, Measurement, _has, _value, fit, like, measurements
+from hpccomm.bench.simulated.like import Measurement, fit, like, measurements, parameters
 from hpccomm.cli.main import main
 from hpccomm.errors import ResultsError
 from hpccomm.results import reader
@@ -85,13 +85,9 @@ def timed(network, algorithms, noise=0.0, seed=1):
     ]
 
 
-def values(network):
-    return {name: _value(network, name) for name in NAMES if _has(network, name)}
-
-
 def test_known_parameters_are_found():
     found = fit(UNKNOWN, timed(TRUTH, EVERYTHING))
-    assert values(found.network) == pytest.approx(values(TRUTH), rel=1e-6)
+    assert parameters(found.network) == pytest.approx(parameters(TRUTH), rel=1e-6)
     assert found.residuals == pytest.approx(0, abs=1e-9)
     assert not found.blank
 
@@ -99,8 +95,8 @@ def test_known_parameters_are_found():
 def test_noise_moves_them_by_about_their_errors():
     found = fit(UNKNOWN, timed(TRUTH, EVERYTHING, noise=0.02))
     assert 0.001 < found.errors["across bandwidth"] < 0.1
-    truth = values(TRUTH)
-    for name, value in values(found.network).items():
+    truth = parameters(TRUTH)
+    for name, value in parameters(found.network).items():
         assert value == pytest.approx(truth[name], rel=4 * found.errors[name])
 
 
@@ -138,7 +134,7 @@ def test_work_of_ranks_leaves_time_to_messages():
 
 def test_nothing_is_negative_and_what_was_not_fitted_is_as_described():
     found = fit(NODE_UNKNOWN, timed(NODE, EVERYTHING, noise=0.5, seed=3))
-    shown, described = values(found.network), values(NODE_UNKNOWN)
+    shown, described = parameters(found.network), parameters(NODE_UNKNOWN)
     assert all(value >= 0 for value in shown.values())
     assert {name: shown[name] for name in found.blank} == {
         name: described[name] for name in found.blank
@@ -256,7 +252,7 @@ def test_a_run_says_nothing_of_what_it_did_not_use(shared_job, tmp_path, capsys)
     assert said.count("unknown: no message of the run passed there") == 2  # [across]
     assert simulate("all_reduce", "--like", file, "--ranks", "4096", *ONE) == 2
     said = capsys.readouterr().err
-    assert "within one node of 2 ranks, and says nothing of the network between nodes" in said
+    assert "is one node of 2 ranks, and 4096 were asked for" in said
 
 
 def test_one_size_does_not_tell_latency_from_bandwidth(tmp_path, capsys):

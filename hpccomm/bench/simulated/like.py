@@ -11,7 +11,7 @@ powers of ten. No parameter is negative. Ports, what they share, and the time of
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -67,18 +67,30 @@ def measurements(run: Run, network: Network) -> tuple[list[Measurement], Counter
     channels = int(facts.get("channels", CHANNELS))
     used, others, samples = [], Counter[str](), WholeSamples(run)
     for index, row in enumerate(run.rows):
-        seconds = _seconds(row, samples(index))
-        why = _unusable(row)
-        if why or not seconds > 0:
-            others[why or "took no time, or its samples are damaged"] += 1
+        kept, seconds = samples(index), math.nan
+        if kept is not None:
+            seconds = float(np.median(kept.max(axis=1))) if len(kept) else row.time * 1e-6
+        why = _unusable(row, seconds)
+        if why:
+            others[why] += 1
             continue
-        call = _call(row, network.ranks)
-        tuning = Tuning(max(1, nbytes // call.dtype.itemsize), channels, network.topology())
-        used.append(Measurement(row, call, tuning, seconds))
+        root, dtype = max(row.root, 0), TYPES.get(row.dtype, np.dtype(np.uint8))
+        op, in_place = OPS.get(row.op, ReduceOp.SUM), row.in_place
+        calls = signatures(
+            row.collective,
+            network.ranks,
+            row.count,
+            root=root,
+            in_place=in_place,
+            dtype=dtype,
+            op=op,
+        )
+        tuning = Tuning(max(1, nbytes // dtype.itemsize), channels, network.topology())
+        used.append(Measurement(row, calls[root], tuning, seconds))
     return used, others, samples.damage()
 
 
-def _unusable(row: Row) -> str:
+def _unusable(row: Row, seconds: float) -> str:
     """Return why a row says nothing about the parameters; empty if it does."""
     what = DESCRIPTIONS.get(row.collective)
     if what is None or row.algorithm not in ALGORITHMS[row.collective]:
@@ -87,23 +99,9 @@ def _unusable(row: Row) -> str:
         return "its result was wrong"
     if what.peers:
         return f"{row.collective}: ranks send different amounts"
-    return "" if row.count or what.sends == "nothing" else "size 0: nothing is sent"
-
-
-def _call(row: Row, ranks: int) -> Signature:
-    root, op = max(row.root, 0), OPS.get(row.op, ReduceOp.SUM)
-    dtype = TYPES.get(row.dtype, np.dtype(np.uint8))
-    calls = signatures(
-        row.collective, ranks, row.count, root=root, in_place=row.in_place, dtype=dtype, op=op
-    )
-    return calls[root]
-
-
-def _seconds(row: Row, samples: np.ndarray | None) -> float:
-    """Return the time of a row; not a number if its samples are damaged."""
-    if samples is None:
-        return float("nan")
-    return float(np.median(samples.max(axis=1))) if len(samples) else row.time * 1e-6
+    if not row.count and what.sends != "nothing":
+        return "size 0: nothing is sent"
+    return "" if seconds > 0 else "took no time, or its samples are damaged"
 
 
 Floats = NDArray[np.float64]
@@ -117,11 +115,6 @@ than this fraction of the column."""
 
 NOTHING = 1e-6
 """A parameter is zero if it makes up less than this part of every row's time."""
-
-UNSURE = 0.25
-"""Relative standard error above which a parameter is called uncertain."""
-
-_ALL = (*PARAMETERS, "overhead")
 
 NAMES = (*PARAMETERS[:-1], "overhead", "copy")
 """The parameters, in order of priority: if two cannot be distinguished, only the first is fitted."""
@@ -182,15 +175,10 @@ def like(run: Run, described: Network | None, ranks: int | None) -> tuple[Networ
         If the run has too few rows of own algorithms, or its ranks are placed otherwise than one node
         after the other.
     UsageError
-        If the description is of other nodes, or nothing says what connects nodes.
+        If the description is of other nodes, or the result needs several nodes and nothing says what
+        connects them.
     """
     start = _start(run, described)
-    if start.across is None and (ranks or 1) > start.ranks_per_node:
-        raise UsageError(
-            f"{run.name} of {run.path.name} was measured within one node of {start.ranks} ranks, and says "
-            f"nothing of the network between nodes; give at most {start.ranks} --ranks, a run of several "
-            "nodes, or --cluster with a description that has [across]"
-        )
     used, others, damage = measurements(run, start)
     result = fit(start, used)
     untold = ", ".join(name for name in result.blank if name not in _OF_RANKS)
@@ -199,8 +187,7 @@ def like(run: Run, described: Network | None, ranks: int | None) -> tuple[Networ
             f"the {len(used)} rows of own algorithms of {run.name} do not tell {untold}; measure more sizes "
             "and algorithms, or give --cluster with a description"
         )
-    kept = "costs nothing" if described is None else f"as {described.name} has it"
-    report = "".join(f"# {line}\n" for line in _report(run, used, others, result, kept))
+    report = "".join(f"# {line}\n" for line in _report(run, used, others, result))
     return result.network.resized(ranks or start.ranks), report, damage
 
 
@@ -253,70 +240,66 @@ def fit(network: Network, rows: Sequence[Measurement]) -> Fit:
     @lru_cache(maxsize=1)
     def walk(free: tuple[str, ...], *values: float) -> tuple[Floats, Floats]:
         """Return the relative errors of the prices, and their derivatives by the free parameters."""
-        tried = _with(network, free, values)
+        tried = _with(network, dict(zip(free, values, strict=True)))
         priced = [linear_price(tried, each.call, each.row.algorithm, each.tuning) for each in rows]
         prices = np.array([price for price, _ in priced])
-        multiples = np.array([(*each, 1) for _, each in priced])
-        columns = multiples[:, [_ALL.index(name) for name in free]]
+        multiples = np.array([(*each[:-1], 1, each[-1]) for _, each in priced])  # of NAMES
+        columns = multiples[:, [NAMES.index(name) for name in free]]
         return prices / seconds - 1, columns / seconds[:, None]
 
-    begin = {name: _value(network, name) for name in NAMES if _has(network, name)}
+    def solve(free: tuple[str, ...], begin: list[float]) -> Any:
+        def errors(values: Floats) -> Floats:
+            return walk(free, *values)[0]
+
+        def derivatives(values: Floats) -> Floats:
+            return walk(free, *values)[1]
+
+        return least_squares(errors, begin, derivatives, bounds=(0, math.inf), x_scale="jac")
+
+    begin = parameters(network)
     blank = _indistinct(walk(tuple(begin), *begin.values())[1], tuple(begin))
     while True:
         free = tuple(name for name in begin if name not in blank)
-        found = least_squares(
-            lambda values, free: walk(free, *values)[0],
-            [begin[name] for name in free],
-            jac=lambda values, free: walk(free, *values)[1],
-            bounds=(0, math.inf),
-            x_scale="jac",
-            kwargs={"free": free},
-        )
+        found = solve(free, [begin[name] for name in free])
         residuals, columns = walk(free, *found.x)
         values = np.where((columns * found.x).max(axis=0) > NOTHING, found.x, 0)
         errors = _errors(columns, residuals) / np.where(values, values, math.nan)
-        told = list(zip(free, values, errors, strict=True))
-        work = [each for each in told if each[0] in _OF_RANKS]
-        weak = [name for name, value, error in work if not value or error > 1]
+        fitted = dict(zip(free, values.tolist(), strict=True))
+        uncertain = dict(zip(free, errors.tolist(), strict=True))
+        work = [name for name in free if name in _OF_RANKS]
+        weak = [name for name in work if not fitted[name] or uncertain[name] > 1]
         left = _indistinct(columns, free)
         if not left and weak:
             left = {weak[-1]: "its error is larger than itself"}
-        elif not left and work and not all(value for _, value, _ in told):
+        elif not left and work and not all(fitted.values()):
             # Work on a rank must not take the time of messages: such a fit cannot tell the two apart.
-            left = {work[-1][0]: "messages would take no time"}
+            left = {work[-1]: "messages would take no time"}
         if not left:
-            break
+            return Fit(_with(network, fitted), uncertain, blank, residuals)
         blank |= left
-        begin |= zip(free, values, strict=True)
-    return Fit(
-        _with(network, free, values.tolist()),
-        dict(zip(free, errors.tolist(), strict=True)),
-        blank,
-        residuals,
-    )
+        begin |= fitted
 
 
-def _has(network: Network, name: str) -> bool:
-    return getattr(network, name.split()[0]) is not None
+def parameters(network: Network) -> dict[str, float]:
+    """Return the parameters that a network has, in seconds: of a call, of a message, of a byte."""
+    shown = {}
+    for name in NAMES:
+        value: Any = network
+        for part in name.split():
+            value = value and getattr(value, part)
+        if value is not None:
+            shown[name] = float(value if name.endswith(_TIMES) else 1 / value)
+    return shown
 
 
-def _value(network: Network, name: str) -> float:
-    """Return a parameter in seconds: of a call, of a message, of a byte."""
-    part, _, of_level = name.partition(" ")
-    value = getattr(getattr(network, part), of_level) if of_level else getattr(network, part)
-    return float(value if name.endswith(_TIMES) else 1 / value)
-
-
-def _with(network: Network, names: Sequence[str], values: Sequence[float]) -> Network:
-    """Return the network with these parameters, in seconds."""
-    for name, value in zip(names, values, strict=True):
-        shown = value if name.endswith(_TIMES) else 1 / value if value > 0 else math.inf
+def _with(network: Network, seconds: Mapping[str, float]) -> Network:
+    """Return the network with these parameters."""
+    for name, value in seconds.items():
         part, _, of_level = name.partition(" ")
+        new: Any = value if name.endswith(_TIMES) else 1 / value if value > 0 else math.inf
         if of_level:
-            new: dict[str, Any] = {part: replace(getattr(network, part), **{of_level: shown})}
-        else:
-            new = {part: shown}
-        network = replace(network, **new)
+            new = replace(getattr(network, part), **{of_level: new})
+        network = replace(network, **{part: new})
     return network
 
 
@@ -348,11 +331,9 @@ def _errors(columns: Floats, residuals: Floats) -> Floats:
     return errors
 
 
-def _report(
-    run: Run, used: list[Measurement], others: Counter[str], result: Fit, kept: str
-) -> Iterator[str]:
-    """Yield the lines of the report; parameters that were not fitted were `kept`."""
-    network = result.network
+def _report(run: Run, used: list[Measurement], others: Counter[str], fitted: Fit) -> Iterator[str]:
+    """Yield the lines of the report."""
+    network, shown = fitted.network, parameters(fitted.network)
     yield (
         f"Like {run.name} of {run.path}: {network.ranks} ranks, {network.ranks_per_node} a node; "
         f"{len(used)} of {len(run.rows)} rows used"
@@ -361,20 +342,18 @@ def _report(
         yield f"  not used: {number} rows, {why}"
     yield f"{'parameter':<18}{'fitted':>14}   standard error"
     for name in NAMES:
-        if not _has(network, name):
-            yield f"{name:<18}{'':>14}   unknown: no message of the run passed there"
-            continue
-        value = _value(network, name)
+        value, error = shown.get(name, math.nan), fitted.errors.get(name, math.nan)
         speed = 1e-9 / value if value else math.inf
-        shown = f"{value * 1e6:.4g} us" if name.endswith(_TIMES) else f"{speed:.4g} GB/s"
-        error = result.errors.get(name, math.nan)
-        told = f"{error:.1%}{'; uncertain' * (error > UNSURE)}"
-        if name in result.blank:
-            told = f"not fitted, {kept}: {result.blank[name]}"
+        text = f"{value * 1e6:.4g} us" if name.endswith(_TIMES) else f"{speed:.4g} GB/s"
+        told = f"{error:.1%}"
+        if name not in shown:
+            text, told = "", "unknown: no message of the run passed there"
+        elif name in fitted.blank:
+            told = f"not fitted: {fitted.blank[name]}"
         elif math.isnan(error):
             told = "unknown: too few rows" if value else "no time is left for it"
-        yield f"{name:<18}{shown:>14}   {told}"
-    errors = np.abs(result.residuals)
+        yield f"{name:<18}{text:>14}   {told}"
+    errors = np.abs(fitted.residuals)
     worst = used[int(errors.argmax())].row
     yield (
         f"Fitted times differ from the measured ones by {np.median(errors):.1%} in the median, at most by "
