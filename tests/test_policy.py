@@ -67,9 +67,12 @@ def policy_of(rows: dict[tuple[str, str], TableRows], ranks: int = RANKS) -> Pol
     return Policy(shape, Table(shape, "2026-11-21", rows), "a table", lambda: network)
 
 
+def conditions(*, deterministic: bool = False, **given: bool) -> policy.Conditions:
+    return policy.Conditions(deterministic, **given)
+
+
 def decide(call: Signature, name: str = "auto", ranks: int = RANKS, **given: bool) -> PolicyChoice:
-    facts = {"native": False, "shared": False, "deterministic": False, **given}
-    return policy_of({}, ranks).decide(call, name, policy.Conditions(**facts))
+    return policy_of({}, ranks).decide(call, name, conditions(**given))
 
 
 @pytest.mark.parametrize("deterministic", [False, True])
@@ -104,30 +107,25 @@ def test_a_small_array_takes_few_messages_and_a_large_one_moves_few_bytes() -> N
 
 
 def test_far_from_what_was_measured_hpccomms_algorithms_are_compared_by_estimates() -> None:
-    facts = {"native": False, "shared": False, "deterministic": False}
     tables = Tables(Machine("Open MPI 5.0.11", "any", 1))
     near, far = tables.policy(place(6, 3)), tables.policy(place(1024, 64))
     call = ask("all_reduce", 1 << 22)
-    assert (
-        "built-in table for 6 ranks" in near.decide(call, "auto", policy.Conditions(**facts)).reason
-    )
-    said = far.decide(call, "auto", policy.Conditions(**facts)).reason
+    assert "built-in table for 6 ranks" in near.decide(call, "auto", conditions()).reason
+    said = far.decide(call, "auto", conditions()).reason
     assert "no table that fits was measured" in said
     assert "us on the network 'typical'" in said
     # What the backend does itself is not estimated: the nearest table counts.
-    facts["native"] = True
-    assert "built-in table" in far.decide(call, "auto", policy.Conditions(**facts)).reason
+    assert "built-in table" in far.decide(call, "auto", conditions(native=True)).reason
 
 
 def test_the_network_of_the_settings_decides_between_estimates() -> None:
-    facts = {"native": False, "shared": False, "deterministic": False}
     call, shape = ask("all_reduce", 1 << 12), place(1024, 64)
 
     def taken(latency: float, bandwidth: float) -> PolicyChoice:
         links = Level(latency, bandwidth, 1)
         network = Network("mine", 2, 1, 1e10, None, links)
         tables = Tables(Machine("", "any", 1), links=("mine", dump(network)))
-        return tables.policy(shape).decide(call, "auto", policy.Conditions(**facts))
+        return tables.policy(shape).decide(call, "auto", conditions())
 
     assert taken(1e-2, 1e10).algorithm in ("linear", "recursive_doubling")
     assert taken(1e-9, 1e6).algorithm not in ("linear", "recursive_doubling", "binomial")
@@ -162,13 +160,13 @@ def test_built_in_tables_take_what_applies(
 ) -> None:
     call = ask(collective, count, uniform=data.draw(st.booleans()))
     chooses = Tables(Machine(shape.library, "any", 1)).policy(shape)
-    facts = {
-        "native": data.draw(st.booleans()),
-        "shared": shape.nodes == 1 and shape.memory != "off",
-        "deterministic": collective in REDUCTIONS and data.draw(st.booleans()),
-    }
-    decision = chooses.decide(call, "auto", policy.Conditions(**facts))
-    assert decision.algorithm in policy.applicable(call, policy.Conditions(**facts))
+    asked = conditions(
+        native=data.draw(st.booleans()),
+        shared=shape.nodes == 1 and shape.memory != "off",
+        deterministic=collective in REDUCTIONS and data.draw(st.booleans()),
+    )
+    decision = chooses.decide(call, "auto", asked)
+    assert decision.algorithm in policy.applicable(call, asked)
     assert decision.pick.segment >= 0
 
 
@@ -197,10 +195,8 @@ def test_auto_follows_the_table_where_it_applies() -> None:
     }
     chooses = policy_of(rows)
 
-    def taken(count: int, *, native: bool, shared: bool, deterministic: bool = False) -> Pick:
-        call = ask("all_reduce", count)
-        how = {"native": native, "shared": shared, "deterministic": deterministic}
-        return chooses.decide(call, "auto", policy.Conditions(**how)).pick
+    def taken(count: int, name: str = "auto", **given: bool) -> Pick:
+        return chooses.decide(ask("all_reduce", count), name, conditions(**given)).pick
 
     assert taken(1023, native=True, shared=True) == Pick("native")
     assert taken(1024, native=True, shared=True) == Pick("shm", 65536)
@@ -210,20 +206,14 @@ def test_auto_follows_the_table_where_it_applies() -> None:
     apart = taken(8, native=True, shared=False, deterministic=True)
     assert apart == Pick("recursive_doubling")
     # An algorithm that a call names is run the way that the table has for it.
-    asked = {"native": True, "shared": True, "deterministic": False}
-    assert chooses.decide(ask("all_reduce", 1), "shm", policy.Conditions(**asked)).pick == Pick(
-        "shm", 65536
-    )
-    assert chooses.decide(ask("all_reduce", 1), "ring", policy.Conditions(**asked)).pick == Pick(
-        "ring", 1024, 3
-    )
+    assert taken(1, "shm", native=True, shared=True) == Pick("shm", 65536)
+    assert taken(1, "ring", native=True, shared=True) == Pick("ring", 1024, 3)
 
 
 def test_the_reason_tells_the_size_and_the_table() -> None:
     rows = {("broadcast", "native"): (TableRow(0, Pick("native")), TableRow(512, Pick("binomial")))}
     call = ask("broadcast", 200)
-    facts = {"native": True, "shared": False, "deterministic": False}
-    said = policy_of(rows).decide(call, "auto", policy.Conditions(**facts)).reason
+    said = policy_of(rows).decide(call, "auto", conditions(native=True)).reason
     assert said == "the fastest from 512 bytes on by a table"
 
 
@@ -247,14 +237,9 @@ def test_ranks_choose_alike_whatever_differs_between_them(
         ]
     shape = place()
     chooses = Tables(Machine(shape.library, "any", 1)).policy(shape)
-    facts = {
-        "native": native,
-        "shared": True,
-        "deterministic": deterministic and collective in REDUCTIONS,
-    }
-    assert (
-        len({chooses.decide(call, "auto", policy.Conditions(**facts)).pick for call in calls}) == 1
-    )
+    ordered = deterministic and collective in REDUCTIONS
+    asked = conditions(native=native, shared=True, deterministic=ordered)
+    assert len({chooses.decide(call, "auto", asked).pick for call in calls}) == 1
 
 
 def test_the_backends_own_way_comes_first_and_folds_in_no_order() -> None:
