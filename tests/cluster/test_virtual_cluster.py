@@ -6,12 +6,12 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from uuid import uuid4
 
 import pytest
+from until import until
 
 CHECKOUT = Path(__file__).parents[2]
 SCRIPT = CHECKOUT / "jobs" / "virtual_cluster.sh"
@@ -92,16 +92,6 @@ def inhabited(namespaces: set[str]) -> set[str]:
         except OSError:
             continue
     return namespaces & there
-
-
-def wait_until(reached: Callable[[], bool], seconds: float = 50.0) -> bool:
-    """Look again and again; return whether it was reached in time."""
-    deadline = time.monotonic() + seconds
-    while not reached():
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(0.05)
-    return True
 
 
 @pytest.mark.slow("three ranks start pytest and import all of hpccomm, on two hosts")
@@ -226,7 +216,7 @@ def test_nothing_is_left_of_a_run_that_is_ended(
 ) -> None:
     marker = uuid4().hex
     run = start(2, 1, "sh", "-c", "trap '' TERM INT; while :; do sleep 0.1; done", marker)
-    up = wait_until(lambda: len(namespaces_of(marker)) > 3 or run.poll() is not None)
+    until(lambda: len(namespaces_of(marker)) > 3 or run.poll() is not None)
     if run.poll() is not None:
         ended(run)
     # Those of the two hosts, the launcher's, and this one's, in which the script itself runs.
@@ -234,9 +224,8 @@ def test_nothing_is_left_of_a_run_that_is_ended(
     hosts = namespaces_of(marker) - {ours}
     run.send_signal(number)
     assert ended(run)[0] == status
-    assert up
     assert len(hosts) == 3
-    assert wait_until(lambda: not inhabited(hosts), seconds=30.0)
+    until(lambda: not inhabited(hosts))
     assert not namespaces_of(marker)
 
 

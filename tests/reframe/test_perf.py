@@ -113,16 +113,6 @@ def test_passes_as_a_job_of_slurm(reframe: Reframe, slurm: dict[str, str], start
     assert start in run.info.launcher
 
 
-@pytest.mark.thorough  # NotMet, below, has the figures of a program that measures nothing
-def test_references_that_are_not_met_fail_and_are_named(reframe: Reframe) -> None:
-    impossible = {"latency": [1e-6, None, 0.1], "bus_bandwidth": [1e9, -0.1, None]}
-    session = reframe("-n", "CpuLatency", *SMALL, *references("local:cpu", **MET | impossible))
-    assert session.status != 0
-    assert "Ran 1/1 test case(s) from 1 check(s) (1 failure(s)" in session.summary
-    (case,) = session.cases
-    assert_not_met(case, list(impossible))
-
-
 def assert_not_met(case: dict[str, Any], impossible: list[str]) -> None:
     """Assert that a case fails by these figures, and by no other."""
     assert case["fail_phase"] == "performance"

@@ -140,13 +140,6 @@ def test_what_takes_minutes_to_walk_through_is_refused(capsys):
     assert main([*command, "terms"]) == 0
 
 
-def test_ranks_change_the_number_of_nodes_and_the_last_may_be_filled_in_part(capsys):
-    given = ("all_gather", *SMALL, "--algorithm", "ring")
-    assert "#  cluster lab1g: 8 ranks, 2 a node, 4 nodes" in simulated(capsys, *given)
-    lines = simulated(capsys, *given, "--ranks", 13)
-    assert "#  cluster lab1g: 13 ranks, 2 a node, 7 nodes" in lines
-
-
 def test_skew_is_drawn_by_the_seed(capsys):
     given = ("all_reduce", *SMALL, "--algorithm", "ring", "--skew", "1e-2")
     first = numbers(simulated(capsys, *given))
