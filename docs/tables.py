@@ -13,7 +13,7 @@ from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective
 
 from hpccomm.bench.perf.collectives import COLLECTIVES
-from hpccomm.bench.perf.flags import FLAGS, OWN, SOUND
+from hpccomm.bench.perf.flags import FLAGS
 from hpccomm.bench.perf.names import OPS, TYPES
 from hpccomm.cli.main import VERBS
 from hpccomm.comparison.verdict import MEANINGS
@@ -113,7 +113,7 @@ def reductions() -> Iterator[Line]:
 def flags() -> Iterator[Line]:
     """Flags of perf, but for those that take their default alone."""
     yield "flag", "takes", "meaning"
-    for heading, group in {"own": OWN, "sound timing": SOUND, **FLAGS}.items():
+    for heading, group in FLAGS.items():
         if "only at their defaults" in heading:
             continue
         for flag in group:
