@@ -11,8 +11,7 @@ from numpy.typing import NDArray
 
 from hpccomm.communicator import object_transfer as transfer
 from hpccomm.communicator.core import Core, HasCore
-from hpccomm.communicator.lanes.message import ARRAYS, OBJECTS, REST, wire_tag
-from hpccomm.communicator.lanes.open_receives import ahead_of, in_order
+from hpccomm.communicator.lanes.message import ARRAYS, OBJECTS, REST, ahead_of, in_order, wire_tag
 from hpccomm.contracts.arrivals import ANY, Anything, Arrival, Arrivals, Wanted
 from hpccomm.contracts.fingerprint import CallFingerprint, of_message, with_peers
 from hpccomm.contracts.transport import DTYPES, Steps, dtype_code, dtype_of, mismatch, other_dtype

@@ -1,21 +1,29 @@
-"""Calls with listed counts. Neighbors first exchange what the user left out; `frames` does so for all ranks.
+"""Calls with listed counts, and without: then the ranks exchange the counts first, and make the call with them.
 
 Errors in this rank's arguments must be found before the exchange: afterwards the other ranks would
-wait for it. The methods with ``_v``, and those with neighbors, go through it.
+wait for it. What is exchanged also tells all ranks whether their arrays fit each other. The methods with ``_v``, and those with neighbors, go through it.
 """
 
+from collections.abc import Iterator
+from math import prod
+from struct import Struct
 from typing import Any, NamedTuple
+from zlib import crc32
 
 import numpy as np
+from numpy import ndarray
 
 from hpccomm.communicator.core import Core
 from hpccomm.communicator.resolving import Lists, check_counts, check_peers, row_shape
 from hpccomm.contracts.collectives import CALLS, Collective
+from hpccomm.contracts.fingerprint import compared
 from hpccomm.errors import BufferMismatch, UsageError
-from hpccomm.memory.views import check_dtype, check_layout, view
+from hpccomm.memory.views import check_dtype, check_layout, overlap, view
+from hpccomm.runtime.callpath import in_turn
 from hpccomm.runtime.recorder import user_site
 from hpccomm.schedules.algorithms import AnyAlgorithm
 from hpccomm.settings import check_bool
+from hpccomm.topology import check_rank
 
 
 class Unlisted(NamedTuple):
@@ -155,3 +163,152 @@ def row_count(name: str, array: Any) -> int:
     shape = view(array, name).shape
     row_shape(name, shape)  # which refuses an array without rows
     return int(shape[0])
+
+
+HEAD = Struct("3q")
+"""What a rank sends to another: rows; a code of the dtype and shape of its rows, or `UNSURE`; bytes of `out`, or
+`NEVER`. Of a scatter's root, the rows of x take the place of the last one."""
+
+How = tuple[bool, float | None, AnyAlgorithm | None, object, bool]
+"""The arguments ``async_op``, ``timeout``, ``algorithm``, ``stream`` and ``return_counts``."""
+
+NEVER = -1
+"""Stands for an `out` that is not given, and for rows that a root does not know."""
+
+UNSURE = -1
+"""The code of arrays that overlap or differ in shape: the counts say whether they fit."""
+
+
+class CountExchange:
+    """Exchanges the heads of the calls of one name: an all_gather or an all_to_all of a few integers.
+
+    Parameters
+    ----------
+    core : Core
+        The communicator's.
+    name : str
+        Name of the calls. The exchange is checked as a call of that name, so that errors name it.
+
+    Attributes
+    ----------
+    what : Collective
+        The calls.
+    rank, size : int
+        This rank, and the number of ranks.
+    individual, scatters, gathers : bool
+        Whether each pair of ranks has a count of its own, the root alone sends, or it alone receives.
+    known : dict
+        The code of a checked call, and the bytes of one of its rows, by its arguments.
+    """
+
+    def __init__(self, core: Core, name: str) -> None:
+        what, size = CALLS[name], core.backend.size
+        self.what, self.rank, self.size = what, core.backend.rank, size
+        self.individual, self.scatters = what.individual, what.root_sends
+        self.gathers = what.root_receives
+        self.known: dict[object, tuple[int, int]] = {}
+        sent = np.zeros((size if what.individual else 1, 3), np.int64)
+        self._sent, self._came = sent.reshape(-1).view(np.uint8).data, np.zeros((size, 3), np.int64)
+        way = "all_to_all" if what.individual else "all_gather"
+        prepared, _ = core.prepared_calls.find(way, sent, self._came)
+        label = compared(name, {"operation": name, "counts": "exchanged"}, self._came.nbytes)
+        self._call = prepared.lane.named(prepared, label)
+        self._arguments = prepared.arguments(sent.reshape(-1), self._came.reshape(-1))
+
+    def exchange(
+        self, counts: tuple[int, ...], code: int, last: int, limit: float
+    ) -> Iterator[tuple[int, ...]]:
+        """Exchange the heads; return the rows of all ranks, their codes, and the last values. Within a call."""
+        for place, count in enumerate(counts):
+            HEAD.pack_into(self._sent, place * HEAD.size, count, code, last)
+        self._call.issue(self._arguments, self, limit)
+        return zip(*self._came.tolist(), strict=True)
+
+
+@in_turn
+def without_counts(
+    core: Core, name: str, x: Any, out: Any, how: How, send_counts: Any = None, root: Any = None
+) -> Any:
+    """Carry out a call whose counts are exchanged. Parameters are as of the call of that name.
+
+    Raises
+    ------
+    UsageError
+        If an argument does not fit.
+    RankMismatch
+        If the ranks' arguments do not fit each other.
+    """
+    exchange = core.count_exchanges.get(name)
+    if exchange is None:
+        exchange = core.count_exchanges[name] = CountExchange(core, name)
+    rank, size, individual = exchange.rank, exchange.size, exchange.individual
+    scatters, gathers = exchange.scatters, exchange.gathers
+    _, timeout, algorithm, stream, return_counts = how
+    if return_counts is not False:
+        check_bool("return_counts", return_counts)
+    if core.sink.diverted:
+        refuse_exchange(core, "recv_counts" if individual else "counts")
+    limit = core.calls.timeout if timeout is None else core.limit(timeout)
+    own = x if not scatters or rank == root else out
+    outgoing = pairs(exchange.what, size, send_counts, None, None).counts if individual else ()
+    key: object = None
+    usual = own.__class__ is ndarray and own.ndim and own.flags.carray
+    usual = usual and (out is None or out is own) and algorithm is None is stream
+    # Of the sent rows, any counts that fit them will do.
+    if usual and root.__hash__ is not None and (not outgoing or sum(outgoing) == own.shape[0]):
+        key = own.dtype, own.shape[1:], root, root.__class__
+    known = exchange.known.get(key)
+    if known is None:
+        call = Unlisted(name, x, out, timeout, algorithm, stream, root)
+        known = _checked(core, call, own, outgoing)
+        if key is not None:
+            exchange.known[key] = known
+    code, width = known
+    rows, last = row_count("x", own) if key is None else own.shape[0], NEVER
+    if scatters and rank == root:
+        rows, last = NEVER if out is None else row_count("out", out), rows
+    elif out is not None and (rank == root or not gathers):
+        last = view(out, "out").nbytes
+    numbers, codes, lasts = exchange.exchange(outgoing or (rows,), code, last, limit)
+
+    fits = codes[0] > UNSURE and codes.count(codes[0]) == size
+    counts = numbers
+    if not scatters:
+        whole = NEVER if individual else sum(numbers) * width
+        fits = fits and lasts.count(NEVER) + lasts.count(whole) * (whole != NEVER) == size
+    else:
+        rest_of_root = lasts[root] - sum(numbers) - 1
+        counts = tuple(rest_of_root if each == NEVER else each for each in numbers)
+        fits = fits and min(counts) >= 0 and sum(counts) == lasts[root]
+    lists = Lists(outgoing, counts) if individual else Lists(counts)
+    if not fits:
+        call = Unlisted(name, x, out, timeout, algorithm, stream, root)
+        agree_on_fit(core, call, lists, own)
+    elif usual and out is None and (rank == root or not gathers):
+        height = counts[rank] if scatters else sum(counts)
+        out = np.empty((height, *own.shape[1:]), own.dtype)
+    if return_counts:
+        lists = lists._replace(returned=True)
+    return core.within(name, x, out, *how[:4], None, False, root, lists)
+
+
+def _checked(core: Core, call: Unlisted, own: Any, outgoing: tuple[int, ...]) -> tuple[int, int]:
+    """Raise the errors that any counts of the other ranks would give; return the values of `CountExchange.known`."""
+    rank, size = core.backend.rank, core.backend.size
+    if own is None and call.name == "scatter_v" and rank != check_rank("root", call.root, size):
+        raise UsageError(
+            f"{call.name}: counts and out are None on rank {rank}, which is not the root and does not know "
+            "how many rows arrive; give out=np.empty((rows, ...), dtype), or give counts on every rank and "
+            "an x of the shape and dtype of the root's, which is not read"
+        )
+    rows = (0,) * rank + (row_count("x", own),) + (0,) * (size - rank - 1)
+    lists = Lists(outgoing, outgoing) if outgoing else Lists(rows)
+    rehearse(core, call, lists, call.out if own is not call.x else None)
+    seen = view(own, "x")
+    code = crc32(repr((alike(own), call.root)).encode())
+    if own is call.x and call.out is not None:
+        into = view(call.out, "out")
+        # Of a scatter's root, the exchange has the rows of `out` and not their shape.
+        if overlap(seen, into) or (call.root == rank and into.shape[1:] != seen.shape[1:]):
+            code = UNSURE
+    return code, prod(seen.shape[1:]) * seen.dtype.itemsize

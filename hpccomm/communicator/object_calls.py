@@ -10,8 +10,7 @@ from typing import Any
 from hpccomm.communicator import object_transfer as transfer
 from hpccomm.communicator.arrivals import loaded
 from hpccomm.communicator.core import KNOWN, Core
-from hpccomm.communicator.lanes.message import OBJECTS, REST, wire_tag
-from hpccomm.communicator.lanes.open_receives import behind, in_order
+from hpccomm.communicator.lanes.message import OBJECTS, REST, behind, in_order, wire_tag
 from hpccomm.communicator.object_transfer import Frame
 from hpccomm.contracts.fingerprint import CallFingerprint, compared, of_message
 from hpccomm.contracts.transport import DTYPES, Steps

@@ -9,8 +9,7 @@ may differ in it.
 from typing import Any
 
 from hpccomm.communicator.core import HasCore
-from hpccomm.communicator.count_exchange import without_counts
-from hpccomm.communicator.counts import listed
+from hpccomm.communicator.counts import listed, without_counts
 from hpccomm.reductions import Deterministic, Op, ReduceOp
 from hpccomm.schedules.algorithms import AnyAlgorithm
 

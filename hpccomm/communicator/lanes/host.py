@@ -75,8 +75,8 @@ class HostLane(Lane):
         self.dispatch = dispatch
         self._backend = backend
         self._messages: dict[object, PreparedCall[Route]] = {}
-        self.open_receives: dict[object, Any] = {}  # see `open_receives`
-        self.rests: dict[tuple[int, int], list[Steps]] = {}  # as well
+        self.open_receives: dict[object, Any] = {}  # see `message.OpenReceives`
+        self.rests: dict[tuple[int, int], list[Steps]] = {}  # see `message.Rests`
         self.use = MemoryUse() if dispatch.memory is None else dispatch.memory.use
 
     def _carrying(self, prepared: PreparedCall[Any], route: Route) -> Issue:
