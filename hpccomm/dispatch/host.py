@@ -5,18 +5,20 @@ The host lane asks it, and so does `staged`, for device arrays through pinned me
 
 from dataclasses import replace
 from functools import cache, partial
+from typing import Any
 
 import numpy as np
 
 from hpccomm import dtypes
-from hpccomm.contracts.backend import Backend, Buffer, Native, Start
+from hpccomm.contracts.backend import Backend, Blocking, Buffer, Native, Start
 from hpccomm.contracts.choice import Choice
 from hpccomm.contracts.signature import Signature
 from hpccomm.contracts.transport import Steps
 from hpccomm.dispatch import policy
 from hpccomm.dispatch.algorithms import AlgorithmRunner, memory_way, sharing
+from hpccomm.dispatch.policy import NATIVE
 from hpccomm.dispatch.route import After, Before, Route, with_pre_and_post
-from hpccomm.memory.folding import Average, premultiply, try_out
+from hpccomm.memory.folding import Average, Folder, premultiply, try_out
 from hpccomm.memory.scratch import ScratchBuffer
 from hpccomm.reductions import Deterministic, PremulSum, ReduceOp, identity
 from hpccomm.schedules.algorithms import AnyAlgorithm
@@ -89,9 +91,7 @@ class HostDispatch:
         asked = self._setting if algorithm is None else algorithm
         own = decision.algorithm != policy.NATIVE and not decision.registered
         if call.op is not None and asked == policy.AUTO and own:
-            from hpccomm.dispatch.gathered import gathered
-
-            small = gathered(backend, inner)
+            small = _gathered(backend, inner)
             if small is not None:
                 return with_pre_and_post(small, before, after)
         choice = Choice(
@@ -221,3 +221,68 @@ def _polled(native: Native) -> Start:
         return iter(begin(send, recv), True)
 
     return start
+
+
+GATHERED_BYTES = 32 << 10
+"""The most bytes that a rank collects. Beyond, algorithms that fold on the way move less."""
+
+GATHERED_RANKS = 16
+"""The most ranks: each contribution takes a call of NumPy."""
+
+_MOVES = {
+    "all_reduce": "all_gather",
+    "scan": "all_gather",
+    "reduce": "gather",
+    "reduce_scatter": "all_to_all",
+}
+
+
+def _gathered(backend: Backend, call: Signature) -> Route | None:
+    """Return the route of a small reduction by one call of the library, which moves the contributions; None for any other.
+
+    Each rank collects the contributions to its result and folds them in rank order. So the meaning is hpccomm's
+    where the library has another one, and ``deterministic=True`` has its bits.
+    """
+    size, rank, op, dtype = backend.size, backend.rank, call.op, call.dtype
+    count = call.counts[0]
+    small = call.uniform and 0 < size * count * dtype.itemsize <= GATHERED_BYTES
+    if not small or size > GATHERED_RANKS or not isinstance(op, ReduceOp):
+        return None
+    way, counts = _MOVES[call.collective], (count,) * size
+    coming = counts if way == "all_to_all" else ()
+    native = backend.native(Signature(way, dtype, counts, coming, root=call.root))
+    if native is None:
+        return None
+    begin, run = native.start, native.run
+    fold = Folder(op, dtype, size if op is ReduceOp.AVG else 0)
+    # A scan folds the contributions up to this rank, and an exclusive one those before it.
+    last = size if call.collective != "scan" else rank + (not call.exclusive)
+    if call.collective == "reduce" and rank != call.root:
+        last = 0
+
+    def collected() -> tuple[Any, list[Any]]:
+        table = np.empty(size * count, dtype)
+        return table, [*table.reshape(size, count)[:last]]
+
+    def start(send: Any, recv: Any) -> Steps:
+        table, rows = collected()
+        yield from iter(begin(send, table), True)
+        if rows:
+            fold(rows, recv)
+
+    reason = f"small contributions are moved by the library's {way}, and folded in rank order"
+    choice = Choice(call.name, "host", backend.name, NATIVE, None, False, reason)
+    if run is None:
+        return Route(choice, start)
+    move, arguments = run.call, run.arguments
+    table, rows = collected()  # of the one call at a time that blocks
+    pair = fold.pair if last == 2 else None
+
+    def blocking(send: Any, recv: Any) -> None:
+        move(*arguments(send, table))
+        if pair is not None:
+            pair(*rows, recv)
+        elif rows:
+            fold(rows, recv)
+
+    return Route(choice, start, Blocking(blocking))

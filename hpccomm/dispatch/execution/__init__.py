@@ -2,6 +2,5 @@
 
 - `program` compiles it, and binds its steps to peers' memory; `runner` runs it, for `hpccomm.dispatch.algorithms`.
 - `variants` chooses among several forms, and `exchanges` lets the ranks of a node meet.
-- `enqueued` puts a program on a stream, for device arrays; `alternating` lets host and device take
-  turns. Both need CUDA, and are imported by themselves.
+- `enqueued` puts a program on a stream, for device arrays. It needs CUDA, and is imported by itself.
 """
