@@ -10,40 +10,22 @@ settings that are agreed when the first communicator is made, and facts that are
 `hpccomm.dispatch.host` asks it; ``hpccomm tune`` makes tables.
 """
 
-from hpccomm.dispatch.policy.choosing import (
-    AUTO,
-    IN_ORDER,
-    NAMES,
-    NATIVE,
-    Conditions,
-    Policy,
-    PolicyChoice,
-    applicable,
-    asked_for,
-    fastest,
-    names,
-)
-from hpccomm.dispatch.policy.table import CASES, Pick, Shape, Table, TableRow, TableRows
-from hpccomm.dispatch.policy.tables import Machine, Tables
-
-__all__ = [
-    "AUTO",
-    "CASES",
-    "IN_ORDER",
-    "NAMES",
-    "NATIVE",
-    "Conditions",
-    "Machine",
-    "Pick",
-    "Policy",
-    "PolicyChoice",
-    "Shape",
-    "Table",
-    "TableRow",
-    "TableRows",
-    "Tables",
-    "applicable",
-    "asked_for",
-    "fastest",
-    "names",
-]
+from hpccomm.dispatch.policy.choosing import AUTO as AUTO
+from hpccomm.dispatch.policy.choosing import IN_ORDER as IN_ORDER
+from hpccomm.dispatch.policy.choosing import NAMES as NAMES
+from hpccomm.dispatch.policy.choosing import NATIVE as NATIVE
+from hpccomm.dispatch.policy.choosing import Conditions as Conditions
+from hpccomm.dispatch.policy.choosing import Policy as Policy
+from hpccomm.dispatch.policy.choosing import PolicyChoice as PolicyChoice
+from hpccomm.dispatch.policy.choosing import applicable as applicable
+from hpccomm.dispatch.policy.choosing import asked_for as asked_for
+from hpccomm.dispatch.policy.choosing import fastest as fastest
+from hpccomm.dispatch.policy.choosing import names as names
+from hpccomm.dispatch.policy.table import CASES as CASES
+from hpccomm.dispatch.policy.table import Pick as Pick
+from hpccomm.dispatch.policy.table import Shape as Shape
+from hpccomm.dispatch.policy.table import Table as Table
+from hpccomm.dispatch.policy.table import TableRow as TableRow
+from hpccomm.dispatch.policy.table import TableRows as TableRows
+from hpccomm.dispatch.policy.tables import Machine as Machine
+from hpccomm.dispatch.policy.tables import Tables as Tables
