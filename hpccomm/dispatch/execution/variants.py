@@ -107,7 +107,6 @@ class Variants:
     scratch: int
     plain: bool
     room: int
-    _last: tuple[bytes, ReachedForm] | None = field(init=False, default=None)
     _found: dict[bytes, ReachedForm] = field(init=False, default_factory=dict)
     _recent: _Recent | None = field(init=False, default=None)
     _registered: dict[_Places, Exposure] = field(init=False, default_factory=dict)
@@ -157,9 +156,6 @@ class Variants:
             On all members alike, if they do not make the same call.
         """
         published = table.tobytes()
-        last = self._last
-        if last is not None and last[0] == published:
-            return last[1]
         form = self._found.get(published)
         if form is None:
             self._check(table)
@@ -174,7 +170,6 @@ class Variants:
             if len(self._found) >= KEPT:
                 self._found.clear()
             self._found[published] = form
-        self._last = published, form
         return form
 
     def _bound(
