@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from hpccomm.communicator import object_transfer as transfer
 from hpccomm.communicator.core import Core, HasCore
 from hpccomm.communicator.lanes.message import ARRAYS, OBJECTS, REST, ahead_of, in_order, wire_tag
-from hpccomm.contracts.arrivals import ANY, Anything, Arrival, Arrivals, Wanted
+from hpccomm.contracts.arrivals import ANY, Anything, Arrival, Wanted
 from hpccomm.contracts.fingerprint import CallFingerprint, of_message, with_peers
 from hpccomm.contracts.transport import DTYPES, Steps, dtype_code, dtype_of, mismatch, other_dtype
 from hpccomm.errors import BufferMismatch, CommunicationError, UsageError, untied
@@ -334,16 +334,6 @@ def _next(
     return arrival
 
 
-def _arrivals(core: Core) -> Arrivals:
-    arrivals: Arrivals | None = getattr(core.backend, "arrivals", None)
-    if arrivals is None:
-        raise UsageError(
-            f"backend {core.backend.name!r} cannot look for messages; give recv the sender, the tag and an "
-            "array of the message's size, or use a communicator of backend 'mpi' or 'loopback'"
-        )
-    return arrivals
-
-
 def _label(name: str, nbytes: int, wanted: Wanted) -> CallFingerprint:
     """Return whom a message is from; it is counted when it is there."""
     channels = {tag // DTYPES for tag in wanted.tags}
@@ -355,7 +345,11 @@ def _label(name: str, nbytes: int, wanted: Wanted) -> CallFingerprint:
 
 def _wanted(core: Core, src: Rank, tag: Tag, kind: int | None) -> Wanted:
     """Return which messages are wanted: arrays, objects, or with None both."""
-    _arrivals(core)
+    if getattr(core.backend, "arrivals", None) is None:
+        raise UsageError(
+            f"backend {core.backend.name!r} cannot look for messages; give recv the sender, the tag and an "
+            "array of the message's size, or use a communicator of backend 'mpi' or 'loopback'"
+        )
     origin = None if src is ANY else check_rank("src", src, core.backend.size)
     kinds = (ARRAYS, OBJECTS) if kind is None else (kind,)
     largest = core.backend.messages.largest_tag

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 from numpy import asarray, may_share_memory, ndarray
 
@@ -16,6 +16,7 @@ from hpccomm.backends.control import Control
 from hpccomm.communicator.call_sink import CallSink
 from hpccomm.communicator.lanes import Call, Check, Lanes
 from hpccomm.communicator.numbers import NUMBERS, OF_NUMBERS, call_on_number
+from hpccomm.communicator.plan_tags import PlanTags
 from hpccomm.communicator.prepared_calls import PreparedCalls
 from hpccomm.communicator.resolving import NO_LISTS, Lists
 from hpccomm.contracts.backend import Backend
@@ -31,9 +32,6 @@ from hpccomm.runtime.recorder import Site
 from hpccomm.runtime.work import dropped_communicator
 from hpccomm.schedules.algorithms import AnyAlgorithm
 from hpccomm.settings import Settings, check_bool, check_int, check_seconds
-
-if TYPE_CHECKING:
-    from hpccomm.communicator.plan_tags import PlanTags
 
 
 class Closable(Protocol):
@@ -85,8 +83,8 @@ class Core:
         What this process has of registered memory.
     sink : CallSink
         What takes calls instead of their being issued.
-    plan_tags : PlanTags or None
-        Tags for the messages of plans; None before the first plan.
+    plan_tags : PlanTags
+        Tags for the messages of plans.
     count_exchanges : dict
         What calls without counts exchange, by their names.
     recorder : ProgramRecorder or None
@@ -117,7 +115,7 @@ class Core:
         self.known: dict[object, Any] = {}
         self.use = self.lanes.host.use
         self.sink = CallSink(calls)
-        self.plan_tags: PlanTags | None = None
+        self.plan_tags = PlanTags(backend, calls)
         self.count_exchanges: dict[str, Any] = {}
 
     def __del__(self) -> None:

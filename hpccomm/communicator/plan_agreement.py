@@ -15,7 +15,6 @@ from typing import Any, NamedTuple
 from hpccomm.communicator.core import Core
 from hpccomm.communicator.lanes import Call
 from hpccomm.communicator.lanes.message import BLOCKS, Parts
-from hpccomm.communicator.plan_tags import PlanTags
 from hpccomm.contracts.choice import ENDS_JOB, RAISES, WAITS_ON, Choice
 from hpccomm.contracts.fingerprint import written
 from hpccomm.contracts.pairing import odd_ones
@@ -288,8 +287,7 @@ def _tagged(
     )
     if not pairs:
         return None, messages
-    tags = core.plan_tags = core.plan_tags or PlanTags(core.backend, core.calls)
-    transport, first = tags.take(max(pairs.values()))
+    transport, first = core.plan_tags.take(max(pairs.values()))
     # Each end numbers the messages between two ranks in their order.
     sends, receives, tagged = Counter[int](), Counter[int](), []
     for call in messages:
