@@ -124,8 +124,14 @@ class DeviceLane(Lane):
         label, ordered = prepared.label, prepared.ordered
         if route.launch is not None:
             return self.issuer.issuing(label, prepared.tally, route.launch, ordered=ordered)
-        assert route.start is not None
-        return self.issuer.issuing_by_host(label, route.start, ordered)
+        start = route.start
+        assert start is not None
+
+        def issue(send: int, recv: int, queue: Queue, keep: object, timeout: float) -> None:
+            operation = self.issuer.operation(label, start, (send, recv), queue, keep, ordered)
+            self._calls.run_operation(operation, timeout)
+
+        return issue
 
     def _agreeing(self, route: DeviceRoute, label: CallFingerprint) -> DeviceRoute:
         check, pending = self._check, self.issuer.pending
@@ -359,7 +365,7 @@ class DeviceLane(Lane):
         return self._on_route(call, call.prepared.route.on_registered())
 
     def empty_on(self, device: int, shape: tuple[int, ...], dtype: DType) -> Any:
-        """Return an array of this rank's device, in memory that can be registered where there is such.
+        """Return a CuPy array of this rank's device, in memory that the library can register, where it has such.
 
         Raises
         ------
@@ -368,13 +374,8 @@ class DeviceLane(Lane):
         """
         if device != self.device:
             raise UsageError(f"device is {device}; give {self.device}, this rank's, or None")
-        with self._calls.one_call():
-            return self.empty(shape, dtype)
-
-    def empty(self, shape: tuple[int, ...], dtype: DType) -> Any:
-        """Return a CuPy array in memory that the library can register, where it has such."""
         count = int(np.prod(shape, dtype=np.int64))
-        with streams.on_device(self.device):
+        with self._calls.one_call(), streams.on_device(self.device):
             memory = None
             if self.backend is not None and count:
                 memory = self.backend.empty(count * dtype.itemsize)

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 from hpccomm.communicator.lanes.lane import Call
@@ -157,9 +158,9 @@ def _check_apart(calls: tuple[Call, ...]) -> None:
                 f"{other.name} and {extent.name} of a batch share memory that one of them writes, and "
                 "a device carries a batch out at once; take one of them out of it"
             )
-        far = max(far, extent, key=_end)
+        far = max(far, extent, key=attrgetter("end"))
         if extent.written:
-            written = max(written, extent, key=_end)
+            written = max(written, extent, key=attrgetter("end"))
 
 
 class _Extent(NamedTuple):
@@ -170,19 +171,12 @@ class _Extent(NamedTuple):
     written: bool
     name: str
 
-    def meets(self, other: "_Extent") -> bool:
-        return self.start < other.end and other.start < self.end
-
-
-def _end(extent: _Extent) -> int:
-    return extent.end
-
 
 def _extents(call: Call) -> list[_Extent]:
     """Return the memory that a call reads and writes. Its own arrays are checked elsewhere."""
     name = call.prepared.label.name
     read, write = _extent(call.send, False, name), _extent(call.recv, True, name)
-    if read is not None and write is not None and read.meets(write):
+    if read is not None and write is not None and read.start < write.end and write.start < read.end:
         return [_Extent(min(read.start, write.start), max(read.end, write.end), True, name)]
     return [each for each in (read, write) if each is not None]
 

@@ -265,17 +265,6 @@ class StreamIssuer:
 
     # Calls with the host's participation.
 
-    def issuing_by_host(
-        self, label: CallFingerprint, start: DeviceStart, ordered: bool
-    ) -> IssueOnStream:
-        """Return the function that carries out a call with the host's participation, and waits."""
-
-        def issue(send: int, recv: int, queue: Queue, keep: object, timeout: float) -> None:
-            operation = self.operation(label, start, (send, recv), queue, keep, ordered)
-            self.calls.run_operation(operation, timeout)
-
-        return issue
-
     def operation(
         self,
         label: CallFingerprint,

@@ -433,10 +433,6 @@ class Lane(ABC):
         return ()
 
     @abstractmethod
-    def empty(self, shape: tuple[int, ...], dtype: DType) -> Any:
-        """Return an array in registered memory, where there is such."""
-
-    @abstractmethod
     def tried(self, given: NDArray[Any], control: Control) -> Iterator[tuple[Choice, NDArray[Any]]]:
         """Carry `SELF_CHECK` out on copies of `given`, on each way that there is. Collective; blocks.
 

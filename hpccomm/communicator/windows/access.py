@@ -160,9 +160,7 @@ class Access:
         cell, (low, high) = element.data, bounds(self._dtype)
 
         def steps(number: int, old: list[Any]) -> Steps:
-            test = locks.acquire(dst)
-            while not test():
-                yield False
+            yield from iter(locks.acquire(dst), True)
             if pages is not None:
                 pages.read(element)
             old[0] = element[0]
@@ -170,9 +168,7 @@ class Access:
             cell[0] = total if low <= total <= high else (total - low) % (high - low + 1) + low
             if pages is not None:
                 pages.write(element)
-            test = locks.release(dst)
-            while not test():
-                yield False
+            yield from iter(locks.release(dst), True)
 
         return steps
 
