@@ -57,7 +57,9 @@ def read(*arguments):
 
 def test_every_flag_of_nccl_tests_is_there_with_its_default():
     every = [flag for group in flags.FLAGS.values() for flag in group]
-    ours = {flag.names[1]: flag for flag in every if len(flag.names) == 2}  # hpccomm's have no letter
+    ours = {
+        flag.names[1]: flag for flag in every if len(flag.names) == 2
+    }  # hpccomm's have no letter
     assert set(ours) == {f"--{name}" for name in NCCL_TESTS}
     for name, (short, default) in NCCL_TESTS.items():
         flag = ours[f"--{name}"]
