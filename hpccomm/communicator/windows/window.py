@@ -9,8 +9,12 @@ import numpy as np
 
 from hpccomm.communicator.core import Core
 from hpccomm.communicator.windows.access import Access, Array
-from hpccomm.communicator.windows.atomic import accumulate, compare_and_swap, fetch_and_op
-from hpccomm.communicator.windows.calls import WindowCalls
+from hpccomm.communicator.windows.calls import (
+    WindowCalls,
+    accumulate,
+    compare_and_swap,
+    fetch_and_op,
+)
 from hpccomm.contracts.backend import OneSided
 from hpccomm.contracts.signature import Signature
 from hpccomm.contracts.transport import Exposure, Pages, Reach, Steps
