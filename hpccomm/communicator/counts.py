@@ -193,19 +193,13 @@ class CountExchange:
     ----------
     what : Collective
         The calls.
-    rank, size : int
-        This rank, and the number of ranks.
-    individual, scatters, gathers : bool
-        Whether each pair of ranks has a count of its own, the root alone sends, or it alone receives.
     known : dict
         The code of a checked call, and the bytes of one of its rows, by its arguments.
     """
 
     def __init__(self, core: Core, name: str) -> None:
-        what, size = CALLS[name], core.backend.size
-        self.what, self.rank, self.size = what, core.backend.rank, size
-        self.individual, self.scatters = what.individual, what.root_sends
-        self.gathers = what.root_receives
+        self.what = what = CALLS[name]
+        size = core.backend.size
         self.known: dict[object, tuple[int, int]] = {}
         sent = np.zeros((size if what.individual else 1, 3), np.int64)
         self._sent, self._came = sent.reshape(-1).view(np.uint8).data, np.zeros((size, 3), np.int64)
@@ -241,8 +235,8 @@ def without_counts(
     exchange = core.count_exchanges.get(name)
     if exchange is None:
         exchange = core.count_exchanges[name] = CountExchange(core, name)
-    rank, size, individual = exchange.rank, exchange.size, exchange.individual
-    scatters, gathers = exchange.scatters, exchange.gathers
+    rank, size, what = core.backend.rank, core.backend.size, exchange.what
+    individual, scatters, gathers = what.individual, what.root_sends, what.root_receives
     _, timeout, algorithm, stream, return_counts = how
     if return_counts is not False:
         check_bool("return_counts", return_counts)
@@ -250,7 +244,7 @@ def without_counts(
         refuse_exchange(core, "recv_counts" if individual else "counts")
     limit = core.calls.timeout if timeout is None else core.limit(timeout)
     own = x if not scatters or rank == root else out
-    outgoing = pairs(exchange.what, size, send_counts, None, None).counts if individual else ()
+    outgoing = pairs(what, size, send_counts, None, None).counts if individual else ()
     key: object = None
     usual = own.__class__ is ndarray and own.ndim and own.flags.carray
     usual = usual and (out is None or out is own) and algorithm is None is stream

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Generic, Protocol, Self, TypeVar
 
 import numpy as np
 
-from hpccomm.communicator.core import HasCore
+from hpccomm.communicator.shrinking import GroupMember
 from hpccomm.errors import UsageError, did_you_mean
 from hpccomm.foreign_names import Hinting
 from hpccomm.settings import check_int
@@ -18,24 +18,11 @@ CHOSEN = (-1, 0)
 """Lengths that stand for "whatever fits"."""
 
 
-class Splitting(HasCore, Protocol):
+class Splitting(GroupMember, Protocol):
     """The part of a communicator that an arrangement of its ranks needs."""
-
-    rank: int
-    size: int
-
-    @property
-    def name(self) -> str:
-        """Its name."""
 
     def split(self, color: int | None, key: int = 0, name: str | None = None) -> Any:
         """Make a communicator of the ranks that pass the same color."""
-
-    def finalize(self) -> None:
-        """End it."""
-
-    def abort(self) -> None:
-        """End it on this rank alone."""
 
 
 C = TypeVar("C", bound=Splitting)

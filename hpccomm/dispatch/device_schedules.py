@@ -18,7 +18,7 @@ from hpccomm.dispatch.proving import proven
 from hpccomm.dtypes import FLOAT32, DType
 from hpccomm.memory.cuda.folding import DeviceElements, DeviceFolder
 from hpccomm.memory.cuda.memory import Scratch, copy
-from hpccomm.reductions import Op, PremulSum, ReduceOp, identity
+from hpccomm.reductions import PremulSum, ReduceOp, identity
 from hpccomm.schedules.cost.network_files import typical
 from hpccomm.schedules.schedule import Tuning, segment_elements, world
 from hpccomm.topology import Topology
@@ -105,7 +105,7 @@ class DeviceSchedules:
         UsageError
             If the reduction is a user's function that does not take CuPy arrays.
         """
-        inner = call.summed
+        inner, size = call.summed, self._topology.size
         # Scans pass partial results on: in float32 they are rounded once, and not at each hop.
         wide = deterministic and call.description.prefix and call.accumulator != call.dtype
         if wide:
@@ -115,12 +115,16 @@ class DeviceSchedules:
         tuning = Tuning(segment_elements(inner, self._segment, MOST_SEGMENTS), 1, self._topology)
         code = ""
         if algorithm.other is not None:
-            size, forms = self._topology.size, {Reach.NONE: build}
+            forms = {Reach.NONE: build}
             code = proven(
                 algorithm.algorithm, forms, inner, tuning, size, deterministic=deterministic
             )
-        schedule = build(world(self._topology.size, np.array([self._rank])), inner, tuning)
-        fold = None if inner.op is None else self._folder(inner.op, inner.dtype, deterministic)
+        schedule = build(world(size, np.array([self._rank])), inner, tuning)
+        fold = None
+        if inner.op is not None:
+            averaged = size if inner.op is ReduceOp.AVG else 0
+            elements = self._elements(inner.dtype)
+            fold = DeviceFolder(inner.op, elements, averaged, ordered=deterministic)
         program = DeviceProgram(schedule, inner.dtype, fold, self.scratch)
         segment = schedule.segment_nbytes(inner.dtype.itemsize)
         return ReadySchedule(program, self.beginning(call, wide), segment, code)
@@ -135,10 +139,6 @@ class DeviceSchedules:
             return Begun(scratch.data.ptr, recv, scratch)
 
         return begin
-
-    def _folder(self, op: Op, dtype: DType, ordered: bool) -> DeviceFolder:
-        averaged = self._topology.size if op is ReduceOp.AVG else 0
-        return DeviceFolder(op, self._elements(dtype), averaged, ordered=ordered)
 
     def _elements(self, dtype: DType) -> DeviceElements:
         return DeviceElements(dtype, self._device, self.scratch)
