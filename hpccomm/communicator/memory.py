@@ -1,19 +1,17 @@
 """Methods for memory that other ranks reach: `Communicator.empty` and `window`."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import DTypeLike
 
+from hpccomm.communicator import windows
 from hpccomm.communicator.core import HasCore
 from hpccomm.dtypes import REDUCIBLE, is_native
 from hpccomm.errors import UsageError, did_you_mean
 from hpccomm.memory.views import check_dtype
 from hpccomm.settings import check_int
-
-if TYPE_CHECKING:
-    from hpccomm.communicator.windows import Window
 
 
 def empty(
@@ -65,7 +63,7 @@ def empty(
         return self._core.lanes.host.empty(extents, kind)
 
 
-def window(self: HasCore, x: Any) -> "Window":
+def window(self: HasCore, x: Any) -> windows.Window:
     """Let all ranks read and write x without this rank taking part. Collective; blocks.
 
     Parameters
@@ -104,8 +102,6 @@ def window(self: HasCore, x: Any) -> "Window":
     ...         print(mine)
     [0]
     """
-    from hpccomm.communicator import windows
-
     return windows.make(self._core, x)
 
 

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from mpi4py import MPI
 
@@ -17,25 +17,22 @@ from hpccomm.backends.bootstrap import mpi as bootstrap
 from hpccomm.backends.bootstrap.launch import agree, job_key, job_name, launched
 from hpccomm.backends.bootstrap.libmpi import has_ulfm
 from hpccomm.backends.bootstrap.node_sockets import serve
+from hpccomm.backends.mpi.arrivals import MpiArrivals
 from hpccomm.backends.mpi.collectives import native
+from hpccomm.backends.mpi.persistent import PersistentMessages
 from hpccomm.backends.mpi.side import MpiSideChannel, SideMessages, apart
 from hpccomm.backends.mpi.transport import CheckedTransport, NearbyTransport, SizedTransport
 from hpccomm.backends.mpi.types import Reductions, agreed, tried
+from hpccomm.backends.mpi.ulfm import Ulfm
+from hpccomm.backends.mpi.window import MpiOneSided
 from hpccomm.contracts.backend import Native, Survival
 from hpccomm.contracts.side import SideChannel, group_uid
 from hpccomm.contracts.signature import Signature
-from hpccomm.contracts.transport import DTYPES
+from hpccomm.contracts.transport import DTYPES, Transport
 from hpccomm.errors import CommunicationError, HpccommError, UsageError
 from hpccomm.memory import shared as sharedmemory
 from hpccomm.memory.shared import NodeMemory
 from hpccomm.topology import Topology, arrange
-
-if TYPE_CHECKING:
-    from hpccomm.backends.mpi.arrivals import MpiArrivals
-    from hpccomm.backends.mpi.persistent import PersistentMessages
-    from hpccomm.backends.mpi.ulfm import Ulfm
-    from hpccomm.backends.mpi.window import MpiOneSided
-    from hpccomm.contracts.transport import Transport
 
 GO_ON = "comm.shrink() makes a communicator of the ranks that are left"
 REMEDY = (
@@ -91,9 +88,7 @@ class MpiBackend:
         self._ulfm: Ulfm | None = None
         self.recovery = REMEDY
         if has_ulfm(MPI):
-            from hpccomm.backends.mpi import ulfm
-
-            self._ulfm, self.recovery = ulfm.Ulfm(comm, self._over), GO_ON
+            self._ulfm, self.recovery = Ulfm(comm, self._over), GO_ON
             self._ulfm.add(self._user)
         self.survival: Survival | None = self._ulfm
         self._groups: Counter[str] = Counter()  # made so far, by label and ranks
@@ -101,8 +96,6 @@ class MpiBackend:
     @cached_property
     def arrivals(self) -> "MpiArrivals":
         """Looks for messages of any sender, tag and size."""
-        from hpccomm.backends.mpi.arrivals import MpiArrivals
-
         return MpiArrivals(self._user, self._messages)
 
     def native(self, signature: Signature) -> Native | None:
@@ -149,8 +142,6 @@ class MpiBackend:
             transport = NearbyTransport(comm, own, self._near)
             if self.messages.shared is None:
                 transport.shared = None
-        from hpccomm.backends.mpi.persistent import PersistentMessages
-
         persistent = PersistentMessages(comm, self._near)
         transport.persistent = persistent
         self._planned.append((comm, persistent))
@@ -161,8 +152,6 @@ class MpiBackend:
         memory = self._memory
         if memory is not None:
             memory = memory.group(range(self.size), self.rank)
-        from hpccomm.backends.mpi.window import MpiOneSided
-
         onesided = MpiOneSided(self._comm, memory)
         if self._ulfm is not None:
             self._ulfm.add(onesided.comm)

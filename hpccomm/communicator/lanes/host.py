@@ -20,6 +20,7 @@ from hpccomm.communicator.lanes.message import (
     beginning,
     wire_tag,
 )
+from hpccomm.communicator.lanes.planned import blocks, exchange_of, start_of
 from hpccomm.contracts.backend import Backend, Blocking, Buffer, Start, both
 from hpccomm.contracts.choice import Choice
 from hpccomm.contracts.fingerprint import CallFingerprint, of_message
@@ -242,8 +243,6 @@ class HostLane(Lane):
             return (call,)
         if not resolved.call.peers:
             return ()
-        from hpccomm.communicator.lanes.planned import blocks
-
         return [*blocks(call)]
 
     def planned(
@@ -253,8 +252,6 @@ class HostLane(Lane):
         resolved = call.prepared.resolved
         if resolved is not None and not resolved.call.peers:
             return call
-        from hpccomm.communicator.lanes.planned import exchange_of, start_of
-
         exchange = exchange_of(messages, transport, parts)
         choice, start = call.prepared.route.choice, start_of(self._calls, *exchange)
         if resolved is not None:
