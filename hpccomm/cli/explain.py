@@ -11,7 +11,7 @@ Examples
   hpccomm explain slurm-1234.out
   mpiexec -n 4 python train.py 2>&1 | tee job.log | hpccomm explain -
   hpccomm explain hpccomm-dumps
-  hpccomm explain hpccomm-dumps --last 80 --output timeline.svg
+  hpccomm explain hpccomm-dumps --last 80
   hpccomm explain hpccomm-dumps --json
   hpccomm explain CollectiveTimeout
   hpccomm explain "hpccomm.errors.RankMismatch: all_reduce #7 ..."
@@ -33,7 +33,7 @@ from hpccomm.bench.flag import Flag
 from hpccomm.bench.perf import readers
 from hpccomm.bench.progress import watched
 from hpccomm.cli import output
-from hpccomm.cli.shared_flags import JSON, refuse
+from hpccomm.cli.shared_flags import JSON
 from hpccomm.errors import UsageError, did_you_mean
 from hpccomm.files.regular import open_regular
 from hpccomm.units import ranks_named
@@ -59,7 +59,6 @@ FLAGS = (
     Flag(
         "--last N 40", readers.integer(1), "collectives to show in the timeline, as far as they fit"
     ),
-    Flag("--output FILE", readers.file, "also draw the timeline, as FILE.svg or FILE.png"),
     JSON,
 )
 
@@ -86,7 +85,6 @@ def run(args: argparse.Namespace) -> int:
 def _explain_log(log: "LogStream", name: str, args: argparse.Namespace) -> int:
     from hpccomm.diagnosis.log import reading, words
 
-    refuse(args, ("output",), f"needs a directory of dumps, and {name} is a log")
     with watched(f"reading {name}"):
         report = reading.read(log, name)
     lines = json.dumps(words.document(report), indent=1) if args.json else words.lines(report)
@@ -97,12 +95,6 @@ def _explain_log(log: "LogStream", name: str, args: argparse.Namespace) -> int:
 def _explain_message(args: argparse.Namespace) -> int:
     from hpccomm.diagnosis import meanings
 
-    refuse(
-        args,
-        ("output",),
-        f"needs dumps, and {args.subject!r:.80} is not a directory; give the one that the job wrote "
-        "(HPCCOMM_DUMP_DIR)",
-    )
     explanations = meanings.matching(args.subject)
     if not explanations:
         known = [each.name for each in meanings.TABLE]
@@ -127,28 +119,16 @@ def _explain_dumps(folder: Path, args: argparse.Namespace) -> int:
     from hpccomm.diagnosis import history
     from hpccomm.diagnosis.faults import find
     from hpccomm.diagnosis.folder import read_folder
-    from hpccomm.drawing import files
 
-    if args.output is not None:
-        files.check_place(args.output)
     with watched(f"reading {folder.name}"):
         read = read_folder(folder)
         job = history.join(read.dumps)
         faults = find(job)
     status = 1 if faults else 0
-    if args.output is not None:
-        from hpccomm.diagnosis import picture
-        from hpccomm.drawing import vega
-
-        with watched(f"drawing {args.output.name}"):
-            files.save(vega.svg(picture.draw(job, faults, args.last)), args.output)
     if args.json:
         output.write_json(_document(read, job, faults, status))
         return status
-    lines = _text(read, job, faults, args)
-    if args.output is not None:
-        lines.append(f"drawn in {args.output}")
-    output.write("\n".join(lines) + "\n")
+    output.write("\n".join(_text(read, job, faults, args)) + "\n")
     return status
 
 

@@ -2,7 +2,7 @@
 
 - `folder` and `dumps` read the dumps. `history` joins them by communicator and collective number.
 - `answers` asks `hpccomm.runtime.verdict` about a call; `faults` finds the cause; `words` says it.
-- `timeline` shows it as text, and `picture` draws it.
+- `timeline` draws it in text.
 - `meanings` explains messages, and `log` finds them in a log.
 
 `hpccomm.cli.explain` calls this package.
