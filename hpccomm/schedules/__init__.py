@@ -1,4 +1,4 @@
 """Algorithms as data, and their readers: proof, cost, simulation, pictures.
 
-`hpccomm.dispatch` executes them; ``hpccomm simulate``, ``plot`` and ``fit`` read them too.
+`hpccomm.dispatch` executes them; ``hpccomm simulate`` and ``plot`` read them too.
 """

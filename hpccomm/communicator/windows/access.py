@@ -1,4 +1,4 @@
-"""The access of one window to each rank's memory. `window` and `atomic` call it.
+"""The access of one window to each rank's memory. `window` and `calls` call it.
 
 On a node, ranks reach each other's memory directly, without help of the target. Between nodes, the
 backend's one-sided communication is used.

@@ -37,7 +37,7 @@ class PeerSegments:
         pid : int
             Its process.
         key : int
-            Its `Segment.key`.
+            Its `HeapSegment.key`.
 
         Raises
         ------
