@@ -18,7 +18,7 @@ from mpi4py import MPI
 import hpccomm
 from contest import program
 from contest.figures import Figure
-from contest.program import Option, Ranks
+from contest.program import Ranks
 from contest.rounds import Call
 from hpccomm import Communicator
 from hpccomm.units import size
@@ -393,5 +393,5 @@ if __name__ == "__main__":
         "in flight 512 time",
         measure,
         rounds=program.turns(101),
-        calls=Option(None, "calls of a turn (default: a few milliseconds' worth)", int),
+        calls=program.CALLS,
     )

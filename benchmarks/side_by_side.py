@@ -98,6 +98,6 @@ if __name__ == "__main__":
         "all_reduce 8 auto time",
         measure,
         rounds=program.turns(11),
-        calls=Option(None, "calls of a turn (default: a few milliseconds' worth)", int),
+        calls=program.CALLS,
         link=Option(None, "rate of the link of a node, such as 1gbit", links.rate),
     )

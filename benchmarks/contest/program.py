@@ -35,6 +35,10 @@ class Option(NamedTuple):
     reads: Callable[[str], Any] | None = None
 
 
+CALLS = Option(None, "calls of a turn (default: a few milliseconds' worth)", int)
+"""The option that says how many calls a turn has."""
+
+
 def parser(doc: str | None, options: Mapping[str, Option]) -> argparse.ArgumentParser:
     """Return the parser of a program: its docstring is the help, and options go by their names."""
     made = argparse.ArgumentParser(
