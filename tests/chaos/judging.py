@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
 from .cases import Case
@@ -26,24 +25,6 @@ INTERNAL = "failure of hpccomm's own"
 BROKEN = "failed without the fault"
 LAUNCHER = "crash of the launcher"
 """Not of the library's making: the shell tells of its child, and the launcher of no rank."""
-SHORTFALLS = (
-    *(
-        HANG,
-        CRASH,
-        WRONG,
-        UNTOLD,
-        EARLIER,
-        CLASS,
-        STATUS,
-        SLOW,
-        UNNAMED,
-        LEFT,
-        INTERNAL,
-        BROKEN,
-        LAUNCHER,
-    ),
-)
-"""From the worst on."""
 
 _SIGNALS = (4, 6, 7, 8, 11)  # SIGILL, SIGABRT, SIGBUS, SIGFPE, SIGSEGV
 _OF_HYDRA = (4, 6, 8, 11)
@@ -69,48 +50,24 @@ _INTERNAL = re.compile(
 )
 
 
-@dataclass(frozen=True)
-class Verdict:
-    """What a case showed.
-
-    Attributes
-    ----------
-    shortfalls : tuple of (str, str)
-        Each one's class, of `SHORTFALLS`, and what was expected and seen.
-    named : bool or None
-        Whether the ranks that are missing or differ were named, rightly; None where nobody had to.
-    """
-
-    shortfalls: tuple[tuple[str, str], ...]
-    named: bool | None
-
-    @property
-    def worst(self) -> str | None:
-        """The class of the worst shortfall."""
-        found = {name for name, _ in self.shortfalls}
-        return next((name for name in SHORTFALLS if name in found), None)
-
-
-def judge(case: Case, seen: Seen) -> Verdict:
-    """Return what a case showed."""
+def judge(case: Case, seen: Seen) -> list[tuple[str, str]]:
+    """Return each shortfall of a case: its class, and what was expected and seen."""
     wanted = expected(case)
     found = list(_anywhere(case, seen, wanted))
     if seen.status is None:
-        return Verdict((*found, (HANG, "the job had to be killed")), named(case, seen, wanted))
+        return [*found, (HANG, "the job had to be killed")]
     if seen.fault_at is None and case.kind != "disk":
         told = "; ".join(_words(seen)) or "nobody told an error"
-        found.append((BROKEN, f"status {seen.status} before the fault came: {told}"))
-        return Verdict(tuple(found), None)
+        return [*found, (BROKEN, f"status {seen.status} before the fault came: {told}")]
     if seen.seconds > wanted.within:
         found.append(
             (SLOW, f"it ended {seen.seconds:.1f} s after the fault, not {wanted.within:g}")
         )
     if wanted.success or (wanted.success is None and seen.status == 0):
-        return Verdict((*found, *_unlike_success(case, seen, wanted)), None)
+        return [*found, *_unlike_success(case, seen, wanted)]
     if seen.status == 0 and not (case.ulfm and outcomes(seen)):
         what = WRONG if _has_wrong(seen) else UNTOLD
-        found.append((what, "status 0; an error was expected on the ranks"))
-        return Verdict(tuple(found), False)
+        return [*found, (what, "status 0; an error was expected on the ranks")]
     statuses = wanted.statuses
     told_of = outcomes(seen) or "hpccomm: " in seen.stderr
     if statuses is not None and told_of and _HYDRA_KILLED in seen.stdout:
@@ -125,10 +82,9 @@ def judge(case: Case, seen: Seen) -> Verdict:
     if seen.status == ENDED and can_be_left(case) and not waits:
         found.append((STATUS, "status 3, though the call can be left"))
     found += _classes(case, seen, wanted)
-    right = named(case, seen, wanted)
-    if right is False:
+    if named(case, seen, wanted) is False:
         found.append((UNNAMED, f"{_culprits(case)} expected; told: {_namings(case, seen)}"))
-    return Verdict(tuple(found), right)
+    return found
 
 
 def _anywhere(case: Case, seen: Seen, wanted: Expected) -> Iterator[tuple[str, str]]:

@@ -26,13 +26,6 @@ def test_a_round_of_seeds_has_every_fault_in_every_operation():
     assert {case.ranks for case in first} == {2, 3, 4}
 
 
-def test_a_seed_says_all():
-    assert [deal(seed) for seed in (5, 700)] == [deal(seed) for seed in (5, 700)]
-    again = len(PAIRS) + 5
-    assert (deal(again).kind, deal(again).operation) == (deal(5).kind, deal(5).operation)
-    assert deal(again) != replace(deal(5), seed=again)
-
-
 STOP = replace(
     deal(2),
     kind="stop",
@@ -46,7 +39,6 @@ STOP = replace(
 )
 RETURNS = replace(STOP, variant=1)
 SHAPE = replace(STOP, kind="shape")
-LATE = replace(STOP, kind="late")
 KILL = replace(STOP, kind="kill")
 LOST = replace(STOP, kind="lost")
 
@@ -77,13 +69,10 @@ def job(
             noted.append(event("fault"))
         elif own is not None:
             noted.append(own)
-        if case.kind == "late":
-            noted.append(event("done"))
         events[rank] = noted
     return Seen(status, events, "", stderr, seconds, **left)
 
 
-ENDED = "hpccomm: all_reduce ... waits for rank 1, which is stopped\n"
 BY_LAUNCHER = (
     "prterun noticed that process rank 1 with PID 7 on node n exited on\nsignal 9 (Killed).\n"
 )
@@ -95,35 +84,7 @@ EVERYBODY = (
 )
 
 
-def each_event(case: Case, healthy: list[dict[str, object]], **job_: object) -> Seen:
-    """A job whose healthy ranks all noted these events."""
-    seen = job(case, None, **job_)  # type: ignore[arg-type]
-    events = {r: [*e, *(healthy if r != case.faulty else [])] for r, e in seen.events.items()}
-    return replace(seen, events=events)
-
-
 LEAF = replace(STOP, kind="sys_exit", collective="broadcast", root=0, companion=False)
-BY_HYDRA = {"vendor": "mpich", "stdout": "=   EXIT CODE: 9\n"}
-
-
-@pytest.mark.parametrize(
-    ("case", "seen"),
-    [
-        (STOP, job(STOP, error())),
-        (STOP, job(STOP, None, 3, ENDED)),
-        (RETURNS, job(RETURNS, error(), 3, ENDED)),
-        (STOP, job(STOP, {0: error()}, 3)),  # the job was ended before the other could tell
-        (STOP, replace(job(STOP, error(), 9), **BY_HYDRA)),
-        (SHAPE, job(SHAPE, error("RankMismatch"))),
-        (LATE, job(LATE, status=0)),
-        (LEAF, each_event(LEAF, [event("done")], status=0)),
-        (KILL, job(KILL, None, 137, BY_LAUNCHER)),
-    ],
-)
-def test_good_ends_are_as_promised(case: Case, seen: Seen):
-    assert judge(case, seen).shortfalls == ()
-
-
 WRONG = event("wrong", iteration=3)
 
 
@@ -137,7 +98,7 @@ WRONG = event("wrong", iteration=3)
         (judging.UNTOLD, SHAPE, job(SHAPE, status=0)),
         (judging.UNTOLD, LEAF, job(LEAF, None, 0)),
         (judging.EARLIER, SHAPE, job(SHAPE, {0: WRONG, 2: error("RankMismatch")}, 7)),
-        (judging.EARLIER, LOST, each_event(LOST, [WRONG, error("PeerLost")], status=0)),
+        (judging.EARLIER, LOST, job(LOST, {0: WRONG, 2: error("PeerLost")}, 0)),
         (judging.CLASS, SHAPE, job(SHAPE, error("CollectiveTimeout"))),
         (judging.CLASS, STOP, job(STOP, {0: error()})),  # rank 2 told nothing
         (judging.STATUS, RETURNS, job(RETURNS, error(), 7)),
@@ -161,9 +122,10 @@ WRONG = event("wrong", iteration=3)
     ],
 )
 def test_bad_ends_are_found(worst: str, case: Case, seen: Seen):
-    verdict = judge(case, seen)
-    assert verdict.worst == worst, verdict
-    assert verdict.named is not True or worst != judging.UNNAMED
+    found = {name for name, _ in judge(case, seen)}
+    assert worst in found
+    # Of a crash nobody tells, nor does hpccomm choose the status.
+    assert worst == judging.CRASH or found <= {worst, judging.CLASS}
 
 
 @pytest.mark.parametrize(
@@ -185,8 +147,9 @@ def test_whom_a_text_accuses(text: str, accused: set[int]):
 
 def test_two_ranks_that_differ_name_either():
     pair = replace(SHAPE, ranks=2)
-    assert judge(pair, job(pair, error("RankMismatch", (0,)), 7)).named is False  # itself alone
-    assert judge(pair, job(pair, error("RankMismatch", (0, 1)), 7)).named
+    ((what, _),) = judge(pair, job(pair, error("RankMismatch", (0,)), 7))  # itself alone
+    assert what == judging.UNNAMED
+    assert judge(pair, job(pair, error("RankMismatch", (0, 1)), 7)) == []
 
 
 def test_a_misplaced_block_is_not_equal():
