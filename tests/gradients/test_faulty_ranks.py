@@ -1,10 +1,13 @@
-"""A rank that is late, or makes other calls than the others: all raise an error that names it."""
+"""A rank that is late, lost, or makes other calls than the others: all raise an error that names it."""
 
-import time
+import subprocess
+import sys
+import threading
 from typing import Any
 
 import numpy as np
 import pytest
+from conftest import launch_environment
 
 from hpccomm import CollectiveTimeout, CommunicationError, Communicator, RankMismatch
 from hpccomm.gradients import GradientSync
@@ -32,6 +35,8 @@ def step(sync: GradientSync, way: str) -> None:
 @pytest.mark.parametrize("way", OTHER_WAY)
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_faulty_rank_is_named(fault: str, way: str) -> None:
+    failed = threading.Semaphore(0)
+
     def body(comm: Communicator) -> Any:
         model = {f"p{n}": np.zeros(100, np.float32) for n in range(4)}
         sync = GradientSync(
@@ -41,7 +46,8 @@ def test_a_faulty_rank_is_named(fault: str, way: str) -> None:
             step(sync, way)
         faulty = comm.rank == 2
         if faulty and fault == "late":
-            time.sleep(2.5)
+            assert failed.acquire(timeout=50)
+            assert failed.acquire(timeout=50)
         mine = OTHER_WAY[way] if faulty and fault == "other way" else way
         steps = 2 + faulty * {"a step more": 1, "a step less": -1}.get(fault, 0)
 
@@ -52,6 +58,7 @@ def test_a_faulty_rank_is_named(fault: str, way: str) -> None:
 
         with pytest.raises(CommunicationError) as caught:
             calls()
+        failed.release()
         comm.abort()
         return caught.value
 
@@ -61,3 +68,41 @@ def test_a_faulty_rank_is_named(fault: str, way: str) -> None:
         with pytest.raises(kind, match=says):
             raise error
         assert error.ranks == (2,)
+
+
+PROGRAM = """
+import os, signal, sys
+import numpy as np
+import hpccomm
+from hpccomm.gradients import GradientSync
+
+comm = hpccomm.new_comm(timeout=30)
+model = {name: np.zeros(100, np.float32) for name in "ab"}
+sync = GradientSync(comm, model, first_bucket_bytes=1, min_bucket_bytes=0, bucket_bytes=400)
+sync.sync()
+try:
+    if comm.rank == 2 and sys.argv[1] == "leaves":
+        sys.exit(0)
+    sync.ready("b")  # its bucket is under way
+    if comm.rank == 2:
+        os.kill(os.getpid(), signal.SIGKILL)
+    sync.ready("a")
+    sync.wait()
+except hpccomm.PeerLost as error:
+    print(error.ranks, error, flush=True)
+os._exit(0)  # the job has lost a rank
+"""
+
+
+@pytest.mark.slow("starts ranks of which one ends")
+@pytest.mark.parametrize("fault", ["leaves", "lost"])
+def test_a_rank_that_is_gone_is_named(launcher: str, open_mpi: bool, fault: str) -> None:
+    if not open_mpi:
+        pytest.skip("only Open MPI survives lost ranks")
+    done = subprocess.run(
+        [launcher, "--with-ft", "ulfm", "-n", "3", sys.executable, "-c", PROGRAM, fault],
+        capture_output=True, text=True, timeout=60, env=launch_environment(),
+    )  # fmt: skip
+    says = "has come to the end of the program" if fault == "leaves" else "has ended"
+    assert done.stdout.count("(2,) all_") == 2, done.stdout + done.stderr
+    assert done.stdout.count(says) == 2, done.stdout + done.stderr
