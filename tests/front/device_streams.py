@@ -186,6 +186,8 @@ def arrays_that_are_given_up(comm: Communicator) -> None:
         for turn in range(TURNS):
             x, out = filled(comm), module.empty((comm.size, COUNT), np.float32)
             stream.wait_event(current.record())
+            with stream:
+                module.zeros(1 << 22)  # the stream comes late to the call
             comm.all_gather(x, out=out, stream=stream)
             del x
             # The pool reuses memory without references.

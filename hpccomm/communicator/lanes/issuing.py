@@ -278,41 +278,35 @@ class StreamIssuer:
     ) -> Operation:
         """Return a call as a polled operation; with `apart`, on the communicator's own stream.
 
-        Apart, it is done once the device is: the stream of its arrays, which may be gone by then, is
-        asked for nothing more.
+        It is done once the device is: its arrays may be dropped then, though a pool gives their memory to
+        work on another stream. Apart, the stream of the arrays, which may be gone by then, is asked for
+        nothing more.
 
         Raises
         ------
         UsageError
             If a CUDA graph is being captured.
         """
-        with streams.on_device(self.device):
-            captured = streams.capturing(queue[0])
+        device, stream = self.device, queue[0]
+        with streams.on_device(device):
+            captured = streams.capturing(stream)
         if captured:
             raise UsageError(
                 f"{label.name} on device arrays cannot be captured in a CUDA graph: the host takes part in "
                 f"it, since it goes over {self._name!r}; call it outside of the capture, or use NCCL "
                 "(comm.backends and comm.explain say why it is not used)"
             )
-        if not apart:
-            begin = partial(start, *addresses, queue[0])
-            return Operation(
-                label, partial(streams.polled, self.device, begin), (keep, queue), ordered
-            )
-        own = self.own_stream()
-        with streams.on_device(self.device):
-            ready, done = streams.owned_event(), streams.owned_event()
-            streams.record(ready.ptr, queue[0])
-            streams.order(ready.ptr, own)
-
-        def steps_apart() -> Steps:
-            yield from start(*addresses, own)
-            streams.record(done.ptr, own)
-            while not streams.ready(done.ptr):
-                yield False
-
-        polled = partial(streams.polled, self.device, steps_apart)
-        return Operation(label, polled, (keep, ready, done), ordered)
+        ready = None
+        if apart:
+            with streams.on_device(device):
+                ready = streams.owned_event()
+                streams.record(ready.ptr, stream)
+                stream = self.own_stream()
+                streams.order(ready.ptr, stream)
+        begin = partial(_to_the_end, partial(start, *addresses, stream), stream, device)
+        return Operation(
+            label, partial(streams.polled, device, begin), (keep, queue, ready), ordered
+        )
 
     # Failure.
 
@@ -348,6 +342,19 @@ def _captured(label: CallFingerprint) -> CallFingerprint:
     ranks agree on each of them.
     """
     return compared(label.name, {**label.values, "captured": True}, label.nbytes)
+
+
+def _to_the_end(begin: Callable[[], Steps], stream: int, device: int) -> Steps:
+    """Return the steps of a call, which begins now, until the device has done them."""
+    steps = begin()
+
+    def each() -> Steps:
+        yield from steps
+        done = streams.passed(stream, device)
+        while not done():
+            yield False
+
+    return each()
 
 
 class _Agreement(Task):
