@@ -4,10 +4,7 @@ Formats: Linux, Documentation/ABI (sysfs-class-net, sysfs-class-infiniband, sysf
 and Documentation/networking/statistics.rst.
 """
 
-import inspect
 import struct
-import sys
-from types import SimpleNamespace
 
 import pytest
 from planted_sysfs import cpus, pci, plant, rdma
@@ -157,55 +154,15 @@ def test_rates_with_their_lanes(tmp_path, text, rate):
     assert (port["rate"], port["width"], port["generation"]) == rate
 
 
-class NVMLError(Exception):
-    pass
-
-
-def test_nvlink_and_what_is_at_its_other_end(monkeypatch, tmp_path):
-    place = SimpleNamespace
-
-    def state(handle, link):
-        if link >= 3:
-            raise NVMLError("Invalid Argument")
-        return int(link < 2)
-
-    def remote(handle, link):
-        if link == 1:
-            raise NVMLError("Not Supported")
-        return place(domain=0, bus=0xC4, device=0)
-
-    field = place(nvmlReturn=0, value=place(uiVal=25_781))
-    names = {
-        "NVMLError": NVMLError,
-        "NVML_NVLINK_MAX_LINKS": 18,
-        "NVML_FEATURE_ENABLED": 1,
-        "NVML_FI_DEV_NVLINK_SPEED_MBPS_COMMON": 90,
-        "NVML_SUCCESS": 0,
-        "nvmlInit": lambda: None,
-        "nvmlShutdown": lambda: None,
-        "nvmlDeviceGetCount": lambda: 1,
-        "nvmlDeviceGetHandleByIndex": lambda index: index,
-        "nvmlDeviceGetName": lambda handle: "NVIDIA A100",
-        "nvmlDeviceGetPciInfo": lambda handle: place(domain=0, bus=7, device=0),
-        "nvmlDeviceGetNvLinkState": state,
-        "nvmlDeviceGetNvLinkRemotePciInfo": remote,
-        "nvmlDeviceGetFieldValues": lambda handle, fieldIds: [field],  # noqa: N803
-    }
-    try:
-        import pynvml  # the double is as the package, where that is installed
-    except ImportError:
-        pass
-    else:
-        for name, each in names.items():
-            if name.startswith("nvml"):
-                theirs = inspect.signature(getattr(pynvml, name)).parameters
-                assert len(inspect.signature(each).parameters) == len(theirs), name
-    library = SimpleNamespace(**names, __spec__=place())
-    monkeypatch.setitem(sys.modules, "pynvml", library)
+def test_nvlink_and_what_is_at_its_other_end(tmp_path, nvml):
     assert nvlink.gather(tmp_path)["unread"] == {"gpus": "NVIDIA's driver is not loaded"}
     plant(tmp_path, {"/proc/driver/nvidia/version": "NVRM version: NVIDIA UNIX Kernel Module  580"})
-    (gpu,) = nvlink.gather(tmp_path)["gpus"]
-    assert (gpu["name"], gpu["pci"], gpu["rate"]) == ("NVIDIA A100", "0000:07:00.0", 25.781)
+    gpu, _ = nvlink.gather(tmp_path)["gpus"]
+    assert (gpu["name"], gpu["pci"], gpu["rate"]) == (
+        "NVIDIA H100 80GB HBM3",
+        "0000:3b:00.0",
+        25.781,
+    )
     assert gpu["links"] == [
         {"link": 0, "up": True, "to": "0000:c4:00.0"},
         {"link": 1, "up": True},

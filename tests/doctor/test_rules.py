@@ -2,7 +2,7 @@
 
 Each module of planted_trees has ``SOUND``, the facts of a sound node by source, and ``FAULTS``: by the id of a rule,
 the facts to plant, by their paths. A pair of such dicts is what both trees have beyond ``SOUND``, and the fault. A rule
-that compares nodes gets the sound tree on one, and the fault on the other.
+that compares nodes gets the sound tree on one, and the fault on the other; where any other value is one, `ODD` has it.
 """
 
 import importlib
@@ -22,7 +22,13 @@ PLANTED = [
 SOUND = {source: facts for module in PLANTED for source, facts in module.SOUND.items()}
 OTHER = {"host.boot_id": "9b0d3f0e-0000-4000-8000-000000000002"}
 """What a sound second node has otherwise."""
-FAULTS = {rule: fault for module in PLANTED for rule, fault in module.FAULTS.items()}
+ODD = {
+    rule.id: {rule.reads[0].rstrip("?").replace("*", "0"): "another"}
+    for rule in RULES
+    if rule.id.startswith("alike.")
+}
+"""Another value of what must be equal on all nodes, which the sound nodes have."""
+FAULTS = ODD | {rule: fault for module in PLANTED for rule, fault in module.FAULTS.items()}
 BY_ID = {rule.id: rule for rule in RULES}
 
 

@@ -215,49 +215,6 @@ def test_slurm_without_a_cluster_is_none(commands):
     }
 
 
-class NVMLError(Exception):
-    pass
-
-
-def nvml_double(busy: int) -> SimpleNamespace:
-    """An NVML with two devices; the second cannot tell its ECC."""
-
-    def ecc_mode(handle):
-        if handle:
-            raise NVMLError("Not Supported")
-        return [1, 1]
-
-    return SimpleNamespace(
-        NVMLError=NVMLError,
-        nvmlInit=lambda: None,
-        nvmlShutdown=lambda: None,
-        nvmlSystemGetDriverVersion=lambda: "580.65.06",
-        nvmlSystemGetCudaDriverVersion_v2=lambda: 13000,
-        nvmlDeviceGetCount=lambda: 2,
-        nvmlDeviceGetHandleByIndex=lambda index: index,
-        nvmlDeviceGetName=lambda handle: "NVIDIA H100 80GB HBM3",
-        nvmlDeviceGetUUID=lambda handle: f"GPU-{handle}",
-        nvmlDeviceGetPciInfo=lambda handle: SimpleNamespace(busId=b"00000000:3B:00.0"),
-        nvmlDeviceGetVbiosVersion=lambda handle: "96.00",
-        nvmlDeviceGetPersistenceMode=lambda handle: 1,
-        nvmlDeviceGetMigMode=lambda device: [0, 0],
-        nvmlDeviceGetEccMode=ecc_mode,
-        nvmlDeviceGetRemappedRows=lambda device: (0, 0, 0, 0),
-        nvmlDeviceGetTotalEccErrors=lambda handle, errortype, countertype: (
-            10 * errortype + countertype
-        ),
-        nvmlDeviceGetCurrentClocksEventReasons=lambda handle: 4,
-        nvmlDeviceGetComputeMode=lambda handle: 0,
-        nvmlDeviceGetComputeRunningProcesses=lambda handle: [object()],
-        nvmlDeviceGetUtilizationRates=lambda handle: SimpleNamespace(gpu=busy, memory=0),
-        nvmlDeviceGetCurrPcieLinkGeneration=lambda handle: 3,
-        nvmlDeviceGetMaxPcieLinkGeneration=lambda handle: 5,
-        nvmlDeviceGetCurrPcieLinkWidth=lambda handle: 16,
-        nvmlDeviceGetMaxPcieLinkWidth=lambda handle: 16,
-        nvmlDeviceGetP2PStatus=lambda device1, device2, p2pindex: p2pindex,
-    )
-
-
 @pytest.fixture
 def with_driver(tmp_path):
     plant(tmp_path, {
@@ -266,9 +223,8 @@ def with_driver(tmp_path):
     return tmp_path
 
 
-def test_gpus_by_nvml(with_driver, monkeypatch):
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: object())
-    monkeypatch.setitem(sys.modules, "pynvml", nvml_double(busy=90))
+def test_gpus_by_nvml(with_driver, nvml):
+    nvml.nvmlDeviceGetUtilizationRates = lambda handle: SimpleNamespace(gpu=90, memory=0)
     found = gpus.gather(with_driver)
     assert (found["module"], found["count"]) == (True, 2)
     first, second = found["devices"]["0"], found["devices"]["1"]
@@ -280,20 +236,17 @@ def test_gpus_by_nvml(with_driver, monkeypatch):
     assert found["peers"] == {"0-1": {"read": 0, "write": 1}, "1-0": {"read": 0, "write": 1}}
 
 
-def test_a_lost_gpu_is_named_and_the_others_are_read(with_driver, monkeypatch):
+def test_a_lost_gpu_is_named_and_the_others_are_read(with_driver, nvml):
     """NVML's reference: nvmlDeviceGetCount counts devices that nvmlDeviceGetHandleByIndex then refuses."""
 
     def handle(index):
         raise_ = {0: "GPU is lost", 2: "Insufficient Permissions"}.get(index)
         if raise_:
-            raise NVMLError(raise_)
+            raise nvml.NVMLError(raise_)
         return index
 
-    double = nvml_double(busy=0)
-    double.nvmlDeviceGetHandleByIndex = handle
-    double.nvmlDeviceGetCount = lambda: 3
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: object())
-    monkeypatch.setitem(sys.modules, "pynvml", double)
+    nvml.nvmlDeviceGetHandleByIndex = handle
+    nvml.nvmlDeviceGetCount = lambda: 3
     found = gpus.gather(with_driver)
     assert list(found["devices"]) == ["1"]
     assert found["lost"] == ["GPU 0: NVML: GPU is lost"]
@@ -314,22 +267,23 @@ def test_who_may_lock_all_memory(tmp_path):
     assert not limits.gather(tmp_path)["may_lock_all"]
 
 
-def test_an_idle_gpu_s_link_is_not_judged(with_driver, monkeypatch):
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: object())
-    monkeypatch.setitem(sys.modules, "pynvml", nvml_double(busy=0))
+def test_an_idle_gpu_s_link_is_not_judged(with_driver, nvml):
     tree = {"gpus": gpus.gather(with_driver)}
     assert judge.at(tree, "gpus.devices.*.link") is judge.MISSING
     assert "an idle GPU" in judge.missing(tree, "gpus.devices.*.link")
 
 
-def test_the_double_of_nvml_is_as_the_package():
+def test_the_double_of_nvml_is_as_the_package(monkeypatch, nvml):
     """Names and parameters, against nvidia-ml-py."""
+    monkeypatch.delitem(sys.modules, "pynvml")
     real = pytest.importorskip("pynvml")
-    for name, function in vars(nvml_double(0)).items():
-        if name != "NVMLError":
+    for name, each in vars(nvml).items():
+        if name.startswith("NVML_"):
+            assert getattr(real, name) == each, name
+        elif name.startswith("nvml"):
             theirs = inspect.signature(getattr(real, name)).parameters
-            assert list(inspect.signature(function).parameters) == [
-                each.lower() for each in theirs
+            assert list(inspect.signature(each).parameters) == [
+                parameter.lower() for parameter in theirs
             ], name
     assert real.NVML_MEMORY_ERROR_TYPE_UNCORRECTED == 1
     assert real.NVML_VOLATILE_ECC == 0

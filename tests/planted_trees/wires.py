@@ -122,10 +122,5 @@ FAULTS = {
     "pcie.acs": {"pci.bridges.1.acs": 0x1D},
     "pcie.iommu": {"pci.iommu.modes": ["DMA-FQ"]},
     "pcie.near": {"pci.devices.0.node": 1, "pci.devices.0.path": ["pci0000:80", "0000:07:00.0"]},
-    "alike.mtu": {"network.devices.1.mtu": 1500},
-    "alike.interfaces": {"network.devices.1.speed": 100000},
-    "alike.ports": {"infiniband.ports.1.rate": 100.0},
-    "alike.firmware": {"infiniband.ports.1.firmware": "20.35.1012"},
     "alike.gpudirect": {"infiniband.gpudirect.nvidia_peermem": None},
-    "alike.iommu": {"pci.iommu.modes": ["DMA-FQ"]},
 }
