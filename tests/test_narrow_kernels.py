@@ -5,13 +5,12 @@ What comes out of the C compiler is compared with `ml_dtypes`, bit for bit. NVID
 """
 
 import ctypes
-import importlib.util
 import shutil
 import subprocess
-from pathlib import Path
 
 import numpy as np
 import pytest
+import wheels
 
 from hpccomm import dtypes
 from hpccomm.dtypes import FLOAT32
@@ -127,11 +126,9 @@ def test_each_pair_is_folded_in_float32_and_rounded_once(compiled, op, dtype):
 
 def nvrtc():
     """Return NVIDIA's compiler as an installed wheel has it, or None."""
-    for wheel in ("nvidia.cuda_nvrtc", "nvidia.cu13"):
-        found = importlib.util.find_spec("nvidia") and importlib.util.find_spec(wheel)
-        for folder in (found.submodule_search_locations if found else None) or ():
-            for path in Path(folder, "lib").glob("libnvrtc.so.*"):
-                return ctypes.CDLL(str(path))
+    for folder in (*wheels.folders("cuda_nvrtc"), *wheels.folders("cu13")):
+        for path in folder.glob("lib/libnvrtc.so.*"):
+            return ctypes.CDLL(str(path))
     return None
 
 

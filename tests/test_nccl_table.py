@@ -8,7 +8,6 @@ its own header and library are looked at too; they need no driver::
 """
 
 import ctypes
-import importlib.util
 import re
 import subprocess
 import sys
@@ -16,6 +15,7 @@ import tempfile
 from pathlib import Path
 
 import pytest
+import wheels
 
 from hpccomm.backends.nccl import libnccl, reductions
 from hpccomm.backends.nccl.libnccl import FUNCTIONS, CallConfig, CommConfig
@@ -87,11 +87,7 @@ def recorded() -> dict[str, dict[str, str]]:
 RECORDED = recorded()
 
 
-def installed() -> Path | None:
-    """Return the folder of an installed wheel."""
-    found = importlib.util.find_spec("nvidia") and importlib.util.find_spec("nvidia.nccl")
-    folders = list((found.submodule_search_locations if found else None) or ())
-    return Path(folders[0]) if folders else None
+INSTALLED = wheels.folders("nccl")
 
 
 def agree(found: dict[str, str]) -> None:
@@ -160,10 +156,9 @@ def test_a_configuration_is_as_long_as_the_version_that_it_names():
     assert made.ext is made.launchCompletionEvent is None
 
 
-@pytest.mark.skipif(installed() is None, reason="no wheel of NCCL is installed")
+@pytest.mark.skipif(not INSTALLED, reason="no wheel of NCCL is installed")
 def test_the_table_is_what_the_installed_wheel_has():
-    folder = installed()
-    assert folder is not None
+    folder = INSTALLED[0]
     found = declared((folder / "include/nccl.h").read_text("utf-8"))
     agree(found)
     if known := RECORDED.get(found["version"]):

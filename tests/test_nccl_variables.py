@@ -3,7 +3,7 @@
 ``nccl_constants.txt`` has the names in NCCL's strings that are constants of its interface, not variables.
 """
 
-import importlib.util
+import ctypes
 import mmap
 import os
 import re
@@ -12,12 +12,12 @@ import sys
 from pathlib import Path
 
 import pytest
+import wheels
 
 from hpccomm.variables.judging import Surroundings, VariableSetting, judge
 from hpccomm.variables.tables import known, version_code
 
-_found = importlib.util.find_spec("nvidia") and importlib.util.find_spec("nvidia.nccl")
-FOLDERS = list((_found.submodule_search_locations if _found else None) or ())
+FOLDERS = wheels.folders("nccl")
 CONSTANTS = set(Path(__file__).with_name("nccl_constants.txt").read_text().split())
 
 pytestmark = pytest.mark.skipif(not FOLDERS, reason="no wheel of NCCL is installed")
@@ -35,13 +35,9 @@ def names_in(library: Path) -> set[str]:
 
 
 def test_every_name_in_the_library_is_in_the_table():
-    folder = Path(FOLDERS[0])
-    header = (folder / "include/nccl.h").read_text("utf-8")
-    major, minor, patch = (
-        int(re.search(rf"NCCL_{part} (\d+)", header)[1]) for part in ("MAJOR", "MINOR", "PATCH")
-    )
-    version = major * 10000 + minor * 100 + patch
-    names = names_in(folder / "lib/libnccl.so.2")
+    library, told = FOLDERS[0] / "lib/libnccl.so.2", ctypes.c_int()
+    ctypes.CDLL(str(library)).ncclGetVersion(ctypes.byref(told))
+    version, names = told.value, names_in(library)
     table = known()
     assert sorted(names - set(table) - CONSTANTS) == []
     assert CONSTANTS & set(table) == {"NCCL_GRAPH", "NCCL_NVLS"}  # also subsystems of the log
@@ -73,7 +69,7 @@ print(value.value.decode())
 )  # fmt: skip
 def test_a_value_does_not_fit_where_nccl_goes_by_the_default(text, read):
     name, _, value = text.partition("=")
-    library = Path(FOLDERS[0]) / "lib/libnccl.so.2"
+    library = FOLDERS[0] / "lib/libnccl.so.2"
     job = subprocess.run(
         [sys.executable, "-c", READ, library, name],
         env=os.environ | {name: value}, capture_output=True, text=True,

@@ -181,10 +181,16 @@ def sends_first(rounds: Rounds, _which: Which) -> Iterator[Rounds]:
             yield [*rounds[:at], *split, *rounds[at + 1 :]]
 
 
-def another_final(rounds: Rounds, which: Which) -> Iterator[Rounds]:
+def a_missing_final(rounds: Rounds, which: Which) -> Iterator[Rounds]:
     for table, changed in each_table(rounds, ("local",)):
-        if isinstance(table, Folds) and (table.final or which.collective != "scan"):
-            yield changed(replace(table, final=not table.final))
+        if isinstance(table, Folds) and table.final:
+            yield changed(replace(table, final=False))
+
+
+def an_early_final(rounds: Rounds, which: Which) -> Iterator[Rounds]:
+    for table, changed in each_table(rounds, ("local",)):
+        if isinstance(table, Folds) and not table.final and which.collective != "scan":
+            yield changed(replace(table, final=True))
 
 
 def another_order(rounds: Rounds, which: Which) -> Iterator[Rounds]:
@@ -209,7 +215,8 @@ FAULTS: list[Fault] = [
     a_repeated_reduction,
     a_moved_slice,
     sends_first,
-    another_final,
+    a_missing_final,
+    an_early_final,
     another_order,
     an_overwritten_argument,
 ]
