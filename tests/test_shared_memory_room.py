@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 from conftest import Mpiexec, launch_environment
+from until import until
 
 from hpccomm.backends.bootstrap import mpi
 from hpccomm.errors import BackendUnavailable
@@ -265,19 +266,14 @@ while True:
         ) as job,
     ):
         if end == "SIGKILL":
-            deadline = time.monotonic() + 60
-            while not (found := tmp_path / "1").exists() or not found.read_text():
-                assert time.monotonic() < deadline
-                time.sleep(0.01)
+            found = tmp_path / "1"
+            until(lambda: found.exists() and found.read_text())
             time.sleep(wait)
             os.kill(int(found.read_text()), signal.SIGKILL)
         output, _ = job.communicate(timeout=60)
     assert (job.returncode == 0) == (end == "normal"), output
-    deadline = time.monotonic() + 60  # the launcher may only just have asked them to end
-    for pid in tmp_path.iterdir():
-        while runs(pid.read_text()):
-            assert time.monotonic() < deadline, f"rank {pid.name} is left"
-            time.sleep(0.01)
+    for pid in tmp_path.iterdir():  # the launcher may only just have asked them to end
+        until(lambda pid=pid: not runs(pid.read_text()))
 
 
 @pytest.mark.parametrize("odd", [0, 1])

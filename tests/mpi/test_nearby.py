@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
+from until import until
 
 from hpccomm.errors import CommunicationError
 
@@ -26,12 +27,6 @@ def nearby(comm: "Communicator") -> Any:
     return transport
 
 
-def complete(request: Any) -> None:
-    limit = time.monotonic() + 20
-    while not request():
-        assert time.monotonic() < limit, "the transfer does not end"
-
-
 def test_two_threads_that_send_at_once_keep_their_arrays_whole(
     comm: "Communicator", nearby: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -49,7 +44,7 @@ def test_two_threads_that_send_at_once_keep_their_arrays_whole(
         def send(number: int) -> None:
             data = np.full(LARGE, number, np.uint8)
             together.wait()
-            complete(nearby.isend(data, 0, 5))
+            until(nearby.isend(data, 0, 5))
 
         threads = [Thread(target=send, args=(number,)) for number in (1, 2)]
         for thread in threads:
@@ -59,7 +54,7 @@ def test_two_threads_that_send_at_once_keep_their_arrays_whole(
     if comm.rank == 0:
         arrays = [np.zeros(LARGE, np.uint8) for _ in range(2)]
         for array in arrays:
-            complete(nearby.irecv(array, 1, 5))
+            until(nearby.irecv(array, 1, 5))
         assert sorted(int(array[0]) for array in arrays) == [1, 2]
         assert all((array == array[0]).all() for array in arrays)
     comm.barrier()
@@ -76,7 +71,7 @@ def test_the_sender_goes_on_where_its_array_cannot_be_mapped(
     if comm.rank == 1:
         data = comm.empty(LARGE, np.uint8)
         data[:] = 7
-        complete(nearby.isend(data, 0, 5))
+        until(nearby.isend(data, 0, 5))
     if comm.rank == 0:
 
         def refused(pid: int, key: int) -> Any:
@@ -88,9 +83,9 @@ def test_the_sender_goes_on_where_its_array_cannot_be_mapped(
             array = np.zeros(LARGE, np.uint8)
             request = nearby.irecv(array, 1, 5)
             if plain:
-                complete(request)
+                until(request)
                 assert (array == 7).all()
             else:
                 with pytest.raises(CommunicationError, match="cannot be mapped"):
-                    complete(request)
+                    until(request)
     comm.barrier()

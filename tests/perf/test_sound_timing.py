@@ -10,6 +10,7 @@ import time
 import numpy as np
 import pytest
 from damage import called
+from until import until
 
 from hpccomm.bench.perf import launches
 from hpccomm.bench.perf.isolated import SYNCS, Budget, IsolatedOptions, IsolatedTimer
@@ -195,9 +196,7 @@ def test_a_series_that_is_asked_to_end_starts_no_other_launch(tmp_path, status):
         env=launch_environment(),
     ) as series:
         started = tmp_path / "started"
-        deadline = time.monotonic() + 60
-        while not started.exists() and time.monotonic() < deadline:
-            time.sleep(0.05)
+        until(started.exists)
         series.terminate()
         try:
             assert series.wait(60) == 143

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from until import until
 
 from hpccomm.results import recording_file
 
@@ -80,12 +81,9 @@ def test_a_killed_program_has_lost_less_than_five_seconds(tmp_path: Path) -> Non
     program.write_text(FOREVER)
     process = subprocess.Popen([sys.executable, *record(file, sys.executable, str(program))])
     try:
-        until = time.monotonic() + 60
         part = recording_file.part_path(file, 0)
-        while time.monotonic() < until:
-            time.sleep(0.2)
-            if part.exists() and recording_file.joined(file).calls.count > 100:
-                break
+        until(part.exists)
+        until(lambda: recording_file.joined(file).calls.count)
         killed = time.perf_counter_ns()  # one clock for all processes
     finally:
         process.send_signal(signal.SIGKILL)
