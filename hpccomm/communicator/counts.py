@@ -237,7 +237,9 @@ def without_counts(
         exchange = core.count_exchanges[name] = CountExchange(core, name)
     rank, size, what = core.backend.rank, core.backend.size, exchange.what
     individual, scatters, gathers = what.individual, what.root_sends, what.root_receives
-    _, timeout, algorithm, stream, return_counts = how
+    async_op, timeout, algorithm, stream, return_counts = how
+    if async_op is not False:
+        check_bool("async_op", async_op)
     if return_counts is not False:
         check_bool("return_counts", return_counts)
     if core.sink.diverted:
