@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-import hpccomm
 from hpccomm import CommOptions
 from hpccomm.errors import ConfigurationError, UsageError
 from hpccomm.testing.conformance.case import Behaviours
@@ -55,35 +54,4 @@ def unknown_hints(comm: Communicator) -> None:
     """A hint that the backend does not know is refused on every rank, by name."""
     with raises(UsageError, "hints", "no_such", str(comm.backends["host"])):
         another(comm, options=CommOptions(hints={"no_such": "1"}))
-    comm.barrier()
-
-
-@CREATION.behaviour()
-def misuse(comm: Communicator) -> None:
-    """Arguments that do not fit are refused at once, on the rank that gives them."""
-    if comm.rank == comm.size - 1:
-        with raises(UsageError, "backend", "no_such", "auto", "mpi", "loopback"):
-            hpccomm.new_comm("no_such")
-        with raises(UsageError, "backend", "3"):
-            hpccomm.new_comm(3)  # type: ignore[arg-type]
-        with raises(UsageError, "options"):
-            another(comm, options={"self_check": False})
-        for timeout in (0, -1.0, math.nan, "1"):
-            with raises(UsageError, "timeout", repr(timeout), "seconds"):
-                another(comm, timeout=timeout)
-        with raises(UsageError, "name", "3"):
-            another(comm, name=3)
-        with raises(UsageError, "slow_call", "-1"):
-            CommOptions(slow_call=-1.0)
-        for segment in (0, -8, 1.5, "1K"):
-            with raises(UsageError, "segment", repr(segment)):
-                CommOptions(segment=segment)  # type: ignore[arg-type]
-        for way in ("mapped", "", 1):
-            with raises(UsageError, "shared_memory", repr(way), "staging"):
-                CommOptions(shared_memory=way)  # type: ignore[arg-type]
-        for room in (0, 1.5, "1M"):
-            with raises(UsageError, "shared_memory_room", repr(room)):
-                CommOptions(shared_memory_room=room)  # type: ignore[arg-type]
-        with raises(UsageError, "hints", "1"):
-            CommOptions(hints={"key": 1})  # type: ignore[dict-item]
     comm.barrier()

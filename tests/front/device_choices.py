@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from functools import reduce
+from functools import partial, reduce
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -11,7 +11,7 @@ import numpy as np
 import hpccomm
 from front.deterministic import cancelling, order_matters
 from front.device_inputs import filled, full, holds, ranks_sum, stream_of
-from front.misuse import refused
+from front.misuse import each_is_refused
 from hpccomm import ReduceOp
 from hpccomm.errors import UsageError
 from hpccomm.memory.cuda.library import cupy
@@ -96,16 +96,15 @@ def algorithms_that_do_not_apply(comm: Communicator) -> None:
     """They are refused with those that do."""
     with stream_of(comm):
         x = filled(comm, comm.size)
-        with refused(comm) as attempt:
-            for algorithm in ("no_such", "", 3):
-                words = ("algorithm", repr(algorithm), "auto")
-                attempt(
-                    "all_reduce",
-                    UsageError,
-                    words,
-                    lambda name: comm.all_reduce(x, algorithm=name),
-                    algorithm,
-                )
+        rows = (
+            (
+                UsageError,
+                ("algorithm", repr(name), "auto"),
+                partial(comm.all_reduce, x, algorithm=name),
+            )
+            for name in ("no_such", "", 3)
+        )
+        each_is_refused(comm, rows)
         holds(x, full(comm.rank + 1, comm.size), "x")
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
@@ -213,9 +212,6 @@ def deadlines_of_several(comm: Communicator) -> None:
         for timeout in (0.05, 0):
             with raises(TimeoutError, f"{timeout:g} s", "recv", comm.name, "2 other works"):
                 wait(works, timeout=timeout)
-        for wrong in (math.nan, -1, -0.5, True, "1"):
-            with raises(UsageError, "timeout", repr(wrong)):
-                wait([], timeout=wrong)
     comm.barrier()
     comm.send(np.full(1, 1.0), right, 1)
     place, result = wait_any(works, timeout=60)

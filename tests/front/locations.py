@@ -9,13 +9,12 @@ import numpy as np
 
 import hpccomm
 from front.algorithms import METHODS, SEGMENT, Method, attempt, cut
-from front.misuse import refused
-from hpccomm import ReduceOp, UnsupportedDtype, UsageError, loc_dtype
+from hpccomm import ReduceOp, loc_dtype
 from hpccomm.contracts.collectives import REDUCTIONS
 from hpccomm.dtypes import BFLOAT16
 from hpccomm.schedules.algorithms import ALGORITHMS
 from hpccomm.testing.conformance.case import Behaviours
-from hpccomm.testing.conformance.check import equal, raises
+from hpccomm.testing.conformance.check import equal
 from hpccomm.testing.conformance.collectives import REDUCING
 from hpccomm.testing.conformance.inputs import reduced, reduction
 from hpccomm.testing.conformance.oracle import IN_PLACE, NEW, OUT, Spec
@@ -77,36 +76,6 @@ def large_arrays_of_them(comm: Communicator) -> None:
     for dtype in (LOCATED["float64"], LOCATED["padded"]):
         for collective in ("all_reduce", "reduce_scatter"):
             carry_out(comm, Spec(collective, count // comm.size, dtype, ReduceOp.MAXLOC))
-
-
-@LOCATIONS.behaviour()
-def misused_locations(comm: Communicator) -> None:
-    """Other dtypes are refused, and so are other reductions of these, before anything is sent."""
-    pair = hpccomm.with_index(np.ones(3), comm.rank)
-    wrong = (
-        np.dtype(np.float64),
-        np.dtype([("value", np.float64), ("where", np.int64)]),
-        np.dtype([("value", np.complex128), ("index", np.int64)]),
-        np.dtype([("value", np.float64), ("index", np.float32)]),
-        np.dtype([("value", np.float64, (2,)), ("index", np.int64)]),
-        np.dtype([("value", np.float64), ("index", np.int64), ("more", np.int8)]),
-    )
-    with refused(comm) as attempt:
-        for dtype in wrong:
-            words = ("minloc", "value", "index", "with_index")
-            call = lambda x: comm.all_reduce(x, ReduceOp.MINLOC)  # noqa: E731
-            attempt("all_reduce", UnsupportedDtype, words, call, np.zeros(3, dtype))
-        for op in (ReduceOp.SUM, ReduceOp.MIN):
-            attempt("all_reduce", UnsupportedDtype, ("op",), comm.all_reduce, pair, op)
-        attempt("all_reduce", UsageError, ("op fmax fails",), comm.all_reduce, pair, np.fmax)
-        native = lambda: comm.all_reduce(pair, ReduceOp.MAXLOC, algorithm="native")  # noqa: E731
-        attempt("all_reduce", UsageError, ("native",), native)
-    with raises(UnsupportedDtype, "complex128"):
-        hpccomm.with_index(1j, 0)
-    with raises(UsageError, "index", "float64"):
-        hpccomm.with_index(1.0, 0.5)
-    with raises(UsageError, "index", "(2,)", "(3,)"):
-        hpccomm.with_index(np.ones(3), [1, 2])
 
 
 @LOCATIONS.behaviour()

@@ -1,131 +1,192 @@
 """Misuse: an error that names the argument, what was given and what would fit.
 
-A case misuses the communicator on its last rank alone. The others go straight on to a collective of
-all ranks, which would fail or hang had the misuse sent anything.
+Calls are misused on the last rank alone. The others go straight on to a collective of all ranks, which would
+fail or hang had the misuse sent anything.
 """
 
 from __future__ import annotations
 
+import inspect
 import math
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Protocol
+import re
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 import hpccomm
-from hpccomm import ReduceOp
-from hpccomm.errors import UnsupportedDtype, UsageError
+from hpccomm import ANY, CommOptions, ReduceOp, loc_dtype
+from hpccomm.contracts.collectives import BLOCKWISE, REDUCTIONS
+from hpccomm.errors import BackendUnavailable, BufferMismatch, UnsupportedDtype, UsageError
+from hpccomm.schedules.algorithms import ALGORITHMS
 from hpccomm.testing.conformance.case import Behaviours
-from hpccomm.testing.conformance.check import raises
+from hpccomm.testing.conformance.check import equal, raises
 from hpccomm.testing.conformance.inputs import RECORD
+from hpccomm.testing.conformance.oracle import Spec
+from hpccomm.testing.conformance.trials import another, trial
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     from hpccomm.communicator import Communicator
 
 MISUSE = Behaviours("misuse")
 
 
-class Attempt(Protocol):
-    """Makes a call that must be refused."""
-
-    def __call__(
-        self,
-        name: str,
-        error: type[BaseException],
-        words: tuple[str, ...],
-        call: Callable[..., object],
-        *arguments: Any,
-    ) -> None:
-        """Assert that ``call(*arguments)`` raises `error` with a message that holds `words`."""
-
-
-@contextmanager
-def refused(comm: Communicator) -> Iterator[Attempt]:
-    """Misuse `comm` in the block, on its last rank, and prove afterwards that nothing was sent.
+def each_is_refused(comm: Communicator, rows: Iterable[tuple[Any, ...]]) -> None:
+    """Assert of each row that its call raises its error on the last rank, and that none sent anything.
 
     Collective over `comm`.
 
-    Yields
-    ------
-    Attempt
-        Does nothing on the other ranks.
+    Parameters
+    ----------
+    rows : iterable of tuple
+        The error, words of its message in a tuple, the call, and its arguments.
     """
     faults: list[str] = []
-
-    def attempt(
-        name: str,
-        error: type[BaseException],
-        words: tuple[str, ...],
-        call: Callable[..., object],
-        *arguments: Any,
-    ) -> None:
-        if comm.rank == comm.size - 1:
-            try:
-                with raises(error, *words):
-                    call(*arguments)
-            except Exception as fault:  # noqa: BLE001 (asserted below)
-                faults.append(f"{name}: {type(fault).__name__}: {fault}")
-
-    yield attempt
-    assert not faults, "\n".join(faults)
+    for error, words, call, *arguments in rows if comm.rank == comm.size - 1 else ():
+        try:
+            with raises(error, *words):
+                call(*arguments)
+        except Exception as fault:  # noqa: BLE001 (asserted below)
+            faults.append(f"{words}, {call} of {arguments}: {type(fault).__name__}: {fault}")
     x = np.array([comm.rank, 1])
     comm.all_reduce(x)
     assert x.tolist() == [sum(range(comm.size)), comm.size], "all_reduce after the misuse"
     assert comm.all_gather_object(comm.rank) == list(range(comm.size)), "objects after the misuse"
+    assert not faults, "\n".join(faults)
+
+
+def calls_with(comm: Communicator, argument: str) -> Iterator[Callable[..., object]]:
+    """Give each of the communicator's calls that take an argument, with all others that it needs."""
+    ones = [1] * comm.size
+    fits: dict[str, Any] = {"x": np.ones(comm.size), "out": np.ones(2), "value": 1, "values": ones}
+    fits |= {"src": 0, "dst": 0, "root": comm.rank, "shape": 3, "dtype": "f4", "counts": ones}
+    fits |= {"peers": [comm.rank], "send_counts": ones}
+    for name, method in inspect.getmembers(hpccomm.Communicator, inspect.isfunction):
+        taken = inspect.signature(method).parameters
+        if argument in taken and name not in AGREED and not name.startswith("_"):
+            given = {
+                each: fits[each]
+                for each in fits.keys() & taken.keys() - {argument}
+                if each == "root" or taken[each].default is inspect.Parameter.empty
+            }
+            yield partial(getattr(comm, name), **given)
+
+
+AGREED = ("counter", "mutex", "mesh", "in_turn", "batch")
+"""Calls whose arguments all ranks check together, or when their block begins."""
+
+RANKS = (-1, 0.5, "0")
+
+ARGUMENTS: dict[str, tuple[tuple[Any, ...], tuple[str, ...]]] = {
+    "dst": ((*RANKS, ANY), ("from 0 to",)),
+    "src": (RANKS, ("from 0 to",)),
+    "root": ((*RANKS, 1.0, None), ("from 0 to",)),
+    "tag": ((-1, 1.5, "a", None, 1 << 40), ()),
+    "op": (("sum", 1, None), ("SUM", "BXOR")),
+    "algorithm": (("no_such", "", 3), ("auto",)),
+    "timeout": ((0, -1.0, math.nan, "1", True), ("seconds",)),
+    "async_op": ((1, 2, None), ("True",)),
+    "block": ((1, None), ("True",)),
+    "return_counts": ((1, None), ("True",)),
+    "hook": ((3,), ()),
+    "shape": ((-1, (2, -1), 1.5, "3", None), ()),
+    "dtype": (("no_such", None), ()),
+}
+"""Arguments of calls, what fits none of them, and words of the error besides the argument and the value."""
+
+OPTIONS: dict[str, tuple[Any, ...]] = {
+    "slow_call": (-1.0,),
+    "segment": (0, -8, 1.5, "1K"),
+    "shared_memory": ("mapped", "", 1),
+    "shared_memory_room": (0, 1.5, "1M"),
+}
+"""Settings of `CommOptions`, and what does not fit."""
 
 
 @MISUSE.behaviour()
-def ranks_and_tags(comm: Communicator) -> None:
-    """A partner is a rank or None; a tag an integer of at least 0."""
-    x, out = np.ones(2), np.ones(2)
-    last = str(comm.size - 1)
-    with refused(comm) as attempt:
-        for rank in (comm.size, -1, 0.5, "0"):
-            calls: tuple[tuple[Any, ...], ...] = (
-                ("send", "dst", comm.send, x, rank),
-                ("recv", "src", comm.recv, out, rank),
-                ("send_recv to", "dst", comm.send_recv, x, rank, out, 0),
-                ("send_recv from", "src", comm.send_recv, x, 0, out, rank),
-            )
-            for name, partner, call, *arguments in calls:
-                attempt(name, UsageError, (partner, repr(rank), last), call, *arguments)
-        for tag in (-1, 1.5, "a", None, 1 << 40):
-            words = ("tag", repr(tag))
-            attempt("send", UsageError, words, comm.send, x, 0, tag)
-            attempt("recv", UsageError, words, comm.recv, out, 0, tag)
-            attempt("send_recv", UsageError, words, comm.send_recv, x, 0, out, 0, tag)
+def arguments(comm: Communicator) -> None:
+    """A value that does not fit is refused by each call that takes the argument; the error has both."""
+    rows: list[tuple[Any, ...]] = [
+        (UsageError, (name, repr(value), *says), partial(call, **{name: value}))
+        for name, (values, says) in ARGUMENTS.items()
+        for call in calls_with(comm, name)
+        for value in values
+    ]
+    rows += [
+        (
+            UsageError,
+            (name, repr(comm.size), str(comm.size - 1)),
+            partial(call, **{name: comm.size}),
+        )
+        for name in ("src", "dst", "root")
+        for call in calls_with(comm, name)
+    ]
+    rows += [
+        (UsageError, (name, repr(value)), partial(CommOptions, **{name: value}))
+        for name, values in OPTIONS.items()
+        for value in values
+    ]
+    made = partial(another, comm)
+    x, out = np.ones(comm.size), np.ones(2)
+    rows += [
+        *(
+            (UsageError, (repr(name), "all_reduce"), comm.explain, name, x)
+            for name in ("no_such", 3)
+        ),
+        (UsageError, ("'finalize'", "all_to_all"), comm.explain, "finalize", x),
+        (UsageError, ("src", "ANY"), comm.send_recv, x, 0, out, ANY),
+        (UsageError, ("src",), comm.probe, None),
+        (UsageError, ("timeout", "None"), comm.set_timeout, None),
+        (UsageError, ("hints", "'key': 1"), partial(CommOptions, hints={"key": 1})),
+        (UsageError, ("timeout", "0"), partial(made, timeout=0)),
+        (UsageError, ("options",), partial(made, options={"self_check": False})),
+        (UsageError, ("name", "3"), partial(made, name=3)),
+        (
+            UsageError,
+            ("backend", "no_such", "auto", "mpi", "loopback"),
+            hpccomm.new_comm,
+            "no_such",
+        ),
+        (UsageError, ("backend", "3"), hpccomm.new_comm, 3),
+    ]
+    rows += [
+        (UsageError, ("timeout", repr(value)), wait, [], value)
+        for wait in (hpccomm.wait_any, hpccomm.wait_some, hpccomm.wait_all)
+        for value in (math.nan, -1, -0.5, True, "1")
+    ]
+    each_is_refused(comm, rows)
 
 
-ROOTED: dict[str, Callable[[Any, Any], object]] = {
-    "broadcast": lambda c, root: c.broadcast(np.ones(2), root),
-    "reduce": lambda c, root: c.reduce(np.ones(2), root),
-    "gather": lambda c, root: c.gather(np.ones(2), root),
-    "scatter": lambda c, root: c.scatter(np.ones(c.size), root, out=np.ones(1)),
-    "gather_v": lambda c, root: c.gather_v(np.ones(2), root),
-    "scatter_v": lambda c, root: c.scatter_v(np.ones(c.size), root, out=np.ones(1)),
-}
+REDUCING: tuple[Callable[[Any, Any, Any], object], ...] = (
+    lambda c, x, op: c.all_reduce(x, op),
+    lambda c, x, op: c.reduce(x, 0, op),
+    lambda c, x, op: c.reduce_scatter(x, op),
+    lambda c, x, op: c.scan(x, op),
+    lambda c, x, op: c.reduce_scatter_v(x, [1] * c.size, op),
+    lambda c, x, op: c.explain("all_reduce", x, op=op),
+)
 
 
 @MISUSE.behaviour()
-def roots(comm: Communicator) -> None:
-    """A root is an integer from 0 to size - 1."""
-    with refused(comm) as attempt:
-        for name, call in ROOTED.items():
-            for root in (comm.size, -1, 1.0, "0", None):
-                words = ("root", repr(root), str(comm.size - 1))
-                attempt(name, UsageError, words, call, comm, root)
+def near_names(comm: Communicator) -> None:
+    """An unknown name leads to one that is near."""
+    x = np.ones(2)
+    near: dict[str, Callable[[], object]] = {
+        "all_reduce": lambda: comm.explain("all_redcue", x),
+        "all_to_all_v": lambda: comm.explain("Alltoallv", x),
+        "broadcast": lambda: comm.explain("Bcast", x),
+        "ring": lambda: comm.all_reduce(x, algorithm="rnig"),
+        "SUM": lambda: comm.all_reduce(x, "sum"),
+        "bfloat16": lambda: comm.empty(2, "bfloat"),
+        "off": lambda: CommOptions(shared_memory="of"),  # type: ignore[arg-type]
+        "send_object": lambda: comm.send("abc", 0),
+    }
+    each_is_refused(comm, ((UsageError, (name,), call) for name, call in near.items()))
+    with raises(AttributeError, "did you mean new_comm?"):
+        hpccomm.new_com  # type: ignore[attr-defined]  # noqa: B018
 
-
-REDUCING: dict[str, Callable[[Any, Any, Any], object]] = {
-    "all_reduce": lambda c, x, op: c.all_reduce(x, op),
-    "reduce": lambda c, x, op: c.reduce(x, 0, op),
-    "reduce_scatter": lambda c, x, op: c.reduce_scatter(x, op),
-    "scan": lambda c, x, op: c.scan(x, op),
-    "reduce_scatter_v": lambda c, x, op: c.reduce_scatter_v(x, [1] * c.size, op),
-    "explain": lambda c, x, op: c.explain("all_reduce", x, op=op),
-}
 
 MEANINGLESS: tuple[tuple[ReduceOp, Any], ...] = (
     (ReduceOp.BAND, np.float32),
@@ -135,189 +196,234 @@ MEANINGLESS: tuple[tuple[ReduceOp, Any], ...] = (
     (ReduceOp.MAX, np.complex64),
     (ReduceOp.AVG, np.bool_),
     (ReduceOp.SUM, RECORD),
+    (ReduceOp.SUM, loc_dtype(np.float64)),
+    (ReduceOp.MIN, loc_dtype(np.float64)),
     (ReduceOp.MAX, np.dtype("datetime64[ns]")),
     (ReduceOp.SUM, np.dtype("S3")),
 )
 
 
 @MISUSE.behaviour()
-def operations(comm: Communicator) -> None:
-    """An operation is one of `ReduceOp`, `premul_sum` or a function."""
-    with refused(comm) as attempt:
-        for name, call in REDUCING.items():
-            for op in ("sum", 1, None):
-                words = ("op", repr(op), "SUM", "BXOR")
-                x = np.ones(comm.size)
-                attempt(name, UsageError, words, call, comm, x, op)
-
-
-NEAR: dict[str, Callable[[Any], object]] = {
-    "all_reduce": lambda c: c.explain("all_redcue", np.ones(2)),
-    "all_to_all_v": lambda c: c.explain("Alltoallv", np.ones(2)),
-    "broadcast": lambda c: c.explain("Bcast", np.ones(2)),
-    "ring": lambda c: c.all_reduce(np.ones(2), algorithm="rnig"),
-    "SUM": lambda c: c.all_reduce(np.ones(2), "sum"),
-    "bfloat16": lambda c: c.empty(2, "bfloat"),
-    "off": lambda _: hpccomm.CommOptions(shared_memory="of"),  # type: ignore[arg-type]
-    "send_object": lambda c: c.send("abc", 0),
-}
-
-
-@MISUSE.behaviour()
-def near_names(comm: Communicator) -> None:
-    """An unknown name leads to one that is near."""
-    with refused(comm) as attempt:
-        for near, call in NEAR.items():
-            attempt(near, UsageError, (near,), call, comm)
-    with raises(AttributeError, "did you mean new_comm?"):
-        hpccomm.new_com  # type: ignore[attr-defined]  # noqa: B018
-
-
-@MISUSE.behaviour(pair=MEANINGLESS)
-def operations_that_mean_nothing(comm: Communicator, pair: tuple[ReduceOp, Any]) -> None:
+def operations_that_mean_nothing(comm: Communicator) -> None:
     """A dtype for which the operation means nothing is refused by every call that reduces."""
-    op, dtype = pair[0], np.dtype(pair[1])
-    with refused(comm) as attempt:
-        for name, call in REDUCING.items():
-            x = np.zeros(comm.size, dtype)
-            words = (op.value, str(dtype))
-            attempt(name, UnsupportedDtype, words, call, comm, x, op)
+    each_is_refused(
+        comm,
+        (
+            (UnsupportedDtype, (op.value, str(x.dtype)), call, comm, x, op)
+            for op, dtype in MEANINGLESS
+            for call in REDUCING
+            for x in [np.zeros(comm.size, dtype)]
+        ),
+    )
 
 
 @MISUSE.behaviour()
 def premultiplied_sums(comm: Communicator) -> None:
     """A factor that the dtype cannot hold is refused."""
-    x = np.ones(3, np.int8)
-    with refused(comm) as attempt:
-        for factor in (0.5, 300):
-            words = ("factor", str(factor), "int8")
-            op = hpccomm.premul_sum(factor)
-            attempt("all_reduce", UsageError, words, comm.all_reduce, x, op)
-        imaginary, two = hpccomm.premul_sum(1j), hpccomm.premul_sum(2)
-        y, truth = np.ones(3), np.ones(3, np.bool_)
-        attempt("real", UsageError, ("factor", "float64"), comm.all_reduce, y, imaginary)
-        attempt("bool", UnsupportedDtype, ("premul_sum", "bool"), comm.all_reduce, truth, two)
-
-
-COUNTED: dict[str, Callable[[Any, Any], object]] = {
-    "all_gather_v": lambda c, counts: c.all_gather_v(np.ones((2, 3)), counts),
-    "reduce_scatter_v": lambda c, counts: c.reduce_scatter_v(np.ones((2 * c.size, 3)), counts),
-    "all_to_all_v": lambda c, counts: c.all_to_all_v(np.ones((2 * c.size, 3)), counts),
-    "gather_v": lambda c, counts: c.gather_v(np.ones((2, 3)), 0, counts),
-    "scatter_v": lambda c, counts: c.scatter_v(np.ones((2 * c.size, 3)), c.rank, counts),
-}
+    each_is_refused(
+        comm,
+        (
+            (error, words, comm.all_reduce, np.ones(3, dtype), hpccomm.premul_sum(factor))
+            for factor, dtype, error, *words in (
+                (0.5, np.int8, UsageError, "factor", "0.5", "int8"),
+                (300, np.int8, UsageError, "factor", "300", "int8"),
+                (1j, np.float64, UsageError, "factor", "float64"),
+                (2, np.bool_, UnsupportedDtype, "premul_sum", "bool"),
+            )
+        ),
+    )
 
 
 @MISUSE.behaviour()
 def counts(comm: Communicator) -> None:
     """Counts are one integer of at least 0 a rank, and fit x."""
-    size = comm.size
-    with refused(comm) as attempt:
-        for name, call in COUNTED.items():
-            for given, words in (
-                ([2] * (size + 1), (str(size + 1), str(size))),
-                ([2] * (size - 1), (str(size - 1), str(size))),
-                ([-1] * size, ("-1",)),
-                ([2.0] * size, ("2.0",)),
-                (["2"] * size, ("'2'",)),
-                (2, ("2",)),
-                ([5] * size, ("5", "2") if "gather" in name else (str(5 * size), str(2 * size))),
-            ):
-                attempt(name, UsageError, ("counts", *words), call, comm, given)
-        x = np.ones(size)
-        for named, received in (
-            (("recv_counts", str(size + 1)), [1] * (size + 1)),
-            (("counts",), [1] * (size - 1) + [2]),  # the own block
-        ):
-            attempt("received", UsageError, named, comm.all_to_all_v, x, [1] * size, received)
-        scalar = np.array(1.0)
-        attempt("all_gather_v", UsageError, ("x", "0-d"), comm.all_gather_v, scalar)
+    size, x = comm.size, np.ones(comm.size)
+    own, all_blocks = np.ones((2, 3)), np.ones((2 * size, 3))
+    few, many = (str(2), str(5)), (str(2 * size), str(5 * size))
+    rows: list[tuple[Any, ...]] = [
+        (UsageError, ("counts", *words), call, given)
+        for call, too_many in (
+            (lambda counts: comm.all_gather_v(own, counts), few),
+            (lambda counts: comm.gather_v(own, 0, counts), few),
+            (lambda counts: comm.reduce_scatter_v(all_blocks, counts), many),
+            (lambda counts: comm.all_to_all_v(all_blocks, counts), many),
+            (lambda counts: comm.scatter_v(all_blocks, comm.rank, counts), many),
+        )
+        for given, words in (
+            ([2] * (size + 1), (str(size + 1), str(size))),
+            ([2] * (size - 1), (str(size - 1), str(size))),
+            ([-1] * size, ("-1",)),
+            ([2.0] * size, ("2.0",)),
+            (["2"] * size, ("'2'",)),
+            (2, ("2",)),
+            ([5] * size, too_many),
+        )
+    ]
+    ones, others = [1] * size, [1] * (size - 1) + [2]  # another number of rows for the own block
+    rows += [
+        (UsageError, ("recv_counts", str(size + 1)), comm.all_to_all_v, x, ones, [*ones, 1]),
+        (UsageError, ("counts",), comm.all_to_all_v, x, ones, others),
+        (UsageError, ("x", "0-d"), comm.all_gather_v, np.array(1.0)),
+    ]
+    each_is_refused(comm, rows)
 
 
 @MISUSE.behaviour(min_size=2)
 def nothing_says_what_arrives(comm: Communicator) -> None:
     """A rank that cannot know what arrives is told what to write."""
-    counts = [2] * comm.size
+    x = np.ones(2 * comm.size)
     written = ("None", "root", "out=np.empty(shape, dtype)", "an x")
-    with refused(comm) as attempt:
-        attempt("scatter", UsageError, written, comm.scatter, None, 0)
-        listed = ("None", "root", "out=np.empty((2, ...), dtype)", "an x")
-        attempt("scatter_v", UsageError, listed, comm.scatter_v, None, 0, counts)
-        for x in (None, np.ones(2 * comm.size)):
-            unlisted = ("None", "root", "counts", "out=np.empty((rows, ...), dtype)")
-            attempt("scatter_v without counts", UsageError, unlisted, comm.scatter_v, x, 0)
-        taken = ("out is None", "out=np.empty(shape, dtype)")
-        attempt("send_recv", UsageError, taken, comm.send_recv, np.ones(1), 0, None, 0)
+    listed = ("None", "root", "out=np.empty((2, ...), dtype)", "an x")
+    unlisted = ("None", "root", "counts", "out=np.empty((rows, ...), dtype)")
+    taken = ("out is None", "out=np.empty(shape, dtype)")
+    rows = (
+        (UsageError, written, comm.scatter, None, 0),
+        (UsageError, listed, comm.scatter_v, None, 0, [2] * comm.size),
+        (UsageError, unlisted, comm.scatter_v, None, 0),
+        (UsageError, unlisted, comm.scatter_v, x, 0),
+        (UsageError, taken, comm.send_recv, np.ones(1), 0, None, 0),
+    )
+    each_is_refused(comm, rows)
 
 
 @MISUSE.behaviour()
-def deadlines(comm: Communicator) -> None:
-    """A timeout is a number of seconds above 0."""
-    x = np.ones(3)
-    with refused(comm) as attempt:
-        for timeout in (0, -1.0, math.nan, "1", True):
-            words = ("timeout", repr(timeout), "seconds")
-            for name, call in (
-                ("all_reduce", lambda t: comm.all_reduce(x, timeout=t)),
-                ("async", lambda t: comm.all_reduce(x, timeout=t, async_op=True)),
-                ("barrier", lambda t: comm.barrier(timeout=t)),
-                ("recv", lambda t: comm.recv(x, 0, timeout=t)),
-                ("objects", lambda t: comm.all_gather_object(x, timeout=t)),
-                ("set_timeout", comm.set_timeout),
-            ):
-                attempt(name, UsageError, words, call, timeout)
-        attempt("set_timeout", UsageError, ("timeout", "None"), comm.set_timeout, None)
+def what_calls_lack(comm: Communicator) -> None:
+    """A combination of arguments, or memory, that a call does not take."""
+    x, square = np.arange(4.0), np.empty((2, 2))
+    hypot = partial(comm.all_reduce, x, np.hypot, algorithm="native")  # elementwise, in Python
+    rows: list[tuple[Any, ...]] = [
+        (UsageError, ("stream", "device"), partial(comm.all_reduce, x, stream=1)),
+        (UsageError, ("stream", "give out, src and tag"), partial(comm.recv, x, ANY, stream=1)),
+        (UsageError, ("algorithm", "native"), hypot),
+        (UsageError, ("contiguous",), comm.recv, square[:, 0], ANY),
+        (UsageError, ("native byte order",), comm.empty, 3, np.dtype("f4").newbyteorder()),
+        (UsageError, ("dtype",), comm.empty, 3, object),
+        (UsageError, ("dtype",), comm.empty, 3, np.dtype([("a", object)])),
+    ]
+    if comm.backends["cuda"] is None:
+        rows.append((BackendUnavailable, ("device",), partial(comm.empty, 3, "f4", device=0)))
+    mine = partial(comm.broadcast, x, comm.rank)
+    rows += [
+        (BufferMismatch, ("give shape (4,)",), partial(mine, out=np.zeros(3))),
+        (BufferMismatch, ("give dtype float64",), partial(mine, out=np.zeros(4, int))),
+        (UsageError, ("out",), partial(mine, out="old")),
+        (UsageError, ("contiguous",), partial(mine, out=np.zeros(8)[::2])),
+        (UsageError, ("x is None",), partial(comm.broadcast, None, comm.rank, out=x)),
+    ]
+    overlapping = partial(comm.broadcast, x[:3], comm.rank, out=x[1:])
+    rows.append((UsageError, ("overlap", "give out=x"), overlapping))
+    each_is_refused(comm, rows)
+    equal(x, np.arange(4.0), "x")
 
 
 @MISUSE.behaviour()
-def streams(comm: Communicator) -> None:
-    """A stream orders device arrays; with a host array it is refused."""
-    with refused(comm) as attempt:
-        words = ("stream", "device")
-        attempt("all_reduce", UsageError, words, lambda: comm.all_reduce(np.ones(2), stream=1))
+def locations(comm: Communicator) -> None:
+    """MINLOC takes pairs of a value and its index, and other reductions take none of these."""
+    pair = hpccomm.with_index(np.ones(3), comm.rank)
+    fields: tuple[Any, ...] = (
+        np.float64,
+        [("value", np.float64), ("where", np.int64)],
+        [("value", np.complex128), ("index", np.int64)],
+        [("value", np.float64), ("index", np.float32)],
+        [("value", np.float64, (2,)), ("index", np.int64)],
+        [("value", np.float64), ("index", np.int64), ("more", np.int8)],
+    )
+    native = partial(comm.all_reduce, pair, ReduceOp.MAXLOC, algorithm="native")
+    words = ("minloc", "value", "index", "with_index")
+    rows: list[tuple[Any, ...]] = [
+        (UnsupportedDtype, words, comm.all_reduce, np.zeros(3, each), ReduceOp.MINLOC)
+        for each in fields
+    ]
+    rows += [
+        (UsageError, ("op fmax fails",), comm.all_reduce, pair, np.fmax),
+        (UsageError, ("native",), native),
+        (UnsupportedDtype, ("complex128",), hpccomm.with_index, 1j, 0),
+        (UsageError, ("index", "float64"), hpccomm.with_index, 1.0, 0.5),
+        (UsageError, ("index", "(2,)", "(3,)"), hpccomm.with_index, np.ones(3), [1, 2]),
+    ]
+    each_is_refused(comm, rows)
 
 
 @MISUSE.behaviour()
-def explanations(comm: Communicator) -> None:
-    """Only collectives can be explained."""
-    x = np.ones(comm.size)
-    with refused(comm) as attempt:
-        for name in ("no_such", "finalize", 3):
-            words = (repr(name), "all_reduce", "all_to_all")
-            attempt("explain", UsageError, words, comm.explain, name, x)
-
-
-@MISUSE.behaviour()
-def hooks(comm: Communicator) -> None:
-    """A hook is a function."""
-    with refused(comm) as attempt:
-        for register in (
-            comm.register_pre_hook,
-            comm.register_post_hook,
-            comm.register_abort_hook,
-        ):
-            attempt("hook", UsageError, ("hook", "3"), register, 3)
+def neighbors(comm: Communicator) -> None:
+    """Peers are ranks, counts fit them, and `out` fits what they send."""
+    x, rank, size = np.zeros(4), comm.rank, comm.size
+    call = comm.neighbor_all_to_all
+    rows = (
+        (UsageError, ("peers", "sequence"), call, x, 3),
+        (UsageError, ("peers[1]", str(size)), call, x, [rank, size]),
+        (UsageError, ("peers[0]",), call, x, [0.5]),
+        (UsageError, ("divisible", "3 peers"), call, x, [rank] * 3),
+        (UsageError, ("0-d",), call, np.zeros(()), [rank]),
+        (UsageError, ("x", "peers"), call, x, []),
+        (UsageError, ("send_counts", "2"), call, x, [rank] * 2, [1]),
+        (UsageError, ("recv_counts", "send_counts"), call, x, [rank], None, [1]),
+        (BufferMismatch, ("send_counts", "5"), call, x, [rank], [5], [5]),
+        (UsageError, ("send_counts[0]", "itself"), call, x, [rank], [4], [2]),
+        (BufferMismatch, ("out",), partial(call, x, [rank], out=np.zeros(3))),
+        (UsageError, ("overlap",), partial(call, x[:2], [rank], out=x[1:3])),
+    )
+    each_is_refused(comm, rows)
+    equal(call(x, [rank]), x)
 
 
 @MISUSE.behaviour()
 def batches(comm: Communicator) -> None:
     """What cannot wait for the end of a batch is refused within one, and the batch is dropped."""
     x = np.ones(comm.size)
-    inside: tuple[tuple[str, tuple[str, ...], Callable[[], object]], ...] = (
-        ("a batch", ("batch",), lambda: comm.batch().__enter__()),
-        ("async_op", ("async_op", "batch"), lambda: comm.all_reduce(x, async_op=True)),
-        ("async_op of a send", ("async_op", "batch"), lambda: comm.send(x, 0, async_op=True)),
-        ("objects", ("batch",), lambda: comm.all_gather_object(1)),
-        ("a message of an object", ("batch",), lambda: comm.send_object(1, 0)),
-        ("counts to exchange", ("counts", "batch"), lambda: comm.all_gather_v(x)),
-    )
 
     def batched(call: Callable[[], object]) -> None:
         with comm.batch():
             comm.all_reduce(x)
             call()
 
-    with refused(comm) as attempt:
-        for name, words, call in inside:
-            attempt(name, UsageError, words, batched, call)
-        assert (x == 1).all(), "nothing of a batch that was dropped is issued"
+    inside: tuple[tuple[str, Callable[[], object]], ...] = (
+        ("batch", lambda: comm.batch().__enter__()),
+        ("async_op", lambda: comm.all_reduce(x, async_op=True)),
+        ("async_op", lambda: comm.send(x, 0, async_op=True)),
+        ("batch", lambda: comm.all_gather_object(1)),
+        ("batch", lambda: comm.send_object(1, 0)),
+        ("batch", lambda: comm.recv(x, ANY)),
+        ("batch", comm.probe),
+        ("counts", lambda: comm.all_gather_v(x)),  # which would be exchanged
+    )
+    rows = ((UsageError, ("batch", word), batched, call) for word, call in inside)
+    each_is_refused(comm, rows)
+    assert (x == 1).all(), "nothing of a batch that was dropped is issued"
+
+
+EVERY = sorted({name for own in ALGORITHMS.values() for name in own} | {"auto", "native"})
+"""The name of each algorithm of any call."""
+
+
+def calls_of(comm: Communicator, collective: str) -> list[tuple[str, dict[str, Any]]]:
+    """Return a collective's calls with keywords: of even and uneven blocks, and in rank order."""
+    if collective == "barrier":
+        return [("barrier", {})]
+    asked = [Spec(collective, 2)]
+    if collective in BLOCKWISE:
+        asked.append(Spec(collective, tuple(range(comm.size))))
+    calls = [(spec.call, dict(trial(comm, spec).arguments)) for spec in asked]
+    if collective in REDUCTIONS:
+        calls += [(call, {**keywords, "deterministic": True}) for call, keywords in calls]
+    return calls
+
+
+@MISUSE.behaviour(collective=tuple(ALGORITHMS))
+def algorithms_of_other_calls(comm: Communicator, collective: str) -> None:
+    """A name that does not apply is refused with those that do, which are those that are taken."""
+    rows: list[tuple[Any, ...]] = []
+    for call, keywords in calls_of(comm, collective):
+        taken, listed = set(), {}
+        for name in EVERY:
+            try:
+                comm.explain(call, **keywords, algorithm=name)
+                taken.add(name)
+            except UsageError as error:
+                listed[name] = re.findall(r"'(\w+)'", str(error).partition("give one of")[2])
+        assert {"auto"} <= taken <= {"auto", "native", *ALGORITHMS[collective]}, f"{call}: {taken}"
+        for name, fits in listed.items():
+            assert set(fits) == taken, f"{call}: {taken} are taken; the error of {name} has {fits}"
+            make = partial(getattr(comm, call), **keywords, algorithm=name)
+            rows.append((UsageError, ("algorithm", repr(name), call), make))
+    each_is_refused(comm, rows)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from front.misuse import refused
+from front.misuse import each_is_refused
 from hpccomm.communicator.core import OF_NUMBERS
 from hpccomm.errors import BufferMismatch, UnsupportedDtype, UsageError
 from hpccomm.testing.conformance import oracle
@@ -35,30 +35,37 @@ class Form:
         The call.
     call : callable
         ``call(comm, x, out)``. The calling rank is the root.
-    x_blocks, out_blocks : callable
-        From the number of ranks, how many blocks of `ROWS` elements each has; 0: there is none.
+    reads, writes : callable
+        From the communicator, how many blocks of `ROWS` elements each has; 0: there is none.
     output : str
         Name of the argument that is written.
     """
 
     name: str
     call: Callable[[Any, Any, Any], object] = field(repr=False)
-    x_blocks: Callable[[int], int] = field(repr=False)
-    out_blocks: Callable[[int], int] = field(repr=False)
+    reads: Callable[[Any], int] = field(repr=False)
+    writes: Callable[[Any], int] = field(repr=False)
     output: str = "out"
 
+    def __call__(self, *given: Any) -> object:
+        return self.call(*given)
 
-def one(size: int) -> int:
+    def arrays(self, comm: Communicator, make: Callable[[int], Any]) -> tuple[Any, Any]:
+        """Return x of ones, and `out` made for as many elements as fit."""
+        return np.ones(ROWS * self.reads(comm)), make(ROWS * self.writes(comm))
+
+
+def one(comm: Communicator) -> int:
     """One block."""
     return 1
 
 
-def each(size: int) -> int:
+def each(comm: Communicator) -> int:
     """One block for each rank."""
-    return size
+    return comm.size
 
 
-def absent(size: int) -> int:
+def absent(comm: Communicator) -> int:
     """No such array."""
     return 0
 
@@ -74,9 +81,9 @@ def form_of(collective: str, *, uneven: bool = False) -> Form:
         return made
 
     name = f"{collective}_v" if uneven else collective
-    x_blocks = each if meaning.rows in (oracle.all_blocks, oracle.sent) else one
-    out_blocks = each if meaning.result in (oracle.joined, oracle.exchanged) else one
-    return Form(name, call, x_blocks, out_blocks)
+    reads = each if meaning.rows in (oracle.all_blocks, oracle.sent) else one
+    writes = each if meaning.result in (oracle.joined, oracle.exchanged) else one
+    return Form(name, call, reads, writes)
 
 
 COLLECTIVES = [name for name in SEMANTICS if name not in ("broadcast", "neighbor_all_to_all")]
@@ -167,89 +174,72 @@ TAKEN_AS_THEY_ARE = {
 @ARRAYS.behaviour(bad=INPUTS)
 def inputs(comm: Communicator, bad: Bad) -> None:
     """What is no array, or none that can be shared, is refused as x."""
-    with refused(comm) as attempt:
-        for form in READERS:
-            if form.name in TAKEN_AS_THEY_ARE.get(bad.name, ()):
-                continue
-            x = bad.make(ROWS * max(1, form.x_blocks(comm.size)))
-            attempt(form.name, bad.error, ("x", *bad.words), form.call, comm, x, None)
+    rows = (
+        (bad.error, ("x", *bad.words), form, comm, bad.make(ROWS * (form.reads(comm) or 1)), None)
+        for form in READERS
+        if form.name not in TAKEN_AS_THEY_ARE.get(bad.name, ())
+    )
+    each_is_refused(comm, rows)
 
 
 @ARRAYS.behaviour(bad=(*LAYOUTS, Bad("read_only", frozen, ("read-only",))))
 def outputs(comm: Communicator, bad: Bad) -> None:
     """Neither can it be written."""
-    with refused(comm) as attempt:
-        for form in (*FORMS, *IN_PLACE):
-            if form.name == "broadcast" and comm.size == 1:
-                continue  # the only rank is the root, whose x is not written
-            if form.name in TAKEN_AS_THEY_ARE.get(bad.name, ()) and form not in FORMS:
-                continue
-            x = np.ones(ROWS * form.x_blocks(comm.size))
-            out = bad.make(ROWS * form.out_blocks(comm.size))
-            words = (form.output, *bad.words)
-            attempt(form.name, bad.error, words, form.call, comm, x, out)
+    taken = TAKEN_AS_THEY_ARE.get(bad.name, ())
+    # The only rank is the root of a broadcast, whose x is not written.
+    in_place = [form for form in IN_PLACE if form.name != "broadcast" or comm.size > 1]
+    rows = (
+        (bad.error, (form.output, *bad.words), form, comm, *form.arrays(comm, bad.make))
+        for form in (*FORMS, *(form for form in in_place if form.name not in taken))
+    )
+    each_is_refused(comm, rows)
 
 
 @ARRAYS.behaviour()
-def outputs_of_another_size(comm: Communicator) -> None:
-    """`out` must have the result's number of elements."""
-    with refused(comm) as attempt:
-        for form in FORMS:
-            fits = ROWS * form.out_blocks(comm.size)
-            x = np.ones(ROWS * form.x_blocks(comm.size))
-            for elements in (fits - 1, fits + 3, 0):
-                out = np.ones(elements)
-                words = ("out", str(elements), str(fits))
-                attempt(form.name, BufferMismatch, words, form.call, comm, x, out)
-
-
-@ARRAYS.behaviour()
-def outputs_of_another_dtype(comm: Communicator) -> None:
-    """`out` must have x's dtype."""
-    with refused(comm) as attempt:
-        for form in FORMS:
-            x = np.ones(ROWS * form.x_blocks(comm.size))
-            for dtype in (np.float32, np.int64):
-                out = np.ones(ROWS * form.out_blocks(comm.size), dtype)
-                words = ("out", np.dtype(dtype).name, "float64")
-                attempt(form.name, BufferMismatch, words, form.call, comm, x, out)
+def outputs_that_do_not_fit(comm: Communicator) -> None:
+    """`out` must have the result's number of elements, and x's dtype."""
+    rows: list[tuple[Any, ...]] = []
+    for form in FORMS:
+        x, out = form.arrays(comm, np.ones)
+        for elements in (out.size - 1, out.size + 3, 0):
+            words = ("out", str(elements), str(out.size))
+            rows.append((BufferMismatch, words, form, comm, x, np.ones(elements)))
+        for dtype in ("float32", "int64"):
+            words = ("out", dtype, "float64")
+            rows.append((BufferMismatch, words, form, comm, x, out.astype(dtype)))
+    each_is_refused(comm, rows)
 
 
 @ARRAYS.behaviour()
 def overlaps(comm: Communicator) -> None:
     """`out` may be x, or the own block, but not overlap it otherwise."""
-    with refused(comm) as attempt:
-        for form in (*FORMS, *(form for form in IN_PLACE if form.x_blocks is not absent)):
-            reads = ROWS * form.x_blocks(comm.size)
-            writes = ROWS * form.out_blocks(comm.size)
-            memory = np.ones(reads + writes)
-            x, out = memory[:reads], memory[reads - 1 :][:writes]
-            words = ("out", "overlap")
-            attempt(form.name, UsageError, words, form.call, comm, x, out)
-
-
-@ARRAYS.behaviour(min_size=2)
-def overlap_with_the_block_of_another_rank(comm: Communicator) -> None:
-    """In place is at the own block alone."""
-    memory = np.ones((comm.size, ROWS))
-    other = memory[(comm.rank + 1) % comm.size]
-    with refused(comm) as attempt:
-        for form in FORMS:
-            if form.x_blocks is not form.out_blocks:
-                x, out = (other, memory) if form.x_blocks is one else (memory.reshape(-1), other)
-                words = ("out", "overlap")
-                attempt(form.name, UsageError, words, form.call, comm, x, out)
+    rows: list[tuple[Any, ...]] = []
+    for form in (*FORMS, *(form for form in IN_PLACE if form.reads(comm))):
+        reads, writes = ROWS * form.reads(comm), ROWS * form.writes(comm)
+        memory = np.ones(reads + writes)
+        x, out = memory[:reads], memory[reads - 1 :][:writes]
+        rows.append((UsageError, ("out", "overlap"), form, comm, x, out))
+    blocks = np.ones((comm.size, ROWS))
+    other = blocks[(comm.rank + 1) % comm.size]  # in place is at the own block alone
+    for form in FORMS if comm.size > 1 else ():
+        if form.reads is not form.writes:
+            x, out = (other, blocks) if form.reads is one else (blocks.reshape(-1), other)
+            rows.append((UsageError, ("out", "overlap"), form, comm, x, out))
+    each_is_refused(comm, rows)
 
 
 @ARRAYS.behaviour(min_size=2)
 def rows_that_do_not_divide(comm: Communicator) -> None:
     """Axis 0 of what is cut into blocks must be divisible by the number of ranks."""
     size = comm.size
-    with refused(comm) as attempt:
-        for name in ("reduce_scatter", "all_to_all", "scatter"):
-            form = next(form for form in FORMS if form.name == name)
-            for shape in ((size + 1,), (1, size)):
-                x = np.ones(shape)
-                words = ("x", str(shape), str(size))
-                attempt(name, UsageError, words, form.call, comm, x, None)
-            attempt(name, UsageError, ("x", "0-d"), form.call, comm, np.array(1.0), None)
+    rows = (
+        (UsageError, ("x", *words), form, comm, np.ones(shape), None)
+        for form in FORMS
+        if form.name in ("reduce_scatter", "all_to_all", "scatter")
+        for shape, *words in (
+            ((size + 1,), str((size + 1,)), str(size)),
+            ((1, size), str((1, size)), str(size)),
+            ((), "0-d"),
+        )
+    )
+    each_is_refused(comm, rows)

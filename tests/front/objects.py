@@ -112,8 +112,6 @@ def objects_in_flight(comm: Communicator) -> None:
         broken.wait()
     with raises(CommunicationError, "pickle", "lock", str(left)):
         comm.recv_object(left, async_op=True).wait()
-    with raises(UsageError, "async_op"):
-        comm.send_object(1, right, async_op=1)
 
 
 @OBJECTS.behaviour(min_size=2)
@@ -204,21 +202,3 @@ def a_wrong_number_of_objects(comm: Communicator) -> None:
             with raises(CommunicationError, "0"):
                 comm.scatter_object(None)
     assert comm.all_gather_object(comm.rank) == list(range(comm.size)), "afterwards"
-
-
-@OBJECTS.behaviour()
-def misuse(comm: Communicator) -> None:
-    """A root, rank or tag that does not fit raises `UsageError` before anything is sent."""
-    size = comm.size
-    wrong: tuple[tuple[str, object, Callable[..., object], tuple[Any, ...]], ...] = (
-        ("root", size, comm.broadcast_object, (1, size)),
-        ("root", -1, comm.gather_object, (1, -1)),
-        ("root", "0", comm.scatter_object, ([0] * size, "0")),
-        ("dst", size, comm.send_object, (1, size)),
-        ("src", size, comm.recv_object, (size,)),
-        ("tag", -1, comm.send_object, (1, 0, -1)),
-    )
-    for name, value, call, arguments in wrong if comm.rank == 0 else ():
-        with raises(UsageError, name, repr(value)):
-            call(*arguments)
-    assert comm.all_gather_object(comm.rank) == list(range(size)), "afterwards"

@@ -1,4 +1,4 @@
-"""What windows, atomic calls, receives from any sender, groups and others refuse, and the names of groups."""
+"""What windows, atomic calls and groups refuse; groups without some ranks, and names of groups."""
 
 from __future__ import annotations
 
@@ -7,15 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hpccomm import ANY, ReduceOp, WindowOp
-from hpccomm.errors import (
-    BackendUnavailable,
-    BufferMismatch,
-    HpccommError,
-    RankMismatch,
-    UnsupportedDtype,
-    UsageError,
-)
+from front.misuse import each_is_refused
+from hpccomm import ReduceOp, WindowOp
+from hpccomm.errors import BufferMismatch, RankMismatch, UnsupportedDtype, UsageError
 from hpccomm.testing.conformance import capabilities
 from hpccomm.testing.conformance.case import Behaviours
 from hpccomm.testing.conformance.check import equal, raises
@@ -25,45 +19,24 @@ if TYPE_CHECKING:
     from hpccomm.communicator import Communicator
 
 WINDOWS = Behaviours("windows", capabilities.WINDOWS)
-ATOMICS = Behaviours("atomics", capabilities.WINDOWS)
-ARRIVALS = Behaviours("arrivals", capabilities.ARRIVALS)
-NEIGHBORS = Behaviours("neighbors")
 GROUPS = Behaviours("groups")
-REGISTERED = Behaviours("registered")
-
-
-def each_is_refused(*rows: tuple[Any, ...]) -> None:
-    """Assert of each row that its call raises its error: the error, words of it in a tuple, the call, and arguments."""
-    for error, words, call, *arguments in rows:
-        with raises(error, *words):
-            call(*arguments)
 
 
 @WINDOWS.behaviour()
 def misused_windows(comm: Communicator) -> None:
     """What does not fit is refused where it is, and nothing is written."""
-    memory = np.full(4, 5.0)
+    memory, two = np.full(4, 5.0), np.zeros(2)
     frozen = np.zeros(2)
     frozen.flags.writeable = False
+    last = comm.size - 1
     with comm.window(memory) as window:
-        last = comm.size - 1
-        for offset in (3, -1, 1 << 40):
-            for call in (window.put, window.get, window.accumulate):
-                with raises(BufferMismatch, "offset", str(offset), "2 elements", "has 4"):
-                    call(np.zeros(2), last, offset)
-        for value in (1.5, "1", None):
-            with raises(UsageError, "offset"):
-                window.put(np.zeros(2), last, value)  # type: ignore[arg-type]  # misuse
-            with raises(UsageError, "index"):
-                window.signal(last, value)  # type: ignore[arg-type]  # misuse
-        for rank in (comm.size, -1, None):
-            with raises(UsageError, "dst"):
-                window.put(np.zeros(2), rank)  # type: ignore[arg-type]  # misuse
-            with raises(UsageError, "src"):
-                window.wait_signal(rank)  # type: ignore[arg-type]  # misuse
-        two = np.zeros(2)
         fold = partial(window.accumulate, two, last)
-        each_is_refused(
+
+        def batched() -> None:
+            with comm.batch():
+                window.put(two, last)
+
+        rows: list[tuple[Any, ...]] = [
             (BufferMismatch, ("float32", "float64"), window.put, two.astype(np.float32), last),
             (UsageError, ("contiguous",), window.put, np.zeros((2, 2))[:, 0], last),
             (UsageError, ("read-only",), window.get, frozen, last),
@@ -71,108 +44,54 @@ def misused_windows(comm: Communicator) -> None:
             (UnsupportedDtype, ("band",), partial(fold, op=ReduceOp.BAND)),
             (UsageError, ("index",), window.signal, last, -1),
             (UsageError, ("timeout",), partial(window.put, two, last, timeout=-1.0)),
-        )
+            (UsageError, ("batch",), batched),
+        ]
+        for call in (window.put, window.get, window.accumulate):
+            for offset in (3, -1, 1 << 40):
+                words = ("offset", str(offset), "2 elements", "has 4")
+                rows.append((BufferMismatch, words, call, two, last, offset))
+        for value in (1.5, "1", None):
+            rows.append((UsageError, ("offset",), window.put, two, last, value))
+            rows.append((UsageError, ("index",), window.signal, last, value))
+        for rank in (comm.size, -1, None):
+            rows.append((UsageError, ("dst",), window.put, two, rank))
+            rows.append((UsageError, ("src",), window.wait_signal, rank))
+        each_is_refused(comm, rows)
         window.put(frozen + 5.0, comm.rank)
-        with comm.batch(), raises(UsageError, "batch"):
-            window.put(np.zeros(2), last)
         window.fence()
         equal(memory, np.full(4, 5.0))
 
 
-@ATOMICS.behaviour()
+@WINDOWS.behaviour()
 def misused_atomics(comm: Communicator) -> None:
     """What does not fit is refused where it is, and nothing is written."""
-    memory = np.full(4, 5, np.int16)
-    x = np.zeros(2, np.int16)
-    last = comm.size - 1
+    memory, both = np.full(4, 5, np.int16), np.zeros(3, np.int16)
+    x, last = np.zeros(2, np.int16), comm.size - 1
     with comm.window(memory) as window:
-        fetch, swap = window.fetch_and_op, window.compare_and_swap
-        for number in (1.5, 1 << 15, -(1 << 15) - 1, 1j, np.float64(1.0)):
-            with raises(UsageError, "x is", "int16"):
-                fetch(number, last)
-            with raises(UsageError, "compare is", "int16"):
-                swap(1, number, last)
-        for array in (np.zeros(2, np.int32), np.zeros(2)):
-            with raises(BufferMismatch, "int16", str(array.dtype)):
-                fetch(array, last)
-        each_is_refused(
+        fetch, swap, fold = window.fetch_and_op, window.compare_and_swap, window.accumulate
+        no_op = partial(fold, x, last, op=WindowOp.NO_OP)
+        words = ("WindowOp.REPLACE", "ReduceOp.SUM")
+        rows: list[tuple[Any, ...]] = [
             (BufferMismatch, ("x has 2 elements", "one"), swap, x, 1, last),
             (BufferMismatch, ("compare has 2 elements", "one"), swap, 1, x, last),
             (BufferMismatch, ("offset", "has 4"), fetch, x, last, 3),
             (BufferMismatch, ("offset", "has 4"), swap, 1, 1, last, 4),
-        )
-        for op, error in (
-            (ReduceOp.AVG, UnsupportedDtype),
-            (np.hypot, UsageError),
-            ([1], UsageError),
-            ("sum", UsageError),
-        ):
-            with raises(error, "op"):
-                fetch(x, last, op=op)  # type: ignore[arg-type]  # misuse
-            with raises(error, "op"):
-                window.accumulate(x, last, op=op)  # type: ignore[arg-type]  # misuse
-        both, no_op = np.zeros(3, np.int16), WindowOp.NO_OP
-        words = ("WindowOp.REPLACE", "ReduceOp.SUM")
-        each_is_refused(
-            (UsageError, ("NO_OP", "fetch_and_op"), partial(window.accumulate, x, last, op=no_op)),
+            (BufferMismatch, ("int16", "int32"), fetch, np.zeros(2, np.int32), last),
+            (BufferMismatch, ("int16", "float64"), fetch, np.zeros(2), last),
+            (UsageError, ("NO_OP", "fetch_and_op"), no_op),
             (UsageError, words, comm.all_reduce, x, WindowOp.REPLACE),
             (BufferMismatch, ("out has 3",), partial(fetch, x, last, out=both)),
             (UsageError, ("overlap",), partial(fetch, both[:2], last, out=both[1:])),
-        )
+        ]
+        for number in (1.5, 1 << 15, -(1 << 15) - 1, 1j, np.float64(1.0)):
+            rows.append((UsageError, ("x is", "int16"), fetch, number, last))
+            rows.append((UsageError, ("compare is", "int16"), swap, 1, number, last))
+        for op in (np.hypot, [1], "sum", ReduceOp.AVG):
+            error = UnsupportedDtype if op is ReduceOp.AVG else UsageError
+            rows += [(error, ("op",), partial(call, x, last, op=op)) for call in (fetch, fold)]
+        each_is_refused(comm, rows)
         window.fence()
         equal(memory, np.full(4, 5, np.int16))
-
-
-@ARRIVALS.behaviour()
-def misused_arrivals(comm: Communicator) -> None:
-    """What does not fit is refused where it is."""
-    out = np.empty(2)
-    for value in (comm.size, -1, "any", None):
-        with raises(UsageError, "src"):
-            comm.probe(value)  # type: ignore[arg-type]  # misuse
-    for tag in (-1, 1.5, None):
-        with raises(UsageError, "tag"):
-            comm.probe(ANY, tag)  # type: ignore[arg-type]  # misuse
-        with raises(UsageError, "tag"):
-            comm.recv(out, ANY, tag)  # type: ignore[arg-type]  # misuse
-    each_is_refused(
-        (UsageError, ("block",), partial(comm.probe, block=1)),
-        (UsageError, ("dst", "ANY"), comm.send, out, ANY),
-        (UsageError, ("src", "ANY"), comm.send_recv, out, 0, np.empty(2), ANY),
-        (UsageError, ("async_op is 2",), partial(comm.recv, out, ANY, async_op=2)),
-        (UsageError, ("stream", "give out, src and tag"), partial(comm.recv, out, ANY, stream=1)),
-        (UsageError, ("contiguous",), comm.recv, np.empty((2, 2))[:, 0], ANY),
-    )
-    for call in (partial(comm.recv, out, ANY), comm.probe):
-        with comm.batch(), raises(UsageError, "batch"):
-            call()
-    comm.barrier()
-
-
-@NEIGHBORS.behaviour()
-def misused_neighbors(comm: Communicator) -> None:
-    """Arguments that do not fit are refused before anything is sent; the communicator goes on."""
-    x, rank, size = np.zeros(4), comm.rank, comm.size
-    refused: tuple[tuple[type[HpccommError], tuple[str, ...], tuple[Any, ...]], ...] = (
-        (UsageError, ("peers", "sequence"), (x, 3)),
-        (UsageError, ("peers[1]", str(size)), (x, [rank, size])),
-        (UsageError, ("peers[0]",), (x, [0.5])),
-        (UsageError, ("divisible", "3 peers"), (x, [rank] * 3)),
-        (UsageError, ("0-d",), (np.zeros(()), [rank])),
-        (UsageError, ("x", "peers"), (x, [])),
-        (UsageError, ("send_counts", "2"), (x, [rank] * 2, [1])),
-        (UsageError, ("recv_counts", "send_counts"), (x, [rank], None, [1])),
-        (BufferMismatch, ("send_counts", "5"), (x, [rank], [5], [5])),
-        (UsageError, ("send_counts[0]", "itself"), (x, [rank], [4], [2])),
-    )
-    for error, words, arguments in refused:
-        with raises(error, *words):
-            comm.neighbor_all_to_all(*arguments)
-    with raises(BufferMismatch, "out"):
-        comm.neighbor_all_to_all(x, [rank], out=np.zeros(3))
-    with raises(UsageError, "overlap"):
-        comm.neighbor_all_to_all(x[:2], [rank], out=x[1:3])
-    equal(comm.neighbor_all_to_all(x, [rank]), x)
 
 
 @GROUPS.behaviour()
@@ -226,11 +145,9 @@ def shrink(comm: Communicator) -> None:
 @GROUPS.behaviour(min_size=2)
 def shrink_misuse(comm: Communicator) -> None:
     """Nobody excluded, oneself, or what is no rank is refused. Local."""
-    other = (comm.rank + 1) % comm.size
-    for excluded in ([], [comm.rank], [other, comm.rank], [comm.size], [-1], ["0"], [1.5], 1, None):
-        with raises(UsageError, "exclude"):
-            comm.shrink(excluded)  # type: ignore[arg-type]
-    comm.barrier()
+    other, mine = 0, comm.rank
+    wrong = ([], [mine], [other, mine], [comm.size], [-1], ["0"], [1.5], 1, None)
+    each_is_refused(comm, ((UsageError, ("exclude",), comm.shrink, each) for each in wrong))
 
 
 @GROUPS.behaviour()
@@ -242,22 +159,3 @@ def names(comm: Communicator) -> None:
             assert "mine" in group.name, group.name
     with comm.dup() as first, comm.dup() as second:
         assert len({comm.name, first.name, second.name}) == 3, "names tell groups apart"
-
-
-@REGISTERED.behaviour()
-def empty_misused(comm: Communicator) -> None:
-    """What is no shape or no dtype, or cannot be had, is refused. Local."""
-    if comm.rank == comm.size - 1:
-        for shape in (-1, (2, -1), 1.5, "3", None):
-            with raises(UsageError, "shape", repr(shape)):
-                comm.empty(shape, np.float32)  # type: ignore[arg-type]
-        wrong: tuple[Any, ...] = (object, "no_such", np.dtype([("a", object)]), None)
-        for dtype in wrong:
-            with raises(UsageError, "dtype"):
-                comm.empty(3, dtype)
-        with raises(UsageError, "native byte order"):
-            comm.empty(3, np.dtype(np.float32).newbyteorder())
-        if comm.backends["cuda"] is None:
-            with raises(BackendUnavailable, "device"):
-                comm.empty(3, np.float32, device=0)
-    comm.barrier()
