@@ -33,6 +33,21 @@ def sum_is_the_default(comm: Communicator) -> None:
 
 
 @CALLS.behaviour()
+def new_arrays(comm: Communicator) -> None:
+    """``out="new"`` leaves x as it is, also where x would take the result."""
+    x = np.arange(6.0).reshape(2, 3) + comm.rank
+    total = comm.size * np.arange(6.0).reshape(2, 3) + sum(range(comm.size))
+    equal(comm.all_reduce(x, out="new"), total, "all_reduce")
+    equal(comm.all_reduce(x, out="new", async_op=True).wait(), total, "asynchronous")
+    reduced = comm.reduce(x, comm.size - 1, out="new")
+    assert (reduced is None) == (comm.rank != comm.size - 1), "reduce"
+    planned = comm.plan("all_reduce", x, out="new")
+    equal(planned(), total, "plan")
+    assert comm.scan(x, out="new") is not x, "scan"
+    equal(x, np.arange(6.0).reshape(2, 3) + comm.rank, "x")
+
+
+@CALLS.behaviour()
 def callables_have_no_identity(comm: Communicator) -> None:
     """An exclusive scan by a function is refused: rank 0 would have no value."""
     with raises(UsageError, "hypot", "identity"):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -88,24 +87,17 @@ class Protocol:
         return 0, self._stream.ptr
 
 
-def as_stream(stream: Any) -> Any:
-    """CuPy's own."""
-    return stream
+KINDS: dict[str, Any] = {
+    "CuPy's": lambda stream: stream,
+    "number": lambda stream: stream.ptr,
+    "protocol": Protocol,
+}
 
 
-def as_number(stream: Any) -> Any:
-    """Its number."""
-    return stream.ptr
-
-
-def as_protocol(stream: Any) -> Any:
-    """An object with the protocol."""
-    return Protocol(stream)
-
-
-@STREAMS.behaviour(kind=(as_stream, as_number, as_protocol))
-def a_stream_that_is_named(comm: Communicator, kind: Any) -> None:
+@STREAMS.behaviour(name=KINDS)
+def a_stream_that_is_named(comm: Communicator, name: str) -> None:
     """``stream=`` orders the call there, with any current stream."""
+    kind = KINDS[name]
     with stream_of(comm) as other, device_of(comm) as module:
         stream = module.cuda.Stream(non_blocking=True)
         for turn in range(TURNS):
@@ -196,24 +188,3 @@ def arrays_that_are_given_up(comm: Communicator) -> None:
                 each.fill(-1)
             current.wait_event(stream.record())
             holds(out, gathered(comm), f"turn {turn}")
-
-
-@STREAMS.behaviour()
-def another_thread(comm: Communicator) -> None:
-    """CuPy's current device and stream are a thread's own: a call may come from any thread."""
-    failures: list[BaseException] = []
-
-    def body() -> None:
-        try:
-            with stream_of(comm):
-                x = filled(comm)
-                comm.all_reduce(x)
-                holds(x, full(ranks_sum(comm)), "in another thread")
-        except BaseException as error:  # noqa: BLE001 (raised below)
-            failures.append(error)
-
-    thread = threading.Thread(target=body)
-    thread.start()
-    thread.join()
-    if failures:
-        raise failures[0]

@@ -295,6 +295,7 @@ def what_calls_lack(comm: Communicator) -> None:
         (UsageError, ("stream", "device"), partial(comm.all_reduce, x, stream=1)),
         (UsageError, ("stream", "give out, src and tag"), partial(comm.recv, x, ANY, stream=1)),
         (UsageError, ("algorithm", "native"), hypot),
+        (UsageError, ("neu",), partial(comm.all_reduce, x, out="neu")),
         (UsageError, ("contiguous",), comm.recv, square[:, 0], ANY),
         (UsageError, ("native byte order",), comm.empty, 3, np.dtype("f4").newbyteorder()),
         (UsageError, ("dtype",), comm.empty, 3, object),
@@ -409,10 +410,8 @@ def calls_of(comm: Communicator, collective: str) -> list[tuple[str, dict[str, A
     return calls
 
 
-@MISUSE.behaviour(collective=tuple(ALGORITHMS))
-def algorithms_of_other_calls(comm: Communicator, collective: str) -> None:
-    """A name that does not apply is refused with those that do, which are those that are taken."""
-    rows: list[tuple[Any, ...]] = []
+def of_other_calls(comm: Communicator, collective: str) -> Iterator[tuple[Any, ...]]:
+    """Give rows of algorithms that do not apply; assert that each error lists those that do."""
     for call, keywords in calls_of(comm, collective):
         taken, listed = set(), {}
         for name in EVERY:
@@ -425,5 +424,10 @@ def algorithms_of_other_calls(comm: Communicator, collective: str) -> None:
         for name, fits in listed.items():
             assert set(fits) == taken, f"{call}: {taken} are taken; the error of {name} has {fits}"
             make = partial(getattr(comm, call), **keywords, algorithm=name)
-            rows.append((UsageError, ("algorithm", repr(name), call), make))
-    each_is_refused(comm, rows)
+            yield UsageError, ("algorithm", repr(name), call), make
+
+
+@MISUSE.behaviour(collective=tuple(ALGORITHMS))
+def algorithms_of_other_calls(comm: Communicator, collective: str) -> None:
+    """A name that does not apply is refused with those that do, which are those that are taken."""
+    each_is_refused(comm, of_other_calls(comm, collective))

@@ -11,8 +11,9 @@ import numpy as np
 from hpccomm import ReduceOp, Work
 from hpccomm.testing.conformance.case import Behaviours
 from hpccomm.testing.conformance.check import equal, happens
+from hpccomm.testing.conformance.collectives import BLOCKWISE
 from hpccomm.testing.conformance.inputs import moved, poison, reduced, reduction
-from hpccomm.testing.conformance.oracle import NEW, Spec
+from hpccomm.testing.conformance.oracle import NEW, SEMANTICS, Spec
 from hpccomm.testing.conformance.trials import trial
 
 if TYPE_CHECKING:
@@ -23,22 +24,9 @@ if TYPE_CHECKING:
 WORKS = Behaviours("works")
 
 CALLS = (
-    "all_reduce",
-    "broadcast",
-    "reduce",
-    "all_gather",
-    "reduce_scatter",
-    "all_to_all",
-    "gather",
-    "scatter",
-    "scan",
-    "barrier",
-    "all_gather_v",
-    "reduce_scatter_v",
-    "all_to_all_v",
-    "gather_v",
-    "scatter_v",
-    "send_recv",
+    *(name for name in SEMANTICS if name != "neighbor_all_to_all"),
+    *(f"{name}_v" for name in BLOCKWISE),
+    *("barrier", "send_recv"),
 )
 
 

@@ -178,37 +178,26 @@ DTYPES = (
 def reductions() -> None:
     """Every reduction of every dtype that Gloo has, and those that it lacks."""
     rank, size, op = dist.get_rank(), dist.get_world_size(), dist.ReduceOp
-    for dtype, reduction in itertools.product(DTYPES, (op.SUM, op.MIN, op.MAX, op.PRODUCT)):
+    known = itertools.product(DTYPES, (op.SUM, op.MIN, op.MAX, op.PRODUCT))
+    bits = itertools.product((torch.int32, torch.uint8), (op.BAND, op.BOR, op.BXOR))
+    for dtype, reduction in (*known, *bits):
         results = []
         for group in both():
             x = data((5,), dtype)
             dist.all_reduce(x, reduction, group=group)
             results.append(x)
         same(*results)
-    for dtype, reduction in itertools.product(
-        (torch.int32, torch.uint8), (op.BAND, op.BOR, op.BXOR)
+    half = dist._make_nccl_premul_sum(0.5)
+    for x, reduction, wanted in (
+        (torch.full((3,), rank + 1.0), op.AVG, [(size + 1) / 2] * 3),
+        (torch.ones(3, dtype=torch.float64), half, [size / 2] * 3),
+        (torch.tensor([rank == 0, True, False]), op.SUM, [True, True, False]),
+        (torch.full((3,), 1 + rank * 1j), op.SUM, [size + size * (size - 1) / 2 * 1j] * 3),
+        (torch.ones(8).to(torch.float8_e4m3fn), op.SUM, [size] * 8),
     ):
-        results = []
-        for group in both():
-            x = data((5,), dtype)
-            dist.all_reduce(x, reduction, group=group)
-            results.append(x)
-        same(*results)
-    x = torch.full((3,), rank + 1.0)
-    dist.all_reduce(x, op.AVG)
-    assert x.tolist() == [(size + 1) / 2] * 3
-    x = torch.ones(3, dtype=torch.float64)
-    dist.all_reduce(x, dist._make_nccl_premul_sum(0.5))
-    assert x.tolist() == [size / 2] * 3
-    x = torch.tensor([rank == 0, True, False])
-    dist.all_reduce(x, op.SUM)
-    assert x.tolist() == [True, True, False]
-    x = torch.full((3,), 1 + rank * 1j)
-    dist.all_reduce(x)
-    assert x.tolist() == [size + size * (size - 1) / 2 * 1j] * 3
-    x = torch.ones(8).to(torch.float8_e4m3fn)
-    dist.all_reduce(x)
-    assert x.float().tolist() == [size] * 8
+        dist.all_reduce(x, reduction)
+        x = x.float() if x.dtype.itemsize == 1 and x.is_floating_point() else x
+        assert x.tolist() == wanted
 
 
 def movements() -> None:
@@ -246,26 +235,29 @@ def spellings() -> None:
     x = ones()
     group.broadcast(x, 0).wait()
     assert x.tolist() == [1] * size
-    for name in ("_allgather_base", "all_gather_single"):
-        out = torch.empty(size * size)
-        getattr(group, name, group._allgather_base)(out, ones()).wait()
-        assert out.view(size, size)[:, 0].tolist() == [each + 1.0 for each in range(size)]
-    for name in ("allgather_into_tensor_coalesced", "all_gather_single_coalesced"):
-        out = torch.empty(size * size)
-        getattr(group, name)([out], [ones()]).wait()
-        assert out.view(size, size)[:, 0].tolist() == [each + 1.0 for each in range(size)]
-    for name in ("_reduce_scatter_base", "reduce_scatter_single"):
-        out = torch.empty(1)
-        getattr(group, name, group._reduce_scatter_base)(out, ones()).wait()
-        assert out.item() == total
-    for name in ("reduce_scatter_tensor_coalesced", "reduce_scatter_single_coalesced"):
-        out = torch.empty(1)
-        getattr(group, name)([out], [ones()]).wait()
-        assert out.item() == total
-    for name in ("alltoall_base", "all_to_all_single"):
-        out = torch.empty(size)
-        getattr(group, name)(out, ones(), [], []).wait()
-        assert out.tolist() == [each + 1.0 for each in range(size)]
+    each = [float(one + 1) for one in range(size)]
+    square = [value for value in each for _ in range(size)]
+    # Both names, what comes, and the arguments that take it.
+    for names, wanted, arguments in (
+        (("_allgather_base", "all_gather_single"), square, lambda out: (out, ones())),
+        (("_reduce_scatter_base", "reduce_scatter_single"), [total], lambda out: (out, ones())),
+        (("alltoall_base", "all_to_all_single"), each, lambda out: (out, ones(), [], [])),
+        (
+            ("allgather_into_tensor_coalesced", "all_gather_single_coalesced"),
+            square,
+            lambda out: ([out], [ones()]),
+        ),
+        (
+            ("reduce_scatter_tensor_coalesced", "reduce_scatter_single_coalesced"),
+            [total],
+            lambda out: ([out], [ones()]),
+        ),
+    ):
+        usual = [getattr(group, names[0])] if names[0].startswith("_") else []
+        for name in names:
+            out = torch.empty(len(wanted))
+            getattr(group, name, *usual)(*arguments(out)).wait()
+            assert out.tolist() == wanted
     outs = [[torch.empty(size) for _ in range(size)]]
     group.allgather(outs, [ones()]).wait()
     group.allgather(outs[0], ones()).wait()

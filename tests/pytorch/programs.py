@@ -106,18 +106,8 @@ def mesh_of(group: Any) -> DeviceMesh:
     return DeviceMesh.from_group(group, "cpu")
 
 
-def ddp() -> None:
-    """DistributedDataParallel."""
-
-    def run(group: Any) -> list[torch.Tensor]:
-        model = DistributedDataParallel(Transformer(), process_group=group)
-        return train(model, adam(model), rank=dist.get_rank())
-
-    on_both(run)
-
-
 def ddp_ways() -> None:
-    """Its options: views of buckets, unused parameters, a static graph, steps without synchronisation, hooks."""
+    """DistributedDataParallel, and its options: views of buckets, unused parameters, a static graph, no_sync, hooks."""
     rank = dist.get_rank()
 
     class Partly(Transformer):
@@ -309,7 +299,6 @@ def compiled() -> None:
 
 
 SCENARIOS = (
-    ddp,
     ddp_ways,
     ddp_join,
     compressed,

@@ -32,27 +32,17 @@ def on_nodes(example, nodes, ranks_per_node, **facts):
 
 def crossing(collective, nodes, ranks_per_node):
     """Count the blocks that must leave or enter a node at least, by following each of them."""
-    ranks = nodes * ranks_per_node
-    node = [rank // ranks_per_node for rank in range(ranks)]
-    leaves, enters = Counter(), Counter()
-    if collective in ("all_gather", "gather"):
-        for block in range(ranks):  # each other node needs it, once
-            for other in range(nodes) if collective == "all_gather" else (0,):
-                if other != node[block]:
-                    enters[other] += 1
-    elif collective in ("reduce_scatter", "scatter"):
-        for block in range(ranks):  # each other node's share of it has to come, once
-            for other in range(nodes) if collective == "reduce_scatter" else (0,):
-                if other != node[block]:
-                    leaves[other] += 1
-    elif collective == "all_to_all":
-        for source in range(ranks):
-            for target in range(ranks):
-                leaves[node[source]] += node[source] != node[target]
-    elif collective == "send_recv":
-        for rank in range(ranks):
-            leaves[node[rank]] += node[rank] != node[(rank + 1) % ranks]
-    return max([*leaves.values(), *enters.values()])
+    node = [rank // ranks_per_node for rank in range(nodes * ranks_per_node)]
+    moves = {  # of each block from node to node: whoever gathers needs it once, and each share of a sum comes once
+        "all_gather": product(node, range(nodes)),
+        "gather": product(node, [0]),
+        "reduce_scatter": product(range(nodes), node),
+        "scatter": product([0], node),
+        "all_to_all": product(node, node),
+        "send_recv": zip(node, [*node[1:], 0], strict=True),
+    }
+    crossed = [(source, target) for source, target in moves[collective] if source != target]
+    return max(max(Counter(nodes).values()) for nodes in zip(*crossed, strict=True))
 
 
 @pytest.mark.parametrize(
