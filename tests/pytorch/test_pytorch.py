@@ -12,6 +12,9 @@ from conftest import launch_environment
 
 HERE = Path(__file__).parent
 
+SECONDS = 250
+"""That a job may take, where the cores are busy: each rank imports PyTorch."""
+
 pytestmark = [
     pytest.mark.skipif(
         importlib.util.find_spec("torch") is None, reason="PyTorch is not installed"
@@ -39,7 +42,7 @@ def outcome(mpiexec: Callable[..., subprocess.CompletedProcess[str]]) -> Callabl
     def of(name: str, ranks: int) -> str:
         if (name, ranks) not in known:
             (names,) = (each for each in BY_JOB if name in each)
-            done = mpiexec(ranks, HERE / "scenarios.py", *names, timeout=110)
+            done = mpiexec(ranks, HERE / "scenarios.py", *names, timeout=SECONDS)
             known.update(dict.fromkeys(((each, ranks) for each in names), done.stderr))
             for line in done.stdout.split("scenario ")[1:]:
                 which, _, became = line.partition(": ")
@@ -57,7 +60,7 @@ def test_scenario(outcome: Callable[[str, int], str], name: str, ranks: int) -> 
 
 def test_faults(mpiexec: Callable[..., subprocess.CompletedProcess[str]]) -> None:
     """Every rank gets an error that names rank and call, and no rank crashes."""
-    done = mpiexec(2, HERE / "faults.py", timeout=110)
+    done = mpiexec(2, HERE / "faults.py", timeout=SECONDS)
     assert done.stdout.count(": ok") == 10, done.stdout + done.stderr
     assert "Segmentation" not in done.stderr
 
@@ -67,13 +70,13 @@ def test_lost_rank(launcher: str, open_mpi: bool) -> None:
         pytest.skip("only Open MPI survives lost ranks")
     done = subprocess.run(
         [launcher, "--with-ft", "ulfm", "-n", "2", sys.executable, HERE / "faults.py", "loss"],
-        capture_output=True, text=True, timeout=110, env=launch_environment(), check=False,
+        capture_output=True, text=True, timeout=SECONDS, env=launch_environment(), check=False,
     )  # fmt: skip
     assert "fault loss: ok" in done.stdout, done.stdout + done.stderr
 
 
 def test_the_example_of_the_docs(mpiexec: Callable[..., subprocess.CompletedProcess[str]]) -> None:
-    done = mpiexec(2, HERE.parents[1] / "docs/examples/train_torch.py", timeout=110)
+    done = mpiexec(2, HERE.parents[1] / "docs/examples/train_torch.py", timeout=SECONDS)
     loss = done.stdout.partition("2 ranks, loss ")[2]
     assert loss, done.stdout + done.stderr
     assert float(loss) < 2
@@ -85,7 +88,7 @@ def test_torchrun_without_mpi() -> None:
     done = subprocess.run(
         [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", "--standalone", "--no-python",
          sys.executable, "-c", program],
-        capture_output=True, text=True, timeout=110, check=False,
+        capture_output=True, text=True, timeout=SECONDS, check=False,
     )  # fmt: skip
     assert done.returncode != 0
     assert "LaunchError" in done.stderr
