@@ -57,25 +57,44 @@ def each_is_refused(comm: Communicator, rows: Iterable[tuple[Any, ...]]) -> None
     assert not faults, "\n".join(faults)
 
 
+AGREED = ("counter", "mutex", "mesh", "in_turn", "batch")
+"""Calls whose arguments all ranks check together, or when their block begins."""
+
+CALLS = {
+    name: inspect.signature(method).parameters
+    for name, method in inspect.getmembers(hpccomm.Communicator, inspect.isfunction)
+    if not name.startswith("_") and name not in AGREED
+}
+"""The parameters of each other call."""
+
+
 def calls_with(comm: Communicator, argument: str) -> Iterator[Callable[..., object]]:
     """Give each of the communicator's calls that take an argument, with all others that it needs."""
     ones = [1] * comm.size
     fits: dict[str, Any] = {"x": np.ones(comm.size), "out": np.ones(2), "value": 1, "values": ones}
     fits |= {"src": 0, "dst": 0, "root": comm.rank, "shape": 3, "dtype": "f4", "counts": ones}
     fits |= {"peers": [comm.rank], "send_counts": ones}
-    for name, method in inspect.getmembers(hpccomm.Communicator, inspect.isfunction):
-        taken = inspect.signature(method).parameters
-        if argument in taken and name not in AGREED and not name.startswith("_"):
-            given = {
+    explain, of_any = (
+        partial(comm.explain, "all_reduce", fits["x"]),
+        partial(comm.recv, fits["out"], ANY),
+    )
+    more: dict[str, tuple[Callable[..., object], ...]] = {
+        "op": (explain,),
+        "algorithm": (explain,),
+        "tag": (of_any,),
+        "async_op": (of_any,),
+        "timeout": (partial(another, comm), partial(comm.all_reduce, fits["x"], async_op=True)),
+    }
+    yield from more.get(argument, ())
+    for name, takes in CALLS.items():
+        if argument in takes:
+            needed = {
                 each: fits[each]
-                for each in fits.keys() & taken.keys() - {argument}
-                if each == "root" or taken[each].default is inspect.Parameter.empty
+                for each in fits.keys() & takes.keys() - {argument}
+                if each == "root" or takes[each].default is inspect.Parameter.empty
             }
-            yield partial(getattr(comm, name), **given)
+            yield partial(getattr(comm, name), **needed)
 
-
-AGREED = ("counter", "mutex", "mesh", "in_turn", "batch")
-"""Calls whose arguments all ranks check together, or when their block begins."""
 
 RANKS = (-1, 0.5, "0")
 
@@ -96,13 +115,13 @@ ARGUMENTS: dict[str, tuple[tuple[Any, ...], tuple[str, ...]]] = {
 }
 """Arguments of calls, what fits none of them, and words of the error besides the argument and the value."""
 
-OPTIONS: dict[str, tuple[Any, ...]] = {
-    "slow_call": (-1.0,),
-    "segment": (0, -8, 1.5, "1K"),
-    "shared_memory": ("mapped", "", 1),
-    "shared_memory_room": (0, 1.5, "1M"),
+OPTIONS: dict[str, tuple[tuple[Any, ...], tuple[str, ...]]] = {
+    "slow_call": ((-1.0,), ()),
+    "segment": ((0, -8, 1.5, "1K"), ()),
+    "shared_memory": (("mapped", "", 1), ("staging",)),
+    "shared_memory_room": ((0, 1.5, "1M"), ()),
 }
-"""Settings of `CommOptions`, and what does not fit."""
+"""The same of settings of `CommOptions`."""
 
 
 @MISUSE.behaviour()
@@ -110,51 +129,35 @@ def arguments(comm: Communicator) -> None:
     """A value that does not fit is refused by each call that takes the argument; the error has both."""
     rows: list[tuple[Any, ...]] = [
         (UsageError, (name, repr(value), *says), partial(call, **{name: value}))
-        for name, (values, says) in ARGUMENTS.items()
-        for call in calls_with(comm, name)
+        for name, (values, says) in (ARGUMENTS | OPTIONS).items()
+        for call in ([CommOptions] if name in OPTIONS else calls_with(comm, name))
         for value in values
     ]
+    last = (str(comm.size), str(comm.size - 1))
     rows += [
-        (
-            UsageError,
-            (name, repr(comm.size), str(comm.size - 1)),
-            partial(call, **{name: comm.size}),
-        )
+        (UsageError, (name, *last), partial(call, **{name: comm.size}))
         for name in ("src", "dst", "root")
         for call in calls_with(comm, name)
-    ]
-    rows += [
-        (UsageError, (name, repr(value)), partial(CommOptions, **{name: value}))
-        for name, values in OPTIONS.items()
-        for value in values
-    ]
-    made = partial(another, comm)
-    x, out = np.ones(comm.size), np.ones(2)
-    rows += [
-        *(
-            (UsageError, (repr(name), "all_reduce"), comm.explain, name, x)
-            for name in ("no_such", 3)
-        ),
-        (UsageError, ("'finalize'", "all_to_all"), comm.explain, "finalize", x),
-        (UsageError, ("src", "ANY"), comm.send_recv, x, 0, out, ANY),
-        (UsageError, ("src",), comm.probe, None),
-        (UsageError, ("timeout", "None"), comm.set_timeout, None),
-        (UsageError, ("hints", "'key': 1"), partial(CommOptions, hints={"key": 1})),
-        (UsageError, ("timeout", "0"), partial(made, timeout=0)),
-        (UsageError, ("options",), partial(made, options={"self_check": False})),
-        (UsageError, ("name", "3"), partial(made, name=3)),
-        (
-            UsageError,
-            ("backend", "no_such", "auto", "mpi", "loopback"),
-            hpccomm.new_comm,
-            "no_such",
-        ),
-        (UsageError, ("backend", "3"), hpccomm.new_comm, 3),
     ]
     rows += [
         (UsageError, ("timeout", repr(value)), wait, [], value)
         for wait in (hpccomm.wait_any, hpccomm.wait_some, hpccomm.wait_all)
         for value in (math.nan, -1, -0.5, True, "1")
+    ]
+    x, new_comm = np.ones(comm.size), hpccomm.new_comm
+    rows += [
+        (UsageError, (repr(name), "all_reduce", "all_to_all"), comm.explain, name, x)
+        for name in ("no_such", "finalize", 3)
+    ]
+    rows += [
+        (UsageError, ("src", "ANY"), comm.send_recv, x, 0, np.ones(2), ANY),
+        (UsageError, ("src",), comm.probe, None),
+        (UsageError, ("timeout", "None"), comm.set_timeout, None),
+        (UsageError, ("hints", "'key': 1"), partial(CommOptions, hints={"key": 1})),
+        (UsageError, ("options",), partial(another, comm, options={"self_check": False})),
+        (UsageError, ("name", "3"), partial(another, comm, name=3)),
+        (UsageError, ("backend", "no_such", "auto", "mpi", "loopback"), new_comm, "no_such"),
+        (UsageError, ("backend", "3"), new_comm, 3),
     ]
     each_is_refused(comm, rows)
 
