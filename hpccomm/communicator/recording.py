@@ -226,13 +226,15 @@ class ProgramRecorder(Hinting):
         comm, path, error, late = self._comm, self._file, "", None
         files = [part_path(path, rank) for rank in range(comm.size)]
         stamps = comm.all_gather_object(_stamp(self._own_file))
-        seen = [_stamp(file) == stamp for file, stamp in zip(files, stamps, strict=True)]
-        # Those on nodes without a common file system.
+        seen = [stamp and _stamp(file) == stamp for file, stamp in zip(files, stamps, strict=True)]
+        # Those on nodes without a common file system, and those that are gone.
         lacking = comm.broadcast_object([rank for rank, whole in enumerate(seen) if not whole])
-        sent = comm.gather_object(self._own_file.read_bytes() if comm.rank in lacking else b"")
+        sent = comm.gather_object(_contents(self._own_file) if comm.rank in lacking else b"")
         if sent is not None:
             try:
                 for rank in lacking:
+                    if isinstance(sent[rank], str):
+                        raise ResultsError(f"rank {rank}: {sent[rank]}")
                     files[rank].write_bytes(sent[rank])
                 recording = joined(path)
                 late = lateness(recording)
@@ -280,8 +282,9 @@ def prepare(path: str | os.PathLike[str]) -> None:
         if lost.status == RUNNING:
             raise ResultsError(f"another program records to {path}; give another file")
         write(path, lost)
-        for each in left:
-            each.unlink()
+        with os_errors_as(path.parent, "remove parts of a recording from"):
+            for each in left:
+                each.unlink()
     else:
         RecordingWriter(path, _facts(("",), None)).discard()
 
@@ -314,6 +317,14 @@ def _stamp(path: Path) -> tuple[int, ...] | None:
     return facts.st_ino, facts.st_size, facts.st_mtime_ns
 
 
+def _contents(path: Path) -> bytes | str:
+    """Return what is in a file, or why it cannot be read."""
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        return str(error)
+
+
 def record_job(comm: RecordedRanks, path: str) -> None:
     """Record the program by a communicator that was made just now, if that has all ranks of the job.
 
@@ -333,7 +344,7 @@ def _agreed(comm: RecordedRanks, make: Callable[[], Any]) -> Any:
     writer, error = None, ""
     try:
         writer = make()
-    except HpccommError as failure:
+    except (OSError, HpccommError) as failure:
         error = str(failure)
     for rank, each in enumerate(comm.all_gather_object(error)):
         if each:

@@ -1,5 +1,6 @@
 """What a recording holds of each kind of call, against a clock beside it that the program reads itself."""
 
+import errno
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -227,6 +228,30 @@ def test_a_file_that_cannot_be_written_is_refused_on_all_ranks(comm: Any, folder
     with pytest.raises(hpccomm.ResultsError, match="rank 0"):
         comm.record(folder / "missing" / "t.h5")
     comm.record().close()
+
+
+def test_a_part_that_one_rank_has_lost_is_told_on_all_ranks(comm: Any, folder: Path) -> None:
+    recorder, last = comm.record(folder / "t.h5"), comm.size - 1
+    comm.barrier()
+    if comm.rank == last:
+        recording_file.part_path(folder / "t.h5", last).unlink()
+    with pytest.raises(hpccomm.ResultsError, match=f"rank {last}: .*No such file"):
+        recorder.close()
+
+
+def test_parts_that_cannot_be_removed_are_told_on_all_ranks(
+    comm: Any, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(*_: Any, **__: Any) -> None:  # as in a sticky folder, where they are another user's
+        raise PermissionError(errno.EPERM, "planted")
+
+    recorder = comm.record(folder / "t.h5")
+    comm.barrier()
+    recorder.leave("failed: planted")
+    comm.barrier()
+    monkeypatch.setattr(Path, "unlink", refused)
+    with pytest.raises(hpccomm.ResultsError, match="rank 0"):
+        comm.record(folder / "t.h5")
 
 
 def test_the_communicator_that_began_it_ends_it(mpi_comm: "MPI.Comm", folder: Path) -> None:
