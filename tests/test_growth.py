@@ -56,13 +56,14 @@ def test_functions_share_the_memory_they_need_while_they_are_called(
 
 TAGS = """
 import gc, sys, tracemalloc
+from itertools import pairwise
 import numpy as np
 import hpccomm
 from hpccomm.communicator import core
 from hpccomm.communicator.lanes import host
 
 core.KNOWN = host.MESSAGES = 16  # kinds of calls that are known
-CALLS = 160
+CALLS = 100
 
 def send_recv(comm, other, tag):
     comm.send_recv(np.zeros(4), other, np.zeros(4), other, tag=tag)
@@ -81,13 +82,14 @@ def grown(comm):
     tag, told = 0, {}
     for exchange in send_recv, asynchronous, in_a_batch:
         sizes = []
-        for _ in range(2):
+        for _ in range(3):
             for _ in range(CALLS):
                 exchange(comm, (comm.rank + 1) % comm.size, tag)
                 tag += 1
             gc.collect()
             sizes.append(tracemalloc.get_traced_memory()[0])
-        told[exchange.__name__] = sizes[1] - sizes[0]
+        # The least: the first long wait, which a busy machine brings, imports what it needs.
+        told[exchange.__name__] = min(after - before for before, after in pairwise(sizes))
     return {name: size for name, size in told.items() if size > 200 * CALLS}
 
 tracemalloc.start()

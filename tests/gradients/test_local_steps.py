@@ -1,5 +1,6 @@
 """`LocalSteps` on threads: against a simulation of all ranks in one process, and its errors."""
 
+import threading
 from typing import Any
 
 import hypothesis.strategies as st
@@ -152,6 +153,8 @@ def test_numbers_and_texts_of_any_type_are_the_same_settings() -> None:
 
 
 def test_a_rank_that_does_not_come_is_waited_for_until_the_deadline() -> None:
+    over = threading.Event()
+
     def run(comm: Communicator) -> None:
         model = {"w": np.zeros(3)}
         local = LocalSteps(comm, model, every=2, timeout=0.3)
@@ -162,5 +165,7 @@ def test_a_rank_that_does_not_come_is_waited_for_until_the_deadline() -> None:
             with pytest.raises(CommunicationError):
                 local.step()
             assert (model["w"] == 1).all()
+            over.set()
+        over.wait(30)  # to end meanwhile would be another fault
 
     run_ranks(2, run)
