@@ -36,34 +36,6 @@ def test_a_stream_lives_until_its_event_is_recorded():
 
 
 @pytest.mark.processes
-def test_a_plan_and_the_call_itself_do_the_same_and_count_alike():
-    def main(comm):
-        with cupy.cuda.Device(comm.device):
-            x = cupy.ones(4, np.float32)
-            plan = comm.plan("all_reduce", x)
-            calls = []
-            for issue in (plan, lambda: comm.all_reduce(x)):
-                before = comm.stats().get(("all_reduce", "to 1 KiB"), hpccomm.Tally()).calls
-                assert issue() is x
-                calls.append(comm.stats()["all_reduce", "to 1 KiB"].calls - before)
-            assert calls == [1, 1]
-            heard = []
-            handle = comm.register_post_hook(heard.append)
-            plan()
-            handle.close()
-            assert [info.operation for info in heard] == ["all_reduce"]
-            assert x.get().tolist() == [comm.size**3] * 4
-            with comm.batch():
-                plan()
-            assert x.get().tolist() == [comm.size**4] * 4
-        comm.finalize()
-        with pytest.raises(hpccomm.UsageError, match="finalized"):
-            plan()
-
-    run_ranks(2, main, backend="nccl")
-
-
-@pytest.mark.processes
 def test_a_batch_keeps_its_order_whichever_ranks_are_in_place():
     def main(comm):
         with cupy.cuda.Device(comm.device):

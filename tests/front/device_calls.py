@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from front.device_inputs import stream_of
+from front import plans
+from front.device_inputs import filled, full, holds, ranks_sum, stream_of
 from hpccomm import ReduceOp
 from hpccomm.dtypes import BFLOAT16
 from hpccomm.memory.cuda.library import cupy
@@ -116,3 +117,15 @@ def messages(comm: Communicator, form: str) -> None:
                     assert result is out, "the result is out"
                     assert (out.get() == 10 * turn + left).all(), f"{count}, turn {turn}"
                     assert out is x or (x.get() == 10 * turn + comm.rank).all(), "x"
+
+
+@CALLS.behaviour()
+def planned(comm: Communicator) -> None:
+    """Plans are observed as calls are, and take their place in batches."""
+    with stream_of(comm):
+        plans.observed_alike(comm, cupy())
+        x = filled(comm)
+        plan = comm.plan("all_reduce", x)
+        with comm.batch():
+            plan()
+        holds(x, full(ranks_sum(comm)), "in a batch")

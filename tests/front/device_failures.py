@@ -92,7 +92,8 @@ def finalized(comm: Communicator) -> None:
     with stream_of(comm):
         x = filled(comm)
         comm.all_reduce(x)
+        plan = comm.plan("all_reduce", x)
         comm.finalize()
         comm.finalize()
         empty = partial(comm.empty, 3, "f4", device=comm.device)
-        all_raise(UsageError, "finalize", lambda: comm.all_reduce(x), empty)
+        all_raise(UsageError, "finalize", lambda: comm.all_reduce(x), plan, empty)

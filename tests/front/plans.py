@@ -137,11 +137,10 @@ def observed(comm: Communicator, do: Callable[[], Any]) -> list[object]:
     return [*seen, {key: value for key, value in more.items() if any(value)}]
 
 
-@PLANS.behaviour()
-def planned_calls_are_observed(comm: Communicator) -> None:
-    """Hooks and statistics see a planned call as they see the same call without a plan."""
+def observed_alike(comm: Communicator, xp: Any) -> None:
+    """Compare what is seen of calls and of plans on arrays of NumPy's or CuPy's."""
     right, left = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
-    x, out = np.ones(3), np.ones(3)
+    x, out = xp.ones(3), xp.ones(3)
     plans = comm.plan("all_reduce", x), comm.plan("send_recv", x, right, out, left)
 
     def calls() -> None:
@@ -155,6 +154,12 @@ def planned_calls_are_observed(comm: Communicator) -> None:
     each = [observed(comm, do) for do in (calls, planned)]
     assert each[0] == each[1], each
     assert len(each[0]) == 5, each[0]
+
+
+@PLANS.behaviour()
+def planned_calls_are_observed(comm: Communicator) -> None:
+    """Hooks and statistics see a planned call as they see the same call without a plan."""
+    observed_alike(comm, np)
 
 
 @PLANS.behaviour()
