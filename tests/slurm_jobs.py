@@ -16,6 +16,7 @@ from hpccomm.results.reader import read
 from hpccomm.results.run import Run
 
 CHECKOUT = Path(__file__).parents[1]
+SWEEP = ("all_reduce", "-b", "8", "-e", "8K", "-f", "32", "-n", "5")
 ENDED = {
     *("COMPLETED", "FAILED", "TIMEOUT", "CANCELLED", "NODE_FAIL", "OUT_OF_MEMORY"),
     *("PREEMPTED", "BOOT_FAIL", "DEADLINE"),
@@ -82,6 +83,17 @@ class Job:
     def runs(self) -> tuple[Run, ...]:
         """The runs in its results file; each can be read, sealed or not."""
         return tuple(read(self.slurm.folder / "results" / f"perf-{self.number}.h5"))
+
+    def swept(self, starter: str, ranks: int = 2, file: str = "") -> Run:
+        """Assert that it has ended with all of `SWEEP`; return the run in its results file, or in another one."""
+        assert self.ended() == "COMPLETED", self.printed()
+        assert f"== job {self.number}: {starter} " in self.printed()
+        assert "# Out of bounds values : 0 OK" in self.printed()
+        (run,) = read(self.slurm.folder / file) if file else self.runs()
+        assert (run.status, len(run.info.ranks)) == ("completed", ranks)
+        assert {row.bytes for row in run.rows} == {8, 256, 8192}
+        assert run.info.slurm["SLURM_JOB_ID"] == self.number
+        return run
 
     def await_that(self, come: Callable[["Job"], bool], what: str) -> None:
         """Wait until something is so, for 100 s at most. (``sbatch --wait`` looks every 10 s only.)"""

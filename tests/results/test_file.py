@@ -398,30 +398,20 @@ def test_a_partial_file_of_the_user_is_left_alone(tmp_path, example):
         assert not partial.exists()
 
 
-def test_a_read_error_is_no_damage(tmp_path, example, monkeypatch):
+@pytest.mark.parametrize(
+    "refuses", [(os, "pread"), (h5py, "File"), (h5py.Group, "__getitem__")], ids=str
+)
+def test_what_the_system_refuses_is_no_damage(tmp_path, example, monkeypatch, refuses):
     path = tmp_path / "run.h5"
     example.one_row(path, example.example_samples(0, 3))
     samples = WholeSamples(reader.read(path)[0])
 
     def failing(*_):
-        raise OSError(errno.EIO, "Input/output error")
-
-    monkeypatch.setattr(os, "pread", failing)
-    with pytest.raises(ResultsError, match=r"cannot read .*: Input/output error"):
-        samples(0)
-
-
-@pytest.mark.parametrize("of_h5py", [(h5py, "File"), (h5py.Group, "__getitem__")])
-def test_what_the_system_refuses_is_no_damage(tmp_path, example, monkeypatch, of_h5py):
-    path = tmp_path / "run.h5"
-    Writer(path, example.example_info()).end("completed")
-
-    def failing(*_):
         raise OSError(errno.ESTALE, "h5py says something")
 
-    monkeypatch.setattr(*of_h5py, failing)
+    monkeypatch.setattr(*refuses, failing)
     with pytest.raises(ResultsError, match=r"cannot read .*: Stale file handle"):
-        reader.examine(path)
+        samples(0) if refuses[0] is os else reader.examine(path)
 
 
 def test_what_is_none_of_hpccomm_s_is_no_damage(tmp_path):

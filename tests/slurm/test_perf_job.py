@@ -7,19 +7,17 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from slurm_jobs import Slurm
+from slurm_jobs import SWEEP, Slurm
 
 from hpccomm.bench.perf.programs import make
 from hpccomm.results.reader import read
 from hpccomm.results.writer import Writer
 
-SWEEP = ("all_reduce", "-b", "8", "-e", "8K", "-f", "32", "-n", "5")
-
+pytestmark = pytest.mark.slow("starts Slurm, and jobs")
 
 PROGRAM = "programs/all_reduce_perf -b 8 -e 8 -n 2 -g 2"
 
 
-@pytest.mark.slow("starts Slurm, and ranks")
 @pytest.mark.parametrize(
     ("lines", "ranks"),
     [
@@ -51,7 +49,6 @@ def test_programs_of_nccl_tests_names_start_ranks_in_a_task(
     assert "# Out of bounds values : 0 OK" in job.printed(), job.printed()
 
 
-@pytest.mark.slow("starts Slurm, and a job")
 @pytest.mark.parametrize("start", ["srun", pytest.param("mpiexec", marks=pytest.mark.thorough)])
 def test_sweep_ends_in_a_file_named_by_the_job_or_by_its_user(
     slurm: Slurm, launcher: str, protocols: str, start: str
@@ -61,23 +58,13 @@ def test_sweep_ends_in_a_file_named_by_the_job_or_by_its_user(
     variables = {"HPCCOMM_MPIEXEC": launcher} if own else {}
     # Two ranks, unless sbatch is told otherwise.
     job = slurm.submit("jobs/perf.sbatch", *SWEEP, *more, **variables)
-    assert job.ended() == "COMPLETED", job.printed()
-    assert f"== job {job.number}: {launcher if own else 'srun'} " in job.printed()
-    assert "# Out of bounds values : 0 OK" in job.printed()
-
-    (run,) = read(slurm.folder / "own.h5") if own else job.runs()
+    job.swept(launcher if own else "srun", file="own.h5" if own else "")
     assert (slurm.folder / "results").exists() != own
-    assert run.status == "completed"
-    assert len(run.info.ranks) == 2
-    assert {row.bytes for row in run.rows} == {8, 256, 8192}
-    assert run.info.slurm["SLURM_JOB_ID"] == job.number
 
 
 def test_number_of_ranks_is_sbatch_s(slurm: Slurm, protocols: str) -> None:
     job = slurm.submit("--ntasks-per-node=1", "jobs/perf.sbatch", *SWEEP)
-    assert job.ended() == "COMPLETED", job.printed()
-    (run,) = job.runs()
-    assert len(run.info.ranks) == 1
+    job.swept("srun", 1)
 
 
 def test_nccl_without_a_gpu_fails_and_says_so(slurm: Slurm) -> None:

@@ -5,9 +5,10 @@ import sys
 from pathlib import Path
 
 import pytest
-from slurm_jobs import CHECKOUT, Slurm
+from slurm_jobs import CHECKOUT, SWEEP, Slurm
 
-SWEEP = ("all_reduce", "-b", "8", "-e", "8K", "-f", "32", "-n", "5")
+pytestmark = pytest.mark.slow("starts Slurm, and jobs")
+
 FOR_EVER = ("all_reduce", "-b", "8", "-e", "8", "-n", "20", "-N", "0")
 
 
@@ -49,15 +50,7 @@ def test_ranks_start(
         *SWEEP,
         **({"MPI4PY_LIBMPI": library} if library else {}),
     )
-    assert job.ended() == "COMPLETED", job.printed()
-    starter = "mpiexec -n 2" if start == "mpiexec" else f"srun --mpi={start}"
-    assert f"== job {job.number}: {starter} " in job.printed()
-    assert "# Out of bounds values : 0 OK" in job.printed()
-    (run,) = job.runs()
-    assert run.status == "completed"
-    assert len(run.info.ranks) == 2
-    assert {row.bytes for row in run.rows} == {8, 256, 8192}
-    assert run.info.slurm["SLURM_JOB_ID"] == job.number
+    run = job.swept("mpiexec -n 2" if start == "mpiexec" else f"srun --mpi={start}")
     assert ("MPICH" in str(run.info.versions)) == (start == "pmi2" or not open_mpi)
 
 
