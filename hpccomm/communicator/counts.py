@@ -1,7 +1,8 @@
 """Calls with listed counts, and without: then the ranks exchange the counts first, and make the call with them.
 
 Errors in this rank's arguments must be found before the exchange: afterwards the other ranks would
-wait for it. What is exchanged also tells all ranks whether their arrays fit each other. The methods with ``_v``, and those with neighbors, go through it.
+wait for it. What is exchanged also tells all ranks whether their arrays fit each other. The methods
+with ``_v``, and those with neighbors, go through it.
 """
 
 from collections.abc import Iterator
@@ -282,7 +283,7 @@ def without_counts(
         agree_on_fit(core, call, lists, own)
     elif usual and out is None and (rank == root or not gathers):
         height = counts[rank] if scatters else sum(counts)
-        out = np.empty((height, *own.shape[1:]), own.dtype)
+        out = core.lanes.host.new_like(own, (height, *own.shape[1:]), own.dtype, None)
     if return_counts:
         lists = lists._replace(returned=True)
     return core.within(name, x, out, *how[:4], None, False, root, lists)

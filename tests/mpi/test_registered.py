@@ -118,7 +118,7 @@ def test_a_new_result_lies_where_x_does(comm: hpccomm.Communicator) -> None:
     for x, kind in ((registered, True), (plain, False)):
         x[:] = comm.rank
         results = [comm.all_gather(x), comm.gather(x, 1), comm.all_reduce(x, out="new")]
-        results.append(comm.scatter(x.reshape(comm.size, -1), 1).reshape(-1))
+        results += comm.gather_v(x, 1), comm.scatter(x.reshape(comm.size, -1), 1).reshape(-1)
         for y in results:
             if y is not None:
                 assert comm.explain("broadcast", y).registered == kind
