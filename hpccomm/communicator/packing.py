@@ -247,6 +247,7 @@ def broadcast_to_out(
         out = lane.new_like(x, shape, a.dtype, packing.queue)
     else:
         check_out(b.dtype, tuple(b.shape), a.dtype, shape)
+        lane.checked_array(b, "out", True)  # before the root fills it
     into = _shaped(as_it_is(out), shape)
     at_root = check_rank("root", root, core.backend.size) == core.backend.rank
     if at_root and not (

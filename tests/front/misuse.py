@@ -311,7 +311,8 @@ def what_calls_lack(comm: Communicator) -> None:
         (BufferMismatch, ("give shape (4,)",), partial(mine, out=np.zeros(3))),
         (BufferMismatch, ("give dtype float64",), partial(mine, out=np.zeros(4, int))),
         (UsageError, ("out",), partial(mine, out="old")),
-        (UsageError, ("contiguous",), partial(mine, out=np.zeros(8)[::2])),
+        (UsageError, ("out (", "contiguous"), partial(mine, out=np.zeros(8)[::2])),
+        (UsageError, ("out is read-only",), partial(mine, out=np.broadcast_to(1.0, 4))),
         (UsageError, ("x is None",), partial(comm.broadcast, None, comm.rank, out=x)),
     ]
     overlapping = partial(comm.broadcast, x[:3], comm.rank, out=x[1:])
