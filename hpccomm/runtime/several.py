@@ -46,7 +46,9 @@ def wait_all(works: Works, timeout: float | None = None) -> list[Any]:
         except HpccommError as error:
             first = first or _named(error, index, each)
         except TimeoutError:
-            left += [work] if work else []
+            if work is None or work.over:  # what has ended the call, such as a hook's error
+                raise
+            left.append(work)
     if left and limit is not None:
         raise still_under_way(left, limit)
     if first is not None:

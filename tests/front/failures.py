@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 import threading
+from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from hpccomm import wait_all
 from hpccomm.errors import (
     CollectiveTimeout,
     CommunicationError,
@@ -204,7 +206,7 @@ def two_threads_at_once(comm: Communicator) -> None:
 
 
 def _raising(_info: object) -> None:
-    raise KeyError("from a hook")
+    raise TimeoutError("from a hook")  # as of a file or a socket
 
 
 @FAILURES.behaviour(min_size=2, fails=True)
@@ -212,10 +214,8 @@ def a_hook_that_raises_hides_no_failure(comm: Communicator) -> None:
     """The communicator has failed also where a hook of the user's raises over it."""
     if comm.rank == comm.size - 1:
         return
-    handle = comm.register_post_hook(_raising)
-    with raises(KeyError, "from a hook"):
+    with closing(comm.register_post_hook(_raising)), raises(TimeoutError, "from a hook"):
         comm.recv(np.ones(3), comm.size - 1, timeout=SHORT)
-    handle.close()
     has_failed(comm)
 
 
@@ -224,8 +224,13 @@ def a_hook_that_raises_before_a_call(comm: Communicator) -> None:
     """Nothing is sent, and the communicator has failed: the other ranks may have made the call."""
     if comm.rank == comm.size - 1:
         return
-    handle = comm.register_pre_hook(_raising)
-    with raises(KeyError, "from a hook"):
+    with closing(comm.register_pre_hook(_raising)), raises(TimeoutError, "from a hook"):
         comm.all_reduce(np.ones(3), timeout=SHORT)
-    handle.close()
     has_failed(comm)
+
+
+@FAILURES.behaviour()
+def a_hook_that_raises_in_a_wait_for_several(comm: Communicator) -> None:
+    """Its error ends the wait, also one that is no timeout of the wait."""
+    with closing(comm.register_post_hook(_raising)), raises(TimeoutError, "from a hook"):
+        wait_all([comm.barrier(async_op=True)])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -25,16 +26,13 @@ def hooks_see_calls(comm: Communicator) -> None:
     """A hook before and one after each call learn which it is, how much it moves and how long."""
     before: list[Any] = []
     after: list[Any] = []
-    handles = (comm.register_pre_hook(before.append), comm.register_post_hook(after.append))
-    try:
+    pre, post = comm.register_pre_hook(before.append), comm.register_post_hook(after.append)
+    with closing(pre), closing(post):
         comm.all_reduce(np.zeros(4))
         comm.broadcast(np.zeros(2, np.int8))
         comm.barrier()
         comm.all_gather_object("x")
         comm.all_reduce(np.zeros(8), async_op=True).wait()
-    finally:
-        for handle in handles:
-            handle.close()
     operations = ["all_reduce", "broadcast", "barrier", "all_gather_object", "all_reduce"]
     assert [info.operation for info in before] == operations, before
     assert [info.operation for info in after] == operations, after
@@ -70,10 +68,8 @@ def hooks_come_off(comm: Communicator) -> None:
 def hooks_do_not_hear_refused_calls(comm: Communicator) -> None:
     """A call that is refused for its arguments is no call."""
     heard: list[Any] = []
-    handle = comm.register_pre_hook(heard.append)
-    with raises(HpccommError):
+    with closing(comm.register_pre_hook(heard.append)), raises(HpccommError):
         comm.broadcast(np.zeros(2), comm.size)
-    handle.close()
     assert heard == [], heard
     comm.barrier()
 
