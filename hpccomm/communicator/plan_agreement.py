@@ -207,26 +207,21 @@ def _compared(core: Core, mine: Announced) -> list[Announced]:
     """Return all ranks' plans, by rank; raise on all of them for a mismatch."""
     with core.calls.part_of("plan"):
         payloads = core.control.all_gather(json.dumps(mine).encode())
-        everyone = [read(*json.loads(each)) for each in payloads]
-        wrong = differing(everyone)
+        everyone = [_read(*json.loads(each)) for each in payloads]
+        wrong = _other_collective(everyone) or _other_message(everyone)  # the same on all ranks
         if wrong is not None:
             raise RankMismatch(wrong[0], ranks=wrong[1])
     return everyone
 
 
-def read(site: str, collective: Any, sends: Any, receives: Any, willing: object) -> Announced:
+def _read(site: str, collective: Any, sends: Any, receives: Any, willing: object) -> Announced:
     """Return a rank's announcement, from JSON."""
     sent, taken = ([Sent(*each) for each in ended] for ended in (sends, receives))
     return Announced(site, collective, sent, taken, willing)
 
 
-def differing(everyone: Sequence[Announced]) -> tuple[str, tuple[int, ...]] | None:
-    """Return the mismatch, and the ranks concerned; None without one. The same on all ranks."""
-    return _other_collective(everyone) or _other_message(everyone)
-
-
 def _other_collective(everyone: Sequence[Announced]) -> tuple[str, tuple[int, ...]] | None:
-    """Return the mismatch of collectives, if there is one."""
+    """Return the mismatch of collectives and the ranks concerned; None without one."""
     came = {
         rank: {"record": NO_CALL}
         if each.collective is None

@@ -16,7 +16,6 @@ from hpccomm.contracts.signature import Signature
 from hpccomm.contracts.transport import Steps
 from hpccomm.dispatch import policy
 from hpccomm.dispatch.algorithms import AlgorithmRunner, memory_way, sharing
-from hpccomm.dispatch.policy import NATIVE
 from hpccomm.dispatch.route import After, Before, Route, with_pre_and_post
 from hpccomm.memory.folding import Average, Folder, premultiply, try_out
 from hpccomm.memory.scratch import ScratchBuffer
@@ -271,7 +270,7 @@ def _gathered(backend: Backend, call: Signature) -> Route | None:
             fold(rows, recv)
 
     reason = f"small contributions are moved by the library's {way}, and folded in rank order"
-    choice = Choice(call.name, "host", backend.name, NATIVE, None, False, reason)
+    choice = Choice(call.name, "host", backend.name, policy.NATIVE, None, False, reason)
     if run is None:
         return Route(choice, start)
     move, arguments = run.call, run.arguments
