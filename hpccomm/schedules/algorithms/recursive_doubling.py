@@ -17,7 +17,7 @@ Where n is not a power of two, k is log2 of the largest power of two below n, an
 In them the ranks that are too many, the passive ones, send their array or block to an active neighbor,
 which works for both, and receive the result.
 
-`ALGORITHMS` lists it; hierarchical algorithms use its phases.
+`ALGORITHMS` lists it; `halving_doubling` uses its active ranks.
 """
 
 import numpy as np

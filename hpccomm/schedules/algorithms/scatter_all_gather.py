@@ -11,7 +11,7 @@ collective      rounds           elements sent by a rank
 broadcast       ⌈log2 n⌉ + n-1   at most 2(n-1)/n of the array
 ==============  ===============  ===========================
 
-`ALGORITHMS` lists it; hierarchical algorithms use its phases.
+`ALGORITHMS` lists it.
 """
 
 import numpy as np
