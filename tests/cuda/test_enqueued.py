@@ -61,16 +61,9 @@ def test_every_algorithm_moves_and_folds_device_arrays(n, collective, algorithm)
     run_ranks(n, main, backend="nccl")
 
 
-@pytest.mark.parametrize(
-    ("spec", "algorithm"),
-    [
-        (Spec("all_to_all", (0, 300, 200)), "pairwise"),
-        (Spec("all_reduce", 480, F32, PremulSum(0.5)), "ring"),
-        (Spec("all_reduce", 480, np.dtype(np.float16), PremulSum(0.5)), "ring"),
-    ],
-)
-def test_blocks_may_be_uneven_and_empty_and_contributions_multiplied(spec, algorithm):
-    run_ranks(3, partial(carried_out, spec=spec, algorithm=algorithm), backend="nccl")
+def test_blocks_may_be_uneven_and_empty():
+    spec = Spec("all_to_all", (0, 300, 200))
+    run_ranks(3, partial(carried_out, spec=spec, algorithm="pairwise"), backend="nccl")
 
 
 ORDERED = [

@@ -165,25 +165,6 @@ def test_trap_avg_of_integers_wraps_and_goes_towards_zero(dtype):
         np.testing.assert_array_equal(got, expected)
 
 
-def test_messages_go_together_and_to_oneself():
-    """More than a block each way at once: without a group each would wait for the other."""
-    count = 300_000
-
-    def main(comm):
-        with cupy.cuda.Device(comm.device):
-            given = cupy.full(count, comm.rank, np.int32)
-            came = cupy.zeros((SIZE, count), np.int32)
-            with comm.batch():
-                for peer in range(SIZE):
-                    comm.send(given, peer)
-                    comm.recv(came[peer], peer)
-                comm.send(given[:0], 0)
-            return came.get()
-
-    for got in run_ranks(SIZE, main, backend="nccl"):
-        np.testing.assert_array_equal(got, np.arange(SIZE)[:, None].repeat(count, 1))
-
-
 def test_trap_an_exception_in_a_group_still_ends_it():
     def main(comm):
         def fail():

@@ -239,32 +239,39 @@ def kernels_behind_a_call(comm, x):
     comm.all_reduce(x[:10])
 
 
-@pytest.mark.parametrize("work", [small_calls, large_calls, kernels_behind_a_call])
-def test_a_lost_rank_is_noticed_though_the_streams_are_full(work, monkeypatch):
-    """A thread that waits in the driver for room waits for ever: nothing behind a lost rank ends."""
-    monkeypatch.setattr(pending, "MISSED_BEATS", 2, raising=False)
+def left_alone(calls, monkeypatch, options=None, **variables):
+    """Have rank 0 make calls, for which rank 1 never comes, until it notices."""
     noticed = threading.Event()
 
     def main(comm):
         with cupy.cuda.Device(comm.device):
             x = cupy.ones(1 << 18, np.float32)
-            comm.all_reduce(x[:10])
-            comm.all_reduce(x)
+            if options is None:  # these are no first calls
+                comm.all_reduce(x[:10])
+                comm.all_reduce(x)
             cupy.cuda.Device().synchronize()
             comm.barrier()
             if comm.rank:
                 until(noticed.is_set)
                 comm.abort()
                 return
-            monkeypatch.setenv("STANDIN_QUEUE", "8")
+            for name, value in variables.items():
+                monkeypatch.setenv(name, value)
             comm.set_timeout(0.3)
             try:
                 with pytest.raises((CollectiveTimeout, CommunicatorAborted)):
-                    work(comm, x)
+                    calls(comm, x)
             finally:
                 noticed.set()
 
-    run_ranks(2, main, backend="nccl", timeout=30.0)
+    run_ranks(2, main, backend="nccl", timeout=30.0, options=options)
+
+
+@pytest.mark.parametrize("work", [small_calls, large_calls, kernels_behind_a_call])
+def test_a_lost_rank_is_noticed_though_the_streams_are_full(work, monkeypatch):
+    """A thread that waits in the driver for room waits for ever: nothing behind a lost rank ends."""
+    monkeypatch.setattr(pending, "MISSED_BEATS", 2, raising=False)
+    left_alone(work, monkeypatch, STANDIN_QUEUE="8")
 
 
 # An abort while a thread is inside NCCL.
@@ -295,25 +302,8 @@ def test_nccl_is_freed_when_no_thread_is_inside(call, monkeypatch):
     ncclCommAbort frees what the thread uses (NCCL 2.30, init.cc: commReclaim), and waits for nobody.
     ncclCommRevoke frees nothing.
     """
-    noticed = threading.Event()
-
-    def main(comm):
-        with cupy.cuda.Device(comm.device):
-            x = cupy.ones(1000)
-            cupy.cuda.Device().synchronize()
-            if comm.rank:
-                until(noticed.is_set)
-                comm.abort()
-                return
-            comm.set_timeout(0.3)
-            try:
-                with pytest.raises((CollectiveTimeout, CommunicatorAborted)):
-                    call(comm, x)
-            finally:
-                noticed.set()
-
     monkeypatch.setenv("STANDIN_CONNECT", "1")
-    run_ranks(2, main, backend="nccl", timeout=30.0, options=CommOptions(check="off"))
+    left_alone(call, monkeypatch, CommOptions(check="off"))
 
 
 # Kernels that are loaded in a capture.

@@ -177,39 +177,26 @@ def test_the_header_and_the_file_tell_devices_and_versions(comm, way, file):
 
 @pytest.mark.mpi
 @nccl
-def test_samples_are_cudas_times_between_repetitions_of_the_printed_block(comm, way, file):
-    on_device(comm, "all_reduce", *SMALL, "--output", str(file))
+@pytest.mark.parametrize(
+    ("arguments", "repetitions", "calls"), [((), 4, 1), (("-G", "3"), 3, 4), (("-C", "1"), 4, 1)]
+)
+def test_samples_are_cudas_times_between_repetitions_or_launches_of_the_printed_block(
+    comm, way, file, arguments, repetitions, calls
+):
+    _, printed, _ = on_device(comm, "all_reduce", *SMALL, *arguments, "--output", str(file))
     if comm.rank == 0:
         run = stored(comm, file)
+        assert run.info.config.graph == 3 * ("-G" in arguments)
+        assert ("cputime" in printed) == ("-C" in arguments)
         for index, row in enumerate(run.rows):
             samples = run.samples(index)
-            assert samples.shape == (4, comm.size)
+            assert row.iterations == repetitions * calls
+            assert samples.shape == (repetitions, comm.size)
             assert (samples >= 0).all()
-            # The host looks at its clock before the first and after the last of them.
-            assert samples.sum(axis=0).mean() * 1e6 <= row.time * 4 * 1.05
-
-
-@pytest.mark.mpi
-@nccl
-def test_samples_of_a_graph_are_of_its_launches(comm, way, file):
-    on_device(comm, "all_reduce", *SMALL, "-G", "3", "--output", str(file))
-    if comm.rank == 0:
-        run = stored(comm, file)
-        assert run.info.config.graph == 3
-        assert {row.iterations for row in run.rows} == {4 * 3}
-        for index, row in enumerate(run.rows):
-            assert run.samples(index).shape == (3, comm.size)
-            assert run.samples(index).mean() * 1e6 <= row.time * 1.05
-
-
-@pytest.mark.mpi
-@nccl
-def test_the_time_of_calls_is_printed_beside_the_bandwidth_of_the_work(comm, way, file):
-    _, printed, _ = on_device(comm, "all_reduce", *SMALL, "-C", "1", "--output", str(file))
-    if comm.rank == 0:
-        assert "cputime" in printed
-        for row in stored(comm, file).rows:
-            assert row.time <= row.bytes / 1e3 / row.algbw * 1.0001
+            if "-C" in arguments:  # the time of calls, beside the bandwidth of the work
+                assert row.time <= row.bytes / 1e3 / row.algbw * 1.0001
+            else:  # the host looks at its clock before the first and after the last of them
+                assert samples.sum(axis=0).mean() * 1e6 <= row.time * repetitions * 1.05
 
 
 @pytest.mark.mpi
@@ -227,8 +214,10 @@ def test_no_event_stands_between_repetitions_that_nobody_wants_the_time_of(comm,
 
 
 @pytest.mark.mpi
-@nccl
-def test_registered_arrays_are_of_the_communicator(comm, way, monkeypatch):
+@pytest.mark.parametrize("way", ["nccl", "staged"])
+def test_registered_arrays_are_of_the_communicator_or_that_they_are_not_is_told(
+    comm, way, monkeypatch
+):
     made = []
     empty = comm.empty
     monkeypatch.setattr(
@@ -237,17 +226,9 @@ def test_registered_arrays_are_of_the_communicator(comm, way, monkeypatch):
     wrong, printed, _ = on_device(comm, "all_reduce", *SMALL, "-R", "1")
     assert (wrong, made) == (0, [{"device": comm.device}])
     if comm.rank == 0:
-        assert "# Registered memory: the library knows the arrays" in printed
-
-
-@pytest.mark.mpi
-@pytest.mark.parametrize("way", ["staged"])
-def test_that_arrays_are_not_registered_is_told(comm, way):
-    wrong, printed, _ = on_device(comm, "all_reduce", *SMALL, "-R", "1")
-    assert wrong == 0
-    if comm.rank == 0:
-        assert "# Registered memory" not in printed
-        assert "# Skipped, as they do not exist: registered memory (-R)" in printed
+        known = "# Registered memory: the library knows the arrays" in printed
+        lacking = "# Skipped, as they do not exist: registered memory (-R)" in printed
+        assert (known, lacking) == (way == "nccl", way == "staged")
 
 
 @pytest.mark.mpi
@@ -302,10 +283,11 @@ def test_arrays_go_where_nccl_is(comm, way):
     assert kind_of_arrays([source_of(comm, "mpi"), source_of(comm, "nccl")], AUTO) == DEVICE
     assert kind_of_arrays([source_of(comm, "mpi")], DEVICE) == DEVICE
     assert kind_of_arrays([source_of(comm, "nccl")], HOST) == HOST
-    wrong, printed, _ = perf([source_of(comm, "mpi")], "all", *ONE_SIZE)
-    assert wrong == 0
-    if comm.rank == 0:
-        assert "device -1 [none] host memory" in printed
+    barrier = "nccl" if device else "mpi"  # which moves no arrays
+    for given in (("mpi", "all_reduce,send_recv", *ONE_SIZE), (barrier, "barrier", "-n", "4")):
+        wrong, printed, _ = perf([source_of(comm, given[0])], *given[1:])
+        assert wrong == 0
+        assert comm.rank or "device -1 [none] host memory" in printed
 
 
 @pytest.mark.mpi
@@ -319,15 +301,6 @@ def test_what_is_not_to_be_had_is_refused_on_every_rank(comm, way):
         on_device(comm, "all_reduce", "-G", "2")
     with pytest.raises(UsageError, match=r"-e/--maxbytes \d+: \d+ ranks on device .* would take"):
         on_device(comm, "all_reduce", "-e", "900000G")
-
-
-@pytest.mark.mpi
-@nccl
-def test_a_barrier_alone_is_the_hosts(comm, way):
-    wrong, printed, _ = perf([source_of(comm, "nccl")], "barrier", "-n", "4")
-    assert wrong == 0
-    if comm.rank == 0:
-        assert "host memory" in printed
 
 
 @pytest.mark.mpi

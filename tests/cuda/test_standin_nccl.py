@@ -157,17 +157,6 @@ def test_ranks_share_a_gpu_only_where_nccl_lets_them(variables, devices, status,
     assert [result.status for result in results] == [status] * 2
 
 
-def test_a_communicator_keeps_the_algorithms_it_was_made_with(monkeypatch):
-    monkeypatch.setenv("NCCL_ALGO", "Tree")
-
-    def main(rank, c, stream):
-        x = cupy.ones(SIZE, np.float32).data.ptr
-        reduced = status_of(c.allReduce, x, x, 1, FLOAT32, SUM, stream.ptr)
-        return reduced, status_of(c.bcast, x, 1, FLOAT32, 0, stream.ptr)
-
-    assert sound(on_ranks(main)) == [(0, 5)] * SIZE
-
-
 def test_a_unique_id_serves_one_communicator():
     unique = nccl.get_unique_id()
     first = nccl.NcclCommunicator(1, unique, 0)
