@@ -203,34 +203,11 @@ def test_a_thread_that_may_communicate_is_known_by_what_it_uses() -> None:
         comm.finalize()
 
 
-@pytest.mark.thorough
-@pytest.mark.parametrize(("number", "status"), [(15, 143), (2, 130)])
-def test_a_signal_to_all_ranks_ends_them_with_a_line_each(
-    mpiexec: Mpiexec, number: int, status: int
-) -> None:
-    program = f"""
-import os, threading, time
-import numpy as np
-import hpccomm
-
-comm = hpccomm.new_comm()
-threading.Timer(0.5, os.kill, (os.getpid(), {number})).start()
+SIGNALLED = """
+threading.Timer(0.5, os.kill, (os.getpid(), signal.{})).start()
 time.sleep(60) if comm.rank == 1 else comm.all_reduce(np.zeros(10))  # one waits in the library
 """
-    job = mpiexec(2, "-c", program)
-    check_ended(job, r"hpccomm: rank \d (ends|was interrupted at <string>, line 8)", status)
-    assert "Traceback" not in job.stderr
-
-
-@pytest.mark.thorough
-def test_sigterm_during_an_end_leaves_that_to_come(mpiexec: Mpiexec) -> None:
-    program = """
-import os, signal, time
-import hpccomm
-from hpccomm.runtime.lifetime import before_end
-
-comm = hpccomm.new_comm()
-
+IN_AN_END = """
 @before_end
 def last():
     if comm.rank == 1:
@@ -241,24 +218,46 @@ if comm.rank == 1:
     raise ZeroDivisionError
 time.sleep(60)
 """
-    job = mpiexec(2, "-c", program)
-    check_ended(job, "rank 1 ends the job: ZeroDivisionError was not caught", Status.RAISED)
-    assert "rank 1 ends: it was sent SIGTERM" not in job.stderr
-
-
-@pytest.mark.thorough
-def test_ctrl_c_at_the_exit_is_no_success(mpiexec: Mpiexec) -> None:
-    program = """
-import os, signal
-import hpccomm
-from hpccomm.runtime.lifetime import ExitStep, at_exit
-
-comm = hpccomm.new_comm()
+AT_EXIT = """
 if comm.rank == 1:
     at_exit(ExitStep.THREADS, lambda: os.kill(os.getpid(), signal.SIGINT))
 """
-    job = mpiexec(2, "-c", program)
-    check_ended(job, "rank 1 was interrupted at its exit", Status.INTERRUPTED)
+ENDED_BY = {
+    # What all ranks do; what is told; the status; what is not told.
+    "SIGTERM": (SIGNALLED.format("SIGTERM"), r"rank \d ends", 143, "Traceback"),
+    "SIGINT": (
+        *(SIGNALLED.format("SIGINT"), r"rank \d was interrupted at <string>, line 8"),
+        *(130, "Traceback"),
+    ),
+    "SIGTERM in an end": (
+        *(IN_AN_END, "rank 1 ends the job: ZeroDivisionError was not caught", Status.RAISED),
+        "rank 1 ends: it was sent SIGTERM",
+    ),
+    "SIGINT at the exit": (
+        *(AT_EXIT, "rank 1 was interrupted at its exit", Status.INTERRUPTED, "Traceback"),
+    ),
+    "finalisation": (
+        "time.sleep(60) if comm.rank == 1 else None",
+        r"rank 0 has waited for 5 s in MPI_Finalize: rank 1 \(pid \d+\) is at <string> line 7",
+        *(Status.ENDED, "Traceback"),
+    ),
+}
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("way", ENDED_BY)
+def test_what_ends_a_job_is_told_in_a_line(mpiexec: Mpiexec, way: str) -> None:
+    program = """
+import os, signal, threading, time
+import numpy as np
+import hpccomm
+from hpccomm.runtime.lifetime import ExitStep, at_exit, before_end
+comm = hpccomm.new_comm(timeout=5)
+"""
+    does, told, status, untold = ENDED_BY[way]
+    job = mpiexec(2, "-c", program + does.lstrip())
+    check_ended(job, told, status)
+    assert untold not in job.stderr
 
 
 def test_what_the_program_handles_ends_nothing(mpiexec: Mpiexec) -> None:
@@ -320,21 +319,6 @@ hpccomm.new_comm(timeout=1)
     job = mpiexec(3, "-c", program, tmp_path)
     check_ended(job, "Rank 1 has not come to new_comm, or ended before", Status.ENDED)
     assert "its deadline is 1 s" in job.stderr
-
-
-@pytest.mark.thorough
-def test_finalisation_has_a_deadline_and_names_who_has_not_come(mpiexec: Mpiexec) -> None:
-    program = """
-import time
-import hpccomm
-
-comm = hpccomm.new_comm(timeout=5)
-if comm.rank == 1:
-    time.sleep(60)
-"""
-    job = mpiexec(2, "-c", program)
-    told = r"rank 0 has waited for 5 s in MPI_Finalize: rank 1 \(pid \d+\) is at <string> line 7"
-    check_ended(job, told, Status.ENDED)
 
 
 @pytest.mark.thorough
