@@ -1,4 +1,4 @@
-"""The price of a schedule, walked round by round: by hand, and against simulations."""
+"""The price of a schedule of several channels, and what a price is made of."""
 
 import math
 from dataclasses import replace
@@ -15,14 +15,9 @@ from hpccomm.schedules.cost.network_files import load
 from hpccomm.schedules.cost.rounds import coefficients, simulate, walked
 from hpccomm.schedules.schedule import (
     RECV,
-    SCRATCH,
-    SEND,
-    Place,
     Round,
     Schedule,
     Tuning,
-    copies,
-    folds,
     transfers,
     whole,
     world,
@@ -32,60 +27,12 @@ FLAT = Level(latency=10.0, bandwidth=2.0, ports=1)
 LINE = Network("line", 3, 1, reduce=4.0, inner=None, across=FLAT, copy=8.0)
 
 
-def column(*values):
-    return np.array(values, np.int64)
-
-
-def message(sender, receiver, count):
-    return transfers(column(sender), column(receiver), RECV, 0, count)
-
-
-def test_a_path_by_hand():
-    received = (Place(SEND, 0), Place(RECV, 0))
-
-    def rounds():
-        # The first is out of rank 0's port after 2 seconds, there at 12; rank 1 has folded at 13.
-        yield Round(
-            sends=(message(0, 1, 4), message(0, 2, 2)),
-            local=(folds(column(1), received, Place(RECV, 0), 4, final=True),),
-        )
-        # Passes until 16, is there at 26, and copied at 27.
-        yield Round(
-            sends=(message(1, 2, 6),),
-            local=(copies(column(2), Place(RECV, 0), Place(SCRATCH, 0), 8),),
-        )
-
-    assert walked(Schedule((rounds,)), LINE, itemsize=1) == 27
-
-
-def test_a_port_that_is_still_taken_by_hand():
-    def rounds():
-        yield Round(sends=(message(0, 2, 8),))  # takes rank 2's port until 4
-        yield Round(sends=(message(1, 2, 8),))  # so this one passes it at 8
-
-    assert walked(Schedule((rounds,)), LINE, itemsize=1) == 18
-
-
 def test_channels_fill_a_link_by_hand():
     def rounds():
-        yield Round(sends=(message(0, 1, 100),))
+        yield Round(sends=(transfers(np.array([0]), np.array([1]), RECV, 0, 100),))
 
     # One alone takes 50 + 10 seconds; the port is taken for 50 by each, one after the other.
     assert walked(Schedule((rounds, rounds)), LINE, itemsize=1) == 110
-
-
-def test_what_nodes_share_by_hand():
-    half = replace(FLAT, ports=2, duplex="half", total_bandwidth=0.5)
-    net = Network("pair", 4, 2, reduce=4.0, inner=replace(FLAT, ports=1), across=half)
-
-    def rounds(*pairs):
-        yield Round(sends=tuple(message(*pair, 2) for pair in pairs))
-
-    def seconds(*pairs):
-        return walked(Schedule((lambda: rounds(*pairs),)), net, itemsize=1)
-
-    assert seconds((0, 1)) == seconds((0, 1), (1, 0), (2, 3)) / 12 * 11 == 11  # one port a node
-    assert seconds((0, 2), (2, 0)) == 18  # the spine takes 4 seconds for each
 
 
 @pytest.mark.parametrize(("collective", "algorithm"), REGISTERED)

@@ -210,30 +210,9 @@ def build_half_a_message(group: object, _call: object, _tuning: object) -> Sched
     return Schedule((lambda: iter([Round(sends=sends)]),))
 
 
-def build_another_size(group: object, _call: object, _tuning: object) -> Schedule:
-    """Rank 1 expects more than rank 0 sends."""
-    rank = group.rank  # type: ignore[attr-defined]
-    sends = (transfers(rank, 1 - rank, SEND, 0, 1, rank == 0),)
-    receives = (transfers(rank, 1 - rank, RECV, 0, 2, rank == 1),)
-    return Schedule((lambda: iter([Round(receives, sends)]),))
-
-
-@pytest.mark.parametrize(
-    ("build", "words"),
-    [
-        (
-            build_half_a_message,
-            "rank 0, channel 0, round 0: sends to rank 1, which receives nothing",
-        ),
-        (
-            build_another_size,
-            "rank 1, channel 0, round 0: expects 2 elements from rank 0, which sends 1",
-        ),
-    ],
-)
-def test_a_message_with_one_end_is_named(build: object, words: str) -> None:
-    known = {"all_reduce": {"broken": Algorithm(build)}}  # type: ignore[arg-type]
-    with pytest.raises(UsageError, match=words):
+def test_a_message_with_one_end_is_named() -> None:
+    known = {"all_reduce": {"broken": Algorithm(build_half_a_message)}}  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match=r"rank 0, .* sends to rank 1, which receives nothing"):
         subject("broken", ranks=2, known=known)
 
 

@@ -279,50 +279,51 @@ def test_neither_mpi_nor_cuda_is_loaded():
     subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, timeout=60)
 
 
-def found_in(curves):
-    """Return the crossovers of curves of points."""
-    return crossovers(
-        {name: {each.nbytes: each.seconds for each in its} for name, its in curves.items()}
-    )
+def points(curve):
+    return [Cost(nbytes, seconds, math.nan, 1.0, "", 0.0) for nbytes, seconds in curve.items()]
 
 
-def points(*pairs):
-    return [Cost(nbytes, seconds, math.nan, 1.0, "", 0.0) for nbytes, seconds in pairs]
+FLAT, STEEP = {1: 4.0, 16: 4.0}, {1: 1.0, 16: 16.0}
+FALLEN_BEHIND = {1: 2.0, 2: 3.0, 4: 4.0}
+LEADS = {
+    "small": {1: 1.0, 4: 3.0, 16: 9.0, 64: 30.0},
+    "middling": {1: 3.0, 4: 3.5, 16: 5.0, 64: 9.0},
+    "large": {1: 4.0, 4: 4.0, 16: 4.0, 64: 4.0},
+}
 
 
-def test_crossovers_lie_where_logarithms_cross():
-    flat, steep = points((1, 4.0), (16, 4.0)), points((1, 1.0), (16, 16.0))
-    assert found_in({"flat": flat, "steep": steep}) == [
-        ("steep", "flat", 1, 16, pytest.approx(4.0), pytest.approx(4.0))
+@pytest.mark.parametrize(
+    ("curves", "found"),
+    [
+        # They lie where logarithms cross.
+        ({"flat": FLAT, "steep": STEEP}, [("steep", "flat", 1, 16, pytest.approx(4.0))]),
+        ({"flat": FLAT, "again": FLAT}, []),
+        ({"flat": {0: 4.0, 16: 4.0}, "nothing": {0: 1.0, 16: 16.0}}, []),
+        # What is the fastest nowhere has none.
+        (LEADS, [("small", "large", 4, 16, pytest.approx(5.5, abs=0.5))]),
+        # A tie between is no end of a lead.
+        (
+            {"one": {1: 1.0, 2: 3.0, 4: 5.0}, "other": FALLEN_BEHIND},
+            [("one", "other", 2, 4, pytest.approx(2.0))],
+        ),
+        ({"before": {1: 1.0, 2: 3.0, 4: 3.0}, "other": FALLEN_BEHIND}, []),
+    ],
+)
+def test_crossovers(curves, found):
+    at = [
+        (each.before, each.after, each.lower, each.upper, each.size) for each in crossovers(curves)
     ]
-    assert found_in({"flat": flat, "again": flat}) == []
-    nothing = points((0, 1.0), (16, 16.0))
-    assert found_in({"flat": points((0, 4.0), (16, 4.0)), "nothing": nothing}) == []
+    assert at == found
 
 
-def test_what_is_the_fastest_nowhere_has_no_crossover():
-    curves = {
-        "small": points((1, 1.0), (4, 3.0), (16, 9.0), (64, 30.0)),
-        "middling": points((1, 3.0), (4, 3.5), (16, 5.0), (64, 9.0)),
-        "large": points((1, 4.0), (4, 4.0), (16, 4.0), (64, 4.0)),
-    }
-    (found,) = found_in(curves)
-    assert (found.before, found.after, found.lower, found.upper) == ("small", "large", 4, 16)
+def test_crossovers_are_told():
+    curves = {name: points(curve) for name, curve in LEADS.items()}
     (line,) = (line for line in text("all", curves).splitlines() if "Crossover" in line)
     assert line.startswith("# Crossover: small up to 4 B, large from 16 B on; about 5")
 
 
-def test_a_tie_between_is_no_end_of_a_lead():
-    one, other = points((1, 1.0), (2, 3.0), (4, 5.0)), points((1, 2.0), (2, 3.0), (4, 4.0))
-    (found,) = found_in({"one": one, "other": other})
-    assert (found.before, found.after) == ("one", "other")
-    assert 1 < found.size < 4
-    before = points((1, 1.0), (2, 3.0), (4, 3.0))
-    assert found_in({"before": before, "other": other}) == []
-
-
 def test_what_ties_is_named_together():
-    curves = {"one": points((8, 2e-6)), "other": points((8, 2e-6))}
+    curves = {"one": points({8: 2e-6}), "other": points({8: 2e-6})}
     lines = text("all", curves).splitlines()
     assert lines[2].endswith("one = other")
     assert "# Crossover: none between these sizes" in lines
