@@ -131,7 +131,7 @@ def test_hooks_of_the_program_see_what_they_see_without_a_recording():
         with comm.record() as recorder:
             comm.all_reduce(x)
             comm.all_reduce(x, async_op=True).wait()
-            with pytest.raises(hpccomm.UsageError):
+            with pytest.raises(hpccomm.UsageError, match="recorded already"):
                 comm.record()
         comm.all_reduce(x)
         return [each for each in seen if each[0] == "all_reduce"], recorder.recording

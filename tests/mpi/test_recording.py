@@ -218,12 +218,6 @@ def test_the_end_waits_for_what_is_under_way(comm: Any) -> None:
         assert calls.count(ASYNC) == 1
 
 
-def test_a_second_recording_is_refused_on_all_ranks(comm: Any) -> None:
-    with comm.record(), pytest.raises(hpccomm.UsageError, match="recorded already"):
-        comm.record()
-    comm.record().close()
-
-
 def test_a_file_that_cannot_be_written_is_refused_on_all_ranks(comm: Any, folder: Path) -> None:
     with pytest.raises(hpccomm.ResultsError, match="rank 0"):
         comm.record(folder / "missing" / "t.h5")
