@@ -167,6 +167,14 @@ def backwards(begun: Any, transport: Any, receive: Any, box: int) -> Any:
     return begun(transport, receive, box)
 
 
+def again(begun: Any, transport: Any, receive: Any, box: int) -> Any:
+    """Leave a message that has arrived, to be received once more."""
+    if (message := begun(transport, receive, box).message) is not None:
+        with transport._world.box((transport._context, receive.src, transport.rank, box)) as left:
+            left.messages.appendleft(message)
+    return receive
+
+
 def blocked(irecv: Any, *its: Any) -> Any:
     """Wait for a message in the library, whatever the deadline."""
     test, until = irecv(*its), time.monotonic() + 1
@@ -247,6 +255,7 @@ FAULTS: dict[Plant, tuple[str, ...]] = {
     the_last_element_is_left_out: ("collectives.reductions[all_reduce-SUM]",),
     a_nan_is_lost: ("collectives.nan_spreads[MIN]",),
     changed("_begun", backwards): ("transport.messages_of_all_sizes[False]",),
+    changed("_begun", again): ("transport.messages_of_all_sizes[False]",),
     changed("isend", flipped): ("transport.messages_of_all_sizes[False]",),
     receives_block: ("survival.a_call_times_out[recv]",),
     changed("planned", lambda _, backend: backend.messages, LoopbackBackend): (

@@ -149,6 +149,10 @@ def test_lists_in_a_batch_and_in_a_plan_are_compared() -> None:
     def on_rank(comm: Any) -> None:
         with pytest.raises(RankMismatch, match="lists rank"):
             comm.plan("neighbor_all_to_all", np.ones(2), [(comm.rank + 1) % 3])
+        others = [(comm.rank + 1) % 3, (comm.rank - 1) % 3]
+        sent = [2, 0] if comm.rank == 2 else [1, 1]
+        with pytest.raises(RankMismatch, match="sends 2 elements to rank 0, which expects 1"):
+            comm.plan("neighbor_all_to_all", np.ones(2), others, sent, [1, 1])
         with pytest.raises(RankMismatch, match="lists rank"), comm.batch():
             comm.neighbor_all_to_all(np.ones(2), [(comm.rank + 1) % 3])
 

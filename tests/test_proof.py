@@ -52,6 +52,12 @@ def awaited(group: Group) -> Round:
     return message(group, 0, 1)._replace(sends=())
 
 
+def received_twice(group: Group) -> Round:
+    """Rank 1 receives one message of rank 0's into two places."""
+    one, again = message(group, 0, 1), transfers(group.rank, 0, SCRATCH, 0, 1, group.at == 1)
+    return one._replace(receives=(*one.receives, again))
+
+
 def shortened(group: Group) -> Round:
     """Of two elements one is expected."""
     return message(group, 0, 1, count=2)._replace(receives=message(group, 0, 1).receives)
@@ -123,6 +129,7 @@ FAULTY = [
     # Sends that wait for their receives would wait for ever, where both ranks do so.
     wrong("nothing from it in this round", "broadcast", 2, lambda g: [sent(g), awaited(g)]),
     wrong("rank 1, .* waits for a message of rank 0", "broadcast", 2, lambda g: [awaited(g)]),
+    wrong("which sends none in this round", "broadcast", 2, lambda g: [received_twice(g)]),
     wrong(
         "channel 0, round 0: sends to rank 1, which receives nothing",
         *("broadcast", 2, lambda g: [sent(g)], lambda g: [awaited(g)]),

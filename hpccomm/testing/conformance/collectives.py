@@ -100,6 +100,10 @@ def nan_spreads(comm: Communicator, op: ReduceOp) -> None:
             before = np.where(places <= comm.rank, np.nan, 1).astype(dtype)
             equal(comm.scan(x, op), before, "scan")
             everywhere = np.where(places < comm.size, np.nan, 1).astype(dtype)
+            whole = np.tile(x, comm.size)
+            equal(comm.reduce_scatter(whole, op), everywhere, "reduce_scatter")
+            reduced = comm.reduce(x.copy(), op=op)
+            equal(everywhere if reduced is None else reduced, everywhere, "reduce")
             equal(comm.all_reduce(x, op), everywhere, "all_reduce")
 
 
