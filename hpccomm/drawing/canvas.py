@@ -131,12 +131,10 @@ class Canvas:
         style = f'rx="{radius}" fill="{_hex(fill)}" stroke="{_hex(edge)}" stroke-width="{width:g}"'
         self._add(level, f'<rect x="{x}" y="{y}" width="{wide}" height="{high}" {style}/>')
 
-    def circle(
-        self, at: Place, radius: float, fill: Color, edge: Color = "none", *, level: int = 6
-    ) -> None:
+    def circle(self, at: Place, radius: float, fill: Color, edge: Color = "none") -> None:
         """Draw a circle."""
         (x, y), style = map(_points, at), f'fill="{_hex(fill)}" stroke="{_hex(edge)}"'
-        self._add(level, f'<circle cx="{x}" cy="{y}" r="{_points(radius)}" {style}/>')
+        self._add(6, f'<circle cx="{x}" cy="{y}" r="{_points(radius)}" {style}/>')
 
     def _add(self, level: int, text: str) -> None:
         self._elements.append((level, xml_text(text)))

@@ -158,7 +158,7 @@ class Lateness:
 _ROW = "{:>6}  {:>20}  {:>20}  {:>16}"
 
 
-def lateness(recording: Recording, waiting: CallWaits | None = None, bins: int = BINS) -> Lateness:
+def lateness(recording: Recording, waiting: CallWaits | None = None) -> Lateness:
     """Return how long each rank kept others waiting.
 
     Parameters
@@ -167,18 +167,16 @@ def lateness(recording: Recording, waiting: CallWaits | None = None, bins: int =
         The recording.
     waiting : CallWaits, optional
         Its `waits`, if they are known.
-    bins : int, default 60
-        Parts of the recorded time in the heat map.
     """
     waiting = waiting or waits(recording)
     rank, begin = recording.calls.ranks(), recording.calls["begin"]
     matched, ranks = waiting.collectives, recording.ranks
     several = matched.sizes > 1
-    edges = np.linspace(*span(recording), bins + 1).astype(np.int64)
+    edges = np.linspace(*span(recording), BINS + 1).astype(np.int64)
     blocked = np.flatnonzero(waiting.blocked)
     cause, cost = waiting.awaited[blocked], waiting.blocked[blocked]
-    place = np.clip(np.searchsorted(edges, begin[cause], "right") - 1, 0, bins - 1)
-    heat = _summed(rank[cause] * bins + place, cost, ranks * bins).reshape(ranks, bins)
+    place = np.clip(np.searchsorted(edges, begin[cause], "right") - 1, 0, BINS - 1)
+    heat = _summed(rank[cause] * BINS + place, cost, ranks * BINS).reshape(ranks, BINS)
     return Lateness(
         np.bincount(rank[matched.calls[matched.of(several)]], minlength=ranks),
         np.bincount(rank[matched.last[several]], minlength=ranks),

@@ -74,15 +74,15 @@ def _loss(seconds: float, fastest: float) -> float:
     return lost + WEIGHT * max(0.0, lost - LIMIT)
 
 
-def changes(rows: TableRows, sizes: Sequence[int], factor: float = 2.0) -> list[int]:
+def changes(rows: TableRows, sizes: Sequence[int]) -> list[int]:
     """Return further sizes to measure: one between each two sizes that have different picks.
 
-    Two sizes within `factor` of each other need no size between them.
+    Neighbors that differ by a factor of at most two need no size between them.
     """
     between = []
     for row in rows[1:]:
         below = max((size for size in sizes if size < row.start), default=0)
         above = min(size for size in sizes if size >= row.start)
-        if below and above > factor * below:
+        if below and above > 2 * below:
             between.append(round(math.sqrt(below * above)))
     return between
