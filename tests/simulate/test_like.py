@@ -207,6 +207,8 @@ def test_a_description_gives_ports_and_what_the_run_does_not_tell(tmp_path, caps
     assert simulate(*command, "-b", "1K", "-e", "1M", "-f", "32", "--output", run) == 0
     fitted, report, _ = like(choose(reader.read(run), None), load("lab1g"), 6)
     assert (fitted.ranks, fitted.across.ports, fitted.across.gap) == (6, 1, 2e-6)
+    # A table must not say that it is of the described network.
+    assert fitted.name == "lab1g like run0001 of run.h5"
     assert fitted.across.bandwidth == pytest.approx(2e8, rel=0.03)
     assert fitted.across.latency == pytest.approx(4e-5, rel=0.03)
     assert "copy" in report

@@ -193,16 +193,17 @@ def _start(run: Run, described: Network | None) -> Network:
             f"the ranks of {run.name} are in (group, node) {few(places, 8)}; prices are known where one "
             "group fills nodes one after the other, with equally many ranks each: measure ranks placed so"
         )
+    name = f"like {run.name} of {run.path.name}"
     if described is not None:
         if min(described.ranks_per_node, ranks) != per_node:
             raise UsageError(
                 f"{described.name} has {described.ranks_per_node} ranks on a node, and {run.name} "
                 f"{per_node}; give a description of the same nodes, or none"
             )
-        return described.resized(ranks)
+        name = f"{described.name} {name}"
+        return replace(described.resized(ranks), name=name, description=name)
     level = Level(*GUESS, ports=per_node)
     inner, across = level if per_node > 1 else None, level if ranks > per_node else None
-    name = f"like {run.name} of {run.path.name}"
     return Network(name, ranks, per_node, math.inf, inner, across, description=name)
 
 
