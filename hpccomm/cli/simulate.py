@@ -12,8 +12,8 @@ what bounds each at the largest size.
 
 With --like, the network is that of a stored run: its latencies and bandwidths, the speeds of reducing and
 copying, and what each call takes beyond them are fitted to the times of the run, and printed with their
-errors. Rows of hpccomm's own algorithms count, whose prices are known. --cluster then gives the ports, and
-what the run says nothing of.
+errors. Only rows of hpccomm's own algorithms are used, since their prices are known. --cluster then gives the
+ports, and what the run says nothing of.
 
 With --trace, a program that hpccomm record has recorded is predicted there: its computation as it was, its
 calls at the prices of the network, and its ranks or more, each with as much to do. The network, --ranks and
@@ -41,7 +41,6 @@ from hpccomm.bench.simulated import comparison, runs
 from hpccomm.bench.simulated.request import EVENTS, MODELS, SimulationRequest
 from hpccomm.bench.simulated.tables import SIMULATED, tables
 from hpccomm.cli import output
-from hpccomm.cli.shared_flags import RUN
 from hpccomm.comparison.statistics import require_scipy
 from hpccomm.errors import UsageError
 from hpccomm.results.schema import SIMULATED_BACKEND, Config
@@ -68,7 +67,11 @@ _SIMULATION = (
         readers.file,
         "fit the network to a run of this results file (--cluster: its ports, and what the run says nothing of)",
     ),
-    RUN,
+    Flag(
+        "--run NAME|INDEX",
+        str,
+        "the run of --like, by name, or by number: 1 is the first, -1 the last (default: the last)",
+    ),
     Flag(
         "--ranks N",
         readers.integer(1),
