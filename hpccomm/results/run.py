@@ -235,7 +235,7 @@ def choose(
     """
     among: list[Run | Recording] = [*runs, *recordings]
     if not among:
-        raise ResultsError("the file holds no run")
+        raise ResultsError("the file holds no run; give one that hpccomm perf --output has written")
     if wanted is None:
         return runs[-1] if runs else recordings[-1]
     for each in among:
