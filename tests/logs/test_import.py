@@ -332,10 +332,13 @@ FLIGHT_DUMP = {
         pickle.dumps(FLIGHT_DUMP, 2),
         json.dumps(FLIGHT_DUMP).encode(),
         json.dumps(FLIGHT_DUMP, sort_keys=True).encode(),  # as PyTorch writes JSON
+        json.dumps({"hpccomm": "0.1.0", "pg_config": {}, "entries": []}).encode(),
     ],
 )
-def test_a_dump_of_pytorch_is_refused_with_what_reads_it(data: bytes) -> None:
-    with pytest.raises(ResultsError, match=r"some\.log is a dump of PyTorch's.*fr_trace FOLDER"):
+def test_a_dump_of_a_flight_recorder_is_refused_with_what_reads_it(data: bytes) -> None:
+    with pytest.raises(
+        ResultsError, match=r"some\.log is a dump.*hpccomm explain FOLDER .*fr_trace FOLDER"
+    ):
         reading.parse(data, DEFAULTS)
 
 

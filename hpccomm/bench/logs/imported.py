@@ -136,10 +136,10 @@ def collective_of(name: str) -> str:
 
 
 def flight_dump(name: str) -> str:
-    """Return why a dump of PyTorch's flight recorder, a pickle or JSON, is not imported."""
+    """Return why a dump of a flight recorder, PyTorch's or hpccomm's, is not imported."""
     return (
-        f"{name} is a dump of PyTorch's flight recorder, which has no table of a benchmark; PyTorch's analyser reads the "
-        "pickled dumps of all ranks: python -m torch.distributed.flight_recorder.fr_trace FOLDER -p nccl_trace_rank_"
+        f"{name} is a dump of a flight recorder, which has no table of a benchmark; hpccomm explain FOLDER reads hpccomm's "
+        "dumps, and PyTorch's analyser its pickled ones: python -m torch.distributed.flight_recorder.fr_trace FOLDER -p nccl_trace_rank_"
     )
 
 

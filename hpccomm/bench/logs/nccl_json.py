@@ -32,7 +32,7 @@ def parse(document: dict[str, Any], defaults: LogDefaults, line: int) -> list[Lo
     Raises
     ------
     ResultsError
-        If it is of another version, or a dump of PyTorch's flight recorder.
+        If it is of another version, or a dump of a flight recorder.
     ValueError, LookupError, TypeError, AttributeError, OverflowError
         If the document has another form.
     """
