@@ -91,7 +91,7 @@ def _anywhere(case: Case, seen: Seen, wanted: Expected) -> Iterator[tuple[str, s
     """Yield what must never be, however the job ends."""
     status = seen.status or 0
     killed = -status if status < 0 else status - 128
-    if seen.vendor == "mpich" and status in _OF_HYDRA:
+    if not seen.open_mpi and status in _OF_HYDRA:
         killed = status
     crash = _CRASHES.search(seen.stdout + seen.stderr)
     if not crash and _LAUNCHER_CRASHED.search(seen.stderr):

@@ -55,8 +55,8 @@ class Seen:
         if the fault came before that, and from the start if there was none.
     processes, files : tuple of str
         What it left behind.
-    vendor : str
-        The MPI library's, as `Mpi.vendor`.
+    open_mpi : bool
+        Whether the launcher is Open MPI's; else it is MPICH's.
     """
 
     status: int | None
@@ -66,7 +66,7 @@ class Seen:
     seconds: float
     processes: tuple[str, ...] = ()
     files: tuple[str, ...] = ()
-    vendor: str = ""
+    open_mpi: bool = True
 
     @property
     def fault_at(self) -> float | None:
@@ -78,70 +78,43 @@ class Seen:
         return [e["at"] for each in self.events.values() for e in each if e["event"] == event]
 
 
-@dataclass(frozen=True)
-class Mpi:
-    """The MPI library whose launcher starts the jobs.
-
-    Attributes
-    ----------
-    vendor : str
-        ``"openmpi"``, ``"mpich"`` or ``"other"``.
-    """
-
-    mpiexec: str
-    vendor: str
-
-
-@cache
-def find_mpi() -> Mpi:
-    """Return the launcher that HPCCOMM_MPIEXEC names, or the one beside this interpreter."""
-    named = os.environ.get("HPCCOMM_MPIEXEC") or Path(sys.executable).with_name("mpiexec")
-    found = shutil.which(named)
-    if found is None:
-        raise Unavailable("there is no mpiexec: set HPCCOMM_MPIEXEC, or install the extra openmpi")
-    version = subprocess.run([found, "--version"], capture_output=True, text=True).stdout
-    known = {"Open MPI": "openmpi", "HYDRA": "mpich"}
-    vendor = next((name for word, name in known.items() if word in version), "other")
-    return Mpi(found, vendor)
-
-
-def unavailable(case: Case, mpi: Mpi) -> str:
+def unavailable(case: Case, open_mpi: bool) -> str:
     """Return why a case cannot be run here, or an empty string."""
-    if case.ulfm and mpi.vendor != "openmpi":
+    if case.ulfm and not open_mpi:
         return "only Open MPI goes on after the loss of a rank"
     if case.kind == "disk" and os.geteuid() != 0:
         return "only root may mount a tiny disk"
-    if case.on_hosts and (os.geteuid() != 0 or mpi.vendor != "openmpi"):
+    if case.on_hosts and (os.geteuid() != 0 or not open_mpi):
         return "virtual hosts need root and Open MPI"
     return ""
 
 
-def run(case: Case, mpi: Mpi) -> Seen:
-    """Run the job of a case to its end, or end it.
+def run(case: Case, launcher: str, open_mpi: bool) -> Seen:
+    """Run the job of a case to its end, or end it; `launcher` is Open MPI's or MPICH's.
 
     Raises
     ------
     Unavailable
         If it cannot be run here.
     """
-    if why := unavailable(case, mpi):
+    if why := unavailable(case, open_mpi):
         raise Unavailable(why)
     with tempfile.TemporaryDirectory(prefix="chaos-", ignore_cleanup_errors=True) as name:
         folder = Path(name)
         for part in ("work", "tmp", "shm"):
             (folder / part).mkdir()
         (folder / "case.json").write_text(json.dumps(case.dump()))
-        return _run_in(folder, case, mpi)
+        return replace(_run_in(folder, case, launcher), open_mpi=open_mpi)
 
 
-def _run_in(folder: Path, case: Case, mpi: Mpi) -> Seen:
+def _run_in(folder: Path, case: Case, launcher: str) -> Seen:
     mark = uuid4().hex
-    environment = _environment(mpi, mark, folder)
+    environment = _environment(launcher, mark, folder)
     start = time.time()
     out, err = folder / "stdout", folder / "stderr"
     with out.open("wb") as stdout, err.open("wb") as stderr:
         process = subprocess.Popen(
-            _in_a_room(folder, case, _command(folder, case, mpi, environment)),
+            _in_a_room(folder, case, _command(folder, case, launcher, environment)),
             stdin=subprocess.DEVNULL,
             stdout=stdout,
             stderr=stderr,
@@ -162,10 +135,10 @@ def _run_in(folder: Path, case: Case, mpi: Mpi) -> Seen:
     seen = Seen(status, events, out.read_text(errors="replace"), text, end - start, left)
     if seen.fault_at is not None:
         seen = replace(seen, seconds=end - max(seen.fault_at, *seen.times("ready"), 0.0))
-    return replace(seen, files=tuple(_files_left(folder)), vendor=mpi.vendor)
+    return replace(seen, files=tuple(_files_left(folder)))
 
 
-def _command(folder: Path, case: Case, mpi: Mpi, environment: dict[str, str]) -> list[str]:
+def _command(folder: Path, case: Case, launcher: str, environment: dict[str, str]) -> list[str]:
     program = [sys.executable, "-m", "chaos.victim", str(folder)]
     if case.on_hosts:
         script = CHECKOUT / "jobs" / "virtual_cluster.sh"
@@ -181,7 +154,7 @@ def _command(folder: Path, case: Case, mpi: Mpi, environment: dict[str, str]) ->
         program = [sys.executable, "-m", "hpccomm", "perf", case.collective, *sweep]
         program += ["--output", str(folder / "work" / file)]
     options = ["--with-ft", "ulfm"] if case.ulfm else []
-    return [mpi.mpiexec, *options, "-n", str(case.ranks), *program]
+    return [launcher, *options, "-n", str(case.ranks), *program]
 
 
 def _in_a_room(folder: Path, case: Case, command: list[str]) -> list[str]:
@@ -208,7 +181,7 @@ def _may_mount() -> bool:
     return subprocess.run(tried, capture_output=True).returncode == 0
 
 
-def _environment(mpi: Mpi, mark: str, folder: Path) -> dict[str, str]:
+def _environment(launcher: str, mark: str, folder: Path) -> dict[str, str]:
     of_a_job = ("OMPI_", "PMIX_", "PRTE_", "PMI_", "HYDRA_", "MPI_LOCAL", "HPCCOMM_")
     environment = {n: v for n, v in os.environ.items() if not n.startswith(of_a_job)}
     paths = [str(CHECKOUT / "tests"), str(CHECKOUT)]
@@ -218,7 +191,7 @@ def _environment(mpi: Mpi, mark: str, folder: Path) -> dict[str, str]:
         "TMPDIR": str(folder / "tmp"),
         "NO_COLOR": "1",
         "PYTHONFAULTHANDLER": "1",  # a crash is then told of, whatever the launcher makes of it
-        "HPCCOMM_MPIEXEC": mpi.mpiexec,
+        "HPCCOMM_MPIEXEC": launcher,
         "HPCCOMM_VENV": sys.prefix,
         "OMPI_ALLOW_RUN_AS_ROOT": "1",
         "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",

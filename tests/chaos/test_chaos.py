@@ -7,7 +7,7 @@ import pytest
 
 from chaos.cases import deal
 from chaos.judging import judge
-from chaos.running import Unavailable, find_mpi, run
+from chaos.running import Unavailable, run
 
 FIRST, _, LAST = os.environ.get("CHAOS_SEEDS", "0-39").partition("-")
 CASES = [deal(seed) for seed in range(int(FIRST), int(LAST or FIRST) + 1)]
@@ -17,9 +17,9 @@ CASES = [deal(seed) for seed in range(int(FIRST), int(LAST or FIRST) + 1)]
 @pytest.mark.parametrize(
     "case", CASES, ids=[f"{case.kind}-{case.operation}-{case.seed}" for case in CASES]
 )
-def test_a_fault(case):
+def test_a_fault(launcher, open_mpi, case):
     try:
-        seen = run(case, find_mpi())
+        seen = run(case, launcher, open_mpi)
     except Unavailable as why:
         pytest.skip(str(why))
     print(case, seen.stdout, seen.stderr, json.dumps(seen.events, indent=1), sep="\n")

@@ -102,7 +102,7 @@ WRONG = event("wrong", iteration=3)
         (judging.CLASS, SHAPE, job(SHAPE, error("CollectiveTimeout"))),
         (judging.CLASS, STOP, job(STOP, {0: error()})),  # rank 2 told nothing
         (judging.STATUS, RETURNS, job(RETURNS, error(), 7)),
-        (judging.STATUS, STOP, replace(job(STOP, error(), 9), vendor="mpich")),
+        (judging.STATUS, STOP, replace(job(STOP, error(), 9), open_mpi=False)),
         (judging.SLOW, STOP, job(STOP, error(), seconds=8.2)),
         (judging.UNNAMED, STOP, job(STOP, error(ranks=(2,)))),
         (judging.UNNAMED, STOP, job(STOP, error(ranks=(0, 1)))),

@@ -88,7 +88,6 @@ ONLY = {
     "devices.graphs.refused": (MPI, STAGED),
     "devices.graphs.": (NCCL,),
     "devices.streams.the_host_goes_on": (NCCL,),
-    "devices.asynchronous.wait_does_not_hold": (NCCL,),
     "devices.failures.a_call_that_does_not_block": (NCCL,),
     # Messages have tags there, and ring and tree are hpccomm's own.
     "devices.misuse.tags": (NCCL,),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import time
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -55,28 +54,6 @@ def wait_orders_the_stream_that_waits(comm: Communicator) -> None:
             with other:
                 work.wait()
                 holds(x + 1, full(ranks_sum(comm) + 1), f"turn {turn}")
-
-
-@ASYNCHRONOUS.behaviour(min_size=2)
-def wait_does_not_hold_the_host_up(comm: Communicator) -> None:
-    """Without arguments it returns while a rank has yet to come; what follows on the stream waits."""
-    with stream_of(comm) as stream:
-        x = filled(comm)
-        comm.all_reduce(x, async_op=True).wait(block=True)
-        comm.barrier()
-        last = comm.rank == comm.size - 1
-        if last:
-            time.sleep(LATE)
-        before = time.monotonic()
-        work = comm.all_reduce(x, async_op=True)
-        work.wait()
-        y = x + 1
-        took = time.monotonic() - before
-        over, done = work.done(), stream.done
-        assert last or took < LATE / 2, f"it held the host up for {took:.3f} s"
-        assert last or not over, "done before the last rank came"
-        assert last or not done, "the stream went on before the last rank came"
-        holds(y, full(comm.size * ranks_sum(comm) + 1), "result")
 
 
 @ASYNCHRONOUS.behaviour()

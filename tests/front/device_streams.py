@@ -135,21 +135,23 @@ def streams_are_ordered_by_events(comm: Communicator) -> None:
         holds(x, full(comm.size * ranks_sum(comm)), "both")
 
 
-@STREAMS.behaviour(min_size=2)
-def the_host_goes_on(comm: Communicator) -> None:
-    """A call returns while a rank has yet to come to it; what follows on the stream waits."""
+@STREAMS.behaviour(min_size=2, asynchronous=(False, True))
+def the_host_goes_on(comm: Communicator, asynchronous: bool) -> None:
+    """A call, or `wait`, returns while a rank has yet to come; what follows on the stream waits."""
     with stream_of(comm) as stream:
         x = filled(comm)
-        comm.all_reduce(x)  # what the first call makes may block
+        comm.all_reduce(x, async_op=True).wait(block=True)  # what the first call makes may block
         comm.barrier()
         last = comm.rank == comm.size - 1
         if last:
             time.sleep(LATE)
         before = time.monotonic()
-        comm.all_reduce(x)
+        work = comm.all_reduce(x, async_op=asynchronous)
+        if asynchronous:
+            work.wait()
         y = x + 1
         took = time.monotonic() - before
-        done = stream.done
+        done = stream.done or (asynchronous and work.done())
         assert last or took < LATE / 2, f"the call held the host up for {took:.3f} s"
         assert last or not done, "the stream went on before the last rank came"
         holds(y, full(comm.size * ranks_sum(comm) + 1), "result")
