@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 import hpccomm
+from front import plans
 from front.deterministic import cancelling, order_matters
 from front.device_inputs import filled, full, holds, ranks_sum, stream_of
 from front.misuse import each_is_refused
@@ -23,27 +24,16 @@ if TYPE_CHECKING:
 
 CHOICES = Behaviours("devices.choices")
 
-EXPLAINED = ("all_reduce", "broadcast", "reduce", "all_gather", "all_to_all", "gather", "scan")
-
 
 @CHOICES.behaviour()
 def explained(comm: Communicator) -> None:
     """`explain` says in a sentence what would be done, and touches neither array nor ranks."""
     if comm.rank == 0:
+        staged = comm.backends["cuda"] == "staged"
+        backend = comm.backends["host" if staged else "cuda"]
         with stream_of(comm):
             for count in (3 * comm.size, comm.size << 18):
-                x = filled(comm, count)
-                for name in EXPLAINED:
-                    choice = comm.explain(name, x)
-                    assert isinstance(choice, hpccomm.Choice), type(choice)
-                    staged = comm.backends["cuda"] == "staged"
-                    assert choice.path == ("staged" if staged else "cuda"), choice
-                    assert choice.backend == comm.backends["host" if staged else "cuda"], choice
-                    assert not choice.registered, choice
-                    assert name in str(choice), str(choice)
-                    assert choice.algorithm in str(choice), str(choice)
-                    assert len(str(choice).split()) > 5, f"a sentence: {choice}"
-                holds(x, full(comm.rank + 1, count), "x")
+                plans.explained(comm, filled(comm, count), "staged" if staged else "cuda", backend)
     comm.barrier()
 
 

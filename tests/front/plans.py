@@ -208,23 +208,31 @@ def a_plan_that_is_refused(comm: Communicator) -> None:
     equal(x, np.full(comm.size, float(comm.size)), "a later call")
 
 
+EXPLAINED = ("all_reduce", "broadcast", "reduce", "all_gather", "all_to_all", "gather", "scan")
+
+
+def explained(comm: Communicator, x: Any, path: str, backend: str | None) -> None:
+    """Assert that `explain` says in a sentence what calls would do, and leaves `x` as it is."""
+    before = x.copy()
+    for name in EXPLAINED:
+        choice = comm.explain(name, x)
+        assert isinstance(choice, hpccomm.Choice), type(choice)
+        assert (choice.path, choice.backend, choice.registered) == (path, backend, False), choice
+        assert name in str(choice), str(choice)
+        assert choice.algorithm in str(choice), str(choice)
+        assert len(str(choice).split()) > 5, f"a sentence: {choice}"
+    assert (x == before).all(), "x"
+
+
 @PLANS.behaviour()
 def explain_is_local(comm: Communicator) -> None:
-    """`explain` says in a sentence what a call would do, on one rank alone, and sends nothing."""
+    """`explain` works on one rank alone, and sends nothing."""
     if comm.rank == 0:
-        for x in (np.zeros(3), np.zeros(1 << 20, np.float32), np.zeros(3, BFLOAT16)):
-            for call in ("all_reduce", "broadcast", "all_gather", "scan", "reduce"):
-                before = x.copy()
-                choice = comm.explain(call, x)
-                assert isinstance(choice, hpccomm.Choice), type(choice)
-                assert choice.path == "host", choice.path
-                assert choice.backend == comm.backends["host"], choice.backend
-                assert choice.algorithm in str(choice), str(choice)
-                assert call in str(choice), str(choice)
-                assert len(str(choice).split()) > 5, f"a sentence: {choice}"
-                equal(x, before, "x")
+        for dtype in (np.float64, np.float32, BFLOAT16):
+            for count in (3 * comm.size, comm.size << 18):
+                explained(comm, np.zeros(count, dtype), "host", comm.backends["host"])
         with raises(FrozenInstanceError):
-            choice.path = "other"  # type: ignore[misc]
+            comm.explain("barrier").path = "other"  # type: ignore[misc]
     comm.barrier()
 
 
