@@ -219,9 +219,8 @@ class PendingCalls:
             if getattr(error, "status", 0) not in streams.CAPTURE_ERRORS:
                 raise
         if not streams.undisturbed(call.stream):
-            call.event = (
-                0  # a graph may have it: it must not be asked for, and another is recorded later
-            )
+            # A graph may have it: it must not be asked for, and another is recorded later.
+            call.event = 0
 
     def _take(self) -> int:
         return self._events.pop() if self._events else streams.make_event()
@@ -370,6 +369,7 @@ class PendingCalls:
                 streams.drop_event(event)
             self._events.clear()
             self._graphs.clear()
+        self._tell()  # nobody may look any more
 
     def abandon(self) -> Sequence[object]:
         """Look no more; return what may still be in use."""

@@ -169,11 +169,13 @@ def batches(comm: Communicator) -> None:
 
 @ASYNCHRONOUS.behaviour()
 def finalize_completes_what_is_under_way(comm: Communicator) -> None:
-    """After `finalize`, unawaited work is done."""
+    """After `finalize`, unawaited work is done, and what waits for its end is called."""
     with stream_of(comm):
-        other = comm.dup()
+        other, called = comm.dup(), list[str]()
         x = filled(comm, 100_000)
         work = other.all_reduce(x, async_op=True)
+        other.all_reduce(x, async_op=True).add_done_callback(lambda: called.append("done"))
         other.finalize()
         assert work.done(), "done"
-        holds(x, full(ranks_sum(comm), 100_000), "result")
+        assert called == ["done"], called
+        holds(x, full(comm.size * ranks_sum(comm), 100_000), "result")
