@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from zlib import crc32
 
 import numpy as np
-from numpy import ndarray
+from numpy import may_share_memory, ndarray
 
 from hpccomm.communicator.core import Core
 from hpccomm.communicator.resolving import Lists, check_counts, check_peers, row_shape
@@ -249,11 +249,17 @@ def without_counts(
     own = x if not scatters or rank == root else out
     outgoing = pairs(what, size, send_counts, None, None).counts if individual else ()
     key: object = None
+    into = None if out is own else out
     usual = own.__class__ is ndarray and own.ndim and own.flags.carray
-    usual = usual and (out is None or out is own) and algorithm is None is stream
+    usual = usual and algorithm is None is stream
+    if usual and into is not None:
+        usual = into.__class__ is ndarray and into.ndim and into.flags.carray
+        usual = usual and not may_share_memory(own, into)
     # Of the sent rows, any counts that fit them will do.
     if usual and root.__hash__ is not None and (not outgoing or sum(outgoing) == own.shape[0]):
         key = own.dtype, own.shape[1:], root, root.__class__
+        if into is not None:
+            key = *key, into.dtype, into.shape[1:]
     known = exchange.known.get(key)
     if known is None:
         call = Unlisted(name, x, out, timeout, algorithm, stream, root)
