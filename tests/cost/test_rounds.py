@@ -13,15 +13,7 @@ from hpccomm.schedules.cost.model import price
 from hpccomm.schedules.cost.network import Level, Network
 from hpccomm.schedules.cost.network_files import load
 from hpccomm.schedules.cost.rounds import coefficients, simulate, walked
-from hpccomm.schedules.schedule import (
-    RECV,
-    Round,
-    Schedule,
-    Tuning,
-    transfers,
-    whole,
-    world,
-)
+from hpccomm.schedules.schedule import RECV, Round, Schedule, Tuning, transfers, whole, world
 
 FLAT = Level(latency=10.0, bandwidth=2.0, ports=1)
 LINE = Network("line", 3, 1, reduce=4.0, inner=None, across=FLAT, copy=8.0)

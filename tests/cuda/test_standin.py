@@ -81,12 +81,6 @@ def test_errors_say_what_the_real_ones_say(real):
     assert surface.texts("cupy") == real["texts"]
 
 
-def test_status_7_of_nccl_is_a_key_error():
-    nccl = import_module("cupy.cuda.nccl")
-    with pytest.raises(KeyError):
-        nccl.NcclError(7)
-
-
 # What rules of NCCL are about.
 
 OF_THE_RULES = (

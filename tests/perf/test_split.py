@@ -77,6 +77,7 @@ def test_groups_measure_as_nccl_tests_prints_them(tmp_path):
         samples = run.samples(number)
         assert samples.shape == (3, 6)
         assert row.time == pytest.approx(samples.mean(axis=0).max() * 1e6)
+        assert row.algbw == pytest.approx(row.bytes / 1e3 / row.time)
         assert row.busbw == pytest.approx(row.algbw * factors[row.collective])
         assert row.wrong == 0
     assert {row.root for row in run.rows if row.collective == "broadcast"} == {0, 1}
