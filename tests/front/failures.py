@@ -209,23 +209,14 @@ def _raising(_info: object) -> None:
     raise TimeoutError("from a hook")  # as of a file or a socket
 
 
-@FAILURES.behaviour(min_size=2, fails=True)
-def a_hook_that_raises_hides_no_failure(comm: Communicator) -> None:
-    """The communicator has failed also where a hook of the user's raises over it."""
+@FAILURES.behaviour(moment=("pre", "post"), min_size=2, fails=True)
+def a_hook_that_raises(comm: Communicator, moment: str) -> None:
+    """The communicator has failed then: other ranks may have made the call, and the call itself may have failed."""
     if comm.rank == comm.size - 1:
         return
-    with closing(comm.register_post_hook(_raising)), raises(TimeoutError, "from a hook"):
+    handle = getattr(comm, f"register_{moment}_hook")(_raising)
+    with closing(handle), raises(TimeoutError, "from a hook"):
         comm.recv(np.ones(3), comm.size - 1, timeout=SHORT)
-    has_failed(comm)
-
-
-@FAILURES.behaviour(min_size=2, fails=True)
-def a_hook_that_raises_before_a_call(comm: Communicator) -> None:
-    """Nothing is sent, and the communicator has failed: the other ranks may have made the call."""
-    if comm.rank == comm.size - 1:
-        return
-    with closing(comm.register_pre_hook(_raising)), raises(TimeoutError, "from a hook"):
-        comm.all_reduce(np.ones(3), timeout=SHORT)
     has_failed(comm)
 
 
