@@ -5,10 +5,10 @@ As root::
     python benchmarks/predicted.py blocking overlapped
     python benchmarks/predicted.py training
 
-For ``blocking`` and ``overlapped``, records a small program like a training on two ranks of this machine, predicts it by ``hpccomm simulate
---trace`` for two hosts behind links of 1 Gbit/s, runs it on these (``jobs/virtual_cluster.sh``), and
-prints both steps. The description is that of ``lab1g`` for one rank a host. Nothing is fitted to the
-hosts.
+For ``blocking`` and ``overlapped``, a small program like a training is recorded on two ranks of this machine. It is
+predicted as ``hpccomm simulate --trace`` does for two hosts behind links of 1 Gbit/s, and run on these
+(``jobs/virtual_cluster.sh``). Both steps are printed. The description is that of ``lab1g`` for one rank a host. Nothing
+is fitted to the hosts.
 
 blocking     computes, and has its gradients reduced at once
 overlapped   has them reduced in four parts beside the computation

@@ -1,8 +1,8 @@
 """The faults of a job: ranks that are missing, differ, wait for each other, or were late.
 
 In each communicator, the first collective that failed matters: some ranks did not complete it, or
-the ranks disagreed about it. All later ones follow from it. `words` says the faults,
-`timeline` draws them.
+the ranks disagreed about it. All later ones follow from it. `words` says the faults, and `timeline`
+draws them.
 """
 
 import re

@@ -1,6 +1,8 @@
 """The trees of all nodes of a job, gathered by MPI; only this node's tree if MPI fails.
 
-A process of its own (`in_mpi`) uses MPI. With ``--nccl`` NCCL reports about itself there, from 2.31 on. `hpccomm doctor` and `hpccomm topo` call it.
+A process of its own (`in_mpi`) uses MPI. With ``--nccl``, NCCL reports about itself there, from 2.31 on.
+
+`hpccomm doctor` and `hpccomm topo` call it.
 """
 
 import json

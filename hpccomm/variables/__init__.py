@@ -1,8 +1,8 @@
 """Environment variables of NCCL and the libraries below it: their meaning, and wrong values.
 
-The tables are data: a file for each library, a line for each variable. `judging` reads a value as
-the library does. It is pure: all verdicts of this process are ``judge_all(settings(),
-here())``, with the facts of `machine`. `presets` writes settings for a machine.
+The tables are data: a file for each library, a line for each variable. `judging` is pure, and reads a
+value as the library does: all verdicts of this process are ``judge_all(settings(), here())``, with the
+facts of `machine`. `presets` writes settings for a machine.
 
 `hpccomm env` prints the verdicts; the NCCL backend logs the bad ones.
 """

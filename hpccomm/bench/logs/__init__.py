@@ -6,6 +6,6 @@
 - `nccl_json` and `records` read JSON and CSV. `osu` reads the OSU micro-benchmarks.
 - `figures` and `identifying` check a table against its own figures. `causes` finds why a program
   ended.
-- `imported` holds what a log gives. `reading` decodes a file's bytes, and does all of this in order, for
-  `hpccomm.cli.importing`.
+- `imported` holds what a log gives.
+- `reading` decodes a file's bytes, and does all of this in order, for `hpccomm.cli.importing`.
 """

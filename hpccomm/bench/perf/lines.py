@@ -1,7 +1,6 @@
 """From the measurements of all ranks to a line of the table. For rank 0.
 
-`sweep` makes lines of what was measured; `report` and `hpccomm simulate` print
-them.
+`sweep` makes lines of what was measured; `report` and `hpccomm simulate` print them.
 """
 
 import math

@@ -1,6 +1,7 @@
 """The common part of host memory and device memory, and how a device is described.
 
-`sources` and `device_memory` implement `MemoryKind`; all of perf measures through it.
+`HostMemory` of `sources` and `DeviceMemory` of `device_memory` are a `MemoryKind`; all of perf measures
+through it.
 """
 
 from typing import Any, NamedTuple
