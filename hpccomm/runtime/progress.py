@@ -153,6 +153,11 @@ class Task(ABC):
             self.timeout = math.inf
         return error
 
+    def keep_deadline(self) -> None:
+        """End all tasks of its communicator if its deadline has passed in the queue; later its own turns look."""
+        if self.queue and self.steps is None and not self.over and (late := self.late()):
+            self.fail(late)
+
     def fail(self, error: CommunicationError) -> None:
         """End all tasks of its communicator."""
         self.gate.shut(error)
@@ -279,12 +284,9 @@ class ProgressEngine:
         """
 
         def poll() -> bool:
-            if task.over or (self.turn() and task.over):
-                return True
-            # One that has begun looks at its deadline in its own turns.
-            if task.steps is None and not task.over and (late := task.late()) is not None:
-                task.fail(late)
-            return False
+            if not (task.over or (self.turn() and task.over)):
+                task.keep_deadline()
+            return task.over
 
         task.awaited = seconds == math.inf
         try:

@@ -119,6 +119,8 @@ def _over(each: list[Work | None], timeout: float | None) -> list[int]:
     def poll() -> bool:
         for engine in engines:
             engine.turn()
+        for _, work in under_way:
+            work.keep_deadline()
         # They are not asked by `done`: what is dropped without a wait is warned of.
         places[:] = [index for index, work in under_way if work.looked()]
         return bool(places)

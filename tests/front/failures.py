@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hpccomm import wait_all
+from hpccomm import Work, wait_all, wait_any
 from hpccomm.errors import (
     CollectiveTimeout,
     CommunicationError,
@@ -79,8 +79,14 @@ def waits_that_end_are_no_deadlock(comm: Communicator) -> None:
     equal(out, np.ones(4), "received")
 
 
-@FAILURES.behaviour(min_size=2, fails=True)
-def the_deadline_of_a_call_stays(comm: Communicator) -> None:
+WAITS: dict[str, Callable[[Work], Any]] = {
+    "alone": lambda work: work.wait(timeout=60.0),
+    "among several": lambda work: wait_any([work], timeout=60.0),
+}
+
+
+@FAILURES.behaviour(min_size=2, fails=True, how=WAITS)
+def the_deadline_of_a_call_stays(comm: Communicator, how: str) -> None:
     """It passes in a wait with a longer timeout, and after one that has ended; of a queued collective too."""
     if comm.rank == 0:
         work = comm.all_reduce(np.ones(4), async_op=True, timeout=math.inf)
@@ -89,7 +95,7 @@ def the_deadline_of_a_call_stays(comm: Communicator) -> None:
             queued.wait(timeout=0)
         with raises(TimeoutError, "no deadline"):
             work.wait(timeout=0)
-        timed_out(comm, "all_reduce", lambda: queued.wait(timeout=60.0))
+        timed_out(comm, "all_reduce", lambda: WAITS[how](queued))
         assert isinstance(queued.exception(), CommunicationError), queued.exception()
         with raises(CommunicatorAborted, comm.name):
             work.wait(timeout=60.0)
