@@ -185,12 +185,12 @@ def empty_like_kind(x: object, shape: Sequence[int], dtype: DType) -> Any:
     return np.empty(tuple(shape), dtype)
 
 
-def like_kind(x: object, memory: NDArray[np.uint8], shape: Sequence[int], dtype: DType) -> Any:
-    """Return an array over memory, of the kind of `x`, which lies on the host; see `empty_like_kind`."""
+def like_kind(x: object, array: Array) -> Any:
+    """Return an array on the host as one of the kind of `x`, of its dtype; see `empty_like_kind`."""
     if is_tensor(x):
-        bits = sys.modules["torch"].from_numpy(memory)
-        return bits.view(x.dtype).view(tuple(shape))  # type: ignore[attr-defined]  # of a tensor
-    return memory.view(dtype).reshape(shape)
+        bits = sys.modules["torch"].from_numpy(array.reshape(-1).view(np.uint8))
+        return bits.view(x.dtype).view(array.shape)  # type: ignore[attr-defined]  # of a tensor
+    return array
 
 
 def check_dtype(name: str, dtype: DType) -> None:

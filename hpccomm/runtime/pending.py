@@ -386,10 +386,11 @@ def _end(call: PendingCall) -> None:
         entry[ENDED] = now - entry[BEGIN]
 
 
+@dataclass(slots=True)
 class StreamCall:
     """A call of `PendingCalls.note_alone`, as its `Work` sees it.
 
-    Parameters
+    Attributes
     ----------
     pending : PendingCalls
         Where it was noted.
@@ -397,19 +398,11 @@ class StreamCall:
         The call.
     current : callable
         Returns the current stream of the arrays' framework, in the thread that calls.
-
-    Attributes
-    ----------
-    pending, call
-        The parameters.
     """
 
-    __slots__ = ("_current", "call", "pending")
-
-    def __init__(
-        self, pending: PendingCalls, call: PendingCall, current: Callable[[], Queue]
-    ) -> None:
-        self.pending, self.call, self._current = pending, call, current
+    pending: PendingCalls
+    call: PendingCall
+    current: Callable[[], Queue]
 
     def failure(self, gate: Gate) -> BaseException | None:
         """Return what has ended it, which the `gate` of its communicator may say; None so far. Asks no device."""
@@ -441,4 +434,4 @@ class StreamCall:
         call = self.call
         if not call.over or call.captured:
             with streams.on_device(self.pending.device):  # whose default stream may be meant
-                streams.order(call.event, self._current()[0])
+                streams.order(call.event, self.current()[0])

@@ -160,9 +160,7 @@ class HostLane(Lane):
         """Return a new array of the kind of `x`, for a result. It is registered if `x` is."""
         if not self.use.registered or not self._holds(host_view(x, "x")):
             return empty_like_kind(x, shape, dtype)
-        memory = self.dispatch.memory
-        assert memory is not None
-        return like_kind(x, memory.empty(prod(shape) * dtype.itemsize), shape, dtype)
+        return like_kind(x, self.empty(shape, dtype))
 
     def clear(self, new: Any, x: Any, queue: Queue | None) -> None:
         """Fill a new array with zeros."""
