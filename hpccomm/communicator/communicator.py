@@ -27,9 +27,6 @@ if TYPE_CHECKING:
     from hpccomm.communicator.recording import ProgramRecorder
     from hpccomm.communicator.shrinking import Make
 
-# Modules for failures (verdicts, dumps, exits) are loaded from the start: the program may later lose the right to
-# read them, or have no file left to open.
-
 
 class Communicator(Hinting):
     """A group of ranks that communicate. Made by `hpccomm.new_comm`.

@@ -45,9 +45,8 @@ class Work(Hinting, Task):
     """An operation under way, which keeps its arrays alive until it is done.
 
     It goes on by itself. `wait`, `done` and `exception` may be called from any thread, any number
-    of times. A `Work` dropped before any of these calls
-    gives a `ResourceWarning` once it is over; an error that was never raised or returned is logged when
-    the communicator is finalized.
+    of times. A `Work` dropped before any of these calls gives a `ResourceWarning` once it is over; an
+    error that was never raised or returned is logged when the communicator is finalized.
 
     A call over NCCL is on the communicator's own stream of the device. `wait` then orders the current stream behind
     it, and the host goes on at once, unless it is to wait.
