@@ -157,15 +157,14 @@ def _network(args: argparse.Namespace, ranks: int | None) -> tuple[Network, int]
     described, status = None if args.cluster is None else load(args.cluster), 0
     if args.like is not None:
         from hpccomm.bench.simulated.like import like
-        from hpccomm.results import reader
         from hpccomm.results.run import choose
 
         require_scipy("--like")
-        examined = reader.examine(args.like)
+        examined, status = output.read_file(args.like)
         with watched(f"fitting to {args.like.name}"):
             network, report, damage = like(choose(examined.runs, args.run), described, ranks)
         output.write(report)
-        status = output.damaged([*examined.damage, *damage], args.like)
+        status = max(status, output.damaged(damage, args.like))
     else:
         assert described is not None
         network = described if ranks is None else described.resized(ranks)

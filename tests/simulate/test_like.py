@@ -241,6 +241,11 @@ def test_one_size_does_not_tell_latency_from_bandwidth(tmp_path, capsys):
         "the 2 rows of own algorithms of run0001 do not tell inner bandwidth"
         in capsys.readouterr().err
     )
+    # Of a row that is damaged, a refusal for too few says it as well.
+    time = np.float64(choose(reader.read(file), None).rows[0].time).tobytes()
+    file.write_bytes(file.read_bytes().replace(time, time[::-1], 1))
+    assert simulate("all_reduce", "--like", file, *ONE) == 2
+    assert re.search("row 0: .*\n.*: 1 rows of own algorithms", capsys.readouterr().err)
 
 
 @pytest.mark.parametrize(
