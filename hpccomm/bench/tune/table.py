@@ -156,7 +156,7 @@ def tune(
                 writer.add_entry(stored.ENTRY, table.document())
 
         on_root(comm, add_table)
-        say(of(table))
+        say(shown(table))
         confirmations: list[Confirmation] = []
         if request.verify:
             with _same_ranks(comm, "tuned", tuning_file=str(request.output)) as tuned:
@@ -231,10 +231,10 @@ def line(times: SizeTimes) -> str:
     return f"{times.nbytes:>12}  {spelled(best):<26}{least:>10.2f}   {', '.join(slower)}\n"
 
 
-def of(table: Table) -> str:
+def shown(table: Table) -> str:
     """Return a table as TOML, with the meaning of its cases."""
     cases = "".join(f"#   {case}: {meaning}\n" for case, meaning in CASES.items())
-    return f"#\n# The table: rows of [least bytes, algorithm]\n{cases}\n" + (table.toml())
+    return f"#\n# The table: rows of [least bytes, algorithm]\n{cases}\n{table.toml()}"
 
 
 def confirmed(confirmations: Sequence[Confirmation]) -> str:
