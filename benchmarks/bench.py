@@ -100,10 +100,13 @@ class Line:
         bound = f"(at {one.kind} {one.bound:g})"
         lines = [(self.verdict, one.name, bound, measured)]
         lines += [("", "  against", "", other) for other in self.others[-1:]]
-        return "\n".join(
+        text = [
             f"{verdict:8}{name:52}{figure.value:9.3f} {unit} {limit:16} {figure.says}"
             for verdict, name, limit, figure in lines
-        )
+        ]
+        # Of a traceback, the error is the last line.
+        text += [f"{'':8}  not against: {why}" for why in self.skipped.splitlines()[-1:]]
+        return "\n".join(text)
 
     def record(self) -> dict[str, object]:
         """Return what is stored."""

@@ -186,6 +186,8 @@ def test_another_checkout_was_better_only_where_it_took_less_time_too() -> None:
     for seconds, worse in ((1.0, False), (1.2, True), (None, True)):
         line = Line(promise, [Figure(1.5, "", seconds)], [Figure(2.0, "", 1.0)])
         assert line.worse == worse
+    line = Line(promise, [Figure(1.5, "")], skipped="exit status 1: Traceback:\nImportError: it")
+    assert line.text().splitlines()[1:] == ["          not against: ImportError: it"]
 
 
 @pytest.mark.parametrize(
