@@ -13,7 +13,6 @@ from ctypes import c_char, c_char_p, c_int, c_size_t, c_uint, c_uint64, c_void_p
 from functools import cache
 from importlib import import_module
 from pathlib import Path
-from types import TracebackType
 from typing import Any, NamedTuple, TypeVar
 
 from hpccomm.errors import CommunicationError, HpccommError, PeerLost
@@ -316,12 +315,7 @@ class NcclGroup:
     def __enter__(self) -> None:
         self._start()
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        at: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, where: object) -> None:
         if error is None:
             self._end()
             return

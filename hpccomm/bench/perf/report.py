@@ -13,7 +13,6 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from datetime import datetime
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self, TextIO
 
 import numpy as np
@@ -191,12 +190,7 @@ class Report:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: Any, error: BaseException | None, where: Any) -> None:
         self._progress.close()
         if isinstance(error, KeyboardInterrupt):
             self._break_off(interrupted=True)
@@ -208,7 +202,7 @@ class Report:
                     self._write_json(self._json, [] if error is None else [said])
             finally:
                 # Closes the files, and hands the writer how the run ended.
-                self._opened.__exit__(kind, error, traceback)
+                self._opened.__exit__(kind, error, where)
         except (OSError, ResultsError) as second:
             if error is None:
                 raise
