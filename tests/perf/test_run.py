@@ -47,6 +47,7 @@ def table_lines(text):
     return [line for line in text.splitlines() if line and not line.startswith("#")]
 
 
+@pytest.mark.slow("a sweep of every collective, type and reduction")
 @pytest.mark.parametrize(
     ("ranks", "largest"),
     [(1, 16), *(pytest.param(ranks, 256, marks=pytest.mark.thorough) for ranks in (1, 3))],

@@ -91,6 +91,7 @@ sys.exit(status)
 """
 
 
+@pytest.mark.slow("on a busy machine the ranks wait for a moment in which they start together")
 @pytest.mark.parametrize(
     "sync",
     [pytest.param(each, marks=pytest.mark.thorough if each == "barrier" else ()) for each in SYNCS],
