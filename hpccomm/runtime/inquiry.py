@@ -38,7 +38,7 @@ from hpccomm.runtime.recorder import (
     waited,
 )
 from hpccomm.runtime.state import CallState, between_ranks
-from hpccomm.runtime.traffic import followed
+from hpccomm.runtime.traffic import followed, waits_for_itself
 from hpccomm.runtime.verdict import Verdict, judge
 from hpccomm.runtime.waiting import Expired
 from hpccomm.units import MOST_NAMED
@@ -203,6 +203,9 @@ class Inquiry:
         calls, side, origin = self._calls, self._calls.backend.side, self._calls.origin
         peers = () if entry[NUMBER] else entry[LABEL].peers
         others = [each for each in peers or range(origin.size) if each != origin.rank]
+        if not others and entry is calls.current:  # this call alone uses the communicator
+            text = waits_for_itself(calls.facts(0, entry), calls.traffic.between(origin.rank))
+            return Verdict((), (origin.rank,), (), (), (), (), text) if text else None
         if side is None or not others:
             return None
         with self._lock:
@@ -268,6 +271,8 @@ class Inquiry:
             concerned: Sequence[int] = range(origin.size)
         else:
             concerned = error.ranks if isinstance(error, RankMismatch) else ()
+        if concerned == (origin.rank,):  # it waits for itself, and the others for what comes after
+            concerned = range(origin.size)
         self._accuse(entry, error, [rank for rank in concerned if rank != origin.rank])
 
     def _accuse(self, entry: CallRecord, error: CommunicationError, others: Sequence[int]) -> None:

@@ -26,6 +26,7 @@ from hpccomm.runtime.recorder import (
     LABEL,
     MODE,
     NUMBER,
+    TIMEOUT,
     CallRecord,
     Origin,
     Site,
@@ -168,13 +169,15 @@ class CallState:
 
     def _now(self, entry: CallRecord) -> Facts:
         label = entry[LABEL]
+        # What has an earlier deadline than the communicator's calls, such as a poll, goes on by itself.
+        patient = entry[TIMEOUT] >= self.timeout
         task = next((each for each, its in self.under_way.items() if its is entry), None)
         now = {
             "operation": label.name,
             "collective": entry[NUMBER],
             "since": round(waited(entry), 3),
             "site": place(entry),
-            "held": (task is None or task.awaited) and len(self.pending()) == 1,
+            "held": patient and (task is None or task.awaited) and len(self.pending()) == 1,
         }
         if label.ends and not entry[NUMBER]:
             now["waits"] = self.traffic.waits(label)

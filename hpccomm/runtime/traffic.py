@@ -192,6 +192,25 @@ def followed(
     return chain
 
 
+def waits_for_itself(mine: Facts, counts: Counts) -> str:
+    """Return the words on a message of a rank to or from itself that nothing moves on; empty if it may be done.
+
+    Parameters
+    ----------
+    mine : mapping
+        What the rank does.
+    counts : list
+        Its messages with itself, by channel.
+    """
+    now = mine["now"]
+    for wait in now["waits"] if now and now["held"] else ():
+        if wait["sure"] and unmatched(wait, counts):
+            lacks = "sent it nothing" if wait["way"] == "src" else "begun no receive of it"
+            who = f"rank {mine['rank']} waits for itself at {now['site']}".removesuffix(" at ")
+            return f"{who}: it has {lacks}; begin both, one of them with async_op=True"
+    return ""
+
+
 def unmatched(wait: Facts, there: Counts) -> bool:
     """Whether a message that a rank waits for has no counterpart at its peer.
 

@@ -79,6 +79,42 @@ def waits_that_end_are_no_deadlock(comm: Communicator) -> None:
     equal(out, np.ones(4), "received")
 
 
+@FAILURES.behaviour(min_size=2)
+def a_poll_is_no_deadlock(comm: Communicator) -> None:
+    """A receive with a deadline of its own ends there, though its sender waits for this rank elsewhere.
+
+    So a farm polls: see https://github.com/NVIDIA/nccl/issues/2130.
+    """
+    with comm.dup() as polled:
+        if comm.rank == 0:
+            with raises(CollectiveTimeout, "recv"):
+                polled.recv(np.zeros(4), 1, timeout=3 * ASK_SECONDS)
+        comm.barrier()
+        polled.abort()
+
+
+@FAILURES.behaviour(fails=True)
+def a_rank_waits_for_itself(comm: Communicator) -> None:
+    """A receive from oneself of what was never sent needs no deadline; the others hear of it."""
+    last = comm.rank == comm.size - 1
+    with raises(CommunicationError, f"rank {comm.size - 1} waits for itself at"):
+        if last:
+            comm.recv(np.zeros(4), comm.rank)
+        comm.barrier()
+
+
+@FAILURES.behaviour(fails=True)
+def a_large_message_to_oneself(comm: Communicator) -> None:
+    """A send of 8 MiB to oneself before its receive is told, or has left its array reusable."""
+    x, told = np.zeros(1 << 20), "has begun no receive of it"
+    try:
+        comm.send(x, comm.rank)
+        comm.recv(x, comm.rank)
+    except RankMismatch as error:
+        told = str(error)
+    assert "has begun no receive of it" in told, told
+
+
 WAITS: dict[str, Callable[[Work], Any]] = {
     "alone": lambda work: work.wait(timeout=60.0),
     "among several": lambda work: wait_any([work], timeout=60.0),
