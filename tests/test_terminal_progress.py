@@ -25,12 +25,12 @@ progress.Progress.close = lambda self: (time.sleep(0.05), close(self))
 sys.exit(max(main(words.split()) for words in sys.argv[1:]))
 """
 SHOWN = {
-    "show {}": r"reading run\.h5 \[00:00\]",
-    "show {} --statistics": r"showing run0001 100%\|\S+\| 2/2 \[00:00<00:00\]",
-    "show {} --verify": r"checking run\.h5 100%\|\S+\| 2/2 \[00:00<00:00\]",
-    "export {} --format csv": r"exporting run0001 100%\|\S+\| 2/2 \[00:00<00:00\]",
-    "export {} --format json": r"exporting run0001 100%\|\S+\| 2/2 \[00:00<00:00\]",
-    "plot --schedule ring --text": r"drawing ring \[00:00\]",
+    "show {}": r"reading run\.h5 \[00:\d\d\]",
+    "show {} --statistics": r"showing run0001 100%\|\S+\| 2/2 \[00:\d\d<00:00\]",
+    "show {} --verify": r"checking run\.h5 100%\|\S+\| 2/2 \[00:\d\d<00:00\]",
+    "export {} --format csv": r"exporting run0001 100%\|\S+\| 2/2 \[00:\d\d<00:00\]",
+    "export {} --format json": r"exporting run0001 100%\|\S+\| 2/2 \[00:\d\d<00:00\]",
+    "plot --schedule ring --text": r"drawing ring \[00:\d\d\]",
     "simulate all_reduce --cluster lab1g -b 8 -e 8": r"\w+ all_reduce 8 B 100%\|\S+\| \d/\d \[00:00",
 }
 """What each verb shows, when all of it is done."""
@@ -87,7 +87,7 @@ def test_tune_shows_how_far_it_is_where_mpiexec_was_started(
     command = [launcher, "-n", "2", sys.executable, *words.split()]
     with on_terminal(command, launch_environment(), redirected) as terminal:
         assert terminal.wait() == 0, terminal.shown
-    shown = r"\rmeasuring broadcast\s+0%\|.* 0/2 \[00:00<\?\]\x1b\[K\r"
+    shown = r"\rmeasuring broadcast\s+0%\|.* 0/2 \[00:\d\d<\?\]\x1b\[K\r"
     assert re.search(shown, terminal.shown), terminal.shown
     if redirected:
         assert "\x1b" not in Path("printed").read_text()
