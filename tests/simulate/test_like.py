@@ -112,9 +112,20 @@ def test_work_of_ranks_leaves_time_to_messages():
     assert found.blank["overhead"] == "messages would take no time"
 
 
-def test_nothing_is_negative_and_what_was_not_fitted_is_as_described():
-    found = fit(NODE_UNKNOWN, timed(NODE, EVERYTHING, noise=0.5, seed=3))
-    shown, described = parameters(found.network), parameters(NODE_UNKNOWN)
+@pytest.mark.parametrize(
+    ("ranks", "algorithms", "noise", "seed"),
+    [
+        (8, EVERYTHING, 0.5, 3),
+        # The fit ends where the latency is in no row's price.
+        (2, (("all_reduce", "ring"), ("all_gather", "ring")), 0.6, 5),
+    ],
+)
+def test_nothing_is_negative_and_what_was_not_fitted_is_as_described(
+    ranks, algorithms, noise, seed
+):
+    node, unknown = replace(NODE, ranks=ranks), replace(NODE_UNKNOWN, ranks=ranks)
+    found = fit(unknown, timed(node, algorithms, noise=noise, seed=seed))
+    shown, described = parameters(found.network), parameters(unknown)
     assert all(value >= 0 for value in shown.values())
     assert {name: shown[name] for name in found.blank} == {
         name: described[name] for name in found.blank

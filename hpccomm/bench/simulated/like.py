@@ -318,7 +318,8 @@ def _indistinct(columns: Floats, names: Sequence[str]) -> dict[str, str]:
 def _errors(columns: Floats, residuals: Floats) -> Floats:
     """Return the standard errors of the fitted parameters, in seconds."""
     spare = len(columns) - columns.shape[1]
-    scale = np.linalg.norm(columns, axis=0)
+    lengths = np.linalg.norm(columns, axis=0)
+    scale = np.where(lengths, lengths, math.inf)  # no row may depend on one where the fit ends
     inverse = np.linalg.pinv((columns / scale).T @ (columns / scale))
     variance = float(residuals @ residuals) / spare if spare else math.nan
     errors: Floats = np.sqrt(np.diag(inverse) * variance) / scale
