@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hpccomm import ANY, RankMismatch, UsageError
+from hpccomm import ANY, CollectiveTimeout, RankMismatch, UsageError
 from hpccomm.errors import BufferMismatch, CommunicationError
 from hpccomm.testing import run_ranks
 
@@ -113,6 +113,15 @@ def test_no_sender_is_no_sender_whatever_the_tag() -> None:
         assert out.tolist() == [0.0, 1.0, 2.0]
 
     run_ranks(2, on_rank, timeout=60)
+
+
+def test_a_rank_alone_waits_for_anybody_until_the_deadline() -> None:
+    def on_rank(comm) -> None:
+        comm.set_timeout(0.4)
+        with pytest.raises(CollectiveTimeout, match="recv"):
+            comm.recv(None, ANY)
+
+    run_ranks(1, on_rank)
 
 
 def in_a_ring(comm) -> None:

@@ -203,7 +203,7 @@ def waits_for_itself(mine: Facts, counts: Counts) -> str:
         Its messages with itself, by channel.
     """
     now = mine["now"]
-    for wait in now["waits"] if now and now["held"] else ():
+    for wait in now.get("waits", ()) if now and now["held"] else ():
         if wait["sure"] and unmatched(wait, counts):
             lacks = "sent it nothing" if wait["way"] == "src" else "begun no receive of it"
             who = f"rank {mine['rank']} waits for itself at {now['site']}".removesuffix(" at ")
