@@ -173,10 +173,10 @@ def test_stages_of_one_process_need_no_mpi_and_a_second_run_goes_on(tmp_path: Pa
 def left_by(folder: Path) -> list[str]:
     """Return the processes that have a folder of dumps there."""
     found = []
-    for path in Path("/proc").glob("[0-9]*/environ"):
-        with suppress(OSError):
-            if os.fsencode(folder) in path.read_bytes():
-                found.append(path.parent.name)
+    for path in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):  # it may have ended
+            if os.fsencode(folder) in (path / "environ").read_bytes():
+                found.append(path.name)
     return found
 
 

@@ -15,7 +15,7 @@ from hpccomm.variables.tables import KnownVariable, fitting, known, version_code
 Fault = tuple[str, str, str]
 """A verdict, its reason, and what to do."""
 
-_NUMBER = re.compile(r"\s*([+-]?)(0[xX][0-9a-fA-F]+|0[0-7]*|[1-9][0-9]*)")
+_NUMBER = re.compile(r"[ \t-\r]*([+-]?)(0[xX][0-9a-fA-F]+|0[0-7]*|[1-9][0-9]*)")
 _SIZES = {"k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
 _TRUE, _FALSE = "1|t|true|y|yes|on|enabled?", "0|f|false|n|no|off|disabled?"
 _FUNCTION = "(broadcast|reduce|allgather|reducescatter|allreduce)"

@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from hpccomm import settings
@@ -45,6 +45,7 @@ def verdict(text, machine=RAILS):
     return found
 
 
+@example("\x1f1")  # a blank for Python, not for C
 @given(
     st.one_of(st.from_regex(r"\s{0,2}[+-]?(0[xX]?)?[0-9a-fkM.]{0,6}", fullmatch=True), st.text())
 )
