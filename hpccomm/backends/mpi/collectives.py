@@ -46,6 +46,7 @@ def _bound(
     method: str,
     arguments: Arguments,
     *,
+    begun: Arguments | None = None,
     once: bool = True,
     copied: bool = False,
     held: bool = False,
@@ -59,7 +60,9 @@ def _bound(
     method : str
         Name of the blocking method.
     arguments : callable
-        Gives the arguments, the same for both.
+        Gives the arguments.
+    begun : callable, optional
+        Gives those of the twin where they differ.
     once : bool
         Whether they depend only on the addresses of the arrays, so that a plan needs them once.
     copied : bool
@@ -69,13 +72,14 @@ def _bound(
         counts.
     """
     begin, run = getattr(comm, f"I{method.lower()}"), getattr(comm, method)
+    to_begin = begun or arguments
 
     def start_held(send: Any, recv: Any) -> Request:
-        test: Request = begin(*arguments(send, recv)).Test
+        test: Request = begin(*to_begin(send, recv)).Test
         return test
 
     def start(send: Any, recv: Any) -> Request:
-        args = arguments(send, recv)
+        args = to_begin(send, recv)
         request = begin(*args)
 
         def test() -> bool:  # it keeps the arguments, and so their memory
@@ -114,6 +118,9 @@ def _reduction(comm: Any, call: Signature, datatype: MPI.Datatype, op: MPI.Op) -
     def to_all_in_place(_send: Any, recv: Any) -> tuple[Any, ...]:
         return IN_PLACE, [recv, recv.size, datatype], op
 
+    def to_all_from_copy(_send: Any, recv: Any) -> tuple[Any, ...]:
+        return [recv.copy(), recv.size, datatype], [recv, recv.size, datatype], op
+
     def to_root(send: Any, recv: Any) -> tuple[Any, ...]:
         source = IN_PLACE if in_place else [send, send.size, datatype]
         return source, [recv, recv.size, datatype], op, root
@@ -124,7 +131,10 @@ def _reduction(comm: Any, call: Signature, datatype: MPI.Datatype, op: MPI.Op) -
     arguments: Arguments = to_all_in_place if in_place else to_all
     match call.collective:
         case "all_reduce":
-            whole = _bound(comm, "Allreduce", arguments)
+            # Of more than 64 KiB on 4 ranks and more, Open MPI's Iallreduce goes by binomial trees on
+            # ranks that are in place and by reduce-scatter on the others: where ranks differ it hangs.
+            begun = to_all_from_copy if in_place and comm.size >= 4 else None
+            whole = _bound(comm, "Allreduce", arguments, begun=begun)
         case "reduce":
             arguments = to_root if comm.rank == root else from_other
             whole = _bound(comm, "Reduce", arguments)
