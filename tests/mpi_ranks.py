@@ -14,12 +14,16 @@ import tempfile
 import time
 from collections.abc import Generator, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
+from hpccomm.runtime.lifetime import before_end
+
 if TYPE_CHECKING:
+    from _pytest.capture import CaptureManager
     from mpi4py import MPI
 
 GRACE = 5.0
@@ -95,6 +99,14 @@ def pytest_configure(config: pytest.Config) -> None:
         os.environ["PYTEST_DEBUG_TEMPROOT"] = str(own)
         if agreement.comm.rank:
             config.pluginmanager.unregister(name="terminalreporter")
+        before_end(partial(let_out, config.pluginmanager.getplugin("capturemanager")))
+
+
+def let_out(capture: "CaptureManager") -> None:
+    """Print what pytest has captured of this rank, which hpccomm ends, and have its last words follow."""
+    capture.suspend()
+    for descriptor, text in enumerate(capture.read_global_capture(), 1):
+        os.write(descriptor, text.encode(errors="backslashreplace"))
 
 
 @pytest.hookimpl(wrapper=True)

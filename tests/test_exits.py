@@ -399,31 +399,6 @@ def test_the_documentation_lists_the_statuses() -> None:
     assert {f"status {int(each)}" for each in Status if each != Status.DONE} <= told
 
 
-PYTEST = """
-import os, sys, threading
-import numpy as np
-import hpccomm
-
-def test_that_ends(capfd):
-    comm = hpccomm.new_comm()
-    for number in range(2):
-        print("said before", flush=True)
-        os.write(2, b"warned before\\n")
-        if comm.rank == number == 1:
-            threading.Event().wait()
-        comm.all_reduce(np.zeros(10), algorithm="native", timeout=60 - 59.5 * number)
-"""
-
-
-def test_what_pytest_captured_is_told_where_the_job_ends(mpiexec: Mpiexec, tmp_path: Path) -> None:
-    file = tmp_path / "test_with_capfd.py"
-    file.write_text(PYTEST)
-    job = mpiexec(2, "-m", "pytest", "-q", "-p", "no:cacheprovider", file)
-    check_ended(job, "its deadline is 0.5 s", Status.ENDED)
-    assert "warned before" in job.stderr
-    assert "said before" in job.stdout
-
-
 HANDLER = """
 import os, signal, threading
 import numpy as np

@@ -32,7 +32,10 @@ def printed(program: str) -> list[str]:
 
 def test_what_is_kept_outlives_the_interpreter_and_what_is_let_go_does_not() -> None:
     lines = printed(
+        "from time import sleep\n"
+        "from hpccomm.runtime.lifetime import start_thread\n"
         "first, second, third = map(Late, ('kept', 'let go', 'ordinary'))\n"
+        "start_thread('one of those that are there with MPI or devices', sleep, 60)\n"
         "keep(first, second)\n"
         "let_go(second)\n"
         "del first, second, third\n"

@@ -6,7 +6,6 @@ the exit, or stay alive until then, is registered here.
 
 import atexit
 import contextlib
-import ctypes
 import gc
 import logging
 import os
@@ -73,12 +72,9 @@ def keep(*objects: object) -> None:
     """Keep objects for the life of the process, or until `let_go`. From any thread.
 
     For arrays and requests of a call that failed under way: a late peer may still write to that
-    memory, also after the communicator's end. The objects also outlive the interpreter: MPI is
-    finalised when Python's own objects are gone, and may write until then.
+    memory, also after the communicator's end. The objects also outlive the interpreter, by
+    `ServiceThread`: MPI may write until the process has ended, and destructors may block.
     """
-    if not _kept:
-        # The interpreter empties modules at its end. This reference is never given back.
-        ctypes.pythonapi.Py_IncRef(ctypes.py_object(_kept))
     _kept.update((id(each), each) for each in objects)
 
 
@@ -143,6 +139,9 @@ def leaving() -> bool:
 
 class ServiceThread(threading.Thread):
     """A thread that runs hpccomm's code alone, so that it calls no communicator for the program."""
+
+    kept = _kept
+    """The interpreter empties modules at its end, and leaves daemon threads with all that they have."""
 
 
 def start_thread(name: str, run: Callable[..., None], *arguments: object) -> bool:
@@ -260,21 +259,6 @@ def write_stderr(text: str) -> None:
             stream.flush()
     with contextlib.suppress(OSError):
         os.write(STDERR, f"{text}\n".encode(errors="backslashreplace"))
-
-
-def uncapture() -> None:
-    """Print pytest's captured output of this process, which ends: it would be lost."""
-    module = sys.modules.get("_pytest.capture")
-    for each in gc.get_objects() if module is not None else ():
-        if type(each) is module.CaptureManager:  # type: ignore[union-attr]  # it is there
-            with contextlib.suppress(Exception):  # it may be another version's
-                each.suspend(in_=False)
-                captured = [each.read_global_capture()]
-                if each._capture_fixture is not None:  # noqa: SLF001 (the only way)
-                    captured.append(each._capture_fixture.readouterr())  # noqa: SLF001
-                for texts in captured:
-                    for descriptor, text in enumerate(texts, 1):
-                        os.write(descriptor, text.encode(errors="backslashreplace"))
 
 
 def guard_logging() -> None:

@@ -21,7 +21,7 @@ from hpccomm.backends.bootstrap.node_sockets import refuse
 from hpccomm.errors import PeerLost
 from hpccomm.runtime import answering, lifetime, raised
 from hpccomm.runtime.dump import meaning, process
-from hpccomm.runtime.lifetime import Status, Voice, uncapture, write_stderr
+from hpccomm.runtime.lifetime import Status, Voice, write_stderr
 from hpccomm.runtime.recorder import PACKAGE, frames, in_standard
 from hpccomm.runtime.watchdog import watch
 
@@ -149,7 +149,6 @@ def _begin(with_status: int, last_words: str) -> None:
             time.sleep(2 * PATIENCE_SECONDS)
         _exit_now(with_status)
     _ender = threading.get_ident()
-    uncapture()
     process.ended = last_words.removeprefix("hpccomm: ")
     with contextlib.suppress(RuntimeError):  # too late for threads
         patience = threading.Timer(PATIENCE_SECONDS, _exit_now, (with_status,))
@@ -301,7 +300,6 @@ def _hook_exit(mpi: Any, owner: int, rank: int) -> None:
             )
             if status:
                 end_with(mpi, last_words, status)
-            uncapture()
             write_stderr(last_words)
             libmpi.sign_off()  # else launchers end the others, one of them without a word
         _exit_now(status)
