@@ -18,6 +18,7 @@ from hpccomm.communicator import mesh as meshes
 from hpccomm.communicator import planning as plans
 from hpccomm.communicator.core import Core
 from hpccomm.foreign_names import Hinting
+from hpccomm.runtime.lifetime import status_of
 from hpccomm.runtime.reports import AbortHook, Handle, Hook, Key, Tally
 from hpccomm.settings import check_seconds
 
@@ -32,7 +33,8 @@ class Communicator(Hinting):
     """A group of ranks that communicate. Made by `hpccomm.new_comm`.
 
     Only one thread at a time may call it; `abort` and `set_timeout` may be called from any thread. It is a
-    context manager: leaving it normally finalizes it, leaving it by an exception aborts it locally.
+    context manager: leaving it normally, or by ``sys.exit(0)``, finalizes it. Leaving it by an exception tells the
+    other ranks of that, prints it, and aborts the communicator, locally.
 
     In place are `all_reduce`, `reduce` (at the root) and `broadcast`, as in ``torch.distributed``, and nothing
     else: all other calls leave x alone and return a new array, unless ``out`` is given.
@@ -300,11 +302,11 @@ class Communicator(Hinting):
     def __enter__(self) -> "Communicator":
         return self
 
-    def __exit__(self, kind: object, error: object, where: object) -> None:
-        if error is None:
+    def __exit__(self, kind: object, error: BaseException | None, where: object) -> None:
+        if error is None or (isinstance(error, SystemExit) and status_of(error) == 0):
             self.finalize()
         else:
-            self.abort()
+            groups.leave(self, error)
 
     def __repr__(self) -> str:
         kinds = ", ".join(f"{kind} over {name}" for kind, name in self.backends.items() if name)

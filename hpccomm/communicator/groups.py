@@ -12,6 +12,8 @@ from hpccomm.communicator.core import counting, end_dropped
 from hpccomm.communicator.shrinking import Communicator, aborted, apart, grouped, own_ranks, shrunk
 from hpccomm.errors import RankMismatch, UsageError, untied
 from hpccomm.runtime.engine import FINALIZED
+from hpccomm.runtime.lifetime import Voice
+from hpccomm.runtime.raised import told
 from hpccomm.settings import check_int, check_name
 from hpccomm.topology import check_rank
 
@@ -264,7 +266,17 @@ def abort(self: Communicator) -> None:
     the device, so that its streams continue; the contents of their arrays are undefined. The arrays
     of unfinished calls are kept alive.
     """
-    self._core.calls.fail(aborted(self._core, "was aborted"))
+    _abort(self, "was aborted")
+
+
+def leave(self: Communicator, error: BaseException) -> None:
+    """Abort a communicator whose block an exception leaves: the other ranks hear of that. Local."""
+    Voice.leaves(error)  # first: who finds the communicator aborted must find out why
+    _abort(self, f"was left by {told(error)}")
+
+
+def _abort(self: Communicator, why: str) -> None:
+    self._core.calls.fail(aborted(self._core, why))
     self._core.lanes.device.abandon()  # another thread may be at it
     if self._node is not None:
         self._node.abort()

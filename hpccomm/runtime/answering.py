@@ -63,6 +63,11 @@ def note(**facts: object) -> None:
     _about.update(facts)
 
 
+def noted(fact: str) -> Any:
+    """Return a fact that was given to `note`; None without one."""
+    return _about.get(fact)
+
+
 def note_exit() -> None:
     """Answer from now on that the program of this process has ended."""
     note(leaving=True)

@@ -35,6 +35,9 @@ _blocked_before: dict[int, set[signal.Signals | int]] = {}  # of threads that ar
 LAST_SECONDS = 2.0
 """Seconds for the last writes if hpccomm ends the process."""
 
+PATIENCE_SECONDS = LAST_SECONDS + 2.0
+"""How long an end may take in all: those writes, and the launcher."""
+
 
 class Status(IntEnum):
     """Why a process has ended. ``sys.exit(n)`` of the program stays n."""
@@ -54,6 +57,14 @@ class Status(IntEnum):
     """At the command line: what reads standard output has ended (``hpccomm show FILE | head``)."""
     TERMINATED = 143
     """SIGTERM."""
+
+
+def status_of(error: BaseException) -> int:
+    """Return the status of a process that an exception ends, as Python and this module have it."""
+    if isinstance(error, SystemExit):
+        code = error.code
+        return 0 if code is None else code & 0xFF if isinstance(code, int) else 1
+    return Status.INTERRUPTED if isinstance(error, KeyboardInterrupt) else Status.RAISED
 
 
 @contextmanager
@@ -244,9 +255,13 @@ class Voice:
     before : callable
         ``before(what)`` returns how many ranks have said something before this one says it. It may ask
         them, which takes up to half a second.
+    leaves : callable
+        ``leaves(error)`` tells the other ranks, and who reads, of an exception that leaves the block of
+        a communicator. It may take half a second.
     """
 
     before: Callable[[str], int] = staticmethod(lambda _: 0)
+    leaves: Callable[[BaseException], None] = staticmethod(lambda _: None)
 
 
 def write_stderr(text: str) -> None:

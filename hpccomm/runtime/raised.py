@@ -5,17 +5,19 @@ The exits (`hpccomm.backends.bootstrap.shutdown`) and dumps use it.
 
 import re
 import traceback
-from collections.abc import Iterator, Mapping
-from types import FrameType, TracebackType
+from collections.abc import Mapping, Sequence
+from types import FrameType
 from typing import Any
 
-from hpccomm.runtime import dump
-from hpccomm.runtime.recorder import PACKAGE, in_standard, in_words, mishap, site_of_traceback
+from hpccomm.errors import CommunicationError
+from hpccomm.runtime import answering, dump
+from hpccomm.runtime.lifetime import status_of
+from hpccomm.runtime.recorder import in_words, mishap, of_program, site_of_traceback
 from hpccomm.settings import read
 from hpccomm.units import ranks_named
 
-MOST_FRAMES = 4
-"""Lines of the program that are printed of a traceback; of more, one of the outermost and two of the innermost."""
+MOST_FRAMES = 20
+"""Frames of the program that are printed of a traceback; of more, as of a recursion, the outermost and the innermost."""
 
 WITH_SOURCE = 2
 """The most of them to print with their text; further ones only with the innermost."""
@@ -27,34 +29,47 @@ MOST_OTHERS = 2
 """Other errors of other ranks that are printed."""
 
 
-def note(error: BaseException, where: TracebackType | None) -> Mapping[str, Any]:
-    """Store the exception that ends the process, for dump and other ranks; return the facts."""
-    kept = mishap(error, site_of_traceback(where)).facts()
-    stack = "".join(traceback.format_exception(type(error), error, where))
-    dump.process.raised = {**kept, "stack": stack}
+def note(error: BaseException) -> Mapping[str, Any]:
+    """Store the exception that ends the process, for dump and other ranks; return the facts.
+
+    Among them are ``"order"``, by which ranks know the first exception of the job, the ``"status"``
+    with which the process ends by it, and as ``"own"`` whether it is the program's: not a failure that
+    other ranks have as well.
+    """
+    kept = mishap(error, site_of_traceback(error.__traceback__)).facts()
+    dump.process.raised = {**kept, "stack": "".join(traceback.format_exception(error))}
     dump.process.reason = dump.process.reason or in_words(error)
-    return kept
+    facts = {
+        **kept,
+        "order": answering.say("its exception"),
+        "status": int(status_of(error)),
+        "own": not isinstance(error, CommunicationError),
+    }
+    answering.note(raised=facts)
+    return facts
 
 
-def report(error: BaseException, where: TracebackType | None) -> list[str]:
-    """Return the lines that are printed: the program's frames, and the error.
+def told(error: BaseException) -> str:
+    """Return an error in words, with the line of the program that it came from."""
+    facts = mishap(error, site_of_traceback(error.__traceback__)).facts()
+    at = f" at {facts['site']}" if facts["site"] else ""
+    return f"{facts['error']}{at}"
+
+
+def report(error: BaseException) -> list[str]:
+    """Return the lines that are printed: the frames of the program, none of libraries, and the error.
 
     ``HPCCOMM_DEBUG`` shows all frames, and every word.
     """
     if read("HPCCOMM_DEBUG"):
-        return "".join(traceback.format_exception(type(error), error, where)).splitlines()
-    frames = list(_of_program(where)) or list(traceback.walk_tb(where))
-    lines = []
-    left = len(frames) - MOST_FRAMES + 1 if len(frames) > MOST_FRAMES else 0
-    for number, (frame, line) in enumerate(frames):
-        if left and number == 1:
-            lines.append(f"  ... {left} more (HPCCOMM_DEBUG=1 shows them) ...")
-        if 1 <= number <= left:
-            continue
-        each = traceback.FrameSummary(frame.f_code.co_filename, line, frame.f_code.co_name)
-        lines.append(f'  File "{each.filename}", line {line}, in {each.name}')
-        if each.line and (len(frames) <= WITH_SOURCE or number == len(frames) - 1):
-            lines.append(f"    {each.line}")
+        return "".join(traceback.format_exception(error)).splitlines()
+    stack = list(traceback.walk_tb(error.__traceback__))
+    own = [each for each in stack if of_program(each[0].f_code.co_filename)] or stack
+    half = MOST_FRAMES // 2
+    lines = _formatted(own if len(own) <= MOST_FRAMES else own[:half])
+    if len(own) > MOST_FRAMES:
+        lines.append(f"  ... {len(own) - MOST_FRAMES} more (HPCCOMM_DEBUG=1 shows them) ...")
+        lines += _formatted(own[-half:])
     words = "".join(traceback.format_exception_only(error)).splitlines()
     most = max(1, MOST_LINES - len(lines))
     lines += words[:most]
@@ -64,6 +79,18 @@ def report(error: BaseException, where: TracebackType | None) -> list[str]:
     if cause is not None and str(cause) not in str(error):
         lines[-1] += f" (caused by {in_words(cause).splitlines()[0]})"
     return ["Traceback (most recent call last):", *lines]
+
+
+def _formatted(stack: Sequence[tuple[FrameType, int]]) -> list[str]:
+    """Return the lines of frames: of few ones with their text, of more the last one alone."""
+    frames = traceback.StackSummary()
+    for number, (frame, line) in enumerate(stack, 1):
+        text = (
+            None if len(stack) <= WITH_SOURCE or number == len(stack) else ""
+        )  # None is looked up
+        code = frame.f_code
+        frames.append(traceback.FrameSummary(code.co_filename, line, code.co_name, line=text))
+    return "".join(frames.format()).splitlines()
 
 
 def beside(mine: Mapping[str, Any], others: Mapping[int, Mapping[str, Any]]) -> str:
@@ -83,13 +110,3 @@ def beside(mine: Mapping[str, Any], others: Mapping[int, Mapping[str, Any]]) -> 
 def _kind(words: str) -> str:
     """Return an error's words without numbers: ranks, processes and bytes differ."""
     return re.sub(r"\d+", "#", words)
-
-
-def _of_program(where: TracebackType | None) -> Iterator[tuple[FrameType, int]]:
-    """Yield the frames of a traceback that are not hpccomm's, nor Python's own within a call of hpccomm."""
-    within = False
-    for frame, line in traceback.walk_tb(where):
-        file = frame.f_code.co_filename
-        within = file.startswith((PACKAGE, "<frozen ")) or (within and in_standard(frame))
-        if not within:
-            yield frame, line

@@ -175,13 +175,16 @@ def site_of(frame: FrameType | None) -> Site | None:
 
 
 def site_of_traceback(where: TracebackType | None) -> Site | None:
-    """Return the innermost place of a traceback that is the program's."""
-    site = None
+    """Return the innermost place of a traceback that is the program's; of a library if there is no such."""
+    site: Site | None = None
+    own: Site | None = None
     while where is not None:
-        if _of_program(where.tb_frame.f_code.co_filename):
+        file = where.tb_frame.f_code.co_filename
+        if _outside_hpccomm(file):
             site = where.tb_frame.f_code, where.tb_lasti
+            own = site if of_program(file) else own
         where = where.tb_next
-    return site
+    return own or site
 
 
 def described(site: Site | None, moment: float | None = None) -> str:
@@ -244,15 +247,20 @@ def doing() -> str:
 
 def own_frame(frame: FrameType | None) -> FrameType | None:
     """Return the innermost frame outside hpccomm and the standard library."""
-    while frame is not None and not _of_program(frame.f_code.co_filename):
+    while frame is not None and not _outside_hpccomm(frame.f_code.co_filename):
         frame = frame.f_back
     return frame
 
 
 @cache
-def _of_program(file: str) -> bool:
+def _outside_hpccomm(file: str) -> bool:
     """Whether a file is outside hpccomm and the standard library."""
     return not _of_standard(file) and not file.startswith(PACKAGE)
+
+
+def of_program(file: str) -> bool:
+    """Whether a file is the program's: outside hpccomm, Python's own library and what is installed."""
+    return _outside_hpccomm(file) and "-packages" not in file
 
 
 def in_standard(frame: FrameType) -> bool:

@@ -105,6 +105,12 @@ def raised(seconds: float) -> dict[int, Facts]:
         time.sleep(LOOK_SECONDS)
 
 
+def first(others: Mapping[int, Facts], own: Facts | None) -> Facts | None:
+    """Return the earliest of the exceptions of this rank and the others; None if there is none."""
+    every = [*others.values(), *([] if own is None else [own])]
+    return min(every, key=lambda each: tuple(each["order"]), default=None)
+
+
 def tell_end(why: str) -> None:
     """Tell the other ranks that this one ends the job, and why: they need not say that they end."""
     _ask_all({"end": why})

@@ -11,22 +11,26 @@ import signal
 import sys
 import threading
 import time
-import traceback
 from collections.abc import Callable
 from types import FrameType, TracebackType
 from typing import Any, NoReturn
 
 from hpccomm.backends.bootstrap import libmpi, presence, status
 from hpccomm.backends.bootstrap.node_sockets import refuse
-from hpccomm.errors import PeerLost
+from hpccomm.contracts.side import Facts
+from hpccomm.errors import HpccommError, PeerLost
 from hpccomm.runtime import answering, lifetime, raised
 from hpccomm.runtime.dump import meaning, process
-from hpccomm.runtime.lifetime import Status, Voice, write_stderr
-from hpccomm.runtime.recorder import PACKAGE, frames, in_standard
+from hpccomm.runtime.lifetime import (
+    PATIENCE_SECONDS,
+    Status,
+    Voice,
+    status_of,
+    write_stderr,
+)
+from hpccomm.runtime.recorder import PACKAGE, described, frames, in_standard, in_words, site_of
 from hpccomm.runtime.watchdog import watch
 
-ABORT_SECONDS = 2.0
-"""How long MPI may take to end the job, before this process ends by itself."""
 ALONE_SECONDS = 2.0
 """How long a rank that exits with a status other than 0 waits in ``MPI_Finalize`` for the others."""
 SETTLE_SECONDS = 0.05
@@ -46,14 +50,11 @@ FOLLOWED_SECONDS = 0.3
 LOOK_SECONDS = 0.25
 LOST_SECONDS = 1.0
 """A rank that has been gone for so long will not come to ``MPI_Finalize`` any more."""
-PATIENCE_SECONDS = lifetime.LAST_SECONDS + ABORT_SECONDS
-"""How long an end may take in all."""
 HANDLED_SECONDS = 1.0
 """A signal that the main thread has not handled by then finds it inside a library."""
 TOGETHER_SECONDS = 0.5
 """Python may handle a signal before the thread beside hears of it, and two at once."""
 
-_exit_now = os._exit
 _ending = threading.Lock()
 _ender = 0  # the thread that ends the process
 _lost = ""  # what the uncaught error says that tells of a lost rank
@@ -73,8 +74,7 @@ def install(mpi: Any) -> None:
     _main = _MainThread(mpi)
     watch(_main)
     owner, rank = os.getpid(), mpi.COMM_WORLD.rank
-    _hook_exceptions(mpi, owner)
-    _hook_exit(mpi, owner, rank)
+    _Exceptions(mpi)
     if threading.current_thread() is threading.main_thread():
         _hook_signals(owner, rank)
 
@@ -102,6 +102,9 @@ class _MainThread:
 def end_job(mpi: Any, reason: str, with_status: int) -> NoReturn:
     """End all processes of the job with an exit status. From any thread."""
     words = f"rank {mpi.COMM_WORLD.rank} ends the job: {reason}"
+    first = presence.first(presence.raised(0.0), answering.noted("raised"))
+    if first is not None and first["own"]:  # what the others raise follows from it
+        with_status = first["status"]
     _begin(with_status, words)
     if presence.said_before("that it ends the job", end=words):
         # The first one may still be about to write why. It ends this one.
@@ -133,12 +136,12 @@ def end_process(last_words: str, with_status: int) -> NoReturn:
         write_stderr(last_words)
     if with_status == Status.TERMINATED:
         time.sleep(max(0.0, begun + TERMINATED_SECONDS - time.monotonic()))
-    _exit_now(with_status)
+    os._exit(with_status)
 
 
 def _abort(mpi: Any, with_status: int) -> NoReturn:
     libmpi.abort(mpi, with_status)
-    _exit_now(with_status)
+    os._exit(with_status)
 
 
 def _begin(with_status: int, last_words: str) -> None:
@@ -147,11 +150,11 @@ def _begin(with_status: int, last_words: str) -> None:
     if not _ending.acquire(blocking=False):
         if not _ends_here():
             time.sleep(2 * PATIENCE_SECONDS)
-        _exit_now(with_status)
+        os._exit(with_status)
     _ender = threading.get_ident()
     process.ended = last_words.removeprefix("hpccomm: ")
     with contextlib.suppress(RuntimeError):  # too late for threads
-        patience = threading.Timer(PATIENCE_SECONDS, _exit_now, (with_status,))
+        patience = threading.Timer(PATIENCE_SECONDS, os._exit, (with_status,))
         patience.daemon = True
         patience.start()
     lifetime.write_last(with_status)
@@ -245,7 +248,7 @@ def leave_now(with_status: int) -> NoReturn:
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(AttributeError, OSError, ValueError):
             stream.flush()
-    _exit_now(with_status)
+    os._exit(with_status)
 
 
 def _settle(mpi: Any) -> None:
@@ -257,54 +260,75 @@ def _settle(mpi: Any) -> None:
             time.sleep(0.001)
 
 
-# Exceptions and exits.
+# Exceptions.
 
 
-def _hook_exceptions(mpi: Any, owner: int) -> None:
-    previous = sys.excepthook
+class _Exceptions:
+    """Tells the other ranks of an exception that ends this one's program. The first of the job is printed, and ends it."""
 
-    def hook(kind: type[BaseException], error: BaseException, where: TracebackType | None) -> None:
-        global _lost
-        if mpi.Is_finalized() or owner != os.getpid() or not status.uncaught(error):
-            previous(kind, error, where)
+    def __init__(self, mpi: Any) -> None:
+        self._mpi, self._owner = mpi, os.getpid()
+        self._seen: BaseException | None = None
+        self._printed: BaseException | None = None
+        self._previous, sys.excepthook = sys.excepthook, self._uncaught
+        Voice.leaves = self._leaves
+
+    def _leaves(self, error: BaseException) -> None:
+        """Tell of an exception that leaves the block of a communicator. Its rank may take its time to the end."""
+        if not self._concerned() or self._seen is error or not status.in_main_thread():
             return
-        rank = mpi.COMM_WORLD.rank
-        if issubclass(kind, KeyboardInterrupt):
-            last = None
-            for frame, line in traceback.walk_tb(where):
-                if not frame.f_code.co_filename.startswith((PACKAGE, "<frozen ")):
-                    last = f" at {frame.f_code.co_filename}, line {line}"
-            end_process(f"hpccomm: rank {rank} was interrupted{last or ''}", Status.INTERRUPTED)
+        if isinstance(error, SystemExit):
+            status.note(status_of(error))
+        self._tell(error, at_once=not isinstance(error, HpccommError | KeyboardInterrupt))
+
+    def _uncaught(
+        self, kind: type[BaseException], error: BaseException, where: TracebackType | None
+    ) -> None:
+        """End the job: in place of ``sys.excepthook``."""
+        global _lost
+        if not self._concerned() or not status.uncaught(error):
+            self._previous(kind, error, where)
+            return
+        rank = self._mpi.COMM_WORLD.rank
+        if isinstance(error, KeyboardInterrupt):
+            at = raised.told(error).removeprefix(in_words(error))
+            end_process(f"hpccomm: rank {rank} was interrupted{at}", Status.INTERRUPTED)
         if isinstance(error, PeerLost):  # no second traceback beside the lost rank's own
             _lost = f", after {kind.__name__}: {error}"
             time.sleep(FOLLOWED_SECONDS)
-        facts = {**raised.note(error, where), "order": answering.say("its exception")}
-        answering.note(raised=facts)
-        others = presence.raised(GATHERED_SECONDS)
-        if any(tuple(each["order"]) < facts["order"] for each in others.values()):
+        facts, others = self._tell(error, at_once=False)
+        if presence.first(others, facts) is not facts:
             time.sleep(PATIENCE_SECONDS)  # that one tells of this error as well, and ends the job
-        lines = "\n".join(raised.report(error, where))
-        write_stderr(f"hpccomm: rank {rank} raised:\n{lines}".rstrip())
-        end_job(mpi, f"{kind.__name__} was not caught{raised.beside(facts, others)}", Status.RAISED)
+        self._print(error)
+        end_job(
+            self._mpi,
+            f"{kind.__name__} was not caught{raised.beside(facts, others)}",
+            Status.RAISED,
+        )
 
-    sys.excepthook = hook
+    def _concerned(self) -> bool:
+        return not self._mpi.Is_finalized() and self._owner == os.getpid()
 
+    def _tell(self, error: BaseException, *, at_once: bool) -> tuple[Facts, dict[int, Facts]]:
+        """Tell the other ranks; return this rank's facts and theirs. The first rank may print it at once."""
+        self._seen, facts = error, raised.note(error)
+        others = presence.raised(GATHERED_SECONDS)
+        if at_once and presence.first(others, facts) is facts:
+            self._print(error)
+        return facts, others
 
-def _hook_exit(mpi: Any, owner: int, rank: int) -> None:
-    def leave(status: int) -> NoReturn:
-        """Exit to the system with specified status, without normal exit processing."""
-        status &= 0xFF  # as the system does
-        if os.getpid() == owner and not mpi.Is_finalized():
-            last_words = (
-                f"hpccomm: rank {rank} leaves by os._exit({status}), without finalising MPI"
-            )
-            if status:
-                end_with(mpi, last_words, status)
-            write_stderr(last_words)
-            libmpi.sign_off()  # else launchers end the others, one of them without a word
-        _exit_now(status)
-
-    os._exit = leave
+    def _print(self, error: BaseException) -> None:
+        """Print an exception, once; it says why the job ends."""
+        if self._printed is error:
+            return
+        self._printed, rank = error, self._mpi.COMM_WORLD.rank
+        answering.say("why the job ends")
+        if isinstance(error, SystemExit):
+            at = raised.told(error).removeprefix(in_words(error))
+            write_stderr(f"hpccomm: rank {rank} exits with status {status_of(error)}{at}")
+        else:
+            lines = "\n".join(raised.report(error))
+            write_stderr(f"hpccomm: rank {rank} raised:\n{lines}".rstrip())
 
 
 # Signals.
@@ -389,7 +413,7 @@ def _whereabouts() -> str:
     frame = _main_frame()
     while frame is not None and frame.f_code.co_filename.startswith(PACKAGE):
         frame = frame.f_back
-    return "" if frame is None else f" at {frame.f_code.co_filename}, line {frame.f_lineno}"
+    return "" if frame is None else f" at {described(site_of(frame))}"
 
 
 def _in_a_call() -> bool:

@@ -16,6 +16,7 @@ from typing import Any, NoReturn
 
 from hpccomm.backends.bootstrap import presence
 from hpccomm.runtime import answering, raised
+from hpccomm.runtime.lifetime import Status, status_of
 from hpccomm.runtime.recorder import described, frames, in_standard, own_frame, site_of
 
 _known: int | None = None
@@ -33,13 +34,6 @@ def note(status: int) -> None:
     _known = status
 
 
-def as_status(code: object) -> int:
-    """Return the exit status of ``sys.exit(code)``."""
-    if code is None:
-        return 0
-    return code & 0xFF if isinstance(code, int) else 1
-
-
 def _watch_code() -> None:
     """Take note of the code of a ``SystemExit`` when the interpreter itself asks for it, to end the process.
 
@@ -54,11 +48,11 @@ def _watch_code() -> None:
 
     def asked(error: SystemExit) -> object:
         value: object = code.__get__(error)
-        if _in_main_thread():
+        if in_main_thread():
             try:
                 sys._getframe(1)  # noqa: SLF001 (documented so)
             except ValueError:  # no reader is left: only the interpreter runs
-                note(as_status(value))
+                note(status_of(error))
         return value
 
     names[0]["code"] = property(asked, code.__set__, code.__delete__, code.__doc__)
@@ -70,7 +64,8 @@ def _exit(status: Any = None, /) -> NoReturn:
     raise SystemExit(status)
 
 
-def _in_main_thread() -> bool:
+def in_main_thread() -> bool:
+    """Whether the main thread asks."""
     return threading.get_ident() == threading.main_thread().ident
 
 
@@ -95,8 +90,8 @@ def watch_for_it() -> None:
 
     def hook(kind: type[BaseException], error: BaseException, where: TracebackType | None) -> None:
         if uncaught(error):
-            note(1)
-            raised.note(error, where)
+            note(status_of(error))
+            raised.note(error)
         previous(kind, error, where)
 
     sys.excepthook = hook
@@ -109,7 +104,7 @@ def watch_for_it() -> None:
 
 def _also(report: Callable[[object], None]) -> Callable[[object], None]:
     def set_abort_status(status: object) -> None:
-        note(as_status(status.code if isinstance(status, SystemExit) else 1))
+        note(status_of(status) if isinstance(status, SystemExit) else Status.RAISED)
         report(status)
 
     return set_abort_status
