@@ -1,12 +1,9 @@
 """Records of calls, conclusions about waiting ones, and dumps."""
 
-import fcntl
 import gc
 import json
 import logging
-import os
 import platform
-import resource
 import subprocess
 import sys
 import tempfile
@@ -283,30 +280,6 @@ step(comm, x)
     assert any("all_reduce" in stack for stack in dump["stacks"])
 
 
-def test_a_signal_is_one_dump_though_its_stack_comes_in_pieces(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """CPython's faulthandler.c calls write() for each part of a line."""
-    written: list[str] = []
-    monkeypatch.setattr(dump, "dump", lambda reason: written.append(reason))
-    monkeypatch.setattr(dump, "QUIET_SECONDS", 60)
-    reading, writing = os.pipe()
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    high = fcntl.fcntl(reading, fcntl.F_DUPFD, 1024)  # beyond what select() takes
-    os.close(reading)
-    serving = threading.Thread(target=dump._serve, args=(high,))
-    serving.start()
-    for piece in (b"Stack", b" (most recent", b" call first):\n"):
-        os.write(writing, piece)
-        time.sleep(0.01)
-    os.close(writing)
-    serving.join(30)
-    os.close(high)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-    assert written == ["SIGUSR1"]
-
-
 def test_nothing_is_written_without_a_directory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -399,5 +372,5 @@ def test_a_logging_handler_that_raises_ends_neither_a_call_nor_the_watchdog(
         assert {type(each) for each in run_ranks(2, main)} == {RankMismatch}
     finally:
         logger.removeHandler(handler)
-    assert any(thread.name == "hpccomm-watch" for thread in threading.enumerate())
+    assert any(thread.name == "hpccomm-service" for thread in threading.enumerate())
     assert "a logging handler failed on it: OSError('its disk is full')" in capfd.readouterr().err

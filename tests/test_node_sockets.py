@@ -17,9 +17,11 @@ from hpccomm.contracts.side import ANSWERED, GONE, SILENT, STOPPED
 
 LARGE = 2_000_000
 SERVES = f"""
-import ctypes, os, sys
-from hpccomm.backends.bootstrap.node_sockets import refuse, serve
+import ctypes, os, signal, sys
+from hpccomm.backends.bootstrap.node_asking import ask
+from hpccomm.backends.bootstrap.node_sockets import Address, network, refuse, serve
 from hpccomm.runtime.answering import register
+from hpccomm.runtime.service import on_signal, service
 
 class Rank:
     def answer(self, question):
@@ -29,12 +31,27 @@ class Late:
     def __del__(self, pause=ctypes.PyDLL(None).pause):
         pause()  # as MPI may, which is finalised when Python ends
 
+class Asks:
+    def look(self, now):
+        global asks
+        asked, asks = asks, None
+        if asked:
+            print("asks", flush=True)
+            name, pid = asked.split()
+            other = {{3: Address(name, int(pid), "here", network())}}
+            print(ask(other, {{"comm": "a communicator", "what": ""}}, 60)[3].state, flush=True)
+
 late = Late()
 rank = Rank()
+asks, looks = None, Asks()
 register("a communicator", 3, rank.answer)
 assert serve() == serve()
 print(serve().name, flush=True)
+on_signal(signal.SIGUSR2, lambda *_: None, lambda: print("acts", flush=True))
+service.watch(looks.look)
 for line in sys.stdin:
+    if line.startswith("ask "):
+        asks = line[4:]
     if line == "hold\\n":
         ctypes.PyDLL(None).sleep(60)  # holds the interpreter's lock
     if line == "exit\\n":
@@ -127,6 +144,21 @@ def test_one_that_holds_the_interpreter_is_silent_and_keeps_no_other_from_answer
         1: SILENT,
         3: ANSWERED,
     }
+
+
+def test_one_that_asks_answers_and_acts_on_signals_meanwhile(start: Start) -> None:
+    asks, address = start()
+    other, of_other = start()
+    other.send_signal(signal.SIGSTOP)
+    os.waitpid(other.pid, os.WUNTRACED)
+    tell(asks, f"ask {of_other[3].name} {other.pid}")
+    assert asks.stdout is not None
+    assert asks.stdout.readline() == "asks\n"
+    assert ask(address, QUESTION, LONG)[3].state == ANSWERED
+    asks.send_signal(signal.SIGUSR2)
+    assert asks.stdout.readline() == "acts\n"
+    other.send_signal(signal.SIGCONT)
+    assert asks.stdout.readline() == f"{ANSWERED}\n"
 
 
 def test_one_that_has_come_to_its_end_is_known_as_such(start: Start) -> None:

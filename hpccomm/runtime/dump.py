@@ -6,12 +6,10 @@ have its names.
 """
 
 import contextlib
-import faulthandler
 import json
 import logging
 import os
 import platform
-import select
 import signal
 import threading
 import time
@@ -22,7 +20,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from hpccomm import __version__
-from hpccomm.runtime.lifetime import Voice, after_fork, start_thread
+from hpccomm.runtime.lifetime import Voice, after_fork
 from hpccomm.runtime.recorder import (
     DEVICE,
     CallRecord,
@@ -33,6 +31,7 @@ from hpccomm.runtime.recorder import (
     stacks,
     unix_ns,
 )
+from hpccomm.runtime.service import on_signal
 
 logger = logging.getLogger("hpccomm")
 
@@ -242,48 +241,28 @@ def _frame(site: Any) -> dict[str, object]:
     return {"name": code.co_qualname, "filename": code.co_filename, "line": line_of(site)}
 
 
-# SIGUSR1 dumps the last calls, even if the main thread is stuck.
-#
-# Python runs signal handlers in the main thread, between two instructions: never, while that is blocked in a
-# library. faulthandler's handler runs at once and needs no lock. It writes to a pipe, which wakes a thread.
-
-QUIET_SECONDS = 0.05
-"""Nothing more comes of a signal after so long."""
-
-_installed = False
-
-
 def install() -> None:
-    """Take SIGUSR1, unless the program has a use for it. Idempotent."""
-    global _installed
-    if _installed or signal.getsignal(signal.SIGUSR1) is not signal.SIG_DFL:
-        return
-    reading, writing = os.pipe()
-    if start_thread("hpccomm-dump", _serve, reading):
-        faulthandler.register(signal.SIGUSR1, file=writing, all_threads=False)
-        _installed = True
+    """Dump the last calls at SIGUSR1, unless the program has a use for it. In the main thread.
+
+    That may be stuck in a library: the service thread writes the dump.
+    """
+    main = threading.current_thread() is threading.main_thread()
+    if main and signal.getsignal(signal.SIGUSR1) is signal.SIG_DFL:
+        on_signal(signal.SIGUSR1, lambda *_: None, _asked)
+        signal.siginterrupt(signal.SIGUSR1, False)  # a library's call goes on
 
 
-def _serve(reading: int) -> None:
-    pipe = select.poll()  # select takes no file whose number is above 1023
-    pipe.register(reading, select.POLLIN)
-    while os.read(reading, 1 << 16):
-        # The handler writes a stack in pieces: all of them are one signal.
-        while pipe.poll(1000 * QUIET_SECONDS) and os.read(reading, 1 << 16):
-            pass
-        try:
-            dump(reason="SIGUSR1")
-        except Exception as error:  # noqa: BLE001 (the next signal must still be heard)
-            logger.warning("the last calls could not be written: %r", error)
+def _asked() -> None:
+    try:
+        dump(reason="SIGUSR1")
+    except Exception as error:  # noqa: BLE001 (the next signal must still be heard)
+        logger.warning("the last calls could not be written: %r", error)
 
 
 @after_fork
 def _after_fork() -> None:
     # The child has other calls, if any, and leaves the parent's file alone.
-    global _communicators, _writing, _told, _installed
+    global _communicators, _writing, _told
     process.rank, process.size, process.job, process.directory, process.reason = 0, 1, "", "", ""
     process.raised, process.ended = None, ""
     _communicators, _writing, _told = weakref.WeakSet(), threading.Lock(), False
-    if _installed:  # the thread is the parent's, and so is what the pipe wakes
-        _installed = False
-        faulthandler.unregister(signal.SIGUSR1)

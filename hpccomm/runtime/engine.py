@@ -39,9 +39,9 @@ from hpccomm.runtime.recorder import (
     waited,
 )
 from hpccomm.runtime.reports import Tally
+from hpccomm.runtime.service import service
 from hpccomm.runtime.state import CallState
 from hpccomm.runtime.waiting import drive, spun, wait
-from hpccomm.runtime.watchdog import watch
 from hpccomm.runtime.work import Work
 from hpccomm.settings import Settings
 
@@ -99,7 +99,7 @@ class CallEngine(CallState):
         )
         self.record = record if settings.record else forget
         self._operating: dict[tuple[str, int, int, bool], Issue] = {}
-        watch(self)
+        service.watch(self.look)
         register(self.origin.uid, self.origin.rank, self.answer)
         dump.add(self)
         with _everyone_lock:

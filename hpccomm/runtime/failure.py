@@ -7,6 +7,7 @@ import logging
 import threading
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, NoReturn
 
 from hpccomm.contracts.backend import Backend
@@ -21,6 +22,7 @@ from hpccomm.errors import (
 from hpccomm.runtime import dump, lifetime
 from hpccomm.runtime.recorder import ERROR, SEQUENCE, CallRecord, in_words, place, unnotice
 from hpccomm.runtime.reports import AbortHook, Hooks, Reports
+from hpccomm.runtime.service import service
 from hpccomm.runtime.waiting import Gate
 
 if TYPE_CHECKING:
@@ -122,6 +124,10 @@ class Failure:
             unnotice()
         if isinstance(error, PeerLost) and self._backend.survival is not None:
             self._backend.survival.release()  # no other rank may wait for this one
+        service.aside(partial(self._end, error))
+
+    def _end(self, error: BaseException) -> None:
+        """Release what the communicator has, call the hooks, and write the dump."""
         for release in self.releases:
             try:
                 release()

@@ -19,7 +19,7 @@ import threading
 import weakref
 from collections.abc import Sequence
 from math import inf
-from time import perf_counter, sleep
+from time import perf_counter
 
 from hpccomm.contracts.side import ANSWERED, Answer, Facts
 from hpccomm.errors import CollectiveTimeout, CommunicationError, PeerLost, RankMismatch, peers_lost
@@ -37,6 +37,7 @@ from hpccomm.runtime.recorder import (
     place,
     waited,
 )
+from hpccomm.runtime.service import service
 from hpccomm.runtime.state import CallState, between_ranks
 from hpccomm.runtime.traffic import followed, waits_for_itself
 from hpccomm.runtime.verdict import Verdict, judge
@@ -214,7 +215,7 @@ class Inquiry:
             return Verdict((), (origin.rank,), (), (), (), (), text) if text else None
         if side is None or not others:
             return None
-        with self._lock:
+        with service.holding(self._lock):
             if entry is not self._entry:
                 self._entry, self.answers = entry, {}
             question = {"comm": origin.uid, "collective": entry[NUMBER], "from": origin.rank}
@@ -345,7 +346,7 @@ class Inquiry:
             calls.backend.survival.release()
         until = perf_counter() + seconds
         while calls.waiting() is entry and perf_counter() < until:
-            sleep(RELEASE_PAUSE)
+            service.rest(RELEASE_PAUSE)
         if calls.waiting() is entry:
             self._end_job(entry, error, CANNOT_LEAVE)
 

@@ -8,12 +8,17 @@ import os
 import selectors
 import socket
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 from hpccomm.backends.bootstrap.node_sockets import Address, credentials, packed, receive
 from hpccomm.contracts.side import ANSWERED, GONE, SILENT, STOPPED, Answer, Facts
+from hpccomm.runtime.service import service
+
+PAUSE_SECONDS = 0.002
+"""How long who waits for answers from other nodes too waits between two looks."""
 
 RETRY_SECONDS = 0.01
 """When a process that had too many questions at once is asked again."""
@@ -30,59 +35,35 @@ class _Asked:
     received: bytearray = field(default_factory=bytearray)
 
 
-class Asking:
-    """Questions to several processes of this node at the same time.
-
-    Parameters
-    ----------
-    addresses : mapping
-        Whom to ask, by rank.
-    question : mapping
-        What to ask; each gets its own rank with it.
-
-    Attributes
-    ----------
-    answers : dict
-        The answers so far, by rank.
-    """
+class _Asking:
+    """Questions to several processes of this node at the same time."""
 
     def __init__(self, addresses: Mapping[int, Address], question: Facts) -> None:
         self.answers: dict[int, Answer] = {}
-        self._selector = selectors.PollSelector()  # which needs no file of its own
+        self._descriptors = service.descriptors()
         self._unconnected = [
             _Asked(rank, address, memoryview(packed({**question, "rank": rank})))
             for rank, address in addresses.items()
         ]
         self._connected: dict[int, _Asked] = {}
 
-    def turn(self, seconds: float) -> bool:
-        """Move on as far as it goes, waiting at most so long for something to move.
-
-        Returns
-        -------
-        bool
-            Whether all have answered, or cannot.
-        """
+    def over(self) -> bool:
+        """Begin what has not begun; return whether all have answered, or cannot."""
         retried, self._unconnected = self._unconnected, []
         for asked in retried:
             self._connect(asked)
-        if self._unconnected:
-            seconds = min(seconds, RETRY_SECONDS)
-        if self._connected:
-            for key, _ in self._selector.select(seconds):
-                self._move(key.data)
-        elif self._unconnected:
-            time.sleep(seconds)
         return not self._connected and not self._unconnected
+
+    def wait(self, seconds: float) -> None:
+        """Wait at most so long for something to move, and move it."""
+        self._descriptors.turn(min(seconds, RETRY_SECONDS) if self._unconnected else seconds)
 
     def end(self) -> dict[int, Answer]:
         """Stop waiting for the others; return the outcome of each rank."""
         for asked in (*self._unconnected, *self._connected.values()):
             self.answers[asked.rank] = _unanswered(asked)
             if asked.wire is not None:
-                asked.wire.close()
-        self._selector.close()
-        self._unconnected, self._connected = [], {}
+                self._close(asked.wire)
         return self.answers
 
     def _connect(self, asked: _Asked) -> None:
@@ -107,7 +88,9 @@ class Asking:
             return
         asked.wire = connecting
         self._connected[asked.rank] = asked
-        self._selector.register(connecting, selectors.EVENT_READ | selectors.EVENT_WRITE, asked)
+        self._descriptors.hear(
+            connecting, partial(self._move, asked), selectors.EVENT_READ | selectors.EVENT_WRITE
+        )
 
     def _move(self, asked: _Asked) -> None:
         assert asked.wire is not None
@@ -115,7 +98,7 @@ class Asking:
             if asked.unsent:
                 asked.unsent = asked.unsent[asked.wire.send(asked.unsent) :]
                 if not asked.unsent:
-                    self._selector.modify(asked.wire, selectors.EVENT_READ, asked)
+                    self._descriptors.hear(asked.wire, partial(self._move, asked))
                 return
             facts = receive(asked.wire, asked.received)
             if facts is None:
@@ -126,18 +109,46 @@ class Asking:
         except (OSError, ValueError):  # it has ended by now
             answered = _unanswered(asked, refused=True)
         self.answers[asked.rank] = answered
-        self._selector.unregister(asked.wire)
-        asked.wire.close()
+        self._close(asked.wire)
         del self._connected[asked.rank]
 
+    def _close(self, wire: socket.socket) -> None:
+        self._descriptors.forget(wire)
+        wire.close()
 
-def ask(addresses: Mapping[int, Address], question: Facts, seconds: float) -> dict[int, Answer]:
-    """Ask processes of this node, all at the same time; blocks at most `seconds`."""
-    asking, deadline = Asking(addresses, question), time.monotonic() + seconds
-    while not asking.turn(max(0.0, deadline - time.monotonic())):
-        if time.monotonic() >= deadline:
-            break
-    return asking.end()
+
+def ask(
+    addresses: Mapping[int, Address],
+    question: Facts,
+    seconds: float,
+    others: Callable[[], bool] | None = None,
+) -> dict[int, Answer]:
+    """Ask processes of this node, all at the same time; blocks at most `seconds`.
+
+    Parameters
+    ----------
+    addresses : mapping
+        Whom to ask, by rank.
+    question : mapping
+        What to ask; each gets its own rank with it.
+    seconds : float
+        How long to wait for answers.
+    others : callable, optional
+        Moves questions on that go another way; returns whether these are answered. It is called
+        again and again.
+
+    Returns
+    -------
+    dict of int to Answer
+        The answers, by rank. Of a silent process it has what the kernel knows.
+    """
+    asking, until = _Asking(addresses, question), time.monotonic() + seconds
+    while True:
+        over = asking.over(), others is None or others()
+        left = until - time.monotonic()
+        if all(over) or left <= 0:
+            return asking.end()
+        asking.wait(left if others is None else min(left, PAUSE_SECONDS))
 
 
 def _unanswered(asked: _Asked, *, refused: bool = False) -> Answer:

@@ -1,7 +1,7 @@
 """Questions and answers between the processes of one node, through abstract Unix sockets.
 
 Such a socket is a name in the kernel without a file or port, and vanishes with its process. Each
-process serves one from a thread of its own, from before MPI starts, and answers only processes of
+process serves one from its service thread, from before MPI starts, and answers only processes of
 the same user. A connection carries one question and its answer, each as JSON after its length.
 
 `node_asking` asks through it.
@@ -19,21 +19,22 @@ import struct
 import threading
 import time
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import NamedTuple
 
 from hpccomm.backends.bootstrap.launch import job_key, launched
 from hpccomm.contracts.side import Facts
 from hpccomm.runtime.answering import answer
-from hpccomm.runtime.lifetime import after_fork, start_thread
+from hpccomm.runtime.lifetime import after_fork
+from hpccomm.runtime.service import service
 
 logger = logging.getLogger("hpccomm")
 
 LARGEST = 64 * 2**20
 """Bytes of the longest message that is taken."""
 IDLE_SECONDS = 30.0
-"""A connection that has been open for so long is closed: who asks waits no longer than that."""
+"""A connection that has been open for so long is closed at the next question: who asks waits no longer than that."""
 FULL_SECONDS = 0.1
 """How long a process that has too many open files leaves questions unanswered before it tries again."""
 
@@ -148,7 +149,7 @@ class _Connection:
 
 
 class NodeServer:
-    """Answers the questions of this node's processes, in a thread that never ends.
+    """Answers the questions of this node's processes, in the service thread.
 
     Parameters
     ----------
@@ -167,44 +168,29 @@ class NodeServer:
         self._socket.setblocking(False)
         self._socket.bind("\0" + name)
         self._socket.listen(4096)
-        self._connections: dict[int, _Connection] = {}
-        self._selector = selectors.DefaultSelector()
-        self._selector.register(self._socket, selectors.EVENT_READ)
+        self._connections: set[_Connection] = set()
         self.address = Address(name, os.getpid(), platform.node(), network())
-        if not start_thread("hpccomm-side", self._run):
+        service.hear(self._socket, self._accept)
+        if not service.start():
             self.close()
             raise OSError("the answering thread could not be started")
 
     def close(self) -> None:
         """Refuse questions from now on: soon no thread of Python's can answer."""
+        service.forget(self._socket)
         self._socket.close()
 
-    def forget(self) -> None:
+    def disown(self) -> None:
         """Close what a forked child has of its parent's server; the parent's continues."""
-        # Nothing is unregistered: the child shares the kernel's list of watched files.
-        self._selector.close()
         self._socket.close()
-        for each in self._connections.values():
+        for each in self._connections:
             each.wire.close()
 
-    def _run(self) -> None:
-        while True:
-            for key, _ in self._selector.select(IDLE_SECONDS if self._connections else None):
-                try:
-                    if key.fileobj is self._socket:
-                        self._accept()
-                    else:
-                        self._serve(key.data)
-                except Exception:  # the others must still be answered
-                    logger.exception("a question of another process could not be answered")
-                    if key.data is not None:
-                        self._close(key.data)
-            now = time.monotonic()
-            for each in tuple(self._connections.values()):
-                if now - each.opened > IDLE_SECONDS:
-                    self._close(each)
-
     def _accept(self) -> None:
+        now = time.monotonic()
+        for each in tuple(self._connections):
+            if now - each.opened > IDLE_SECONDS:
+                self._close(each)
         try:
             connected, _ = self._socket.accept()
         except OSError as error:  # who asked is gone, or this process ends
@@ -219,19 +205,20 @@ class NodeServer:
             connected.close()
             return
         connection = _Connection(connected)
-        self._connections[connected.fileno()] = connection
-        self._selector.register(connected, selectors.EVENT_READ, connection)
+        self._connections.add(connection)
+        service.hear(connected, partial(self._serve, connection))
 
     def _serve(self, connection: _Connection) -> None:
         """Read the question, or write the answer, as far as it goes."""
+        wire = connection.wire
         try:
             if connection.unsent is None:
-                question = receive(connection.wire, connection.received)
+                question = receive(wire, connection.received)
                 if question is None:
                     return
                 connection.unsent = memoryview(packed(answer(question)))
-                self._selector.modify(connection.wire, selectors.EVENT_WRITE, connection)
-            connection.unsent = connection.unsent[connection.wire.send(connection.unsent) :]
+                service.hear(wire, partial(self._serve, connection), selectors.EVENT_WRITE)
+            connection.unsent = connection.unsent[wire.send(connection.unsent) :]
         except BlockingIOError:
             return
         except (OSError, ValueError):  # who asked is gone, or is not one of us
@@ -241,9 +228,9 @@ class NodeServer:
             self._close(connection)
 
     def _close(self, connection: _Connection) -> None:
-        if self._connections.pop(connection.wire.fileno(), None) is not None:
-            self._selector.unregister(connection.wire)
-            connection.wire.close()
+        service.forget(connection.wire)
+        connection.wire.close()
+        self._connections.discard(connection)
 
 
 _server: NodeServer | None = None
@@ -285,7 +272,7 @@ def _after_fork() -> None:
     global _server, _lock
     _lock = threading.Lock()
     if _server is not None:
-        _server.forget()
+        _server.disown()
         _server = None
 
 

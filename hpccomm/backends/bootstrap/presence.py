@@ -19,7 +19,7 @@ from hpccomm.contracts.side import ANSWERED, SILENT, STOPPED, Answer, Facts
 from hpccomm.runtime import answering
 from hpccomm.runtime.answering import ended, say
 from hpccomm.runtime.lifetime import write_stderr
-from hpccomm.runtime.watchdog import watch
+from hpccomm.runtime.service import service
 from hpccomm.units import ranks_named
 
 ANSWER_SECONDS = 0.5
@@ -207,7 +207,7 @@ class JobArrival:
         self._began = time.perf_counter()
         self._until = self._began + self._timeout + START_SECONDS
         serve()
-        watch(self)
+        service.watch(self.look)
         answering.note_making(True)
         try:
             yield

@@ -11,7 +11,6 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable
 from types import FrameType, TracebackType
 from typing import Any, NoReturn
 
@@ -29,7 +28,7 @@ from hpccomm.runtime.lifetime import (
     write_stderr,
 )
 from hpccomm.runtime.recorder import PACKAGE, described, frames, in_standard, in_words, site_of
-from hpccomm.runtime.watchdog import watch
+from hpccomm.runtime.service import on_signal, service
 
 ALONE_SECONDS = 2.0
 """How long a rank that exits with a status other than 0 waits in ``MPI_Finalize`` for the others."""
@@ -53,7 +52,7 @@ LOST_SECONDS = 1.0
 HANDLED_SECONDS = 1.0
 """A signal that the main thread has not handled by then finds it inside a library."""
 TOGETHER_SECONDS = 0.5
-"""Python may handle a signal before the thread beside hears of it, and two at once."""
+"""Python may handle a signal before the service thread hears of it, and two at once."""
 
 _ending = threading.Lock()
 _ender = 0  # the thread that ends the process
@@ -72,11 +71,10 @@ def install(mpi: Any) -> None:
     global _main
     Voice.before = presence.said_before
     _main = _MainThread(mpi)
-    watch(_main)
-    owner, rank = os.getpid(), mpi.COMM_WORLD.rank
+    service.watch(_main.look)
     _Exceptions(mpi)
     if threading.current_thread() is threading.main_thread():
-        _hook_signals(owner, rank)
+        _hook_signals(mpi.COMM_WORLD.rank)
 
 
 class _MainThread:
@@ -99,6 +97,7 @@ class _MainThread:
 # The ends.
 
 
+@service.ends
 def end_job(mpi: Any, reason: str, with_status: int) -> NoReturn:
     """End all processes of the job with an exit status. From any thread."""
     words = f"rank {mpi.COMM_WORLD.rank} ends the job: {reason}"
@@ -114,6 +113,7 @@ def end_job(mpi: Any, reason: str, with_status: int) -> NoReturn:
     _abort(mpi, with_status)
 
 
+@service.ends
 def end_with(mpi: Any, last_words: str, with_status: int) -> NoReturn:
     """End this process, and the job with its status unless ranks are to survive the loss of one.
 
@@ -127,6 +127,7 @@ def end_with(mpi: Any, last_words: str, with_status: int) -> NoReturn:
     _abort(mpi, with_status)
 
 
+@service.ends
 def end_process(last_words: str, with_status: int) -> NoReturn:
     """End this process at once; the launcher ends the job where it should. From any thread."""
     begun = time.monotonic()
@@ -333,25 +334,17 @@ class _Exceptions:
 
 # Signals.
 
-Handler = Callable[[int, FrameType | None], Any]
 
-
-def _hook_signals(owner: int, rank: int) -> None:
-    """Install the handlers that the program has not, and the thread beside them. In the main thread."""
+def _hook_signals(rank: int) -> None:
+    """Install the handlers that the program has not, beside which the service thread acts. In the main thread."""
     terminates = signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
     python_s = signal.default_int_handler
     interrupts = signal.getsignal(signal.SIGINT) == python_s
-    if not terminates and not interrupts:
-        return
 
-    def terminated(_number: int, _frame: FrameType | None) -> None:
+    def terminated(*_: object) -> None:
         if _ends_here():
             return
-        if os.getpid() == owner:
-            message = f"hpccomm: rank {rank} ends: it was sent SIGTERM{_lost}"
-            end_process(message, Status.TERMINATED)
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)  # a fork's child
-        os.kill(os.getpid(), signal.SIGTERM)
+        end_process(f"hpccomm: rank {rank} ends: it was sent SIGTERM{_lost}", Status.TERMINATED)
 
     def interrupted(number: int, frame: FrameType | None) -> None:
         global _handled
@@ -362,50 +355,18 @@ def _hook_signals(owner: int, rank: int) -> None:
             end_process(f"hpccomm: rank {rank} was interrupted at its exit", Status.INTERRUPTED)
         python_s(number, frame)
 
-    def act(number: int) -> None:
-        if number == signal.SIGTERM and signal.getsignal(number) is terminated:
-            terminated(number, None)
-        if number == signal.SIGINT and signal.getsignal(number) is interrupted:
-            came = time.monotonic()
-            while _handled < came - TOGETHER_SECONDS:
-                time.sleep(LOOK_SECONDS)
-                if time.monotonic() - came > HANDLED_SECONDS:
-                    break
-            # In other libraries' calls it is handled when they return, as without hpccomm.
-            if _handled < came - TOGETHER_SECONDS and _in_a_call():
-                end_process(
-                    f"hpccomm: rank {rank} was interrupted{_whereabouts()}", Status.INTERRUPTED
-                )
+    def interrupt() -> None:
+        came = time.monotonic()
+        while _handled < came - TOGETHER_SECONDS and time.monotonic() < came + HANDLED_SECONDS:
+            service.rest(LOOK_SECONDS)
+        # In other libraries' calls it is handled when they return, as without hpccomm.
+        if _handled < came - TOGETHER_SECONDS and _in_a_call():
+            end_process(f"hpccomm: rank {rank} was interrupted{_whereabouts()}", Status.INTERRUPTED)
 
-    _listen(act)
     if terminates:
-        signal.signal(signal.SIGTERM, terminated)
+        on_signal(signal.SIGTERM, terminated, terminated)
     if interrupts:
-        signal.signal(signal.SIGINT, interrupted)
-
-
-def _listen(act: Callable[[int], None]) -> None:
-    """Have a thread act on each signal that this process handles, unless the program has one so."""
-    reader, writer = os.pipe()
-    os.set_blocking(writer, False)
-    previous = signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
-    if previous != -1:  # the program's own
-        signal.set_wakeup_fd(previous)
-        os.close(reader)
-        os.close(writer)
-        return
-
-    def run() -> None:
-        while numbers := os.read(reader, 64):
-            for number in set(numbers):
-                act(number)
-
-    def hear_nothing() -> None:
-        signal.set_wakeup_fd(-1)  # a fork's child has its own signals, and no such thread
-
-    lifetime.after_fork(hear_nothing)
-    if not lifetime.start_thread("hpccomm-signals", run):
-        signal.set_wakeup_fd(-1)
+        on_signal(signal.SIGINT, interrupted, interrupt)
 
 
 def _whereabouts() -> str:

@@ -19,17 +19,14 @@ from typing import Any
 import numpy as np
 from mpi4py import MPI
 
-from hpccomm.backends.bootstrap.node_asking import Asking, state_of
+from hpccomm.backends.bootstrap.node_asking import ask, state_of
 from hpccomm.backends.bootstrap.node_sockets import Address
 from hpccomm.contracts.side import ANSWERED, GONE, SILENT, Answer, Facts
 from hpccomm.runtime.answering import answer
 from hpccomm.runtime.lifetime import ExitStep, after_fork, at_exit, keep, let_go
-from hpccomm.runtime.watchdog import watch
+from hpccomm.runtime.service import service
 
 logger = logging.getLogger("hpccomm")
-
-PAUSE_SECONDS = 0.002
-"""How long who waits for answers from other nodes sleeps between looks."""
 
 _QUESTION, _ANSWER = 1, 2  # tags
 
@@ -76,13 +73,9 @@ class SideMessages:
         self._users: weakref.WeakSet[MpiSideChannel] = weakref.WeakSet()
         keep(self)  # MPI may use its buffers as long as the communicator is there
         _all.add(self)
-        watch(self)
+        service.watch(self.turn)
 
-    def look(self, now: float) -> None:
-        """Move on: the watchdog calls this."""
-        self.turn()
-
-    def turn(self) -> None:
+    def turn(self, _now: float = 0.0) -> None:
         """Answer what was asked, and take answers, as far as they have come. Never blocks."""
         if not self._lock.acquire(blocking=False):
             return  # another thread is at it
@@ -97,7 +90,7 @@ class SideMessages:
     def begin(self, questions: Mapping[int, Facts]) -> _Round:
         """Send a question to each rank. Never blocks for long."""
         asked = _Round(set(questions))
-        with self._lock:
+        with service.holding(self._lock):
             self._number += 1
             self._rounds[self._number] = asked
             for rank, question in questions.items():
@@ -111,7 +104,7 @@ class SideMessages:
 
     def end(self, asked: _Round) -> dict[int, Answer]:
         """Stop waiting for the others; return the outcome of each rank."""
-        with self._lock:
+        with service.holding(self._lock):
             self._rounds = {n: each for n, each in self._rounds.items() if each is not asked}
         for rank in asked.missing:
             asked.answers[rank] = Answer(asked.states.get(rank, SILENT))
@@ -171,15 +164,15 @@ class SideMessages:
         if used[0]:
             return
         with self._lock:
-            self._open = False
-            # No message may be left over: the library gives the communicator's number to another one.
-            expected = np.zeros_like(self._sent)
-            counts = [self._sent, 1, MPI.INT64_T], [expected, 1, MPI.INT64_T]
-            exchange = self._comm.Ialltoall(*counts)
-            while not exchange.Test() or (self._received != expected).any() or self._sending:
-                self._move()
-                time.sleep(0)
-            self._comm.Free()
+            self._open = False  # no other thread calls MPI here from now on
+        # No message may be left over: the library gives the communicator's number to another one.
+        expected = np.zeros_like(self._sent)
+        counts = [self._sent, 1, MPI.INT64_T], [expected, 1, MPI.INT64_T]
+        exchange = self._comm.Ialltoall(*counts)
+        while not exchange.Test() or (self._received != expected).any() or self._sending:
+            self._move()
+            time.sleep(0)
+        self._comm.Free()
         _all.discard(self)
         let_go(self)
 
@@ -250,14 +243,12 @@ class MpiSideChannel:
 
     def ask(self, ranks: Sequence[int], question: Facts, seconds: float) -> dict[int, Answer]:
         """Ask ranks, all at the same time; blocks at most `seconds`."""
-        deadline = time.monotonic() + seconds
         near = {
             rank: self._addresses[rank]
             for rank in ranks
             if rank != self._rank and self._addresses[rank].near()
         }
         far = [rank for rank in ranks if rank != self._rank and rank not in near]
-        asking = Asking(near, question)
         messages, asked = self._messages, None
         if messages is not None and far:
             rank_of = {self._numbers[rank]: rank for rank in far}
@@ -270,16 +261,13 @@ class MpiSideChannel:
             if rank == self._rank
         }
         answers.update((rank, self._known(rank, Answer(SILENT))) for rank in far)
-        while True:
-            left = deadline - time.monotonic()
-            all_near = asking.turn(max(0.0, min(left, PAUSE_SECONDS) if _all else left))
+
+        def turn() -> bool:
             for each in tuple(_all):  # the watchdog itself may ask here; only it advances them
                 each.turn()
-            if left <= 0 or (all_near and (asked is None or not asked.missing)):
-                break
-            if all_near:
-                time.sleep(PAUSE_SECONDS)
-        answers |= asking.end()
+            return asked is None or not asked.missing
+
+        answers |= ask(near, question, seconds, turn if _all else None)
         if messages is not None and asked is not None:
             answers |= {
                 rank_of[number]: self._known(rank_of[number], each)

@@ -38,7 +38,7 @@ from hpccomm.memory.cuda.memory import clear
 from hpccomm.memory.views import View, check_layout, overlap
 from hpccomm.runtime.engine import CallEngine
 from hpccomm.runtime.operation import Operation
-from hpccomm.runtime.watchdog import watch_device
+from hpccomm.runtime.service import devices, service
 from hpccomm.runtime.work import Work
 
 
@@ -84,7 +84,8 @@ class DeviceLane(Lane):
         self.issuer = StreamIssuer(calls, backend, self.name, device, high_priority=high_priority)
         self.end = DeviceEnd(self.issuer, dispatch)
         if backend is not None:
-            watch_device(self.issuer.pending)
+            devices.watch(self.issuer.pending.look)
+            service.watch(self.issuer.pending.beat)
 
     # What a call is made of.
 
