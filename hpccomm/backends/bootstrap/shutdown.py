@@ -188,7 +188,8 @@ def finalize(mpi: Any, *, ours: bool, failed: bool, seconds: float) -> None:
     failed : bool
         Whether a communicator has failed. Then ``MPI_Finalize`` might wait for ever, or meet
         unfinished communication: the process leaves without, and with the status of the program. It
-        ends the job if ranks of its node are stopped, or do not answer.
+        ends the job if ranks of its node are stopped or do not answer, and where its status is not 0 if
+        others go on.
     seconds : float
         The most that it may take otherwise.
     """
@@ -198,9 +199,12 @@ def finalize(mpi: Any, *, ours: bool, failed: bool, seconds: float) -> None:
         if leaving == 0 and (stuck := presence.stuck(STUCK_SECONDS)):
             why = f"a communicator has failed, and the launcher would wait for ranks that do not end: {stuck}"
             end_job(mpi, why, Status.ENDED)
-        # After an error the launcher ends stopped or sleeping ranks, if this one does not sign off.
-        if leaving == 0 or presence.all_leave(LAST_WORDS_SECONDS):
-            libmpi.sign_off()
+        if leaving and not presence.all_leave(LAST_WORDS_SECONDS):
+            last_words = (
+                f"hpccomm: rank {mpi.COMM_WORLD.rank} ends the job with its status, {leaving}"
+            )
+            end_with(mpi, last_words, leaving)
+        libmpi.sign_off()
         if not ours:  # nothing else keeps mpi4py from finalising
             leave_now(leaving)
         libmpi.exit_at_once()
