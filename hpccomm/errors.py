@@ -22,7 +22,7 @@ its own ends with Python's ``TimeoutError``, which is none of these: nothing has
 """
 
 import copy
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import TypeVar
 
 from hpccomm.units import ranks_named
@@ -32,15 +32,6 @@ Error = TypeVar("Error", bound=BaseException)
 
 class HpccommError(Exception):
     """Root of the tree."""
-
-    def __init__(self, *args: object) -> None:
-        super().__init__(*args)
-        for notice in noticing:
-            notice(self)
-
-
-noticing: list[Callable[[HpccommError], None]] = []
-"""Called with each new error, in its thread: the flight recorder."""
 
 
 class ConfigurationError(HpccommError):

@@ -2,6 +2,7 @@
 
 import itertools
 import re
+import threading
 import time
 from collections.abc import Iterator
 
@@ -10,10 +11,17 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from hpccomm import CommOptions
+from hpccomm import CommOptions, Communicator
 from hpccomm.communicator.lanes import HostLane
 from hpccomm.contracts.fingerprint import CallFingerprint
-from hpccomm.errors import CollectiveTimeout, CommunicationError, HpccommError, RankMismatch
+from hpccomm.errors import (
+    CollectiveTimeout,
+    CommunicationError,
+    CommunicatorAborted,
+    HpccommError,
+    RankMismatch,
+    UsageError,
+)
 from hpccomm.runtime.recorder import BEGIN, BLOCKING
 from hpccomm.testing import run_ranks
 from tests.calls import CALLS
@@ -99,6 +107,87 @@ def test_known_calls_in_another_order_are_found_at_the_next_agreement() -> None:
         assert "the first was call" in said
         assert "rank 0: broadcast(root 0)" in said
         assert "rank 1: broadcast(root 1)" in said
+
+
+@pytest.mark.parametrize("crossed", [False, True])
+def test_a_caught_mismatch_fails_the_communicator_where_calls_before_it_differed(
+    crossed: bool,
+) -> None:
+    """Which numbers come then is undefined; else nothing was sent, and the next numbers are right."""
+
+    def on_rank(comm: Communicator) -> None:
+        for root in (0, 1, comm.rank if crossed else 0):
+            comm.broadcast(np.ones(2), root, algorithm="binomial")
+        with pytest.raises(RankMismatch, match="split"):
+            comm.split(0) if comm.rank else comm.dup()
+        if not crossed:
+            assert comm.all_reduce(1 + comm.rank) == 3
+            return
+        with pytest.raises(CommunicatorAborted, match="different things"):
+            comm.broadcast(np.ones(2), 0, algorithm="binomial")
+
+    run_ranks(2, on_rank, timeout=60)
+
+
+def test_a_caught_mismatch_of_calls_in_another_order_fails_the_communicator() -> None:
+    def on_rank(comm: Communicator) -> None:
+        for root in (0, 1, comm.rank):
+            comm.broadcast(np.ones(2), root, algorithm="binomial")
+        with pytest.raises(RankMismatch, match="undefined"):
+            comm.split(0)
+        with pytest.raises(CommunicatorAborted, match="undefined"):
+            comm.broadcast(np.ones(2), 0, algorithm="binomial")
+
+    run_ranks(2, on_rank, timeout=60)
+
+
+FROM_ROOT = {
+    "array": lambda comm, x, root: comm.broadcast(x, root, algorithm="binomial"),
+    "asynchronous": lambda comm, x, root: comm.broadcast(
+        x, root, algorithm="binomial", async_op=True
+    ).wait(),
+    "number": lambda comm, x, root: x.fill(comm.broadcast(x[0], root, algorithm="binomial")),
+    "object": lambda comm, x, root: x.fill(comm.broadcast_object(x[0], root)),
+}
+"""Calls that the root completes before the others come."""
+
+
+@pytest.mark.parametrize("form", FROM_ROOT)
+@pytest.mark.parametrize("then", ["skips it", "repeats it", "all skip it"])
+def test_numbers_after_a_caught_refusal_are_right_or_an_error(form: str, then: str) -> None:
+    """The truth is the root's number of that step, as MPI's broadcasts of one root come in order."""
+    ahead = threading.Event()
+
+    def on_rank(comm: Communicator) -> tuple[list[float], str]:
+        came, said = [], ""
+        for step in range(6):
+            if step == 2 and comm.rank == 0:
+                ahead.wait(60)  # rank 1 has made all its calls
+            x = np.full(2, float(step) if comm.rank else -1.0)
+            refused = step == 2 and (comm.rank == 0 or then == "all skip it")
+            try:
+                FROM_ROOT[form](comm, x, 7 if refused else 1)
+            except UsageError:
+                if then != "repeats it":
+                    continue
+                FROM_ROOT[form](comm, x, 1)
+            except RankMismatch as error:
+                said = str(error)
+                break
+            came.append(x[0])
+        ahead.set()
+        if comm.rank and then == "skips it":
+            with pytest.raises(RankMismatch, match="has refused a call"):
+                comm.barrier()
+        return came, said
+
+    steps = {"skips it": [0, 1], "repeats it": [*range(6)], "all skip it": [0, 1, 3, 4, 5]}
+    came, said = run_ranks(2, on_rank, timeout=60)[0]
+    assert came == steps[then]
+    told = re.search(
+        "has refused a call at .*test_agreement.py line .* root is 7.*, which rank 1 made", said
+    )
+    assert bool(told) is (then == "skips it"), said
 
 
 @pytest.mark.parametrize("form", ["call", "plan", "asynchronous"])

@@ -25,7 +25,7 @@ from hpccomm.contracts.signature import Signature
 from hpccomm.contracts.transport import Steps
 from hpccomm.errors import CommunicationError, HpccommError, RankMismatch, UsageError
 from hpccomm.reductions import Deterministic
-from hpccomm.runtime.callpath import in_turn
+from hpccomm.runtime.callpath import all_in_turn
 from hpccomm.runtime.engine import FINALIZED, CallEngine, everyone
 from hpccomm.runtime.lifetime import leaving
 from hpccomm.runtime.recorder import Site
@@ -225,7 +225,7 @@ class Core:
             call.result = (call.result, lists.arriving(prepared.resolved.shape[0]))
         return self.issue(call, async_op, limit)
 
-    collective = in_turn(within)
+    collective = all_in_turn(within)
     """Is `within` a call of its own."""
 
     def know(self, key: object, prepared: Any) -> None:

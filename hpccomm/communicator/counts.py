@@ -20,7 +20,7 @@ from hpccomm.contracts.collectives import CALLS, Collective
 from hpccomm.contracts.fingerprint import compared
 from hpccomm.errors import BufferMismatch, UsageError
 from hpccomm.memory.views import check_dtype, check_layout, overlap, view
-from hpccomm.runtime.callpath import in_turn
+from hpccomm.runtime.callpath import all_in_turn
 from hpccomm.runtime.recorder import user_site
 from hpccomm.schedules.algorithms import AnyAlgorithm
 from hpccomm.settings import check_bool
@@ -220,7 +220,7 @@ class CountExchange:
         return zip(*self._came.tolist(), strict=True)
 
 
-@in_turn
+@all_in_turn
 def without_counts(
     core: Core, name: str, x: Any, out: Any, how: How, send_counts: Any = None, root: Any = None
 ) -> Any:

@@ -20,7 +20,7 @@ from hpccomm.contracts.arrivals import ANY, Anything
 from hpccomm.contracts.fingerprint import CallFingerprint, compared, of_message
 from hpccomm.contracts.transport import DTYPES, Steps
 from hpccomm.errors import UsageError, untied
-from hpccomm.runtime.callpath import in_turn
+from hpccomm.runtime.callpath import all_in_turn, in_turn
 from hpccomm.runtime.operation import Operation
 from hpccomm.runtime.work import Later
 from hpccomm.settings import check_bool
@@ -229,7 +229,7 @@ Key = tuple[Any, ...]
 _NOTHING = Frame()
 
 
-@in_turn
+@all_in_turn
 def collective(
     core: Core, name: str, value: Any, brings: bool, root: int, timeout: float | None
 ) -> list[Any]:
@@ -238,7 +238,7 @@ def collective(
     return _run(core, (name, frame.nbytes, root, root.__class__), frame, timeout, error)
 
 
-@in_turn
+@all_in_turn
 def _scatter(core: Core, values: Any, brings: bool, root: int, timeout: float | None) -> list[Any]:
     """Carry out `scatter_object`, to which the root brings an object for each rank."""
     frames, error = _dumped_each(values, core.backend.size) if brings else ([], None)

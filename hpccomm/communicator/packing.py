@@ -28,7 +28,7 @@ from hpccomm.memory.cuda.arrays import CUPY, DLPACK, TORCH, Queue, kind_of, on_d
 from hpccomm.memory.cuda.library import cupy
 from hpccomm.memory.cuda.streams import used_for
 from hpccomm.memory.views import check_layout, contiguous, overlap, view
-from hpccomm.runtime.callpath import in_turn
+from hpccomm.runtime.callpath import all_in_turn
 from hpccomm.settings import check_int
 from hpccomm.topology import check_rank
 
@@ -154,7 +154,7 @@ def along(core: Core, axis: Any) -> Callable[..., Any]:
     return partial(_along, core, axis)
 
 
-@in_turn
+@all_in_turn
 def _along(
     core: Core,
     axis: Any,
@@ -219,7 +219,7 @@ def _along(
     return core.issue(packing.call(call, x, out), async_op, core.limit(timeout))
 
 
-@in_turn
+@all_in_turn
 def broadcast_to_out(
     core: Core,
     x: Any,

@@ -40,6 +40,7 @@ try:
     if free and not ({refused}):
         {site}
         {call}
+{refusal}
 finally:
     if free:
         turn.append(True)
@@ -49,6 +50,12 @@ finally:
 
 The turn is taken by a statement that calls nothing, as ``pop`` would: a signal's handler that raises, such as
 Ctrl-C's, runs after calls, and nothing would give the turn back.
+"""
+
+_REFUSAL = """\
+except HpccommError as error:
+    calls.refused(error, {of_all})
+    raise
 """
 
 _SITE = """\
@@ -208,7 +215,8 @@ def _of_plan(call: str) -> str:
     """Return a plan's turn: it is entered by the program, and not by a method of the communicator."""
     site = _filled(_SITE, depth="1")
     refused = f"sink.diverted or {_ENDED}"
-    return _filled(_TURN, refused=refused, site=site, call=call, refuse="return otherwise()")
+    own = {"refused": refused, "site": site, "call": call, "refuse": "return otherwise()"}
+    return _filled(_TURN, **own, refusal="")
 
 
 @cache
@@ -241,7 +249,7 @@ def _function(name: str, arguments: str, bind: str, body: str, **names: Any) -> 
     return _executed(name, f"def {name}({arguments}):\n{lines}", **names)[name]
 
 
-def in_turn(method: F) -> F:
+def in_turn(method: F, *, of_all: bool = False) -> F:
     """Have a function carried out in its communicator's turn; a decorator.
 
     The first argument has the `CallEngine` as ``calls``. A method of the communicator calls the function, and the
@@ -256,9 +264,15 @@ def in_turn(method: F) -> F:
     call = f"return method({every})"
     own = {"site": site, "call": call, "refused": _ENDED, "refuse": "calls.refuse(not free)"}
     bind = f"calls = {arguments[0]}.calls\ngate, turn = calls.gate, calls.turn"
-    made = _function(method.__name__, every, bind, _filled(_TURN, **own), method=method)
+    body = _filled(_TURN, **own, refusal=_filled(_REFUSAL, of_all=str(of_all)))
+    made = _function(method.__name__, every, bind, body, method=method)
     made.__defaults__ = method.__defaults__
     return update_wrapper(made, method)  # type: ignore[return-value]  # the parameters are the same
+
+
+def all_in_turn(method: F) -> F:
+    """Have a call of all ranks carried out in its communicator's turn, as `in_turn`; a refused one is remembered."""
+    return in_turn(method, of_all=True)
 
 
 one_call: Callable[..., AbstractContextManager[None]] = contextmanager(
@@ -272,6 +286,7 @@ one_call: Callable[..., AbstractContextManager[None]] = contextmanager(
             site="calls.site = user_site()",
             call="yield\nreturn",
             refuse="calls.refuse(not free, also_failed)",
+            refusal=_filled(_REFUSAL, of_all="False"),
         ),
     )
 )

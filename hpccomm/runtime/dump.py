@@ -16,6 +16,7 @@ import time
 import weakref
 from collections.abc import Mapping
 from dataclasses import dataclass
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -27,7 +28,6 @@ from hpccomm.runtime.recorder import (
     calls,
     line_of,
     program_site,
-    refused,
     stacks,
     unix_ns,
 )
@@ -190,7 +190,7 @@ def write_to(directory: Path, reason: str) -> Path:
 def contents(reason: str) -> dict[str, Any]:
     """Return the dump as plain data."""
     shown = [each.flight_facts() for each in list(_communicators)]
-    lately = refused()
+    lately = [each["now"]["refused"] for each in shown if each["now"]["refused"]]
     return {
         "hpccomm": __version__,
         "reason": reason,
@@ -208,7 +208,7 @@ def contents(reason: str) -> dict[str, Any]:
         "answers": {each["uid"]: each["answers"] for each in shown},
         "raised": process.raised,
         "ended": process.ended,
-        "refused": None if lately is None else lately.facts(),
+        "refused": min(lately, key=itemgetter("ago"), default=None),
         "stacks": list(stacks()),
     }
 

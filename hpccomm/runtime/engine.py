@@ -15,7 +15,7 @@ from hpccomm.contracts.backend import Backend, Buffer, Start
 from hpccomm.contracts.fingerprint import CallFingerprint
 from hpccomm.contracts.side import Facts
 from hpccomm.contracts.transport import Steps
-from hpccomm.errors import CommunicationError, UsageError
+from hpccomm.errors import CommunicationError, HpccommError, UsageError
 from hpccomm.runtime import callpath, dump
 from hpccomm.runtime.answering import register, withdraw
 from hpccomm.runtime.callpath import SPUN, Issue, compiled
@@ -29,16 +29,21 @@ from hpccomm.runtime.recorder import (
     ERROR,
     LABEL,
     MODE,
+    NUMBER,
     POLLED,
+    SEQUENCE,
+    SITE,
     TIMEOUT,
     CallRecord,
+    find,
     forget,
     in_use,
     in_words,
+    mishap,
     record,
     waited,
 )
-from hpccomm.runtime.reports import Tally
+from hpccomm.runtime.reports import CallInfo, Handle, Tally
 from hpccomm.runtime.service import service
 from hpccomm.runtime.state import CallState
 from hpccomm.runtime.waiting import drive, spun, wait
@@ -97,7 +102,9 @@ class CallEngine(CallState):
             inquiry.expired,
             inquiry.overdue,
         )
+        self.failure.unfit = inquiry.unfit
         self.record = record if settings.record else forget
+        self._asking = Handle(lambda: None)
         self._operating: dict[tuple[str, int, int, bool], Issue] = {}
         service.watch(self.look)
         register(self.origin.uid, self.origin.rank, self.answer)
@@ -297,11 +304,35 @@ class CallEngine(CallState):
             try:
                 yield
             except kind as error:
-                raised = self.failure.raised(error, entry, waited(entry))
+                found = self.failure.mismatched(error, entry)
+                raised = self.failure.raised(found, entry, waited(entry))
                 try:
                     raise raised from error if raised is not error else error.__cause__
                 finally:
-                    del raised  # which has this frame in its traceback
+                    del found, raised  # which has this frame in its traceback
+
+    def refused(self, error: HpccommError, of_all: bool) -> None:
+        """Remember a call that was refused here; the next one of all ranks asks them, if it was of all.
+
+        If the program catches the error, they may have made that call.
+        """
+        if self.gate.error is not None:
+            return
+        entry = find(self.origin, self.number)
+        made = (
+            entry is not None and entry[SITE] is self.site
+        )  # what raises afterwards, as calls on objects do
+        waits = of_all and not made and isinstance(error, UsageError)
+        self.refusals.append((self.number + 1 if waits else 0, mishap(error, self.site)))
+        if waits:
+            self._asking.close()
+            self._asking = self.reports.pre_hooks.register(self._ask_after_refusal)
+
+    def _ask_after_refusal(self, info: CallInfo) -> None:
+        entry = self.current or find(self.origin, self.number)
+        if entry is not None and entry[NUMBER] and entry[SEQUENCE] == info.sequence:
+            self._asking.close()
+            self.inquiry.after_refusal(entry)
 
     # For others.
 
@@ -330,9 +361,8 @@ class CallEngine(CallState):
         elapsed = waited(entry)
         failure = self.failure
         failure.unraised = None
-        if not harmless:
-            failure.note(error, keep)
-        raised = failure.raised(error, entry, elapsed, harmless=harmless)
+        found = error if harmless else failure.note(error, entry, keep)
+        raised = failure.raised(found, entry, elapsed)
         label = entry[LABEL]
         self.ended(entry, self.reports.tally(label.name, label.nbytes), raised, elapsed, keep)
         try:
@@ -342,7 +372,7 @@ class CallEngine(CallState):
                 raise raised from raised.__cause__
             raise raised from error
         finally:
-            del error, raised  # which have this frame in their tracebacks
+            del error, found, raised  # which have this frame in their tracebacks
 
     def fail(self, error: BaseException) -> None:
         """Mark the communicator as failed: its waits end, later calls are refused. Local."""

@@ -6,7 +6,7 @@
 import logging
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, NoReturn
 
@@ -20,7 +20,7 @@ from hpccomm.errors import (
     RankMismatch,
 )
 from hpccomm.runtime import dump, lifetime
-from hpccomm.runtime.recorder import ERROR, SEQUENCE, CallRecord, in_words, place, unnotice
+from hpccomm.runtime.recorder import ERROR, SEQUENCE, CallRecord, in_words, place
 from hpccomm.runtime.reports import AbortHook, Hooks, Reports
 from hpccomm.runtime.service import service
 from hpccomm.runtime.waiting import Gate
@@ -66,6 +66,8 @@ class Failure:
         Whether another rank has stopped waiting for this one.
     told : BaseException or None
         What another rank or the watchdog found while this one was in no call: the next call raises it.
+    unfit : callable
+        ``unfit(entry, why, ranks)`` returns the mismatch of a call whose messages do not fit, and tells the other ranks.
     """
 
     def __init__(self, reports: Reports, backend: Backend) -> None:
@@ -77,6 +79,7 @@ class Failure:
         self.unseen: deque[tuple[Task, CallRecord]] = deque(maxlen=UNSEEN)
         self.late = False
         self.told: BaseException | None = None
+        self.unfit: Callable[[CallRecord, str, Sequence[int]], RankMismatch]
         self._reports = reports
         self._backend = backend
         self._disowned = False
@@ -99,10 +102,21 @@ class Failure:
             raise told
         raise self._aborted(failure.__cause__ or failure) from failure.__cause__
 
-    def note(self, error: BaseException, keep: object) -> None:
-        """Mark the communicator as failed by a call under way, whose arrays are kept for ever."""
+    def note(self, error: BaseException, entry: CallRecord, keep: object) -> BaseException:
+        """Mark the communicator as failed by a call under way, whose arrays are kept for ever; return the error."""
         lifetime.keep(keep)
+        error = self.mismatched(error, entry)
         self.fail(error)
+        return error
+
+    def mismatched(self, error: BaseException, entry: CallRecord) -> BaseException:
+        """Return an error of a call; as a mismatch, which fails the communicator, if messages do not fit."""
+        unfit = self._translated(error) or error
+        if self.gate.error is not None or not isinstance(unfit, BufferMismatch):
+            return error
+        error = self.unfit(entry, str(unfit), unfit.ranks)
+        self.fail(error)
+        return error
 
     def fail(self, error: BaseException, *, tell: bool = False) -> None:
         """Mark the communicator as failed: its waits end, later calls are refused. Local.
@@ -120,8 +134,6 @@ class Failure:
             if tell:  # before the gate is shut: a call that it ends takes it back
                 self.told = error
             self.gate.shut(aborted)
-        if isinstance(error, RankMismatch):
-            unnotice()
         if isinstance(error, PeerLost) and self._backend.survival is not None:
             self._backend.survival.release()  # no other rank may wait for this one
         service.aside(partial(self._end, error))
@@ -169,21 +181,13 @@ class Failure:
         self.gate.error = aborted  # also where it had failed before: this is the reason now
         return aborted
 
-    def raised(
-        self, error: BaseException, entry: CallRecord, elapsed: float, *, harmless: bool = False
-    ) -> BaseException:
+    def raised(self, error: BaseException, entry: CallRecord, elapsed: float) -> BaseException:
         """Return an error of a call as its caller gets it: of the tree, with the call's facts."""
         raised: BaseException | None
         if error is self.gate.error:  # another thread, or another call, ended this one
             raised = self._ended_by(error.__cause__ or error, entry)
         elif (found := self._found(entry)) is not None:
             raised = found
-        elif isinstance(error, BufferMismatch) and not harmless:
-            raised = RankMismatch(
-                f"{self._reports.described(entry)}: {error}. "
-                "The calls of the ranks do not fit each other",
-                ranks=error.ranks,
-            )
         elif isinstance(error, CommunicationError) and error.operation is None:
             if not isinstance(error, PeerLost):  # which tells of its call below
                 error.args = (f"{self._reports.described(entry)}: {error}",)
@@ -218,7 +222,7 @@ class Failure:
 
     def _ended_by(self, cause: BaseException, entry: CallRecord) -> BaseException:
         """Return the error of a call that ended since the communicator has failed, by that cause."""
-        if self._concerns(cause, entry):
+        if self._concerns(cause, entry) or (cause is self.told and isinstance(cause, RankMismatch)):
             return cause
         if isinstance(cause, PeerLost):  # which this call waited for as well
             whom = ", ".join(map(str, cause.ranks)) or "that is unknown"

@@ -15,11 +15,12 @@ it; `verdict` judges the answers.
 """
 
 import logging
+import sys
 import threading
 import weakref
 from collections.abc import Sequence
 from math import inf
-from time import perf_counter
+from time import perf_counter, sleep
 
 from hpccomm.contracts.side import ANSWERED, Answer, Facts
 from hpccomm.errors import CollectiveTimeout, CommunicationError, PeerLost, RankMismatch, peers_lost
@@ -34,6 +35,7 @@ from hpccomm.runtime.recorder import (
     TIMEOUT,
     CallRecord,
     find,
+    in_words,
     place,
     waited,
 )
@@ -42,12 +44,15 @@ from hpccomm.runtime.state import CallState, between_ranks
 from hpccomm.runtime.traffic import followed, waits_for_itself
 from hpccomm.runtime.verdict import Verdict, judge
 from hpccomm.runtime.waiting import Expired
-from hpccomm.units import MOST_NAMED
+from hpccomm.units import MOST_NAMED, ranks_named
 
 logger = logging.getLogger("hpccomm")
 
 ASK_SECONDS, ANSWER_SECONDS = 0.3, 0.5
 """A call that has waited so long has the peers asked, and how long their answers may take."""
+
+UNFIT_SECONDS = 2.0
+"""The same where the communicator has failed already, and the answers say why."""
 
 LONGEST_SECONDS = 10.0
 """The longest time between two questions."""
@@ -255,6 +260,73 @@ class Inquiry:
             error = PeerLost(text, ranks=verdict.gone, advised=bool(recovery))
         reports.attribute(error, entry, elapsed)
         return error
+
+    def unfit(self, entry: CallRecord, why: str, ranks: Sequence[int]) -> RankMismatch:
+        """Return the mismatch of a call whose messages do not fit, and tell the other ranks of a collective.
+
+        It names the calls that met, where the ranks answer. Blocks for `UNFIT_SECONDS` at most.
+        """
+        text = f"{why}. The calls of the ranks do not fit each other"
+        if entry[NUMBER]:
+            _, verdict = self._met(entry, UNFIT_SECONDS)
+            if verdict.differing:
+                text, ranks = verdict.text, verdict.differing
+        return self._mismatch(entry, text, ranks)
+
+    def after_refusal(self, entry: CallRecord) -> None:
+        """Raise if other ranks have made a call that this one refused just before this call.
+
+        A rank that has refused it, too, or that waits in it, or has not come yet, is right: this may be that call,
+        made again. It is where the error is being handled. Late ranks are given some time. Blocks for `ASK_SECONDS`,
+        and until all answer.
+
+        Raises
+        ------
+        RankMismatch
+            If some have made it, or wait in another call than this.
+        """
+        number, until, handled = entry[NUMBER], perf_counter() + ASK_SECONDS, sys.exception()
+        mishaps = [each for at, each in self._calls.refusals if at == number]
+        late = bool(mishaps)
+        while late:
+            answers, verdict = self._met(entry, ANSWER_SECONDS)
+            if verdict.differing:
+                raise self._mismatch(entry, verdict.text, verdict.differing)
+            if handled is not None and in_words(handled) == mishaps[-1].error:
+                return
+            others = {rank: each.facts for rank, each in answers.items() if "done" in each.facts}
+            others = {r: each for r, each in others.items() if each["refusals"] != len(mishaps)}
+            past = [rank for rank, facts in others.items() if facts["done"] >= number]
+            if past:
+                come = max(others[rank]["collective"] for rank in past)
+                facts = mishaps[-1].facts()
+                text = (
+                    f"this rank has refused a call at {facts['site']} ({facts['error']}), which {ranks_named(past)} "
+                    f"made as number {number}, with numbers up to {come} by now; this call would take its data: "
+                    "refuse a call on all ranks, or on none"
+                )
+                raise self._mismatch(entry, text, past)
+            late = any(facts["collective"] < number for facts in others.values())
+            late &= perf_counter() < until
+            sleep(late * RELEASE_PAUSE)
+
+    def _met(self, entry: CallRecord, seconds: float) -> tuple[dict[int, Answer], Verdict]:
+        """Return the answers of the other ranks about a collective that does not wait, and the verdict on it."""
+        side, origin, number = self._calls.backend.side, self._calls.origin, entry[NUMBER]
+        others = [rank for rank in range(origin.size) if rank != origin.rank]
+        question = {"comm": origin.uid, "collective": number, "from": origin.rank}
+        answers = {} if side is None else side.ask(others, question, seconds)
+        mine = {**self._calls.facts(number, entry), "now": {"collective": number}}
+        return answers, judge(mine, answers)
+
+    def _mismatch(self, entry: CallRecord, text: str, ranks: Sequence[int]) -> RankMismatch:
+        """Return the mismatch of a call, and tell the other ranks of a collective."""
+        reports = self._calls.reports
+        mismatch = RankMismatch(f"{reports.described(entry)}: {text}", ranks=ranks)
+        reports.attribute(mismatch, entry, waited(entry))
+        if entry[NUMBER]:
+            self._tell_all(entry, mismatch)
+        return mismatch
 
     # What the others hear.
 

@@ -16,7 +16,6 @@ from pathlib import Path
 from types import CodeType, FrameType, TracebackType
 from typing import Any, NamedTuple
 
-from hpccomm.errors import CommunicationError, HpccommError, RankMismatch, noticing
 from hpccomm.runtime.lifetime import after_fork, no_garbage_collection
 
 CAPACITY = 4096
@@ -92,7 +91,6 @@ def _after_fork() -> None:
     global _looking
     _calls.clear()
     _entrances.clear()
-    _refused.clear()
     _looking = threading.RLock()
 
 
@@ -310,9 +308,6 @@ class Mishap(NamedTuple):
 LONGEST_ERROR = 2000
 """Characters that are kept of an error's words."""
 
-_refused: dict[int, Mishap] = {}  # by thread: the last call of each that was refused
-_REFUSALS = 64  # the most threads with such a record
-
 
 def in_words(error: BaseException) -> str:
     """Return an error's class and its words, which `KeyboardInterrupt` and others do not have."""
@@ -326,38 +321,6 @@ def in_words(error: BaseException) -> str:
 def mishap(error: BaseException, site: Site | None) -> Mishap:
     """Return an error in the form sent to others."""
     return Mishap(in_words(error)[:LONGEST_ERROR], site, time.perf_counter())
-
-
-def refused(thread: int | None = None) -> Mishap | None:
-    """Return the last call that was refused in a thread, or in any.
-
-    A refused call raises before anything is sent, or on all ranks, and the communicator goes on: if the
-    program catches that, nothing else tells why it does not make the call that others wait for.
-    """
-    if thread is not None:
-        return _refused.get(thread)
-    return max(list(_refused.values()), key=lambda each: each.moment, default=None)
-
-
-def _notice(error: HpccommError) -> None:
-    """Keep an error that refuses a call; errors that end a communicator are in its records."""
-    if isinstance(error, CommunicationError) and not isinstance(error, RankMismatch):
-        return
-    frame = own_frame(caller(1))
-    if frame is not None:  # else it is made by a thread of hpccomm's
-        if len(_refused) >= _REFUSALS:
-            _refused.clear()
-        _refused[threading.get_ident()] = mishap(error, site_of(frame))
-
-
-noticing.append(_notice)
-
-
-def unnotice() -> None:
-    """Forget a mismatch that was made in this thread: it refuses no call, but ends a communicator."""
-    lately = _refused.get(threading.get_ident())
-    if lately is not None and lately.error.startswith(RankMismatch.__name__):
-        del _refused[threading.get_ident()]
 
 
 _looking = threading.RLock()  # a signal's handler may look while its own thread does

@@ -4,6 +4,7 @@
 """
 
 import threading
+from collections import deque
 from collections.abc import Callable
 from operator import itemgetter
 
@@ -28,13 +29,13 @@ from hpccomm.runtime.recorder import (
     NUMBER,
     TIMEOUT,
     CallRecord,
+    Mishap,
     Origin,
     Site,
     doing,
     find,
     in_words,
     place,
-    refused,
     waited,
 )
 from hpccomm.runtime.reports import Reports
@@ -43,6 +44,9 @@ from hpccomm.settings import Settings
 
 MAKING = -(1 << 20)
 """Numbers begin here while the communicator is made, and at 0 for the user's calls."""
+
+REFUSALS = 64
+"""Refused calls that are remembered."""
 
 Compare = Callable[[CallFingerprint, CallRecord], object]
 
@@ -99,6 +103,8 @@ class CallState:
         1,024 calls does so.
     thread : int
         The thread that has made the communicator.
+    refusals : deque of tuple of int and Mishap
+        The last calls that were refused, and the number that a call of all ranks would have had; 0 of others.
     """
 
     def __init__(self, name: str, backend: Backend, settings: Settings) -> None:
@@ -121,6 +127,7 @@ class CallState:
         self.traffic = Traffic()
         self.compare: Compare = lambda _label, _entry: None
         self.thread = threading.get_ident()
+        self.refusals: deque[tuple[int, Mishap]] = deque(maxlen=REFUSALS)
 
     def pending(self) -> list[CallRecord]:
         """Return the records of the calls under way. From any thread."""
@@ -132,6 +139,14 @@ class CallState:
         if not self.under_way:
             return self.current
         return min(self.pending(), key=itemgetter(BEGIN), default=None)
+
+    def lately(self) -> Facts | None:
+        """Return the last call that was refused, as others are told of it.
+
+        A refused call raises before anything is sent, or on all ranks, and the communicator goes on: if the
+        program catches that, nothing else tells why it does not make the call that others wait for.
+        """
+        return self.refusals[-1][1].facts() if self.refusals else None
 
     def facts(self, number: int, entry: CallRecord | None = None) -> Facts:
         """Return this rank's activity.
@@ -150,8 +165,6 @@ class CallState:
         failure = None if self.failure.late else self.gate.error
         error = failure and (failure.__cause__ or failure)
         numbers = [each[NUMBER] for each in self.pending() if each[NUMBER]]
-        shared = self.backend.shares_process
-        lately = refused(self.thread if shared else None)
         return {
             "rank": self.origin.rank,
             "size": self.origin.size,
@@ -161,10 +174,11 @@ class CallState:
             "record": None if entry is None else _called(entry),
             "site": "" if entry is None else place(entry),
             "now": None if now is None else self._now(now),
-            "doing": "" if shared else doing(),
+            "doing": "" if self.backend.shares_process else doing(),
             "failed": None if error is None else _why(error),
             "closed": self.closed or ("" if error is None else _left(error)),
-            "refused": None if lately is None else lately.facts(),
+            "refused": self.lately(),
+            "refusals": sum(each == number for each, _ in self.refusals),
         }
 
     def _now(self, entry: CallRecord) -> Facts:

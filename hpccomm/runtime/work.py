@@ -253,13 +253,12 @@ class Work(Hinting, Task):
     def _raised(self, error: BaseException) -> BaseException:
         """Note a failure, and return it as an error of the tree."""
         calls = self._calls
-        harmless = harmless_error(error, self._ordered)
-        if harmless:
+        if harmless_error(error, self._ordered):
             self._keep = self._start = None
         else:
-            calls.failure.note(error, (self._keep, self.steps))
+            error = calls.failure.note(error, self._entry, (self._keep, self.steps))
         elapsed = perf_counter() - self.started
-        raised: BaseException = calls.failure.raised(error, self._entry, elapsed, harmless=harmless)
+        raised: BaseException = calls.failure.raised(error, self._entry, elapsed)
         if not isinstance(raised, CommunicatorAborted):
             calls.failure.unseen.append((self, self._entry))
         return raised

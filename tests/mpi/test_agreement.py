@@ -1,5 +1,6 @@
 """Ranks that are late, and ranks that wait for each other, over MPI: the first are let come, the second are told."""
 
+import re
 import time
 from collections.abc import Callable
 from itertools import product
@@ -10,7 +11,7 @@ import pytest
 from one_size import by_default_on
 
 import hpccomm
-from hpccomm.errors import RankMismatch
+from hpccomm.errors import CommunicatorAborted, RankMismatch
 
 LATE_SECONDS = 0.45
 """In this time the ranks that wait ask the late one."""
@@ -101,6 +102,46 @@ def test_messages_that_wait_for_ranks_which_wait_for_them_are_a_mismatch(
             call(comm, np.ones(100_000))
         assert 1 in caught.value.ranks
         assert (caught.value.elapsed or 0) < 30  # before the deadline
+    comm.abort()
+    mpi_comm.Barrier()
+
+
+TRUNCATED = {
+    "a count": lambda comm, odd: comm.broadcast(room(np.float64)[: 4 if odd else 8]),
+    "a dtype": lambda comm, odd: comm.broadcast(room(np.float32 if odd else np.float64)[:4]),
+    "a number": lambda comm, odd: comm.broadcast(2.0 if odd else room(np.float64)[:4]),
+}
+"""Known calls of which rank 1 makes another one; the library ends those that receive by an error of truncation."""
+
+
+def room(dtype: Any) -> Any:
+    """Return an array with room behind what is given, into which a library may write."""
+    return np.ones(64, dtype)
+
+
+@by_default_on(3)
+@pytest.mark.mpi(min_size=2)
+@pytest.mark.parametrize("kind", TRUNCATED)
+def test_a_truncation_is_told_as_the_calls_that_met(mpi_comm: Any, kind: str) -> None:
+    """That both calls are named is checked against the program; MPI knows of sizes alone."""
+    comm = hpccomm.new_comm(mpi_comm=mpi_comm, timeout=60)
+    for odd in (False, True):
+        TRUNCATED[kind](comm, odd)
+    comm.barrier(algorithm="dissemination")
+
+    def call() -> None:
+        TRUNCATED[kind](comm, comm.rank == 1)
+        for _ in range(2):  # who has not received hears of it
+            time.sleep(LATE_SECONDS)
+            comm.barrier(algorithm="dissemination")
+
+    with pytest.raises(RankMismatch, match="call different things") as caught:
+        call()
+    said = str(caught.value)  # of a rank that is late it tells nothing
+    assert re.search(r"ranks? 0( and 2)?: .*test_agreement.py line", said)
+    assert re.search(r"rank 1: .*test_agreement.py line", said)
+    with pytest.raises(CommunicatorAborted):
+        comm.broadcast(np.ones(4))
     comm.abort()
     mpi_comm.Barrier()
 

@@ -29,7 +29,7 @@ from hpccomm.contracts.backend import Native, Survival
 from hpccomm.contracts.side import SideChannel, group_uid
 from hpccomm.contracts.signature import Signature
 from hpccomm.contracts.transport import DTYPES, Transport
-from hpccomm.errors import CommunicationError, HpccommError, UsageError
+from hpccomm.errors import BufferMismatch, CommunicationError, HpccommError, UsageError
 from hpccomm.memory import shared as sharedmemory
 from hpccomm.memory.shared import NodeMemory
 from hpccomm.topology import Topology, arrange
@@ -165,10 +165,12 @@ class MpiBackend:
             lost = self._ulfm.loss(error)
             if lost is not None:
                 return lost
-        return CommunicationError(
-            f"{bootstrap.library_name(MPI)} failed in rank {self.rank}: {error.Get_error_string()}",
-            rank=self.rank,
+        text = (
+            f"{bootstrap.library_name(MPI)} failed in rank {self.rank}: {error.Get_error_string()}"
         )
+        if error.Get_error_class() == MPI.ERR_TRUNCATE:
+            return BufferMismatch(text)
+        return CommunicationError(text, rank=self.rank)
 
     def end_job(self, reason: str) -> None:
         """End all processes of the job."""

@@ -36,7 +36,7 @@ from hpccomm.errors import (
 )
 from hpccomm.memory.views import View, address
 from hpccomm.runtime.engine import CallEngine
-from hpccomm.runtime.operation import COMPARED, FINALIZE, Operation, digested
+from hpccomm.runtime.operation import COMPARED, DIGEST, FINALIZE, Operation, digested
 from hpccomm.runtime.recorder import (
     LABEL,
     NUMBER,
@@ -47,7 +47,6 @@ from hpccomm.runtime.recorder import (
     calls,
     described,
     place,
-    refused,
 )
 from hpccomm.runtime.traffic import in_words, left_over
 from hpccomm.runtime.verdict import refusals, side_by_side
@@ -61,6 +60,8 @@ LARGE_BYTES = 16 << 20
 KNOWN = 1 << 16
 """Fingerprints that are remembered. Later ones are agreed each time: nothing is forgotten, since ranks would have
 to forget alike."""
+
+NO_CALL = {"record": {"operation": "no call"}, "site": ""}
 
 
 class Check:
@@ -233,7 +234,8 @@ class Check:
             compared = 0 if self._setting == CHECK_OFF else digest
             mine = (label.fingerprint, compared, error is not None)
             if not (yield from self._control.alike_steps(mine)):
-                yield from self._compare(label, number, described(site), error)
+                before = (compared ^ label.fingerprint) & DIGEST if compared else 0
+                yield from self._compare(label, number, before, described(site), error)
             if error is not None:
                 raise untied(error)
             if label.individual:
@@ -279,61 +281,64 @@ class Check:
                 )
 
     def _compare(
-        self, label: CallFingerprint, number: int, site: str, error: HpccommError | None
+        self,
+        label: CallFingerprint,
+        number: int,
+        before: int,
+        site: str,
+        error: HpccommError | None,
     ) -> Iterator[bool]:
-        """Raise on every rank, with the call of each."""
-        lately = refused(self._engine.thread if self._engine.backend.shares_process else None)
-        mine: dict[str, object] = {"record": _record(label), "site": site}
-        mine["refused"] = None if lately is None else lately.facts()
+        """Raise on every rank, with the call of each.
+
+        No call was made, unless those before it differed, too, as their digests `before` tell: what came of
+        those is undefined, and the communicator has failed.
+        """
+        mine: dict[str, object] = {"record": _record(label), "site": site, "before": before}
+        mine["refused"] = self._engine.lately()
         if error is not None:
             mine["error"] = str(error)
         came = yield from self._exchanged(mine)
         wrong = {rank: each["error"] for rank, each in came.items() if "error" in each}
-        if error is not None:
-            return
+        odd = _odd(came)
         if wrong:
             text = "; ".join(f"rank {rank}: {why}" for rank, why in wrong.items())
-            raise RankMismatch(
+            mismatch = RankMismatch(
                 f"no call was made, since its arguments do not fit on {text}", ranks=tuple(wrong)
             )
-        odd = _odd(came)
-        if odd:
-            raise RankMismatch(
+        elif odd:
+            mismatch = RankMismatch(
                 f"the ranks call different things: {side_by_side(came)}"
                 f"{refusals({rank: came[rank] for rank in odd})}; "
                 "make the same calls in the same order on all ranks",
                 ranks=odd,
             )
-        yield from self._look_back(number)
+        else:
+            mismatch = yield from self._look_back(number)
+        if len({each["before"] for each in came.values()}) > 1:
+            self._engine.fail(mismatch)
+        if error is None:
+            raise mismatch
 
-    def _look_back(self, number: int) -> Iterator[bool]:
-        """Raise for calls that are alike now, but were not before."""
-        records = {
-            entry[NUMBER]: entry
+    def _look_back(self, number: int) -> Result[RankMismatch]:
+        """Return the error of calls that are alike now, but were not before."""
+        mine = {
+            entry[NUMBER]: {"record": _record(entry[LABEL]), "site": place(entry)}
             for entry in calls()
             if entry[ORIGIN] is self._engine.origin and self._agreed < entry[NUMBER] < number
         }
-        mine = {each: entry[LABEL].fingerprint for each, entry in records.items()}
         histories = yield from self._exchanged(list(mine.items()))
-        known = [dict(each) for each in histories.values()]
-        first = max((min(each) for each in known if each), default=0)  # that all keep
+        known = {rank: dict(each) for rank, each in histories.items()}
+        first = max((min(each) for each in known.values() if each), default=0)  # that all keep
         since = (
             f"since call {self._agreed}, which they agreed on" if self._agreed else "at some time"
         )
         text, odd = "", tuple[int, ...]()
-        for each in sorted(set().union(*known)):
-            if each >= first and len({history.get(each) for history in known}) > 1:
-                there = records.get(each)
-                came = yield from self._exchanged(
-                    {
-                        "record": _record(None if there is None else there[LABEL]),
-                        "site": "" if there is None else place(there),
-                    }
-                )
-                odd = _odd(came)
+        for each in sorted(set[int]().union(*known.values())):
+            came = {rank: history.get(each, NO_CALL) for rank, history in known.items()}
+            if each >= first and (odd := _odd(came)):
                 text = f"; the first was call {each}: {side_by_side(came)}"
                 break
-        raise RankMismatch(
+        return RankMismatch(
             f"the ranks make the same call now, but made different ones {since}{text}; "
             "what came of them is undefined; make the same calls in the same order on all ranks",
             ranks=odd,
@@ -349,5 +354,5 @@ def _odd(came: Mapping[int, Any]) -> tuple[int, ...]:
     return odd_ones({rank: written(facts["record"]) for rank, facts in came.items()})
 
 
-def _record(label: CallFingerprint | None) -> dict[str, object]:
-    return {"operation": "no call"} if label is None else {"operation": label.name, **label.values}
+def _record(label: CallFingerprint) -> dict[str, object]:
+    return {"operation": label.name, **label.values}
