@@ -6,6 +6,7 @@ import subprocess
 import sys
 import threading
 import time
+import traceback
 import types
 from collections.abc import Callable
 from functools import partial
@@ -19,6 +20,7 @@ import hpccomm
 from hpccomm.backends.bootstrap import status
 from hpccomm.diagnosis.meanings import TABLE
 from hpccomm.runtime.lifetime import Status
+from hpccomm.runtime.raised import report
 
 SHM = Path("/dev/shm")
 
@@ -410,6 +412,42 @@ for way in {list(WAYS_OUT)}:
     for known in WAYS_OUT.values():
         told += [str(known), str(known or 0)]
     assert job.stdout.splitlines() == told, job.stderr
+
+
+THROUGH_NUMPY = """
+import numpy as np
+
+def deep(n):
+    return 1 / 0 if n == 0 else deeper(n)
+
+def deeper(n):
+    return deep(n - 1)
+
+def main(n):
+    np.apply_along_axis(lambda row: deep(n), 0, np.ones((2, 2)))
+"""
+
+
+@pytest.mark.parametrize("n", [0, 100])
+def test_a_traceback_has_the_lines_of_the_program_alone(tmp_path: Path, n: int) -> None:
+    """NumPy calls the program back: its frames, installed beside it, are between those of the program."""
+    file = tmp_path / "program.py"
+    file.write_text(THROUGH_NUMPY)
+    names: dict[str, Callable[[int], None]] = {}
+    exec(compile(THROUGH_NUMPY, str(file), "exec"), names)
+    with pytest.raises(ZeroDivisionError) as raised:
+        names["main"](n)
+    whole = traceback.extract_tb(raised.value.__traceback__)
+    lines = report(raised.value)
+    assert any("-packages" in each.filename for each in whole)
+    assert not any("-packages" in line for line in lines)
+    assert lines[-2:] == [
+        "    return 1 / 0 if n == 0 else deeper(n)",
+        "ZeroDivisionError: division by zero",
+    ]
+    assert any("in main" in line for line in lines)
+    assert any("in <lambda>" in line for line in lines)
+    assert len(lines) < 30
 
 
 def test_the_documentation_lists_the_statuses() -> None:
