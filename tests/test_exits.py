@@ -4,20 +4,14 @@ import re
 import signal
 import subprocess
 import sys
-import threading
-import time
 import traceback
-import types
-from collections.abc import Callable
-from functools import partial
 from itertools import product
 from pathlib import Path
+from typing import Any
 
 import pytest
 from conftest import Mpiexec
 
-import hpccomm
-from hpccomm.backends.bootstrap import status
 from hpccomm.diagnosis.meanings import TABLE
 from hpccomm.runtime.lifetime import Status
 from hpccomm.runtime.raised import report
@@ -71,12 +65,6 @@ ENDS = {
     # The launcher's words: nothing of Python's is run.
     "os._exit(4)": ("os._exit(4)", r"(?i)exit code: +4", 4, 4),
     "a thread and SystemExit": (f"{THREAD}; raise SystemExit(6)", LEFT_WITH_6, 6, 6),
-    "a thread and sys.exit(0)": (
-        f"{THREAD}; sys.exit(0)",
-        f"{LOST} without this call, but for its thread",
-        3,
-        1,
-    ),
 }
 BY_DEFAULT = {
     ("native", "an exception in a block"): "the program's last two seconds",
@@ -186,45 +174,6 @@ except hpccomm.CommunicationError:
     stopped = r"rank 1 \(pid \d+\) is stopped, by SIGSTOP or a debugger; rank 2 \(pid \d+\) does not answer"
     check_ended(job, rf"ends the job: a communicator has failed.*: {stopped}", Status.ENDED)
     assert job.stdout.count("caught") == 2
-
-
-def test_a_thread_that_may_communicate_is_known_by_what_it_uses() -> None:
-    """A program whose main thread has returned may train on in another one."""
-    comm, go = hpccomm.new_comm("loopback"), threading.Event()
-    box = types.SimpleNamespace(parts=[{"comm": comm}])
-
-    def step() -> object:
-        return hpccomm.__version__
-
-    def closing(of: object) -> Callable[[], object]:
-        def waits() -> object:
-            return go.wait(60) and of
-
-        return waits
-
-    def calls() -> None:
-        go.wait(60)
-        step()
-
-    ways: list[tuple[Callable[..., object], tuple[object, ...], bool]] = [
-        (time.sleep, (0,), False),
-        (go.wait, (60,), False),
-        (closing([1, {"two": 2}]), (), False),
-        (closing(comm), (), True),
-        (closing(box), (), True),
-        (calls, (), True),
-        (partial(go.wait, 60), (), False),
-        (lambda _: go.wait(60), (comm,), True),
-    ]
-    try:
-        for target, arguments, known in ways:
-            thread = threading.Thread(target=target, args=arguments)
-            thread.start()
-            frame = sys._current_frames().get(thread.ident or 0)
-            assert status._communicates(thread, frame) is known, target
-    finally:
-        go.set()
-        comm.finalize()
 
 
 SIGNALLED = """
@@ -433,7 +382,7 @@ def test_a_traceback_has_the_lines_of_the_program_alone(tmp_path: Path, n: int) 
     """NumPy calls the program back: its frames, installed beside it, are between those of the program."""
     file = tmp_path / "program.py"
     file.write_text(THROUGH_NUMPY)
-    names: dict[str, Callable[[int], None]] = {}
+    names: dict[str, Any] = {}
     exec(compile(THROUGH_NUMPY, str(file), "exec"), names)
     with pytest.raises(ZeroDivisionError) as raised:
         names["main"](n)
