@@ -8,13 +8,12 @@ import ctypes
 import gc
 import sys
 import threading
-from collections.abc import Callable
 from types import TracebackType
 from typing import Any, NoReturn
 
 from hpccomm.backends.bootstrap import presence
 from hpccomm.runtime import answering, raised
-from hpccomm.runtime.lifetime import Status, status_of
+from hpccomm.runtime.lifetime import status_of
 from hpccomm.runtime.recorder import described, frames, own_frame, site_of
 
 _known: int | None = None
@@ -93,19 +92,6 @@ def watch_for_it() -> None:
         previous(kind, error, where)
 
     sys.excepthook = hook
-    for name in ("mpi4py.run", "__main__"):
-        module = sys.modules.get(name)
-        notify: Callable[[object], None] | None = getattr(module, "set_abort_status", None)
-        if module is not None and notify is not None and "mpi4py" in str(notify.__module__ or name):
-            module.set_abort_status = _also(notify)  # type: ignore[attr-defined]
-
-
-def _also(report: Callable[[object], None]) -> Callable[[object], None]:
-    def set_abort_status(status: object) -> None:
-        note(status_of(status) if isinstance(status, SystemExit) else Status.RAISED)
-        report(status)
-
-    return set_abort_status
 
 
 def lingering(rank: int, size: int, seconds: float, limit: float) -> str:
