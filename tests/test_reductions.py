@@ -259,3 +259,15 @@ def test_a_callable_that_writes_to_its_arguments_is_refused(which: int, dtype: A
     with pytest.raises(UsageError, match="product writes to its arguments"):
         try_out(product, np.dtype(dtype))
     try_out(lambda a, b: a * b, np.dtype(dtype))
+
+
+@pytest.mark.parametrize("flag", ["deterministic", "exclusive"])
+@pytest.mark.parametrize("x", [np.ones(2), 2.0], ids=["array", "number"])
+def test_1_is_no_flag_also_where_true_was_taken(flag: str, x: Any) -> None:
+    """Python's 1 is equal to True, and has its hash."""
+    with hpccomm.new_comm("loopback") as comm:
+        call = comm.scan if flag == "exclusive" else comm.all_reduce
+        for right, wrong in ((True, 1), (False, 0)):
+            call(x, **{flag: right})
+            with pytest.raises(UsageError, match=f"{flag} is {wrong}"):
+                call(x, **{flag: wrong})

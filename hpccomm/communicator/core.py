@@ -172,22 +172,22 @@ class Core:
             if flags.carray:
                 source = target = x if x.ndim == 1 else x.reshape(-1)
                 if out is None:
-                    key = name, x.dtype, x.shape, op, algorithm, deterministic
+                    key = name, x.dtype, x.shape, op, algorithm
                 elif out is x:
-                    key = name, x.dtype, x.shape, True, op, algorithm, deterministic
+                    key = name, x.dtype, x.shape, True, op, algorithm
                 elif out.__class__ is ndarray:
                     into = out.flags
                     # Arrays that each own their memory do not overlap.
                     apart = (flags.owndata and into.owndata) or not may_share_memory(x, out)
                     if apart and into.carray:
                         target = out if out.ndim == 1 else out.reshape(-1)
-                        key = (
-                            name, x.dtype, x.shape, out.dtype, out.shape, op, algorithm, deterministic,
-                        )  # fmt: skip
+                        key = name, x.dtype, x.shape, out.dtype, out.shape, op, algorithm
         elif plain and x is None and out is None:
-            key = name, algorithm, deterministic  # a barrier
+            key = name, algorithm  # a barrier
         elif plain and out is None and x.__class__ in NUMBERS:
-            like = name, x.__class__, op, algorithm, deterministic, root, root.__class__, exclusive
+            like = name, x.__class__, op, algorithm, root, root.__class__
+            if deterministic is not False or exclusive is not False:
+                like = like, deterministic, deterministic.__class__, exclusive, exclusive.__class__
             try:
                 number = self.known.get(like)
             except TypeError:
@@ -195,9 +195,11 @@ class Core:
             if number is not None and not self.sink.diverted:
                 return number(x, limit)
         if key is not None:
-            if root is not None or lists is not NO_LISTS or exclusive is not False:
-                # The class of the root, since True is equal to 1.
-                key = key, root, root.__class__, lists, exclusive
+            if root is not None or lists is not NO_LISTS:
+                # The class of the root, and of flags, since True is equal to 1.
+                key = key, root, root.__class__, lists
+            if deterministic is not False or exclusive is not False:
+                key = key, deterministic, deterministic.__class__, exclusive, exclusive.__class__
             if self.use.registered and (registered := self.lanes.host.of_empty(source, target)):
                 key = key, registered
             try:

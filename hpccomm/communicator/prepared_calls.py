@@ -70,11 +70,12 @@ class PreparedCalls:
             op = recognised(op, given[0])
         registered = lane.of_empty(a, b)
         key: object = (
-            name, lane, given, wanted, op, root, in_place, algorithm, deterministic, registered,
+            name, lane, given, wanted, op, root, in_place, algorithm, deterministic, deterministic.__class__,
+            registered,
         )  # fmt: skip
         if root is not None or lists is not NO_LISTS or exclusive is not False or fresh:
-            # The class of the root, since True is equal to 1.
-            key = key, root.__class__, lists, exclusive, fresh
+            # The class of the root, and of flags, since True is equal to 1.
+            key = key, root.__class__, lists, exclusive, exclusive.__class__, fresh
         try:
             prepared = self._kept.get(key)
         except TypeError:  # an argument that cannot be hashed, such as a callable object
