@@ -34,26 +34,34 @@ free = False
 try:
     del turn[0]
     free = True
-except IndexError:
+except KeyError:
     pass
 try:
     if free and not ({refused}):
         {site}
         {call}
+except (RecursionError, MemoryError):
+    if gate.error is None:
+        calls.closed, calls.current = LEFT, None
+    raise
 {refusal}
 finally:
     if free:
-        turn.append(True)
+        turn[0] = True
 {refuse}
 """
 """Holds the communicator for one call: one thread at a time.
 
-The turn is taken by a statement that calls nothing, as ``pop`` would: a signal's handler that raises, such as
-Ctrl-C's, runs after calls, and nothing would give the turn back.
+The turn is taken and given back by statements that call nothing, as ``pop`` would: a signal's handler that raises,
+such as Ctrl-C's, runs after calls, and nothing would give the turn back. Nor has a call room where recursion is at
+its limit. What was under way then is not known to be done, or told of, so the communicator takes no more calls.
 """
 
+LEFT = "was left by an exception for which there was no room"
+"""Why no call is taken after a `RecursionError` or a `MemoryError`."""
+
 _REFUSAL = """\
-except HpccommError as error:
+except BaseException as error:
     calls.refused(error, {of_all})
     raise
 """
@@ -230,7 +238,7 @@ def compiled(form: Form, **own: Any) -> Callable[..., Callable[..., Any]]:
 
 def _executed(name: str, source: str, **names: Any) -> dict[str, Any]:
     """Return the names of a module of that source, to which some are given."""
-    names |= {"perf_counter": perf_counter, "repeat": repeat}
+    names |= {"perf_counter": perf_counter, "repeat": repeat, "LEFT": LEFT}
     for module in (failure, operation, recorder, waiting, work):
         names |= vars(module)
     # Below the package: errors and dumps name the line of the program, and not one of these.

@@ -15,10 +15,10 @@ from hpccomm.contracts.backend import Backend, Buffer, Start
 from hpccomm.contracts.fingerprint import CallFingerprint
 from hpccomm.contracts.side import Facts
 from hpccomm.contracts.transport import Steps
-from hpccomm.errors import CommunicationError, HpccommError, UsageError
+from hpccomm.errors import CommunicationError, UsageError
 from hpccomm.runtime import callpath, dump
 from hpccomm.runtime.answering import register, withdraw
-from hpccomm.runtime.callpath import SPUN, Issue, compiled
+from hpccomm.runtime.callpath import LEFT, SPUN, Issue, compiled
 from hpccomm.runtime.inquiry import Inquiry
 from hpccomm.runtime.lifetime import after_fork
 from hpccomm.runtime.operation import Operation
@@ -133,7 +133,7 @@ class CallEngine(CallState):
             raise UsageError(in_use(self.name, self.site))
         if self.gate.error is not None and not (also_failed and self.failure.recoverable):
             self.failure.refuse()
-        remedy = "make a new one" if self.closed == FINALIZED else "communicate before that"
+        remedy = "make a new one" if self.closed in (FINALIZED, LEFT) else "communicate before that"
         raise UsageError(f"communicator {self.name!r} {self.closed}; {remedy}")
 
     def opened(self) -> None:
@@ -311,7 +311,7 @@ class CallEngine(CallState):
                 finally:
                     del found, raised  # which has this frame in its traceback
 
-    def refused(self, error: HpccommError, of_all: bool) -> None:
+    def refused(self, error: BaseException, of_all: bool) -> None:
         """Remember a call that was refused here; the next one of all ranks asks them, if it was of all.
 
         If the program catches the error, they may have made that call.
@@ -319,10 +319,9 @@ class CallEngine(CallState):
         if self.gate.error is not None:
             return
         entry = find(self.origin, self.number)
-        made = (
-            entry is not None and entry[SITE] is self.site
-        )  # what raises afterwards, as calls on objects do
-        waits = of_all and not made and isinstance(error, UsageError)
+        # What raises afterwards, as calls on objects do, was made.
+        made = entry is not None and entry[SITE] is self.site
+        waits = of_all and not made and not isinstance(error, CommunicationError)
         self.refusals.append((self.number + 1 if waits else 0, mishap(error, self.site)))
         if waits:
             self._asking.close()

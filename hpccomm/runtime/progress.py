@@ -212,7 +212,7 @@ class ProgressEngine:
         self._queues: list[TaskQueue] = []
         self.messages: dict[Task, object] = {}
         # Empty while a thread advances tasks. It is taken by a statement that calls nothing, as Ctrl-C comes after calls.
-        self._idle = [True]
+        self._idle = {0: True}
         self._lock = threading.Lock()  # guards what follows, and _queues
         self._changed = threading.Condition(self._lock)
         self._waiters = 0
@@ -253,7 +253,7 @@ class ProgressEngine:
         """Move messages and every queue's first task on; return whether anything moved. Never blocks."""
         try:
             del self._idle[0]
-        except IndexError:  # another thread is at it
+        except KeyError:  # another thread is at it
             return False
         moved = False
         try:
@@ -263,7 +263,7 @@ class ProgressEngine:
                 moved |= task.turn()
             return moved
         finally:
-            self._idle.append(True)
+            self._idle[0] = True
 
     def _move(self, queue: TaskQueue) -> bool:
         """Move a queue's first task on; return whether it moved."""
@@ -317,7 +317,7 @@ class ProgressEngine:
         # As `turn`, for what no other thread advances now.
         try:
             del self._idle[0]
-        except IndexError:
+        except KeyError:
             return task.over
         try:
             for _ in range(SPINS):
@@ -329,7 +329,7 @@ class ProgressEngine:
                 self._move(queue)
             return task.over
         finally:
-            self._idle.append(True)
+            self._idle[0] = True
 
     def _run(self) -> None:
         patience = Patience()

@@ -85,9 +85,9 @@ class CallState:
         Asynchronous calls that are not over, and their records.
     queue : deque of Task
         Asynchronous collectives, which run one after the other.
-    turn : list
-        Has one item while no call is under way. A thread deletes it to make a call, and gives it back by
-        ``append(True)``: a lock, at a third of the price.
+    turn : dict
+        Has one item, of the key 0, while no call is under way. A thread deletes it to make a call, and sets it
+        afterwards: a lock, at a third of the price.
     closed : str
         Why no call is taken any more; empty while they are.
     reports : Reports
@@ -119,7 +119,7 @@ class CallState:
         self.current: CallRecord | None = None
         self.under_way: dict[Task, CallRecord] = {}
         self.queue = TaskQueue()
-        self.turn = [True]
+        self.turn = {0: True}
         self.closed = ""
         self.reports = Reports(self.origin, settings.slow_call)
         self.failure = Failure(self.reports, backend)
