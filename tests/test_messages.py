@@ -124,35 +124,6 @@ def test_a_rank_alone_waits_for_anybody_until_the_deadline() -> None:
     run_ranks(1, on_rank)
 
 
-def in_a_ring(comm) -> None:
-    comm.recv(np.ones(1), (comm.rank + 1) % 3)
-
-
-def a_collective_among_them(comm) -> None:
-    if comm.rank:
-        comm.recv(np.ones(1), (comm.rank + 1) % 3)
-    comm.barrier()
-
-
-def objects_and_any_size(comm) -> None:
-    source = (comm.rank + 1) % 3
-    if comm.rank == 0:
-        comm.recv_object(source)
-    elif comm.rank == 1:
-        comm.recv(None, source)
-    else:
-        comm.send_recv(np.ones(1), 1, np.ones(1), 0, tag=5)
-
-
-@pytest.mark.parametrize("calls", [in_a_ring, a_collective_among_them, objects_and_any_size])
-def test_three_ranks_that_wait_for_each_other_need_no_deadline(calls: Any) -> None:
-    def on_rank(comm) -> None:
-        with pytest.raises(RankMismatch, match="the ranks wait for each other"):
-            calls(comm)
-
-    run_ranks(3, on_rank, timeout=60)
-
-
 def test_messages_that_nobody_receives_are_told(monkeypatch: Any) -> None:
     said, told = "an object with tag 3", Event()
 

@@ -20,6 +20,7 @@ from hpccomm.foreign_names import Hinting
 from hpccomm.memory.views import as_bytes, check_dtype
 from hpccomm.runtime.callpath import in_turn
 from hpccomm.runtime.operation import Operation
+from hpccomm.runtime.traffic import ANY_TAG
 from hpccomm.runtime.work import Later
 from hpccomm.settings import check_bool
 from hpccomm.topology import check_rank
@@ -336,11 +337,13 @@ def _next(
 
 def _label(name: str, nbytes: int, wanted: Wanted) -> CallFingerprint:
     """Return whom a message is from; it is counted when it is there."""
-    channels = {tag // DTYPES for tag in wanted.tags}
-    if wanted.src is None or len(channels) != 1:
-        return with_peers(name, nbytes, () if wanted.src is None else (wanted.src,))
-    (channel,) = channels
-    return of_message(name, nbytes, (None, wanted.src), channel // 2, channel, ahead=1)
+    tags = {tag // DTYPES for tag in wanted.tags}
+    every = [ANY_TAG[each] for each in (ARRAYS, OBJECTS) if wanted.fits(wire_tag(0, each))]
+    channels = sorted(tags) or every
+    if wanted.src is not None and len(tags) == 1:
+        return of_message(name, nbytes, (None, wanted.src), channels[0] // 2, channels[0], ahead=1)
+    ends = tuple([("src", wanted.src, each) for each in channels])
+    return with_peers(name, nbytes, () if wanted.src is None else (wanted.src,), ends, ahead=1)
 
 
 def _wanted(core: Core, src: Rank, tag: Tag, kind: int | None) -> Wanted:

@@ -8,13 +8,14 @@ import numpy as np
 
 from hpccomm.communicator import memory
 from hpccomm.communicator.core import Core, HasCore
-from hpccomm.contracts.fingerprint import compared, with_peers
+from hpccomm.contracts.fingerprint import CallFingerprint, compared, with_peers
 from hpccomm.contracts.transport import Steps
 from hpccomm.errors import CommunicationError, UsageError
 from hpccomm.foreign_names import Hinting
 from hpccomm.reductions import ReduceOp, WindowOp
 from hpccomm.runtime.operation import Operation
 from hpccomm.runtime.recorder import LABEL
+from hpccomm.runtime.traffic import TURNS
 from hpccomm.topology import check_rank
 
 if TYPE_CHECKING:
@@ -25,7 +26,9 @@ _NEXT, _SERVED = 0, 1
 
 _ONE = np.ones(1, np.int64)
 
-_OF_ALL = compared("in_turn", {"operation": "in_turn"})
+_BEGIN, _END = (
+    compared("in_turn", {"operation": "in_turn", "part": part}) for part in ("begin", "end")
+)
 
 
 class _Shared(Hinting):
@@ -37,6 +40,7 @@ class _Shared(Hinting):
         own = memory.empty(comm, numbers if self._rank == root else 0, np.int64)
         own[:] = 0
         self._window: Window = memory.window(comm, own)
+        self._number = core.calls.number  # equal on all ranks, and of no other
 
     def close(self) -> None:
         """End it. Collective; blocks; idempotent. The communicator's `finalize` does it otherwise."""
@@ -118,7 +122,7 @@ class Mutex(_Shared):
                 if state[1]:
                     error.args = (f"{error.args[0]}; rank {state[1] - 1} holds the mutex",)
                 raise
-            self.held = True
+            self._hold(held=True)
 
     def release(self, *, timeout: float | None = None) -> None:
         """Give the mutex to the rank that asked next. Blocks until it is done.
@@ -139,7 +143,7 @@ class Mutex(_Shared):
         with window._call("release"):  # noqa: SLF001
             if not self.held:
                 raise UsageError("this rank does not hold the mutex; acquire it before")
-            self.held = False
+            self._hold(held=False)
             served = np.array([1, -1 - self._rank])
             steps = self._fold(served, _SERVED, ReduceOp.SUM, np.empty_like(served))
             window._issue("release", 0, steps, (), timeout, self._root)  # noqa: SLF001
@@ -163,7 +167,13 @@ class Mutex(_Shared):
         """Have the call under way wait for the holder, below 0 for any rank: who is waited for long is asked."""
         entry = self._window._core.calls.current  # noqa: SLF001
         assert entry is not None
-        entry[LABEL] = with_peers("acquire", 0, () if holder < 0 else (holder,))
+        ends = (("held", holder, self._number),) if holder >= 0 else ()
+        entry[LABEL] = with_peers("acquire", 0, tuple(peer for _, peer, _ in ends), ends)
+
+    def _hold(self, *, held: bool) -> None:
+        """Note whether this rank holds it, also for ranks that ask what holds them up."""
+        self.held, holds = held, self._window._core.calls.holds  # noqa: SLF001
+        (holds.add if held else holds.discard)(self._number)
 
     def _fold(self, x: np.ndarray, start: int, op: ReduceOp | WindowOp, old: np.ndarray) -> Steps:
         return self._window._access.fold(x, self._root, start, op, old)  # noqa: SLF001
@@ -233,20 +243,29 @@ def in_turn(self: HasCore, *, timeout: float | None = None) -> AbstractContextMa
 @contextmanager
 def _turn(core: Core, timeout: float | None) -> Iterator[None]:
     rank, last, control = core.backend.rank, core.backend.size - 1, core.control
+    cell, before = core.calls.traffic.cell, (("src", rank - 1, TURNS),) if rank else ()
 
-    _part(core, lambda: control.receive_steps(rank - 1) if rank else iter(()), timeout)
+    def turn() -> Steps:
+        if rank:
+            cell(rank - 1, TURNS)[1] += 1
+            yield from control.receive_steps(rank - 1)
+
+    _part(core, _BEGIN._replace(ends=before), turn, timeout)
     try:
         yield
     finally:
         if core.calls.gate.error is None:
             # Before the ranks agree to leave: the next one has not been in its block.
             if rank < last:
-                _part(core, lambda: control.send_steps(b"", rank + 1), timeout, rank + 1)
-            _part(core, lambda: control.all_gather_steps(b""), timeout)
+                cell(rank + 1, TURNS)[0] += 1
+                passed = with_peers("in_turn", 0, (rank + 1,))
+                _part(core, passed, lambda: control.send_steps(b"", rank + 1), timeout)
+            _part(core, _END, lambda: control.all_gather_steps(b""), timeout)
 
 
-def _part(core: Core, start: Callable[[], Steps], timeout: float | None, *peers: int) -> None:
-    label = with_peers("in_turn", 0, peers) if peers else _OF_ALL
+def _part(
+    core: Core, label: CallFingerprint, start: Callable[[], Steps], timeout: float | None
+) -> None:
     with core.outside_batch("in_turn"):
-        operation = core.check.operation(Operation(label, start, ordered=not peers))
+        operation = core.check.operation(Operation(label, start, ordered=not label.peers))
         core.calls.run_operation(operation, core.limit(timeout))

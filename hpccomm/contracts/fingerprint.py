@@ -18,8 +18,9 @@ MEMORY, PLAIN, REGISTERED = "memory", "plain", "registered"
 Pair = tuple[int | None, int | None]
 """The receiver and the sender of a message; None for a missing one."""
 
-End = tuple[str, int, int]
-"""``"dst"`` or ``"src"``, the other rank, and the channel."""
+End = tuple[str, int | None, int]
+"""``"dst"`` or ``"src"``, the other rank, and the channel; None for any rank. Or ``"held"``, the rank that holds a mutex, and
+the mutex."""
 
 
 class CallFingerprint(NamedTuple):
@@ -41,10 +42,9 @@ class CallFingerprint(NamedTuple):
     peers : tuple of int
         For a message, the ranks that it waits for; empty if that may be any.
     ends : tuple of (str, int, int)
-        The ends of messages that their senders and receivers count: ``"dst"`` or ``"src"``, the other rank, and
-        the channel.
+        What its wait ends by. Senders and receivers count the messages.
     ahead : int
-        1 for a receive that is counted only when its message is there, else 0.
+        1 for a receive that is counted only when its message is there, else 0. Any of its ends will do then.
     individual : tuple of Signature
         The calls with lists of this rank's own. They must fit the other ranks' lists.
     """
@@ -139,9 +139,12 @@ def recorded(label: CallFingerprint) -> dict[str, Any]:
     return values
 
 
-def with_peers(name: str, nbytes: int, peers: tuple[int, ...]) -> CallFingerprint:
+def with_peers(
+    name: str, nbytes: int, peers: tuple[int, ...], ends: tuple[End, ...] = (), ahead: int = 0
+) -> CallFingerprint:
     """Return the fingerprint of a call with these ranks that is not a collective."""
-    return CallFingerprint(name, nbytes, fingerprint=hash(peers) & MASK, peers=peers)
+    what = hash((peers, ends)) & MASK
+    return CallFingerprint(name, nbytes, fingerprint=what, peers=peers, ends=ends, ahead=ahead)
 
 
 def joined(nbytes: int, each: Sequence[CallFingerprint], async_op: int) -> CallFingerprint:

@@ -3,7 +3,7 @@
 - `engine` carries out the calls of one communicator, with `state`; `callpath` generates their code.
 - `progress` and `work` run asynchronous calls. `pending` watches calls on streams.
 - `waiting` holds every wait of the program's. `service` is the thread that looks, answers and acts on
-  signals. `inquiry`, `verdict`, `across` and `traffic` diagnose late calls.
+  signals. `inquiry`, `verdict`, `deadlock` and `traffic` diagnose late calls.
 - `recorder`, `dump` and `reports` record them. `failure`, `raised` and `lifetime` end them.
 
 `hpccomm.communicator` runs its calls on it; backends and benchmarks wait by it.

@@ -94,15 +94,24 @@ def ended() -> str:
 def communicators() -> list[Any]:
     """Return the communicators that answer here: a `CallEngine` each."""
     with _lock:
-        methods = [each() for each in _answering.values()]
+        methods = [each() for each in list(_answering.values())]
     return [method.__self__ for method in methods if method is not None]  # type: ignore[attr-defined]
 
 
-def across() -> Facts:
-    """Return this process's activity on each communicator, and whether one thread runs its program."""
+def of_rank(calls: Any) -> list[Any]:
+    """Return the communicators of the rank that has this one: all of the process, unless ranks share it."""
+    shared = calls.backend.shares_process
+    return [each for each in communicators() if not shared or each.thread == calls.thread]
+
+
+def across(calls: Any) -> Facts:
+    """Return the activity of a communicator's rank on all it has, and whether one thread runs its program."""
     # Threads that C or C++ has started, such as autograd's, are in the frames alone.
     own = {each.ident for each in threading.enumerate() if isinstance(each, ServiceThread)}
-    told = [each.answer({"across": True}) for each in communicators()]
+    if calls.backend.shares_process:  # ranks are threads, and the main one waits for them
+        own |= {each.thread for each in communicators()} - {calls.thread}
+        own |= {threading.main_thread().ident} - {calls.thread}
+    told = [each.answer({"across": True}) for each in of_rank(calls)]
     return {"across": told, "alone": len(sys._current_frames().keys() - own) == 1}  # noqa: SLF001
 
 
@@ -123,11 +132,9 @@ def answer(question: Facts) -> Facts:
     process |= {name: fact for name, fact in _about.items() if fact is not None}
     if "said" in question:
         process["said"] = _said.get(question["said"])
-    if "across" in question:
-        process |= across()
-    if "in" in question:  # of a communicator in which who asks may not be
+    if "at" in question:  # of a communicator in which who asks may not be
         for each in communicators():
-            if each.origin.uid == question["in"]:
+            if [each.origin.uid, each.origin.rank] == question["at"]:
                 each.inquiry.accusation = question["accuse"]
         return process
     if "end" in question:
@@ -139,7 +146,9 @@ def answer(question: Facts) -> Facts:
     if answerer is None:
         return process | (dict(closed) if closed is not None else {"unknown": True})
     try:
-        return process | dict(answerer(question))
+        across_all = "across" in question
+        calls: Any = getattr(answerer, "__self__", None)
+        return process | dict(across(calls) if across_all else answerer(question))
     except Exception as error:  # who asks must hear something
         logger.exception("a question of another rank could not be answered")
         return process | {"error": f"{type(error).__name__}: {error}"}

@@ -22,7 +22,7 @@ from hpccomm.runtime.callpath import LEFT, SPUN, Issue, compiled
 from hpccomm.runtime.inquiry import Inquiry
 from hpccomm.runtime.lifetime import after_fork
 from hpccomm.runtime.operation import Operation
-from hpccomm.runtime.progress import Task, progress_engine
+from hpccomm.runtime.progress import CALL, Task, awaiting, progress_engine
 from hpccomm.runtime.recorder import (
     BLOCKING,
     ENDED,
@@ -220,7 +220,8 @@ class CallEngine(CallState):
         label = CallFingerprint("wait for asynchronous calls", 0)
         with self._recorded(label, POLLED, timeout, ordered=False) as entry:
             try:
-                wait(drained, timeout=timeout, gate=self.gate, expired=self.expired(entry))
+                with awaiting(tasks, CALL):
+                    wait(drained, timeout=timeout, gate=self.gate, expired=self.expired(entry))
                 if self.gate.error is not None:  # one of them failed
                     raise self.gate.error
             except CommunicationError as error:

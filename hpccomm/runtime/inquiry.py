@@ -24,7 +24,7 @@ from time import perf_counter, sleep
 
 from hpccomm.contracts.side import ANSWERED, Answer, Facts
 from hpccomm.errors import CollectiveTimeout, CommunicationError, PeerLost, RankMismatch, peers_lost
-from hpccomm.runtime import across, dump
+from hpccomm.runtime import deadlock, dump
 from hpccomm.runtime.lifetime import PATIENCE_SECONDS, Voice, write_stderr
 from hpccomm.runtime.recorder import (
     BEGIN,
@@ -41,7 +41,6 @@ from hpccomm.runtime.recorder import (
 )
 from hpccomm.runtime.service import service
 from hpccomm.runtime.state import CallState, between_ranks
-from hpccomm.runtime.traffic import followed, waits_for_itself
 from hpccomm.runtime.verdict import Verdict, judge
 from hpccomm.runtime.waiting import Expired
 from hpccomm.units import MOST_NAMED, ranks_named
@@ -96,6 +95,8 @@ class Inquiry:
         self.accusation: Facts | None = None
         self.awaited: tuple[int, ...] = ()
         self._entry: CallRecord | None = None
+        self._known: deadlock.Known = {}
+        self._failing = ""
         self._next = 0.0
         self._given_up: CallRecord | None = None
         self._reported: CallRecord | None = None
@@ -116,8 +117,8 @@ class Inquiry:
                 self._ends = None
                 self._end_job(blocked, found, CANNOT_LEAVE)
         if accusation is not None:
-            self.accusation = None
             self._accused(entry, accusation)
+            self.accusation = None  # now its answers tell of the failure
             return
         if entry is None or entry is self._given_up:
             return
@@ -130,16 +131,12 @@ class Inquiry:
         elif seconds > ASK_SECONDS and entry[LABEL].name != SHRINK and self._due(entry, now):
             verdict = self._asked(entry)
             error = self._found(verdict, entry, seconds)
-            if error is None and verdict is not None and verdict.missing:
-                what = calls.reports.described(entry)
-                late = (*verdict.missing, *verdict.held_up)
-                error = across.found(calls, late, what, ANSWER_SECONDS)
             said = "" if error is not None or verdict is None else verdict.unreceived
             if said not in self._said and len(self._said) <= MOST_NAMED:  # some wait so by design
                 self._said.add(said)
                 logger.warning("%s waits: %s", calls.reports.described(entry), said)
             if error is not None and calls.waiting() is entry:
-                self._give_up(entry, error)
+                self._give_up(entry, error, tell=not self._failing)
 
     def _look_for_lost(self) -> None:
         calls, survival = self._calls, self._calls.backend.survival
@@ -203,7 +200,7 @@ class Inquiry:
             calls.reports.attribute(error, entry, elapsed)
         self._have_dumped(error)
         waits_on = calls.on_timeout == "report" and isinstance(error, CollectiveTimeout)
-        if verdict is not None and entry[NUMBER] and not waits_on:
+        if verdict is not None and entry[NUMBER] and not (waits_on or self._failing):
             # Late ranks must not send to ranks that have left.
             self._accuse(entry, error, (*verdict.missing, *verdict.held_up))
         return error
@@ -215,9 +212,7 @@ class Inquiry:
         calls, side, origin = self._calls, self._calls.backend.side, self._calls.origin
         peers = () if entry[NUMBER] else entry[LABEL].peers
         others = [each for each in peers or range(origin.size) if each != origin.rank]
-        if not others and entry is calls.current:  # this call alone uses the communicator
-            text = waits_for_itself(calls.facts(0, entry), calls.traffic.between(origin.rank))
-            return Verdict((), (origin.rank,), (), (), (), (), text) if text else None
+        self._known = {}
         if side is None or not others:
             return None
         with service.holding(self._lock):
@@ -229,19 +224,13 @@ class Inquiry:
                     # Its earlier answer shows whether it had come.
                     answer = Answer(answer.state, {**self.answers[rank].facts, **answer.facts})
                 self.answers[rank] = answer
-
-            def ask(peer: int, rank: int) -> Answer:
-                return side.ask([peer], {**question, "from": rank}, ANSWER_SECONDS)[peer]
-
-            chain = followed(self.answers, origin.rank, ask)
-            known = {*self.answers, *(peer for _, peer in chain)}
             mine = {
                 **calls.facts(entry[NUMBER], entry),
-                "counts": {rank: calls.traffic.between(rank) for rank in known},
+                "counts": {rank: calls.traffic.between(rank) for rank in self.answers},
                 "between": {rank: between_ranks(entry, rank) for rank in self.answers},
             }
-            verdict = judge(mine, self.answers, chain)
-            self.awaited = verdict.missing
+            verdict = judge(mine, self.answers, self._behind)
+            self.awaited = (*verdict.missing, *verdict.held_up)
             return verdict
 
     def _found(
@@ -249,7 +238,7 @@ class Inquiry:
     ) -> CommunicationError | None:
         """Return the error of a call that cannot be completed; None as long as it can."""
         if verdict is None or not (verdict.differing or verdict.gone):
-            return None
+            return self._stuck(verdict, entry)
         reports, recovery = self._calls.reports, self._calls.backend.recovery
         text = f"{reports.described(entry)}: {verdict.text}"
         error: CommunicationError
@@ -328,6 +317,30 @@ class Inquiry:
             self._tell_all(entry, mismatch)
         return mismatch
 
+    def _stuck(self, verdict: Verdict | None, entry: CallRecord) -> RankMismatch | None:
+        """Return the error of a call of which ranks wait for each other; all whom it concerns have heard of it."""
+        what = self._calls.reports.described(entry), "" if verdict is None else verdict.remarks
+        found = deadlock.found(self._calls, entry, self._explored(), what)
+        if found is None or not any(each is entry for each in self._calls.blocked()[1]):
+            return None
+        error, accusations = found
+        self._calls.reports.attribute(error, entry, waited(entry))
+        self._failing = str(error)  # before others go on, and find this rank in the call
+        for member, accusation in accusations:
+            deadlock.asked(self._calls, [member], ANSWER_SECONDS, **accusation)
+        return error
+
+    def _explored(self) -> deadlock.Known:
+        """Return what the ranks do that this one may wait for, and so on, asked once for each verdict."""
+        if not self._known:
+            self._known = deadlock.explored(self._calls, ANSWER_SECONDS)
+        return self._known
+
+    def _behind(self, rank: int) -> dict[int, Answer]:
+        return deadlock.behind(
+            self._calls.origin, self._calls.backend.members, rank, self._explored()
+        )
+
     # What the others hear.
 
     def _tell(self, ranks: Sequence[int], **what: object) -> None:
@@ -350,8 +363,6 @@ class Inquiry:
             concerned: Sequence[int] = range(origin.size)
         else:
             concerned = error.ranks if isinstance(error, RankMismatch) else ()
-        if concerned == (origin.rank,):  # it waits for itself, and the others for what comes after
-            concerned = range(origin.size)
         self._accuse(entry, error, [rank for rank in concerned if rank != origin.rank])
 
     def _accuse(self, entry: CallRecord, error: CommunicationError, others: Sequence[int]) -> None:
@@ -387,7 +398,7 @@ class Inquiry:
                 self._release(entry, error, LEAVE_SECONDS)
             return
         self._give_up(
-            entry, error, tell="all" in accusation
+            entry, error, tell=accusation.get("all", False)
         )  # who has found it does not reach them
 
     # The end of a call.
@@ -444,13 +455,12 @@ class Inquiry:
             return {}
         calls, number, rank = self._calls, int(question.get("collective", 0)), question.get("from")
         entry = find(calls.origin, number) if number else None
-        told = dict(calls.facts(number, entry))
         if "across" in question:
-            told["uid"] = calls.origin.uid
-            told["members"] = list(calls.backend.members)
-            told["awaited"] = list(self.awaited)
-            told["traffic"] = list(calls.traffic.everything().items())
+            told = calls.across()
+            failed = told["failed"] or self._failing or bool(self.accusation)
+            return {**told, "failed": failed, "awaited": list(self.awaited)}
         counts = calls.traffic.between(rank) if isinstance(rank, int) else []
+        told = calls.facts(number, entry)
         return {**told, "counts": counts, "between": between_ranks(entry, rank)}
 
     def flight_facts(self) -> Facts:

@@ -17,7 +17,7 @@ import threading
 import time
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 
 from hpccomm.contracts.transport import Steps
@@ -36,6 +36,10 @@ WAITED_SECONDS = 0.005
 LINGER_SECONDS = 0.1
 """So long after the last operation the thread still looks by itself."""
 
+
+NOBODY, ANY_OF, WAIT, CALL = range(4)
+"""Who waits for a task: nobody; a thread that waits for any of several; a thread; a call that keeps others from its
+communicator meanwhile."""
 
 Callback = Callable[[], object]
 
@@ -62,8 +66,8 @@ class Task(ABC):
         Its failure, in the form that waiters raise; None without one.
     over : bool
         Whether it has ended, also by a failure.
-    awaited : bool
-        Whether a thread waits for it until it is over, however long that takes.
+    awaited : int
+        Who waits for it, however long that takes: `NOBODY`, `ANY_OF`, `WAIT` or `CALL`.
     seen : bool
         Whether the error was delivered.
     queue : deque of Task or None
@@ -86,7 +90,8 @@ class Task(ABC):
         self.queue: TaskQueue | None = None
         self.steps: Steps | None = None
         self.error: BaseException | None = None
-        self.over = self.awaited = self.seen = False
+        self.over = self.seen = False
+        self.awaited = NOBODY
         self.then: list[Callback] = []
 
     @abstractmethod
@@ -191,6 +196,19 @@ TaskQueue = deque[Task]
 """Tasks that run one after the other."""
 
 
+@contextmanager
+def awaiting(tasks: Iterable[Task], who: int) -> Iterator[None]:
+    """Have others see during the block who waits for tasks."""
+    each = list(tasks)
+    for task in each:
+        task.awaited = who
+    try:
+        yield
+    finally:
+        for task in each:
+            task.awaited = NOBODY
+
+
 class ProgressEngine:
     """Moves tasks on.
 
@@ -288,12 +306,12 @@ class ProgressEngine:
                 task.keep_deadline()
             return task.over
 
-        task.awaited = seconds == math.inf
+        task.awaited = WAIT if seconds == math.inf else NOBODY
         try:
             with self.attended():
                 return over_within(seconds, poll)
         finally:
-            task.awaited = False
+            task.awaited = NOBODY
 
     @contextmanager
     def attended(self) -> Iterator[None]:

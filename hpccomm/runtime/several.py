@@ -7,6 +7,7 @@ from time import perf_counter
 from typing import Any
 
 from hpccomm.errors import HpccommError, UsageError, untied
+from hpccomm.runtime.progress import ANY_OF, awaiting
 from hpccomm.runtime.waiting import over_within
 from hpccomm.runtime.work import Work, still_under_way
 from hpccomm.settings import check_seconds
@@ -129,6 +130,8 @@ def _over(each: list[Work | None], timeout: float | None) -> list[int]:
         with ExitStack() as stack:
             for engine in engines:
                 stack.enter_context(engine.attended())
+            if limit == inf and all(work.progress is not None for _, work in under_way):
+                stack.enter_context(awaiting([work for _, work in under_way], ANY_OF))
             if not over_within(limit, poll):
                 raise still_under_way([work for _, work in under_way], limit)
     return places

@@ -20,13 +20,14 @@ from hpccomm.errors import (
     RankMismatch,
 )
 from hpccomm.runtime.failure import Failure
-from hpccomm.runtime.progress import Task, TaskQueue
+from hpccomm.runtime.progress import ANY_OF, CALL, NOBODY, Task, TaskQueue
 from hpccomm.runtime.recorder import (
     ASYNC,
     BEGIN,
     LABEL,
     MODE,
     NUMBER,
+    SEQUENCE,
     TIMEOUT,
     CallRecord,
     Mishap,
@@ -39,7 +40,7 @@ from hpccomm.runtime.recorder import (
     waited,
 )
 from hpccomm.runtime.reports import Reports
-from hpccomm.runtime.traffic import Traffic
+from hpccomm.runtime.traffic import BLOCKED_SECONDS, Traffic
 from hpccomm.settings import Settings
 
 MAKING = -(1 << 20)
@@ -98,6 +99,8 @@ class CallState:
         That of `failure`.
     traffic : Traffic
         The messages that have begun.
+    holds : set of int
+        The mutexes that this rank holds, as the ends of calls name them.
     compare : callable
         ``compare(label, entry)`` raises on all ranks unless they have made the same calls so far. One of
         1,024 calls does so.
@@ -125,6 +128,7 @@ class CallState:
         self.failure = Failure(self.reports, backend)
         self.gate = self.failure.gate
         self.traffic = Traffic()
+        self.holds: set[int] = set()
         self.compare: Compare = lambda _label, _entry: None
         self.thread = threading.get_ident()
         self.refusals: deque[tuple[int, Mishap]] = deque(maxlen=REFUSALS)
@@ -134,10 +138,27 @@ class CallState:
         entries = list(self.under_way.values())
         return entries if self.current is None else [self.current, *entries]
 
+    def blocked(self) -> tuple[int, list[CallRecord]]:
+        """Return how the program waits, and the records of the call that it waits for, or of those of which any would do.
+
+        From any thread.
+        """
+        tasks = list(self.under_way.items())
+        waits = [(task.awaited, entry) for task, entry in tasks if task.awaited]
+        how = max((each for each, _ in waits), default=NOBODY)
+        current = self.current
+        if current is not None and how != CALL:  # else that call waits for these tasks
+            return CALL, [current]
+        entries = sorted((each for who, each in waits if who == how), key=itemgetter(BEGIN))
+        return how, entries if how == ANY_OF else entries[:1]
+
     def waiting(self) -> CallRecord | None:
-        """Return the record of the call that has waited longest, or None. From any thread."""
+        """Return the record of the call that the program has waited for long, else of the oldest, or None. From any thread."""
         if not self.under_way:
             return self.current
+        blocked = self.blocked()[1]
+        if blocked and waited(blocked[0]) > BLOCKED_SECONDS:
+            return blocked[0]
         return min(self.pending(), key=itemgetter(BEGIN), default=None)
 
     def lately(self) -> Facts | None:
@@ -185,17 +206,40 @@ class CallState:
         label = entry[LABEL]
         # What has an earlier deadline than the communicator's calls, such as a poll, goes on by itself.
         patient = entry[TIMEOUT] >= self.timeout
-        task = next((each for each, its in self.under_way.items() if its is entry), None)
+        how, blocked = self.blocked()
         now = {
             "operation": label.name,
             "collective": entry[NUMBER],
+            "call": entry[SEQUENCE],
             "since": round(waited(entry), 3),
             "site": place(entry),
-            "held": patient and (task is None or task.awaited) and len(self.pending()) == 1,
+            "held": (patient or entry[NUMBER] > 0) and any(each is entry for each in blocked),
+            "patient": patient,
+            "occupies": how == CALL,
+            "any": how == ANY_OF,
         }
-        if label.ends and not entry[NUMBER]:
-            now["waits"] = self.traffic.waits(label)
+        if label.ends:
+            others = [each for each in self.pending() if each is not entry]
+            earlier = [each[LABEL] for each in others if each[BEGIN] <= entry[BEGIN]]
+            later = [each[LABEL] for each in others if each[BEGIN] > entry[BEGIN]]
+            now["waits"] = self.traffic.waits(label, earlier, later)
         return now
+
+    def across(self) -> Facts:
+        """Return this rank's activity as it concerns waits, also in other communicators."""
+        blocked = self.blocked()[1]
+        told = {
+            **self.facts(0),
+            "uid": self.origin.uid,
+            "members": list(self.backend.members),
+            "blocked": [self._now(entry) for entry in blocked],
+            "traffic": list(self.traffic.everything().items()),
+            "holds": list(self.holds),
+        }
+        after = self.blocked()[1]
+        if [*map(id, after)] != [*map(id, blocked)]:  # else all of this was so at one moment
+            told["blocked"] = []
+        return told
 
 
 def _left(error: BaseException) -> str:

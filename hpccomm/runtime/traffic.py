@@ -7,11 +7,11 @@ and `hpccomm explain`.
 
 import weakref
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from hpccomm.contracts.fingerprint import CallFingerprint
-from hpccomm.contracts.side import ANSWERED, Answer, Facts
+from hpccomm.contracts.side import Facts
 from hpccomm.runtime.recorder import LABEL, ORIGIN, Origin, calls, place
 
 PLANNED, OTHERS = -1, -2
@@ -24,10 +24,13 @@ CHANNELS = 1024
 BLOCKED_SECONDS = 0.25
 """Seconds after which a message is blocked: a message sent without its receiver takes less."""
 
-MOST_FOLLOWED = 256
-"""The most awaited ranks to ask."""
+ANY_TAG = -3, -4
+"""The channels, taken together, of arrays of any tag, and of objects."""
 
-Counts = list[tuple[int, int, int]]
+TURNS = -5
+"""The channel of what `Communicator.in_turn` sends to the next rank; those below are of a window's signals."""
+
+Counts = Sequence[tuple[int, int, int]]
 """By channel: how many messages have begun to be sent, and how many receives have begun."""
 
 
@@ -102,21 +105,46 @@ class Traffic:
             cells[PLANNED] = [before[0] + sent, before[1] + posted]
         return [(channel, each[0], each[1]) for channel, each in cells.items()]
 
-    def waits(self, label: CallFingerprint) -> list[Facts]:
-        """Return the awaited messages of a call: their numbers in the channel and with the peer."""
+    def waits(
+        self,
+        label: CallFingerprint,
+        earlier: Sequence[CallFingerprint] = (),
+        later: Sequence[CallFingerprint] = (),
+    ) -> list[Facts]:
+        """Return the awaited messages of a call: their numbers in the channel and with the peer.
+
+        Where that is not one channel of one rank, they are counted from what was received there.
+
+        Parameters
+        ----------
+        label : CallFingerprint
+            The call.
+        earlier, later : sequence of CallFingerprint
+            Other calls under way, which have begun before it and after it.
+        """
         found: list[Facts] = []
+        passed = Counter(end for each in later if not each.ahead for end in each.ends)
+        beside = {(way, peer) for each in (*earlier, *later) for way, peer, _ in each.ends}
+        several = any(each.name == "batch" for each in later)
         for way, peer, channel in label.ends:
-            counts = {each: (sent, posted) for each, sent, posted in self.between(peer)}
+            one = peer is not None and channel not in ANY_TAG
+            counts: dict[int, list[int]] = {}
+            if peer is not None and one:
+                counts = {each: both for each, *both in self.between(peer)}
             index, ahead = (0, 0) if way == "dst" else (1, label.ahead)
+            lone = (way, peer) not in beside if one else not beside
             wait = {
                 "way": way,
                 "peer": peer,
                 "channel": channel,
-                "number": counts.get(channel, (0, 0))[index] + ahead,
+                "number": counts.get(channel, [0, 0])[index] + ahead - passed[way, peer, channel],
                 "of_all": sum(each[index] for each in counts.values()) + ahead,
                 # A send may be done while the call waits for something else.
-                "sure": way == "src" or len(label.ends) == 1,
+                "sure": (way != "dst" or len(label.ends) == 1)
+                and (lone or (one and channel != PLANNED and not several)),
                 "told_apart": OTHERS not in counts,
+                "lone": lone,
+                "open": label.ahead > 0,
             }
             found.append(wait)
         return found
@@ -125,93 +153,7 @@ class Traffic:
 _NONE = Repeated((), ())
 
 
-def blocked_on(answer: Answer) -> tuple[int, ...]:
-    """Return the ranks for whose messages a blocked rank waits."""
-    now = answer.facts.get("now")
-    if answer.state != ANSWERED or not now or not now.get("held") or now["since"] < BLOCKED_SECONDS:
-        return ()
-    return tuple({wait["peer"] for wait in now.get("waits", ())})
-
-
-def in_vain(rank: int, answer: Answer, mine: Facts, chain: "Chain") -> list[int]:
-    """Return the ranks for whose messages a rank waits in vain; else its unfinished receivers."""
-    found: dict[bool, list[int]] = {True: [], False: []}
-    for wait in answer.facts["now"]["waits"]:
-        peer = wait["peer"]
-        there = chain.get((rank, peer))
-        counts = mine["counts"].get(rank) if peer == mine["rank"] else None
-        if there is not None:
-            counts = there.facts.get("counts", [])
-        if counts is not None and unmatched(wait, counts):
-            found[wait["sure"]].append(peer)
-    return found[True] or found[False]
-
-
-def ends_of(rank: int, answer: Answer, mine: Facts, chain: "Chain") -> dict[int, Answer]:
-    """Return the ends of the chain of awaited ranks, unless this rank is in it."""
-    me = mine["rank"]
-    ends, seen, front = dict[int, Answer](), {rank}, [(rank, answer)]
-    while front:
-        waiter, told = front.pop()
-        for peer in in_vain(waiter, told, mine, chain) if blocked_on(told) else ():
-            if peer == me:
-                return {}
-            if peer not in seen:
-                seen.add(peer)
-                there = chain[waiter, peer]
-                if blocked_on(there):
-                    front.append((peer, there))
-                else:
-                    ends[peer] = there
-    return ends
-
-
-def followed(
-    answers: Mapping[int, Answer], me: int, ask: Callable[[int, int], Answer]
-) -> dict[tuple[int, int], Answer]:
-    """Ask the ranks awaited in messages, and so on; return their answers, by both ranks.
-
-    Parameters
-    ----------
-    answers : mapping of int to Answer
-        Answers of the ranks asked before.
-    me : int
-        This rank.
-    ask : callable
-        ``ask(peer, rank)`` returns a rank's answer about its messages with another one.
-    """
-    chain: dict[tuple[int, int], Answer] = {}
-    front = list(answers.items())
-    while front and len(chain) < MOST_FOLLOWED:
-        rank, answer = front.pop(0)
-        for peer in blocked_on(answer):
-            if peer != me and (rank, peer) not in chain:
-                chain[rank, peer] = ask(peer, rank)
-                if peer not in answers:
-                    front.append((peer, chain[rank, peer]))
-    return chain
-
-
-def waits_for_itself(mine: Facts, counts: Counts) -> str:
-    """Return the words on a message of a rank to or from itself that nothing moves on; empty if it may be done.
-
-    Parameters
-    ----------
-    mine : mapping
-        What the rank does.
-    counts : list
-        Its messages with itself, by channel.
-    """
-    now = mine["now"]
-    for wait in now.get("waits", ()) if now and now["held"] else ():
-        if wait["sure"] and unmatched(wait, counts):
-            lacks = "sent it nothing" if wait["way"] == "src" else "begun no receive of it"
-            who = f"rank {mine['rank']} waits for itself at {now['site']}".removesuffix(" at ")
-            return f"{who}: it has {lacks}; begin both, one of them with async_op=True"
-    return ""
-
-
-def unmatched(wait: Facts, there: Counts) -> bool:
+def unmatched(wait: Facts, there: Counts, here: Counts = ()) -> bool:
     """Whether a message that a rank waits for has no counterpart at its peer.
 
     Parameters
@@ -219,14 +161,26 @@ def unmatched(wait: Facts, there: Counts) -> bool:
     wait : mapping
         The message, and its number among those of its channel, and of all.
     there : list
-        The peer's begun messages, by channel.
+        The peer's begun messages with that rank, by channel.
+    here : list
+        Those of the rank with the peer, which tell what a receive from anybody, or of any tag, has received.
     """
-    begun = {channel: sent if wait["way"] == "src" else posted for channel, sent, posted in there}
-    if not wait["told_apart"] or OTHERS in begun:
-        lacking: bool = sum(begun.values()) < wait["of_all"]
-    else:
-        lacking = begun.get(wait["channel"], 0) < wait["number"]
-    return lacking
+    channel = wait["channel"]
+    if wait["way"] == "held":
+        return True
+    begun = {each: sent if wait["way"] == "src" else posted for each, sent, posted in there}
+    one = wait["peer"] is not None and channel not in ANY_TAG
+    had = {} if one else {each: posted for each, _, posted in here}
+    apart = wait["told_apart"] and OTHERS not in {*begun, *had}
+    if apart and channel in ANY_TAG:
+        kind = ANY_TAG.index(channel)
+        begun, had = (
+            {each: n for each, n in counts.items() if each >= 0 and each % 2 == kind}
+            for counts in (begun, had)
+        )
+    if channel in ANY_TAG or not apart:
+        return bool(wait["lone"] and sum(begun.values()) < wait["of_all"] + sum(had.values()))
+    return bool(begun.get(channel, 0) < wait["number"] + had.get(channel, 0))
 
 
 def unreceived(waiter: Facts, sender: int, there: Counts, here: Counts) -> list[str]:
@@ -244,9 +198,13 @@ def unreceived(waiter: Facts, sender: int, there: Counts, here: Counts) -> list[
     posted = {channel: number for channel, _, number in here}
     found = []
     for wait in (waiter.get("now") or {}).get("waits", ()):
-        if (wait["way"], wait["peer"]) != ("src", sender) or not unmatched(wait, there):
-            continue
         awaited = wait["channel"]
+        if (
+            (wait["way"], wait["peer"]) != ("src", sender)
+            or awaited < 0
+            or not unmatched(wait, there)
+        ):
+            continue
         for channel, sent, _ in sorted(map(tuple, there)):
             left = sent - posted.get(channel, 0)
             if channel >= 0 and left > 0 and channel != awaited:
@@ -258,57 +216,12 @@ def unreceived(waiter: Facts, sender: int, there: Counts, here: Counts) -> list[
     return found
 
 
-Chain = Mapping[tuple[int, int], Answer]
-"""Answers about messages with a waiting rank, by the waiting and the answering rank."""
-
-
 def has_begun(facts: Facts, number: int) -> bool:
     """Whether a rank has begun the call of that number; a message has none, and is never begun.
 
     Nor is what belongs to the making of a communicator: there ranks number differently.
     """
     return number > 0 and (bool(facts.get("record")) or facts.get("collective", 0) >= number)
-
-
-def crossed_with(mine: Facts, answers: Mapping[int, Answer], chain: Chain) -> tuple[int, ...]:
-    """Return the ranks of a shortest circle of waits, from this one on; or none.
-
-    They cannot continue: each is in a collective to which the next has not come, or blocked in a
-    message whose counterpart the next has not begun. A program whose collective does not need those
-    ranks might go on, but MPI allows every collective to wait for all.
-    """
-    own = mine["now"]
-    if own is None or not own.get("held"):
-        return ()
-    me = mine["rank"]
-    told = {**{peer: answer for (_, peer), answer in chain.items()}, **answers}
-    known = {
-        me: mine,
-        **{rank: each.facts for rank, each in told.items() if each.state == ANSWERED},
-    }
-
-    def counts(waiter: int, peer: int) -> Counts | None:
-        """Return a peer's counts of its messages with a rank that waits for it."""
-        if peer == me:
-            return mine["counts"].get(waiter)  # type: ignore[no-any-return]  # not of itself
-        asked = answers.get(peer) if waiter == me else chain.get((waiter, peer))
-        found: Counts | None = None if asked is None else asked.facts.get("counts")
-        return found
-
-    def awaited(rank: int) -> Iterator[int]:
-        """Give the ranks that a rank waits for in vain."""
-        now = known[rank].get("now")  # one without such a communicator says nothing
-        if not now or not now.get("held") or (rank != me and now["since"] < BLOCKED_SECONDS):
-            return
-        if now["collective"] > 0:
-            late = now["collective"]
-            yield from (each for each, facts in known.items() if not has_begun(facts, late))
-        for wait in now.get("waits", ()):
-            there = counts(rank, wait["peer"])
-            if wait["sure"] and there is not None and unmatched(wait, there):
-                yield wait["peer"]
-
-    return shortest_round(me, lambda rank: [each for each in awaited(rank) if each in known])
 
 
 def shortest_round(start: int, awaited: Callable[[int], Iterable[int]]) -> tuple[int, ...]:

@@ -4,7 +4,7 @@ Pure functions of plain data. `inquiry` asks while the job runs, and `hpccomm.di
 about the dumps.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from hpccomm.contracts.collectives import CALLS
@@ -12,7 +12,7 @@ from hpccomm.contracts.fingerprint import MEMORY, PLAIN, written
 from hpccomm.contracts.pairing import odd_ones, unfit
 from hpccomm.contracts.side import ANSWERED, GONE, SILENT, STOPPED, Answer, Facts
 from hpccomm.runtime.operation import FINALIZE
-from hpccomm.runtime.traffic import Chain, crossed_with, ends_of, has_begun, unmatched, unreceived
+from hpccomm.runtime.traffic import has_begun, unmatched, unreceived
 from hpccomm.units import MOST_NAMED, ranks_named
 
 MOST_REFUSALS = 2
@@ -34,8 +34,7 @@ class Verdict:
     ----------
     missing, differing, gone, stopped, silent : tuple of int
         Ranks that have not begun the call, have given it up or need not come any more; whose call of
-        that number asks for something else than most, or which wait for this rank, as it does for
-        them; whose process or program has ended, or that
+        that number asks for something else than most; whose process or program has ended, or that
         have closed the communicator; that are stopped; that did not answer.
     held_up : tuple of int
         Ranks that have not come since they wait in an earlier call, for others that are to blame.
@@ -43,6 +42,8 @@ class Verdict:
         What has been sent that no receive was begun for, where another message is awaited.
     text : str
         The same in words.
+    remarks : str
+        Of them, what may be the reason: such messages, and calls that were refused.
     """
 
     missing: tuple[int, ...]
@@ -53,6 +54,7 @@ class Verdict:
     held_up: tuple[int, ...]
     text: str
     unreceived: str = ""
+    remarks: str = ""
 
     @property
     def absent(self) -> tuple[int, ...]:
@@ -60,7 +62,11 @@ class Verdict:
         return tuple(sorted({*self.missing, *self.gone, *self.stopped, *self.silent}))
 
 
-def judge(mine: Facts, answers: Mapping[int, Answer], chain: Chain | None = None) -> Verdict:
+def judge(
+    mine: Facts,
+    answers: Mapping[int, Answer],
+    behind: Callable[[int], Mapping[int, Answer]] = lambda _: {},
+) -> Verdict:
     """Return why the call of this rank waits.
 
     A rank that had begun the call when it was last heard of, and whose process is gone or silent now, is
@@ -73,8 +79,8 @@ def judge(mine: Facts, answers: Mapping[int, Answer], chain: Chain | None = None
     answers : mapping of int to Answer
         Answers of other ranks, about the call of the same number. A silent rank keeps its last
         facts, if any.
-    chain : mapping, optional
-        Answers of awaited ranks.
+    behind : callable, optional
+        ``behind(rank)`` returns who keeps a rank that waits in a message, and their answers.
     """
     number = mine["now"]["collective"] if mine["now"] else 0  # less than 0 while all of it is made
     absent: dict[int, Answer] = {}
@@ -108,18 +114,10 @@ def judge(mine: Facts, answers: Mapping[int, Answer], chain: Chain | None = None
     if not absent and not differing:
         absent, came = fallen, {r: each for r, each in came.items() if r not in fallen}
 
-    crossed = () if differing or lists else crossed_with(mine, answers, chain or {})
     if differing:
         text = f"the ranks call different things as number {number}: {side_by_side(called)}"
     elif lists is not None:
         text, differing = lists
-    elif crossed:
-        facts_of = {peer: each.facts for (_, peer), each in (chain or {}).items()}
-        facts_of |= {rank: each.facts for rank, each in answers.items()}
-        apart = len(crossed) > 1 or crossed[0] not in absent
-        how = _in_turn(mine, crossed, facts_of) if apart else _told(mine, number, absent, came)
-        text = f"the ranks wait for each other: {how}"
-        differing = crossed if len(answers) > len(crossed) else (mine["rank"], *crossed)
     elif absent:
         text = _told(mine, number, absent, came)
     else:
@@ -130,16 +128,16 @@ def judge(mine: Facts, answers: Mapping[int, Answer], chain: Chain | None = None
         there = facts.get("counts", [])
         came_here += unreceived(mine, rank, there, counts)
         came_there += unreceived(facts, mine["rank"], counts, there)
-    text = "; ".join([text, *came_here, *came_there])
-    text += refusals(
+    remarks = "".join(f"; {each}" for each in (*came_here, *came_there)) + refusals(
         {rank: answers[rank].facts if rank in answers else mine for rank in {*absent, *differing}}
     )
+    text += remarks
     held_up = tuple(rank for rank, answer in absent.items() if _waits_before(answer, number))
     ends: dict[int, Answer] = {}
-    if chain and not number and not differing:
-        behind = {rank: ends_of(rank, each, mine, chain) for rank, each in absent.items()}
-        held_up = tuple(rank for rank, found in behind.items() if found)
-        ends = {rank: each for found in behind.values() for rank, each in found.items()}
+    if not number and not differing:
+        found = {rank: behind(rank) for rank in absent}
+        held_up = tuple(rank for rank, each in found.items() if each)
+        ends = {rank: answer for each in found.values() for rank, answer in each.items()}
         sentences = whereabouts(ends, 0, "taken part in the awaited call") if ends else []
         text = "; ".join([text, *sentences])
     blamed = {rank: each for rank, each in absent.items() if rank not in held_up} | ends
@@ -166,6 +164,7 @@ def judge(mine: Facts, answers: Mapping[int, Answer], chain: Chain | None = None
         held_up,
         text,
         "; ".join(came_here),
+        remarks,
     )
 
 
@@ -207,8 +206,10 @@ def _has_begun_its_part(mine: Facts, rank: int, answer: Answer) -> bool:
     own = mine["now"]
     if own is None or "waits" not in own or answer.state != ANSWERED:
         return False
-    there = answer.facts.get("counts", ())
-    return not any(unmatched(wait, there) for wait in own["waits"] if wait["peer"] == rank)
+    there, here = answer.facts.get("counts", ()), mine.get("counts", {}).get(rank, ())
+    waits = [wait for wait in own["waits"] if wait["peer"] in (rank, None)]
+    lacking = [unmatched(wait, there, here) for wait in waits]
+    return not (all(lacking) and waits if any(wait["open"] for wait in waits) else any(lacking))
 
 
 # Words.
@@ -224,17 +225,6 @@ def _told(mine: Facts, number: int, absent: Mapping[int, Answer], came: Mapping[
         at = f" at {sites.pop()}" if len(sites) == 1 and "" not in sites else ""
         sentences.append(f"{ranks_named(sorted(came))} wait in it{at}")
     return "; ".join(sentences)
-
-
-def _in_turn(mine: Facts, crossed: Sequence[int], facts_of: Mapping[int, Facts]) -> str:
-    """Return which rank waits for which, in a circle from this one on."""
-    ranks = (mine["rank"], *crossed)
-    told = []
-    for rank, peer in zip(ranks, (*crossed, mine["rank"]), strict=True):
-        now = (mine if rank == mine["rank"] else facts_of[rank])["now"]
-        at = f" at {now['site']}" if now.get("site") else ""
-        told.append(f"rank {rank} waits in {_named(now)}{at} for rank {peer}")
-    return "; ".join(told)
 
 
 def whereabouts(absent: Mapping[int, Answer], number: int, what: str) -> list[str]:

@@ -15,7 +15,7 @@ from hpccomm.errors import CommunicationError, CommunicatorAborted, untied
 from hpccomm.foreign_names import Hinting
 from hpccomm.runtime.failure import harmless_error
 from hpccomm.runtime.operation import Operation
-from hpccomm.runtime.progress import ProgressEngine, Task
+from hpccomm.runtime.progress import NOBODY, ProgressEngine, Task
 from hpccomm.runtime.recorder import (
     BEGIN,
     ERROR,
@@ -64,7 +64,8 @@ class Work(Hinting, Task):
         # As `Task.__init__`, which would take as long as all of this.
         self.gate, self.timeout, self.started = calls.gate, entry[TIMEOUT], entry[BEGIN]
         self.queue = self.steps = self.error = None
-        self.over = self.awaited = self.seen = self._asked = self._ordered = False
+        self.over = self.seen = self._asked = self._ordered = False
+        self.awaited = NOBODY
         self.small, self.then = True, []
         self._stream: StreamCall | None = None
         self._start: Callable[[], Steps] | None = None

@@ -48,7 +48,7 @@ from hpccomm.runtime.recorder import (
     described,
     place,
 )
-from hpccomm.runtime.traffic import in_words, left_over
+from hpccomm.runtime.traffic import OTHERS, in_words, left_over
 from hpccomm.runtime.verdict import refusals, side_by_side
 from hpccomm.settings import CHECK_ALL, CHECK_OFF
 
@@ -194,7 +194,8 @@ class Check:
     def _received(self) -> Steps:
         """Return steps that log all ranks' unreceived messages in one line."""
         engine, rank = self._engine, self._engine.origin.rank
-        mine = engine.traffic.everything()
+        every = engine.traffic.everything().items()
+        mine = {peer: [each for each in counts if each[0] >= OTHERS] for peer, counts in every}
         marks = balance(
             ((rank, peer, channel, sent), (peer, rank, channel, posted))
             for peer, counts in mine.items()

@@ -13,7 +13,7 @@ import numpy as np
 from hpccomm import dtypes
 from hpccomm.communicator.core import Core
 from hpccomm.communicator.windows.access import Access, Array, bounds
-from hpccomm.contracts.fingerprint import with_peers
+from hpccomm.contracts.fingerprint import End, with_peers
 from hpccomm.contracts.transport import Steps
 from hpccomm.dtypes import DType
 from hpccomm.errors import BufferMismatch, UnsupportedDtype, UsageError
@@ -64,9 +64,10 @@ class WindowCalls(Hinting):
         timeout: float | None,
         *peers: int,
         ordered: bool = False,
+        ends: tuple[End, ...] = (),
     ) -> None:
         """Run a call and wait for it; it may wait for `peers`, or for all ranks."""
-        label = with_peers(name, nbytes, peers)
+        label = with_peers(name, nbytes, peers, ends)
         operation = Operation(label, lambda: steps, keep, ordered)
         self._core.calls.run_operation(operation, self._core.limit(timeout))
 

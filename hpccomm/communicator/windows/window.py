@@ -23,6 +23,7 @@ from hpccomm.dispatch.policy import AUTO
 from hpccomm.errors import HpccommError, UsageError
 from hpccomm.memory.views import as_bytes, check_dtype, check_layout, flat, host_view
 from hpccomm.runtime.lifetime import keep, let_go
+from hpccomm.runtime.traffic import TURNS
 from hpccomm.runtime.waiting import completed
 from hpccomm.settings import check_int
 from hpccomm.topology import check_rank
@@ -217,10 +218,12 @@ class Window(WindowCalls):
         """
         with self._call("signal"):
             peer, tag = self._signalled("dst", dst, index)
+            cell = self._core.calls.traffic.cell
 
             def steps() -> Steps:
                 yield from self._access.flush(*range(len(self.sizes)))
                 self._onesided.order()
+                cell(peer, TURNS - 1 - tag)[0] += 1
                 if peer == self._rank:
                     self._own_signals[tag] += 1
                     return
@@ -251,8 +254,10 @@ class Window(WindowCalls):
         """
         with self._call("wait_signal"):
             peer, tag = self._signalled("src", src, index)
+            channel = TURNS - 1 - tag
 
             def steps() -> Steps:
+                self._core.calls.traffic.cell(peer, channel)[1] += 1
                 if peer == self._rank:
                     while not self._own_signals[tag]:
                         yield False
@@ -261,7 +266,8 @@ class Window(WindowCalls):
                     yield from completed([self._onesided.signals.irecv(_NOTHING, peer, tag)])
                 self._onesided.order()
 
-            self._issue("wait_signal", 0, steps(), (), timeout, peer)
+            ends = (("src", peer, channel),)
+            self._issue("wait_signal", 0, steps(), (), timeout, peer, ends=ends)
 
     def fence(self, *, timeout: float | None = None) -> None:
         """Wait until what any rank put before is there, for all. Collective; blocks.
