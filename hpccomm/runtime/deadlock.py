@@ -132,12 +132,11 @@ def found(
         member: (wait.uid, wait.there["rank"], wait.now["collective"])
         for member, wait in waits.items()
     }
-    latest = max(number for each, _, number in concerned.values() if each == uid)
-    if latest or told[me] == {
-        me
-    }:  # the others are in that collective, or wait for what comes after
-        all_ranks = enumerate(calls.backend.members)
-        concerned = {member: (uid, rank, latest) for rank, member in all_ranks} | concerned
+    # All ranks of this communicator: those that are not stuck may come to wait for those that are.
+    latest = max(number for where, _, number in concerned.values() if where == uid)
+    concerned = {
+        member: (uid, rank, latest) for rank, member in enumerate(calls.backend.members)
+    } | concerned
     del concerned[me]
     common = {"kind": RankMismatch.__name__, "text": str(error)}
     accusations: list[tuple[int, Facts]] = []
